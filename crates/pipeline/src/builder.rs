@@ -1,0 +1,223 @@
+//! Builds a pipeline.
+
+use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
+
+use burn::{module::ParamId, tensor::Device};
+use stovepipe_schedule::{OneForwardOneBackward, Scheduler};
+
+use crate::{
+    balance::Balance,
+    control::{Progress, StopHandle},
+    engine::{Engine, Placement, ProgressCallback, worker::Worker},
+    error::BuildError,
+    initialise::initialise,
+    layer::Layer,
+    parameters::parameter_ids,
+    pipeline::Pipeline,
+    recompute::Recompute,
+};
+
+/// Says how a [`Pipeline`] is made; see [`Pipeline::builder`].
+#[must_use = "a builder builds nothing until `build` is called"]
+pub struct PipelineBuilder<L: Layer> {
+    layers: Vec<L>,
+    devices: Vec<Device>,
+    balance: Balance,
+    scheduler: Arc<dyn Scheduler>,
+    micro_batches: usize,
+    recompute: Recompute,
+    threads_per_stage: usize,
+    seed: u64,
+    stall_timeout: Option<Duration>,
+    stop: StopHandle,
+    progress: Option<ProgressCallback>,
+    sample: Option<(L::Input, L::Side)>,
+}
+
+impl<L: Layer> PipelineBuilder<L> {
+    pub(crate) fn new(layers: Vec<L>) -> Self {
+        Self {
+            layers,
+            devices: Vec::new(),
+            balance: Balance::Even,
+            scheduler: Arc::new(OneForwardOneBackward),
+            micro_batches: 4,
+            recompute: Recompute::default(),
+            threads_per_stage: 1,
+            seed: 0,
+            stall_timeout: Some(Duration::from_secs(600)),
+            stop: StopHandle::new(),
+            progress: None,
+            sample: None,
+        }
+    }
+
+    /// The device of each stage, and so the number of stages. A device may be named several times.
+    pub fn devices(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
+        self.devices = devices.into_iter().collect();
+        self
+    }
+
+    /// Where to cut the model; evenly by default.
+    pub fn balance(mut self, balance: Balance) -> Self {
+        self.balance = balance;
+        self
+    }
+
+    /// Who does what when; 1F1B by default.
+    pub fn schedule(mut self, scheduler: impl Scheduler + 'static) -> Self {
+        self.scheduler = Arc::new(scheduler);
+        self
+    }
+
+    /// The number of micro-batches that a mini-batch is cut into; 4 by default. A mini-batch of
+    /// fewer samples is cut into one each.
+    pub fn micro_batches(mut self, micro_batches: usize) -> Self {
+        self.micro_batches = micro_batches;
+        self
+    }
+
+    /// What is recomputed; all but the last micro-batch by default.
+    pub fn recompute(mut self, recompute: Recompute) -> Self {
+        self.recompute = recompute;
+        self
+    }
+
+    /// The number of CPU threads that a worker's kernels may use; 1 by default.
+    ///
+    /// With one thread, results are the same bit for bit for any number of stages. More threads
+    /// may add up large sums in another order.
+    pub fn threads_per_stage(mut self, threads: usize) -> Self {
+        self.threads_per_stage = threads;
+        self
+    }
+
+    /// The seed of parameters that have no value yet; 0 by default.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// How long a step may go without any worker finishing an action before it is given up; ten
+    /// minutes by default, `None` for ever. A device's first kernels may take minutes to compile.
+    pub fn stall_timeout(mut self, limit: Option<Duration>) -> Self {
+        self.stall_timeout = limit;
+        self
+    }
+
+    /// Lets `stop` stop this pipeline's steps.
+    pub fn stop_handle(mut self, stop: StopHandle) -> Self {
+        self.stop = stop;
+        self
+    }
+
+    /// Calls `progress` after each action of a step, on the thread that called the step.
+    pub fn on_progress(mut self, progress: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Box::new(progress));
+        self
+    }
+
+    /// Has [`build`](Self::build) pass a sample through the model, so that a mistake in its wiring
+    /// is found there. One sample is enough.
+    pub fn sample(mut self, input: L::Input, side: L::Side) -> Self {
+        self.sample = Some((input, side));
+        self
+    }
+
+    /// Builds the pipeline: checks it, puts each layer on its stage's device, gives parameters
+    /// without a value theirs, and starts the workers.
+    ///
+    /// A layer whose parameters are lazy, and that nothing else shares, is allocated on its
+    /// stage's device alone.
+    ///
+    /// # Errors
+    ///
+    /// If the model cannot be cut that way, a number is zero, the schedule is not to be had, two
+    /// layers share a parameter, the sample does not pass, or a thread cannot be started.
+    pub fn build(self) -> Result<Pipeline<L>, BuildError> {
+        let cut = self.balance.cut(self.layers.len(), self.devices.len())?;
+        if self.micro_batches == 0 {
+            return Err(BuildError::NoMicroBatches);
+        }
+        if self.threads_per_stage == 0 {
+            return Err(BuildError::NoThreads);
+        }
+        check_sharing(&self.layers)?;
+        let stages = placements(&cut, self.devices);
+        let schedule = self.scheduler.schedule(stages.len(), self.micro_batches)?;
+        let workers = (schedule.workers().iter())
+            .map(|actions| spawn(actions[0].stage, self.threads_per_stage))
+            .collect::<Result<_, _>>()?;
+        let layers = place(self.layers, &stages);
+        initialise(&layers, self.seed);
+        let layers = layers.into_iter().map(L::train).collect();
+
+        let engine = Engine {
+            workers,
+            owners: (0..stages.len()).map(|stage| schedule.worker_of(stage)).collect(),
+            stages,
+            scheduler: self.scheduler,
+            micro_batches: self.micro_batches,
+            recompute: self.recompute,
+            stall_timeout: self.stall_timeout,
+            stop: self.stop,
+            progress: self.progress,
+            plans: HashMap::new().into(),
+            turn: ().into(),
+        };
+        let pipeline = Pipeline::new(layers, engine);
+        if let Some((input, side)) = self.sample {
+            pipeline.infer_with(input, side).map_err(BuildError::Sample)?;
+        }
+        Ok(pipeline)
+    }
+}
+
+fn spawn(stage: usize, threads: usize) -> Result<Worker, BuildError> {
+    Worker::spawn(&format!("stage-{stage}"), threads)
+        .map_err(|source| BuildError::Worker { stage, source })
+}
+
+fn placements(cut: &[usize], devices: Vec<Device>) -> Vec<Placement> {
+    let mut start = 0;
+    let mut next = |count: usize| -> Range<usize> {
+        start += count;
+        start - count..start
+    };
+    (cut.iter().zip(devices))
+        .map(|(&count, device)| Placement {
+            layers: next(count),
+            device: device.inner(),
+        })
+        .collect()
+}
+
+/// Puts each layer on its stage's device, ready to train.
+fn place<L: Layer>(layers: Vec<L>, stages: &[Placement]) -> Vec<L> {
+    let mut layers = layers.into_iter();
+    let mut placed = Vec::new();
+    for stage in stages {
+        for layer in layers.by_ref().take(stage.layers.len()) {
+            // `fork` before anything initialises: it moves where a lazy parameter will be made.
+            placed.push(layer.fork(&stage.device));
+        }
+    }
+    placed
+}
+
+fn check_sharing<L: Layer>(layers: &[L]) -> Result<(), BuildError> {
+    let mut owners = HashMap::<ParamId, usize>::new();
+    for (index, layer) in layers.iter().enumerate() {
+        for id in parameter_ids(layer) {
+            if let Some(first) = owners.insert(id, index) {
+                return Err(BuildError::SharedParameter {
+                    first,
+                    first_name: layers[first].name(),
+                    second: index,
+                    second_name: layer.name(),
+                });
+            }
+        }
+    }
+    Ok(())
+}

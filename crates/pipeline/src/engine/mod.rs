@@ -1,0 +1,118 @@
+//! Runs schedules: workers, and what they do in a step.
+//!
+//! ```text
+//! step      one step from the caller's side: hand out, wait, gather       the coordinator
+//!  └ stage  one stage from a worker's side: its two passes                one a stage
+//!     ├ tape     layers forward and backward, the graph cut at each
+//!     ├ copies   the copies of layers that keep the model as it was
+//!     ├ links    what stages send each other
+//!     └ record   what happened when
+//! worker    a thread that lives as long as the pipeline
+//! values    what is done to a flow: move, cut from its graph, seed, join
+//! ```
+
+pub(crate) mod copies;
+pub(crate) mod links;
+pub(crate) mod record;
+pub(crate) mod stage;
+pub(crate) mod step;
+pub(crate) mod tape;
+pub(crate) mod values;
+pub(crate) mod worker;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use burn::tensor::Device;
+use stovepipe_schedule::{Schedule, ScheduleError, Scheduler};
+
+use crate::{
+    control::{Progress, StopHandle},
+    error::StepError,
+    recompute::Recompute,
+};
+use worker::Worker;
+
+/// Where a stage lies.
+#[derive(Clone, Debug)]
+pub(crate) struct Placement {
+    /// Its layers, by their place in the model.
+    pub(crate) layers: Range<usize>,
+    pub(crate) device: Device,
+}
+
+pub(crate) type ProgressCallback = Box<dyn Fn(&Progress) + Send + Sync>;
+
+/// All of a pipeline but its layers.
+pub(crate) struct Engine {
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) stages: Vec<Placement>,
+    /// The worker of each stage.
+    pub(crate) owners: Vec<usize>,
+    pub(crate) scheduler: Arc<dyn Scheduler>,
+    pub(crate) micro_batches: usize,
+    pub(crate) recompute: Recompute,
+    pub(crate) stall_timeout: Option<Duration>,
+    pub(crate) stop: StopHandle,
+    pub(crate) progress: Option<ProgressCallback>,
+    /// Plans that were needed so far, by micro-batches: a small batch has fewer.
+    pub(crate) plans: Mutex<HashMap<usize, Arc<Plan>>>,
+    /// Held by the step under way.
+    pub(crate) turn: Mutex<()>,
+}
+
+impl Engine {
+    /// Waits for its turn to step, unless it was asked to stop.
+    fn begin_step(&self) -> Result<MutexGuard<'_, ()>, StepError> {
+        match self.stop.is_stopped() {
+            true => Err(StepError::Stopped),
+            false => self.take_turn(),
+        }
+    }
+
+    /// Waits until the workers are free, and makes sure that none is stuck.
+    pub(crate) fn take_turn(&self) -> Result<MutexGuard<'_, ()>, StepError> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.workers.iter().position(Worker::is_stuck) {
+            Some(worker) => Err(StepError::Stuck { worker }),
+            None => Ok(turn),
+        }
+    }
+
+    /// How to train on a number of micro-batches.
+    pub(crate) fn plan(&self, micro_batches: usize) -> Result<Arc<Plan>, ScheduleError> {
+        let mut known = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = known.get(&micro_batches) {
+            return Ok(plan.clone());
+        }
+        let schedule = self.scheduler.schedule(self.stages.len(), micro_batches)?;
+        let recorded = (0..self.stages.len())
+            .map(|stage| self.recompute.recorded(&schedule, stage))
+            .collect();
+        let plan = Arc::new(Plan { schedule, recorded });
+        known.insert(micro_batches, plan.clone());
+        Ok(plan)
+    }
+}
+
+/// A schedule, and which micro-batches each stage records in their forward pass.
+pub(crate) struct Plan {
+    pub(crate) schedule: Schedule,
+    pub(crate) recorded: Vec<Vec<bool>>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("stages", &self.stages)
+            .field("scheduler", &self.scheduler)
+            .field("micro_batches", &self.micro_batches)
+            .field("recompute", &self.recompute)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,114 @@
+//! The flight recorder: what each worker does and when, for timelines and for errors.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use stovepipe_schedule::{Action, Span, SpanKind, Timeline};
+
+use crate::error::{FlightRecord, WorkerRecord, WorkerState};
+
+/// Actions that an error shows of each worker.
+const SHOWN: usize = 8;
+
+/// The record of one worker in one step. Written by the worker, read by whoever waits for it.
+#[derive(Clone)]
+pub(crate) struct Recorder {
+    began: Instant,
+    record: Arc<Mutex<Record>>,
+}
+
+#[derive(Default)]
+struct Record {
+    state: WorkerState,
+    spans: Vec<Span>,
+}
+
+impl Recorder {
+    pub(crate) fn new(began: Instant) -> Self {
+        Self {
+            began,
+            record: Arc::default(),
+        }
+    }
+
+    /// A worker that panicked while it wrote left a whole record all the same.
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn waiting(&self, action: Action, on_stage: usize) {
+        self.lock().state = WorkerState::Waiting { action, on_stage };
+    }
+
+    pub(crate) fn running(&self, action: Action) {
+        self.lock().state = WorkerState::Running {
+            action,
+            layer: None,
+        };
+    }
+
+    pub(crate) fn entering(&self, index: usize, name: &str) {
+        if let WorkerState::Running { layer, .. } = &mut self.lock().state {
+            *layer = Some((index, name.to_owned()));
+        }
+    }
+
+    pub(crate) fn leaving(&self) {
+        if let WorkerState::Running { layer, .. } = &mut self.lock().state {
+            *layer = None;
+        }
+    }
+
+    pub(crate) fn done(&self) {
+        self.lock().state = WorkerState::Done;
+    }
+
+    /// Runs `work` and records it as a span.
+    pub(crate) fn time<R>(&self, kind: SpanKind, action: Action, work: impl FnOnce() -> R) -> R {
+        let start = self.began.elapsed();
+        let result = work();
+        let end = self.began.elapsed();
+        self.lock().spans.push(Span {
+            action: Some(action),
+            kind,
+            start,
+            end,
+        });
+        result
+    }
+
+    pub(crate) fn state(&self) -> WorkerState {
+        self.lock().state.clone()
+    }
+
+    fn worker_record(&self) -> WorkerRecord {
+        let record = self.lock();
+        let finished = record
+            .spans
+            .iter()
+            .filter(|span| span.kind != SpanKind::Recompute)
+            .filter_map(|span| span.action)
+            .collect::<Vec<_>>();
+        WorkerRecord {
+            finished: finished[finished.len().saturating_sub(SHOWN)..].to_vec(),
+            state: record.state.clone(),
+        }
+    }
+}
+
+pub(crate) fn flight_record(recorders: &[Recorder]) -> FlightRecord {
+    FlightRecord {
+        workers: recorders.iter().map(Recorder::worker_record).collect(),
+    }
+}
+
+pub(crate) fn timeline(recorders: &[Recorder]) -> Timeline {
+    Timeline {
+        workers: recorders
+            .iter()
+            .map(|recorder| std::mem::take(&mut recorder.lock().spans))
+            .collect(),
+    }
+}

@@ -1,0 +1,334 @@
+//! One stage during one step: what it holds for each micro-batch, and its two passes.
+
+use std::{collections::HashMap, ops::Range, sync::Arc};
+
+use burn::{
+    optim::{GradientsAccumulator, GradientsParams},
+    tensor::{Device, Tensor},
+};
+use stovepipe_schedule::{Action, Pass, SpanKind};
+
+use crate::{
+    engine::{
+        copies::{self, Statistics},
+        links::{Alarm, CutOff, Links},
+        record::Recorder,
+        tape::{self, Head, Origin, Recorded, Refused, Tape, Watch},
+        values,
+    },
+    layer::Layer,
+};
+
+/// The loss of an output for a micro-batch, already divided by the weight of the mini-batch.
+pub(crate) type LossOf<L> = Box<dyn Fn(usize, Head, <L as Layer>::Output) -> Tensor<1> + Send>;
+
+/// What a stage is given for a step.
+pub(crate) struct StageTask<L: Layer> {
+    pub(crate) index: usize,
+    pub(crate) device: Device,
+    pub(crate) layers: Vec<L>,
+    /// Where its layers stand in the model.
+    pub(crate) range: Range<usize>,
+    pub(crate) links: Links<L>,
+    /// The model's input, for the first stage: one a micro-batch.
+    pub(crate) feed: Vec<L::Input>,
+    /// The side input: one a micro-batch.
+    pub(crate) side: Vec<L::Side>,
+    /// How to train; `None` for inference.
+    pub(crate) training: Option<Training<L>>,
+    /// Whether the last stage keeps its outputs.
+    pub(crate) keep_outputs: bool,
+}
+
+/// What a stage needs to train.
+pub(crate) struct Training<L: Layer> {
+    pub(crate) loss: LossOf<L>,
+    /// Micro-batches whose forward pass is recorded at once instead of recomputed.
+    pub(crate) recorded: Vec<bool>,
+}
+
+/// What a stage leaves behind.
+pub(crate) struct StageResult<L: Layer> {
+    pub(crate) statistics: Vec<Statistics>,
+    pub(crate) gradients: Vec<GradientsParams>,
+    pub(crate) outputs: HashMap<usize, L::Output>,
+    /// Main loss, and the auxiliary losses of this stage, by micro-batch.
+    pub(crate) losses: HashMap<usize, f64>,
+    pub(crate) auxiliary: HashMap<usize, f64>,
+    pub(crate) held: Held,
+}
+
+/// The most that a stage held at once, in micro-batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Inputs kept for a recomputation to come.
+    pub inputs: usize,
+    /// Tapes: all the activations of a micro-batch.
+    pub activations: usize,
+}
+
+/// Why a stage ended early.
+pub(crate) enum Ended {
+    /// Because of itself.
+    Failed { action: Action, cause: String },
+    /// Because of another stage.
+    CutOff,
+}
+
+pub(crate) struct Stage<L: Layer> {
+    task: StageTask<L>,
+    recorder: Recorder,
+    names: Arc<[String]>,
+    live: Vec<L>,
+    quiet: Vec<L>,
+    feed: Vec<Option<L::Input>>,
+    inputs: HashMap<usize, L::Flow>,
+    tapes: HashMap<usize, Tape<L>>,
+    accumulators: Vec<GradientsAccumulator<L>>,
+    outputs: HashMap<usize, L::Output>,
+    losses: HashMap<usize, Tensor<1>>,
+    auxiliary: HashMap<usize, Vec<Tensor<1>>>,
+    held: Held,
+}
+
+impl<L: Layer> Stage<L> {
+    pub(crate) fn new(mut task: StageTask<L>, recorder: Recorder) -> Self {
+        let layers = std::mem::take(&mut task.layers);
+        let (live, quiet) = match task.training {
+            Some(_) => {
+                let live: Vec<_> = layers.iter().map(copies::live).collect();
+                let quiet = live.iter().map(copies::quiet).collect();
+                (live, quiet)
+            }
+            None => (Vec::new(), layers.iter().map(L::valid).collect()),
+        };
+        Self {
+            names: layers.iter().map(L::name).collect(),
+            accumulators: live.iter().map(|_| GradientsAccumulator::new()).collect(),
+            feed: std::mem::take(&mut task.feed).into_iter().map(Some).collect(),
+            task,
+            recorder,
+            live,
+            quiet,
+            inputs: HashMap::new(),
+            tapes: HashMap::new(),
+            outputs: HashMap::new(),
+            losses: HashMap::new(),
+            auxiliary: HashMap::new(),
+            held: Held::default(),
+        }
+    }
+
+    /// Waits for what the action needs, runs it, and sends what it makes.
+    pub(crate) fn run(&mut self, action: Action, alarm: &Alarm) -> Result<(), Ended> {
+        let refused = |Refused(cause)| Ended::Failed { action, cause };
+        match action.pass {
+            Pass::Forward => {
+                let input = self.receive_input(action, alarm)?;
+                self.recorder.running(action);
+                self.forward(action, input).map_err(refused)
+            }
+            Pass::Backward => {
+                let gradients = self.receive_gradients(action, alarm)?;
+                self.recorder.running(action);
+                self.backward(action, gradients).map_err(refused)
+            }
+        }
+    }
+
+    pub(crate) fn finish(mut self) -> StageResult<L> {
+        let scalar = |tensor: Tensor<1>| f64::from(tensor.into_scalar::<f32>());
+        let accumulators = self.accumulators.iter_mut();
+        StageResult {
+            statistics: self.live.iter().map(Statistics::of).collect(),
+            gradients: accumulators.map(GradientsAccumulator::grads).collect(),
+            outputs: self.outputs,
+            losses: (self.losses.into_iter())
+                .map(|(micro_batch, loss)| (micro_batch, scalar(loss)))
+                .collect(),
+            auxiliary: (self.auxiliary.into_iter())
+                .map(|(micro_batch, losses)| (micro_batch, losses.into_iter().map(scalar).sum()))
+                .collect(),
+            held: self.held,
+        }
+    }
+
+    fn is_first(&self) -> bool {
+        self.task.links.values_in.is_none()
+    }
+
+    fn is_last(&self) -> bool {
+        self.task.links.values_out.is_none()
+    }
+
+    fn receive_input(&mut self, action: Action, alarm: &Alarm) -> Result<L::Flow, Ended> {
+        let micro_batch = action.micro_batch;
+        let flow = match &mut self.task.links.values_in {
+            None => {
+                let fed = self.feed.get_mut(micro_batch).and_then(Option::take);
+                L::enter(fed.ok_or(Ended::CutOff)?)
+            }
+            Some(inbox) => {
+                self.recorder.waiting(action, self.task.index - 1);
+                inbox
+                    .receive(micro_batch, alarm)
+                    .map_err(|CutOff| Ended::CutOff)?
+            }
+        };
+        Ok(values::to_device(flow, &self.task.device))
+    }
+
+    fn receive_gradients(
+        &mut self,
+        action: Action,
+        alarm: &Alarm,
+    ) -> Result<values::FlowGradients, Ended> {
+        match &mut self.task.links.gradients_in {
+            None => Ok(values::FlowGradients::new()),
+            Some(inbox) => {
+                self.recorder.waiting(action, self.task.index + 1);
+                inbox
+                    .receive(action.micro_batch, alarm)
+                    .map_err(|CutOff| Ended::CutOff)
+            }
+        }
+    }
+
+    fn forward(&mut self, action: Action, input: L::Flow) -> Result<(), Refused> {
+        let micro_batch = action.micro_batch;
+        let recorded =
+            (self.task.training.as_ref()).is_some_and(|training| training.recorded[micro_batch]);
+        let output = if recorded {
+            let live = std::mem::take(&mut self.live);
+            let output = self.record(action, SpanKind::Forward, &live, input);
+            self.live = live;
+            output?
+        } else {
+            self.forward_quietly(action, input)?
+        };
+        match &self.task.links.values_out {
+            // A receiver that is gone has failed, and says so itself.
+            Some(outbox) => drop(outbox.send((micro_batch, output))),
+            None if self.task.keep_outputs => {
+                let output = L::leave(output)?;
+                self.outputs.insert(micro_batch, output);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Runs forward without a tape, and keeps the input if a backward pass will want it.
+    fn forward_quietly(&mut self, action: Action, input: L::Flow) -> Result<L::Flow, Refused> {
+        let training = self.task.training.is_some();
+        if training {
+            self.inputs.insert(action.micro_batch, input.clone());
+            self.held.inputs = self.held.inputs.max(self.inputs.len());
+        }
+        let side = self.side(action.micro_batch);
+        let watch = self.watch();
+        self.recorder.time(SpanKind::Forward, action, || {
+            tape::forward(&self.quiet, input, &side, training, &watch)
+        })
+    }
+
+    /// Runs forward with a tape, and the loss after it on the last stage.
+    fn record(
+        &mut self,
+        action: Action,
+        kind: SpanKind,
+        layers: &[L],
+        input: L::Flow,
+    ) -> Result<L::Flow, Refused> {
+        let micro_batch = action.micro_batch;
+        let Some(training) = &self.task.training else {
+            return Err(Refused("asked to train in inference".to_owned()));
+        };
+        let loss = |head, output| (training.loss)(micro_batch, head, output);
+        let origin = match self.is_first() {
+            true => Origin::Data,
+            false => Origin::Stage,
+        };
+        let side = self.side(micro_batch);
+        let watch = self.watch();
+        let (recorded, main) = self.recorder.time(kind, action, || {
+            let mut recorded = tape::record(layers, input, origin, &side, &loss, &watch)?;
+            let main = match self.is_last() {
+                true => Some(recorded.tape.record_loss(recorded.output.clone(), &loss)?),
+                false => None,
+            };
+            Ok::<_, Refused>((recorded, main))
+        })?;
+        let Recorded {
+            output,
+            auxiliary,
+            tape,
+        } = recorded;
+        self.losses.extend(main.map(|loss| (micro_batch, loss)));
+        self.auxiliary.insert(micro_batch, auxiliary);
+        self.tapes.insert(micro_batch, tape);
+        self.held.activations = self.held.activations.max(self.tapes.len());
+        Ok(output)
+    }
+
+    fn backward(
+        &mut self,
+        action: Action,
+        gradients: values::FlowGradients,
+    ) -> Result<(), Refused> {
+        let micro_batch = action.micro_batch;
+        if let Some(input) = self.inputs.remove(&micro_batch) {
+            // Statistics counted this micro-batch in its forward pass already.
+            let throw_away: Vec<_> = self.live.iter().map(copies::live).collect();
+            self.record(action, SpanKind::Recompute, &throw_away, input)?;
+        }
+        let Some(tape) = self.tapes.remove(&micro_batch) else {
+            return Err(Refused("backward came before forward".to_owned()));
+        };
+        let watch = self.watch();
+        let (accumulators, live) = (&mut self.accumulators, &self.live);
+        let gradients = self.recorder.time(SpanKind::Backward, action, || {
+            tape.backward(
+                gradients,
+                |layer, gradients| accumulators[layer].accumulate(&live[layer], gradients),
+                &watch,
+            )
+        });
+        if let Some(outbox) = &self.task.links.gradients_out {
+            let _ = outbox.send((micro_batch, gradients));
+        }
+        Ok(())
+    }
+
+    fn side(&self, micro_batch: usize) -> L::Side {
+        let side = values::to_device(self.task.side[micro_batch].clone(), &self.task.device);
+        match self.task.training {
+            Some(_) => values::attach(side, false),
+            None => side,
+        }
+    }
+
+    fn watch(&self) -> LayerWatch {
+        LayerWatch {
+            recorder: self.recorder.clone(),
+            names: self.names.clone(),
+            first: self.task.range.start,
+        }
+    }
+}
+
+struct LayerWatch {
+    recorder: Recorder,
+    names: Arc<[String]>,
+    first: usize,
+}
+
+impl Watch for LayerWatch {
+    fn enter(&self, layer: usize) {
+        self.recorder.entering(self.first + layer, &self.names[layer]);
+    }
+
+    fn leave(&self) {
+        self.recorder.leaving();
+    }
+}

@@ -1,0 +1,246 @@
+//! What the engine does to a flow without knowing what is in it.
+
+use burn::tensor::{Bool, Device, Gradients, Int, Tensor, container::TensorContainer};
+
+use crate::flow::{Flow, FlowMapper};
+
+/// Moves a flow to a device. Tensors that are there already are not copied.
+pub(crate) fn to_device<F: Flow>(flow: F, device: &Device) -> F {
+    struct Move<'a>(&'a Device);
+
+    impl FlowMapper for Move<'_> {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            tensor.to_device(self.0)
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor.to_device(self.0)
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor.to_device(self.0)
+        }
+    }
+
+    flow.map(&mut Move(device))
+}
+
+/// Takes a flow out of its graph: the values alone.
+pub(crate) fn detach<F: Flow>(flow: F) -> F {
+    struct Detach;
+
+    impl FlowMapper for Detach {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            tensor.inner()
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor.inner()
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor.inner()
+        }
+    }
+
+    flow.map(&mut Detach)
+}
+
+/// Puts detached values into the autodiff world, as constants or as leaves that want a gradient.
+///
+/// Batch norm and dropout look at their input's device to know whether they train, so constants
+/// need this too.
+pub(crate) fn attach<F: Flow>(flow: F, want_gradients: bool) -> F {
+    struct Attach(bool);
+
+    impl FlowMapper for Attach {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            tensor.autodiff().set_require_grad(self.0)
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor.autodiff()
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor.autodiff()
+        }
+    }
+
+    flow.map(&mut Attach(want_gradients))
+}
+
+/// The gradients of a flow: of its float tensors, numbered in the order of a visit. A tensor that
+/// has no part in the loss has none.
+pub(crate) type FlowGradients = TensorContainer<usize>;
+
+/// Takes the gradients of a flow's leaves out of a finished backward pass.
+pub(crate) fn take_gradients<F: Flow>(leaves: F, gradients: &mut Gradients) -> FlowGradients {
+    struct Take<'a> {
+        gradients: &'a mut Gradients,
+        taken: FlowGradients,
+        index: usize,
+    }
+
+    impl FlowMapper for Take<'_> {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            if let Some(gradient) = tensor.grad_remove(self.gradients) {
+                self.taken.register(self.index, gradient);
+            }
+            self.index += 1;
+            tensor
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor
+        }
+    }
+
+    let mut take = Take {
+        gradients,
+        taken: FlowGradients::new(),
+        index: 0,
+    };
+    leaves.map(&mut take);
+    take.taken
+}
+
+/// Σ (y · g).sum() over the flow's tensors: the scalar whose backward pass is the
+/// vector–Jacobian product, Burn's backward taking no initial gradient. `None` if no tensor of the
+/// flow is both tracked and wanted.
+pub(crate) fn seed<F: Flow>(output: F, gradients: FlowGradients) -> Option<Tensor<1>> {
+    struct Seed {
+        gradients: FlowGradients,
+        index: usize,
+        sum: Option<Tensor<1>>,
+    }
+
+    impl FlowMapper for Seed {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            let gradient = self.gradients.remove::<Tensor<D>>(&self.index);
+            self.index += 1;
+            if let Some(gradient) = gradient.filter(|_| tensor.is_tracked()) {
+                let gradient = gradient.to_device(&tensor.device().inner());
+                self.sum = add(self.sum.take(), Some((tensor.clone() * gradient).sum()));
+            }
+            tensor
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor
+        }
+    }
+
+    let mut seed = Seed {
+        gradients,
+        index: 0,
+        sum: None,
+    };
+    output.map(&mut seed);
+    seed.sum
+}
+
+/// Adds what there is.
+pub(crate) fn add(a: Option<Tensor<1>>, b: Option<Tensor<1>>) -> Option<Tensor<1>> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a + b),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Joins the parts of a batch again, or returns `None` if they are not of one shape (an output
+/// that is an enum and whose variant changed between micro-batches).
+pub(crate) fn join<F: Flow>(parts: Vec<F>) -> Option<F> {
+    struct Collect {
+        tensors: TensorContainer<usize>,
+        count: usize,
+    }
+
+    impl Collect {
+        fn push<T: Clone + Send + 'static>(&mut self, tensor: T) -> T {
+            self.tensors.register(self.count, tensor.clone());
+            self.count += 1;
+            tensor
+        }
+    }
+
+    impl FlowMapper for Collect {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.push(tensor)
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            self.push(tensor)
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            self.push(tensor)
+        }
+    }
+
+    struct Join {
+        rest: Vec<Collect>,
+        index: usize,
+    }
+
+    impl Join {
+        fn others<T: Clone + Send + 'static>(&mut self, first: T) -> Vec<T> {
+            let index = self.index;
+            self.index += 1;
+            let rest = self.rest.iter_mut();
+            let others = rest.filter_map(|part| part.tensors.remove::<T>(&index));
+            std::iter::once(first).chain(others).collect()
+        }
+    }
+
+    impl FlowMapper for Join {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            Tensor::cat(self.others(tensor), 0)
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            Tensor::cat(self.others(tensor), 0)
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            Tensor::cat(self.others(tensor), 0)
+        }
+    }
+
+    let shapes: Vec<_> = parts.iter().map(|part| shape_of(part.clone())).collect();
+    if shapes.windows(2).any(|pair| pair[0] != pair[1]) {
+        return None;
+    }
+    let mut parts = parts.into_iter();
+    let first = parts.next()?;
+    let rest = parts
+        .map(|part| {
+            let mut collect = Collect {
+                tensors: TensorContainer::new(),
+                count: 0,
+            };
+            part.map(&mut collect);
+            collect
+        })
+        .collect();
+    Some(first.map(&mut Join { rest, index: 0 }))
+}
+
+/// Kind and shape, but for the batch, of each tensor. Parts are compared before they are joined
+/// because joining takes tensors by their place, and a wrong type there would be a panic.
+fn shape_of<F: Flow>(flow: F) -> Vec<(char, Vec<usize>)> {
+    struct Shapes(Vec<(char, Vec<usize>)>);
+
+    impl FlowMapper for Shapes {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0.push(('f', tensor.dims()[1..].to_vec()));
+            tensor
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            self.0.push(('i', tensor.dims()[1..].to_vec()));
+            tensor
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            self.0.push(('b', tensor.dims()[1..].to_vec()));
+            tensor
+        }
+    }
+
+    let mut shapes = Shapes(Vec::new());
+    flow.map(&mut shapes);
+    shapes.0
+}

@@ -1,0 +1,269 @@
+//! What can go wrong, and where it did.
+
+use std::{fmt, time::Duration};
+
+use stovepipe_schedule::{Action, Pass, ScheduleError};
+use thiserror::Error;
+
+/// A pipeline that cannot be built.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    // The model and its cut.
+    /// The model is empty.
+    #[error("the model has no layers")]
+    NoLayers,
+    /// No device was given.
+    #[error("a pipeline needs at least one stage: give it a device for each")]
+    NoStages,
+    /// A stage would have no layer.
+    #[error("{stages} stages are more than the model's {layers} layers")]
+    MoreStagesThanLayers {
+        /// Stages asked for.
+        stages: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// The balance is for another number of stages.
+    #[error("the balance {balance:?} is for {} stages, but there are {stages}", balance.len())]
+    BalanceStages {
+        /// Layers a stage, as given.
+        balance: Vec<usize>,
+        /// Stages of the pipeline.
+        stages: usize,
+    },
+    /// The balance leaves layers over, or wants more than there are.
+    #[error("the balance {balance:?} adds up to {sum} layers, but the model has {layers}")]
+    BalanceSum {
+        /// Layers a stage, as given.
+        balance: Vec<usize>,
+        /// Their sum.
+        sum: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// A stage was given no layer.
+    #[error("the balance gives stage {stage} no layer")]
+    EmptyStage {
+        /// The stage.
+        stage: usize,
+    },
+    /// One parameter in two places.
+    #[error(
+        "layer {first} ({first_name}) and layer {second} ({second_name}) share a parameter; \
+         a pipeline would train two copies that drift apart"
+    )]
+    SharedParameter {
+        /// Index of the first layer that holds it.
+        first: usize,
+        /// Its name.
+        first_name: String,
+        /// Index of the second.
+        second: usize,
+        /// Its name.
+        second_name: String,
+    },
+
+    // The run of a step.
+    /// Zero micro-batches.
+    #[error("the number of micro-batches must be at least 1")]
+    NoMicroBatches,
+    /// Zero threads.
+    #[error("the number of threads of a stage must be at least 1")]
+    NoThreads,
+    /// The scheduler has no schedule for these numbers.
+    #[error("no schedule: {0}")]
+    Schedule(#[from] ScheduleError),
+    /// A thread could not be started.
+    #[error("could not start the worker of stage {stage}: {source}")]
+    Worker {
+        /// First stage of the worker.
+        stage: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The sample did not get through the model.
+    #[error("the sample does not pass through the model: {0}")]
+    Sample(#[source] StepError),
+}
+
+/// A step that did not end well. The model is as it was before the step.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StepError {
+    // What the step was given.
+    /// There is nothing in the batch.
+    #[error("the batch is empty")]
+    EmptyBatch,
+    /// The parts of the batch disagree on how many samples it has.
+    #[error("the batch has {input} samples in its input, but {other} in its {part}")]
+    UnevenBatch {
+        /// Samples in the first tensor of the input.
+        input: usize,
+        /// Samples in the other part.
+        other: usize,
+        /// Which part that is.
+        part: &'static str,
+    },
+    /// A flow's own `split` returned another number of parts.
+    #[error("the {part} was cut into {found} parts where {expected} micro-batches were asked for")]
+    BadSplit {
+        /// Which part of the batch that is.
+        part: &'static str,
+        /// Parts it was cut into.
+        found: usize,
+        /// Micro-batches.
+        expected: usize,
+    },
+    /// The objective gave the batch no weight, or none that one can divide by.
+    #[error("the batch's weight is {weight}: the mean loss over it is undefined")]
+    NoWeight {
+        /// The weight.
+        weight: f64,
+    },
+    /// The scheduler has no schedule for this number of micro-batches.
+    #[error("no schedule: {0}")]
+    Schedule(#[from] ScheduleError),
+
+    // What happened in it.
+    /// A layer failed.
+    #[error("{0}")]
+    Failed(Box<StageFailure>),
+    /// Nothing moved for longer than the pipeline's limit.
+    #[error(
+        "no worker finished an action for {:.1} s\n{flight}",
+        limit.as_secs_f64()
+    )]
+    Stalled {
+        /// The limit.
+        limit: Duration,
+        /// What each worker was doing.
+        flight: FlightRecord,
+    },
+    /// A worker is still stuck in an earlier step.
+    #[error("worker {worker} has been stuck since an earlier step stalled; build the pipeline anew")]
+    Stuck {
+        /// The worker.
+        worker: usize,
+    },
+    /// Somebody asked the pipeline to stop.
+    #[error("stopped on request")]
+    Stopped,
+    /// The function given to `change_stages` panicked.
+    #[error("a change of the stages' layers panicked, and its layers are lost")]
+    ChangeFailed,
+    /// The outputs of the micro-batches are of different kinds.
+    #[error("the outputs of the micro-batches differ in kind or shape and cannot be joined")]
+    UnlikeOutputs,
+}
+
+/// Where and why a stage failed.
+#[derive(Debug)]
+pub struct StageFailure {
+    /// The stage.
+    pub stage: usize,
+    /// The layer's index and name, where it was a layer that failed.
+    pub layer: Option<(usize, String)>,
+    /// What the stage was doing, with the micro-batch.
+    pub action: Action,
+    /// The stage's device.
+    pub device: String,
+    /// What went wrong.
+    pub cause: String,
+    /// What each worker did last.
+    pub flight: FlightRecord,
+}
+
+impl fmt::Display for StageFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pass = match self.action.pass {
+            Pass::Forward => "forward",
+            Pass::Backward => "backward",
+        };
+        write!(f, "stage {} failed on {}", self.stage, self.device)?;
+        match &self.layer {
+            Some((index, name)) => write!(f, ", in layer {index} ({name})")?,
+            None => write!(f, ", outside its layers")?,
+        }
+        let micro_batch = self.action.micro_batch;
+        write!(f, ", {pass} of micro-batch {micro_batch}: {}", self.cause)?;
+        write!(f, "\n{}", self.flight)
+    }
+}
+
+/// What each worker did last: kept all the time, shown when something goes wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlightRecord {
+    /// One record a worker.
+    pub workers: Vec<WorkerRecord>,
+}
+
+/// What one worker did last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerRecord {
+    /// The last actions that it finished, the oldest first.
+    pub finished: Vec<Action>,
+    /// What it was doing then.
+    pub state: WorkerState,
+}
+
+/// What a worker is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum WorkerState {
+    /// It has not begun.
+    #[default]
+    Idle,
+    /// It waits for what another stage sends.
+    Waiting {
+        /// What it will do with it.
+        action: Action,
+        /// The stage that it waits for.
+        on_stage: usize,
+    },
+    /// It runs an action.
+    Running {
+        /// The action.
+        action: Action,
+        /// The layer's index and name, where it is in one.
+        layer: Option<(usize, String)>,
+    },
+    /// It has done all its actions.
+    Done,
+}
+
+impl fmt::Display for FlightRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, worker) in self.workers.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "  worker {index}: {worker}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for WorkerRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.state {
+            WorkerState::Idle => write!(f, "had not begun")?,
+            WorkerState::Waiting { action, on_stage } => {
+                write!(f, "waited for stage {on_stage} to begin {action}")?;
+            }
+            WorkerState::Running { action, layer } => {
+                write!(f, "was in {action}")?;
+                if let Some((index, name)) = layer {
+                    write!(f, ", layer {index} ({name})")?;
+                }
+            }
+            WorkerState::Done => write!(f, "was done")?,
+        }
+        if !self.finished.is_empty() {
+            write!(f, "; before that")?;
+            for action in &self.finished {
+                write!(f, " {action}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! What a user's model is to a pipeline: a list of layers.
+
+use std::fmt;
+
+use burn::module::{Module, ModuleVisitor};
+
+use crate::flow::Flow;
+
+/// One layer of a pipelined model: a Burn module with one `forward`.
+///
+/// A model of unlike layers is an enum of Burn modules with `#[derive(Module)]`; a model of like
+/// layers is a list of the same struct. [`Flow`](Self::Flow) is what passes between layers, and the
+/// compiler checks it; where it is an enum itself, a layer that receives the wrong variant returns
+/// [`Miswired`], and the engine adds which layer that was.
+///
+/// ```
+/// use burn::{module::Module, nn::Linear, tensor::{Tensor, activation::relu}};
+/// use stovepipe_pipeline::{Context, Layer, Miswired};
+///
+/// #[derive(Module, Debug)]
+/// enum Mlp {
+///     Hidden(Linear),
+///     Head(Linear),
+/// }
+///
+/// impl Layer for Mlp {
+///     type Input = Tensor<2>;
+///     type Flow = Tensor<2>;
+///     type Output = Tensor<2>;
+///     type Side = ();
+///
+///     fn enter(input: Tensor<2>) -> Tensor<2> {
+///         input
+///     }
+///
+///     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+///         Ok(match self {
+///             Mlp::Hidden(linear) => relu(linear.forward(x)),
+///             Mlp::Head(linear) => linear.forward(x),
+///         })
+///     }
+///
+///     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+///         Ok(flow)
+///     }
+/// }
+/// ```
+pub trait Layer: Module + 'static {
+    /// What the model is given.
+    type Input: Flow;
+    /// What passes from layer to layer.
+    type Flow: Flow;
+    /// What the model returns.
+    type Output: Flow;
+    /// What any layer may read from the side, such as a mask; `()` if nothing.
+    type Side: Flow;
+
+    /// Makes the first layer's input of the model's.
+    fn enter(input: Self::Input) -> Self::Flow;
+
+    /// Runs the layer.
+    ///
+    /// It must be a function of its parameters, of what it is given and of the context alone: the
+    /// engine may run it again to recompute what it did not keep.
+    ///
+    /// # Errors
+    ///
+    /// [`Miswired`] if the layer cannot take what it was given.
+    fn forward(
+        &self,
+        flow: Self::Flow,
+        context: &mut Context<'_, Self>,
+    ) -> Result<Self::Flow, Miswired>;
+
+    /// Makes the model's output of what the last layer returned.
+    ///
+    /// # Errors
+    ///
+    /// [`Miswired`] if that is no output.
+    fn leave(flow: Self::Flow) -> Result<Self::Output, Miswired>;
+
+    /// What errors and tables call the layer: by default the enum's variant or the struct's name.
+    fn name(&self) -> String {
+        let mut namer = Namer(None);
+        self.visit(&mut namer);
+        namer.0.unwrap_or_else(short_type_name::<Self>)
+    }
+}
+
+/// What a layer sees beside its input while it runs.
+pub struct Context<'a, L: Layer + ?Sized> {
+    side: &'a L::Side,
+    training: bool,
+    auxiliary: Vec<L::Output>,
+}
+
+impl<'a, L: Layer + ?Sized> Context<'a, L> {
+    /// A context to run a layer in by hand, outside a pipeline.
+    ///
+    /// ```
+    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
+    /// # use stovepipe_pipeline::{Context, Layer, Miswired};
+    /// # #[derive(Module, Debug)]
+    /// # struct Dense { linear: Linear }
+    /// # impl Layer for Dense {
+    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #         Ok(self.linear.forward(x))
+    /// #     }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// # }
+    /// # fn main() -> Result<(), Miswired> {
+    /// let device = Device::flex();
+    /// let layer = Dense { linear: LinearConfig::new(3, 2).init(&device) };
+    /// let y = layer.forward(Tensor::ones([4, 3], &device), &mut Context::new(&(), false))?;
+    /// assert_eq!(y.dims(), [4, 2]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn new(side: &'a L::Side, training: bool) -> Self {
+        Self {
+            side,
+            training,
+            auxiliary: Vec::new(),
+        }
+    }
+
+    /// The side input of this micro-batch, on the layer's device.
+    #[must_use]
+    pub fn side(&self) -> &'a L::Side {
+        self.side
+    }
+
+    /// Whether the step trains: false under `infer`.
+    #[must_use]
+    pub fn is_training(&self) -> bool {
+        self.training
+    }
+
+    /// Hands out an output of an auxiliary head: a loss before the last stage.
+    ///
+    /// Where the step trains, the objective's
+    /// [`auxiliary_loss`](crate::Objective::auxiliary_loss) of it is added to the loss, and its
+    /// gradient flows from here. Elsewhere it is dropped.
+    pub fn auxiliary(&mut self, output: L::Output) {
+        if self.training {
+            self.auxiliary.push(output);
+        }
+    }
+
+    /// The outputs of auxiliary heads so far.
+    #[must_use]
+    pub fn into_auxiliary(self) -> Vec<L::Output> {
+        self.auxiliary
+    }
+}
+
+/// A layer was given a value that it cannot take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Miswired {
+    expected: String,
+    found: String,
+}
+
+impl Miswired {
+    /// Says what the layer takes and what it was given.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::Miswired;
+    ///
+    /// let error = Miswired::new("a pair of states", "logits");
+    /// assert_eq!(error.to_string(), "expected a pair of states, found logits");
+    /// ```
+    #[must_use]
+    pub fn new(expected: impl Into<String>, found: impl Into<String>) -> Self {
+        Self {
+            expected: expected.into(),
+            found: found.into(),
+        }
+    }
+}
+
+impl fmt::Display for Miswired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected {}, found {}", self.expected, self.found)
+    }
+}
+
+impl std::error::Error for Miswired {}
+
+/// Remembers the name of the first thing that a module enters.
+struct Namer(Option<String>);
+
+impl ModuleVisitor for Namer {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.0.get_or_insert_with(|| match container_type.split_once(':') {
+            Some(("Struct", struct_name)) => struct_name.to_owned(),
+            _ => name.to_owned(),
+        });
+    }
+}
+
+fn short_type_name<T: ?Sized>() -> String {
+    let name = std::any::type_name::<T>();
+    let name = name.split('<').next().unwrap_or(name);
+    name.rsplit("::").next().unwrap_or(name).to_owned()
+}

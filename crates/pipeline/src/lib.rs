@@ -1,0 +1,45 @@
+//! The engine of Stovepipe: trains a [Burn](https://burn.dev) model in stages, each on a device of
+//! its own, while micro-batches stream through them forward and backward.
+//!
+//! A model is a list of [`Layer`]s. A [`Pipeline`] cuts the list into stages, gives each a device
+//! and a thread, and runs mini-batches through them by a schedule from
+//! [`stovepipe_schedule`]. The result is the one that a single device would have computed for the
+//! same micro-batches: on the CPU with one thread a stage bit for bit, whatever the number of
+//! stages, the schedule and what is recomputed.
+//!
+//! What passes between layers is a [`Flow`]; what training makes small is an [`Objective`].
+
+// Lets the derive name this crate in the same way from inside and from outside.
+extern crate self as stovepipe_pipeline;
+
+mod balance;
+mod batch;
+mod builder;
+mod control;
+mod device;
+mod engine;
+mod error;
+mod flow;
+mod initialise;
+mod layer;
+mod module;
+mod objective;
+mod parameters;
+mod pipeline;
+mod recompute;
+
+pub use balance::Balance;
+pub use batch::{Batch, Step};
+pub use builder::PipelineBuilder;
+pub use control::{Progress, StopHandle};
+pub use device::{DeviceError, device_from_name};
+pub use engine::stage::Held;
+pub use error::{BuildError, FlightRecord, StageFailure, StepError, WorkerRecord, WorkerState};
+pub use flow::{Flow, FlowMapper, Replicated};
+pub use layer::{Context, Layer, Miswired};
+pub use objective::{CrossEntropy, MeanOf, Objective};
+pub use parameters::count_parameters;
+pub use pipeline::{Pipeline, Stage};
+pub use recompute::{Recompute, UnknownRecompute};
+/// Derives [`Flow`](trait@Flow) for a struct or an enum of flows.
+pub use stovepipe_derive::Flow;

@@ -1,0 +1,422 @@
+//! The pipeline itself: a list of layers, and the engine that runs them.
+
+use std::{fmt, ops::Range, sync::Arc};
+
+use burn::{
+    optim::GradientsParams,
+    tensor::{Device, Tensor},
+};
+use crossbeam_channel::unbounded;
+use stovepipe_schedule::{Action, Schedule};
+
+use crate::{
+    batch::{self, Batch, Step},
+    builder::PipelineBuilder,
+    control::StopHandle,
+    device,
+    engine::{
+        Engine,
+        copies::Statistics,
+        stage::{LossOf, StageResult, StageTask, Training},
+        step::{self, Outcome},
+        tape::Head,
+        links, values,
+    },
+    error::StepError,
+    flow::Flow,
+    layer::Layer,
+    objective::Objective,
+    parameters::{ParameterVisitor, count_parameters, visit_parameters},
+};
+
+/// A Burn module whose layers are spread over stages, each with a device and a thread of its own.
+///
+/// It holds a flat list of layers: records, optimizers and displays see no stages, so a model saved
+/// under one number of stages loads under any other. Clones share the workers.
+///
+/// ```
+/// # use burn::{module::Module, nn::{Linear, LinearConfig}, optim::SgdConfig};
+/// # use burn::tensor::{Device, Int, Tensor};
+/// # use stovepipe_pipeline::*;
+/// # #[derive(Module, Debug)]
+/// # struct Dense { linear: Linear }
+/// # impl Layer for Dense {
+/// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+/// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+/// #         Ok(self.linear.forward(x).tanh())
+/// #     }
+/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::flex();
+/// let layers = [(4, 8), (8, 8), (8, 3)]
+///     .map(|(from, to)| Dense { linear: LinearConfig::new(from, to).init(&device) });
+/// let mut pipeline = Pipeline::builder(layers.to_vec())
+///     .devices([device.clone(), device.clone()])
+///     .micro_batches(2)
+///     .build()?;
+///
+/// let images = Tensor::ones([6, 4], &device);
+/// let targets = Tensor::<1, Int>::from_ints([0, 1, 2, 0, 1, 2], &device);
+/// let step = pipeline.train_step(images, targets, &CrossEntropy::new())?;
+///
+/// let mut optimizer = SgdConfig::new().init();
+/// pipeline = optimizer.step(0.1, pipeline, step.gradients);
+/// # let _ = pipeline;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Pipeline<L: Layer> {
+    layers: Vec<L>,
+    engine: Arc<Engine>,
+}
+
+/// A stage of a pipeline: a run of layers on a device.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// Its layers, by their place in the model.
+    pub layers: Range<usize>,
+    /// Its device.
+    pub device: Device,
+    /// What pictures and errors call the device.
+    pub device_name: String,
+    /// The number of its parameters, without running statistics.
+    pub parameters: usize,
+}
+
+impl<L: Layer> Pipeline<L> {
+    /// Begins to build a pipeline of `layers`.
+    pub fn builder(layers: Vec<L>) -> PipelineBuilder<L> {
+        PipelineBuilder::new(layers)
+    }
+
+    pub(crate) fn new(layers: Vec<L>, engine: Engine) -> Self {
+        let engine = Arc::new(engine);
+        Self { layers, engine }
+    }
+
+    /// The same pipeline with other layers: how a Burn module is mapped. The layers move, so that
+    /// an optimizer finds no clone of them and can work in place.
+    pub(crate) fn with_layers(self, change: impl FnOnce(Vec<L>) -> Vec<L>) -> Self {
+        let layers = change(self.layers);
+        Self { layers, ..self }
+    }
+
+    /// The layers, in order.
+    #[must_use]
+    pub fn layers(&self) -> &[L] {
+        &self.layers
+    }
+
+    /// Takes the layers out, each where its stage had it.
+    #[must_use]
+    pub fn into_layers(self) -> Vec<L> {
+        self.layers
+    }
+
+    /// The stages, in order.
+    #[must_use]
+    pub fn stages(&self) -> Vec<Stage> {
+        (self.engine.stages.iter())
+            .map(|stage| Stage {
+                layers: stage.layers.clone(),
+                device: stage.device.clone(),
+                device_name: device::name(&stage.device),
+                parameters: (self.layers[stage.layers.clone()].iter())
+                    .map(count_parameters)
+                    .sum(),
+            })
+            .collect()
+    }
+
+    /// The handle that stops this pipeline's steps.
+    #[must_use]
+    pub fn stop_handle(&self) -> StopHandle {
+        self.engine.stop.clone()
+    }
+
+    /// Runs a mini-batch forward and backward, for a model that reads nothing from the side.
+    ///
+    /// Parameters do not change: an optimizer takes the gradients. Running statistics do, once a
+    /// micro-batch.
+    ///
+    /// # Errors
+    ///
+    /// If the batch is empty or its parts disagree, a layer fails, or the step is stopped or
+    /// stalls. The model is then as it was, running statistics included.
+    pub fn train_step<T: Flow>(
+        &self,
+        input: L::Input,
+        target: T,
+        objective: &impl Objective<L::Output, T>,
+    ) -> Result<Step<L>, StepError>
+    where
+        L: Layer<Side = ()>,
+    {
+        let side = ();
+        let batch = Batch { input, target, side };
+        self.train_step_with(batch, objective, false)
+    }
+
+    /// Like [`train_step`](Self::train_step), with side inputs, and with the outputs if
+    /// `keep_outputs`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `train_step`.
+    pub fn train_step_with<T: Flow>(
+        &self,
+        batch: Batch<L::Input, T, L::Side>,
+        objective: &impl Objective<L::Output, T>,
+        keep_outputs: bool,
+    ) -> Result<Step<L>, StepError> {
+        let samples = batch::samples(&batch.input)?;
+        let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
+        let weight = objective.weight(&batch.target);
+        if !(weight.is_finite() && weight > 0.0) {
+            return Err(StepError::NoWeight { weight });
+        }
+        let targets = batch::split(batch.target, &sizes, "target")?;
+        let plan = self.engine.plan(sizes.len())?;
+        let training = |stage: usize| Training {
+            loss: self.loss_on(stage, objective, &targets, weight),
+            recorded: plan.recorded[stage].clone(),
+        };
+        let training = Some(&training as &dyn Fn(usize) -> Training<L>);
+        let tasks = self.tasks(batch.input, batch.side, &sizes, training, keep_outputs)?;
+        let outcome = step::run(&self.engine, &plan.schedule, tasks)?;
+        self.into_step(outcome, sizes, weight, keep_outputs)
+    }
+
+    /// Runs a batch of any size forward, for a model that reads nothing from the side: as
+    /// evaluation does, with running statistics and without dropout. The model does not change.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`train_step`](Self::train_step).
+    pub fn infer(&self, input: L::Input) -> Result<L::Output, StepError>
+    where
+        L: Layer<Side = ()>,
+    {
+        self.infer_with(input, ())
+    }
+
+    /// Like [`infer`](Self::infer), with side inputs.
+    ///
+    /// # Errors
+    ///
+    /// Those of `infer`.
+    pub fn infer_with(&self, input: L::Input, side: L::Side) -> Result<L::Output, StepError> {
+        let samples = batch::samples(&input)?;
+        let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
+        let schedule = self.inference_schedule(sizes.len())?;
+        let tasks = self.tasks(input, side, &sizes, None, true)?;
+        let outcome = step::run(&self.engine, &schedule, tasks)?;
+        join_outputs(outcome.stages, sizes.len())
+    }
+
+    /// Runs `change` on the layers of every stage at once, each stage on its own worker, with a
+    /// state of its own that is handed in and out: how optimizers step in parallel.
+    ///
+    /// # Errors
+    ///
+    /// If a worker is stuck in an earlier step, or `change` panics; the pipeline is lost then, so
+    /// keep a clone where that could happen.
+    pub fn change_stages<S: Send + 'static>(
+        mut self,
+        states: Vec<S>,
+        change: impl Fn(usize, Vec<L>, S) -> (Vec<L>, S) + Clone + Send + 'static,
+    ) -> Result<(Self, Vec<S>), StepError> {
+        let engine = self.engine.clone();
+        let _turn = engine.take_turn()?;
+        let (results, inbox) = unbounded();
+        let mut rest = std::mem::take(&mut self.layers);
+        for (stage, state) in (0..engine.stages.len()).zip(states).rev() {
+            let own = rest.split_off(engine.stages[stage].layers.start);
+            let (change, results) = (change.clone(), results.clone());
+            engine.workers[engine.owners[stage]].run(move || {
+                let _ = results.send((stage, change(stage, own, state)));
+            });
+        }
+        drop(results);
+        let mut changed: Vec<_> = inbox.iter().collect();
+        changed.sort_by_key(|(stage, _)| *stage);
+        if changed.len() != engine.stages.len() {
+            return Err(StepError::ChangeFailed);
+        }
+        let (layers, states): (Vec<_>, _) = changed.into_iter().map(|(_, result)| result).unzip();
+        self.layers = layers.into_iter().flatten().collect();
+        Ok((self, states))
+    }
+
+    /// Moves the gradients of each stage's parameters into a container of its own.
+    #[must_use]
+    pub fn split_gradients(&self, mut gradients: GradientsParams) -> Vec<GradientsParams> {
+        (self.engine.stages.iter())
+            .map(|stage| {
+                let mut own = GradientsParams::new();
+                for layer in &self.layers[stage.layers.clone()] {
+                    let (from, to) = (&mut gradients, &mut own);
+                    visit_parameters(layer, &mut MoveGradients { from, to });
+                }
+                own
+            })
+            .collect()
+    }
+
+    /// Each worker runs its stages one after the other, each with all micro-batches.
+    fn inference_schedule(&self, micro_batches: usize) -> Result<Schedule, StepError> {
+        let owners = &self.engine.owners;
+        let actions = |worker: usize| {
+            let own = (0..owners.len()).filter(move |&stage| owners[stage] == worker);
+            own.flat_map(|stage| (0..micro_batches).map(move |i| Action::forward(stage, i)))
+        };
+        let workers = 0..self.engine.workers.len();
+        Ok(Schedule::new(workers.map(|worker| actions(worker).collect()).collect())?)
+    }
+
+    /// What each stage is given for a step.
+    fn tasks(
+        &self,
+        input: L::Input,
+        side: L::Side,
+        sizes: &[usize],
+        training: Option<&dyn Fn(usize) -> Training<L>>,
+        keep_outputs: bool,
+    ) -> Result<Vec<StageTask<L>>, StepError> {
+        let mut feed = batch::split(input, sizes, "input")?;
+        let side = batch::split(side, sizes, "side input")?;
+        let stages = self.engine.stages.iter().enumerate();
+        Ok(stages
+            .zip(links::chain(self.engine.stages.len()))
+            .map(|((index, stage), links)| StageTask {
+                index,
+                device: stage.device.clone(),
+                layers: self.layers[stage.layers.clone()].to_vec(),
+                range: stage.layers.clone(),
+                links,
+                feed: std::mem::take(&mut feed),
+                side: side.clone(),
+                training: training.map(|training| training(index)),
+                keep_outputs,
+            })
+            .collect())
+    }
+
+    /// The loss of a micro-batch on a stage: its share of the mini-batch's mean.
+    fn loss_on<T: Flow>(
+        &self,
+        stage: usize,
+        objective: &impl Objective<L::Output, T>,
+        targets: &[T],
+        weight: f64,
+    ) -> LossOf<L> {
+        let device = self.engine.stages[stage].device.clone();
+        let (objective, targets) = (objective.clone(), targets.to_vec());
+        Box::new(move |micro_batch, head, output| {
+            let target = values::to_device(targets[micro_batch].clone(), &device);
+            let loss = match head {
+                Head::Main => objective.loss(output, target),
+                Head::Auxiliary => objective.auxiliary_loss(output, target),
+            };
+            loss.div_scalar(weight)
+        })
+    }
+
+    /// Makes the step of what the stages left, and commits their statistics to the model.
+    fn into_step(
+        &self,
+        outcome: Outcome<L>,
+        micro_batches: Vec<usize>,
+        weight: f64,
+        keep_outputs: bool,
+    ) -> Result<Step<L>, StepError> {
+        let Outcome {
+            mut stages,
+            timeline,
+        } = outcome;
+        let (auxiliary_loss, main) = sum_losses(&stages, micro_batches.len());
+        let mut gradients = GradientsParams::new();
+        let own = stages.iter_mut().flat_map(|stage| stage.gradients.drain(..));
+        for (layer, mut from) in self.layers.iter().zip(own) {
+            let to = &mut gradients;
+            let from = &mut from;
+            visit_parameters(layer, &mut MoveGradients { from, to });
+        }
+        let held = stages.iter().map(|stage| stage.held).collect();
+        let statistics: Vec<Statistics> = (stages.iter_mut())
+            .flat_map(|stage| std::mem::take(&mut stage.statistics))
+            .collect();
+        let outputs = match keep_outputs {
+            true => Some(join_outputs(stages, micro_batches.len())?),
+            false => None,
+        };
+        // Nothing can fail from here on: the model changes now or not at all.
+        for (layer, statistics) in self.layers.iter().zip(statistics) {
+            statistics.commit(layer);
+        }
+        Ok(Step {
+            loss: main + auxiliary_loss,
+            auxiliary_loss,
+            weight,
+            outputs,
+            gradients,
+            micro_batches,
+            timeline,
+            held,
+        })
+    }
+}
+
+/// The auxiliary and the main losses of a mini-batch, added up in the order of micro-batches.
+fn sum_losses<L: Layer>(stages: &[StageResult<L>], micro_batches: usize) -> (f64, f64) {
+    let sum = |micro_batch| {
+        let of = |losses: &std::collections::HashMap<usize, f64>| {
+            losses.get(&micro_batch).copied().unwrap_or(0.0)
+        };
+        let auxiliary: f64 = stages.iter().map(|stage| of(&stage.auxiliary)).sum();
+        let main: f64 = stages.iter().map(|stage| of(&stage.losses)).sum();
+        (auxiliary, main)
+    };
+    (0..micro_batches)
+        .map(sum)
+        .fold((0.0, 0.0), |(a, b), (c, d)| (a + c, b + d))
+}
+
+/// Joins the outputs that the last stage kept.
+fn join_outputs<L: Layer>(
+    mut stages: Vec<StageResult<L>>,
+    micro_batches: usize,
+) -> Result<L::Output, StepError> {
+    let outputs = stages.last_mut().map(|stage| std::mem::take(&mut stage.outputs));
+    let mut outputs = outputs.unwrap_or_default();
+    let parts: Option<Vec<_>> = (0..micro_batches)
+        .map(|micro_batch| outputs.remove(&micro_batch))
+        .collect();
+    parts.and_then(values::join).ok_or(StepError::UnlikeOutputs)
+}
+
+/// Moves the gradients of the parameters that it visits.
+struct MoveGradients<'a> {
+    from: &'a mut GradientsParams,
+    to: &'a mut GradientsParams,
+}
+
+impl ParameterVisitor for MoveGradients<'_> {
+    fn parameter<const D: usize>(&mut self, param: &burn::module::Param<Tensor<D>>) {
+        if let Some(gradient) = self.from.remove::<D>(param.id) {
+            self.to.register(param.id, gradient);
+        }
+    }
+}
+
+impl<L: Layer> fmt::Debug for Pipeline<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipeline")
+            .field("layers", &self.layers)
+            .field("engine", &self.engine)
+            .finish()
+    }
+}

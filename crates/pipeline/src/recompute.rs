@@ -1,0 +1,67 @@
+//! What a stage keeps of a forward pass, and what it computes again.
+
+use std::{fmt, str::FromStr};
+
+use stovepipe_schedule::Schedule;
+
+/// Which micro-batches are run forward a second time in their backward pass.
+///
+/// Keeping a stage's input alone and recomputing the rest costs a forward pass more, and holds the
+/// activations of one micro-batch instead of all of them (Chen et al., "Training Deep Nets with
+/// Sublinear Memory Cost", 2016; at stage boundaries as in GPipe). A pass whose backward is the
+/// very next action is never recomputed, whatever the mode: nothing would be saved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Recompute {
+    /// All micro-batches.
+    Always,
+    /// All but the last, whose backward pass is near.
+    #[default]
+    ExceptLast,
+    /// None: all activations are kept.
+    Never,
+}
+
+impl Recompute {
+    /// Which micro-batches of a stage are recorded in their forward pass.
+    pub(crate) fn recorded(self, schedule: &Schedule, stage: usize) -> Vec<bool> {
+        let last = schedule.micro_batches() - 1;
+        (0..=last)
+            .map(|micro_batch| {
+                schedule.follows_directly(stage, micro_batch)
+                    || match self {
+                        Self::Always => false,
+                        Self::ExceptLast => micro_batch == last,
+                        Self::Never => true,
+                    }
+            })
+            .collect()
+    }
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Always => "always",
+            Self::ExceptLast => "except-last",
+            Self::Never => "never",
+        })
+    }
+}
+
+/// The name is none of the three modes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no recompute mode: use always, except-last or never")]
+pub struct UnknownRecompute(String);
+
+impl FromStr for Recompute {
+    type Err = UnknownRecompute;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "always" => Ok(Self::Always),
+            "except-last" => Ok(Self::ExceptLast),
+            "never" => Ok(Self::Never),
+            _ => Err(UnknownRecompute(text.to_owned())),
+        }
+    }
+}

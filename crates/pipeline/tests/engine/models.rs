@@ -1,0 +1,252 @@
+//! Small models to pull through pipelines, and ways to compare what came out.
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    nn::{
+        BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+    },
+    optim::GradientsParams,
+    tensor::{Device, Distribution, Int, Tensor, activation::relu},
+};
+use stovepipe_pipeline::{Context, Flow, Layer, Miswired, Pipeline, PipelineBuilder, Recompute};
+use stovepipe_schedule::Scheduler;
+
+pub fn cpu() -> Device {
+    Device::flex()
+}
+
+/// Convolutions with batch norm, then a linear head: what flows is an enum, since the shapes
+/// differ. Every convolution's input is read twice (by the branch and by the sum).
+#[derive(Module, Debug)]
+pub enum ConvNet {
+    Stem(Conv2d),
+    Block(Block),
+    Head(Linear),
+}
+
+#[derive(Module, Debug)]
+pub struct Block {
+    pub conv: Conv2d,
+    pub norm: BatchNorm,
+}
+
+#[derive(Clone, Debug, Flow)]
+pub enum Signal {
+    Map(Tensor<4>),
+    Logits(Tensor<2>),
+}
+
+impl Layer for ConvNet {
+    type Input = Tensor<4>;
+    type Flow = Signal;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<4>) -> Signal {
+        Signal::Map(input)
+    }
+
+    fn forward(&self, flow: Signal, _: &mut Context<'_, Self>) -> Result<Signal, Miswired> {
+        let Signal::Map(x) = flow else {
+            return Err(Miswired::new("a feature map", "logits"));
+        };
+        Ok(match self {
+            Self::Stem(conv) => Signal::Map(conv.forward(x)),
+            Self::Block(block) => {
+                let y = block.norm.forward(block.conv.forward(relu(x.clone())));
+                Signal::Map(y + x.clone().mul_scalar(0.5) + x.tanh())
+            }
+            Self::Head(linear) => {
+                let pooled: Tensor<2> = x.mean_dim(3).mean_dim(2).flatten(1, 3);
+                Signal::Logits(linear.forward(pooled))
+            }
+        })
+    }
+
+    fn leave(flow: Signal) -> Result<Tensor<2>, Miswired> {
+        match flow {
+            Signal::Logits(logits) => Ok(logits),
+            Signal::Map(_) => Err(Miswired::new("logits", "a feature map")),
+        }
+    }
+}
+
+fn conv(from: usize, to: usize) -> Conv2d {
+    Conv2dConfig::new([from, to], [3, 3])
+        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+        .init(&cpu())
+}
+
+/// Seven layers.
+pub fn conv_net() -> Vec<ConvNet> {
+    let block = |_| {
+        ConvNet::Block(Block {
+            conv: conv(6, 6),
+            norm: BatchNormConfig::new(6).init(&cpu()),
+        })
+    };
+    std::iter::once(ConvNet::Stem(conv(3, 6)))
+        .chain((0..5).map(block))
+        .chain([ConvNet::Head(LinearConfig::new(6, 4).init(&cpu()))])
+        .collect()
+}
+
+/// Linear layers and nothing that knows of a batch.
+#[derive(Module, Debug)]
+pub struct Dense {
+    pub linear: Linear,
+}
+
+impl Layer for Dense {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+        Ok(self.linear.forward(x).tanh())
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+pub fn dense(widths: &[usize]) -> Vec<Dense> {
+    widths
+        .windows(2)
+        .map(|pair| Dense {
+            linear: LinearConfig::new(pair[0], pair[1]).init(&cpu()),
+        })
+        .collect()
+}
+
+pub fn images(samples: usize) -> Tensor<4> {
+    pattern([samples, 3, 8, 8])
+}
+
+pub fn vectors(samples: usize, width: usize) -> Tensor<2> {
+    pattern([samples, width])
+}
+
+/// Numbers without much order, and without a generator that other tests share.
+pub fn pattern<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+    let count = shape.iter().product::<usize>();
+    let values: Vec<f32> = (0..count)
+        .map(|i| ((i as f32 * 12.9898).sin() * 43_758.547).fract())
+        .collect();
+    Tensor::<1>::from_floats(values.as_slice(), &cpu()).reshape(shape)
+}
+
+pub fn labels(samples: usize, classes: usize) -> Tensor<1, Int> {
+    let values: Vec<i64> = (0..samples).map(|i| ((i * 7 + 3) % classes) as i64).collect();
+    Tensor::from_ints(values.as_slice(), &cpu())
+}
+
+pub fn builder<L: Layer>(
+    layers: Vec<L>,
+    stages: usize,
+    scheduler: impl Scheduler + 'static,
+    micro_batches: usize,
+    recompute: Recompute,
+) -> PipelineBuilder<L> {
+    Pipeline::builder(layers)
+        .devices(vec![cpu(); stages])
+        .schedule(scheduler)
+        .micro_batches(micro_batches)
+        .recompute(recompute)
+        .seed(7)
+}
+
+/// Every float of a module by path, running statistics among them, as bits.
+pub fn bits<M: Module>(module: &M) -> Vec<(String, Vec<u32>)> {
+    #[derive(Default)]
+    struct Bits {
+        path: Vec<String>,
+        found: Vec<(String, Vec<u32>)>,
+    }
+
+    impl ModuleVisitor for Bits {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.to_owned());
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.found.push((self.path.join("."), tensor_bits(param.val())));
+        }
+    }
+
+    let mut bits = Bits::default();
+    module.valid().visit(&mut bits);
+    bits.found
+}
+
+/// The gradient of every parameter by path, as bits.
+pub fn gradient_bits<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<(String, Vec<u32>)> {
+    gradients_of(module, gradients)
+        .into_iter()
+        .map(|(path, values)| (path, values.iter().map(|value| value.to_bits()).collect()))
+        .collect()
+}
+
+/// The gradient of every parameter by path.
+pub fn gradients_of<M: Module>(
+    module: &M,
+    gradients: &GradientsParams,
+) -> Vec<(String, Vec<f32>)> {
+    struct Gradients<'a> {
+        path: Vec<String>,
+        gradients: &'a GradientsParams,
+        found: Vec<(String, Vec<f32>)>,
+    }
+
+    impl ModuleVisitor for Gradients<'_> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.to_owned());
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.gradients.get::<D>(param.id) {
+                self.found.push((self.path.join("."), floats(gradient)));
+            }
+        }
+    }
+
+    let mut visitor = Gradients {
+        path: Vec::new(),
+        gradients,
+        found: Vec::new(),
+    };
+    module.visit(&mut visitor);
+    visitor.found
+}
+
+pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.inner().into_data().to_vec::<f32>().unwrap()
+}
+
+pub fn tensor_bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
+    floats(tensor).iter().map(|value| value.to_bits()).collect()
+}
+
+/// The norm of the difference over the norm.
+pub fn relative_difference(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
+    let difference = norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(a - b)));
+    difference / norm(&mut b.iter().map(|&b| f64::from(b))).max(1e-30)
+}
+
+/// Draws some numbers, so that a test can disturb the shared generator.
+pub fn disturb_generator() {
+    let _ = Tensor::<1>::random([17], Distribution::Default, &cpu());
+}

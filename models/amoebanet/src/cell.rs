@@ -1,0 +1,103 @@
+//! A cell: what all layers but the first and the last are.
+
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor},
+};
+use stovepipe_pipeline::Miswired;
+
+use crate::{auxiliary::AuxiliaryHead, genotype::Genotype, operation::Operation};
+
+/// A normal or a reduction cell.
+///
+/// It reads the outputs of the previous cell and of the one before that, brings both to the same
+/// size and number of channels c, and builds five more states of them. Its output is
+/// `[n, k·c, h, w]`, or `[n, k·c, ⌈h/2⌉, ⌈w/2⌉]` if it reduces, where k states make up the output.
+#[derive(Module, Debug)]
+pub struct Cell {
+    reduce1: Operation,
+    reduce2: Operation,
+    operations: Vec<Operation>,
+    auxiliary: Option<AuxiliaryHead>,
+    inputs: [usize; 2],
+    #[module(skip)]
+    genotype: &'static Genotype,
+}
+
+/// Where a cell stands: what it reads, and how wide it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// The channels of the previous cell's output, and of the one before.
+    pub inputs: [usize; 2],
+    /// Whether the one before is of twice the size.
+    pub reduced: bool,
+    /// The channels of each state in the cell.
+    pub channels: usize,
+}
+
+impl Cell {
+    pub(crate) fn new(genotype: &'static Genotype, place: Place, device: &Device) -> Self {
+        let Place { inputs: [previous, before], reduced, channels } = place;
+        let operation = |&(choice, state): &(_, usize)| {
+            Operation::new(choice, channels, genotype.stride_from(state), device)
+        };
+        Self {
+            reduce1: Operation::conv_1x1([previous, channels], 1, device),
+            reduce2: match reduced {
+                true => Operation::reduce([before, channels], device),
+                false if before == channels => Operation::Chain(Vec::new()),
+                false => Operation::conv_1x1([before, channels], 1, device),
+            },
+            operations: genotype.entries.iter().map(operation).collect(),
+            auxiliary: None,
+            inputs: place.inputs,
+            genotype,
+        }
+    }
+
+    pub(crate) fn with_auxiliary(self, head: AuxiliaryHead) -> Self {
+        Self { auxiliary: Some(head), ..self }
+    }
+
+    /// What errors and tables call the cell.
+    pub(crate) fn name(&self) -> &'static str {
+        self.genotype.name
+    }
+
+    /// The auxiliary classifier of the cell's output, if it has one.
+    pub(crate) fn auxiliary(&self) -> Option<&AuxiliaryHead> {
+        self.auxiliary.as_ref()
+    }
+
+    /// The output, given those of the previous cell and of the one before.
+    pub(crate) fn forward(
+        &self,
+        previous: Tensor<4>,
+        before: Tensor<4>,
+    ) -> Result<Tensor<4>, Miswired> {
+        self.check(previous.dims(), before.dims())?;
+        let mut states = vec![self.reduce1.forward(previous), self.reduce2.forward(before)];
+        let entries = self.genotype.entries.iter().zip(&self.operations);
+        let mut terms = entries.map(|(&(_, state), operation)| (state, operation));
+        while let (Some((i, left)), Some((j, right))) = (terms.next(), terms.next()) {
+            states.push(left.forward(states[i].clone()) + right.forward(states[j].clone()));
+        }
+        let outputs = self.genotype.outputs.iter().map(|&state| states[state].clone());
+        Ok(Tensor::cat(outputs.collect(), 1))
+    }
+
+    fn check(&self, previous: [usize; 4], before: [usize; 4]) -> Result<(), Miswired> {
+        let step = if self.reduce2.halves() { 2 } else { 1 };
+        let size = |[_, _, height, width]: [usize; 4]| [height, width];
+        let channels_fit = [previous[1], before[1]] == self.inputs;
+        if channels_fit && size(before).map(|n| n.div_ceil(step)) == size(previous) {
+            return Ok(());
+        }
+        let [first, second] = self.inputs;
+        let larger = if step == 2 { ", the second of twice the size" } else { " and the same size" };
+        Err(Miswired::new(
+            format!("states of {first} and {second} channels{larger}"),
+            format!("{previous:?} and {before:?}"),
+        ))
+    }
+}

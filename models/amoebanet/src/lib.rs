@@ -1,0 +1,44 @@
+//! AmoebaNet-D as a list of pipeline layers.
+//!
+//! [`AmoebaNetDConfig`] makes the image classifier AmoebaNet-D(L, D) of Huang et al., "GPipe:
+//! Efficient Training of Giant Neural Networks using Pipeline Parallelism" (2019): L + 6 layers, whose
+//! parameters are allocated on first use. The cells are those of Real et al., "Regularized Evolution
+//! for Image Classifier Architecture Search" (2019); layer by layer the network is the one that
+//! torchgpipe publishes, and [`AmoebaNetDConfig::torch_keys`] loads weights trained there.
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, Stem};
+//! use stovepipe_pipeline::{Context, Layer};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = Device::flex();
+//! let layers = AmoebaNetDConfig::new(3, 8, 10).with_stem(Stem::Small).init(&device)?;
+//! assert_eq!(layers.len(), 3 + 6);
+//!
+//! let mut flow = AmoebaLayer::enter(Tensor::zeros([2, 3, 32, 32], &device));
+//! for layer in &layers {
+//!     flow = layer.forward(flow, &mut Context::new(&(), false))?;
+//! }
+//! assert_eq!(AmoebaLayer::leave(flow)?.dims(), [2, 10]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod auxiliary;
+mod cell;
+mod config;
+mod convolution;
+mod genotype;
+mod head;
+mod layer;
+mod operation;
+mod stem;
+mod torch;
+
+pub use auxiliary::AuxiliaryHead;
+pub use cell::Cell;
+pub use config::{AmoebaNetDConfig, AmoebaNetError, Stem};
+pub use head::Classifier;
+pub use layer::{AmoebaFlow, AmoebaLayer};
+pub use stem::StemConvolution;

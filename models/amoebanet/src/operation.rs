@@ -1,0 +1,263 @@
+//! What happens to a state on its way into a sum.
+
+use burn::{
+    module::Module,
+    nn::{
+        BatchNorm, BatchNormConfig, PaddingConfig2d,
+        conv::Conv2d,
+        pool::{AvgPool2d, AvgPool2dConfig, MaxPool2d, MaxPool2dConfig},
+    },
+    tensor::{Device, Tensor, activation::relu, s},
+};
+
+use crate::{
+    convolution::{ReluConvNorm, convolution, convolve},
+    genotype::Choice,
+};
+
+/// An operation on a state `[n, c, h, w]`; with stride 2 it yields `[n, c', ⌈h/2⌉, ⌈w/2⌉]`.
+#[derive(Module, Debug)]
+pub(crate) enum Operation {
+    /// Convolutions one after the other: the identity if there is none.
+    Chain(Vec<ReluConvNorm>),
+    /// An identity that halves the map.
+    Reduce(FactorizedReduce),
+    MaxPool(MaxPool2d),
+    AveragePool(AvgPool2d),
+}
+
+impl Operation {
+    /// An operation that keeps the number of channels.
+    pub fn new(choice: Choice, channels: usize, stride: usize, device: &Device) -> Self {
+        let bottleneck = |steps| Self::bottleneck(channels, steps, device);
+        match choice {
+            Choice::Identity if stride > 1 => Self::reduce([channels; 2], device),
+            Choice::Identity => Self::Chain(Vec::new()),
+            Choice::Conv1x1 => Self::conv_1x1([channels; 2], stride, device),
+            Choice::Conv3x3 => bottleneck(&[([3, 3], [stride; 2])]),
+            Choice::Conv1x7And7x1 => bottleneck(&[([1, 7], [1, stride]), ([7, 1], [stride, 1])]),
+            Choice::MaxPool2x2 => max_pool(2, stride, PaddingConfig2d::Same),
+            Choice::MaxPool3x3 => max_pool(3, stride, PaddingConfig2d::Explicit(1, 1, 1, 1)),
+            Choice::AveragePool3x3 => average_pool(stride),
+        }
+    }
+
+    /// ReLU, 1×1 convolution, batch norm.
+    pub fn conv_1x1(channels: [usize; 2], stride: usize, device: &Device) -> Self {
+        Self::Chain(vec![ReluConvNorm::new(channels, [1, 1], [stride; 2], device)])
+    }
+
+    /// Halves the map and changes the number of channels.
+    pub fn reduce(channels: [usize; 2], device: &Device) -> Self {
+        Self::Reduce(FactorizedReduce::new(channels, device))
+    }
+
+    /// Convolutions by kernels and strides, on a quarter of the channels.
+    fn bottleneck(channels: usize, steps: &[([usize; 2], [usize; 2])], device: &Device) -> Self {
+        let inner = (channels / 4).max(1);
+        let unit = |channels, kernel, stride| ReluConvNorm::new(channels, kernel, stride, device);
+        let mut chain = vec![unit([channels, inner], [1, 1], [1, 1])];
+        chain.extend(steps.iter().map(|&(kernel, stride)| unit([inner, inner], kernel, stride)));
+        chain.push(unit([inner, channels], [1, 1], [1, 1]));
+        Self::Chain(chain)
+    }
+
+    /// Whether it is there to halve a map of another size than the cell's.
+    pub fn halves(&self) -> bool {
+        matches!(self, Self::Reduce(_))
+    }
+
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        match self {
+            Self::Chain(chain) => chain.iter().fold(x, |x, unit| unit.forward(x)),
+            Self::Reduce(reduce) => reduce.forward(x),
+            Self::MaxPool(pool) => pool.forward(x),
+            Self::AveragePool(pool) => pool.forward(x),
+        }
+    }
+}
+
+fn max_pool(size: usize, stride: usize, padding: PaddingConfig2d) -> Operation {
+    let pool = MaxPool2dConfig::new([size; 2])
+        .with_strides([stride; 2])
+        .with_padding(padding);
+    Operation::MaxPool(pool.init())
+}
+
+fn average_pool(stride: usize) -> Operation {
+    let pool = AvgPool2dConfig::new([3, 3])
+        .with_strides([stride; 2])
+        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+        .with_count_include_pad(false);
+    Operation::AveragePool(pool.init())
+}
+
+/// Halves a map without losing every second pixel: one half of the channels is made of the pixels
+/// at even places, the other of those at odd places. `[n, in, h, w]` to `[n, out, ⌈h/2⌉, ⌈w/2⌉]`.
+#[derive(Module, Debug)]
+pub(crate) struct FactorizedReduce {
+    conv1: Conv2d,
+    conv2: Conv2d,
+    bn: BatchNorm,
+}
+
+impl FactorizedReduce {
+    fn new([input, output]: [usize; 2], device: &Device) -> Self {
+        let half = |filters| convolution([input, filters], [1, 1], [1, 1], device);
+        Self {
+            conv1: half(output / 2),
+            conv2: half(output - output / 2),
+            bn: BatchNormConfig::new(output).init(device),
+        }
+    }
+
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let x = relu(x);
+        let even = convolve(&self.conv1, x.clone().slice(s![.., .., ..;2, ..;2]));
+        let odd = convolve(&self.conv2, odd_pixels(x));
+        self.bn.forward(Tensor::cat(vec![even, odd], 1))
+    }
+}
+
+/// The pixels at odd places. An odd size has one fewer of these: a zero is put at the end.
+fn odd_pixels(x: Tensor<4>) -> Tensor<4> {
+    let [_, _, height, width] = x.dims();
+    let x = match (height % 2, width % 2) {
+        (0, 0) => x,
+        (bottom, right) => x.pad([(0, bottom), (0, right)], 0.0),
+    };
+    x.slice(s![.., .., 1..;2, 1..;2])
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Distribution, Tolerance};
+
+    use super::*;
+
+    const SIZES: [[usize; 2]; 5] = [[6, 8], [7, 7], [7, 4], [2, 5], [1, 1]];
+    const CHOICES: [Choice; 7] = [
+        Choice::Identity,
+        Choice::Conv1x1,
+        Choice::Conv3x3,
+        Choice::Conv1x7And7x1,
+        Choice::MaxPool2x2,
+        Choice::MaxPool3x3,
+        Choice::AveragePool3x3,
+    ];
+
+    fn image(channels: usize, [height, width]: [usize; 2], device: &Device) -> Tensor<4> {
+        Tensor::random([2, channels, height, width], Distribution::Normal(0.0, 1.0), device)
+    }
+
+    fn assert_close(ours: Tensor<4>, other: Tensor<4>) {
+        ours.into_data()
+            .assert_approx_eq::<f32>(&other.into_data(), Tolerance::rel_abs(1e-5, 1e-5));
+    }
+
+    /// Folds the pixels of each window that lie inside the image: an output pixel's window starts at
+    /// `stride` times its place less `before`.
+    fn pool(x: &Tensor<4>, size: usize, stride: usize, before: usize, fold: fn(&[f32]) -> f32) -> Tensor<4> {
+        let [samples, channels, height, width] = x.dims();
+        let pixels = x.to_data().try_into_vec_as::<f32>().unwrap();
+        let (rows, columns) = (height.div_ceil(stride), width.div_ceil(stride));
+        let mut result = Vec::new();
+        for plane in pixels.chunks(height * width) {
+            for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c))) {
+                let inside = |start: usize, limit: usize| {
+                    (0..size).filter_map(move |i| (start + i).checked_sub(before)).filter(move |&i| i < limit)
+                };
+                let window: Vec<f32> = inside(row * stride, height)
+                    .flat_map(|i| inside(column * stride, width).map(move |j| (i, j)))
+                    .map(|(i, j)| plane[i * width + j])
+                    .collect();
+                result.push(fold(&window));
+            }
+        }
+        Tensor::<1>::from_floats(&result[..], &x.device()).reshape([samples, channels, rows, columns])
+    }
+
+    fn largest(window: &[f32]) -> f32 {
+        window.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    fn mean(window: &[f32]) -> f32 {
+        window.iter().sum::<f32>() / window.len() as f32
+    }
+
+    #[test]
+    fn every_operation_yields_the_upper_half_of_the_map() {
+        let device = Device::flex();
+        for (choice, size) in CHOICES.into_iter().flat_map(|c| SIZES.map(|size| (c, size))) {
+            for stride in [1, 2] {
+                let y = Operation::new(choice, 4, stride, &device).forward(image(4, size, &device));
+                let [height, width] = size.map(|n| n.div_ceil(stride));
+                assert_eq!(y.dims(), [2, 4, height, width], "{choice:?} of {size:?} by {stride}");
+            }
+        }
+    }
+
+    #[test]
+    fn pools_see_what_lies_inside_the_image() {
+        let device = Device::flex();
+        for size in SIZES {
+            let x = image(3, size, &device);
+            for stride in [1, 2] {
+                let ours = |choice| Operation::new(choice, 3, stride, &device).forward(x.clone());
+                assert_close(ours(Choice::MaxPool2x2), pool(&x, 2, stride, 0, largest));
+                assert_close(ours(Choice::MaxPool3x3), pool(&x, 3, stride, 1, largest));
+                assert_close(ours(Choice::AveragePool3x3), pool(&x, 3, stride, 1, mean));
+            }
+        }
+    }
+
+    /// What PyTorch's models do: cut off the first row and column, put zeros at the end, and
+    /// convolve with stride 2.
+    fn reduced_by_convolution(reduce: &FactorizedReduce, x: Tensor<4>) -> Tensor<4> {
+        let x = relu(x);
+        let [samples, channels, height, width] = x.dims();
+        let mut shifted = Tensor::zeros(x.dims(), &x.device());
+        if height > 1 && width > 1 {
+            let rest = x.clone().slice(s![.., .., 1.., 1..]);
+            shifted = shifted.slice_assign([0..samples, 0..channels, 0..height - 1, 0..width - 1], rest);
+        }
+        let strided = |conv: &Conv2d| Conv2d { stride: [2, 2], ..conv.clone() };
+        let even = strided(&reduce.conv1).forward(x);
+        let odd = strided(&reduce.conv2).forward(shifted);
+        reduce.bn.forward(Tensor::cat(vec![even, odd], 1))
+    }
+
+    #[test]
+    fn a_factorized_reduction_is_two_convolutions() {
+        let device = Device::flex().autodiff();
+        for size in SIZES {
+            let reduce = FactorizedReduce::new([3, 5], &device);
+            let run = |forward: fn(&FactorizedReduce, Tensor<4>) -> Tensor<4>| {
+                let x = Tensor::arange(0..(6 * size[0] * size[1]) as i64, &device).float().cos();
+                let x = x.reshape([2, 3, size[0], size[1]]).require_grad();
+                let y = forward(&reduce, x.clone());
+                let grads = y.clone().powi_scalar(3).sum().backward();
+                [y.inner(), x.grad(&grads).unwrap()]
+                    .into_iter()
+                    .chain([&reduce.conv1, &reduce.conv2].map(|c| c.weight.val().grad(&grads).unwrap()))
+                    .collect::<Vec<_>>()
+            };
+            let (ours, other) = (run(FactorizedReduce::forward), run(reduced_by_convolution));
+            ours.into_iter().zip(other).for_each(|(ours, other)| assert_close(ours, other));
+        }
+    }
+
+    #[test]
+    fn a_bottleneck_narrows_to_a_quarter() {
+        let device = Device::flex();
+        let kernels = |choice| match Operation::new(choice, 8, 2, &device) {
+            Operation::Chain(chain) => chain.iter().map(|unit| unit.conv.weight.dims()).collect(),
+            _ => Vec::<[usize; 4]>::new(),
+        };
+        assert_eq!(kernels(Choice::Conv3x3), [[2, 8, 1, 1], [2, 2, 3, 3], [8, 2, 1, 1]]);
+        assert_eq!(
+            kernels(Choice::Conv1x7And7x1),
+            [[2, 8, 1, 1], [2, 2, 1, 7], [2, 2, 7, 1], [8, 2, 1, 1]]
+        );
+    }
+}

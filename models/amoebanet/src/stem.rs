@@ -1,0 +1,41 @@
+//! The first layer: from pixels to features.
+
+use burn::{
+    module::Module,
+    nn::{BatchNorm, BatchNormConfig, conv::Conv2d},
+    tensor::{Device, Tensor, activation::relu},
+};
+use stovepipe_pipeline::Miswired;
+
+use crate::convolution::{convolution, convolve};
+
+/// The channels of an image.
+const COLORS: usize = 3;
+
+/// ReLU, 3×3 convolution, batch norm: an image `[n, 3, h, w]` to `[n, D/4, ⌈h/s⌉, ⌈w/s⌉]`, where
+/// the stride s is 2 for large images and 1 for small ones.
+#[derive(Module, Debug)]
+pub struct StemConvolution {
+    conv: Conv2d,
+    bn: BatchNorm,
+}
+
+impl StemConvolution {
+    pub(crate) fn new(filters: usize, stride: usize, device: &Device) -> Self {
+        Self {
+            conv: convolution([COLORS, filters], [3, 3], [stride; 2], device),
+            bn: BatchNormConfig::new(filters).init(device),
+        }
+    }
+
+    pub(crate) fn forward(&self, image: Tensor<4>) -> Result<Tensor<4>, Miswired> {
+        let [_, colors, height, width] = image.dims();
+        if colors != COLORS || height * width == 0 {
+            return Err(Miswired::new(
+                format!("images [n, {COLORS}, height, width]"),
+                format!("{:?}", image.dims()),
+            ));
+        }
+        Ok(self.bn.forward(convolve(&self.conv, relu(image))))
+    }
+}

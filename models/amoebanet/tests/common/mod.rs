@@ -1,0 +1,191 @@
+//! What a PyTorch AmoebaNet-D (L = 3, D = 16, 10 classes) computes on two images, and the means to
+//! compare with it.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::collections::BTreeMap;
+
+use burn::{
+    module::{Module, ModuleMapper, Param},
+    optim::GradientsParams,
+    store::{
+        BurnToPyTorchAdapter, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter, SafetensorsStore,
+        bridge, burn_pack,
+    },
+    tensor::{Device, Int, Tensor, TensorData},
+};
+use stovepipe_amoebanet::{AmoebaFlow, AmoebaLayer, AmoebaNetDConfig};
+use stovepipe_pipeline::{Context, Layer, Miswired};
+
+/// Tensors by the path that they have in a list of layers, in PyTorch's layouts.
+pub type Named = BTreeMap<String, Vec<f32>>;
+
+/// A model with PyTorch's weights, a mini-batch, and what PyTorch makes of them.
+pub struct Golden {
+    /// The model, on an autodiff device.
+    pub layers: Vec<AmoebaLayer>,
+    /// Two images `[2, 3, 224, 224]`, on an autodiff device.
+    pub input: Tensor<4>,
+    /// Their classes `[2]`.
+    pub target: Tensor<1, Int>,
+    /// Logits in evaluation mode.
+    pub eval_logits: Vec<f32>,
+    /// Logits of a training step.
+    pub train_logits: Vec<f32>,
+    /// The mean cross-entropy of a training step.
+    pub train_loss: Vec<f32>,
+    /// The gradient of every parameter.
+    pub gradients: Named,
+    /// The running statistics after the step, with PyTorch's unbiased variances.
+    pub statistics: Named,
+}
+
+/// Reads the golden file; every one of its tensors must find a place.
+pub fn load_golden() -> Golden {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/amoebanet_d_l3_d16.safetensors");
+    let mut file = SafetensorsStore::from_file(path);
+    let config = AmoebaNetDConfig::new(3, 16, 10);
+    let device = Device::flex().autodiff();
+    let mut layers = config.init(&device).unwrap();
+
+    let weights = group(&mut file, &config, "weights/");
+    let loaded = layers.apply(weights, None, Some(Box::new(PyTorchToBurnAdapter)), true);
+    assert_eq!(loaded.applied.len(), 406, "{loaded}");
+    assert!(loaded.missing.is_empty() && loaded.unused.is_empty() && loaded.errors.is_empty(), "{loaded}");
+
+    let input = data(&mut file, "input");
+    let target = data(&mut file, "target");
+    Golden {
+        layers,
+        input: Tensor::from_data(input, &device),
+        target: Tensor::from_data(target, &device),
+        eval_logits: floats(data(&mut file, "eval/logits")),
+        train_logits: floats(data(&mut file, "train/logits")),
+        train_loss: floats(data(&mut file, "train/loss")),
+        gradients: named(group(&mut file, &config, "train/grad/")),
+        statistics: named(group(&mut file, &config, "train/buffers/")),
+    }
+}
+
+/// Runs the layers one after the other, without a pipeline.
+pub fn run(
+    layers: &[AmoebaLayer],
+    input: Tensor<4>,
+    context: &mut Context<'_, AmoebaLayer>,
+) -> Result<Tensor<2>, Miswired> {
+    let start = AmoebaLayer::enter(input);
+    let end = layers
+        .iter()
+        .try_fold(start, |flow: AmoebaFlow, layer| layer.forward(flow, context))?;
+    AmoebaLayer::leave(end)
+}
+
+/// The gradient of every parameter; one that has none is an error.
+pub fn gradients_of(layers: &[AmoebaLayer], gradients: &GradientsParams) -> Named {
+    let replaced = layers.to_vec().map(&mut ByGradient(gradients));
+    collect(&replaced, |name| !is_statistic(name))
+}
+
+/// The running statistics, with the variances that PyTorch would have computed in one step from
+/// statistics that had not yet moved, on images of 224×224.
+pub fn statistics_of(layers: &[AmoebaLayer], samples: usize) -> Named {
+    let mut statistics = collect(&layers.to_vec().valid(), is_statistic);
+    for (name, values) in &mut statistics {
+        if name.ends_with("running_var") {
+            let count = (samples * pixels(name)) as f32;
+            let unbiased = |value: f32| 0.9 + (value - 0.9) * count / (count - 1.0);
+            values.iter_mut().for_each(|value| *value = unbiased(*value));
+        }
+    }
+    statistics
+}
+
+/// The largest difference of tensors, which must have the same names: the norm of the difference
+/// over the norm, and where.
+pub fn largest_difference(ours: &Named, golden: &Named) -> (f64, String) {
+    assert!(ours.keys().eq(golden.keys()), "{:?}\n{:?}", ours.keys(), golden.keys());
+    let differences = ours.iter().map(|(name, ours)| (difference(ours, &golden[name]), name));
+    differences
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(difference, name)| (difference, name.clone()))
+        .unwrap()
+}
+
+/// The norm of the difference over the norm; not a number if anything is not.
+pub fn difference(ours: &[f32], golden: &[f32]) -> f64 {
+    assert_eq!(ours.len(), golden.len());
+    let square = |x: f32| f64::from(x).powi(2);
+    let apart: f64 = ours.iter().zip(golden).map(|(a, b)| square(a - b)).sum();
+    (apart / golden.iter().map(|&x| square(x)).sum::<f64>()).sqrt()
+}
+
+/// The numbers of a tensor.
+pub fn floats(data: TensorData) -> Vec<f32> {
+    data.try_into_vec_as::<f32>().unwrap()
+}
+
+/// Puts the gradient in the place of each parameter.
+struct ByGradient<'a>(&'a GradientsParams);
+
+impl ModuleMapper for ByGradient<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.0.get::<D>(param.id) {
+            Some(gradient) => Param::initialized(param.id, gradient),
+            None if param.is_require_grad() => panic!("no gradient for {:?}", param.lazy_shape()),
+            None => param, // a running statistic
+        }
+    }
+}
+
+fn is_statistic(name: &str) -> bool {
+    name.contains("running_")
+}
+
+fn collect(layers: &Vec<AmoebaLayer>, keep: impl Fn(&str) -> bool) -> Named {
+    let tensors = layers.collect(None, Some(Box::new(BurnToPyTorchAdapter)), true);
+    named(tensors.into_iter().filter(|tensor| keep(&tensor.name)).collect())
+}
+
+fn named(tensors: Vec<burn_pack::Tensor>) -> Named {
+    let values = |tensor: &_| floats(bridge::to_data(tensor).unwrap());
+    tensors.iter().map(|tensor| (tensor.name.clone(), values(tensor))).collect()
+}
+
+fn data(file: &mut SafetensorsStore, name: &str) -> TensorData {
+    bridge::to_data(file.get_tensor(name).unwrap().unwrap()).unwrap()
+}
+
+/// The tensors whose PyTorch name has a prefix, by our names.
+fn group(
+    file: &mut SafetensorsStore,
+    config: &AmoebaNetDConfig,
+    prefix: &str,
+) -> Vec<burn_pack::Tensor> {
+    let stripped = |tensor: &burn_pack::Tensor| {
+        let name = tensor.name.strip_prefix(prefix)?.to_owned();
+        Some(burn_pack::Tensor { name, ..tensor.clone() })
+    };
+    let all = file.get_all_tensors().unwrap();
+    let tensors = all.values().filter_map(stripped).collect();
+    config.torch_keys().remap(tensors).0
+}
+
+/// The pixels of the map that a batch norm of the model sees of a sample.
+fn pixels(name: &str) -> usize {
+    const STEM: usize = 112;
+    const CELLS: [usize; 7] = [56, 28, 28, 14, 14, 7, 7];
+    let (layer, rest) = name.split_once('.').unwrap();
+    let layer: usize = layer.parse().unwrap();
+    let side = match layer {
+        0 => STEM,
+        1 => before(rest, STEM, CELLS[0]),
+        _ => before(rest, CELLS[layer - 2], CELLS[layer - 1]),
+    };
+    side * side
+}
+
+/// A cell sees its inputs' size where it makes them alike, and in the first convolution of the
+/// bottleneck that halves the map; else its output's.
+fn before(name: &str, input: usize, output: usize) -> usize {
+    let first = name.starts_with("reduce") || name.starts_with("operations.3.0.");
+    if first { input } else { output }
+}
