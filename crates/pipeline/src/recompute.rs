@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Serialize};
 use stovepipe_schedule::Schedule;
 
 /// Which micro-batches are run forward a second time in their backward pass.
@@ -10,7 +11,8 @@ use stovepipe_schedule::Schedule;
 /// activations of one micro-batch instead of all of them (Chen et al., "Training Deep Nets with
 /// Sublinear Memory Cost", 2016; at stage boundaries as in GPipe). A pass whose backward is the
 /// very next action is never recomputed, whatever the mode: nothing would be saved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Recompute {
     /// All micro-batches.
     Always,

@@ -35,7 +35,9 @@ impl AuxiliaryHead {
         let [few, many] = CHANNELS;
         let conv_1x1 = |channels| ReluConvNorm::new(channels, [1, 1], [1, 1], device);
         Self {
-            pool: AvgPool2dConfig::new([WINDOW; 2]).with_strides([3, 3]).init(),
+            pool: AvgPool2dConfig::new([WINDOW; 2])
+                .with_strides([3, 3])
+                .init(),
             narrow: conv_1x1([channels, few]),
             widen: conv_1x1([few, many]),
             fc: LinearConfig::new(many, classes).init(device),

@@ -37,7 +37,11 @@ pub(crate) struct Place {
 
 impl Cell {
     pub(crate) fn new(genotype: &'static Genotype, place: Place, device: &Device) -> Self {
-        let Place { inputs: [previous, before], reduced, channels } = place;
+        let Place {
+            inputs: [previous, before],
+            reduced,
+            channels,
+        } = place;
         let operation = |&(choice, state): &(_, usize)| {
             Operation::new(choice, channels, genotype.stride_from(state), device)
         };
@@ -56,7 +60,10 @@ impl Cell {
     }
 
     pub(crate) fn with_auxiliary(self, head: AuxiliaryHead) -> Self {
-        Self { auxiliary: Some(head), ..self }
+        Self {
+            auxiliary: Some(head),
+            ..self
+        }
     }
 
     /// What errors and tables call the cell.
@@ -82,7 +89,11 @@ impl Cell {
         while let (Some((i, left)), Some((j, right))) = (terms.next(), terms.next()) {
             states.push(left.forward(states[i].clone()) + right.forward(states[j].clone()));
         }
-        let outputs = self.genotype.outputs.iter().map(|&state| states[state].clone());
+        let outputs = self
+            .genotype
+            .outputs
+            .iter()
+            .map(|&state| states[state].clone());
         Ok(Tensor::cat(outputs.collect(), 1))
     }
 
@@ -94,7 +105,11 @@ impl Cell {
             return Ok(());
         }
         let [first, second] = self.inputs;
-        let larger = if step == 2 { ", the second of twice the size" } else { " and the same size" };
+        let larger = if step == 2 {
+            ", the second of twice the size"
+        } else {
+            " and the same size"
+        };
         Err(Miswired::new(
             format!("states of {first} and {second} channels{larger}"),
             format!("{previous:?} and {before:?}"),

@@ -109,7 +109,15 @@ impl AmoebaNetDConfig {
         let mut reduced = false;
         let mut cells = Vec::new();
         for (index, (genotype, channels)) in self.plan().into_iter().enumerate() {
-            let mut cell = Cell::new(genotype, Place { inputs, reduced, channels }, device);
+            let mut cell = Cell::new(
+                genotype,
+                Place {
+                    inputs,
+                    reduced,
+                    channels,
+                },
+                device,
+            );
             inputs = [genotype.outputs.len() * channels, inputs[0]];
             reduced = genotype.stride > 1;
             if self.auxiliary && index == self.before_last_reduction() {

@@ -95,7 +95,9 @@ mod tests {
     ) -> [Tensor<4>; 3] {
         let x = x.clone().require_grad();
         let y = forward(conv, x.clone());
-        let slope = Tensor::arange(0..y.shape().num_elements() as i64, &x.device()).float().sin();
+        let slope = Tensor::arange(0..y.shape().num_elements() as i64, &x.device())
+            .float()
+            .sin();
         let grads = (y.clone() * slope.reshape(y.dims())).sum().backward();
         let dx = x.grad(&grads).unwrap();
         [y.inner(), dx, conv.weight.val().grad(&grads).unwrap()]

@@ -129,10 +129,22 @@ mod tests {
 
     #[test]
     fn a_lost_state_or_one_from_the_future_is_unsound() {
-        let lost = Genotype { outputs: &[0, 3, 4], ..NORMAL };
-        let future = Genotype { entries: [(Identity, 2); 10], ..NORMAL };
-        let large = Genotype { outputs: &[0, 4, 5, 6], ..REDUCTION };
-        let missing = Genotype { outputs: &[0, 3, 4, 6, 7], ..NORMAL };
+        let lost = Genotype {
+            outputs: &[0, 3, 4],
+            ..NORMAL
+        };
+        let future = Genotype {
+            entries: [(Identity, 2); 10],
+            ..NORMAL
+        };
+        let large = Genotype {
+            outputs: &[0, 4, 5, 6],
+            ..REDUCTION
+        };
+        let missing = Genotype {
+            outputs: &[0, 3, 4, 6, 7],
+            ..NORMAL
+        };
         for genotype in [lost, future, large, missing] {
             assert!(!genotype.is_sound(), "{genotype:?}");
         }

@@ -44,7 +44,12 @@ impl Operation {
 
     /// ReLU, 1×1 convolution, batch norm.
     pub fn conv_1x1(channels: [usize; 2], stride: usize, device: &Device) -> Self {
-        Self::Chain(vec![ReluConvNorm::new(channels, [1, 1], [stride; 2], device)])
+        Self::Chain(vec![ReluConvNorm::new(
+            channels,
+            [1, 1],
+            [stride; 2],
+            device,
+        )])
     }
 
     /// Halves the map and changes the number of channels.
@@ -57,7 +62,11 @@ impl Operation {
         let inner = (channels / 4).max(1);
         let unit = |channels, kernel, stride| ReluConvNorm::new(channels, kernel, stride, device);
         let mut chain = vec![unit([channels, inner], [1, 1], [1, 1])];
-        chain.extend(steps.iter().map(|&(kernel, stride)| unit([inner, inner], kernel, stride)));
+        chain.extend(
+            steps
+                .iter()
+                .map(|&(kernel, stride)| unit([inner, inner], kernel, stride)),
+        );
         chain.push(unit([inner, channels], [1, 1], [1, 1]));
         Self::Chain(chain)
     }
@@ -147,7 +156,11 @@ mod tests {
     ];
 
     fn image(channels: usize, [height, width]: [usize; 2], device: &Device) -> Tensor<4> {
-        Tensor::random([2, channels, height, width], Distribution::Normal(0.0, 1.0), device)
+        Tensor::random(
+            [2, channels, height, width],
+            Distribution::Normal(0.0, 1.0),
+            device,
+        )
     }
 
     fn assert_close(ours: Tensor<4>, other: Tensor<4>) {
@@ -157,7 +170,13 @@ mod tests {
 
     /// Folds the pixels of each window that lie inside the image: an output pixel's window starts at
     /// `stride` times its place less `before`.
-    fn pool(x: &Tensor<4>, size: usize, stride: usize, before: usize, fold: fn(&[f32]) -> f32) -> Tensor<4> {
+    fn pool(
+        x: &Tensor<4>,
+        size: usize,
+        stride: usize,
+        before: usize,
+        fold: fn(&[f32]) -> f32,
+    ) -> Tensor<4> {
         let [samples, channels, height, width] = x.dims();
         let pixels = x.to_data().try_into_vec_as::<f32>().unwrap();
         let (rows, columns) = (height.div_ceil(stride), width.div_ceil(stride));
@@ -165,7 +184,9 @@ mod tests {
         for plane in pixels.chunks(height * width) {
             for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c))) {
                 let inside = |start: usize, limit: usize| {
-                    (0..size).filter_map(move |i| (start + i).checked_sub(before)).filter(move |&i| i < limit)
+                    (0..size)
+                        .filter_map(move |i| (start + i).checked_sub(before))
+                        .filter(move |&i| i < limit)
                 };
                 let window: Vec<f32> = inside(row * stride, height)
                     .flat_map(|i| inside(column * stride, width).map(move |j| (i, j)))
@@ -174,7 +195,8 @@ mod tests {
                 result.push(fold(&window));
             }
         }
-        Tensor::<1>::from_floats(&result[..], &x.device()).reshape([samples, channels, rows, columns])
+        Tensor::<1>::from_floats(&result[..], &x.device())
+            .reshape([samples, channels, rows, columns])
     }
 
     fn largest(window: &[f32]) -> f32 {
@@ -188,11 +210,18 @@ mod tests {
     #[test]
     fn every_operation_yields_the_upper_half_of_the_map() {
         let device = Device::flex();
-        for (choice, size) in CHOICES.into_iter().flat_map(|c| SIZES.map(|size| (c, size))) {
+        for (choice, size) in CHOICES
+            .into_iter()
+            .flat_map(|c| SIZES.map(|size| (c, size)))
+        {
             for stride in [1, 2] {
                 let y = Operation::new(choice, 4, stride, &device).forward(image(4, size, &device));
                 let [height, width] = size.map(|n| n.div_ceil(stride));
-                assert_eq!(y.dims(), [2, 4, height, width], "{choice:?} of {size:?} by {stride}");
+                assert_eq!(
+                    y.dims(),
+                    [2, 4, height, width],
+                    "{choice:?} of {size:?} by {stride}"
+                );
             }
         }
     }
@@ -219,9 +248,13 @@ mod tests {
         let mut shifted = Tensor::zeros(x.dims(), &x.device());
         if height > 1 && width > 1 {
             let rest = x.clone().slice(s![.., .., 1.., 1..]);
-            shifted = shifted.slice_assign([0..samples, 0..channels, 0..height - 1, 0..width - 1], rest);
+            shifted =
+                shifted.slice_assign([0..samples, 0..channels, 0..height - 1, 0..width - 1], rest);
         }
-        let strided = |conv: &Conv2d| Conv2d { stride: [2, 2], ..conv.clone() };
+        let strided = |conv: &Conv2d| Conv2d {
+            stride: [2, 2],
+            ..conv.clone()
+        };
         let even = strided(&reduce.conv1).forward(x);
         let odd = strided(&reduce.conv2).forward(shifted);
         reduce.bn.forward(Tensor::cat(vec![even, odd], 1))
@@ -233,17 +266,24 @@ mod tests {
         for size in SIZES {
             let reduce = FactorizedReduce::new([3, 5], &device);
             let run = |forward: fn(&FactorizedReduce, Tensor<4>) -> Tensor<4>| {
-                let x = Tensor::arange(0..(6 * size[0] * size[1]) as i64, &device).float().cos();
+                let x = Tensor::arange(0..(6 * size[0] * size[1]) as i64, &device)
+                    .float()
+                    .cos();
                 let x = x.reshape([2, 3, size[0], size[1]]).require_grad();
                 let y = forward(&reduce, x.clone());
                 let grads = y.clone().powi_scalar(3).sum().backward();
                 [y.inner(), x.grad(&grads).unwrap()]
                     .into_iter()
-                    .chain([&reduce.conv1, &reduce.conv2].map(|c| c.weight.val().grad(&grads).unwrap()))
+                    .chain(
+                        [&reduce.conv1, &reduce.conv2]
+                            .map(|c| c.weight.val().grad(&grads).unwrap()),
+                    )
                     .collect::<Vec<_>>()
             };
             let (ours, other) = (run(FactorizedReduce::forward), run(reduced_by_convolution));
-            ours.into_iter().zip(other).for_each(|(ours, other)| assert_close(ours, other));
+            ours.into_iter()
+                .zip(other)
+                .for_each(|(ours, other)| assert_close(ours, other));
         }
     }
 
@@ -254,7 +294,10 @@ mod tests {
             Operation::Chain(chain) => chain.iter().map(|unit| unit.conv.weight.dims()).collect(),
             _ => Vec::<[usize; 4]>::new(),
         };
-        assert_eq!(kernels(Choice::Conv3x3), [[2, 8, 1, 1], [2, 2, 3, 3], [8, 2, 1, 1]]);
+        assert_eq!(
+            kernels(Choice::Conv3x3),
+            [[2, 8, 1, 1], [2, 2, 3, 3], [8, 2, 1, 1]]
+        );
         assert_eq!(
             kernels(Choice::Conv1x7And7x1),
             [[2, 8, 1, 1], [2, 2, 1, 7], [2, 2, 7, 1], [8, 2, 1, 1]]

@@ -40,7 +40,10 @@ impl AmoebaNetDConfig {
     /// # }
     /// ```
     #[must_use]
-    #[expect(clippy::expect_used, reason = "the patterns hold only names and numbers")]
+    #[expect(
+        clippy::expect_used,
+        reason = "the patterns hold only names and numbers"
+    )]
     pub fn torch_keys(&self) -> KeyRemapper {
         let layers = self.torch_layers().into_iter().enumerate();
         let layers = layers.map(|(index, name)| (format!(r"\b{name}\."), format!("{index}.")));
@@ -68,7 +71,7 @@ impl AmoebaNetDConfig {
 fn units() -> impl Iterator<Item = (String, String)> {
     const LONGEST_CHAIN: usize = 4;
     (0..LONGEST_CHAIN).flat_map(|unit| {
-        [(3 * unit + 1, "conv"), (3 * unit + 2, "bn")].map(|(place, part)| {
+        [(3 * unit + 1, "conv"), (3 * unit + 1, "bn")].map(|(place, part)| {
             (
                 format!(r"\.(operations\.\d+|reduce[12])\.{place}\.(\w+)$"),
                 format!(".${{1}}.{unit}.{part}.${{2}}"),

@@ -25,8 +25,15 @@ impl ModuleVisitor for Allocated {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let is_statistic = self.path.last().is_some_and(|name| name.starts_with("running_"));
-        let count = if is_statistic { &mut self.statistics } else { &mut self.parameters };
+        let is_statistic = self
+            .path
+            .last()
+            .is_some_and(|name| name.starts_with("running_"));
+        let count = if is_statistic {
+            &mut self.statistics
+        } else {
+            &mut self.parameters
+        };
         *count += usize::from(param.is_initialized());
     }
 }
@@ -47,9 +54,15 @@ fn the_published_models_have_their_parameters() {
         (36, 544, 1_055_832_376),
         (72, 512, 1_844_858_344),
     ] {
-        let model = AmoebaNetDConfig::new(layers, filters, 1000).init(&Device::flex()).unwrap();
+        let model = AmoebaNetDConfig::new(layers, filters, 1000)
+            .init(&Device::flex())
+            .unwrap();
         assert_eq!(model.len(), layers + 6);
-        assert_eq!(count_parameters(&model), parameters, "({layers}, {filters})");
+        assert_eq!(
+            count_parameters(&model),
+            parameters,
+            "({layers}, {filters})"
+        );
         let allocated = allocated(&model);
         assert_eq!(allocated.parameters, 0, "({layers}, {filters})");
         assert!(allocated.statistics > 0);
@@ -61,7 +74,12 @@ fn the_auxiliary_head_adds_parameters_to_one_cell() {
     for stem in [Stem::ImageNet, Stem::Small] {
         let config = AmoebaNetDConfig::new(6, 8, 10).with_stem(stem);
         let count = |config: AmoebaNetDConfig| -> Vec<usize> {
-            config.init(&Device::flex()).unwrap().iter().map(count_parameters).collect()
+            config
+                .init(&Device::flex())
+                .unwrap()
+                .iter()
+                .map(count_parameters)
+                .collect()
         };
         let plain = count(config.clone());
         let with_head = count(config.with_auxiliary(true));

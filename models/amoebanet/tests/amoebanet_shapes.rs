@@ -15,7 +15,11 @@ fn tiny() -> AmoebaNetDConfig {
 }
 
 fn images(samples: usize, size: usize, device: &Device) -> Tensor<4> {
-    Tensor::random([samples, 3, size, size], Distribution::Normal(0.0, 1.0), device)
+    Tensor::random(
+        [samples, 3, size, size],
+        Distribution::Normal(0.0, 1.0),
+        device,
+    )
 }
 
 fn forward(layer: &AmoebaLayer, flow: AmoebaFlow) -> Result<AmoebaFlow, Miswired> {
@@ -24,7 +28,10 @@ fn forward(layer: &AmoebaLayer, flow: AmoebaFlow) -> Result<AmoebaFlow, Miswired
 
 fn states(first: [usize; 4], second: [usize; 4]) -> AmoebaFlow {
     let device = Device::flex();
-    AmoebaFlow::Pair(Tensor::zeros(first, &device), Tensor::zeros(second, &device))
+    AmoebaFlow::Pair(
+        Tensor::zeros(first, &device),
+        Tensor::zeros(second, &device),
+    )
 }
 
 /// The channels and the height of each layer's state.
@@ -57,7 +64,11 @@ fn every_image_size_has_its_maps() {
     ] {
         let first = if stem == Stem::Small { 4 * 4 } else { 3 * 4 };
         let channels = [2, first, 3 * 8, 4 * 8, 3 * 16, 4 * 16, 3 * 32, 4 * 32];
-        let expected: Vec<_> = channels.into_iter().zip(maps).map(|(c, n)| [c, n]).collect();
+        let expected: Vec<_> = channels
+            .into_iter()
+            .zip(maps)
+            .map(|(c, n)| [c, n])
+            .collect();
         assert_eq!(sizes(stem, size), expected, "{stem:?} {size}");
     }
 }
@@ -77,9 +88,22 @@ fn layers_have_names() {
         let layers = model(tiny().with_stem(stem), &Device::flex());
         layers.iter().map(Layer::name).collect()
     };
-    let body = ["NormalCell", "ReductionCell", "NormalCell", "ReductionCell", "NormalCell", "Head"];
-    assert_eq!(names(Stem::ImageNet)[..3], ["Stem", "ReductionCell", "ReductionCell"]);
-    assert_eq!(names(Stem::Small)[..3], ["Stem", "NormalCell", "ReductionCell"]);
+    let body = [
+        "NormalCell",
+        "ReductionCell",
+        "NormalCell",
+        "ReductionCell",
+        "NormalCell",
+        "Head",
+    ];
+    assert_eq!(
+        names(Stem::ImageNet)[..3],
+        ["Stem", "ReductionCell", "ReductionCell"]
+    );
+    assert_eq!(
+        names(Stem::Small)[..3],
+        ["Stem", "NormalCell", "ReductionCell"]
+    );
     assert_eq!(names(Stem::ImageNet)[3..], body);
     assert_eq!(names(Stem::Small)[3..], body);
 }
@@ -92,10 +116,22 @@ fn what_does_not_fit_is_miswired() {
     let logits = || AmoebaFlow::Logits(Tensor::zeros([2, 10], &device));
     let (stem, first, normal, head) = (&layers[0], &layers[1], &layers[3], &layers[8]);
     for (layer, flow, message) in [
-        (stem, single([2, 1, 32, 32]), "expected images [n, 3, height, width], found [2, 1, 32, 32]"),
-        (stem, single([2, 3, 32, 0]), "expected images [n, 3, height, width], found [2, 3, 32, 0]"),
+        (
+            stem,
+            single([2, 1, 32, 32]),
+            "expected images [n, 3, height, width], found [2, 1, 32, 32]",
+        ),
+        (
+            stem,
+            single([2, 3, 32, 0]),
+            "expected images [n, 3, height, width], found [2, 3, 32, 0]",
+        ),
         (stem, logits(), "expected images, found logits [2, 10]"),
-        (first, logits(), "expected one or two states, found logits [2, 10]"),
+        (
+            first,
+            logits(),
+            "expected one or two states, found logits [2, 10]",
+        ),
         (
             first,
             single([2, 3, 8, 8]),
@@ -108,7 +144,11 @@ fn what_does_not_fit_is_miswired() {
             "expected states of 24 and 12 channels, the second of twice the size, \
              found [2, 24, 8, 8] and [2, 12, 8, 8]",
         ),
-        (head, single([2, 128, 1, 1]), "expected two states, found one state [2, 128, 1, 1]"),
+        (
+            head,
+            single([2, 128, 1, 1]),
+            "expected two states, found one state [2, 128, 1, 1]",
+        ),
         (
             head,
             states([2, 96, 4, 4], [2, 96, 4, 4]),
@@ -118,13 +158,18 @@ fn what_does_not_fit_is_miswired() {
         assert_eq!(forward(layer, flow).unwrap_err().to_string(), message);
     }
     let left = AmoebaLayer::leave(states([1, 2, 3, 4], [1, 1, 1, 1])).unwrap_err();
-    assert_eq!(left.to_string(), "expected logits, found states [1, 2, 3, 4] and [1, 1, 1, 1]");
+    assert_eq!(
+        left.to_string(),
+        "expected logits, found states [1, 2, 3, 4] and [1, 1, 1, 1]"
+    );
 }
 
 #[test]
 fn bad_configurations_are_refused() {
     let error = |layers, filters, classes| {
-        AmoebaNetDConfig::new(layers, filters, classes).init(&Device::flex()).unwrap_err()
+        AmoebaNetDConfig::new(layers, filters, classes)
+            .init(&Device::flex())
+            .unwrap_err()
     };
     assert_eq!(error(0, 8, 10), AmoebaNetError::Layers(0));
     assert_eq!(error(4, 8, 10), AmoebaNetError::Layers(4));
@@ -140,7 +185,10 @@ fn bad_configurations_are_refused() {
 #[test]
 fn the_smallest_model_trains() {
     let device = Device::flex().autodiff();
-    let layers = model(AmoebaNetDConfig::new(3, 4, 1).with_stem(Stem::Small), &device);
+    let layers = model(
+        AmoebaNetDConfig::new(3, 4, 1).with_stem(Stem::Small),
+        &device,
+    );
     let logits = common::run(&layers, images(2, 8, &device), &mut Context::new(&(), true)).unwrap();
     assert_eq!(logits.dims(), [2, 1]);
     logits.sum().backward();
@@ -149,7 +197,11 @@ fn the_smallest_model_trains() {
 #[test]
 fn the_auxiliary_head_runs_in_training_only() {
     // Maps of 14, 2 and 4 pixels: with and without room for its window.
-    for (stem, size) in [(Stem::ImageNet, 224), (Stem::ImageNet, 32), (Stem::Small, 16)] {
+    for (stem, size) in [
+        (Stem::ImageNet, 224),
+        (Stem::ImageNet, 32),
+        (Stem::Small, 16),
+    ] {
         let device = Device::flex().autodiff();
         let layers = model(tiny().with_stem(stem).with_auxiliary(true), &device);
         let auxiliary = |training| {

@@ -65,10 +65,15 @@ impl Recorder {
         self.lock().state = WorkerState::Done;
     }
 
-    /// Runs `work` and records it as a span.
-    pub(crate) fn time<R>(&self, kind: SpanKind, action: Action, work: impl FnOnce() -> R) -> R {
+    /// Runs `work` and records it as a span, if it succeeds.
+    pub(crate) fn time<R, E>(
+        &self,
+        kind: SpanKind,
+        action: Action,
+        work: impl FnOnce() -> Result<R, E>,
+    ) -> Result<R, E> {
         let start = self.began.elapsed();
-        let result = work();
+        let result = work()?;
         let end = self.began.elapsed();
         self.lock().spans.push(Span {
             action: Some(action),
@@ -76,7 +81,7 @@ impl Recorder {
             start,
             end,
         });
-        result
+        Ok(result)
     }
 
     pub(crate) fn state(&self) -> WorkerState {

@@ -288,12 +288,12 @@ impl<L: Layer> Stage<L> {
         let watch = self.watch();
         let (accumulators, live) = (&mut self.accumulators, &self.live);
         let gradients = self.recorder.time(SpanKind::Backward, action, || {
-            tape.backward(
+            Ok::<_, Refused>(tape.backward(
                 gradients,
                 |layer, gradients| accumulators[layer].accumulate(&live[layer], gradients),
                 &watch,
-            )
-        });
+            ))
+        })?;
         if let Some(outbox) = &self.task.links.gradients_out {
             let _ = outbox.send((micro_batch, gradients));
         }

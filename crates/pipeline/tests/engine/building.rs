@@ -1,1 +1,90 @@
-//!
+//! Mistakes that `build` finds.
+
+use burn::tensor::Tensor;
+use stovepipe_pipeline::{Balance, BuildError, Pipeline, Recompute};
+use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
+
+use crate::models::*;
+
+fn check(build: Result<Pipeline<Dense>, BuildError>, expected: &str) {
+    assert_eq!(build.unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn numbers_that_do_not_add_up() {
+    let pipeline = |layers: usize, stages| {
+        let widths = vec![2; layers + 1];
+        let layers = if layers == 0 { vec![] } else { dense(&widths) };
+        Pipeline::builder(layers).devices(vec![cpu(); stages])
+    };
+    let by_hand = |balance: &[usize]| pipeline(4, 2).balance(Balance::Layers(balance.to_vec()));
+    check(pipeline(0, 1).build(), "the model has no layers");
+    check(
+        pipeline(3, 0).build(),
+        "a pipeline needs at least one stage: give it a device for each",
+    );
+    check(pipeline(3, 4).build(), "4 stages are more than the model's 3 layers");
+    check(
+        by_hand(&[2, 3]).build(),
+        "the balance [2, 3] adds up to 5 layers, but the model has 4",
+    );
+    check(
+        by_hand(&[1, 1, 2]).build(),
+        "the balance [1, 1, 2] is for 3 stages, but there are 2",
+    );
+    check(by_hand(&[4, 0]).build(), "the balance gives stage 1 no layer");
+    check(
+        pipeline(2, 1).micro_batches(0).build(),
+        "the number of micro-batches must be at least 1",
+    );
+    check(
+        pipeline(2, 1).threads_per_stage(0).build(),
+        "the number of threads of a stage must be at least 1",
+    );
+}
+
+#[test]
+fn a_fixed_schedule_must_fit() {
+    let schedule = GPipe.schedule(3, 2).unwrap();
+    let build = builder(dense(&[2, 2, 2]), 2, schedule, 2, Recompute::Always).build();
+    assert!(matches!(build, Err(BuildError::Schedule(_))));
+}
+
+#[test]
+fn a_parameter_in_two_layers() {
+    let mut layers = dense(&[2, 2, 2]);
+    layers.push(layers[0].clone());
+    check(
+        builder(layers, 2, GPipe, 2, Recompute::Always).build(),
+        "layer 0 (Dense) and layer 2 (Dense) share a parameter; \
+         a pipeline would train two copies that drift apart",
+    );
+}
+
+#[test]
+fn a_sample_finds_the_layer_that_is_wired_wrongly() {
+    let mut layers = conv_net();
+    layers.swap(5, 6);
+    let build = |sample| {
+        let builder = builder(layers.clone(), 3, OneForwardOneBackward, 2, Recompute::Always);
+        match sample {
+            true => builder.sample(images(1), ()).build(),
+            false => builder.build(),
+        }
+    };
+    let error = build(true).unwrap_err().to_string();
+    assert!(error.contains("layer 6 (Block)"), "{error}");
+    assert!(error.contains("expected a feature map, found logits"), "{error}");
+    // Without a sample the first use finds it.
+    let error = build(false).unwrap().infer(images(1)).unwrap_err().to_string();
+    assert!(error.contains("layer 6 (Block)"), "{error}");
+}
+
+#[test]
+fn a_sample_of_the_wrong_shape_names_the_layer() {
+    let build = builder(dense(&[4, 3, 2]), 2, GPipe, 2, Recompute::Always)
+        .sample(Tensor::zeros([1, 5], &cpu()), ())
+        .build();
+    let error = build.unwrap_err().to_string();
+    assert!(error.contains("layer 0 (Dense)"), "{error}");
+}

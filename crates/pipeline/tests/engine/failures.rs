@@ -1,1 +1,313 @@
-//!
+//! What happens when something goes wrong in a stage.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::Duration,
+};
+
+use burn::{
+    module::Module,
+    nn::{BatchNorm, BatchNormConfig},
+    tensor::Tensor,
+};
+use stovepipe_pipeline::{
+    Context, CrossEntropy, Layer, MeanOf, Miswired, Pipeline, Recompute, StepError, StopHandle,
+    WorkerState,
+};
+use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass};
+
+use crate::models::*;
+
+/// What a layer does the `at`-th time that it runs (0: never).
+#[derive(Clone, Debug)]
+enum Mishap {
+    Panic,
+    Miswire,
+    /// Waits until the other end is dropped.
+    Hang(Arc<Mutex<Receiver<()>>>),
+}
+
+#[derive(Clone, Debug)]
+struct Trap {
+    mishap: Mishap,
+    at: usize,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Trap {
+    fn new(mishap: Mishap, at: usize) -> Self {
+        let runs = Arc::default();
+        Self { mishap, at, runs }
+    }
+
+    fn never() -> Self {
+        Self::new(Mishap::Panic, 0)
+    }
+
+    fn spring(&self) -> Result<(), Miswired> {
+        if self.runs.fetch_add(1, Ordering::SeqCst) + 1 != self.at {
+            return Ok(());
+        }
+        match &self.mishap {
+            Mishap::Panic => panic!("on purpose"),
+            Mishap::Miswire => Err(Miswired::new("a cat", "a dog")),
+            Mishap::Hang(until) => {
+                let _ = until.lock().unwrap().recv();
+                Ok(())
+            }
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+struct Trapped {
+    norm: BatchNorm,
+    #[module(skip)]
+    trap: Trap,
+}
+
+impl Layer for Trapped {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+        let y = self.norm.forward(x);
+        self.trap.spring()?;
+        Ok(y)
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+/// Six layers, one of which is trapped.
+fn trapped(layer: usize, trap: &Trap) -> Vec<Trapped> {
+    (0..6)
+        .map(|index| Trapped {
+            norm: BatchNormConfig::new(4).init(&cpu()),
+            trap: if index == layer { trap.clone() } else { Trap::never() },
+        })
+        .collect()
+}
+
+fn step(pipeline: &Pipeline<Trapped>) -> Result<(), StepError> {
+    let loss = CrossEntropy::new();
+    pipeline.train_step(vectors(8, 4), labels(8, 4), &loss).map(|_| ())
+}
+
+#[test]
+fn a_failure_names_its_place_and_leaves_the_model_as_it_was() {
+    // Without recomputation a layer runs once a micro-batch: the third time is micro-batch 2.
+    for mishap in [Mishap::Panic, Mishap::Miswire] {
+        for (layer, stage) in [(0, 0), (3, 1), (5, 2)] {
+            let trap = Trap::new(mishap.clone(), 3);
+            let pipeline = builder(trapped(layer, &trap), 3, GPipe, 4, Recompute::Never)
+                .build()
+                .unwrap();
+            let before = bits(&pipeline);
+            let Err(StepError::Failed(failure)) = step(&pipeline) else {
+                panic!("the step should fail");
+            };
+            assert_eq!(failure.stage, stage);
+            assert_eq!(failure.layer, Some((layer, "Trapped".to_owned())));
+            assert_eq!(failure.action.micro_batch, 2);
+            assert_eq!(failure.action.pass, Pass::Forward);
+            assert_eq!(failure.device, "cpu");
+            let cause = match mishap {
+                Mishap::Panic => "panicked: on purpose",
+                _ => "expected a cat, found a dog",
+            };
+            assert_eq!(failure.cause, cause);
+            assert_eq!(failure.flight.workers.len(), 3);
+            assert_eq!(failure.flight.workers[stage].finished.len(), 2);
+            assert_eq!(bits(&pipeline), before);
+
+            // The next step works, and is the one that an untouched model would have made.
+            step(&pipeline).unwrap();
+            let untouched = builder(trapped(9, &trap), 3, GPipe, 4, Recompute::Never);
+            let untouched = untouched.build().unwrap();
+            step(&untouched).unwrap();
+            assert_eq!(bits(&pipeline), bits(&untouched));
+        }
+    }
+}
+
+#[test]
+fn a_failure_while_recomputing_is_a_failure_of_the_backward_pass() {
+    // Four forward passes; the fifth run recomputes micro-batch 0.
+    let trap = Trap::new(Mishap::Panic, 5);
+    let pipeline = builder(trapped(0, &trap), 2, GPipe, 4, Recompute::Always)
+        .build()
+        .unwrap();
+    let Err(StepError::Failed(failure)) = step(&pipeline) else {
+        panic!("the step should fail");
+    };
+    assert_eq!((failure.action.pass, failure.action.micro_batch), (Pass::Backward, 0));
+    let text = failure.to_string();
+    assert!(text.contains("stage 0 failed on cpu, in layer 0 (Trapped), backward of micro-batch 0"));
+    assert!(text.contains("worker 1:"), "{text}");
+}
+
+/// Both schedules, every layer, every run of it: nothing hangs, every error is the right one.
+#[test]
+fn every_place_where_a_small_step_can_fail() {
+    for gpipe in [true, false] {
+        for layer in 0..6 {
+            for at in 1..=6 {
+                let trap = Trap::new(Mishap::Panic, at);
+                let layers = trapped(layer, &trap);
+                let pipeline = match gpipe {
+                    true => builder(layers, 3, GPipe, 3, Recompute::Always).build(),
+                    false => builder(layers, 3, OneForwardOneBackward, 3, Recompute::Always).build(),
+                }
+                .unwrap();
+                let before = bits(&pipeline);
+                match step(&pipeline) {
+                    Err(StepError::Failed(failure)) => {
+                        assert_eq!(failure.layer, Some((layer, "Trapped".to_owned())));
+                        assert_eq!(bits(&pipeline), before);
+                    }
+                    // Less is recomputed where backward follows forward directly.
+                    Ok(()) => assert!(trap.runs.load(Ordering::SeqCst) < at),
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stall_ends_the_step_and_says_who_waits_for_whom() {
+    let (release, until): (Sender<()>, _) = channel();
+    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 2);
+    let pipeline = builder(trapped(3, &trap), 2, OneForwardOneBackward, 4, Recompute::Always)
+        .stall_timeout(Some(Duration::from_millis(100)))
+        .build()
+        .unwrap();
+    let before = bits(&pipeline);
+    let Err(StepError::Stalled { flight, .. }) = step(&pipeline) else {
+        panic!("the step should stall");
+    };
+    let WorkerState::Running { action, layer } = &flight.workers[1].state else {
+        panic!("worker 1 hangs");
+    };
+    assert_eq!(action.to_string(), "1F1");
+    assert_eq!(layer, &Some((3, "Trapped".to_owned())));
+    assert!(matches!(flight.workers[0].state, WorkerState::Waiting { on_stage: 1, .. }));
+    assert_eq!(bits(&pipeline), before);
+
+    // While it hangs, the pipeline says so; when it no longer does, all is well.
+    assert!(matches!(step(&pipeline), Err(StepError::Stuck { worker: 1 })));
+    drop(release);
+    while matches!(step(&pipeline), Err(StepError::Stuck { .. })) {
+        std::thread::yield_now();
+    }
+    step(&pipeline).unwrap();
+}
+
+#[test]
+fn a_pipeline_with_a_stuck_worker_can_be_dropped() {
+    let (release, until): (Sender<()>, _) = channel();
+    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 1);
+    let pipeline = builder(trapped(0, &trap), 2, GPipe, 2, Recompute::Never)
+        .stall_timeout(Some(Duration::from_millis(50)))
+        .build()
+        .unwrap();
+    assert!(matches!(step(&pipeline), Err(StepError::Stalled { .. })));
+    drop(pipeline);
+    drop(release);
+}
+
+#[test]
+fn a_stop_ends_the_step_and_a_reset_lets_it_go_on() {
+    let stop = StopHandle::new();
+    let (inside, seen) = (stop.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = seen.clone();
+    let pipeline = builder(trapped(9, &Trap::never()), 2, GPipe, 4, Recompute::Never)
+        .stop_handle(stop.clone())
+        .on_progress(move |progress| {
+            assert!([16, 4].contains(&progress.total)); // a step, and an inference of two samples
+            if count.fetch_max(progress.done, Ordering::SeqCst) >= 2 {
+                inside.stop();
+            }
+        })
+        .build()
+        .unwrap();
+    // The handle is looked at between actions; a step on a busy machine may end before it is seen.
+    let mut stopped = false;
+    for _ in 0..100 {
+        match step(&pipeline) {
+            Err(StepError::Stopped) => {
+                stopped = true;
+                break;
+            }
+            other => other.unwrap(),
+        }
+    }
+    assert!(stopped);
+    assert!(matches!(step(&pipeline), Err(StepError::Stopped)));
+    assert!(matches!(pipeline.infer(vectors(2, 4)), Err(StepError::Stopped)));
+    stop.reset();
+    let _ = pipeline.infer(vectors(2, 4)).unwrap();
+}
+
+#[test]
+fn a_panic_in_the_objective_is_an_error_of_the_last_stage() {
+    let pipeline = builder(trapped(9, &Trap::never()), 2, GPipe, 2, Recompute::Always)
+        .build()
+        .unwrap();
+    let bad = MeanOf(|_: Tensor<2>, _: Tensor<2>| panic!("no loss today"));
+    let Err(StepError::Failed(failure)) = pipeline.train_step(vectors(4, 4), vectors(4, 4), &bad)
+    else {
+        panic!("the step should fail");
+    };
+    assert_eq!((failure.stage, failure.layer.clone()), (1, None));
+    assert!(failure.cause.contains("no loss today"));
+}
+
+/// Threads of this process with a name that starts so.
+#[cfg(target_os = "linux")]
+fn threads(prefix: &str) -> usize {
+    std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok())
+        .filter(|name| name.starts_with(prefix))
+        .count()
+}
+
+/// In a process of its own, since other tests start workers too.
+#[test]
+#[cfg(target_os = "linux")]
+fn no_thread_outlives_its_pipeline() {
+    const CHILD: &str = "STOVEPIPE_TEST_COUNTS_THREADS";
+    if std::env::var_os(CHILD).is_none() {
+        let this = std::env::current_exe().unwrap();
+        let name = "failures::no_thread_outlives_its_pipeline";
+        let mut child = std::process::Command::new(this);
+        let status = child.args([name, "--exact"]).env(CHILD, "1").status().unwrap();
+        assert!(status.success());
+        return;
+    }
+    for at in [0, 3] {
+        let trap = Trap::new(Mishap::Panic, at);
+        let pipeline = builder(trapped(2, &trap), 3, GPipe, 4, Recompute::Always)
+            .threads_per_stage(2)
+            .build()
+            .unwrap();
+        assert_eq!(threads("stage-"), 6);
+        assert_eq!(step(&pipeline).is_ok(), at == 0);
+        drop(pipeline);
+        assert_eq!(threads("stage-"), 0);
+    }
+}

@@ -1,1 +1,175 @@
-//!
+//! What stages hold at once, counted twice: by the engine, and by tokens that travel inside the
+//! values and are dropped with them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use burn::{module::Module, nn::Linear, tensor::Tensor};
+use stovepipe_pipeline::{Context, Flow, FlowMapper, Held, Layer, MeanOf, Miswired, Recompute};
+use stovepipe_schedule::{GPipe, OneForwardOneBackward};
+
+use crate::models::*;
+
+/// How many tokens live, and the most that ever did.
+#[derive(Debug, Default)]
+struct Census {
+    alive: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+/// Counts itself while it lives.
+#[derive(Debug)]
+struct Token(Arc<Census>);
+
+impl Token {
+    fn new(census: &Arc<Census>) -> Arc<Self> {
+        let alive = census.alive.fetch_add(1, Ordering::SeqCst) + 1;
+        census.peak.fetch_max(alive, Ordering::SeqCst);
+        Arc::new(Self(census.clone()))
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        self.0.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A tensor with the token of the layer that made it: as long as anybody keeps the value, or a
+/// clone of it, the token lives.
+#[derive(Clone, Debug)]
+struct Counted {
+    tensor: Tensor<2>,
+    _token: Option<Arc<Token>>,
+}
+
+impl Flow for Counted {
+    fn map<M: FlowMapper>(self, mapper: &mut M) -> Self {
+        Self {
+            tensor: Flow::map(self.tensor, mapper),
+            ..self
+        }
+    }
+
+    fn batch_sizes(&self, sizes: &mut Vec<usize>) {
+        self.tensor.batch_sizes(sizes);
+    }
+}
+
+#[derive(Module, Debug)]
+struct Counting {
+    linear: Linear,
+    /// Shared by the layers of a stage.
+    #[module(skip)]
+    census: Arc<Census>,
+}
+
+impl Layer for Counting {
+    type Input = Tensor<2>;
+    type Flow = Counted;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(tensor: Tensor<2>) -> Counted {
+        let _token = None;
+        Counted { tensor, _token }
+    }
+
+    fn forward(&self, x: Counted, _: &mut Context<'_, Self>) -> Result<Counted, Miswired> {
+        let _token = Some(Token::new(&self.census));
+        let tensor = self.linear.forward(x.tensor).tanh();
+        Ok(Counted { tensor, _token })
+    }
+
+    fn leave(flow: Counted) -> Result<Tensor<2>, Miswired> {
+        Ok(flow.tensor)
+    }
+}
+
+const LAYERS_A_STAGE: usize = 4;
+const MICRO_BATCHES: usize = 6;
+
+/// What the engine says that each stage held, and the peak of tokens made by the layers of each.
+fn run(gpipe: bool, recompute: Recompute, stages: usize) -> (Vec<Held>, Vec<usize>) {
+    let census: Vec<Arc<Census>> = (0..stages).map(|_| Arc::default()).collect();
+    let layers = dense(&vec![3; stages * LAYERS_A_STAGE + 1])
+        .into_iter()
+        .enumerate()
+        .map(|(index, dense)| Counting {
+            linear: dense.linear,
+            census: census[index / LAYERS_A_STAGE].clone(),
+        })
+        .collect();
+    let pipeline = match gpipe {
+        true => builder(layers, stages, GPipe, MICRO_BATCHES, recompute).build(),
+        false => builder(layers, stages, OneForwardOneBackward, MICRO_BATCHES, recompute).build(),
+    }
+    .unwrap();
+    let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
+    let step = pipeline.train_step(vectors(12, 3), vectors(12, 3), &squared).unwrap();
+    for census in &census {
+        assert_eq!(census.alive.load(Ordering::SeqCst), 0, "something was not freed");
+    }
+    let peaks = census.iter().map(|census| census.peak.load(Ordering::SeqCst)).collect();
+    (step.held, peaks)
+}
+
+fn held(inputs: usize, activations: usize) -> Held {
+    Held { inputs, activations }
+}
+
+#[test]
+fn gpipe_keeps_inputs_and_one_micro_batch_when_it_always_recomputes() {
+    let (found, _) = run(true, Recompute::Always, 2);
+    assert_eq!(found[0], held(MICRO_BATCHES, 1));
+    // The last forward of the last stage does not precede its own backward under GPipe.
+    assert_eq!(found[1], held(MICRO_BATCHES, 1));
+}
+
+#[test]
+fn gpipe_keeps_at_most_two_micro_batches_when_it_recomputes_all_but_the_last() {
+    let (found, _) = run(true, Recompute::ExceptLast, 2);
+    assert_eq!(found, [held(MICRO_BATCHES - 1, 2); 2]);
+}
+
+#[test]
+fn without_recomputation_activations_are_those_in_flight() {
+    let (found, _) = run(true, Recompute::Never, 2);
+    assert_eq!(found, [held(0, MICRO_BATCHES); 2]);
+    let (found, _) = run(false, Recompute::Never, 3);
+    assert_eq!(found, [held(0, 3), held(0, 2), held(0, 1)]);
+}
+
+#[test]
+fn one_forward_one_backward_keeps_fewer_inputs() {
+    let (found, _) = run(false, Recompute::Always, 3);
+    assert_eq!(found, [held(3, 1), held(2, 1), held(0, 1)]);
+    let (found, _) = run(false, Recompute::ExceptLast, 3);
+    assert_eq!(found[2], held(0, 1));
+    assert!(found.iter().all(|held| held.activations <= 2));
+}
+
+/// The tokens are the independent count. A stage's own layers' outputs live in its tapes, one a
+/// layer and micro-batch, and the output of its last layer also as input of the next stage.
+#[test]
+fn the_values_that_live_are_those_that_the_engine_counts() {
+    for gpipe in [true, false] {
+        for recompute in [Recompute::Always, Recompute::ExceptLast, Recompute::Never] {
+            for stages in [1, 2, 3] {
+                let (held, peaks) = run(gpipe, recompute, stages);
+                for stage in 0..stages {
+                    let tapes = held[stage].activations * LAYERS_A_STAGE;
+                    // On their way to the next stage, or kept there: at most one a micro-batch
+                    // that is in flight there; one more value is being made.
+                    let sent = if stage + 1 < stages { MICRO_BATCHES } else { 0 };
+                    let peak = peaks[stage];
+                    let place = format!("gpipe {gpipe}, {recompute}, stage {stage} of {stages}");
+                    assert!(peak >= tapes, "{place}: {peak} < {tapes}");
+                    assert!(peak <= tapes + sent + 1, "{place}: {peak} > {tapes} + {sent} + 1");
+                }
+            }
+        }
+    }
+}

@@ -1,1 +1,241 @@
-//!
+//! Losses that weigh, side inputs, auxiliary heads, and outputs on request.
+
+use burn::{
+    module::Module,
+    nn::{Embedding, EmbeddingConfig, Linear, LinearConfig},
+    tensor::{Int, Tensor},
+};
+use stovepipe_pipeline::{
+    Batch, Context, CrossEntropy, Flow, Layer, MeanOf, Miswired, Objective, Recompute, Replicated,
+    StepError,
+};
+use stovepipe_schedule::{GPipe, OneForwardOneBackward};
+
+use crate::models::*;
+
+/// Tokens in, logits out; every layer reads a mask from the side and adds a table of positions.
+#[derive(Module, Debug)]
+enum Tagger {
+    Embed(Embedding),
+    Mix(Linear),
+    Head(Linear),
+}
+
+#[derive(Clone, Debug, Flow)]
+enum Text {
+    Tokens(Tensor<2, Int>),
+    Hidden(Tensor<3>),
+}
+
+#[derive(Clone, Debug, Flow)]
+struct Aside {
+    /// [batch, length]: 1 where there is a token, 0 where there is padding.
+    mask: Tensor<2>,
+    /// [length, model], the same for every sample.
+    positions: Replicated<Tensor<2>>,
+    /// Cut by a function of its own.
+    temperature: Temperatures,
+}
+
+/// One number for each two samples.
+#[derive(Clone, Debug)]
+struct Temperatures(Vec<f32>);
+
+impl Flow for Temperatures {
+    fn map<M: stovepipe_pipeline::FlowMapper>(self, _: &mut M) -> Self {
+        self
+    }
+
+    fn batch_sizes(&self, _: &mut Vec<usize>) {}
+
+    fn split(self, sizes: &[usize]) -> Vec<Self> {
+        let mut rest = self.0.into_iter();
+        let take = |&size: &usize| Self(rest.by_ref().take(size / 2).collect());
+        sizes.iter().map(take).collect()
+    }
+}
+
+impl Layer for Tagger {
+    type Input = Tensor<2, Int>;
+    type Flow = Text;
+    type Output = Tensor<3>;
+    type Side = Aside;
+
+    fn enter(input: Tensor<2, Int>) -> Text {
+        Text::Tokens(input)
+    }
+
+    fn forward(&self, flow: Text, context: &mut Context<'_, Self>) -> Result<Text, Miswired> {
+        let side = context.side();
+        Ok(Text::Hidden(match (self, flow) {
+            (Self::Embed(embedding), Text::Tokens(tokens)) => {
+                embedding.forward(tokens) + side.positions.0.clone().unsqueeze()
+            }
+            (Self::Mix(linear), Text::Hidden(x)) => {
+                let [samples, ..] = x.dims();
+                assert_eq!(side.temperature.0.len(), samples / 2);
+                let mixed = linear.forward(x.clone()).tanh() * side.mask.clone().unsqueeze_dim(2);
+                x + mixed.mul_scalar(side.temperature.0[0])
+            }
+            (Self::Head(linear), Text::Hidden(x)) => {
+                let logits = linear.forward(x);
+                context.auxiliary(logits.clone().mul_scalar(0.5));
+                logits
+            }
+            (_, Text::Tokens(_)) => return Err(Miswired::new("hidden states", "tokens")),
+            (_, Text::Hidden(_)) => return Err(Miswired::new("tokens", "hidden states")),
+        }))
+    }
+
+    fn leave(flow: Text) -> Result<Tensor<3>, Miswired> {
+        match flow {
+            Text::Hidden(logits) => Ok(logits),
+            Text::Tokens(_) => Err(Miswired::new("logits", "tokens")),
+        }
+    }
+}
+
+const LENGTH: usize = 5;
+const PADDING: i64 = -100;
+
+fn tagger() -> Vec<Tagger> {
+    let device = cpu();
+    vec![
+        Tagger::Embed(EmbeddingConfig::new(11, 6).init(&device)),
+        Tagger::Mix(LinearConfig::new(6, 6).init(&device)),
+        Tagger::Mix(LinearConfig::new(6, 6).init(&device)),
+        Tagger::Head(LinearConfig::new(6, 4).init(&device)),
+    ]
+}
+
+/// Samples of unlike length: sample `i` has `1 + i % LENGTH` tokens, the rest is padding.
+fn text(samples: usize) -> Batch<Tensor<2, Int>, Tensor<2, Int>, Aside> {
+    let each = |value: &dyn Fn(usize, usize) -> i64| -> Vec<i64> {
+        (0..samples * LENGTH).map(|i| value(i / LENGTH, i % LENGTH)).collect()
+    };
+    let ints = |values: Vec<i64>| {
+        Tensor::<1, Int>::from_ints(values.as_slice(), &cpu()).reshape([samples, LENGTH])
+    };
+    let is_token = |sample: usize, place: usize| place <= sample % LENGTH;
+    Batch {
+        input: ints(each(&|sample, place| ((sample * 3 + place * 5) % 11) as i64)),
+        target: ints(each(&|sample, place| match is_token(sample, place) {
+            true => ((sample + place) % 4) as i64,
+            false => PADDING,
+        })),
+        side: Aside {
+            mask: ints(each(&|sample, place| i64::from(is_token(sample, place)))).float(),
+            positions: Replicated(pattern([LENGTH, 6])),
+            temperature: Temperatures((0..samples / 2).map(|_| 0.7).collect()),
+        },
+    }
+}
+
+fn objective() -> CrossEntropy {
+    CrossEntropy::new()
+        .ignoring(PADDING)
+        .with_smoothing(0.1)
+        .with_auxiliary_share(0.4)
+}
+
+/// Padding is ignored, so micro-batches weigh differently; the sum is still the mini-batch's mean.
+#[test]
+fn a_loss_that_ignores_padding_is_the_mean_over_the_whole_mini_batch() {
+    let run = |stages, micro_batches| {
+        let pipeline =
+            builder(tagger(), stages, OneForwardOneBackward, micro_batches, Recompute::Always)
+                .build()
+                .unwrap();
+        let step = pipeline.train_step_with(text(8), &objective(), false).unwrap();
+        (step.loss, step.auxiliary_loss, step.weight, gradients_of(&pipeline, &step.gradients))
+    };
+    let (loss, auxiliary, weight, gradients) = run(1, 1);
+    assert_eq!(weight, f64::from(1 + 2 + 3 + 4 + 5 + 1 + 2 + 3));
+    assert!(auxiliary > 0.0 && auxiliary < loss);
+    for (stages, micro_batches) in [(1, 4), (2, 2), (4, 4)] {
+        let (other, other_auxiliary, _, other_gradients) = run(stages, micro_batches);
+        assert!((other - loss).abs() < 1e-6, "{other} {loss}");
+        assert!((other_auxiliary - auxiliary).abs() < 1e-6);
+        for ((path, found), (_, expected)) in other_gradients.iter().zip(&gradients) {
+            assert!(relative_difference(found, expected) < 1e-5, "{path}");
+        }
+    }
+}
+
+/// By hand: forward through the layers, one backward from main plus share of auxiliary loss.
+#[test]
+fn auxiliary_heads_add_their_share() {
+    let pipeline = builder(tagger(), 2, GPipe, 1, Recompute::Always).build().unwrap();
+    let batch = text(4);
+    let layers: Vec<Tagger> = pipeline.layers().to_vec();
+    let mut flow = Tagger::enter(batch.input.clone());
+    let mut context = Context::new(&batch.side, true);
+    for layer in &layers {
+        flow = layer.forward(flow, &mut context).unwrap();
+    }
+    let logits = Tagger::leave(flow).unwrap();
+    let weight = Objective::<Tensor<3>, _>::weight(&objective(), &batch.target);
+    let plain = CrossEntropy::new().ignoring(PADDING).with_smoothing(0.1);
+    let aside = plain.loss(logits.clone().mul_scalar(0.5), batch.target.clone());
+    let main = plain.loss(logits, batch.target.clone());
+    let loss = (main + aside.mul_scalar(0.4)).div_scalar(weight);
+    let expected = loss.clone().into_scalar::<f32>();
+    let gradients = burn::optim::GradientsParams::from_grads(loss.backward(), &layers);
+
+    let step = pipeline.train_step_with(batch, &objective(), false).unwrap();
+    assert!((step.loss - f64::from(expected)).abs() < 1e-6);
+    let found = gradients_of(&layers, &step.gradients);
+    for ((path, found), (_, expected)) in found.iter().zip(gradients_of(&layers, &gradients)) {
+        assert!(relative_difference(found, &expected) < 1e-5, "{path}");
+    }
+}
+
+#[test]
+fn outputs_are_kept_when_asked_for_and_only_then() {
+    let pipeline = builder(tagger(), 2, OneForwardOneBackward, 4, Recompute::Always)
+        .build()
+        .unwrap();
+    let step = pipeline.train_step_with(text(8), &objective(), false).unwrap();
+    assert!(step.outputs.is_none());
+    let step = pipeline.train_step_with(text(8), &objective(), true).unwrap();
+    let expected = pipeline.infer_with(text(8).input, text(8).side).unwrap();
+    assert_eq!(tensor_bits(step.outputs.unwrap()), tensor_bits(expected));
+}
+
+#[test]
+fn a_batch_without_weight_is_an_error() {
+    let pipeline = builder(tagger(), 2, GPipe, 2, Recompute::Always).build().unwrap();
+    let mut batch = text(4);
+    batch.target = batch.target.mul_scalar(0).add_scalar(PADDING);
+    let error = pipeline.train_step_with(batch, &objective(), false).unwrap_err();
+    assert!(matches!(error, StepError::NoWeight { weight } if weight == 0.0));
+}
+
+#[test]
+fn smoothing_is_pytorchs() {
+    // torch.nn.functional.cross_entropy([[1, 2, 3], [1, 0, -1]], [2, 1], label_smoothing=0.1,
+    // reduction="sum"), by its formula: 0.9 · nll + 0.1 / 3 · Σ nll over the classes.
+    let logits = Tensor::<2>::from_floats([[1.0, 2.0, 3.0], [1.0, 0.0, -1.0]], &cpu());
+    let target = Tensor::<1, Int>::from_ints([2, 1], &cpu());
+    let log_sum = (1f64.exp() + 2f64.exp() + 3f64.exp()).ln();
+    let first = 0.9 * (log_sum - 3.0) + 0.1 / 3.0 * (3.0 * log_sum - 6.0);
+    let log_sum = (1f64.exp() + 1.0 + (-1f64).exp()).ln();
+    let second = 0.9 * log_sum + 0.1 / 3.0 * (3.0 * log_sum);
+    let loss = CrossEntropy::new().with_smoothing(0.1).loss(logits, target);
+    assert!((f64::from(loss.into_scalar::<f32>()) - first - second).abs() < 1e-5);
+}
+
+#[test]
+fn bad_batches_are_errors() {
+    let pipeline = builder(dense(&[4, 2]), 1, GPipe, 2, Recompute::Always).build().unwrap();
+    let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
+    let step = |samples, targets| {
+        let input = Tensor::zeros([samples, 4], &cpu());
+        let target = Tensor::zeros([targets, 2], &cpu());
+        pipeline.train_step(input, target, &squared).unwrap_err().to_string()
+    };
+    assert_eq!(step(0, 0), "the batch is empty");
+    assert_eq!(step(4, 3), "the batch has 4 samples in its input, but 3 in its target");
+    let error = pipeline.infer(Tensor::zeros([0, 4], &cpu())).unwrap_err();
+    assert!(matches!(error, StepError::EmptyBatch));
+}

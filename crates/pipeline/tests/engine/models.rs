@@ -231,7 +231,7 @@ pub fn gradients_of<M: Module>(
 }
 
 pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.inner().into_data().to_vec::<f32>().unwrap()
+    tensor.inner().into_data().try_to_vec::<f32>().unwrap()
 }
 
 pub fn tensor_bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {

@@ -35,13 +35,18 @@ pub struct Golden {
     pub train_loss: Vec<f32>,
     /// The gradient of every parameter.
     pub gradients: Named,
+    /// The running statistics before the step.
+    pub statistics_before: Named,
     /// The running statistics after the step, with PyTorch's unbiased variances.
     pub statistics: Named,
 }
 
 /// Reads the golden file; every one of its tensors must find a place.
 pub fn load_golden() -> Golden {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/amoebanet_d_l3_d16.safetensors");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/fixtures/amoebanet_d_l3_d16.safetensors"
+    );
     let mut file = SafetensorsStore::from_file(path);
     let config = AmoebaNetDConfig::new(3, 16, 10);
     let device = Device::flex().autodiff();
@@ -50,11 +55,15 @@ pub fn load_golden() -> Golden {
     let weights = group(&mut file, &config, "weights/");
     let loaded = layers.apply(weights, None, Some(Box::new(PyTorchToBurnAdapter)), true);
     assert_eq!(loaded.applied.len(), 406, "{loaded}");
-    assert!(loaded.missing.is_empty() && loaded.unused.is_empty() && loaded.errors.is_empty(), "{loaded}");
+    assert!(
+        loaded.missing.is_empty() && loaded.unused.is_empty() && loaded.errors.is_empty(),
+        "{loaded}"
+    );
 
     let input = data(&mut file, "input");
     let target = data(&mut file, "target");
     Golden {
+        statistics_before: collect(&layers, is_statistic),
         layers,
         input: Tensor::from_data(input, &device),
         target: Tensor::from_data(target, &device),
@@ -73,9 +82,9 @@ pub fn run(
     context: &mut Context<'_, AmoebaLayer>,
 ) -> Result<Tensor<2>, Miswired> {
     let start = AmoebaLayer::enter(input);
-    let end = layers
-        .iter()
-        .try_fold(start, |flow: AmoebaFlow, layer| layer.forward(flow, context))?;
+    let end = layers.iter().try_fold(start, |flow: AmoebaFlow, layer| {
+        layer.forward(flow, context)
+    })?;
     AmoebaLayer::leave(end)
 }
 
@@ -85,15 +94,19 @@ pub fn gradients_of(layers: &[AmoebaLayer], gradients: &GradientsParams) -> Name
     collect(&replaced, |name| !is_statistic(name))
 }
 
-/// The running statistics, with the variances that PyTorch would have computed in one step from
-/// statistics that had not yet moved, on images of 224×224.
-pub fn statistics_of(layers: &[AmoebaLayer], samples: usize) -> Named {
+/// The running statistics after one step on 224×224 images, from `before`, with the variances that
+/// PyTorch would have computed: it counts the unbiased variance of a batch, Burn the biased one.
+pub fn statistics_of(layers: &[AmoebaLayer], before: &Named, samples: usize) -> Named {
+    const KEPT: f32 = 0.9;
     let mut statistics = collect(&layers.to_vec().valid(), is_statistic);
-    for (name, values) in &mut statistics {
-        if name.ends_with("running_var") {
-            let count = (samples * pixels(name)) as f32;
-            let unbiased = |value: f32| 0.9 + (value - 0.9) * count / (count - 1.0);
-            values.iter_mut().for_each(|value| *value = unbiased(*value));
+    for (name, values) in statistics
+        .iter_mut()
+        .filter(|(name, _)| name.ends_with("_var"))
+    {
+        let count = (samples * pixels(name)) as f32;
+        for (value, before) in values.iter_mut().zip(&before[name]) {
+            let kept = KEPT * before;
+            *value = kept + (*value - kept) * count / (count - 1.0);
         }
     }
     statistics
@@ -102,8 +115,15 @@ pub fn statistics_of(layers: &[AmoebaLayer], samples: usize) -> Named {
 /// The largest difference of tensors, which must have the same names: the norm of the difference
 /// over the norm, and where.
 pub fn largest_difference(ours: &Named, golden: &Named) -> (f64, String) {
-    assert!(ours.keys().eq(golden.keys()), "{:?}\n{:?}", ours.keys(), golden.keys());
-    let differences = ours.iter().map(|(name, ours)| (difference(ours, &golden[name]), name));
+    assert!(
+        ours.keys().eq(golden.keys()),
+        "{:?}\n{:?}",
+        ours.keys(),
+        golden.keys()
+    );
+    let differences = ours
+        .iter()
+        .map(|(name, ours)| (difference(ours, &golden[name]), name));
     differences
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(difference, name)| (difference, name.clone()))
@@ -142,12 +162,20 @@ fn is_statistic(name: &str) -> bool {
 
 fn collect(layers: &Vec<AmoebaLayer>, keep: impl Fn(&str) -> bool) -> Named {
     let tensors = layers.collect(None, Some(Box::new(BurnToPyTorchAdapter)), true);
-    named(tensors.into_iter().filter(|tensor| keep(&tensor.name)).collect())
+    named(
+        tensors
+            .into_iter()
+            .filter(|tensor| keep(&tensor.name))
+            .collect(),
+    )
 }
 
 fn named(tensors: Vec<burn_pack::Tensor>) -> Named {
     let values = |tensor: &_| floats(bridge::to_data(tensor).unwrap());
-    tensors.iter().map(|tensor| (tensor.name.clone(), values(tensor))).collect()
+    tensors
+        .iter()
+        .map(|tensor| (tensor.name.clone(), values(tensor)))
+        .collect()
 }
 
 fn data(file: &mut SafetensorsStore, name: &str) -> TensorData {
@@ -161,8 +189,9 @@ fn group(
     prefix: &str,
 ) -> Vec<burn_pack::Tensor> {
     let stripped = |tensor: &burn_pack::Tensor| {
-        let name = tensor.name.strip_prefix(prefix)?.to_owned();
-        Some(burn_pack::Tensor { name, ..tensor.clone() })
+        let mut stripped = tensor.clone();
+        stripped.name = tensor.name.strip_prefix(prefix)?.to_owned();
+        Some(stripped)
     };
     let all = file.get_all_tensors().unwrap();
     let tensors = all.values().filter_map(stripped).collect();
@@ -177,15 +206,15 @@ fn pixels(name: &str) -> usize {
     let layer: usize = layer.parse().unwrap();
     let side = match layer {
         0 => STEM,
-        1 => before(rest, STEM, CELLS[0]),
-        _ => before(rest, CELLS[layer - 2], CELLS[layer - 1]),
+        1 => side_before(rest, STEM, CELLS[0]),
+        _ => side_before(rest, CELLS[layer - 2], CELLS[layer - 1]),
     };
     side * side
 }
 
 /// A cell sees its inputs' size where it makes them alike, and in the first convolution of the
 /// bottleneck that halves the map; else its output's.
-fn before(name: &str, input: usize, output: usize) -> usize {
+fn side_before(name: &str, input: usize, output: usize) -> usize {
     let first = name.starts_with("reduce") || name.starts_with("operations.3.0.");
     if first { input } else { output }
 }

@@ -1,0 +1,97 @@
+//! What can end a training run.
+
+use std::path::PathBuf;
+
+use stovepipe_pipeline::{BuildError, DeviceError, StepError};
+use thiserror::Error;
+
+/// A training run that cannot start, or did not end well.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    // Settings.
+    /// A setting is out of its range.
+    #[error("{setting} is {value}, but must be {range}")]
+    Setting {
+        /// The setting, as flags and configurations call it.
+        setting: &'static str,
+        /// What it was set to.
+        value: String,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// The number of devices fits neither one for all stages nor one for each.
+    #[error("{devices} devices were given for {stages} stages: give one for all, or one for each")]
+    Devices {
+        /// Devices named.
+        devices: usize,
+        /// Stages asked for.
+        stages: usize,
+    },
+    /// A device that is not to be had.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A pipeline that cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A configuration that cannot be read.
+    #[error("{}: {source}", path.display())]
+    Configuration {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and on which line.
+        source: Box<toml::de::Error>,
+    },
+
+    // The run.
+    /// There is nothing to train on, or nothing to test with.
+    #[error("the {0} set is empty")]
+    EmptySet(&'static str),
+    /// An item could not be loaded.
+    #[error("loading data: {0}")]
+    Data(String),
+    /// A step failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The loss is no longer a number.
+    #[error(
+        "the loss became {loss} in epoch {epoch}, batch {batch}: \
+         try a smaller --lr, a longer --warmup-epochs, or --clip"
+    )]
+    LossNotFinite {
+        /// Its value.
+        loss: f64,
+        /// The epoch, counted from 1.
+        epoch: usize,
+        /// The batch within the epoch, counted from 1.
+        batch: usize,
+    },
+
+    // Files.
+    /// The folder is in use.
+    #[error("{} holds another run or other files: choose another --out", .0.display())]
+    FolderInUse(PathBuf),
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Something could not be put into its format.
+    #[error("{}: {reason}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What the serializer said.
+        reason: String,
+    },
+}
+
+impl TrainError {
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::File { path, source }
+    }
+}

@@ -1,0 +1,317 @@
+//! The settings of a run.
+//!
+//! Each setting is one field: its comment is the flag's help, its name the flag and the key in a
+//! configuration, its default the one in `Default`.
+
+use std::str::FromStr;
+
+use burn::tensor::Device;
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use stovepipe_pipeline::{
+    Balance, Layer, Pipeline, PipelineBuilder, Recompute, device_from_name,
+};
+use stovepipe_schedule::{GPipe, OneForwardOneBackward};
+
+use crate::error::TrainError;
+
+/// How a model is cut and run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PipelineSettings {
+    /// Number of stages
+    #[arg(long, required = false, value_name = "N")]
+    pub stages: usize,
+    /// Devices: one for all stages, or one for each (cpu, wgpu:0, cuda:0)
+    #[arg(long, required = false, value_name = "LIST", value_delimiter = ',')]
+    pub devices: Vec<String>,
+    /// Layers of each stage, such as 5,4, or `even`
+    #[arg(long, required = false, value_name = "LIST")]
+    pub balance: BalanceSetting,
+    /// Micro-batches that a mini-batch is cut into
+    #[arg(long, required = false, value_name = "N")]
+    pub micro_batches: usize,
+    /// Order of forward and backward passes
+    #[arg(long, required = false, value_enum)]
+    pub schedule: ScheduleSetting,
+    /// Micro-batches whose activations are computed again: always, except-last, never
+    #[arg(long, required = false, value_name = "MODE")]
+    pub recompute: Recompute,
+    /// CPU threads of each stage
+    #[arg(long, required = false, value_name = "N")]
+    pub threads_per_stage: usize,
+}
+
+impl Default for PipelineSettings {
+    fn default() -> Self {
+        Self {
+            stages: 2,
+            devices: vec!["cpu".to_owned()],
+            balance: BalanceSetting(Balance::Even),
+            micro_batches: 4,
+            schedule: ScheduleSetting::OneForwardOneBackward,
+            recompute: Recompute::ExceptLast,
+            threads_per_stage: 1,
+        }
+    }
+}
+
+impl PipelineSettings {
+    /// The device of each stage.
+    ///
+    /// # Errors
+    ///
+    /// If a name is unknown or its kind is not compiled in, or the numbers do not fit.
+    pub fn stage_devices(&self) -> Result<Vec<Device>, TrainError> {
+        positive("stages", self.stages)?;
+        let devices = (self.devices.iter())
+            .map(|name| device_from_name(name))
+            .collect::<Result<Vec<_>, _>>()?;
+        match devices.len() {
+            1 => Ok(vec![devices[0].clone(); self.stages]),
+            count if count == self.stages => Ok(devices),
+            count => Err(TrainError::Devices {
+                devices: count,
+                stages: self.stages,
+            }),
+        }
+    }
+
+    /// Says to a pipeline's builder what these settings say.
+    ///
+    /// ```
+    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
+    /// # use stovepipe_pipeline::{Context, Layer, Miswired};
+    /// # #[derive(Module, Debug)]
+    /// # struct Dense { linear: Linear }
+    /// # impl Layer for Dense {
+    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #         Ok(self.linear.forward(x))
+    /// #     }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// # }
+    /// use stovepipe_train::PipelineSettings;
+    ///
+    /// let settings = PipelineSettings { stages: 2, ..Default::default() };
+    /// let layer = || Dense { linear: LinearConfig::new(3, 3).init(&Device::flex()) };
+    /// let pipeline = settings.builder(vec![layer(), layer(), layer()])?.build()?;
+    /// assert_eq!(pipeline.stages()[0].layers, 0..2);
+    /// # Ok::<(), stovepipe_train::TrainError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If a number is zero or a device is not to be had.
+    pub fn builder<L: Layer>(&self, layers: Vec<L>) -> Result<PipelineBuilder<L>, TrainError> {
+        positive("micro-batches", self.micro_batches)?;
+        positive("threads-per-stage", self.threads_per_stage)?;
+        let builder = Pipeline::builder(layers)
+            .devices(self.stage_devices()?)
+            .balance(self.balance.0.clone())
+            .micro_batches(self.micro_batches)
+            .recompute(self.recompute)
+            .threads_per_stage(self.threads_per_stage);
+        Ok(match self.schedule {
+            ScheduleSetting::GPipe => builder.schedule(GPipe),
+            ScheduleSetting::OneForwardOneBackward => builder.schedule(OneForwardOneBackward),
+        })
+    }
+}
+
+/// Where to cut, as flags and configurations write it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct BalanceSetting(
+    /// The balance.
+    pub Balance,
+);
+
+impl FromStr for BalanceSetting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "even" {
+            return Ok(Self(Balance::Even));
+        }
+        let numbers: Result<_, _> = text.split(',').map(|part| part.trim().parse()).collect();
+        numbers
+            .map(|layers| Self(Balance::Layers(layers)))
+            .map_err(|_| "write `even`, or the layers of each stage, such as 5,4".to_owned())
+    }
+}
+
+impl TryFrom<String> for BalanceSetting {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<BalanceSetting> for String {
+    fn from(BalanceSetting(balance): BalanceSetting) -> Self {
+        match balance {
+            Balance::Even => "even".to_owned(),
+            Balance::Layers(layers) => {
+                let layers: Vec<_> = layers.iter().map(usize::to_string).collect();
+                layers.join(",")
+            }
+        }
+    }
+}
+
+/// A schedule by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+pub enum ScheduleSetting {
+    /// All forwards, then all backwards
+    #[serde(rename = "gpipe")]
+    #[value(name = "gpipe")]
+    GPipe,
+    /// Backwards as early as possible: fewer activations at once
+    #[serde(rename = "1f1b")]
+    #[value(name = "1f1b")]
+    OneForwardOneBackward,
+}
+
+/// How a model is trained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TrainSettings {
+    /// Times that the training set is gone through
+    #[arg(long, required = false, value_name = "N")]
+    pub epochs: usize,
+    /// Samples in a mini-batch
+    #[arg(long, required = false, value_name = "N")]
+    pub batch_size: usize,
+    /// Optimizer
+    #[arg(long, required = false, value_enum)]
+    pub optimizer: OptimizerSetting,
+    /// Highest learning rate
+    #[arg(long, required = false, value_name = "RATE")]
+    pub lr: f64,
+    /// Epochs over which the learning rate rises from zero
+    #[arg(long, required = false, value_name = "N")]
+    pub warmup_epochs: f64,
+    /// How the learning rate falls after that
+    #[arg(long, required = false, value_enum)]
+    pub decay: DecaySetting,
+    /// Factor of the exponential decay, for each epoch
+    #[arg(long, required = false, value_name = "FACTOR")]
+    pub decay_rate: f64,
+    /// Momentum of SGD and RMSProp
+    #[arg(long, required = false, value_name = "FACTOR")]
+    pub momentum: f64,
+    /// Weight decay
+    #[arg(long, required = false, value_name = "RATE")]
+    pub weight_decay: f64,
+    /// Share of a label that is spread over all classes
+    #[arg(long, required = false, value_name = "SHARE")]
+    pub label_smoothing: f64,
+    /// Largest norm of all gradients together; 0 for no limit
+    #[arg(long, required = false, value_name = "NORM")]
+    pub clip: f64,
+    /// Seed of parameters and of the order of samples
+    #[arg(long, required = false, value_name = "N")]
+    pub seed: u64,
+}
+
+impl Default for TrainSettings {
+    fn default() -> Self {
+        Self {
+            epochs: 12,
+            batch_size: 64,
+            optimizer: OptimizerSetting::AdamW,
+            lr: 4e-3,
+            warmup_epochs: 1.0,
+            decay: DecaySetting::Cosine,
+            decay_rate: 0.97,
+            momentum: 0.9,
+            weight_decay: 1e-2,
+            label_smoothing: 0.1,
+            clip: 10.0,
+            seed: 0,
+        }
+    }
+}
+
+impl TrainSettings {
+    /// Looks at every number.
+    ///
+    /// ```
+    /// use stovepipe_train::TrainSettings;
+    ///
+    /// assert!(TrainSettings::default().check().is_ok());
+    /// let error = TrainSettings { lr: -1.0, ..Default::default() }.check().unwrap_err();
+    /// assert_eq!(error.to_string(), "lr is -1, but must be greater than 0");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If one is out of its range.
+    pub fn check(&self) -> Result<(), TrainError> {
+        positive("epochs", self.epochs)?;
+        positive("batch-size", self.batch_size)?;
+        let is_rate = |value: f64| value.is_finite() && value > 0.0;
+        let is_share = |value: f64| (0.0..1.0).contains(&value);
+        let at_least_zero = |value: f64| value.is_finite() && value >= 0.0;
+        let share = "at least 0 and less than 1";
+        let zero_or_more = "at least 0";
+        let range = "greater than 0";
+        number("lr", self.lr, is_rate, range)?;
+        number("decay-rate", self.decay_rate, |rate| is_rate(rate) && rate <= 1.0, "greater than 0 and at most 1")?;
+        number("warmup-epochs", self.warmup_epochs, at_least_zero, zero_or_more)?;
+        number("momentum", self.momentum, is_share, share)?;
+        number("weight-decay", self.weight_decay, at_least_zero, zero_or_more)?;
+        number("label-smoothing", self.label_smoothing, is_share, share)?;
+        number("clip", self.clip, at_least_zero, zero_or_more)
+    }
+}
+
+/// An optimizer by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+#[value(rename_all = "lowercase")]
+pub enum OptimizerSetting {
+    /// RMSProp with momentum (α = 0.9), as AmoebaNet was trained
+    RmsProp,
+    /// Stochastic gradient descent with momentum
+    Sgd,
+    /// Adam, weight decay added to the gradient
+    Adam,
+    /// Adam, weight decay apart from the gradient
+    AdamW,
+}
+
+/// How a learning rate falls, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DecaySetting {
+    /// It does not
+    None,
+    /// Half a cosine down to zero
+    Cosine,
+    /// By a factor each epoch
+    Exponential,
+}
+
+pub(crate) fn positive(setting: &'static str, value: usize) -> Result<(), TrainError> {
+    number(setting, value, |value| value > 0, "at least 1")
+}
+
+fn number<N: Copy + std::fmt::Display>(
+    setting: &'static str,
+    value: N,
+    is_valid: impl Fn(N) -> bool,
+    range: &'static str,
+) -> Result<(), TrainError> {
+    match is_valid(value) {
+        true => Ok(()),
+        false => Err(TrainError::Setting {
+            setting,
+            value: value.to_string(),
+            range,
+        }),
+    }
+}
