@@ -1,1 +1,36 @@
-fn main(){}
+//! `stovepipe`: trains models through a pipeline of stages.
+
+mod settings;
+mod train;
+
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command};
+
+fn main() -> ExitCode {
+    let matches = command().get_matches();
+    match run(&matches) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn command() -> Command {
+    Command::new("stovepipe")
+        .about("Pipeline-parallel training for Burn")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(train::command())
+}
+
+fn run(matches: &ArgMatches) -> Result<ExitCode, train::CliError> {
+    match matches.subcommand() {
+        Some(("train", matches)) => train::main(matches),
+        // `subcommand_required` lets nothing else through.
+        _ => Ok(ExitCode::FAILURE),
+    }
+}

@@ -150,7 +150,7 @@ pub enum StepError {
     #[error("stopped on request")]
     Stopped,
     /// The function given to `change_stages` panicked.
-    #[error("a change of the stages' layers panicked, and its layers are lost")]
+    #[error("a change of the stages' layers panicked, and the layers are lost: build the pipeline anew")]
     ChangeFailed,
     /// The outputs of the micro-batches are of different kinds.
     #[error("the outputs of the micro-batches differ in kind or shape and cannot be joined")]

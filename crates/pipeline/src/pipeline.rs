@@ -218,17 +218,18 @@ impl<L: Layer> Pipeline<L> {
     }
 
     /// Runs `change` on the layers of every stage at once, each stage on its own worker, with a
-    /// state of its own that is handed in and out: how optimizers step in parallel.
+    /// state of its own that is handed in and out: how optimizers step in parallel. Layers are
+    /// moved, not cloned, so that a change can be made in place.
     ///
     /// # Errors
     ///
-    /// If a worker is stuck in an earlier step, or `change` panics; the pipeline is lost then, so
-    /// keep a clone where that could happen.
+    /// If a worker is stuck in an earlier step, or `change` panics. The layers that it held are
+    /// then lost, and with them the pipeline: keep a clone where that could happen.
     pub fn change_stages<S: Send + 'static>(
-        mut self,
+        &mut self,
         states: Vec<S>,
         change: impl Fn(usize, Vec<L>, S) -> (Vec<L>, S) + Clone + Send + 'static,
-    ) -> Result<(Self, Vec<S>), StepError> {
+    ) -> Result<Vec<S>, StepError> {
         let engine = self.engine.clone();
         let _turn = engine.take_turn()?;
         let (results, inbox) = unbounded();
@@ -248,7 +249,7 @@ impl<L: Layer> Pipeline<L> {
         }
         let (layers, states): (Vec<_>, _) = changed.into_iter().map(|(_, result)| result).unzip();
         self.layers = layers.into_iter().flatten().collect();
-        Ok((self, states))
+        Ok(states)
     }
 
     /// Moves the gradients of each stage's parameters into a container of its own.
@@ -286,6 +287,9 @@ impl<L: Layer> Pipeline<L> {
         training: Option<&dyn Fn(usize) -> Training<L>>,
         keep_outputs: bool,
     ) -> Result<Vec<StageTask<L>>, StepError> {
+        if self.layers.is_empty() {
+            return Err(StepError::ChangeFailed);
+        }
         let mut feed = batch::split(input, sizes, "input")?;
         let side = batch::split(side, sizes, "side input")?;
         let stages = self.engine.stages.iter().enumerate();

@@ -1,1 +1,72 @@
-//! 
+//! Pipeline-parallel training for [Burn](https://burn.dev): a model that is too large or too slow
+//! for one device is cut into stages, each on a device of its own, and micro-batches stream
+//! through them forward and backward, so that all devices work at once. The result is the one
+//! that a single device would have computed.
+//!
+//! This crate is the one dependency that a user needs. [`prelude`] has what a training program
+//! names; [`schedule`], [`pipeline`] and [`train`] are the parts it is made of.
+//!
+//! ```
+//! use burn::{module::Module, nn::{Linear, LinearConfig}, optim::AdamConfig};
+//! use burn::tensor::{Device, Int, Tensor, activation::relu};
+//! use stovepipe::prelude::*;
+//!
+//! #[derive(Module, Debug)]
+//! struct Dense(Linear);
+//!
+//! impl Layer for Dense {
+//!     type Input = Tensor<2>;
+//!     type Flow = Tensor<2>; // what passes between layers
+//!     type Output = Tensor<2>;
+//!     type Side = (); // what layers read from the side: here nothing
+//!
+//!     fn enter(input: Tensor<2>) -> Tensor<2> {
+//!         input
+//!     }
+//!
+//!     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+//!         Ok(relu(self.0.forward(x)))
+//!     }
+//!
+//!     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+//!         Ok(flow)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = Device::flex();
+//! let layers = [(4, 16), (16, 16), (16, 3)].map(|(i, o)| Dense(LinearConfig::new(i, o).init(&device)));
+//! let mut pipeline = Pipeline::builder(layers.to_vec())
+//!     .devices([device.clone(), device.clone()]) // two stages
+//!     .schedule(OneForwardOneBackward)
+//!     .micro_batches(4)
+//!     .build()?;
+//! let mut optimizer = AdamConfig::new().init();
+//!
+//! let (x, y) = (Tensor::ones([12, 4], &device), Tensor::<1, Int>::zeros([12], &device));
+//! let step = pipeline.train_step(x, y, &CrossEntropy::new())?;
+//! println!("loss {:.3}, bubble {:.1} %", step.loss, 100.0 * step.bubble());
+//! pipeline = optimizer.step(1e-3, pipeline, step.gradients);
+//! # let _ = pipeline;
+//! # Ok(())
+//! # }
+//! ```
+
+pub use stovepipe_pipeline as pipeline;
+pub use stovepipe_schedule as schedule;
+pub use stovepipe_train as train;
+
+// What `#[derive(Flow)]` names.
+#[doc(hidden)]
+pub use stovepipe_pipeline::FlowMapper;
+/// What passes between layers; with the derive of the same name.
+pub use stovepipe_pipeline::Flow;
+
+/// What a training program names.
+pub mod prelude {
+    pub use stovepipe_pipeline::{
+        Balance, Batch, BuildError, Context, CrossEntropy, Flow, Layer, MeanOf, Miswired, Objective,
+        Pipeline, Progress, Recompute, Replicated, Step, StepError, StopHandle, device_from_name,
+    };
+    pub use stovepipe_schedule::{GPipe, OneForwardOneBackward, Schedule, Scheduler};
+}

@@ -2,16 +2,24 @@
 //! leaves files that one can open.
 
 mod error;
+mod folder;
 mod learning_rate;
 mod loader;
 mod optimizer;
+mod progress;
+mod scores;
 mod settings;
+mod trainer;
 
 pub use error::TrainError;
+pub use folder::RunFolder;
 pub use learning_rate::LearningRate;
 pub use loader::{Loader, shuffled};
 pub use optimizer::StagedOptimizer;
+pub use progress::{Progress, StepReport};
+pub use scores::Scores;
 pub use settings::{
     BalanceSetting, DecaySetting, OptimizerSetting, PipelineSettings, ScheduleSetting,
     TrainSettings,
 };
+pub use trainer::{Classifier, Data, StageSummary, Summary, Trainer, save_model, stage_summaries};

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use burn::{
-    module::{Module, ModuleVisitor, Param},
+    module::{ModuleVisitor, Param},
     optim::{
         AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, RmsPropConfig, SgdConfig,
         decay::WeightDecayConfig, momentum::MomentumConfig,
@@ -33,8 +33,7 @@ impl StagedOptimizer {
         }
     }
 
-    /// Updates a pipeline's parameters. Returns it with when each stage was updated, counted from
-    /// `began`.
+    /// Updates a pipeline's parameters. Returns when each stage was updated, counted from `began`.
     ///
     /// # Errors
     ///
@@ -42,10 +41,10 @@ impl StagedOptimizer {
     pub fn step<L: Layer>(
         &mut self,
         rate: f64,
-        pipeline: Pipeline<L>,
+        pipeline: &mut Pipeline<L>,
         gradients: GradientsParams,
         began: Instant,
-    ) -> Result<(Pipeline<L>, Vec<Span>), StepError> {
+    ) -> Result<Vec<Span>, StepError> {
         let stages = pipeline.stages();
         let mut gradients = pipeline.split_gradients(gradients);
         if let Some(largest) = self.clip {
@@ -58,7 +57,7 @@ impl StagedOptimizer {
             .zip(gradients)
             .map(|(optimizer, gradients)| (optimizer, gradients, None))
             .collect();
-        let (pipeline, states) = pipeline.change_stages(
+        let states = pipeline.change_stages(
             states,
             move |_, layers: Vec<L>, (mut optimizer, gradients, _)| {
                 let start = began.elapsed();
@@ -77,7 +76,7 @@ impl StagedOptimizer {
             self.optimizers.push(optimizer);
             spans.extend(span);
         }
-        Ok((pipeline, spans))
+        Ok(spans)
     }
 }
 

@@ -71,7 +71,7 @@ impl AmoebaNetDConfig {
 fn units() -> impl Iterator<Item = (String, String)> {
     const LONGEST_CHAIN: usize = 4;
     (0..LONGEST_CHAIN).flat_map(|unit| {
-        [(3 * unit + 1, "conv"), (3 * unit + 1, "bn")].map(|(place, part)| {
+        [(3 * unit + 1, "conv"), (3 * unit + 2, "bn")].map(|(place, part)| {
             (
                 format!(r"\.(operations\.\d+|reduce[12])\.{place}\.(\w+)$"),
                 format!(".${{1}}.{unit}.{part}.${{2}}"),

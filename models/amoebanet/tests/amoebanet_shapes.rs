@@ -2,7 +2,10 @@
 
 mod common;
 
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    tensor::{Device, Distribution, Tensor},
+};
 use stovepipe_amoebanet::{AmoebaFlow, AmoebaLayer, AmoebaNetDConfig, AmoebaNetError, Stem};
 use stovepipe_pipeline::{Context, Layer, Miswired};
 
@@ -194,6 +197,39 @@ fn the_smallest_model_trains() {
     logits.sum().backward();
 }
 
+/// Whether the parameters of the auxiliary head have been allocated.
+fn auxiliary_head_was_used(layers: &[AmoebaLayer]) -> bool {
+    #[derive(Default)]
+    struct Used {
+        path: Vec<String>,
+        used: bool,
+    }
+
+    impl ModuleVisitor for Used {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let [.., layer, name] = &self.path[..] else {
+                return;
+            };
+            self.used |= layer == "fc" && name == "weight" && param.is_initialized();
+        }
+    }
+
+    let mut visitor = Used::default();
+    layers
+        .iter()
+        .filter(|layer| matches!(layer, AmoebaLayer::Cell(_)))
+        .for_each(|layer| layer.visit(&mut visitor));
+    visitor.used
+}
+
 #[test]
 fn the_auxiliary_head_runs_in_training_only() {
     // Maps of 14, 2 and 4 pixels: with and without room for its window.
@@ -210,7 +246,9 @@ fn the_auxiliary_head_runs_in_training_only() {
             context.into_auxiliary()
         };
         assert!(auxiliary(false).is_empty());
+        assert!(!auxiliary_head_was_used(&layers));
         let outputs = auxiliary(true);
+        assert!(auxiliary_head_was_used(&layers));
         assert_eq!(outputs.len(), 1);
         assert_eq!(outputs[0].dims(), [2, 10]);
     }

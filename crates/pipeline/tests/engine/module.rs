@@ -84,13 +84,13 @@ fn stages_can_be_optimised_in_parallel() {
     let (whole, gradients) = trained(pipeline(1));
     let whole = AdamConfig::new().init().step(0.1, whole, gradients);
 
-    let (cut, gradients) = trained(pipeline(3));
+    let (mut cut, gradients) = trained(pipeline(3));
     let gradients = cut.split_gradients(gradients);
     let states: Vec<(ModuleOptimizer, GradientsParams)> = gradients
         .into_iter()
         .map(|gradients| (AdamConfig::new().init(), gradients))
         .collect();
-    let (cut, _) = cut
+    cut
         .change_stages(states, |_, layers, (mut optimizer, gradients)| {
             let layers = optimizer.step(0.1, layers, gradients);
             (layers, (optimizer, GradientsParams::new()))
@@ -101,12 +101,13 @@ fn stages_can_be_optimised_in_parallel() {
 
 #[test]
 fn a_panic_in_a_change_is_an_error() {
-    let changed = builder(dense(&[2, 2, 2]), 2, GPipe, 2, Recompute::Always)
+    let mut pipeline = builder(dense(&[2, 2, 2]), 2, GPipe, 2, Recompute::Always)
         .build()
-        .unwrap()
-        .change_stages(vec![(), ()], |stage, layers, ()| {
-            assert_ne!(stage, 1, "on purpose");
-            (layers, ())
-        });
+        .unwrap();
+    let changed = pipeline.change_stages(vec![(), ()], |stage, layers, ()| {
+        assert_ne!(stage, 1, "on purpose");
+        (layers, ())
+    });
     assert!(matches!(changed, Err(StepError::ChangeFailed)));
+    assert!(matches!(pipeline.infer(vectors(2, 2)), Err(StepError::ChangeFailed)));
 }

@@ -1,0 +1,147 @@
+//! What `config.toml` holds and flags change.
+//!
+//! Settings are layered: defaults, then a configuration, then flags. The same struct is all three.
+
+use std::{fs, path::Path};
+
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use serde::{Deserialize, Serialize};
+use stovepipe::train::{PipelineSettings, TrainError, TrainSettings};
+use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, AmoebaNetError, Stem};
+
+/// All settings of a training run; a table of `config.toml` each.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Args)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Settings {
+    #[command(flatten)]
+    pub data: DataSettings,
+    #[command(flatten)]
+    pub model: ModelSettings,
+    #[command(flatten)]
+    pub pipeline: PipelineSettings,
+    #[command(flatten)]
+    pub training: TrainSettings,
+}
+
+/// What is trained on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DataSettings {
+    /// Data set
+    #[arg(long, required = false, value_enum)]
+    pub data: DataName,
+}
+
+/// A data set by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataName {
+    /// 1,797 handwritten digits, part of this program
+    Digits,
+}
+
+impl Default for DataSettings {
+    fn default() -> Self {
+        let data = DataName::Digits;
+        Self { data }
+    }
+}
+
+/// What is trained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ModelSettings {
+    /// Model
+    #[arg(long, required = false, value_enum)]
+    pub model: ModelName,
+    /// Normal cells of the model (AmoebaNet's L), divisible by 3
+    #[arg(long, required = false, value_name = "L")]
+    pub layers: usize,
+    /// Filters of the model (AmoebaNet's D), divisible by 4
+    #[arg(long, required = false, value_name = "D")]
+    pub filters: usize,
+    /// Whether an auxiliary head adds a loss at two thirds of the depth
+    #[arg(long, required = false, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub auxiliary: bool,
+}
+
+/// A model by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModelName {
+    /// AmoebaNet-D(L, D), by Real et al.
+    #[value(name = "amoebanet-d")]
+    #[serde(rename = "amoebanet-d")]
+    AmoebaNetD,
+}
+
+impl Default for ModelSettings {
+    fn default() -> Self {
+        Self {
+            model: ModelName::AmoebaNetD,
+            layers: 3,
+            filters: 16,
+            auxiliary: false,
+        }
+    }
+}
+
+impl ModelSettings {
+    /// The model's layers, nothing allocated.
+    pub fn layers(&self, classes: usize) -> Result<Vec<AmoebaLayer>, AmoebaNetError> {
+        match self.model {
+            ModelName::AmoebaNetD => AmoebaNetDConfig::new(self.layers, self.filters, classes)
+                .with_stem(Stem::Small)
+                .with_auxiliary(self.auxiliary)
+                .init(&burn::tensor::Device::flex()),
+        }
+    }
+}
+
+impl Settings {
+    /// Adds a flag for each setting; the help shows the defaults.
+    pub fn augment(command: Command) -> Command {
+        let defaults = toml::Value::try_from(Self::default()).ok();
+        let default_of = |arg: &Arg| {
+            let key = arg.get_long()?;
+            let tables = defaults.as_ref()?.as_table()?;
+            let value = tables.values().find_map(|table| table.get(key))?;
+            Some(match value {
+                toml::Value::String(text) => text.clone(),
+                toml::Value::Array(items) => {
+                    let items: Vec<_> = items.iter().filter_map(toml::Value::as_str).collect();
+                    items.join(",")
+                }
+                other => other.to_string(),
+            })
+        };
+        Self::augment_args(command).mut_args(|arg| match (default_of(&arg), arg.get_help()) {
+            (Some(default), Some(help)) => {
+                let help = format!("{help} [default: {default}]");
+                arg.help(help).allow_negative_numbers(true)
+            }
+            _ => arg,
+        })
+    }
+
+    /// Defaults, then `config` if there is one, then the flags.
+    pub fn read(config: Option<&Path>, flags: &ArgMatches) -> Result<Self, super::train::CliError> {
+        let mut settings = match config {
+            Some(path) => Self::from_file(path)?,
+            None => Self::default(),
+        };
+        settings.update_from_arg_matches(flags)?;
+        Ok(settings)
+    }
+
+    fn from_file(path: &Path) -> Result<Self, TrainError> {
+        let text = fs::read_to_string(path).map_err(|source| TrainError::File {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|source| TrainError::Configuration {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })
+    }
+}

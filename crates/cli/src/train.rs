@@ -1,0 +1,165 @@
+//! `stovepipe train`.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use stovepipe::{
+    pipeline::{BuildError, Layer, Pipeline, StopHandle, count_parameters},
+    train::{Data, Progress, RunFolder, Summary, TrainError, Trainer},
+};
+use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetError};
+use stovepipe_digits::{CLASSES, DigitBatcher, Digits, DigitsError};
+use thiserror::Error;
+
+use crate::settings::Settings;
+
+/// A process that was interrupted ends with 128 and the number of the signal.
+const INTERRUPTED: u8 = 130;
+
+/// What ends the program with an error.
+#[derive(Debug, Error)]
+pub enum CliError {
+    #[error(transparent)]
+    Arguments(#[from] clap::Error),
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    Model(#[from] AmoebaNetError),
+    #[error(transparent)]
+    Digits(#[from] DigitsError),
+    #[error("could not watch for Ctrl-C: {0}")]
+    Signal(#[from] ctrlc::Error),
+}
+
+/// The subcommand and its flags.
+pub fn command() -> Command {
+    let path = |name: &'static str| {
+        let arg = Arg::new(name).long(name).value_parser(value_parser!(PathBuf));
+        arg.help_heading("Files")
+    };
+    let train = Command::new("train")
+        .about("Train a model through a pipeline of stages")
+        .arg(path("config").value_name("FILE").help("Settings to start from, such as a run's config.toml; flags go over them"))
+        .arg(path("out").value_name("DIR").help("Folder for the run's files [default: runs/train-1, or the next number that is free]"))
+        .arg(
+            Arg::new("dry-run")
+                .long("dry-run")
+                .action(ArgAction::SetTrue)
+                .help("Print the stages and stop"),
+        );
+    Settings::augment(train)
+}
+
+/// Trains, or prints the stages.
+pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
+    let path = |name| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
+    let settings = Settings::read(path("config"), matches)?;
+    settings.training.check()?;
+    match matches.get_flag("dry-run") {
+        true => dry_run(&settings).map(|()| ExitCode::SUCCESS),
+        false => train(&settings, path("out")),
+    }
+}
+
+/// Prints each stage's layers and parameters; nothing is allocated.
+fn dry_run(settings: &Settings) -> Result<(), CliError> {
+    let layers = settings.model.layers(CLASSES)?;
+    let devices = settings.pipeline.stage_devices()?;
+    // Makes every check but runs nothing.
+    let _ = settings.pipeline.builder(Vec::<AmoebaLayer>::new())?;
+    let cut = settings.pipeline.balance.0.cut(layers.len(), devices.len())?;
+    let names = &settings.pipeline.devices;
+    let mut rest = layers.as_slice();
+    println!("stage  device   layers  parameters");
+    for (stage, &count) in cut.iter().enumerate() {
+        let (own, others) = rest.split_at(count);
+        let device = names.get(stage).unwrap_or(&names[0]);
+        let first = layers.len() - rest.len();
+        let range = format!("{first}–{}", first + count - 1);
+        let parameters: usize = own.iter().map(count_parameters).sum();
+        let kinds: Vec<_> = own.iter().map(Layer::name).collect();
+        println!("{stage:>5}  {device:<7}  {range:>6}  {parameters:>10}  {}", kinds.join(", "));
+        rest = others;
+    }
+    println!("{} layers, {} parameters", layers.len(), count_parameters(&layers));
+    Ok(())
+}
+
+fn train(settings: &Settings, out: Option<&Path>) -> Result<ExitCode, CliError> {
+    let data = Data {
+        train: Arc::new(Digits::train()?),
+        test: Arc::new(Digits::test()?),
+        batcher: Arc::new(DigitBatcher),
+    };
+    let pipeline = settings
+        .pipeline
+        .builder(settings.model.layers(CLASSES)?)?
+        .seed(settings.training.seed)
+        .build()?;
+    let path = match out {
+        Some(path) => path.to_owned(),
+        None => RunFolder::next(Path::new("runs"), "train"),
+    };
+    let folder = RunFolder::create(&path)?;
+    folder.write_toml("config.toml", settings)?;
+    print_stages(&pipeline);
+    eprintln!("files go to {}", path.display());
+
+    stop_on_interrupt(pipeline.stop_handle())?;
+    let mut trainer = Trainer::new(pipeline, settings.training.clone())?;
+    let summary = trainer.run(&data, &folder, Progress::new)?;
+    let path = folder.finish()?;
+    print_summary(&summary, &path);
+    Ok(match summary.stopped {
+        true => ExitCode::from(INTERRUPTED),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// The first Ctrl-C ends training after the step under way; the second ends the program.
+fn stop_on_interrupt(stop: StopHandle) -> Result<(), CliError> {
+    let asked = AtomicBool::new(false);
+    ctrlc::set_handler(move || {
+        if asked.swap(true, Ordering::SeqCst) {
+            std::process::exit(INTERRUPTED.into());
+        }
+        eprintln!("stopping: testing and saving what was trained (Ctrl-C again to end at once)");
+        stop.stop();
+    })?;
+    Ok(())
+}
+
+fn print_stages(pipeline: &Pipeline<AmoebaLayer>) {
+    for (index, stage) in pipeline.stages().iter().enumerate() {
+        eprintln!(
+            "stage {index} on {}: layers {}–{}, {} parameters",
+            stage.device_name,
+            stage.layers.start,
+            stage.layers.end - 1,
+            stage.parameters
+        );
+    }
+}
+
+fn print_summary(summary: &Summary, path: &Path) {
+    println!(
+        "test accuracy {:.2} %, loss {:.4} after {} epochs and {:.1} s \
+         ({:.0} samples/s, bubble {:.1} %)",
+        100.0 * summary.test_accuracy,
+        summary.test_loss,
+        summary.epochs,
+        summary.seconds,
+        summary.samples_per_second,
+        100.0 * summary.bubble
+    );
+    println!("model, metrics and timeline in {}", path.display());
+}
