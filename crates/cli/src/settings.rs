@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path};
 
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use serde::{Deserialize, Serialize};
 use stovepipe::train::{PipelineSettings, TrainError, TrainSettings};
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, AmoebaNetError, Stem};
@@ -61,7 +61,7 @@ pub struct ModelSettings {
     #[arg(long, required = false, value_name = "D")]
     pub filters: usize,
     /// Whether an auxiliary head adds a loss at two thirds of the depth
-    #[arg(long, required = false, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, required = false, value_name = "BOOL", action = ArgAction::Set)]
     pub auxiliary: bool,
 }
 

@@ -47,7 +47,6 @@ pub fn command() -> Command {
         arg.help_heading("Files")
     };
     let train = Command::new("train")
-        .about("Train a model through a pipeline of stages")
         .arg(path("config").value_name("FILE").help("Settings to start from, such as a run's config.toml; flags go over them"))
         .arg(path("out").value_name("DIR").help("Folder for the run's files [default: runs/train-1, or the next number that is free]"))
         .arg(
@@ -56,7 +55,10 @@ pub fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print the stages and stop"),
         );
+    // The settings' own documentation would be the text otherwise.
     Settings::augment(train)
+        .about("Train a model through a pipeline of stages")
+        .long_about(None)
 }
 
 /// Trains, or prints the stages.

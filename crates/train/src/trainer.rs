@@ -1,6 +1,6 @@
 //! The training of a classifier, from the first batch to the files that it leaves.
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{fs::File, path::PathBuf, sync::Arc, time::Instant};
 
 use burn::{
     data::{dataloader::batcher::Batcher, dataset::Dataset},
@@ -430,6 +430,8 @@ pub fn stage_summaries<L: Layer>(pipeline: &Pipeline<L>) -> Vec<StageSummary> {
 ///
 /// If the file cannot be written.
 pub fn save_model<L: Layer>(pipeline: &Pipeline<L>, path: PathBuf) -> Result<(), TrainError> {
+    // Burn keeps the permissions of a file that it overwrites; one of its own is for the owner alone.
+    File::create(&path).map_err(TrainError::file(&path))?;
     // The metadata that Burn adds has no fixed order, and equal models should be equal files.
     let mut store = SafetensorsStore::from_file(&path)
         .clear_metadata()

@@ -1,0 +1,222 @@
+//! The program, as a user runs it.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn stovepipe(arguments: &[&str], directory: &Path) -> Output {
+    command(arguments, directory).output().unwrap()
+}
+
+fn command(arguments: &[&str], directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
+    command.args(arguments).current_dir(directory);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs `train` with `arguments`, which must fail, say so, and leave nothing behind.
+fn check_error(arguments: &[&str], expected: &str) {
+    let directory = TempDir::new().unwrap();
+    let arguments: Vec<_> = ["train", "--out", "run"].iter().chain(arguments).copied().collect();
+    let output = stovepipe(&arguments, directory.path());
+    let stderr = text(&output.stderr);
+    assert!(!output.status.success(), "{arguments:?} succeeded");
+    assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    assert!(!stderr.contains("panicked"), "{arguments:?}: {stderr}");
+    assert!(!directory.path().join("run").exists());
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "{arguments:?} left files");
+}
+
+#[test]
+fn bad_input_is_an_error_that_leaves_nothing_behind() {
+    check_error(&["--stages", "10"], "10 stages are more than the model's 9 layers");
+    check_error(&["--balance", "5,5"], "adds up to 10 layers, but the model has 9");
+    check_error(&["--balance", "3,3,3"], "is for 3 stages, but there are 2");
+    check_error(&["--balance", "9,0"], "gives stage 1 no layer");
+    check_error(&["--balance", "5;4"], "such as 5,4");
+    check_error(&["--devices", "tpu:0"], "unknown device `tpu:0`");
+    check_error(&["--devices", "cpu,cpu,cpu"], "3 devices were given for 2 stages");
+    check_error(&["--layers", "4"], "normal cells must be a positive multiple of 3, not 4");
+    check_error(&["--layers", "0"], "normal cells must be a positive multiple of 3, not 0");
+    check_error(&["--filters", "0"], "filters");
+    check_error(&["--schedule", "zigzag"], "gpipe");
+    check_error(&["--recompute", "sometimes"], "use always, except-last or never");
+    check_error(&["--config", "nowhere.toml"], "nowhere.toml");
+    for name in
+        ["stages", "micro-batches", "threads-per-stage", "epochs", "batch-size", "lr"]
+    {
+        check_error(&[&format!("--{name}"), "0"], &format!("{name} is 0"));
+    }
+    for name in ["stages", "micro-batches", "epochs", "batch-size", "layers", "filters", "seed"] {
+        check_error(&[&format!("--{name}"), "-1"], &format!("'-1' for '--{name}"));
+    }
+    check_error(&["--lr", "-1"], "lr is -1");
+    check_error(&["--lr", "nan"], "lr is NaN");
+    check_error(&["--momentum", "1"], "momentum is 1");
+    check_error(&["--decay-rate", "2"], "decay-rate is 2");
+    check_error(&["--weight-decay", "-0.1"], "weight-decay is -0.1");
+}
+
+#[test]
+#[cfg(not(feature = "cuda"))]
+fn a_device_whose_feature_is_missing_names_the_feature() {
+    check_error(&["--devices", "cuda:0"], "--features cuda");
+    #[cfg(not(feature = "wgpu"))]
+    check_error(&["--devices", "wgpu:0"], "--features wgpu");
+}
+
+#[test]
+fn a_configuration_with_an_unknown_key_is_refused_by_name() {
+    let directory = TempDir::new().unwrap();
+    let check = |content: &str, expected: &str| {
+        fs::write(directory.path().join("c.toml"), content).unwrap();
+        let arguments = ["train", "--config", "c.toml", "--out", "run"];
+        let output = stovepipe(&arguments, directory.path());
+        let stderr = text(&output.stderr);
+        assert!(!output.status.success());
+        assert!(stderr.contains("c.toml") && stderr.contains(expected), "{stderr}");
+        assert!(!directory.path().join("run").exists());
+    };
+    check("[training]\nepoch = 3\n", "unknown field `epoch`");
+    check("speed = 3\n", "unknown field `speed`");
+    check("[training]\nepochs = -3\n", "line 2");
+    check("[pipeline]\nrecompute = \"no\"\n", "unknown variant `no`");
+    check("[training\n", "line 1");
+}
+
+#[test]
+fn a_dry_run_prints_stages_and_trains_nothing() {
+    let directory = TempDir::new().unwrap();
+    let arguments = ["train", "--dry-run", "--balance", "5,4", "--layers", "3", "--filters", "16"];
+    let output = stovepipe(&arguments, directory.path());
+    assert!(output.status.success());
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("0–4") && stdout.contains("5–8"), "{stdout}");
+    assert!(stdout.contains("ReductionCell") && stdout.contains("9 layers"), "{stdout}");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// The smallest model and one epoch.
+const SMALL: [&str; 5] = ["train", "--filters", "4", "--epochs", "1"];
+
+fn train(directory: &Path, out: &str, more: &[&str]) -> Output {
+    let arguments: Vec<_> = SMALL.iter().chain(&["--out", out]).chain(more).copied().collect();
+    stovepipe(&arguments, directory)
+}
+
+fn summary(directory: &Path, out: &str) -> Value {
+    let file = directory.join(out).join("summary.json");
+    serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
+}
+
+#[test]
+fn a_run_leaves_its_files_and_its_configuration_makes_it_again() {
+    let directory = TempDir::new().unwrap();
+    let directory = directory.path();
+    let output = train(directory, "a", &["--balance", "5,4"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let file = |name: &str| fs::read(directory.join("a").join(name)).unwrap();
+
+    let summary = summary(directory, "a");
+    let number = |key: &str| summary[key].as_f64().unwrap();
+    for key in ["train_loss", "test_loss", "samples_per_second", "seconds"] {
+        assert!(number(key) > 0.0, "{key}");
+    }
+    for key in ["test_accuracy", "test_top5", "bubble"] {
+        assert!((0.0..=1.0).contains(&number(key)), "{key}");
+    }
+    assert!(number("test_top5") >= number("test_accuracy"));
+    let stages = summary["stages"].as_array().unwrap();
+    let parameters: u64 = stages.iter().map(|stage| stage["parameters"].as_u64().unwrap()).sum();
+    assert_eq!(summary["parameters"].as_u64(), Some(parameters));
+    assert_eq!(stages[0]["layers"].as_array().unwrap().len(), 5);
+
+    let metrics = text(&file("metrics.jsonl"));
+    let metrics: Vec<Value> =
+        metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(metrics.len(), 1);
+    assert_eq!(metrics[0]["test_accuracy"], summary["test_accuracy"]);
+    let trace: Value = serde_json::from_slice(&file("timeline.json")).unwrap();
+    assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+    assert!(text(&file("timeline.svg")).starts_with("<svg"));
+    // Plain lines, since this is no terminal.
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("epoch 1/1: train loss") && !stderr.contains('\u{1b}'), "{stderr}");
+
+    // Names know layers, not stages.
+    let model = file("model.safetensors");
+    let tensors = safetensors::SafeTensors::deserialize(&model).unwrap();
+    assert!(tensors.names().iter().all(|name| name.starts_with("layers.")));
+    assert!(tensors.names().iter().any(|name| name.starts_with("layers.8.")));
+
+    // The same settings, read from the file that the run left.
+    let config = ["train", "--config", "a/config.toml", "--out", "b"];
+    assert!(stovepipe(&config, directory).status.success());
+    assert_eq!(fs::read(directory.join("b/model.safetensors")).unwrap(), model);
+    assert_eq!(fs::read(directory.join("b/config.toml")).unwrap(), file("config.toml"));
+
+    // A folder is not written over.
+    let again = train(directory, "a", &[]);
+    assert!(!again.status.success());
+    assert!(text(&again.stderr).contains("a holds another run"));
+    assert_eq!(file("model.safetensors"), model);
+}
+
+#[test]
+fn the_model_is_the_same_file_for_any_number_of_stages() {
+    let directory = TempDir::new().unwrap();
+    let directory = directory.path();
+    let model = |out: &str, more: &[&str]| {
+        let output = train(directory, out, more);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        fs::read(directory.join(out).join("model.safetensors")).unwrap()
+    };
+    let one = model("one", &["--stages", "1", "--recompute", "never", "--schedule", "gpipe"]);
+    assert!(one == model("three", &["--stages", "3", "--recompute", "always"]));
+    assert!(one == model("nine", &["--stages", "9", "--schedule", "gpipe"]));
+    assert!(one != model("seed", &["--seed", "1"]));
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_the_run() {
+    let directory = TempDir::new().unwrap();
+    let more = ["--optimizer", "sgd", "--lr", "1e30", "--clip", "0", "--warmup-epochs", "0"];
+    let output = train(directory.path(), "run", &more);
+    let stderr = text(&output.stderr);
+    assert!(!output.status.success());
+    assert!(stderr.contains("error: the loss became"), "{stderr}");
+    assert!(stderr.contains("epoch 1, batch"), "{stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    assert!(!directory.path().join("run").exists());
+}
+
+#[test]
+#[cfg(unix)]
+fn an_interrupt_saves_what_was_trained() {
+    use std::io::{BufRead, BufReader};
+    let directory = TempDir::new().unwrap();
+    let arguments = ["train", "--filters", "4", "--epochs", "1000", "--out", "run"];
+    let mut command = command(&arguments, directory.path());
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first_epoch = lines.by_ref().find(|line| line.as_ref().unwrap().contains("epoch 1/1000"));
+    assert!(first_epoch.is_some());
+    let signal = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(signal.success());
+    lines.for_each(drop);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let summary = summary(directory.path(), "run");
+    assert_eq!(summary["stopped"], Value::Bool(true));
+    assert!(summary["epochs"].as_u64().unwrap() >= 1);
+    assert!(directory.path().join("run/model.safetensors").exists());
+}
