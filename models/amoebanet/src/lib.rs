@@ -26,6 +26,7 @@
 //! ```
 
 mod auxiliary;
+
 mod cell;
 mod config;
 mod convolution;

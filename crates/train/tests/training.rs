@@ -1,0 +1,286 @@
+//! Whole trainings of a small model on made-up points.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use std::{fs, path::Path, sync::Arc, time::Instant};
+
+use burn::{
+    data::{dataloader::batcher::Batcher, dataset::InMemDataset},
+    module::{Module, ModuleVisitor, Param},
+    nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig},
+    optim::GradientsParams,
+    store::{ModuleSnapshot, SafetensorsStore},
+    tensor::{Device, Int, Tensor, activation::relu},
+};
+use stovepipe_pipeline::{Context, CrossEntropy, Layer, Miswired, Pipeline, StopHandle};
+use stovepipe_train::*;
+
+#[derive(Module, Debug)]
+struct Dense {
+    linear: Linear,
+    norm: Option<BatchNorm>,
+}
+
+impl Layer for Dense {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+        let y = self.linear.forward(x);
+        Ok(match &self.norm {
+            Some(norm) => relu(norm.forward(y)),
+            None => y,
+        })
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+fn layers() -> Vec<Dense> {
+    let device = Device::flex();
+    let layer = |from, to, norm: bool| Dense {
+        linear: LinearConfig::new(from, to).init(&device),
+        norm: norm.then(|| BatchNormConfig::new(to).init(&device)),
+    };
+    vec![layer(2, 16, true), layer(16, 16, true), layer(16, 16, true), layer(16, 4, false)]
+}
+
+/// Points in four quarters of a ring, each turned by its distance from the middle.
+fn points(samples: usize, offset: usize) -> InMemDataset<(f32, f32, i64)> {
+    let point = |index: usize| {
+        let index = index + offset;
+        let angle = (index as f32 * 2.399_963).rem_euclid(std::f32::consts::TAU);
+        let radius = 0.4 + 0.6 * (index % 97) as f32 / 96.0;
+        let class = (angle / std::f32::consts::FRAC_PI_2) as i64;
+        let turned = angle + radius;
+        (radius * turned.cos(), radius * turned.sin(), class.min(3))
+    };
+    InMemDataset::new((0..samples).map(point).collect())
+}
+
+struct Points;
+
+impl Batcher<(f32, f32, i64), (Tensor<2>, Tensor<1, Int>)> for Points {
+    fn batch(&self, items: Vec<(f32, f32, i64)>, device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
+        let places: Vec<f32> = items.iter().flat_map(|(x, y, _)| [*x, *y]).collect();
+        let classes: Vec<i64> = items.iter().map(|item| item.2).collect();
+        let places = Tensor::<1>::from_floats(places.as_slice(), device);
+        (places.reshape([items.len(), 2]), Tensor::from_ints(classes.as_slice(), device))
+    }
+}
+
+fn data(train: usize, test: usize) -> Data<InMemDataset<(f32, f32, i64)>, Points> {
+    Data {
+        train: Arc::new(points(train, 0)),
+        test: Arc::new(points(test, 5000)),
+        batcher: Arc::new(Points),
+    }
+}
+
+fn settings(optimizer: OptimizerSetting, lr: f64) -> TrainSettings {
+    TrainSettings {
+        epochs: 15,
+        batch_size: 50,
+        optimizer,
+        lr,
+        label_smoothing: 0.0,
+        weight_decay: 1e-4,
+        ..TrainSettings::default()
+    }
+}
+
+fn pipeline(stages: usize) -> Pipeline<Dense> {
+    let settings = PipelineSettings {
+        stages,
+        ..PipelineSettings::default()
+    };
+    settings.builder(layers()).unwrap().seed(3).build().unwrap()
+}
+
+fn run(stages: usize, settings: TrainSettings, folder: &Path) -> Result<Summary, TrainError> {
+    let folder = RunFolder::create(folder)?;
+    let mut trainer = Trainer::new(pipeline(stages), settings)?;
+    let summary = trainer.run(&data(610, 200), &folder, |_, _| Progress::silent())?;
+    folder.finish()?;
+    Ok(summary)
+}
+
+#[test]
+fn every_optimizer_learns() {
+    let directory = tempfile::tempdir().unwrap();
+    for (optimizer, lr) in [
+        (OptimizerSetting::RmsProp, 3e-3),
+        (OptimizerSetting::Sgd, 0.1),
+        (OptimizerSetting::Adam, 1e-2),
+        (OptimizerSetting::AdamW, 1e-2),
+    ] {
+        let folder = directory.path().join(format!("{optimizer:?}"));
+        let settings = TrainSettings {
+            epochs: 20,
+            ..settings(optimizer, lr)
+        };
+        let summary = run(2, settings, &folder).unwrap();
+        assert!(summary.test_accuracy > 0.9, "{optimizer:?}: {summary:?}");
+        assert_eq!(summary.epochs, 20);
+        assert_eq!(summary.test_top5, 1.0); // of four classes
+    }
+}
+
+#[test]
+fn stages_make_no_difference_to_a_whole_training() {
+    let directory = tempfile::tempdir().unwrap();
+    // A clip that is in force from the first step on.
+    let settings = TrainSettings {
+        clip: 0.1,
+        decay: DecaySetting::Exponential,
+        ..settings(OptimizerSetting::Sgd, 0.1)
+    };
+    let models: Vec<_> = [1, 2, 4]
+        .into_iter()
+        .map(|stages| {
+            let folder = directory.path().join(stages.to_string());
+            run(stages, settings.clone(), &folder).unwrap();
+            fs::read(folder.join("model.safetensors")).unwrap()
+        })
+        .collect();
+    assert!(models[0] == models[1] && models[1] == models[2]);
+}
+
+#[test]
+fn a_saved_model_loads_under_another_number_of_stages() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().join("run");
+    let summary = run(2, settings(OptimizerSetting::Adam, 1e-2), &folder).unwrap();
+    let mut loaded = pipeline(4);
+    let mut store = SafetensorsStore::from_file(folder.join("model.safetensors"))
+        .skip_enum_variants(true);
+    loaded.load_from(&mut store).unwrap();
+    let (input, targets) = Points.batch(
+        (0..200).map(|i| burn::data::dataset::Dataset::get(&points(200, 5000), i).unwrap()).collect(),
+        &Device::flex(),
+    );
+    let scores = Scores::of(loaded.infer(input).unwrap(), targets);
+    assert_eq!(scores.accuracy(), summary.test_accuracy);
+}
+
+/// All gradients of a module in one list.
+fn all<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<f64> {
+    struct All<'a>(&'a GradientsParams, Vec<f64>);
+    impl ModuleVisitor for All<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.0.get::<D>(param.id) {
+                self.1.extend(gradient.into_data().iter::<f64>());
+            }
+        }
+    }
+    let mut all = All(gradients, Vec::new());
+    module.visit(&mut all);
+    all.1
+}
+
+/// All parameters of a module in one list.
+fn values<M: Module>(module: &M) -> Vec<f64> {
+    struct Values(Vec<f64>);
+    impl ModuleVisitor for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if param.is_require_grad() {
+                self.0.extend(param.val().into_data().iter::<f64>());
+            }
+        }
+    }
+    let mut values = Values(Vec::new());
+    module.visit(&mut values);
+    values.0
+}
+
+/// Plain SGD moves parameters by the clipped gradient, whose norm is known.
+#[test]
+fn gradients_are_clipped_by_their_norm_over_all_stages() {
+    let (clip, rate) = (0.05, 1.0);
+    let settings = TrainSettings {
+        optimizer: OptimizerSetting::Sgd,
+        momentum: 0.0,
+        weight_decay: 0.0,
+        clip,
+        ..TrainSettings::default()
+    };
+    for stages in [1, 3] {
+        let mut pipeline = pipeline(stages);
+        let items = (0..40).map(|i| burn::data::dataset::Dataset::get(&points(40, 0), i).unwrap());
+        let (input, targets) = Points.batch(items.collect(), &Device::flex());
+        let step = pipeline.train_step(input, targets, &CrossEntropy::new()).unwrap();
+        let gradients = all(&pipeline, &step.gradients);
+        let norm = gradients.iter().map(|g| g * g).sum::<f64>().sqrt();
+        assert!(norm > 2.0 * clip);
+        let before = values(&pipeline);
+        let mut optimizer = StagedOptimizer::new(&settings, stages);
+        let spans = optimizer.step(rate, &mut pipeline, step.gradients, Instant::now()).unwrap();
+        assert_eq!(spans.len(), stages);
+        let after = values(&pipeline);
+        for ((before, after), gradient) in before.iter().zip(&after).zip(&gradients) {
+            let expected = rate * gradient * clip / norm;
+            assert!((before - after - expected).abs() < 1e-6);
+        }
+    }
+}
+
+#[test]
+fn a_stop_ends_training_with_a_whole_folder() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run");
+    let folder = RunFolder::create(&path).unwrap();
+    let stop = StopHandle::new();
+    let (inside, once) = (stop.clone(), std::sync::Once::new());
+    let pipeline = PipelineSettings::default()
+        .builder(layers())
+        .unwrap()
+        .stop_handle(stop)
+        .on_progress(move |_| once.call_once(|| inside.stop()))
+        .build()
+        .unwrap();
+    let mut trainer =
+        Trainer::new(pipeline, settings(OptimizerSetting::Adam, 1e-2)).unwrap();
+    let data = data(610, 200);
+    let summary = trainer.run(&data, &folder, |_, _| Progress::silent()).unwrap();
+    assert!(summary.stopped && summary.epochs == 0);
+    folder.finish().unwrap();
+    assert!(path.join("model.safetensors").exists() && path.join("timeline.svg").exists());
+}
+
+#[test]
+fn empty_sets_are_errors() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = RunFolder::create(&directory.path().join("run")).unwrap();
+    let check = |train, test, expected: &str| {
+        let mut trainer =
+            Trainer::new(pipeline(1), settings(OptimizerSetting::Adam, 1e-2)).unwrap();
+        let error = trainer
+            .run(&data(train, test), &folder, |_, _| Progress::silent())
+            .unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    };
+    check(0, 10, "the training set is empty");
+    check(10, 0, "the test set is empty");
+}
+
+#[test]
+fn a_batcher_that_panics_is_an_error_of_the_run() {
+    struct Bad;
+    impl Batcher<(f32, f32, i64), Tensor<1>> for Bad {
+        fn batch(&self, _: Vec<(f32, f32, i64)>, _: &Device) -> Tensor<1> {
+            panic!("no such picture")
+        }
+    }
+    let set = Arc::new(points(10, 0));
+    let mut loader = Loader::new(set, Arc::new(Bad), vec![3, 1, 2], 2, Device::flex());
+    let error = loader.next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("[3, 1]"), "{error}");
+    assert!(loader.next().is_none());
+}
