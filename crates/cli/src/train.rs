@@ -43,12 +43,20 @@ pub enum CliError {
 /// The subcommand and its flags.
 pub fn command() -> Command {
     let path = |name: &'static str| {
-        let arg = Arg::new(name).long(name).value_parser(value_parser!(PathBuf));
+        let arg = Arg::new(name)
+            .long(name)
+            .value_parser(value_parser!(PathBuf));
         arg.help_heading("Files")
     };
     let train = Command::new("train")
-        .arg(path("config").value_name("FILE").help("Settings to start from, such as a run's config.toml; flags go over them"))
-        .arg(path("out").value_name("DIR").help("Folder for the run's files [default: runs/train-1, or the next number that is free]"))
+        .arg(
+            path("config")
+                .value_name("FILE")
+                .help("Settings to start from, such as a run's config.toml; flags go over them"),
+        )
+        .arg(path("out").value_name("DIR").help(
+            "Folder for the run's files [default: runs/train-1, or the next number that is free]",
+        ))
         .arg(
             Arg::new("dry-run")
                 .long("dry-run")
@@ -78,7 +86,11 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
     let devices = settings.pipeline.stage_devices()?;
     // Makes every check but runs nothing.
     let _ = settings.pipeline.builder(Vec::<AmoebaLayer>::new())?;
-    let cut = settings.pipeline.balance.0.cut(layers.len(), devices.len())?;
+    let cut = settings
+        .pipeline
+        .balance
+        .0
+        .cut(layers.len(), devices.len())?;
     let names = &settings.pipeline.devices;
     let mut rest = layers.as_slice();
     println!("stage  device   layers  parameters");
@@ -89,10 +101,17 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
         let range = format!("{first}–{}", first + count - 1);
         let parameters: usize = own.iter().map(count_parameters).sum();
         let kinds: Vec<_> = own.iter().map(Layer::name).collect();
-        println!("{stage:>5}  {device:<7}  {range:>6}  {parameters:>10}  {}", kinds.join(", "));
+        println!(
+            "{stage:>5}  {device:<7}  {range:>6}  {parameters:>10}  {}",
+            kinds.join(", ")
+        );
         rest = others;
     }
-    println!("{} layers, {} parameters", layers.len(), count_parameters(&layers));
+    println!(
+        "{} layers, {} parameters",
+        layers.len(),
+        count_parameters(&layers)
+    );
     Ok(())
 }
 

@@ -27,38 +27,80 @@ fn text(bytes: &[u8]) -> String {
 /// Runs `train` with `arguments`, which must fail, say so, and leave nothing behind.
 fn check_error(arguments: &[&str], expected: &str) {
     let directory = TempDir::new().unwrap();
-    let arguments: Vec<_> = ["train", "--out", "run"].iter().chain(arguments).copied().collect();
+    let arguments: Vec<_> = ["train", "--out", "run"]
+        .iter()
+        .chain(arguments)
+        .copied()
+        .collect();
     let output = stovepipe(&arguments, directory.path());
     let stderr = text(&output.stderr);
     assert!(!output.status.success(), "{arguments:?} succeeded");
     assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
     assert!(!stderr.contains("panicked"), "{arguments:?}: {stderr}");
     assert!(!directory.path().join("run").exists());
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "{arguments:?} left files");
+    assert_eq!(
+        fs::read_dir(directory.path()).unwrap().count(),
+        0,
+        "{arguments:?} left files"
+    );
 }
 
 #[test]
 fn bad_input_is_an_error_that_leaves_nothing_behind() {
-    check_error(&["--stages", "10"], "10 stages are more than the model's 9 layers");
-    check_error(&["--balance", "5,5"], "adds up to 10 layers, but the model has 9");
+    check_error(
+        &["--stages", "10"],
+        "10 stages are more than the model's 9 layers",
+    );
+    check_error(
+        &["--balance", "5,5"],
+        "adds up to 10 layers, but the model has 9",
+    );
     check_error(&["--balance", "3,3,3"], "is for 3 stages, but there are 2");
     check_error(&["--balance", "9,0"], "gives stage 1 no layer");
     check_error(&["--balance", "5;4"], "such as 5,4");
     check_error(&["--devices", "tpu:0"], "unknown device `tpu:0`");
-    check_error(&["--devices", "cpu,cpu,cpu"], "3 devices were given for 2 stages");
-    check_error(&["--layers", "4"], "normal cells must be a positive multiple of 3, not 4");
-    check_error(&["--layers", "0"], "normal cells must be a positive multiple of 3, not 0");
+    check_error(
+        &["--devices", "cpu,cpu,cpu"],
+        "3 devices were given for 2 stages",
+    );
+    check_error(
+        &["--layers", "4"],
+        "normal cells must be a positive multiple of 3, not 4",
+    );
+    check_error(
+        &["--layers", "0"],
+        "normal cells must be a positive multiple of 3, not 0",
+    );
     check_error(&["--filters", "0"], "filters");
     check_error(&["--schedule", "zigzag"], "gpipe");
-    check_error(&["--recompute", "sometimes"], "use always, except-last or never");
+    check_error(
+        &["--recompute", "sometimes"],
+        "use always, except-last or never",
+    );
     check_error(&["--config", "nowhere.toml"], "nowhere.toml");
-    for name in
-        ["stages", "micro-batches", "threads-per-stage", "epochs", "batch-size", "lr"]
-    {
+    for name in [
+        "stages",
+        "micro-batches",
+        "threads-per-stage",
+        "epochs",
+        "batch-size",
+        "lr",
+    ] {
         check_error(&[&format!("--{name}"), "0"], &format!("{name} is 0"));
     }
-    for name in ["stages", "micro-batches", "epochs", "batch-size", "layers", "filters", "seed"] {
-        check_error(&[&format!("--{name}"), "-1"], &format!("'-1' for '--{name}"));
+    for name in [
+        "stages",
+        "micro-batches",
+        "epochs",
+        "batch-size",
+        "layers",
+        "filters",
+        "seed",
+    ] {
+        check_error(
+            &[&format!("--{name}"), "-1"],
+            &format!("'-1' for '--{name}"),
+        );
     }
     check_error(&["--lr", "-1"], "lr is -1");
     check_error(&["--lr", "nan"], "lr is NaN");
@@ -84,7 +126,10 @@ fn a_configuration_with_an_unknown_key_is_refused_by_name() {
         let output = stovepipe(&arguments, directory.path());
         let stderr = text(&output.stderr);
         assert!(!output.status.success());
-        assert!(stderr.contains("c.toml") && stderr.contains(expected), "{stderr}");
+        assert!(
+            stderr.contains("c.toml") && stderr.contains(expected),
+            "{stderr}"
+        );
         assert!(!directory.path().join("run").exists());
     };
     check("[training]\nepoch = 3\n", "unknown field `epoch`");
@@ -97,12 +142,24 @@ fn a_configuration_with_an_unknown_key_is_refused_by_name() {
 #[test]
 fn a_dry_run_prints_stages_and_trains_nothing() {
     let directory = TempDir::new().unwrap();
-    let arguments = ["train", "--dry-run", "--balance", "5,4", "--layers", "3", "--filters", "16"];
+    let arguments = [
+        "train",
+        "--dry-run",
+        "--balance",
+        "5,4",
+        "--layers",
+        "3",
+        "--filters",
+        "16",
+    ];
     let output = stovepipe(&arguments, directory.path());
     assert!(output.status.success());
     let stdout = text(&output.stdout);
     assert!(stdout.contains("0–4") && stdout.contains("5–8"), "{stdout}");
-    assert!(stdout.contains("ReductionCell") && stdout.contains("9 layers"), "{stdout}");
+    assert!(
+        stdout.contains("ReductionCell") && stdout.contains("9 layers"),
+        "{stdout}"
+    );
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
@@ -110,7 +167,12 @@ fn a_dry_run_prints_stages_and_trains_nothing() {
 const SMALL: [&str; 5] = ["train", "--filters", "4", "--epochs", "1"];
 
 fn train(directory: &Path, out: &str, more: &[&str]) -> Output {
-    let arguments: Vec<_> = SMALL.iter().chain(&["--out", out]).chain(more).copied().collect();
+    let arguments: Vec<_> = SMALL
+        .iter()
+        .chain(&["--out", out])
+        .chain(more)
+        .copied()
+        .collect();
     stovepipe(&arguments, directory)
 }
 
@@ -137,13 +199,18 @@ fn a_run_leaves_its_files_and_its_configuration_makes_it_again() {
     }
     assert!(number("test_top5") >= number("test_accuracy"));
     let stages = summary["stages"].as_array().unwrap();
-    let parameters: u64 = stages.iter().map(|stage| stage["parameters"].as_u64().unwrap()).sum();
+    let parameters: u64 = stages
+        .iter()
+        .map(|stage| stage["parameters"].as_u64().unwrap())
+        .sum();
     assert_eq!(summary["parameters"].as_u64(), Some(parameters));
     assert_eq!(stages[0]["layers"].as_array().unwrap().len(), 5);
 
     let metrics = text(&file("metrics.jsonl"));
-    let metrics: Vec<Value> =
-        metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let metrics: Vec<Value> = metrics
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(metrics.len(), 1);
     assert_eq!(metrics[0]["test_accuracy"], summary["test_accuracy"]);
     let trace: Value = serde_json::from_slice(&file("timeline.json")).unwrap();
@@ -151,19 +218,38 @@ fn a_run_leaves_its_files_and_its_configuration_makes_it_again() {
     assert!(text(&file("timeline.svg")).starts_with("<svg"));
     // Plain lines, since this is no terminal.
     let stderr = text(&output.stderr);
-    assert!(stderr.contains("epoch 1/1: train loss") && !stderr.contains('\u{1b}'), "{stderr}");
+    assert!(
+        stderr.contains("epoch 1/1: train loss") && !stderr.contains('\u{1b}'),
+        "{stderr}"
+    );
 
     // Names know layers, not stages.
     let model = file("model.safetensors");
     let tensors = safetensors::SafeTensors::deserialize(&model).unwrap();
-    assert!(tensors.names().iter().all(|name| name.starts_with("layers.")));
-    assert!(tensors.names().iter().any(|name| name.starts_with("layers.8.")));
+    assert!(
+        tensors
+            .names()
+            .iter()
+            .all(|name| name.starts_with("layers."))
+    );
+    assert!(
+        tensors
+            .names()
+            .iter()
+            .any(|name| name.starts_with("layers.8."))
+    );
 
     // The same settings, read from the file that the run left.
     let config = ["train", "--config", "a/config.toml", "--out", "b"];
     assert!(stovepipe(&config, directory).status.success());
-    assert_eq!(fs::read(directory.join("b/model.safetensors")).unwrap(), model);
-    assert_eq!(fs::read(directory.join("b/config.toml")).unwrap(), file("config.toml"));
+    assert_eq!(
+        fs::read(directory.join("b/model.safetensors")).unwrap(),
+        model
+    );
+    assert_eq!(
+        fs::read(directory.join("b/config.toml")).unwrap(),
+        file("config.toml")
+    );
 
     // A folder is not written over.
     let again = train(directory, "a", &[]);
@@ -181,7 +267,17 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         fs::read(directory.join(out).join("model.safetensors")).unwrap()
     };
-    let one = model("one", &["--stages", "1", "--recompute", "never", "--schedule", "gpipe"]);
+    let one = model(
+        "one",
+        &[
+            "--stages",
+            "1",
+            "--recompute",
+            "never",
+            "--schedule",
+            "gpipe",
+        ],
+    );
     assert!(one == model("three", &["--stages", "3", "--recompute", "always"]));
     assert!(one == model("nine", &["--stages", "9", "--schedule", "gpipe"]));
     assert!(one != model("seed", &["--seed", "1"]));
@@ -190,7 +286,16 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
 #[test]
 fn a_loss_that_is_no_number_ends_the_run() {
     let directory = TempDir::new().unwrap();
-    let more = ["--optimizer", "sgd", "--lr", "1e30", "--clip", "0", "--warmup-epochs", "0"];
+    let more = [
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "1e30",
+        "--clip",
+        "0",
+        "--warmup-epochs",
+        "0",
+    ];
     let output = train(directory.path(), "run", &more);
     let stderr = text(&output.stderr);
     assert!(!output.status.success());
@@ -205,13 +310,30 @@ fn a_loss_that_is_no_number_ends_the_run() {
 fn an_interrupt_saves_what_was_trained() {
     use std::io::{BufRead, BufReader};
     let directory = TempDir::new().unwrap();
-    let arguments = ["train", "--filters", "4", "--epochs", "1000", "--out", "run"];
+    let arguments = [
+        "train",
+        "--filters",
+        "4",
+        "--epochs",
+        "1000",
+        "--out",
+        "run",
+    ];
     let mut command = command(&arguments, directory.path());
-    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut child = command
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let first_epoch = lines.by_ref().find(|line| line.as_ref().unwrap().contains("epoch 1/1000"));
+    let first_epoch = lines
+        .by_ref()
+        .find(|line| line.as_ref().unwrap().contains("epoch 1/1000"));
     assert!(first_epoch.is_some());
-    let signal = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let signal = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(signal.success());
     lines.for_each(drop);
     assert_eq!(child.wait().unwrap().code(), Some(130));

@@ -4,8 +4,8 @@
 //! derive at once.
 
 use proc_macro::TokenStream;
-use proc_macro2::TokenStream as Tokens;
 use proc_macro_crate::{FoundCrate, crate_name};
+use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
 use syn::{Data, DeriveInput, Fields, Ident, parse_macro_input, parse_quote};
 

@@ -32,7 +32,9 @@ impl Balance {
         match (layers, stages) {
             (0, _) => return Err(BuildError::NoLayers),
             (_, 0) => return Err(BuildError::NoStages),
-            _ if stages > layers => return Err(BuildError::MoreStagesThanLayers { stages, layers }),
+            _ if stages > layers => {
+                return Err(BuildError::MoreStagesThanLayers { stages, layers });
+            }
             _ => {}
         }
         match self {

@@ -154,7 +154,9 @@ impl<L: Layer> PipelineBuilder<L> {
 
         let engine = Engine {
             workers,
-            owners: (0..stages.len()).map(|stage| schedule.worker_of(stage)).collect(),
+            owners: (0..stages.len())
+                .map(|stage| schedule.worker_of(stage))
+                .collect(),
             stages,
             scheduler: self.scheduler,
             micro_batches: self.micro_batches,
@@ -167,7 +169,9 @@ impl<L: Layer> PipelineBuilder<L> {
         };
         let pipeline = Pipeline::new(layers, engine);
         if let Some((input, side)) = self.sample {
-            pipeline.infer_with(input, side).map_err(BuildError::Sample)?;
+            pipeline
+                .infer_with(input, side)
+                .map_err(BuildError::Sample)?;
         }
         Ok(pipeline)
     }

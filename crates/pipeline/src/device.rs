@@ -8,7 +8,9 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum DeviceError {
     /// Not the name of a kind of device.
-    #[error("unknown device `{0}`: use cpu, wgpu:0 or cuda:0 (the number counts devices of a kind)")]
+    #[error(
+        "unknown device `{0}`: use cpu, wgpu:0 or cuda:0 (the number counts devices of a kind)"
+    )]
     Unknown(String),
     /// The program was built without this kind.
     #[error("device `{name}` needs a program that was built with `--features {feature}`")]

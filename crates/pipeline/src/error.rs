@@ -141,7 +141,9 @@ pub enum StepError {
         flight: FlightRecord,
     },
     /// A worker is still stuck in an earlier step.
-    #[error("worker {worker} has been stuck since an earlier step stalled; build the pipeline anew")]
+    #[error(
+        "worker {worker} has been stuck since an earlier step stalled; build the pipeline anew"
+    )]
     Stuck {
         /// The worker.
         worker: usize,
@@ -150,7 +152,9 @@ pub enum StepError {
     #[error("stopped on request")]
     Stopped,
     /// The function given to `change_stages` panicked.
-    #[error("a change of the stages' layers panicked, and the layers are lost: build the pipeline anew")]
+    #[error(
+        "a change of the stages' layers panicked, and the layers are lost: build the pipeline anew"
+    )]
     ChangeFailed,
     /// The outputs of the micro-batches are of different kinds.
     #[error("the outputs of the micro-batches differ in kind or shape and cannot be joined")]

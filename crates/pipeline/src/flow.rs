@@ -122,7 +122,11 @@ impl<A: Flow, B: Flow> Flow for (A, B) {
     }
 
     fn split(self, sizes: &[usize]) -> Vec<Self> {
-        self.0.split(sizes).into_iter().zip(self.1.split(sizes)).collect()
+        self.0
+            .split(sizes)
+            .into_iter()
+            .zip(self.1.split(sizes))
+            .collect()
     }
 }
 

@@ -88,13 +88,13 @@ pub trait Layer: Module + 'static {
 }
 
 /// What a layer sees beside its input while it runs.
-pub struct Context<'a, L: Layer + ?Sized> {
+pub struct Context<'a, L: Layer> {
     side: &'a L::Side,
     training: bool,
     auxiliary: Vec<L::Output>,
 }
 
-impl<'a, L: Layer + ?Sized> Context<'a, L> {
+impl<'a, L: Layer> Context<'a, L> {
     /// A context to run a layer in by hand, outside a pipeline.
     ///
     /// ```
@@ -195,10 +195,11 @@ struct Namer(Option<String>);
 
 impl ModuleVisitor for Namer {
     fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.0.get_or_insert_with(|| match container_type.split_once(':') {
-            Some(("Struct", struct_name)) => struct_name.to_owned(),
-            _ => name.to_owned(),
-        });
+        self.0
+            .get_or_insert_with(|| match container_type.split_once(':') {
+                Some(("Struct", struct_name)) => struct_name.to_owned(),
+                _ => name.to_owned(),
+            });
     }
 }
 

@@ -68,17 +68,21 @@ impl<L: Layer> Module for Pipeline<L> {
 
 impl<L: Layer> ModuleDisplayDefault for Pipeline<L> {
     fn content(&self, content: Content) -> Option<Content> {
-        let content = self.stages().iter().enumerate().fold(content, |content, (index, stage)| {
-            let names: Vec<_> = (self.layers()[stage.layers.clone()].iter())
-                .map(Layer::name)
-                .collect();
-            content.add_formatted(&format!(
-                "stage {index} on {}: {} ({} parameters)",
-                stage.device_name,
-                names.join(", "),
-                stage.parameters
-            ))
-        });
+        let content = self
+            .stages()
+            .iter()
+            .enumerate()
+            .fold(content, |content, (index, stage)| {
+                let names: Vec<_> = (self.layers()[stage.layers.clone()].iter())
+                    .map(Layer::name)
+                    .collect();
+                content.add_formatted(&format!(
+                    "stage {index} on {}: {} ({} parameters)",
+                    stage.device_name,
+                    names.join(", "),
+                    stage.parameters
+                ))
+            });
         content.optional()
     }
 
@@ -91,6 +95,9 @@ impl<L: Layer> ModuleDisplay for Pipeline<L> {}
 
 impl<L: Layer> fmt::Display for Pipeline<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&ModuleDisplay::format(self, burn::module::DisplaySettings::default()))
+        f.write_str(&ModuleDisplay::format(
+            self,
+            burn::module::DisplaySettings::default(),
+        ))
     }
 }

@@ -17,10 +17,11 @@ use crate::{
     engine::{
         Engine,
         copies::Statistics,
+        links,
         stage::{LossOf, StageResult, StageTask, Training},
         step::{self, Outcome},
         tape::Head,
-        links, values,
+        values,
     },
     error::StepError,
     flow::Flow,
@@ -156,7 +157,11 @@ impl<L: Layer> Pipeline<L> {
         L: Layer<Side = ()>,
     {
         let side = ();
-        let batch = Batch { input, target, side };
+        let batch = Batch {
+            input,
+            target,
+            side,
+        };
         self.train_step_with(batch, objective, false)
     }
 
@@ -187,7 +192,7 @@ impl<L: Layer> Pipeline<L> {
         let training = Some(&training as &dyn Fn(usize) -> Training<L>);
         let tasks = self.tasks(batch.input, batch.side, &sizes, training, keep_outputs)?;
         let outcome = step::run(&self.engine, &plan.schedule, tasks)?;
-        self.into_step(outcome, sizes, weight, keep_outputs)
+        self.gather(outcome, sizes, weight, keep_outputs)
     }
 
     /// Runs a batch of any size forward, for a model that reads nothing from the side: as
@@ -275,7 +280,9 @@ impl<L: Layer> Pipeline<L> {
             own.flat_map(|stage| (0..micro_batches).map(move |i| Action::forward(stage, i)))
         };
         let workers = 0..self.engine.workers.len();
-        Ok(Schedule::new(workers.map(|worker| actions(worker).collect()).collect())?)
+        Ok(Schedule::new(
+            workers.map(|worker| actions(worker).collect()).collect(),
+        )?)
     }
 
     /// What each stage is given for a step.
@@ -330,7 +337,7 @@ impl<L: Layer> Pipeline<L> {
     }
 
     /// Makes the step of what the stages left, and commits their statistics to the model.
-    fn into_step(
+    fn gather(
         &self,
         outcome: Outcome<L>,
         micro_batches: Vec<usize>,
@@ -343,7 +350,9 @@ impl<L: Layer> Pipeline<L> {
         } = outcome;
         let (auxiliary_loss, main) = sum_losses(&stages, micro_batches.len());
         let mut gradients = GradientsParams::new();
-        let own = stages.iter_mut().flat_map(|stage| stage.gradients.drain(..));
+        let own = stages
+            .iter_mut()
+            .flat_map(|stage| stage.gradients.drain(..));
         for (layer, mut from) in self.layers.iter().zip(own) {
             let to = &mut gradients;
             let from = &mut from;
@@ -394,7 +403,9 @@ fn join_outputs<L: Layer>(
     mut stages: Vec<StageResult<L>>,
     micro_batches: usize,
 ) -> Result<L::Output, StepError> {
-    let outputs = stages.last_mut().map(|stage| std::mem::take(&mut stage.outputs));
+    let outputs = stages
+        .last_mut()
+        .map(|stage| std::mem::take(&mut stage.outputs));
     let mut outputs = outputs.unwrap_or_default();
     let parts: Option<Vec<_>> = (0..micro_batches)
         .map(|micro_batch| outputs.remove(&micro_batch))

@@ -57,16 +57,17 @@ pub use stovepipe_schedule as schedule;
 pub use stovepipe_train as train;
 
 // What `#[derive(Flow)]` names.
-#[doc(hidden)]
-pub use stovepipe_pipeline::FlowMapper;
 /// What passes between layers; with the derive of the same name.
 pub use stovepipe_pipeline::Flow;
+#[doc(hidden)]
+pub use stovepipe_pipeline::FlowMapper;
 
 /// What a training program names.
 pub mod prelude {
     pub use stovepipe_pipeline::{
-        Balance, Batch, BuildError, Context, CrossEntropy, Flow, Layer, MeanOf, Miswired, Objective,
-        Pipeline, Progress, Recompute, Replicated, Step, StepError, StopHandle, device_from_name,
+        Balance, Batch, BuildError, Context, CrossEntropy, Flow, Layer, MeanOf, Miswired,
+        Objective, Pipeline, Progress, Recompute, Replicated, Step, StepError, StopHandle,
+        device_from_name,
     };
     pub use stovepipe_schedule::{GPipe, OneForwardOneBackward, Schedule, Scheduler};
 }

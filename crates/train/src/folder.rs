@@ -66,7 +66,10 @@ impl RunFolder {
     #[must_use]
     pub fn next(parent: &Path, name: &str) -> PathBuf {
         let numbered = |number: u32| parent.join(format!("{name}-{number}"));
-        (1..).map(numbered).find(|path| !path.exists()).unwrap_or_else(|| parent.join(name))
+        (1..)
+            .map(numbered)
+            .find(|path| !path.exists())
+            .unwrap_or_else(|| parent.join(name))
     }
 
     /// Where the run will lie.
@@ -107,7 +110,8 @@ impl RunFolder {
     ///
     /// If it has no form in JSON, or cannot be written.
     pub fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), TrainError> {
-        let text = serde_json::to_string_pretty(value).map_err(|error| self.format(name, &error))?;
+        let text =
+            serde_json::to_string_pretty(value).map_err(|error| self.format(name, &error))?;
         self.write(name, (text + "\n").as_bytes())
     }
 

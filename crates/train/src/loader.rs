@@ -122,9 +122,8 @@ fn send_all<O>(
     for indices in order.chunks(batch_size) {
         // A set or batcher of the user's that panics is an error of the run, not the end of it.
         let batch = catch_unwind(AssertUnwindSafe(|| load(indices)));
-        let batch = batch.unwrap_or_else(|_| {
-            Err(TrainError::Data(format!("a panic at samples {indices:?}")))
-        });
+        let batch = batch
+            .unwrap_or_else(|_| Err(TrainError::Data(format!("a panic at samples {indices:?}"))));
         let failed = batch.is_err();
         // Nobody receives any more: training ended early.
         if sender.send(batch).is_err() || failed {

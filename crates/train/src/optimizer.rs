@@ -48,7 +48,9 @@ impl StagedOptimizer {
         let stages = pipeline.stages();
         let mut gradients = pipeline.split_gradients(gradients);
         if let Some(largest) = self.clip {
-            let layers = stages.iter().map(|stage| &pipeline.layers()[stage.layers.clone()]);
+            let layers = stages
+                .iter()
+                .map(|stage| &pipeline.layers()[stage.layers.clone()]);
             gradients = clip(layers.zip(gradients).collect(), largest);
         }
         let optimizers = std::mem::take(&mut self.optimizers);
@@ -111,7 +113,9 @@ fn optimizer(settings: &TrainSettings) -> ModuleOptimizer {
 /// at most. The squares are added up parameter by parameter in the order of the layers: stages make
 /// no difference to the sum.
 fn clip<L: Layer>(stages: Vec<(&[L], GradientsParams)>, largest: f64) -> Vec<GradientsParams> {
-    let squares = stages.iter().flat_map(|(layers, gradients)| squares(layers, gradients));
+    let squares = stages
+        .iter()
+        .flat_map(|(layers, gradients)| squares(layers, gradients));
     let norm = squares.sum::<f64>().sqrt();
     // As PyTorch's clip_grad_norm_ has it, the small number included.
     let factor = largest / (norm + 1e-6);

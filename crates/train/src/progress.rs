@@ -35,8 +35,13 @@ pub struct Progress {
 
 enum Look {
     Silent,
-    Lines { last: Instant },
-    Bars { epochs: ProgressBar, batches: ProgressBar },
+    Lines {
+        last: Instant,
+    },
+    Bars {
+        epochs: ProgressBar,
+        batches: ProgressBar,
+    },
 }
 
 impl Progress {
@@ -85,7 +90,10 @@ impl Progress {
                 if last.elapsed() >= LINE_INTERVAL {
                     *last = Instant::now();
                     let left = self.left(epoch, batch);
-                    eprintln!("epoch {epoch}, batch {batch}/{}: {text} · {left} left", self.batches);
+                    eprintln!(
+                        "epoch {epoch}, batch {batch}/{}: {text} · {left} left",
+                        self.batches
+                    );
                 }
             }
             Look::Bars { batches, .. } => {
@@ -135,13 +143,21 @@ fn bars(epochs: usize, batches: usize) -> Look {
     let bar = |length: usize, template: &str| {
         let bar = both.add(ProgressBar::new(length as u64));
         // A template that does not parse would be a mistake of ours: indicatif's own will do then.
-        bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
         bar
     };
-    let epochs = bar(epochs, "epochs  {bar:30.cyan/dim} {pos}/{len} · {elapsed} · {eta} left");
+    let epochs = bar(
+        epochs,
+        "epochs  {bar:30.cyan/dim} {pos}/{len} · {elapsed} · {eta} left",
+    );
     epochs.enable_steady_tick(Duration::from_millis(500));
     Look::Bars {
         epochs,
-        batches: bar(batches, "batches {bar:30.green/dim} {pos}/{len} · {wide_msg}"),
+        batches: bar(
+            batches,
+            "batches {bar:30.green/dim} {pos}/{len} · {wide_msg}",
+        ),
     }
 }

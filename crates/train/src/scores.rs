@@ -86,7 +86,10 @@ impl Scores {
 fn rank(logits: &[f32], target: usize) -> Option<usize> {
     let own = logits.get(target).filter(|own| !own.is_nan())?;
     let higher = logits.iter().filter(|other| *other > own).count();
-    let equal_before = logits[..target].iter().filter(|other| *other == own).count();
+    let equal_before = logits[..target]
+        .iter()
+        .filter(|other| *other == own)
+        .count();
     Some(higher + equal_before)
 }
 

@@ -8,9 +8,7 @@ use std::str::FromStr;
 use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use stovepipe_pipeline::{
-    Balance, Layer, Pipeline, PipelineBuilder, Recompute, device_from_name,
-};
+use stovepipe_pipeline::{Balance, Layer, Pipeline, PipelineBuilder, Recompute, device_from_name};
 use stovepipe_schedule::{GPipe, OneForwardOneBackward};
 
 use crate::error::TrainError;
@@ -260,10 +258,25 @@ impl TrainSettings {
         let zero_or_more = "at least 0";
         let range = "greater than 0";
         number("lr", self.lr, is_rate, range)?;
-        number("decay-rate", self.decay_rate, |rate| is_rate(rate) && rate <= 1.0, "greater than 0 and at most 1")?;
-        number("warmup-epochs", self.warmup_epochs, at_least_zero, zero_or_more)?;
+        number(
+            "decay-rate",
+            self.decay_rate,
+            |rate| is_rate(rate) && rate <= 1.0,
+            "greater than 0 and at most 1",
+        )?;
+        number(
+            "warmup-epochs",
+            self.warmup_epochs,
+            at_least_zero,
+            zero_or_more,
+        )?;
         number("momentum", self.momentum, is_share, share)?;
-        number("weight-decay", self.weight_decay, at_least_zero, zero_or_more)?;
+        number(
+            "weight-decay",
+            self.weight_decay,
+            at_least_zero,
+            zero_or_more,
+        )?;
         number("label-smoothing", self.label_smoothing, is_share, share)?;
         number("clip", self.clip, at_least_zero, zero_or_more)
     }

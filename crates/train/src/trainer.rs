@@ -10,8 +10,7 @@ use burn::{
 };
 use serde::Serialize;
 use stovepipe_pipeline::{
-    Batch, CrossEntropy, Layer, Objective, Pipeline, Step, StepError, StopHandle,
-    count_parameters,
+    Batch, CrossEntropy, Layer, Objective, Pipeline, Step, StepError, StopHandle, count_parameters,
 };
 use stovepipe_schedule::Timeline;
 
@@ -268,7 +267,9 @@ impl<L: Classifier> Trainer<L> {
             target: targets.clone(),
             side: (),
         };
-        let step: Step<L> = self.pipeline.train_step_with(batch, &self.objective, true)?;
+        let step: Step<L> = self
+            .pipeline
+            .train_step_with(batch, &self.objective, true)?;
         let scores = step.outputs.map(|outputs| Scores::of(outputs, targets));
         let mut trained = TrainedBatch {
             loss: step.loss,
@@ -320,7 +321,13 @@ impl<L: Classifier> Trainer<L> {
     {
         // Batches are made on the CPU; the first and the last stage take them to their devices.
         let (set, batcher) = (set.clone(), data.batcher.clone());
-        Loader::new(set, batcher, order, self.settings.batch_size, Device::flex())
+        Loader::new(
+            set,
+            batcher,
+            order,
+            self.settings.batch_size,
+            Device::flex(),
+        )
     }
 
     fn report(
@@ -417,7 +424,9 @@ struct TrainedBatch {
 pub fn stage_summaries<L: Layer>(pipeline: &Pipeline<L>) -> Vec<StageSummary> {
     (pipeline.stages().into_iter())
         .map(|stage| StageSummary {
-            layers: (pipeline.layers()[stage.layers].iter()).map(L::name).collect(),
+            layers: (pipeline.layers()[stage.layers].iter())
+                .map(L::name)
+                .collect(),
             device: stage.device_name,
             parameters: stage.parameters,
         })

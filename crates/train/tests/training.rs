@@ -49,7 +49,12 @@ fn layers() -> Vec<Dense> {
         linear: LinearConfig::new(from, to).init(&device),
         norm: norm.then(|| BatchNormConfig::new(to).init(&device)),
     };
-    vec![layer(2, 16, true), layer(16, 16, true), layer(16, 16, true), layer(16, 4, false)]
+    vec![
+        layer(2, 16, true),
+        layer(16, 16, true),
+        layer(16, 16, true),
+        layer(16, 4, false),
+    ]
 }
 
 /// Points in four quarters of a ring, each turned by its distance from the middle.
@@ -72,7 +77,10 @@ impl Batcher<(f32, f32, i64), (Tensor<2>, Tensor<1, Int>)> for Points {
         let places: Vec<f32> = items.iter().flat_map(|(x, y, _)| [*x, *y]).collect();
         let classes: Vec<i64> = items.iter().map(|item| item.2).collect();
         let places = Tensor::<1>::from_floats(places.as_slice(), device);
-        (places.reshape([items.len(), 2]), Tensor::from_ints(classes.as_slice(), device))
+        (
+            places.reshape([items.len(), 2]),
+            Tensor::from_ints(classes.as_slice(), device),
+        )
     }
 }
 
@@ -159,11 +167,13 @@ fn a_saved_model_loads_under_another_number_of_stages() {
     let folder = directory.path().join("run");
     let summary = run(2, settings(OptimizerSetting::Adam, 1e-2), &folder).unwrap();
     let mut loaded = pipeline(4);
-    let mut store = SafetensorsStore::from_file(folder.join("model.safetensors"))
-        .skip_enum_variants(true);
+    let mut store =
+        SafetensorsStore::from_file(folder.join("model.safetensors")).skip_enum_variants(true);
     loaded.load_from(&mut store).unwrap();
     let (input, targets) = Points.batch(
-        (0..200).map(|i| burn::data::dataset::Dataset::get(&points(200, 5000), i).unwrap()).collect(),
+        (0..200)
+            .map(|i| burn::data::dataset::Dataset::get(&points(200, 5000), i).unwrap())
+            .collect(),
         &Device::flex(),
     );
     let scores = Scores::of(loaded.infer(input).unwrap(), targets);
@@ -215,13 +225,17 @@ fn gradients_are_clipped_by_their_norm_over_all_stages() {
         let mut pipeline = pipeline(stages);
         let items = (0..40).map(|i| burn::data::dataset::Dataset::get(&points(40, 0), i).unwrap());
         let (input, targets) = Points.batch(items.collect(), &Device::flex());
-        let step = pipeline.train_step(input, targets, &CrossEntropy::new()).unwrap();
+        let step = pipeline
+            .train_step(input, targets, &CrossEntropy::new())
+            .unwrap();
         let gradients = all(&pipeline, &step.gradients);
         let norm = gradients.iter().map(|g| g * g).sum::<f64>().sqrt();
         assert!(norm > 2.0 * clip);
         let before = values(&pipeline);
         let mut optimizer = StagedOptimizer::new(&settings, stages);
-        let spans = optimizer.step(rate, &mut pipeline, step.gradients, Instant::now()).unwrap();
+        let spans = optimizer
+            .step(rate, &mut pipeline, step.gradients, Instant::now())
+            .unwrap();
         assert_eq!(spans.len(), stages);
         let after = values(&pipeline);
         for ((before, after), gradient) in before.iter().zip(&after).zip(&gradients) {
@@ -245,10 +259,11 @@ fn a_stop_ends_training_with_a_whole_folder() {
         .on_progress(move |_| once.call_once(|| inside.stop()))
         .build()
         .unwrap();
-    let mut trainer =
-        Trainer::new(pipeline, settings(OptimizerSetting::Adam, 1e-2)).unwrap();
+    let mut trainer = Trainer::new(pipeline, settings(OptimizerSetting::Adam, 1e-2)).unwrap();
     let data = data(610, 200);
-    let summary = trainer.run(&data, &folder, |_, _| Progress::silent()).unwrap();
+    let summary = trainer
+        .run(&data, &folder, |_, _| Progress::silent())
+        .unwrap();
     assert!(summary.stopped && summary.epochs == 0);
     folder.finish().unwrap();
     assert!(path.join("model.safetensors").exists() && path.join("timeline.svg").exists());

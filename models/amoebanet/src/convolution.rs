@@ -31,12 +31,6 @@ impl ReluConvNorm {
     }
 
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        if x.dims()[2] == 28 && self.conv.kernel_size == [7, 1] {
-            let v = x.clone().inner().into_data().try_into_vec_as::<f32>().unwrap();
-            let mut a: Vec<(f32, usize)> = v.iter().enumerate().map(|(i, x)| (*x, i)).collect();
-            a.sort_by(|p, q| p.0.abs().total_cmp(&q.0.abs()));
-            println!("KINK {:?} {:?} {:?}", x.dims(), self.conv.kernel_size, &a[..3].iter().map(|(x, i)| (*x, i / 784 % x_c(&self.conv), i % 784)).collect::<Vec<_>>());
-        }
         self.conv_norm(relu(x))
     }
 
@@ -124,5 +118,3 @@ mod tests {
         }
     }
 }
-
-fn x_c(c: &Conv2d) -> usize { c.weight.dims()[1] }

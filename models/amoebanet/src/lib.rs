@@ -26,7 +26,7 @@
 //! ```
 
 mod auxiliary;
-
+mod average;
 mod cell;
 mod config;
 mod convolution;

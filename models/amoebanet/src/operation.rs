@@ -5,12 +5,13 @@ use burn::{
     nn::{
         BatchNorm, BatchNormConfig, PaddingConfig2d,
         conv::Conv2d,
-        pool::{AvgPool2d, AvgPool2dConfig, MaxPool2d, MaxPool2dConfig},
+        pool::{MaxPool2d, MaxPool2dConfig},
     },
     tensor::{Device, Tensor, activation::relu, s},
 };
 
 use crate::{
+    average::Average3x3,
     convolution::{ReluConvNorm, convolution, convolve},
     genotype::Choice,
 };
@@ -23,7 +24,7 @@ pub(crate) enum Operation {
     /// An identity that halves the map.
     Reduce(FactorizedReduce),
     MaxPool(MaxPool2d),
-    AveragePool(AvgPool2d),
+    AveragePool(Average3x3),
 }
 
 impl Operation {
@@ -38,7 +39,7 @@ impl Operation {
             Choice::Conv1x7And7x1 => bottleneck(&[([1, 7], [1, stride]), ([7, 1], [stride, 1])]),
             Choice::MaxPool2x2 => max_pool(2, stride, PaddingConfig2d::Same),
             Choice::MaxPool3x3 => max_pool(3, stride, PaddingConfig2d::Explicit(1, 1, 1, 1)),
-            Choice::AveragePool3x3 => average_pool(stride),
+            Choice::AveragePool3x3 => Self::AveragePool(Average3x3::new(stride)),
         }
     }
 
@@ -91,14 +92,6 @@ fn max_pool(size: usize, stride: usize, padding: PaddingConfig2d) -> Operation {
         .with_strides([stride; 2])
         .with_padding(padding);
     Operation::MaxPool(pool.init())
-}
-
-fn average_pool(stride: usize) -> Operation {
-    let pool = AvgPool2dConfig::new([3, 3])
-        .with_strides([stride; 2])
-        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
-        .with_count_include_pad(false);
-    Operation::AveragePool(pool.init())
 }
 
 /// Halves a map without losing every second pixel: one half of the channels is made of the pixels

@@ -105,7 +105,10 @@ impl<L: Layer> Stage<L> {
         Self {
             names: layers.iter().map(L::name).collect(),
             accumulators: live.iter().map(|_| GradientsAccumulator::new()).collect(),
-            feed: std::mem::take(&mut task.feed).into_iter().map(Some).collect(),
+            feed: std::mem::take(&mut task.feed)
+                .into_iter()
+                .map(Some)
+                .collect(),
             task,
             recorder,
             live,
@@ -325,7 +328,8 @@ struct LayerWatch {
 
 impl Watch for LayerWatch {
     fn enter(&self, layer: usize) {
-        self.recorder.entering(self.first + layer, &self.names[layer]);
+        self.recorder
+            .entering(self.first + layer, &self.names[layer]);
     }
 
     fn leave(&self) {

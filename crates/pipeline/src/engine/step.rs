@@ -132,10 +132,12 @@ impl<L: Layer> Walk<L> {
                 let cause = "the worker was not given the stage".to_owned();
                 return Err(End::Failed { action, cause });
             };
-            stage.run(action, &self.alarm).map_err(|ended| match ended {
-                Ended::Failed { action, cause } => End::Failed { action, cause },
-                Ended::CutOff => End::CutOff,
-            })?;
+            stage
+                .run(action, &self.alarm)
+                .map_err(|ended| match ended {
+                    Ended::Failed { action, cause } => End::Failed { action, cause },
+                    Ended::CutOff => End::CutOff,
+                })?;
             let worker = self.worker;
             let _ = self.reports.send(Report::Did { worker, action });
         }
@@ -270,7 +272,12 @@ impl<L: Layer> Coordinator<'_, L> {
                 Err(_) => break,
             }
         }
-        for (worker, _) in self.waited_for.iter().enumerate().filter(|(_, stuck)| **stuck) {
+        for (worker, _) in self
+            .waited_for
+            .iter()
+            .enumerate()
+            .filter(|(_, stuck)| **stuck)
+        {
             self.engine.workers[worker].give_up();
         }
         StepError::Stalled {

@@ -6,7 +6,10 @@
 //! first: the gradient of a layer's output seeds its graph, whose leaves give the gradient of its
 //! input.
 
-use burn::{optim::GradientsParams, tensor::{Gradients, Tensor}};
+use burn::{
+    optim::GradientsParams,
+    tensor::{Gradients, Tensor},
+};
 
 use crate::{
     engine::{

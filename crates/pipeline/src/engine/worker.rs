@@ -39,21 +39,22 @@ impl Worker {
         let (ready, started) = bounded(1);
         let busy = Arc::new(AtomicBool::new(false));
         let (own_name, own_busy) = (name.to_owned(), busy.clone());
-        let thread = Builder::new()
-            .name(name.to_owned())
-            .spawn(move || match pool(&own_name, threads) {
-                Ok((pool, helpers)) => {
-                    let _ = ready.send(Ok(()));
-                    serve(&queue, &own_busy);
-                    drop(pool);
-                    for helper in helpers {
-                        let _ = helper.join();
+        let thread =
+            Builder::new()
+                .name(name.to_owned())
+                .spawn(move || match pool(&own_name, threads) {
+                    Ok((pool, helpers)) => {
+                        let _ = ready.send(Ok(()));
+                        serve(&queue, &own_busy);
+                        drop(pool);
+                        for helper in helpers {
+                            let _ = helper.join();
+                        }
                     }
-                }
-                Err(error) => {
-                    let _ = ready.send(Err(error));
-                }
-            })?;
+                    Err(error) => {
+                        let _ = ready.send(Err(error));
+                    }
+                })?;
         started
             .recv()
             .unwrap_or_else(|_| Err(io::Error::other("the worker ended before it began")))?;
@@ -131,7 +132,8 @@ mod tests {
             let send = send.clone();
             worker.run(move || {
                 let here = std::thread::current().id();
-                send.send((index, here, rayon::current_num_threads())).unwrap();
+                send.send((index, here, rayon::current_num_threads()))
+                    .unwrap();
             });
         }
         drop(send);

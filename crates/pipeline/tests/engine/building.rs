@@ -23,7 +23,10 @@ fn numbers_that_do_not_add_up() {
         pipeline(3, 0).build(),
         "a pipeline needs at least one stage: give it a device for each",
     );
-    check(pipeline(3, 4).build(), "4 stages are more than the model's 3 layers");
+    check(
+        pipeline(3, 4).build(),
+        "4 stages are more than the model's 3 layers",
+    );
     check(
         by_hand(&[2, 3]).build(),
         "the balance [2, 3] adds up to 5 layers, but the model has 4",
@@ -32,7 +35,10 @@ fn numbers_that_do_not_add_up() {
         by_hand(&[1, 1, 2]).build(),
         "the balance [1, 1, 2] is for 3 stages, but there are 2",
     );
-    check(by_hand(&[4, 0]).build(), "the balance gives stage 1 no layer");
+    check(
+        by_hand(&[4, 0]).build(),
+        "the balance gives stage 1 no layer",
+    );
     check(
         pipeline(2, 1).micro_batches(0).build(),
         "the number of micro-batches must be at least 1",
@@ -66,7 +72,13 @@ fn a_sample_finds_the_layer_that_is_wired_wrongly() {
     let mut layers = conv_net();
     layers.swap(5, 6);
     let build = |sample| {
-        let builder = builder(layers.clone(), 3, OneForwardOneBackward, 2, Recompute::Always);
+        let builder = builder(
+            layers.clone(),
+            3,
+            OneForwardOneBackward,
+            2,
+            Recompute::Always,
+        );
         match sample {
             true => builder.sample(images(1), ()).build(),
             false => builder.build(),
@@ -74,9 +86,16 @@ fn a_sample_finds_the_layer_that_is_wired_wrongly() {
     };
     let error = build(true).unwrap_err().to_string();
     assert!(error.contains("layer 6 (Block)"), "{error}");
-    assert!(error.contains("expected a feature map, found logits"), "{error}");
+    assert!(
+        error.contains("expected a feature map, found logits"),
+        "{error}"
+    );
     // Without a sample the first use finds it.
-    let error = build(false).unwrap().infer(images(1)).unwrap_err().to_string();
+    let error = build(false)
+        .unwrap()
+        .infer(images(1))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("layer 6 (Block)"), "{error}");
 }
 

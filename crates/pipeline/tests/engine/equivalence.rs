@@ -46,7 +46,13 @@ fn stages_schedules_and_recomputation_leave_every_bit_alone() {
             let layers = conv_net();
             let builder = match gpipe {
                 true => builder(layers, stages, GPipe, micro_batches, recompute),
-                false => builder(layers, stages, OneForwardOneBackward, micro_batches, recompute),
+                false => builder(
+                    layers,
+                    stages,
+                    OneForwardOneBackward,
+                    micro_batches,
+                    recompute,
+                ),
             };
             two_steps(builder.build().unwrap(), samples)
         };
@@ -81,7 +87,11 @@ fn an_interleaved_schedule_written_by_hand_gives_the_same_bits() {
     let expected = two_steps(expected.build().unwrap(), 6);
     for recompute in MODES {
         let interleaved = builder(conv_net(), 4, schedule.clone(), 2, recompute);
-        assert_eq!(two_steps(interleaved.build().unwrap(), 6), expected, "{recompute}");
+        assert_eq!(
+            two_steps(interleaved.build().unwrap(), 6),
+            expected,
+            "{recompute}"
+        );
     }
 }
 
@@ -103,10 +113,15 @@ fn micro_batches_add_up_to_the_mini_batch() {
     for (samples, micro_batches) in [(12, 4), (11, 4), (5, 8), (6, 1)] {
         for stages in [1, 3] {
             let layers = dense(&[5, 9, 9, 8, 3]);
-            let pipeline =
-                builder(layers, stages, OneForwardOneBackward, micro_batches, Recompute::Always)
-                    .build()
-                    .unwrap();
+            let pipeline = builder(
+                layers,
+                stages,
+                OneForwardOneBackward,
+                micro_batches,
+                Recompute::Always,
+            )
+            .build()
+            .unwrap();
             let input = vectors(samples, 5);
             let step = pipeline
                 .train_step(input.clone(), labels(samples, 3), &CrossEntropy::new())
@@ -135,8 +150,9 @@ fn running_statistics_are_those_of_the_micro_batches_each_counted_once() {
                 .build()
                 .unwrap();
             // A copy that shares nothing with the pipeline.
-            let reference: Vec<ConvNet> =
-                (pipeline.layers().iter()).map(|layer| layer.valid().train()).collect();
+            let reference: Vec<ConvNet> = (pipeline.layers().iter())
+                .map(|layer| layer.valid().train())
+                .collect();
             let _ = pipeline
                 .train_step(images(samples), labels(samples, 4), &CrossEntropy::new())
                 .unwrap();
@@ -147,7 +163,11 @@ fn running_statistics_are_those_of_the_micro_batches_each_counted_once() {
                     flow = layer.forward(flow, &mut Context::new(&(), true)).unwrap();
                 }
             }
-            assert_eq!(bits(&pipeline.layers().to_vec()), bits(&reference), "{recompute}");
+            assert_eq!(
+                bits(&pipeline.layers().to_vec()),
+                bits(&reference),
+                "{recompute}"
+            );
         }
     }
 }
@@ -184,13 +204,21 @@ fn parameters_are_the_same_wherever_the_model_is_cut() {
 
 #[test]
 fn a_schedule_with_a_name_is_no_different_from_its_list() {
-    let named = builder(dense(&[4, 4, 2]), 2, OneForwardOneBackward, 3, Recompute::Always);
+    let named = builder(
+        dense(&[4, 4, 2]),
+        2,
+        OneForwardOneBackward,
+        3,
+        Recompute::Always,
+    );
     let listed = OneForwardOneBackward.schedule(2, 3).unwrap();
     let listed = builder(dense(&[4, 4, 2]), 2, listed, 3, Recompute::Always);
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
     let [named, listed] = [named, listed].map(|builder| {
         let pipeline = builder.build().unwrap();
-        let step = pipeline.train_step(vectors(6, 4), vectors(6, 2), &squared).unwrap();
+        let step = pipeline
+            .train_step(vectors(6, 4), vectors(6, 2), &squared)
+            .unwrap();
         gradient_bits(&pipeline, &step.gradients)
     });
     assert_eq!(named, listed);

@@ -96,14 +96,20 @@ fn trapped(layer: usize, trap: &Trap) -> Vec<Trapped> {
     (0..6)
         .map(|index| Trapped {
             norm: BatchNormConfig::new(4).init(&cpu()),
-            trap: if index == layer { trap.clone() } else { Trap::never() },
+            trap: if index == layer {
+                trap.clone()
+            } else {
+                Trap::never()
+            },
         })
         .collect()
 }
 
 fn step(pipeline: &Pipeline<Trapped>) -> Result<(), StepError> {
     let loss = CrossEntropy::new();
-    pipeline.train_step(vectors(8, 4), labels(8, 4), &loss).map(|_| ())
+    pipeline
+        .train_step(vectors(8, 4), labels(8, 4), &loss)
+        .map(|_| ())
 }
 
 #[test]
@@ -153,9 +159,14 @@ fn a_failure_while_recomputing_is_a_failure_of_the_backward_pass() {
     let Err(StepError::Failed(failure)) = step(&pipeline) else {
         panic!("the step should fail");
     };
-    assert_eq!((failure.action.pass, failure.action.micro_batch), (Pass::Backward, 0));
+    assert_eq!(
+        (failure.action.pass, failure.action.micro_batch),
+        (Pass::Backward, 0)
+    );
     let text = failure.to_string();
-    assert!(text.contains("stage 0 failed on cpu, in layer 0 (Trapped), backward of micro-batch 0"));
+    assert!(
+        text.contains("stage 0 failed on cpu, in layer 0 (Trapped), backward of micro-batch 0")
+    );
     assert!(text.contains("worker 1:"), "{text}");
 }
 
@@ -169,7 +180,9 @@ fn every_place_where_a_small_step_can_fail() {
                 let layers = trapped(layer, &trap);
                 let pipeline = match gpipe {
                     true => builder(layers, 3, GPipe, 3, Recompute::Always).build(),
-                    false => builder(layers, 3, OneForwardOneBackward, 3, Recompute::Always).build(),
+                    false => {
+                        builder(layers, 3, OneForwardOneBackward, 3, Recompute::Always).build()
+                    }
                 }
                 .unwrap();
                 let before = bits(&pipeline);
@@ -191,10 +204,16 @@ fn every_place_where_a_small_step_can_fail() {
 fn a_stall_ends_the_step_and_says_who_waits_for_whom() {
     let (release, until): (Sender<()>, _) = channel();
     let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 2);
-    let pipeline = builder(trapped(3, &trap), 2, OneForwardOneBackward, 4, Recompute::Always)
-        .stall_timeout(Some(Duration::from_millis(100)))
-        .build()
-        .unwrap();
+    let pipeline = builder(
+        trapped(3, &trap),
+        2,
+        OneForwardOneBackward,
+        4,
+        Recompute::Always,
+    )
+    .stall_timeout(Some(Duration::from_millis(100)))
+    .build()
+    .unwrap();
     let before = bits(&pipeline);
     let Err(StepError::Stalled { flight, .. }) = step(&pipeline) else {
         panic!("the step should stall");
@@ -204,11 +223,17 @@ fn a_stall_ends_the_step_and_says_who_waits_for_whom() {
     };
     assert_eq!(action.to_string(), "1F1");
     assert_eq!(layer, &Some((3, "Trapped".to_owned())));
-    assert!(matches!(flight.workers[0].state, WorkerState::Waiting { on_stage: 1, .. }));
+    assert!(matches!(
+        flight.workers[0].state,
+        WorkerState::Waiting { on_stage: 1, .. }
+    ));
     assert_eq!(bits(&pipeline), before);
 
     // While it hangs, the pipeline says so; when it no longer does, all is well.
-    assert!(matches!(step(&pipeline), Err(StepError::Stuck { worker: 1 })));
+    assert!(matches!(
+        step(&pipeline),
+        Err(StepError::Stuck { worker: 1 })
+    ));
     drop(release);
     while matches!(step(&pipeline), Err(StepError::Stuck { .. })) {
         std::thread::yield_now();
@@ -257,7 +282,10 @@ fn a_stop_ends_the_step_and_a_reset_lets_it_go_on() {
     }
     assert!(stopped);
     assert!(matches!(step(&pipeline), Err(StepError::Stopped)));
-    assert!(matches!(pipeline.infer(vectors(2, 4)), Err(StepError::Stopped)));
+    assert!(matches!(
+        pipeline.infer(vectors(2, 4)),
+        Err(StepError::Stopped)
+    ));
     stop.reset();
     let _ = pipeline.infer(vectors(2, 4)).unwrap();
 }
@@ -295,7 +323,11 @@ fn no_thread_outlives_its_pipeline() {
         let this = std::env::current_exe().unwrap();
         let name = "failures::no_thread_outlives_its_pipeline";
         let mut child = std::process::Command::new(this);
-        let status = child.args([name, "--exact"]).env(CHILD, "1").status().unwrap();
+        let status = child
+            .args([name, "--exact"])
+            .env(CHILD, "1")
+            .status()
+            .unwrap();
         assert!(status.success());
         return;
     }

@@ -35,18 +35,28 @@ fn everything(choice: Choice<Tensor<1>>) -> Everything {
 
 #[test]
 fn a_derived_flow_is_cut_field_by_field() {
-    let parts = everything(Choice::Two { left: pattern([5]), right: pattern([5]) }).split(&[3, 2]);
+    let parts = everything(Choice::Two {
+        left: pattern([5]),
+        right: pattern([5]),
+    })
+    .split(&[3, 2]);
     assert_eq!(parts.len(), 2);
     let second = &parts[1];
     assert_eq!(second.floats.dims(), [2, 2, 3]);
     assert_eq!(second.pair.1.dims(), [2, 1]);
     assert_eq!(second.maybe.as_ref().unwrap().dims(), [2]);
-    assert_eq!(second.list.iter().map(|t| t.dims()[0]).collect::<Vec<_>>(), [2, 2]);
+    assert_eq!(
+        second.list.iter().map(|t| t.dims()[0]).collect::<Vec<_>>(),
+        [2, 2]
+    );
     assert_eq!(second.whole.0.dims(), [7]);
     let Choice::Two { left, .. } = &second.choice else {
         panic!("the variant stays");
     };
-    assert_eq!(tensor_bits(left.clone()), tensor_bits(pattern([5]).narrow(0, 3, 2)));
+    assert_eq!(
+        tensor_bits(left.clone()),
+        tensor_bits(pattern([5]).narrow(0, 3, 2))
+    );
     let floats = pattern([5, 2, 3]).narrow(0, 3, 2);
     assert_eq!(tensor_bits(second.floats.clone()), tensor_bits(floats));
 }
@@ -59,5 +69,8 @@ fn batch_sizes_leave_out_what_is_replicated() {
         sizes
     };
     assert_eq!(sizes(&everything(Choice::Nothing)), [5; 6]);
-    assert_eq!(sizes(&everything(Choice::One(pattern([4])))), [5, 5, 5, 5, 5, 5, 4]);
+    assert_eq!(
+        sizes(&everything(Choice::One(pattern([4])))),
+        [5, 5, 5, 5, 5, 5, 4]
+    );
 }

@@ -104,20 +104,39 @@ fn run(gpipe: bool, recompute: Recompute, stages: usize) -> (Vec<Held>, Vec<usiz
         .collect();
     let pipeline = match gpipe {
         true => builder(layers, stages, GPipe, MICRO_BATCHES, recompute).build(),
-        false => builder(layers, stages, OneForwardOneBackward, MICRO_BATCHES, recompute).build(),
+        false => builder(
+            layers,
+            stages,
+            OneForwardOneBackward,
+            MICRO_BATCHES,
+            recompute,
+        )
+        .build(),
     }
     .unwrap();
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
-    let step = pipeline.train_step(vectors(12, 3), vectors(12, 3), &squared).unwrap();
+    let step = pipeline
+        .train_step(vectors(12, 3), vectors(12, 3), &squared)
+        .unwrap();
     for census in &census {
-        assert_eq!(census.alive.load(Ordering::SeqCst), 0, "something was not freed");
+        assert_eq!(
+            census.alive.load(Ordering::SeqCst),
+            0,
+            "something was not freed"
+        );
     }
-    let peaks = census.iter().map(|census| census.peak.load(Ordering::SeqCst)).collect();
+    let peaks = census
+        .iter()
+        .map(|census| census.peak.load(Ordering::SeqCst))
+        .collect();
     (step.held, peaks)
 }
 
 fn held(inputs: usize, activations: usize) -> Held {
-    Held { inputs, activations }
+    Held {
+        inputs,
+        activations,
+    }
 }
 
 #[test]
@@ -167,7 +186,10 @@ fn the_values_that_live_are_those_that_the_engine_counts() {
                     let peak = peaks[stage];
                     let place = format!("gpipe {gpipe}, {recompute}, stage {stage} of {stages}");
                     assert!(peak >= tapes, "{place}: {peak} < {tapes}");
-                    assert!(peak <= tapes + sent + 1, "{place}: {peak} > {tapes} + {sent} + 1");
+                    assert!(
+                        peak <= tapes + sent + 1,
+                        "{place}: {peak} > {tapes} + {sent} + 1"
+                    );
                 }
             }
         }

@@ -111,14 +111,18 @@ fn tagger() -> Vec<Tagger> {
 /// Samples of unlike length: sample `i` has `1 + i % LENGTH` tokens, the rest is padding.
 fn text(samples: usize) -> Batch<Tensor<2, Int>, Tensor<2, Int>, Aside> {
     let each = |value: &dyn Fn(usize, usize) -> i64| -> Vec<i64> {
-        (0..samples * LENGTH).map(|i| value(i / LENGTH, i % LENGTH)).collect()
+        (0..samples * LENGTH)
+            .map(|i| value(i / LENGTH, i % LENGTH))
+            .collect()
     };
     let ints = |values: Vec<i64>| {
         Tensor::<1, Int>::from_ints(values.as_slice(), &cpu()).reshape([samples, LENGTH])
     };
     let is_token = |sample: usize, place: usize| place <= sample % LENGTH;
     Batch {
-        input: ints(each(&|sample, place| ((sample * 3 + place * 5) % 11) as i64)),
+        input: ints(each(&|sample, place| {
+            ((sample * 3 + place * 5) % 11) as i64
+        })),
         target: ints(each(&|sample, place| match is_token(sample, place) {
             true => ((sample + place) % 4) as i64,
             false => PADDING,
@@ -142,12 +146,24 @@ fn objective() -> CrossEntropy {
 #[test]
 fn a_loss_that_ignores_padding_is_the_mean_over_the_whole_mini_batch() {
     let run = |stages, micro_batches| {
-        let pipeline =
-            builder(tagger(), stages, OneForwardOneBackward, micro_batches, Recompute::Always)
-                .build()
-                .unwrap();
-        let step = pipeline.train_step_with(text(8), &objective(), false).unwrap();
-        (step.loss, step.auxiliary_loss, step.weight, gradients_of(&pipeline, &step.gradients))
+        let pipeline = builder(
+            tagger(),
+            stages,
+            OneForwardOneBackward,
+            micro_batches,
+            Recompute::Always,
+        )
+        .build()
+        .unwrap();
+        let step = pipeline
+            .train_step_with(text(8), &objective(), false)
+            .unwrap();
+        (
+            step.loss,
+            step.auxiliary_loss,
+            step.weight,
+            gradients_of(&pipeline, &step.gradients),
+        )
     };
     let (loss, auxiliary, weight, gradients) = run(1, 1);
     assert_eq!(weight, f64::from(1 + 2 + 3 + 4 + 5 + 1 + 2 + 3));
@@ -165,7 +181,9 @@ fn a_loss_that_ignores_padding_is_the_mean_over_the_whole_mini_batch() {
 /// By hand: forward through the layers, one backward from main plus share of auxiliary loss.
 #[test]
 fn auxiliary_heads_add_their_share() {
-    let pipeline = builder(tagger(), 2, GPipe, 1, Recompute::Always).build().unwrap();
+    let pipeline = builder(tagger(), 2, GPipe, 1, Recompute::Always)
+        .build()
+        .unwrap();
     let batch = text(4);
     let layers: Vec<Tagger> = pipeline.layers().to_vec();
     let mut flow = Tagger::enter(batch.input.clone());
@@ -182,7 +200,9 @@ fn auxiliary_heads_add_their_share() {
     let expected = loss.clone().into_scalar::<f32>();
     let gradients = burn::optim::GradientsParams::from_grads(loss.backward(), &layers);
 
-    let step = pipeline.train_step_with(batch, &objective(), false).unwrap();
+    let step = pipeline
+        .train_step_with(batch, &objective(), false)
+        .unwrap();
     assert!((step.loss - f64::from(expected)).abs() < 1e-6);
     let found = gradients_of(&layers, &step.gradients);
     for ((path, found), (_, expected)) in found.iter().zip(gradients_of(&layers, &gradients)) {
@@ -195,19 +215,27 @@ fn outputs_are_kept_when_asked_for_and_only_then() {
     let pipeline = builder(tagger(), 2, OneForwardOneBackward, 4, Recompute::Always)
         .build()
         .unwrap();
-    let step = pipeline.train_step_with(text(8), &objective(), false).unwrap();
+    let step = pipeline
+        .train_step_with(text(8), &objective(), false)
+        .unwrap();
     assert!(step.outputs.is_none());
-    let step = pipeline.train_step_with(text(8), &objective(), true).unwrap();
+    let step = pipeline
+        .train_step_with(text(8), &objective(), true)
+        .unwrap();
     let expected = pipeline.infer_with(text(8).input, text(8).side).unwrap();
     assert_eq!(tensor_bits(step.outputs.unwrap()), tensor_bits(expected));
 }
 
 #[test]
 fn a_batch_without_weight_is_an_error() {
-    let pipeline = builder(tagger(), 2, GPipe, 2, Recompute::Always).build().unwrap();
+    let pipeline = builder(tagger(), 2, GPipe, 2, Recompute::Always)
+        .build()
+        .unwrap();
     let mut batch = text(4);
     batch.target = batch.target.mul_scalar(0).add_scalar(PADDING);
-    let error = pipeline.train_step_with(batch, &objective(), false).unwrap_err();
+    let error = pipeline
+        .train_step_with(batch, &objective(), false)
+        .unwrap_err();
     assert!(matches!(error, StepError::NoWeight { weight } if weight == 0.0));
 }
 
@@ -227,15 +255,23 @@ fn smoothing_is_pytorchs() {
 
 #[test]
 fn bad_batches_are_errors() {
-    let pipeline = builder(dense(&[4, 2]), 1, GPipe, 2, Recompute::Always).build().unwrap();
+    let pipeline = builder(dense(&[4, 2]), 1, GPipe, 2, Recompute::Always)
+        .build()
+        .unwrap();
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
     let step = |samples, targets| {
         let input = Tensor::zeros([samples, 4], &cpu());
         let target = Tensor::zeros([targets, 2], &cpu());
-        pipeline.train_step(input, target, &squared).unwrap_err().to_string()
+        pipeline
+            .train_step(input, target, &squared)
+            .unwrap_err()
+            .to_string()
     };
     assert_eq!(step(0, 0), "the batch is empty");
-    assert_eq!(step(4, 3), "the batch has 4 samples in its input, but 3 in its target");
+    assert_eq!(
+        step(4, 3),
+        "the batch has 4 samples in its input, but 3 in its target"
+    );
     let error = pipeline.infer(Tensor::zeros([0, 4], &cpu())).unwrap_err();
     assert!(matches!(error, StepError::EmptyBatch));
 }

@@ -144,7 +144,9 @@ pub fn pattern<const D: usize>(shape: [usize; D]) -> Tensor<D> {
 }
 
 pub fn labels(samples: usize, classes: usize) -> Tensor<1, Int> {
-    let values: Vec<i64> = (0..samples).map(|i| ((i * 7 + 3) % classes) as i64).collect();
+    let values: Vec<i64> = (0..samples)
+        .map(|i| ((i * 7 + 3) % classes) as i64)
+        .collect();
     Tensor::from_ints(values.as_slice(), &cpu())
 }
 
@@ -179,7 +181,8 @@ pub fn bits<M: Module>(module: &M) -> Vec<(String, Vec<u32>)> {
             self.path.pop();
         }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.found.push((self.path.join("."), tensor_bits(param.val())));
+            self.found
+                .push((self.path.join("."), tensor_bits(param.val())));
         }
     }
 
@@ -189,7 +192,10 @@ pub fn bits<M: Module>(module: &M) -> Vec<(String, Vec<u32>)> {
 }
 
 /// The gradient of every parameter by path, as bits.
-pub fn gradient_bits<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<(String, Vec<u32>)> {
+pub fn gradient_bits<M: Module>(
+    module: &M,
+    gradients: &GradientsParams,
+) -> Vec<(String, Vec<u32>)> {
     gradients_of(module, gradients)
         .into_iter()
         .map(|(path, values)| (path, values.iter().map(|value| value.to_bits()).collect()))
@@ -197,10 +203,7 @@ pub fn gradient_bits<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<
 }
 
 /// The gradient of every parameter by path.
-pub fn gradients_of<M: Module>(
-    module: &M,
-    gradients: &GradientsParams,
-) -> Vec<(String, Vec<f32>)> {
+pub fn gradients_of<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<(String, Vec<f32>)> {
     struct Gradients<'a> {
         path: Vec<String>,
         gradients: &'a GradientsParams,

@@ -11,9 +11,15 @@ use stovepipe_schedule::{GPipe, OneForwardOneBackward};
 use crate::models::*;
 
 fn pipeline(stages: usize) -> Pipeline<ConvNet> {
-    builder(conv_net(), stages, OneForwardOneBackward, 2, Recompute::ExceptLast)
-        .build()
-        .unwrap()
+    builder(
+        conv_net(),
+        stages,
+        OneForwardOneBackward,
+        2,
+        Recompute::ExceptLast,
+    )
+    .build()
+    .unwrap()
 }
 
 fn trained(pipeline: Pipeline<ConvNet>) -> (Pipeline<ConvNet>, GradientsParams) {
@@ -35,7 +41,9 @@ fn records_know_no_stages() {
     for stages in [1, 2, 7] {
         let mut loaded = pipeline(stages);
         assert_ne!(bits(&loaded), bits(&saved));
-        loaded.load_from(&mut SafetensorsStore::from_file(&file)).unwrap();
+        loaded
+            .load_from(&mut SafetensorsStore::from_file(&file))
+            .unwrap();
         assert_eq!(bits(&loaded), bits(&saved));
         // It trains on like the saved one.
         assert_eq!(
@@ -54,7 +62,9 @@ impl Restore for Pipeline<ConvNet> {
     /// Steps move running statistics, which clones share: puts the saved ones back.
     fn load_same_statistics(&self, file: &std::path::Path) {
         let mut clone = self.clone();
-        clone.load_from(&mut SafetensorsStore::from_file(file)).unwrap();
+        clone
+            .load_from(&mut SafetensorsStore::from_file(file))
+            .unwrap();
     }
 }
 
@@ -73,9 +83,15 @@ fn parameters_are_counted_by_stage_and_printed() {
     let stages = pipeline.stages();
     let sum: usize = stages.iter().map(|stage| stage.parameters).sum();
     assert_eq!(sum, count_parameters(&pipeline));
-    assert_eq!(sum, (3 * 6 * 9 + 6) + 5 * (6 * 6 * 9 + 6 + 12) + (6 * 4 + 4));
+    assert_eq!(
+        sum,
+        (3 * 6 * 9 + 6) + 5 * (6 * 6 * 9 + 6 + 12) + (6 * 4 + 4)
+    );
     let text = pipeline.to_string();
-    assert!(text.contains("stage 1 on cpu: Block, Block, Head"), "{text}");
+    assert!(
+        text.contains("stage 1 on cpu: Block, Block, Head"),
+        "{text}"
+    );
 }
 
 /// One optimizer over everything, and one a stage on the workers, take the same step.
@@ -90,12 +106,11 @@ fn stages_can_be_optimised_in_parallel() {
         .into_iter()
         .map(|gradients| (AdamConfig::new().init(), gradients))
         .collect();
-    cut
-        .change_stages(states, |_, layers, (mut optimizer, gradients)| {
-            let layers = optimizer.step(0.1, layers, gradients);
-            (layers, (optimizer, GradientsParams::new()))
-        })
-        .unwrap();
+    cut.change_stages(states, |_, layers, (mut optimizer, gradients)| {
+        let layers = optimizer.step(0.1, layers, gradients);
+        (layers, (optimizer, GradientsParams::new()))
+    })
+    .unwrap();
     assert_eq!(bits(&cut), bits(&whole));
 }
 
@@ -109,5 +124,8 @@ fn a_panic_in_a_change_is_an_error() {
         (layers, ())
     });
     assert!(matches!(changed, Err(StepError::ChangeFailed)));
-    assert!(matches!(pipeline.infer(vectors(2, 2)), Err(StepError::ChangeFailed)));
+    assert!(matches!(
+        pipeline.infer(vectors(2, 2)),
+        Err(StepError::ChangeFailed)
+    ));
 }

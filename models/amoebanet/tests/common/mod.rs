@@ -52,7 +52,8 @@ pub fn load_golden() -> Golden {
     let device = Device::flex().autodiff();
     let mut layers = config.init(&device).unwrap();
 
-    let weights = group(&mut file, &config, "weights/");
+    let mut weights = group(&mut file, &config, "weights/");
+    weights.iter_mut().for_each(leave_kink);
     let loaded = layers.apply(weights, None, Some(Box::new(PyTorchToBurnAdapter)), true);
     assert_eq!(loaded.applied.len(), 406, "{loaded}");
     assert!(
@@ -196,6 +197,17 @@ fn group(
     let all = file.get_all_tensors().unwrap();
     let tensors = all.values().filter_map(stripped).collect();
     config.torch_keys().remap(tensors).0
+}
+
+/// One input of a ReLU in the training step, in the third layer, is 1e-7: rounding decides its sign,
+/// and that a tenth of a gradient. This puts it on PyTorch's side; no other is nearer than 3e-6.
+fn leave_kink(tensor: &mut burn_pack::Tensor) {
+    if tensor.name == "2.operations.4.1.bn.bias" {
+        let mut bias = floats(bridge::to_data(tensor).unwrap());
+        bias[1] += 1e-6;
+        let data = TensorData::new(bias, tensor.shape.clone());
+        *tensor = bridge::from_data(data, tensor.name.clone(), None);
+    }
 }
 
 /// The pixels of the map that a batch norm of the model sees of a sample.
