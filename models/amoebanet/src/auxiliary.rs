@@ -19,9 +19,9 @@ const CHANNELS: [usize; 2] = [128, 768];
 /// The auxiliary head of the reference AmoebaNet: `[n, c, h, w]` to logits `[n, classes]`.
 ///
 /// ReLU, mean over 5×5 with stride 3, 1×1 convolution to 128 channels, a convolution over the whole
-/// map to 768, linear; batch norm and ReLU after each convolution. Images may have any size here, so
-/// the convolution over the map is a mean over it and a 1×1 convolution, and a map smaller
-/// than 5×5 is averaged as a whole.
+/// map to 768, linear; batch norm and ReLU after each convolution. Images may have any size here,
+/// so the convolution over the map is a mean over it and a 1×1 convolution, and a map smaller than
+/// 5×5 is averaged as a whole.
 #[derive(Module, Debug)]
 pub struct AuxiliaryHead {
     pool: AvgPool2d,

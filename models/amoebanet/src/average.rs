@@ -8,9 +8,9 @@ use burn::{
 /// The mean over those pixels of each 3×3 window that lie inside the map: `[n, c, h, w]` to
 /// `[n, c, ⌈h/s⌉, ⌈w/s⌉]` with stride s.
 ///
-/// It is a mean along the rows, then one along the columns, and each of them a product with a matrix
-/// of three diagonals. On a CPU this is four to eight times as fast as Burn's average pooling, and
-/// it need not keep its input for the backward pass.
+/// It is a mean along the rows, then one along the columns, and each of them a product with a
+/// matrix of three diagonals. On a CPU this is four to eight times as fast as Burn's average
+/// pooling, and it need not keep its input for the backward pass.
 #[derive(Module, Debug)]
 pub(crate) struct Average3x3 {
     stride: usize,
@@ -37,7 +37,7 @@ impl Average3x3 {
     }
 }
 
-/// The matrix `[size, ⌈size/stride⌉]` whose columns average the neighbours of every `stride`-th place.
+/// The matrix `[size, ⌈size/stride⌉]` whose columns average around every `stride`-th place.
 fn windows(size: usize, stride: usize, options: (&Device, DType)) -> Tensor<2> {
     let outputs = size.div_ceil(stride);
     let mut weights = vec![0f32; size * outputs];

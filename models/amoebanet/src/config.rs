@@ -17,8 +17,8 @@ pub enum Stem {
     /// For images of 224×224 and more: a convolution of stride 2 and two reduction cells shrink
     /// the map to an eighth.
     ImageNet,
-    /// For images of 32×32: a convolution of stride 1, a normal cell and a reduction cell, as wide as
-    /// those of the large stem, shrink the map to a half.
+    /// For images of 32×32: a convolution of stride 1, a normal cell and a reduction cell, as wide
+    /// as those of the large stem, shrink the map to a half.
     Small,
 }
 
@@ -57,7 +57,8 @@ pub enum AmoebaNetError {
 }
 
 impl AmoebaNetDConfig {
-    /// Makes the layers, L + 6 of them; each parameter is allocated on `device` when it is first used.
+    /// Makes the layers, L + 6 of them; each parameter is allocated on `device` when it is first
+    /// used.
     ///
     /// # Errors
     ///
@@ -133,8 +134,8 @@ impl AmoebaNetDConfig {
         2 * (1 + self.layers / 3)
     }
 
-    /// The kind and the width of each cell: one of the stem's, then three times a reduction, the first
-    /// of which is the stem's too, and a group of normal cells.
+    /// The kind and the width of each cell: one of the stem's, then three times a reduction, the
+    /// first of which is the stem's too, and a group of normal cells.
     fn plan(&self) -> Vec<(&'static Genotype, usize)> {
         let first = match self.stem {
             Stem::ImageNet => &REDUCTION,

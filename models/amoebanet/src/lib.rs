@@ -1,10 +1,11 @@
 //! AmoebaNet-D as a list of pipeline layers.
 //!
 //! [`AmoebaNetDConfig`] makes the image classifier AmoebaNet-D(L, D) of Huang et al., "GPipe:
-//! Efficient Training of Giant Neural Networks using Pipeline Parallelism" (2019): L + 6 layers, whose
-//! parameters are allocated on first use. The cells are those of Real et al., "Regularized Evolution
-//! for Image Classifier Architecture Search" (2019); layer by layer the network is the one that
-//! torchgpipe publishes, and [`AmoebaNetDConfig::torch_keys`] loads weights trained there.
+//! Efficient Training of Giant Neural Networks using Pipeline Parallelism" (2019): L + 6 layers,
+//! whose parameters are allocated on first use. The cells come from Real et al., "Regularized
+//! Evolution for Image Classifier Architecture Search" (2019); layer by layer the network is the
+//! one that torchgpipe publishes, and [`AmoebaNetDConfig::torch_keys`] finds the places of weights
+//! trained there.
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -24,6 +25,8 @@
 //! # Ok(())
 //! # }
 //! ```
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod auxiliary;
 mod average;

@@ -164,8 +164,8 @@ mod tests {
             .assert_approx_eq::<f32>(&other.into_data(), Tolerance::rel_abs(1e-5, 1e-5));
     }
 
-    /// Folds the pixels of each window that lie inside the image: an output pixel's window starts at
-    /// `stride` times its place less `before`.
+    /// Folds the pixels of each window that lie inside the image: the window of an output pixel
+    /// starts at `stride` times its place less `before`.
     fn pool(
         x: &Tensor<4>,
         size: usize,

@@ -28,7 +28,8 @@ impl AmoebaNetDConfig {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = AmoebaNetDConfig::new(3, 16, 10);
     /// let mut layers = config.init(&Device::flex())?;
-    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/amoebanet_d_l3_d16.safetensors");
+    /// # const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    /// # let path = format!("{FIXTURES}/amoebanet_d_l3_d16.safetensors");
     /// let mut store = SafetensorsStore::from_file(path)
     ///     .with_from_adapter(PyTorchToBurnAdapter)
     ///     .skip_enum_variants(true)

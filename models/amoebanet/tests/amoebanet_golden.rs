@@ -1,4 +1,5 @@
 //! The same numbers as PyTorch.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The published sizes, to the last parameter, without allocating one.
+#![allow(clippy::unwrap_used)]
 
 use burn::{
     module::{Module, ModuleVisitor, Param},

@@ -1,4 +1,5 @@
 //! Images of any size go through; what does not fit is refused.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

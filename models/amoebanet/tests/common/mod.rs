@@ -199,8 +199,9 @@ fn group(
     config.torch_keys().remap(tensors).0
 }
 
-/// One input of a ReLU in the training step, in the third layer, is 1e-7: rounding decides its sign,
-/// and that a tenth of a gradient. This puts it on PyTorch's side; no other is nearer than 3e-6.
+/// One input of a ReLU in the training step, in the third layer, is 1e-7: rounding decides its
+/// sign, and its sign a fifth of a gradient. This puts it on PyTorch's side; no other is nearer
+/// to 0 than 3e-6.
 fn leave_kink(tensor: &mut burn_pack::Tensor) {
     if tensor.name == "2.operations.4.1.bn.bias" {
         let mut bias = floats(bridge::to_data(tensor).unwrap());
