@@ -218,7 +218,7 @@ pub struct TrainSettings {
 impl Default for TrainSettings {
     fn default() -> Self {
         Self {
-            epochs: 12,
+            epochs: 8,
             batch_size: 64,
             optimizer: OptimizerSetting::AdamW,
             lr: 4e-3,
