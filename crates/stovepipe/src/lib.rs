@@ -12,7 +12,9 @@
 //! use stovepipe::prelude::*;
 //!
 //! #[derive(Module, Debug)]
-//! struct Dense(Linear);
+//! struct Dense {
+//!     linear: Linear,
+//! }
 //!
 //! impl Layer for Dense {
 //!     type Input = Tensor<2>;
@@ -25,7 +27,7 @@
 //!     }
 //!
 //!     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
-//!         Ok(relu(self.0.forward(x)))
+//!         Ok(relu(self.linear.forward(x)))
 //!     }
 //!
 //!     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
@@ -35,7 +37,9 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Device::flex();
-//! let layers = [(4, 16), (16, 16), (16, 3)].map(|(i, o)| Dense(LinearConfig::new(i, o).init(&device)));
+//! let layers = [(4, 16), (16, 16), (16, 3)].map(|(from, to)| Dense {
+//!     linear: LinearConfig::new(from, to).init(&device),
+//! });
 //! let mut pipeline = Pipeline::builder(layers.to_vec())
 //!     .devices([device.clone(), device.clone()]) // two stages
 //!     .schedule(OneForwardOneBackward)
