@@ -111,7 +111,8 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
-    /// Calls `progress` after each action of a step, on the thread that called the step.
+    /// Calls `progress` after each action of a step, on the thread that called the step. It may
+    /// stop the step, but not begin another one of the same pipeline.
     pub fn on_progress(mut self, progress: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(progress));
         self
@@ -166,6 +167,7 @@ impl<L: Layer> PipelineBuilder<L> {
             progress: self.progress,
             plans: HashMap::new().into(),
             turn: ().into(),
+            in_callback: None.into(),
         };
         let pipeline = Pipeline::new(layers, engine);
         if let Some((input, side)) = self.sample {

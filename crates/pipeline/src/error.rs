@@ -148,6 +148,9 @@ pub enum StepError {
         /// The worker.
         worker: usize,
     },
+    /// The progress callback used the pipeline whose step it was told about.
+    #[error("a progress callback cannot use its own pipeline: the step is still under way")]
+    InCallback,
     /// Somebody asked the pipeline to stop.
     #[error("stopped on request")]
     Stopped,

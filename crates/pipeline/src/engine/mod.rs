@@ -25,6 +25,7 @@ use std::{
     fmt,
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::{self, ThreadId},
     time::Duration,
 };
 
@@ -64,6 +65,8 @@ pub(crate) struct Engine {
     pub(crate) plans: Mutex<HashMap<usize, Arc<Plan>>>,
     /// Held by the step under way.
     pub(crate) turn: Mutex<()>,
+    /// The thread that is in the progress callback.
+    pub(crate) in_callback: Mutex<Option<ThreadId>>,
 }
 
 impl Engine {
@@ -77,10 +80,33 @@ impl Engine {
 
     /// Waits until the workers are free, and makes sure that none is stuck.
     pub(crate) fn take_turn(&self) -> Result<MutexGuard<'_, ()>, StepError> {
+        // The callback runs within a step: to wait for its end there would be to wait for ever.
+        let in_callback = *self
+            .in_callback
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if in_callback == Some(thread::current().id()) {
+            return Err(StepError::InCallback);
+        }
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         match self.workers.iter().position(Worker::is_stuck) {
             Some(worker) => Err(StepError::Stuck { worker }),
             None => Ok(turn),
+        }
+    }
+
+    /// Calls the progress callback, if there is one.
+    fn tell(&self, progress: &Progress) {
+        if let Some(callback) = &self.progress {
+            let set = |thread| {
+                *self
+                    .in_callback
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = thread;
+            };
+            set(Some(thread::current().id()));
+            callback(progress);
+            set(None);
         }
     }
 

@@ -184,7 +184,12 @@ impl<L: Layer> Coordinator<'_, L> {
             match self.next_report() {
                 Ok(Report::Did { worker, action }) => {
                     done += 1;
-                    self.tell(worker, action, done);
+                    self.engine.tell(&Progress {
+                        worker,
+                        action,
+                        done,
+                        total: self.total,
+                    });
                 }
                 Ok(Report::Ended { worker, end }) => {
                     self.waited_for[worker] = false;
@@ -232,17 +237,6 @@ impl<L: Layer> Coordinator<'_, L> {
         match self.engine.stall_timeout {
             Some(limit) => self.inbox.recv_timeout(limit),
             None => (self.inbox.recv()).map_err(|_| RecvTimeoutError::Disconnected),
-        }
-    }
-
-    fn tell(&self, worker: usize, action: Action, done: usize) {
-        if let Some(progress) = &self.engine.progress {
-            progress(&Progress {
-                worker,
-                action,
-                done,
-                total: self.total,
-            });
         }
     }
 

@@ -290,6 +290,28 @@ fn a_stop_ends_the_step_and_a_reset_lets_it_go_on() {
     let _ = pipeline.infer(vectors(2, 4)).unwrap();
 }
 
+/// The callback gets a clone of the pipeline that calls it.
+#[test]
+fn a_callback_that_uses_its_own_pipeline_gets_an_error() {
+    let own: Arc<Mutex<Option<Pipeline<Trapped>>>> = Arc::default();
+    let (inside, refusals) = (own.clone(), Arc::new(AtomicUsize::new(0)));
+    let count = refusals.clone();
+    let pipeline = builder(trapped(9, &Trap::never()), 2, GPipe, 2, Recompute::Never)
+        .on_progress(move |_| {
+            if let Some(pipeline) = &*inside.lock().unwrap() {
+                let result = pipeline.infer(vectors(2, 4));
+                assert!(matches!(result, Err(StepError::InCallback)));
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .build()
+        .unwrap();
+    *own.lock().unwrap() = Some(pipeline.clone());
+    step(&pipeline).unwrap();
+    assert_eq!(refusals.load(Ordering::SeqCst), 8);
+    own.lock().unwrap().take();
+}
+
 #[test]
 fn a_panic_in_the_objective_is_an_error_of_the_last_stage() {
     let pipeline = builder(trapped(9, &Trap::never()), 2, GPipe, 2, Recompute::Always)
