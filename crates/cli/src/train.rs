@@ -83,14 +83,8 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
 /// Prints each stage's layers and parameters; nothing is allocated.
 fn dry_run(settings: &Settings) -> Result<(), CliError> {
     let layers = settings.model.layers(CLASSES)?;
-    let devices = settings.pipeline.stage_devices()?;
-    // Makes every check but runs nothing.
-    let _ = settings.pipeline.builder(Vec::<AmoebaLayer>::new())?;
-    let cut = settings
-        .pipeline
-        .balance
-        .0
-        .cut(layers.len(), devices.len())?;
+    let cut = settings.pipeline.cut(layers.len())?;
+    let _ = settings.pipeline.builder(layers.clone())?; // looks at the devices
     let names = &settings.pipeline.devices;
     let mut rest = layers.as_slice();
     println!("stage  device   layers  parameters");

@@ -65,11 +65,11 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
     );
     check_error(
         &["--layers", "4"],
-        "normal cells must be a positive multiple of 3, not 4",
+        "normal cells must be a multiple of 3 from 3 to 3000, not 4",
     );
     check_error(
         &["--layers", "0"],
-        "normal cells must be a positive multiple of 3, not 0",
+        "normal cells must be a multiple of 3 from 3 to 3000, not 0",
     );
     check_error(&["--filters", "0"], "filters");
     check_error(&["--schedule", "zigzag"], "gpipe");
@@ -103,6 +103,25 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
         );
     }
     check_error(&["--lr", "-1"], "lr is -1");
+    for more in [&[] as &[&str], &["--dry-run"]] {
+        let huge = |flag: &str, value: &str, expected: &str| {
+            check_error(&[&[flag, value], more].concat(), expected);
+        };
+        huge(
+            "--stages",
+            "18446744073709551615",
+            "are more than the model's 9 layers",
+        );
+        huge(
+            "--balance",
+            "18446744073709551615,10",
+            "but the model has 9",
+        );
+        huge("--micro-batches", "1000000000", "from 1 to 65536");
+        huge("--threads-per-stage", "1000000", "from 1 to 1024");
+        huge("--filters", "4000000000", "from 4 to 65536");
+        huge("--layers", "3000000000", "from 3 to 3000");
+    }
     check_error(&["--lr", "nan"], "lr is NaN");
     check_error(&["--momentum", "1"], "momentum is 1");
     check_error(&["--decay-rate", "2"], "decay-rate is 2");
@@ -263,7 +282,7 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
     let directory = TempDir::new().unwrap();
     let directory = directory.path();
     let model = |out: &str, more: &[&str]| {
-        let output = train(directory, out, more);
+        let output = train(directory, out, &[more, &["--auxiliary", "true"]].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         fs::read(directory.join(out).join("model.safetensors")).unwrap()
     };
@@ -302,7 +321,7 @@ fn a_loss_that_is_no_number_ends_the_run() {
     assert!(stderr.contains("error: the loss became"), "{stderr}");
     assert!(stderr.contains("epoch 1, batch"), "{stderr}");
     assert!(!stderr.contains("panicked"), "{stderr}");
-    assert!(!directory.path().join("run").exists());
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[test]

@@ -42,7 +42,9 @@ impl Balance {
                 .map(|stage| layers / stages + usize::from(stage < layers % stages))
                 .collect()),
             Self::Layers(balance) => {
-                let sum = balance.iter().sum();
+                let sum = balance
+                    .iter()
+                    .fold(0, |sum: usize, &count| sum.saturating_add(count));
                 if balance.len() != stages {
                     Err(BuildError::BalanceStages {
                         balance: balance.clone(),

@@ -3,7 +3,12 @@
 use burn::optim::GradientsParams;
 use stovepipe_schedule::Timeline;
 
-use crate::{engine::stage::Held, error::StepError, flow::Flow, layer::Layer};
+use crate::{
+    engine::{guard, stage::Held},
+    error::StepError,
+    flow::Flow,
+    layer::Layer,
+};
 
 /// A mini-batch: input, target, and what stages read from the side.
 ///
@@ -17,6 +22,15 @@ pub struct Batch<I, T, S = ()> {
     pub target: T,
     /// What stages read from the side.
     pub side: S,
+}
+
+/// Whether a training step returns the model's outputs, which hold memory on the last stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outputs {
+    /// It does not.
+    Drop,
+    /// It does.
+    Keep,
 }
 
 /// What a training step returns.
@@ -78,7 +92,7 @@ pub(crate) fn split<F: Flow>(
     let mut own = Vec::new();
     flow.batch_sizes(&mut own);
     check_part(&own, sizes.iter().sum(), part)?;
-    let parts = flow.split(sizes);
+    let parts = guard::guarded(part, || flow.split(sizes))?;
     match parts.len() == sizes.len() {
         true => Ok(parts),
         false => Err(StepError::BadSplit {

@@ -2,13 +2,17 @@
 
 use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
-use burn::{module::ParamId, tensor::Device};
+use burn::{
+    module::ParamId,
+    tensor::{Device, Tensor},
+};
 use stovepipe_schedule::{OneForwardOneBackward, Scheduler};
 
 use crate::{
     balance::Balance,
     control::{Progress, StopHandle},
-    engine::{Engine, Placement, ProgressCallback, worker::Worker},
+    device,
+    engine::{self, Engine, Placement, ProgressCallback, guard, worker::Worker},
     error::BuildError,
     initialise::initialise,
     layer::Layer,
@@ -64,7 +68,8 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
-    /// Who does what when; 1F1B by default.
+    /// Who does what when; 1F1B by default. A [`Schedule`](stovepipe_schedule::Schedule) given here
+    /// serves its own number of micro-batches alone: a batch of fewer samples is then an error.
     pub fn schedule(mut self, scheduler: impl Scheduler + 'static) -> Self {
         self.scheduler = Arc::new(scheduler);
         self
@@ -92,7 +97,9 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
-    /// The seed of parameters that have no value yet; 0 by default.
+    /// The seed of parameters that have no value yet; 0 by default. Building seeds Burn's generators
+    /// of the stages' devices with it; on the CPU that is one for the whole process, so do not draw
+    /// from it on another thread meanwhile.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -146,6 +153,8 @@ impl<L: Layer> PipelineBuilder<L> {
         check_sharing(&self.layers)?;
         let stages = placements(&cut, self.devices);
         let schedule = self.scheduler.schedule(stages.len(), self.micro_batches)?;
+        let owners = engine::owners(&schedule, stages.len(), self.micro_batches)?;
+        check_devices(&stages)?;
         let workers = (schedule.workers().iter())
             .map(|actions| spawn(actions[0].stage, self.threads_per_stage))
             .collect::<Result<_, _>>()?;
@@ -155,9 +164,7 @@ impl<L: Layer> PipelineBuilder<L> {
 
         let engine = Engine {
             workers,
-            owners: (0..stages.len())
-                .map(|stage| schedule.worker_of(stage))
-                .collect(),
+            owners,
             stages,
             scheduler: self.scheduler,
             micro_batches: self.micro_batches,
@@ -177,6 +184,20 @@ impl<L: Layer> PipelineBuilder<L> {
         }
         Ok(pipeline)
     }
+}
+
+/// Uses each device once: one that is not there panics in Burn, and should be an error here.
+fn check_devices(stages: &[Placement]) -> Result<(), BuildError> {
+    for (stage, placement) in stages.iter().enumerate() {
+        let device = &placement.device;
+        let first_use = || Tensor::<1>::zeros([1], device).into_data();
+        guard::guarded("device", first_use).map_err(|error| BuildError::Device {
+            stage,
+            device: device::name(device),
+            cause: error.to_string(),
+        })?;
+    }
+    Ok(())
 }
 
 fn spawn(stage: usize, threads: usize) -> Result<Worker, BuildError> {

@@ -12,6 +12,14 @@ pub enum DeviceError {
         "unknown device `{0}`: use cpu, wgpu:0 or cuda:0 (the number counts devices of a kind)"
     )]
     Unknown(String),
+    /// There are not so many devices of this kind.
+    #[error("there is no device `{name}`: {count} of its kind were found")]
+    NotThere {
+        /// The name asked for.
+        name: String,
+        /// How many there are.
+        count: usize,
+    },
     /// The program was built without this kind.
     #[error("device `{name}` needs a program that was built with `--features {feature}`")]
     NotCompiled {
@@ -24,7 +32,7 @@ pub enum DeviceError {
 
 /// The device of a name: `cpu`, `cuda`, `cuda:1`, `wgpu`, `wgpu:1`.
 ///
-/// `wgpu` alone is wgpu's own choice; `wgpu:1` is the second discrete GPU.
+/// `wgpu` alone is wgpu's own choice; `wgpu:1` is the second device that wgpu lists.
 ///
 /// ```
 /// use stovepipe_pipeline::{DeviceError, device_from_name};
@@ -44,7 +52,7 @@ pub fn device_from_name(name: &str) -> Result<Device, DeviceError> {
         None => (name, None),
     };
     match kind {
-        "cpu" if index.is_none() => Ok(Device::flex()),
+        "cpu" if index.unwrap_or(0) == 0 => Ok(Device::flex()),
         "cuda" => cuda(name, index),
         "wgpu" => wgpu(name, index),
         _ => Err(unknown()),
@@ -62,12 +70,17 @@ fn cuda(name: &str, _index: Option<usize>) -> Result<Device, DeviceError> {
 }
 
 #[cfg(feature = "wgpu")]
-fn wgpu(_name: &str, index: Option<usize>) -> Result<Device, DeviceError> {
-    use burn::tensor::DeviceKind;
-    Ok(Device::wgpu(match index {
-        Some(index) => DeviceKind::DiscreteGpu(index),
-        None => DeviceKind::DefaultDevice,
-    }))
+fn wgpu(name: &str, index: Option<usize>) -> Result<Device, DeviceError> {
+    use burn::tensor::{DeviceKind, DeviceType};
+    let Some(index) = index else {
+        return Ok(Device::wgpu(DeviceKind::DefaultDevice));
+    };
+    let found: Vec<_> = Device::enumerate(DeviceType::Wgpu).into_vec();
+    let count = found.len();
+    found.into_iter().nth(index).ok_or(DeviceError::NotThere {
+        name: name.to_owned(),
+        count,
+    })
 }
 
 #[cfg(not(feature = "wgpu"))]

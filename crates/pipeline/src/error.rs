@@ -74,6 +74,19 @@ pub enum BuildError {
     /// The scheduler has no schedule for these numbers.
     #[error("no schedule: {0}")]
     Schedule(#[from] ScheduleError),
+    /// The scheduler made a schedule for something else.
+    #[error(transparent)]
+    WrongSchedule(#[from] WrongSchedule),
+    /// A device cannot be used.
+    #[error("stage {stage} cannot use its device {device}: {cause}")]
+    Device {
+        /// The stage.
+        stage: usize,
+        /// The device.
+        device: String,
+        /// What the device said.
+        cause: String,
+    },
     /// A thread could not be started.
     #[error("could not start the worker of stage {stage}: {source}")]
     Worker {
@@ -124,11 +137,36 @@ pub enum StepError {
     /// The scheduler has no schedule for this number of micro-batches.
     #[error("no schedule: {0}")]
     Schedule(#[from] ScheduleError),
+    /// The scheduler made a schedule for something else.
+    #[error(transparent)]
+    WrongSchedule(#[from] WrongSchedule),
+    /// The scheduler gives stages to other workers than it did when the pipeline was built.
+    #[error("the scheduler gives stages to other workers for this number of micro-batches")]
+    OtherWorkers,
+    /// `change_stages` was given a number of states that is not the number of stages.
+    #[error("{states} states were given for {stages} stages")]
+    WrongStates {
+        /// States given.
+        states: usize,
+        /// Stages of the pipeline.
+        stages: usize,
+    },
 
     // What happened in it.
     /// A layer failed.
     #[error("{0}")]
     Failed(Box<StageFailure>),
+    /// Code of the user's that runs outside the stages panicked.
+    #[error("the {place} panicked: {message}")]
+    Panicked {
+        /// Which code.
+        place: &'static str,
+        /// What it said.
+        message: String,
+    },
+    /// A worker ended without a word.
+    #[error("a worker is gone; build the pipeline anew")]
+    Lost,
     /// Nothing moved for longer than the pipeline's limit.
     #[error(
         "no worker finished an action for {:.1} s\n{flight}",
@@ -162,6 +200,25 @@ pub enum StepError {
     /// The outputs of the micro-batches are of different kinds.
     #[error("the outputs of the micro-batches differ in kind or shape and cannot be joined")]
     UnlikeOutputs,
+}
+
+/// A scheduler made a schedule that is not the one it was asked for, or does not
+/// train.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "asked for a training schedule of {stages} stages and {micro_batches} micro-batches, the \
+     scheduler made one of {found_stages} stages and {found_micro_batches} micro-batches, or one \
+     without backward passes"
+)]
+pub struct WrongSchedule {
+    /// Stages asked for.
+    pub stages: usize,
+    /// Micro-batches asked for.
+    pub micro_batches: usize,
+    /// Stages that it has.
+    pub found_stages: usize,
+    /// Micro-batches that it has.
+    pub found_micro_batches: usize,
 }
 
 /// Where and why a stage failed.

@@ -36,8 +36,8 @@ pub trait Flow: Clone + Send + 'static {
 
     /// Cuts the batch into consecutive parts of the given sizes.
     ///
-    /// Implement it by hand for a value that is cut in a way of its own; the parts need only agree
-    /// with each other.
+    /// Implement it by hand for a value that is cut in a way of its own. It must return a part for
+    /// each size, in order.
     #[must_use]
     fn split(self, sizes: &[usize]) -> Vec<Self> {
         let mut start = 0;
@@ -181,12 +181,17 @@ impl<F: Flow> Flow for Vec<F> {
     }
 
     fn split(self, sizes: &[usize]) -> Vec<Self> {
-        let mut parts = vec![Vec::with_capacity(self.len()); sizes.len()];
+        let length = self.len();
+        let mut parts = vec![Vec::with_capacity(length); sizes.len()];
         for flow in self {
             for (part, piece) in parts.iter_mut().zip(flow.split(sizes)) {
                 part.push(piece);
             }
         }
+        assert!(
+            parts.iter().all(|part| part.len() == length),
+            "a flow's `split` must return a part for each size"
+        );
         parts
     }
 }

@@ -29,12 +29,14 @@ mod pipeline;
 mod recompute;
 
 pub use balance::Balance;
-pub use batch::{Batch, Step};
+pub use batch::{Batch, Outputs, Step};
 pub use builder::PipelineBuilder;
 pub use control::{Progress, StopHandle};
 pub use device::{DeviceError, device_from_name};
 pub use engine::stage::Held;
-pub use error::{BuildError, FlightRecord, StageFailure, StepError, WorkerRecord, WorkerState};
+pub use error::{
+    BuildError, FlightRecord, StageFailure, StepError, WorkerRecord, WorkerState, WrongSchedule,
+};
 pub use flow::{Flow, FlowMapper, Replicated};
 pub use layer::{Context, Layer, Miswired};
 pub use objective::{CrossEntropy, MeanOf, Objective};

@@ -73,7 +73,9 @@ impl<L: Layer> ModuleDisplayDefault for Pipeline<L> {
             .iter()
             .enumerate()
             .fold(content, |content, (index, stage)| {
-                let names: Vec<_> = (self.layers()[stage.layers.clone()].iter())
+                let names: Vec<_> = (self.layers().iter())
+                    .skip(stage.layers.start)
+                    .take(stage.layers.len())
                     .map(Layer::name)
                     .collect();
                 content.add_formatted(&format!(

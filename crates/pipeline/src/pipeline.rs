@@ -10,14 +10,14 @@ use crossbeam_channel::unbounded;
 use stovepipe_schedule::{Action, Schedule};
 
 use crate::{
-    batch::{self, Batch, Step},
+    batch::{self, Batch, Outputs, Step},
     builder::PipelineBuilder,
     control::StopHandle,
     device,
     engine::{
         Engine,
         copies::Statistics,
-        links,
+        guard, links,
         stage::{LossOf, StageResult, StageTask, Training},
         step::{self, Outcome},
         tape::Head,
@@ -125,7 +125,9 @@ impl<L: Layer> Pipeline<L> {
                 layers: stage.layers.clone(),
                 device: stage.device.clone(),
                 device_name: device::name(&stage.device),
-                parameters: (self.layers[stage.layers.clone()].iter())
+                parameters: (self.layers.iter())
+                    .skip(stage.layers.start)
+                    .take(stage.layers.len())
                     .map(count_parameters)
                     .sum(),
             })
@@ -162,11 +164,11 @@ impl<L: Layer> Pipeline<L> {
             target,
             side,
         };
-        self.train_step_with(batch, objective, false)
+        self.train_step_with(batch, objective, Outputs::Drop)
     }
 
-    /// Like [`train_step`](Self::train_step), with side inputs, and with the outputs if
-    /// `keep_outputs`.
+    /// Like [`train_step`](Self::train_step), with side inputs, and with the outputs if they are to
+    /// be kept.
     ///
     /// # Errors
     ///
@@ -175,11 +177,13 @@ impl<L: Layer> Pipeline<L> {
         &self,
         batch: Batch<L::Input, T, L::Side>,
         objective: &impl Objective<L::Output, T>,
-        keep_outputs: bool,
+        outputs: Outputs,
     ) -> Result<Step<L>, StepError> {
+        let keep_outputs = outputs == Outputs::Keep;
+        let _turn = self.engine.begin_step()?;
         let samples = batch::samples(&batch.input)?;
         let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
-        let weight = objective.weight(&batch.target);
+        let weight = guard::guarded("objective's weight", || objective.weight(&batch.target))?;
         if !(weight.is_finite() && weight > 0.0) {
             return Err(StepError::NoWeight { weight });
         }
@@ -214,6 +218,7 @@ impl<L: Layer> Pipeline<L> {
     ///
     /// Those of `infer`.
     pub fn infer_with(&self, input: L::Input, side: L::Side) -> Result<L::Output, StepError> {
+        let _turn = self.engine.begin_step()?;
         let samples = batch::samples(&input)?;
         let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
         let schedule = self.inference_schedule(sizes.len())?;
@@ -228,14 +233,20 @@ impl<L: Layer> Pipeline<L> {
     ///
     /// # Errors
     ///
-    /// If a worker is stuck in an earlier step, or `change` panics. The layers that it held are
-    /// then lost, and with them the pipeline: keep a clone where that could happen.
+    /// If there is not one state for each stage, or a worker is stuck in an earlier step; or if
+    /// `change` panics or returns another number of layers. The layers that it held are then lost,
+    /// and with them the pipeline: keep a clone where that could happen.
     pub fn change_stages<S: Send + 'static>(
         &mut self,
         states: Vec<S>,
         change: impl Fn(usize, Vec<L>, S) -> (Vec<L>, S) + Clone + Send + 'static,
     ) -> Result<Vec<S>, StepError> {
         let engine = self.engine.clone();
+        let stages = engine.stages.len();
+        if states.len() != stages {
+            let states = states.len();
+            return Err(StepError::WrongStates { states, stages });
+        }
         let _turn = engine.take_turn()?;
         let (results, inbox) = unbounded();
         let mut rest = std::mem::take(&mut self.layers);
@@ -249,7 +260,10 @@ impl<L: Layer> Pipeline<L> {
         drop(results);
         let mut changed: Vec<_> = inbox.iter().collect();
         changed.sort_by_key(|(stage, _)| *stage);
-        if changed.len() != engine.stages.len() {
+        let is_whole = |(stage, (layers, _)): &(usize, (Vec<L>, S))| {
+            layers.len() == engine.stages[*stage].layers.len()
+        };
+        if changed.len() != stages || !changed.iter().all(is_whole) {
             return Err(StepError::ChangeFailed);
         }
         let (layers, states): (Vec<_>, _) = changed.into_iter().map(|(_, result)| result).unzip();

@@ -70,7 +70,7 @@ pub use stovepipe_pipeline::FlowMapper;
 pub mod prelude {
     pub use stovepipe_pipeline::{
         Balance, Batch, BuildError, Context, CrossEntropy, Flow, Layer, MeanOf, Miswired,
-        Objective, Pipeline, Progress, Recompute, Replicated, Step, StepError, StopHandle,
+        Objective, Outputs, Pipeline, Progress, Recompute, Replicated, Step, StepError, StopHandle,
         device_from_name,
     };
     pub use stovepipe_schedule::{GPipe, OneForwardOneBackward, Schedule, Scheduler};

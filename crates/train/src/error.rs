@@ -67,10 +67,28 @@ pub enum TrainError {
         batch: usize,
     },
 
+    /// The loss over the test set is no number.
+    #[error(
+        "the test loss is {loss} after epoch {epoch}: \
+         try a smaller --lr, a longer --warmup-epochs, or --clip"
+    )]
+    TestLossNotFinite {
+        /// Its value.
+        loss: f64,
+        /// The epoch, counted from 1.
+        epoch: usize,
+    },
+
     // Files.
     /// The folder is in use.
     #[error("{} holds another run or other files: choose another --out", .0.display())]
     FolderInUse(PathBuf),
+    /// Another run writes, or a killed one wrote, to this folder.
+    #[error(
+        "{} is there: another run is under way, or was killed; choose another --out, or remove it",
+        .0.display()
+    )]
+    RunUnderWay(PathBuf),
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     File {

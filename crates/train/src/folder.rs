@@ -1,12 +1,13 @@
 //! The folder that a run leaves.
 //!
 //! While a run goes on, its files lie in `NAME.partial`, and become `NAME` in one move when it has
-//! ended well: a folder under its own name is whole. What a failed run wrote stays in
-//! `NAME.partial` until the next run of that name.
+//! ended well: a folder under its own name is whole. The partial folder of a run that fails is
+//! removed. One that a killed program left stays, for whoever wants to look, and keeps the name
+//! from being used.
 
 use std::{
     fs,
-    io::Write,
+    io::{ErrorKind, Write},
     path::{Path, PathBuf},
 };
 
@@ -14,11 +15,12 @@ use serde::Serialize;
 
 use crate::error::TrainError;
 
-/// The folder of a run under way.
+/// The folder of a run under way. Dropped before [`finish`](Self::finish), it is removed.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
     partial: PathBuf,
+    finished: bool,
 }
 
 impl RunFolder {
@@ -40,18 +42,28 @@ impl RunFolder {
     ///
     /// # Errors
     ///
-    /// If `path` is there and not an empty folder, or cannot be written.
+    /// If `path` is there and not an empty folder, another run is under way to it, or it cannot be
+    /// written.
     pub fn create(path: &Path) -> Result<Self, TrainError> {
-        check_free(path)?;
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        if partial.exists() {
-            fs::remove_dir_all(&partial).map_err(TrainError::file(&partial))?;
+        // Without a slash at the end, which would put the partial folder inside.
+        let path: PathBuf = path.components().collect();
+        let partial = partial_of(&path).ok_or_else(|| TrainError::FolderInUse(path.clone()))?;
+        check_free(&path)?;
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(TrainError::file(parent))?;
         }
-        fs::create_dir_all(&partial).map_err(TrainError::file(&partial))?;
-        let path = path.to_owned();
-        Ok(Self { path, partial })
+        // Whoever makes the folder has it: this fails if it is there.
+        match fs::create_dir(&partial) {
+            Ok(()) => Ok(Self {
+                path,
+                partial,
+                finished: false,
+            }),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                Err(TrainError::RunUnderWay(partial))
+            }
+            Err(error) => Err(TrainError::file(&partial)(error)),
+        }
     }
 
     /// `PARENT/NAME-1`, or with the first number that is free.
@@ -66,9 +78,11 @@ impl RunFolder {
     #[must_use]
     pub fn next(parent: &Path, name: &str) -> PathBuf {
         let numbered = |number: u32| parent.join(format!("{name}-{number}"));
+        let is_free =
+            |path: &PathBuf| !path.exists() && partial_of(path).is_some_and(|path| !path.exists());
         (1..)
             .map(numbered)
-            .find(|path| !path.exists())
+            .find(is_free)
             .unwrap_or_else(|| parent.join(name))
     }
 
@@ -134,10 +148,11 @@ impl RunFolder {
     /// # Errors
     ///
     /// If something has taken the name meanwhile.
-    pub fn finish(self) -> Result<PathBuf, TrainError> {
+    pub fn finish(mut self) -> Result<PathBuf, TrainError> {
         check_free(&self.path)?;
         fs::rename(&self.partial, &self.path).map_err(TrainError::file(&self.path))?;
-        Ok(self.path)
+        self.finished = true;
+        Ok(self.path.clone())
     }
 
     fn format(&self, name: &str, error: &dyn std::error::Error) -> TrainError {
@@ -148,11 +163,26 @@ impl RunFolder {
     }
 }
 
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        if !self.finished {
+            let _ = fs::remove_dir_all(&self.partial);
+        }
+    }
+}
+
+/// `NAME.partial` beside `NAME`; none if the path ends in no name.
+fn partial_of(path: &Path) -> Option<PathBuf> {
+    let mut name = path.file_name()?.to_owned();
+    name.push(".partial");
+    Some(path.with_file_name(name))
+}
+
 fn check_free(path: &Path) -> Result<(), TrainError> {
     let in_use = match fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_some(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
-        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => true,
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        Err(_) if path.is_file() => true,
         Err(error) => return Err(TrainError::file(path)(error)),
     };
     match in_use {

@@ -22,4 +22,6 @@ pub use settings::{
     BalanceSetting, DecaySetting, OptimizerSetting, PipelineSettings, ScheduleSetting,
     TrainSettings,
 };
-pub use trainer::{Classifier, Data, StageSummary, Summary, Trainer, save_model, stage_summaries};
+pub use trainer::{
+    Classifier, Data, StageSummary, Summary, Trainer, load_model, save_model, stage_summaries,
+};

@@ -122,8 +122,14 @@ fn send_all<O>(
     for indices in order.chunks(batch_size) {
         // A set or batcher of the user's that panics is an error of the run, not the end of it.
         let batch = catch_unwind(AssertUnwindSafe(|| load(indices)));
-        let batch = batch
-            .unwrap_or_else(|_| Err(TrainError::Data(format!("a panic at samples {indices:?}"))));
+        let batch = batch.unwrap_or_else(|panic| {
+            let said = panic.downcast_ref::<&str>().copied();
+            let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            let said = said.unwrap_or("with no message");
+            let first = indices.first().unwrap_or(&0);
+            let text = format!("a panic in the batch that begins with sample {first}: {said}");
+            Err(TrainError::Data(text))
+        });
         let failed = batch.is_err();
         // Nobody receives any more: training ended early.
         if sender.send(batch).is_err() || failed {

@@ -13,6 +13,10 @@ use stovepipe_schedule::{GPipe, OneForwardOneBackward};
 
 use crate::error::TrainError;
 
+/// More would only be a mistake: schedules are lists of all their actions.
+const MOST_MICRO_BATCHES: usize = 65_536;
+const MOST_THREADS: usize = 1024;
+
 /// How a model is cut and run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -55,15 +59,39 @@ impl Default for PipelineSettings {
 }
 
 impl PipelineSettings {
-    /// The device of each stage.
+    /// Looks at every number, and says how many of `layers` layers each stage gets.
+    ///
+    /// ```
+    /// use stovepipe_train::PipelineSettings;
+    ///
+    /// assert_eq!(PipelineSettings::default().cut(9)?, [5, 4]);
+    /// # Ok::<(), stovepipe_train::TrainError>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// If a name is unknown or its kind is not compiled in, or the numbers do not fit.
-    pub fn stage_devices(&self) -> Result<Vec<Device>, TrainError> {
+    /// If a number is out of its range or does not fit the others.
+    pub fn cut(&self, layers: usize) -> Result<Vec<usize>, TrainError> {
         positive("stages", self.stages)?;
+        bounded(
+            "micro-batches",
+            self.micro_batches,
+            MOST_MICRO_BATCHES,
+            "from 1 to 65536",
+        )?;
+        bounded(
+            "threads-per-stage",
+            self.threads_per_stage,
+            MOST_THREADS,
+            "from 1 to 1024",
+        )?;
+        Ok(self.balance.0.cut(layers, self.stages)?)
+    }
+
+    /// The device of each stage.
+    fn stage_devices(&self) -> Result<Vec<Device>, TrainError> {
         let devices = (self.devices.iter())
-            .map(|name| device_from_name(name))
+            .map(|name| device_from_name(name.trim()))
             .collect::<Result<Vec<_>, _>>()?;
         match devices.len() {
             1 => Ok(vec![devices[0].clone(); self.stages]),
@@ -101,10 +129,9 @@ impl PipelineSettings {
     ///
     /// # Errors
     ///
-    /// If a number is zero or a device is not to be had.
+    /// If a number is out of its range or does not fit the others, or a device is not to be had.
     pub fn builder<L: Layer>(&self, layers: Vec<L>) -> Result<PipelineBuilder<L>, TrainError> {
-        positive("micro-batches", self.micro_batches)?;
-        positive("threads-per-stage", self.threads_per_stage)?;
+        self.cut(layers.len())?;
         let builder = Pipeline::builder(layers)
             .devices(self.stage_devices()?)
             .balance(self.balance.0.clone())
@@ -204,6 +231,9 @@ pub struct TrainSettings {
     /// Weight decay
     #[arg(long, required = false, value_name = "RATE")]
     pub weight_decay: f64,
+    /// Share of the losses of auxiliary heads
+    #[arg(long, required = false, value_name = "SHARE")]
+    pub auxiliary_share: f64,
     /// Share of a label that is spread over all classes
     #[arg(long, required = false, value_name = "SHARE")]
     pub label_smoothing: f64,
@@ -227,6 +257,7 @@ impl Default for TrainSettings {
             decay_rate: 0.97,
             momentum: 0.9,
             weight_decay: 1e-2,
+            auxiliary_share: 0.4,
             label_smoothing: 0.1,
             clip: 10.0,
             seed: 0,
@@ -278,6 +309,8 @@ impl TrainSettings {
             zero_or_more,
         )?;
         number("label-smoothing", self.label_smoothing, is_share, share)?;
+        let share = self.auxiliary_share;
+        number("auxiliary-share", share, at_least_zero, zero_or_more)?;
         number("clip", self.clip, at_least_zero, zero_or_more)
     }
 }
@@ -311,6 +344,15 @@ pub enum DecaySetting {
 
 pub(crate) fn positive(setting: &'static str, value: usize) -> Result<(), TrainError> {
     number(setting, value, |value| value > 0, "at least 1")
+}
+
+fn bounded(
+    setting: &'static str,
+    value: usize,
+    most: usize,
+    range: &'static str,
+) -> Result<(), TrainError> {
+    number(setting, value, |value| (1..=most).contains(&value), range)
 }
 
 fn number<N: Copy + std::fmt::Display>(

@@ -1,6 +1,11 @@
 //! The training of a classifier, from the first batch to the files that it leaves.
 
-use std::{fs::File, path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
 
 use burn::{
     data::{dataloader::batcher::Batcher, dataset::Dataset},
@@ -10,7 +15,8 @@ use burn::{
 };
 use serde::Serialize;
 use stovepipe_pipeline::{
-    Batch, CrossEntropy, Layer, Objective, Pipeline, Step, StepError, StopHandle, count_parameters,
+    Batch, CrossEntropy, Layer, Objective, Outputs, Pipeline, Step, StepError, StopHandle,
+    count_parameters,
 };
 use stovepipe_schedule::Timeline;
 
@@ -137,7 +143,7 @@ impl<L: Classifier> Trainer<L> {
             optimizer: StagedOptimizer::new(&settings, pipeline.stages().len()),
             objective: CrossEntropy::new()
                 .with_smoothing(settings.label_smoothing)
-                .with_auxiliary_share(0.4),
+                .with_auxiliary_share(settings.auxiliary_share),
             stop: pipeline.stop_handle(),
             timeline: Timeline::default(),
             pipeline,
@@ -182,22 +188,28 @@ impl<L: Classifier> Trainer<L> {
         let mut progress = progress(self.settings.epochs, batches);
         let mut epochs = Vec::new();
         let mut test = Scores::default();
+        let mut stopped = false;
         for index in 0..self.settings.epochs {
             let epoch = self.train_epoch(index, data, &rate, &mut progress)?;
-            if epoch.stopped {
-                // What was trained so far is tested and saved like any other end.
-                self.stop.reset();
+            // Stopped or not, what was trained is tested and saved.
+            let stopped_in_test;
+            (test, stopped_in_test) = self.test_to_the_end(data)?;
+            stopped |= epoch.stopped || stopped_in_test;
+            if !test.mean_loss().is_finite() {
+                let (loss, epoch) = (test.mean_loss(), index + 1);
+                return Err(TrainError::TestLossNotFinite { loss, epoch });
             }
-            test = self.test(data)?;
-            let stopped = epoch.stopped;
-            self.report(index, &epoch, &test, folder, &mut progress)?;
-            epochs.push(epoch);
+            if epoch.steps > 0 {
+                self.report(index, &epoch, &test, folder, &mut progress)?;
+                epochs.push(epoch);
+            }
             if stopped {
                 break;
             }
         }
         progress.finish();
-        let summary = self.summary(&epochs, &test, began.elapsed().as_secs_f64());
+        let mut summary = self.summary(&epochs, &test, began.elapsed().as_secs_f64());
+        summary.stopped = stopped;
         self.write(folder, &summary)?;
         Ok(summary)
     }
@@ -269,7 +281,7 @@ impl<L: Classifier> Trainer<L> {
         };
         let step: Step<L> = self
             .pipeline
-            .train_step_with(batch, &self.objective, true)?;
+            .train_step_with(batch, &self.objective, Outputs::Keep)?;
         let scores = step.outputs.map(|outputs| Scores::of(outputs, targets));
         let mut trained = TrainedBatch {
             loss: step.loss,
@@ -284,6 +296,24 @@ impl<L: Classifier> Trainer<L> {
             }
         }
         Ok(trained)
+    }
+
+    /// Scores the test set, once more if it was stopped meanwhile. Returns whether it was.
+    fn test_to_the_end<I, D, B>(&self, data: &Data<D, B>) -> Result<(Scores, bool), TrainError>
+    where
+        I: 'static,
+        D: Dataset<I> + 'static,
+        B: Batcher<I, (L::Input, Tensor<1, Int>)> + 'static,
+    {
+        let was_stopped = self.stop.is_stopped();
+        self.stop.reset();
+        match self.test(data) {
+            Err(TrainError::Step(StepError::Stopped)) => {
+                self.stop.reset();
+                Ok((self.test(data)?, true))
+            }
+            result => Ok((result?, was_stopped)),
+        }
     }
 
     /// Scores the test set.
@@ -370,7 +400,7 @@ impl<L: Classifier> Trainer<L> {
             samples_per_second: sum(|epoch| epoch.scores.samples as f64) / trained_for,
             bubble: sum(|epoch| epoch.bubbles) / steps,
             seconds,
-            stopped: epochs.last().is_some_and(|epoch| epoch.stopped),
+            stopped: false,
         }
     }
 
@@ -431,6 +461,22 @@ pub fn stage_summaries<L: Layer>(pipeline: &Pipeline<L>) -> Vec<StageSummary> {
             parameters: stage.parameters,
         })
         .collect()
+}
+
+/// Loads what [`save_model`] saved, under any number of stages.
+///
+/// # Errors
+///
+/// If the file cannot be read, or is of another model.
+pub fn load_model<L: Layer>(pipeline: &mut Pipeline<L>, path: &Path) -> Result<(), TrainError> {
+    let mut store = SafetensorsStore::from_file(path).skip_enum_variants(true);
+    match pipeline.load_from(&mut store) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(TrainError::Format {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        }),
+    }
 }
 
 /// Saves a pipeline's parameters and statistics as safetensors, named by layer: `layers.3.…`.

@@ -8,7 +8,6 @@ use burn::{
     module::{Module, ModuleVisitor, Param},
     nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig},
     optim::GradientsParams,
-    store::{ModuleSnapshot, SafetensorsStore},
     tensor::{Device, Int, Tensor, activation::relu},
 };
 use stovepipe_pipeline::{Context, CrossEntropy, Layer, Miswired, Pipeline, StopHandle};
@@ -167,9 +166,9 @@ fn a_saved_model_loads_under_another_number_of_stages() {
     let folder = directory.path().join("run");
     let summary = run(2, settings(OptimizerSetting::Adam, 1e-2), &folder).unwrap();
     let mut loaded = pipeline(4);
-    let mut store =
-        SafetensorsStore::from_file(folder.join("model.safetensors")).skip_enum_variants(true);
-    loaded.load_from(&mut store).unwrap();
+    load_model(&mut loaded, &folder.join("model.safetensors")).unwrap();
+    let not_a_model = folder.join("metrics.jsonl");
+    assert!(load_model(&mut loaded, &not_a_model).is_err());
     let (input, targets) = Points.batch(
         (0..200)
             .map(|i| burn::data::dataset::Dataset::get(&points(200, 5000), i).unwrap())
@@ -269,6 +268,91 @@ fn a_stop_ends_training_with_a_whole_folder() {
     assert!(path.join("model.safetensors").exists() && path.join("timeline.svg").exists());
 }
 
+/// Stopped in the middle of a test pass: what was trained is tested again and saved.
+#[test]
+fn a_stop_while_testing_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = RunFolder::create(&directory.path().join("run")).unwrap();
+    let stop = StopHandle::new();
+    let (inside, once) = (stop.clone(), std::sync::Once::new());
+    let pipeline = PipelineSettings::default()
+        .builder(layers())
+        .unwrap()
+        .stop_handle(stop)
+        // Inference has half the actions of a training step: 8 of 4 micro-batches in two stages.
+        .on_progress(move |progress| {
+            if progress.total == 8 {
+                once.call_once(|| inside.stop());
+            }
+        })
+        .build()
+        .unwrap();
+    let mut trainer = Trainer::new(pipeline, settings(OptimizerSetting::Adam, 1e-2)).unwrap();
+    let data = data(610, 200);
+    let summary = trainer
+        .run(&data, &folder, |_, _| Progress::silent())
+        .unwrap();
+    assert!(summary.stopped && summary.epochs == 1);
+    assert!(summary.train_loss > 0.0 && summary.test_loss > 0.0);
+    let metrics = fs::read_to_string(folder.file("metrics.jsonl")).unwrap();
+    assert_eq!(metrics.lines().count(), 1);
+}
+
+/// One step, whose update makes the model no number: the loss of the step itself was one.
+#[test]
+fn a_model_that_the_last_update_ruined_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = TrainSettings {
+        epochs: 1,
+        batch_size: 610,
+        clip: 0.0,
+        warmup_epochs: 0.0,
+        ..settings(OptimizerSetting::Sgd, 1e30)
+    };
+    let path = directory.path().join("run");
+    let error = run(2, settings, &path).unwrap_err();
+    assert!(
+        matches!(error, TrainError::TestLossNotFinite { epoch: 1, .. }),
+        "{error}"
+    );
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn folders_are_whole_or_not_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    // A slash at the end, as shells complete it.
+    let folder = RunFolder::create(&at("a/")).unwrap();
+    assert!(at("a.partial").is_dir());
+    assert_eq!(RunFolder::next(directory.path(), "a"), at("a-1"));
+    // Two runs at once.
+    assert!(matches!(
+        RunFolder::create(&at("a")),
+        Err(TrainError::RunUnderWay(_))
+    ));
+    folder.finish().unwrap();
+    assert!(at("a").is_dir() && !at("a.partial").exists());
+    // A run that fails, and somebody else's folder of that name.
+    drop(RunFolder::create(&at("b")).unwrap());
+    assert!(!at("b").exists() && !at("b.partial").exists());
+    fs::create_dir(at("c.partial")).unwrap();
+    fs::write(at("c.partial/thesis.tex"), "…").unwrap();
+    assert!(RunFolder::create(&at("c")).is_err());
+    assert!(at("c.partial/thesis.tex").exists());
+    // A file, within a file, and no name at all.
+    fs::write(at("f"), "").unwrap();
+    assert!(matches!(
+        RunFolder::create(&at("f")),
+        Err(TrainError::FolderInUse(_))
+    ));
+    assert!(matches!(
+        RunFolder::create(&at("f/g")),
+        Err(TrainError::File { .. })
+    ));
+    assert!(RunFolder::create(Path::new("/")).is_err());
+}
+
 #[test]
 fn empty_sets_are_errors() {
     let directory = tempfile::tempdir().unwrap();
@@ -296,6 +380,6 @@ fn a_batcher_that_panics_is_an_error_of_the_run() {
     let set = Arc::new(points(10, 0));
     let mut loader = Loader::new(set, Arc::new(Bad), vec![3, 1, 2], 2, Device::flex());
     let error = loader.next().unwrap().unwrap_err().to_string();
-    assert!(error.contains("[3, 1]"), "{error}");
+    assert!(error.contains("sample 3: no such picture"), "{error}");
     assert!(loader.next().is_none());
 }

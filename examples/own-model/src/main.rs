@@ -115,7 +115,7 @@ fn train() -> Result<f64, Box<dyn std::error::Error>> {
             target: quarters.clone(),
             side: side(samples),
         };
-        let step = pipeline.train_step_with(batch, &CrossEntropy::new(), false)?;
+        let step = pipeline.train_step_with(batch, &CrossEntropy::new(), Outputs::Drop)?;
         loss = step.loss;
         pipeline = optimizer.step(1e-2, pipeline, step.gradients);
     }

@@ -46,10 +46,10 @@ pub struct AmoebaNetDConfig {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AmoebaNetError {
     /// The normal cells stand in three groups of one size.
-    #[error("the number of normal cells must be a positive multiple of 3, not {0}")]
+    #[error("the number of normal cells must be a multiple of 3 from 3 to 3000, not {0}")]
     Layers(usize),
     /// The stem has a quarter of the filters.
-    #[error("the number of filters must be a positive multiple of 4, not {0}")]
+    #[error("the number of filters must be a multiple of 4 from 4 to 65536, not {0}")]
     Filters(usize),
     /// There is nothing to tell apart.
     #[error("there must be at least one class")]
@@ -62,8 +62,8 @@ impl AmoebaNetDConfig {
     ///
     /// # Errors
     ///
-    /// [`AmoebaNetError`] if L is no positive multiple of 3, D no positive multiple of 4, or there
-    /// is no class.
+    /// [`AmoebaNetError`] if L is no multiple of 3 from 3 to 3000, D no multiple of 4 from 4 to
+    /// 65536, or there is no class.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -95,10 +95,13 @@ impl AmoebaNetDConfig {
     }
 
     fn check(&self) -> Result<(), AmoebaNetError> {
-        let multiple = |number: usize, of: usize| number > 0 && number.is_multiple_of(of);
+        // Beyond these bounds even the running statistics, which are not lazy, are too many.
+        let multiple = |number: usize, of: usize, most: usize| {
+            (of..=most).contains(&number) && number.is_multiple_of(of)
+        };
         match self {
-            _ if !multiple(self.layers, 3) => Err(AmoebaNetError::Layers(self.layers)),
-            _ if !multiple(self.filters, 4) => Err(AmoebaNetError::Filters(self.filters)),
+            _ if !multiple(self.layers, 3, 3000) => Err(AmoebaNetError::Layers(self.layers)),
+            _ if !multiple(self.filters, 4, 65_536) => Err(AmoebaNetError::Filters(self.filters)),
             _ if self.classes == 0 => Err(AmoebaNetError::Classes),
             _ => Ok(()),
         }

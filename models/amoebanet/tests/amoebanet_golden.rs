@@ -6,7 +6,7 @@ mod common;
 use burn::{
     module::Module, nn::loss::CrossEntropyLossConfig, optim::GradientsParams, tensor::Device,
 };
-use stovepipe_pipeline::{Balance, Batch, Context, CrossEntropy, Pipeline, Recompute};
+use stovepipe_pipeline::{Balance, Batch, Context, CrossEntropy, Outputs, Pipeline, Recompute};
 
 use common::{
     Golden, Kink, difference, floats, gradients_of, largest_difference, load_golden, run,
@@ -94,7 +94,7 @@ fn pipelined_step(golden: Golden, recompute: Recompute) -> Differences {
         side: (),
     };
     let step = pipeline
-        .train_step_with(batch, &CrossEntropy::new(), true)
+        .train_step_with(batch, &CrossEntropy::new(), Outputs::Keep)
         .unwrap();
     let layers = pipeline.layers();
     let statistics = statistics_of(layers, &golden.statistics_before, 2);

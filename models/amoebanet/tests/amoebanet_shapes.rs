@@ -182,7 +182,7 @@ fn bad_configurations_are_refused() {
     assert_eq!(error(3, 8, 0), AmoebaNetError::Classes);
     assert_eq!(
         error(4, 8, 10).to_string(),
-        "the number of normal cells must be a positive multiple of 3, not 4"
+        "the number of normal cells must be a multiple of 3 from 3 to 3000, not 4"
     );
 }
 

@@ -6,12 +6,12 @@
 //!
 //! How a wait ends: the message comes; the sender is gone, because its stage failed or stopped,
 //! and with it its end of the queue; or the step is called off, which drops the `alarm` that every
-//! wait also listens to. There is no other way to wait, so nothing waits for ever unless a layer
+//! wait also listens to and every action is preceded by a look at. There is no other way to wait, so nothing waits for ever unless a layer
 //! itself does not return.
 
 use std::{collections::HashMap, convert::Infallible};
 
-use crossbeam_channel::{Receiver, Sender, select, unbounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, select, unbounded};
 
 use crate::{engine::values::FlowGradients, layer::Layer};
 
@@ -26,6 +26,11 @@ pub(crate) struct CutOff;
 
 /// Listened to by every wait. Nothing is ever sent; it disconnects when the step is called off.
 pub(crate) type Alarm = Receiver<Infallible>;
+
+/// Whether the step was called off.
+pub(crate) fn is_raised(alarm: &Alarm) -> bool {
+    matches!(alarm.try_recv(), Err(TryRecvError::Disconnected))
+}
 
 impl<T> Inbox<T> {
     /// Waits for the message of a micro-batch.

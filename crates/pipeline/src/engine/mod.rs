@@ -9,9 +9,11 @@
 //!     └ record   what happened when
 //! worker    a thread that lives as long as the pipeline
 //! values    what is done to a flow: move, cut from its graph, seed, join
+//! guard     a user's panic made an error
 //! ```
 
 pub(crate) mod copies;
+pub(crate) mod guard;
 pub(crate) mod links;
 pub(crate) mod record;
 pub(crate) mod stage;
@@ -30,11 +32,11 @@ use std::{
 };
 
 use burn::tensor::Device;
-use stovepipe_schedule::{Schedule, ScheduleError, Scheduler};
+use stovepipe_schedule::{Schedule, Scheduler};
 
 use crate::{
     control::{Progress, StopHandle},
-    error::StepError,
+    error::{StepError, WrongSchedule},
     recompute::Recompute,
 };
 use worker::Worker;
@@ -70,8 +72,9 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Waits for its turn to step, unless it was asked to stop.
-    fn begin_step(&self) -> Result<MutexGuard<'_, ()>, StepError> {
+    /// Waits for its turn to step, unless it was asked to stop. A step keeps its turn until its
+    /// statistics are part of the model: the next one begins with them.
+    pub(crate) fn begin_step(&self) -> Result<MutexGuard<'_, ()>, StepError> {
         match self.stop.is_stopped() {
             true => Err(StepError::Stopped),
             false => self.take_turn(),
@@ -96,33 +99,58 @@ impl Engine {
     }
 
     /// Calls the progress callback, if there is one.
-    fn tell(&self, progress: &Progress) {
-        if let Some(callback) = &self.progress {
-            let set = |thread| {
-                *self
-                    .in_callback
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner) = thread;
-            };
-            set(Some(thread::current().id()));
-            callback(progress);
-            set(None);
-        }
+    fn tell(&self, progress: &Progress) -> Result<(), StepError> {
+        let Some(callback) = &self.progress else {
+            return Ok(());
+        };
+        let set = |thread| {
+            *self
+                .in_callback
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = thread;
+        };
+        set(Some(thread::current().id()));
+        let told = guard::guarded("progress callback", || callback(progress));
+        set(None);
+        told
     }
 
     /// How to train on a number of micro-batches.
-    pub(crate) fn plan(&self, micro_batches: usize) -> Result<Arc<Plan>, ScheduleError> {
+    pub(crate) fn plan(&self, micro_batches: usize) -> Result<Arc<Plan>, StepError> {
         let mut known = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = known.get(&micro_batches) {
             return Ok(plan.clone());
         }
         let schedule = self.scheduler.schedule(self.stages.len(), micro_batches)?;
+        if owners(&schedule, self.stages.len(), micro_batches)? != self.owners {
+            return Err(StepError::OtherWorkers);
+        }
         let recorded = (0..self.stages.len())
             .map(|stage| self.recompute.recorded(&schedule, stage))
             .collect();
         let plan = Arc::new(Plan { schedule, recorded });
         known.insert(micro_batches, plan.clone());
         Ok(plan)
+    }
+}
+
+/// The worker of each stage. A scheduler may be anybody's: makes sure that the schedule is the one
+/// that was asked for, and trains.
+pub(crate) fn owners(
+    schedule: &Schedule,
+    stages: usize,
+    micro_batches: usize,
+) -> Result<Vec<usize>, WrongSchedule> {
+    let (found_stages, found_micro_batches) = (schedule.stages(), schedule.micro_batches());
+    let fits = (found_stages, found_micro_batches) == (stages, micro_batches);
+    match fits && schedule.is_training() {
+        true => Ok((0..stages).map(|stage| schedule.worker_of(stage)).collect()),
+        false => Err(WrongSchedule {
+            stages,
+            micro_batches,
+            found_stages,
+            found_micro_batches,
+        }),
     }
 }
 

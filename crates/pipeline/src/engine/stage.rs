@@ -213,7 +213,7 @@ impl<L: Layer> Stage<L> {
             // A receiver that is gone has failed, and says so itself.
             Some(outbox) => drop(outbox.send((micro_batch, output))),
             None if self.task.keep_outputs => {
-                let output = L::leave(output)?;
+                let output = tape::leave::<L>(output, self.names.len(), &self.watch())?;
                 self.outputs.insert(micro_batch, output);
             }
             None => {}
@@ -257,7 +257,11 @@ impl<L: Layer> Stage<L> {
         let (recorded, main) = self.recorder.time(kind, action, || {
             let mut recorded = tape::record(layers, input, origin, &side, &loss, &watch)?;
             let main = match self.is_last() {
-                true => Some(recorded.tape.record_loss(recorded.output.clone(), &loss)?),
+                true => Some(
+                    recorded
+                        .tape
+                        .record_loss(recorded.output.clone(), &loss, &watch)?,
+                ),
                 false => None,
             };
             Ok::<_, Refused>((recorded, main))

@@ -18,8 +18,8 @@ use stovepipe_schedule::{Action, Schedule, Timeline};
 use crate::{
     control::{Progress, StopHandle},
     engine::{
-        Engine,
-        links::Alarm,
+        Engine, guard,
+        links::{self, Alarm},
         record::{self, Recorder},
         stage::{Ended, Stage, StageResult, StageTask},
     },
@@ -48,13 +48,12 @@ enum End<L: Layer> {
     Stopped,
 }
 
-/// Runs a schedule. `tasks` are those of all stages, by stage.
+/// Runs a schedule. `tasks` are those of all stages, by stage. The caller holds the engine's turn.
 pub(crate) fn run<L: Layer>(
     engine: &Engine,
     schedule: &Schedule,
     tasks: Vec<StageTask<L>>,
 ) -> Result<Outcome<L>, StepError> {
-    let _turn = engine.begin_step()?;
     let began = Instant::now();
     let recorders: Vec<_> = (schedule.workers().iter())
         .map(|_| Recorder::new(began))
@@ -112,7 +111,7 @@ impl<L: Layer> Walk<L> {
             Ok(Err(end)) => end,
             Err(panic) => End::Failed {
                 action: self.current_action(),
-                cause: format!("panicked: {}", panic_message(&*panic)),
+                cause: format!("panicked: {}", guard::panic_message(&*panic)),
             },
         };
         let worker = self.worker;
@@ -127,6 +126,9 @@ impl<L: Layer> Walk<L> {
         for &action in &self.actions {
             if self.stop.is_stopped() {
                 return Err(End::Stopped);
+            }
+            if links::is_raised(&self.alarm) {
+                return Err(End::CutOff);
             }
             let Some(stage) = stages.get_mut(&action.stage) else {
                 let cause = "the worker was not given the stage".to_owned();
@@ -156,14 +158,6 @@ impl<L: Layer> Walk<L> {
     }
 }
 
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("with no message")
-}
-
 /// The caller's part of a step.
 struct Coordinator<'a, L: Layer> {
     engine: &'a Engine,
@@ -184,12 +178,16 @@ impl<L: Layer> Coordinator<'_, L> {
             match self.next_report() {
                 Ok(Report::Did { worker, action }) => {
                     done += 1;
-                    self.engine.tell(&Progress {
+                    let total = self.total;
+                    let told = self.engine.tell(&Progress {
                         worker,
                         action,
                         done,
-                        total: self.total,
+                        total,
                     });
+                    if let Err(panicked) = told {
+                        error.get_or_insert(panicked);
+                    }
                 }
                 Ok(Report::Ended { worker, end }) => {
                     self.waited_for[worker] = false;
@@ -227,8 +225,7 @@ impl<L: Layer> Coordinator<'_, L> {
         }
         let results: Option<Vec<_>> = results.into_iter().collect();
         Ok(Outcome {
-            // Without a failure every stage has a result; a worker that is gone is one all the same.
-            stages: results.ok_or(StepError::Stopped)?,
+            stages: results.ok_or(StepError::Lost)?,
             timeline: record::timeline(&self.recorders),
         })
     }
@@ -259,8 +256,9 @@ impl<L: Layer> Coordinator<'_, L> {
     fn give_up(mut self) -> StepError {
         let flight = record::flight_record(&self.recorders);
         self.siren = None;
+        let deadline = Instant::now() + GRACE;
         while self.waited_for.contains(&true) {
-            match self.inbox.recv_timeout(GRACE) {
+            match self.inbox.recv_deadline(deadline) {
                 Ok(Report::Ended { worker, .. }) => self.waited_for[worker] = false,
                 Ok(Report::Did { .. }) => {}
                 Err(_) => break,

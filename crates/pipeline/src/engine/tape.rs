@@ -66,6 +66,18 @@ pub(crate) fn forward<L: Layer>(
     Ok(values::detach(flow))
 }
 
+/// Makes the output of the last layer the model's; what is wrong with it is that layer's doing.
+pub(crate) fn leave<L: Layer>(
+    flow: L::Flow,
+    layers: usize,
+    watch: &impl Watch,
+) -> Result<L::Output, Refused> {
+    watch.enter(layers - 1);
+    let output = L::leave(flow)?;
+    watch.leave();
+    Ok(output)
+}
+
 /// What a micro-batch left behind for its backward pass.
 pub(crate) struct Tape<L: Layer> {
     layers: Vec<LayerTape<L>>,
@@ -149,9 +161,11 @@ impl<L: Layer> Tape<L> {
         &mut self,
         output: L::Flow,
         loss: &Loss<'_, L>,
+        watch: &impl Watch,
     ) -> Result<Tensor<1>, Refused> {
         let input = values::attach(output, true);
-        let loss = loss(Head::Main, L::leave(input.clone())?);
+        let output = leave::<L>(input.clone(), self.layers.len(), watch)?;
+        let loss = loss(Head::Main, output);
         let value = loss.clone().inner();
         self.head = Some(HeadTape { input, loss });
         Ok(value)

@@ -29,7 +29,7 @@ pub(crate) struct Worker {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     busy: Arc<AtomicBool>,
-    given_up: AtomicBool,
+    given_up: Arc<AtomicBool>,
 }
 
 impl Worker {
@@ -38,14 +38,16 @@ impl Worker {
         let (jobs, queue) = unbounded::<Job>();
         let (ready, started) = bounded(1);
         let busy = Arc::new(AtomicBool::new(false));
-        let (own_name, own_busy) = (name.to_owned(), busy.clone());
+        let given_up = Arc::new(AtomicBool::new(false));
+        let own_name = name.to_owned();
+        let flags = (busy.clone(), given_up.clone());
         let thread =
             Builder::new()
                 .name(name.to_owned())
                 .spawn(move || match pool(&own_name, threads) {
                     Ok((pool, helpers)) => {
                         let _ = ready.send(Ok(()));
-                        serve(&queue, &own_busy);
+                        serve(&queue, &flags.0, &flags.1);
                         drop(pool);
                         for helper in helpers {
                             let _ = helper.join();
@@ -62,7 +64,7 @@ impl Worker {
             jobs: Some(jobs),
             thread: Some(thread),
             busy,
-            given_up: AtomicBool::new(false),
+            given_up,
         })
     }
 
@@ -93,12 +95,13 @@ impl Drop for Worker {
     }
 }
 
-fn serve(queue: &Receiver<Job>, busy: &AtomicBool) {
+fn serve(queue: &Receiver<Job>, busy: &AtomicBool, given_up: &AtomicBool) {
     for job in queue {
         busy.store(true, Ordering::Release);
         // Jobs report their own panics; this only keeps the worker alive.
         let _ = catch_unwind(AssertUnwindSafe(job));
         busy.store(false, Ordering::Release);
+        given_up.store(false, Ordering::Release);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Mistakes that `build` finds.
 
 use burn::tensor::Tensor;
-use stovepipe_pipeline::{Balance, BuildError, Pipeline, Recompute};
-use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
+use stovepipe_pipeline::{Balance, BuildError, MeanOf, Pipeline, Recompute, StepError};
+use stovepipe_schedule::{GPipe, OneForwardOneBackward, Schedule, ScheduleError, Scheduler};
 
 use crate::models::*;
 
@@ -54,6 +54,62 @@ fn a_fixed_schedule_must_fit() {
     let schedule = GPipe.schedule(3, 2).unwrap();
     let build = builder(dense(&[2, 2, 2]), 2, schedule, 2, Recompute::Always).build();
     assert!(matches!(build, Err(BuildError::Schedule(_))));
+}
+
+/// Makes another schedule than it was asked for.
+#[derive(Debug)]
+struct Careless(fn(usize, usize) -> Schedule);
+
+impl Scheduler for Careless {
+    fn name(&self) -> &str {
+        "careless"
+    }
+
+    fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
+        Ok((self.0)(stages, micro_batches))
+    }
+}
+
+#[test]
+fn a_scheduler_that_makes_something_else() {
+    let bad: [fn(usize, usize) -> Schedule; 4] = [
+        |stages, micro_batches| GPipe.schedule(stages + 1, micro_batches).unwrap(),
+        |stages, micro_batches| GPipe.schedule(stages - 1, micro_batches).unwrap(),
+        |stages, micro_batches| GPipe.schedule(stages, micro_batches - 1).unwrap(),
+        |stages, micro_batches| Schedule::inference(stages, micro_batches).unwrap(),
+    ];
+    for schedule in bad {
+        let build = builder(
+            dense(&[2, 2, 2]),
+            2,
+            Careless(schedule),
+            4,
+            Recompute::Always,
+        );
+        assert!(matches!(build.build(), Err(BuildError::WrongSchedule(_))));
+    }
+    // Right for four micro-batches, wrong for a smaller batch: found when it comes.
+    let late = Careless(|stages, micro_batches| {
+        GPipe
+            .schedule(stages, if micro_batches == 4 { 4 } else { 1 })
+            .unwrap()
+    });
+    let pipeline = builder(dense(&[2, 2, 2]), 2, late, 4, Recompute::Always)
+        .build()
+        .unwrap();
+    let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
+    let step = |samples| pipeline.train_step(vectors(samples, 2), vectors(samples, 2), &squared);
+    assert!(step(4).is_ok());
+    assert!(matches!(step(3), Err(StepError::WrongSchedule(_))));
+}
+
+#[test]
+fn a_balance_that_overflows() {
+    let by_hand = Balance::Layers(vec![usize::MAX, 5]);
+    assert!(matches!(
+        by_hand.cut(4, 2),
+        Err(BuildError::BalanceSum { .. })
+    ));
 }
 
 #[test]

@@ -192,7 +192,8 @@ fn inference_equals_the_plain_forward_at_any_batch_size() {
 #[test]
 fn parameters_are_the_same_wherever_the_model_is_cut() {
     let at = |stages| {
-        disturb_generator();
+        // Another model drew from the generator before.
+        let _ = builder(dense(&[3, 2]), 1, GPipe, 2, Recompute::Always).build();
         let pipeline = builder(conv_net(), stages, GPipe, 2, Recompute::Always);
         bits(&pipeline.build().unwrap())
     };
@@ -200,6 +201,56 @@ fn parameters_are_the_same_wherever_the_model_is_cut() {
     assert_eq!(at(1), at(7));
     let other = builder(conv_net(), 2, GPipe, 2, Recompute::Always).seed(8);
     assert_ne!(at(2), bits(&other.build().unwrap()));
+}
+
+/// More threads may add up large sums in another order; the result is close.
+#[test]
+fn threads_make_little_difference() {
+    let run = |threads| {
+        let builder = builder(conv_net(), 2, OneForwardOneBackward, 2, Recompute::Always);
+        let pipeline = builder.threads_per_stage(threads).build().unwrap();
+        let step = pipeline.train_step(images(8), labels(8, 4), &CrossEntropy::new());
+        gradients_of(&pipeline, &step.unwrap().gradients)
+    };
+    for ((path, found), (_, expected)) in run(2).iter().zip(&run(1)) {
+        assert!(relative_difference(found, expected) < 1e-4, "{path}");
+    }
+}
+
+/// Clones share the workers and the statistics: steps that are asked for at once are taken one
+/// after the other, and each begins with the statistics that the one before left.
+#[test]
+fn steps_from_several_threads_do_not_lose_statistics() {
+    let build = || {
+        let builder = builder(
+            conv_net(),
+            2,
+            OneForwardOneBackward,
+            2,
+            Recompute::ExceptLast,
+        );
+        builder.build().unwrap()
+    };
+    let step = |pipeline: &Pipeline<ConvNet>| {
+        pipeline
+            .train_step(images(4), labels(4, 4), &CrossEntropy::new())
+            .map(|_| ())
+            .unwrap();
+    };
+    let (expected, found) = (build(), build());
+    (0..9).for_each(|_| step(&expected));
+    for _ in 0..3 {
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let clone = found.clone();
+                std::thread::spawn(move || step(&clone))
+            })
+            .collect();
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+    }
+    assert_eq!(bits(&found), bits(&expected));
 }
 
 #[test]

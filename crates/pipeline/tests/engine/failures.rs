@@ -15,8 +15,8 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Context, CrossEntropy, Layer, MeanOf, Miswired, Pipeline, Recompute, StepError, StopHandle,
-    WorkerState,
+    Context, CrossEntropy, Layer, MeanOf, Miswired, Objective, Pipeline, Recompute, StepError,
+    StopHandle, WorkerState,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass};
 
@@ -27,6 +27,8 @@ use crate::models::*;
 enum Mishap {
     Panic,
     Miswire,
+    /// Takes its time, always.
+    Slow,
     /// Waits until the other end is dropped.
     Hang(Arc<Mutex<Receiver<()>>>),
 }
@@ -49,11 +51,16 @@ impl Trap {
     }
 
     fn spring(&self) -> Result<(), Miswired> {
-        if self.runs.fetch_add(1, Ordering::SeqCst) + 1 != self.at {
+        let run = self.runs.fetch_add(1, Ordering::SeqCst) + 1;
+        if matches!(self.mishap, Mishap::Slow) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if run != self.at {
             return Ok(());
         }
         match &self.mishap {
             Mishap::Panic => panic!("on purpose"),
+            Mishap::Slow => Ok(()),
             Mishap::Miswire => Err(Miswired::new("a cat", "a dog")),
             Mishap::Hang(until) => {
                 let _ = until.lock().unwrap().recv();
@@ -257,13 +264,12 @@ fn a_pipeline_with_a_stuck_worker_can_be_dropped() {
 #[test]
 fn a_stop_ends_the_step_and_a_reset_lets_it_go_on() {
     let stop = StopHandle::new();
-    let (inside, seen) = (stop.clone(), Arc::new(AtomicUsize::new(0)));
-    let count = seen.clone();
+    let inside = stop.clone();
     let pipeline = builder(trapped(9, &Trap::never()), 2, GPipe, 4, Recompute::Never)
         .stop_handle(stop.clone())
         .on_progress(move |progress| {
-            assert!([16, 4].contains(&progress.total)); // a step, and an inference of two samples
-            if count.fetch_max(progress.done, Ordering::SeqCst) >= 2 {
+            // Early in a step of 16 actions; an inference of two samples has 4.
+            if progress.total == 16 && progress.done == 2 {
                 inside.stop();
             }
         })
@@ -310,6 +316,55 @@ fn a_callback_that_uses_its_own_pipeline_gets_an_error() {
     step(&pipeline).unwrap();
     assert_eq!(refusals.load(Ordering::SeqCst), 8);
     own.lock().unwrap().take();
+}
+
+#[test]
+fn a_callback_or_an_objective_that_panics_is_an_error_and_the_next_step_works() {
+    let once = AtomicUsize::new(0);
+    let pipeline = builder(trapped(9, &Trap::never()), 2, GPipe, 2, Recompute::Never)
+        .on_progress(move |_| assert_ne!(once.fetch_add(1, Ordering::SeqCst), 1, "no picture"))
+        .build()
+        .unwrap();
+    let before = bits(&pipeline);
+    let error = step(&pipeline).unwrap_err().to_string();
+    assert!(
+        error.contains("progress callback panicked") && error.contains("no picture"),
+        "{error}"
+    );
+    assert_eq!(bits(&pipeline), before);
+    step(&pipeline).unwrap();
+
+    #[derive(Clone)]
+    struct Weightless;
+    impl Objective<Tensor<2>, Tensor<2>> for Weightless {
+        fn loss(&self, output: Tensor<2>, _: Tensor<2>) -> Tensor<1> {
+            output.sum()
+        }
+        fn weight(&self, _: &Tensor<2>) -> f64 {
+            panic!("no scales")
+        }
+    }
+    let error = pipeline.train_step(vectors(4, 4), vectors(4, 4), &Weightless);
+    assert!(error.unwrap_err().to_string().contains("no scales"));
+    step(&pipeline).unwrap();
+}
+
+/// A stage that need not wait hears of a failure too, before its next action.
+#[test]
+fn a_failure_ends_stages_that_wait_for_nothing() {
+    let (trap, watched) = (Trap::new(Mishap::Panic, 1), Trap::new(Mishap::Slow, 0));
+    let mut layers = trapped(3, &trap);
+    layers[0].trap = watched.clone();
+    let pipeline = builder(layers, 2, GPipe, 64, Recompute::Never)
+        .build()
+        .unwrap();
+    let loss = CrossEntropy::new();
+    assert!(
+        pipeline
+            .train_step(vectors(128, 4), labels(128, 4), &loss)
+            .is_err()
+    );
+    assert!(watched.runs.load(Ordering::SeqCst) < 64);
 }
 
 #[test]
@@ -364,4 +419,19 @@ fn no_thread_outlives_its_pipeline() {
         drop(pipeline);
         assert_eq!(threads("stage-"), 0);
     }
+
+    // Nor after a stall that has resolved.
+    let (release, until): (Sender<()>, _) = channel();
+    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 1);
+    let pipeline = builder(trapped(2, &trap), 3, GPipe, 4, Recompute::Always)
+        .stall_timeout(Some(Duration::from_millis(50)))
+        .build()
+        .unwrap();
+    assert!(matches!(step(&pipeline), Err(StepError::Stalled { .. })));
+    drop(release);
+    while matches!(step(&pipeline), Err(StepError::Stuck { .. })) {
+        std::thread::yield_now();
+    }
+    drop(pipeline);
+    assert_eq!(threads("stage-"), 0);
 }

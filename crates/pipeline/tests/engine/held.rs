@@ -88,7 +88,8 @@ impl Layer for Counting {
     }
 }
 
-const LAYERS_A_STAGE: usize = 4;
+/// More than there are micro-batches on their way, so that one tape too many would show.
+const LAYERS_A_STAGE: usize = 9;
 const MICRO_BATCHES: usize = 6;
 
 /// What the engine says that each stage held, and the peak of tokens made by the layers of each.

@@ -6,8 +6,8 @@ use burn::{
     tensor::{Int, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, Context, CrossEntropy, Flow, Layer, MeanOf, Miswired, Objective, Recompute, Replicated,
-    StepError,
+    Batch, Context, CrossEntropy, Flow, Layer, MeanOf, Miswired, Objective, Outputs, Recompute,
+    Replicated, StepError,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward};
 
@@ -156,7 +156,7 @@ fn a_loss_that_ignores_padding_is_the_mean_over_the_whole_mini_batch() {
         .build()
         .unwrap();
         let step = pipeline
-            .train_step_with(text(8), &objective(), false)
+            .train_step_with(text(8), &objective(), Outputs::Drop)
             .unwrap();
         (
             step.loss,
@@ -201,11 +201,106 @@ fn auxiliary_heads_add_their_share() {
     let gradients = burn::optim::GradientsParams::from_grads(loss.backward(), &layers);
 
     let step = pipeline
-        .train_step_with(batch, &objective(), false)
+        .train_step_with(batch, &objective(), Outputs::Drop)
         .unwrap();
     assert!((step.loss - f64::from(expected)).abs() < 1e-6);
     let found = gradients_of(&layers, &step.gradients);
     for ((path, found), (_, expected)) in found.iter().zip(gradients_of(&layers, &gradients)) {
+        assert!(relative_difference(found, &expected) < 1e-5, "{path}");
+    }
+}
+
+/// A linear layer; those with a head hand out what they make.
+#[derive(Module, Debug)]
+struct Headed {
+    linear: Linear,
+    head: bool,
+}
+
+impl Layer for Headed {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(
+        &self,
+        x: Tensor<2>,
+        context: &mut Context<'_, Self>,
+    ) -> Result<Tensor<2>, Miswired> {
+        let y = self.linear.forward(x).tanh();
+        if self.head {
+            context.auxiliary(y.clone());
+        }
+        Ok(y)
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+/// Heads on the first and the third of five layers: on stages before the last as soon as there is
+/// more than one. By hand once, and the same bits under every cut, schedule and recomputation.
+#[test]
+fn losses_on_stages_before_the_last() {
+    let layers = || -> Vec<Headed> {
+        let dense = dense(&[4; 6]).into_iter().enumerate();
+        dense
+            .map(|(index, dense)| Headed {
+                linear: dense.linear,
+                head: index == 0 || index == 2,
+            })
+            .collect()
+    };
+    let objective = CrossEntropy::new().with_auxiliary_share(0.3);
+    let run = |stages, gpipe, recompute| {
+        let builder = match gpipe {
+            true => builder(layers(), stages, GPipe, 3, recompute),
+            false => builder(layers(), stages, OneForwardOneBackward, 3, recompute),
+        };
+        let pipeline = builder.build().unwrap();
+        let step = pipeline
+            .train_step(vectors(7, 4), labels(7, 4), &objective)
+            .unwrap();
+        let losses = (step.loss.to_bits(), step.auxiliary_loss.to_bits());
+        (pipeline, step.gradients, losses)
+    };
+    let (pipeline, gradients, losses) = run(1, true, Recompute::Never);
+    let expected = gradient_bits(&pipeline, &gradients);
+    for stages in [1, 2, 3, 5] {
+        for gpipe in [true, false] {
+            for recompute in [Recompute::Always, Recompute::ExceptLast, Recompute::Never] {
+                let (pipeline, gradients, found) = run(stages, gpipe, recompute);
+                assert_eq!(found, losses);
+                assert_eq!(gradient_bits(&pipeline, &gradients), expected);
+            }
+        }
+    }
+
+    let layers = pipeline.layers().to_vec();
+    let mut context = Context::new(&(), true);
+    let mut flow = vectors(7, 4).autodiff();
+    for layer in &layers {
+        flow = layer.forward(flow, &mut context).unwrap();
+    }
+    let plain = CrossEntropy::new();
+    let main = plain.loss(flow, labels(7, 4));
+    let heads = context.into_auxiliary();
+    assert_eq!(heads.len(), 2);
+    let aside = heads.into_iter().map(|head| plain.loss(head, labels(7, 4)));
+    let aside = aside.reduce(|a, b| a + b).unwrap().mul_scalar(0.3);
+    let loss = (main + aside).div_scalar(7.0);
+    let by_hand = f64::from(loss.clone().into_scalar::<f32>());
+    assert!((f64::from_bits(losses.0) - by_hand).abs() < 1e-6);
+    let by_hand = burn::optim::GradientsParams::from_grads(loss.backward(), &layers);
+    let found = gradients_of(&layers, &gradients);
+    assert_eq!(found.len(), 10);
+    for ((path, found), (_, expected)) in found.iter().zip(gradients_of(&layers, &by_hand)) {
         assert!(relative_difference(found, &expected) < 1e-5, "{path}");
     }
 }
@@ -216,11 +311,11 @@ fn outputs_are_kept_when_asked_for_and_only_then() {
         .build()
         .unwrap();
     let step = pipeline
-        .train_step_with(text(8), &objective(), false)
+        .train_step_with(text(8), &objective(), Outputs::Drop)
         .unwrap();
     assert!(step.outputs.is_none());
     let step = pipeline
-        .train_step_with(text(8), &objective(), true)
+        .train_step_with(text(8), &objective(), Outputs::Keep)
         .unwrap();
     let expected = pipeline.infer_with(text(8).input, text(8).side).unwrap();
     assert_eq!(tensor_bits(step.outputs.unwrap()), tensor_bits(expected));
@@ -234,7 +329,7 @@ fn a_batch_without_weight_is_an_error() {
     let mut batch = text(4);
     batch.target = batch.target.mul_scalar(0).add_scalar(PADDING);
     let error = pipeline
-        .train_step_with(batch, &objective(), false)
+        .train_step_with(batch, &objective(), Outputs::Drop)
         .unwrap_err();
     assert!(matches!(error, StepError::NoWeight { weight } if weight == 0.0));
 }

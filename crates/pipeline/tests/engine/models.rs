@@ -7,7 +7,7 @@ use burn::{
         conv::{Conv2d, Conv2dConfig},
     },
     optim::GradientsParams,
-    tensor::{Device, Distribution, Int, Tensor, activation::relu},
+    tensor::{Device, Int, Tensor, activation::relu},
 };
 use stovepipe_pipeline::{Context, Flow, Layer, Miswired, Pipeline, PipelineBuilder, Recompute};
 use stovepipe_schedule::Scheduler;
@@ -247,9 +247,4 @@ pub fn relative_difference(a: &[f32], b: &[f32]) -> f64 {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
     let difference = norm(&mut a.iter().zip(b).map(|(a, b)| f64::from(a - b)));
     difference / norm(&mut b.iter().map(|&b| f64::from(b))).max(1e-30)
-}
-
-/// Draws some numbers, so that a test can disturb the shared generator.
-pub fn disturb_generator() {
-    let _ = Tensor::<1>::random([17], Distribution::Default, &cpu());
 }

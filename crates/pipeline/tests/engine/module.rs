@@ -115,6 +115,21 @@ fn stages_can_be_optimised_in_parallel() {
 }
 
 #[test]
+fn a_change_with_too_few_states_touches_nothing() {
+    let mut pipeline = pipeline(2);
+    let before = bits(&pipeline);
+    let changed = pipeline.change_stages(vec![()], |_, layers, ()| (layers, ()));
+    assert!(matches!(
+        changed,
+        Err(StepError::WrongStates {
+            states: 1,
+            stages: 2
+        })
+    ));
+    assert_eq!(bits(&pipeline), before);
+}
+
+#[test]
 fn a_panic_in_a_change_is_an_error() {
     let mut pipeline = builder(dense(&[2, 2, 2]), 2, GPipe, 2, Recompute::Always)
         .build()
@@ -124,6 +139,7 @@ fn a_panic_in_a_change_is_an_error() {
         (layers, ())
     });
     assert!(matches!(changed, Err(StepError::ChangeFailed)));
+    assert_eq!(pipeline.stages().len(), 2);
     assert!(matches!(
         pipeline.infer(vectors(2, 2)),
         Err(StepError::ChangeFailed)
