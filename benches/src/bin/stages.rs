@@ -1,6 +1,6 @@
 //! How fast a pipeline is, next to a plain Burn loop and to the most that two threads could do.
 //!
-//! `cargo run --release -p stovepipe-benches --bin stages`
+//! `cargo build --workspace --release && target/release/stages`
 //!
 //! AmoebaNet-D (3, 16) on 32×32 images, one thread a stage. Every figure is the median of several
 //! steps of forward and backward, without the optimizer. "Two copies" is two plain loops at once,
@@ -83,7 +83,6 @@ fn plain_step() -> Result<Work, Failure> {
     let layers: Vec<_> = layers()?.into_iter().map(Module::train).collect();
     let loss = CrossEntropyLossConfig::new().init(&Device::flex());
     let (images, labels) = batch();
-    // A pool of one thread, and that thread its member, as a stage has it.
     Ok(Box::new(move || {
         let mut flow = AmoebaLayer::enter(images.clone().autodiff());
         for layer in &layers {
