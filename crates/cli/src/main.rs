@@ -1,5 +1,6 @@
 //! `stovepipe`: trains models through a pipeline of stages.
 
+mod error;
 mod settings;
 mod train;
 
@@ -27,7 +28,7 @@ fn command() -> Command {
         .subcommand(train::command())
 }
 
-fn run(matches: &ArgMatches) -> Result<ExitCode, train::CliError> {
+fn run(matches: &ArgMatches) -> Result<ExitCode, error::CliError> {
     match matches.subcommand() {
         Some(("train", matches)) => train::main(matches),
         // `subcommand_required` lets nothing else through.

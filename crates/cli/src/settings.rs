@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use stovepipe::train::{PipelineSettings, TrainError, TrainSettings};
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, AmoebaNetError, Stem};
 
+use crate::error::CliError;
+
 /// All settings of a training run; a table of `config.toml` each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Args)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -125,7 +127,7 @@ impl Settings {
     }
 
     /// Defaults, then `config` if there is one, then the flags.
-    pub fn read(config: Option<&Path>, flags: &ArgMatches) -> Result<Self, super::train::CliError> {
+    pub fn read(config: Option<&Path>, flags: &ArgMatches) -> Result<Self, CliError> {
         let mut settings = match config {
             Some(path) => Self::from_file(path)?,
             None => Self::default(),

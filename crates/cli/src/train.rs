@@ -11,34 +11,16 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use stovepipe::{
-    pipeline::{BuildError, Layer, Pipeline, StopHandle, count_parameters},
-    train::{Data, Progress, RunFolder, Summary, TrainError, Trainer},
+    pipeline::{Layer, Pipeline, StopHandle, count_parameters},
+    train::{Data, Progress, RunFolder, Summary, Trainer},
 };
-use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetError};
-use stovepipe_digits::{CLASSES, DigitBatcher, Digits, DigitsError};
-use thiserror::Error;
+use stovepipe_amoebanet::AmoebaLayer;
+use stovepipe_digits::{CLASSES, DigitBatcher, Digits};
 
-use crate::settings::Settings;
+use crate::{error::CliError, settings::Settings};
 
 /// A process that was interrupted ends with 128 and the number of the signal.
 const INTERRUPTED: u8 = 130;
-
-/// What ends the program with an error.
-#[derive(Debug, Error)]
-pub enum CliError {
-    #[error(transparent)]
-    Arguments(#[from] clap::Error),
-    #[error(transparent)]
-    Train(#[from] TrainError),
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    #[error(transparent)]
-    Model(#[from] AmoebaNetError),
-    #[error(transparent)]
-    Digits(#[from] DigitsError),
-    #[error("could not watch for Ctrl-C: {0}")]
-    Signal(#[from] ctrlc::Error),
-}
 
 /// The subcommand and its flags.
 pub fn command() -> Command {

@@ -4,7 +4,6 @@
 //! derive at once.
 
 use proc_macro::TokenStream;
-use proc_macro_crate::{FoundCrate, crate_name};
 use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
 use syn::{Data, DeriveInput, Fields, Ident, parse_macro_input, parse_quote};
@@ -15,7 +14,18 @@ use syn::{Data, DeriveInput, Fields, Ident, parse_macro_input, parse_quote};
 /// field whose type brings its own `split` (such as `Replicated`) keeps it.
 #[proc_macro_derive(Flow)]
 pub fn derive_flow(input: TokenStream) -> TokenStream {
-    expand(parse_macro_input!(input as DeriveInput))
+    derive(input, quote!(::stovepipe_pipeline))
+}
+
+/// The same for those who depend on the facade, which exports it as `Flow`: a derive cannot know
+/// by which of the two crates its user knows the trait.
+#[proc_macro_derive(FacadeFlow)]
+pub fn derive_facade_flow(input: TokenStream) -> TokenStream {
+    derive(input, quote!(::stovepipe))
+}
+
+fn derive(input: TokenStream, krate: Tokens) -> TokenStream {
+    expand(parse_macro_input!(input as DeriveInput), &krate)
         .unwrap_or_else(syn::Error::into_compile_error)
         .into()
 }
@@ -26,13 +36,12 @@ struct Shape<'a> {
     fields: &'a Fields,
 }
 
-fn expand(input: DeriveInput) -> syn::Result<Tokens> {
+fn expand(input: DeriveInput, krate: &Tokens) -> syn::Result<Tokens> {
     let name = &input.ident;
     let shapes = shapes(&input)?;
-    let map = shapes.iter().map(Shape::map_arm);
-    let sizes = shapes.iter().map(Shape::batch_sizes_arm);
-    let split = shapes.iter().map(Shape::split_arm);
-    let krate = crate_path();
+    let map = shapes.iter().map(|shape| shape.map_arm(krate));
+    let sizes = shapes.iter().map(|shape| shape.batch_sizes_arm(krate));
+    let split = shapes.iter().map(|shape| shape.split_arm(krate));
 
     let mut generics = input.generics.clone();
     for parameter in input.generics.type_params() {
@@ -59,20 +68,6 @@ fn expand(input: DeriveInput) -> syn::Result<Tokens> {
             }
         }
     })
-}
-
-/// The path of the crate that holds the trait: the engine's if the user depends on it, else the
-/// facade's.
-fn crate_path() -> Tokens {
-    let dependency = |name| crate_name(name).ok().map(|found| (name, found));
-    match dependency("stovepipe-pipeline").or_else(|| dependency("stovepipe")) {
-        Some((_, FoundCrate::Name(name))) => {
-            let ident = format_ident!("{name}");
-            quote!(::#ident)
-        }
-        // The engine's own library, tests and examples all know it by this name.
-        _ => quote!(::stovepipe_pipeline),
-    }
 }
 
 fn shapes(input: &DeriveInput) -> syn::Result<Vec<Shape<'_>>> {
@@ -130,8 +125,8 @@ impl Shape<'_> {
         self.filled(&variables)
     }
 
-    fn map_arm(&self) -> Tokens {
-        let (krate, pattern) = (crate_path(), self.pattern());
+    fn map_arm(&self, krate: &Tokens) -> Tokens {
+        let pattern = self.pattern();
         let mapped: Vec<_> = self
             .variables()
             .iter()
@@ -141,13 +136,13 @@ impl Shape<'_> {
         quote!(#pattern => #built,)
     }
 
-    fn batch_sizes_arm(&self) -> Tokens {
-        let (krate, pattern, variables) = (crate_path(), self.pattern(), self.variables());
+    fn batch_sizes_arm(&self, krate: &Tokens) -> Tokens {
+        let (pattern, variables) = (self.pattern(), self.variables());
         quote!(#pattern => { #(#krate::Flow::batch_sizes(#variables, sizes);)* })
     }
 
-    fn split_arm(&self) -> Tokens {
-        let (krate, pattern, variables) = (crate_path(), self.pattern(), self.variables());
+    fn split_arm(&self, krate: &Tokens) -> Tokens {
+        let (pattern, variables) = (self.pattern(), self.variables());
         // Nested pairs `(((), a), b)`: `zip` takes two at a time.
         let mut parts = quote!(::std::iter::repeat_n((), sizes.len()));
         let mut tuple = quote!(());

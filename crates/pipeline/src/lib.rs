@@ -43,5 +43,10 @@ pub use objective::{CrossEntropy, MeanOf, Objective};
 pub use parameters::count_parameters;
 pub use pipeline::{Pipeline, Stage};
 pub use recompute::{Recompute, UnknownRecompute};
+/// The trait without the derive of its name, for the facade, which has a derive of its own.
+#[doc(hidden)]
+pub mod facade {
+    pub use crate::flow::Flow;
+}
 /// Derives [`Flow`](trait@Flow) for a struct or an enum of flows.
 pub use stovepipe_derive::Flow;

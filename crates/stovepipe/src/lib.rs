@@ -61,16 +61,19 @@ pub use stovepipe_schedule as schedule;
 pub use stovepipe_train as train;
 
 // What `#[derive(Flow)]` names.
-/// What passes between layers; with the derive of the same name.
-pub use stovepipe_pipeline::Flow;
+/// Derives [`Flow`](trait@Flow) for a struct or an enum of flows.
+pub use stovepipe_derive::FacadeFlow as Flow;
 #[doc(hidden)]
 pub use stovepipe_pipeline::FlowMapper;
+/// What passes between layers.
+pub use stovepipe_pipeline::facade::Flow;
 
 /// What a training program names.
 pub mod prelude {
+    pub use crate::Flow;
     pub use stovepipe_pipeline::{
-        Balance, Batch, BuildError, Context, CrossEntropy, Flow, Layer, MeanOf, Miswired,
-        Objective, Outputs, Pipeline, Progress, Recompute, Replicated, Step, StepError, StopHandle,
+        Balance, Batch, BuildError, Context, CrossEntropy, Layer, MeanOf, Miswired, Objective,
+        Outputs, Pipeline, Progress, Recompute, Replicated, Step, StepError, StopHandle,
         device_from_name,
     };
     pub use stovepipe_schedule::{GPipe, OneForwardOneBackward, Schedule, Scheduler};

@@ -5,16 +5,19 @@ mod error;
 mod folder;
 mod learning_rate;
 mod loader;
+mod model_file;
 mod optimizer;
 mod progress;
 mod scores;
 mod settings;
+mod summary;
 mod trainer;
 
 pub use error::TrainError;
 pub use folder::RunFolder;
 pub use learning_rate::LearningRate;
 pub use loader::{Loader, shuffled};
+pub use model_file::{load_model, save_model};
 pub use optimizer::StagedOptimizer;
 pub use progress::{Progress, StepReport};
 pub use scores::Scores;
@@ -22,6 +25,5 @@ pub use settings::{
     BalanceSetting, DecaySetting, OptimizerSetting, PipelineSettings, ScheduleSetting,
     TrainSettings,
 };
-pub use trainer::{
-    Classifier, Data, StageSummary, Summary, Trainer, load_model, save_model, stage_summaries,
-};
+pub use summary::{StageSummary, Summary, stage_summaries};
+pub use trainer::{Classifier, Data, Trainer};

@@ -1,19 +1,11 @@
 //! The training of a classifier, from the first batch to the files that it leaves.
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use burn::{
     data::{dataloader::batcher::Batcher, dataset::Dataset},
-    module::Module,
-    store::{ModuleSnapshot, SafetensorsStore},
     tensor::{Device, Int, Tensor},
 };
-use serde::Serialize;
 use stovepipe_pipeline::{
     Batch, CrossEntropy, Layer, Objective, Outputs, Pipeline, Step, StepError, StopHandle,
     count_parameters,
@@ -25,10 +17,12 @@ use crate::{
     folder::RunFolder,
     learning_rate::LearningRate,
     loader::{Loader, shuffled},
+    model_file::save_model,
     optimizer::StagedOptimizer,
     progress::{Progress, StepReport},
     scores::Scores,
     settings::TrainSettings,
+    summary::{EpochMetrics, Summary, stage_summaries},
 };
 
 /// A model that gives each input logits `[n, classes]`.
@@ -54,60 +48,6 @@ pub struct Trainer<L: Classifier> {
     settings: TrainSettings,
     stop: StopHandle,
     timeline: Timeline,
-}
-
-/// What a run came to: `summary.json`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Summary {
-    /// Parameters of the model, without running statistics.
-    pub parameters: usize,
-    /// Layers and parameters of each stage.
-    pub stages: Vec<StageSummary>,
-    /// Epochs that were trained to their end.
-    pub epochs: usize,
-    /// Mean loss over the last epoch's training samples, with label smoothing.
-    pub train_loss: f64,
-    /// Mean loss over the test samples, with label smoothing.
-    pub test_loss: f64,
-    /// Share of the test samples that were right.
-    pub test_accuracy: f64,
-    /// Share of the test samples whose class was among the five highest.
-    pub test_top5: f64,
-    /// Training samples a second, loading and updates included, testing not.
-    pub samples_per_second: f64,
-    /// Mean share of a step in which stages were idle.
-    pub bubble: f64,
-    /// Duration of the run.
-    pub seconds: f64,
-    /// Whether it was stopped before its end.
-    pub stopped: bool,
-}
-
-/// A stage in a summary.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StageSummary {
-    /// Its device.
-    pub device: String,
-    /// The names of its layers.
-    pub layers: Vec<String>,
-    /// Its parameters.
-    pub parameters: usize,
-}
-
-/// A line of `metrics.jsonl`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct EpochMetrics {
-    epoch: usize,
-    steps: usize,
-    learning_rate: f64,
-    train_loss: f64,
-    train_accuracy: f64,
-    test_loss: f64,
-    test_accuracy: f64,
-    test_top5: f64,
-    samples_per_second: f64,
-    bubble: f64,
-    seconds: f64,
 }
 
 /// One pass over the training set.
@@ -427,91 +367,4 @@ struct TrainedBatch {
     loss: f64,
     scores: Scores,
     timeline: Timeline,
-}
-
-/// What a pipeline's stages hold.
-///
-/// ```
-/// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-/// # use stovepipe_pipeline::{Context, Layer, Miswired, Pipeline};
-/// # #[derive(Module, Debug)]
-/// # struct Dense { linear: Linear }
-/// # impl Layer for Dense {
-/// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
-/// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
-/// #         Ok(self.linear.forward(x))
-/// #     }
-/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
-/// # }
-/// # let device = Device::flex();
-/// let layers = vec![Dense { linear: LinearConfig::new(3, 2).init(&device) }];
-/// let pipeline = Pipeline::builder(layers).devices([device]).build()?;
-/// assert_eq!(stovepipe_train::stage_summaries(&pipeline)[0].parameters, 8);
-/// # Ok::<(), stovepipe_pipeline::BuildError>(())
-/// ```
-#[must_use]
-pub fn stage_summaries<L: Layer>(pipeline: &Pipeline<L>) -> Vec<StageSummary> {
-    (pipeline.stages().into_iter())
-        .map(|stage| StageSummary {
-            layers: (pipeline.layers()[stage.layers].iter())
-                .map(L::name)
-                .collect(),
-            device: stage.device_name,
-            parameters: stage.parameters,
-        })
-        .collect()
-}
-
-/// Loads what [`save_model`] saved, under any number of stages.
-///
-/// # Errors
-///
-/// If the file cannot be read, or is of another model.
-pub fn load_model<L: Layer>(pipeline: &mut Pipeline<L>, path: &Path) -> Result<(), TrainError> {
-    let mut store = SafetensorsStore::from_file(path).skip_enum_variants(true);
-    match pipeline.load_from(&mut store) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(TrainError::Format {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        }),
-    }
-}
-
-/// Saves a pipeline's parameters and statistics as safetensors, named by layer: `layers.3.…`.
-///
-/// # Errors
-///
-/// If the file cannot be written.
-pub fn save_model<L: Layer>(pipeline: &Pipeline<L>, path: PathBuf) -> Result<(), TrainError> {
-    // Burn keeps the permissions of a file that it overwrites; one of its own is for the owner alone.
-    File::create(&path).map_err(TrainError::file(&path))?;
-    // The metadata that Burn adds has no fixed order, and equal models should be equal files.
-    let mut store = SafetensorsStore::from_file(&path)
-        .clear_metadata()
-        .skip_enum_variants(true)
-        .overwrite(true);
-    (pipeline.valid().save_into(&mut store)).map_err(|error| TrainError::Format {
-        path,
-        reason: error.to_string(),
-    })
-}
-
-impl std::fmt::Display for EpochMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "train loss {:.4}, accuracy {:.1} % · test loss {:.4}, accuracy {:.1} %, top-5 {:.1} % · \
-             {:.0} samples/s · bubble {:.0} % · {:.1} s",
-            self.train_loss,
-            100.0 * self.train_accuracy,
-            self.test_loss,
-            100.0 * self.test_accuracy,
-            100.0 * self.test_top5,
-            self.samples_per_second,
-            100.0 * self.bubble,
-            self.seconds
-        )
-    }
 }

@@ -1,0 +1,112 @@
+//! What a run says of itself when it is over, and after each epoch.
+
+use std::fmt;
+
+use serde::Serialize;
+use stovepipe_pipeline::{Layer, Pipeline};
+
+/// What a run came to: `summary.json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Parameters of the model, without running statistics.
+    pub parameters: usize,
+    /// Layers and parameters of each stage.
+    pub stages: Vec<StageSummary>,
+    /// Epochs that were trained to their end.
+    pub epochs: usize,
+    /// Mean loss over the last epoch's training samples, with label smoothing.
+    pub train_loss: f64,
+    /// Mean loss over the test samples, with label smoothing.
+    pub test_loss: f64,
+    /// Share of the test samples that were right.
+    pub test_accuracy: f64,
+    /// Share of the test samples whose class was among the five highest.
+    pub test_top5: f64,
+    /// Training samples a second, loading and updates included, testing not.
+    pub samples_per_second: f64,
+    /// Mean share of a step in which stages were idle.
+    pub bubble: f64,
+    /// Duration of the run.
+    pub seconds: f64,
+    /// Whether it was stopped before its end.
+    pub stopped: bool,
+}
+
+/// A stage in a summary.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StageSummary {
+    /// Its device.
+    pub device: String,
+    /// The names of its layers.
+    pub layers: Vec<String>,
+    /// Its parameters.
+    pub parameters: usize,
+}
+
+/// A line of `metrics.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct EpochMetrics {
+    pub(crate) epoch: usize,
+    pub(crate) steps: usize,
+    pub(crate) learning_rate: f64,
+    pub(crate) train_loss: f64,
+    pub(crate) train_accuracy: f64,
+    pub(crate) test_loss: f64,
+    pub(crate) test_accuracy: f64,
+    pub(crate) test_top5: f64,
+    pub(crate) samples_per_second: f64,
+    pub(crate) bubble: f64,
+    pub(crate) seconds: f64,
+}
+
+/// What a pipeline's stages hold.
+///
+/// ```
+/// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
+/// # use stovepipe_pipeline::{Context, Layer, Miswired, Pipeline};
+/// # #[derive(Module, Debug)]
+/// # struct Dense { linear: Linear }
+/// # impl Layer for Dense {
+/// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+/// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+/// #         Ok(self.linear.forward(x))
+/// #     }
+/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+/// # }
+/// # let device = Device::flex();
+/// let layers = vec![Dense { linear: LinearConfig::new(3, 2).init(&device) }];
+/// let pipeline = Pipeline::builder(layers).devices([device]).build()?;
+/// assert_eq!(stovepipe_train::stage_summaries(&pipeline)[0].parameters, 8);
+/// # Ok::<(), stovepipe_pipeline::BuildError>(())
+/// ```
+#[must_use]
+pub fn stage_summaries<L: Layer>(pipeline: &Pipeline<L>) -> Vec<StageSummary> {
+    (pipeline.stages().into_iter())
+        .map(|stage| StageSummary {
+            layers: (pipeline.layers()[stage.layers].iter())
+                .map(L::name)
+                .collect(),
+            device: stage.device_name,
+            parameters: stage.parameters,
+        })
+        .collect()
+}
+
+impl fmt::Display for EpochMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "train loss {:.4}, accuracy {:.1} % · test loss {:.4}, accuracy {:.1} %, top-5 {:.1} % · \
+             {:.0} samples/s · bubble {:.0} % · {:.1} s",
+            self.train_loss,
+            100.0 * self.train_accuracy,
+            self.test_loss,
+            100.0 * self.test_accuracy,
+            100.0 * self.test_top5,
+            self.samples_per_second,
+            100.0 * self.bubble,
+            self.seconds
+        )
+    }
+}
