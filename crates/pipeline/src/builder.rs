@@ -151,7 +151,7 @@ impl<L: Layer> PipelineBuilder<L> {
             return Err(BuildError::NoThreads);
         }
         check_sharing(&self.layers)?;
-        let stages = placements(&cut, self.devices);
+        let stages = placements(&self.layers, &cut, self.devices);
         let schedule = self.scheduler.schedule(stages.len(), self.micro_batches)?;
         let owners = engine::owners(&schedule, stages.len(), self.micro_batches)?;
         check_devices(&stages)?;
@@ -205,16 +205,20 @@ fn spawn(stage: usize, threads: usize) -> Result<Worker, BuildError> {
         .map_err(|source| BuildError::Worker { stage, source })
 }
 
-fn placements(cut: &[usize], devices: Vec<Device>) -> Vec<Placement> {
+fn placements<L: Layer>(layers: &[L], cut: &[usize], devices: Vec<Device>) -> Vec<Placement> {
     let mut start = 0;
     let mut next = |count: usize| -> Range<usize> {
         start += count;
         start - count..start
     };
     (cut.iter().zip(devices))
-        .map(|(&count, device)| Placement {
-            layers: next(count),
-            device: device.inner(),
+        .map(|(&count, device)| {
+            let range = next(count);
+            Placement {
+                names: layers[range.clone()].iter().map(L::name).collect(),
+                layers: range,
+                device: device.inner(),
+            }
         })
         .collect()
 }

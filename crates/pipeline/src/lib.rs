@@ -33,6 +33,8 @@ pub use batch::{Batch, Outputs, Step};
 pub use builder::PipelineBuilder;
 pub use control::{Progress, StopHandle};
 pub use device::{DeviceError, device_from_name};
+#[doc(hidden)]
+pub use engine::guard::panic_message;
 pub use engine::stage::Held;
 pub use error::{
     BuildError, FlightRecord, StageFailure, StepError, WorkerRecord, WorkerState, WrongSchedule,

@@ -68,16 +68,11 @@ impl<L: Layer> Module for Pipeline<L> {
 
 impl<L: Layer> ModuleDisplayDefault for Pipeline<L> {
     fn content(&self, content: Content) -> Option<Content> {
-        let content = self
-            .stages()
-            .iter()
+        let stages = self.stages().into_iter().zip(self.stage_layers());
+        let content = stages
             .enumerate()
-            .fold(content, |content, (index, stage)| {
-                let names: Vec<_> = (self.layers().iter())
-                    .skip(stage.layers.start)
-                    .take(stage.layers.len())
-                    .map(Layer::name)
-                    .collect();
+            .fold(content, |content, (index, (stage, layers))| {
+                let names: Vec<_> = layers.iter().map(Layer::name).collect();
                 content.add_formatted(&format!(
                     "stage {index} on {}: {} ({} parameters)",
                     stage.device_name,

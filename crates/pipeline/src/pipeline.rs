@@ -15,7 +15,7 @@ use crate::{
     control::StopHandle,
     device,
     engine::{
-        Engine,
+        Engine, Placement,
         copies::Statistics,
         guard, links,
         stage::{LossOf, StageResult, StageTask, Training},
@@ -125,13 +125,19 @@ impl<L: Layer> Pipeline<L> {
                 layers: stage.layers.clone(),
                 device: stage.device.clone(),
                 device_name: device::name(&stage.device),
-                parameters: (self.layers.iter())
-                    .skip(stage.layers.start)
-                    .take(stage.layers.len())
-                    .map(count_parameters)
-                    .sum(),
+                parameters: self.layers_of(stage).iter().map(count_parameters).sum(),
             })
             .collect()
+    }
+
+    /// The layers of each stage, in order.
+    pub fn stage_layers(&self) -> impl Iterator<Item = &[L]> {
+        (self.engine.stages.iter()).map(|stage| self.layers_of(stage))
+    }
+
+    /// The layers of a stage; none if a failed change lost them.
+    fn layers_of(&self, stage: &Placement) -> &[L] {
+        self.layers.get(stage.layers.clone()).unwrap_or_default()
     }
 
     /// The handle that stops this pipeline's steps.
@@ -274,10 +280,10 @@ impl<L: Layer> Pipeline<L> {
     /// Moves the gradients of each stage's parameters into a container of its own.
     #[must_use]
     pub fn split_gradients(&self, mut gradients: GradientsParams) -> Vec<GradientsParams> {
-        (self.engine.stages.iter())
-            .map(|stage| {
+        self.stage_layers()
+            .map(|layers| {
                 let mut own = GradientsParams::new();
-                for layer in &self.layers[stage.layers.clone()] {
+                for layer in layers {
                     let (from, to) = (&mut gradients, &mut own);
                     visit_parameters(layer, &mut MoveGradients { from, to });
                 }
@@ -319,7 +325,8 @@ impl<L: Layer> Pipeline<L> {
             .map(|((index, stage), links)| StageTask {
                 index,
                 device: stage.device.clone(),
-                layers: self.layers[stage.layers.clone()].to_vec(),
+                layers: self.layers_of(stage).to_vec(),
+                names: stage.names.clone(),
                 range: stage.layers.clone(),
                 links,
                 feed: std::mem::take(&mut feed),

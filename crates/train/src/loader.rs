@@ -15,6 +15,7 @@ use burn::{
 };
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
+use stovepipe_pipeline::panic_message;
 
 use crate::error::TrainError;
 
@@ -123,9 +124,7 @@ fn send_all<O>(
         // A set or batcher of the user's that panics is an error of the run, not the end of it.
         let batch = catch_unwind(AssertUnwindSafe(|| load(indices)));
         let batch = batch.unwrap_or_else(|panic| {
-            let said = panic.downcast_ref::<&str>().copied();
-            let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            let said = said.unwrap_or("with no message");
+            let said = panic_message(&*panic);
             let first = indices.first().unwrap_or(&0);
             let text = format!("a panic in the batch that begins with sample {first}: {said}");
             Err(TrainError::Data(text))

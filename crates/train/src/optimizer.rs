@@ -45,13 +45,10 @@ impl StagedOptimizer {
         gradients: GradientsParams,
         began: Instant,
     ) -> Result<Vec<Span>, StepError> {
-        let stages = pipeline.stages();
         let mut gradients = pipeline.split_gradients(gradients);
         if let Some(largest) = self.clip {
-            let layers = stages
-                .iter()
-                .map(|stage| &pipeline.layers()[stage.layers.clone()]);
-            gradients = clip(layers.zip(gradients).collect(), largest);
+            let stages = pipeline.stage_layers().zip(gradients).collect();
+            gradients = clip(stages, largest);
         }
         let optimizers = std::mem::take(&mut self.optimizers);
         let states = optimizers

@@ -82,11 +82,9 @@ pub(crate) struct EpochMetrics {
 /// ```
 #[must_use]
 pub fn stage_summaries<L: Layer>(pipeline: &Pipeline<L>) -> Vec<StageSummary> {
-    (pipeline.stages().into_iter())
-        .map(|stage| StageSummary {
-            layers: (pipeline.layers()[stage.layers].iter())
-                .map(L::name)
-                .collect(),
+    (pipeline.stages().into_iter().zip(pipeline.stage_layers()))
+        .map(|(stage, layers)| StageSummary {
+            layers: layers.iter().map(L::name).collect(),
             device: stage.device_name,
             parameters: stage.parameters,
         })

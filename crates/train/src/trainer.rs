@@ -80,7 +80,7 @@ impl<L: Classifier> Trainer<L> {
     pub fn new(pipeline: Pipeline<L>, settings: TrainSettings) -> Result<Self, TrainError> {
         settings.check()?;
         Ok(Self {
-            optimizer: StagedOptimizer::new(&settings, pipeline.stages().len()),
+            optimizer: StagedOptimizer::new(&settings, pipeline.stage_layers().count()),
             objective: CrossEntropy::new()
                 .with_smoothing(settings.label_smoothing)
                 .with_auxiliary_share(settings.auxiliary_share),
@@ -148,8 +148,8 @@ impl<L: Classifier> Trainer<L> {
             }
         }
         progress.finish();
-        let mut summary = self.summary(&epochs, &test, began.elapsed().as_secs_f64());
-        summary.stopped = stopped;
+        let seconds = began.elapsed().as_secs_f64();
+        let summary = self.summary(&epochs, &test, seconds, stopped);
         self.write(folder, &summary)?;
         Ok(summary)
     }
@@ -325,7 +325,7 @@ impl<L: Classifier> Trainer<L> {
         folder.append_json_line("metrics.jsonl", &metrics)
     }
 
-    fn summary(&self, epochs: &[Epoch], test: &Scores, seconds: f64) -> Summary {
+    fn summary(&self, epochs: &[Epoch], test: &Scores, seconds: f64, stopped: bool) -> Summary {
         let sum = |of: fn(&Epoch) -> f64| epochs.iter().map(of).sum::<f64>();
         let steps = sum(|epoch| epoch.steps as f64).max(1.0);
         let trained_for = sum(|epoch| epoch.seconds).max(f64::MIN_POSITIVE);
@@ -340,7 +340,7 @@ impl<L: Classifier> Trainer<L> {
             samples_per_second: sum(|epoch| epoch.scores.samples as f64) / trained_for,
             bubble: sum(|epoch| epoch.bubbles) / steps,
             seconds,
-            stopped: false,
+            stopped,
         }
     }
 

@@ -10,7 +10,7 @@
 //! * a throw-away copy for each recomputation, whose statistics nobody reads, so that each
 //!   micro-batch counts once.
 //!
-//! A tape is recorded on fresh leaves ([`with_fresh_leaves`]): micro-batches whose tapes met in
+//! A tape is recorded on leaves of its own ([`with_fresh_leaves`], or a throw-away copy): micro-batches whose tapes met in
 //! the same leaves would be one graph to Burn, and each backward pass would walk all of it.
 
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ use burn::{
     tensor::{Tensor, container::TensorContainer},
 };
 
-/// A copy with statistics of its own, ready to train.
+/// A copy with statistics and leaves of its own, ready to train.
 pub(crate) fn live<L: Module>(layer: &L) -> L {
     layer.valid().train()
 }

@@ -16,7 +16,8 @@ pub(crate) fn guarded<R>(place: &'static str, code: impl FnOnce() -> R) -> Resul
 }
 
 /// What a panic said.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+#[must_use]
+pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

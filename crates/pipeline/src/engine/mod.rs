@@ -46,6 +46,8 @@ use worker::Worker;
 pub(crate) struct Placement {
     /// Its layers, by their place in the model.
     pub(crate) layers: Range<usize>,
+    /// Their names, for errors.
+    pub(crate) names: Arc<[String]>,
     pub(crate) device: Device,
 }
 

@@ -27,6 +27,7 @@ pub(crate) struct StageTask<L: Layer> {
     pub(crate) index: usize,
     pub(crate) device: Device,
     pub(crate) layers: Vec<L>,
+    pub(crate) names: Arc<[String]>,
     /// Where its layers stand in the model.
     pub(crate) range: Range<usize>,
     pub(crate) links: Links<L>,
@@ -78,7 +79,6 @@ pub(crate) enum Ended {
 pub(crate) struct Stage<L: Layer> {
     task: StageTask<L>,
     recorder: Recorder,
-    names: Arc<[String]>,
     live: Vec<L>,
     quiet: Vec<L>,
     feed: Vec<Option<L::Input>>,
@@ -103,7 +103,6 @@ impl<L: Layer> Stage<L> {
             None => (Vec::new(), layers.iter().map(L::valid).collect()),
         };
         Self {
-            names: layers.iter().map(L::name).collect(),
             accumulators: live.iter().map(|_| GradientsAccumulator::new()).collect(),
             feed: std::mem::take(&mut task.feed)
                 .into_iter()
@@ -202,10 +201,8 @@ impl<L: Layer> Stage<L> {
         let recorded =
             (self.task.training.as_ref()).is_some_and(|training| training.recorded[micro_batch]);
         let output = if recorded {
-            let live = std::mem::take(&mut self.live);
-            let output = self.record(action, SpanKind::Forward, &live, input);
-            self.live = live;
-            output?
+            let modules = self.live.iter().map(copies::with_fresh_leaves).collect();
+            self.record(action, SpanKind::Forward, modules, input)?
         } else {
             self.forward_quietly(action, input)?
         };
@@ -213,7 +210,7 @@ impl<L: Layer> Stage<L> {
             // A receiver that is gone has failed, and says so itself.
             Some(outbox) => drop(outbox.send((micro_batch, output))),
             None if self.task.keep_outputs => {
-                let output = tape::leave::<L>(output, self.names.len(), &self.watch())?;
+                let output = tape::leave::<L>(output, self.task.names.len(), &self.watch())?;
                 self.outputs.insert(micro_batch, output);
             }
             None => {}
@@ -240,7 +237,7 @@ impl<L: Layer> Stage<L> {
         &mut self,
         action: Action,
         kind: SpanKind,
-        layers: &[L],
+        modules: Vec<L>,
         input: L::Flow,
     ) -> Result<L::Flow, Refused> {
         let micro_batch = action.micro_batch;
@@ -255,7 +252,7 @@ impl<L: Layer> Stage<L> {
         let side = self.side(micro_batch);
         let watch = self.watch();
         let (recorded, main) = self.recorder.time(kind, action, || {
-            let mut recorded = tape::record(layers, input, origin, &side, &loss, &watch)?;
+            let mut recorded = tape::record(modules, input, origin, &side, &loss, &watch)?;
             let main = match self.is_last() {
                 true => Some(
                     recorded
@@ -286,8 +283,8 @@ impl<L: Layer> Stage<L> {
         let micro_batch = action.micro_batch;
         if let Some(input) = self.inputs.remove(&micro_batch) {
             // Statistics counted this micro-batch in its forward pass already.
-            let throw_away: Vec<_> = self.live.iter().map(copies::live).collect();
-            self.record(action, SpanKind::Recompute, &throw_away, input)?;
+            let throw_away = self.live.iter().map(copies::live).collect();
+            self.record(action, SpanKind::Recompute, throw_away, input)?;
         }
         let Some(tape) = self.tapes.remove(&micro_batch) else {
             return Err(Refused("backward came before forward".to_owned()));
@@ -318,7 +315,7 @@ impl<L: Layer> Stage<L> {
     fn watch(&self) -> LayerWatch {
         LayerWatch {
             recorder: self.recorder.clone(),
-            names: self.names.clone(),
+            names: self.task.names.clone(),
             first: self.task.range.start,
         }
     }

@@ -12,10 +12,7 @@ use burn::{
 };
 
 use crate::{
-    engine::{
-        copies,
-        values::{self, FlowGradients},
-    },
+    engine::values::{self, FlowGradients},
     flow::Flow,
     layer::{Context, Layer, Miswired},
 };
@@ -111,10 +108,9 @@ pub(crate) enum Origin {
     Stage,
 }
 
-/// Runs `layers` and records the tape. `layers` lend their values and statistics; the tape gets
-/// leaves of its own.
+/// Runs `modules` and records the tape. They are copies for this tape alone, with leaves of its own.
 pub(crate) fn record<L: Layer>(
-    layers: &[L],
+    modules: Vec<L>,
     input: L::Flow,
     origin: Origin,
     side: &L::Side,
@@ -122,13 +118,12 @@ pub(crate) fn record<L: Layer>(
     watch: &impl Watch,
 ) -> Result<Recorded<L>, Refused> {
     let mut flow = input;
-    let mut tapes = Vec::with_capacity(layers.len());
+    let mut tapes = Vec::with_capacity(modules.len());
     let mut auxiliary = Vec::new();
-    for (index, layer) in layers.iter().enumerate() {
+    for (index, module) in modules.into_iter().enumerate() {
         watch.enter(index);
         let is_leaf = index > 0 || origin == Origin::Stage;
         let input = values::attach(flow, is_leaf);
-        let module = copies::with_fresh_leaves(layer);
         let mut context = Context::new(side, true);
         let output = module.forward(input.clone(), &mut context)?;
         let heads = context.into_auxiliary().into_iter();
