@@ -19,8 +19,12 @@ use burn::{
     nn::loss::CrossEntropyLossConfig,
     tensor::{Device, Int, Tensor},
 };
+use mimalloc::MiMalloc;
 use stovepipe::prelude::*;
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, Stem};
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 const SAMPLES: usize = 32;
 const STEPS: usize = 7;

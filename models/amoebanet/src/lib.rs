@@ -29,7 +29,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod auxiliary;
-mod average;
 mod cell;
 mod config;
 mod convolution;

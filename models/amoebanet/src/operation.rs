@@ -2,17 +2,13 @@
 
 use burn::{
     module::Module,
-    nn::{
-        BatchNorm, BatchNormConfig, PaddingConfig2d,
-        conv::Conv2d,
-        pool::{MaxPool2d, MaxPool2dConfig},
-    },
+    nn::{BatchNorm, BatchNormConfig, conv::Conv2d},
     tensor::{Device, Tensor, activation::relu, s},
 };
+use stovepipe_kernels::{Window, average_pool, batch_norm, convolve, max_pool};
 
 use crate::{
-    average::Average3x3,
-    convolution::{ReluConvNorm, convolution, convolve},
+    convolution::{ReluConvNorm, convolution},
     genotype::Choice,
 };
 
@@ -23,8 +19,10 @@ pub(crate) enum Operation {
     Chain(Vec<ReluConvNorm>),
     /// An identity that halves the map.
     Reduce(FactorizedReduce),
-    MaxPool(MaxPool2d),
-    AveragePool(Average3x3),
+    /// The largest of a window.
+    MaxPool(Pool),
+    /// The mean of a window, padding left out.
+    AveragePool(Pool),
 }
 
 impl Operation {
@@ -37,9 +35,9 @@ impl Operation {
             Choice::Conv1x1 => Self::conv_1x1([channels; 2], stride, device),
             Choice::Conv3x3 => bottleneck(&[([3, 3], [stride; 2])]),
             Choice::Conv1x7And7x1 => bottleneck(&[([1, 7], [1, stride]), ([7, 1], [stride, 1])]),
-            Choice::MaxPool2x2 => max_pool(2, stride, PaddingConfig2d::Same),
-            Choice::MaxPool3x3 => max_pool(3, stride, PaddingConfig2d::Explicit(1, 1, 1, 1)),
-            Choice::AveragePool3x3 => Self::AveragePool(Average3x3::new(stride)),
+            Choice::MaxPool2x2 => Self::MaxPool(Pool::new(2, stride)),
+            Choice::MaxPool3x3 => Self::MaxPool(Pool::new(3, stride)),
+            Choice::AveragePool3x3 => Self::AveragePool(Pool::new(3, stride)),
         }
     }
 
@@ -81,17 +79,24 @@ impl Operation {
         match self {
             Self::Chain(chain) => chain.iter().fold(x, |x, unit| unit.forward(x)),
             Self::Reduce(reduce) => reduce.forward(x),
-            Self::MaxPool(pool) => pool.forward(x),
-            Self::AveragePool(pool) => pool.forward(x),
+            Self::MaxPool(pool) => max_pool(x, pool.window),
+            Self::AveragePool(pool) => average_pool(x, pool.window),
         }
     }
 }
 
-fn max_pool(size: usize, stride: usize, padding: PaddingConfig2d) -> Operation {
-    let pool = MaxPool2dConfig::new([size; 2])
-        .with_strides([stride; 2])
-        .with_padding(padding);
-    Operation::MaxPool(pool.init())
+/// The windows of a pooling.
+#[derive(Module, Debug)]
+pub(crate) struct Pool {
+    #[module(skip)]
+    window: Window,
+}
+
+impl Pool {
+    fn new(size: usize, stride: usize) -> Self {
+        let window = Window { size, stride };
+        Self { window }
+    }
 }
 
 /// Halves a map without losing every second pixel: one half of the channels is made of the pixels
@@ -114,7 +119,7 @@ impl FactorizedReduce {
     }
 
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        self.bn.forward(self.halve(relu(x)))
+        batch_norm(&self.bn, self.halve(relu(x)))
     }
 
     fn halve(&self, x: Tensor<4>) -> Tensor<4> {

@@ -5,9 +5,10 @@ use burn::{
     nn::{BatchNorm, BatchNormConfig, conv::Conv2d},
     tensor::{Device, Tensor, activation::relu},
 };
+use stovepipe_kernels::{batch_norm, convolve};
 use stovepipe_pipeline::Miswired;
 
-use crate::convolution::{convolution, convolve};
+use crate::convolution::convolution;
 
 /// The channels of an image.
 const COLORS: usize = 3;
@@ -36,6 +37,6 @@ impl StemConvolution {
                 format!("{:?}", image.dims()),
             ));
         }
-        Ok(self.bn.forward(convolve(&self.conv, relu(image))))
+        Ok(batch_norm(&self.bn, convolve(&self.conv, relu(image))))
     }
 }

@@ -1,0 +1,66 @@
+//! Maps of several channels as slices, and work spread over them.
+
+use std::ops::Range;
+
+use burn::tensor::{DType, Shape};
+use burn_flex::{FlexTensor, Layout};
+use pulp::Arch;
+use rayon::prelude::*;
+
+/// The sizes of a batch of maps: `[samples, channels, height, width]`.
+pub(crate) type Dims = [usize; 4];
+
+/// Below this many numbers, other threads cost more than they help.
+const WORTH_SPREADING: usize = 1 << 15;
+
+pub(crate) fn dims(tensor: &FlexTensor) -> Dims {
+    tensor.layout().shape().dims()
+}
+
+/// The same tensor with its numbers in order and nothing else in its buffer.
+pub(crate) fn in_order(tensor: FlexTensor) -> FlexTensor {
+    match tensor.as_slice::<f32>().map(<[f32]>::len) {
+        Some(_) => tensor,
+        None => tensor.to_contiguous(),
+    }
+}
+
+/// The numbers of a tensor that is [`in_order`].
+pub(crate) fn numbers(tensor: &FlexTensor) -> &[f32] {
+    tensor.as_slice().unwrap_or_default()
+}
+
+pub(crate) fn tensor(numbers: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
+    let bytes = burn::tensor::Bytes::from_elems(numbers);
+    FlexTensor::new(bytes, Layout::contiguous(shape.into()), DType::F32)
+}
+
+/// Runs `work` with the widest vectors that the processor has. What `work` calls must be inlined.
+#[inline(always)]
+pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
+    Arch::new().dispatch(work)
+}
+
+/// Numbers in parts of `length` each: `work` is called with the number of a part, and appends it.
+/// On the threads of the current pool, if there are several.
+pub(crate) fn in_parts<T: Copy + Send>(
+    parts: usize,
+    length: usize,
+    work: impl Fn(usize, &mut Vec<T>) + Sync,
+) -> Vec<T> {
+    let threads = rayon::current_num_threads();
+    let run = |range: Range<usize>| {
+        let mut numbers = Vec::with_capacity(range.len() * length);
+        range.for_each(|part| work(part, &mut numbers));
+        numbers
+    };
+    if threads == 1 || parts * length < WORTH_SPREADING {
+        return run(0..parts);
+    }
+    let share = parts.div_ceil(threads);
+    let shares: Vec<_> = (0..threads)
+        .into_par_iter()
+        .map(|thread| run((thread * share).min(parts)..((thread + 1) * share).min(parts)))
+        .collect();
+    shares.concat()
+}

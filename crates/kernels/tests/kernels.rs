@@ -1,0 +1,302 @@
+//! The kernels against Burn's own operations: outputs, gradients, statistics.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use burn::{
+    module::{Module, Param},
+    nn::{
+        BatchNormConfig, PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+        pool::{AvgPool2dConfig, MaxPool2dConfig},
+    },
+    tensor::{Device, Distribution, Tensor, Tolerance},
+};
+use stovepipe_kernels::{Window, average_pool, batch_norm, convolve, max_pool};
+
+const SIZES: [[usize; 2]; 7] = [[1, 1], [2, 3], [4, 4], [5, 7], [8, 8], [9, 17], [33, 40]];
+
+fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Normal(0.5, 2.0), &Device::flex())
+}
+
+fn close<const D: usize>(ours: Tensor<D>, burns: Tensor<D>, what: &str) {
+    assert_eq!(ours.dims(), burns.dims(), "{what}");
+    let difference = (ours - burns.clone())
+        .powi_scalar(2)
+        .sum()
+        .sqrt()
+        .into_scalar::<f32>();
+    let norm = burns.powi_scalar(2).sum().sqrt().into_scalar::<f32>();
+    assert!(
+        difference <= 1e-5 * norm.max(1e-3),
+        "{what}: {difference} of {norm}"
+    );
+}
+
+/// The output of `run`, and the gradients of `x` and `weights` for a loss that weighs every number
+/// of the output differently.
+fn outcome(
+    x: &Tensor<4>,
+    weights: &[Param<Tensor<1>>],
+    run: impl Fn(Tensor<4>) -> Tensor<4>,
+) -> (Tensor<4>, Tensor<4>, Vec<Tensor<1>>) {
+    let x = x.clone().autodiff().require_grad();
+    let y = run(x.clone());
+    let slopes = Tensor::arange(1..y.shape().num_elements() as i64 + 1, &x.device())
+        .float()
+        .sin();
+    let gradients = (y.clone() * slopes.reshape(y.dims())).sum().backward();
+    let of_weights = weights
+        .iter()
+        .map(|weight| weight.val().grad(&gradients).unwrap());
+    (y.inner(), x.grad(&gradients).unwrap(), of_weights.collect())
+}
+
+/// Compares with a tape, on the autodiff device without, and without autodiff.
+fn compare(
+    x: &Tensor<4>,
+    ours: impl Fn(Tensor<4>) -> Tensor<4>,
+    burns: impl Fn(Tensor<4>) -> Tensor<4>,
+    what: &str,
+) {
+    let (y, dx, _) = outcome(x, &[], &ours);
+    let (expected_y, expected_dx, _) = outcome(x, &[], &burns);
+    close(y, expected_y.clone(), &format!("{what}: output"));
+    close(dx, expected_dx, &format!("{what}: gradient"));
+    close(
+        ours(x.clone().autodiff()).inner(),
+        expected_y.clone(),
+        &format!("{what}: no tape"),
+    );
+    close(ours(x.clone()), expected_y, &format!("{what}: no autodiff"));
+}
+
+#[test]
+fn pools_are_burns() {
+    for (size, stride) in [(2, 1), (2, 2), (3, 1), (3, 2), (3, 3), (5, 2), (1, 2)] {
+        for map in SIZES {
+            let window = Window { size, stride };
+            let what = format!("{size} by {stride} of {map:?}");
+            let x = random([2, 3, map[0], map[1]]);
+            let half = size / 2;
+            let padding = match size % 2 {
+                0 => PaddingConfig2d::Same,
+                _ => PaddingConfig2d::Explicit(half, half, half, half),
+            };
+            let largest = MaxPool2dConfig::new([size; 2])
+                .with_strides([stride; 2])
+                .with_padding(padding.clone())
+                .init();
+            let ours = |x| max_pool(x, window);
+            compare(&x, ours, |x| largest.forward(x), &format!("max {what}"));
+            if size % 2 == 1 {
+                let mean = AvgPool2dConfig::new([size; 2])
+                    .with_strides([stride; 2])
+                    .with_padding(padding)
+                    .with_count_include_pad(false)
+                    .init();
+                let ours = |x| average_pool(x, window);
+                compare(&x, ours, |x| mean.forward(x), &format!("average {what}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_of_equals_takes_the_gradient() {
+    let x = Tensor::<4>::ones([1, 1, 4, 5], &Device::flex());
+    let largest = MaxPool2dConfig::new([3, 3])
+        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+        .with_strides([1, 1])
+        .init();
+    let window = Window { size: 3, stride: 1 };
+    compare(
+        &x,
+        |x| max_pool(x, window),
+        |x| largest.forward(x),
+        "equals",
+    );
+}
+
+#[test]
+fn a_view_is_pooled_as_its_copy() {
+    let x = random([2, 3, 6, 5]);
+    let window = Window { size: 3, stride: 1 };
+    let view = |x: Tensor<4>| max_pool(x.swap_dims(2, 3), window);
+    let largest = MaxPool2dConfig::new([3, 3])
+        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+        .with_strides([1, 1])
+        .init();
+    compare(&x, view, |x| largest.forward(x.swap_dims(2, 3)), "view");
+}
+
+#[test]
+fn nan_is_the_largest() {
+    let x = Tensor::<4>::from_floats([[[[f32::NAN, 1.0, 2.0, 3.0]]]], &Device::flex());
+    let y = max_pool(x, Window { size: 3, stride: 1 })
+        .into_data()
+        .try_to_vec::<f32>()
+        .unwrap();
+    assert!(y[0].is_nan() && y[1].is_nan());
+    assert_eq!(y[2..], [3.0, 3.0]);
+}
+
+fn conv(
+    channels: [usize; 2],
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 2],
+) -> Conv2d {
+    let [rows, columns] = padding;
+    Conv2dConfig::new(channels, kernel)
+        .with_stride(stride)
+        .with_padding(PaddingConfig2d::Explicit(rows, columns, rows, columns))
+        .with_bias(false)
+        .init(&Device::flex())
+}
+
+#[test]
+fn convolutions_are_burns() {
+    let kernels = [
+        ([1, 1], [1, 1], [0, 0]),
+        ([1, 1], [2, 2], [0, 0]),
+        ([3, 3], [1, 1], [1, 1]),
+        ([3, 3], [2, 2], [1, 1]),
+        ([3, 3], [1, 1], [0, 0]),
+        ([1, 7], [1, 1], [0, 3]),
+        ([7, 1], [1, 1], [3, 0]),
+        ([1, 7], [1, 2], [0, 3]),
+        ([7, 1], [2, 1], [3, 0]),
+        ([2, 4], [3, 2], [1, 2]),
+    ];
+    for (kernel, stride, padding) in kernels {
+        for map in SIZES {
+            let fits = (0..2).all(|i| map[i] + 2 * padding[i] >= kernel[i]);
+            if !fits {
+                continue;
+            }
+            let what = format!("{kernel:?} by {stride:?} of {map:?}");
+            let x = random([3, 4, map[0], map[1]]);
+            let plain = conv([4, 6], kernel, stride, padding);
+            close(convolve(&plain, x.clone()), plain.forward(x.clone()), &what);
+            let conv = plain.train();
+            let run = |forward: &dyn Fn(Tensor<4>) -> Tensor<4>| {
+                let x = x.clone().autodiff().require_grad();
+                let y = forward(x.clone());
+                let slopes = Tensor::arange(1..y.shape().num_elements() as i64 + 1, &x.device());
+                let slopes = slopes.float().cos().reshape(y.dims());
+                let gradients = (y.clone() * slopes).sum().backward();
+                let of_weight = conv.weight.val().grad(&gradients).unwrap();
+                (y.inner(), x.grad(&gradients).unwrap(), of_weight)
+            };
+            let (y, dx, dw) = run(&|x| convolve(&conv, x));
+            let (expected_y, expected_dx, expected_dw) = run(&|x| conv.forward(x));
+            close(y, expected_y, &format!("{what}: output"));
+            close(dx, expected_dx, &format!("{what}: gradient of x"));
+            close(dw, expected_dw, &format!("{what}: gradient of the weight"));
+        }
+    }
+}
+
+#[test]
+fn other_convolutions_run_as_they_are() {
+    let device = Device::flex();
+    let x = random([2, 4, 9, 9]);
+    let configs = [
+        Conv2dConfig::new([4, 4], [3, 3]).with_groups(4),
+        Conv2dConfig::new([4, 4], [3, 3]).with_dilation([2, 2]),
+        Conv2dConfig::new([4, 4], [3, 3]),
+        Conv2dConfig::new([4, 4], [2, 2]).with_padding(PaddingConfig2d::Same),
+    ];
+    for config in configs {
+        let conv = config.init(&device);
+        close(
+            convolve(&conv, x.clone()),
+            conv.forward(x.clone()),
+            &format!("{config}"),
+        );
+    }
+}
+
+#[test]
+fn batch_norm_is_burns() {
+    for map in SIZES.into_iter().skip(1) {
+        let x = random([3, 5, map[0], map[1]]);
+        let norm = || {
+            let mut norm = BatchNormConfig::new(5).init(&Device::flex()).train();
+            norm.gamma = Param::from_tensor(Tensor::from_floats(
+                [0.5, 1.0, -2.0, 3.0, 0.1],
+                &Device::flex().autodiff(),
+            ));
+            norm.beta = Param::from_tensor(Tensor::from_floats(
+                [0.5, 1.0, 2.0, -3.0, 0.0],
+                &Device::flex().autodiff(),
+            ));
+            norm
+        };
+        let (own, other) = (norm(), norm());
+        let parameters = |norm: &burn::nn::BatchNorm| [norm.gamma.clone(), norm.beta.clone()];
+        let (y, dx, dw) = outcome(&x, &parameters(&own), |x| batch_norm(&own, x));
+        let (expected_y, expected_dx, expected_dw) =
+            outcome(&x, &parameters(&other), |x| other.forward(x));
+        let what = format!("batch norm of {map:?}");
+        close(y, expected_y.clone(), &what);
+        close(dx, expected_dx, &format!("{what}: gradient of x"));
+        for (ours, burns) in dw.into_iter().zip(expected_dw) {
+            close(ours, burns, &format!("{what}: gradient of a parameter"));
+        }
+        let quiet = batch_norm(&own.clone().no_grad(), x.clone().autodiff());
+        close(quiet.inner(), expected_y, &format!("{what}: no tape"));
+        other.forward(x.clone().autodiff());
+
+        let (own, other) = (own.valid(), other.valid());
+        close(
+            own.running_mean.value(),
+            other.running_mean.value(),
+            &format!("{what}: mean"),
+        );
+        close(
+            own.running_var.value(),
+            other.running_var.value(),
+            &format!("{what}: variance"),
+        );
+        close(
+            batch_norm(&own, x.clone()),
+            other.forward(x),
+            &format!("{what}: evaluation"),
+        );
+    }
+}
+
+#[test]
+fn threads_change_nothing_but_rounding() {
+    let pool = |threads| {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap()
+    };
+    let x = random([4, 6, 40, 50]);
+    let conv = conv([6, 5], [3, 3], [1, 1], [1, 1]).train();
+    let norm = BatchNormConfig::new(5).init(&Device::flex()).train();
+    let run = |x: Tensor<4>| {
+        let y = batch_norm(&norm, convolve(&conv, x));
+        average_pool(
+            max_pool(y, Window { size: 3, stride: 2 }),
+            Window { size: 3, stride: 1 },
+        )
+    };
+    let (y, dx, _) = pool(1).install(|| outcome(&x, &[], run));
+    let (other_y, other_dx, _) = pool(3).install(|| outcome(&x, &[], run));
+    close(other_y, y, "output");
+    close(other_dx, dx, "gradient");
+}
+
+#[test]
+fn under_burns_checkpointing_the_operations_are_burns() {
+    let device = Device::flex().autodiff().gradient_checkpointing();
+    let x = Tensor::<4>::random([2, 3, 5, 5], Distribution::Default, &device).require_grad();
+    let y = max_pool(x.clone(), Window { size: 3, stride: 1 });
+    let gradients = y.sum().backward();
+    let sum = x.grad(&gradients).unwrap().sum().into_data();
+    sum.assert_approx_eq::<f32>(&[2.0 * 3.0 * 25.0].into(), Tolerance::default());
+}
