@@ -1,6 +1,7 @@
 //! `stovepipe`: trains models through a pipeline of stages.
 
 mod error;
+mod plan;
 mod settings;
 mod train;
 

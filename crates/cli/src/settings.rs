@@ -4,6 +4,7 @@
 
 use std::{fs, path::Path};
 
+use burn::tensor::{Device, Tensor};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use serde::{Deserialize, Serialize};
 use stovepipe::train::{PipelineSettings, TrainError, TrainSettings};
@@ -95,12 +96,21 @@ impl ModelSettings {
             ModelName::AmoebaNetD => AmoebaNetDConfig::new(self.layers, self.filters, classes)
                 .with_stem(Stem::Small)
                 .with_auxiliary(self.auxiliary)
-                .init(&burn::tensor::Device::flex()),
+                .init(&Device::flex()),
         }
     }
 }
 
 impl Settings {
+    /// Images as a stage meets them in a micro-batch, but for what is on them: to measure layers.
+    pub fn sample(&self) -> Tensor<4> {
+        let samples = self
+            .training
+            .batch_size
+            .div_ceil(self.pipeline.micro_batches);
+        Tensor::ones([samples, 3, 32, 32], &Device::flex())
+    }
+
     /// Adds a flag for each setting; the help shows the defaults.
     pub fn augment(command: Command) -> Command {
         let defaults = toml::Value::try_from(Self::default()).ok();

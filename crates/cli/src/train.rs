@@ -11,13 +11,13 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use stovepipe::{
-    pipeline::{Layer, Pipeline, StopHandle, count_parameters},
-    train::{Data, Progress, RunFolder, Summary, Trainer},
+    pipeline::{Pipeline, StopHandle},
+    train::{BalanceSetting, Data, Progress, RunFolder, Summary, Trainer},
 };
 use stovepipe_amoebanet::AmoebaLayer;
 use stovepipe_digits::{CLASSES, DigitBatcher, Digits};
 
-use crate::{error::CliError, settings::Settings};
+use crate::{error::CliError, plan::plan_table, settings::Settings};
 
 /// A process that was interrupted ends with 128 and the number of the signal.
 const INTERRUPTED: u8 = 130;
@@ -43,7 +43,7 @@ pub fn command() -> Command {
             Arg::new("dry-run")
                 .long("dry-run")
                 .action(ArgAction::SetTrue)
-                .help("Print the stages and stop"),
+                .help("Print what each layer costs and what each stage is given, and stop"),
         );
     // The settings' own documentation would be the text otherwise.
     Settings::augment(train)
@@ -62,31 +62,27 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     }
 }
 
-/// Prints each stage's layers and parameters; nothing is allocated.
+/// Prints what each layer costs and what each stage is given.
 fn dry_run(settings: &Settings) -> Result<(), CliError> {
     let layers = settings.model.layers(CLASSES)?;
-    let cut = settings.pipeline.cut(layers.len())?;
-    let _ = settings.pipeline.builder(layers.clone())?; // looks at the devices
-    let names = &settings.pipeline.devices;
-    let mut rest = layers.as_slice();
-    println!("stage  device   layers  parameters");
-    for (stage, &count) in cut.iter().enumerate() {
-        let (own, others) = rest.split_at(count);
-        let device = names.get(stage).unwrap_or(&names[0]);
-        let first = layers.len() - rest.len();
-        let range = format!("{first}–{}", first + count - 1);
-        let parameters: usize = own.iter().map(count_parameters).sum();
-        let kinds: Vec<_> = own.iter().map(Layer::name).collect();
-        println!(
-            "{stage:>5}  {device:<7}  {range:>6}  {parameters:>10}  {}",
-            kinds.join(", ")
-        );
-        rest = others;
-    }
-    println!(
-        "{} layers, {} parameters",
-        layers.len(),
-        count_parameters(&layers)
+    let pipeline = &settings.pipeline;
+    pipeline.check()?;
+    let profile = match pipeline.balance {
+        BalanceSetting::Even => None,
+        _ => {
+            eprintln!(
+                "measuring {} layers (`--balance even` measures nothing)",
+                layers.len()
+            );
+            Some(pipeline.profile(&layers, settings.sample())?)
+        }
+    };
+    let cut = pipeline
+        .balance(profile.as_ref())
+        .cut(layers.len(), pipeline.stages)?;
+    print!(
+        "{}",
+        plan_table(&layers, &cut, &pipeline.devices, profile.as_ref())
     );
     Ok(())
 }
@@ -99,7 +95,7 @@ fn train(settings: &Settings, out: Option<&Path>) -> Result<ExitCode, CliError> 
     };
     let pipeline = settings
         .pipeline
-        .builder(settings.model.layers(CLASSES)?)?
+        .builder(settings.model.layers(CLASSES)?, || settings.sample())?
         .seed(settings.training.seed)
         .build()?;
     let path = match out {

@@ -3,27 +3,81 @@
 //! Burn's gradient of a convolution is a transposed convolution and one with swapped dimensions;
 //! on a CPU, products with the patches of the input (Chellapilla et al., "High Performance
 //! Convolutional Neural Networks for Document Processing", 2006) take a fraction of the time.
+//! They are made sample by sample, so that patches never leave the cache, and a ReLU before the
+//! convolution is computed as they are made.
 
 use burn::{
-    backend::{Flex, ops::FloatTensorOps},
     nn::{PaddingConfig2d, conv::Conv2d},
-    tensor::{Shape, Tensor},
+    tensor::{Tensor, activation::relu, s},
 };
 use burn_flex::FlexTensor;
+use faer::{Accum, MatMut, MatRef, Par, linalg::matmul::matmul};
 
 use crate::{
     differentiable::{self, Kernel, Operand},
-    planes::{Dims, dims, in_order, in_parts, numbers, tensor, vectorised},
+    patches::Patches,
+    planes::{dims, in_order, in_parts, in_shares, joined, numbers, tensor, vectorised},
 };
 
-/// Runs a convolution on `x` `[n, in, h, w]`: as `conv` would, but for rounding.
+/// The convolution of the positive part of `x` `[n, in, h, w]`: `conv.forward(relu(x))` but for
+/// rounding.
+///
+/// ```
+/// use burn::{nn::conv::Conv2dConfig, tensor::{Device, Distribution, Tensor, Tolerance}};
+/// use burn::tensor::activation::relu;
+/// use stovepipe_kernels::relu_convolve;
+///
+/// let device = Device::flex();
+/// let conv = Conv2dConfig::new([3, 4], [1, 7]).with_bias(false).init(&device);
+/// let x = Tensor::random([2, 3, 8, 8], Distribution::Normal(0.0, 1.0), &device);
+/// let (ours, burns) = (relu_convolve(&conv, x.clone()), conv.forward(relu(x)));
+/// ours.into_data().assert_approx_eq::<f32>(&burns.into_data(), Tolerance::rel_abs(1e-5, 1e-5));
+/// ```
+///
+/// # Panics
+///
+/// As Burn does, if the input does not fit.
+#[must_use]
+pub fn relu_convolve(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
+    by_products(conv, &x, true, 0).unwrap_or_else(|| conv.forward(relu(x)))
+}
+
+/// Like [`relu_convolve`], but begins at row and column 1, with a row and a column of zeros at the
+/// end: with a stride of 2, the odd pixels instead of the even ones.
+///
+/// ```
+/// use burn::{module::Param, nn::conv::Conv2dConfig, tensor::{Device, Tensor}};
+/// use stovepipe_kernels::relu_convolve_odd;
+///
+/// let device = Device::flex();
+/// let mut conv = Conv2dConfig::new([1, 1], [1, 1]).with_stride([2, 2]).with_bias(false).init(&device);
+/// conv.weight = Param::from_tensor(Tensor::ones([1, 1, 1, 1], &device));
+/// let x = Tensor::from_floats([[[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]]], &device);
+/// let y = relu_convolve_odd(&conv, x).into_data().try_to_vec::<f32>().unwrap();
+/// assert_eq!(y, [5.0, 0.0, 0.0, 0.0]);
+/// ```
+///
+/// # Panics
+///
+/// As Burn does, if the input does not fit.
+#[must_use]
+pub fn relu_convolve_odd(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
+    by_products(conv, &x, true, 1).unwrap_or_else(|| {
+        let moved = relu(x)
+            .pad([(0, 1), (0, 1)], 0.0)
+            .slice(s![.., .., 1.., 1..]);
+        conv.forward(moved)
+    })
+}
+
+/// The convolution of `x` `[n, in, h, w]`: `conv.forward(x)` but for rounding.
 ///
 /// ```
 /// use burn::{nn::conv::Conv2dConfig, tensor::{Device, Distribution, Tensor, Tolerance}};
 /// use stovepipe_kernels::convolve;
 ///
 /// let device = Device::flex();
-/// let conv = Conv2dConfig::new([3, 4], [1, 7]).with_bias(false).init(&device);
+/// let conv = Conv2dConfig::new([3, 4], [3, 3]).with_bias(false).init(&device);
 /// let x = Tensor::random([2, 3, 8, 8], Distribution::Default, &device);
 /// let (ours, burns) = (convolve(&conv, x.clone()), conv.forward(x));
 /// ours.into_data().assert_approx_eq::<f32>(&burns.into_data(), Tolerance::rel_abs(1e-5, 1e-5));
@@ -34,10 +88,10 @@ use crate::{
 /// As Burn does, if the input does not fit.
 #[must_use]
 pub fn convolve(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
-    by_products(conv, &x).unwrap_or_else(|| conv.forward(x))
+    by_products(conv, &x, false, 0).unwrap_or_else(|| conv.forward(x))
 }
 
-fn by_products(conv: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
+fn by_products(conv: &Conv2d, x: &Tensor<4>, rectified: bool, first: usize) -> Option<Tensor<4>> {
     let weight = conv.weight.val();
     let [_, channels, rows, columns] = weight.dims();
     let padding = match conv.padding {
@@ -48,16 +102,21 @@ fn by_products(conv: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
         _ => return None,
     };
     let is_plain = conv.groups == 1 && conv.dilation == [1, 1] && conv.bias.is_none();
-    let fits = x.dims()[1] == channels && x.shape().num_elements() > 0;
+    let shape = x.dims();
+    let fits = shape[1] == channels && shape.iter().all(|&length| length > 0);
     if !is_plain || !fits {
         return None;
     }
     let kernel = Convolution {
-        kernel: [rows, columns],
-        stride: conv.stride,
-        padding,
+        patches: Patches::new(
+            [rows, columns],
+            conv.stride,
+            padding,
+            first,
+            [shape[2], shape[3]],
+        )?,
+        rectified,
     };
-    kernel.output(x.dims())?;
     let operands = [Operand::of(x)?, Operand::of(&weight)?];
     let (output, _) = differentiable::run(kernel, operands)?;
     Some(output.into_tensor())
@@ -65,9 +124,8 @@ fn by_products(conv: &Conv2d, x: &Tensor<4>) -> Option<Tensor<4>> {
 
 #[derive(Clone, Debug)]
 struct Convolution {
-    kernel: [usize; 2],
-    stride: [usize; 2],
-    padding: [usize; 2],
+    patches: Patches,
+    rectified: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -81,180 +139,173 @@ impl Kernel<2> for Convolution {
 
     fn forward(&self, inputs: [FlexTensor; 2], _: bool) -> (FlexTensor, Saved) {
         let [x, weight] = inputs.map(in_order);
-        let [filters, channels, rows, columns] = dims(&weight);
-        let matrix = weight.reshape(Shape::new([1, filters, channels * rows * columns]));
-        let shape = self.output_of(dims(&x), filters);
-        let output = Flex::float_matmul(matrix, self.patches(&x));
-        (output.reshape(Shape::new(shape)), Saved { x, weight })
+        let samples = dims(&x)[0];
+        let sizes @ [filters, _, places] = self.sizes(&weight);
+        let [rows, columns] = self.patches.output();
+        let output = in_parts(samples, filters * places, |sample, output| {
+            let mut scratch = Vec::new();
+            let patches = self.patches_of(sample, &x, &mut scratch);
+            output.resize(output.len() + filters * places, 0.0);
+            let begin = output.len() - filters * places;
+            self.apply(numbers(&weight), patches, &mut output[begin..], sizes);
+        });
+        let output = tensor(output, [samples, filters, rows, columns]);
+        (output, Saved { x, weight })
     }
 
     fn backward(
         &self,
         Saved { x, weight }: Saved,
         gradient: FlexTensor,
-        [of_x, of_weight]: [bool; 2],
+        wanted: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
-        let [filters, channels, rows, columns] = dims(&weight);
-        let size = channels * rows * columns;
-        let [samples, _, height, width] = dims(&gradient);
-        let gradient = in_order(gradient).reshape(Shape::new([samples, filters, height * width]));
-        let of_weight = of_weight.then(|| {
-            let patches = self.patches(&x).transpose(1, 2);
-            let products = Flex::float_matmul(gradient.clone(), patches);
-            Flex::float_sum_dim(products, 0).reshape(weight.layout().shape().clone())
+        let gradient = in_order(gradient);
+        let shape @ [samples, ..] = dims(&x);
+        let shares = in_shares(samples, numbers(&x).len(), |range| {
+            self.backward_of(range, &x, &weight, &gradient, wanted)
         });
-        let of_x = of_x.then(|| {
-            let matrix = weight
-                .reshape(Shape::new([1, filters, size]))
-                .transpose(1, 2);
-            self.fold(Flex::float_matmul(matrix, gradient), dims(&x))
-        });
-        [of_x, of_weight]
+        let (of_x, of_weight): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
+        let sum = |mut sum: Vec<f32>, share: Vec<f32>| {
+            sum.iter_mut()
+                .zip(share)
+                .for_each(|(sum, number)| *sum += number);
+            sum
+        };
+        let of_weight = of_weight.into_iter().reduce(sum).unwrap_or_default();
+        [
+            wanted[0].then(|| tensor(joined(of_x), shape)),
+            wanted[1].then(|| tensor(of_weight, dims(&weight))),
+        ]
     }
 }
 
 impl Convolution {
-    /// The rows and columns of the output; `None` if the kernel is larger than the padded map.
-    fn output(&self, [_, _, height, width]: Dims) -> Option<[usize; 2]> {
-        let length = |length: usize, i: usize| {
-            let slack = (length + 2 * self.padding[i]).checked_sub(self.kernel[i])?;
-            Some(slack / self.stride[i] + 1)
-        };
-        Some([length(height, 0)?, length(width, 1)?])
+    /// Filters, numbers of a patch, and patches of a sample.
+    fn sizes(&self, weight: &FlexTensor) -> [usize; 3] {
+        let [filters, channels, rows, columns] = dims(weight);
+        let [height, width] = self.patches.output();
+        [filters, channels * rows * columns, height * width]
     }
 
-    fn output_of(&self, shape: Dims, filters: usize) -> Dims {
-        let [rows, columns] = self.output(shape).unwrap_or_default();
-        [shape[0], filters, rows, columns]
-    }
-
-    /// Whether patches are the map itself.
-    fn is_pointwise(&self) -> bool {
-        (self.kernel, self.stride, self.padding) == ([1; 2], [1; 2], [0; 2])
-    }
-
-    /// What each number of the kernel meets: `[n, in · rows · columns, h' · w']`.
-    fn patches(&self, x: &FlexTensor) -> FlexTensor {
-        let shape @ [samples, channels, height, width] = dims(x);
-        if self.is_pointwise() {
-            return x.reshape(Shape::new([samples, channels, height * width]));
-        }
-        let [rows, columns] = self.output(shape).unwrap_or_default();
-        let taps = self.kernel[0] * self.kernel[1];
-        let maps = numbers(x);
-        let size = height * width;
-        let patches = in_parts(
-            samples * channels,
-            taps * rows * columns,
-            |part, patches| {
-                let map = &maps[part * size..][..size];
-                vectorised(|| {
-                    self.for_each_row(shape, |row, places| match row {
-                        Some(row) => places.read(&map[row * width..][..width], patches),
-                        None => patches.resize(patches.len() + columns, 0.0),
-                    })
-                });
-            },
-        );
-        tensor(patches, [samples, channels * taps, rows * columns])
-    }
-
-    /// Adds up patches where they came from: the transpose of [`patches`](Self::patches).
-    fn fold(&self, patches: FlexTensor, shape: Dims) -> FlexTensor {
-        if self.is_pointwise() {
-            return patches.reshape(Shape::new(shape));
-        }
-        let [samples, channels, height, width] = shape;
-        let [rows, columns] = self.output(shape).unwrap_or_default();
-        let length = self.kernel[0] * self.kernel[1] * rows * columns;
-        let patches = numbers(&patches);
-        let maps = in_parts(samples * channels, height * width, |part, maps| {
-            let begin = maps.len();
-            maps.resize(begin + height * width, 0.0);
-            let map = &mut maps[begin..];
-            let mut lines = patches[part * length..][..length].chunks_exact(columns);
-            vectorised(|| {
-                self.for_each_row(shape, |row, places| {
-                    let line = lines.next().unwrap_or_default();
-                    if let Some(row) = row {
-                        places.add(line, &mut map[row * width..][..width]);
-                    }
-                })
-            });
-        });
-        tensor(maps, shape)
-    }
-
-    /// Calls `work` for each row of the kernel, column of the kernel and row of the output, in
-    /// order, with the row of the map that they meet, if any, and the places in it.
-    #[inline(always)]
-    fn for_each_row(
+    /// The patches of a sample, `[numbers of a patch, patches]`: in `scratch`, unless the map is
+    /// that already.
+    fn patches_of<'a>(
         &self,
-        shape @ [_, _, height, width]: Dims,
-        mut work: impl FnMut(Option<usize>, Places),
-    ) {
-        let [rows, columns] = self.output(shape).unwrap_or_default();
-        for (i, j) in (0..self.kernel[0]).flat_map(|i| (0..self.kernel[1]).map(move |j| (i, j))) {
-            let places = Places::new(j, columns, width, self.stride[1], self.padding[1]);
-            for row in 0..rows {
-                let met = (row * self.stride[0] + i).checked_sub(self.padding[0]);
-                work(met.filter(|&row| row < height), places);
+        sample: usize,
+        x: &'a FlexTensor,
+        scratch: &'a mut Vec<f32>,
+    ) -> &'a [f32] {
+        let [_, channels, height, width] = dims(x);
+        let size = height * width;
+        let map = &numbers(x)[sample * channels * size..][..channels * size];
+        scratch.clear();
+        match (self.patches.are_the_map(), self.rectified) {
+            (true, false) => return map,
+            (true, true) => vectorised(|| scratch.extend(map.iter().map(|&x| positive(x)))),
+            (false, rectified) => vectorised(|| {
+                map.chunks_exact(size)
+                    .for_each(|plane| self.patches.read(plane, scratch));
+                if rectified {
+                    scratch.iter_mut().for_each(|x| *x = positive(*x));
+                }
+            }),
+        }
+        scratch
+    }
+
+    /// output = weight · patches
+    fn apply(&self, weight: &[f32], patches: &[f32], output: &mut [f32], [m, k, n]: [usize; 3]) {
+        let product = MatMut::from_row_major_slice_mut(output, m, n);
+        let (weight, patches) = (matrix(weight, m, k), matrix(patches, k, n));
+        matmul(product, Accum::Replace, weight, patches, 1.0, Par::Seq);
+    }
+
+    /// The gradients of a range of samples, and what they add to that of the weight.
+    fn backward_of(
+        &self,
+        samples: std::ops::Range<usize>,
+        x: &FlexTensor,
+        weight: &FlexTensor,
+        gradient: &FlexTensor,
+        [wants_x, wants_weight]: [bool; 2],
+    ) -> (Vec<f32>, Vec<f32>) {
+        let sizes @ [filters, patch, places] = self.sizes(weight);
+        let weight = numbers(weight);
+        let [_, channels, height, width] = dims(x);
+        let size = channels * height * width;
+        let mut of_x = Vec::with_capacity(if wants_x { samples.len() * size } else { 0 });
+        let mut of_weight = vec![0.0; filters * patch];
+        let (mut scratch, mut of_patches) = (Vec::new(), vec![0.0; patch * places]);
+        for sample in samples {
+            let slope = &numbers(gradient)[sample * filters * places..][..filters * places];
+            if wants_weight {
+                let patches = self.patches_of(sample, x, &mut scratch);
+                add_product(slope, patches, &mut of_weight, sizes);
+            }
+            if wants_x {
+                let map = &numbers(x)[sample * size..][..size];
+                self.append_gradient(map, weight, slope, &mut of_patches, &mut of_x, sizes);
             }
         }
+        (of_x, of_weight)
+    }
+
+    /// Appends the gradient of a sample, given that of its output.
+    fn append_gradient(
+        &self,
+        map: &[f32],
+        weight: &[f32],
+        slope: &[f32],
+        of_patches: &mut [f32],
+        of_x: &mut Vec<f32>,
+        [filters, patch, places]: [usize; 3],
+    ) {
+        let begin = of_x.len();
+        of_x.resize(begin + map.len(), 0.0);
+        let of_map = &mut of_x[begin..];
+        let (direct, target) = match self.patches.are_the_map() {
+            true => (true, &mut of_map[..]),
+            false => (false, &mut of_patches[..]),
+        };
+        let product = MatMut::from_row_major_slice_mut(target, patch, places);
+        let transposed = matrix(weight, filters, patch).transpose();
+        matmul(
+            product,
+            Accum::Replace,
+            transposed,
+            matrix(slope, filters, places),
+            1.0,
+            Par::Seq,
+        );
+        vectorised(|| {
+            if !direct {
+                let planes = of_map.chunks_exact_mut(self.patches.map_size());
+                let parts = of_patches.chunks_exact(self.patches.size());
+                planes
+                    .zip(parts)
+                    .for_each(|(plane, part)| self.patches.add(part, plane));
+            }
+            if self.rectified {
+                let pairs = of_map.iter_mut().zip(map);
+                pairs.for_each(|(slope, &x)| *slope = if x <= 0.0 { 0.0 } else { *slope });
+            }
+        });
     }
 }
 
-/// Which columns of a row a column of the kernel meets: none for the first outputs, then every
-/// `step`-th from `first` on, then none.
-#[derive(Clone, Copy)]
-struct Places {
-    before: usize,
-    met: usize,
-    after: usize,
-    first: usize,
-    step: usize,
+/// What ReLU leaves of a number: NaN stays.
+#[inline(always)]
+fn positive(x: f32) -> f32 {
+    if x <= 0.0 { 0.0 } else { x }
 }
 
-impl Places {
-    fn new(column: usize, outputs: usize, width: usize, step: usize, padding: usize) -> Self {
-        // Output o meets column o · step + column − padding, if that is at least 0 and below width.
-        let before = padding.saturating_sub(column).div_ceil(step).min(outputs);
-        let end = (width + padding)
-            .saturating_sub(column)
-            .div_ceil(step)
-            .min(outputs);
-        let met = end.saturating_sub(before);
-        Self {
-            before,
-            met,
-            after: outputs - before - met,
-            first: (before * step + column).saturating_sub(padding),
-            step,
-        }
-    }
+fn matrix(numbers: &[f32], rows: usize, columns: usize) -> MatRef<'_, f32> {
+    MatRef::from_row_major_slice(numbers, rows, columns)
+}
 
-    #[inline(always)]
-    fn read(self, row: &[f32], line: &mut Vec<f32>) {
-        line.resize(line.len() + self.before, 0.0);
-        let met = row.get(self.first..).unwrap_or_default();
-        match self.step {
-            1 => line.extend_from_slice(&met[..self.met]),
-            step => line.extend(met.iter().step_by(step).take(self.met)),
-        }
-        line.resize(line.len() + self.after, 0.0);
-    }
-
-    #[inline(always)]
-    fn add(self, line: &[f32], row: &mut [f32]) {
-        let line = &line[self.before..][..self.met];
-        let met = row.get_mut(self.first..).unwrap_or_default();
-        match self.step {
-            1 => met.iter_mut().zip(line).for_each(|(sum, x)| *sum += x),
-            step => met
-                .iter_mut()
-                .step_by(step)
-                .zip(line)
-                .for_each(|(sum, x)| *sum += x),
-        }
-    }
+/// sum += slope · patchesᵀ
+fn add_product(slope: &[f32], patches: &[f32], sum: &mut [f32], [m, k, n]: [usize; 3]) {
+    let sum = MatMut::from_row_major_slice_mut(sum, m, k);
+    let patches = matrix(patches, k, n).transpose();
+    matmul(sum, Accum::Add, matrix(slope, m, n), patches, 1.0, Par::Seq);
 }

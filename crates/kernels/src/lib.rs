@@ -1,4 +1,4 @@
-//! Operations of convolutional models, in the form that runs fastest where their tensors lie.
+//! Operations in the form that runs fastest where their tensors lie.
 //!
 //! On the CPU (Burn's `flex` backend) these are kernels of our own, forward and backward; on any
 //! other backend, and under Burn's gradient checkpointing, they are Burn's operations. Results
@@ -7,9 +7,12 @@
 mod batch_norm;
 mod convolution;
 mod differentiable;
+mod patches;
 mod planes;
 mod pool;
+mod seed;
 
 pub use batch_norm::batch_norm;
-pub use convolution::convolve;
+pub use convolution::{convolve, relu_convolve, relu_convolve_odd};
 pub use pool::{Window, average_pool, max_pool};
+pub use seed::seed;

@@ -41,26 +41,43 @@ pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     Arch::new().dispatch(work)
 }
 
+/// Calls `run` with ranges that make up `0..parts`: one, or one for each thread of the current pool
+/// if there are several and `size` numbers are worth it.
+pub(crate) fn in_shares<R: Send>(
+    parts: usize,
+    size: usize,
+    run: impl Fn(Range<usize>) -> R + Sync,
+) -> Vec<R> {
+    let threads = match size < WORTH_SPREADING {
+        true => 1,
+        false => rayon::current_num_threads().min(parts),
+    };
+    if threads <= 1 {
+        return vec![run(0..parts)];
+    }
+    let begin = |thread: usize| thread * parts / threads;
+    (0..threads)
+        .into_par_iter()
+        .map(|thread| run(begin(thread)..begin(thread + 1)))
+        .collect()
+}
+
 /// Numbers in parts of `length` each: `work` is called with the number of a part, and appends it.
-/// On the threads of the current pool, if there are several.
 pub(crate) fn in_parts<T: Copy + Send>(
     parts: usize,
     length: usize,
     work: impl Fn(usize, &mut Vec<T>) + Sync,
 ) -> Vec<T> {
-    let threads = rayon::current_num_threads();
-    let run = |range: Range<usize>| {
+    joined(in_shares(parts, parts * length, |range| {
         let mut numbers = Vec::with_capacity(range.len() * length);
         range.for_each(|part| work(part, &mut numbers));
         numbers
-    };
-    if threads == 1 || parts * length < WORTH_SPREADING {
-        return run(0..parts);
+    }))
+}
+
+pub(crate) fn joined<T: Copy>(mut shares: Vec<Vec<T>>) -> Vec<T> {
+    match shares.len() {
+        1 => shares.pop().unwrap_or_default(),
+        _ => shares.concat(),
     }
-    let share = parts.div_ceil(threads);
-    let shares: Vec<_> = (0..threads)
-        .into_par_iter()
-        .map(|thread| run((thread * share).min(parts)..((thread + 1) * share).min(parts)))
-        .collect();
-    shares.concat()
 }

@@ -82,15 +82,6 @@ impl Padded {
             map.extend_from_slice(&plane[self.row(row)..][..self.width]);
         }
     }
-
-    /// The first place of each window, in the order of the pooled map.
-    fn windows(self) -> impl Iterator<Item = usize> {
-        let [rows, columns] = self.pooled();
-        let step = self.window.stride;
-        (0..rows).flat_map(move |row| {
-            (0..columns).map(move |column| (row * self.pitch() + column) * step)
-        })
-    }
 }
 
 /// The largest number of each window of `x` `[n, c, h, w]`: `[n, c, ⌈h/stride⌉, ⌈w/stride⌉]`. NaN
@@ -176,21 +167,43 @@ impl Kernel<1> for MaxPool {
         let (maps, gradients) = (numbers(&x), numbers(&gradient));
         let (size, pooled) = (height * width, rows * columns);
         let of_x = in_parts(samples * channels, size, |part, output| {
-            let mut plane = vec![f32::NEG_INFINITY; padded.len()];
-            let mut places = vec![0; padded.len()];
-            vectorised(|| {
-                padded.fill(&mut plane, &maps[part * size..][..size]);
-                slide_places(&mut plane, &mut places, self.0.size, 1);
-                slide_places(&mut plane, &mut places, self.0.size, padded.pitch());
-            });
-            plane.fill(0.0);
+            let map = &maps[part * size..][..size];
             let gradients = &gradients[part * pooled..][..pooled];
-            for (first, gradient) in padded.windows().zip(gradients) {
-                plane[first + places[first] as usize] += gradient;
-            }
-            padded.take(&plane, output);
+            vectorised(|| padded.take(&self.returned(padded, map, gradients), output));
         });
         [Some(tensor(of_x, shape))]
+    }
+}
+
+impl MaxPool {
+    /// The gradient of a padded plane.
+    ///
+    /// Place by place of a window, for all windows at once: where a window's number there is its
+    /// largest, what is left of its gradient goes there.
+    #[inline(always)]
+    fn returned(&self, padded: Padded, map: &[f32], gradients: &[f32]) -> Vec<f32> {
+        let mut plane = vec![f32::NEG_INFINITY; padded.len()];
+        padded.fill(&mut plane, map);
+        let mut largest = plane.clone();
+        slide(&mut largest, self.0.size, 1, larger);
+        slide(&mut largest, self.0.size, padded.pitch(), larger);
+        let mut left = vec![0.0; padded.len()];
+        padded.put(gradients.iter().copied(), &mut left);
+        let mut returned = vec![0.0; padded.len()];
+        let steps = 0..self.0.size;
+        for shift in steps
+            .clone()
+            .flat_map(|row| (steps.clone()).map(move |column| row * padded.pitch() + column))
+        {
+            let targets = returned[shift..].iter_mut().zip(&plane[shift..]);
+            let windows = left.iter_mut().zip(&largest);
+            for ((target, &number), (left, &largest)) in targets.zip(windows) {
+                let here = if number == largest { *left } else { 0.0 };
+                *target += here;
+                *left -= here;
+            }
+        }
+        returned
     }
 }
 
@@ -227,38 +240,19 @@ fn slide(plane: &mut [f32], size: usize, step: usize, fold: impl Fn(f32, f32) ->
 /// Numbers that are folded at once.
 const BLOCK: usize = 64;
 
-/// Like [`slide`] with [`larger`]; `places` becomes how far ahead the largest were found.
-#[inline(always)]
-fn slide_places(plane: &mut [f32], places: &mut [i32], size: usize, step: usize) {
-    let mut begin = 0;
-    while begin < plane.len() {
-        let (mut block, mut found) = ([0.0; BLOCK], [0; BLOCK]);
-        let length = BLOCK.min(plane.len() - begin);
-        block[..length].copy_from_slice(&plane[begin..][..length]);
-        found[..length].copy_from_slice(&places[begin..][..length]);
-        for shift in (1..size).map(|i| i * step) {
-            let others = plane.get(begin + shift..).unwrap_or_default();
-            let other_places = places.get(begin + shift..).unwrap_or_default();
-            let pairs = block[..length].iter_mut().zip(&mut found[..length]);
-            for ((best, place), (&other, &other_place)) in
-                pairs.zip(others.iter().zip(other_places))
-            {
-                let is_larger = other > *best || other.is_nan();
-                *best = if is_larger { other } else { *best };
-                *place = if is_larger {
-                    other_place + shift as i32
-                } else {
-                    *place
-                };
-            }
-        }
-        plane[begin..][..length].copy_from_slice(&block[..length]);
-        places[begin..][..length].copy_from_slice(&found[..length]);
-        begin += BLOCK;
-    }
-}
-
 impl Padded {
+    /// Puts a number to the first place of each window.
+    #[inline(always)]
+    fn put(&self, mut numbers: impl Iterator<Item = f32>, plane: &mut [f32]) {
+        let [rows, columns] = self.pooled();
+        let step = self.window.stride;
+        for row in 0..rows {
+            let row = &mut plane[row * step * self.pitch()..];
+            let places = row.chunks_mut(step).take(columns);
+            (places.zip(&mut numbers)).for_each(|(chunk, number)| chunk[0] = number);
+        }
+    }
+
     /// Appends the number at the first place of each window.
     #[inline(always)]
     fn pick(&self, plane: &[f32], output: &mut Vec<f32>) {
@@ -268,7 +262,7 @@ impl Padded {
             let row = &plane[row * step * self.pitch()..];
             match step {
                 1 => output.extend_from_slice(&row[..columns]),
-                _ => output.extend(row.iter().step_by(step).take(columns)),
+                _ => output.extend(row.chunks(step).take(columns).map(|chunk| chunk[0])),
             }
         }
     }
@@ -341,10 +335,12 @@ impl Kernel<1> for AveragePool {
         let of_x = in_parts(samples * channels, height * width, |part, output| {
             let mut plane = vec![0.0; padded.len() + lead];
             let gradients = &gradients[part * counts.len()..][..counts.len()];
-            for (first, (gradient, count)) in padded.windows().zip(gradients.iter().zip(&counts)) {
-                plane[first + lead] = gradient / count;
-            }
+            let shares = gradients
+                .iter()
+                .zip(&counts)
+                .map(|(slope, count)| slope / count);
             vectorised(|| {
+                padded.put(shares, &mut plane[lead..]);
                 slide(&mut plane, self.0.size, 1, |a, b| a + b);
                 slide(&mut plane, self.0.size, padded.pitch(), |a, b| a + b);
             });

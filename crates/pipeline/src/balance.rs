@@ -1,18 +1,80 @@
 //! How many layers each stage gets.
 
-use crate::error::BuildError;
+use stovepipe_plan::cut_chain;
+
+use crate::{error::BuildError, layer::Layer, profile::Profile};
 
 /// Where a model is cut into stages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Balance {
     /// As many layers in each stage as in any other, the first ones taking one more.
     #[default]
     Even,
     /// The number of layers of each stage, by hand.
     Layers(Vec<usize>),
+    /// The cost of each layer, in any unit: the most costly stage costs as little as can be.
+    Costs(Vec<f64>),
 }
 
 impl Balance {
+    /// By what `cost` says of each layer, given with its place.
+    ///
+    /// ```
+    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
+    /// # use stovepipe_pipeline::{Context, Layer, Miswired};
+    /// # #[derive(Module, Debug)]
+    /// # struct Dense { linear: Linear }
+    /// # impl Layer for Dense {
+    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #         Ok(self.linear.forward(x))
+    /// #     }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// # }
+    /// use stovepipe_pipeline::{Balance, count_parameters};
+    ///
+    /// let layers: Vec<_> = [(9, 9), (9, 9), (9, 30)].map(|(inputs, outputs)| Dense {
+    ///     linear: LinearConfig::new(inputs, outputs).init(&Device::flex()),
+    /// }).into();
+    /// let balance = Balance::by_cost(&layers, |_, layer| count_parameters(layer) as f64)?;
+    /// assert_eq!(balance.cut(3, 2)?, [2, 1]);
+    /// # Ok::<(), stovepipe_pipeline::BuildError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If a cost is negative, infinite or NaN.
+    pub fn by_cost<L: Layer>(
+        layers: &[L],
+        mut cost: impl FnMut(usize, &L) -> f64,
+    ) -> Result<Self, BuildError> {
+        let costs = layers.iter().enumerate().map(|(index, layer)| {
+            let cost = cost(index, layer);
+            match cost.is_finite() && cost >= 0.0 {
+                true => Ok(cost),
+                false => Err(BuildError::Cost {
+                    layer: index,
+                    name: layer.name(),
+                    cost,
+                }),
+            }
+        });
+        Ok(Self::Costs(costs.collect::<Result<_, _>>()?))
+    }
+
+    /// By the time that forward and backward took.
+    #[must_use]
+    pub fn by_time(profile: &Profile) -> Self {
+        Self::Costs(profile.times())
+    }
+
+    /// By the memory that training needs.
+    #[must_use]
+    pub fn by_size(profile: &Profile) -> Self {
+        Self::Costs(profile.sizes())
+    }
+
     /// The number of layers of each of `stages` stages.
     ///
     /// ```
@@ -20,14 +82,16 @@ impl Balance {
     ///
     /// assert_eq!(Balance::Even.cut(9, 2)?, [5, 4]);
     /// assert_eq!(Balance::Layers(vec![2, 7]).cut(9, 2)?, [2, 7]);
+    /// assert_eq!(Balance::Costs(vec![1.0, 1.0, 1.0, 3.0]).cut(4, 2)?, [3, 1]);
     /// assert!(Balance::Layers(vec![2, 6]).cut(9, 2).is_err());
     /// # Ok::<(), stovepipe_pipeline::BuildError>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// If there are no layers or stages, more stages than layers, or the numbers given by hand are
-    /// not those of `stages` stages with a layer each, `layers` in all.
+    /// If there are no layers or stages, more stages than layers, the numbers given by hand are
+    /// not those of `stages` stages with a layer each, `layers` in all, or the costs are not those
+    /// of `layers` layers.
     pub fn cut(&self, layers: usize, stages: usize) -> Result<Vec<usize>, BuildError> {
         match (layers, stages) {
             (0, _) => return Err(BuildError::NoLayers),
@@ -41,27 +105,32 @@ impl Balance {
             Self::Even => Ok((0..stages)
                 .map(|stage| layers / stages + usize::from(stage < layers % stages))
                 .collect()),
-            Self::Layers(balance) => {
-                let sum = balance
-                    .iter()
-                    .fold(0, |sum: usize, &count| sum.saturating_add(count));
-                if balance.len() != stages {
-                    Err(BuildError::BalanceStages {
-                        balance: balance.clone(),
-                        stages,
-                    })
-                } else if let Some(stage) = balance.iter().position(|&count| count == 0) {
-                    Err(BuildError::EmptyStage { stage })
-                } else if sum != layers {
-                    Err(BuildError::BalanceSum {
-                        balance: balance.clone(),
-                        sum,
-                        layers,
-                    })
-                } else {
-                    Ok(balance.clone())
-                }
-            }
+            Self::Layers(balance) => by_hand(balance, layers, stages),
+            Self::Costs(costs) if costs.len() != layers => Err(BuildError::CostCount {
+                costs: costs.len(),
+                layers,
+            }),
+            Self::Costs(costs) => Ok(cut_chain(costs, stages)?),
         }
+    }
+}
+
+fn by_hand(balance: &[usize], layers: usize, stages: usize) -> Result<Vec<usize>, BuildError> {
+    let sum = balance
+        .iter()
+        .fold(0, |sum: usize, &count| sum.saturating_add(count));
+    let balance = balance.to_vec();
+    if balance.len() != stages {
+        Err(BuildError::BalanceStages { balance, stages })
+    } else if let Some(stage) = balance.iter().position(|&count| count == 0) {
+        Err(BuildError::EmptyStage { stage })
+    } else if sum != layers {
+        Err(BuildError::BalanceSum {
+            balance,
+            sum,
+            layers,
+        })
+    } else {
+        Ok(balance)
     }
 }

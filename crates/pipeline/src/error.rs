@@ -2,6 +2,7 @@
 
 use std::{fmt, time::Duration};
 
+use stovepipe_plan::CutError;
 use stovepipe_schedule::{Action, Pass, ScheduleError};
 use thiserror::Error;
 
@@ -48,6 +49,33 @@ pub enum BuildError {
         /// The stage.
         stage: usize,
     },
+    /// The costs are those of another model.
+    #[error("there are {costs} costs for {layers} layers")]
+    CostCount {
+        /// Costs given.
+        costs: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
+    /// A cost is negative, infinite or no number.
+    #[error("layer {layer} ({name}) costs {cost}, which is no finite number of at least 0")]
+    Cost {
+        /// The layer.
+        layer: usize,
+        /// Its name.
+        name: String,
+        /// Its cost.
+        cost: f64,
+    },
+    /// The model cannot be cut by these costs.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+    /// A layer could not be measured.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The thread that measured ended early.
+    #[error("the layers could not be measured: the thread that did so ended early")]
+    Unmeasured,
     /// One parameter in two places.
     #[error(
         "layer {first} ({first_name}) and layer {second} ({second_name}) share a parameter; \
@@ -98,6 +126,25 @@ pub enum BuildError {
     /// The sample did not get through the model.
     #[error("the sample does not pass through the model: {0}")]
     Sample(#[source] StepError),
+}
+
+/// The sample did not pass through a layer while it was measured.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("layer {layer} ({name}) could not be measured: {cause}")]
+pub struct ProfileError {
+    /// The layer.
+    pub layer: usize,
+    /// Its name.
+    pub name: String,
+    /// What it said.
+    pub cause: String,
+}
+
+impl ProfileError {
+    pub(crate) fn new<L: crate::Layer>(layers: &[L], layer: usize, cause: String) -> Self {
+        let name = layers.get(layer).map(L::name).unwrap_or_default();
+        Self { layer, name, cause }
+    }
 }
 
 /// A step that did not end well. The model is as it was before the step.

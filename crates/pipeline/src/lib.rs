@@ -26,6 +26,7 @@ mod module;
 mod objective;
 mod parameters;
 mod pipeline;
+mod profile;
 mod recompute;
 
 pub use balance::Balance;
@@ -37,13 +38,15 @@ pub use device::{DeviceError, device_from_name};
 pub use engine::guard::panic_message;
 pub use engine::stage::Held;
 pub use error::{
-    BuildError, FlightRecord, StageFailure, StepError, WorkerRecord, WorkerState, WrongSchedule,
+    BuildError, FlightRecord, ProfileError, StageFailure, StepError, WorkerRecord, WorkerState,
+    WrongSchedule,
 };
 pub use flow::{Flow, FlowMapper, Replicated};
 pub use layer::{Context, Layer, Miswired};
 pub use objective::{CrossEntropy, MeanOf, Objective};
 pub use parameters::count_parameters;
 pub use pipeline::{Pipeline, Stage};
+pub use profile::{LayerProfile, Profile};
 pub use recompute::{Recompute, UnknownRecompute};
 /// The trait without the derive of its name, for the facade, which has a derive of its own.
 #[doc(hidden)]

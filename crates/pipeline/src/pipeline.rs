@@ -10,6 +10,7 @@ use crossbeam_channel::unbounded;
 use stovepipe_schedule::{Action, Schedule};
 
 use crate::{
+    balance::Balance,
     batch::{self, Batch, Outputs, Step},
     builder::PipelineBuilder,
     control::StopHandle,
@@ -23,11 +24,12 @@ use crate::{
         tape::Head,
         values,
     },
-    error::StepError,
+    error::{BuildError, StepError},
     flow::Flow,
     layer::Layer,
     objective::Objective,
     parameters::{ParameterVisitor, count_parameters, visit_parameters},
+    profile::Profile,
 };
 
 /// A Burn module whose layers are spread over stages, each with a device and a thread of its own.
@@ -91,6 +93,54 @@ impl<L: Layer> Pipeline<L> {
     /// Begins to build a pipeline of `layers`.
     pub fn builder(layers: Vec<L>) -> PipelineBuilder<L> {
         PipelineBuilder::new(layers)
+    }
+
+    /// Begins to build a pipeline of `layers`, a stage for each device, cut where the time that the
+    /// layers take for `sample` says: for a model that reads nothing from the side.
+    ///
+    /// The sample is measured on the first device, with one CPU thread; one of the size of a
+    /// micro-batch tells most. For other costs, see [`Profile`] and [`Balance`](crate::Balance).
+    ///
+    /// ```
+    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
+    /// # use stovepipe_pipeline::{Context, Layer, Miswired};
+    /// # #[derive(Module, Debug)]
+    /// # struct Dense { linear: Linear }
+    /// # impl Layer for Dense {
+    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #         Ok(self.linear.forward(x))
+    /// #     }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// # }
+    /// use stovepipe_pipeline::Pipeline;
+    ///
+    /// let device = Device::flex();
+    /// let layer = || Dense { linear: LinearConfig::new(3, 3).init(&device) };
+    /// let layers: Vec<_> = (0..4).map(|_| layer()).collect();
+    /// let sample = Tensor::ones([8, 3], &device);
+    /// let pipeline = Pipeline::auto(layers, [device.clone(), device], sample)?.build()?;
+    /// assert_eq!(pipeline.stages().len(), 2);
+    /// # Ok::<(), stovepipe_pipeline::BuildError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If there is no device, or the sample does not pass through the model.
+    pub fn auto(
+        layers: Vec<L>,
+        devices: impl IntoIterator<Item = Device>,
+        sample: L::Input,
+    ) -> Result<PipelineBuilder<L>, BuildError>
+    where
+        L: Layer<Side = ()>,
+    {
+        let devices: Vec<_> = devices.into_iter().collect();
+        let first = devices.first().ok_or(BuildError::NoStages)?;
+        let profile = Profile::measure(&layers, first, 1, sample)?;
+        let builder = Self::builder(layers).devices(devices);
+        Ok(builder.balance(Balance::by_time(&profile)))
     }
 
     pub(crate) fn new(layers: Vec<L>, engine: Engine) -> Self {

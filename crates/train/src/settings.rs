@@ -8,7 +8,9 @@ use std::str::FromStr;
 use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use stovepipe_pipeline::{Balance, Layer, Pipeline, PipelineBuilder, Recompute, device_from_name};
+use stovepipe_pipeline::{
+    Balance, BuildError, Layer, Pipeline, PipelineBuilder, Profile, Recompute, device_from_name,
+};
 use stovepipe_schedule::{GPipe, OneForwardOneBackward};
 
 use crate::error::TrainError;
@@ -27,7 +29,9 @@ pub struct PipelineSettings {
     /// Devices: one for all stages, or one for each (cpu, wgpu:0, cuda:0)
     #[arg(long, required = false, value_name = "LIST", value_delimiter = ',')]
     pub devices: Vec<String>,
-    /// Layers of each stage, such as 5,4, or `even`
+    /// Where to cut: `time` (forward and backward of each layer, measured), `size` (memory), `even`
+    /// (numbers of layers), layers of each stage such as 5,4, or `auto`: by time if there are several
+    /// stages
     #[arg(long, required = false, value_name = "LIST")]
     pub balance: BalanceSetting,
     /// Micro-batches that a mini-batch is cut into
@@ -49,7 +53,7 @@ impl Default for PipelineSettings {
         Self {
             stages: 2,
             devices: vec!["cpu".to_owned()],
-            balance: BalanceSetting(Balance::Even),
+            balance: BalanceSetting::Auto,
             micro_batches: 4,
             schedule: ScheduleSetting::OneForwardOneBackward,
             recompute: Recompute::ExceptLast,
@@ -59,19 +63,20 @@ impl Default for PipelineSettings {
 }
 
 impl PipelineSettings {
-    /// Looks at every number, and says how many of `layers` layers each stage gets.
+    /// Looks at every number.
     ///
     /// ```
     /// use stovepipe_train::PipelineSettings;
     ///
-    /// assert_eq!(PipelineSettings::default().cut(9)?, [5, 4]);
-    /// # Ok::<(), stovepipe_train::TrainError>(())
+    /// assert!(PipelineSettings::default().check().is_ok());
+    /// let error = PipelineSettings { stages: 0, ..Default::default() }.check().unwrap_err();
+    /// assert_eq!(error.to_string(), "stages is 0, but must be at least 1");
     /// ```
     ///
     /// # Errors
     ///
-    /// If a number is out of its range or does not fit the others.
-    pub fn cut(&self, layers: usize) -> Result<Vec<usize>, TrainError> {
+    /// If one is out of its range.
+    pub fn check(&self) -> Result<(), TrainError> {
         positive("stages", self.stages)?;
         bounded(
             "micro-batches",
@@ -84,8 +89,23 @@ impl PipelineSettings {
             self.threads_per_stage,
             MOST_THREADS,
             "from 1 to 1024",
-        )?;
-        Ok(self.balance.0.cut(layers, self.stages)?)
+        )
+    }
+
+    /// Measures what each layer costs for `sample`, as a stage would run it.
+    ///
+    /// # Errors
+    ///
+    /// If a device is not to be had, or the sample does not pass through the model.
+    pub fn profile<L: Layer<Side = ()>>(
+        &self,
+        layers: &[L],
+        sample: L::Input,
+    ) -> Result<Profile, TrainError> {
+        let devices = self.stage_devices()?;
+        let device = devices.first().ok_or(BuildError::NoStages)?;
+        let profile = Profile::measure(layers, device, self.threads_per_stage, sample)?;
+        Ok(profile)
     }
 
     /// The device of each stage.
@@ -103,7 +123,8 @@ impl PipelineSettings {
         }
     }
 
-    /// Says to a pipeline's builder what these settings say.
+    /// Says to a pipeline's builder what these settings say. `sample`, of the size of a micro-batch,
+    /// is asked for if layers have to be measured.
     ///
     /// ```
     /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
@@ -122,19 +143,32 @@ impl PipelineSettings {
     ///
     /// let settings = PipelineSettings { stages: 2, ..Default::default() };
     /// let layer = || Dense { linear: LinearConfig::new(3, 3).init(&Device::flex()) };
-    /// let pipeline = settings.builder(vec![layer(), layer(), layer()])?.build()?;
-    /// assert_eq!(pipeline.stages()[0].layers, 0..2);
+    /// let sample = || Tensor::ones([4, 3], &Device::flex());
+    /// let pipeline = settings.builder(vec![layer(), layer(), layer()], sample)?.build()?;
+    /// assert_eq!(pipeline.stages().len(), 2);
     /// # Ok::<(), stovepipe_train::TrainError>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// If a number is out of its range or does not fit the others, or a device is not to be had.
-    pub fn builder<L: Layer>(&self, layers: Vec<L>) -> Result<PipelineBuilder<L>, TrainError> {
-        self.cut(layers.len())?;
+    /// If a number is out of its range or does not fit the others, a device is not to be had, or the
+    /// sample does not pass through the model.
+    pub fn builder<L: Layer<Side = ()>>(
+        &self,
+        layers: Vec<L>,
+        sample: impl FnOnce() -> L::Input,
+    ) -> Result<PipelineBuilder<L>, TrainError> {
+        self.check()?;
+        let devices = self.stage_devices()?;
+        let profile = match self.measures() {
+            true => Some(self.profile(&layers, sample())?),
+            false => None,
+        };
+        let balance = self.balance(profile.as_ref());
+        balance.cut(layers.len(), self.stages)?;
         let builder = Pipeline::builder(layers)
-            .devices(self.stage_devices()?)
-            .balance(self.balance.0.clone())
+            .devices(devices)
+            .balance(balance)
             .micro_batches(self.micro_batches)
             .recompute(self.recompute)
             .threads_per_stage(self.threads_per_stage);
@@ -143,27 +177,63 @@ impl PipelineSettings {
             ScheduleSetting::OneForwardOneBackward => builder.schedule(OneForwardOneBackward),
         })
     }
+
+    /// Whether layers are measured before they are cut.
+    #[must_use]
+    pub fn measures(&self) -> bool {
+        match self.balance {
+            BalanceSetting::Auto => self.stages > 1,
+            BalanceSetting::Time | BalanceSetting::Size => true,
+            BalanceSetting::Even | BalanceSetting::Layers(_) => false,
+        }
+    }
+
+    /// The balance by these settings, given a profile if they [measure](Self::measures).
+    #[must_use]
+    pub fn balance(&self, profile: Option<&Profile>) -> Balance {
+        match (&self.balance, profile) {
+            (BalanceSetting::Auto | BalanceSetting::Time, Some(profile)) => {
+                Balance::by_time(profile)
+            }
+            (BalanceSetting::Size, Some(profile)) => Balance::by_size(profile),
+            (BalanceSetting::Layers(layers), _) => Balance::Layers(layers.clone()),
+            _ => Balance::Even,
+        }
+    }
 }
 
 /// Where to cut, as flags and configurations write it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct BalanceSetting(
-    /// The balance.
-    pub Balance,
-);
+pub enum BalanceSetting {
+    /// By time if there are several stages.
+    #[default]
+    Auto,
+    /// By the time of each layer, forward and backward.
+    Time,
+    /// By the memory of each layer.
+    Size,
+    /// By the number of layers.
+    Even,
+    /// By hand: the layers of each stage.
+    Layers(Vec<usize>),
+}
 
 impl FromStr for BalanceSetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "even" {
-            return Ok(Self(Balance::Even));
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "time" => return Ok(Self::Time),
+            "size" => return Ok(Self::Size),
+            "even" => return Ok(Self::Even),
+            _ => {}
         }
         let numbers: Result<_, _> = text.split(',').map(|part| part.trim().parse()).collect();
-        numbers
-            .map(|layers| Self(Balance::Layers(layers)))
-            .map_err(|_| "write `even`, or the layers of each stage, such as 5,4".to_owned())
+        numbers.map(Self::Layers).map_err(|_| {
+            "write auto, time, size or even, or the layers of each stage, such as 5,4".to_owned()
+        })
     }
 }
 
@@ -176,10 +246,13 @@ impl TryFrom<String> for BalanceSetting {
 }
 
 impl From<BalanceSetting> for String {
-    fn from(BalanceSetting(balance): BalanceSetting) -> Self {
+    fn from(balance: BalanceSetting) -> Self {
         match balance {
-            Balance::Even => "even".to_owned(),
-            Balance::Layers(layers) => {
+            BalanceSetting::Auto => "auto".to_owned(),
+            BalanceSetting::Time => "time".to_owned(),
+            BalanceSetting::Size => "size".to_owned(),
+            BalanceSetting::Even => "even".to_owned(),
+            BalanceSetting::Layers(layers) => {
                 let layers: Vec<_> = layers.iter().map(usize::to_string).collect();
                 layers.join(",")
             }

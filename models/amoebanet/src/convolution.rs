@@ -6,9 +6,9 @@ use burn::{
         BatchNorm, BatchNormConfig, PaddingConfig2d,
         conv::{Conv2d, Conv2dConfig},
     },
-    tensor::{Device, Tensor, activation::relu},
+    tensor::{Device, Tensor},
 };
-use stovepipe_kernels::{batch_norm, convolve};
+use stovepipe_kernels::{batch_norm, convolve, relu_convolve};
 
 /// ReLU, convolution without bias, batch normalization: `[n, in, h, w]` to `[n, out, h', w']`.
 #[derive(Module, Debug)]
@@ -32,7 +32,7 @@ impl ReluConvNorm {
     }
 
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        self.conv_norm(relu(x))
+        batch_norm(&self.bn, relu_convolve(&self.conv, x))
     }
 
     /// The same for an input that has been rectified.

@@ -3,9 +3,11 @@
 use burn::{
     module::Module,
     nn::{BatchNorm, BatchNormConfig, conv::Conv2d},
-    tensor::{Device, Tensor, activation::relu, s},
+    tensor::{Device, Tensor},
 };
-use stovepipe_kernels::{Window, average_pool, batch_norm, convolve, max_pool};
+use stovepipe_kernels::{
+    Window, average_pool, batch_norm, max_pool, relu_convolve, relu_convolve_odd,
+};
 
 use crate::{
     convolution::{ReluConvNorm, convolution},
@@ -99,8 +101,8 @@ impl Pool {
     }
 }
 
-/// Halves a map without losing every second pixel: one half of the channels is made of the pixels
-/// at even places, the other of those at odd places. `[n, in, h, w]` to `[n, out, ⌈h/2⌉, ⌈w/2⌉]`.
+/// ReLU, then halves a map without losing every second pixel: one half of the channels is made of the
+/// pixels at even places, the other of those at odd places; batch norm. `[n, in, h, w]` to `[n, out, ⌈h/2⌉, ⌈w/2⌉]`.
 #[derive(Module, Debug)]
 pub(crate) struct FactorizedReduce {
     conv1: Conv2d,
@@ -110,7 +112,7 @@ pub(crate) struct FactorizedReduce {
 
 impl FactorizedReduce {
     fn new([input, output]: [usize; 2], device: &Device) -> Self {
-        let half = |filters| convolution([input, filters], [1, 1], [1, 1], device);
+        let half = |filters| convolution([input, filters], [1, 1], [2, 2], device);
         Self {
             conv1: half(output / 2),
             conv2: half(output - output / 2),
@@ -119,29 +121,19 @@ impl FactorizedReduce {
     }
 
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        batch_norm(&self.bn, self.halve(relu(x)))
+        batch_norm(&self.bn, self.halve(x))
     }
 
     fn halve(&self, x: Tensor<4>) -> Tensor<4> {
-        let even = convolve(&self.conv1, x.clone().slice(s![.., .., ..;2, ..;2]));
-        let odd = convolve(&self.conv2, odd_pixels(x));
+        let even = relu_convolve(&self.conv1, x.clone());
+        let odd = relu_convolve_odd(&self.conv2, x);
         Tensor::cat(vec![even, odd], 1)
     }
 }
 
-/// The pixels at odd places. An odd size has one fewer of these: a zero is put at the end.
-fn odd_pixels(x: Tensor<4>) -> Tensor<4> {
-    let [_, _, height, width] = x.dims();
-    let x = match (height % 2, width % 2) {
-        (0, 0) => x,
-        (bottom, right) => x.pad([(0, bottom), (0, right)], 0.0),
-    };
-    x.slice(s![.., .., 1..;2, 1..;2])
-}
-
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Distribution, Tolerance};
+    use burn::tensor::{Distribution, Tolerance, activation::relu, s};
 
     use super::*;
 
@@ -244,6 +236,7 @@ mod tests {
     /// What PyTorch's models do: cut off the first row and column, put zeros at the end, and
     /// convolve with stride 2.
     fn halved_by_convolution(reduce: &FactorizedReduce, x: Tensor<4>) -> Tensor<4> {
+        let x = relu(x);
         let [samples, channels, height, width] = x.dims();
         let mut shifted = Tensor::zeros(x.dims(), &x.device());
         if height > 1 && width > 1 {
@@ -251,12 +244,8 @@ mod tests {
             shifted =
                 shifted.slice_assign([0..samples, 0..channels, 0..height - 1, 0..width - 1], rest);
         }
-        let strided = |conv: &Conv2d| Conv2d {
-            stride: [2, 2],
-            ..conv.clone()
-        };
-        let even = strided(&reduce.conv1).forward(x);
-        let odd = strided(&reduce.conv2).forward(shifted);
+        let even = reduce.conv1.forward(x);
+        let odd = reduce.conv2.forward(shifted);
         Tensor::cat(vec![even, odd], 1)
     }
 

@@ -3,9 +3,9 @@
 use burn::{
     module::Module,
     nn::{BatchNorm, BatchNormConfig, conv::Conv2d},
-    tensor::{Device, Tensor, activation::relu},
+    tensor::{Device, Tensor},
 };
-use stovepipe_kernels::{batch_norm, convolve};
+use stovepipe_kernels::{batch_norm, relu_convolve};
 use stovepipe_pipeline::Miswired;
 
 use crate::convolution::convolution;
@@ -37,6 +37,6 @@ impl StemConvolution {
                 format!("{:?}", image.dims()),
             ));
         }
-        Ok(batch_norm(&self.bn, convolve(&self.conv, relu(image))))
+        Ok(batch_norm(&self.bn, relu_convolve(&self.conv, image)))
     }
 }

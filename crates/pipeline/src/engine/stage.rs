@@ -126,11 +126,14 @@ impl<L: Layer> Stage<L> {
         let refused = |Refused(cause)| Ended::Failed { action, cause };
         match action.pass {
             Pass::Forward => {
+                // What needs no input is done before the wait for it.
+                let modules = self.modules_to_record(action.micro_batch);
                 let input = self.receive_input(action, alarm)?;
                 self.recorder.running(action);
-                self.forward(action, input).map_err(refused)
+                self.forward(action, input, modules).map_err(refused)
             }
             Pass::Backward => {
+                self.recompute(action).map_err(refused)?;
                 let gradients = self.receive_gradients(action, alarm)?;
                 self.recorder.running(action);
                 self.backward(action, gradients).map_err(refused)
@@ -196,15 +199,23 @@ impl<L: Layer> Stage<L> {
         }
     }
 
-    fn forward(&mut self, action: Action, input: L::Flow) -> Result<(), Refused> {
+    /// Copies to record a forward pass on, if it is to be recorded.
+    fn modules_to_record(&self, micro_batch: usize) -> Option<Vec<L>> {
+        let training = self.task.training.as_ref()?;
+        let fresh = || self.live.iter().map(copies::with_fresh_leaves).collect();
+        training.recorded[micro_batch].then(fresh)
+    }
+
+    fn forward(
+        &mut self,
+        action: Action,
+        input: L::Flow,
+        modules: Option<Vec<L>>,
+    ) -> Result<(), Refused> {
         let micro_batch = action.micro_batch;
-        let recorded =
-            (self.task.training.as_ref()).is_some_and(|training| training.recorded[micro_batch]);
-        let output = if recorded {
-            let modules = self.live.iter().map(copies::with_fresh_leaves).collect();
-            self.record(action, SpanKind::Forward, modules, input)?
-        } else {
-            self.forward_quietly(action, input)?
+        let output = match modules {
+            Some(modules) => self.record(action, SpanKind::Forward, modules, input)?,
+            None => self.forward_quietly(action, input)?,
         };
         match &self.task.links.values_out {
             // A receiver that is gone has failed, and says so itself.
@@ -275,31 +286,39 @@ impl<L: Layer> Stage<L> {
         Ok(output)
     }
 
+    /// Runs forward again what was not recorded. It needs no gradient, and so need not wait for one.
+    fn recompute(&mut self, action: Action) -> Result<(), Refused> {
+        let Some(input) = self.inputs.remove(&action.micro_batch) else {
+            return Ok(());
+        };
+        self.recorder.running(action);
+        // Statistics counted this micro-batch in its forward pass already.
+        let throw_away = self.live.iter().map(copies::live).collect();
+        self.record(action, SpanKind::Recompute, throw_away, input)?;
+        Ok(())
+    }
+
     fn backward(
         &mut self,
         action: Action,
         gradients: values::FlowGradients,
     ) -> Result<(), Refused> {
         let micro_batch = action.micro_batch;
-        if let Some(input) = self.inputs.remove(&micro_batch) {
-            // Statistics counted this micro-batch in its forward pass already.
-            let throw_away = self.live.iter().map(copies::live).collect();
-            self.record(action, SpanKind::Recompute, throw_away, input)?;
-        }
         let Some(tape) = self.tapes.remove(&micro_batch) else {
             return Err(Refused("backward came before forward".to_owned()));
         };
         let watch = self.watch();
-        let (accumulators, live) = (&mut self.accumulators, &self.live);
+        let mut of_layers = Vec::with_capacity(self.live.len());
         let gradients = self.recorder.time(SpanKind::Backward, action, || {
-            Ok::<_, Refused>(tape.backward(
-                gradients,
-                |layer, gradients| accumulators[layer].accumulate(&live[layer], gradients),
-                &watch,
-            ))
+            let collect = |layer, gradients| of_layers.push((layer, gradients));
+            Ok::<_, Refused>(tape.backward(gradients, collect, &watch))
         })?;
+        // The stage before waits for this; adding up can be done after.
         if let Some(outbox) = &self.task.links.gradients_out {
             let _ = outbox.send((micro_batch, gradients));
+        }
+        for (layer, gradients) in of_layers {
+            self.accumulators[layer].accumulate(&self.live[layer], gradients);
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! What the engine does to a flow without knowing what is in it.
 
 use burn::tensor::{Bool, Device, Gradients, Int, Tensor, container::TensorContainer};
+use stovepipe_kernels as kernels;
 
 use crate::flow::{Flow, FlowMapper};
 
@@ -101,9 +102,8 @@ pub(crate) fn take_gradients<F: Flow>(leaves: F, gradients: &mut Gradients) -> F
     take.taken
 }
 
-/// Σ (y · g).sum() over the flow's tensors: the scalar whose backward pass is the
-/// vector–Jacobian product, Burn's backward taking no initial gradient. `None` if no tensor of the
-/// flow is both tracked and wanted.
+/// The scalar whose backward pass is the vector–Jacobian product, Burn's backward taking no initial
+/// gradient. `None` if no tensor of the flow is both tracked and wanted.
 pub(crate) fn seed<F: Flow>(output: F, gradients: FlowGradients) -> Option<Tensor<1>> {
     struct Seed {
         gradients: FlowGradients,
@@ -117,7 +117,10 @@ pub(crate) fn seed<F: Flow>(output: F, gradients: FlowGradients) -> Option<Tenso
             self.index += 1;
             if let Some(gradient) = gradient.filter(|_| tensor.is_tracked()) {
                 let gradient = gradient.to_device(&tensor.device().inner());
-                self.sum = add(self.sum.take(), Some((tensor.clone() * gradient).sum()));
+                self.sum = add(
+                    self.sum.take(),
+                    Some(kernels::seed(tensor.clone(), gradient)),
+                );
             }
             tensor
         }
@@ -136,6 +139,79 @@ pub(crate) fn seed<F: Flow>(output: F, gradients: FlowGradients) -> Option<Tenso
     };
     output.map(&mut seed);
     seed.sum
+}
+
+/// Ones for gradients of a flow.
+pub(crate) fn ones<F: Flow>(flow: F) -> FlowGradients {
+    #[derive(Default)]
+    struct Ones {
+        gradients: FlowGradients,
+        index: usize,
+    }
+
+    impl FlowMapper for Ones {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.gradients.register(self.index, tensor.ones_like());
+            self.index += 1;
+            tensor
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor
+        }
+    }
+
+    let mut ones = Ones::default();
+    flow.map(&mut ones);
+    ones.gradients
+}
+
+/// The sum of all floats of a flow, if it has any.
+pub(crate) fn sum<F: Flow>(flow: F) -> Option<Tensor<1>> {
+    struct Sum(Option<Tensor<1>>);
+
+    impl FlowMapper for Sum {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0 = add(self.0.take(), Some(tensor.clone().sum()));
+            tensor
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor
+        }
+    }
+
+    let mut sum = Sum(None);
+    flow.map(&mut sum);
+    sum.0
+}
+
+/// The bytes of a flow's tensors.
+pub(crate) fn bytes<F: Flow>(flow: F) -> usize {
+    struct Bytes(usize);
+
+    impl FlowMapper for Bytes {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
+            tensor
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
+            tensor
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
+            tensor
+        }
+    }
+
+    let mut bytes = Bytes(0);
+    flow.map(&mut bytes);
+    bytes.0
 }
 
 /// Adds what there is.

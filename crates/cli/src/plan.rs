@@ -1,0 +1,100 @@
+//! What `--dry-run` prints.
+
+use std::fmt::Write;
+
+use stovepipe::pipeline::{Layer, LayerProfile, Profile, count_parameters};
+
+/// A line for each layer, and one for each stage with its share of the whole.
+pub fn plan_table<L: Layer>(
+    layers: &[L],
+    cut: &[usize],
+    devices: &[String],
+    profile: Option<&Profile>,
+) -> String {
+    let rows: Vec<_> = (layers.iter().enumerate())
+        .map(|(index, layer)| Row::of_layer(layer, profile.map(|profile| &profile.layers[index])))
+        .collect();
+    let whole = Row::sum(&rows);
+    let mut table = format!(
+        "{:<14}  {:>12}  {:>12}  {:>11}  {:>11}  {:>6}\n",
+        "layer", "parameters", "handed on", "forward", "backward", "share"
+    );
+    let mut begin = 0;
+    for (stage, &count) in cut.iter().enumerate() {
+        let own = &rows[begin..begin + count];
+        for (index, row) in (begin..).zip(own) {
+            let _ = writeln!(
+                table,
+                "{index:>4} {}",
+                row.line(&layers[index].name(), 9, &whole)
+            );
+        }
+        let device = devices
+            .get(stage)
+            .or(devices.first())
+            .map_or("", String::as_str);
+        let name = format!("stage {stage} {device}");
+        let _ = writeln!(table, "{}", Row::sum(own).line(&name, 14, &whole));
+        begin += count;
+    }
+    let _ = writeln!(table, "{}", whole.line("all", 14, &whole));
+    table
+}
+
+/// What a layer costs, or several together.
+struct Row {
+    parameters: usize,
+    /// Bytes handed on, and seconds forward and backward, if they were measured.
+    measured: Option<(usize, f64, f64)>,
+}
+
+impl Row {
+    fn of_layer<L: Layer>(layer: &L, profile: Option<&LayerProfile>) -> Self {
+        Self {
+            parameters: count_parameters(layer),
+            measured: profile.map(|layer| {
+                let seconds = (layer.forward.as_secs_f64(), layer.backward.as_secs_f64());
+                (layer.activations, seconds.0, seconds.1)
+            }),
+        }
+    }
+
+    /// A stage hands on what its last layer does.
+    fn sum(rows: &[Self]) -> Self {
+        let measured = rows.iter().map(|row| row.measured);
+        let sum =
+            |sum: (usize, f64, f64), row: (usize, f64, f64)| (row.0, sum.1 + row.1, sum.2 + row.2);
+        Self {
+            parameters: rows.iter().map(|row| row.parameters).sum(),
+            measured: measured
+                .collect::<Option<Vec<_>>>()
+                .and_then(|rows| rows.into_iter().reduce(sum)),
+        }
+    }
+
+    /// Its share of the time if that was measured, else of the parameters.
+    fn share(&self, whole: &Self) -> f64 {
+        match (self.measured, whole.measured) {
+            (Some((_, forward, backward)), Some((_, all_forward, all_backward))) => {
+                100.0 * (forward + backward) / (all_forward + all_backward)
+            }
+            _ => 100.0 * self.parameters as f64 / whole.parameters as f64,
+        }
+    }
+
+    fn line(&self, name: &str, width: usize, whole: &Self) -> String {
+        let milliseconds = |seconds: f64| format!("{:.2} ms", 1e3 * seconds);
+        let (handed, forward, backward) = match self.measured {
+            Some((bytes, forward, backward)) => {
+                let handed = format!("{:.1} KiB", bytes as f64 / 1024.0);
+                (handed, milliseconds(forward), milliseconds(backward))
+            }
+            None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
+        };
+        format!(
+            "{name:<width$}  {:>12}  {handed:>12}  {forward:>11}  {backward:>11}  {:>4.1} %",
+            self.parameters,
+            self.share(whole)
+        )
+    }
+}

@@ -1,0 +1,5 @@
+//! Where to cut a model into the stages of a pipeline. Knows nothing of tensors.
+
+mod chain;
+
+pub use chain::{CutError, cut_chain};
