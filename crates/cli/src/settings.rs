@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use serde::{Deserialize, Serialize};
 use stovepipe::train::{PipelineSettings, TrainError, TrainSettings};
-use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, AmoebaNetError, Stem};
+use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, AmoebaNetError, Stem};
 
 use crate::error::CliError;
 
@@ -75,6 +75,10 @@ pub enum ModelName {
     #[value(name = "amoebanet-d")]
     #[serde(rename = "amoebanet-d")]
     AmoebaNetD,
+    /// AmoebaNet-B(L, D), with separable convolutions
+    #[value(name = "amoebanet-b")]
+    #[serde(rename = "amoebanet-b")]
+    AmoebaNetB,
 }
 
 impl Default for ModelSettings {
@@ -91,11 +95,16 @@ impl Default for ModelSettings {
 impl ModelSettings {
     /// The model's layers, nothing allocated.
     pub fn layers(&self, classes: usize) -> Result<Vec<AmoebaLayer>, AmoebaNetError> {
+        let (stem, device) = (Stem::Small, burn::tensor::Device::flex());
         match self.model {
             ModelName::AmoebaNetD => AmoebaNetDConfig::new(self.layers, self.filters, classes)
-                .with_stem(Stem::Small)
+                .with_stem(stem)
                 .with_auxiliary(self.auxiliary)
-                .init(&burn::tensor::Device::flex()),
+                .init(&device),
+            ModelName::AmoebaNetB => AmoebaNetBConfig::new(self.layers, self.filters, classes)
+                .with_stem(stem)
+                .with_auxiliary(self.auxiliary)
+                .init(&device),
         }
     }
 }
