@@ -134,7 +134,9 @@ impl AmoebaNetDConfig {
 
 /// AmoebaNet-B(L, D): L normal cells of D filters, with separable convolutions.
 ///
-/// (18, 512) has 557M parameters, for 1000 classes.
+/// It differs from AmoebaNet-D in its cells, and in that the two cells of its stem are half as wide,
+/// as the reference implementation has them: so (18, 512) has the 557M parameters of the GPipe
+/// paper, for 1000 classes.
 #[derive(Config, Debug, PartialEq, Eq)]
 pub struct AmoebaNetBConfig {
     /// L, the number of normal cells: a multiple of three. The model has six more layers.

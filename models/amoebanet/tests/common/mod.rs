@@ -28,7 +28,7 @@ pub struct Member {
     keys: fn() -> KeyRemapper,
     /// The number of parameters and running statistics.
     tensors: usize,
-    /// The height and width of the images: a power of two times seven or one.
+    /// The height and width of the images: a multiple of 32.
     side: usize,
     /// The bias that puts the input of a ReLU to one side of 0, where PyTorch's is ±1e-7: rounding
     /// decides its sign, and its sign a fifth of a gradient.
