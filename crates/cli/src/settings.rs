@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use serde::{Deserialize, Serialize};
 use stovepipe::train::{PipelineSettings, TrainError, TrainSettings};
-use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, AmoebaNetError, Stem};
+use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, AmoebaNetError, Stem};
 
 use crate::error::CliError;
 
@@ -76,6 +76,10 @@ pub enum ModelName {
     #[value(name = "amoebanet-d")]
     #[serde(rename = "amoebanet-d")]
     AmoebaNetD,
+    /// AmoebaNet-B(L, D), with separable convolutions
+    #[value(name = "amoebanet-b")]
+    #[serde(rename = "amoebanet-b")]
+    AmoebaNetB,
 }
 
 impl Default for ModelSettings {
@@ -92,11 +96,16 @@ impl Default for ModelSettings {
 impl ModelSettings {
     /// The model's layers, nothing allocated.
     pub fn layers(&self, classes: usize) -> Result<Vec<AmoebaLayer>, AmoebaNetError> {
+        let (stem, device) = (Stem::Small, Device::flex());
         match self.model {
             ModelName::AmoebaNetD => AmoebaNetDConfig::new(self.layers, self.filters, classes)
-                .with_stem(Stem::Small)
+                .with_stem(stem)
                 .with_auxiliary(self.auxiliary)
-                .init(&Device::flex()),
+                .init(&device),
+            ModelName::AmoebaNetB => AmoebaNetBConfig::new(self.layers, self.filters, classes)
+                .with_stem(stem)
+                .with_auxiliary(self.auxiliary)
+                .init(&device),
         }
     }
 }

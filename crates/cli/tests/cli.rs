@@ -179,6 +179,9 @@ fn a_dry_run_prints_stages_and_trains_nothing() {
         stdout.contains("ReductionCell") && stdout.contains("9 layers"),
         "{stdout}"
     );
+    let with_b = [&arguments[..], &["--model", "amoebanet-b"]].concat();
+    let with_b = text(&stovepipe(&with_b, directory.path()).stdout);
+    assert!(with_b.contains("9 layers") && with_b != stdout, "{with_b}");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
@@ -281,25 +284,30 @@ fn a_run_leaves_its_files_and_its_configuration_makes_it_again() {
 fn the_model_is_the_same_file_for_any_number_of_stages() {
     let directory = TempDir::new().unwrap();
     let directory = directory.path();
-    let model = |out: &str, more: &[&str]| {
-        let output = train(directory, out, &[more, &["--auxiliary", "true"]].concat());
+    let model = |member: &str, out: &str, more: &[&str]| {
+        let out = format!("{member}-{out}");
+        let always = ["--model", member, "--auxiliary", "true"];
+        let output = train(directory, &out, &[more, &always].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         fs::read(directory.join(out).join("model.safetensors")).unwrap()
     };
-    let one = model(
-        "one",
-        &[
-            "--stages",
-            "1",
-            "--recompute",
-            "never",
-            "--schedule",
-            "gpipe",
-        ],
-    );
-    assert!(one == model("three", &["--stages", "3", "--recompute", "always"]));
-    assert!(one == model("nine", &["--stages", "9", "--schedule", "gpipe"]));
-    assert!(one != model("seed", &["--seed", "1"]));
+    let plain = [
+        "--stages",
+        "1",
+        "--recompute",
+        "never",
+        "--schedule",
+        "gpipe",
+    ];
+    let three = ["--stages", "3", "--recompute", "always"];
+    for member in ["amoebanet-d", "amoebanet-b"] {
+        let one = model(member, "one", &plain);
+        assert!(one == model(member, "three", &three), "{member}");
+    }
+    let one = fs::read(directory.join("amoebanet-d-one/model.safetensors")).unwrap();
+    let nine = ["--stages", "9", "--schedule", "gpipe"];
+    assert!(one == model("amoebanet-d", "nine", &nine));
+    assert!(one != model("amoebanet-d", "seed", &["--seed", "1"]));
 }
 
 #[test]

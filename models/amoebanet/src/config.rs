@@ -1,14 +1,12 @@
-//! From a few numbers to a list of layers.
+//! The numbers that a user chooses.
 
-use burn::{config::Config, tensor::Device};
+use burn::{config::Config, store::KeyRemapper, tensor::Device};
 
 use crate::{
-    auxiliary::AuxiliaryHead,
-    cell::{Cell, Place},
-    genotype::{Genotype, NORMAL, REDUCTION},
-    head::Classifier,
+    family::{AMOEBANET_B, AMOEBANET_D},
     layer::AmoebaLayer,
-    stem::StemConvolution,
+    network::Network,
+    torch,
 };
 
 /// How AmoebaNet begins.
@@ -20,6 +18,20 @@ pub enum Stem {
     /// For images of 32×32: a convolution of stride 1, a normal cell and a reduction cell, as wide
     /// as those of the large stem, shrink the map to a half.
     Small,
+}
+
+/// There is no such AmoebaNet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AmoebaNetError {
+    /// The normal cells stand in three groups of one size.
+    #[error("the number of normal cells must be a multiple of 3 from 3 to 3000, not {0}")]
+    Layers(usize),
+    /// The stem has a quarter of the filters.
+    #[error("the number of filters must be a multiple of 4 from 4 to 65536, not {0}")]
+    Filters(usize),
+    /// There is nothing to tell apart.
+    #[error("there must be at least one class")]
+    Classes,
 }
 
 /// AmoebaNet-D(L, D): L normal cells of D filters.
@@ -40,20 +52,6 @@ pub struct AmoebaNetDConfig {
     /// Whether a second classifier, at two thirds of the depth, takes part in training.
     #[config(default = false)]
     pub auxiliary: bool,
-}
-
-/// There is no such AmoebaNet.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AmoebaNetError {
-    /// The normal cells stand in three groups of one size.
-    #[error("the number of normal cells must be a multiple of 3 from 3 to 3000, not {0}")]
-    Layers(usize),
-    /// The stem has a quarter of the filters.
-    #[error("the number of filters must be a multiple of 4 from 4 to 65536, not {0}")]
-    Filters(usize),
-    /// There is nothing to tell apart.
-    #[error("there must be at least one class")]
-    Classes,
 }
 
 impl AmoebaNetDConfig {
@@ -79,76 +77,147 @@ impl AmoebaNetDConfig {
     /// # Ok::<(), AmoebaNetError>(())
     /// ```
     pub fn init(&self, device: &Device) -> Result<Vec<AmoebaLayer>, AmoebaNetError> {
-        self.check()?;
-        let stride = match self.stem {
-            Stem::ImageNet => 2,
-            Stem::Small => 1,
-        };
-        let stem = StemConvolution::new(self.filters / 4, stride, device);
-        let (cells, channels) = self.cells(device);
-        let head = Classifier::new(channels, self.classes, device);
-
-        let mut layers = vec![AmoebaLayer::Stem(stem)];
-        layers.extend(cells.into_iter().map(AmoebaLayer::Cell));
-        layers.push(AmoebaLayer::Head(head));
-        Ok(layers)
+        self.network().init(device)
     }
 
-    fn check(&self) -> Result<(), AmoebaNetError> {
-        // Beyond these bounds even the running statistics, which are not lazy, are too many.
-        let multiple = |number: usize, of: usize, most: usize| {
-            (of..=most).contains(&number) && number.is_multiple_of(of)
-        };
-        match self {
-            _ if !multiple(self.layers, 3, 3000) => Err(AmoebaNetError::Layers(self.layers)),
-            _ if !multiple(self.filters, 4, 65_536) => Err(AmoebaNetError::Filters(self.filters)),
-            _ if self.classes == 0 => Err(AmoebaNetError::Classes),
-            _ => Ok(()),
+    /// Renames the tensors of a PyTorch AmoebaNet-D, as torchgpipe calls them, to those of the list
+    /// of layers that [`init`](Self::init) makes.
+    ///
+    /// | PyTorch | here, without the names of enum variants |
+    /// |---|---|
+    /// | `stem1`, `stem2`, `stem3` | `0`, `1`, `2` |
+    /// | `cell1_normal{i}`, `cell2_reduction`, … `cell5_normal{i}` | `3`, … `L + 4` |
+    /// | `classify` | `L + 5` |
+    /// | `operations.{n}.module.{3k + 1}`, `….{3k + 2}` | `operations.{n}.{k}.conv`, `….{k}.bn` |
+    /// | `reduce1.1`, `reduce1.2` | `reduce1.0.conv`, `reduce1.0.bn` |
+    ///
+    /// Give it to a store of Burn's with the adapter for PyTorch:
+    ///
+    /// ```
+    /// use burn::{
+    ///     store::{ModuleSnapshot, PyTorchToBurnAdapter, SafetensorsStore},
+    ///     tensor::Device,
+    /// };
+    /// use stovepipe_amoebanet::AmoebaNetDConfig;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = AmoebaNetDConfig::new(3, 16, 10);
+    /// let mut layers = config.init(&Device::flex())?;
+    /// # const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    /// # let path = format!("{FIXTURES}/amoebanet_d_l3_d16.safetensors");
+    /// let mut store = SafetensorsStore::from_file(path)
+    ///     .with_from_adapter(PyTorchToBurnAdapter)
+    ///     .skip_enum_variants(true)
+    ///     .remap(config.torch_keys())
+    ///     .with_key_remapping("^weights/", ""); // where this file keeps them
+    /// let loaded = layers.load_from(&mut store)?;
+    /// assert_eq!((loaded.applied.len(), loaded.missing.len()), (406, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn torch_keys(&self) -> KeyRemapper {
+        torch::keys(self.layers)
+    }
+
+    fn network(&self) -> Network {
+        Network {
+            family: &AMOEBANET_D,
+            layers: self.layers,
+            filters: self.filters,
+            classes: self.classes,
+            stem: self.stem,
+            auxiliary: self.auxiliary,
         }
     }
+}
 
-    /// The cells, and the channels that the last of them puts out.
-    fn cells(&self, device: &Device) -> (Vec<Cell>, usize) {
-        let mut inputs = [self.filters / 4; 2];
-        let mut reduced = false;
-        let mut cells = Vec::new();
-        for (index, (genotype, channels)) in self.plan().into_iter().enumerate() {
-            let mut cell = Cell::new(
-                genotype,
-                Place {
-                    inputs,
-                    reduced,
-                    channels,
-                },
-                device,
-            );
-            inputs = [genotype.outputs.len() * channels, inputs[0]];
-            reduced = genotype.stride > 1;
-            if self.auxiliary && index == self.before_last_reduction() {
-                cell = cell.with_auxiliary(AuxiliaryHead::new(inputs[0], self.classes, device));
-            }
-            cells.push(cell);
-        }
-        (cells, inputs[0])
+/// AmoebaNet-B(L, D): L normal cells of D filters, with separable convolutions.
+///
+/// It differs from AmoebaNet-D in its cells, and in that the two cells of its stem are half as wide,
+/// as the reference implementation has them: so (18, 512) has the 557M parameters of the GPipe
+/// paper, for 1000 classes.
+#[derive(Config, Debug, PartialEq, Eq)]
+pub struct AmoebaNetBConfig {
+    /// L, the number of normal cells: a multiple of three. The model has six more layers.
+    pub layers: usize,
+    /// D, the channels of a state in the first normal cells: a multiple of four.
+    pub filters: usize,
+    /// The number of classes.
+    pub classes: usize,
+    /// How the network begins.
+    #[config(default = "Stem::ImageNet")]
+    pub stem: Stem,
+    /// Whether a second classifier, at two thirds of the depth, takes part in training.
+    #[config(default = false)]
+    pub auxiliary: bool,
+}
+
+impl AmoebaNetBConfig {
+    /// Makes the layers, L + 6 of them; each parameter is allocated on `device` when it is first
+    /// used.
+    ///
+    /// # Errors
+    ///
+    /// [`AmoebaNetError`] if L is no multiple of 3 from 3 to 3000, D no multiple of 4 from 4 to
+    /// 65536, or there is no class.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_amoebanet::{AmoebaNetBConfig, AmoebaNetError};
+    /// use stovepipe_pipeline::count_parameters;
+    ///
+    /// let layers = AmoebaNetBConfig::new(18, 512, 1000).init(&Device::flex())?;
+    /// assert_eq!(layers.len(), 24);
+    /// assert_eq!(count_parameters(&layers), 557_333_736); // none allocated yet
+    /// # Ok::<(), AmoebaNetError>(())
+    /// ```
+    pub fn init(&self, device: &Device) -> Result<Vec<AmoebaLayer>, AmoebaNetError> {
+        self.network().init(device)
     }
 
-    /// The place in the [`plan`](Self::plan) of the last cell of the second group.
-    fn before_last_reduction(&self) -> usize {
-        2 * (1 + self.layers / 3)
+    /// Renames the tensors of a PyTorch AmoebaNet-B, called as torchgpipe calls those of
+    /// AmoebaNet-D, to those of the list of layers that [`init`](Self::init) makes.
+    ///
+    /// The names change as [`AmoebaNetDConfig::torch_keys`] says. The convolutions of a separable
+    /// one are `operations.{n}.module.{k}.depthwise` and `….pointwise` there, its batch norm
+    /// `….bn`, where k is 0 or 1.
+    ///
+    /// ```
+    /// use burn::{
+    ///     store::{ModuleSnapshot, PyTorchToBurnAdapter, SafetensorsStore},
+    ///     tensor::Device,
+    /// };
+    /// use stovepipe_amoebanet::AmoebaNetBConfig;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = AmoebaNetBConfig::new(3, 16, 10);
+    /// let mut layers = config.init(&Device::flex())?;
+    /// # const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    /// # let path = format!("{FIXTURES}/amoebanet_b_l3_d16.safetensors");
+    /// let mut store = SafetensorsStore::from_file(path)
+    ///     .with_from_adapter(PyTorchToBurnAdapter)
+    ///     .skip_enum_variants(true)
+    ///     .remap(config.torch_keys())
+    ///     .with_key_remapping("^weights/", ""); // where this file keeps them
+    /// let loaded = layers.load_from(&mut store)?;
+    /// assert!(loaded.missing.is_empty() && loaded.errors.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn torch_keys(&self) -> KeyRemapper {
+        torch::keys(self.layers)
     }
 
-    /// The kind and the width of each cell: one of the stem's, then three times a reduction, the
-    /// first of which is the stem's too, and a group of normal cells.
-    fn plan(&self) -> Vec<(&'static Genotype, usize)> {
-        let first = match self.stem {
-            Stem::ImageNet => &REDUCTION,
-            Stem::Small => &NORMAL,
-        };
-        let mut plan = vec![(first, self.filters / 2)];
-        for width in [1, 2, 4].map(|factor| factor * self.filters) {
-            plan.push((&REDUCTION, width));
-            plan.extend(vec![(&NORMAL, width); self.layers / 3]);
+    fn network(&self) -> Network {
+        Network {
+            family: &AMOEBANET_B,
+            layers: self.layers,
+            filters: self.filters,
+            classes: self.classes,
+            stem: self.stem,
+            auxiliary: self.auxiliary,
         }
-        plan
     }
 }

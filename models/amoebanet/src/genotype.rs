@@ -1,8 +1,4 @@
-//! What a cell computes, as data: another member of the family is another pair of tables.
-
-use self::Choice::{
-    AveragePool3x3, Conv1x1, Conv1x7And7x1, Conv3x3, Identity, MaxPool2x2, MaxPool3x3,
-};
+//! What a cell computes, as data.
 
 /// An operation that a cell may apply to a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +11,10 @@ pub(crate) enum Choice {
     Conv3x3,
     /// A bottleneck around a 1×7 and a 7×1 convolution.
     Conv1x7And7x1,
+    /// Twice a 3×3 separable convolution.
+    Separable3x3,
+    /// Twice a 5×5 separable convolution of every second pixel.
+    DilatedSeparable5x5,
     /// Maximum over 2×2.
     MaxPool2x2,
     /// Maximum over 3×3.
@@ -52,7 +52,7 @@ impl Genotype {
     /// Whether every entry reads a state that is there by then, and no state is lost.
     ///
     /// An output of a cell that halves its map cannot be a state that came in.
-    const fn is_sound(&self) -> bool {
+    pub const fn is_sound(&self) -> bool {
         let mut kept = [false; Self::STATES];
         let mut i = 0;
         while i < self.entries.len() {
@@ -83,69 +83,35 @@ impl Genotype {
     }
 }
 
-/// The cell of AmoebaNet-D that keeps the size of the map.
-pub(crate) const NORMAL: Genotype = Genotype {
-    name: "NormalCell",
-    stride: 1,
-    entries: [
-        (Conv1x1, 1),
-        (MaxPool3x3, 1),
-        (Identity, 1),
-        (Conv1x7And7x1, 0),
-        (Conv1x1, 0),
-        (Conv1x7And7x1, 0),
-        (MaxPool3x3, 2),
-        (Identity, 2),
-        (AveragePool3x3, 1),
-        (Conv1x1, 5),
-    ],
-    outputs: &[0, 3, 4, 6],
-};
-
-/// The cell of AmoebaNet-D that halves the map.
-pub(crate) const REDUCTION: Genotype = Genotype {
-    name: "ReductionCell",
-    stride: 2,
-    entries: [
-        (MaxPool2x2, 0),
-        (MaxPool3x3, 0),
-        (Identity, 2),
-        (Conv3x3, 1),
-        (Conv1x7And7x1, 2),
-        (MaxPool3x3, 2),
-        (Identity, 3),
-        (MaxPool2x2, 1),
-        (AveragePool3x3, 2),
-        (Conv1x1, 3),
-    ],
-    outputs: &[4, 5, 6],
-};
-
-const _: () = assert!(NORMAL.is_sound() && REDUCTION.is_sound());
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::family::{AMOEBANET_B, AMOEBANET_D};
 
     #[test]
     fn a_lost_state_or_one_from_the_future_is_unsound() {
+        let [normal, reduction] = [&AMOEBANET_D.normal, &AMOEBANET_D.reduction];
         let lost = Genotype {
             outputs: &[0, 3, 4],
-            ..NORMAL
+            ..*normal
         };
         let future = Genotype {
-            entries: [(Identity, 2); 10],
-            ..NORMAL
+            entries: [(Choice::Identity, 2); 10],
+            ..*normal
         };
         let large = Genotype {
             outputs: &[0, 4, 5, 6],
-            ..REDUCTION
+            ..*reduction
         };
         let missing = Genotype {
             outputs: &[0, 3, 4, 6, 7],
-            ..NORMAL
+            ..*normal
         };
-        for genotype in [lost, future, large, missing] {
+        let lost_by_b = Genotype {
+            outputs: &[6],
+            ..AMOEBANET_B.reduction
+        };
+        for genotype in [lost, future, large, missing, lost_by_b] {
             assert!(!genotype.is_sound(), "{genotype:?}");
         }
     }

@@ -1,11 +1,12 @@
-//! AmoebaNet-D as a list of pipeline layers.
+//! AmoebaNet as a list of pipeline layers.
 //!
-//! [`AmoebaNetDConfig`] makes the image classifier AmoebaNet-D(L, D) of Huang et al., "GPipe:
-//! Efficient Training of Giant Neural Networks using Pipeline Parallelism" (2019): L + 6 layers,
-//! whose parameters are allocated on first use. The cells come from Real et al., "Regularized
-//! Evolution for Image Classifier Architecture Search" (2019); layer by layer the network is the
-//! one that torchgpipe publishes, and [`AmoebaNetDConfig::torch_keys`] finds the places of weights
-//! trained there.
+//! [`AmoebaNetDConfig`] and [`AmoebaNetBConfig`] make the image classifiers AmoebaNet-D(L, D) and
+//! AmoebaNet-B(L, D) of Huang et al., "GPipe: Efficient Training of Giant Neural Networks using
+//! Pipeline Parallelism" (2019): L + 6 layers, whose parameters are allocated on first use. The
+//! cells come from Real et al., "Regularized Evolution for Image Classifier Architecture Search"
+//! (2019). Layer by layer, AmoebaNet-D is the one that torchgpipe publishes, and
+//! [`AmoebaNetDConfig::torch_keys`] finds the places of weights trained there. AmoebaNet-B is the
+//! same network but for its cells and the width of its stem's.
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -32,16 +33,19 @@ mod auxiliary;
 mod cell;
 mod config;
 mod convolution;
+mod family;
 mod genotype;
 mod head;
 mod layer;
+mod network;
 mod operation;
+mod separable;
 mod stem;
 mod torch;
 
 pub use auxiliary::AuxiliaryHead;
 pub use cell::Cell;
-pub use config::{AmoebaNetDConfig, AmoebaNetError, Stem};
+pub use config::{AmoebaNetBConfig, AmoebaNetDConfig, AmoebaNetError, Stem};
 pub use head::Classifier;
 pub use layer::{AmoebaFlow, AmoebaLayer};
 pub use stem::StemConvolution;

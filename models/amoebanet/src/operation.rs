@@ -12,6 +12,7 @@ use stovepipe_kernels::{
 use crate::{
     convolution::{ReluConvNorm, convolution},
     genotype::Choice,
+    separable::{Kernel, SeparableConvNorm, separable_twice},
 };
 
 /// An operation on a state `[n, c, h, w]`; with stride 2 it yields `[n, c', ⌈h/2⌉, ⌈w/2⌉]`.
@@ -19,6 +20,8 @@ use crate::{
 pub(crate) enum Operation {
     /// Convolutions one after the other: the identity if there is none.
     Chain(Vec<ReluConvNorm>),
+    /// Two separable convolutions one after the other.
+    Separable([SeparableConvNorm; 2]),
     /// An identity that halves the map.
     Reduce(FactorizedReduce),
     /// The largest of a window.
@@ -31,12 +34,18 @@ impl Operation {
     /// An operation that keeps the number of channels.
     pub fn new(choice: Choice, channels: usize, stride: usize, device: &Device) -> Self {
         let bottleneck = |steps| Self::bottleneck(channels, steps, device);
+        let separable = |size, dilation| {
+            let kernel = Kernel { size, dilation };
+            Self::Separable(separable_twice(channels, kernel, stride, device))
+        };
         match choice {
             Choice::Identity if stride > 1 => Self::reduce([channels; 2], device),
             Choice::Identity => Self::Chain(Vec::new()),
             Choice::Conv1x1 => Self::conv_1x1([channels; 2], stride, device),
             Choice::Conv3x3 => bottleneck(&[([3, 3], [stride; 2])]),
             Choice::Conv1x7And7x1 => bottleneck(&[([1, 7], [1, stride]), ([7, 1], [stride, 1])]),
+            Choice::Separable3x3 => separable(3, 1),
+            Choice::DilatedSeparable5x5 => separable(5, 2),
             Choice::MaxPool2x2 => Self::MaxPool(Pool::new(2, stride)),
             Choice::MaxPool3x3 => Self::MaxPool(Pool::new(3, stride)),
             Choice::AveragePool3x3 => Self::AveragePool(Pool::new(3, stride)),
@@ -80,6 +89,7 @@ impl Operation {
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         match self {
             Self::Chain(chain) => chain.iter().fold(x, |x, unit| unit.forward(x)),
+            Self::Separable(units) => units.iter().fold(x, |x, unit| unit.forward(x)),
             Self::Reduce(reduce) => reduce.forward(x),
             Self::MaxPool(pool) => max_pool(x, pool.window),
             Self::AveragePool(pool) => average_pool(x, pool.window),
@@ -138,11 +148,13 @@ mod tests {
     use super::*;
 
     const SIZES: [[usize; 2]; 5] = [[6, 8], [7, 7], [7, 4], [2, 5], [1, 1]];
-    const CHOICES: [Choice; 7] = [
+    const CHOICES: [Choice; 9] = [
         Choice::Identity,
         Choice::Conv1x1,
         Choice::Conv3x3,
         Choice::Conv1x7And7x1,
+        Choice::Separable3x3,
+        Choice::DilatedSeparable5x5,
         Choice::MaxPool2x2,
         Choice::MaxPool3x3,
         Choice::AveragePool3x3,

@@ -7,7 +7,9 @@ use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{Device, Distribution, Tensor},
 };
-use stovepipe_amoebanet::{AmoebaFlow, AmoebaLayer, AmoebaNetDConfig, AmoebaNetError, Stem};
+use stovepipe_amoebanet::{
+    AmoebaFlow, AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, AmoebaNetError, Stem,
+};
 use stovepipe_pipeline::{Context, Layer, Miswired};
 
 fn model(config: AmoebaNetDConfig, device: &Device) -> Vec<AmoebaLayer> {
@@ -16,6 +18,15 @@ fn model(config: AmoebaNetDConfig, device: &Device) -> Vec<AmoebaLayer> {
 
 fn tiny() -> AmoebaNetDConfig {
     AmoebaNetDConfig::new(3, 8, 10)
+}
+
+/// The same of each member of the family: D and B.
+fn members(stem: Stem, auxiliary: bool, device: &Device) -> [Vec<AmoebaLayer>; 2] {
+    let b = AmoebaNetBConfig::new(3, 8, 10).with_stem(stem);
+    [
+        model(tiny().with_stem(stem).with_auxiliary(auxiliary), device),
+        b.with_auxiliary(auxiliary).init(device).unwrap(),
+    ]
 }
 
 fn images(samples: usize, size: usize, device: &Device) -> Tensor<4> {
@@ -39,12 +50,10 @@ fn states(first: [usize; 4], second: [usize; 4]) -> AmoebaFlow {
 }
 
 /// The channels and the height of each layer's state.
-fn sizes(stem: Stem, size: usize) -> Vec<[usize; 2]> {
-    let device = Device::flex();
-    let layers = model(tiny().with_stem(stem), &device);
-    let mut flow = AmoebaLayer::enter(images(1, size, &device));
+fn sizes(layers: &[AmoebaLayer], size: usize) -> Vec<[usize; 2]> {
+    let mut flow = AmoebaLayer::enter(images(1, size, &Device::flex()));
     let mut sizes = Vec::new();
-    for layer in &layers {
+    for layer in layers {
         flow = forward(layer, flow).unwrap();
         if let AmoebaFlow::Single(state) | AmoebaFlow::Pair(state, _) = &flow {
             let [_, channels, height, width] = state.dims();
@@ -66,32 +75,52 @@ fn every_image_size_has_its_maps() {
         (Stem::Small, 32, [32, 32, 16, 16, 8, 8, 4, 4]),
         (Stem::Small, 33, [33, 33, 17, 17, 9, 9, 5, 5]),
     ] {
-        let first = if stem == Stem::Small { 4 * 4 } else { 3 * 4 };
-        let channels = [2, first, 3 * 8, 4 * 8, 3 * 16, 4 * 16, 3 * 32, 4 * 32];
-        let expected: Vec<_> = channels
-            .into_iter()
-            .zip(maps)
-            .map(|(c, n)| [c, n])
-            .collect();
-        assert_eq!(sizes(stem, size), expected, "{stem:?} {size}");
+        // A normal cell puts out four states, a reduction cell three or two, whose widths double.
+        let first = |reduction| if stem == Stem::Small { 4 } else { reduction };
+        let d = [
+            2,
+            first(3) * 4,
+            3 * 8,
+            4 * 8,
+            3 * 16,
+            4 * 16,
+            3 * 32,
+            4 * 32,
+        ];
+        let b = [
+            2,
+            first(2) * 2,
+            2 * 4,
+            4 * 8,
+            2 * 16,
+            4 * 16,
+            2 * 32,
+            4 * 32,
+        ];
+        let models = members(stem, false, &Device::flex());
+        for (layers, channels) in models.iter().zip([d, b]) {
+            let expected: Vec<_> = channels
+                .into_iter()
+                .zip(maps)
+                .map(|(c, n)| [c, n])
+                .collect();
+            assert_eq!(sizes(layers, size), expected, "{stem:?} {size}");
+        }
     }
 }
 
 #[test]
 fn images_need_not_be_square() {
     let device = Device::flex();
-    let layers = model(tiny(), &device);
-    let images = Tensor::ones([2, 3, 37, 50], &device);
-    let logits = common::run(&layers, images, &mut Context::new(&(), false)).unwrap();
-    assert_eq!(logits.dims(), [2, 10]);
+    for layers in members(Stem::ImageNet, false, &device) {
+        let images = Tensor::ones([2, 3, 37, 50], &device);
+        let logits = common::run(&layers, images, &mut Context::new(&(), false)).unwrap();
+        assert_eq!(logits.dims(), [2, 10]);
+    }
 }
 
 #[test]
 fn layers_have_names() {
-    let names = |stem| -> Vec<String> {
-        let layers = model(tiny().with_stem(stem), &Device::flex());
-        layers.iter().map(Layer::name).collect()
-    };
     let body = [
         "NormalCell",
         "ReductionCell",
@@ -100,16 +129,16 @@ fn layers_have_names() {
         "NormalCell",
         "Head",
     ];
-    assert_eq!(
-        names(Stem::ImageNet)[..3],
-        ["Stem", "ReductionCell", "ReductionCell"]
-    );
-    assert_eq!(
-        names(Stem::Small)[..3],
-        ["Stem", "NormalCell", "ReductionCell"]
-    );
-    assert_eq!(names(Stem::ImageNet)[3..], body);
-    assert_eq!(names(Stem::Small)[3..], body);
+    for (stem, start) in [
+        (Stem::ImageNet, ["Stem", "ReductionCell", "ReductionCell"]),
+        (Stem::Small, ["Stem", "NormalCell", "ReductionCell"]),
+    ] {
+        for layers in members(stem, false, &Device::flex()) {
+            let names: Vec<String> = layers.iter().map(Layer::name).collect();
+            assert_eq!(names[..3], start);
+            assert_eq!(names[3..], body);
+        }
+    }
 }
 
 #[test]
@@ -171,9 +200,11 @@ fn what_does_not_fit_is_miswired() {
 #[test]
 fn bad_configurations_are_refused() {
     let error = |layers, filters, classes| {
-        AmoebaNetDConfig::new(layers, filters, classes)
-            .init(&Device::flex())
-            .unwrap_err()
+        let device = Device::flex();
+        let d = AmoebaNetDConfig::new(layers, filters, classes).init(&device);
+        let b = AmoebaNetBConfig::new(layers, filters, classes).init(&device);
+        assert_eq!(b.unwrap_err(), d.as_ref().unwrap_err().clone());
+        d.unwrap_err()
     };
     assert_eq!(error(0, 8, 10), AmoebaNetError::Layers(0));
     assert_eq!(error(4, 8, 10), AmoebaNetError::Layers(4));
@@ -189,13 +220,14 @@ fn bad_configurations_are_refused() {
 #[test]
 fn the_smallest_model_trains() {
     let device = Device::flex().autodiff();
-    let layers = model(
-        AmoebaNetDConfig::new(3, 4, 1).with_stem(Stem::Small),
-        &device,
-    );
-    let logits = common::run(&layers, images(2, 8, &device), &mut Context::new(&(), true)).unwrap();
-    assert_eq!(logits.dims(), [2, 1]);
-    logits.sum().backward();
+    let d = AmoebaNetDConfig::new(3, 4, 1).with_stem(Stem::Small);
+    let b = AmoebaNetBConfig::new(3, 4, 1).with_stem(Stem::Small);
+    for layers in [model(d, &device), b.init(&device).unwrap()] {
+        let mut context = Context::new(&(), true);
+        let logits = common::run(&layers, images(2, 8, &device), &mut context).unwrap();
+        assert_eq!(logits.dims(), [2, 1]);
+        logits.sum().backward();
+    }
 }
 
 /// Whether the parameters of the auxiliary head have been allocated.
@@ -240,17 +272,18 @@ fn the_auxiliary_head_runs_in_training_only() {
         (Stem::Small, 16),
     ] {
         let device = Device::flex().autodiff();
-        let layers = model(tiny().with_stem(stem).with_auxiliary(true), &device);
-        let auxiliary = |training| {
-            let mut context = Context::new(&(), training);
-            common::run(&layers, images(2, size, &device), &mut context).unwrap();
-            context.into_auxiliary()
-        };
-        assert!(auxiliary(false).is_empty());
-        assert!(!auxiliary_head_was_used(&layers));
-        let outputs = auxiliary(true);
-        assert!(auxiliary_head_was_used(&layers));
-        assert_eq!(outputs.len(), 1);
-        assert_eq!(outputs[0].dims(), [2, 10]);
+        for layers in members(stem, true, &device) {
+            let auxiliary = |training| {
+                let mut context = Context::new(&(), training);
+                common::run(&layers, images(2, size, &device), &mut context).unwrap();
+                context.into_auxiliary()
+            };
+            assert!(auxiliary(false).is_empty());
+            assert!(!auxiliary_head_was_used(&layers));
+            let outputs = auxiliary(true);
+            assert!(auxiliary_head_was_used(&layers));
+            assert_eq!(outputs.len(), 1);
+            assert_eq!(outputs[0].dims(), [2, 10]);
+        }
     }
 }

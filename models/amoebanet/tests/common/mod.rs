@@ -1,4 +1,4 @@
-//! What a PyTorch AmoebaNet-D (L = 3, D = 16, 10 classes) computes on two images, and the means to
+//! What PyTorch's AmoebaNets (L = 3, D = 16, 10 classes) compute on two images, and the means to
 //! compare with it.
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -8,22 +8,68 @@ use burn::{
     module::{Module, ModuleMapper, Param},
     optim::GradientsParams,
     store::{
-        BurnToPyTorchAdapter, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter, SafetensorsStore,
-        bridge, burn_pack,
+        BurnToPyTorchAdapter, KeyRemapper, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter,
+        SafetensorsStore, bridge, burn_pack,
     },
     tensor::{Device, Int, Tensor, TensorData},
 };
-use stovepipe_amoebanet::{AmoebaFlow, AmoebaLayer, AmoebaNetDConfig};
+use stovepipe_amoebanet::{AmoebaFlow, AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig};
 use stovepipe_pipeline::{Context, Layer, Miswired};
 
 /// Tensors by the path that they have in a list of layers, in PyTorch's layouts.
 pub type Named = BTreeMap<String, Vec<f32>>;
 
+/// A golden file, and the model that it is for.
+pub struct Member {
+    /// What failures call it.
+    pub name: &'static str,
+    path: &'static str,
+    init: fn(&Device) -> Vec<AmoebaLayer>,
+    keys: fn() -> KeyRemapper,
+    /// The number of parameters and running statistics.
+    tensors: usize,
+    /// The height and width of the images: a multiple of 32.
+    side: usize,
+    /// The bias that puts the input of a ReLU to one side of 0, where PyTorch's is ±1e-7: rounding
+    /// decides its sign, and its sign a fifth of a gradient.
+    kink: Option<(&'static str, usize)>,
+}
+
+/// AmoebaNet-D; but for its kink, in the third layer, no input of a ReLU is nearer to 0 than 3e-6.
+pub static AMOEBANET_D: Member = Member {
+    name: "AmoebaNet-D",
+    path: concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/fixtures/amoebanet_d_l3_d16.safetensors"
+    ),
+    init: |device| AmoebaNetDConfig::new(3, 16, 10).init(device).unwrap(),
+    keys: || AmoebaNetDConfig::new(3, 16, 10).torch_keys(),
+    tensors: 406,
+    side: 224,
+    kink: Some(("2.operations.4.1.bn.bias", 1)),
+};
+
+/// AmoebaNet-B, as `fixtures/amoebanet_b.py` has it.
+pub static AMOEBANET_B: Member = Member {
+    name: "AmoebaNet-B",
+    path: concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/fixtures/amoebanet_b_l3_d16.safetensors"
+    ),
+    init: |device| AmoebaNetBConfig::new(3, 16, 10).init(device).unwrap(),
+    keys: || AmoebaNetBConfig::new(3, 16, 10).torch_keys(),
+    tensors: 379,
+    side: 64,
+    kink: None,
+};
+
 /// A model with PyTorch's weights, a mini-batch, and what PyTorch makes of them.
 pub struct Golden {
+    /// Whose golden it is.
+    pub member: &'static Member,
     /// The model, on an autodiff device.
     pub layers: Vec<AmoebaLayer>,
-    /// Two images `[2, 3, 224, 224]`, on an autodiff device.
+    /// Two images `[2, 3, side, side]`, on an autodiff device.
     pub input: Tensor<4>,
     /// Their classes `[2]`.
     pub target: Tensor<1, Int>,
@@ -41,8 +87,7 @@ pub struct Golden {
     pub statistics: Named,
 }
 
-/// What to do about the input of a ReLU in the training step, in the third layer, that is 1e-7:
-/// rounding decides its sign, and its sign a fifth of a gradient. No other is nearer to 0 than 3e-6.
+/// What to do about the kink of a golden.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kink {
     /// The weights as they are.
@@ -51,41 +96,94 @@ pub enum Kink {
     Avoid,
 }
 
-/// Reads the golden file; every one of its tensors must find a place.
-pub fn load_golden(kink: Kink) -> Golden {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/fixtures/amoebanet_d_l3_d16.safetensors"
-    );
-    let mut file = SafetensorsStore::from_file(path);
-    let config = AmoebaNetDConfig::new(3, 16, 10);
-    let device = Device::flex().autodiff();
-    let mut layers = config.init(&device).unwrap();
-
-    let mut weights = group(&mut file, &config, "weights/");
-    if kink == Kink::Avoid {
-        weights.iter_mut().for_each(avoid_kink);
+impl Member {
+    /// Whether rounding decides a sign.
+    pub fn has_kink(&self) -> bool {
+        self.kink.is_some()
     }
-    let loaded = layers.apply(weights, None, Some(Box::new(PyTorchToBurnAdapter)), true);
-    assert_eq!(loaded.applied.len(), 406, "{loaded}");
-    assert!(
-        loaded.missing.is_empty() && loaded.unused.is_empty() && loaded.errors.is_empty(),
-        "{loaded}"
-    );
 
-    let input = data(&mut file, "input");
-    let target = data(&mut file, "target");
-    Golden {
-        statistics_before: collect(&layers, is_statistic),
-        layers,
-        input: Tensor::from_data(input, &device),
-        target: Tensor::from_data(target, &device),
-        eval_logits: floats(data(&mut file, "eval/logits")),
-        train_logits: floats(data(&mut file, "train/logits")),
-        train_loss: floats(data(&mut file, "train/loss")),
-        gradients: named(group(&mut file, &config, "train/grad/")),
-        statistics: named(group(&mut file, &config, "train/buffers/")),
+    /// Reads the golden file; every one of its tensors must find a place.
+    pub fn load(&'static self, kink: Kink) -> Golden {
+        let mut file = SafetensorsStore::from_file(self.path);
+        let device = Device::flex().autodiff();
+        let layers = self.load_layers(&mut file, kink, &device);
+        let input = data(&mut file, "input");
+        let target = data(&mut file, "target");
+        Golden {
+            member: self,
+            statistics_before: collect(&layers, is_statistic),
+            layers,
+            input: Tensor::from_data(input, &device),
+            target: Tensor::from_data(target, &device),
+            eval_logits: floats(data(&mut file, "eval/logits")),
+            train_logits: floats(data(&mut file, "train/logits")),
+            train_loss: floats(data(&mut file, "train/loss")),
+            gradients: named(self.group(&mut file, "train/grad/")),
+            statistics: named(self.group(&mut file, "train/buffers/")),
+        }
     }
+
+    fn load_layers(
+        &self,
+        file: &mut SafetensorsStore,
+        kink: Kink,
+        device: &Device,
+    ) -> Vec<AmoebaLayer> {
+        let mut layers = (self.init)(device);
+        let mut weights = self.group(file, "weights/");
+        if kink == Kink::Avoid {
+            weights.iter_mut().for_each(|tensor| self.avoid(tensor));
+        }
+        let loaded = layers.apply(weights, None, Some(Box::new(PyTorchToBurnAdapter)), true);
+        assert_eq!(loaded.applied.len(), self.tensors, "{loaded}");
+        assert!(
+            loaded.missing.is_empty() && loaded.unused.is_empty() && loaded.errors.is_empty(),
+            "{loaded}"
+        );
+        layers
+    }
+
+    fn avoid(&self, tensor: &mut burn_pack::Tensor) {
+        let Some((name, channel)) = self.kink.filter(|(name, _)| tensor.name == *name) else {
+            return;
+        };
+        let mut bias = floats(bridge::to_data(tensor).unwrap());
+        bias[channel] += 1e-6;
+        let data = TensorData::new(bias, tensor.shape.clone());
+        *tensor = bridge::from_data(data, name.to_owned(), None);
+    }
+
+    /// The tensors whose PyTorch name has a prefix, by our names, in single precision.
+    fn group(&self, file: &mut SafetensorsStore, prefix: &str) -> Vec<burn_pack::Tensor> {
+        let stripped = |tensor: &burn_pack::Tensor| {
+            let name = tensor.name.strip_prefix(prefix)?.to_owned();
+            let data = bridge::to_data(tensor).unwrap().convert::<f32>();
+            Some(bridge::from_data(data, name, None))
+        };
+        let all = file.get_all_tensors().unwrap();
+        let tensors = all.values().filter_map(stripped).collect();
+        (self.keys)().remap(tensors).0
+    }
+
+    /// The pixels of the map that a batch norm of the model sees of a sample.
+    fn pixels(&self, name: &str) -> usize {
+        // By what the layers shrink their images.
+        const LAYERS: [usize; 8] = [2, 4, 8, 8, 16, 16, 32, 32];
+        let (layer, rest) = name.split_once('.').unwrap();
+        let layer: usize = layer.parse().unwrap();
+        let side = self.side
+            / match sees_input(rest) {
+                true => LAYERS[layer - 1],
+                false => LAYERS[layer],
+            };
+        side * side
+    }
+}
+
+/// Whether a batch norm of a cell sees a map of the size of the cell's inputs, not of its output:
+/// where the inputs are made alike, and in the first convolution of the bottleneck that halves it.
+fn sees_input(name: &str) -> bool {
+    name.starts_with("reduce") || name.starts_with("operations.3.0.bn")
 }
 
 /// Runs the layers one after the other, without a pipeline.
@@ -107,16 +205,21 @@ pub fn gradients_of(layers: &[AmoebaLayer], gradients: &GradientsParams) -> Name
     collect(&replaced, |name| !is_statistic(name))
 }
 
-/// The running statistics after one step on 224×224 images, from `before`, with the variances that
-/// PyTorch would have computed: it counts the unbiased variance of a batch, Burn the biased one.
-pub fn statistics_of(layers: &[AmoebaLayer], before: &Named, samples: usize) -> Named {
+/// The running statistics after one step, from `before`, with the variances that PyTorch would have
+/// computed: it counts the unbiased variance of a batch, Burn the biased one.
+pub fn statistics_of(
+    member: &Member,
+    layers: &[AmoebaLayer],
+    before: &Named,
+    samples: usize,
+) -> Named {
     const KEPT: f32 = 0.9;
     let mut statistics = collect(&layers.to_vec().valid(), is_statistic);
     for (name, values) in statistics
         .iter_mut()
         .filter(|(name, _)| name.ends_with("_var"))
     {
-        let count = (samples * pixels(name)) as f32;
+        let count = (samples * member.pixels(name)) as f32;
         for (value, before) in values.iter_mut().zip(&before[name]) {
             let kept = KEPT * before;
             *value = kept + (*value - kept) * count / (count - 1.0);
@@ -193,50 +296,4 @@ fn named(tensors: Vec<burn_pack::Tensor>) -> Named {
 
 fn data(file: &mut SafetensorsStore, name: &str) -> TensorData {
     bridge::to_data(file.get_tensor(name).unwrap().unwrap()).unwrap()
-}
-
-/// The tensors whose PyTorch name has a prefix, by our names.
-fn group(
-    file: &mut SafetensorsStore,
-    config: &AmoebaNetDConfig,
-    prefix: &str,
-) -> Vec<burn_pack::Tensor> {
-    let stripped = |tensor: &burn_pack::Tensor| {
-        let mut stripped = tensor.clone();
-        stripped.name = tensor.name.strip_prefix(prefix)?.to_owned();
-        Some(stripped)
-    };
-    let all = file.get_all_tensors().unwrap();
-    let tensors = all.values().filter_map(stripped).collect();
-    config.torch_keys().remap(tensors).0
-}
-
-fn avoid_kink(tensor: &mut burn_pack::Tensor) {
-    if tensor.name == "2.operations.4.1.bn.bias" {
-        let mut bias = floats(bridge::to_data(tensor).unwrap());
-        bias[1] += 1e-6;
-        let data = TensorData::new(bias, tensor.shape.clone());
-        *tensor = bridge::from_data(data, tensor.name.clone(), None);
-    }
-}
-
-/// The pixels of the map that a batch norm of the model sees of a sample.
-fn pixels(name: &str) -> usize {
-    const STEM: usize = 112;
-    const CELLS: [usize; 7] = [56, 28, 28, 14, 14, 7, 7];
-    let (layer, rest) = name.split_once('.').unwrap();
-    let layer: usize = layer.parse().unwrap();
-    let side = match layer {
-        0 => STEM,
-        1 => side_before(rest, STEM, CELLS[0]),
-        _ => side_before(rest, CELLS[layer - 2], CELLS[layer - 1]),
-    };
-    side * side
-}
-
-/// A cell sees its inputs' size where it makes them alike, and in the first convolution of the
-/// bottleneck that halves the map; else its output's.
-fn side_before(name: &str, input: usize, output: usize) -> usize {
-    let first = name.starts_with("reduce") || name.starts_with("operations.3.0.");
-    if first { input } else { output }
 }

@@ -1,0 +1,109 @@
+//! From a few numbers to a list of layers.
+
+use burn::tensor::Device;
+
+use crate::{
+    auxiliary::AuxiliaryHead,
+    cell::{Cell, Place},
+    config::{AmoebaNetError, Stem},
+    family::Family,
+    genotype::Genotype,
+    head::Classifier,
+    layer::AmoebaLayer,
+    stem::StemConvolution,
+};
+
+/// All that a network is made of: a member of the family and its numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Network {
+    pub family: &'static Family,
+    pub layers: usize,
+    pub filters: usize,
+    pub classes: usize,
+    pub stem: Stem,
+    pub auxiliary: bool,
+}
+
+impl Network {
+    /// Makes the layers, each parameter of which is allocated when it is first used.
+    pub fn init(&self, device: &Device) -> Result<Vec<AmoebaLayer>, AmoebaNetError> {
+        self.check()?;
+        let stride = match self.stem {
+            Stem::ImageNet => 2,
+            Stem::Small => 1,
+        };
+        let stem = StemConvolution::new(self.filters / 4, stride, device);
+        let (cells, channels) = self.cells(device);
+        let head = Classifier::new(channels, self.classes, device);
+
+        let mut layers = vec![AmoebaLayer::Stem(stem)];
+        layers.extend(cells.into_iter().map(AmoebaLayer::Cell));
+        layers.push(AmoebaLayer::Head(head));
+        Ok(layers)
+    }
+
+    fn check(&self) -> Result<(), AmoebaNetError> {
+        // Beyond these bounds even the running statistics, which are not lazy, are too many.
+        let multiple = |number: usize, of: usize, most: usize| {
+            (of..=most).contains(&number) && number.is_multiple_of(of)
+        };
+        match self {
+            _ if !multiple(self.layers, 3, 3000) => Err(AmoebaNetError::Layers(self.layers)),
+            _ if !multiple(self.filters, 4, 65_536) => Err(AmoebaNetError::Filters(self.filters)),
+            _ if self.classes == 0 => Err(AmoebaNetError::Classes),
+            _ => Ok(()),
+        }
+    }
+
+    /// The cells, and the channels that the last of them puts out.
+    fn cells(&self, device: &Device) -> (Vec<Cell>, usize) {
+        let mut inputs = [self.filters / 4; 2];
+        let mut reduced = false;
+        let mut cells = Vec::new();
+        for (index, (genotype, channels)) in self.plan().into_iter().enumerate() {
+            let mut cell = Cell::new(
+                genotype,
+                Place {
+                    inputs,
+                    reduced,
+                    channels,
+                },
+                device,
+            );
+            inputs = [genotype.outputs.len() * channels, inputs[0]];
+            reduced = genotype.stride > 1;
+            if self.auxiliary && index == self.before_last_reduction() {
+                cell = cell.with_auxiliary(AuxiliaryHead::new(inputs[0], self.classes, device));
+            }
+            cells.push(cell);
+        }
+        (cells, inputs[0])
+    }
+
+    /// The place in the [`plan`](Self::plan) of the last cell of the second group.
+    fn before_last_reduction(&self) -> usize {
+        2 * (1 + self.layers / 3)
+    }
+
+    /// The kind and the width of each cell: the stem's two, the second of which is a reduction, and
+    /// three groups of normal cells, of which each but the first follows a reduction.
+    fn plan(&self) -> Vec<(&'static Genotype, usize)> {
+        let Family {
+            normal,
+            reduction,
+            stem_divisors,
+        } = self.family;
+        let first = match self.stem {
+            Stem::ImageNet => reduction,
+            Stem::Small => normal,
+        };
+        let d = self.filters;
+        let [first_width, second_width] = stem_divisors.map(|divisor| d / divisor);
+        let mut plan = vec![(first, first_width)];
+        for (before, width) in [(second_width, d), (2 * d, 2 * d), (4 * d, 4 * d)] {
+            plan.push((reduction, before));
+            plan.extend(vec![(normal, width); self.layers / 3]);
+        }
+        plan
+    }
+}
