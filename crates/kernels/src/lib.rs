@@ -11,6 +11,7 @@ mod patches;
 mod planes;
 mod pool;
 mod seed;
+mod taps;
 
 pub use batch_norm::batch_norm;
 pub use convolution::{convolve, relu_convolve, relu_convolve_odd};

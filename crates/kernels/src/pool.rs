@@ -3,8 +3,8 @@
 //! A map of h rows is pooled to ⌈h / stride⌉: window i begins at row i·stride − (size − 1)/2, and
 //! what lies outside the map does not count. For odd sizes that is a padding of half the window.
 //!
-//! Each plane is copied into a larger one with the edges filled in. There, rows no longer matter:
-//! a window's row is a shift by one, its column a shift by the pitch, for all places at once.
+//! A window is taken at every place of the map, first along its row, then along its column; of
+//! these, every `stride`-th is kept.
 
 use burn::{
     nn::{
@@ -18,6 +18,7 @@ use burn_flex::FlexTensor;
 use crate::{
     differentiable::{self, Kernel, Operand},
     planes::{Dims, dims, in_order, in_parts, numbers, tensor, vectorised},
+    taps::{Taps, masked},
 };
 
 /// Windows of `size`×`size`, `stride` apart.
@@ -29,58 +30,78 @@ pub struct Window {
     pub stride: usize,
 }
 
-/// A padded plane: where a number of a map lies in it.
-#[derive(Clone, Copy, Debug)]
-struct Padded {
-    window: Window,
-    /// Of the map.
+/// The windows over maps of one size.
+#[derive(Clone, Debug)]
+struct Windows {
+    stride: usize,
     height: usize,
     width: usize,
+    taps: Taps,
 }
 
-impl Padded {
-    fn new(window: Window, [_, _, height, width]: Dims) -> Self {
+impl Windows {
+    fn new(Window { size, stride }: Window, [_, _, height, width]: Dims) -> Self {
+        let taps = Taps::new([height, width], [size; 2], [(size - 1) / 2; 2]);
         Self {
-            window,
+            stride,
             height,
             width,
+            taps,
         }
     }
 
-    /// Numbers in a row.
-    fn pitch(&self) -> usize {
-        self.width + self.window.size - 1
-    }
-
+    /// The numbers of a map.
     fn len(&self) -> usize {
-        self.pitch() * (self.height + self.window.size - 1)
-    }
-
-    /// The first number of a row of the map.
-    fn row(&self, row: usize) -> usize {
-        let before = (self.window.size - 1) / 2;
-        (row + before) * self.pitch() + before
+        self.height * self.width
     }
 
     /// The rows and columns of the pooled map.
     fn pooled(&self) -> [usize; 2] {
-        [self.height, self.width].map(|length| length.div_ceil(self.window.stride))
+        [self.height, self.width].map(|length| length.div_ceil(self.stride))
     }
 
-    /// Copies a map into `plane`, whose edges stay as they are.
+    /// Folds each window of a map, beginning with `neutral`.
     #[inline(always)]
-    fn fill(&self, plane: &mut [f32], map: &[f32]) {
-        for (row, numbers) in map.chunks_exact(self.width).enumerate() {
-            plane[self.row(row)..][..self.width].copy_from_slice(numbers);
+    fn fold(&self, map: &[f32], neutral: f32, fold: impl Fn(f32, f32) -> f32) -> Vec<f32> {
+        let mut rows = vec![neutral; self.len()];
+        for tap in self.taps.in_row() {
+            let met = map[tap.met].iter().zip(tap.mask);
+            for (sum, (&number, &mask)) in rows[tap.centers].iter_mut().zip(met) {
+                *sum = fold(*sum, masked(number, mask, neutral));
+            }
+        }
+        let mut windows = vec![neutral; self.len()];
+        for tap in self.taps.in_column() {
+            for (sum, &row) in windows[tap.centers].iter_mut().zip(&rows[tap.met]) {
+                *sum = fold(*sum, row);
+            }
+        }
+        windows
+    }
+
+    /// Appends the windows that are kept.
+    #[inline(always)]
+    fn keep(&self, windows: &[f32], output: &mut Vec<f32>) {
+        if self.stride == 1 {
+            return output.extend_from_slice(windows);
+        }
+        for row in windows.chunks(self.stride * self.width) {
+            output.extend(row[..self.width].chunks(self.stride).map(|chunk| chunk[0]));
         }
     }
 
-    /// Appends the map in `plane`.
+    /// A map with numbers at the windows that are kept, and zeros else.
     #[inline(always)]
-    fn take(&self, plane: &[f32], map: &mut Vec<f32>) {
-        for row in 0..self.height {
-            map.extend_from_slice(&plane[self.row(row)..][..self.width]);
+    fn spread(&self, mut numbers: impl Iterator<Item = f32>) -> Vec<f32> {
+        if self.stride == 1 {
+            return numbers.collect();
         }
+        let mut map = vec![0.0; self.len()];
+        for row in map.chunks_mut(self.stride * self.width) {
+            let places = row[..self.width].chunks_mut(self.stride);
+            (places.zip(&mut numbers)).for_each(|(chunk, number)| chunk[0] = number);
+        }
+        map
     }
 }
 
@@ -137,19 +158,13 @@ impl Kernel<1> for MaxPool {
 
     fn forward(&self, [x]: [FlexTensor; 1], _: bool) -> (FlexTensor, FlexTensor) {
         let x = in_order(x);
-        let shape @ [samples, channels, height, width] = dims(&x);
-        let padded = Padded::new(self.0, shape);
-        let [rows, columns] = padded.pooled();
+        let shape @ [samples, channels, ..] = dims(&x);
+        let windows = Windows::new(self.0, shape);
+        let [rows, columns] = windows.pooled();
         let maps = numbers(&x);
-        let size = height * width;
         let output = in_parts(samples * channels, rows * columns, |part, output| {
-            let mut plane = vec![f32::NEG_INFINITY; padded.len()];
-            vectorised(|| {
-                padded.fill(&mut plane, &maps[part * size..][..size]);
-                slide(&mut plane, self.0.size, 1, larger);
-                slide(&mut plane, self.0.size, padded.pitch(), larger);
-                padded.pick(&plane, output);
-            });
+            let map = &maps[part * windows.len()..][..windows.len()];
+            vectorised(|| windows.keep(&windows.fold(map, f32::NEG_INFINITY, larger), output));
         });
         (tensor(output, [samples, channels, rows, columns]), x)
     }
@@ -161,49 +176,41 @@ impl Kernel<1> for MaxPool {
         _: [bool; 1],
     ) -> [Option<FlexTensor>; 1] {
         let gradient = in_order(gradient);
-        let shape @ [samples, channels, height, width] = dims(&x);
-        let padded = Padded::new(self.0, shape);
-        let [rows, columns] = padded.pooled();
+        let shape @ [samples, channels, ..] = dims(&x);
+        let windows = Windows::new(self.0, shape);
         let (maps, gradients) = (numbers(&x), numbers(&gradient));
-        let (size, pooled) = (height * width, rows * columns);
+        let (size, pooled) = (windows.len(), windows.pooled().iter().product::<usize>());
         let of_x = in_parts(samples * channels, size, |part, output| {
             let map = &maps[part * size..][..size];
             let gradients = &gradients[part * pooled..][..pooled];
-            vectorised(|| padded.take(&self.returned(padded, map, gradients), output));
+            output.resize(output.len() + size, 0.0);
+            let begin = output.len() - size;
+            vectorised(|| give_back(&windows, map, gradients, &mut output[begin..]));
         });
         [Some(tensor(of_x, shape))]
     }
 }
 
-impl MaxPool {
-    /// The gradient of a padded plane.
-    ///
-    /// Place by place of a window, for all windows at once: where a window's number there is its
-    /// largest, what is left of its gradient goes there.
-    #[inline(always)]
-    fn returned(&self, padded: Padded, map: &[f32], gradients: &[f32]) -> Vec<f32> {
-        let mut plane = vec![f32::NEG_INFINITY; padded.len()];
-        padded.fill(&mut plane, map);
-        let mut largest = plane.clone();
-        slide(&mut largest, self.0.size, 1, larger);
-        slide(&mut largest, self.0.size, padded.pitch(), larger);
-        let mut left = vec![0.0; padded.len()];
-        padded.put(gradients.iter().copied(), &mut left);
-        let mut returned = vec![0.0; padded.len()];
-        let steps = 0..self.0.size;
-        for shift in steps
-            .clone()
-            .flat_map(|row| (steps.clone()).map(move |column| row * padded.pitch() + column))
-        {
-            let targets = returned[shift..].iter_mut().zip(&plane[shift..]);
-            let windows = left.iter_mut().zip(&largest);
-            for ((target, &number), (left, &largest)) in targets.zip(windows) {
-                let here = if number == largest { *left } else { 0.0 };
-                *target += here;
-                *left -= here;
-            }
+/// Adds the gradients of the windows of a map to those of its numbers.
+///
+/// Tap by tap, for all windows at once: where a window's number there is its largest, what is left
+/// of its gradient goes there.
+#[inline(always)]
+fn give_back(windows: &Windows, map: &[f32], gradients: &[f32], of_map: &mut [f32]) {
+    let largest = windows.fold(map, f32::NEG_INFINITY, larger);
+    let mut left = windows.spread(gradients.iter().copied());
+    for tap in windows.taps.all() {
+        let targets = of_map[tap.met.clone()].iter_mut().zip(&map[tap.met]);
+        let centers = left[tap.centers.clone()]
+            .iter_mut()
+            .zip(&largest[tap.centers]);
+        let pairs = targets.zip(centers).zip(tap.mask);
+        for (((target, &number), (left, &largest)), &mask) in pairs {
+            let here = if number == largest { *left } else { 0.0 };
+            let here = masked(here, mask, 0.0);
+            *target += here;
+            *left -= here;
         }
-        returned
     }
 }
 
@@ -214,57 +221,6 @@ fn larger(best: f32, other: f32) -> f32 {
         other
     } else {
         best
-    }
-}
-
-/// Folds each number with the `size` − 1 that follow it at steps of `step`, as far as they go.
-#[inline(always)]
-fn slide(plane: &mut [f32], size: usize, step: usize, fold: impl Fn(f32, f32) -> f32) {
-    // In blocks: what is written stays behind what is still to be read.
-    let mut begin = 0;
-    while begin < plane.len() {
-        let mut block = [0.0; BLOCK];
-        let length = BLOCK.min(plane.len() - begin);
-        block[..length].copy_from_slice(&plane[begin..][..length]);
-        for shift in (1..size).map(|i| i * step) {
-            let others = plane.get(begin + shift..).unwrap_or_default();
-            for (best, &other) in block[..length].iter_mut().zip(others) {
-                *best = fold(*best, other);
-            }
-        }
-        plane[begin..][..length].copy_from_slice(&block[..length]);
-        begin += BLOCK;
-    }
-}
-
-/// Numbers that are folded at once.
-const BLOCK: usize = 64;
-
-impl Padded {
-    /// Puts a number to the first place of each window.
-    #[inline(always)]
-    fn put(&self, mut numbers: impl Iterator<Item = f32>, plane: &mut [f32]) {
-        let [rows, columns] = self.pooled();
-        let step = self.window.stride;
-        for row in 0..rows {
-            let row = &mut plane[row * step * self.pitch()..];
-            let places = row.chunks_mut(step).take(columns);
-            (places.zip(&mut numbers)).for_each(|(chunk, number)| chunk[0] = number);
-        }
-    }
-
-    /// Appends the number at the first place of each window.
-    #[inline(always)]
-    fn pick(&self, plane: &[f32], output: &mut Vec<f32>) {
-        let [rows, columns] = self.pooled();
-        let step = self.window.stride;
-        for row in 0..rows {
-            let row = &plane[row * step * self.pitch()..];
-            match step {
-                1 => output.extend_from_slice(&row[..columns]),
-                _ => output.extend(row.chunks(step).take(columns).map(|chunk| chunk[0])),
-            }
-        }
     }
 }
 
@@ -303,20 +259,16 @@ impl Kernel<1> for AveragePool {
 
     fn forward(&self, [x]: [FlexTensor; 1], _: bool) -> (FlexTensor, Dims) {
         let x = in_order(x);
-        let shape @ [samples, channels, height, width] = dims(&x);
-        let padded = Padded::new(self.0, shape);
-        let [rows, columns] = padded.pooled();
-        let counts = padded.counts();
+        let shape @ [samples, channels, ..] = dims(&x);
+        let windows = Windows::new(self.0, shape);
+        let [rows, columns] = windows.pooled();
+        let counts = windows.counts();
         let maps = numbers(&x);
-        let size = height * width;
         let output = in_parts(samples * channels, rows * columns, |part, output| {
-            let mut plane = vec![0.0; padded.len()];
+            let map = &maps[part * windows.len()..][..windows.len()];
+            let begin = output.len();
             vectorised(|| {
-                padded.fill(&mut plane, &maps[part * size..][..size]);
-                slide(&mut plane, self.0.size, 1, |a, b| a + b);
-                slide(&mut plane, self.0.size, padded.pitch(), |a, b| a + b);
-                let begin = output.len();
-                padded.pick(&plane, output);
+                windows.keep(&windows.fold(map, 0.0, |a, b| a + b), output);
                 let means = output[begin..].iter_mut().zip(&counts);
                 means.for_each(|(sum, count)| *sum /= count);
             });
@@ -326,43 +278,45 @@ impl Kernel<1> for AveragePool {
 
     fn backward(&self, shape: Dims, gradient: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
         let gradient = in_order(gradient);
-        let [samples, channels, height, width] = shape;
-        let padded = Padded::new(self.0, shape);
-        let counts = padded.counts();
+        let [samples, channels, ..] = shape;
+        let windows = Windows::new(self.0, shape);
+        let counts = windows.counts();
         let gradients = numbers(&gradient);
-        // A number is in the windows that begin up to size − 1 before it, in both directions.
-        let lead = (self.0.size - 1) * (padded.pitch() + 1);
-        let of_x = in_parts(samples * channels, height * width, |part, output| {
-            let mut plane = vec![0.0; padded.len() + lead];
+        let of_x = in_parts(samples * channels, windows.len(), |part, output| {
             let gradients = &gradients[part * counts.len()..][..counts.len()];
-            let shares = gradients
-                .iter()
-                .zip(&counts)
-                .map(|(slope, count)| slope / count);
-            vectorised(|| {
-                padded.put(shares, &mut plane[lead..]);
-                slide(&mut plane, self.0.size, 1, |a, b| a + b);
-                slide(&mut plane, self.0.size, padded.pitch(), |a, b| a + b);
-            });
-            padded.take(&plane, output);
+            output.resize(output.len() + windows.len(), 0.0);
+            let begin = output.len() - windows.len();
+            vectorised(|| share_out(&windows, gradients, &counts, &mut output[begin..]));
         });
         [Some(tensor(of_x, shape))]
     }
 }
 
-impl Padded {
-    /// How many numbers of the map lie in each window.
+/// Adds the gradients of the windows' means to those of the numbers of a map.
+#[inline(always)]
+fn share_out(windows: &Windows, gradients: &[f32], counts: &[f32], of_map: &mut [f32]) {
+    let shares = gradients.iter().zip(counts);
+    let shares = windows.spread(shares.map(|(gradient, count)| gradient / count));
+    let mut rows = vec![0.0; windows.len()];
+    for tap in windows.taps.in_column() {
+        for (sum, &share) in rows[tap.met].iter_mut().zip(&shares[tap.centers]) {
+            *sum += share;
+        }
+    }
+    for tap in windows.taps.in_row() {
+        let centers = rows[tap.centers].iter().zip(tap.mask);
+        for (sum, (&row, &mask)) in of_map[tap.met].iter_mut().zip(centers) {
+            *sum += masked(row, mask, 0.0);
+        }
+    }
+}
+
+impl Windows {
+    /// How many numbers of the map lie in each window that is kept.
     fn counts(&self) -> Vec<f32> {
-        let Window { size, stride } = self.window;
-        let before = (size - 1) / 2;
-        let inside = |length: usize| {
-            (0..length.div_ceil(stride)).map(move |i| {
-                let first = (i * stride).saturating_sub(before);
-                ((i * stride + size - before).min(length) - first) as f32
-            })
-        };
-        inside(self.height)
-            .flat_map(|rows| inside(self.width).map(move |columns| rows * columns))
-            .collect()
+        let ones = vec![1.0; self.len()];
+        let mut counts = Vec::new();
+        self.keep(&self.fold(&ones, 0.0, |a, b| a + b), &mut counts);
+        counts
     }
 }
