@@ -3,10 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -92,11 +89,7 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
 }
 
 fn train(settings: &Settings, out: Option<&Path>) -> Result<ExitCode, CliError> {
-    let data = Data {
-        train: Arc::new(Digits::train()?),
-        test: Arc::new(Digits::test()?),
-        batcher: Arc::new(DigitBatcher),
-    };
+    let data = Data::new(Digits::train()?, Digits::test()?, DigitBatcher);
     let pipeline = settings
         .pipeline
         .builder(settings.model.layers(CLASSES)?)?
