@@ -1,5 +1,6 @@
 //! `stovepipe`: trains models through a pipeline of stages.
 
+mod data;
 mod error;
 mod plan;
 mod settings;

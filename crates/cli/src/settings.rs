@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use stovepipe::train::{PipelineSettings, TrainError, TrainSettings};
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, AmoebaNetError, Stem};
 
-use crate::error::CliError;
+use crate::{data::DataSettings, error::CliError};
 
 /// All settings of a training run; a table of `config.toml` each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Args)]
@@ -24,30 +24,6 @@ pub struct Settings {
     pub pipeline: PipelineSettings,
     #[command(flatten)]
     pub training: TrainSettings,
-}
-
-/// What is trained on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct DataSettings {
-    /// Data set
-    #[arg(long, required = false, value_enum)]
-    pub data: DataName,
-}
-
-/// A data set by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum DataName {
-    /// 1,797 handwritten digits, part of this program
-    Digits,
-}
-
-impl Default for DataSettings {
-    fn default() -> Self {
-        let data = DataName::Digits;
-        Self { data }
-    }
 }
 
 /// What is trained.
@@ -122,11 +98,16 @@ impl Settings {
 
     /// Adds a flag for each setting; the help shows the defaults.
     pub fn augment(command: Command) -> Command {
-        let defaults = toml::Value::try_from(Self::default()).ok();
+        // Settings that only some data sets have are not among the plain defaults.
+        let all = Self {
+            data: DataSettings::all(),
+            ..Self::default()
+        };
+        let defaults = [Self::default(), all].map(|all| toml::Value::try_from(all).ok());
         let default_of = |arg: &Arg| {
             let key = arg.get_long()?;
-            let tables = defaults.as_ref()?.as_table()?;
-            let value = tables.values().find_map(|table| table.get(key))?;
+            let tables = defaults.iter().flatten().filter_map(toml::Value::as_table);
+            let value = (tables.flat_map(toml::Table::values)).find_map(|table| table.get(key))?;
             Some(match value {
                 toml::Value::String(text) => text.clone(),
                 toml::Value::Array(items) => {
@@ -145,13 +126,14 @@ impl Settings {
         })
     }
 
-    /// Defaults, then `config` if there is one, then the flags.
+    /// Defaults, then `config` if there is one, then the flags, then what the data set has besides.
     pub fn read(config: Option<&Path>, flags: &ArgMatches) -> Result<Self, CliError> {
         let mut settings = match config {
             Some(path) => Self::from_file(path)?,
             None => Self::default(),
         };
         settings.update_from_arg_matches(flags)?;
+        settings.data.settle()?;
         Ok(settings)
     }
 

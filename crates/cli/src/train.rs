@@ -3,21 +3,21 @@
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
+use burn::{
+    data::{dataloader::batcher::Batcher, dataset::Dataset},
+    tensor::{Int, Tensor},
+};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use stovepipe::{
     pipeline::{Pipeline, StopHandle},
     train::{BalanceSetting, Data, Progress, RunFolder, Summary, Trainer},
 };
 use stovepipe_amoebanet::AmoebaLayer;
-use stovepipe_digits::{CLASSES, DigitBatcher, Digits};
 
-use crate::{error::CliError, plan::plan_table, settings::Settings};
+use crate::{data::digits, error::CliError, plan::plan_table, settings::Settings};
 
 /// A process that was interrupted ends with 128 and the number of the signal.
 const INTERRUPTED: u8 = 130;
@@ -56,15 +56,25 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let path = |name| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
     let settings = Settings::read(path("config"), matches)?;
     settings.training.check()?;
-    match matches.get_flag("dry-run") {
-        true => dry_run(&settings).map(|()| ExitCode::SUCCESS),
-        false => train(&settings, path("out")),
+    if matches.get_flag("dry-run") {
+        return dry_run(&settings).map(|()| ExitCode::SUCCESS);
+    }
+    match settings.data.cifar_labels() {
+        None => train(&settings, &digits()?, path("out")),
+        Some(labels) => {
+            let data = settings.data.cifar(labels, settings.training.seed)?;
+            train(&settings, &data, path("out"))
+        }
     }
 }
 
 /// Prints what each layer costs and what each stage is given.
 fn dry_run(settings: &Settings) -> Result<(), CliError> {
-    let layers = settings.model.layers(CLASSES)?;
+    // A folder that is named should be right; without one, a model can still be looked at.
+    if let (Some(labels), Some(_)) = (settings.data.cifar_labels(), &settings.data.data_dir) {
+        settings.data.cifar(labels, settings.training.seed)?;
+    }
+    let layers = settings.model.layers(settings.data.classes())?;
     let pipeline = &settings.pipeline;
     pipeline.check()?;
     let profile = match pipeline.balance {
@@ -87,15 +97,21 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
     Ok(())
 }
 
-fn train(settings: &Settings, out: Option<&Path>) -> Result<ExitCode, CliError> {
-    let data = Data {
-        train: Arc::new(Digits::train()?),
-        test: Arc::new(Digits::test()?),
-        batcher: Arc::new(DigitBatcher),
-    };
+fn train<I, D, B>(
+    settings: &Settings,
+    data: &Data<D, B>,
+    out: Option<&Path>,
+) -> Result<ExitCode, CliError>
+where
+    I: 'static,
+    D: Dataset<I> + 'static,
+    B: Batcher<I, (Tensor<4>, Tensor<1, Int>)> + 'static,
+{
     let pipeline = settings
         .pipeline
-        .builder(settings.model.layers(CLASSES)?, || settings.sample())?
+        .builder(settings.model.layers(settings.data.classes())?, || {
+            settings.sample()
+        })?
         .seed(settings.training.seed)
         .build()?;
     let path = match out {
@@ -109,7 +125,7 @@ fn train(settings: &Settings, out: Option<&Path>) -> Result<ExitCode, CliError> 
 
     stop_on_interrupt(pipeline.stop_handle())?;
     let mut trainer = Trainer::new(pipeline, settings.training.clone())?;
-    let summary = trainer.run(&data, &folder, Progress::new)?;
+    let summary = trainer.run(data, &folder, Progress::new)?;
     let path = folder.finish()?;
     print_summary(&summary, &path);
     Ok(match summary.stopped {

@@ -47,6 +47,17 @@ pub enum TrainError {
     /// There is nothing to train on, or nothing to test with.
     #[error("the {0} set is empty")]
     EmptySet(&'static str),
+    /// A mini-batch would be larger than the set that it is of.
+    #[error(
+        "batch-size is {batch_size}, but the training set has {samples} samples: \
+         choose a --batch-size of at most {samples}"
+    )]
+    BatchTooLarge {
+        /// Samples in a mini-batch.
+        batch_size: usize,
+        /// Samples in the training set.
+        samples: usize,
+    },
     /// An item could not be loaded.
     #[error("loading data: {0}")]
     Data(String),

@@ -313,7 +313,7 @@ pub struct TrainSettings {
     /// Largest norm of all gradients together; 0 for no limit
     #[arg(long, required = false, value_name = "NORM")]
     pub clip: f64,
-    /// Seed of parameters and of the order of samples
+    /// Seed of parameters, of the order of samples and of their augmentation
     #[arg(long, required = false, value_name = "N")]
     pub seed: u64,
 }

@@ -30,14 +30,74 @@ pub trait Classifier: Layer<Output = Tensor<2>, Side = ()> {}
 
 impl<L: Layer<Output = Tensor<2>, Side = ()>> Classifier for L {}
 
-/// A training set and a test set, and how items become batches.
+/// A training set and a test set, and the batchers that make `(input, targets [n])` of their items.
 pub struct Data<D, B> {
-    /// What is trained on.
-    pub train: Arc<D>,
-    /// What is tested with.
-    pub test: Arc<D>,
-    /// Makes `(input, targets [n])` of items.
-    pub batcher: Arc<B>,
+    train: Arc<D>,
+    test: Arc<D>,
+    training_batcher: Box<dyn Fn(usize) -> Arc<B> + Send + Sync>,
+    test_batcher: Arc<B>,
+}
+
+impl<D, B: Send + Sync + 'static> Data<D, B> {
+    /// What is trained on, what is tested with, and the batcher for both.
+    ///
+    /// ```
+    /// use burn::{data::{dataloader::batcher::Batcher, dataset::InMemDataset}, tensor::*};
+    /// use stovepipe_train::Data;
+    ///
+    /// struct Points;
+    /// impl Batcher<[f32; 2], (Tensor<2>, Tensor<1, Int>)> for Points {
+    ///     fn batch(&self, items: Vec<[f32; 2]>, device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
+    ///         let points = TensorData::new(items.concat(), [items.len(), 2]);
+    ///         let targets = TensorData::new(vec![0; items.len()], [items.len()]);
+    ///         (Tensor::from_data(points, device), Tensor::from_data(targets, device))
+    ///     }
+    /// }
+    ///
+    /// let set = || InMemDataset::new(vec![[0.0, 1.0], [1.0, 0.0]]);
+    /// let data = Data::new(set(), set(), Points);
+    /// ```
+    #[must_use]
+    pub fn new(train: D, test: D, batcher: B) -> Self {
+        let batcher = Arc::new(batcher);
+        Self {
+            train: Arc::new(train),
+            test: Arc::new(test),
+            test_batcher: batcher.clone(),
+            training_batcher: Box::new(move |_| batcher.clone()),
+        }
+    }
+
+    /// Has training use a batcher of its own for each epoch, counted from 0: one that augments, and
+    /// draws anew each time.
+    ///
+    /// ```
+    /// use burn::{data::{dataloader::batcher::Batcher, dataset::InMemDataset}, tensor::*};
+    /// use stovepipe_train::Data;
+    ///
+    /// /// Moves points a little further every epoch.
+    /// struct Moved(f32);
+    /// impl Batcher<[f32; 2], (Tensor<2>, Tensor<1, Int>)> for Moved {
+    ///     fn batch(&self, items: Vec<[f32; 2]>, device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
+    ///         let points = TensorData::new(items.concat(), [items.len(), 2]);
+    ///         let targets = TensorData::new(vec![0; items.len()], [items.len()]);
+    ///         let points = Tensor::from_data(points, device) + self.0;
+    ///         (points, Tensor::from_data(targets, device))
+    ///     }
+    /// }
+    ///
+    /// let set = || InMemDataset::new(vec![[0.0, 1.0], [1.0, 0.0]]);
+    /// let data = Data::new(set(), set(), Moved(0.0));
+    /// let data = data.with_training_batcher(|epoch| Moved(0.1 * epoch as f32));
+    /// ```
+    #[must_use]
+    pub fn with_training_batcher(
+        mut self,
+        of_epoch: impl Fn(usize) -> B + Send + Sync + 'static,
+    ) -> Self {
+        self.training_batcher = Box::new(move |epoch| Arc::new(of_epoch(epoch)));
+        self
+    }
 }
 
 /// Trains a pipeline as settings say.
@@ -103,8 +163,8 @@ impl<L: Classifier> Trainer<L> {
     ///
     /// # Errors
     ///
-    /// If a set is empty or cannot be read, a step fails, the loss is no longer finite, or a file
-    /// cannot be written.
+    /// If a set is empty or cannot be read, a mini-batch is larger than the training set, a step
+    /// fails, the loss is no longer finite, or a file cannot be written.
     pub fn run<I, D, B>(
         &mut self,
         data: &Data<D, B>,
@@ -121,6 +181,13 @@ impl<L: Classifier> Trainer<L> {
             if set.is_empty() {
                 return Err(TrainError::EmptySet(name));
             }
+        }
+        let batch_size = self.settings.batch_size;
+        if batch_size > samples {
+            return Err(TrainError::BatchTooLarge {
+                batch_size,
+                samples,
+            });
         }
         let began = Instant::now();
         let batches = samples.div_ceil(self.settings.batch_size);
@@ -170,7 +237,8 @@ impl<L: Classifier> Trainer<L> {
         let batches = order.len().div_ceil(self.settings.batch_size);
         let began = Instant::now();
         let mut epoch = Epoch::default();
-        for (batch, loaded) in self.load(data, &data.train, order).enumerate() {
+        let batcher = (data.training_batcher)(index);
+        for (batch, loaded) in self.load(&data.train, batcher, order).enumerate() {
             epoch.rate = rate.at(index * batches + batch);
             let step = match self.train_batch(loaded?, epoch.rate) {
                 Err(TrainError::Step(StepError::Stopped)) => {
@@ -199,7 +267,7 @@ impl<L: Classifier> Trainer<L> {
             };
             progress.step(index + 1, batch + 1, &report);
             // The picture is of the last mini-batch that was whole.
-            if step.scores.samples == self.settings.batch_size.min(data.train.len()) {
+            if step.scores.samples == self.settings.batch_size {
                 self.timeline = step.timeline;
             }
         }
@@ -265,7 +333,7 @@ impl<L: Classifier> Trainer<L> {
     {
         let order = (0..data.test.len()).collect();
         let mut scores = Scores::default();
-        for loaded in self.load(data, &data.test, order) {
+        for loaded in self.load(&data.test, data.test_batcher.clone(), order) {
             let (input, targets) = loaded?;
             let output = self.pipeline.infer(input)?;
             let device = targets.device();
@@ -280,8 +348,8 @@ impl<L: Classifier> Trainer<L> {
 
     fn load<I, D, B>(
         &self,
-        data: &Data<D, B>,
         set: &Arc<D>,
+        batcher: Arc<B>,
         order: Vec<usize>,
     ) -> Loader<(L::Input, Tensor<1, Int>)>
     where
@@ -290,9 +358,8 @@ impl<L: Classifier> Trainer<L> {
         B: Batcher<I, (L::Input, Tensor<1, Int>)> + 'static,
     {
         // Batches are made on the CPU; the first and the last stage take them to their devices.
-        let (set, batcher) = (set.clone(), data.batcher.clone());
         Loader::new(
-            set,
+            set.clone(),
             batcher,
             order,
             self.settings.batch_size,

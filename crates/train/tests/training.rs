@@ -1,7 +1,12 @@
 //! Whole trainings of a small model on made-up points.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-use std::{fs, path::Path, sync::Arc, time::Instant};
+use std::{
+    fs,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
 use burn::{
     data::{dataloader::batcher::Batcher, dataset::InMemDataset},
@@ -84,11 +89,7 @@ impl Batcher<(f32, f32, i64), (Tensor<2>, Tensor<1, Int>)> for Points {
 }
 
 fn data(train: usize, test: usize) -> Data<InMemDataset<(f32, f32, i64)>, Points> {
-    Data {
-        train: Arc::new(points(train, 0)),
-        test: Arc::new(points(test, 5000)),
-        batcher: Arc::new(Points),
-    }
+    Data::new(points(train, 0), points(test, 5000), Points)
 }
 
 fn settings(optimizer: OptimizerSetting, lr: f64) -> TrainSettings {
@@ -367,6 +368,71 @@ fn empty_sets_are_errors() {
     };
     check(0, 10, "the training set is empty");
     check(10, 0, "the test set is empty");
+}
+
+#[test]
+fn a_batch_larger_than_the_set_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = RunFolder::create(&directory.path().join("run")).unwrap();
+    let train = |samples| {
+        let settings = TrainSettings {
+            epochs: 1,
+            ..settings(OptimizerSetting::Adam, 1e-2)
+        };
+        let mut trainer = Trainer::new(pipeline(1), settings).unwrap();
+        trainer.run(&data(samples, 10), &folder, |_, _| Progress::silent())
+    };
+    let error = train(49).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "batch-size is 50, but the training set has 49 samples: choose a --batch-size of at most 49"
+    );
+    assert!(train(50).is_ok());
+}
+
+/// Training asks for each epoch's batcher once; tests have the one that never changes.
+#[test]
+fn each_epoch_has_its_own_batcher() {
+    /// Notes who made which batches.
+    struct Noted {
+        name: String,
+        notes: Arc<Mutex<Vec<(String, usize)>>>,
+    }
+    impl Batcher<(f32, f32, i64), (Tensor<2>, Tensor<1, Int>)> for Noted {
+        fn batch(
+            &self,
+            items: Vec<(f32, f32, i64)>,
+            device: &Device,
+        ) -> (Tensor<2>, Tensor<1, Int>) {
+            let note = (self.name.clone(), items.len());
+            self.notes.lock().unwrap().push(note);
+            Points.batch(items, device)
+        }
+    }
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let noted = {
+        let notes = notes.clone();
+        move |name: String| Noted {
+            name,
+            notes: notes.clone(),
+        }
+    };
+    let data = Data::new(points(80, 0), points(20, 5000), noted("test".to_owned()))
+        .with_training_batcher(move |epoch| noted(format!("epoch {epoch}")));
+    let settings = TrainSettings {
+        epochs: 3,
+        ..settings(OptimizerSetting::Adam, 1e-2)
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let folder = RunFolder::create(&directory.path().join("run")).unwrap();
+    let mut trainer = Trainer::new(pipeline(2), settings).unwrap();
+    trainer
+        .run(&data, &folder, |_, _| Progress::silent())
+        .unwrap();
+    let notes = notes.lock().unwrap();
+    let notes: Vec<_> = notes.iter().map(|(name, n)| (name.as_str(), *n)).collect();
+    let epoch = |name| [(name, 50), (name, 30), ("test", 20)];
+    assert_eq!(notes, ["epoch 0", "epoch 1", "epoch 2"].map(epoch).concat());
 }
 
 #[test]

@@ -1,0 +1,125 @@
+use burn::data::dataloader::batcher::Batcher;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use crate::{Augmentation, CifarImage, PIXELS, SHAPE, SIDE, augmentation::View};
+
+/// Images `[n, 3, 32, 32]` and their labels `[n]`.
+pub type CifarBatch = (Tensor<4>, Tensor<1, Int>);
+
+/// Turns images of CIFAR into what a model takes: images `[n, 3, 32, 32]` and labels `[n]`.
+///
+/// Pixels are from 0 (black) to 1, then normalised by the [mean](crate::Labels::mean) and [standard
+/// deviation](crate::Labels::std) of their channel. That is all for evaluation, `CifarBatcher::default()`; for training
+/// see [`augmented`](Self::augmented). The tensors have the device's default element types, `f32` for images unless it
+/// was set otherwise.
+///
+/// # Example
+///
+/// ```
+/// # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;
+/// # let data = tempfile::tempdir()?;
+/// # write_cifar10(data.path(), |_| record(&[6], |_, _, _| 255).repeat(8));
+/// # let data = data.path();
+/// use burn::{data::{dataloader::batcher::Batcher, dataset::Dataset}, tensor::Device};
+/// use stovepipe_cifar::{Cifar, CifarBatcher, Labels};
+///
+/// let test = Cifar::test(Labels::Cifar10, data)?;
+/// let first = test.get_many((0..8).collect())?;
+/// let (images, labels) = CifarBatcher::default().batch(first, &Device::default());
+/// assert_eq!(images.dims(), [8, 3, 32, 32]);
+/// assert_eq!(labels.dims(), [8]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CifarBatcher {
+    augmented: Option<Augmented>,
+}
+
+/// What the draws of a pass depend on, besides the sample.
+#[derive(Clone, Copy, Debug)]
+struct Augmented {
+    augmentation: Augmentation,
+    seed: u64,
+    epoch: usize,
+}
+
+impl CifarBatcher {
+    /// A batcher for one epoch of training.
+    ///
+    /// What is done to an image is fixed by `seed`, `epoch` and the image's place in its set, and by nothing else: not by
+    /// the batch that it is in, the order of the images or the thread.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;
+    /// # let data = tempfile::tempdir()?;
+    /// # write_cifar10(data.path(), |_| record(&[6], |_, y, x| (8 * (y % 8) + x) as u8).repeat(8));
+    /// # let data = data.path();
+    /// use burn::{data::{dataloader::batcher::Batcher, dataset::Dataset}, tensor::Device};
+    /// use stovepipe_cifar::{Augmentation, Cifar, CifarBatcher, Labels};
+    ///
+    /// let train = Cifar::train(Labels::Cifar10, data)?;
+    /// let images = |epoch, place| {
+    ///     let batcher = CifarBatcher::augmented(Augmentation::default(), 42, epoch);
+    ///     let items = train.get_many(place).unwrap();
+    ///     batcher.batch(items, &Device::default()).0.into_data()
+    /// };
+    /// assert_eq!(images(3, vec![5]), images(3, vec![5]));
+    /// assert_ne!(images(3, vec![5]), images(4, vec![5]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn augmented(augmentation: Augmentation, seed: u64, epoch: usize) -> Self {
+        let augmented = Augmented {
+            augmentation,
+            seed,
+            epoch,
+        };
+        Self {
+            augmented: Some(augmented),
+        }
+    }
+
+    fn view(&self, image: &CifarImage) -> View {
+        match &self.augmented {
+            None => View::PLAIN,
+            Some(augmented) => {
+                let (epoch, sample) = (augmented.epoch as u64, image.index() as u64);
+                augmented.augmentation.view(augmented.seed, epoch, sample)
+            }
+        }
+    }
+}
+
+impl Batcher<CifarImage, CifarBatch> for CifarBatcher {
+    fn batch(&self, items: Vec<CifarImage>, device: &Device) -> CifarBatch {
+        let [channels, height, width] = SHAPE;
+        let mut pixels = Vec::with_capacity(items.len() * PIXELS);
+        for image in &items {
+            show(image, &self.view(image), &mut pixels);
+        }
+        let labels = items.iter().map(|image| i32::from(image.label())).collect();
+
+        let images = TensorData::new::<f32, _>(pixels, [items.len(), channels, height, width]);
+        let labels = TensorData::new::<i32, _>(labels, [items.len()]);
+        (
+            Tensor::from_data(images, device),
+            Tensor::from_data(labels, device),
+        )
+    }
+}
+
+/// Appends an image as `view` shows it.
+fn show(image: &CifarImage, view: &View, shown: &mut Vec<f32>) {
+    let colours = image.labels().mean().into_iter().zip(image.labels().std());
+    for (channel, (mean, std)) in colours.enumerate() {
+        let plane = image.plane(channel);
+        for y in 0..SIDE {
+            let row = view.row(plane, y);
+            let mut row = row.map(|pixel| (f32::from(pixel) / 255.0 - mean) / std);
+            row[view.hole(y)].fill(0.0);
+            shown.extend(row);
+        }
+    }
+}

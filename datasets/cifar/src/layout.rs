@@ -1,0 +1,142 @@
+//! What the official archives unpack to.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+use crate::{CifarError, PIXELS};
+
+/// The files of one data set.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// The data set's name.
+    pub name: &'static str,
+    /// What is to be downloaded.
+    pub archive: &'static str,
+    /// What it unpacks to.
+    pub folder: &'static str,
+    pub train: Files,
+    pub test: Files,
+    /// The label bytes that a record begins with, in order.
+    pub labels: &'static [LabelByte],
+}
+
+/// The files of a split.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub names: &'static [&'static str],
+    /// Records of each, as published; a user's subset has fewer.
+    pub records: usize,
+}
+
+/// One label byte of every record.
+#[derive(Debug)]
+pub(crate) struct LabelByte {
+    /// What it is called in errors.
+    pub kind: &'static str,
+    pub classes: usize,
+    /// The file with the classes' names, a line each.
+    pub names: &'static str,
+}
+
+pub(crate) const CIFAR_10: Layout = Layout {
+    name: "CIFAR-10",
+    archive: "cifar-10-binary.tar.gz",
+    folder: "cifar-10-batches-bin",
+    train: Files {
+        names: &[
+            "data_batch_1.bin",
+            "data_batch_2.bin",
+            "data_batch_3.bin",
+            "data_batch_4.bin",
+            "data_batch_5.bin",
+        ],
+        records: 10_000,
+    },
+    test: Files {
+        names: &["test_batch.bin"],
+        records: 10_000,
+    },
+    labels: &[LabelByte {
+        kind: "label",
+        classes: 10,
+        names: "batches.meta.txt",
+    }],
+};
+
+pub(crate) const CIFAR_100: Layout = Layout {
+    name: "CIFAR-100",
+    archive: "cifar-100-binary.tar.gz",
+    folder: "cifar-100-binary",
+    train: Files {
+        names: &["train.bin"],
+        records: 50_000,
+    },
+    test: Files {
+        names: &["test.bin"],
+        records: 10_000,
+    },
+    labels: &[
+        LabelByte {
+            kind: "coarse label",
+            classes: 20,
+            names: "coarse_label_names.txt",
+        },
+        LabelByte {
+            kind: "fine label",
+            classes: 100,
+            names: "fine_label_names.txt",
+        },
+    ],
+};
+
+impl Layout {
+    /// Bytes of a record.
+    pub fn record(&self) -> usize {
+        self.labels.len() + PIXELS
+    }
+
+    /// The folder with the files: `path` itself, or the one in it that the archive unpacks to.
+    pub fn locate(&'static self, path: &Path) -> Result<PathBuf, CifarError> {
+        let metadata = fs::metadata(path).map_err(self.failed(path))?;
+        if !metadata.is_dir() {
+            return Err(CifarError::NotAFolder {
+                path: path.to_owned(),
+                folder: self.folder,
+            });
+        }
+        let inner = path.join(self.folder);
+        if self.files().any(|name| path.join(name).exists()) {
+            Ok(path.to_owned())
+        } else if inner.is_dir() {
+            Ok(inner)
+        } else {
+            Err(CifarError::OtherFolder {
+                path: path.to_owned(),
+                name: self.name,
+                folder: self.folder,
+                archive: self.archive,
+            })
+        }
+    }
+
+    /// The error for a file or folder that could not be read.
+    pub fn failed(&'static self, path: &Path) -> impl FnOnce(std::io::Error) -> CifarError {
+        let path = path.to_owned();
+        move |source| match source.kind() {
+            ErrorKind::NotFound => CifarError::Missing {
+                path,
+                archive: self.archive,
+            },
+            _ => CifarError::Unreadable { path, source },
+        }
+    }
+
+    /// All files by name.
+    fn files(&self) -> impl Iterator<Item = &'static str> {
+        let records = self.train.names.iter().chain(self.test.names).copied();
+        records.chain(self.labels.iter().map(|label| label.names))
+    }
+}
