@@ -16,7 +16,7 @@ use faer::{Accum, MatMut, MatRef, Par, linalg::matmul::matmul};
 use crate::{
     differentiable::{self, Kernel, Operand},
     patches::Patches,
-    planes::{dims, in_order, in_parts, in_shares, joined, numbers, tensor, vectorised},
+    planes::{dims, in_order, in_shares, joined, numbers, tensor, vectorised},
 };
 
 /// The convolution of the positive part of `x` `[n, in, h, w]`: `conv.forward(relu(x))` but for
@@ -142,14 +142,18 @@ impl Kernel<2> for Convolution {
         let samples = dims(&x)[0];
         let sizes @ [filters, _, places] = self.sizes(&weight);
         let [rows, columns] = self.patches.output();
-        let output = in_parts(samples, filters * places, |sample, output| {
+        let shares = in_shares(samples, samples * filters * places, |range| {
             let mut scratch = Vec::new();
-            let patches = self.patches_of(sample, &x, &mut scratch);
-            output.resize(output.len() + filters * places, 0.0);
-            let begin = output.len() - filters * places;
-            self.apply(numbers(&weight), patches, &mut output[begin..], sizes);
+            let mut output = Vec::with_capacity(range.len() * filters * places);
+            for sample in range {
+                let patches = self.patches_of(sample, &x, &mut scratch);
+                let begin = output.len();
+                output.resize(begin + filters * places, 0.0);
+                apply(numbers(&weight), patches, &mut output[begin..], sizes);
+            }
+            output
         });
-        let output = tensor(output, [samples, filters, rows, columns]);
+        let output = tensor(joined(shares), [samples, filters, rows, columns]);
         (output, Saved { x, weight })
     }
 
@@ -198,26 +202,18 @@ impl Convolution {
         let [_, channels, height, width] = dims(x);
         let size = height * width;
         let map = &numbers(x)[sample * channels * size..][..channels * size];
-        scratch.clear();
-        match (self.patches.are_the_map(), self.rectified) {
-            (true, false) => return map,
-            (true, true) => vectorised(|| scratch.extend(map.iter().map(|&x| positive(x)))),
-            (false, rectified) => vectorised(|| {
-                map.chunks_exact(size)
-                    .for_each(|plane| self.patches.read(plane, scratch));
-                if rectified {
-                    scratch.iter_mut().for_each(|x| *x = positive(*x));
-                }
-            }),
+        if self.patches.are_the_map() && !self.rectified {
+            return map;
         }
+        let length = self.patches.size();
+        // What the patches do not meet stays zero from the first sample on.
+        scratch.resize(channels * length, 0.0);
+        let planes = map.chunks_exact(size).zip(scratch.chunks_exact_mut(length));
+        vectorised(|| match self.rectified {
+            true => planes.for_each(|(plane, patches)| self.patches.read(plane, patches, positive)),
+            false => planes.for_each(|(plane, patches)| self.patches.read(plane, patches, |x| x)),
+        });
         scratch
-    }
-
-    /// output = weight · patches
-    fn apply(&self, weight: &[f32], patches: &[f32], output: &mut [f32], [m, k, n]: [usize; 3]) {
-        let product = MatMut::from_row_major_slice_mut(output, m, n);
-        let (weight, patches) = (matrix(weight, m, k), matrix(patches, k, n));
-        matmul(product, Accum::Replace, weight, patches, 1.0, Par::Seq);
     }
 
     /// The gradients of a range of samples, and what they add to that of the weight.
@@ -301,6 +297,13 @@ fn positive(x: f32) -> f32 {
 
 fn matrix(numbers: &[f32], rows: usize, columns: usize) -> MatRef<'_, f32> {
     MatRef::from_row_major_slice(numbers, rows, columns)
+}
+
+/// output = weight · patches
+fn apply(weight: &[f32], patches: &[f32], output: &mut [f32], [m, k, n]: [usize; 3]) {
+    let product = MatMut::from_row_major_slice_mut(output, m, n);
+    let (weight, patches) = (matrix(weight, m, k), matrix(patches, k, n));
+    matmul(product, Accum::Replace, weight, patches, 1.0, Par::Seq);
 }
 
 /// sum += slope · patchesᵀ

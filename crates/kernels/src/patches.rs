@@ -1,7 +1,9 @@
 //! The patches of a map that a convolution's kernel meets.
 
+use crate::taps::{Taps, masked};
+
 /// How a kernel moves over a map of one channel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Patches {
     kernel: [usize; 2],
     stride: [usize; 2],
@@ -10,6 +12,8 @@ pub(crate) struct Patches {
     first: usize,
     map: [usize; 2],
     output: [usize; 2],
+    /// If the output has the places of the map.
+    taps: Option<Taps>,
 }
 
 impl Patches {
@@ -26,6 +30,7 @@ impl Patches {
             Some(slack / stride[i] + 1)
         };
         let output = [length(0)?, length(1)?];
+        let is_in_place = stride == [1; 2] && output == map && first == 0;
         Some(Self {
             kernel,
             stride,
@@ -33,6 +38,7 @@ impl Patches {
             first,
             map,
             output,
+            taps: is_in_place.then(|| Taps::new(map, kernel, padding, 1)),
         })
     }
 
@@ -56,42 +62,69 @@ impl Patches {
         (self.kernel, self.stride, self.padding, self.first) == ([1; 2], [1; 2], [0; 2], 0)
     }
 
-    /// Appends what each number of the kernel meets, in the order of the output.
+    /// Writes what each number of the kernel meets, in the order of the output, through `change`.
+    /// Where it meets none, `patches` must hold zeros, and is left as it is.
     #[inline(always)]
-    pub(crate) fn read(&self, map: &[f32], patches: &mut Vec<f32>) {
-        self.for_each_row(|row, places| match row {
-            Some(row) => places.read(&map[row * self.map[1]..][..self.map[1]], patches),
-            None => patches.resize(patches.len() + self.output[1], 0.0),
-        });
+    pub(crate) fn read(
+        &self,
+        map: &[f32],
+        patches: &mut [f32],
+        change: impl Fn(f32) -> f32 + Copy,
+    ) {
+        let Some(taps) = &self.taps else {
+            return self.for_each_row(|plane, start, row, places| {
+                let line = &mut patches[plane + start..][..self.output[1]];
+                places.read(&map[row * self.map[1]..][..self.map[1]], line, change);
+            });
+        };
+        let planes = patches.chunks_exact_mut(self.output[0] * self.output[1]);
+        for (tap, plane) in taps.all().zip(planes) {
+            let met = map[tap.met].iter().zip(tap.mask);
+            for (patch, (&number, &mask)) in plane[tap.centers].iter_mut().zip(met) {
+                *patch = masked(change(number), mask, 0.0);
+            }
+        }
     }
 
-    /// Adds what [`read`](Self::read) would append to where it came from.
+    /// Adds what [`read`](Self::read) would write to where it came from.
     #[inline(always)]
     pub(crate) fn add(&self, patches: &[f32], map: &mut [f32]) {
-        let mut lines = patches.chunks_exact(self.output[1]);
-        self.for_each_row(|row, places| {
-            let line = lines.next().unwrap_or_default();
-            if let Some(row) = row {
+        let Some(taps) = &self.taps else {
+            return self.for_each_row(|plane, start, row, places| {
+                let line = &patches[plane + start..][..self.output[1]];
                 places.add(line, &mut map[row * self.map[1]..][..self.map[1]]);
+            });
+        };
+        let planes = patches.chunks_exact(self.output[0] * self.output[1]);
+        for (tap, plane) in taps.all().zip(planes) {
+            let centers = plane[tap.centers].iter().zip(tap.mask);
+            for (sum, (&patch, &mask)) in map[tap.met].iter_mut().zip(centers) {
+                *sum += masked(patch, mask, 0.0);
             }
-        });
+        }
     }
 
-    /// Calls `work` for each row of the kernel, column of the kernel and row of the output, in
-    /// order, with the row of the map that they meet, if any, and the places in it.
+    /// Calls `work` for each row and column of the kernel and each row of the output that meets the
+    /// map, with where the patches of the former begin, and the row among them; with the row of the
+    /// map; and with the places in it.
     #[inline(always)]
-    fn for_each_row(&self, mut work: impl FnMut(Option<usize>, Places)) {
-        for (i, j) in (0..self.kernel[0]).flat_map(|i| (0..self.kernel[1]).map(move |j| (i, j))) {
+    fn for_each_row(&self, mut work: impl FnMut(usize, usize, usize, Places)) {
+        let [rows, columns] = self.output;
+        let kernel = (0..self.kernel[0]).flat_map(|i| (0..self.kernel[1]).map(move |j| (i, j)));
+        for (tap, (i, j)) in kernel.enumerate() {
+            let column = j + self.first;
             let places = Places::new(
-                j + self.first,
-                self.output[1],
+                column,
+                columns,
                 self.map[1],
                 self.stride[1],
                 self.padding[1],
             );
-            for row in 0..self.output[0] {
+            for row in 0..rows {
                 let met = (row * self.stride[0] + i + self.first).checked_sub(self.padding[0]);
-                work(met.filter(|&row| row < self.map[0]), places);
+                if let Some(met) = met.filter(|&met| met < self.map[0]) {
+                    work(tap * rows * columns, row * columns, met, places);
+                }
             }
         }
     }
@@ -103,7 +136,6 @@ impl Patches {
 struct Places {
     before: usize,
     met: usize,
-    after: usize,
     first: usize,
     step: usize,
 }
@@ -116,34 +148,35 @@ impl Places {
             .saturating_sub(column)
             .div_ceil(step)
             .min(outputs);
-        let met = end.saturating_sub(before);
         Self {
             before,
-            met,
-            after: outputs - before - met,
+            met: end.saturating_sub(before),
             first: (before * step + column).saturating_sub(padding),
             step,
         }
     }
 
     #[inline(always)]
-    fn read(self, row: &[f32], line: &mut Vec<f32>) {
-        line.resize(line.len() + self.before, 0.0);
-        let met = row.get(self.first..).unwrap_or_default();
+    fn read(self, row: &[f32], line: &mut [f32], change: impl Fn(f32) -> f32) {
+        let line = line[self.before..][..self.met].iter_mut();
+        let row = row.get(self.first..).unwrap_or_default();
         match self.step {
-            1 => line.extend_from_slice(&met[..self.met]),
-            step => line.extend(met.chunks(step).take(self.met).map(|chunk| chunk[0])),
+            1 => line
+                .zip(row)
+                .for_each(|(patch, &number)| *patch = change(number)),
+            step => line
+                .zip(row.chunks(step))
+                .for_each(|(patch, all)| *patch = change(all[0])),
         }
-        line.resize(line.len() + self.after, 0.0);
     }
 
     #[inline(always)]
     fn add(self, line: &[f32], row: &mut [f32]) {
         let line = &line[self.before..][..self.met];
-        let met = row.get_mut(self.first..).unwrap_or_default();
+        let row = row.get_mut(self.first..).unwrap_or_default();
         match self.step {
-            1 => met.iter_mut().zip(line).for_each(|(sum, x)| *sum += x),
-            step => (met.chunks_mut(step).zip(line)).for_each(|(chunk, x)| chunk[0] += x),
+            1 => row.iter_mut().zip(line).for_each(|(sum, x)| *sum += x),
+            step => (row.chunks_mut(step).zip(line)).for_each(|(all, x)| all[0] += x),
         }
     }
 }

@@ -18,7 +18,7 @@ use burn_flex::FlexTensor;
 use crate::{
     differentiable::{self, Kernel, Operand},
     planes::{Dims, dims, in_order, in_parts, numbers, tensor, vectorised},
-    taps::{Taps, masked},
+    taps::{Tap, Taps, masked},
 };
 
 /// Windows of `size`×`size`, `stride` apart.
@@ -30,79 +30,121 @@ pub struct Window {
     pub stride: usize,
 }
 
-/// The windows over maps of one size.
+/// Numbers that are pooled at once: several maps, if they are small. Few enough for the innermost
+/// cache.
+const RUN: usize = 1024;
+
+/// The windows over runs of maps of one size.
 #[derive(Clone, Debug)]
 struct Windows {
     stride: usize,
-    height: usize,
-    width: usize,
+    map: [usize; 2],
+    /// Maps in a run.
+    maps: usize,
     taps: Taps,
 }
 
 impl Windows {
     fn new(Window { size, stride }: Window, [_, _, height, width]: Dims) -> Self {
-        let taps = Taps::new([height, width], [size; 2], [(size - 1) / 2; 2]);
+        let maps = (RUN / (height * width)).max(1);
+        let map = [height, width];
+        let taps = Taps::new(map, [size; 2], [(size - 1) / 2; 2], maps);
         Self {
             stride,
-            height,
-            width,
+            map,
+            maps,
             taps,
         }
     }
 
-    /// The numbers of a map.
-    fn len(&self) -> usize {
-        self.height * self.width
-    }
-
-    /// The rows and columns of the pooled map.
+    /// The rows and columns of a pooled map.
     fn pooled(&self) -> [usize; 2] {
-        [self.height, self.width].map(|length| length.div_ceil(self.stride))
+        self.map.map(|length| length.div_ceil(self.stride))
     }
 
-    /// Folds each window of a map, beginning with `neutral`.
+    /// The numbers of a run of maps, and those of the maps when they are pooled.
+    fn run(&self) -> [usize; 2] {
+        [self.map, self.pooled()].map(|[height, width]| height * width * self.maps)
+    }
+
+    /// Numbers that `work` makes of each run of `maps` maps and appends, up to `length` of them.
+    fn pool(
+        &self,
+        maps: usize,
+        length: usize,
+        work: impl Fn(usize, &mut Vec<f32>) + Sync,
+    ) -> Vec<f32> {
+        in_parts(maps.div_ceil(self.maps), length, |run, numbers| {
+            vectorised(|| work(run, numbers));
+        })
+    }
+
+    /// Folds each window's row, beginning with `neutral`.
     #[inline(always)]
-    fn fold(&self, map: &[f32], neutral: f32, fold: impl Fn(f32, f32) -> f32) -> Vec<f32> {
-        let mut rows = vec![neutral; self.len()];
-        for tap in self.taps.in_row() {
-            let met = map[tap.met].iter().zip(tap.mask);
-            for (sum, (&number, &mask)) in rows[tap.centers].iter_mut().zip(met) {
-                *sum = fold(*sum, masked(number, mask, neutral));
-            }
-        }
-        let mut windows = vec![neutral; self.len()];
-        for tap in self.taps.in_column() {
-            for (sum, &row) in windows[tap.centers].iter_mut().zip(&rows[tap.met]) {
-                *sum = fold(*sum, row);
-            }
-        }
-        windows
+    fn fold_rows(&self, maps: &[f32], neutral: f32, fold: impl Fn(f32, f32) -> f32) -> Vec<f32> {
+        folded(self.taps.in_row(maps.len()), maps, neutral, fold)
+    }
+
+    /// Folds the rows of each window.
+    #[inline(always)]
+    fn fold_columns(&self, rows: &[f32], neutral: f32, fold: impl Fn(f32, f32) -> f32) -> Vec<f32> {
+        folded(self.taps.in_column(rows.len()), rows, neutral, fold)
     }
 
     /// Appends the windows that are kept.
     #[inline(always)]
     fn keep(&self, windows: &[f32], output: &mut Vec<f32>) {
+        let [height, width] = self.map;
         if self.stride == 1 {
             return output.extend_from_slice(windows);
         }
-        for row in windows.chunks(self.stride * self.width) {
-            output.extend(row[..self.width].chunks(self.stride).map(|chunk| chunk[0]));
+        for map in windows.chunks(height * width) {
+            for row in map.chunks(self.stride * width) {
+                output.extend(row[..width].chunks(self.stride).map(|chunk| chunk[0]));
+            }
         }
     }
 
-    /// A map with numbers at the windows that are kept, and zeros else.
+    /// Runs of `length` numbers with those given at the windows that are kept, and zeros else.
     #[inline(always)]
-    fn spread(&self, mut numbers: impl Iterator<Item = f32>) -> Vec<f32> {
+    fn spread(&self, mut numbers: impl Iterator<Item = f32>, length: usize) -> Vec<f32> {
+        let [height, width] = self.map;
         if self.stride == 1 {
             return numbers.collect();
         }
-        let mut map = vec![0.0; self.len()];
-        for row in map.chunks_mut(self.stride * self.width) {
-            let places = row[..self.width].chunks_mut(self.stride);
-            (places.zip(&mut numbers)).for_each(|(chunk, number)| chunk[0] = number);
+        let mut maps = vec![0.0; length];
+        for map in maps.chunks_mut(height * width) {
+            for row in map.chunks_mut(self.stride * width) {
+                let places = row[..width].chunks_mut(self.stride);
+                (places.zip(&mut numbers)).for_each(|(chunk, number)| chunk[0] = number);
+            }
         }
-        map
+        maps
     }
+}
+
+/// What the taps meet, folded at each center, beginning with `neutral`.
+#[inline(always)]
+fn folded<'a>(
+    taps: impl Iterator<Item = Tap<'a>>,
+    numbers: &[f32],
+    neutral: f32,
+    fold: impl Fn(f32, f32) -> f32,
+) -> Vec<f32> {
+    let mut folded = vec![neutral; numbers.len()];
+    for tap in taps {
+        let met = numbers[tap.met].iter().zip(tap.mask);
+        for (sum, (&number, &mask)) in folded[tap.centers].iter_mut().zip(met) {
+            *sum = fold(*sum, masked(number, mask, neutral));
+        }
+    }
+    folded
+}
+
+/// The part of a list that belongs to a run.
+fn part(numbers: &[f32], run: usize, length: usize) -> &[f32] {
+    let begin = run * length;
+    &numbers[begin..numbers.len().min(begin + length)]
 }
 
 /// The largest number of each window of `x` `[n, c, h, w]`: `[n, c, ⌈h/stride⌉, ⌈w/stride⌉]`. NaN
@@ -161,14 +203,20 @@ impl Kernel<1> for MaxPool {
         let shape @ [samples, channels, ..] = dims(&x);
         let windows = Windows::new(self.0, shape);
         let [rows, columns] = windows.pooled();
-        let maps = numbers(&x);
-        let output = in_parts(samples * channels, rows * columns, |part, output| {
-            let map = &maps[part * windows.len()..][..windows.len()];
-            vectorised(|| windows.keep(&windows.fold(map, f32::NEG_INFINITY, larger), output));
+        let [run, pooled] = windows.run();
+        let output = windows.pool(samples * channels, pooled, |index, output| {
+            let maps = part(numbers(&x), index, run);
+            let rows = windows.fold_rows(maps, f32::NEG_INFINITY, larger);
+            windows.keep(
+                &windows.fold_columns(&rows, f32::NEG_INFINITY, larger),
+                output,
+            );
         });
         (tensor(output, [samples, channels, rows, columns]), x)
     }
 
+    /// From a window's largest number the gradient goes to the first of its rows that has it, and
+    /// from there to the first number that is it.
     fn backward(
         &self,
         x: FlexTensor,
@@ -178,39 +226,60 @@ impl Kernel<1> for MaxPool {
         let gradient = in_order(gradient);
         let shape @ [samples, channels, ..] = dims(&x);
         let windows = Windows::new(self.0, shape);
-        let (maps, gradients) = (numbers(&x), numbers(&gradient));
-        let (size, pooled) = (windows.len(), windows.pooled().iter().product::<usize>());
-        let of_x = in_parts(samples * channels, size, |part, output| {
-            let map = &maps[part * size..][..size];
-            let gradients = &gradients[part * pooled..][..pooled];
-            output.resize(output.len() + size, 0.0);
-            let begin = output.len() - size;
-            vectorised(|| give_back(&windows, map, gradients, &mut output[begin..]));
+        let [run, pooled] = windows.run();
+        let of_x = windows.pool(samples * channels, run, |index, output| {
+            let maps = part(numbers(&x), index, run);
+            let length = maps.len();
+            let rows = windows.fold_rows(maps, f32::NEG_INFINITY, larger);
+            let largest = windows.fold_columns(&rows, f32::NEG_INFINITY, larger);
+            let gradients = part(numbers(&gradient), index, pooled).iter().copied();
+            let of_windows = windows.spread(gradients, length);
+            let mut of_rows = vec![0.0; length];
+            give_back(
+                windows.taps.in_column(length),
+                &rows,
+                &largest,
+                of_windows,
+                &mut of_rows,
+            );
+            let begin = output.len();
+            output.resize(begin + length, 0.0);
+            let of_maps = &mut output[begin..];
+            give_back(windows.taps.in_row(length), maps, &rows, of_rows, of_maps);
         });
         [Some(tensor(of_x, shape))]
     }
 }
 
-/// Adds the gradients of the windows of a map to those of its numbers.
+/// Adds the gradients of the largest numbers that taps met to those of these numbers.
 ///
-/// Tap by tap, for all windows at once: where a window's number there is its largest, what is left
-/// of its gradient goes there.
+/// Tap by tap, for all centers at once: where the number there is the largest, what is left of its
+/// gradient goes there. In three loops, none of which has more slices than the compiler can tell
+/// apart.
 #[inline(always)]
-fn give_back(windows: &Windows, map: &[f32], gradients: &[f32], of_map: &mut [f32]) {
-    let largest = windows.fold(map, f32::NEG_INFINITY, larger);
-    let mut left = windows.spread(gradients.iter().copied());
-    for tap in windows.taps.all() {
-        let targets = of_map[tap.met.clone()].iter_mut().zip(&map[tap.met]);
-        let centers = left[tap.centers.clone()]
-            .iter_mut()
-            .zip(&largest[tap.centers]);
-        let pairs = targets.zip(centers).zip(tap.mask);
-        for (((target, &number), (left, &largest)), &mask) in pairs {
-            let here = if number == largest { *left } else { 0.0 };
-            let here = masked(here, mask, 0.0);
-            *target += here;
-            *left -= here;
+fn give_back<'a>(
+    taps: impl Iterator<Item = Tap<'a>>,
+    numbers: &[f32],
+    largest: &[f32],
+    mut left: Vec<f32>,
+    of_numbers: &mut [f32],
+) {
+    let mut moved = vec![0.0; left.len()];
+    for tap in taps {
+        let moved = &mut moved[..tap.mask.len()];
+        let left = &mut left[tap.centers.clone()];
+        let pairs = numbers[tap.met.clone()].iter().zip(&largest[tap.centers]);
+        let given = left.iter().zip(tap.mask);
+        for (moved, ((number, largest), (&left, &mask))) in moved.iter_mut().zip(pairs.zip(given)) {
+            *moved = masked(if number == largest { left } else { 0.0 }, mask, 0.0);
         }
+        left.iter_mut()
+            .zip(&*moved)
+            .for_each(|(left, moved)| *left -= moved);
+        let targets = of_numbers[tap.met].iter_mut();
+        targets
+            .zip(moved)
+            .for_each(|(target, moved)| *target += *moved);
     }
 }
 
@@ -262,61 +331,66 @@ impl Kernel<1> for AveragePool {
         let shape @ [samples, channels, ..] = dims(&x);
         let windows = Windows::new(self.0, shape);
         let [rows, columns] = windows.pooled();
+        let [run, pooled] = windows.run();
         let counts = windows.counts();
-        let maps = numbers(&x);
-        let output = in_parts(samples * channels, rows * columns, |part, output| {
-            let map = &maps[part * windows.len()..][..windows.len()];
+        let output = windows.pool(samples * channels, pooled, |index, output| {
+            let maps = part(numbers(&x), index, run);
             let begin = output.len();
-            vectorised(|| {
-                windows.keep(&windows.fold(map, 0.0, |a, b| a + b), output);
-                let means = output[begin..].iter_mut().zip(&counts);
-                means.for_each(|(sum, count)| *sum /= count);
-            });
+            let rows = windows.fold_rows(maps, 0.0, plus);
+            windows.keep(&windows.fold_columns(&rows, 0.0, plus), output);
+            let sums = output[begin..].iter_mut().zip(&counts);
+            sums.for_each(|(sum, count)| *sum /= count);
         });
         (tensor(output, [samples, channels, rows, columns]), shape)
     }
 
     fn backward(&self, shape: Dims, gradient: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
         let gradient = in_order(gradient);
-        let [samples, channels, ..] = shape;
+        let [samples, channels, height, width] = shape;
         let windows = Windows::new(self.0, shape);
+        let [run, pooled] = windows.run();
         let counts = windows.counts();
-        let gradients = numbers(&gradient);
-        let of_x = in_parts(samples * channels, windows.len(), |part, output| {
-            let gradients = &gradients[part * counts.len()..][..counts.len()];
-            output.resize(output.len() + windows.len(), 0.0);
-            let begin = output.len() - windows.len();
-            vectorised(|| share_out(&windows, gradients, &counts, &mut output[begin..]));
+        let of_x = windows.pool(samples * channels, run, |index, output| {
+            let gradients = part(numbers(&gradient), index, pooled);
+            let maps = windows.maps.min(samples * channels - index * windows.maps);
+            let length = maps * height * width;
+            let means = gradients.iter().zip(&counts);
+            let of_windows = windows.spread(means.map(|(slope, count)| slope / count), length);
+            let mut of_rows = vec![0.0; length];
+            share(windows.taps.in_column(length), &of_windows, &mut of_rows);
+            let begin = output.len();
+            output.resize(begin + length, 0.0);
+            share(windows.taps.in_row(length), &of_rows, &mut output[begin..]);
         });
         [Some(tensor(of_x, shape))]
     }
 }
 
-/// Adds the gradients of the windows' means to those of the numbers of a map.
+/// Adds the gradients of sums to those of the numbers that taps met.
 #[inline(always)]
-fn share_out(windows: &Windows, gradients: &[f32], counts: &[f32], of_map: &mut [f32]) {
-    let shares = gradients.iter().zip(counts);
-    let shares = windows.spread(shares.map(|(gradient, count)| gradient / count));
-    let mut rows = vec![0.0; windows.len()];
-    for tap in windows.taps.in_column() {
-        for (sum, &share) in rows[tap.met].iter_mut().zip(&shares[tap.centers]) {
-            *sum += share;
-        }
-    }
-    for tap in windows.taps.in_row() {
-        let centers = rows[tap.centers].iter().zip(tap.mask);
-        for (sum, (&row, &mask)) in of_map[tap.met].iter_mut().zip(centers) {
-            *sum += masked(row, mask, 0.0);
+fn share<'a>(taps: impl Iterator<Item = Tap<'a>>, of_sums: &[f32], of_numbers: &mut [f32]) {
+    for tap in taps {
+        let centers = of_sums[tap.centers].iter().zip(tap.mask);
+        for (sum, (&of_sum, &mask)) in of_numbers[tap.met].iter_mut().zip(centers) {
+            *sum += masked(of_sum, mask, 0.0);
         }
     }
 }
 
+#[inline(always)]
+fn plus(a: f32, b: f32) -> f32 {
+    a + b
+}
+
 impl Windows {
-    /// How many numbers of the map lie in each window that is kept.
+    /// How many numbers of its map lie in each window that is kept of a run.
     fn counts(&self) -> Vec<f32> {
-        let ones = vec![1.0; self.len()];
+        let ones = vec![1.0; self.run()[0]];
         let mut counts = Vec::new();
-        self.keep(&self.fold(&ones, 0.0, |a, b| a + b), &mut counts);
+        self.keep(
+            &self.fold_columns(&self.fold_rows(&ones, 0.0, plus), 0.0, plus),
+            &mut counts,
+        );
         counts
     }
 }

@@ -2,19 +2,22 @@
 //!
 //! Rows of a small map are too short for vectors, so a map is treated as one run of numbers: its
 //! neighbours to the side are a shift by one, those above and below a shift by its width. A shift
-//! to the side brings numbers in from the next row at the edges; masks leave them out.
+//! to the side brings numbers in from the next row at the edges, and one up or down from the next
+//! map where several lie in a run; masks leave them out.
 
 use std::ops::Range;
 
-/// The shifts that a window makes over a map of its own size.
+/// The shifts that a window makes over maps of its own size, of which several may lie in a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Taps {
     map: [usize; 2],
     /// The window's rows and columns, and where its center is.
     size: [usize; 2],
     center: [usize; 2],
-    /// For each column of the window, all ones where it meets the map and zero else.
-    masks: Vec<Vec<u32>>,
+    /// For each row of the window, all ones where it meets the map and zero else.
+    rows: Vec<Vec<u32>>,
+    /// The same for each column.
+    columns: Vec<Vec<u32>>,
 }
 
 /// A shift: what it meets, and where.
@@ -28,75 +31,99 @@ pub(crate) struct Tap<'a> {
 }
 
 impl Taps {
-    pub(crate) fn new(map: [usize; 2], size: [usize; 2], center: [usize; 2]) -> Self {
+    /// For runs of up to `maps` maps.
+    pub(crate) fn new(map: [usize; 2], size: [usize; 2], center: [usize; 2], maps: usize) -> Self {
         let [height, width] = map;
-        let mask = |column: usize| {
-            let meets = |center_at: usize| {
-                let met = (center_at + column).checked_sub(center[1]);
-                met.is_some_and(|met| met < width)
-            };
-            let row: Vec<_> = (0..width)
-                .map(|at| if meets(at) { u32::MAX } else { 0 })
-                .collect();
-            row.repeat(height)
+        let mask = |met: Option<usize>, length| match met {
+            Some(met) if met < length => u32::MAX,
+            _ => 0,
+        };
+        let row_mask = |tap: usize| {
+            let of_row = |row: usize| vec![mask((row + tap).checked_sub(center[0]), height); width];
+            (0..height)
+                .flat_map(of_row)
+                .collect::<Vec<_>>()
+                .repeat(maps)
+        };
+        let column_mask = |tap: usize| {
+            let of_column = |column: usize| mask((column + tap).checked_sub(center[1]), width);
+            (0..width)
+                .map(of_column)
+                .collect::<Vec<_>>()
+                .repeat(height * maps)
         };
         Self {
             map,
             size,
             center,
-            masks: (0..size[1]).map(mask).collect(),
+            rows: (0..size[0]).map(row_mask).collect(),
+            columns: (0..size[1]).map(column_mask).collect(),
         }
     }
 
-    /// All taps, row by row.
+    /// All taps over one map, row by row.
     #[inline(always)]
     pub(crate) fn all(&self) -> impl Iterator<Item = Tap<'_>> {
-        let [rows, columns] = self.size;
-        (0..rows).flat_map(move |row| (0..columns).map(move |column| self.at(row, column)))
-    }
-
-    /// The taps of the window's middle row.
-    #[inline(always)]
-    pub(crate) fn in_row(&self) -> impl Iterator<Item = Tap<'_>> {
-        (0..self.size[1]).map(|column| self.at(self.center[0], column))
-    }
-
-    /// The taps of the window's middle column.
-    #[inline(always)]
-    pub(crate) fn in_column(&self) -> impl Iterator<Item = Tap<'_>> {
-        (0..self.size[0]).map(|row| self.at(row, self.center[1]))
-    }
-
-    #[inline(always)]
-    fn at(&self, row: usize, column: usize) -> Tap<'_> {
         let [height, width] = self.map;
-        let above = self.center[0].saturating_sub(row);
-        let below = row.saturating_sub(self.center[0]);
-        let (left, right) = (
-            self.center[1].saturating_sub(column),
-            column.saturating_sub(self.center[1]),
-        );
-        // Centers whose row meets the map, but for those at the very ends whose column does not.
-        let first = above * width + left;
-        let last = (height * width).saturating_sub(below * width + right);
-        let centers = match first < last {
-            true => first..last,
-            false => return self.nowhere(column),
-        };
-        let met = |center: usize| center + below * width + right - (above * width + left);
-        Tap {
-            met: met(centers.start)..met(centers.end),
-            mask: &self.masks[column][centers.clone()],
-            centers,
-        }
+        let [rows, columns] = self.size;
+        (0..rows).flat_map(move |row| {
+            // The centers whose row meets the map are one run: only columns need a mask.
+            let above = self.center[0].saturating_sub(row).min(height) * width;
+            let below = row.saturating_sub(self.center[0]).min(height) * width;
+            let end = (height * width - below).max(above);
+            (0..columns).map(move |column| {
+                self.tap(
+                    [row, column],
+                    above..end,
+                    height * width,
+                    &self.columns[column],
+                )
+            })
+        })
     }
 
-    /// A tap beyond the map.
-    fn nowhere(&self, column: usize) -> Tap<'_> {
+    /// The taps of the window's middle row over a run of `length` numbers.
+    #[inline(always)]
+    pub(crate) fn in_row(&self, length: usize) -> impl Iterator<Item = Tap<'_>> {
+        let masks = self.columns.iter().enumerate();
+        masks.map(move |(column, mask)| self.tap([self.center[0], column], 0..length, length, mask))
+    }
+
+    /// The taps of the window's middle column over a run of `length` numbers.
+    #[inline(always)]
+    pub(crate) fn in_column(&self, length: usize) -> impl Iterator<Item = Tap<'_>> {
+        let masks = self.rows.iter().enumerate();
+        masks.map(move |(row, mask)| self.tap([row, self.center[1]], 0..length, length, mask))
+    }
+
+    /// A tap from those of `centers` from which it does not leave a run of `length` numbers.
+    #[inline(always)]
+    fn tap<'a>(
+        &self,
+        [row, column]: [usize; 2],
+        centers: Range<usize>,
+        length: usize,
+        mask: &'a [u32],
+    ) -> Tap<'a> {
+        let width = self.map[1];
+        let (to, from) = (
+            row * width + column,
+            self.center[0] * width + self.center[1],
+        );
+        let (forth, back) = (to.saturating_sub(from), from.saturating_sub(to));
+        let first = centers.start.max(back);
+        let end = centers.end.min(length.saturating_sub(forth));
+        if first >= end {
+            return Tap {
+                centers: 0..0,
+                met: 0..0,
+                mask: &[],
+            };
+        }
         Tap {
-            centers: 0..0,
-            met: 0..0,
-            mask: &self.masks[column][0..0],
+            centers: first..end,
+            met: first + forth - back..end + forth - back,
+            mask: &mask[first..end],
         }
     }
 }
