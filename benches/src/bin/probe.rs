@@ -37,6 +37,7 @@ fn main() {
     let labels: Vec<i64> = (0..batch as i64).map(|i| i % 10).collect();
     let labels = Tensor::<1, Int>::from_ints(labels.as_slice(), &device);
     let mut times = vec![];
+    let mut spans: Vec<f64> = vec![];
     if mode == "plain" || mode == "forward" {
         let layers: Vec<_> = layers.into_iter().map(Module::train).collect();
         let layers: Vec<_> = if mode == "forward" {
@@ -83,8 +84,22 @@ fn main() {
                 .train_step(images.clone(), labels.clone(), &CrossEntropy::new())
                 .unwrap();
             times.push(t.elapsed().as_secs_f64());
-            let _ = s;
+            let total: f64 = s
+                .timeline
+                .workers
+                .iter()
+                .map(|w| {
+                    w.iter()
+                        .map(|x| (x.end - x.start).as_secs_f64())
+                        .sum::<f64>()
+                })
+                .sum();
+            spans.push(total);
         }
+    }
+    spans.sort_by(f64::total_cmp);
+    if !spans.is_empty() {
+        println!("spans {:.2} ms", 1e3 * spans[spans.len() / 2]);
     }
     times.sort_by(f64::total_cmp);
     println!(

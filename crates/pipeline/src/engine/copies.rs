@@ -7,11 +7,10 @@
 //! * `live` is made once a step. It has its own cells: forward passes update them, and
 //!   [`Statistics::of`] reads them when all is done.
 //! * `quiet` shares `live`'s cells but tracks no gradients: it runs forward without a tape.
-//! * a throw-away copy for each recomputation, whose statistics nobody reads, so that each
-//!   micro-batch counts once.
-//!
-//! A tape is recorded on leaves of its own ([`with_fresh_leaves`], or a throw-away copy): micro-batches whose tapes met in
-//! the same leaves would be one graph to Burn, and each backward pass would walk all of it.
+//! * tapes are recorded on copies with leaves of their own: micro-batches whose tapes met in the
+//!   same leaves would be one graph to Burn, and each backward pass would walk all of it. Those for
+//!   forward passes share `live`'s cells; those for recomputation have cells that nobody reads, so
+//!   that each micro-batch counts once. A backward pass gives them back, for the next tape.
 
 use std::collections::HashSet;
 
@@ -20,13 +19,80 @@ use burn::{
     tensor::{Tensor, container::TensorContainer},
 };
 
+/// The copies of a stage's layers.
+pub(crate) struct Copies<L> {
+    live: Vec<L>,
+    /// Made when it is first needed.
+    quiet: Vec<L>,
+    /// What may be recorded on, by [`Kind`].
+    counted: Vec<Vec<L>>,
+    uncounted: Vec<Vec<L>>,
+}
+
+/// Whether what is recorded on a copy counts in running statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Counted,
+    Uncounted,
+}
+
+impl<L: Module> Copies<L> {
+    pub(crate) fn to_train(layers: &[L]) -> Self {
+        let live: Vec<_> = layers.iter().map(live).collect();
+        Self {
+            counted: vec![live.clone()],
+            uncounted: Vec::new(),
+            quiet: Vec::new(),
+            live,
+        }
+    }
+
+    pub(crate) fn to_infer(layers: &[L]) -> Self {
+        Self {
+            live: Vec::new(),
+            quiet: layers.iter().map(L::valid).collect(),
+            counted: Vec::new(),
+            uncounted: Vec::new(),
+        }
+    }
+
+    /// Copies to run forward without a tape.
+    pub(crate) fn quiet(&mut self) -> &[L] {
+        if self.quiet.is_empty() {
+            self.quiet = self.live.iter().map(quiet).collect();
+        }
+        &self.quiet
+    }
+
+    /// Copies to record a tape on.
+    pub(crate) fn take(&mut self, kind: Kind) -> Vec<L> {
+        let (free, copy) = match kind {
+            Kind::Counted => (&mut self.counted, with_fresh_leaves as fn(&L) -> L),
+            Kind::Uncounted => (&mut self.uncounted, live as fn(&L) -> L),
+        };
+        (free.pop()).unwrap_or_else(|| self.live.iter().map(copy).collect())
+    }
+
+    /// Takes copies back whose tape is no more.
+    pub(crate) fn give_back(&mut self, kind: Kind, copies: Vec<L>) {
+        match kind {
+            Kind::Counted => self.counted.push(copies),
+            Kind::Uncounted => self.uncounted.push(copies),
+        }
+    }
+
+    pub(crate) fn statistics(&self) -> Vec<Statistics> {
+        self.live.iter().map(Statistics::of).collect()
+    }
+}
+
 /// A copy with statistics and leaves of its own, ready to train.
 pub(crate) fn live<L: Module>(layer: &L) -> L {
     layer.valid().train()
 }
 
 /// The same statistics, but no gradients.
-pub(crate) fn quiet<L: Module>(live: &L) -> L {
+fn quiet<L: Module>(live: &L) -> L {
     live.clone().no_grad()
 }
 

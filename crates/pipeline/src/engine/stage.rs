@@ -10,7 +10,7 @@ use stovepipe_schedule::{Action, Pass, SpanKind};
 
 use crate::{
     engine::{
-        copies::{self, Statistics},
+        copies::{Copies, Kind, Statistics},
         links::{Alarm, CutOff, Links},
         record::Recorder,
         tape::{self, Head, Origin, Recorded, Refused, Tape, Watch},
@@ -79,11 +79,10 @@ pub(crate) enum Ended {
 pub(crate) struct Stage<L: Layer> {
     task: StageTask<L>,
     recorder: Recorder,
-    live: Vec<L>,
-    quiet: Vec<L>,
+    copies: Copies<L>,
     feed: Vec<Option<L::Input>>,
     inputs: HashMap<usize, L::Flow>,
-    tapes: HashMap<usize, Tape<L>>,
+    tapes: HashMap<usize, (Kind, Tape<L>)>,
     accumulators: Vec<GradientsAccumulator<L>>,
     outputs: HashMap<usize, L::Output>,
     losses: HashMap<usize, Tensor<1>>,
@@ -94,24 +93,18 @@ pub(crate) struct Stage<L: Layer> {
 impl<L: Layer> Stage<L> {
     pub(crate) fn new(mut task: StageTask<L>, recorder: Recorder) -> Self {
         let layers = std::mem::take(&mut task.layers);
-        let (live, quiet) = match task.training {
-            Some(_) => {
-                let live: Vec<_> = layers.iter().map(copies::live).collect();
-                let quiet = live.iter().map(copies::quiet).collect();
-                (live, quiet)
-            }
-            None => (Vec::new(), layers.iter().map(L::valid).collect()),
-        };
         Self {
-            accumulators: live.iter().map(|_| GradientsAccumulator::new()).collect(),
+            accumulators: layers.iter().map(|_| GradientsAccumulator::new()).collect(),
+            copies: match task.training {
+                Some(_) => Copies::to_train(&layers),
+                None => Copies::to_infer(&layers),
+            },
             feed: std::mem::take(&mut task.feed)
                 .into_iter()
                 .map(Some)
                 .collect(),
             task,
             recorder,
-            live,
-            quiet,
             inputs: HashMap::new(),
             tapes: HashMap::new(),
             outputs: HashMap::new(),
@@ -145,7 +138,7 @@ impl<L: Layer> Stage<L> {
         let scalar = |tensor: Tensor<1>| f64::from(tensor.into_scalar::<f32>());
         let accumulators = self.accumulators.iter_mut();
         StageResult {
-            statistics: self.live.iter().map(Statistics::of).collect(),
+            statistics: self.copies.statistics(),
             gradients: accumulators.map(GradientsAccumulator::grads).collect(),
             outputs: self.outputs,
             losses: (self.losses.into_iter())
@@ -200,10 +193,9 @@ impl<L: Layer> Stage<L> {
     }
 
     /// Copies to record a forward pass on, if it is to be recorded.
-    fn modules_to_record(&self, micro_batch: usize) -> Option<Vec<L>> {
+    fn modules_to_record(&mut self, micro_batch: usize) -> Option<Vec<L>> {
         let training = self.task.training.as_ref()?;
-        let fresh = || self.live.iter().map(copies::with_fresh_leaves).collect();
-        training.recorded[micro_batch].then(fresh)
+        training.recorded[micro_batch].then(|| self.copies.take(Kind::Counted))
     }
 
     fn forward(
@@ -238,8 +230,9 @@ impl<L: Layer> Stage<L> {
         }
         let side = self.side(action.micro_batch);
         let watch = self.watch();
+        let layers = self.copies.quiet();
         self.recorder.time(SpanKind::Forward, action, || {
-            tape::forward(&self.quiet, input, &side, training, &watch)
+            tape::forward(layers, input, &side, training, &watch)
         })
     }
 
@@ -281,7 +274,11 @@ impl<L: Layer> Stage<L> {
         } = recorded;
         self.losses.extend(main.map(|loss| (micro_batch, loss)));
         self.auxiliary.insert(micro_batch, auxiliary);
-        self.tapes.insert(micro_batch, tape);
+        let counted = match kind {
+            SpanKind::Recompute => Kind::Uncounted,
+            _ => Kind::Counted,
+        };
+        self.tapes.insert(micro_batch, (counted, tape));
         self.held.activations = self.held.activations.max(self.tapes.len());
         Ok(output)
     }
@@ -293,8 +290,8 @@ impl<L: Layer> Stage<L> {
         };
         self.recorder.running(action);
         // Statistics counted this micro-batch in its forward pass already.
-        let throw_away = self.live.iter().map(copies::live).collect();
-        self.record(action, SpanKind::Recompute, throw_away, input)?;
+        let modules = self.copies.take(Kind::Uncounted);
+        self.record(action, SpanKind::Recompute, modules, input)?;
         Ok(())
     }
 
@@ -304,22 +301,24 @@ impl<L: Layer> Stage<L> {
         gradients: values::FlowGradients,
     ) -> Result<(), Refused> {
         let micro_batch = action.micro_batch;
-        let Some(tape) = self.tapes.remove(&micro_batch) else {
+        let Some((kind, tape)) = self.tapes.remove(&micro_batch) else {
             return Err(Refused("backward came before forward".to_owned()));
         };
         let watch = self.watch();
-        let mut of_layers = Vec::with_capacity(self.live.len());
-        let gradients = self.recorder.time(SpanKind::Backward, action, || {
-            let collect = |layer, gradients| of_layers.push((layer, gradients));
-            Ok::<_, Refused>(tape.backward(gradients, collect, &watch))
+        let played = self.recorder.time(SpanKind::Backward, action, || {
+            Ok::<_, Refused>(tape.backward(gradients, &watch))
         })?;
-        // The stage before waits for this; adding up can be done after.
+        // The stage before waits for this; the rest can be done after.
         if let Some(outbox) = &self.task.links.gradients_out {
-            let _ = outbox.send((micro_batch, gradients));
+            let _ = outbox.send((micro_batch, played.input));
         }
-        for (layer, gradients) in of_layers {
-            self.accumulators[layer].accumulate(&self.live[layer], gradients);
+        let layers = self.accumulators.iter_mut().zip(&played.modules);
+        for ((accumulator, module), gradients) in layers.zip(played.parameters) {
+            if let Some(gradients) = gradients {
+                accumulator.accumulate(module, gradients);
+            }
         }
+        self.copies.give_back(kind, played.modules);
         Ok(())
     }
 
