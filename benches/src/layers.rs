@@ -115,6 +115,13 @@ impl<L: Classifier> Probe<L> {
 }
 
 impl LayerCost {
+    /// Adds further measurements of the same layer.
+    pub fn extend(&mut self, other: Self) {
+        self.quiet.0.extend(other.quiet.0);
+        self.taped.0.extend(other.taped.0);
+        self.backward.0.extend(other.backward.0);
+    }
+
     fn clear(&mut self) {
         for seconds in [&mut self.quiet, &mut self.taped, &mut self.backward] {
             seconds.0.clear();

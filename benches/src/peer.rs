@@ -66,6 +66,7 @@ impl Peer {
         let advice =
             "install PyTorch (pip install torch), or name a Python that has it: --python PATH";
         let mut child = Command::new(python)
+            .arg("-B") // leaves no compiled files in the sources
             .arg(SCRIPT)
             .args(flags(task))
             .stdin(Stdio::piped())

@@ -2,6 +2,8 @@
 //!
 //! `cargo build --workspace --release && target/release/breakdown`
 
+use std::time::Duration;
+
 use cap::Cap;
 use clap::Parser;
 use mimalloc::MiMalloc;
@@ -12,8 +14,8 @@ use stovepipe_benches::{
     account::{Account, accounts},
     arguments::Arguments,
     layers::{LayerCost, cut_in_two},
-    measure::{Turn, repeat, take_turns},
-    measured::Measured,
+    measure::{Turn, count, repeat, take_turns},
+    measured::{Measured, PipedLoop},
     memory::{Counter, Peak, Subject},
     models::models,
     piped::Plan,
@@ -49,7 +51,7 @@ fixed:    the same graphs where there is next to nothing to compute (one sample,
 step:     one mini-batch through stages, mean of several. waiting: from the moment a worker was free
           until its next input had been computed, and after its last pass. engine: the rest of the
           step (copies of modules, handing over, gathering). work/alone: forward, recompute and
-          backward over what the layers took by themselves above, m times. Handing over between
+          backward over what the layers take by themselves in the same rounds, m times. Handing over between
           stages on one device moves a reference: see boundary.
 boundary: what crosses the cut forward for one micro-batch (gradients come back, as many at most), how
           long it takes to hand it over on one device, and how long a copy of as many bytes would.
@@ -107,7 +109,7 @@ impl Breakdown {
         self.fixed(model)?;
         let cut = cut_in_two(&costs.iter().map(LayerCost::total).collect::<Vec<_>>());
         let plans = self.plans(&cut, costs.len());
-        self.steps(model, &plans, &costs)?;
+        self.steps(model, &plans)?;
         self.boundary(model, cut[0])?;
         self.memory(model, &plans)
     }
@@ -244,38 +246,30 @@ impl Breakdown {
         plans
     }
 
-    /// What workers did in a step.
-    fn steps(
-        &mut self,
-        model: &dyn Measured,
-        plans: &[Plan],
-        costs: &[LayerCost],
-    ) -> Result<(), Failure> {
+    /// What workers did in a step, next to what the layers take by themselves in the same rounds.
+    fn steps(&mut self, model: &dyn Measured, plans: &[Plan]) -> Result<(), Failure> {
         let mut runs = Vec::new();
         for plan in plans {
             let mut piped = model.piped(plan)?;
             piped.add_optimizer();
-            runs.push((piped, vec![Account::default(); plan.cut.len()]));
+            let sums = vec![Account::default(); plan.cut.len()];
+            runs.push((piped, sums, 0.0));
         }
-        let rounds = self.arguments.rounds(9);
-        for round in 0..=rounds {
-            for (piped, sums) in &mut runs {
-                let done = piped.step()?;
-                let found = accounts(&done.timeline, done.passes);
-                if round > 0 {
-                    sums.iter_mut()
-                        .zip(found)
-                        .for_each(|(sum, own)| sum.add(own));
-                }
+        let mut alone = model.layer_costs(1)?;
+        for _ in 0..self.arguments.rounds(7) {
+            for (piped, sums, steps) in &mut runs {
+                *steps += add_steps(&mut **piped, sums, self.arguments.turn())?;
             }
+            let more = model.layer_costs(3)?;
+            alone.iter_mut().zip(more).for_each(|(a, b)| a.extend(b));
         }
         let mut table = steps_table(model, self.micro_batches);
-        for (plan, (_, sums)) in plans.iter().zip(runs) {
+        for (plan, (_, sums, steps)) in plans.iter().zip(runs) {
             let mut first = 0;
             for (stage, (sum, layers)) in sums.into_iter().zip(&plan.cut).enumerate() {
-                let own = &costs[first..first + layers];
+                let own = &alone[first..first + layers];
                 first += layers;
-                table.row(step_row(plan, stage, sum.divided_by(rounds as f64), own)?);
+                table.row(step_row(plan, stage, sum.divided_by(steps), own)?);
             }
         }
         self.report.table(table);
@@ -332,6 +326,22 @@ impl Breakdown {
         self.report.table(table);
         Ok(())
     }
+}
+
+/// One turn: a step that warms up, and steps for at least `least` whose accounts are added up.
+fn add_steps(
+    piped: &mut dyn PipedLoop,
+    sums: &mut [Account],
+    least: Duration,
+) -> Result<f64, Failure> {
+    piped.step()?;
+    let (steps, _) = count(least, || {
+        let done = piped.step()?;
+        let own = accounts(&done.timeline, done.passes);
+        sums.iter_mut().zip(own).for_each(|(sum, own)| sum.add(own));
+        Ok(())
+    })?;
+    Ok(steps)
 }
 
 fn steps_table(model: &dyn Measured, micro_batches: usize) -> Table {
