@@ -1,0 +1,98 @@
+//! The engine with nothing to do: one stage and one micro-batch, next to a plain Burn loop on the
+//! same model, with and without the optimizer.
+//!
+//! `cargo build --workspace --release && target/release/plain`
+
+use clap::Parser;
+use mimalloc::MiMalloc;
+use serde_json::json;
+use stovepipe_benches::{
+    Failure,
+    arguments::Arguments,
+    measure::{Turn, repeat, take_turns},
+    measured::Measured,
+    models::models,
+    piped::Plan,
+    report::{Report, Table, column, number},
+    threads::compute_alone,
+};
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// The engine with one stage and one micro-batch next to a plain Burn loop
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+const NOTE: &str = "\
+Milliseconds of a mini-batch of so many samples on one thread. The ratio is the engine's time over
+the loop's: the median over rounds in which both took their turn one after the other. processor: the same
+ratio of seconds that threads had a processor, which leaves out waiting and other programs.";
+
+fn main() -> Result<(), Failure> {
+    let Flags { arguments } = Flags::parse();
+    let _pool = compute_alone()?;
+    let mut report = Report::begin("plain", &arguments)?;
+    report.note(NOTE);
+    let columns = [
+        column("model", "model", 0),
+        column("samples", "samples", 0),
+        column("work", "work", 0),
+        column("loop_ms", "loop ms", 2),
+        column("engine_ms", "engine ms", 2),
+        column("ratio", "ratio", 3),
+        column("spread_percent", "±%", 1),
+        column("processor_ratio", "processor", 3),
+    ];
+    let table = Table::new("engine / plain loop", columns);
+    let mut bench = Pairs {
+        arguments: arguments.clone(),
+        table,
+    };
+    for model in models(&arguments, 16) {
+        bench.measure(&*model)?;
+    }
+    report.table(bench.table);
+    report.save(&arguments.out)
+}
+
+struct Pairs {
+    arguments: Arguments,
+    table: Table,
+}
+
+impl Pairs {
+    fn measure(&mut self, model: &dyn Measured) -> Result<(), Failure> {
+        let least = self.arguments.turn();
+        let plan = Plan::new(vec![model.layer_costs(1)?.len()], 1);
+        let plain = || model.plain(1);
+        let piped = || model.piped(&plan);
+        let mut loops = [plain()?, plain()?];
+        let mut engines = [piped()?, piped()?];
+        loops[1].add_optimizer();
+        engines[1].add_optimizer();
+        let mut turns: Vec<Turn<'_>> = Vec::new();
+        for (mut plain, mut piped) in loops.into_iter().zip(engines) {
+            turns.push(Box::new(move || repeat(least, || plain.step())));
+            turns.push(Box::new(move || repeat(least, || piped.step().map(|_| ()))));
+        }
+        let found = take_turns(&mut turns, self.arguments.rounds(11))?;
+        let work = ["forward, backward", "forward, backward, AdamW"];
+        for (work, pair) in work.into_iter().zip(found.chunks(2)) {
+            let processor = pair[1].processor.over(&pair[0].processor);
+            let pair = [&pair[0].seconds, &pair[1].seconds];
+            let ratio = pair[1].over(pair[0]);
+            let [plain, engine] = pair.map(|s| number(1e3 * s.median()));
+            let spread = number(100.0 * ratio.spread());
+            let [ratio, processor] = [ratio, processor].map(|r| number(r.median()));
+            let (name, samples) = (model.name(), model.samples());
+            (self.table).row(json!([
+                name, samples, work, plain, engine, ratio, spread, processor
+            ]));
+        }
+        Ok(())
+    }
+}

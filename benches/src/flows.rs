@@ -1,0 +1,120 @@
+//! What the benchmarks do to what passes between layers, without knowing what it is.
+
+use burn::tensor::{Bool, Device, Int, Tensor};
+use stovepipe::pipeline::{Flow, FlowMapper};
+
+/// Leaves integers and booleans alone.
+macro_rules! only_floats {
+    () => {
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor
+        }
+    };
+}
+
+/// Puts values into the autodiff world, as constants or as leaves that want a gradient.
+pub fn attach<F: Flow>(flow: F, want_gradients: bool) -> F {
+    struct Attach(bool);
+
+    impl FlowMapper for Attach {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            tensor.autodiff().set_require_grad(self.0)
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor.autodiff()
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor.autodiff()
+        }
+    }
+
+    flow.map(&mut Attach(want_gradients))
+}
+
+/// Takes values out of their graph.
+pub fn detach<F: Flow>(flow: F) -> F {
+    struct Detach;
+
+    impl FlowMapper for Detach {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            tensor.inner()
+        }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor.inner()
+        }
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor.inner()
+        }
+    }
+
+    flow.map(&mut Detach)
+}
+
+/// Moves a flow to a device, as handing it to another stage does.
+pub fn to_device<F: Flow>(flow: F, device: &Device) -> F {
+    struct Move<'a>(&'a Device);
+
+    impl FlowMapper for Move<'_> {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            tensor.to_device(self.0)
+        }
+        only_floats!();
+    }
+
+    flow.map(&mut Move(device))
+}
+
+/// A made-up gradient of a flow: one flat tensor for each of its tensors.
+pub fn gradients_for<F: Flow>(flow: F) -> Vec<Tensor<1>> {
+    struct Gradients(Vec<Tensor<1>>);
+
+    impl FlowMapper for Gradients {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            let length = tensor.dims().iter().product::<usize>();
+            let places = Tensor::<1, Int>::arange(0..length as i64, &tensor.device().inner());
+            self.0.push((places.float() * 0.37).sin());
+            tensor
+        }
+        only_floats!();
+    }
+
+    let mut gradients = Gradients(Vec::new());
+    let _ = flow.map(&mut gradients);
+    gradients.0
+}
+
+/// Σ (y · g).sum(): the scalar whose backward pass begins with these gradients.
+pub fn seed<F: Flow>(flow: F, gradients: &[Tensor<1>]) -> Option<Tensor<1>> {
+    struct Seed<'a>(std::slice::Iter<'a, Tensor<1>>, Option<Tensor<1>>);
+
+    impl FlowMapper for Seed<'_> {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            if let Some(gradient) = self.0.next().filter(|_| tensor.is_tracked()) {
+                let gradient = gradient.clone().autodiff();
+                let length = gradient.dims();
+                let product = (tensor.clone().reshape(length) * gradient).sum();
+                self.1 = Some(match self.1.take() {
+                    Some(sum) => sum + product,
+                    None => product,
+                });
+            }
+            tensor
+        }
+        only_floats!();
+    }
+
+    let mut seed = Seed(gradients.iter(), None);
+    let _ = flow.map(&mut seed);
+    seed.1
+}
+
+/// The bytes of a flow's values.
+pub fn bytes<F: Flow>(flow: F) -> usize {
+    gradients_for(flow)
+        .iter()
+        .map(|values| values.dims()[0] * size_of::<f32>())
+        .sum()
+}

@@ -1,0 +1,39 @@
+//! What the benchmarks share. Each program in `bin/` measures one thing; see there.
+//!
+//! ```text
+//! arguments    the flags that all programs have
+//! models       what is measured: AmoebaNet-D and a stack of Transformer layers
+//! measured     what can be asked of a model
+//! measure      turns taken in rounds, medians and spreads
+//! plain        a training loop as Burn's users write it, and independent copies of it at once
+//! piped        the same work through a pipeline
+//! layers       what each layer costs, and the best cut in two
+//! limit        how fast a schedule could be at best
+//! account      where the time of a step went
+//! boundary     what crosses a cut
+//! memory       what a step allocates
+//! peer         PyTorch beside us
+//! report       tables, printed and saved
+//! ```
+
+pub mod account;
+pub mod arguments;
+pub mod boundary;
+pub mod copies;
+pub mod flows;
+pub mod layers;
+pub mod limit;
+pub mod machine;
+pub mod measure;
+pub mod measured;
+pub mod memory;
+pub mod models;
+pub mod peer;
+pub mod piped;
+pub mod plain;
+pub mod report;
+pub mod threads;
+pub mod transformer;
+
+/// What went wrong, for a person to read.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;

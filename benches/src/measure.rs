@@ -1,0 +1,160 @@
+//! Turns taken in rounds.
+//!
+//! A noisy neighbour comes and goes within minutes. So configurations are not measured one after
+//! the other: each takes a short turn, round after round, and the neighbour falls on all of them.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use crate::Failure;
+
+/// One turn of a configuration.
+pub type Turn<'a> = Box<dyn FnMut() -> Result<Cost, Failure> + 'a>;
+
+/// What a mini-batch costs.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    /// Seconds on the clock.
+    pub seconds: f64,
+    /// Seconds of processors, over all threads: what a busy neighbour and waiting leave alone. Not a
+    /// number where the system does not say.
+    pub processor: f64,
+}
+
+/// The costs of one configuration, turn by turn.
+#[derive(Clone, Debug, Default)]
+pub struct Costs {
+    /// Seconds on the clock.
+    pub seconds: Seconds,
+    /// Seconds of processors.
+    pub processor: Seconds,
+}
+
+/// The seconds that each turn of a configuration found.
+#[derive(Clone, Debug, Default)]
+pub struct Seconds(pub Vec<f64>);
+
+impl Seconds {
+    /// The median turn.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        self.quantile(0.5)
+    }
+
+    /// Half the distance between the quartiles, as a share of the median.
+    #[must_use]
+    pub fn spread(&self) -> f64 {
+        (self.quantile(0.75) - self.quantile(0.25)) / 2.0 / self.median()
+    }
+
+    /// This over that, round by round: what both suffered in a round cancels.
+    #[must_use]
+    pub fn over(&self, other: &Self) -> Self {
+        Self(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
+    }
+
+    fn quantile(&self, share: f64) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let Some(last) = sorted.len().checked_sub(1) else {
+            return f64::NAN;
+        };
+        let place = share * last as f64;
+        let (below, rest) = (place.floor() as usize, place.fract());
+        sorted[below] + rest * (sorted[last.min(below + 1)] - sorted[below])
+    }
+}
+
+/// Lets all take turns for so many rounds, after one that warms up. Every other round goes
+/// backwards, so that nobody always follows the same neighbour.
+///
+/// # Errors
+///
+/// The first of a turn.
+pub fn take_turns(turns: &mut [Turn<'_>], rounds: usize) -> Result<Vec<Costs>, Failure> {
+    for turn in turns.iter_mut() {
+        turn()?;
+    }
+    let mut found = vec![Costs::default(); turns.len()];
+    for round in 0..rounds {
+        let forward = (0..turns.len()).map(|index| match round % 2 {
+            0 => index,
+            _ => turns.len() - 1 - index,
+        });
+        for index in forward.collect::<Vec<_>>() {
+            let Cost { seconds, processor } = turns[index]()?;
+            found[index].seconds.0.push(seconds);
+            found[index].processor.0.push(processor);
+        }
+    }
+    Ok(found)
+}
+
+/// Repeats a step for at least `least`. Returns the mean cost of one.
+///
+/// # Errors
+///
+/// The first of a step.
+pub fn repeat(least: Duration, step: impl FnMut() -> Result<(), Failure>) -> Result<Cost, Failure> {
+    let before = processor_seconds();
+    let (steps, seconds) = count(least, step)?;
+    Ok(Cost {
+        seconds: seconds / steps,
+        processor: (processor_seconds() - before) / steps,
+    })
+}
+
+/// Repeats a step for at least `least`. Returns how often, and the seconds of all.
+///
+/// # Errors
+///
+/// The first of a step.
+pub fn count(
+    least: Duration,
+    mut step: impl FnMut() -> Result<(), Failure>,
+) -> Result<(f64, f64), Failure> {
+    let began = Instant::now();
+    let mut steps = 0.0;
+    while steps == 0.0 || began.elapsed() < least {
+        step()?;
+        steps += 1.0;
+    }
+    Ok((steps, began.elapsed().as_secs_f64()))
+}
+
+/// The seconds that this process's living threads have had a processor so far. Not a number where
+/// the system does not say.
+#[must_use]
+pub fn processor_seconds() -> f64 {
+    let nanoseconds = |task: fs::DirEntry| {
+        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    let sum = |tasks: fs::ReadDir| -> f64 {
+        let tasks = tasks.filter_map(Result::ok);
+        tasks.filter_map(nanoseconds).sum()
+    };
+    fs::read_dir("/proc/self/task").map_or(f64::NAN, |tasks| sum(tasks) / 1e9)
+}
+
+/// The seconds that some work takes, and what it returns.
+pub fn time<R>(work: impl FnOnce() -> R) -> (f64, R) {
+    let began = Instant::now();
+    let result = work();
+    (began.elapsed().as_secs_f64(), result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_spreads() {
+        let seconds = Seconds(vec![4.0, 1.0, 2.0, 3.0, 5.0]);
+        assert_eq!((seconds.median(), seconds.spread()), (3.0, 1.0 / 3.0));
+        assert_eq!(Seconds(vec![1.0, 2.0]).median(), 1.5);
+        assert!(Seconds::default().median().is_nan());
+    }
+}

@@ -1,0 +1,137 @@
+//! What the programs ask of a model, whatever its layers are.
+//!
+//! Behind a trait object, so that the engine is compiled once for each kind of layer and not once
+//! more in every program.
+
+use serde_json::Value;
+use stovepipe::{pipeline::count_parameters, train::Classifier};
+
+use crate::{
+    Failure,
+    boundary::boundary_row,
+    layers::{LayerCost, measure_layers},
+    models::{Recipe, Shape},
+    piped::{Done, Piped, Plan},
+    plain::Plain,
+};
+
+/// A model that can be measured.
+pub trait Measured {
+    /// What tables and flags call it.
+    fn name(&self) -> &'static str;
+
+    /// Its sizes.
+    fn shape(&self) -> Shape;
+
+    /// The samples of a micro-batch.
+    fn samples(&self) -> usize;
+
+    /// The number of its parameters; none is allocated.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such model.
+    fn parameters(&self) -> Result<usize, Failure>;
+
+    /// The same with so many samples in a micro-batch.
+    fn with_samples(&self, samples: usize) -> Box<dyn Measured>;
+
+    /// The same graph where there is next to nothing to compute.
+    fn least(&self) -> Box<dyn Measured>;
+
+    /// A plain loop over so many micro-batches.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such model.
+    fn plain(&self, micro_batches: usize) -> Result<Box<dyn PlainLoop>, Failure>;
+
+    /// A pipeline.
+    ///
+    /// # Errors
+    ///
+    /// If the plan does not fit the model.
+    fn piped(&self, plan: &Plan) -> Result<Box<dyn PipedLoop>, Failure>;
+
+    /// What each layer costs.
+    ///
+    /// # Errors
+    ///
+    /// If the layers are miswired.
+    fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure>;
+
+    /// What crosses a cut after so many layers, as a row of a table.
+    ///
+    /// # Errors
+    ///
+    /// If the layers are miswired.
+    fn boundary(&self, after: usize) -> Result<Value, Failure>;
+}
+
+/// A plain loop that trains a mini-batch again and again.
+pub trait PlainLoop: Send {
+    /// One mini-batch forward and backward, and the update if there is an optimizer.
+    ///
+    /// # Errors
+    ///
+    /// If a layer is miswired.
+    fn step(&mut self) -> Result<(), Failure>;
+
+    /// From now on with AdamW after the mini-batch.
+    fn add_optimizer(&mut self);
+}
+
+/// A pipeline that trains a mini-batch again and again.
+pub trait PipedLoop {
+    /// One mini-batch forward and backward, and the update if there is an optimizer.
+    ///
+    /// # Errors
+    ///
+    /// If the step fails.
+    fn step(&mut self) -> Result<Done, Failure>;
+
+    /// From now on with AdamW after the mini-batch, on all stages at once.
+    fn add_optimizer(&mut self);
+}
+
+impl<L: Classifier> Measured for Recipe<L> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn samples(&self) -> usize {
+        self.samples
+    }
+
+    fn parameters(&self) -> Result<usize, Failure> {
+        Ok(count_parameters(&self.layers()?))
+    }
+
+    fn with_samples(&self, samples: usize) -> Box<dyn Measured> {
+        Box::new(self.with_size(self.shape, samples))
+    }
+
+    fn least(&self) -> Box<dyn Measured> {
+        Box::new(self.with_size(self.shape.least(), 1))
+    }
+
+    fn plain(&self, micro_batches: usize) -> Result<Box<dyn PlainLoop>, Failure> {
+        Ok(Box::new(Plain::new(self, micro_batches)?))
+    }
+
+    fn piped(&self, plan: &Plan) -> Result<Box<dyn PipedLoop>, Failure> {
+        Ok(Box::new(Piped::new(self, plan)?))
+    }
+
+    fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure> {
+        measure_layers(self, rounds)
+    }
+
+    fn boundary(&self, after: usize) -> Result<Value, Failure> {
+        boundary_row(self, after)
+    }
+}

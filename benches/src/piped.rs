@@ -1,0 +1,168 @@
+//! The same work through a pipeline.
+
+use std::time::Instant;
+
+use burn::tensor::{Device, Int, Tensor};
+use serde::{Deserialize, Serialize};
+use stovepipe::{
+    pipeline::Held,
+    prelude::*,
+    schedule::Timeline,
+    train::{Classifier, ScheduleSetting, StagedOptimizer, TrainSettings},
+};
+
+use crate::{Failure, measured::PipedLoop, models::Recipe, plain::RATE};
+
+/// How a model is cut and run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The layers of each stage.
+    pub cut: Vec<usize>,
+    /// Micro-batches, each of the model's number of samples.
+    pub micro_batches: usize,
+    /// Who does what when.
+    pub schedule: ScheduleSetting,
+    /// What is computed twice.
+    pub recompute: Recompute,
+    /// Threads of each stage.
+    pub threads: usize,
+}
+
+impl Plan {
+    /// Stages cut so, with so many micro-batches, one thread each, 1F1B, nothing computed twice.
+    #[must_use]
+    pub fn new(cut: Vec<usize>, micro_batches: usize) -> Self {
+        Self {
+            cut,
+            micro_batches,
+            schedule: ScheduleSetting::OneForwardOneBackward,
+            recompute: Recompute::Never,
+            threads: 1,
+        }
+    }
+
+    /// What flags call the schedule.
+    #[must_use]
+    pub fn schedule_name(&self) -> &'static str {
+        match self.schedule {
+            ScheduleSetting::GPipe => "gpipe",
+            ScheduleSetting::OneForwardOneBackward => "1f1b",
+        }
+    }
+
+    /// The actions of each worker.
+    ///
+    /// # Errors
+    ///
+    /// If a number is zero.
+    pub fn actions(&self) -> Result<Schedule, Failure> {
+        let (stages, micro_batches) = (self.cut.len(), self.micro_batches);
+        Ok(match self.schedule {
+            ScheduleSetting::GPipe => GPipe.schedule(stages, micro_batches)?,
+            ScheduleSetting::OneForwardOneBackward => {
+                OneForwardOneBackward.schedule(stages, micro_batches)?
+            }
+        })
+    }
+
+    /// Whether a stage computes a micro-batch's forward pass twice, by the rule in
+    /// [`Recompute`]'s description.
+    #[must_use]
+    pub fn recomputes(&self, schedule: &Schedule, stage: usize, micro_batch: usize) -> bool {
+        let asked = match self.recompute {
+            Recompute::Always => true,
+            Recompute::ExceptLast => micro_batch + 1 < self.micro_batches,
+            Recompute::Never => false,
+        };
+        asked && !schedule.follows_directly(stage, micro_batch)
+    }
+
+    /// The number of micro-batches whose forward pass a stage computes twice.
+    ///
+    /// # Errors
+    ///
+    /// If a number is zero.
+    pub fn twice(&self, stage: usize) -> Result<usize, Failure> {
+        let schedule = self.actions()?;
+        let all = 0..self.micro_batches;
+        Ok(all
+            .filter(|&m| self.recomputes(&schedule, stage, m))
+            .count())
+    }
+}
+
+/// A pipeline and one mini-batch, trained again and again.
+pub struct Piped<L: Classifier> {
+    pipeline: Pipeline<L>,
+    input: L::Input,
+    labels: Tensor<1, Int>,
+    optimizer: Option<StagedOptimizer>,
+}
+
+/// What a step leaves behind, but its gradients.
+pub struct Done {
+    /// What each worker did when; updates are in it if there is an optimizer.
+    pub timeline: Timeline,
+    /// The most that each stage held.
+    pub held: Vec<Held>,
+    /// Seconds of forward and backward, as the caller sees them.
+    pub passes: f64,
+    /// Seconds of the update, as the caller sees them.
+    pub update: f64,
+}
+
+impl<L: Classifier> Piped<L> {
+    /// Builds the pipeline.
+    ///
+    /// # Errors
+    ///
+    /// If the plan does not fit the model.
+    pub fn new(model: &Recipe<L>, plan: &Plan) -> Result<Self, Failure> {
+        let builder = Pipeline::builder(model.layers()?)
+            .devices(vec![Device::flex(); plan.cut.len()])
+            .balance(Balance::Layers(plan.cut.clone()))
+            .micro_batches(plan.micro_batches)
+            .recompute(plan.recompute)
+            .threads_per_stage(plan.threads)
+            .schedule(plan.actions()?);
+        let (input, labels) = model.batch(plan.micro_batches * model.samples);
+        Ok(Self {
+            pipeline: builder.build()?,
+            input,
+            labels,
+            optimizer: None,
+        })
+    }
+}
+
+impl<L: Classifier> PipedLoop for Piped<L> {
+    fn step(&mut self) -> Result<Done, Failure> {
+        let began = Instant::now();
+        let (input, labels) = (self.input.clone(), self.labels.clone());
+        let step = (self.pipeline).train_step(input, labels, &CrossEntropy::new())?;
+        let passes = began.elapsed();
+        let (mut timeline, held) = (step.timeline, step.held);
+        if let Some(optimizer) = &mut self.optimizer {
+            let (pipeline, gradients) = (&mut self.pipeline, step.gradients);
+            let updates = optimizer.step(RATE, pipeline, gradients, began)?;
+            for (worker, update) in timeline.workers.iter_mut().zip(updates) {
+                worker.push(update);
+            }
+        }
+        Ok(Done {
+            timeline,
+            held,
+            passes: passes.as_secs_f64(),
+            update: (began.elapsed() - passes).as_secs_f64(),
+        })
+    }
+
+    fn add_optimizer(&mut self) {
+        let settings = TrainSettings {
+            clip: 0.0, // the plain loop does not clip either
+            ..TrainSettings::default()
+        };
+        let stages = self.pipeline.stage_layers().count();
+        self.optimizer = Some(StagedOptimizer::new(&settings, stages));
+    }
+}
