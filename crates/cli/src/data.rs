@@ -138,6 +138,14 @@ impl DataSettings {
         self.cifar_labels().map_or(CLASSES, Labels::classes)
     }
 
+    /// How many training samples there are, if all are there.
+    pub fn usual_samples(&self) -> usize {
+        match self.data {
+            DataName::Digits => 1437,
+            DataName::Cifar10 | DataName::Cifar100 => 50_000,
+        }
+    }
+
     /// What CIFAR's labels are; none if it is not CIFAR that is trained on.
     pub fn cifar_labels(&self) -> Option<Labels> {
         match (self.data, self.labels) {

@@ -87,12 +87,11 @@ impl ModelSettings {
 }
 
 impl Settings {
-    /// Images as a stage meets them in a micro-batch, but for what is on them: to measure layers.
-    pub fn sample(&self) -> Tensor<4> {
-        let samples = self
-            .training
-            .batch_size
-            .div_ceil(self.pipeline.micro_batches);
+    /// Images as a stage meets them in a micro-batch, but for what is on them, to measure layers; from
+    /// a set of `samples`.
+    pub fn sample(&self, samples: usize) -> Tensor<4> {
+        let batch = self.training.batch_size.min(samples);
+        let samples = batch.div_ceil(self.pipeline.micro_batches);
         Tensor::ones([samples, 3, 32, 32], &Device::flex())
     }
 

@@ -76,7 +76,7 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
     }
     let layers = settings.model.layers(settings.data.classes())?;
     let pipeline = &settings.pipeline;
-    pipeline.check()?;
+    pipeline.check(layers.len())?;
     let profile = match pipeline.balance {
         BalanceSetting::Even => None,
         _ => {
@@ -84,7 +84,8 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
                 "measuring {} layers (`--balance even` measures nothing)",
                 layers.len()
             );
-            Some(pipeline.profile(&layers, settings.sample())?)
+            let samples = settings.data.usual_samples();
+            Some(pipeline.profile(&layers, settings.sample(samples))?)
         }
     };
     let cut = pipeline
@@ -107,10 +108,11 @@ where
     D: Dataset<I> + 'static,
     B: Batcher<I, (Tensor<4>, Tensor<1, Int>)> + 'static,
 {
+    let samples = data.check(settings.training.batch_size)?;
     let pipeline = settings
         .pipeline
         .builder(settings.model.layers(settings.data.classes())?, || {
-            settings.sample()
+            settings.sample(samples)
         })?
         .seed(settings.training.seed)
         .build()?;

@@ -67,7 +67,7 @@ const SMALL: [&str; 11] = [
     "--filters",
     "8",
     "--epochs",
-    "6",
+    "12",
     "--batch-size",
     "16",
     "--micro-batches",

@@ -58,6 +58,7 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
     check_error(&["--balance", "3,3,3"], "is for 3 stages, but there are 2");
     check_error(&["--balance", "9,0"], "gives stage 1 no layer");
     check_error(&["--balance", "5;4"], "such as 5,4");
+    check_error(&["--balance", "fast"], "auto, time, size or even");
     check_error(&["--devices", "tpu:0"], "unknown device `tpu:0`");
     check_error(
         &["--devices", "cpu,cpu,cpu"],
@@ -174,14 +175,42 @@ fn a_dry_run_prints_stages_and_trains_nothing() {
     let output = stovepipe(&arguments, directory.path());
     assert!(output.status.success());
     let stdout = text(&output.stdout);
-    assert!(stdout.contains("0–4") && stdout.contains("5–8"), "{stdout}");
-    assert!(
-        stdout.contains("ReductionCell") && stdout.contains("9 layers"),
-        "{stdout}"
+    let rows: Vec<Vec<_>> = stdout
+        .lines()
+        .map(|row| row.split_whitespace().collect())
+        .collect();
+    let kinds: Vec<_> = rows.iter().map(|row| row[..2].join(" ")).collect();
+    assert_eq!(kinds[1], "0 Stem");
+    assert_eq!((&kinds[6][..], &kinds[11][..]), ("stage 0", "stage 1"));
+    assert_eq!(rows.len(), 13, "a header, 9 layers, 2 stages and the whole");
+    // What is measured differs from run to run, but shares add up.
+    let share = |row: usize| rows[row][rows[row].len() - 2].parse::<f64>().unwrap();
+    assert!((share(6) + share(11) - 100.0).abs() < 0.2, "{stdout}");
+    let layers: f64 = (1..6).map(share).sum();
+    assert!((layers - share(6)).abs() < 0.5, "{stdout}");
+    let parameters = |row: usize| rows[row][2].parse::<usize>().unwrap();
+    assert_eq!(
+        (1..6).map(parameters).sum::<usize>(),
+        rows[6][3].parse::<usize>().unwrap()
     );
+
     let with_b = [&arguments[..], &["--model", "amoebanet-b"]].concat();
     let with_b = text(&stovepipe(&with_b, directory.path()).stdout);
-    assert!(with_b.contains("9 layers") && with_b != stdout, "{with_b}");
+    assert!(
+        with_b.contains("stage 1") && !with_b.contains(rows[6][3]),
+        "{with_b}"
+    );
+    for balance in ["auto", "time", "size", "even"] {
+        let arguments = ["train", "--dry-run", "--filters", "4", "--balance", balance];
+        let output = stovepipe(&arguments, directory.path());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let stdout = text(&output.stdout);
+        assert!(
+            stdout.contains("stage 0") && stdout.contains("stage 1"),
+            "{stdout}"
+        );
+        assert_eq!(stdout.contains(" ms"), balance != "even", "{stdout}");
+    }
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 

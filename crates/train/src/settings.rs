@@ -63,20 +63,21 @@ impl Default for PipelineSettings {
 }
 
 impl PipelineSettings {
-    /// Looks at every number.
+    /// Looks at every number, for a model of `layers` layers.
     ///
     /// ```
     /// use stovepipe_train::PipelineSettings;
     ///
-    /// assert!(PipelineSettings::default().check().is_ok());
-    /// let error = PipelineSettings { stages: 0, ..Default::default() }.check().unwrap_err();
-    /// assert_eq!(error.to_string(), "stages is 0, but must be at least 1");
+    /// assert!(PipelineSettings::default().check(9).is_ok());
+    /// let settings = PipelineSettings { stages: 10, ..Default::default() };
+    /// let error = settings.check(9).unwrap_err();
+    /// assert_eq!(error.to_string(), "10 stages are more than the model's 9 layers");
     /// ```
     ///
     /// # Errors
     ///
-    /// If one is out of its range.
-    pub fn check(&self) -> Result<(), TrainError> {
+    /// If one is out of its range or does not fit the others.
+    pub fn check(&self, layers: usize) -> Result<(), TrainError> {
         positive("stages", self.stages)?;
         bounded(
             "micro-batches",
@@ -89,19 +90,23 @@ impl PipelineSettings {
             self.threads_per_stage,
             MOST_THREADS,
             "from 1 to 1024",
-        )
+        )?;
+        self.balance(None).cut(layers, self.stages)?;
+        Ok(())
     }
 
     /// Measures what each layer costs for `sample`, as a stage would run it.
     ///
     /// # Errors
     ///
-    /// If a device is not to be had, or the sample does not pass through the model.
+    /// If a number is out of its range, a device is not to be had, or the sample does not pass through
+    /// the model.
     pub fn profile<L: Layer<Side = ()>>(
         &self,
         layers: &[L],
         sample: L::Input,
     ) -> Result<Profile, TrainError> {
+        self.check(layers.len())?;
         let devices = self.stage_devices()?;
         let device = devices.first().ok_or(BuildError::NoStages)?;
         let profile = Profile::measure(layers, device, self.threads_per_stage, sample)?;
@@ -158,14 +163,13 @@ impl PipelineSettings {
         layers: Vec<L>,
         sample: impl FnOnce() -> L::Input,
     ) -> Result<PipelineBuilder<L>, TrainError> {
-        self.check()?;
+        self.check(layers.len())?;
         let devices = self.stage_devices()?;
         let profile = match self.measures() {
             true => Some(self.profile(&layers, sample())?),
             false => None,
         };
         let balance = self.balance(profile.as_ref());
-        balance.cut(layers.len(), self.stages)?;
         let builder = Pipeline::builder(layers)
             .devices(devices)
             .balance(balance)
@@ -188,7 +192,8 @@ impl PipelineSettings {
         }
     }
 
-    /// The balance by these settings, given a profile if they [measure](Self::measures).
+    /// The balance by these settings, given a profile if they [measure](Self::measures); without it,
+    /// even.
     #[must_use]
     pub fn balance(&self, profile: Option<&Profile>) -> Balance {
         match (&self.balance, profile) {

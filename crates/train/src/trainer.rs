@@ -98,6 +98,30 @@ impl<D, B: Send + Sync + 'static> Data<D, B> {
         self.training_batcher = Box::new(move |epoch| Arc::new(of_epoch(epoch)));
         self
     }
+
+    /// The number of training samples, which must be enough for a batch.
+    ///
+    /// # Errors
+    ///
+    /// If a set is empty, or the training set smaller than a batch.
+    pub fn check<I>(&self, batch_size: usize) -> Result<usize, TrainError>
+    where
+        D: Dataset<I>,
+    {
+        for (set, name) in [(&self.train, "training"), (&self.test, "test")] {
+            if set.is_empty() {
+                return Err(TrainError::EmptySet(name));
+            }
+        }
+        let samples = self.train.len();
+        match batch_size > samples {
+            true => Err(TrainError::BatchTooLarge {
+                batch_size,
+                samples,
+            }),
+            false => Ok(samples),
+        }
+    }
 }
 
 /// Trains a pipeline as settings say.
@@ -176,19 +200,7 @@ impl<L: Classifier> Trainer<L> {
         D: Dataset<I> + 'static,
         B: Batcher<I, (L::Input, Tensor<1, Int>)> + 'static,
     {
-        let samples = data.train.len();
-        for (set, name) in [(&data.train, "training"), (&data.test, "test")] {
-            if set.is_empty() {
-                return Err(TrainError::EmptySet(name));
-            }
-        }
-        let batch_size = self.settings.batch_size;
-        if batch_size > samples {
-            return Err(TrainError::BatchTooLarge {
-                batch_size,
-                samples,
-            });
-        }
+        let samples = data.check(self.settings.batch_size)?;
         let began = Instant::now();
         let batches = samples.div_ceil(self.settings.batch_size);
         let rate = LearningRate::new(&self.settings, batches);

@@ -47,6 +47,11 @@ impl Layer for Dense {
     }
 }
 
+/// What a micro-batch looks like.
+fn sample() -> Tensor<2> {
+    Tensor::ones([13, 2], &Device::flex())
+}
+
 fn layers() -> Vec<Dense> {
     let device = Device::flex();
     let layer = |from, to, norm: bool| Dense {
@@ -109,7 +114,12 @@ fn pipeline(stages: usize) -> Pipeline<Dense> {
         stages,
         ..PipelineSettings::default()
     };
-    settings.builder(layers()).unwrap().seed(3).build().unwrap()
+    settings
+        .builder(layers(), sample)
+        .unwrap()
+        .seed(3)
+        .build()
+        .unwrap()
 }
 
 fn run(stages: usize, settings: TrainSettings, folder: &Path) -> Result<Summary, TrainError> {
@@ -253,7 +263,7 @@ fn a_stop_ends_training_with_a_whole_folder() {
     let stop = StopHandle::new();
     let (inside, once) = (stop.clone(), std::sync::Once::new());
     let pipeline = PipelineSettings::default()
-        .builder(layers())
+        .builder(layers(), sample)
         .unwrap()
         .stop_handle(stop)
         .on_progress(move |_| once.call_once(|| inside.stop()))
@@ -277,7 +287,7 @@ fn a_stop_while_testing_loses_nothing() {
     let stop = StopHandle::new();
     let (inside, once) = (stop.clone(), std::sync::Once::new());
     let pipeline = PipelineSettings::default()
-        .builder(layers())
+        .builder(layers(), sample)
         .unwrap()
         .stop_handle(stop)
         // Inference has half the actions of a training step: 8 of 4 micro-batches in two stages.

@@ -1,0 +1,170 @@
+//! Profiles, and the cuts that are made of them.
+
+use std::time::Duration;
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    tensor::Tensor,
+};
+use stovepipe_pipeline::{
+    Balance, BuildError, Context, Layer, LayerProfile, Miswired, Pipeline, Profile,
+};
+
+use crate::models::*;
+
+/// How many parameters have a value by now.
+fn initialised<M: Module>(module: &M) -> usize {
+    struct Count(usize);
+
+    impl ModuleVisitor for Count {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 += usize::from(param.is_initialized());
+        }
+    }
+
+    let mut count = Count(0);
+    module.visit(&mut count);
+    count.0
+}
+
+/// Running statistics count as initialised from the start.
+#[test]
+fn measuring_leaves_a_lazy_model_as_it_was() {
+    let layers = conv_net();
+    let before = initialised(&layers);
+    let profile = Profile::measure(&layers, &cpu(), 1, images(4)).unwrap();
+    assert_eq!(profile.layers.len(), layers.len());
+    assert_eq!(initialised(&layers), before, "a parameter was allocated");
+
+    // The parameters that are made now are those that would have been made without.
+    let build = |layers| {
+        let pipeline = Pipeline::builder(layers).devices([cpu()]).seed(7).build();
+        bits(&pipeline.unwrap().into_layers())
+    };
+    assert_eq!(build(layers), build(conv_net()));
+}
+
+#[test]
+fn measuring_leaves_a_trained_model_as_it_was() {
+    let pipeline = Pipeline::builder(conv_net())
+        .devices([cpu()])
+        .build()
+        .unwrap();
+    let layers = pipeline.into_layers();
+    let before = bits(&layers);
+    Profile::measure(&layers, &cpu(), 1, images(4)).unwrap();
+    assert_eq!(bits(&layers), before);
+}
+
+/// Sleeps, forward.
+#[derive(Module, Debug)]
+struct Slow {
+    milliseconds: u64,
+}
+
+impl Layer for Slow {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+        std::thread::sleep(Duration::from_millis(self.milliseconds));
+        Ok(x)
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+#[test]
+fn a_slow_layer_gets_a_stage_for_itself() {
+    // Far enough apart that a busy machine does not matter.
+    let layers: Vec<_> = [0, 0, 80, 0, 0]
+        .map(|milliseconds| Slow { milliseconds })
+        .into();
+    let pipeline = Pipeline::auto(layers, [cpu(), cpu(), cpu()], vectors(2, 3)).unwrap();
+    let pipeline = pipeline.build().unwrap();
+    let sizes: Vec<_> = (pipeline.stages().iter())
+        .map(|stage| stage.layers.len())
+        .collect();
+    let slow = pipeline
+        .stages()
+        .iter()
+        .position(|stage| stage.layers.contains(&2))
+        .unwrap();
+    assert_eq!(sizes[slow], 1, "{sizes:?}");
+}
+
+#[test]
+fn sizes_are_counted() {
+    let layers = dense(&[3, 5, 2]);
+    let profile = Profile::measure(&layers, &cpu(), 1, vectors(7, 3)).unwrap();
+    let bytes = |layer: &LayerProfile| (layer.parameters, layer.activations);
+    let counted: Vec<_> = profile.layers.iter().map(bytes).collect();
+    assert_eq!(
+        counted,
+        [(4 * (3 * 5 + 5), 4 * 7 * 5), (4 * (5 * 2 + 2), 4 * 7 * 2)]
+    );
+    assert_eq!(profile.sizes()[0], 4.0 * 80.0 + 140.0);
+    assert_eq!(Balance::by_size(&profile), Balance::Costs(profile.sizes()));
+    let seconds = profile.times();
+    assert!(seconds.iter().all(|&time| time > 0.0), "{seconds:?}");
+}
+
+#[test]
+fn a_sample_that_does_not_pass_names_the_layer() {
+    let layers = dense(&[3, 5, 2]);
+    let error = Profile::measure(&layers, &cpu(), 1, vectors(7, 4)).unwrap_err();
+    assert!(matches!(error, BuildError::Profile(_)), "{error}");
+    assert!(error.to_string().contains("layer 0 (Dense)"), "{error}");
+    let error = Profile::measure(&layers, &cpu(), 0, vectors(7, 3)).unwrap_err();
+    assert!(matches!(error, BuildError::NoThreads), "{error}");
+    let none = Pipeline::auto(layers, [], vectors(7, 3))
+        .map(|_| ())
+        .unwrap_err();
+    assert!(matches!(none, BuildError::NoStages), "{none}");
+}
+
+#[test]
+fn costs_that_are_no_numbers_are_errors() {
+    let layers = dense(&[2; 5]);
+    for bad in [f64::NAN, f64::NEG_INFINITY, -1.0] {
+        let cost = |index, _: &Dense| if index == 2 { bad } else { 1.0 };
+        let error = Balance::by_cost(&layers, cost).unwrap_err();
+        assert!(
+            error.to_string().starts_with("layer 2 (Dense) costs"),
+            "{error}"
+        );
+        let build = Pipeline::builder(layers.clone()).devices([cpu(), cpu()]);
+        let build = build
+            .balance(Balance::Costs(vec![1.0, 1.0, bad, 1.0]))
+            .build();
+        assert!(build.unwrap_err().to_string().starts_with("layer 2 costs"));
+    }
+    let build = Pipeline::builder(layers).devices([cpu(), cpu()]);
+    let error = build
+        .balance(Balance::Costs(vec![1.0; 3]))
+        .build()
+        .unwrap_err();
+    assert_eq!(error.to_string(), "there are 3 costs for 4 layers");
+}
+
+#[test]
+fn the_costs_make_the_cut() {
+    let layers = dense(&[2; 7]);
+    let balance = Balance::by_cost(&layers, |index, _| (index + 1) as f64).unwrap();
+    let pipeline = Pipeline::builder(layers)
+        .devices([cpu(), cpu()])
+        .balance(balance);
+    let stages = pipeline.build().unwrap().stages();
+    assert_eq!(
+        (stages[0].layers.clone(), stages[1].layers.clone()),
+        (0..4, 4..6)
+    );
+}
