@@ -70,11 +70,11 @@ pub fn models(arguments: &Arguments, filters: usize) -> Vec<Box<dyn Measured>> {
     let mut models: Vec<Box<dyn Measured>> = Vec::new();
     if arguments.model.includes(ModelChoice::Amoebanet32) {
         let shape = amoebanet(16, pick(32, 8), false);
-        models.push(Box::new(amoebanet_d("amoebanet-32", shape, samples(4))));
+        models.push(Box::new(amoebanet_d("amoebanet-32", shape, samples(16))));
     }
     if arguments.model.includes(ModelChoice::Amoebanet224) {
         let shape = amoebanet(filters, pick(224, 32), true);
-        models.push(Box::new(amoebanet_d("amoebanet-224", shape, samples(2))));
+        models.push(Box::new(amoebanet_d("amoebanet-224", shape, samples(4))));
     }
     if arguments.model.includes(ModelChoice::Transformer) {
         let shape = Shape::Transformer {
@@ -83,7 +83,7 @@ pub fn models(arguments: &Arguments, filters: usize) -> Vec<Box<dyn Measured>> {
             heads: pick(4, 2),
             length: pick(64, 4),
         };
-        models.push(Box::new(transformer("transformer", shape, samples(2))));
+        models.push(Box::new(transformer("transformer", shape, samples(8))));
     }
     models
 }

@@ -8,7 +8,10 @@ use cap::Cap;
 use clap::Parser;
 use mimalloc::MiMalloc;
 use serde_json::{Value, json};
-use stovepipe::{prelude::Recompute, train::ScheduleSetting};
+use stovepipe::{
+    prelude::Recompute,
+    train::{ScheduleSetting, keep_freed_memory},
+};
 use stovepipe_benches::{
     Failure,
     account::{Account, accounts},
@@ -61,6 +64,7 @@ memory:   bytes counted by the allocator, in MiB, each row in a process of its o
           an optimizer. optimizer: what AdamW keeps. held: inputs + activations of each stage, in micro-batches, by the engine.";
 
 fn main() -> Result<(), Failure> {
+    keep_freed_memory();
     let flags = Flags::parse();
     let _pool = compute_alone()?;
     if let Some(subject) = &flags.memory_of {

@@ -3,19 +3,20 @@
 //!
 //! `cargo build --workspace --release && target/release/limit`
 
-use std::time::Duration;
-
 use clap::Parser;
 use mimalloc::MiMalloc;
 use serde_json::json;
-use stovepipe::{prelude::Recompute, train::ScheduleSetting};
+use stovepipe::{
+    prelude::Recompute,
+    train::{ScheduleSetting, keep_freed_memory},
+};
 use stovepipe_benches::{
     Failure,
     arguments::Arguments,
-    copies::Copies,
+    contender::{Task, Work, contend, serve},
     layers::{LayerCost, cut_in_two},
     limit::{StageCost, share_of_copies},
-    measure::{Costs, Turn, repeat, take_turns},
+    measure::{Costs, take_turns},
     measured::Measured,
     models::models,
     piped::Plan,
@@ -34,6 +35,9 @@ struct Flags {
     /// Numbers of micro-batches
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     micro_batches: Vec<usize>,
+    /// Work as one of the configurations, for the program that started this one
+    #[arg(long, hide = true)]
+    contender: Option<String>,
 }
 
 const NOTE: &str = "\
@@ -50,7 +54,11 @@ processor: seconds that threads had a processor, over those of one plain loop fo
 Schedules and modes that come to the very same actions are measured once, under the first name.";
 
 fn main() -> Result<(), Failure> {
+    keep_freed_memory();
     let flags = Flags::parse();
+    if let Some(task) = &flags.contender {
+        return serve(&flags.arguments, task);
+    }
     let _pool = compute_alone()?;
     let arguments = &flags.arguments;
     let micro_batches = match (flags.micro_batches.is_empty(), arguments.quick) {
@@ -62,7 +70,6 @@ fn main() -> Result<(), Failure> {
     let mut bench = Limit {
         report: Report::begin("limit", &settings)?,
         rounds: arguments.rounds(5),
-        turn: arguments.turn(),
         micro_batches,
     };
     bench.report.note(NOTE);
@@ -75,7 +82,6 @@ fn main() -> Result<(), Failure> {
 struct Limit {
     report: Report,
     rounds: usize,
-    turn: Duration,
     micro_batches: Vec<usize>,
 }
 
@@ -183,16 +189,24 @@ impl Limit {
         plans: &[Plan],
         copies: &[(usize, usize)],
     ) -> Result<(Vec<Costs>, Vec<Costs>), Failure> {
-        let least = self.turn;
-        let mut turns: Vec<Turn<'_>> = Vec::new();
-        for plan in plans {
-            let mut piped = model.piped(plan)?;
-            turns.push(Box::new(move || repeat(least, || piped.step().map(|_| ()))));
-        }
-        for &(count, micro_batches) in copies {
-            let mut copies = Copies::start(model, count, micro_batches)?;
-            turns.push(Box::new(move || copies.turn(least)));
-        }
+        let contender = |work| {
+            let (model, samples) = (model.name().to_owned(), model.samples());
+            contend(&Task {
+                model,
+                samples,
+                work,
+            })
+        };
+        let piped = plans.iter().cloned().map(|plan| Work::Piped {
+            plan,
+            optimizer: false,
+        });
+        let copied = copies.iter().map(|&(count, micro_batches)| Work::Copies {
+            count,
+            micro_batches,
+        });
+        let turns = piped.chain(copied).map(contender);
+        let mut turns = turns.collect::<Result<Vec<_>, _>>()?;
         let mut of_plans = take_turns(&mut turns, self.rounds)?;
         let of_copies = of_plans.split_off(plans.len());
         Ok((of_plans, of_copies))

@@ -6,16 +6,21 @@
 use clap::Parser;
 use mimalloc::MiMalloc;
 use serde_json::json;
+use stovepipe::train::keep_freed_memory;
 use stovepipe_benches::{
     Failure,
     arguments::Arguments,
-    measure::{Turn, repeat, take_turns},
+    contender::{Task, Work, contend, serve},
+    measure::take_turns,
     measured::Measured,
     models::models,
     piped::Plan,
     report::{Report, Table, column, number},
     threads::compute_alone,
 };
+
+/// A mini-batch is so many times `--samples`, and one micro-batch here.
+const MICRO_BATCHES: usize = 4;
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -25,6 +30,9 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 struct Flags {
     #[command(flatten)]
     arguments: Arguments,
+    /// Work as one of the configurations, for the program that started this one
+    #[arg(long, hide = true)]
+    contender: Option<String>,
 }
 
 const NOTE: &str = "\
@@ -33,7 +41,14 @@ the loop's: the median over rounds in which both took their turn one after the o
 ratio of seconds that threads had a processor, which leaves out waiting and other programs.";
 
 fn main() -> Result<(), Failure> {
-    let Flags { arguments } = Flags::parse();
+    keep_freed_memory();
+    let Flags {
+        arguments,
+        contender,
+    } = Flags::parse();
+    if let Some(task) = &contender {
+        return serve(&arguments, task);
+    }
     let _pool = compute_alone()?;
     let mut report = Report::begin("plain", &arguments)?;
     report.note(NOTE);
@@ -53,7 +68,8 @@ fn main() -> Result<(), Failure> {
         table,
     };
     for model in models(&arguments, 16) {
-        bench.measure(&*model)?;
+        let mini_batch = MICRO_BATCHES * model.samples();
+        bench.measure(&*model.with_samples(mini_batch))?;
     }
     report.table(bench.table);
     report.save(&arguments.out)
@@ -66,18 +82,22 @@ struct Pairs {
 
 impl Pairs {
     fn measure(&mut self, model: &dyn Measured) -> Result<(), Failure> {
-        let least = self.arguments.turn();
         let plan = Plan::new(vec![model.layer_costs(1)?.len()], 1);
-        let plain = || model.plain(1);
-        let piped = || model.piped(&plan);
-        let mut loops = [plain()?, plain()?];
-        let mut engines = [piped()?, piped()?];
-        loops[1].add_optimizer();
-        engines[1].add_optimizer();
-        let mut turns: Vec<Turn<'_>> = Vec::new();
-        for (mut plain, mut piped) in loops.into_iter().zip(engines) {
-            turns.push(Box::new(move || repeat(least, || plain.step())));
-            turns.push(Box::new(move || repeat(least, || piped.step().map(|_| ()))));
+        let mut turns = Vec::new();
+        for optimizer in [false, true] {
+            let plain = Work::Plain {
+                micro_batches: 1,
+                optimizer,
+            };
+            let plan = plan.clone();
+            for work in [plain, Work::Piped { plan, optimizer }] {
+                let (model, samples) = (model.name().to_owned(), model.samples());
+                turns.push(contend(&Task {
+                    model,
+                    samples,
+                    work,
+                })?);
+            }
         }
         let found = take_turns(&mut turns, self.arguments.rounds(11))?;
         let work = ["forward, backward", "forward, backward, AdamW"];

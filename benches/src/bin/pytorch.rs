@@ -8,6 +8,7 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use serde::Serialize;
 use serde_json::json;
+use stovepipe::train::keep_freed_memory;
 use stovepipe_benches::{
     Failure,
     arguments::Arguments,
@@ -49,6 +50,7 @@ rounds in which both took their turn: below 1 we are faster. PyTorch runs eager,
 none before a step. Both models have the same number of parameters, or this program ends.";
 
 fn main() -> Result<(), Failure> {
+    keep_freed_memory();
     let flags = Flags::parse();
     let _pool = compute_alone()?;
     let mut report = Report::begin("pytorch", &flags)?;

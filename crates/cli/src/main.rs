@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 use mimalloc::MiMalloc;
+use stovepipe::train::keep_freed_memory;
 
 /// The system's allocator gives large blocks back to the kernel and has them cleared anew, under a
 /// lock that all stages share: two stages at once then run no faster than one.
@@ -17,6 +18,7 @@ use mimalloc::MiMalloc;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
+    keep_freed_memory();
     let matches = command().get_matches();
     match run(&matches) {
         Ok(code) => code,

@@ -73,7 +73,7 @@ pub mod prelude {
     pub use crate::Flow;
     pub use stovepipe_pipeline::{
         Balance, Batch, BuildError, Context, CrossEntropy, Layer, MeanOf, Miswired, Objective,
-        Outputs, Pipeline, Progress, Recompute, Replicated, Step, StepError, StopHandle,
+        Outputs, Pipeline, Profile, Progress, Recompute, Replicated, Step, StepError, StopHandle,
         device_from_name,
     };
     pub use stovepipe_schedule::{GPipe, OneForwardOneBackward, Schedule, Scheduler};

@@ -1,6 +1,7 @@
 //! A training run of a Stovepipe pipeline: it loads ahead, trains, tests, shows how far it is, and
 //! leaves files that one can open.
 
+mod allocator;
 mod error;
 mod folder;
 mod learning_rate;
@@ -13,6 +14,7 @@ mod settings;
 mod summary;
 mod trainer;
 
+pub use allocator::keep_freed_memory;
 pub use error::TrainError;
 pub use folder::RunFolder;
 pub use learning_rate::LearningRate;

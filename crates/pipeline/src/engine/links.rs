@@ -9,11 +9,19 @@
 //! wait also listens to and every action is preceded by a look at. There is no other way to wait, so nothing waits for ever unless a layer
 //! itself does not return.
 
-use std::{collections::HashMap, convert::Infallible};
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    thread,
+    time::{Duration, Instant},
+};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, select, unbounded};
 
 use crate::{engine::values::FlowGradients, layer::Layer};
+
+/// How long a wait goes on before the thread goes to sleep.
+const WATCH: Duration = Duration::from_micros(200);
 
 /// One end of the queue that receives.
 pub(crate) struct Inbox<T> {
@@ -39,12 +47,31 @@ impl<T> Inbox<T> {
             if let Some(message) = self.early.remove(&micro_batch) {
                 return Ok(message);
             }
-            let (other, message) = select! {
-                recv(self.queue) -> message => message.map_err(|_| CutOff)?,
-                recv(alarm) -> _ => return Err(CutOff),
+            let (other, message) = match self.watch(alarm)? {
+                Some(message) => message,
+                None => select! {
+                    recv(self.queue) -> message => message.map_err(|_| CutOff)?,
+                    recv(alarm) -> _ => return Err(CutOff),
+                },
             };
             self.early.insert(other, message);
         }
+    }
+
+    /// Watches for a message for a while without going to sleep. Balanced stages wait for each other
+    /// shortly and often, and to be woken takes longer than that.
+    fn watch(&self, alarm: &Alarm) -> Result<Option<(usize, T)>, CutOff> {
+        let began = Instant::now();
+        while began.elapsed() < WATCH {
+            match self.queue.try_recv() {
+                Ok(message) => return Ok(Some(message)),
+                Err(TryRecvError::Disconnected) => return Err(CutOff),
+                Err(TryRecvError::Empty) if is_raised(alarm) => return Err(CutOff),
+                // Another stage may need this core.
+                Err(TryRecvError::Empty) => thread::yield_now(),
+            }
+        }
+        Ok(None)
     }
 }
 
