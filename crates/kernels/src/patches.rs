@@ -17,7 +17,7 @@ pub(crate) struct Patches {
 }
 
 impl Patches {
-    /// `None` if the kernel is larger than the padded map.
+    /// `None` if the kernel is larger than the padded map, or it begins within a map with padding.
     pub(crate) fn new(
         kernel: [usize; 2],
         stride: [usize; 2],
@@ -25,6 +25,9 @@ impl Patches {
         first: usize,
         map: [usize; 2],
     ) -> Option<Self> {
+        if first > 0 && padding != [0; 2] {
+            return None; // the padding would be what was left out
+        }
         let length = |i: usize| {
             let slack = (map[i] + 2 * padding[i]).checked_sub(kernel[i])?;
             Some(slack / stride[i] + 1)

@@ -8,9 +8,11 @@ use burn::{
         conv::{Conv2d, Conv2dConfig},
         pool::{AvgPool2dConfig, MaxPool2dConfig},
     },
-    tensor::{Device, Distribution, Tensor, Tolerance},
+    tensor::{Device, Distribution, Tensor, Tolerance, activation::relu, s},
 };
-use stovepipe_kernels::{Window, average_pool, batch_norm, convolve, max_pool};
+use stovepipe_kernels::{
+    Window, average_pool, batch_norm, convolve, max_pool, relu_convolve, relu_convolve_odd,
+};
 
 const SIZES: [[usize; 2]; 7] = [[1, 1], [2, 3], [4, 4], [5, 7], [8, 8], [9, 17], [33, 40]];
 
@@ -76,7 +78,8 @@ fn pools_are_burns() {
         for map in SIZES {
             let window = Window { size, stride };
             let what = format!("{size} by {stride} of {map:?}");
-            let x = random([2, 3, map[0], map[1]]);
+            // More maps than are pooled at once, and not a multiple of that.
+            let x = random([3, 30, map[0], map[1]]);
             let half = size / 2;
             let padding = match size % 2 {
                 0 => PaddingConfig2d::Same,
@@ -179,22 +182,45 @@ fn convolutions_are_burns() {
             let plain = conv([4, 6], kernel, stride, padding);
             close(convolve(&plain, x.clone()), plain.forward(x.clone()), &what);
             let conv = plain.train();
-            let run = |forward: &dyn Fn(Tensor<4>) -> Tensor<4>| {
-                let x = x.clone().autodiff().require_grad();
-                let y = forward(x.clone());
-                let slopes = Tensor::arange(1..y.shape().num_elements() as i64 + 1, &x.device());
-                let slopes = slopes.float().cos().reshape(y.dims());
-                let gradients = (y.clone() * slopes).sum().backward();
-                let of_weight = conv.weight.val().grad(&gradients).unwrap();
-                (y.inner(), x.grad(&gradients).unwrap(), of_weight)
+            let same = |ours: &dyn Fn(Tensor<4>) -> Tensor<4>,
+                        burns: &dyn Fn(Tensor<4>) -> Tensor<4>,
+                        what: &str| {
+                let (y, dx, dw) = conv_outcome(&conv, &x, ours);
+                let (expected_y, expected_dx, expected_dw) = conv_outcome(&conv, &x, burns);
+                close(y, expected_y, &format!("{what}: output"));
+                close(dx, expected_dx, &format!("{what}: gradient of x"));
+                close(dw, expected_dw, &format!("{what}: gradient of the weight"));
             };
-            let (y, dx, dw) = run(&|x| convolve(&conv, x));
-            let (expected_y, expected_dx, expected_dw) = run(&|x| conv.forward(x));
-            close(y, expected_y, &format!("{what}: output"));
-            close(dx, expected_dx, &format!("{what}: gradient of x"));
-            close(dw, expected_dw, &format!("{what}: gradient of the weight"));
+            same(&|x| convolve(&conv, x), &|x| conv.forward(x), &what);
+            same(
+                &|x| relu_convolve(&conv, x),
+                &|x| conv.forward(relu(x)),
+                &format!("relu, {what}"),
+            );
+            let moved = |x: Tensor<4>| x.pad([(0, 1), (0, 1)], 0.0).slice(s![.., .., 1.., 1..]);
+            let burns = |x| conv.forward(moved(relu(x)));
+            same(
+                &|x| relu_convolve_odd(&conv, x),
+                &burns,
+                &format!("odd, {what}"),
+            );
         }
     }
+}
+
+/// The output and the gradients of `x` and of the weight.
+fn conv_outcome(
+    conv: &Conv2d,
+    x: &Tensor<4>,
+    forward: &dyn Fn(Tensor<4>) -> Tensor<4>,
+) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
+    let x = x.clone().autodiff().require_grad();
+    let y = forward(x.clone());
+    let slopes = Tensor::arange(1..y.shape().num_elements() as i64 + 1, &x.device());
+    let slopes = slopes.float().cos().reshape(y.dims());
+    let gradients = (y.clone() * slopes).sum().backward();
+    let of_weight = conv.weight.val().grad(&gradients).unwrap();
+    (y.inner(), x.grad(&gradients).unwrap(), of_weight)
 }
 
 #[test]

@@ -8,10 +8,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = AmoebaNetDConfig::new(3, 8, 10).with_stem(Stem::Small);
     let devices = [Device::flex(), Device::flex()]; // or cuda(0), wgpu(…): one for each stage
     let layers = config.init(&devices[0])?; // nothing is allocated yet
-    let mut pipeline = Pipeline::builder(layers).devices(devices.clone()).build()?;
+    let images = Tensor::ones([8, 3, 32, 32], &devices[0]);
+    let mut pipeline = Pipeline::auto(layers, devices.clone(), images.clone())?.build()?;
     let mut optimizer = AdamWConfig::new().init();
 
-    let images = Tensor::ones([8, 3, 32, 32], &devices[0]);
     let targets = Tensor::<1, Int>::zeros([8], &devices[0]);
     let step = pipeline.train_step(images, targets, &CrossEntropy::new())?;
     println!("loss {:.3}, bubble {:.2}", step.loss, step.bubble());
