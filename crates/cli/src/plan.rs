@@ -4,20 +4,36 @@ use std::fmt::Write;
 
 use stovepipe::pipeline::{Layer, LayerProfile, Profile, count_parameters};
 
+/// What shares are of.
+#[derive(Clone, Copy)]
+pub enum Costs<'a> {
+    /// Forward and backward.
+    Time(&'a Profile),
+    /// Parameters, with what training adds to them, and what is handed on.
+    Memory(&'a Profile),
+    /// Nothing was measured.
+    Parameters,
+}
+
 /// A line for each layer, and one for each stage with its share of the whole.
 pub fn plan_table<L: Layer>(
     layers: &[L],
     cut: &[usize],
     devices: &[String],
-    profile: Option<&Profile>,
+    costs: Costs,
 ) -> String {
     let rows: Vec<_> = (layers.iter().enumerate())
-        .map(|(index, layer)| Row::of_layer(layer, profile.map(|profile| &profile.layers[index])))
+        .map(|(index, layer)| Row::of_layer(layer, index, costs))
         .collect();
+    let of = match costs {
+        Costs::Time(_) => "of time",
+        Costs::Memory(_) => "of memory",
+        Costs::Parameters => "of parameters",
+    };
     let whole = Row::sum(&rows);
     let mut table = format!(
-        "{:<14}  {:>12}  {:>12}  {:>11}  {:>11}  {:>6}\n",
-        "layer", "parameters", "handed on", "forward", "backward", "share"
+        "{:<14}  {:>12}  {:>12}  {:>11}  {:>11}  {of}\n",
+        "layer", "parameters", "handed on", "forward", "backward"
     );
     let mut begin = 0;
     for (stage, &count) in cut.iter().enumerate() {
@@ -43,19 +59,30 @@ pub fn plan_table<L: Layer>(
 
 /// What a layer costs, or several together.
 struct Row {
+    /// What shares are of.
+    cost: f64,
     parameters: usize,
     /// Bytes handed on, and seconds forward and backward, if they were measured.
     measured: Option<(usize, f64, f64)>,
 }
 
 impl Row {
-    fn of_layer<L: Layer>(layer: &L, profile: Option<&LayerProfile>) -> Self {
+    fn of_layer<L: Layer>(layer: &L, index: usize, costs: Costs) -> Self {
+        let parameters = count_parameters(layer);
+        let (cost, profile) = match costs {
+            Costs::Time(profile) => (profile.times()[index], Some(profile)),
+            Costs::Memory(profile) => (profile.sizes()[index], Some(profile)),
+            Costs::Parameters => (parameters as f64, None),
+        };
         Self {
-            parameters: count_parameters(layer),
-            measured: profile.map(|layer| {
-                let seconds = (layer.forward.as_secs_f64(), layer.backward.as_secs_f64());
-                (layer.activations, seconds.0, seconds.1)
-            }),
+            cost,
+            parameters,
+            measured: profile
+                .map(|profile| &profile.layers[index])
+                .map(|layer: &LayerProfile| {
+                    let seconds = (layer.forward.as_secs_f64(), layer.backward.as_secs_f64());
+                    (layer.activations, seconds.0, seconds.1)
+                }),
         }
     }
 
@@ -65,20 +92,11 @@ impl Row {
         let sum =
             |sum: (usize, f64, f64), row: (usize, f64, f64)| (row.0, sum.1 + row.1, sum.2 + row.2);
         Self {
+            cost: rows.iter().map(|row| row.cost).sum(),
             parameters: rows.iter().map(|row| row.parameters).sum(),
             measured: measured
                 .collect::<Option<Vec<_>>>()
                 .and_then(|rows| rows.into_iter().reduce(sum)),
-        }
-    }
-
-    /// Its share of the time if that was measured, else of the parameters.
-    fn share(&self, whole: &Self) -> f64 {
-        match (self.measured, whole.measured) {
-            (Some((_, forward, backward)), Some((_, all_forward, all_backward))) => {
-                100.0 * (forward + backward) / (all_forward + all_backward)
-            }
-            _ => 100.0 * self.parameters as f64 / whole.parameters as f64,
         }
     }
 
@@ -94,7 +112,7 @@ impl Row {
         format!(
             "{name:<width$}  {:>12}  {handed:>12}  {forward:>11}  {backward:>11}  {:>4.1} %",
             self.parameters,
-            self.share(whole)
+            100.0 * self.cost / whole.cost
         )
     }
 }

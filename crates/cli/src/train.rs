@@ -17,7 +17,12 @@ use stovepipe::{
 };
 use stovepipe_amoebanet::AmoebaLayer;
 
-use crate::{data::digits, error::CliError, plan::plan_table, settings::Settings};
+use crate::{
+    data::digits,
+    error::CliError,
+    plan::{Costs, plan_table},
+    settings::Settings,
+};
 
 /// A process that was interrupted ends with 128 and the number of the signal.
 const INTERRUPTED: u8 = 130;
@@ -88,12 +93,15 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
             Some(pipeline.profile(&layers, settings.sample(samples))?)
         }
     };
-    let cut = pipeline
-        .balance(profile.as_ref())
-        .cut(layers.len(), pipeline.stages)?;
+    let builder = pipeline.builder_with(layers.clone(), profile.as_ref())?;
+    let costs = match (&profile, &pipeline.balance) {
+        (Some(profile), BalanceSetting::Size) => Costs::Memory(profile),
+        (Some(profile), _) => Costs::Time(profile),
+        (None, _) => Costs::Parameters,
+    };
     print!(
         "{}",
-        plan_table(&layers, &cut, &pipeline.devices, profile.as_ref())
+        plan_table(&layers, &builder.cut()?, &pipeline.devices, costs)
     );
     Ok(())
 }
@@ -109,6 +117,11 @@ where
     B: Batcher<I, (Tensor<4>, Tensor<1, Int>)> + 'static,
 {
     let samples = data.check(settings.training.batch_size)?;
+    let path = match out {
+        Some(path) => path.to_owned(),
+        None => RunFolder::next(Path::new("runs"), "train"),
+    };
+    let folder = RunFolder::create(&path)?;
     let pipeline = settings
         .pipeline
         .builder(settings.model.layers(settings.data.classes())?, || {
@@ -116,11 +129,6 @@ where
         })?
         .seed(settings.training.seed)
         .build()?;
-    let path = match out {
-        Some(path) => path.to_owned(),
-        None => RunFolder::next(Path::new("runs"), "train"),
-    };
-    let folder = RunFolder::create(&path)?;
     folder.write_toml("config.toml", settings)?;
     print_stages(&pipeline);
     eprintln!("files go to {}", path.display());

@@ -210,6 +210,12 @@ fn a_dry_run_prints_stages_and_trains_nothing() {
             "{stdout}"
         );
         assert_eq!(stdout.contains(" ms"), balance != "even", "{stdout}");
+        let of = match balance {
+            "size" => "of memory",
+            "even" => "of parameters",
+            _ => "of time",
+        };
+        assert!(stdout.contains(of), "{stdout}");
     }
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }

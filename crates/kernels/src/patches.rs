@@ -1,5 +1,7 @@
 //! The patches of a map that a convolution's kernel meets.
 
+use std::sync::Arc;
+
 use crate::taps::{Taps, masked};
 
 /// How a kernel moves over a map of one channel.
@@ -13,7 +15,7 @@ pub(crate) struct Patches {
     map: [usize; 2],
     output: [usize; 2],
     /// If the output has the places of the map.
-    taps: Option<Taps>,
+    taps: Option<Arc<Taps>>,
 }
 
 impl Patches {
@@ -41,7 +43,7 @@ impl Patches {
             first,
             map,
             output,
-            taps: is_in_place.then(|| Taps::new(map, kernel, padding, 1)),
+            taps: is_in_place.then(|| Arc::new(Taps::over_a_map(map, kernel, padding))),
         })
     }
 

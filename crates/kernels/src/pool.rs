@@ -24,7 +24,7 @@ use crate::{
 /// Windows of `size`×`size`, `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Rows and columns of a window: from 1 to 15.
+    /// Rows and columns of a window: 2, or an odd number up to 15.
     pub size: usize,
     /// Rows and columns from a window to the next: at least 1.
     pub stride: usize,
@@ -48,7 +48,7 @@ impl Windows {
     fn new(Window { size, stride }: Window, [_, _, height, width]: Dims) -> Self {
         let maps = (RUN / (height * width)).max(1);
         let map = [height, width];
-        let taps = Taps::new(map, [size; 2], [(size - 1) / 2; 2], maps);
+        let taps = Taps::over_maps(map, [size; 2], [(size - 1) / 2; 2], maps);
         Self {
             stride,
             map,
@@ -148,7 +148,8 @@ fn part(numbers: &[f32], run: usize, length: usize) -> &[f32] {
 }
 
 /// The largest number of each window of `x` `[n, c, h, w]`: `[n, c, ⌈h/stride⌉, ⌈w/stride⌉]`. NaN
-/// counts as the largest. The gradient goes to the first of several that are equal, row by row.
+/// counts as the largest, and is given no gradient. Else the gradient goes to the first of several
+/// that are equal, row by row.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -161,9 +162,11 @@ fn part(numbers: &[f32], run: usize, length: usize) -> &[f32] {
 ///
 /// # Panics
 ///
-/// If the window is empty, or larger than 15, or the stride zero.
+/// If the size of the window is neither 2 nor odd, or larger than 15, or the stride zero.
 #[must_use]
 pub fn max_pool(x: Tensor<4>, window: Window) -> Tensor<4> {
+    // Burn puts larger windows of even size elsewhere.
+    assert!(window.size == 2 || window.size % 2 == 1, "{window:?}");
     pool(&x, window, MaxPool(window)).unwrap_or_else(|| {
         let config = MaxPool2dConfig::new([window.size; 2]).with_strides([window.stride; 2]);
         config.with_padding(around(window)).init().forward(x)

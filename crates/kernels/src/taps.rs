@@ -31,8 +31,29 @@ pub(crate) struct Tap<'a> {
 }
 
 impl Taps {
+    /// For [`all`](Self::all) over one map, which needs no masks of rows.
+    pub(crate) fn over_a_map(map: [usize; 2], size: [usize; 2], center: [usize; 2]) -> Self {
+        Self::new(map, size, center, 1, 0)
+    }
+
     /// For runs of up to `maps` maps.
-    pub(crate) fn new(map: [usize; 2], size: [usize; 2], center: [usize; 2], maps: usize) -> Self {
+    pub(crate) fn over_maps(
+        map: [usize; 2],
+        size: [usize; 2],
+        center: [usize; 2],
+        maps: usize,
+    ) -> Self {
+        Self::new(map, size, center, maps, size[0])
+    }
+
+    /// With masks of the first `rows` rows of the window.
+    fn new(
+        map: [usize; 2],
+        size: [usize; 2],
+        center: [usize; 2],
+        maps: usize,
+        rows: usize,
+    ) -> Self {
         let [height, width] = map;
         let mask = |met: Option<usize>, length| match met {
             Some(met) if met < length => u32::MAX,
@@ -56,7 +77,7 @@ impl Taps {
             map,
             size,
             center,
-            rows: (0..size[0]).map(row_mask).collect(),
+            rows: (0..rows).map(row_mask).collect(),
             columns: (0..size[1]).map(column_mask).collect(),
         }
     }

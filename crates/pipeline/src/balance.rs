@@ -1,8 +1,14 @@
 //! How many layers each stage gets.
 
-use stovepipe_plan::cut_chain;
+use std::time::Duration;
 
-use crate::{error::BuildError, layer::Layer, profile::Profile};
+use stovepipe_plan::cut_chain_by;
+
+use crate::{
+    error::BuildError,
+    layer::Layer,
+    profile::{LayerProfile, Profile},
+};
 
 /// Where a model is cut into stages.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,6 +20,14 @@ pub enum Balance {
     Layers(Vec<usize>),
     /// The cost of each layer, in any unit: the most costly stage costs as little as can be.
     Costs(Vec<f64>),
+    /// The times of each layer, in seconds: the slowest stage takes as little as can be. Stages that
+    /// compute forward passes again count them twice.
+    Times {
+        /// Forward.
+        forward: Vec<f64>,
+        /// Backward.
+        backward: Vec<f64>,
+    },
 }
 
 impl Balance {
@@ -66,7 +80,14 @@ impl Balance {
     /// By the time that forward and backward took.
     #[must_use]
     pub fn by_time(profile: &Profile) -> Self {
-        Self::Costs(profile.times())
+        let seconds = |time: fn(&LayerProfile) -> Duration| {
+            let layers = profile.layers.iter();
+            layers.map(|layer| time(layer).as_secs_f64()).collect()
+        };
+        Self::Times {
+            forward: seconds(|layer| layer.forward),
+            backward: seconds(|layer| layer.backward),
+        }
     }
 
     /// By the memory that training needs.
@@ -75,7 +96,7 @@ impl Balance {
         Self::Costs(profile.sizes())
     }
 
-    /// The number of layers of each of `stages` stages.
+    /// The number of layers of each of `stages` stages, if nothing is computed twice.
     ///
     /// ```
     /// use stovepipe_pipeline::Balance;
@@ -93,6 +114,12 @@ impl Balance {
     /// not those of `stages` stages with a layer each, `layers` in all, or the costs are not those
     /// of `layers` layers.
     pub fn cut(&self, layers: usize, stages: usize) -> Result<Vec<usize>, BuildError> {
+        self.cut_for(layers, &vec![0.0; stages.min(layers + 1)])
+    }
+
+    /// The cut into stages, of which these shares of forward passes are computed again.
+    pub(crate) fn cut_for(&self, layers: usize, again: &[f64]) -> Result<Vec<usize>, BuildError> {
+        let stages = again.len();
         match (layers, stages) {
             (0, _) => return Err(BuildError::NoLayers),
             (_, 0) => return Err(BuildError::NoStages),
@@ -106,12 +133,26 @@ impl Balance {
                 .map(|stage| layers / stages + usize::from(stage < layers % stages))
                 .collect()),
             Self::Layers(balance) => by_hand(balance, layers, stages),
-            Self::Costs(costs) if costs.len() != layers => Err(BuildError::CostCount {
-                costs: costs.len(),
-                layers,
-            }),
-            Self::Costs(costs) => Ok(cut_chain(costs, stages)?),
+            Self::Costs(costs) => by_costs(costs.len(), layers, stages, |_, layer| costs[layer]),
+            Self::Times { forward, backward } => {
+                let costs = forward.len().min(backward.len());
+                by_costs(costs, layers, stages, |stage, layer| {
+                    (1.0 + again[stage]) * forward[layer] + backward[layer]
+                })
+            }
         }
+    }
+}
+
+fn by_costs(
+    costs: usize,
+    layers: usize,
+    stages: usize,
+    cost: impl Fn(usize, usize) -> f64,
+) -> Result<Vec<usize>, BuildError> {
+    match costs == layers {
+        true => Ok(cut_chain_by(layers, stages, cost)?),
+        false => Err(BuildError::CostCount { costs, layers }),
     }
 }
 

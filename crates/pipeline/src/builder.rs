@@ -6,6 +6,7 @@ use burn::{
     module::ParamId,
     tensor::{Device, Tensor},
 };
+use stovepipe_plan::CutError;
 use stovepipe_schedule::{OneForwardOneBackward, Scheduler};
 
 use crate::{
@@ -132,6 +133,43 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
+    /// The number of layers of each stage. Nothing is built.
+    ///
+    /// # Errors
+    ///
+    /// If the model cannot be cut that way, or the schedule is not to be had.
+    pub fn cut(&self) -> Result<Vec<usize>, BuildError> {
+        let (layers, stages) = (self.layers.len(), self.devices.len());
+        let cut_for = |again: &[f64]| {
+            let cut = self.balance.cut_for(layers, again);
+            cut.map_err(|error| self.with_name(error))
+        };
+        cut_for(&vec![0.0; stages])?; // before a schedule is asked for
+        if self.micro_batches == 0 {
+            return Err(BuildError::NoMicroBatches);
+        }
+        let schedule = self.scheduler.schedule(stages, self.micro_batches)?;
+        engine::owners(&schedule, stages, self.micro_batches)?;
+        let again = (0..stages).map(|stage| {
+            let recorded = self.recompute.recorded(&schedule, stage);
+            let again = recorded.iter().filter(|&&recorded| !recorded).count();
+            again as f64 / self.micro_batches as f64
+        });
+        cut_for(&again.collect::<Vec<_>>())
+    }
+
+    /// Names the layer whose cost is none.
+    fn with_name(&self, error: BuildError) -> BuildError {
+        match error {
+            BuildError::Cut(CutError::Cost { layer, cost }) => BuildError::Cost {
+                layer,
+                name: self.layers[layer].name(),
+                cost,
+            },
+            other => other,
+        }
+    }
+
     /// Builds the pipeline: checks it, puts each layer on its stage's device, gives parameters
     /// without a value theirs, and starts the workers.
     ///
@@ -143,10 +181,7 @@ impl<L: Layer> PipelineBuilder<L> {
     /// If the model cannot be cut that way, a number is zero, the schedule is not to be had, two
     /// layers share a parameter, the sample does not pass, or a thread cannot be started.
     pub fn build(self) -> Result<Pipeline<L>, BuildError> {
-        let cut = self.balance.cut(self.layers.len(), self.devices.len())?;
-        if self.micro_batches == 0 {
-            return Err(BuildError::NoMicroBatches);
-        }
+        let cut = self.cut()?;
         if self.threads_per_stage == 0 {
             return Err(BuildError::NoThreads);
         }

@@ -58,7 +58,9 @@ pub enum BuildError {
         layers: usize,
     },
     /// A cost is negative, infinite or no number.
-    #[error("layer {layer} ({name}) costs {cost}, which is no finite number of at least 0")]
+    #[error(
+        "layer {layer} ({name}) costs {cost}, which is no finite number of at least 0, or too large"
+    )]
     Cost {
         /// The layer.
         layer: usize,

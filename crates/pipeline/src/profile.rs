@@ -22,8 +22,8 @@ use crate::{
 
 /// Runs of a layer that are timed, at least and at most; between these, for as long as
 /// [`ENOUGH`].
-const RUNS: std::ops::RangeInclusive<usize> = 3..=25;
-const ENOUGH: Duration = Duration::from_millis(60);
+const RUNS: std::ops::RangeInclusive<usize> = 5..=25;
+const ENOUGH: Duration = Duration::from_millis(100);
 
 /// What each layer of a model costs for a sample; see [`Profile::measure`].
 #[derive(Clone, Debug, PartialEq)]
@@ -114,10 +114,12 @@ impl Profile {
         let (sender, result) = bounded(1);
         let (layers, device) = (layers.to_vec(), device.clone().inner());
         worker.run(move || {
-            let side = values::attach(values::to_device(side, &device), false);
-            let flow = guard::guarded("enter", || values::to_device(L::enter(sample), &device));
-            let profile = (flow.map_err(|error| ProfileError::new(&layers, 0, error.to_string())))
-                .and_then(|flow| measure_all(&layers, flow, &side, &device));
+            let given = guard::guarded("enter", || {
+                let side = values::attach(values::to_device(side, &device), false);
+                (values::to_device(L::enter(sample), &device), side)
+            });
+            let profile = (given.map_err(|error| ProfileError::new(&layers, 0, error.to_string())))
+                .and_then(|(flow, side)| measure_all(&layers, flow, &side, &device));
             let _ = sender.send(profile);
         });
         let layers = result.recv().map_err(|_| BuildError::Unmeasured)??;
@@ -131,8 +133,9 @@ impl Profile {
         self.layers.iter().map(time).collect()
     }
 
-    /// The memory that each layer needs in training, in bytes: what it hands on, and four times its
-    /// parameters (themselves, their gradients, and the two moments of Adam).
+    /// The memory that each layer surely needs in training, in bytes: what it hands on, and four times
+    /// its parameters (themselves, their gradients, and the two moments of Adam). What a layer keeps
+    /// within itself for its backward pass is not known.
     #[must_use]
     pub fn sizes(&self) -> Vec<f64> {
         let size = |layer: &LayerProfile| (layer.activations + 4 * layer.parameters) as f64;
@@ -186,7 +189,8 @@ struct Bench<'a, L: Layer> {
 impl<L: Layer> Bench<'_, L> {
     /// The medians of forward and backward, and the output.
     fn measure(&self, input: &L::Flow) -> Result<(Duration, Duration, L::Flow), String> {
-        let (_, _, output) = self.run(input)?; // kernels are compiled, pages are touched
+        self.run(input)?; // kernels are compiled
+        let (_, _, output) = self.run(input)?; // and pages touched
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
         let began = Instant::now();
         while forward.len() < *RUNS.start()
@@ -220,7 +224,7 @@ impl<L: Layer> Bench<'_, L> {
         let gradients = values::ones(output.clone());
         self.finish()?;
         let began = Instant::now();
-        let _ = tape.backward(gradients, &Unwatched);
+        let _ = tape.backward(gradients, |_, _, _| (), &Unwatched);
         self.finish()?;
         Ok((forward, began.elapsed(), output))
     }

@@ -2,4 +2,4 @@
 
 mod chain;
 
-pub use chain::{CutError, cut_chain};
+pub use chain::{CutError, cut_chain, cut_chain_by};

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use proptest::prelude::*;
-use stovepipe_plan::{CutError, cut_chain};
+use stovepipe_plan::{CutError, cut_chain, cut_chain_by};
 
 /// Every way to cut `layers` layers into `stages` stages.
 fn cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
@@ -71,7 +71,32 @@ fn what_cannot_be_cut_is_an_error() {
     }
 }
 
+#[test]
+fn large_costs_are_cut_as_small_ones_are() {
+    assert_eq!(cut_chain(&[1e160; 4], 2).unwrap(), [2, 2]);
+    assert_eq!(cut_chain(&[1e-200; 4], 2).unwrap(), [2, 2]);
+    let error = cut_chain(&[f64::MAX; 4], 2).unwrap_err();
+    assert!(matches!(error, CutError::Cost { layer: 1, .. }), "{error}");
+}
+
 proptest! {
+    #[test]
+    fn no_cut_is_better_where_stages_differ(
+        costs in prop::collection::vec(0.0..10.0, 1..9),
+        speeds in prop::collection::vec(0.1..5.0, 1..5),
+    ) {
+        let stages = speeds.len().min(costs.len());
+        let cut = cut_chain_by(costs.len(), stages, |stage, layer| costs[layer] * speeds[stage]);
+        let slowest = |cut: &[usize]| {
+            let stages = stage_costs(&costs, cut).into_iter().zip(&speeds);
+            stages.map(|(cost, speed)| cost * speed).fold(0.0, f64::max)
+        };
+        let own = slowest(&cut.unwrap());
+        for other in cuts(costs.len(), stages) {
+            prop_assert!(own <= slowest(&other) * (1.0 + 1e-12));
+        }
+    }
+
     #[test]
     fn no_cut_is_better(
         costs in prop::collection::vec(prop_oneof![0.0..10.0, Just(0.0), Just(1.0)], 1..10),

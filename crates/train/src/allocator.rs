@@ -4,6 +4,13 @@
 /// anew with `MIMALLOC_PURGE_DELAY=-1` if that is not set: call it first in `main`. Does nothing if
 /// mimalloc is not the allocator, or elsewhere than on Unix.
 ///
+/// ```no_run
+/// fn main() {
+///     stovepipe_train::keep_freed_memory();
+///     // and then whatever the program does
+/// }
+/// ```
+///
 /// A step allocates and frees the same tensors as the one before. By default mimalloc gives what
 /// nobody used for a second back to the system, which clears it page by page when it is wanted again.
 /// Where a step takes longer than that, it can take twice as long. mimalloc reads the setting before

@@ -29,8 +29,8 @@ pub struct PipelineSettings {
     /// Devices: one for all stages, or one for each (cpu, wgpu:0, cuda:0)
     #[arg(long, required = false, value_name = "LIST", value_delimiter = ',')]
     pub devices: Vec<String>,
-    /// Where to cut: `time` (forward and backward of each layer, measured), `size` (memory), `even`
-    /// (numbers of layers), layers of each stage such as 5,4, or `auto`: by time if there are several
+    /// Where to cut: `time` (forward and backward of each layer, measured), `size` (parameters and
+    /// what layers hand on), `even` (numbers of layers), layers of each stage such as 5,4, or `auto`: by time if there are several
     /// stages
     #[arg(long, required = false, value_name = "LIST")]
     pub balance: BalanceSetting,
@@ -92,6 +92,7 @@ impl PipelineSettings {
             "from 1 to 1024",
         )?;
         self.balance(None).cut(layers, self.stages)?;
+        self.stage_devices()?;
         Ok(())
     }
 
@@ -164,12 +165,26 @@ impl PipelineSettings {
         sample: impl FnOnce() -> L::Input,
     ) -> Result<PipelineBuilder<L>, TrainError> {
         self.check(layers.len())?;
-        let devices = self.stage_devices()?;
         let profile = match self.measures() {
             true => Some(self.profile(&layers, sample())?),
             false => None,
         };
-        let balance = self.balance(profile.as_ref());
+        self.builder_with(layers, profile.as_ref())
+    }
+
+    /// Like [`builder`](Self::builder), with layers measured before, or not at all.
+    ///
+    /// # Errors
+    ///
+    /// If a number is out of its range or does not fit the others, or a device is not to be had.
+    pub fn builder_with<L: Layer>(
+        &self,
+        layers: Vec<L>,
+        profile: Option<&Profile>,
+    ) -> Result<PipelineBuilder<L>, TrainError> {
+        self.check(layers.len())?;
+        let devices = self.stage_devices()?;
+        let balance = self.balance(profile);
         let builder = Pipeline::builder(layers)
             .devices(devices)
             .balance(balance)
@@ -183,8 +198,7 @@ impl PipelineSettings {
     }
 
     /// Whether layers are measured before they are cut.
-    #[must_use]
-    pub fn measures(&self) -> bool {
+    pub(crate) fn measures(&self) -> bool {
         match self.balance {
             BalanceSetting::Auto => self.stages > 1,
             BalanceSetting::Time | BalanceSetting::Size => true,
@@ -194,8 +208,7 @@ impl PipelineSettings {
 
     /// The balance by these settings, given a profile if they [measure](Self::measures); without it,
     /// even.
-    #[must_use]
-    pub fn balance(&self, profile: Option<&Profile>) -> Balance {
+    pub(crate) fn balance(&self, profile: Option<&Profile>) -> Balance {
         match (&self.balance, profile) {
             (BalanceSetting::Auto | BalanceSetting::Time, Some(profile)) => {
                 Balance::by_time(profile)

@@ -6,8 +6,9 @@
 //!
 //! How a wait ends: the message comes; the sender is gone, because its stage failed or stopped,
 //! and with it its end of the queue; or the step is called off, which drops the `alarm` that every
-//! wait also listens to and every action is preceded by a look at. There is no other way to wait, so nothing waits for ever unless a layer
-//! itself does not return.
+//! wait also listens to and every action is preceded by a look at. There is no other way to wait, so
+//! nothing waits for ever unless a layer itself does not return. A wait begins by watching the
+//! queue, and goes to sleep only after a while.
 
 use std::{
     collections::HashMap,

@@ -305,18 +305,16 @@ impl<L: Layer> Stage<L> {
             return Err(Refused("backward came before forward".to_owned()));
         };
         let watch = self.watch();
+        let accumulators = &mut self.accumulators;
         let played = self.recorder.time(SpanKind::Backward, action, || {
-            Ok::<_, Refused>(tape.backward(gradients, &watch))
+            // Layer by layer, so that no more than a layer's gradients are held twice.
+            let accumulate = |layer: usize, module: &L, gradients| {
+                accumulators[layer].accumulate(module, gradients);
+            };
+            Ok::<_, Refused>(tape.backward(gradients, accumulate, &watch))
         })?;
-        // The stage before waits for this; the rest can be done after.
         if let Some(outbox) = &self.task.links.gradients_out {
             let _ = outbox.send((micro_batch, played.input));
-        }
-        let layers = self.accumulators.iter_mut().zip(&played.modules);
-        for ((accumulator, module), gradients) in layers.zip(played.parameters) {
-            if let Some(gradients) = gradients {
-                accumulator.accumulate(module, gradients);
-            }
         }
         self.copies.give_back(kind, played.modules);
         Ok(())

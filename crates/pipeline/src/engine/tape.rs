@@ -167,31 +167,36 @@ impl<L: Layer> Tape<L> {
         Ok(value)
     }
 
-    /// Runs backward. `gradients` are those of the output, unless the tape ends in a loss.
-    pub(crate) fn backward(self, gradients: FlowGradients, watch: &impl Watch) -> Played<L> {
+    /// Runs backward. `gradients` are those of the output, unless the tape ends in a loss. Gives
+    /// each layer's parameter gradients to `accumulate`, the last layer's first.
+    pub(crate) fn backward(
+        self,
+        gradients: FlowGradients,
+        mut accumulate: impl FnMut(usize, &L, GradientsParams),
+        watch: &impl Watch,
+    ) -> Played<L> {
         let mut gradients = match self.head {
             Some(head) => backward_from(Some(head.loss), head.input, |_| ()).1,
             None => gradients,
         };
         let mut modules = Vec::with_capacity(self.layers.len());
-        let mut parameters = Vec::with_capacity(self.layers.len());
         for (index, layer) in self.layers.into_iter().enumerate().rev() {
             watch.enter(index);
             let seed = values::add(values::seed(layer.output, gradients), layer.auxiliary);
             let module = layer.module;
-            let (of_module, input) = backward_from(seed, layer.input, |grads| {
+            let (parameters, input) = backward_from(seed, layer.input, |grads| {
                 GradientsParams::from_module(grads, &module)
             });
+            if let Some(parameters) = parameters {
+                accumulate(index, &module, parameters);
+            }
             modules.push(module);
-            parameters.push(of_module);
             gradients = input;
         }
         watch.leave();
         modules.reverse();
-        parameters.reverse();
         Played {
             modules,
-            parameters,
             input: gradients,
         }
     }
@@ -201,8 +206,6 @@ impl<L: Layer> Tape<L> {
 pub(crate) struct Played<L> {
     /// The copies that the tape was recorded on, free for another.
     pub(crate) modules: Vec<L>,
-    /// The gradients of each layer's parameters; `None` if the loss does not depend on them.
-    pub(crate) parameters: Vec<Option<GradientsParams>>,
     /// The gradients of the input.
     pub(crate) input: FlowGradients,
 }

@@ -7,7 +7,7 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Balance, BuildError, Context, Layer, LayerProfile, Miswired, Pipeline, Profile,
+    Balance, BuildError, Context, Layer, LayerProfile, Miswired, Pipeline, Profile, Recompute,
 };
 
 use crate::models::*;
@@ -89,7 +89,7 @@ fn a_slow_layer_gets_a_stage_for_itself() {
         .map(|milliseconds| Slow { milliseconds })
         .into();
     let pipeline = Pipeline::auto(layers, [cpu(), cpu(), cpu()], vectors(2, 3)).unwrap();
-    let pipeline = pipeline.build().unwrap();
+    let pipeline = pipeline.recompute(Recompute::Never).build().unwrap();
     let sizes: Vec<_> = (pipeline.stages().iter())
         .map(|stage| stage.layers.len())
         .collect();
@@ -145,7 +145,8 @@ fn costs_that_are_no_numbers_are_errors() {
         let build = build
             .balance(Balance::Costs(vec![1.0, 1.0, bad, 1.0]))
             .build();
-        assert!(build.unwrap_err().to_string().starts_with("layer 2 costs"));
+        let error = build.unwrap_err().to_string();
+        assert!(error.starts_with("layer 2 (Dense) costs"), "{error}");
     }
     let build = Pipeline::builder(layers).devices([cpu(), cpu()]);
     let error = build
@@ -153,6 +154,34 @@ fn costs_that_are_no_numbers_are_errors() {
         .build()
         .unwrap_err();
     assert_eq!(error.to_string(), "there are 3 costs for 4 layers");
+}
+
+/// 1F1B's last stage goes backward at once and computes nothing twice, the first one nearly all.
+#[test]
+fn what_is_computed_again_counts() {
+    let profile = Profile {
+        layers: vec![
+            LayerProfile {
+                name: "even".to_owned(),
+                forward: Duration::from_millis(10),
+                backward: Duration::from_millis(10),
+                parameters: 0,
+                activations: 0,
+            };
+            10
+        ],
+    };
+    let stages = |recompute| {
+        let builder = Pipeline::builder(dense(&[2; 11])).devices([cpu(), cpu()]);
+        let builder = builder
+            .balance(Balance::by_time(&profile))
+            .micro_batches(50);
+        builder.recompute(recompute).cut().unwrap()
+    };
+    assert_eq!(stages(Recompute::Never), [5, 5]);
+    // 4 layers at 30 ms (but for one micro-batch in 50), 6 at 20 ms.
+    assert_eq!(stages(Recompute::Always), [4, 6]);
+    assert_eq!(stages(Recompute::ExceptLast), [4, 6]);
 }
 
 #[test]
