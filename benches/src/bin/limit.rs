@@ -92,7 +92,7 @@ impl Limit {
         let shares = self.show_cut(model, &costs, &cut);
         let plans = self.plans(&cut, costs.len())?;
         let copies: Vec<_> = self.copies_needed(&plans);
-        let (of_plans, of_copies) = self.race(model, &plans, &copies)?;
+        let (of_plans, of_copies) = self.races(model, &plans, &copies)?;
         let mut table = results_table(model);
         let rival = |stages, plan: &Plan| {
             let wanted = (stages, plan.micro_batches);
@@ -180,6 +180,33 @@ impl Limit {
         counts
             .flat_map(|count| self.micro_batches.iter().map(move |&m| (count, m)))
             .collect()
+    }
+
+    /// A race for each number of micro-batches: all at once would not fit into memory.
+    fn races(
+        &self,
+        model: &dyn Measured,
+        plans: &[Plan],
+        copies: &[(usize, usize)],
+    ) -> Result<(Vec<Costs>, Vec<Costs>), Failure> {
+        let mut of_plans = vec![Costs::default(); plans.len()];
+        let mut of_copies = vec![Costs::default(); copies.len()];
+        for &micro_batches in &self.micro_batches {
+            let own = |index: &usize| plans[*index].micro_batches == micro_batches;
+            let own_plans: Vec<_> = (0..plans.len()).filter(own).collect();
+            let own = |index: &usize| copies[*index].1 == micro_batches;
+            let own_copies: Vec<_> = (0..copies.len()).filter(own).collect();
+            let racing: Vec<_> = own_plans.iter().map(|&i| plans[i].clone()).collect();
+            let rivals: Vec<_> = own_copies.iter().map(|&i| copies[i]).collect();
+            let (found, found_rivals) = self.race(model, &racing, &rivals)?;
+            own_plans
+                .into_iter()
+                .zip(found)
+                .for_each(|(i, costs)| of_plans[i] = costs);
+            let pairs = own_copies.into_iter().zip(found_rivals);
+            pairs.for_each(|(i, costs)| of_copies[i] = costs);
+        }
+        Ok((of_plans, of_copies))
     }
 
     /// Lets pipelines and copies take turns.

@@ -86,7 +86,8 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
         BalanceSetting::Even => None,
         _ => {
             eprintln!(
-                "measuring {} layers (`--balance even` measures nothing)",
+                "measuring {} layers (`--balance even` measures nothing); by time, forward passes \
+                 that a stage computes again count twice in the cut",
                 layers.len()
             );
             let samples = settings.data.usual_samples();
