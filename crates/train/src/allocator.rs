@@ -5,10 +5,8 @@
 /// mimalloc is not the allocator, or elsewhere than on Unix.
 ///
 /// ```no_run
-/// fn main() {
-///     stovepipe_train::keep_freed_memory();
-///     // and then whatever the program does
-/// }
+/// stovepipe_train::keep_freed_memory();
+/// // and then whatever the program does
 /// ```
 ///
 /// A step allocates and frees the same tensors as the one before. By default mimalloc gives what
