@@ -25,13 +25,13 @@ use crate::{
 
 /// What a contender is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Task {
+struct Task {
     /// The model's name.
-    pub model: String,
+    model: String,
     /// Samples of a micro-batch.
-    pub samples: usize,
+    samples: usize,
     /// What is done with it.
-    pub work: Work,
+    work: Work,
 }
 
 /// What is done with a model.
@@ -72,11 +72,16 @@ struct Contender {
 /// # Errors
 ///
 /// If that fails.
-pub fn contend(task: &Task) -> Result<Turn<'static>, Failure> {
+pub fn contend(model: &dyn Measured, work: Work) -> Result<Turn<'static>, Failure> {
+    let task = Task {
+        model: model.name().to_owned(),
+        samples: model.samples(),
+        work,
+    };
     let mut child = Command::new(env::current_exe()?)
         .args(env::args_os().skip(1))
         .arg("--contender")
-        .arg(serde_json::to_string(task)?)
+        .arg(serde_json::to_string(&task)?)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;

@@ -3,18 +3,6 @@
 use burn::tensor::{Bool, Device, Int, Tensor};
 use stovepipe::pipeline::{Flow, FlowMapper};
 
-/// Leaves integers and booleans alone.
-macro_rules! only_floats {
-    () => {
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor
-        }
-    };
-}
-
 /// Puts values into the autodiff world, as constants or as leaves that want a gradient.
 pub fn attach<F: Flow>(flow: F, want_gradients: bool) -> F {
     struct Attach(bool);
@@ -61,7 +49,6 @@ pub fn to_device<F: Flow>(flow: F, device: &Device) -> F {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
             tensor.to_device(self.0)
         }
-        only_floats!();
     }
 
     flow.map(&mut Move(device))
@@ -78,7 +65,6 @@ pub fn gradients_for<F: Flow>(flow: F) -> Vec<Tensor<1>> {
             self.0.push((places.float() * 0.37).sin());
             tensor
         }
-        only_floats!();
     }
 
     let mut gradients = Gradients(Vec::new());
@@ -103,7 +89,6 @@ pub fn seed<F: Flow>(flow: F, gradients: &[Tensor<1>]) -> Option<Tensor<1>> {
             }
             tensor
         }
-        only_floats!();
     }
 
     let mut seed = Seed(gradients.iter(), None);
@@ -113,8 +98,16 @@ pub fn seed<F: Flow>(flow: F, gradients: &[Tensor<1>]) -> Option<Tensor<1>> {
 
 /// The bytes of a flow's values.
 pub fn bytes<F: Flow>(flow: F) -> usize {
-    gradients_for(flow)
-        .iter()
-        .map(|values| values.dims()[0] * size_of::<f32>())
-        .sum()
+    struct Bytes(usize);
+
+    impl FlowMapper for Bytes {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0 += tensor.shape().num_elements() * size_of::<f32>();
+            tensor
+        }
+    }
+
+    let mut bytes = Bytes(0);
+    let _ = flow.map(&mut bytes);
+    bytes.0
 }

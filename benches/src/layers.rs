@@ -2,6 +2,7 @@
 
 use burn::{optim::GradientsParams, tensor::Tensor};
 use stovepipe::{pipeline::count_parameters, prelude::*, train::Classifier};
+use stovepipe_plan::{CutError, cut_chain};
 
 use crate::{
     Failure,
@@ -134,26 +135,24 @@ fn run<L: Classifier>(layer: &L, input: L::Flow) -> Result<L::Flow, Miswired> {
 }
 
 /// Where to cut in two so that the slower stage is as fast as can be: the layers of each stage.
-#[must_use]
-pub fn cut_in_two(costs: &[f64]) -> Vec<usize> {
-    let slower = |first: usize| {
-        let (a, b) = costs.split_at(first);
-        a.iter().sum::<f64>().max(b.iter().sum())
-    };
-    let places = 1..costs.len();
-    let best = places.min_by(|&a, &b| slower(a).total_cmp(&slower(b)));
-    best.map_or(vec![costs.len()], |first| vec![first, costs.len() - first])
+///
+/// # Errors
+///
+/// If there is no layer, or a cost is none.
+pub fn cut_in_two(costs: &[f64]) -> Result<Vec<usize>, CutError> {
+    cut_chain(costs, costs.len().min(2))
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::cut_in_two;
 
     #[test]
     fn the_slower_stage_is_as_fast_as_can_be() {
-        assert_eq!(cut_in_two(&[1.0, 5.0, 1.0, 2.0, 1.0]), [2, 3]);
-        assert_eq!(cut_in_two(&[1.0, 1.0, 1.0, 1.0]), [2, 2]);
-        assert_eq!(cut_in_two(&[9.0, 1.0]), [1, 1]);
-        assert_eq!(cut_in_two(&[9.0]), [1]);
+        assert_eq!(cut_in_two(&[1.0, 5.0, 1.0, 2.0, 1.0]).unwrap(), [2, 3]);
+        assert_eq!(cut_in_two(&[1.0, 1.0, 1.0, 1.0]).unwrap(), [2, 2]);
+        assert_eq!(cut_in_two(&[9.0, 1.0]).unwrap(), [1, 1]);
+        assert_eq!(cut_in_two(&[9.0]).unwrap(), [1]);
     }
 }

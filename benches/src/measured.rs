@@ -26,6 +26,13 @@ pub trait Measured {
     /// The samples of a micro-batch.
     fn samples(&self) -> usize;
 
+    /// The number of its layers.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such model.
+    fn layers(&self) -> Result<usize, Failure>;
+
     /// The number of its parameters; none is allocated.
     ///
     /// # Errors
@@ -105,6 +112,10 @@ impl<L: Classifier> Measured for Recipe<L> {
 
     fn samples(&self) -> usize {
         self.samples
+    }
+
+    fn layers(&self) -> Result<usize, Failure> {
+        Ok(Recipe::layers(self)?.len())
     }
 
     fn parameters(&self) -> Result<usize, Failure> {

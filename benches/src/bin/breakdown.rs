@@ -111,7 +111,7 @@ impl Breakdown {
         let costs = model.layer_costs(self.arguments.rounds(21))?;
         self.layers(model, &costs);
         self.fixed(model)?;
-        let cut = cut_in_two(&costs.iter().map(LayerCost::total).collect::<Vec<_>>());
+        let cut = cut_in_two(&costs.iter().map(LayerCost::total).collect::<Vec<_>>())?;
         let plans = self.plans(&cut, costs.len());
         self.steps(model, &plans)?;
         self.boundary(model, cut[0])?;

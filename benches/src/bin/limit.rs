@@ -13,7 +13,7 @@ use stovepipe::{
 use stovepipe_benches::{
     Failure,
     arguments::Arguments,
-    contender::{Task, Work, contend, serve},
+    contender::{Work, contend, serve},
     layers::{LayerCost, cut_in_two},
     limit::{StageCost, share_of_copies},
     measure::{Costs, take_turns},
@@ -88,7 +88,7 @@ struct Limit {
 impl Limit {
     fn measure(&mut self, model: &dyn Measured) -> Result<(), Failure> {
         let costs = model.layer_costs(2 * self.rounds + 1)?;
-        let cut = cut_in_two(&costs.iter().map(LayerCost::total).collect::<Vec<_>>());
+        let cut = cut_in_two(&costs.iter().map(LayerCost::total).collect::<Vec<_>>())?;
         let shares = self.show_cut(model, &costs, &cut);
         let plans = self.plans(&cut, costs.len())?;
         let copies: Vec<_> = self.copies_needed(&plans);
@@ -216,14 +216,6 @@ impl Limit {
         plans: &[Plan],
         copies: &[(usize, usize)],
     ) -> Result<(Vec<Costs>, Vec<Costs>), Failure> {
-        let contender = |work| {
-            let (model, samples) = (model.name().to_owned(), model.samples());
-            contend(&Task {
-                model,
-                samples,
-                work,
-            })
-        };
         let piped = plans.iter().cloned().map(|plan| Work::Piped {
             plan,
             optimizer: false,
@@ -232,7 +224,7 @@ impl Limit {
             count,
             micro_batches,
         });
-        let turns = piped.chain(copied).map(contender);
+        let turns = piped.chain(copied).map(|work| contend(model, work));
         let mut turns = turns.collect::<Result<Vec<_>, _>>()?;
         let mut of_plans = take_turns(&mut turns, self.rounds)?;
         let of_copies = of_plans.split_off(plans.len());

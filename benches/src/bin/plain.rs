@@ -10,7 +10,7 @@ use stovepipe::train::keep_freed_memory;
 use stovepipe_benches::{
     Failure,
     arguments::Arguments,
-    contender::{Task, Work, contend, serve},
+    contender::{Work, contend, serve},
     measure::take_turns,
     measured::Measured,
     models::models,
@@ -82,7 +82,7 @@ struct Pairs {
 
 impl Pairs {
     fn measure(&mut self, model: &dyn Measured) -> Result<(), Failure> {
-        let plan = Plan::new(vec![model.layer_costs(1)?.len()], 1);
+        let plan = Plan::new(vec![model.layers()?], 1);
         let mut turns = Vec::new();
         for optimizer in [false, true] {
             let plain = Work::Plain {
@@ -91,12 +91,7 @@ impl Pairs {
             };
             let plan = plan.clone();
             for work in [plain, Work::Piped { plan, optimizer }] {
-                let (model, samples) = (model.name().to_owned(), model.samples());
-                turns.push(contend(&Task {
-                    model,
-                    samples,
-                    work,
-                })?);
+                turns.push(contend(model, work)?);
             }
         }
         let found = take_turns(&mut turns, self.arguments.rounds(11))?;

@@ -147,7 +147,7 @@ fn contestants<'a>(
         threads: 2,
         ..one_stage.clone()
     };
-    let two_stages = Plan::new(cut_in_two(&totals), MICRO_BATCHES);
+    let two_stages = Plan::new(cut_in_two(&totals)?, MICRO_BATCHES);
     let mut plain = whole.plain(1)?;
     let mut turns: Vec<Turn<'a>> = vec![Box::new(move || repeat(least, || plain.step()))];
     for (model, plan) in [(&*whole, one_stage), (&*whole, wide), (model, two_stages)] {

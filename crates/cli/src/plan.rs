@@ -22,14 +22,17 @@ pub fn plan_table<L: Layer>(
     devices: &[String],
     costs: Costs,
 ) -> String {
-    let rows: Vec<_> = (layers.iter().enumerate())
-        .map(|(index, layer)| Row::of_layer(layer, index, costs))
-        .collect();
-    let of = match costs {
-        Costs::Time(_) => "of time",
-        Costs::Memory(_) => "of memory",
-        Costs::Parameters => "of parameters",
+    let (of, costs, profile) = match costs {
+        Costs::Time(profile) => ("of time", Some(profile.times()), Some(profile)),
+        Costs::Memory(profile) => ("of memory", Some(profile.sizes()), Some(profile)),
+        Costs::Parameters => ("of parameters", None, None),
     };
+    let rows: Vec<_> = (layers.iter().enumerate())
+        .map(|(index, layer)| {
+            let cost = costs.as_ref().map(|costs| costs[index]);
+            Row::of_layer(layer, cost, profile.map(|profile| &profile.layers[index]))
+        })
+        .collect();
     let whole = Row::sum(&rows);
     let mut table = format!(
         "{:<14}  {:>12}  {:>12}  {:>11}  {:>11}  {of}\n",
@@ -67,22 +70,16 @@ struct Row {
 }
 
 impl Row {
-    fn of_layer<L: Layer>(layer: &L, index: usize, costs: Costs) -> Self {
+    /// A layer costs its parameters if no other cost is given.
+    fn of_layer<L: Layer>(layer: &L, cost: Option<f64>, profile: Option<&LayerProfile>) -> Self {
         let parameters = count_parameters(layer);
-        let (cost, profile) = match costs {
-            Costs::Time(profile) => (profile.times()[index], Some(profile)),
-            Costs::Memory(profile) => (profile.sizes()[index], Some(profile)),
-            Costs::Parameters => (parameters as f64, None),
-        };
         Self {
-            cost,
+            cost: cost.unwrap_or(parameters as f64),
             parameters,
-            measured: profile
-                .map(|profile| &profile.layers[index])
-                .map(|layer: &LayerProfile| {
-                    let seconds = (layer.forward.as_secs_f64(), layer.backward.as_secs_f64());
-                    (layer.activations, seconds.0, seconds.1)
-                }),
+            measured: profile.map(|layer| {
+                let seconds = (layer.forward.as_secs_f64(), layer.backward.as_secs_f64());
+                (layer.activations, seconds.0, seconds.1)
+            }),
         }
     }
 

@@ -82,7 +82,7 @@ struct Saved {
 impl Kernel<3> for Normalize {
     type Saved = Saved;
 
-    fn forward(&self, inputs: [FlexTensor; 3], _: bool) -> (FlexTensor, Saved) {
+    fn forward(&self, inputs: [FlexTensor; 3]) -> (FlexTensor, Saved) {
         let [x, gamma, beta] = inputs.map(in_order);
         let shape = dims(&x);
         let (means, variances) = statistics(numbers(&x), shape);

@@ -137,7 +137,7 @@ struct Saved {
 impl Kernel<2> for Convolution {
     type Saved = Saved;
 
-    fn forward(&self, inputs: [FlexTensor; 2], _: bool) -> (FlexTensor, Saved) {
+    fn forward(&self, inputs: [FlexTensor; 2]) -> (FlexTensor, Saved) {
         let [x, weight] = inputs.map(in_order);
         let samples = dims(&x)[0];
         let sizes @ [filters, _, places] = self.sizes(&weight);

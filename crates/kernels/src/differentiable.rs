@@ -19,12 +19,12 @@ use burn_flex::FlexTensor;
 type Tracked = Autodiff<Flex, NoCheckpointing>;
 
 /// An operation on N tensors on the CPU, and its gradient.
-pub(crate) trait Kernel<const N: usize>: Clone + Debug + Send + 'static {
+pub(crate) trait Kernel<const N: usize>: Debug + Send + 'static {
     /// What the gradient needs of the forward pass.
     type Saved: Clone + Debug + Send + 'static;
 
-    /// The output, and what is saved; a gradient will be asked for only if `recorded`.
-    fn forward(&self, inputs: [FlexTensor; N], recorded: bool) -> (FlexTensor, Self::Saved);
+    /// The output, and what is saved.
+    fn forward(&self, inputs: [FlexTensor; N]) -> (FlexTensor, Self::Saved);
 
     /// The gradients of those inputs that are wanted, given the gradient of the output.
     fn backward(
@@ -81,22 +81,16 @@ pub(crate) fn run<K: Kernel<N>, const N: usize>(
         }
     }
     if let Ok(inputs) = <[_; N]>::try_from(plain) {
-        let (output, saved) = kernel.forward(inputs, false);
+        let (output, saved) = kernel.forward(inputs);
         return Some((Operand::Plain(output), saved));
     }
     let inputs = <[FloatTensor<Tracked>; N]>::try_from(tracked).ok()?;
     let nodes = inputs.each_ref().map(|input| input.node());
-    let inputs = inputs.map(|input| input.into_primitive());
-    let recorded = Recorded(kernel.clone()).prepare::<NoCheckpointing>(nodes);
-    let (output, saved) = match recorded.compute_bound().stateful() {
-        OpsKind::Tracked(step) => {
-            let (output, saved) = kernel.forward(inputs, true);
-            (step.finish(saved.clone(), output), saved)
-        }
-        OpsKind::UnTracked(step) => {
-            let (output, saved) = kernel.forward(inputs, false);
-            (step.finish(output), saved)
-        }
+    let (output, saved) = kernel.forward(inputs.map(|input| input.into_primitive()));
+    let recorded = Recorded(kernel).prepare::<NoCheckpointing>(nodes);
+    let output = match recorded.compute_bound().stateful() {
+        OpsKind::Tracked(step) => step.finish(saved.clone(), output),
+        OpsKind::UnTracked(step) => step.finish(output),
     };
     Some((Operand::Tracked(output), saved))
 }

@@ -77,8 +77,8 @@ impl Patches {
         change: impl Fn(f32) -> f32 + Copy,
     ) {
         let Some(taps) = &self.taps else {
-            return self.for_each_row(|plane, start, row, places| {
-                let line = &mut patches[plane + start..][..self.output[1]];
+            return self.for_each_row(|start, row, places| {
+                let line = &mut patches[start..][..self.output[1]];
                 places.read(&map[row * self.map[1]..][..self.map[1]], line, change);
             });
         };
@@ -95,8 +95,8 @@ impl Patches {
     #[inline(always)]
     pub(crate) fn add(&self, patches: &[f32], map: &mut [f32]) {
         let Some(taps) = &self.taps else {
-            return self.for_each_row(|plane, start, row, places| {
-                let line = &patches[plane + start..][..self.output[1]];
+            return self.for_each_row(|start, row, places| {
+                let line = &patches[start..][..self.output[1]];
                 places.add(line, &mut map[row * self.map[1]..][..self.map[1]]);
             });
         };
@@ -110,10 +110,9 @@ impl Patches {
     }
 
     /// Calls `work` for each row and column of the kernel and each row of the output that meets the
-    /// map, with where the patches of the former begin, and the row among them; with the row of the
-    /// map; and with the places in it.
+    /// map, with where its numbers begin among the patches, the row of the map, and the places in it.
     #[inline(always)]
-    fn for_each_row(&self, mut work: impl FnMut(usize, usize, usize, Places)) {
+    fn for_each_row(&self, mut work: impl FnMut(usize, usize, Places)) {
         let [rows, columns] = self.output;
         let kernel = (0..self.kernel[0]).flat_map(|i| (0..self.kernel[1]).map(move |j| (i, j)));
         for (tap, (i, j)) in kernel.enumerate() {
@@ -128,7 +127,7 @@ impl Patches {
             for row in 0..rows {
                 let met = (row * self.stride[0] + i + self.first).checked_sub(self.padding[0]);
                 if let Some(met) = met.filter(|&met| met < self.map[0]) {
-                    work(tap * rows * columns, row * columns, met, places);
+                    work((tap * rows + row) * columns, met, places);
                 }
             }
         }

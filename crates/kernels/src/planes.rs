@@ -17,11 +17,11 @@ pub(crate) fn dims(tensor: &FlexTensor) -> Dims {
     tensor.layout().shape().dims()
 }
 
-/// The same tensor with its numbers in order and nothing else in its buffer.
+/// The same tensor with its numbers in order.
 pub(crate) fn in_order(tensor: FlexTensor) -> FlexTensor {
-    match tensor.as_slice::<f32>().map(<[f32]>::len) {
-        Some(_) => tensor,
-        None => tensor.to_contiguous(),
+    match tensor.as_slice::<f32>().is_some() {
+        true => tensor,
+        false => tensor.to_contiguous(),
     }
 }
 

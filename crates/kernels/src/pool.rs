@@ -201,7 +201,7 @@ impl Kernel<1> for MaxPool {
     /// The input: to find the largest again is quicker than to keep where they were.
     type Saved = FlexTensor;
 
-    fn forward(&self, [x]: [FlexTensor; 1], _: bool) -> (FlexTensor, FlexTensor) {
+    fn forward(&self, [x]: [FlexTensor; 1]) -> (FlexTensor, FlexTensor) {
         let x = in_order(x);
         let shape @ [samples, channels, ..] = dims(&x);
         let windows = Windows::new(self.0, shape);
@@ -329,7 +329,7 @@ struct AveragePool(Window);
 impl Kernel<1> for AveragePool {
     type Saved = Dims;
 
-    fn forward(&self, [x]: [FlexTensor; 1], _: bool) -> (FlexTensor, Dims) {
+    fn forward(&self, [x]: [FlexTensor; 1]) -> (FlexTensor, Dims) {
         let x = in_order(x);
         let shape @ [samples, channels, ..] = dims(&x);
         let windows = Windows::new(self.0, shape);

@@ -48,7 +48,7 @@ struct Seed(FlexTensor);
 impl Kernel<1> for Seed {
     type Saved = ();
 
-    fn forward(&self, _: [FlexTensor; 1], _: bool) -> (FlexTensor, ()) {
+    fn forward(&self, _: [FlexTensor; 1]) -> (FlexTensor, ()) {
         (tensor(vec![0.0], [1]), ())
     }
 

@@ -114,20 +114,18 @@ impl Balance {
     /// not those of `stages` stages with a layer each, `layers` in all, or the costs are not those
     /// of `layers` layers.
     pub fn cut(&self, layers: usize, stages: usize) -> Result<Vec<usize>, BuildError> {
-        self.cut_for(layers, &vec![0.0; stages.min(layers + 1)])
+        match (layers, stages) {
+            (0, _) => Err(BuildError::NoLayers),
+            (_, 0) => Err(BuildError::NoStages),
+            _ if stages > layers => Err(BuildError::MoreStagesThanLayers { stages, layers }),
+            _ => self.cut_for(layers, &vec![0.0; stages]),
+        }
     }
 
-    /// The cut into stages, of which these shares of forward passes are computed again.
+    /// The cut into stages, of which these shares of forward passes are computed again: from one to
+    /// as many as there are layers.
     pub(crate) fn cut_for(&self, layers: usize, again: &[f64]) -> Result<Vec<usize>, BuildError> {
         let stages = again.len();
-        match (layers, stages) {
-            (0, _) => return Err(BuildError::NoLayers),
-            (_, 0) => return Err(BuildError::NoStages),
-            _ if stages > layers => {
-                return Err(BuildError::MoreStagesThanLayers { stages, layers });
-            }
-            _ => {}
-        }
         match self {
             Self::Even => Ok((0..stages)
                 .map(|stage| layers / stages + usize::from(stage < layers % stages))

@@ -7,7 +7,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use stovepipe_plan::CutError;
-use stovepipe_schedule::{OneForwardOneBackward, Scheduler};
+use stovepipe_schedule::{OneForwardOneBackward, Schedule, Scheduler};
 
 use crate::{
     balance::Balance,
@@ -139,23 +139,26 @@ impl<L: Layer> PipelineBuilder<L> {
     ///
     /// If the model cannot be cut that way, or the schedule is not to be had.
     pub fn cut(&self) -> Result<Vec<usize>, BuildError> {
+        Ok(self.plan()?.0)
+    }
+
+    /// The number of layers of each stage, the schedule, and the worker of each stage.
+    fn plan(&self) -> Result<(Vec<usize>, Schedule, Vec<usize>), BuildError> {
         let (layers, stages) = (self.layers.len(), self.devices.len());
-        let cut_for = |again: &[f64]| {
-            let cut = self.balance.cut_for(layers, again);
-            cut.map_err(|error| self.with_name(error))
-        };
-        cut_for(&vec![0.0; stages])?; // before a schedule is asked for
+        let named = |error| self.with_name(error);
+        self.balance.cut(layers, stages).map_err(named)?; // before a schedule is asked for
         if self.micro_batches == 0 {
             return Err(BuildError::NoMicroBatches);
         }
         let schedule = self.scheduler.schedule(stages, self.micro_batches)?;
-        engine::owners(&schedule, stages, self.micro_batches)?;
+        let owners = engine::owners(&schedule, stages, self.micro_batches)?;
         let again = (0..stages).map(|stage| {
             let recorded = self.recompute.recorded(&schedule, stage);
             let again = recorded.iter().filter(|&&recorded| !recorded).count();
             again as f64 / self.micro_batches as f64
         });
-        cut_for(&again.collect::<Vec<_>>())
+        let cut = self.balance.cut_for(layers, &again.collect::<Vec<_>>());
+        Ok((cut.map_err(named)?, schedule, owners))
     }
 
     /// Names the layer whose cost is none.
@@ -181,14 +184,12 @@ impl<L: Layer> PipelineBuilder<L> {
     /// If the model cannot be cut that way, a number is zero, the schedule is not to be had, two
     /// layers share a parameter, the sample does not pass, or a thread cannot be started.
     pub fn build(self) -> Result<Pipeline<L>, BuildError> {
-        let cut = self.cut()?;
+        let (cut, schedule, owners) = self.plan()?;
         if self.threads_per_stage == 0 {
             return Err(BuildError::NoThreads);
         }
         check_sharing(&self.layers)?;
         let stages = placements(&self.layers, &cut, self.devices);
-        let schedule = self.scheduler.schedule(stages.len(), self.micro_batches)?;
-        let owners = engine::owners(&schedule, stages.len(), self.micro_batches)?;
         check_devices(&stages)?;
         let workers = (schedule.workers().iter())
             .map(|actions| spawn(actions[0].stage, self.threads_per_stage))

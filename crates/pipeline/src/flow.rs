@@ -56,10 +56,14 @@ pub trait Flow: Clone + Send + 'static {
 pub trait FlowMapper {
     /// Maps a tensor of floats.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
-    /// Maps a tensor of integers.
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int>;
-    /// Maps a tensor of booleans.
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool>;
+    /// Maps a tensor of integers; by default to itself.
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        tensor
+    }
+    /// Maps a tensor of booleans; by default to itself.
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        tensor
+    }
 }
 
 /// A flow that every micro-batch receives whole, such as a table of positions.

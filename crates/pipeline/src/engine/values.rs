@@ -85,12 +85,6 @@ pub(crate) fn take_gradients<F: Flow>(leaves: F, gradients: &mut Gradients) -> F
             self.index += 1;
             tensor
         }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor
-        }
     }
 
     let mut take = Take {
@@ -124,12 +118,6 @@ pub(crate) fn seed<F: Flow>(output: F, gradients: FlowGradients) -> Option<Tenso
             }
             tensor
         }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor
-        }
     }
 
     let mut seed = Seed {
@@ -155,12 +143,6 @@ pub(crate) fn ones<F: Flow>(flow: F) -> FlowGradients {
             self.index += 1;
             tensor
         }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor
-        }
     }
 
     let mut ones = Ones::default();
@@ -175,12 +157,6 @@ pub(crate) fn sum<F: Flow>(flow: F) -> Option<Tensor<1>> {
     impl FlowMapper for Sum {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
             self.0 = add(self.0.take(), Some(tensor.clone().sum()));
-            tensor
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
             tensor
         }
     }

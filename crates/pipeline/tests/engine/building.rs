@@ -27,6 +27,11 @@ fn numbers_that_do_not_add_up() {
         pipeline(3, 4).build(),
         "4 stages are more than the model's 3 layers",
     );
+    let far_too_many = Balance::Even.cut(3, usize::MAX).unwrap_err().to_string();
+    assert_eq!(
+        far_too_many,
+        format!("{} stages are more than the model's 3 layers", usize::MAX)
+    );
     check(
         by_hand(&[2, 3]).build(),
         "the balance [2, 3] adds up to 5 layers, but the model has 4",
