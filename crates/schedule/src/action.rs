@@ -1,40 +1,99 @@
-//! The smallest unit of a schedule: one pass of one micro-batch through one stage.
+//! The smallest unit of a schedule: what one stage does for one micro-batch.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The direction in which a micro-batch crosses a stage.
+/// What a stage does for a micro-batch.
+///
+/// A backward pass is whole ([`Backward`](Self::Backward)), or comes in two halves, the gradient of
+/// the input first, since the stage before waits for nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Pass {
-    /// Activations go to the next stage.
+    /// `F`: activations go to the next stage.
     Forward,
-    /// Gradients go to the previous stage.
+    /// `B`: the gradients of the input, which go to the previous stage, and of the weights.
     Backward,
+    /// `I`: the half of a backward pass that finds the gradient of the input.
+    InputGradient,
+    /// `W`: the half of a backward pass that finds the gradients of the weights.
+    WeightGradient,
+    /// `U`: the weights are changed by this micro-batch's gradients at once, and not at the end of
+    /// the step by all together. Only asynchronous schedules have it.
+    Update,
 }
 
-/// One pass of one micro-batch through one stage.
+impl Pass {
+    /// All of them, in the order in which a micro-batch meets them.
+    pub const ALL: [Self; 5] = [
+        Self::Forward,
+        Self::Backward,
+        Self::InputGradient,
+        Self::WeightGradient,
+        Self::Update,
+    ];
+
+    /// The letter of `torch.distributed.pipelining`; `U` is ours.
+    ///
+    /// ```
+    /// use stovepipe_schedule::Pass;
+    ///
+    /// assert_eq!(Pass::ALL.map(Pass::letter), ['F', 'B', 'I', 'W', 'U']);
+    /// ```
+    #[must_use]
+    pub const fn letter(self) -> char {
+        match self {
+            Self::Forward => 'F',
+            Self::Backward => 'B',
+            Self::InputGradient => 'I',
+            Self::WeightGradient => 'W',
+            Self::Update => 'U',
+        }
+    }
+
+    /// Whether the stage before waits for its result.
+    pub(crate) const fn sends_gradient(self) -> bool {
+        matches!(self, Self::Backward | Self::InputGradient)
+    }
+}
+
+/// What one stage does for one micro-batch.
 ///
-/// It is written as in `torch.distributed.pipelining`: the stage, `F` or `B`, the micro-batch.
+/// It is written as in `torch.distributed.pipelining`: the stage, a letter, the micro-batch.
 ///
 /// ```
-/// use stovepipe_schedule::Action;
+/// use stovepipe_schedule::{Action, Pass};
 ///
 /// assert_eq!(Action::forward(2, 3).to_string(), "2F3");
-/// assert_eq!("0B1".parse(), Ok(Action::backward(0, 1)));
+/// assert_eq!("1W2".parse(), Ok(Action::new(1, Pass::WeightGradient, 2)));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Action {
     /// The stage, counted from 0 at the network's input.
     pub stage: usize,
-    /// Forward or backward.
+    /// What it does.
     pub pass: Pass,
     /// The micro-batch, counted from 0.
     pub micro_batch: usize,
 }
 
 impl Action {
+    /// A pass of a micro-batch through a stage.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Action, Pass};
+    /// assert_eq!(Action::new(2, Pass::InputGradient, 3).to_string(), "2I3");
+    /// ```
+    #[must_use]
+    pub const fn new(stage: usize, pass: Pass, micro_batch: usize) -> Self {
+        Self {
+            stage,
+            pass,
+            micro_batch,
+        }
+    }
+
     /// The forward pass of a micro-batch through a stage.
     ///
     /// ```
@@ -43,14 +102,10 @@ impl Action {
     /// ```
     #[must_use]
     pub const fn forward(stage: usize, micro_batch: usize) -> Self {
-        Self {
-            stage,
-            pass: Pass::Forward,
-            micro_batch,
-        }
+        Self::new(stage, Pass::Forward, micro_batch)
     }
 
-    /// The backward pass of a micro-batch through a stage.
+    /// The whole backward pass of a micro-batch through a stage.
     ///
     /// ```
     /// # use stovepipe_schedule::{Action, Pass};
@@ -58,73 +113,25 @@ impl Action {
     /// ```
     #[must_use]
     pub const fn backward(stage: usize, micro_batch: usize) -> Self {
-        Self {
-            stage,
-            pass: Pass::Backward,
-            micro_batch,
-        }
+        Self::new(stage, Pass::Backward, micro_batch)
     }
 
-    /// The action of the neighbouring stage whose result this one receives, if there is one.
-    ///
-    /// The first stage's forward reads the data set, and the last stage's backward starts at the
-    /// loss: neither receives anything. `stages` is the number of stages of the pipeline.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::Action;
-    /// assert_eq!(Action::forward(1, 5).input(3), Some(Action::forward(0, 5)));
-    /// assert_eq!(Action::backward(1, 5).input(3), Some(Action::backward(2, 5)));
-    /// assert_eq!(Action::backward(2, 5).input(3), None);
-    /// ```
-    #[must_use]
-    pub fn input(self, stages: usize) -> Option<Self> {
-        match self.pass {
-            Pass::Forward => self.below(),
-            Pass::Backward => self.above(stages),
-        }
-    }
-
-    /// The action of the neighbouring stage that receives this one's result, if there is one.
-    ///
-    /// The inverse of [`Action::input`].
-    ///
-    /// ```
-    /// # use stovepipe_schedule::Action;
-    /// assert_eq!(Action::forward(1, 5).output(3), Some(Action::forward(2, 5)));
-    /// assert_eq!(Action::backward(0, 5).output(3), None);
-    /// ```
-    #[must_use]
-    pub fn output(self, stages: usize) -> Option<Self> {
-        match self.pass {
-            Pass::Forward => self.above(stages),
-            Pass::Backward => self.below(),
-        }
-    }
-
-    fn below(self) -> Option<Self> {
-        let stage = self.stage.checked_sub(1)?;
-        Some(Self { stage, ..self })
-    }
-
-    fn above(self, stages: usize) -> Option<Self> {
-        let stage = self.stage.checked_add(1).filter(|&next| next < stages)?;
-        Some(Self { stage, ..self })
+    /// The same stage and micro-batch, another pass.
+    pub(crate) const fn with(self, pass: Pass) -> Self {
+        Self { pass, ..self }
     }
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let letter = match self.pass {
-            Pass::Forward => 'F',
-            Pass::Backward => 'B',
-        };
+        let letter = self.pass.letter();
         write!(formatter, "{}{letter}{}", self.stage, self.micro_batch)
     }
 }
 
 /// A text that is no [`Action`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("`{text}` is no action: write a stage, F or B, and a micro-batch, such as 2F3")]
+#[error("`{text}` is no action: write a stage, F, B, I, W or U, and a micro-batch, such as 2F3")]
 pub struct ParseActionError {
     /// The text as it was found.
     pub text: String,
@@ -142,11 +149,7 @@ impl FromStr for Action {
 
 fn parse(text: &str) -> Option<Action> {
     let (letter_at, letter) = text.char_indices().find(|(_, c)| !c.is_ascii_digit())?;
-    let pass = match letter {
-        'F' => Pass::Forward,
-        'B' => Pass::Backward,
-        _ => return None,
-    };
+    let pass = Pass::ALL.into_iter().find(|pass| pass.letter() == letter)?;
     Some(Action {
         stage: number(&text[..letter_at])?,
         pass,
@@ -155,7 +158,7 @@ fn parse(text: &str) -> Option<Action> {
 }
 
 /// Digits only: the standard library's parser would let `+3` pass.
-fn number(digits: &str) -> Option<usize> {
+pub(crate) fn number(digits: &str) -> Option<usize> {
     let all_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
     all_digits.then(|| digits.parse().ok()).flatten()
 }
@@ -174,6 +177,9 @@ mod tests {
     fn reads_the_notation() {
         check("0F0", Some(Action::forward(0, 0)));
         check("12B345", Some(Action::backward(12, 345)));
+        check("1I2", Some(Action::new(1, Pass::InputGradient, 2)));
+        check("1W2", Some(Action::new(1, Pass::WeightGradient, 2)));
+        check("1U2", Some(Action::new(1, Pass::Update, 2)));
         for bad in [
             "",
             "F",
@@ -202,14 +208,5 @@ mod tests {
         let error = "bad".parse::<Action>().unwrap_err();
         assert_eq!(error.text, "bad");
         assert!(error.to_string().starts_with("`bad` is no action"));
-    }
-
-    #[test]
-    fn output_is_the_inverse_of_input() {
-        let stages = 4;
-        for action in (0..stages).flat_map(|s| [Action::forward(s, 7), Action::backward(s, 7)]) {
-            let back = action.input(stages).map(|input| input.output(stages));
-            assert!(back.is_none_or(|found| found == Some(action)), "{action}");
-        }
     }
 }

@@ -35,21 +35,32 @@
 
 mod action;
 mod chrome_trace;
+mod costs;
+mod csv;
 mod error;
-mod gpipe;
-mod one_forward_one_backward;
+mod grid;
+mod held;
+mod passes;
+mod recompute;
 mod replay;
 mod schedule;
-mod scheduler;
+mod schedulers;
 mod simulate;
 mod svg;
+mod table;
 mod timeline;
 mod validate;
+mod versions;
 
 pub use action::{Action, ParseActionError, Pass};
+pub use costs::{CostError, Costs, Link, StageCosts, StageMemory};
 pub use error::{ScheduleError, Waiting};
-pub use gpipe::GPipe;
-pub use one_forward_one_backward::OneForwardOneBackward;
+pub use held::Limits;
+pub use recompute::{Recompute, UnknownRecompute};
 pub use schedule::Schedule;
-pub use scheduler::Scheduler;
+pub use schedulers::{
+    GPipe, Interleaved, OneForwardOneBackward, PipeDream, RoundRobin, Rule, Scheduler, UnknownRule,
+    ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
+};
+pub use simulate::Simulation;
 pub use timeline::{Span, SpanKind, Timeline};

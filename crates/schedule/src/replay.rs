@@ -1,8 +1,6 @@
 //! Walking through a schedule in an order in which it could really run.
 
-use std::collections::HashSet;
-
-use crate::{Action, error::Waiting};
+use crate::{Action, Pass, Schedule, error::Waiting, table::Table};
 
 /// Visits every action after the actions it depends on, each worker's in its own order.
 ///
@@ -10,67 +8,87 @@ use crate::{Action, error::Waiting};
 /// the neighbouring stage's result is there, and otherwise waits. Results are buffered, so that
 /// sending never blocks; only receiving does.
 ///
-/// `owners` holds the worker of each stage. Each action is looked at once, and once more for
-/// each result that arrives, so the cost is linear in the number of actions.
+/// A worker is looked at when something arrived for it, so the time grows with the number of
+/// actions.
 ///
 /// If the workers end up waiting for one another, the error says who waits for what.
 pub(crate) fn replay(
-    workers: &[Vec<Action>],
-    owners: &[usize],
+    schedule: &Schedule,
     mut visit: impl FnMut(usize, Action),
 ) -> Result<(), Vec<Waiting>> {
-    let stages = owners.len();
+    let workers = schedule.workers().len();
     let mut progress = Progress {
-        workers,
-        stages,
-        next: vec![0; workers.len()],
-        done: HashSet::new(),
+        schedule,
+        next: vec![0; workers],
+        done: Table::new(schedule.stages(), schedule.micro_batches(), Done::default()),
     };
-    let mut runnable: Vec<usize> = (0..workers.len()).rev().collect();
+    let mut runnable: Vec<usize> = (0..workers).rev().collect();
+    let mut is_listed = vec![true; workers];
     while let Some(worker) = runnable.pop() {
+        is_listed[worker] = false;
         while let Some(action) = progress.advance(worker) {
             visit(worker, action);
-            runnable.extend(action.output(stages).map(|output| owners[output.stage]));
+            let Some(output) = schedule.output(action) else {
+                continue;
+            };
+            let receiver = schedule.worker_of(output.stage, output.micro_batch);
+            if receiver != worker && !is_listed[receiver] {
+                is_listed[receiver] = true;
+                runnable.push(receiver);
+            }
         }
     }
     progress.finish()
 }
 
+/// What a stage has sent for a micro-batch.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    value: bool,
+    gradient: bool,
+}
+
 struct Progress<'a> {
-    workers: &'a [Vec<Action>],
-    stages: usize,
+    schedule: &'a Schedule,
     /// For each worker, the index of its next action.
     next: Vec<usize>,
-    done: HashSet<Action>,
+    done: Table<Done>,
 }
 
 impl Progress<'_> {
     /// Carries out the worker's next action, unless it has to wait or has none left.
     fn advance(&mut self, worker: usize) -> Option<Action> {
-        let action = *self.workers[worker].get(self.next[worker])?;
+        let action = *self.schedule.workers()[worker].get(self.next[worker])?;
         if self.unmet(action).is_some() {
             return None;
         }
         self.next[worker] += 1;
-        self.done.insert(action);
+        let done = &mut self.done[action];
+        done.value |= action.pass == Pass::Forward;
+        done.gradient |= action.pass.sends_gradient();
         Some(action)
     }
 
     /// The action whose result is still to come before this one can begin.
     fn unmet(&self, action: Action) -> Option<Action> {
-        let input = action.input(self.stages)?;
-        (!self.done.contains(&input)).then_some(input)
+        let input = self.schedule.input(action)?;
+        let done = self.done[input];
+        let is_done = match input.pass {
+            Pass::Forward => done.value,
+            _ => done.gradient,
+        };
+        (!is_done).then_some(input)
     }
 
     fn finish(self) -> Result<(), Vec<Waiting>> {
-        let stuck: Vec<_> = (0..self.workers.len())
+        let stuck: Vec<_> = (0..self.next.len())
             .filter_map(|worker| self.waiting(worker))
             .collect();
         if stuck.is_empty() { Ok(()) } else { Err(stuck) }
     }
 
     fn waiting(&self, worker: usize) -> Option<Waiting> {
-        let action = *self.workers[worker].get(self.next[worker])?;
+        let action = *self.schedule.workers()[worker].get(self.next[worker])?;
         let needs = self.unmet(action)?;
         Some(Waiting {
             worker,

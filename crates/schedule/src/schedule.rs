@@ -8,7 +8,8 @@ use crate::{
     Action, Pass, ScheduleError,
     error::Waiting,
     replay::replay,
-    scheduler::one_stage_a_worker,
+    schedulers::one_stage_a_worker,
+    table::Table,
     validate::{Facts, validate},
 };
 
@@ -17,9 +18,7 @@ use crate::{
 /// A schedule that exists can be run to its end; see [`Schedule::new`] for what is checked. That
 /// holds for one read by serde, too, which sees the lists of actions alone.
 ///
-/// As text it has a line for each worker. Between actions there may be spaces or commas, so the
-/// CSV files of `torch.distributed.pipelining` can be read as long as they hold no other actions
-/// than `F` and `B`:
+/// As text it has a line for each worker, with spaces or commas between actions:
 ///
 /// ```
 /// use stovepipe_schedule::{Schedule, ScheduleError};
@@ -29,14 +28,19 @@ use crate::{
 /// assert_eq!(schedule.to_string(), "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1");
 /// # Ok::<(), ScheduleError>(())
 /// ```
+///
+/// For files there is the CSV of `torch.distributed.pipelining`: see [`Schedule::from_csv`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Vec<Action>>", into = "Vec<Vec<Action>>")]
 pub struct Schedule {
     workers: Vec<Vec<Action>>,
-    /// The worker of each stage.
-    owners: Vec<usize>,
+    /// The workers of each stage, in the order in which they take micro-batches.
+    placement: Vec<Vec<usize>>,
     micro_batches: usize,
+    /// Which backward passes come in halves; none if none does.
+    split: Option<Table<bool>>,
     training: bool,
+    asynchronous: bool,
 }
 
 impl Schedule {
@@ -45,17 +49,19 @@ impl Schedule {
     /// A schedule has all of these properties:
     ///
     /// * There is at least one worker, and each has something to do.
-    /// * Stages are numbered from 0 without a gap, and each belongs to exactly one worker.
-    /// * Every stage has the forward pass of every micro-batch once. Either it has every
-    ///   backward pass once as well (training), or no stage has any (inference).
-    /// * A backward pass comes after its forward pass.
-    /// * The forward passes of a stage ascend in micro-batch order, and so do its backward
-    ///   passes. Sums of floating-point numbers depend on the order of their terms. With this
-    ///   rule a stage adds its gradients, and updates running statistics such as those of batch
-    ///   normalisation, in the same order under every schedule: changing the schedule changes
-    ///   the time and memory that a step takes, and not one bit of its result.
+    /// * Stages are numbered from 0 without a gap. Each belongs to one worker, or to several, its
+    ///   replicas, that take its micro-batches in turn.
+    /// * Every stage has the forward pass of every micro-batch once. Either it also has every
+    ///   backward pass once, whole or in two halves (training), or no stage has any (inference).
+    ///   Either all stages update their weights for every micro-batch (asynchronous training), or
+    ///   none does.
+    /// * A backward pass comes after its forward pass, the second half after the first, an update
+    ///   after both.
     /// * Nobody waits for ever. A forward pass waits for that of the stage before, a backward
-    ///   pass for that of the stage after; sending waits for nobody.
+    ///   pass for that of the stage after; sending waits for nobody. (For sends that do wait see
+    ///   [`Program`](crate::Program).)
+    ///
+    /// Micro-batches need not ascend, but [it is better](Self::is_ascending) if they do.
     ///
     /// ```
     /// use stovepipe_schedule::{Action, Schedule, ScheduleError};
@@ -76,16 +82,24 @@ impl Schedule {
     /// The first property that does not hold.
     pub fn new(workers: Vec<Vec<Action>>) -> Result<Self, ScheduleError> {
         let Facts {
-            owners,
+            placement,
             micro_batches,
+            split,
             training,
+            asynchronous,
         } = validate(&workers)?;
-        Ok(Self {
+        let schedule = Self {
             workers,
-            owners,
+            placement,
             micro_batches,
+            split,
             training,
-        })
+            asynchronous,
+        };
+        match replay(&schedule, |_, _| {}) {
+            Ok(()) => Ok(schedule),
+            Err(waiting) => Err(ScheduleError::Deadlock { waiting }),
+        }
     }
 
     /// Forward passes only, one stage on each worker.
@@ -131,7 +145,7 @@ impl Schedule {
     /// ```
     #[must_use]
     pub fn stages(&self) -> usize {
-        self.owners.len()
+        self.placement.len()
     }
 
     /// The number of micro-batches.
@@ -146,12 +160,13 @@ impl Schedule {
         self.micro_batches
     }
 
-    /// The one worker that has this stage; a worker may have several stages.
+    /// The workers of a stage, in the order in which they take its micro-batches: one, unless the
+    /// stage has replicas. A worker may have several stages.
     ///
     /// ```
     /// # use stovepipe_schedule::Schedule;
     /// let schedule: Schedule = "0F0 2F0\n1F0".parse()?;
-    /// assert_eq!([0, 1, 2].map(|stage| schedule.worker_of(stage)), [0, 1, 0]);
+    /// assert_eq!([0, 1, 2].map(|stage| schedule.replicas(stage)), [[0], [1], [0]]);
     /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
     /// ```
     ///
@@ -159,8 +174,144 @@ impl Schedule {
     ///
     /// If there is no such stage.
     #[must_use]
-    pub fn worker_of(&self, stage: usize) -> usize {
-        self.owners[stage]
+    pub fn replicas(&self, stage: usize) -> &[usize] {
+        &self.placement[stage]
+    }
+
+    /// The worker that has all actions of a stage for a micro-batch.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{RoundRobin, Scheduler};
+    /// let schedule = RoundRobin::new(vec![2, 1]).schedule(2, 4)?;
+    /// assert_eq!([0, 1, 2, 3].map(|micro_batch| schedule.worker_of(0, micro_batch)), [0, 1, 0, 1]);
+    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there is no such stage.
+    #[must_use]
+    pub fn worker_of(&self, stage: usize, micro_batch: usize) -> usize {
+        let replicas = &self.placement[stage];
+        match replicas[..] {
+            [worker] => worker,
+            _ => replicas[micro_batch % replicas.len()],
+        }
+    }
+
+    /// The action of the neighbouring stage whose result an action receives, if there is one.
+    ///
+    /// The first stage's forward pass reads the data set, and the last stage's backward pass starts
+    /// at the loss: neither receives anything. The gradients of weights, and updates, need nothing of
+    /// other stages.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Action, GPipe, Scheduler};
+    /// let schedule = GPipe.schedule(3, 8)?;
+    /// assert_eq!(schedule.input(Action::forward(1, 5)), Some(Action::forward(0, 5)));
+    /// assert_eq!(schedule.input(Action::backward(1, 5)), Some(Action::backward(2, 5)));
+    /// assert_eq!(schedule.input(Action::backward(2, 5)), None);
+    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn input(&self, action: Action) -> Option<Action> {
+        let Action {
+            stage, micro_batch, ..
+        } = action;
+        match action.pass {
+            Pass::Forward => Some(Action::forward(stage.checked_sub(1)?, micro_batch)),
+            Pass::Backward | Pass::InputGradient => {
+                let after = stage
+                    .checked_add(1)
+                    .filter(|&after| after < self.stages())?;
+                Some(self.gradient_of(after, micro_batch))
+            }
+            Pass::WeightGradient | Pass::Update => None,
+        }
+    }
+
+    /// The action of the neighbouring stage that receives an action's result, if there is one.
+    ///
+    /// The inverse of [`Schedule::input`].
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Action, GPipe, Scheduler};
+    /// let schedule = GPipe.schedule(3, 8)?;
+    /// assert_eq!(schedule.output(Action::forward(1, 5)), Some(Action::forward(2, 5)));
+    /// assert_eq!(schedule.output(Action::backward(0, 5)), None);
+    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn output(&self, action: Action) -> Option<Action> {
+        let Action {
+            stage, micro_batch, ..
+        } = action;
+        match action.pass {
+            Pass::Forward => {
+                let after = stage
+                    .checked_add(1)
+                    .filter(|&after| after < self.stages())?;
+                Some(Action::forward(after, micro_batch))
+            }
+            Pass::Backward | Pass::InputGradient => self
+                .training
+                .then_some(self.gradient_of(stage.checked_sub(1)?, micro_batch)),
+            Pass::WeightGradient | Pass::Update => None,
+        }
+    }
+
+    /// The action of a stage that finds the gradient of its input.
+    fn gradient_of(&self, stage: usize, micro_batch: usize) -> Action {
+        let whole = Action::backward(stage, micro_batch);
+        match &self.split {
+            Some(split) if split[whole] => whole.with(Pass::InputGradient),
+            _ => whole,
+        }
+    }
+
+    /// Whether each stage's forward passes ascend in micro-batch order, and so do its backward
+    /// passes, each half for itself.
+    ///
+    /// Sums of floating-point numbers depend on the order of their terms. A stage that goes through
+    /// micro-batches in ascending order adds its gradients, and updates running statistics such as
+    /// those of batch normalisation, in the same order under every such schedule: changing the schedule
+    /// then changes the time and memory that a step takes, and not one bit of its result.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::Schedule;
+    /// assert!("0F0 0F1 0B0 0B1".parse::<Schedule>()?.is_ascending());
+    /// assert!(!"0F0 0F1 0B1 0B0".parse::<Schedule>()?.is_ascending());
+    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn is_ascending(&self) -> bool {
+        let ascends = |pass: &[Pass]| {
+            let mut due = vec![0; self.stages()];
+            let actions = self.workers.iter().flatten();
+            let mut of_pass = actions.filter(|action| pass.contains(&action.pass));
+            of_pass.all(|action| {
+                let due = &mut due[action.stage];
+                let ascends = action.micro_batch >= *due;
+                *due = action.micro_batch;
+                ascends || self.placement[action.stage].len() > 1
+            })
+        };
+        ascends(&[Pass::Forward])
+            && ascends(&[Pass::Backward, Pass::InputGradient])
+            && ascends(&[Pass::Backward, Pass::WeightGradient])
+    }
+
+    /// Whether weights change in the midst of a step, after each micro-batch.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{GPipe, PipeDream, Scheduler};
+    /// assert!(PipeDream::default().schedule(2, 3)?.is_asynchronous());
+    /// assert!(!GPipe.schedule(2, 3)?.is_asynchronous());
+    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn is_asynchronous(&self) -> bool {
+        self.asynchronous
     }
 
     /// Whether there are backward passes.
@@ -176,16 +327,16 @@ impl Schedule {
         self.training
     }
 
-    /// Whether the backward pass of a micro-batch is what its worker does right after its
-    /// forward pass.
+    /// Whether the backward pass of a micro-batch, or its first half, is what its worker does right
+    /// after its forward pass.
     ///
     /// If so, dropping the activations in between and computing them anew saves no memory.
     ///
     /// ```
     /// # use stovepipe_schedule::{OneForwardOneBackward, Scheduler};
     /// let schedule = OneForwardOneBackward.schedule(2, 3)?;
-    /// assert!(schedule.follows_directly(1, 0)); // the last stage turns around at once
-    /// assert!(!schedule.follows_directly(0, 0));
+    /// assert_eq!(schedule.follows_directly(1), [true, true, true]); // it turns around at once
+    /// assert_eq!(schedule.follows_directly(0), [false, false, false]);
     /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
     /// ```
     ///
@@ -193,49 +344,23 @@ impl Schedule {
     ///
     /// If there is no such stage.
     #[must_use]
-    pub fn follows_directly(&self, stage: usize, micro_batch: usize) -> bool {
-        let pair = [
-            Action::forward(stage, micro_batch),
-            Action::backward(stage, micro_batch),
-        ];
-        let actions = &self.workers[self.worker_of(stage)];
-        actions.windows(2).any(|neighbours| neighbours == pair)
-    }
-
-    /// For each stage, the most micro-batches that are at one time between their forward and
-    /// their backward pass.
-    ///
-    /// It is what the memory for activations grows with: [`GPipe`](crate::GPipe) keeps all
-    /// micro-batches, [`OneForwardOneBackward`](crate::OneForwardOneBackward) no more than there
-    /// are stages. Without backward passes nothing is kept, and the numbers are 0.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
-    /// assert_eq!(GPipe.schedule(3, 8)?.peak_in_flight(), [8, 8, 8]);
-    /// assert_eq!(OneForwardOneBackward.schedule(3, 8)?.peak_in_flight(), [3, 2, 1]);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
-    #[must_use]
-    pub fn peak_in_flight(&self) -> Vec<usize> {
-        let mut peaks = vec![0; self.stages()];
-        if !self.training {
-            return peaks;
-        }
-        let mut in_flight = peaks.clone();
-        for action in self.workers.iter().flatten() {
-            let stage = action.stage;
-            match action.pass {
-                Pass::Forward => in_flight[stage] += 1,
-                Pass::Backward => in_flight[stage] -= 1,
+    pub fn follows_directly(&self, stage: usize) -> Vec<bool> {
+        let mut follows = vec![false; self.micro_batches];
+        for &worker in self.replicas(stage) {
+            for pair in self.workers[worker].windows(2) {
+                let forward = Action::forward(stage, pair[1].micro_batch);
+                let is_backward = pair[1].pass.sends_gradient() && pair[1].stage == stage;
+                if is_backward && pair[0] == forward {
+                    follows[forward.micro_batch] = true;
+                }
             }
-            peaks[stage] = peaks[stage].max(in_flight[stage]);
         }
-        peaks
+        follows
     }
 
     /// Visits the actions in an order in which they could really run.
     pub(crate) fn replay(&self, visit: impl FnMut(usize, Action)) -> Result<(), Vec<Waiting>> {
-        replay(&self.workers, &self.owners, visit)
+        replay(self, visit)
     }
 }
 

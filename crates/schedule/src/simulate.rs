@@ -1,52 +1,502 @@
-//! What a schedule would cost if all stages were equal.
+//! What a step would take, and keep in memory.
 
 use std::{collections::HashMap, time::Duration};
 
-use crate::{Action, Pass, Schedule, Span, SpanKind, Timeline};
+use crate::{
+    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, StageCosts, Timeline, table::Table,
+};
 
 impl Schedule {
-    /// The timeline of a step in which every forward pass takes `forward` and every backward
-    /// pass `backward`, and sending takes no time.
+    /// Runs a step in thought.
     ///
-    /// Each action begins as soon as its worker is free and its input is there.
+    /// A worker begins its next action as soon as it has ended the one before and what the action
+    /// needs has arrived. Sending costs a worker no time of its own; a link carries one message at a
+    /// time each way. A forward pass that is to be computed again is so before the gradient has
+    /// arrived, if the worker has nothing else to do.
+    ///
+    /// Time and memory grow with the number of actions. (A thousand stages and four thousand
+    /// micro-batches are eight million, some seconds, and a gigabyte.)
     ///
     /// ```
-    /// use std::time::Duration;
-    /// use stovepipe_schedule::{GPipe, Scheduler};
+    /// use stovepipe_schedule::{Costs, Scheduler, ZeroBubbleH1};
     ///
-    /// let second = Duration::from_secs(1);
-    /// let timeline = GPipe.schedule(2, 3)?.timeline(second, 2 * second);
-    /// assert_eq!(timeline.length(), 12 * second); // (m + p − 1) × (forward + backward)
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// let schedule = ZeroBubbleH1.schedule(4, 8)?;
+    /// let simulation = schedule.simulate(&Costs::uniform(4, 1.0, 1.0, 1.0))?;
+    /// assert_eq!(simulation.step_time(), 24.0 + 3.0); // m(F + I + W) + (p − 1)(F + I − W)
+    /// assert_eq!(simulation.bubble(), 3.0 / 27.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[must_use]
-    pub fn timeline(&self, forward: Duration, backward: Duration) -> Timeline {
-        let stages = self.stages();
-        let mut ends = HashMap::new();
-        let mut workers: Vec<Vec<Span>> = vec![Vec::new(); self.workers().len()];
-        let replayed = self.replay(|worker, action| {
-            let free = workers[worker].last().map(|span| span.end);
-            let arrived = action
-                .input(stages)
-                .and_then(|input| ends.get(&input).copied());
-            let start = free.max(arrived).unwrap_or_default();
-            let span = match action.pass {
-                Pass::Forward => span(action, SpanKind::Forward, start, forward),
-                Pass::Backward => span(action, SpanKind::Backward, start, backward),
-            };
-            ends.insert(action, span.end);
-            workers[worker].push(span);
-        });
+    ///
+    /// # Errors
+    ///
+    /// If the costs are not those of this many stages, or one is negative or not finite.
+    pub fn simulate<'a>(&'a self, costs: &'a Costs) -> Result<Simulation<'a>, CostError> {
+        costs.check(self.stages())?;
+        let mut run = Run::new(self, costs);
+        let replayed = self.replay(|worker, action| run.act(worker, action));
         debug_assert_eq!(replayed, Ok(()), "a schedule has no deadlock");
-        Timeline { workers }
+        Ok(Simulation {
+            schedule: self,
+            costs,
+            kept: run.kept,
+            slots: run.slots,
+        })
     }
 }
 
-fn span(action: Action, kind: SpanKind, start: Duration, length: Duration) -> Span {
+/// When an action is carried out. A recomputation begins at `start`; the pass itself ends at `end`.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    start: f64,
+    end: f64,
+}
+
+/// A simulation under way.
+struct Run<'a> {
+    schedule: &'a Schedule,
+    costs: &'a Costs,
+    /// By stage and micro-batch, whether the activations are kept.
+    kept: Vec<Vec<bool>>,
+    slots: Vec<Vec<Slot>>,
+    /// When values and gradients of a stage have arrived at the next, or at the one before.
+    values: Table<f64>,
+    gradients: Table<f64>,
+    /// When each link is free again, by the workers that it leads from and to.
+    free: HashMap<(usize, usize), f64>,
+}
+
+impl<'a> Run<'a> {
+    fn new(schedule: &'a Schedule, costs: &'a Costs) -> Self {
+        let (stages, micro_batches) = (schedule.stages(), schedule.micro_batches());
+        let of_worker = |actions: &Vec<Action>| Vec::with_capacity(actions.len());
+        Self {
+            schedule,
+            costs,
+            kept: kept(schedule, costs),
+            slots: schedule.workers().iter().map(of_worker).collect(),
+            values: Table::new(stages, micro_batches, 0.0),
+            gradients: Table::new(stages, micro_batches, 0.0),
+            free: HashMap::new(),
+        }
+    }
+
+    fn act(&mut self, worker: usize, action: Action) {
+        let free = self.slots[worker].last().map_or(0.0, |slot| slot.end);
+        let again = recomputation(self.costs, &self.kept, action);
+        let arrived = self.schedule.input(action).map(|input| match input.pass {
+            Pass::Forward => self.values[input],
+            _ => self.gradients[input],
+        });
+        let begin = (free + again).max(arrived.unwrap_or(0.0));
+        // Without a recomputation, to wait is no part of the action.
+        let start = if again > 0.0 { free } else { begin };
+        let end = begin + length(self.costs, &self.kept, action);
+        self.slots[worker].push(Slot { start, end });
+        self.send(worker, action, end);
+    }
+
+    fn send(&mut self, worker: usize, action: Action, end: f64) {
+        let Some(output) = self.schedule.output(action) else {
+            return;
+        };
+        let receiver = self.schedule.worker_of(output.stage, output.micro_batch);
+        let arrival = match receiver == worker {
+            true => end,
+            false => self.carry((worker, receiver), action.stage.min(output.stage), end),
+        };
+        match action.pass {
+            Pass::Forward => self.values[action] = arrival,
+            _ => self.gradients[action] = arrival,
+        }
+    }
+
+    /// When what is sent at `now` between stages `before` and the next has arrived.
+    fn carry(&mut self, workers: (usize, usize), before: usize, now: f64) -> f64 {
+        let link = self.costs.link(before);
+        let carried = self.costs.stages[before].output / link.bandwidth;
+        if carried == 0.0 {
+            return now + link.latency;
+        }
+        let free = self.free.entry(workers).or_insert(0.0);
+        *free = free.max(now) + carried;
+        *free + link.latency
+    }
+}
+
+/// By stage and micro-batch, whether the activations are kept.
+fn kept(schedule: &Schedule, costs: &Costs) -> Vec<Vec<bool>> {
+    let of_stage = |stage| match schedule.is_training() {
+        true => costs.recompute.kept(schedule, stage),
+        false => vec![true; schedule.micro_batches()],
+    };
+    (0..schedule.stages()).map(of_stage).collect()
+}
+
+/// Seconds of the forward pass that an action has to run again first.
+fn recomputation(costs: &Costs, kept: &[Vec<bool>], action: Action) -> f64 {
+    let again = action.pass.sends_gradient() && !kept[action.stage][action.micro_batch];
+    if again {
+        costs.stages[action.stage].forward
+    } else {
+        0.0
+    }
+}
+
+/// Seconds of an action, without a recomputation before it.
+fn length(costs: &Costs, kept: &[Vec<bool>], action: Action) -> f64 {
+    let StageCosts {
+        forward,
+        quiet,
+        input,
+        weight,
+        update,
+        ..
+    } = costs.stages[action.stage];
+    match action.pass {
+        Pass::Forward if kept[action.stage][action.micro_batch] => forward,
+        Pass::Forward => quiet,
+        Pass::Backward => input + weight,
+        Pass::InputGradient => input,
+        Pass::WeightGradient => weight,
+        Pass::Update => update,
+    }
+}
+
+/// What a step would take, and keep in memory; see [`Schedule::simulate`].
+#[derive(Clone, Debug)]
+pub struct Simulation<'a> {
+    schedule: &'a Schedule,
+    costs: &'a Costs,
+    kept: Vec<Vec<bool>>,
+    slots: Vec<Vec<Slot>>,
+}
+
+impl Simulation<'_> {
+    /// The longest time in seconds that a worker needs from its first pass to its last.
+    ///
+    /// It is what a step takes if steps follow each other and a worker begins the next one as soon as
+    /// it has ended this one (as *Zero Bubble Pipeline Parallelism* counts). If all wait for each
+    /// other between steps, a step takes the [`makespan`](Self::makespan).
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, Scheduler, ZeroBubbleH2};
+    /// let schedule = ZeroBubbleH2.schedule(4, 8)?;
+    /// let costs = Costs::uniform(4, 1.0, 1.0, 1.0);
+    /// let simulation = schedule.simulate(&costs)?;
+    /// assert_eq!([simulation.step_time(), simulation.makespan()], [24.0, 27.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn step_time(&self) -> f64 {
+        let span = |slots: &Vec<Slot>| match (slots.first(), slots.last()) {
+            (Some(first), Some(last)) => last.end - first.start,
+            _ => 0.0,
+        };
+        self.slots.iter().map(span).fold(0.0, f64::max)
+    }
+
+    /// The time in seconds from the first pass of any worker to the last of any, and to the end of the
+    /// update after it.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
+    /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// costs.stages[0].update = 0.5;
+    /// assert_eq!(GPipe.schedule(2, 3)?.simulate(&costs)?.makespan(), 12.5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn makespan(&self) -> f64 {
+        let ends = self.slots.iter().enumerate().map(|(worker, slots)| {
+            let passes = slots.last().map_or(0.0, |slot| slot.end);
+            passes
+                + self
+                    .updates(worker)
+                    .map(|(_, seconds)| seconds)
+                    .sum::<f64>()
+        });
+        ends.fold(0.0, f64::max)
+    }
+
+    /// The stages that a worker updates at the end, and the seconds it takes.
+    fn updates(&self, worker: usize) -> impl Iterator<Item = (usize, f64)> {
+        let at_end = self.schedule.is_training() && !self.schedule.is_asynchronous();
+        let stages = (0..self.schedule.stages()).filter(move |_| at_end);
+        stages
+            .filter(move |&stage| self.schedule.replicas(stage).contains(&worker))
+            .map(|stage| (stage, self.costs.stages[stage].update))
+            .filter(|(_, seconds)| *seconds > 0.0)
+    }
+
+    /// For each worker, the seconds in which it is busy with passes.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// assert_eq!(GPipe.schedule(2, 3)?.simulate(&costs)?.busy(), [9.0, 9.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn busy(&self) -> Vec<f64> {
+        let busy = |actions: &Vec<Action>| {
+            let seconds = actions.iter().map(|&action| {
+                recomputation(self.costs, &self.kept, action)
+                    + length(self.costs, &self.kept, action)
+            });
+            seconds.sum()
+        };
+        self.schedule.workers().iter().map(busy).collect()
+    }
+
+    /// For each worker, the share of the [`step_time`](Self::step_time) in which it is busy, from 0
+    /// to 1.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// assert_eq!(GPipe.schedule(2, 3)?.simulate(&costs)?.utilisation(), [0.75, 0.75]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn utilisation(&self) -> Vec<f64> {
+        let step_time = self.step_time();
+        let share = |busy: f64| {
+            if step_time > 0.0 {
+                busy / step_time
+            } else {
+                0.0
+            }
+        };
+        self.busy().into_iter().map(share).collect()
+    }
+
+    /// The share of the [`step_time`](Self::step_time) in which workers wait, on average, from 0 to 1.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// assert_eq!(GPipe.schedule(2, 3)?.simulate(&costs)?.bubble(), 0.25); // (p − 1) / (m + p − 1)
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn bubble(&self) -> f64 {
+        let step_time = self.step_time();
+        if step_time == 0.0 {
+            return 0.0;
+        }
+        let busy = self.busy();
+        let waited: f64 = busy.iter().map(|busy| step_time - busy).sum();
+        // Rounding must not make it negative.
+        (waited / (busy.len() as f64 * step_time)).max(0.0)
+    }
+
+    /// For each worker, the most bytes that it keeps at one time.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, GPipe, OneForwardOneBackward, Scheduler};
+    /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// for stage in &mut costs.stages {
+    ///     stage.memory.fixed = 100.0;
+    ///     stage.memory.activations = 10.0;
+    /// }
+    /// assert_eq!(GPipe.schedule(2, 8)?.simulate(&costs)?.peak_memory(), [180.0, 180.0]);
+    /// let schedule = OneForwardOneBackward.schedule(2, 8)?;
+    /// assert_eq!(schedule.simulate(&costs)?.peak_memory(), [120.0, 110.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn peak_memory(&self) -> Vec<f64> {
+        let versions = self.schedule.weight_versions(false);
+        let versions = versions.unwrap_or_else(|_| vec![1; self.slots.len()]);
+        let of_worker = |(worker, actions): (usize, &Vec<Action>)| {
+            self.fixed(worker, versions[worker]) + self.peak_of(actions)
+        };
+        let workers = self.schedule.workers().iter().enumerate();
+        workers.map(of_worker).collect()
+    }
+
+    /// Bytes that are there all the time.
+    fn fixed(&self, worker: usize, versions: usize) -> f64 {
+        let has = |stage: &usize| self.schedule.replicas(*stage).contains(&worker);
+        let stages = (0..self.schedule.stages()).filter(has);
+        let memory = stages.map(|stage| self.costs.stages[stage].memory);
+        memory
+            .map(|m| m.fixed + (versions - 1) as f64 * m.version)
+            .sum()
+    }
+
+    /// The most bytes that come and go with micro-batches.
+    fn peak_of(&self, actions: &[Action]) -> f64 {
+        let (mut held, mut peak) = (0.0, 0.0_f64);
+        for &action in actions {
+            let memory = self.costs.stages[action.stage].memory;
+            let is_kept = self.kept[action.stage][action.micro_batch];
+            match action.pass {
+                _ if !self.schedule.is_training() => {}
+                Pass::Forward if is_kept => held += memory.activations,
+                // While it runs, it needs as much as any forward pass, but layer by layer.
+                Pass::Forward => held += memory.input,
+                Pass::Backward | Pass::InputGradient => {
+                    if !is_kept {
+                        held += memory.activations - memory.input;
+                        peak = peak.max(held);
+                    }
+                    held -= memory.activations;
+                    if action.pass == Pass::InputGradient {
+                        held += memory.context;
+                    }
+                }
+                Pass::WeightGradient => held -= memory.context,
+                Pass::Update => {}
+            }
+            peak = peak.max(held);
+        }
+        peak
+    }
+
+    /// The actions that the step's time is made of, the first one first, each with its worker: the last
+    /// one to end, what it waited for, and so on.
+    ///
+    /// To make one of them faster makes the step faster, unless there is another path as long.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// let schedule = GPipe.schedule(2, 2)?;
+    /// let path = schedule.simulate(&costs)?.critical_path();
+    /// let words: Vec<_> = path.iter().map(|(_, action)| action.to_string()).collect();
+    /// assert_eq!(words, ["0F0", "1F0", "1F1", "1B0", "1B1", "0B1"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn critical_path(&self) -> Vec<(usize, Action)> {
+        let places = Places::of(self.schedule);
+        let mut path = Vec::new();
+        let mut here = self.last();
+        while let Some((worker, index)) = here {
+            let action = self.schedule.workers()[worker][index];
+            path.push((worker, action));
+            here = match self.waited(worker, index) {
+                true => (self.schedule.input(action)).map(|input| {
+                    let sender = self.schedule.worker_of(input.stage, input.micro_batch);
+                    (sender, places.of_action(input))
+                }),
+                false => index.checked_sub(1).map(|before| (worker, before)),
+            };
+        }
+        path.reverse();
+        path
+    }
+
+    /// The action that ends last; of several, that of the first worker.
+    fn last(&self) -> Option<(usize, usize)> {
+        let ends = self
+            .slots
+            .iter()
+            .map(|slots| slots.last().map_or(0.0, |slot| slot.end));
+        let (worker, _) = (ends.enumerate()).reduce(|a, b| if b.1 > a.1 { b } else { a })?;
+        Some((worker, self.slots[worker].len().checked_sub(1)?))
+    }
+
+    /// Whether an action had to wait for what it needs.
+    fn waited(&self, worker: usize, index: usize) -> bool {
+        let action = self.schedule.workers()[worker][index];
+        let before = index
+            .checked_sub(1)
+            .map(|before| self.slots[worker][before].end);
+        let again = recomputation(self.costs, &self.kept, action);
+        let begin = self.slots[worker][index].end - length(self.costs, &self.kept, action);
+        // The end was computed from the beginning: its difference may be off by rounding.
+        let ready = before.unwrap_or(0.0) + again;
+        begin > ready + 1e-12 * ready.max(begin) && self.schedule.input(action).is_some()
+    }
+
+    /// What happens when.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// let timeline = GPipe.schedule(2, 3)?.simulate(&costs)?.timeline();
+    /// assert_eq!(timeline.length().as_secs(), 12);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn timeline(&self) -> Timeline {
+        let of_worker = |worker: usize| {
+            let actions = self.schedule.workers()[worker].iter();
+            let slots = actions.zip(&self.slots[worker]);
+            let passes = slots.flat_map(|(&action, slot)| self.spans(action, *slot));
+            let mut spans: Vec<_> = passes.collect();
+            let mut start = self.slots[worker].last().map_or(0.0, |slot| slot.end);
+            for (_, seconds) in self.updates(worker) {
+                spans.push(span(None, SpanKind::Update, start, start + seconds));
+                start += seconds;
+            }
+            spans
+        };
+        Timeline {
+            workers: (0..self.slots.len()).map(of_worker).collect(),
+        }
+    }
+
+    fn spans(&self, action: Action, slot: Slot) -> impl Iterator<Item = Span> {
+        let again = recomputation(self.costs, &self.kept, action);
+        let begin = match again > 0.0 {
+            true => slot.end - length(self.costs, &self.kept, action),
+            false => slot.start,
+        };
+        let recompute = (again > 0.0).then(|| {
+            span(
+                Some(action),
+                SpanKind::Recompute,
+                slot.start,
+                slot.start + again,
+            )
+        });
+        let pass = span(Some(action), action.pass.into(), begin, slot.end);
+        recompute.into_iter().chain([pass])
+    }
+}
+
+fn span(action: Option<Action>, kind: SpanKind, start: f64, end: f64) -> Span {
+    let time = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     Span {
-        action: Some(action),
+        action,
         kind,
-        start,
-        end: start + length,
+        start: time(start),
+        end: time(end),
+    }
+}
+
+/// Where each pass that another stage waits for stands in its worker's list.
+struct Places {
+    forward: Table<usize>,
+    gradient: Table<usize>,
+}
+
+impl Places {
+    fn of(schedule: &Schedule) -> Self {
+        let empty = Table::new(schedule.stages(), schedule.micro_batches(), 0);
+        let mut places = Self {
+            forward: empty.clone(),
+            gradient: empty,
+        };
+        for actions in schedule.workers() {
+            for (index, &action) in actions.iter().enumerate() {
+                match action.pass {
+                    Pass::Forward => places.forward[action] = index,
+                    Pass::Backward | Pass::InputGradient => places.gradient[action] = index,
+                    Pass::WeightGradient | Pass::Update => {}
+                }
+            }
+        }
+        places
+    }
+
+    fn of_action(&self, action: Action) -> usize {
+        match action.pass {
+            Pass::Forward => self.forward[action],
+            _ => self.gradient[action],
+        }
     }
 }

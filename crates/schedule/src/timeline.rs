@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, chrome_trace, svg};
+use crate::{Action, Pass, chrome_trace, svg};
 
 /// What a worker was busy with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
@@ -15,13 +15,36 @@ pub enum SpanKind {
     Recompute,
     /// A backward pass, without the recomputation before it.
     Backward,
-    /// The optimizer's step, after the last backward pass.
+    /// The half of a backward pass that finds the gradient of the input.
+    InputGradient,
+    /// The half of a backward pass that finds the gradients of the weights.
+    WeightGradient,
+    /// The optimizer's step: after the last backward pass, or after each.
     Update,
+}
+
+impl From<Pass> for SpanKind {
+    fn from(pass: Pass) -> Self {
+        match pass {
+            Pass::Forward => Self::Forward,
+            Pass::Backward => Self::Backward,
+            Pass::InputGradient => Self::InputGradient,
+            Pass::WeightGradient => Self::WeightGradient,
+            Pass::Update => Self::Update,
+        }
+    }
 }
 
 impl SpanKind {
     /// All kinds, in the order in which a step meets them.
-    pub const ALL: [Self; 4] = [Self::Forward, Self::Recompute, Self::Backward, Self::Update];
+    pub const ALL: [Self; 6] = [
+        Self::Forward,
+        Self::Recompute,
+        Self::Backward,
+        Self::InputGradient,
+        Self::WeightGradient,
+        Self::Update,
+    ];
 }
 
 impl fmt::Display for SpanKind {
@@ -30,6 +53,8 @@ impl fmt::Display for SpanKind {
             Self::Forward => "forward",
             Self::Recompute => "recompute",
             Self::Backward => "backward",
+            Self::InputGradient => "input",
+            Self::WeightGradient => "weight",
             Self::Update => "update",
         })
     }
@@ -80,13 +105,13 @@ impl Span {
 ///
 /// ```
 /// use std::time::Duration;
-/// use stovepipe_schedule::Schedule;
+/// use stovepipe_schedule::{Costs, Schedule};
 ///
 /// let schedule: Schedule = "0F0 0B0\n1F0 1B0".parse()?;
-/// let timeline = schedule.timeline(Duration::from_millis(1), Duration::from_millis(2));
-/// assert_eq!(timeline.workers[1][0].start, Duration::from_millis(1));
+/// let timeline = schedule.simulate(&Costs::uniform(2, 1.0, 1.0, 1.0))?.timeline();
+/// assert_eq!(timeline.workers[1][0].start, Duration::from_secs(1));
 /// assert_eq!(timeline.bubble(), 0.5);
-/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Timeline {
@@ -101,7 +126,7 @@ impl Timeline {
     /// # use std::time::Duration;
     /// # use stovepipe_schedule::{Schedule, Timeline};
     /// let second = Duration::from_secs(1);
-    /// assert_eq!(Schedule::inference(2, 3)?.timeline(second, second).length(), 4 * second);
+    /// assert_eq!(Schedule::inference(2, 3)?.simulate(&Costs::uniform(2, 1.0, 1.0, 1.0))?.timeline().length(), 4 * second);
     /// assert_eq!(Timeline::default().length(), Duration::ZERO);
     /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
     /// ```
@@ -117,7 +142,7 @@ impl Timeline {
     /// # use std::time::Duration;
     /// # use stovepipe_schedule::Schedule;
     /// let second = Duration::from_secs(1);
-    /// assert_eq!(Schedule::inference(2, 3)?.timeline(second, second).busy(1), 3 * second);
+    /// assert_eq!(Schedule::inference(2, 3)?.simulate(&Costs::uniform(2, 1.0, 1.0, 1.0))?.timeline().busy(1), 3 * second);
     /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
     /// ```
     ///
@@ -140,7 +165,7 @@ impl Timeline {
     /// # use std::time::Duration;
     /// # use stovepipe_schedule::{Schedule, Timeline};
     /// let second = Duration::from_secs(1);
-    /// assert_eq!(Schedule::inference(2, 3)?.timeline(second, second).bubble(), 0.25);
+    /// assert_eq!(Schedule::inference(2, 3)?.simulate(&Costs::uniform(2, 1.0, 1.0, 1.0))?.timeline().bubble(), 0.25);
     /// assert_eq!(Timeline::default().bubble(), 0.0);
     /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
     /// ```
@@ -167,7 +192,7 @@ impl Timeline {
     /// # use stovepipe_schedule::Schedule;
     /// let schedule: Schedule = "0F0\n1F0 2F0".parse()?;
     /// let second = Duration::from_secs(1);
-    /// assert_eq!(schedule.timeline(second, second).slowest_worker(), Some(1));
+    /// assert_eq!(schedule.simulate(&Costs::uniform(3, 1.0, 1.0, 1.0))?.timeline().slowest_worker(), Some(1));
     /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
     /// ```
     #[must_use]
@@ -187,7 +212,7 @@ impl Timeline {
     /// # use std::time::Duration;
     /// # use stovepipe_schedule::Schedule;
     /// let second = Duration::from_secs(1);
-    /// let timeline = Schedule::inference(2, 3)?.timeline(second, second);
+    /// let timeline = Schedule::inference(2, 3)?.simulate(&Costs::uniform(2, 1.0, 1.0, 1.0))?.timeline();
     /// let svg = timeline.to_svg(&["stage 0 · cpu".into(), "stage 1 · gpu".into()]);
     /// assert!(svg.contains("stage 1 · gpu"));
     /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
@@ -206,7 +231,7 @@ impl Timeline {
     /// # use std::time::Duration;
     /// # use stovepipe_schedule::Schedule;
     /// let second = Duration::from_secs(1);
-    /// let timeline = Schedule::inference(1, 1)?.timeline(second, second);
+    /// let timeline = Schedule::inference(1, 1)?.simulate(&Costs::uniform(1, 1.0, 1.0, 1.0))?.timeline();
     /// let trace = timeline.to_chrome_trace(&[]);
     /// let events = trace["traceEvents"].as_array().unwrap();
     /// assert_eq!(events.last().unwrap()["dur"], 1_000_000.0); // microseconds

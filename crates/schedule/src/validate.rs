@@ -1,31 +1,55 @@
 //! What makes lists of actions a schedule, one check a function.
 //!
-//! Each check may rely on those before it; [`validate`] gives their order.
+//! Each check may rely on those before it; [`validate`] gives their order. All take time and memory
+//! that grow with the number of actions, whatever numbers are written in them.
 
-use std::collections::{BTreeMap, HashSet, btree_map::Entry};
+use std::collections::HashSet;
 
-use crate::{Action, Pass, ScheduleError, replay::replay};
+use crate::{Action, Pass, ScheduleError, passes::Passes, table::Table};
 
 /// What the checks found out on their way.
 pub(crate) struct Facts {
-    /// The worker of each stage.
-    pub owners: Vec<usize>,
+    /// The workers of each stage, in the order in which they take micro-batches.
+    pub placement: Vec<Vec<usize>>,
     pub micro_batches: usize,
+    /// Whether the backward pass comes in halves, if any does.
+    pub split: Option<Table<bool>>,
     pub training: bool,
+    pub asynchronous: bool,
 }
 
-/// Checks everything that [`Schedule::new`](crate::Schedule::new) promises.
+/// What is listed for a stage and a micro-batch, and by which worker.
+#[derive(Clone, Copy, Default)]
+struct Listed {
+    passes: Passes,
+    worker: usize,
+}
+
+/// Checks everything that [`Schedule::new`](crate::Schedule::new) promises, but for deadlocks.
 pub(crate) fn validate(workers: &[Vec<Action>]) -> Result<Facts, ScheduleError> {
     every_worker_works(workers)?;
-    let owners = one_worker_a_stage(workers)?;
-    let listed = nothing_twice(workers)?;
-    let (micro_batches, training) = nothing_missing(&listed, &owners)?;
-    ascending(workers, owners.len())?;
-    no_deadlock(workers, &owners)?;
+    let (stages, micro_batches) = size(workers)?;
+    let listed = nothing_twice(
+        workers,
+        Table::new(stages, micro_batches, Listed::default()),
+    )?;
+    let occurs = |pass| actions(workers).any(|(_, action)| action.pass == pass);
+    let kinds = Kinds {
+        training: actions(workers).any(|(_, action)| action.pass != Pass::Forward),
+        split: occurs(Pass::InputGradient) || occurs(Pass::WeightGradient),
+        asynchronous: occurs(Pass::Update),
+    };
+    nothing_missing(&listed, micro_batches, kinds)?;
+    let placement = (0..stages)
+        .map(|stage| in_turn(stage, listed.of_stage(stage)))
+        .collect::<Result<_, _>>()?;
+    nothing_too_early(workers, &listed, micro_batches)?;
     Ok(Facts {
-        owners,
+        placement,
         micro_batches,
-        training,
+        split: kinds.split.then(|| halves(&listed, micro_batches)),
+        training: kinds.training,
+        asynchronous: kinds.asynchronous,
     })
 }
 
@@ -33,6 +57,12 @@ pub(crate) fn validate(workers: &[Vec<Action>]) -> Result<Facts, ScheduleError> 
 fn actions(workers: &[Vec<Action>]) -> impl Iterator<Item = (usize, Action)> {
     let numbered = workers.iter().enumerate();
     numbered.flat_map(|(worker, actions)| actions.iter().map(move |&action| (worker, action)))
+}
+
+/// Every stage and micro-batch, as forward passes.
+fn forwards(stages: usize, micro_batches: usize) -> impl Iterator<Item = Action> {
+    let of_stage = move |stage| (0..micro_batches).map(move |i| Action::forward(stage, i));
+    (0..stages).flat_map(of_stage)
 }
 
 fn every_worker_works(workers: &[Vec<Action>]) -> Result<(), ScheduleError> {
@@ -45,100 +75,197 @@ fn every_worker_works(workers: &[Vec<Action>]) -> Result<(), ScheduleError> {
     }
 }
 
-/// Finds the worker of each stage.
-fn one_worker_a_stage(workers: &[Vec<Action>]) -> Result<Vec<usize>, ScheduleError> {
-    let mut owners = BTreeMap::new();
-    for (worker, action) in actions(workers) {
-        match owners.entry(action.stage) {
-            Entry::Vacant(entry) => {
-                entry.insert(worker);
-            }
-            Entry::Occupied(entry) if *entry.get() != worker => {
-                let owner = *entry.get();
-                return Err(ScheduleError::SharedStage {
-                    worker,
-                    action,
-                    owner,
-                });
-            }
-            Entry::Occupied(_) => {}
+/// The numbers of stages and micro-batches, of which there are no more than actions.
+fn size(workers: &[Vec<Action>]) -> Result<(usize, usize), ScheduleError> {
+    let total = actions(workers).count();
+    let most = |number: fn(Action) -> usize| {
+        let largest = actions(workers).map(|(_, action)| number(action)).max();
+        largest.unwrap_or_default().saturating_add(1)
+    };
+    let (stages, micro_batches) = (most(|a| a.stage), most(|a| a.micro_batch));
+    // More stages than actions leave a gap among the first ones.
+    let mut is_there = vec![false; stages.min(total + 1)];
+    for (_, action) in actions(workers) {
+        if let Some(there) = is_there.get_mut(action.stage) {
+            *there = true;
         }
     }
-    match (0..).zip(owners.keys()).find(|(due, found)| due != *found) {
-        Some((stage, _)) => Err(ScheduleError::MissingStage { stage }),
-        None => Ok(owners.into_values().collect()),
+    if let Some(stage) = is_there.iter().position(|there| !there) {
+        return Err(ScheduleError::MissingStage { stage });
+    }
+    // Each stage has a forward pass of each micro-batch: there is no room for so many.
+    let fits = stages
+        .checked_mul(micro_batches)
+        .is_some_and(|n| n <= total);
+    match fits {
+        true => Ok((stages, micro_batches)),
+        false => Err(first_gap(workers, stages)),
     }
 }
 
-fn nothing_twice(workers: &[Vec<Action>]) -> Result<HashSet<Action>, ScheduleError> {
+/// What is wrong with lists that are too short for their numbers.
+fn first_gap(workers: &[Vec<Action>], stages: usize) -> ScheduleError {
     let mut listed = HashSet::new();
+    let mut owners = vec![0; stages];
     for (worker, action) in actions(workers) {
         if !listed.insert(action) {
+            return ScheduleError::Repeated { worker, action };
+        }
+        owners[action.stage] = worker;
+    }
+    // Some forward pass is missing among the first ones, as many as there are actions.
+    let missing = forwards(stages, listed.len() + 1).find(|action| !listed.contains(action));
+    let action = missing.unwrap_or(Action::forward(0, 0));
+    let worker = owners[action.stage];
+    ScheduleError::Missing { worker, action }
+}
+
+/// Notes what is listed for each stage and micro-batch, by one worker.
+fn nothing_twice(
+    workers: &[Vec<Action>],
+    mut listed: Table<Listed>,
+) -> Result<Table<Listed>, ScheduleError> {
+    for (worker, action) in actions(workers) {
+        let entry = &mut listed[action];
+        let owner = match entry.passes.is_empty() {
+            true => worker,
+            false => entry.worker,
+        };
+        entry.worker = owner;
+        if !entry.passes.insert(action.pass) {
             return Err(ScheduleError::Repeated { worker, action });
+        }
+        if owner != worker {
+            return Err(ScheduleError::WrongWorker {
+                worker,
+                action,
+                owner,
+            });
         }
     }
     Ok(listed)
 }
 
-/// Finds the number of micro-batches, and whether there are backward passes.
-///
-/// The search ends at the first gap, so a single absurd number costs no time.
-fn nothing_missing(
-    listed: &HashSet<Action>,
-    owners: &[usize],
-) -> Result<(usize, bool), ScheduleError> {
-    let training = listed.iter().any(|action| action.pass == Pass::Backward);
-    let last = listed.iter().map(|action| action.micro_batch).max();
-    let last = last.unwrap_or_default();
-    for (stage, &worker) in owners.iter().enumerate() {
-        for micro_batch in 0..=last {
-            let backward = training.then_some(Action::backward(stage, micro_batch));
-            for action in [Action::forward(stage, micro_batch)]
-                .into_iter()
-                .chain(backward)
-            {
-                if !listed.contains(&action) {
-                    return Err(ScheduleError::Missing { worker, action });
-                }
-            }
-        }
-    }
-    Ok((last + 1, training))
+/// What kinds of passes a schedule has.
+#[derive(Clone, Copy)]
+struct Kinds {
+    training: bool,
+    split: bool,
+    asynchronous: bool,
 }
 
-/// Checks that micro-batches ascend in each pass of each stage, and that forward comes first.
-fn ascending(workers: &[Vec<Action>], stages: usize) -> Result<(), ScheduleError> {
-    let mut forwards = vec![0; stages];
-    let mut backwards = vec![0; stages];
-    for (worker, action) in actions(workers) {
-        let Action {
-            stage,
-            pass,
-            micro_batch,
-        } = action;
-        let due = match pass {
-            Pass::Forward => &mut forwards[stage],
-            Pass::Backward => &mut backwards[stage],
+impl Kinds {
+    /// What a stage lacks for a micro-batch, given what it has.
+    fn lacking(self, has: Passes) -> Option<Pass> {
+        use Pass::{Backward, Forward, InputGradient, Update, WeightGradient};
+        let halves = [InputGradient, WeightGradient];
+        let needed = match (
+            self.training,
+            has.contains(Backward),
+            has.contains_any(&halves),
+        ) {
+            (false, ..) => &[Forward][..],
+            (true, true, _) => &[Forward, Backward],
+            (true, false, true) => &[Forward, InputGradient, WeightGradient],
+            (true, false, false) if self.split => &[Forward, InputGradient],
+            (true, false, false) => &[Forward, Backward],
         };
-        if micro_batch != *due {
-            let expected = Action {
-                micro_batch: *due,
-                ..action
-            };
-            return Err(ScheduleError::OutOfOrder {
-                worker,
-                action,
-                expected,
-            });
+        let update = self.asynchronous.then_some(&Update);
+        let lacks = |pass: &&Pass| !has.contains(**pass);
+        needed.iter().chain(update).find(lacks).copied()
+    }
+}
+
+fn nothing_missing(
+    listed: &Table<Listed>,
+    micro_batches: usize,
+    kinds: Kinds,
+) -> Result<(), ScheduleError> {
+    use Pass::{Backward, InputGradient, WeightGradient};
+    for forward in forwards(listed.stages(), micro_batches) {
+        let Listed { passes, worker } = listed[forward];
+        let half = [InputGradient, WeightGradient]
+            .into_iter()
+            .find(|&half| passes.contains(half));
+        if let (Some(half), true) = (half, passes.contains(Backward)) {
+            let action = forward.with(half);
+            return Err(ScheduleError::WholeAndHalf { worker, action });
         }
-        *due += 1;
-        if backwards[stage] > forwards[stage] {
-            return Err(ScheduleError::BackwardFirst { worker, action });
+        if let Some(pass) = kinds.lacking(passes) {
+            let action = forward.with(pass);
+            let worker = match passes.is_empty() {
+                true => owner_of(listed.of_stage(forward.stage)),
+                false => worker,
+            };
+            return Err(ScheduleError::Missing { worker, action });
         }
     }
     Ok(())
 }
 
-fn no_deadlock(workers: &[Vec<Action>], owners: &[usize]) -> Result<(), ScheduleError> {
-    replay(workers, owners, |_, _| {}).map_err(|waiting| ScheduleError::Deadlock { waiting })
+/// A worker that has something of the stage.
+fn owner_of(stage: &[Listed]) -> usize {
+    let something = stage.iter().find(|entry| !entry.passes.is_empty());
+    something.map_or(0, |entry| entry.worker)
+}
+
+/// The workers of a stage, which take its micro-batches in turn.
+fn in_turn(stage: usize, listed: &[Listed]) -> Result<Vec<usize>, ScheduleError> {
+    let mut owners = Vec::new();
+    for (micro_batch, entry) in listed.iter().enumerate() {
+        let is_new = owners.len() == micro_batch && !owners.contains(&entry.worker);
+        if is_new {
+            owners.push(entry.worker);
+        }
+        let owner = owners[micro_batch % owners.len()];
+        if entry.worker != owner {
+            return Err(ScheduleError::WrongWorker {
+                worker: entry.worker,
+                action: Action::forward(stage, micro_batch),
+                owner,
+            });
+        }
+    }
+    Ok(owners)
+}
+
+/// Checks the order of what a worker does for a stage and a micro-batch.
+fn nothing_too_early(
+    workers: &[Vec<Action>],
+    listed: &Table<Listed>,
+    micro_batches: usize,
+) -> Result<(), ScheduleError> {
+    let mut done = Table::new(listed.stages(), micro_batches, Passes::default());
+    for (worker, action) in actions(workers) {
+        let passes = listed[action].passes;
+        if let Some(needs) = needs(action.pass, passes).filter(|&pass| !done[action].contains(pass))
+        {
+            return Err(ScheduleError::TooEarly {
+                worker,
+                action,
+                needs: action.with(needs),
+            });
+        }
+        done[action].insert(action.pass);
+    }
+    Ok(())
+}
+
+/// The pass of the same stage and micro-batch that must come before this one.
+fn needs(pass: Pass, listed: Passes) -> Option<Pass> {
+    match pass {
+        Pass::Forward => None,
+        Pass::Backward | Pass::InputGradient => Some(Pass::Forward),
+        Pass::WeightGradient => Some(Pass::InputGradient),
+        Pass::Update if listed.contains(Pass::Backward) => Some(Pass::Backward),
+        Pass::Update => Some(Pass::WeightGradient),
+    }
+}
+
+fn halves(listed: &Table<Listed>, micro_batches: usize) -> Table<bool> {
+    let mut split = Table::new(listed.stages(), micro_batches, false);
+    for forward in forwards(listed.stages(), micro_batches) {
+        split[forward] = listed[forward].passes.contains(Pass::InputGradient);
+    }
+    split
 }

@@ -1,6 +1,6 @@
 //! Backward passes as early as they can be.
 
-use crate::{Action, Schedule, ScheduleError, Scheduler, scheduler::one_stage_a_worker};
+use crate::{Action, Schedule, ScheduleError, Scheduler, schedulers::one_stage_a_worker};
 
 /// The 1F1B schedule: after a warm-up, one forward pass and one backward pass in turn.
 ///

@@ -1,6 +1,22 @@
-//! Who makes schedules.
+//! Who makes schedules: one rule a file.
+
+mod gpipe;
+mod interleaved;
+mod one_forward_one_backward;
+mod pipedream;
+mod rule;
+mod zero_bubble;
+mod zero_bubble_v;
 
 use std::fmt::Debug;
+
+pub use gpipe::GPipe;
+pub use interleaved::Interleaved;
+pub use one_forward_one_backward::OneForwardOneBackward;
+pub use pipedream::{PipeDream, RoundRobin};
+pub use rule::{Rule, UnknownRule};
+pub use zero_bubble::{ZeroBubbleH1, ZeroBubbleH2};
+pub use zero_bubble_v::ZeroBubbleV;
 
 use crate::{Action, Schedule, ScheduleError};
 
@@ -13,6 +29,18 @@ pub trait Scheduler: Debug + Send + Sync {
     /// assert_eq!(GPipe.name(), "GPipe");
     /// ```
     fn name(&self) -> &str;
+
+    /// The number of stages into which a model is cut for so many workers: as many, unless the rule
+    /// says otherwise.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Interleaved, OneForwardOneBackward, Scheduler};
+    /// assert_eq!(OneForwardOneBackward.stages(3), 3);
+    /// assert_eq!(Interleaved { chunks: 2 }.stages(3), 6);
+    /// ```
+    fn stages(&self, workers: usize) -> usize {
+        workers
+    }
 
     /// Makes a schedule.
     ///
@@ -35,16 +63,30 @@ impl Scheduler for Schedule {
         "fixed"
     }
 
+    fn stages(&self, _: usize) -> usize {
+        Schedule::stages(self)
+    }
+
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        if (stages, micro_batches) == (self.stages(), self.micro_batches()) {
+        let own = (Schedule::stages(self), self.micro_batches());
+        if (stages, micro_batches) == own {
             return Ok(self.clone());
         }
         Err(ScheduleError::Fixed {
-            stages: self.stages(),
-            micro_batches: self.micro_batches(),
+            stages: own.0,
+            micro_batches: own.1,
             asked_stages: stages,
             asked_micro_batches: micro_batches,
         })
+    }
+}
+
+/// Refuses what no rule has a schedule for.
+fn check_size(stages: usize, micro_batches: usize) -> Result<(), ScheduleError> {
+    match (stages, micro_batches) {
+        (0, _) => Err(ScheduleError::NoStages),
+        (_, 0) => Err(ScheduleError::NoMicroBatches),
+        _ => Ok(()),
     }
 }
 
@@ -54,11 +96,6 @@ pub(crate) fn one_stage_a_worker(
     micro_batches: usize,
     actions: impl FnMut(usize) -> Vec<Action>,
 ) -> Result<Schedule, ScheduleError> {
-    if stages == 0 {
-        return Err(ScheduleError::NoStages);
-    }
-    if micro_batches == 0 {
-        return Err(ScheduleError::NoMicroBatches);
-    }
+    check_size(stages, micro_batches)?;
     Schedule::new((0..stages).map(actions).collect())
 }

@@ -1,6 +1,6 @@
 //! All forward passes, then all backward passes.
 
-use crate::{Action, Schedule, ScheduleError, Scheduler, scheduler::one_stage_a_worker};
+use crate::{Action, Schedule, ScheduleError, Scheduler, schedulers::one_stage_a_worker};
 
 /// The schedule of GPipe: all forward passes, then all backward passes.
 ///

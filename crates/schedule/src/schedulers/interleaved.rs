@@ -1,0 +1,110 @@
+//! Several stages a worker.
+
+use crate::{Action, Schedule, ScheduleError, Scheduler, schedulers::check_size};
+
+/// Interleaved 1F1B: each worker has several stages, and takes their passes in turn.
+///
+/// With `chunks` stages a worker, worker `i` of `p` has the stages `i`, `i + p`, `i + 2p`, …: a
+/// micro-batch goes round all workers once for each chunk. The first one's result comes back sooner
+/// than it would through larger stages, so the bubble is that of 1F1B divided by `chunks`, for
+/// `chunks` times the communication.
+///
+/// Two workers with two stages each, and four micro-batches, each pass as long as the other:
+///
+/// ```text
+/// clock      0   1   2   3   4   5   6   7   8   9  10  11  12  13  14  15  16  17
+/// worker 0 0F0 0F1 2F0 2F1 0F2   · 2B0 0F3 2B1 2F2 0B0 2F3 0B1   · 2B2 2B3 0B2 0B3
+/// ```
+///
+/// Micro-batches go through in groups of at least `p`, all of a group through a chunk before the next
+/// chunk; Megatron-LM asks for a number of micro-batches that `p` divides, where all groups are of
+/// `p`. Here the groups differ by one at most, and with fewer than `p` micro-batches there is one.
+/// Stages that `p` does not divide leave the last workers with one less.
+///
+/// Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using
+/// Megatron-LM*, SC 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473).
+///
+/// ```
+/// use stovepipe_schedule::{Interleaved, Scheduler};
+///
+/// let schedule = Interleaved { chunks: 2 }.schedule(4, 2)?;
+/// assert_eq!(
+///     schedule.to_string(),
+///     "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1\n\
+///      1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"
+/// );
+/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Interleaved {
+    /// Stages of each worker.
+    pub chunks: usize,
+}
+
+impl Scheduler for Interleaved {
+    fn name(&self) -> &str {
+        "interleaved 1F1B"
+    }
+
+    fn stages(&self, workers: usize) -> usize {
+        workers.saturating_mul(self.chunks)
+    }
+
+    fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
+        check_size(stages, micro_batches)?;
+        if self.chunks == 0 {
+            return Err(ScheduleError::NoChunks);
+        }
+        let order = Order::new(self.chunks, stages, micro_batches);
+        Schedule::new((0..order.workers).map(|w| order.of_worker(w)).collect())
+    }
+}
+
+/// The order in which all workers go through chunks and micro-batches.
+struct Order {
+    workers: usize,
+    stages: usize,
+    /// Chunk and micro-batch of each forward pass, and of each backward pass.
+    forwards: Vec<(usize, usize)>,
+    backwards: Vec<(usize, usize)>,
+    /// Forward passes of a group through all chunks but the last.
+    before_last_chunk: usize,
+}
+
+impl Order {
+    fn new(chunks: usize, stages: usize, micro_batches: usize) -> Self {
+        let workers = stages.div_ceil(chunks);
+        // Chunks beyond the last stage would only be steps without an action.
+        let chunks = stages.div_ceil(workers);
+        let groups = (micro_batches / workers).max(1);
+        let group = |g| micro_batches * g / groups..micro_batches * (g + 1) / groups;
+        let through = |chunk: usize, g| group(g).map(move |micro_batch| (chunk, micro_batch));
+        let forwards = (0..groups).flat_map(|g| (0..chunks).flat_map(move |c| through(c, g)));
+        let backwards =
+            (0..groups).flat_map(|g| (0..chunks).rev().flat_map(move |c| through(c, g)));
+        Self {
+            workers,
+            stages,
+            forwards: forwards.collect(),
+            backwards: backwards.collect(),
+            before_last_chunk: (chunks - 1) * micro_batches.div_ceil(groups),
+        }
+    }
+
+    fn of_worker(&self, worker: usize) -> Vec<Action> {
+        let stage = |chunk| worker + chunk * self.workers;
+        // The way to the last stage and back, as in 1F1B.
+        let warm_up = 2 * (self.workers - 1 - worker) + self.before_last_chunk;
+        let mut actions = Vec::with_capacity(2 * self.forwards.len());
+        let mut backwards = (self.backwards.iter()).map(|&(c, i)| Action::backward(stage(c), i));
+        for (index, &(chunk, micro_batch)) in self.forwards.iter().enumerate() {
+            actions.push(Action::forward(stage(chunk), micro_batch));
+            if index >= warm_up {
+                actions.extend(backwards.next());
+            }
+        }
+        actions.extend(backwards);
+        actions.retain(|action| action.stage < self.stages);
+        actions
+    }
+}

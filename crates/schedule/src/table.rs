@@ -1,0 +1,45 @@
+//! A value for each stage and micro-batch.
+
+use std::ops::{Index, IndexMut};
+
+use crate::Action;
+
+/// One `T` for each stage and micro-batch, found by an action. Schedules have millions of actions,
+/// so this is a plain vector.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Table<T> {
+    entries: Vec<T>,
+    micro_batches: usize,
+}
+
+impl<T: Clone> Table<T> {
+    pub fn new(stages: usize, micro_batches: usize, entry: T) -> Self {
+        Self {
+            entries: vec![entry; stages * micro_batches],
+            micro_batches,
+        }
+    }
+
+    pub fn stages(&self) -> usize {
+        self.entries.len() / self.micro_batches
+    }
+
+    /// The entries of a stage, by micro-batch.
+    pub fn of_stage(&self, stage: usize) -> &[T] {
+        &self.entries[stage * self.micro_batches..][..self.micro_batches]
+    }
+}
+
+impl<T> Index<Action> for Table<T> {
+    type Output = T;
+
+    fn index(&self, action: Action) -> &T {
+        &self.entries[action.stage * self.micro_batches + action.micro_batch]
+    }
+}
+
+impl<T> IndexMut<Action> for Table<T> {
+    fn index_mut(&mut self, action: Action) -> &mut T {
+        &mut self.entries[action.stage * self.micro_batches + action.micro_batch]
+    }
+}
