@@ -41,6 +41,7 @@ mod error;
 mod grid;
 mod held;
 mod passes;
+mod program;
 mod recompute;
 mod replay;
 mod schedule;
@@ -56,6 +57,7 @@ pub use action::{Action, ParseActionError, Pass};
 pub use costs::{CostError, Costs, Link, StageCosts, StageMemory};
 pub use error::{ScheduleError, Waiting};
 pub use held::Limits;
+pub use program::{Content, Message, Program, ProgramError, Step, Wiring};
 pub use recompute::{Recompute, UnknownRecompute};
 pub use schedule::Schedule;
 pub use schedulers::{
