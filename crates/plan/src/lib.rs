@@ -1,5 +1,12 @@
 //! Where to cut a model into the stages of a pipeline. Knows nothing of tensors.
 
 mod chain;
+mod machine;
+mod placement;
+mod profile;
+mod toml_text;
 
 pub use chain::{CutError, cut_chain, cut_chain_by};
+pub use machine::{DeviceSpec, LinkLevel, Machine, MachineError};
+pub use placement::{Placement, place_chain};
+pub use profile::{LayerProfile, Profile, ProfileError};
