@@ -2,11 +2,15 @@
 
 mod chain;
 mod machine;
+mod memory;
 mod placement;
+mod planner;
 mod profile;
 mod toml_text;
 
 pub use chain::{CutError, cut_chain, cut_chain_by};
 pub use machine::{DeviceSpec, LinkLevel, Machine, MachineError};
+pub use memory::{MemoryUse, OptimizerState};
 pub use placement::{Placement, place_chain};
+pub use planner::{Candidate, Forecast, Plan, PlanError, PlanRequest, RunnerUp, Setup, Verdict};
 pub use profile::{LayerProfile, Profile, ProfileError};

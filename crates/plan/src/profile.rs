@@ -388,3 +388,36 @@ impl From<Fault> for ProfileError {
         Self::Toml { line, message }
     }
 }
+
+impl LayerProfile {
+    /// Seconds of a forward pass that keeps nothing.
+    pub(crate) fn quiet_or_forward(&self) -> f64 {
+        self.quiet.unwrap_or(self.forward)
+    }
+
+    /// Seconds of `backward` that compute weight gradients: half, if it is not known.
+    pub(crate) fn weight_or_half(&self) -> f64 {
+        self.weight.unwrap_or(self.backward / 2.0)
+    }
+
+    /// Bytes kept from forward to backward: the output, if no more is known.
+    pub(crate) fn kept_or_output(&self) -> u64 {
+        self.kept.unwrap_or(self.output)
+    }
+
+    /// This layer and the next as one.
+    pub(crate) fn joined_with(&self, next: &Self) -> Self {
+        Self {
+            name: self.name.clone(),
+            forward: self.forward + next.forward,
+            quiet: Some(self.quiet_or_forward() + next.quiet_or_forward()),
+            backward: self.backward + next.backward,
+            weight: Some(self.weight_or_half() + next.weight_or_half()),
+            forward_fixed: self.forward_fixed + next.forward_fixed,
+            backward_fixed: self.backward_fixed + next.backward_fixed,
+            parameters: self.parameters.saturating_add(next.parameters),
+            output: next.output,
+            kept: Some(self.kept_or_output().saturating_add(next.kept_or_output())),
+        }
+    }
+}
