@@ -1,12 +1,18 @@
 //! Where to cut a model into the stages of a pipeline. Knows nothing of tensors.
 
 mod chain;
+mod graph;
 mod machine;
+mod partition;
 mod placement;
 mod profile;
+mod states;
 mod toml_text;
 
 pub use chain::{CutError, cut_chain, cut_chain_by};
+pub use graph::{GraphError, GraphNode, LayerGraph};
 pub use machine::{DeviceSpec, LinkLevel, Machine, MachineError};
+pub use partition::{Partition, PartitionError, ReplicatedStage, partition};
 pub use placement::{Placement, place_chain};
 pub use profile::{LayerProfile, Profile, ProfileError};
+pub use states::States;
