@@ -87,32 +87,23 @@ fn pipedreams_own_partitions() {
     }
 }
 
-/// In the last case PipeDream's optimizer goes from one run to the next between a cut before and
-/// one behind a layer that costs nothing, and is on record with the one behind. Both are as fast.
+/// In the last case one layer costs nothing and may be on either side of the cut: PipeDream's
+/// optimizer goes from one run to the next between 31 and 32, and 32 is on record. Both are as fast.
 #[test]
 fn a_layer_without_costs_may_be_on_either_side() {
     let model = Model::new(&VGG_16, &[(30, 32)]);
-    let levels = [(4, 16e9), (4, 1.25e9)];
+    let (inner, outer) = ((4, 16e9), 1.25e9);
     let whole = (1 << VGG_16.len()) - 1;
     let times = [31, 32].map(|cut| {
         let cut = (1 << cut) - 1;
-        let stage = |from, to, units, first| {
-            // Either half fits best on the four workers of a machine as found by the test below.
-            let alone = Model::new(&VGG_16[..], &[(30, 32)]).flat(from, to, levels[0]);
-            model.shared(
-                alone,
-                (from, to),
-                units,
-                levels[1].1,
-                if first { 4 } else { 1 },
-            )
-        };
-        let transfer = 2.0 * model.output(cut) / levels[1].1;
-        let stages = f64::max(stage(0, cut, 3, true), stage(cut, whole, 1, false));
-        stages.max(transfer)
+        let first = model.in_two(0, cut, inner);
+        let first = model.shared(first, (0, cut), 3, outer, inner.0);
+        let second = model.in_two(cut, whole, inner);
+        let transfer = 2.0 * model.output(cut) / outer;
+        first.max(second).max(transfer)
     });
     assert!((times[0] - 0.066_582_196).abs() < 1e-9);
-    assert!((times[0] - times[1]).abs() < 1e-15);
+    assert_eq!(times[0], times[1]);
 }
 
 /// A model whose layers are the bits of a set, reckoned with anew.
@@ -187,8 +178,8 @@ impl Model {
         (alone + all * parameters / (bandwidth * m) / below as f64) / m
     }
 
-    /// The layers of a chain on one machine, in one or two stages.
-    fn flat(&self, from: u64, to: u64, (workers, bandwidth): (usize, f64)) -> f64 {
+    /// Seconds of layers of a chain on one machine, in one or two stages.
+    fn in_two(&self, from: u64, to: u64, (workers, bandwidth): (usize, f64)) -> f64 {
         let stage = |from: u64, to: u64, units| {
             self.shared(self.seconds(to & !from), (from, to), units, bandwidth, 1)
         };
@@ -371,7 +362,7 @@ fn memory() -> impl Strategy<Value = Option<u64>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn no_partition_of_a_chain_is_faster(
@@ -452,7 +443,6 @@ fn more_workers_than_layers_are_replicas() {
 
 #[test]
 fn memory_counts_weight_versions() {
-    // Two workers: the first of two stages holds two versions, the second one, a shared stage one.
     let layer = LayerProfile {
         forward: 1.0,
         parameters: 80,
@@ -460,13 +450,17 @@ fn memory_counts_weight_versions() {
         kept: Some(20),
         ..LayerProfile::default()
     };
-    let states = chain(2, &layer);
-    for (memory, stages) in [(200, Some(1)), (199, None)] {
-        let mut machine = machine(&[(2, 1.0)]);
+    // The links are so slow that two stages are faster than one that is shared. Of the two the first
+    // has two mini-batches in flight; the shared one would have one, of twice the size.
+    for (memory, stages) in [(200, Some(2)), (199, None)] {
+        let mut machine = machine(&[(2, 100.0)]);
         machine.devices[1].memory = Some(memory);
-        let stages = stages.map(|stages: usize| stages.max(2));
-        let found = partition(&states, &machine).map(|found| found.stages.len());
-        assert_eq!(found.ok(), stages, "{memory}");
+        let found = partition(&chain(2, &layer), &machine);
+        assert_eq!(
+            found.ok().map(|found| found.stages.len()),
+            stages,
+            "{memory}"
+        );
     }
 }
 
