@@ -144,9 +144,10 @@ pub enum PartitionError {
 /// v·(W + kept) bytes, where v = ⌈workers from this stage on / workers that share it⌉ is the
 /// number of mini-batches that 1F1B has in flight.
 ///
-/// Of two equal solutions it takes the one with fewer stages, then the one whose last stage begins
-/// earlier. With S states and levels of n workers each: S²·n² steps, and S³·n² for each level
-/// below the outermost, as often as memory makes a difference.
+/// Of equal solutions it takes an uncut one, then the one whose last stage begins earlier, then the
+/// one whose last stage has fewer workers. (PipeDream's optimizer chooses at random.) With S states
+/// and levels of n workers: S²·n² steps, and S³·n² for each level below the outermost, as many
+/// times as the workers behind a stage make a difference to its memory.
 ///
 /// ```
 /// use stovepipe_plan::{LayerProfile, Machine, Profile, States, partition};
