@@ -39,7 +39,7 @@ impl Schedule {
     /// ```
     /// # use stovepipe_schedule::{GPipe, Schedule, Scheduler};
     /// let schedule = GPipe.schedule(2, 2)?;
-    /// assert_eq!(schedule.to_csv(), "0F0,0F1,,0B0,0B1\n,1F0,1F1,1B0,1B1\n".replace(",0B0,0B1", ",,0B0,0B1").replace("1B0,1B1", "1B0,1B1,"));
+    /// assert_eq!(schedule.to_csv(), "0F0,0F1,,,0B0,0B1\n,1F0,1F1,1B0,1B1,\n");
     /// assert_eq!(Schedule::from_csv(&schedule.to_csv())?, schedule);
     /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
     /// ```
