@@ -244,10 +244,7 @@ impl<L: Layer> PipelineBuilder<L> {
             return Err(BuildError::NoThreads);
         }
         check_sharing(&self.layers)?;
-        let devices: Vec<_> = (owners.iter())
-            .map(|&worker| self.devices[worker].clone())
-            .collect();
-        let stages = placements(&self.layers, &cut, devices);
+        let stages = placements(&self.layers, &cut, of_stages(&owners, &self.devices));
         check_devices(&stages)?;
         let workers = (0..self.devices.len())
             .map(|worker| spawn(worker, self.threads_per_stage))
@@ -307,6 +304,12 @@ fn spawn(worker: usize, threads: usize) -> Result<Worker, BuildError> {
         .map_err(|source| BuildError::Worker { worker, source })
 }
 
+/// The device of each stage, given its worker and the device of each worker.
+fn of_stages<T: Clone>(owners: &[usize], of_workers: &[T]) -> Vec<T> {
+    let owners = owners.iter();
+    owners.map(|&owner| of_workers[owner].clone()).collect()
+}
+
 fn placements<L: Layer>(layers: &[L], cut: &[usize], devices: Vec<Device>) -> Vec<Placement> {
     let mut start = 0;
     let mut next = |count: usize| -> Range<usize> {
@@ -353,4 +356,21 @@ fn check_sharing<L: Layer>(layers: &[L]) -> Result<(), BuildError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Devices of one kind are all alike to Burn where there is a CPU alone, and so would be to a test
+    /// from outside.
+    #[test]
+    fn a_stage_lies_where_its_worker_does() {
+        let devices = ["left", "right"];
+        assert_eq!(of_stages(&[0, 1], &devices), ["left", "right"]);
+        let interleaved = ["left", "right", "left", "right"];
+        assert_eq!(of_stages(&[0, 1, 0, 1], &devices), interleaved);
+        let there_and_back = ["left", "right", "right", "left"];
+        assert_eq!(of_stages(&[0, 1, 1, 0], &devices), there_and_back);
+    }
 }

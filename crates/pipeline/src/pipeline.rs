@@ -259,6 +259,20 @@ impl<L: Layer> Pipeline<L> {
         self.gather(outcome, sizes, weight, keep_outputs)
     }
 
+    /// Makes sure that there is a schedule for a mini-batch of so many samples. It may be missing if the
+    /// schedule is a fixed one, for its own number of micro-batches.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or there are no samples.
+    pub fn check_batch(&self, samples: usize) -> Result<(), StepError> {
+        let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
+        match sizes.len() {
+            0 => Err(StepError::EmptyBatch),
+            micro_batches => self.engine.plan(micro_batches).map(|_| ()),
+        }
+    }
+
     /// Runs a batch of any size forward, for a model that reads nothing from the side: as
     /// evaluation does, with running statistics and without dropout. The model does not change.
     ///

@@ -89,6 +89,17 @@ pub enum TrainError {
         /// Samples in the training set.
         samples: usize,
     },
+    /// There is no schedule for the samples that are left at the end of an epoch.
+    #[error(
+        "the last mini-batch of an epoch has {samples} samples: {source}; \
+         choose another --batch-size"
+    )]
+    LastBatch {
+        /// Its samples.
+        samples: usize,
+        /// What the pipeline said.
+        source: StepError,
+    },
     /// An item could not be loaded.
     #[error("loading data: {0}")]
     Data(String),

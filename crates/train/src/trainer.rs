@@ -201,6 +201,7 @@ impl<L: Classifier> Trainer<L> {
         B: Batcher<I, (L::Input, Tensor<1, Int>)> + 'static,
     {
         let samples = data.check(self.settings.batch_size)?;
+        self.check_batches(samples)?;
         let began = Instant::now();
         let batches = samples.div_ceil(self.settings.batch_size);
         let rate = LearningRate::new(&self.settings, batches);
@@ -231,6 +232,17 @@ impl<L: Classifier> Trainer<L> {
         let summary = self.summary(&epochs, &test, seconds, stopped);
         self.write(folder, &summary)?;
         Ok(summary)
+    }
+
+    /// Finds what would end the run at the end of its first epoch before it begins.
+    fn check_batches(&self, samples: usize) -> Result<(), TrainError> {
+        let batch_size = self.settings.batch_size;
+        self.pipeline.check_batch(batch_size)?;
+        match samples % batch_size {
+            0 => Ok(()),
+            samples => (self.pipeline.check_batch(samples))
+                .map_err(|source| TrainError::LastBatch { samples, source }),
+        }
     }
 
     fn train_epoch<I, D, B>(
