@@ -1,6 +1,6 @@
 //! Where the time of a step went, from the timeline that the step itself recorded.
 
-use stovepipe::schedule::{Action, Span, SpanKind, Timeline};
+use stovepipe::schedule::{Action, Pass, Span, SpanKind, Timeline};
 
 /// The seconds of one worker in one step, from the call of the step to its return.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -9,7 +9,7 @@ pub struct Account {
     pub forward: f64,
     /// Forward passes once more.
     pub recompute: f64,
-    /// Backward passes.
+    /// Backward passes, whole or in halves.
     pub backward: f64,
     /// From the moment it was free until its next input had been computed, and from its last pass
     /// to the last of all workers.
@@ -61,7 +61,6 @@ pub fn accounts(timeline: &Timeline, seconds: f64) -> Vec<Account> {
 }
 
 fn account(spans: &[Span], timeline: &Timeline, seconds: f64) -> Account {
-    let stages = 1 + stages(timeline);
     let mut account = Account::default();
     let mut free = 0.0;
     for span in spans {
@@ -69,15 +68,16 @@ fn account(spans: &[Span], timeline: &Timeline, seconds: f64) -> Account {
         match span.kind {
             SpanKind::Forward => account.forward += length,
             SpanKind::Recompute => account.recompute += length,
-            SpanKind::Backward => account.backward += length,
+            SpanKind::Backward | SpanKind::InputGradient | SpanKind::WeightGradient => {
+                account.backward += length;
+            }
             SpanKind::Update => {
                 account.update += length;
                 continue;
             }
         }
         let start = span.start.as_secs_f64();
-        let input = span.action.and_then(|action| action.input(stages));
-        let arrived = input.and_then(|input| end_of(timeline, input));
+        let arrived = span.action.and_then(|action| arrival(timeline, action));
         account.waiting += (arrived.unwrap_or(0.0).min(start) - free).max(0.0);
         free = span.end.as_secs_f64();
     }
@@ -87,15 +87,22 @@ fn account(spans: &[Span], timeline: &Timeline, seconds: f64) -> Account {
     account
 }
 
-/// The highest stage.
-fn stages(timeline: &Timeline) -> usize {
-    let actions = passes(timeline).filter_map(|span| span.action);
-    actions.map(|action| action.stage).max().unwrap_or(0)
-}
-
-/// When an action was done.
-fn end_of(timeline: &Timeline, action: Action) -> Option<f64> {
-    let own = passes(timeline).filter(|span| span.action == Some(action));
+/// When what an action waits for was done; nothing if it waits for nothing.
+fn arrival(timeline: &Timeline, action: Action) -> Option<f64> {
+    let (stage, sent): (_, &[Pass]) = match action.pass {
+        Pass::Forward => (action.stage.checked_sub(1)?, &[Pass::Forward]),
+        Pass::Backward | Pass::InputGradient => {
+            (action.stage + 1, &[Pass::Backward, Pass::InputGradient])
+        }
+        Pass::WeightGradient | Pass::Update => return None,
+    };
+    let own = passes(timeline).filter(|span| {
+        let is_input = |other: Action| {
+            (other.stage, other.micro_batch) == (stage, action.micro_batch)
+                && sent.contains(&other.pass)
+        };
+        span.action.is_some_and(is_input)
+    });
     own.map(|span| span.end.as_secs_f64()).reduce(f64::max)
 }
 
@@ -107,16 +114,15 @@ fn passes(timeline: &Timeline) -> impl Iterator<Item = &Span> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::time::Duration;
-
-    use stovepipe::prelude::*;
+    use stovepipe::{prelude::*, schedule::Costs};
 
     use super::*;
 
     #[test]
     fn what_is_neither_work_nor_waiting_is_the_engines() {
-        let second = Duration::from_secs(1);
-        let timeline = GPipe.schedule(2, 3).unwrap().timeline(second, 2 * second);
+        let schedule = GPipe.schedule(2, 3).unwrap();
+        let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+        let timeline = schedule.simulate(&costs).unwrap().timeline();
         for account in accounts(&timeline, 13.0) {
             let Account {
                 forward, backward, ..

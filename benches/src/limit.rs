@@ -34,8 +34,10 @@ pub fn share_of_copies(plan: &Plan, costs: &[StageCost], recompute: bool) -> Res
         let twice = recompute && plan.recomputes(&schedule, action.stage, action.micro_batch);
         match action.pass {
             Pass::Forward => forward,
-            Pass::Backward if twice => forward + backward,
-            Pass::Backward => backward,
+            Pass::Backward | Pass::InputGradient if twice => forward + backward,
+            Pass::Backward | Pass::InputGradient => backward,
+            // Halves are not told apart here: what they promise is in `zero_bubble`.
+            Pass::WeightGradient | Pass::Update => 0.0,
         }
     });
     let work: f64 = costs.iter().map(|cost| cost.forward + cost.backward).sum();
@@ -45,7 +47,6 @@ pub fn share_of_copies(plan: &Plan, costs: &[StageCost], recompute: bool) -> Res
 /// How long a schedule takes if each action begins as soon as its worker is free and its input is
 /// there.
 fn play(schedule: &Schedule, cost: impl Fn(Action) -> f64) -> f64 {
-    let stages = schedule.stages();
     let mut ends: HashMap<Action, f64> = HashMap::new();
     let mut free = vec![0.0_f64; schedule.workers().len()];
     let mut next = vec![0; free.len()];
@@ -53,7 +54,7 @@ fn play(schedule: &Schedule, cost: impl Fn(Action) -> f64) -> f64 {
     while ends.len() < total {
         for (worker, actions) in schedule.workers().iter().enumerate() {
             while let Some(&action) = actions.get(next[worker]) {
-                let arrived = match action.input(stages) {
+                let arrived = match schedule.input(action) {
                     None => 0.0,
                     Some(input) => match ends.get(&input) {
                         Some(&end) => end,
@@ -72,7 +73,7 @@ fn play(schedule: &Schedule, cost: impl Fn(Action) -> f64) -> f64 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use stovepipe::{prelude::Recompute, train::ScheduleSetting};
+    use stovepipe::{prelude::Recompute, schedule::Rule};
 
     use super::*;
 
@@ -81,7 +82,7 @@ mod tests {
         backward: 2.0,
     };
 
-    fn share(schedule: ScheduleSetting, recompute: Recompute, m: usize, k: usize) -> f64 {
+    fn share(schedule: Rule, recompute: Recompute, m: usize, k: usize) -> f64 {
         let plan = Plan {
             schedule,
             recompute,
@@ -92,10 +93,7 @@ mod tests {
 
     #[test]
     fn equal_stages_reach_the_formula() {
-        for schedule in [
-            ScheduleSetting::GPipe,
-            ScheduleSetting::OneForwardOneBackward,
-        ] {
+        for schedule in [Rule::GPipe, Rule::OneForwardOneBackward] {
             for (m, k) in [(1, 1), (1, 2), (4, 2), (32, 2), (5, 3)] {
                 let formula = m as f64 / (m + k - 1) as f64;
                 let found = share(schedule, Recompute::Never, m, k);
@@ -107,15 +105,10 @@ mod tests {
     #[test]
     fn recomputation_costs_a_forward_pass() {
         // Three of work and one of recomputation, in both stages, at each of m + K − 1 places.
-        let found = share(ScheduleSetting::GPipe, Recompute::Always, 4, 2);
+        let found = share(Rule::GPipe, Recompute::Always, 4, 2);
         assert!((found - 4.0 / 5.0 * 3.0 / 4.0).abs() < 1e-9, "{found}");
         // One stage turns around at once: nothing to recompute.
-        let plain = share(
-            ScheduleSetting::OneForwardOneBackward,
-            Recompute::Always,
-            4,
-            1,
-        );
+        let plain = share(Rule::OneForwardOneBackward, Recompute::Always, 4, 1);
         assert_eq!(plain, 1.0);
     }
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::Held,
     prelude::*,
-    schedule::Timeline,
-    train::{Classifier, ScheduleSetting, StagedOptimizer, TrainSettings},
+    schedule::{Rule, Timeline},
+    train::{Classifier, StagedOptimizer, TrainSettings},
 };
 
 use crate::{Failure, measured::PipedLoop, models::Recipe, plain::RATE};
@@ -21,7 +21,7 @@ pub struct Plan {
     /// Micro-batches, each of the model's number of samples.
     pub micro_batches: usize,
     /// Who does what when.
-    pub schedule: ScheduleSetting,
+    pub schedule: Rule,
     /// What is computed twice.
     pub recompute: Recompute,
     /// Threads of each stage.
@@ -35,7 +35,7 @@ impl Plan {
         Self {
             cut,
             micro_batches,
-            schedule: ScheduleSetting::OneForwardOneBackward,
+            schedule: Rule::OneForwardOneBackward,
             recompute: Recompute::Never,
             threads: 1,
         }
@@ -44,10 +44,7 @@ impl Plan {
     /// What flags call the schedule.
     #[must_use]
     pub fn schedule_name(&self) -> &'static str {
-        match self.schedule {
-            ScheduleSetting::GPipe => "gpipe",
-            ScheduleSetting::OneForwardOneBackward => "1f1b",
-        }
+        self.schedule.name()
     }
 
     /// The actions of each worker.
@@ -56,25 +53,14 @@ impl Plan {
     ///
     /// If a number is zero.
     pub fn actions(&self) -> Result<Schedule, Failure> {
-        let (stages, micro_batches) = (self.cut.len(), self.micro_batches);
-        Ok(match self.schedule {
-            ScheduleSetting::GPipe => GPipe.schedule(stages, micro_batches)?,
-            ScheduleSetting::OneForwardOneBackward => {
-                OneForwardOneBackward.schedule(stages, micro_batches)?
-            }
-        })
+        let scheduler = self.schedule.scheduler(1);
+        Ok(scheduler.schedule(self.cut.len(), self.micro_batches)?)
     }
 
-    /// Whether a stage computes a micro-batch's forward pass twice, by the rule in
-    /// [`Recompute`]'s description.
+    /// Whether a stage computes a micro-batch's forward pass twice.
     #[must_use]
     pub fn recomputes(&self, schedule: &Schedule, stage: usize, micro_batch: usize) -> bool {
-        let asked = match self.recompute {
-            Recompute::Always => true,
-            Recompute::ExceptLast => micro_batch + 1 < self.micro_batches,
-            Recompute::Never => false,
-        };
-        asked && !schedule.follows_directly(stage, micro_batch)
+        !self.recompute.kept(schedule, stage)[micro_batch]
     }
 
     /// The number of micro-batches whose forward pass a stage computes twice.

@@ -8,10 +8,7 @@ use cap::Cap;
 use clap::Parser;
 use mimalloc::MiMalloc;
 use serde_json::{Value, json};
-use stovepipe::{
-    prelude::Recompute,
-    train::{ScheduleSetting, keep_freed_memory},
-};
+use stovepipe::{prelude::Recompute, schedule::Rule, train::keep_freed_memory};
 use stovepipe_benches::{
     Failure,
     account::{Account, accounts},
@@ -235,10 +232,7 @@ impl Breakdown {
     fn plans(&self, cut: &[usize], layers: usize) -> Vec<Plan> {
         let m = self.micro_batches;
         let mut plans = vec![Plan::new(vec![layers], m)];
-        for schedule in [
-            ScheduleSetting::GPipe,
-            ScheduleSetting::OneForwardOneBackward,
-        ] {
+        for schedule in [Rule::GPipe, Rule::OneForwardOneBackward] {
             for recompute in [Recompute::Never, Recompute::ExceptLast, Recompute::Always] {
                 plans.push(Plan {
                     schedule,

@@ -6,10 +6,7 @@
 use clap::Parser;
 use mimalloc::MiMalloc;
 use serde_json::json;
-use stovepipe::{
-    prelude::Recompute,
-    train::{ScheduleSetting, keep_freed_memory},
-};
+use stovepipe::{prelude::Recompute, schedule::Rule, train::keep_freed_memory};
 use stovepipe_benches::{
     Failure,
     arguments::Arguments,
@@ -232,11 +229,8 @@ impl Limit {
     }
 }
 
-fn modes() -> impl Iterator<Item = (ScheduleSetting, Recompute)> {
-    let schedules = [
-        ScheduleSetting::GPipe,
-        ScheduleSetting::OneForwardOneBackward,
-    ];
+fn modes() -> impl Iterator<Item = (Rule, Recompute)> {
+    let schedules = [Rule::GPipe, Rule::OneForwardOneBackward];
     let modes = [Recompute::Never, Recompute::ExceptLast, Recompute::Always];
     schedules
         .into_iter()

@@ -19,6 +19,7 @@ pub enum Costs<'a> {
 pub fn plan_table<L: Layer>(
     layers: &[L],
     cut: &[usize],
+    workers: &[usize],
     devices: &[String],
     costs: Costs,
 ) -> String {
@@ -49,7 +50,7 @@ pub fn plan_table<L: Layer>(
             );
         }
         let device = devices
-            .get(stage)
+            .get(workers[stage])
             .or(devices.first())
             .map_or("", String::as_str);
         let name = format!("stage {stage} {device}");

@@ -102,7 +102,13 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
     };
     print!(
         "{}",
-        plan_table(&layers, &builder.cut()?, &pipeline.devices, costs)
+        plan_table(
+            &layers,
+            &builder.cut()?,
+            &builder.workers()?,
+            &pipeline.devices,
+            costs
+        )
     );
     Ok(())
 }
@@ -161,8 +167,9 @@ fn stop_on_interrupt(stop: StopHandle) -> Result<(), CliError> {
 fn print_stages(pipeline: &Pipeline<AmoebaLayer>) {
     for (index, stage) in pipeline.stages().iter().enumerate() {
         eprintln!(
-            "stage {index} on {}: layers {}–{}, {} parameters",
+            "stage {index} on {} (worker {}): layers {}–{}, {} parameters",
             stage.device_name,
+            stage.worker,
             stage.layers.start,
             stage.layers.end - 1,
             stage.parameters

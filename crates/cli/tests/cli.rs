@@ -73,7 +73,21 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
         "normal cells must be a multiple of 3 from 3 to 3000, not 0",
     );
     check_error(&["--filters", "0"], "filters");
-    check_error(&["--schedule", "zigzag"], "gpipe");
+    check_error(
+        &["--schedule", "zigzag"],
+        "use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or a file's path that ends with .csv",
+    );
+    check_error(&["--schedule", "pipedream"], "use 1f1b");
+    check_error(&["--schedule", "nowhere.csv"], "nowhere.csv: No such file");
+    check_error(&["--chunks", "0"], "chunks is 0");
+    check_error(
+        &["--schedule", "interleaved", "--chunks", "5"],
+        "10 stages are more than the model's 9 layers",
+    );
+    check_error(
+        &["--schedule", "zb-v", "--balance", "5,4"],
+        "is for 2 stages, but there are 4",
+    );
     check_error(
         &["--recompute", "sometimes"],
         "use always, except-last or never",
@@ -343,6 +357,137 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
     let nine = ["--stages", "9", "--schedule", "gpipe"];
     assert!(one == model("amoebanet-d", "nine", &nine));
     assert!(one != model("amoebanet-d", "seed", &["--seed", "1"]));
+}
+
+/// Two workers with two stages each.
+const BY_HAND: &str = "\
+0F0,0F1,2F0,2F1,0F2,2F2,0F3,2F3,2I0,0I0,2I1,0I1,2W0,0W0,2W1,0W1,2B2,0B2,2B3,0B3\n\
+1F0,1F1,3F0,3B0,1F2,1F3,3F1,1B0,3B1,1B1,3F2,3I2,3W2,1B2,3F3,3B3,1B3,,,\n";
+
+#[test]
+fn the_model_is_the_same_file_under_any_schedule() {
+    let directory = TempDir::new().unwrap();
+    let directory = directory.path();
+    fs::write(directory.join("by-hand.csv"), BY_HAND).unwrap();
+    let train = |out: &str, more: &[&str]| {
+        let output = train(directory, out, &[more, &["--auxiliary", "true"]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        fs::read(directory.join(out).join("model.safetensors")).unwrap()
+    };
+    let one = train("one", &["--stages", "1", "--schedule", "1f1b"]);
+    for (schedule, stages) in [
+        ("interleaved", 4),
+        ("zb-h1", 2),
+        ("zb-v", 4),
+        ("by-hand.csv", 4),
+    ] {
+        assert!(
+            one == train(&format!("run-{schedule}"), &["--schedule", schedule]),
+            "{schedule}"
+        );
+        let found = summary(directory, &format!("run-{schedule}"));
+        assert_eq!(
+            found["stages"].as_array().unwrap().len(),
+            stages,
+            "{schedule}"
+        );
+    }
+    let three = [
+        "--schedule",
+        "interleaved",
+        "--chunks",
+        "3",
+        "--balance",
+        "2,2,2,1,1,1",
+    ];
+    assert!(one == train("three", &three));
+    let found = summary(directory, "three");
+    let of_stage = |key: &str| -> Vec<Value> {
+        let stages = found["stages"].as_array().unwrap();
+        stages.iter().map(|stage| stage[key].clone()).collect()
+    };
+    assert_eq!(of_stage("worker"), [0, 1, 0, 1, 0, 1]);
+    let layers: Vec<_> = of_stage("layers")
+        .iter()
+        .map(|l| l.as_array().unwrap().len())
+        .collect();
+    assert_eq!(layers, [2, 2, 2, 1, 1, 1]);
+
+    // A row of the picture for each worker, which says what it has.
+    let picture = fs::read_to_string(directory.join("three/timeline.svg")).unwrap();
+    assert!(picture.contains("stage 1 · layers 2–3 · stage 3 · layer 6 · stage 5 · layer 8"));
+
+    // The path is kept as it was given, and the configuration makes the run again.
+    let config = fs::read_to_string(directory.join("run-by-hand.csv/config.toml")).unwrap();
+    assert!(config.contains("schedule = \"by-hand.csv\""), "{config}");
+    let config = [
+        "train",
+        "--config",
+        "run-by-hand.csv/config.toml",
+        "--out",
+        "again",
+    ];
+    assert!(stovepipe(&config, directory).status.success());
+    assert!(one == fs::read(directory.join("again/model.safetensors")).unwrap());
+}
+
+#[test]
+fn a_schedule_file_that_does_not_do_names_file_and_line() {
+    let directory = TempDir::new().unwrap();
+    let directory = directory.path();
+    let check = |content: &str, more: &[&str], expected: &str| {
+        fs::write(directory.join("own.csv"), content).unwrap();
+        for last in [&["--out", "run"] as &[&str], &["--dry-run"]] {
+            let arguments = [&["train", "--schedule", "own.csv"], more, last].concat();
+            let output = stovepipe(&arguments, directory);
+            let stderr = text(&output.stderr);
+            assert!(!output.status.success(), "{content} succeeded");
+            assert!(stderr.contains("own.csv"), "{stderr}");
+            assert!(stderr.contains(expected), "{stderr}");
+            assert!(!stderr.contains("panicked"), "{stderr}");
+            assert!(!directory.join("run").exists());
+        }
+    };
+    check("0F0,0B0\n1F0,1X0\n", &[], "line 2: `1X0` is no action");
+    check("0F0,0B0\n1F0\n", &[], "line 2: has 1 cells");
+    check("", &[], "needs at least one worker");
+    check("0F0,0B0\n1B0,1F0\n", &[], "worker 1 has 1B0 before 1F0");
+    check(
+        "0F0,0B0\n1F0,1B0\n",
+        &[],
+        "set --stages 2 and --micro-batches 1",
+    );
+    check(
+        BY_HAND,
+        &["--stages", "3"],
+        "set --stages 2 and --micro-batches 4",
+    );
+    let one = ["--micro-batches", "1"];
+    check("0F0\n1F0\n", &one, "without backward passes");
+    check(
+        "0F0,0B0,0U0\n1F0,1B0,1U0\n",
+        &one,
+        "use a schedule without updates",
+    );
+    let two = ["--micro-batches", "2"];
+    check("0F0,0B0\n0F1,0B1\n", &two, "stage 0 has 2 replicas");
+}
+
+/// 1437 samples in batches of 1434 leave three, which four micro-batches cannot share.
+#[test]
+fn a_last_batch_that_is_too_small_for_a_schedule_file_is_found_before_training() {
+    let directory = TempDir::new().unwrap();
+    let directory = directory.path();
+    fs::write(directory.join("by-hand.csv"), BY_HAND).unwrap();
+    let arguments = ["--schedule", "by-hand.csv", "--batch-size", "1434"];
+    let output = train(directory, "run", &arguments);
+    let stderr = text(&output.stderr);
+    assert!(!output.status.success());
+    let expected = "the last mini-batch of an epoch has 3 samples: no schedule: this schedule is \
+                    for 4 stages and 4 micro-batches, not 4 and 3";
+    assert!(stderr.contains(expected), "{stderr}");
+    assert!(!stderr.contains("epoch 1"), "{stderr}");
+    assert!(!directory.join("run").exists());
 }
 
 #[test]

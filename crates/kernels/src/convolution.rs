@@ -135,6 +135,8 @@ struct Saved {
 }
 
 impl Kernel<2> for Convolution {
+    const WEIGHT: Option<usize> = Some(1);
+
     type Saved = Saved;
 
     fn forward(&self, inputs: [FlexTensor; 2]) -> (FlexTensor, Saved) {
@@ -230,8 +232,9 @@ impl Convolution {
         let [_, channels, height, width] = dims(x);
         let size = channels * height * width;
         let mut of_x = Vec::with_capacity(if wants_x { samples.len() * size } else { 0 });
-        let mut of_weight = vec![0.0; filters * patch];
-        let (mut scratch, mut of_patches) = (Vec::new(), vec![0.0; patch * places]);
+        let mut of_weight = vec![0.0; if wants_weight { filters * patch } else { 0 }];
+        let mut of_patches = vec![0.0; if wants_x { patch * places } else { 0 }];
+        let mut scratch = Vec::new();
         for sample in samples {
             let slope = &numbers(gradient)[sample * filters * places..][..filters * places];
             if wants_weight {

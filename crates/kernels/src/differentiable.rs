@@ -16,10 +16,16 @@ use burn::{
 };
 use burn_flex::FlexTensor;
 
+use crate::defer::{deferrable, leave};
+
 type Tracked = Autodiff<Flex, NoCheckpointing>;
 
 /// An operation on N tensors on the CPU, and its gradient.
-pub(crate) trait Kernel<const N: usize>: Debug + Send + 'static {
+pub(crate) trait Kernel<const N: usize>: Clone + Debug + Send + 'static {
+    /// The input whose gradient can be found by itself, after those of the others, at no more cost
+    /// than with them: see [`defer`](crate::defer()).
+    const WEIGHT: Option<usize> = None;
+
     /// What the gradient needs of the forward pass.
     type Saved: Clone + Debug + Send + 'static;
 
@@ -103,7 +109,20 @@ impl<K: Kernel<N>, const N: usize> Backward<Flex, N> for Recorded<K> {
 
     fn backward(self, step: Ops<K::Saved, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = gradients.consume::<Flex>(&step.node);
-        let wanted = step.parents.each_ref().map(Option::is_some);
+        let mut wanted = step.parents.each_ref().map(Option::is_some);
+        let weight = K::WEIGHT.and_then(|index| Some((index, step.parents[index].as_ref()?.id)));
+        if let Some((index, parameter)) = weight.and_then(|(i, id)| Some((i, deferrable(id)?))) {
+            wanted[index] = false;
+            let (kernel, saved, gradient) = (self.0.clone(), step.state.clone(), gradient.clone());
+            leave(parameter, move || {
+                let of_weight = std::array::from_fn(|input| input == index);
+                let mut found = kernel.backward(saved, gradient, of_weight);
+                found[index].take()
+            });
+        }
+        if !wanted.contains(&true) {
+            return;
+        }
         let found = self.0.backward(step.state, gradient, wanted);
         for (parent, found) in step.parents.into_iter().zip(found) {
             if let (Some(parent), Some(found)) = (parent, found) {

@@ -6,6 +6,7 @@
 
 mod batch_norm;
 mod convolution;
+mod defer;
 mod differentiable;
 mod patches;
 mod planes;
@@ -15,5 +16,6 @@ mod taps;
 
 pub use batch_norm::batch_norm;
 pub use convolution::{convolve, relu_convolve, relu_convolve_odd};
+pub use defer::{Deferred, Parameters, WeightGradients, defer};
 pub use pool::{Window, average_pool, max_pool};
 pub use seed::seed;

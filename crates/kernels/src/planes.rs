@@ -35,6 +35,14 @@ pub(crate) fn tensor(numbers: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
     FlexTensor::new(bytes, Layout::contiguous(shape.into()), DType::F32)
 }
 
+/// The sum of two tensors of one shape.
+pub(crate) fn added(a: FlexTensor, b: FlexTensor) -> FlexTensor {
+    let [a, b] = [a, b].map(in_order);
+    let pairs = numbers(&a).iter().zip(numbers(&b));
+    let sum = pairs.map(|(a, b)| a + b).collect();
+    tensor(sum, a.layout().shape().clone())
+}
+
 /// Runs `work` with the widest vectors that the processor has. What `work` calls must be inlined.
 #[inline(always)]
 pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {

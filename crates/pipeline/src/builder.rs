@@ -7,7 +7,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use stovepipe_plan::CutError;
-use stovepipe_schedule::{OneForwardOneBackward, Schedule, Scheduler};
+use stovepipe_schedule::{OneForwardOneBackward, Recompute, Scheduler};
 
 use crate::{
     balance::Balance,
@@ -19,7 +19,6 @@ use crate::{
     layer::Layer,
     parameters::parameter_ids,
     pipeline::Pipeline,
-    recompute::Recompute,
 };
 
 /// Says how a [`Pipeline`] is made; see [`Pipeline::builder`].
@@ -57,7 +56,8 @@ impl<L: Layer> PipelineBuilder<L> {
         }
     }
 
-    /// The device of each stage, and so the number of stages. A device may be named several times.
+    /// The device of each worker, and so the number of workers. A worker has one stage, or as many as
+    /// the [schedule](Self::schedule) gives it, all on its device. A device may be named several times.
     pub fn devices(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
         self.devices = devices.into_iter().collect();
         self
@@ -69,8 +69,13 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
-    /// Who does what when; 1F1B by default. A [`Schedule`](stovepipe_schedule::Schedule) given here
-    /// serves its own number of micro-batches alone: a batch of fewer samples is then an error.
+    /// Who does what when; 1F1B by default. It says, too, into how many
+    /// [stages](Scheduler::stages) the model is cut.
+    ///
+    /// A [`Schedule`](stovepipe_schedule::Schedule) given here serves its own number of micro-batches
+    /// alone: a batch of fewer samples is then an error. If its micro-batches do not
+    /// [ascend](stovepipe_schedule::Schedule::is_ascending), gradients and running statistics are added up in another
+    /// order, and bits differ from those of other schedules.
     pub fn schedule(mut self, scheduler: impl Scheduler + 'static) -> Self {
         self.scheduler = Arc::new(scheduler);
         self
@@ -139,26 +144,76 @@ impl<L: Layer> PipelineBuilder<L> {
     ///
     /// If the model cannot be cut that way, or the schedule is not to be had.
     pub fn cut(&self) -> Result<Vec<usize>, BuildError> {
-        Ok(self.plan()?.0)
+        Ok(self.plan()?.cut)
     }
 
-    /// The number of layers of each stage, the schedule, and the worker of each stage.
-    fn plan(&self) -> Result<(Vec<usize>, Schedule, Vec<usize>), BuildError> {
-        let (layers, stages) = (self.layers.len(), self.devices.len());
+    /// The worker of each stage, and so the place of its device among those given. Nothing is built.
+    ///
+    /// ```
+    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
+    /// # use stovepipe_pipeline::{Context, Layer, Miswired, Pipeline};
+    /// # #[derive(Module, Debug)]
+    /// # struct Dense { linear: Linear }
+    /// # impl Layer for Dense {
+    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #         Ok(self.linear.forward(x))
+    /// #     }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// # }
+    /// use stovepipe_schedule::Interleaved;
+    ///
+    /// let device = Device::flex();
+    /// let layer = || Dense { linear: LinearConfig::new(3, 3).init(&device) };
+    /// let builder = Pipeline::builder((0..5).map(|_| layer()).collect())
+    ///     .devices([device.clone(), device.clone()])
+    ///     .schedule(Interleaved { chunks: 2 });
+    /// assert_eq!(builder.workers()?, [0, 1, 0, 1]);
+    /// assert_eq!(builder.cut()?, [2, 1, 1, 1]);
+    /// # Ok::<(), stovepipe_pipeline::BuildError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`cut`](Self::cut).
+    pub fn workers(&self) -> Result<Vec<usize>, BuildError> {
+        Ok(self.plan()?.owners)
+    }
+
+    fn plan(&self) -> Result<Plan, BuildError> {
+        let layers = self.layers.len();
+        let stages = self.stages()?;
         let named = |error| self.with_name(error);
         self.balance.cut(layers, stages).map_err(named)?; // before a schedule is asked for
         if self.micro_batches == 0 {
             return Err(BuildError::NoMicroBatches);
         }
         let schedule = self.scheduler.schedule(stages, self.micro_batches)?;
-        let owners = engine::owners(&schedule, stages, self.micro_batches)?;
+        let devices = self.devices.len();
+        let owners = engine::owners(&schedule, stages, self.micro_batches, devices)?;
         let again = (0..stages).map(|stage| {
-            let recorded = self.recompute.recorded(&schedule, stage);
-            let again = recorded.iter().filter(|&&recorded| !recorded).count();
+            let kept = self.recompute.kept(&schedule, stage);
+            let again = kept.iter().filter(|&&kept| !kept).count();
             again as f64 / self.micro_batches as f64
         });
         let cut = self.balance.cut_for(layers, &again.collect::<Vec<_>>());
-        Ok((cut.map_err(named)?, schedule, owners))
+        let cut = cut.map_err(named)?;
+        Ok(Plan { cut, owners })
+    }
+
+    /// The number of stages that the scheduler wants for the devices.
+    fn stages(&self) -> Result<usize, BuildError> {
+        let devices = self.devices.len();
+        match self.scheduler.stages(devices) {
+            // The scheduler knows best why.
+            0 if devices > 0 => (self.scheduler)
+                .schedule(devices, self.micro_batches.max(1))
+                .map_err(BuildError::from)
+                .and(Err(BuildError::NoStages)),
+            stages if devices > 0 => Ok(stages),
+            _ => Ok(0),
+        }
     }
 
     /// Names the layer whose cost is none.
@@ -184,15 +239,15 @@ impl<L: Layer> PipelineBuilder<L> {
     /// If the model cannot be cut that way, a number is zero, the schedule is not to be had, two
     /// layers share a parameter, the sample does not pass, or a thread cannot be started.
     pub fn build(self) -> Result<Pipeline<L>, BuildError> {
-        let (cut, schedule, owners) = self.plan()?;
+        let Plan { cut, owners } = self.plan()?;
         if self.threads_per_stage == 0 {
             return Err(BuildError::NoThreads);
         }
         check_sharing(&self.layers)?;
-        let stages = placements(&self.layers, &cut, self.devices);
+        let stages = placements(&self.layers, &cut, of_stages(&owners, &self.devices));
         check_devices(&stages)?;
-        let workers = (schedule.workers().iter())
-            .map(|actions| spawn(actions[0].stage, self.threads_per_stage))
+        let workers = (0..self.devices.len())
+            .map(|worker| spawn(worker, self.threads_per_stage))
             .collect::<Result<_, _>>()?;
         let layers = place(self.layers, &stages);
         initialise(&layers, self.seed);
@@ -222,6 +277,14 @@ impl<L: Layer> PipelineBuilder<L> {
     }
 }
 
+/// How a model is cut and placed.
+struct Plan {
+    /// The layers of each stage.
+    cut: Vec<usize>,
+    /// The worker of each stage.
+    owners: Vec<usize>,
+}
+
 /// Uses each device once: one that is not there panics in Burn, and should be an error here.
 fn check_devices(stages: &[Placement]) -> Result<(), BuildError> {
     for (stage, placement) in stages.iter().enumerate() {
@@ -236,9 +299,15 @@ fn check_devices(stages: &[Placement]) -> Result<(), BuildError> {
     Ok(())
 }
 
-fn spawn(stage: usize, threads: usize) -> Result<Worker, BuildError> {
-    Worker::spawn(&format!("stage-{stage}"), threads)
-        .map_err(|source| BuildError::Worker { stage, source })
+fn spawn(worker: usize, threads: usize) -> Result<Worker, BuildError> {
+    Worker::spawn(&format!("worker-{worker}"), threads)
+        .map_err(|source| BuildError::Worker { worker, source })
+}
+
+/// The device of each stage, given its worker and the device of each worker.
+fn of_stages<T: Clone>(owners: &[usize], of_workers: &[T]) -> Vec<T> {
+    let owners = owners.iter();
+    owners.map(|&owner| of_workers[owner].clone()).collect()
 }
 
 fn placements<L: Layer>(layers: &[L], cut: &[usize], devices: Vec<Device>) -> Vec<Placement> {
@@ -287,4 +356,21 @@ fn check_sharing<L: Layer>(layers: &[L]) -> Result<(), BuildError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Devices of one kind are all alike to Burn where there is a CPU alone, and so would be to a test
+    /// from outside.
+    #[test]
+    fn a_stage_lies_where_its_worker_does() {
+        let devices = ["left", "right"];
+        assert_eq!(of_stages(&[0, 1], &devices), ["left", "right"]);
+        let interleaved = ["left", "right", "left", "right"];
+        assert_eq!(of_stages(&[0, 1, 0, 1], &devices), interleaved);
+        let there_and_back = ["left", "right", "right", "left"];
+        assert_eq!(of_stages(&[0, 1, 1, 0], &devices), there_and_back);
+    }
 }

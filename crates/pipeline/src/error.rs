@@ -15,7 +15,7 @@ pub enum BuildError {
     #[error("the model has no layers")]
     NoLayers,
     /// No device was given.
-    #[error("a pipeline needs at least one stage: give it a device for each")]
+    #[error("a pipeline needs at least one stage: give it a device for each worker")]
     NoStages,
     /// A stage would have no layer.
     #[error("{stages} stages are more than the model's {layers} layers")]
@@ -104,7 +104,7 @@ pub enum BuildError {
     /// The scheduler has no schedule for these numbers.
     #[error("no schedule: {0}")]
     Schedule(#[from] ScheduleError),
-    /// The scheduler made a schedule for something else.
+    /// The schedule cannot be run, or is not the one asked for.
     #[error(transparent)]
     WrongSchedule(#[from] WrongSchedule),
     /// A device cannot be used.
@@ -118,10 +118,10 @@ pub enum BuildError {
         cause: String,
     },
     /// A thread could not be started.
-    #[error("could not start the worker of stage {stage}: {source}")]
+    #[error("could not start worker {worker}: {source}")]
     Worker {
-        /// First stage of the worker.
-        stage: usize,
+        /// The worker.
+        worker: usize,
         /// What the system said.
         source: std::io::Error,
     },
@@ -186,7 +186,7 @@ pub enum StepError {
     /// The scheduler has no schedule for this number of micro-batches.
     #[error("no schedule: {0}")]
     Schedule(#[from] ScheduleError),
-    /// The scheduler made a schedule for something else.
+    /// The schedule cannot be run, or is not the one asked for.
     #[error(transparent)]
     WrongSchedule(#[from] WrongSchedule),
     /// The scheduler gives stages to other workers than it did when the pipeline was built.
@@ -251,23 +251,53 @@ pub enum StepError {
     UnlikeOutputs,
 }
 
-/// A scheduler made a schedule that is not the one it was asked for, or does not
-/// train.
+/// A schedule that the engine cannot run, or not as it was asked to.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "asked for a training schedule of {stages} stages and {micro_batches} micro-batches, the \
-     scheduler made one of {found_stages} stages and {found_micro_batches} micro-batches, or one \
-     without backward passes"
-)]
-pub struct WrongSchedule {
-    /// Stages asked for.
-    pub stages: usize,
-    /// Micro-batches asked for.
-    pub micro_batches: usize,
-    /// Stages that it has.
-    pub found_stages: usize,
-    /// Micro-batches that it has.
-    pub found_micro_batches: usize,
+#[non_exhaustive]
+pub enum WrongSchedule {
+    /// A scheduler made a schedule that is not the one it was asked for, or does not train.
+    #[error(
+        "asked for a training schedule of {stages} stages and {micro_batches} micro-batches, the \
+         scheduler made one of {found_stages} stages and {found_micro_batches} micro-batches, or \
+         one without backward passes"
+    )]
+    Other {
+        /// Stages asked for.
+        stages: usize,
+        /// Micro-batches asked for.
+        micro_batches: usize,
+        /// Stages that it has.
+        found_stages: usize,
+        /// Micro-batches that it has.
+        found_micro_batches: usize,
+    },
+    /// There is not one device for each worker.
+    #[error(
+        "the schedule has {workers} workers, but {devices} devices were given: give one for each"
+    )]
+    Workers {
+        /// Workers of the schedule.
+        workers: usize,
+        /// Devices given.
+        devices: usize,
+    },
+    /// Weights would change in the midst of a step.
+    #[error(
+        "the schedule changes weights after each micro-batch (U), and this engine once after each \
+         step: use a schedule without updates, such as 1F1B"
+    )]
+    Asynchronous,
+    /// A stage has several workers.
+    #[error(
+        "stage {stage} has {replicas} replicas, and this engine runs one: give the stage to one \
+         worker, as 1F1B does, or cut it into several stages"
+    )]
+    Replicas {
+        /// The stage.
+        stage: usize,
+        /// Its workers.
+        replicas: usize,
+    },
 }
 
 /// Where and why a stage failed.
@@ -292,6 +322,9 @@ impl fmt::Display for StageFailure {
         let pass = match self.action.pass {
             Pass::Forward => "forward",
             Pass::Backward => "backward",
+            Pass::InputGradient => "input gradient",
+            Pass::WeightGradient => "weight gradient",
+            Pass::Update => "update",
         };
         write!(f, "stage {} failed on {}", self.stage, self.device)?;
         match &self.layer {

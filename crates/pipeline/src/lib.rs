@@ -27,7 +27,6 @@ mod objective;
 mod parameters;
 mod pipeline;
 mod profile;
-mod recompute;
 
 pub use balance::Balance;
 pub use batch::{Batch, Outputs, Step};
@@ -36,7 +35,7 @@ pub use control::{Progress, StopHandle};
 pub use device::{DeviceError, device_from_name};
 #[doc(hidden)]
 pub use engine::guard::panic_message;
-pub use engine::stage::Held;
+pub use engine::{check_schedule, stage::Held};
 pub use error::{
     BuildError, FlightRecord, ProfileError, StageFailure, StepError, WorkerRecord, WorkerState,
     WrongSchedule,
@@ -47,7 +46,7 @@ pub use objective::{CrossEntropy, MeanOf, Objective};
 pub use parameters::count_parameters;
 pub use pipeline::{Pipeline, Stage};
 pub use profile::{LayerProfile, Profile};
-pub use recompute::{Recompute, UnknownRecompute};
+pub use stovepipe_schedule::{Recompute, UnknownRecompute};
 /// The trait without the derive of its name, for the facade, which has a derive of its own.
 #[doc(hidden)]
 pub mod facade {

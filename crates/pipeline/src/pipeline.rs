@@ -32,7 +32,8 @@ use crate::{
     profile::Profile,
 };
 
-/// A Burn module whose layers are spread over stages, each with a device and a thread of its own.
+/// A Burn module whose layers are spread over stages, and these over workers, each with a device and
+/// a thread of its own.
 ///
 /// It holds a flat list of layers: records, optimizers and displays see no stages, so a model saved
 /// under one number of stages loads under any other. Clones share the workers.
@@ -81,7 +82,9 @@ pub struct Pipeline<L: Layer> {
 pub struct Stage {
     /// Its layers, by their place in the model.
     pub layers: Range<usize>,
-    /// Its device.
+    /// The worker that runs it.
+    pub worker: usize,
+    /// Its device: that of its worker.
     pub device: Device,
     /// What pictures and errors call the device.
     pub device_name: String,
@@ -95,7 +98,7 @@ impl<L: Layer> Pipeline<L> {
         PipelineBuilder::new(layers)
     }
 
-    /// Begins to build a pipeline of `layers`, a stage for each device, cut where the time that the
+    /// Begins to build a pipeline of `layers`, a worker for each device, cut where the time that the
     /// layers take for `sample` says: for a model that reads nothing from the side.
     ///
     /// The sample is measured on the first device, with one CPU thread; one of the size of a
@@ -170,9 +173,10 @@ impl<L: Layer> Pipeline<L> {
     /// The stages, in order.
     #[must_use]
     pub fn stages(&self) -> Vec<Stage> {
-        (self.engine.stages.iter())
-            .map(|stage| Stage {
+        (self.engine.stages.iter().zip(&self.engine.owners))
+            .map(|(stage, &worker)| Stage {
                 layers: stage.layers.clone(),
+                worker,
                 device: stage.device.clone(),
                 device_name: device::name(&stage.device),
                 parameters: self.layers_of(stage).iter().map(count_parameters).sum(),
@@ -253,6 +257,20 @@ impl<L: Layer> Pipeline<L> {
         let tasks = self.tasks(batch.input, batch.side, &sizes, training, keep_outputs)?;
         let outcome = step::run(&self.engine, &plan.schedule, tasks)?;
         self.gather(outcome, sizes, weight, keep_outputs)
+    }
+
+    /// Makes sure that there is a schedule for a mini-batch of so many samples. It may be missing if the
+    /// schedule is a fixed one, for its own number of micro-batches.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or there are no samples.
+    pub fn check_batch(&self, samples: usize) -> Result<(), StepError> {
+        let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
+        match sizes.len() {
+            0 => Err(StepError::EmptyBatch),
+            micro_batches => self.engine.plan(micro_batches).map(|_| ()),
+        }
     }
 
     /// Runs a batch of any size forward, for a model that reads nothing from the side: as

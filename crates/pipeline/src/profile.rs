@@ -11,7 +11,7 @@ use crossbeam_channel::bounded;
 use crate::{
     engine::{
         copies, guard,
-        tape::{self, Head, Origin, Recorded, Watch},
+        tape::{self, Extent, Head, Origin, Recorded, Watch},
         values,
         worker::Worker,
     },
@@ -110,7 +110,7 @@ impl Profile {
         }
         // On a worker like those that will run the stages.
         let worker = Worker::spawn("profile", threads)
-            .map_err(|source| BuildError::Worker { stage: 0, source })?;
+            .map_err(|source| BuildError::Worker { worker: 0, source })?;
         let (sender, result) = bounded(1);
         let (layers, device) = (layers.to_vec(), device.clone().inner());
         worker.run(move || {
@@ -224,7 +224,7 @@ impl<L: Layer> Bench<'_, L> {
         let gradients = values::ones(output.clone());
         self.finish()?;
         let began = Instant::now();
-        let _ = tape.backward(gradients, |_, _, _| (), &Unwatched);
+        let _ = tape.backward(gradients, Extent::Whole, |_, _, _| (), &Unwatched);
         self.finish()?;
         Ok((forward, began.elapsed(), output))
     }

@@ -76,5 +76,8 @@ pub mod prelude {
         Outputs, Pipeline, Profile, Progress, Recompute, Replicated, Step, StepError, StopHandle,
         device_from_name,
     };
-    pub use stovepipe_schedule::{GPipe, OneForwardOneBackward, Schedule, Scheduler};
+    pub use stovepipe_schedule::{
+        GPipe, Interleaved, OneForwardOneBackward, Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2,
+        ZeroBubbleV,
+    };
 }

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use stovepipe_pipeline::{BuildError, DeviceError, StepError};
+use stovepipe_pipeline::{BuildError, DeviceError, StepError, WrongSchedule};
+use stovepipe_schedule::ScheduleError;
 use thiserror::Error;
 
 /// A training run that cannot start, or did not end well.
@@ -20,13 +21,43 @@ pub enum TrainError {
         /// What it may be.
         range: &'static str,
     },
-    /// The number of devices fits neither one for all stages nor one for each.
+    /// The number of devices fits neither one for all workers nor one for each.
     #[error("{devices} devices were given for {stages} stages: give one for all, or one for each")]
     Devices {
         /// Devices named.
         devices: usize,
-        /// Stages asked for.
+        /// Workers asked for: what the flag calls stages.
         stages: usize,
+    },
+    /// A file that holds no schedule.
+    #[error("{}: {source}", path.display())]
+    Schedule {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and on which line.
+        source: ScheduleError,
+    },
+    /// A file that holds a schedule for other numbers.
+    #[error(
+        "{}: the schedule is for {workers} workers and {micro_batches} micro-batches: \
+         set --stages {workers} and --micro-batches {micro_batches}",
+        path.display()
+    )]
+    ScheduleNumbers {
+        /// The file.
+        path: PathBuf,
+        /// Workers of the schedule.
+        workers: usize,
+        /// Its micro-batches.
+        micro_batches: usize,
+    },
+    /// A file that holds a schedule that cannot be run.
+    #[error("{}: {source}", path.display())]
+    WrongSchedule {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: WrongSchedule,
     },
     /// A device that is not to be had.
     #[error(transparent)]
@@ -57,6 +88,17 @@ pub enum TrainError {
         batch_size: usize,
         /// Samples in the training set.
         samples: usize,
+    },
+    /// There is no schedule for the samples that are left at the end of an epoch.
+    #[error(
+        "the last mini-batch of an epoch has {samples} samples: {source}; \
+         choose another --batch-size"
+    )]
+    LastBatch {
+        /// Its samples.
+        samples: usize,
+        /// What the pipeline said.
+        source: StepError,
     },
     /// An item could not be loaded.
     #[error("loading data: {0}")]

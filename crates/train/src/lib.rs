@@ -9,6 +9,7 @@ mod loader;
 mod model_file;
 mod optimizer;
 mod progress;
+mod schedule_setting;
 mod scores;
 mod settings;
 mod summary;
@@ -22,10 +23,10 @@ pub use loader::{Loader, shuffled};
 pub use model_file::{load_model, save_model};
 pub use optimizer::StagedOptimizer;
 pub use progress::{Progress, StepReport};
+pub use schedule_setting::ScheduleSetting;
 pub use scores::Scores;
 pub use settings::{
-    BalanceSetting, DecaySetting, OptimizerSetting, PipelineSettings, ScheduleSetting,
-    TrainSettings,
+    BalanceSetting, DecaySetting, OptimizerSetting, PipelineSettings, TrainSettings,
 };
 pub use summary::{StageSummary, Summary, stage_summaries};
 pub use trainer::{Classifier, Data, Trainer};

@@ -19,9 +19,9 @@ pub struct StepReport {
     pub accuracy: f64,
     /// Samples a second, of the epoch so far.
     pub samples_per_second: f64,
-    /// The stage that was busy the longest in this step.
-    pub slowest_stage: usize,
-    /// The share of this step in which stages were idle.
+    /// The worker that was busy the longest in this step.
+    pub slowest_worker: usize,
+    /// The share of this step in which workers were idle.
     pub bubble: f64,
 }
 
@@ -77,11 +77,11 @@ impl Progress {
     /// A step was taken: batch `batch` of epoch `epoch`, both counted from 1.
     pub fn step(&mut self, epoch: usize, batch: usize, report: &StepReport) {
         let text = format!(
-            "loss {:.4} · accuracy {:.1} % · {:.0} samples/s · slowest stage {} · bubble {:.0} %",
+            "loss {:.4} · accuracy {:.1} % · {:.0} samples/s · slowest worker {} · bubble {:.0} %",
             report.loss,
             100.0 * report.accuracy,
             report.samples_per_second,
-            report.slowest_stage,
+            report.slowest_worker,
             100.0 * report.bubble
         );
         match &mut self.look {

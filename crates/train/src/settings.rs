@@ -11,9 +11,12 @@ use serde::{Deserialize, Serialize};
 use stovepipe_pipeline::{
     Balance, BuildError, Layer, Pipeline, PipelineBuilder, Profile, Recompute, device_from_name,
 };
-use stovepipe_schedule::{GPipe, OneForwardOneBackward};
+use stovepipe_schedule::{Rule, Scheduler};
 
-use crate::error::TrainError;
+use crate::{
+    error::TrainError,
+    schedule_setting::{Chosen, ScheduleSetting},
+};
 
 /// More would only be a mistake: schedules are lists of all their actions.
 const MOST_MICRO_BATCHES: usize = 65_536;
@@ -23,7 +26,7 @@ const MOST_THREADS: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PipelineSettings {
-    /// Number of stages
+    /// Number of stages; with several chunks on each device, number of devices
     #[arg(long, required = false, value_name = "N")]
     pub stages: usize,
     /// Devices: one for all stages, or one for each (cpu, wgpu:0, cuda:0)
@@ -37,9 +40,13 @@ pub struct PipelineSettings {
     /// Micro-batches that a mini-batch is cut into
     #[arg(long, required = false, value_name = "N")]
     pub micro_batches: usize,
-    /// Order of forward and backward passes
-    #[arg(long, required = false, value_enum)]
+    /// Order of forward and backward passes: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or a CSV
+    /// file that lists the actions of each worker
+    #[arg(long, required = false, value_name = "NAME|FILE")]
     pub schedule: ScheduleSetting,
+    /// Stages on each device, for the schedule `interleaved`
+    #[arg(long, required = false, value_name = "N")]
+    pub chunks: usize,
     /// Micro-batches whose activations are computed again: always, except-last, never
     #[arg(long, required = false, value_name = "MODE")]
     pub recompute: Recompute,
@@ -55,7 +62,8 @@ impl Default for PipelineSettings {
             devices: vec!["cpu".to_owned()],
             balance: BalanceSetting::Auto,
             micro_batches: 4,
-            schedule: ScheduleSetting::OneForwardOneBackward,
+            schedule: ScheduleSetting::Rule(Rule::OneForwardOneBackward),
+            chunks: 2,
             recompute: Recompute::ExceptLast,
             threads_per_stage: 1,
         }
@@ -91,9 +99,15 @@ impl PipelineSettings {
             MOST_THREADS,
             "from 1 to 1024",
         )?;
-        self.balance(None).cut(layers, self.stages)?;
-        self.stage_devices()?;
+        positive("chunks", self.chunks)?;
+        let stages = self.scheduler()?.stages(self.stages);
+        self.balance(None).cut(layers, stages)?;
+        self.worker_devices()?;
         Ok(())
+    }
+
+    fn scheduler(&self) -> Result<Chosen, TrainError> {
+        (self.schedule).scheduler(self.chunks, self.stages, self.micro_batches)
     }
 
     /// Measures what each layer costs for `sample`, as a stage would run it.
@@ -108,14 +122,14 @@ impl PipelineSettings {
         sample: L::Input,
     ) -> Result<Profile, TrainError> {
         self.check(layers.len())?;
-        let devices = self.stage_devices()?;
+        let devices = self.worker_devices()?;
         let device = devices.first().ok_or(BuildError::NoStages)?;
         let profile = Profile::measure(layers, device, self.threads_per_stage, sample)?;
         Ok(profile)
     }
 
-    /// The device of each stage.
-    fn stage_devices(&self) -> Result<Vec<Device>, TrainError> {
+    /// The device of each worker.
+    fn worker_devices(&self) -> Result<Vec<Device>, TrainError> {
         let devices = (self.devices.iter())
             .map(|name| device_from_name(name.trim()))
             .collect::<Result<Vec<_>, _>>()?;
@@ -183,18 +197,15 @@ impl PipelineSettings {
         profile: Option<&Profile>,
     ) -> Result<PipelineBuilder<L>, TrainError> {
         self.check(layers.len())?;
-        let devices = self.stage_devices()?;
+        let devices = self.worker_devices()?;
         let balance = self.balance(profile);
-        let builder = Pipeline::builder(layers)
+        Ok(Pipeline::builder(layers)
             .devices(devices)
             .balance(balance)
+            .schedule(self.scheduler()?)
             .micro_batches(self.micro_batches)
             .recompute(self.recompute)
-            .threads_per_stage(self.threads_per_stage);
-        Ok(match self.schedule {
-            ScheduleSetting::GPipe => builder.schedule(GPipe),
-            ScheduleSetting::OneForwardOneBackward => builder.schedule(OneForwardOneBackward),
-        })
+            .threads_per_stage(self.threads_per_stage))
     }
 
     /// Whether layers are measured before they are cut.
@@ -276,19 +287,6 @@ impl From<BalanceSetting> for String {
             }
         }
     }
-}
-
-/// A schedule by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-pub enum ScheduleSetting {
-    /// All forwards, then all backwards
-    #[serde(rename = "gpipe")]
-    #[value(name = "gpipe")]
-    GPipe,
-    /// Backwards as early as possible: fewer activations at once
-    #[serde(rename = "1f1b")]
-    #[value(name = "1f1b")]
-    OneForwardOneBackward,
 }
 
 /// How a model is trained.

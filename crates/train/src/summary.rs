@@ -35,6 +35,8 @@ pub struct Summary {
 /// A stage in a summary.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StageSummary {
+    /// The worker that ran it.
+    pub worker: usize,
     /// Its device.
     pub device: String,
     /// The names of its layers.
@@ -84,6 +86,7 @@ pub(crate) struct EpochMetrics {
 pub fn stage_summaries<L: Layer>(pipeline: &Pipeline<L>) -> Vec<StageSummary> {
     (pipeline.stages().into_iter().zip(pipeline.stage_layers()))
         .map(|(stage, layers)| StageSummary {
+            worker: stage.worker,
             layers: layers.iter().map(L::name).collect(),
             device: stage.device_name,
             parameters: stage.parameters,

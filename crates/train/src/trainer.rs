@@ -7,7 +7,7 @@ use burn::{
     tensor::{Device, Int, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, CrossEntropy, Layer, Objective, Outputs, Pipeline, Step, StepError, StopHandle,
+    Batch, CrossEntropy, Layer, Objective, Outputs, Pipeline, Stage, Step, StepError, StopHandle,
     count_parameters,
 };
 use stovepipe_schedule::Timeline;
@@ -201,6 +201,7 @@ impl<L: Classifier> Trainer<L> {
         B: Batcher<I, (L::Input, Tensor<1, Int>)> + 'static,
     {
         let samples = data.check(self.settings.batch_size)?;
+        self.check_batches(samples)?;
         let began = Instant::now();
         let batches = samples.div_ceil(self.settings.batch_size);
         let rate = LearningRate::new(&self.settings, batches);
@@ -231,6 +232,17 @@ impl<L: Classifier> Trainer<L> {
         let summary = self.summary(&epochs, &test, seconds, stopped);
         self.write(folder, &summary)?;
         Ok(summary)
+    }
+
+    /// Finds what would end the run at the end of its first epoch before it begins.
+    fn check_batches(&self, samples: usize) -> Result<(), TrainError> {
+        let batch_size = self.settings.batch_size;
+        self.pipeline.check_batch(batch_size)?;
+        match samples % batch_size {
+            0 => Ok(()),
+            samples => (self.pipeline.check_batch(samples))
+                .map_err(|source| TrainError::LastBatch { samples, source }),
+        }
     }
 
     fn train_epoch<I, D, B>(
@@ -274,7 +286,7 @@ impl<L: Classifier> Trainer<L> {
                 loss: epoch.scores.mean_loss(),
                 accuracy: epoch.scores.accuracy(),
                 samples_per_second: epoch.samples_per_second(),
-                slowest_stage: step.timeline.slowest_worker().unwrap_or(0),
+                slowest_worker: step.timeline.slowest_worker().unwrap_or(0),
                 bubble: step.timeline.bubble(),
             };
             progress.step(index + 1, batch + 1, &report);
@@ -311,8 +323,8 @@ impl<L: Classifier> Trainer<L> {
         if trained.loss.is_finite() {
             let (pipeline, gradients) = (&mut self.pipeline, step.gradients);
             let spans = self.optimizer.step(rate, pipeline, gradients, began)?;
-            for (stage, span) in spans.into_iter().enumerate() {
-                trained.timeline.workers[stage].push(span);
+            for (stage, span) in self.pipeline.stages().iter().zip(spans) {
+                trained.timeline.workers[stage.worker].push(span);
             }
         }
         Ok(trained)
@@ -425,20 +437,33 @@ impl<L: Classifier> Trainer<L> {
 
     fn write(&self, folder: &RunFolder, summary: &Summary) -> Result<(), TrainError> {
         save_model(&self.pipeline, folder.file("model.safetensors"))?;
-        let labels: Vec<_> = (self.pipeline.stages().iter().enumerate())
-            .map(|(index, stage)| {
-                let (first, last) = (stage.layers.start, stage.layers.end - 1);
-                let device = &stage.device_name;
-                match first == last {
-                    true => format!("stage {index} · layer {first} · {device}"),
-                    false => format!("stage {index} · layers {first}–{last} · {device}"),
-                }
-            })
-            .collect();
+        let labels = worker_labels(&self.pipeline.stages());
         folder.write("timeline.svg", self.timeline.to_svg(&labels).as_bytes())?;
         folder.write_json("timeline.json", &self.timeline.to_chrome_trace(&labels))?;
         folder.write_json("summary.json", summary)
     }
+}
+
+/// What pictures call each worker: its stages with their layers, and its device.
+fn worker_labels(stages: &[Stage]) -> Vec<String> {
+    let workers = stages.iter().map(|stage| stage.worker + 1).max();
+    let label = |worker| {
+        let own = stages
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.worker == worker);
+        let named = own.clone().map(|(index, stage)| {
+            let (first, last) = (stage.layers.start, stage.layers.end - 1);
+            match first == last {
+                true => format!("stage {index} · layer {first}"),
+                false => format!("stage {index} · layers {first}–{last}"),
+            }
+        });
+        let device = own.clone().map(|(_, stage)| stage.device_name.clone());
+        let parts: Vec<_> = named.chain(device.take(1)).collect();
+        parts.join(" · ")
+    };
+    (0..workers.unwrap_or(0)).map(label).collect()
 }
 
 /// What is left of a step when its gradients have been used.

@@ -81,6 +81,11 @@ impl<L: Module> Copies<L> {
         }
     }
 
+    /// The copies that know which parameters there are, and their statistics.
+    pub(crate) fn live(&self) -> &[L] {
+        &self.live
+    }
+
     pub(crate) fn statistics(&self) -> Vec<Statistics> {
         self.live.iter().map(Statistics::of).collect()
     }

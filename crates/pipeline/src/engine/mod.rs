@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! step      one step from the caller's side: hand out, wait, gather       the coordinator
-//!  └ stage  one stage from a worker's side: its two passes                one a stage
+//!  └ stage  one stage from a worker's side: its passes                    one a stage
 //!     ├ tape     layers forward and backward, the graph cut at each
+//!     ├ late     backward passes in halves
 //!     ├ copies   the copies of layers that keep the model as it was
 //!     ├ links    what stages send each other
 //!     └ record   what happened when
@@ -14,6 +15,7 @@
 
 pub(crate) mod copies;
 pub(crate) mod guard;
+pub(crate) mod late;
 pub(crate) mod links;
 pub(crate) mod record;
 pub(crate) mod stage;
@@ -32,12 +34,11 @@ use std::{
 };
 
 use burn::tensor::Device;
-use stovepipe_schedule::{Schedule, Scheduler};
+use stovepipe_schedule::{Recompute, Schedule, Scheduler};
 
 use crate::{
     control::{Progress, StopHandle},
     error::{StepError, WrongSchedule},
-    recompute::Recompute,
 };
 use worker::Worker;
 
@@ -124,11 +125,17 @@ impl Engine {
             return Ok(plan.clone());
         }
         let schedule = self.scheduler.schedule(self.stages.len(), micro_batches)?;
-        if owners(&schedule, self.stages.len(), micro_batches)? != self.owners {
+        let owners = owners(
+            &schedule,
+            self.stages.len(),
+            micro_batches,
+            self.workers.len(),
+        )?;
+        if owners != self.owners {
             return Err(StepError::OtherWorkers);
         }
         let recorded = (0..self.stages.len())
-            .map(|stage| self.recompute.recorded(&schedule, stage))
+            .map(|stage| self.recompute.kept(&schedule, stage))
             .collect();
         let plan = Arc::new(Plan { schedule, recorded });
         known.insert(micro_batches, plan.clone());
@@ -136,22 +143,67 @@ impl Engine {
     }
 }
 
+/// Makes sure that a pipeline of so many devices could run a schedule.
+///
+/// ```
+/// use stovepipe_pipeline::{WrongSchedule, check_schedule};
+/// use stovepipe_schedule::{Interleaved, PipeDream, Scheduler};
+///
+/// let schedule = Interleaved { chunks: 2 }.schedule(4, 8)?;
+/// assert_eq!(check_schedule(&schedule, 2), Ok(()));
+/// assert_eq!(
+///     check_schedule(&PipeDream::default().schedule(2, 8)?, 2),
+///     Err(WrongSchedule::Asynchronous)
+/// );
+/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+/// ```
+///
+/// # Errors
+///
+/// Why it could not.
+pub fn check_schedule(schedule: &Schedule, devices: usize) -> Result<(), WrongSchedule> {
+    let (stages, micro_batches) = (schedule.stages(), schedule.micro_batches());
+    owners(schedule, stages, micro_batches, devices).map(|_| ())
+}
+
 /// The worker of each stage. A scheduler may be anybody's: makes sure that the schedule is the one
-/// that was asked for, and trains.
+/// that was asked for, trains, and is none of those that the engine does not run.
 pub(crate) fn owners(
     schedule: &Schedule,
     stages: usize,
     micro_batches: usize,
+    devices: usize,
 ) -> Result<Vec<usize>, WrongSchedule> {
     let (found_stages, found_micro_batches) = (schedule.stages(), schedule.micro_batches());
     let fits = (found_stages, found_micro_batches) == (stages, micro_batches);
-    match fits && schedule.is_training() {
-        true => Ok((0..stages).map(|stage| schedule.worker_of(stage)).collect()),
-        false => Err(WrongSchedule {
+    if !(fits && schedule.is_training()) {
+        return Err(WrongSchedule::Other {
             stages,
             micro_batches,
             found_stages,
             found_micro_batches,
+        });
+    }
+    if schedule.is_asynchronous() {
+        return Err(WrongSchedule::Asynchronous);
+    }
+    let workers = schedule.workers().len();
+    let owners = (0..stages)
+        .map(|stage| owner(schedule, stage))
+        .collect::<Result<_, _>>()?;
+    match workers == devices {
+        true => Ok(owners),
+        false => Err(WrongSchedule::Workers { workers, devices }),
+    }
+}
+
+/// The only worker of a stage.
+fn owner(schedule: &Schedule, stage: usize) -> Result<usize, WrongSchedule> {
+    match *schedule.replicas(stage) {
+        [worker] => Ok(worker),
+        ref replicas => Err(WrongSchedule::Replicas {
+            stage,
+            replicas: replicas.len(),
         }),
     }
 }

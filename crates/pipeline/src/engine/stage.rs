@@ -1,4 +1,4 @@
-//! One stage during one step: what it holds for each micro-batch, and its two passes.
+//! One stage during one step: what it holds for each micro-batch, and its passes.
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
@@ -11,9 +11,10 @@ use stovepipe_schedule::{Action, Pass, SpanKind};
 use crate::{
     engine::{
         copies::{Copies, Kind, Statistics},
+        late::Late,
         links::{Alarm, CutOff, Links},
         record::Recorder,
-        tape::{self, Head, Origin, Recorded, Refused, Tape, Watch},
+        tape::{self, Extent, Head, Origin, Recorded, Refused, Tape, Watch},
         values,
     },
     layer::Layer,
@@ -66,6 +67,8 @@ pub struct Held {
     pub inputs: usize,
     /// Tapes: all the activations of a micro-batch.
     pub activations: usize,
+    /// Whatever the gradients of weights need, where they come later than that of the input.
+    pub weight_contexts: usize,
 }
 
 /// Why a stage ended early.
@@ -83,6 +86,8 @@ pub(crate) struct Stage<L: Layer> {
     feed: Vec<Option<L::Input>>,
     inputs: HashMap<usize, L::Flow>,
     tapes: HashMap<usize, (Kind, Tape<L>)>,
+    /// What the second half of a backward pass is to find, by layer.
+    late: HashMap<usize, Vec<(usize, Late)>>,
     accumulators: Vec<GradientsAccumulator<L>>,
     outputs: HashMap<usize, L::Output>,
     losses: HashMap<usize, Tensor<1>>,
@@ -107,6 +112,7 @@ impl<L: Layer> Stage<L> {
             recorder,
             inputs: HashMap::new(),
             tapes: HashMap::new(),
+            late: HashMap::new(),
             outputs: HashMap::new(),
             losses: HashMap::new(),
             auxiliary: HashMap::new(),
@@ -125,12 +131,18 @@ impl<L: Layer> Stage<L> {
                 self.recorder.running(action);
                 self.forward(action, input, modules).map_err(refused)
             }
-            Pass::Backward => {
+            Pass::Backward | Pass::InputGradient => {
                 self.recompute(action).map_err(refused)?;
                 let gradients = self.receive_gradients(action, alarm)?;
                 self.recorder.running(action);
                 self.backward(action, gradients).map_err(refused)
             }
+            Pass::WeightGradient => {
+                self.recorder.running(action);
+                self.weight_gradients(action).map_err(refused)
+            }
+            // No plan has one: see `engine::owners`.
+            Pass::Update => Err(refused(Refused("a step changes no weights".to_owned()))),
         }
     }
 
@@ -304,20 +316,44 @@ impl<L: Layer> Stage<L> {
         let Some((kind, tape)) = self.tapes.remove(&micro_batch) else {
             return Err(Refused("backward came before forward".to_owned()));
         };
+        let extent = match action.pass {
+            Pass::InputGradient => Extent::Input,
+            _ => Extent::Whole,
+        };
         let watch = self.watch();
         let accumulators = &mut self.accumulators;
-        let played = self.recorder.time(SpanKind::Backward, action, || {
+        let played = self.recorder.time(action.pass.into(), action, || {
             // Layer by layer, so that no more than a layer's gradients are held twice.
             let accumulate = |layer: usize, module: &L, gradients| {
                 accumulators[layer].accumulate(module, gradients);
             };
-            Ok::<_, Refused>(tape.backward(gradients, accumulate, &watch))
+            Ok::<_, Refused>(tape.backward(gradients, extent, accumulate, &watch))
         })?;
         if let Some(outbox) = &self.task.links.gradients_out {
             let _ = outbox.send((micro_batch, played.input));
         }
         self.copies.give_back(kind, played.modules);
+        if !played.late.is_empty() {
+            self.late.insert(micro_batch, played.late);
+            self.held.weight_contexts = self.held.weight_contexts.max(self.late.len());
+        }
         Ok(())
+    }
+
+    /// Finds the gradients that the first half of a backward pass left, if it left any.
+    fn weight_gradients(&mut self, action: Action) -> Result<(), Refused> {
+        let late = self.late.remove(&action.micro_batch).unwrap_or_default();
+        let watch = self.watch();
+        let (layers, accumulators) = (self.copies.live(), &mut self.accumulators);
+        self.recorder.time(action.pass.into(), action, || {
+            for (layer, late) in late {
+                watch.enter(layer);
+                let gradients = late.run(&layers[layer]);
+                accumulators[layer].accumulate(&layers[layer], gradients);
+            }
+            watch.leave();
+            Ok(())
+        })
     }
 
     fn side(&self, micro_batch: usize) -> L::Side {

@@ -12,7 +12,10 @@ use burn::{
 };
 
 use crate::{
-    engine::values::{self, FlowGradients},
+    engine::{
+        late::{self, Late},
+        values::{self, FlowGradients},
+    },
     flow::Flow,
     layer::{Context, Layer, Miswired},
 };
@@ -101,6 +104,15 @@ pub(crate) struct Recorded<L: Layer> {
     pub(crate) tape: Tape<L>,
 }
 
+/// How much of a backward pass is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of it.
+    Whole,
+    /// The half that finds the gradient of the input, and what else cannot wait.
+    Input,
+}
+
 /// Whether the input of a stage is data, which wants no gradient, or another stage's output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -172,6 +184,7 @@ impl<L: Layer> Tape<L> {
     pub(crate) fn backward(
         self,
         gradients: FlowGradients,
+        extent: Extent,
         mut accumulate: impl FnMut(usize, &L, GradientsParams),
         watch: &impl Watch,
     ) -> Played<L> {
@@ -180,13 +193,25 @@ impl<L: Layer> Tape<L> {
             None => gradients,
         };
         let mut modules = Vec::with_capacity(self.layers.len());
+        let mut left = Vec::new();
         for (index, layer) in self.layers.into_iter().enumerate().rev() {
             watch.enter(index);
             let seed = values::add(values::seed(layer.output, gradients), layer.auxiliary);
             let module = layer.module;
-            let (parameters, input) = backward_from(seed, layer.input, |grads| {
-                GradientsParams::from_module(grads, &module)
-            });
+            let run = || {
+                backward_from(seed, layer.input, |grads| {
+                    GradientsParams::from_module(grads, &module)
+                })
+            };
+            let (parameters, input) = match extent {
+                Extent::Whole => run(),
+                Extent::Input => {
+                    let ((mut parameters, input), deferred) = late::input_half(&module, run);
+                    let late = Late::new(&module, deferred, parameters.as_mut());
+                    left.extend(late.map(|late| (index, late)));
+                    (parameters, input)
+                }
+            };
             if let Some(parameters) = parameters {
                 accumulate(index, &module, parameters);
             }
@@ -198,6 +223,7 @@ impl<L: Layer> Tape<L> {
         Played {
             modules,
             input: gradients,
+            late: left,
         }
     }
 }
@@ -208,6 +234,8 @@ pub(crate) struct Played<L> {
     pub(crate) modules: Vec<L>,
     /// The gradients of the input.
     pub(crate) input: FlowGradients,
+    /// What layers left for the second half, the last layer's first.
+    pub(crate) late: Vec<(usize, Late)>,
 }
 
 /// Runs Burn's backward from a scalar and collects what is wanted of it. Nothing is there to be

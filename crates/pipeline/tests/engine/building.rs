@@ -2,7 +2,9 @@
 
 use burn::tensor::Tensor;
 use stovepipe_pipeline::{Balance, BuildError, MeanOf, Pipeline, Recompute, StepError};
-use stovepipe_schedule::{GPipe, OneForwardOneBackward, Schedule, ScheduleError, Scheduler};
+use stovepipe_schedule::{
+    GPipe, OneForwardOneBackward, PipeDream, RoundRobin, Rule, Schedule, ScheduleError, Scheduler,
+};
 
 use crate::models::*;
 
@@ -21,7 +23,7 @@ fn numbers_that_do_not_add_up() {
     check(pipeline(0, 1).build(), "the model has no layers");
     check(
         pipeline(3, 0).build(),
-        "a pipeline needs at least one stage: give it a device for each",
+        "a pipeline needs at least one stage: give it a device for each worker",
     );
     check(
         pipeline(3, 4).build(),
@@ -56,9 +58,97 @@ fn numbers_that_do_not_add_up() {
 
 #[test]
 fn a_fixed_schedule_must_fit() {
-    let schedule = GPipe.schedule(3, 2).unwrap();
-    let build = builder(dense(&[2, 2, 2]), 2, schedule, 2, Recompute::Always).build();
-    assert!(matches!(build, Err(BuildError::Schedule(_))));
+    let schedule = || GPipe.schedule(3, 2).unwrap();
+    let with = |layers: usize, workers, micro_batches| {
+        let layers = dense(&vec![2; layers + 1]);
+        builder(
+            layers,
+            workers,
+            schedule(),
+            micro_batches,
+            Recompute::Always,
+        )
+        .build()
+    };
+    assert!(with(3, 3, 2).is_ok());
+    check(
+        with(3, 2, 2),
+        "the schedule has 3 workers, but 2 devices were given: give one for each",
+    );
+    check(
+        with(3, 3, 4),
+        "no schedule: this schedule is for 3 stages and 2 micro-batches, not 3 and 4",
+    );
+    check(with(2, 3, 2), "3 stages are more than the model's 2 layers");
+    // A batch of fewer samples than micro-batches comes too late for `build`.
+    let pipeline = with(3, 3, 2).unwrap();
+    let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
+    let step = pipeline.train_step(vectors(1, 2), vectors(1, 2), &squared);
+    assert_eq!(
+        step.unwrap_err().to_string(),
+        "no schedule: this schedule is for 3 stages and 2 micro-batches, not 3 and 1"
+    );
+    assert!(pipeline.infer(vectors(1, 2)).is_ok());
+}
+
+#[test]
+fn stages_are_as_many_as_the_schedule_wants() {
+    let with = |rule, workers, balance| {
+        builder(dense(&[2; 8]), workers, rule, 2, Recompute::Always).balance(balance)
+    };
+    let interleaved = |chunks| By(Rule::Interleaved, chunks);
+    let check_stages = |rule, balance, cut: &[usize], workers: &[usize]| {
+        let builder = with(rule, 2, balance);
+        assert_eq!(builder.cut().unwrap(), cut);
+        assert_eq!(builder.workers().unwrap(), workers);
+        let stages = builder.build().unwrap().stages();
+        let found: Vec<_> = stages.iter().map(|stage| stage.layers.len()).collect();
+        assert_eq!(found, cut);
+        let found: Vec<_> = stages.iter().map(|stage| stage.worker).collect();
+        assert_eq!(found, workers);
+    };
+    let (even, even_cut) = (Balance::Even, [2, 2, 2, 1]);
+    check_stages(interleaved(2), even.clone(), &even_cut, &[0, 1, 0, 1]);
+    check_stages(
+        interleaved(3),
+        even.clone(),
+        &[2, 1, 1, 1, 1, 1],
+        &[0, 1, 0, 1, 0, 1],
+    );
+    let zero_bubble_v = By(Rule::ZeroBubbleV, 1);
+    check_stages(zero_bubble_v, even.clone(), &even_cut, &[0, 1, 1, 0]);
+    let by_hand = Balance::Layers(vec![1, 3, 2, 1]);
+    check_stages(interleaved(2), by_hand, &[1, 3, 2, 1], &[0, 1, 0, 1]);
+    check(
+        with(interleaved(2), 4, even.clone()).build(),
+        "8 stages are more than the model's 7 layers",
+    );
+    check(
+        with(interleaved(0), 2, even).build(),
+        "no schedule: an interleaved schedule needs at least one chunk a worker",
+    );
+    check(
+        with(interleaved(2), 2, Balance::Layers(vec![4, 3])).build(),
+        "the balance [4, 3] is for 2 stages, but there are 4",
+    );
+}
+
+#[test]
+fn schedules_that_the_engine_does_not_run() {
+    let build = |scheduler: PipeDream| {
+        builder(dense(&[2, 2, 2]), 2, scheduler, 2, Recompute::Always).build()
+    };
+    check(
+        build(PipeDream::default()),
+        "the schedule changes weights after each micro-batch (U), and this engine once after each \
+         step: use a schedule without updates, such as 1F1B",
+    );
+    let replicated = RoundRobin::new(vec![1, 2]);
+    check(
+        builder(dense(&[2, 2, 2]), 3, replicated, 2, Recompute::Always).build(),
+        "stage 1 has 2 replicas, and this engine runs one: give the stage to one worker, as 1F1B \
+         does, or cut it into several stages",
+    );
 }
 
 /// Makes another schedule than it was asked for.

@@ -6,12 +6,13 @@ use burn::{
     optim::{GradientsParams, SgdConfig, momentum::MomentumConfig},
     tensor::Tensor,
 };
-use stovepipe_pipeline::{Context, CrossEntropy, Layer, MeanOf, Pipeline, Recompute};
-use stovepipe_schedule::{GPipe, OneForwardOneBackward, Schedule, Scheduler};
+use proptest::prelude::*;
+use stovepipe_pipeline::{
+    Context, CrossEntropy, Layer, MeanOf, Pipeline, PipelineBuilder, Recompute,
+};
+use stovepipe_schedule::{Action, GPipe, OneForwardOneBackward, Pass, Schedule, Scheduler};
 
 use crate::models::*;
-
-const MODES: [Recompute; 3] = [Recompute::Always, Recompute::ExceptLast, Recompute::Never];
 
 type Bits = Vec<(String, Vec<u32>)>;
 
@@ -39,59 +40,169 @@ fn two_steps(pipeline: Pipeline<ConvNet>, samples: usize) -> Vec<Bits> {
     seen
 }
 
+/// The same in one stage, which goes through one micro-batch after the other.
+fn in_one_stage(samples: usize, micro_batches: usize) -> Vec<Bits> {
+    let one = builder(conv_net(), 1, GPipe, micro_batches, Recompute::Never);
+    let expected = two_steps(one.build().unwrap(), samples);
+    assert!(expected.iter().all(|bits| !bits.is_empty()));
+    expected
+}
+
+fn check(found: &[Bits], expected: &[Bits], what: &str) {
+    for (part, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert_eq!(found, expected, "part {part}: {what}");
+    }
+}
+
 #[test]
 fn stages_schedules_and_recomputation_leave_every_bit_alone() {
+    // Batches that divide and that do not, fewer samples than micro-batches, fewer micro-batches
+    // than stages.
     for (samples, micro_batches) in [(8, 4), (7, 3), (2, 4), (3, 1)] {
-        let run = |stages, gpipe, recompute| {
-            let layers = conv_net();
-            let builder = match gpipe {
-                true => builder(layers, stages, GPipe, micro_batches, recompute),
-                false => builder(
-                    layers,
-                    stages,
-                    OneForwardOneBackward,
-                    micro_batches,
-                    recompute,
-                ),
-            };
-            two_steps(builder.build().unwrap(), samples)
-        };
-        let expected = run(1, true, Recompute::Never);
-        assert!(expected.iter().all(|bits| !bits.is_empty()));
-        for stages in [1, 2, 3, 7] {
-            for gpipe in [true, false] {
-                for recompute in MODES {
-                    let found = run(stages, gpipe, recompute);
-                    for (part, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                        assert_eq!(
-                            found, expected,
-                            "part {part}: {samples} samples, {stages} stages, \
-                             gpipe {gpipe}, {recompute}"
-                        );
-                    }
+        let expected = in_one_stage(samples, micro_batches);
+        for rule in RULES {
+            let workers = [1, 2, 3, 7].into_iter();
+            for workers in workers.filter(|&workers| rule.stages(workers) <= 7) {
+                for recompute in Recompute::ALL {
+                    let builder = builder(conv_net(), workers, rule, micro_batches, recompute);
+                    let what =
+                        format!("{samples} samples, {workers} workers, {rule:?}, {recompute}");
+                    check(
+                        &two_steps(builder.build().unwrap(), samples),
+                        &expected,
+                        &what,
+                    );
                 }
             }
         }
     }
 }
 
-/// Two chunks a worker: worker 0 has stages 0 and 2, worker 1 has 1 and 3.
+/// Two stages a worker, one whose backward passes are whole and one whose are not, and laid out in
+/// any way.
 #[test]
-fn an_interleaved_schedule_written_by_hand_gives_the_same_bits() {
-    let schedule: Schedule = "\
-        0F0 0F1 2F0 2F1 2B0 0B0 2B1 0B1\n\
-        1F0 1F1 3F0 3B0 1B0 3F1 3B1 1B1"
-        .parse()
-        .unwrap();
-    let expected = builder(conv_net(), 1, GPipe, 2, Recompute::Never);
-    let expected = two_steps(expected.build().unwrap(), 6);
-    for recompute in MODES {
-        let interleaved = builder(conv_net(), 4, schedule.clone(), 2, recompute);
-        assert_eq!(
-            two_steps(interleaved.build().unwrap(), 6),
-            expected,
-            "{recompute}"
-        );
+fn schedules_written_by_hand_give_the_same_bits() {
+    let expected = in_one_stage(6, 2);
+    for csv in [
+        "0F0,0F1,2F0,2F1,,2B0,0B0,2B1,0B1\n1F0,1F1,3F0,3B0,1B0,3F1,3B1,1B1,\n",
+        "0F0,0F1,2F0,2F1,2I0,0I0,2I1,2W0,2W1,0W0,0B1\n1F0,1F1,3F0,3B0,1B0,3F1,3I1,1I1,3W1,1W1,\n",
+        "0F0,2F0,2B0,0F1,2F1,2I1,2W1,0I0,0W0,0B1\n1F0,1B0,1F1,1B1,,,,,,\n",
+    ] {
+        let schedule = Schedule::from_csv(csv).unwrap();
+        assert!(schedule.is_ascending());
+        let workers = schedule.workers().len();
+        for recompute in Recompute::ALL {
+            let by_hand = builder(conv_net(), workers, schedule.clone(), 2, recompute);
+            let what = format!("{csv}{recompute}");
+            check(&two_steps(by_hand.build().unwrap(), 6), &expected, &what);
+        }
+    }
+}
+
+/// What a stage could do next, given how many micro-batches each stage has been through: forward, for
+/// the gradient of the input, and for those of the weights.
+fn possible(done: &[[usize; 3]], stage: usize, micro_batches: usize) -> Vec<Action> {
+    let [forward, inputs, weights] = done[stage];
+    let sent = stage
+        .checked_sub(1)
+        .map_or(micro_batches, |before| done[before][0]);
+    let returned = done.get(stage + 1).map_or(forward, |after| after[1]);
+    let candidates = [
+        (forward < sent, Pass::Forward, forward),
+        (
+            inputs < returned && weights == inputs,
+            Pass::Backward,
+            inputs,
+        ),
+        (inputs < returned, Pass::InputGradient, inputs),
+        (weights < inputs, Pass::WeightGradient, weights),
+    ];
+    let possible = candidates.into_iter().filter(|(possible, ..)| *possible);
+    possible
+        .map(|(_, pass, micro_batch)| Action::new(stage, pass, micro_batch))
+        .collect()
+}
+
+/// Whatever stages can do next, in whatever order, on whatever worker.
+fn any_schedule(stages: usize, micro_batches: usize, choices: &[u32]) -> Schedule {
+    let mut choices = choices
+        .iter()
+        .copied()
+        .cycle()
+        .map(|choice| choice as usize);
+    let mut choose = |below: usize| choices.next().unwrap() % below;
+    let workers = 1 + choose(stages.min(3));
+    // Each worker has a stage at least.
+    let mut owners: Vec<_> = (0..workers).collect();
+    while owners.len() < stages {
+        owners.insert(choose(owners.len() + 1), choose(workers));
+    }
+    let mut actions = vec![Vec::new(); workers];
+    // By stage: forward passes, gradients of inputs, and gradients of weights that are done.
+    let mut done = vec![[0_usize; 3]; stages];
+    loop {
+        let possible = (0..stages).flat_map(|stage| possible(&done, stage, micro_batches));
+        let possible: Vec<_> = possible.collect();
+        if possible.is_empty() {
+            break;
+        }
+        let action = possible[choose(possible.len())];
+        actions[owners[action.stage]].push(action);
+        let steps: &[usize] = match action.pass {
+            Pass::Forward => &[0],
+            Pass::Backward => &[1, 2],
+            Pass::InputGradient => &[1],
+            _ => &[2],
+        };
+        (steps.iter()).for_each(|&step| done[action.stage][step] += 1);
+    }
+    Schedule::new(actions).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn any_ascending_schedule_gives_the_same_bits(
+        stages in 1..=7_usize,
+        micro_batches in 1..=4_usize,
+        mode in 0..3_usize,
+        choices in prop::collection::vec(any::<u32>(), 400),
+    ) {
+        let schedule = any_schedule(stages, micro_batches, &choices);
+        prop_assert!(schedule.is_ascending());
+        let what = schedule.to_string();
+        let workers = schedule.workers().len();
+        let samples = 2 * micro_batches + usize::from(micro_batches > 1);
+        let any = builder(conv_net(), workers, schedule, micro_batches, Recompute::ALL[mode]);
+        let found = two_steps(any.build().unwrap(), samples);
+        check(&found, &in_one_stage(samples, micro_batches), &what);
+    }
+}
+
+/// Sums in another order, so not the same bits.
+#[test]
+fn a_schedule_that_does_not_ascend_is_right_but_for_rounding() {
+    let schedule = "\
+        0F2,0F0,0F3,0F1,,,0I3,0I0,0W0,0B2,0W3,0B1\n\
+        1F3,1F0,1F2,1F1,1B3,1B0,1I2,1I1,1W2,1W1,,\n";
+    let schedule = Schedule::from_csv(schedule).unwrap();
+    assert!(!schedule.is_ascending());
+    let step = |builder: PipelineBuilder<ConvNet>| {
+        let pipeline = builder.build().unwrap();
+        let objective = CrossEntropy::new();
+        let step = pipeline.train_step(images(8), labels(8, 4), &objective);
+        let step = step.unwrap();
+        (step.loss, gradients_of(&pipeline, &step.gradients))
+    };
+    let expected = step(builder(conv_net(), 1, GPipe, 4, Recompute::Never));
+    for recompute in Recompute::ALL {
+        let found = step(builder(conv_net(), 2, schedule.clone(), 4, recompute));
+        assert!((found.0 - expected.0).abs() < 1e-6 * expected.0);
+        for ((path, found), (_, expected)) in found.1.iter().zip(&expected.1) {
+            let difference = relative_difference(found, expected);
+            assert!(difference < 1e-6, "{path}: {difference}, {recompute}");
+        }
     }
 }
 
@@ -144,7 +255,7 @@ fn micro_batches_add_up_to_the_mini_batch() {
 #[test]
 fn running_statistics_are_those_of_the_micro_batches_each_counted_once() {
     let (samples, micro_batches) = (6, 3);
-    for recompute in MODES {
+    for recompute in Recompute::ALL {
         for stages in [1, 3] {
             let pipeline = builder(conv_net(), stages, GPipe, micro_batches, recompute)
                 .build()
@@ -174,18 +285,21 @@ fn running_statistics_are_those_of_the_micro_batches_each_counted_once() {
 
 #[test]
 fn inference_equals_the_plain_forward_at_any_batch_size() {
-    let pipeline = builder(conv_net(), 3, OneForwardOneBackward, 4, Recompute::Always)
-        .build()
-        .unwrap();
-    let layers: Vec<ConvNet> = pipeline.layers().iter().map(Module::valid).collect();
-    for samples in [1, 2, 4, 9, 32] {
-        let mut flow = ConvNet::enter(images(samples));
-        for layer in &layers {
-            flow = layer.forward(flow, &mut Context::new(&(), false)).unwrap();
+    for rule in RULES {
+        let workers = 6 / rule.stages(1);
+        let pipeline = builder(conv_net(), workers, rule, 4, Recompute::Always);
+        let pipeline = pipeline.build().unwrap();
+        let layers: Vec<ConvNet> = pipeline.layers().iter().map(Module::valid).collect();
+        for samples in [1, 2, 4, 9, 32] {
+            let mut flow = ConvNet::enter(images(samples));
+            for layer in &layers {
+                flow = layer.forward(flow, &mut Context::new(&(), false)).unwrap();
+            }
+            let expected = floats(ConvNet::leave(flow).unwrap());
+            let found = floats(pipeline.infer(images(samples)).unwrap());
+            let difference = relative_difference(&found, &expected);
+            assert!(difference < 1e-6, "{samples}, {rule:?}");
         }
-        let expected = floats(ConvNet::leave(flow).unwrap());
-        let found = floats(pipeline.infer(images(samples)).unwrap());
-        assert!(relative_difference(&found, &expected) < 1e-6, "{samples}");
     }
 }
 

@@ -18,7 +18,7 @@ use stovepipe_pipeline::{
     Context, CrossEntropy, Layer, MeanOf, Miswired, Objective, Pipeline, Recompute, StepError,
     StopHandle, WorkerState,
 };
-use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass};
+use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass, Rule, Scheduler};
 
 use crate::models::*;
 
@@ -177,25 +177,24 @@ fn a_failure_while_recomputing_is_a_failure_of_the_backward_pass() {
     assert!(text.contains("worker 1:"), "{text}");
 }
 
-/// Both schedules, every layer, every run of it: nothing hangs, every error is the right one.
+/// Every schedule, every layer, every run of it: nothing hangs, every error is the right one.
 #[test]
 fn every_place_where_a_small_step_can_fail() {
-    for gpipe in [true, false] {
+    for rule in RULES {
+        let workers = 3.min(6 / rule.stages(1));
         for layer in 0..6 {
             for at in 1..=6 {
                 let trap = Trap::new(Mishap::Panic, at);
                 let layers = trapped(layer, &trap);
-                let pipeline = match gpipe {
-                    true => builder(layers, 3, GPipe, 3, Recompute::Always).build(),
-                    false => {
-                        builder(layers, 3, OneForwardOneBackward, 3, Recompute::Always).build()
-                    }
-                }
-                .unwrap();
+                let builder = builder(layers, workers, rule, 3, Recompute::Always);
+                let pipeline = builder.build().unwrap();
                 let before = bits(&pipeline);
                 match step(&pipeline) {
                     Err(StepError::Failed(failure)) => {
                         assert_eq!(failure.layer, Some((layer, "Trapped".to_owned())));
+                        let stages = pipeline.stages();
+                        assert!(stages[failure.stage].layers.contains(&layer));
+                        assert_eq!(failure.flight.workers.len(), workers);
                         assert_eq!(bits(&pipeline), before);
                     }
                     // Less is recomputed where backward follows forward directly.
@@ -248,6 +247,41 @@ fn a_stall_ends_the_step_and_says_who_waits_for_whom() {
     step(&pipeline).unwrap();
 }
 
+/// Worker 1 has stages 1, 3 and 5, and hangs in stage 3; worker 0 has run stage 0 meanwhile.
+#[test]
+fn a_stall_with_several_stages_a_worker_names_stage_and_worker() {
+    let (release, until): (Sender<()>, _) = channel();
+    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 1);
+    let rule = By(Rule::Interleaved, 3);
+    let pipeline = builder(trapped(3, &trap), 2, rule, 2, Recompute::Never)
+        .stall_timeout(Some(Duration::from_millis(100)))
+        .build()
+        .unwrap();
+    let before = bits(&pipeline);
+    let Err(StepError::Stalled { flight, .. }) = step(&pipeline) else {
+        panic!("the step should stall");
+    };
+    let WorkerState::Running { action, layer } = &flight.workers[1].state else {
+        panic!("worker 1 hangs");
+    };
+    assert_eq!(action.to_string(), "3F0");
+    assert_eq!(layer, &Some((3, "Trapped".to_owned())));
+    let WorkerState::Waiting { on_stage, .. } = flight.workers[0].state else {
+        panic!("worker 0 waits");
+    };
+    assert_eq!(on_stage, 3);
+    assert_eq!(bits(&pipeline), before);
+    assert!(matches!(
+        step(&pipeline),
+        Err(StepError::Stuck { worker: 1 })
+    ));
+    drop(release);
+    while matches!(step(&pipeline), Err(StepError::Stuck { .. })) {
+        std::thread::yield_now();
+    }
+    step(&pipeline).unwrap();
+}
+
 #[test]
 fn a_pipeline_with_a_stuck_worker_can_be_dropped() {
     let (release, until): (Sender<()>, _) = channel();
@@ -263,12 +297,20 @@ fn a_pipeline_with_a_stuck_worker_can_be_dropped() {
 
 #[test]
 fn a_stop_ends_the_step_and_a_reset_lets_it_go_on() {
+    // Both have 16 actions.
+    for (rule, micro_batches) in [(By(Rule::GPipe, 1), 4), (By(Rule::Interleaved, 2), 2)] {
+        stop_and_go_on(rule, micro_batches);
+    }
+}
+
+fn stop_and_go_on(rule: By, micro_batches: usize) {
     let stop = StopHandle::new();
     let inside = stop.clone();
-    let pipeline = builder(trapped(9, &Trap::never()), 2, GPipe, 4, Recompute::Never)
+    let layers = trapped(9, &Trap::never());
+    let pipeline = builder(layers, 2, rule, micro_batches, Recompute::Never)
         .stop_handle(stop.clone())
         .on_progress(move |progress| {
-            // Early in a step of 16 actions; an inference of two samples has 4.
+            // Early in a step of 16 actions; an inference of two samples has 4 or 8.
             if progress.total == 16 && progress.done == 2 {
                 inside.stop();
             }
@@ -408,16 +450,17 @@ fn no_thread_outlives_its_pipeline() {
         assert!(status.success());
         return;
     }
-    for at in [0, 3] {
+    let rules = [By(Rule::GPipe, 1), By(Rule::Interleaved, 2)];
+    for (rule, at) in rules.into_iter().flat_map(|rule| [(rule, 0), (rule, 3)]) {
         let trap = Trap::new(Mishap::Panic, at);
-        let pipeline = builder(trapped(2, &trap), 3, GPipe, 4, Recompute::Always)
+        let pipeline = builder(trapped(2, &trap), 3, rule, 4, Recompute::Always)
             .threads_per_stage(2)
             .build()
             .unwrap();
-        assert_eq!(threads("stage-"), 6);
+        assert_eq!(threads("worker-"), 6);
         assert_eq!(step(&pipeline).is_ok(), at == 0);
         drop(pipeline);
-        assert_eq!(threads("stage-"), 0);
+        assert_eq!(threads("worker-"), 0);
     }
 
     // Nor after a stall that has resolved.
@@ -433,5 +476,5 @@ fn no_thread_outlives_its_pipeline() {
         std::thread::yield_now();
     }
     drop(pipeline);
-    assert_eq!(threads("stage-"), 0);
+    assert_eq!(threads("worker-"), 0);
 }

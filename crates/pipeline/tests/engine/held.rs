@@ -7,8 +7,10 @@ use std::sync::{
 };
 
 use burn::{module::Module, nn::Linear, tensor::Tensor};
-use stovepipe_pipeline::{Context, Flow, FlowMapper, Held, Layer, MeanOf, Miswired, Recompute};
-use stovepipe_schedule::{GPipe, OneForwardOneBackward};
+use stovepipe_pipeline::{
+    Context, CrossEntropy, Flow, FlowMapper, Held, Layer, MeanOf, Miswired, Recompute,
+};
+use stovepipe_schedule::{Pass, Rule, Schedule, Scheduler};
 
 use crate::models::*;
 
@@ -92,8 +94,11 @@ impl Layer for Counting {
 const LAYERS_A_STAGE: usize = 9;
 const MICRO_BATCHES: usize = 6;
 
+const GPIPE: By = By(Rule::GPipe, 1);
+const ONE_FORWARD_ONE_BACKWARD: By = By(Rule::OneForwardOneBackward, 1);
+
 /// What the engine says that each stage held, and the peak of tokens made by the layers of each.
-fn run(gpipe: bool, recompute: Recompute, stages: usize) -> (Vec<Held>, Vec<usize>) {
+fn run(rule: By, recompute: Recompute, stages: usize) -> (Vec<Held>, Vec<usize>) {
     let census: Vec<Arc<Census>> = (0..stages).map(|_| Arc::default()).collect();
     let layers = dense(&vec![3; stages * LAYERS_A_STAGE + 1])
         .into_iter()
@@ -103,18 +108,9 @@ fn run(gpipe: bool, recompute: Recompute, stages: usize) -> (Vec<Held>, Vec<usiz
             census: census[index / LAYERS_A_STAGE].clone(),
         })
         .collect();
-    let pipeline = match gpipe {
-        true => builder(layers, stages, GPipe, MICRO_BATCHES, recompute).build(),
-        false => builder(
-            layers,
-            stages,
-            OneForwardOneBackward,
-            MICRO_BATCHES,
-            recompute,
-        )
-        .build(),
-    }
-    .unwrap();
+    let workers = stages / rule.stages(1);
+    let pipeline = builder(layers, workers, rule, MICRO_BATCHES, recompute);
+    let pipeline = pipeline.build().unwrap();
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
     let step = pipeline
         .train_step(vectors(12, 3), vectors(12, 3), &squared)
@@ -137,12 +133,13 @@ fn held(inputs: usize, activations: usize) -> Held {
     Held {
         inputs,
         activations,
+        weight_contexts: 0,
     }
 }
 
 #[test]
 fn gpipe_keeps_inputs_and_one_micro_batch_when_it_always_recomputes() {
-    let (found, _) = run(true, Recompute::Always, 2);
+    let (found, _) = run(GPIPE, Recompute::Always, 2);
     assert_eq!(found[0], held(MICRO_BATCHES, 1));
     // The last forward of the last stage does not precede its own backward under GPipe.
     assert_eq!(found[1], held(MICRO_BATCHES, 1));
@@ -150,42 +147,85 @@ fn gpipe_keeps_inputs_and_one_micro_batch_when_it_always_recomputes() {
 
 #[test]
 fn gpipe_keeps_at_most_two_micro_batches_when_it_recomputes_all_but_the_last() {
-    let (found, _) = run(true, Recompute::ExceptLast, 2);
+    let (found, _) = run(GPIPE, Recompute::ExceptLast, 2);
     assert_eq!(found, [held(MICRO_BATCHES - 1, 2); 2]);
 }
 
 #[test]
 fn without_recomputation_activations_are_those_in_flight() {
-    let (found, _) = run(true, Recompute::Never, 2);
+    let (found, _) = run(GPIPE, Recompute::Never, 2);
     assert_eq!(found, [held(0, MICRO_BATCHES); 2]);
-    let (found, _) = run(false, Recompute::Never, 3);
+    let (found, _) = run(ONE_FORWARD_ONE_BACKWARD, Recompute::Never, 3);
     assert_eq!(found, [held(0, 3), held(0, 2), held(0, 1)]);
 }
 
 #[test]
 fn one_forward_one_backward_keeps_fewer_inputs() {
-    let (found, _) = run(false, Recompute::Always, 3);
+    let (found, _) = run(ONE_FORWARD_ONE_BACKWARD, Recompute::Always, 3);
     assert_eq!(found, [held(3, 1), held(2, 1), held(0, 1)]);
-    let (found, _) = run(false, Recompute::ExceptLast, 3);
+    let (found, _) = run(ONE_FORWARD_ONE_BACKWARD, Recompute::ExceptLast, 3);
     assert_eq!(found[2], held(0, 1));
     assert!(found.iter().all(|held| held.activations <= 2));
+}
+
+/// The schedule says how many micro-batches are on their way through a stage, the engine what it held.
+#[test]
+fn stages_hold_what_the_schedule_says() {
+    for rule in RULES {
+        let workers = 6 / rule.stages(1);
+        let builder = |recompute| builder(conv_net(), workers, rule, MICRO_BATCHES, recompute);
+        let held = |recompute| {
+            let pipeline = builder(recompute).build().unwrap();
+            let objective = CrossEntropy::new();
+            let step = pipeline.train_step(images(12), labels(12, 4), &objective);
+            step.unwrap().held
+        };
+        let schedule = rule.schedule(6, MICRO_BATCHES).unwrap();
+        let never = held(Recompute::Never);
+        let found: Vec<_> = never.iter().map(|held| held.activations).collect();
+        assert_eq!(found, schedule.peak_in_flight(), "{rule:?}");
+        assert!(never.iter().all(|held| held.inputs == 0), "{rule:?}");
+        let always = held(Recompute::Always);
+        assert!(always.iter().all(|held| held.activations <= 1), "{rule:?}");
+
+        let contexts: Vec<_> = never.iter().map(|held| held.weight_contexts).collect();
+        let mut expected = peak_weight_contexts(&schedule);
+        expected[5] = 0; // a linear layer of Burn's alone
+        assert_eq!(contexts, expected, "{rule:?}");
+        let contexts: Vec<_> = always.iter().map(|held| held.weight_contexts).collect();
+        assert_eq!(contexts, expected, "{rule:?}");
+    }
+}
+
+/// By stage, the most micro-batches between the two halves of their backward pass.
+fn peak_weight_contexts(schedule: &Schedule) -> Vec<usize> {
+    let (mut open, mut peaks) = (vec![0; schedule.stages()], vec![0; schedule.stages()]);
+    for action in schedule.workers().iter().flatten() {
+        match action.pass {
+            Pass::InputGradient => open[action.stage] += 1,
+            Pass::WeightGradient => open[action.stage] -= 1,
+            _ => {}
+        }
+        peaks[action.stage] = peaks[action.stage].max(open[action.stage]);
+    }
+    peaks
 }
 
 /// The tokens are the independent count. A stage's own layers' outputs live in its tapes, one a
 /// layer and micro-batch, and the output of its last layer also as input of the next stage.
 #[test]
 fn the_values_that_live_are_those_that_the_engine_counts() {
-    for gpipe in [true, false] {
-        for recompute in [Recompute::Always, Recompute::ExceptLast, Recompute::Never] {
-            for stages in [1, 2, 3] {
-                let (held, peaks) = run(gpipe, recompute, stages);
+    for rule in RULES {
+        for recompute in Recompute::ALL {
+            for stages in [1, 2, 3].map(|workers| rule.stages(workers)) {
+                let (held, peaks) = run(rule, recompute, stages);
                 for stage in 0..stages {
                     let tapes = held[stage].activations * LAYERS_A_STAGE;
                     // On their way to the next stage, or kept there: at most one a micro-batch
                     // that is in flight there; one more value is being made.
                     let sent = if stage + 1 < stages { MICRO_BATCHES } else { 0 };
                     let peak = peaks[stage];
-                    let place = format!("gpipe {gpipe}, {recompute}, stage {stage} of {stages}");
+                    let place = format!("{rule:?}, {recompute}, stage {stage} of {stages}");
                     assert!(peak >= tapes, "{place}: {peak} < {tapes}");
                     assert!(
                         peak <= tapes + sent + 1,

@@ -7,21 +7,56 @@ use burn::{
         conv::{Conv2d, Conv2dConfig},
     },
     optim::GradientsParams,
-    tensor::{Device, Int, Tensor, activation::relu},
+    tensor::{Device, Int, Tensor},
 };
+use stovepipe_kernels::{convolve, relu_convolve};
 use stovepipe_pipeline::{Context, Flow, Layer, Miswired, Pipeline, PipelineBuilder, Recompute};
-use stovepipe_schedule::Scheduler;
+use stovepipe_schedule::{Rule, Schedule, ScheduleError, Scheduler};
+
+/// Every rule that the engine runs; of the interleaved one two kinds.
+pub const RULES: [By; 7] = [
+    By(Rule::GPipe, 1),
+    By(Rule::OneForwardOneBackward, 1),
+    By(Rule::Interleaved, 2),
+    By(Rule::Interleaved, 3),
+    By(Rule::ZeroBubbleH1, 1),
+    By(Rule::ZeroBubbleH2, 1),
+    By(Rule::ZeroBubbleV, 1),
+];
+
+/// A rule, and the stages of each worker where it asks for them.
+#[derive(Clone, Copy, Debug)]
+pub struct By(pub Rule, pub usize);
+
+impl Scheduler for By {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn stages(&self, workers: usize) -> usize {
+        self.0.scheduler(self.1).stages(workers)
+    }
+
+    fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
+        self.0.scheduler(self.1).schedule(stages, micro_batches)
+    }
+}
 
 pub fn cpu() -> Device {
     Device::flex()
 }
 
 /// Convolutions with batch norm, then a linear head: what flows is an enum, since the shapes
-/// differ. Every convolution's input is read twice (by the branch and by the sum).
+/// differ. Every convolution's input is read several times (by branches and by the sum).
+///
+/// The gradients of a block's weight can be found later, those of all else cannot. Blocks of the two
+/// tied kinds read their weight twice: by two operations whose gradients can come later, or by one.
 #[derive(Module, Debug)]
 pub enum ConvNet {
     Stem(Conv2d),
     Block(Block),
+    Tied(Block),
+    HalfTied(Block),
     Head(Linear),
 }
 
@@ -54,8 +89,16 @@ impl Layer for ConvNet {
         Ok(match self {
             Self::Stem(conv) => Signal::Map(conv.forward(x)),
             Self::Block(block) => {
-                let y = block.norm.forward(block.conv.forward(relu(x.clone())));
+                let y = block.norm.forward(relu_convolve(&block.conv, x.clone()));
                 Signal::Map(y + x.clone().mul_scalar(0.5) + x.tanh())
+            }
+            Self::Tied(block) => {
+                let y = block.norm.forward(relu_convolve(&block.conv, x.clone()));
+                Signal::Map(convolve(&block.conv, y.tanh()) + x)
+            }
+            Self::HalfTied(block) => {
+                let y = block.norm.forward(relu_convolve(&block.conv, x.clone()));
+                Signal::Map(block.conv.forward(y.tanh()) + x)
             }
             Self::Head(linear) => {
                 let pooled: Tensor<2> = x.mean_dim(3).mean_dim(2).flatten(1, 3);
@@ -72,22 +115,27 @@ impl Layer for ConvNet {
     }
 }
 
-fn conv(from: usize, to: usize) -> Conv2d {
+fn conv(from: usize, to: usize, bias: bool) -> Conv2d {
     Conv2dConfig::new([from, to], [3, 3])
         .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+        .with_bias(bias)
         .init(&cpu())
 }
 
 /// Seven layers.
 pub fn conv_net() -> Vec<ConvNet> {
-    let block = |_| {
-        ConvNet::Block(Block {
-            conv: conv(6, 6),
-            norm: BatchNormConfig::new(6).init(&cpu()),
-        })
+    let block = || Block {
+        conv: conv(6, 6, false),
+        norm: BatchNormConfig::new(6).init(&cpu()),
     };
-    std::iter::once(ConvNet::Stem(conv(3, 6)))
-        .chain((0..5).map(block))
+    std::iter::once(ConvNet::Stem(conv(3, 6, true)))
+        .chain([
+            ConvNet::Block(block()),
+            ConvNet::Tied(block()),
+            ConvNet::Block(block()),
+            ConvNet::HalfTied(block()),
+            ConvNet::Block(block()),
+        ])
         .chain([ConvNet::Head(LinearConfig::new(6, 4).init(&cpu()))])
         .collect()
 }
@@ -152,13 +200,13 @@ pub fn labels(samples: usize, classes: usize) -> Tensor<1, Int> {
 
 pub fn builder<L: Layer>(
     layers: Vec<L>,
-    stages: usize,
+    workers: usize,
     scheduler: impl Scheduler + 'static,
     micro_batches: usize,
     recompute: Recompute,
 ) -> PipelineBuilder<L> {
     Pipeline::builder(layers)
-        .devices(vec![cpu(); stages])
+        .devices(vec![cpu(); workers])
         .schedule(scheduler)
         .micro_batches(micro_batches)
         .recompute(recompute)

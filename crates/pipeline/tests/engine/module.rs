@@ -83,10 +83,7 @@ fn parameters_are_counted_by_stage_and_printed() {
     let stages = pipeline.stages();
     let sum: usize = stages.iter().map(|stage| stage.parameters).sum();
     assert_eq!(sum, count_parameters(&pipeline));
-    assert_eq!(
-        sum,
-        (3 * 6 * 9 + 6) + 5 * (6 * 6 * 9 + 6 + 12) + (6 * 4 + 4)
-    );
+    assert_eq!(sum, (3 * 6 * 9 + 6) + 5 * (6 * 6 * 9 + 12) + (6 * 4 + 4));
     let text = pipeline.to_string();
     assert!(
         text.contains("stage 1 on cpu: Block, Block, Head"),
