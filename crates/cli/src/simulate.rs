@@ -39,13 +39,31 @@ pub struct Simulate {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     replicas: Vec<usize>,
     /// Forward pass of a worker's part, in milliseconds; or one for each stage
-    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "1", help_heading = "Times")]
+    #[arg(
+        long,
+        value_name = "MS",
+        value_delimiter = ',',
+        default_value = "1",
+        help_heading = "Times"
+    )]
     forward: Vec<f64>,
     /// Gradient of the input: one half of backward
-    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "1", help_heading = "Times")]
+    #[arg(
+        long,
+        value_name = "MS",
+        value_delimiter = ',',
+        default_value = "1",
+        help_heading = "Times"
+    )]
     backward: Vec<f64>,
     /// Gradients of the weights: the other half
-    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "1", help_heading = "Times")]
+    #[arg(
+        long,
+        value_name = "MS",
+        value_delimiter = ',',
+        default_value = "1",
+        help_heading = "Times"
+    )]
     weight: Vec<f64>,
     /// Latency of a message between workers
     #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = "Times")]
@@ -54,19 +72,39 @@ pub struct Simulate {
     #[arg(long, value_name = "BYTES", help_heading = "Times")]
     bandwidth: Option<f64>,
     /// Bytes of a message
-    #[arg(long, value_name = "BYTES", default_value_t = 0.0, help_heading = "Times")]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 0.0,
+        help_heading = "Times"
+    )]
     message: f64,
     /// Forward passes that are run a second time: never, except-last, always
     #[arg(long, value_name = "MODE", default_value_t = Recompute::Never)]
     recompute: Recompute,
     /// Bytes of activations of a micro-batch in a worker's part; or one for each stage
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', help_heading = "Memory")]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_delimiter = ',',
+        help_heading = "Memory"
+    )]
     memory: Vec<f64>,
     /// Bytes of an input that is kept to run forward again
-    #[arg(long, value_name = "BYTES", default_value_t = 0.0, help_heading = "Memory")]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 0.0,
+        help_heading = "Memory"
+    )]
     input_memory: f64,
     /// Bytes of a worker's parameters, gradients and optimizer
-    #[arg(long, value_name = "BYTES", default_value_t = 0.0, help_heading = "Memory")]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 0.0,
+        help_heading = "Memory"
+    )]
     fixed_memory: f64,
     /// Draw the step as a picture
     #[arg(long, value_name = "FILE", help_heading = "Files")]
@@ -130,7 +168,10 @@ impl Simulate {
         if actions > MANY {
             eprintln!("{actions} actions: this takes some seconds");
         }
-        Ok((scheduler.name().to_owned(), scheduler.schedule(stages, micro_batches)?))
+        Ok((
+            scheduler.name().to_owned(),
+            scheduler.schedule(stages, micro_batches)?,
+        ))
     }
 
     fn schedule_of_file(
@@ -152,11 +193,20 @@ impl Simulate {
         })?;
         let says = [
             ("--stages", self.stages, schedule.workers().len()),
-            ("--micro-batches", self.micro_batches, schedule.micro_batches()),
+            (
+                "--micro-batches",
+                self.micro_batches,
+                schedule.micro_batches(),
+            ),
         ];
         for (flag, asked, own) in says {
             if let Some(asked) = asked.filter(|&asked| asked != own) {
-                return Err(CliError::OtherSize { path, flag, asked, own });
+                return Err(CliError::OtherSize {
+                    path,
+                    flag,
+                    asked,
+                    own,
+                });
             }
         }
         Ok((path.display().to_string(), schedule))
@@ -205,7 +255,9 @@ impl Simulate {
             stages: (0..stages).map(stage).collect::<Result<_, CliError>>()?,
             links: vec![Link {
                 latency: self.send,
-                bandwidth: self.bandwidth.map_or(f64::INFINITY, |bytes| bytes * MILLISECOND),
+                bandwidth: self
+                    .bandwidth
+                    .map_or(f64::INFINITY, |bytes| bytes * MILLISECOND),
             }],
             recompute: self.recompute,
         })
@@ -276,7 +328,8 @@ impl Simulate {
             table.column("weight versions", Align::Right);
         }
         let (busy, memory) = (simulation.utilisation(), simulation.peak_memory());
-        let (activations, contexts) = (schedule.peak_activations(), schedule.peak_weight_contexts());
+        let (activations, contexts) =
+            (schedule.peak_activations(), schedule.peak_weight_contexts());
         let versions = schedule.weight_versions(false).unwrap_or_default();
         for worker in 0..busy.len().min(SHOWN) {
             let mut row = vec![
@@ -354,7 +407,9 @@ fn critical(simulation: &Simulation) -> String {
     }
     const SHOWN: usize = 12;
     let shown = parts.iter().take(SHOWN);
-    let words: Vec<_> = shown.map(|(worker, count)| format!("{count} on {worker}")).collect();
+    let words: Vec<_> = shown
+        .map(|(worker, count)| format!("{count} on {worker}"))
+        .collect();
     let more = match parts.len() > SHOWN {
         true => format!(", … ({} more)", parts.len() - SHOWN),
         false => String::new(),

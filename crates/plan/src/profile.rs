@@ -196,6 +196,34 @@ impl Profile {
         toml_text::write(self)
     }
 
+    /// The same profile, with the part of each time that does not grow with the samples, as a profile of
+    /// the same layers with fewer samples tells it: the line through both, where it meets zero samples.
+    ///
+    /// ```
+    /// use stovepipe_plan::{LayerProfile, Profile};
+    ///
+    /// let profile = |samples, forward| Profile {
+    ///     samples,
+    ///     input: 0,
+    ///     layers: vec![LayerProfile { forward, ..LayerProfile::default() }],
+    /// };
+    /// let both = profile(8, 5.0).with_fixed_parts(&profile(2, 2.0));
+    /// assert_eq!(both.layers[0].forward_fixed, 1.0); // 1 + 0.5 a sample
+    /// ```
+    #[must_use]
+    pub fn with_fixed_parts(mut self, smaller: &Self) -> Self {
+        let (many, few) = (self.samples as f64, smaller.samples as f64);
+        let fixed = |large: f64, small: f64| match many > few {
+            true => (small - few * (large - small) / (many - few)).clamp(0.0, small.min(large)),
+            false => 0.0,
+        };
+        for (layer, smaller) in self.layers.iter_mut().zip(&smaller.layers) {
+            layer.forward_fixed = fixed(layer.forward, smaller.forward);
+            layer.backward_fixed = fixed(layer.backward, smaller.backward);
+        }
+        self
+    }
+
     /// The profile for another number of samples, as far as it can be told from this one: bytes of
     /// activations grow with the samples (and are rounded up), parameters do not; of a time the
     /// fixed part stays and the rest grows. `quiet` and `weight` keep their share of `forward` and
@@ -231,6 +259,39 @@ impl Profile {
             input: bytes(self.input),
             layers: layers.collect(),
         }
+    }
+}
+
+impl Profile {
+    /// Forward and backward of each layer, in seconds.
+    ///
+    /// ```
+    /// use stovepipe_plan::{LayerProfile, Profile};
+    ///
+    /// let layer = LayerProfile { forward: 1.0, backward: 2.0, ..LayerProfile::default() };
+    /// assert_eq!(Profile { samples: 1, input: 0, layers: vec![layer] }.times(), [3.0]);
+    /// ```
+    #[must_use]
+    pub fn times(&self) -> Vec<f64> {
+        let time = |layer: &LayerProfile| layer.forward + layer.backward;
+        self.layers.iter().map(time).collect()
+    }
+
+    /// The memory of each layer in training, in bytes: what it keeps from forward to backward (what it
+    /// hands on, if no more is known), and four times its parameters (themselves, their gradients, and
+    /// the two moments of Adam).
+    ///
+    /// ```
+    /// use stovepipe_plan::{LayerProfile, Profile};
+    ///
+    /// let layer = LayerProfile { parameters: 10, output: 2, ..LayerProfile::default() };
+    /// assert_eq!(Profile { samples: 1, input: 0, layers: vec![layer] }.sizes(), [42.0]);
+    /// ```
+    #[must_use]
+    pub fn sizes(&self) -> Vec<f64> {
+        let size =
+            |layer: &LayerProfile| layer.kept_or_output() as f64 + 4.0 * layer.parameters as f64;
+        self.layers.iter().map(size).collect()
     }
 }
 
