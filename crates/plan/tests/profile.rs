@@ -145,6 +145,12 @@ fn other_numbers_of_samples_scale_what_grows() {
         (20, 32, Some(96))
     );
     assert_eq!(profile.for_samples(1).input, 16);
+    let odd = Profile {
+        samples: 3,
+        input: 10,
+        layers: vec![],
+    };
+    assert_eq!(odd.for_samples(2).input, 7); // 6.67, rounded up
     assert_eq!(profile.for_samples(3).layers[1].output, 12);
     assert_eq!(profile.for_samples(usize::MAX).input, u64::MAX);
 }
