@@ -24,7 +24,7 @@ use super::{
 /// The width of a digit, roughly.
 const DIGIT: f64 = 6.2;
 /// Boxes narrower than so many pixels are not drawn one by one.
-const NARROW: f64 = 2.0;
+const NARROW: f64 = 1.25;
 /// Nobody can point at a box that is narrower.
 const POINTABLE: f64 = 5.0;
 /// In a lower lane there is no room for numbers.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::{round, shade::Colour};
 
 /// The width of a piece in pixels.
-const PIECE: f64 = 4.0;
+const PIECE: f64 = 6.0;
 
 /// Consecutive narrow boxes: colour, left and right end in pixels.
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Run {
 
     /// Whether colours are stacked, and do not just stand for themselves.
     pub fn is_crowded(&self) -> bool {
-        self.boxes.len() > 1
+        self.boxes.iter().any(|of| of.0 != self.boxes[0].0)
     }
 
     fn start(&self) -> f64 {
