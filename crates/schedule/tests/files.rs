@@ -73,6 +73,10 @@ fn an_error_names_its_line() {
         &format!("line 2: `1\nF0` is no action: {reason}"),
     );
     check_error(
+        "0F0,0B0\r\n\r\n1F0\r\n",
+        "line 3: has 1 cells, but the line before has 2",
+    );
+    check_error(
         "0F0,0B0\n1F0\n",
         "line 2: has 1 cells, but the line before has 2",
     );

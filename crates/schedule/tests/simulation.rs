@@ -348,7 +348,7 @@ fn check_simulation(schedule: &Schedule, costs: &Costs) -> Result<(), TestCaseEr
     let passes = |worker: usize| timeline.workers[worker].iter().filter(is_pass);
     let step_time = (0..workers).map(|worker| {
         let start = passes(worker).next().unwrap().start;
-        (passes(worker).last().unwrap().end - start).as_secs_f64()
+        (passes(worker).next_back().unwrap().end - start).as_secs_f64()
     });
     let step_time = step_time.fold(0.0, f64::max);
     prop_assert_eq!(simulation.step_time(), step_time);

@@ -510,8 +510,8 @@ fn text_has_a_row_for_each_worker() {
         44,
         &[
             "2 workers · 3 micro-batches · 12.0 ms · bub…",
-            "0 F0─F1─F2─······B0────B1────B2────  75 %",
-            "1 ···F0─F1─F2─B0────B1────B2────···  75 %",
+            "0 F0─F1─F2─·········B0────B1────B2────  75 %",
+            "1 ···F0─F1─F2─B0────B1────B2────······  75 %",
             "F forward  B backward  · bubble",
         ],
     );
