@@ -151,10 +151,10 @@ fn elements(picture: &str) -> Vec<(String, Attributes)> {
             Event::Error(error) => panic!("{error}"),
             _ => {}
         }
-        if let Event::Tag(name, Type::Start | Type::Empty, attributes) = event {
-            if attributes.contains_key("class") {
-                elements.push((name.to_owned(), attributes));
-            }
+        if let Event::Tag(name, Type::Start | Type::Empty, attributes) = event
+            && attributes.contains_key("class")
+        {
+            elements.push((name.to_owned(), attributes));
         }
     }
     assert_eq!(open, [""; 0]);
