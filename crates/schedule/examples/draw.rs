@@ -1,5 +1,5 @@
 //! Draws a schedule of equal stages:
-//! `cargo run -p stovepipe-schedule --example draw -- zb-v 4 8 > picture.svg`.
+//! `cargo run --release -p stovepipe-schedule --example draw -- zb-v 4 8 > picture.svg`.
 //!
 //! A last word `text` or `trace` asks for a picture in the terminal, or a trace for Perfetto.
 
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let timeline = schedule.simulate(&costs)?.timeline();
     match form {
-        "text" => print!("{}", timeline.to_text(100, false)),
+        "text" => print!("{}", timeline.to_text(120, true)),
         "trace" => println!("{}", timeline.to_chrome_trace(&[])),
         _ => println!("{}", timeline.to_svg(&[])),
     }

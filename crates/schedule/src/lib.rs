@@ -36,7 +36,7 @@
 //!
 //! let timeline = simulation.timeline();
 //! assert!(timeline.to_svg(&["stage 0".into(), "stage 1".into()]).starts_with("<svg"));
-
+//! println!("{}", timeline.to_text(80, false));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -253,7 +253,10 @@ impl Timeline {
     /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
     /// assert_eq!(
     ///     schedule.simulate(&costs)?.timeline().to_text(44, false),
-    ///     "2 workers · 3 micro-batches · 12.0 s · bubble"
+    ///     "2 workers · 3 micro-batches · 12.0 s · bubb…\n\
+    ///      0 F0─F1─······B0────F2─B1────···B2────  75 %\n\
+    ///      1 ···F0─B0────F1─B1────F2─B2────······  75 %\n\
+    ///      F forward  B backward  · bubble\n"
     /// );
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

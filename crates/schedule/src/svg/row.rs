@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ::svg::{
     Node,
-    node::element::{Group, Path, Title},
+    node::element::{Group, Path, Text, Title},
 };
 
 use crate::{
@@ -24,7 +24,7 @@ use super::{
 /// The width of a digit, roughly.
 const DIGIT: f64 = 6.2;
 /// Boxes narrower than so many pixels are not drawn one by one.
-const NARROW: f64 = 2.0;
+const NARROW: f64 = 1.25;
 /// Nobody can point at a box that is narrower.
 const POINTABLE: f64 = 5.0;
 /// In a lower lane there is no room for numbers.
@@ -55,40 +55,45 @@ impl<'a> Row<'a> {
     pub fn draw(&self, page: &mut Group, label: &str) -> bool {
         self.draw_words(page, label);
         self.draw_lane(page);
-        let mut runs = BTreeMap::new();
-        let mut run = Run::default();
-        let mut has_shares = false;
-        let mut numbers = Vec::new();
-        for span in self.timeline.workers[self.worker].iter() {
-            let (x, width) = (self.layout.x(span.start), self.layout.width(span.length()));
-            let is_narrow = width < NARROW;
-            if !run.is_empty() && (!is_narrow || x > run.end() + NARROW || x < run.end() - NARROW) {
-                has_shares |= self.draw_run(&mut runs, &mut run);
-            }
-            if is_narrow {
-                run.push(Colour::of_span(span, &self.stages), x, x + width);
-                continue;
-            }
+        let (wide, runs) = self.sort_boxes();
+        for &(span, x, width) in &wide {
             self.draw_box(page, span, x, width);
-            numbers.extend(self.number(span, x, width));
         }
-        has_shares |= self.draw_run(&mut runs, &mut run);
-        for (colour, outline) in runs {
+        let mut areas = BTreeMap::new();
+        for run in &runs {
+            run.draw(&mut areas, self.y, self.layout.lane_height);
+        }
+        for (colour, outline) in areas {
             let path = Path::new().set("class", colour.class()).set("d", outline);
             page.append(path);
         }
-        for number in numbers {
-            page.append(number);
+        // Numbers come last, so that nothing hides them.
+        for &(span, x, width) in &wide {
+            if let Some(number) = self.number(span, x, width) {
+                page.append(number);
+            }
         }
-        has_shares
+        runs.iter().any(Run::is_crowded)
     }
 
-    fn draw_run(&self, paths: &mut BTreeMap<Colour, String>, run: &mut Run) -> bool {
-        let run = std::mem::take(run);
-        if !run.is_empty() {
-            run.draw(paths, self.y, self.layout.lane_height);
+    /// Boxes that are wide enough to be drawn, with left end and width, and runs of those that are not.
+    fn sort_boxes(&self) -> (Vec<(&'a Span, f64, f64)>, Vec<Run>) {
+        let (mut wide, mut runs) = (Vec::new(), Vec::new());
+        let mut run = Run::default();
+        for span in &self.timeline.workers[self.worker] {
+            let (x, width) = (self.layout.x(span.start), self.layout.width(span.length()));
+            let is_narrow = width < NARROW;
+            if !is_narrow || (x - run.end()).abs() > NARROW {
+                runs.push(std::mem::take(&mut run));
+            }
+            match is_narrow {
+                true => run.push(Colour::of_span(span, &self.stages), x, x + width),
+                false => wide.push((span, x, width)),
+            }
         }
-        run.is_crowded()
+        runs.push(run);
+        runs.retain(|run| !run.is_empty());
+        (wide, runs)
     }
 
     fn draw_words(&self, page: &mut Group, label: &str) {
@@ -136,7 +141,7 @@ impl<'a> Row<'a> {
     }
 
     /// The micro-batch, if it fits into its box. The stage is told by the shade.
-    fn number(&self, span: &Span, x: f64, width: f64) -> Option<::svg::node::element::Text> {
+    fn number(&self, span: &Span, x: f64, width: f64) -> Option<Text> {
         let number = span.action?.micro_batch.to_string();
         let height = self.layout.lane_height;
         let fits = width >= DIGIT * number.len() as f64 + 3.0 && height > LOWEST;

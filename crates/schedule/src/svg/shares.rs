@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 
 use super::{round, shade::Colour};
 
+/// The width of a box that took no time, in pixels: it still has to be seen.
+const LEAST: f64 = 0.4;
 /// The width of a piece in pixels.
-const PIECE: f64 = 4.0;
+const PIECE: f64 = 6.0;
 
 /// Consecutive narrow boxes: colour, left and right end in pixels.
 #[derive(Default)]
@@ -33,7 +35,7 @@ impl Run {
 
     /// Whether colours are stacked, and do not just stand for themselves.
     pub fn is_crowded(&self) -> bool {
-        self.boxes.len() > 1
+        self.boxes.iter().any(|of| of.0 != self.boxes[0].0)
     }
 
     fn start(&self) -> f64 {
@@ -43,8 +45,15 @@ impl Run {
     /// Adds the outlines of each colour to `paths`, in a lane at `y` of this `height`.
     pub fn draw(&self, paths: &mut BTreeMap<Colour, String>, y: f64, height: f64) {
         let start = self.start();
-        // One box alone still has to be seen.
-        let width = (self.end() - start).max(0.4);
+        let width = (self.end() - start).max(LEAST);
+        if let [(colour, ..)] = self.boxes[..] {
+            return outline(
+                &[(colour, height as u32)],
+                paths,
+                (start, width),
+                y + height,
+            );
+        }
         let pieces = (width / PIECE).ceil().max(1.0);
         let pitch = width / pieces;
         let stacks = self.stacks(start, pitch, pieces as usize, height);
