@@ -73,5 +73,5 @@ pub use schedulers::{
     GPipe, Interleaved, OneForwardOneBackward, PipeDream, RoundRobin, Rule, Scheduler, UnknownRule,
     ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
 };
-pub use simulate::Simulation;
+pub use simulate::{HeldBytes, Simulation};
 pub use timeline::{Span, SpanKind, Timeline};

@@ -1,6 +1,10 @@
 //! What a step would take, and keep in memory.
 
+mod memory;
+
 use std::{collections::HashMap, time::Duration};
+
+pub use memory::HeldBytes;
 
 use crate::{
     Action, CostError, Costs, Pass, Schedule, Span, SpanKind, StageCosts, Timeline, table::Table,
@@ -294,70 +298,6 @@ impl Simulation<'_> {
         let waited: f64 = busy.iter().map(|busy| step_time - busy).sum();
         // Rounding must not make it negative.
         (waited / (busy.len() as f64 * step_time)).max(0.0)
-    }
-
-    /// For each worker, the most bytes that it keeps at one time.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, OneForwardOneBackward, Scheduler};
-    /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// for stage in &mut costs.stages {
-    ///     stage.memory.fixed = 100.0;
-    ///     stage.memory.activations = 10.0;
-    /// }
-    /// assert_eq!(GPipe.schedule(2, 8)?.simulate(&costs)?.peak_memory(), [180.0, 180.0]);
-    /// let schedule = OneForwardOneBackward.schedule(2, 8)?;
-    /// assert_eq!(schedule.simulate(&costs)?.peak_memory(), [120.0, 110.0]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn peak_memory(&self) -> Vec<f64> {
-        let versions = self.schedule.weight_versions(false);
-        let versions = versions.unwrap_or_else(|_| vec![1; self.slots.len()]);
-        let of_worker = |(worker, actions): (usize, &Vec<Action>)| {
-            self.fixed(worker, versions[worker]) + self.peak_of(actions)
-        };
-        let workers = self.schedule.workers().iter().enumerate();
-        workers.map(of_worker).collect()
-    }
-
-    /// Bytes that are there all the time.
-    fn fixed(&self, worker: usize, versions: usize) -> f64 {
-        let has = |stage: &usize| self.schedule.replicas(*stage).contains(&worker);
-        let stages = (0..self.schedule.stages()).filter(has);
-        let memory = stages.map(|stage| self.costs.stages[stage].memory);
-        memory
-            .map(|m| m.fixed + (versions - 1) as f64 * m.version)
-            .sum()
-    }
-
-    /// The most bytes that come and go with micro-batches.
-    fn peak_of(&self, actions: &[Action]) -> f64 {
-        let (mut held, mut peak) = (0.0, 0.0_f64);
-        for &action in actions {
-            let memory = self.costs.stages[action.stage].memory;
-            let is_kept = self.kept[action.stage][action.micro_batch];
-            match action.pass {
-                _ if !self.schedule.is_training() => {}
-                Pass::Forward if is_kept => held += memory.activations,
-                // While it runs, it needs as much as any forward pass, but layer by layer.
-                Pass::Forward => held += memory.input,
-                Pass::Backward | Pass::InputGradient => {
-                    if !is_kept {
-                        held += memory.activations - memory.input;
-                        peak = peak.max(held);
-                    }
-                    held -= memory.activations;
-                    if action.pass == Pass::InputGradient {
-                        held += memory.context;
-                    }
-                }
-                Pass::WeightGradient => held -= memory.context,
-                Pass::Update => {}
-            }
-            peak = peak.max(held);
-        }
-        peak
     }
 
     /// The actions that the step's time is made of, the first one first, each with its worker: the last

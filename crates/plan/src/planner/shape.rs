@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use stovepipe_schedule::{Action, Costs, Link, Pass, Recompute, Schedule, StageCosts};
+use stovepipe_schedule::{Action, Costs, HeldBytes, Link, Pass, Recompute, Schedule, StageCosts};
 
 use crate::{
     CutError, Forecast, LayerProfile, Machine, MemoryUse, OptimizerState, PlanError, Profile,
@@ -200,7 +200,7 @@ impl<'a> Shape<'a> {
     pub fn forecast(&self, cut: &[usize]) -> Result<Forecast, PlanError> {
         let costs = self.costs(cut);
         let simulation = self.schedule.simulate(&costs)?;
-        let memory = simulation.peak_memory();
+        let held = simulation.peak_held();
         let again = self.loads.iter().map(|loads| {
             let seconds = |load: &Load| load.again as f64 * costs.stages[load.stage].forward;
             loads.iter().map(seconds).sum::<f64>()
@@ -210,8 +210,8 @@ impl<'a> Shape<'a> {
             step_time: simulation.makespan(),
             bubble: simulation.bubble(),
             utilisation: simulation.utilisation(),
-            memory: (memory.into_iter().enumerate())
-                .map(|(worker, total)| self.memory(worker, cut, total))
+            memory: (held.into_iter().enumerate())
+                .map(|(worker, held)| self.memory(worker, cut, held))
                 .collect(),
             recomputed: again.fold(0.0, f64::max),
         })
@@ -224,7 +224,7 @@ impl<'a> Shape<'a> {
     }
 
     /// What a worker keeps, item by item.
-    fn memory(&self, worker: usize, cut: &[usize], total: f64) -> MemoryUse {
+    fn memory(&self, worker: usize, cut: &[usize], held: HeldBytes) -> MemoryUse {
         let ranges = ranges(cut);
         let rest = self.loads[worker].iter().map(|load| {
             let parameters = self.model.parameters(&ranges[load.stage]);
@@ -232,7 +232,8 @@ impl<'a> Shape<'a> {
         });
         let rest = rest.fold(MemoryUse::default(), |sum, stage| sum + stage);
         MemoryUse {
-            activations: (total as u64).saturating_sub(rest.total()),
+            inputs: held.inputs as u64,
+            activations: (held.activations + held.contexts) as u64,
             ..rest
         }
     }

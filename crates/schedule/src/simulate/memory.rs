@@ -1,0 +1,140 @@
+//! What a step would keep in memory.
+
+use super::Simulation;
+use crate::{Action, Pass};
+
+/// Bytes that a worker keeps for micro-batches on their way.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct HeldBytes {
+    /// Inputs of those that will be run forward again.
+    pub inputs: f64,
+    /// Activations, from the forward pass to the gradient of the input.
+    pub activations: f64,
+    /// What the gradients of weights still need.
+    pub contexts: f64,
+}
+
+impl HeldBytes {
+    /// All of them.
+    ///
+    /// ```
+    /// use stovepipe_schedule::HeldBytes;
+    ///
+    /// let held = HeldBytes { inputs: 1.0, activations: 4.0, contexts: 2.0 };
+    /// assert_eq!(held.total(), 7.0);
+    /// ```
+    #[must_use]
+    pub fn total(self) -> f64 {
+        self.inputs + self.activations + self.contexts
+    }
+}
+
+impl Simulation<'_> {
+    /// For each worker, the most bytes that it keeps at one time.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, GPipe, OneForwardOneBackward, Scheduler};
+    /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// for stage in &mut costs.stages {
+    ///     stage.memory.fixed = 100.0;
+    ///     stage.memory.activations = 10.0;
+    /// }
+    /// assert_eq!(GPipe.schedule(2, 8)?.simulate(&costs)?.peak_memory(), [180.0, 180.0]);
+    /// let schedule = OneForwardOneBackward.schedule(2, 8)?;
+    /// assert_eq!(schedule.simulate(&costs)?.peak_memory(), [120.0, 110.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn peak_memory(&self) -> Vec<f64> {
+        let held = self.peak_held().into_iter().map(HeldBytes::total);
+        self.fixed_memory()
+            .into_iter()
+            .zip(held)
+            .map(|(fixed, held)| fixed + held)
+            .collect()
+    }
+
+    /// For each worker, the bytes that are there all the time: parameters, gradients, the optimizer's
+    /// state, and versions of weights.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, PipeDream, Scheduler};
+    /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// for stage in &mut costs.stages {
+    ///     (stage.memory.fixed, stage.memory.version) = (40.0, 10.0);
+    /// }
+    /// let schedule = PipeDream::default().schedule(2, 8)?;
+    /// assert_eq!(schedule.simulate(&costs)?.fixed_memory(), [50.0, 40.0]); // two versions, and one
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn fixed_memory(&self) -> Vec<f64> {
+        let workers = self.slots.len();
+        let versions = self.schedule.weight_versions(false);
+        let versions = versions.unwrap_or_else(|_| vec![1; workers]);
+        let mut fixed = vec![0.0; workers];
+        for (stage, costs) in self.costs.stages.iter().enumerate() {
+            for &worker in self.schedule.replicas(stage) {
+                let more = (versions[worker] - 1) as f64;
+                fixed[worker] += costs.memory.fixed + more * costs.memory.version;
+            }
+        }
+        fixed
+    }
+
+    /// For each worker, what it keeps for micro-batches when that is most.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, GPipe, Recompute, Scheduler};
+    /// let mut costs = Costs::uniform(1, 1.0, 1.0, 1.0);
+    /// costs.recompute = Recompute::Always;
+    /// (costs.stages[0].memory.input, costs.stages[0].memory.activations) = (1.0, 10.0);
+    /// let held = GPipe.schedule(1, 8)?.simulate(&costs)?.peak_held();
+    /// // One micro-batch is run again while the inputs of seven wait.
+    /// assert_eq!((held[0].inputs, held[0].activations), (7.0, 10.0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn peak_held(&self) -> Vec<HeldBytes> {
+        let workers = self.schedule.workers().iter();
+        workers.map(|actions| self.peak_of(actions)).collect()
+    }
+
+    fn peak_of(&self, actions: &[Action]) -> HeldBytes {
+        let (mut held, mut peak) = (HeldBytes::default(), HeldBytes::default());
+        if !self.schedule.is_training() {
+            return peak;
+        }
+        for &action in actions {
+            let memory = self.costs.stages[action.stage].memory;
+            let is_kept = self.kept[action.stage][action.micro_batch];
+            let ends = action.pass.sends_gradient();
+            // What an action needs is there before what it leaves is not.
+            match action.pass {
+                Pass::Forward if is_kept => held.activations += memory.activations,
+                Pass::Forward => held.inputs += memory.input,
+                _ if ends && !is_kept => {
+                    held.inputs -= memory.input;
+                    held.activations += memory.activations;
+                }
+                _ => {}
+            }
+            if held.total() > peak.total() {
+                peak = held;
+            }
+            match action.pass {
+                Pass::Backward => held.activations -= memory.activations,
+                Pass::InputGradient => {
+                    held.activations -= memory.activations;
+                    held.contexts += memory.context;
+                }
+                Pass::WeightGradient => held.contexts -= memory.context,
+                Pass::Forward | Pass::Update => {}
+            }
+            if held.total() > peak.total() {
+                peak = held;
+            }
+        }
+        peak
+    }
+}
