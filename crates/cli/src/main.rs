@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     let matches = command().get_matches();
     match run(&matches) {
         Ok(code) => code,
+        Err(error::CliError::Arguments(error)) => error.exit(),
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE

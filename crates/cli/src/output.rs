@@ -1,6 +1,10 @@
 //! How things are printed and written.
 
-use std::{fmt, fs, path::Path};
+use std::{
+    fmt, fs,
+    io::{self, Write},
+    path::Path,
+};
 
 use serde_json::Value;
 
@@ -98,8 +102,14 @@ pub fn width() -> usize {
     columns.and_then(|text| text.parse().ok()).unwrap_or(100)
 }
 
+/// Prints a text; nobody may be listening any more.
+pub fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
 pub fn print_json(value: &Value) {
-    println!("{value:#}");
+    print(&format!("{value:#}\n"));
 }
 
 /// Writes a file, and says so.

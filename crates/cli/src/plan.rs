@@ -85,15 +85,17 @@ pub struct Request {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
+    // Settings with defaults of their own, over which flags go.
+    #[arg(skip)]
     model: ModelSettings,
-    #[command(flatten)]
+    #[arg(skip)]
     data: DataSettings,
 }
 
 /// The subcommand and its flags.
 pub fn command() -> Command {
     let command = Request::augment_args(Command::new("plan"));
+    let command = DataSettings::augment_args(ModelSettings::augment_args(command));
     crate::settings::with_defaults(command)
         .about("Find the fastest pipeline that fits: cut, schedule, micro-batches, recomputation")
         .long_about(None)
@@ -102,6 +104,8 @@ pub fn command() -> Command {
 /// Measures if asked to, plans, and prints the plan.
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let mut request = Request::from_arg_matches(matches)?;
+    request.model.update_from_arg_matches(matches)?;
+    request.data.update_from_arg_matches(matches)?;
     request.data.settle()?;
     let mut machine = request.machine()?;
     if request.measure {
@@ -228,7 +232,7 @@ impl Request {
     fn print(&self, text: &str, json: &serde_json::Value) {
         match self.json {
             true => output::print_json(json),
-            false => print!("{text}"),
+            false => output::print(text),
         }
     }
 }

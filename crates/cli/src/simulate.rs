@@ -5,8 +5,8 @@ use std::{fs, io::IsTerminal, path::PathBuf, process::ExitCode};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Value, json};
 use stovepipe::schedule::{
-    Costs, Link, Recompute, RoundRobin, Rule, Schedule, Scheduler, Simulation, StageCosts,
-    StageMemory, Timeline,
+    Costs, Link, PipeDream, Recompute, RoundRobin, Rule, Schedule, Scheduler, Simulation,
+    StageCosts, StageMemory, Timeline,
 };
 
 use crate::{
@@ -135,9 +135,9 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let simulation = schedule.simulate(&costs)?;
     match asked.json {
         true => output::print_json(&asked.report(&name, &schedule, &simulation)),
-        false => asked.print(&name, &schedule, &simulation),
+        false => output::print(&asked.text(&name, &schedule, &simulation)),
     }
-    asked.write(&schedule, &costs)?;
+    asked.write(&schedule)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -153,9 +153,7 @@ impl Simulate {
         let micro_batches = needed(self.micro_batches, "--micro-batches")?;
         let scheduler: Box<dyn Scheduler> = match (rule, self.replicas.is_empty()) {
             (_, true) => rule.scheduler(self.chunks),
-            (Rule::PipeDream, _) => {
-                Box::new(stovepipe::schedule::PipeDream::new(self.replicas.clone()))
-            }
+            (Rule::PipeDream, _) => Box::new(PipeDream::new(self.replicas.clone())),
             (Rule::OneForwardOneBackward, _) => Box::new(RoundRobin::new(self.replicas.clone())),
             _ => return Err(CliError::NoReplicas { rule }),
         };
@@ -286,30 +284,31 @@ impl Simulate {
         })
     }
 
-    fn print(&self, name: &str, schedule: &Schedule, simulation: &Simulation) {
-        println!(
-            "{name}: {}, {}, {}",
+    fn text(&self, name: &str, schedule: &Schedule, simulation: &Simulation) -> String {
+        let mut text = format!(
+            "{name}: {}, {}, {}\nstep {:.4} ms, bubble {:.2} %\n",
             output::count(schedule.workers().len(), "worker", "workers"),
             output::count(schedule.stages(), "stage", "stages"),
             output::count(schedule.micro_batches(), "micro-batch", "micro-batches"),
-        );
-        println!(
-            "step {:.4} ms, bubble {:.2} %",
             simulation.step_time(),
             100.0 * simulation.bubble()
         );
         if simulation.makespan() > simulation.step_time() * (1.0 + 1e-9) {
-            println!(
-                "{:.4} ms from the first action to the last, if workers wait for each other between steps",
+            text += &format!(
+                "{:.4} ms from the first action to the last, if workers wait for each other between steps\n",
                 simulation.makespan()
             );
         }
-        println!("{}", self.table(schedule, simulation));
-        println!("{}", critical(simulation));
+        text += &format!(
+            "\n{}\n{}\n",
+            self.table(schedule, simulation),
+            critical(simulation)
+        );
         if let Ok(timeline) = self.timeline(schedule) {
             let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            println!("\n{}", timeline.to_text(output::width(), colour));
+            text += &format!("\n{}\n", timeline.to_text(output::width(), colour));
         }
+        text
     }
 
     fn table(&self, schedule: &Schedule, simulation: &Simulation) -> String {
@@ -374,7 +373,7 @@ impl Simulate {
         Ok(schedule.simulate(&costs)?.timeline())
     }
 
-    fn write(&self, schedule: &Schedule, _: &Costs) -> Result<(), CliError> {
+    fn write(&self, schedule: &Schedule) -> Result<(), CliError> {
         if let Some(path) = &self.csv {
             output::write(path, &schedule.to_csv())?;
         }

@@ -93,7 +93,6 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
     let profile = match pipeline.balance {
         BalanceSetting::Even => None,
         _ => {
-            eprintln!("`--balance even` measures nothing");
             let samples = settings.data.usual_samples();
             Some(measure(settings, &layers, samples)?)
         }
@@ -104,25 +103,18 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
         (Some(profile), _) => Costs::Time(profile),
         (None, _) => Costs::Parameters,
     };
-    print!(
-        "{}",
-        stage_table(
-            &layers,
-            &builder.cut()?,
-            &builder.workers()?,
-            &pipeline.devices,
-            costs
-        )
-    );
+    let workers = builder.workers()?;
+    let mut text = stage_table(&layers, &builder.cut()?, &workers, &pipeline.devices, costs);
     if let Some(profile) = &profile {
         let forecast = forecast(settings, &builder, profile)?;
-        println!(
-            "\nforetold: {} a step without the optimizer, bubble {:.1} %",
+        text += &format!(
+            "\nforetold: {} a step without the optimizer, bubble {:.1} %\n",
             output::seconds(forecast.step_time),
             100.0 * forecast.bubble
         );
-        print!("{}", memory_lines(settings, &forecast));
+        text += &memory_lines(settings, &forecast);
     }
+    output::print(&text);
     Ok(())
 }
 
@@ -132,7 +124,7 @@ fn measure(
     layers: &[AmoebaLayer],
     samples: usize,
 ) -> Result<Profile, CliError> {
-    eprintln!("measuring {} layers", layers.len());
+    eprintln!("measuring {} layers on a micro-batch", layers.len());
     let sample = settings.sample(samples);
     Ok(settings.pipeline.profile(layers, sample, Some(allocated))?)
 }

@@ -55,7 +55,8 @@ fn transfer(from: &Device, to: &Device, numbers: usize) -> Result<f64, BuildErro
         for value in inbox {
             let arrived = guard::guarded("device", || {
                 let value = value.to_device(&device);
-                (device.sync().map(|()| Instant::now())).map_err(|error| error.to_string())
+                (device.sync().map(|()| (value, Instant::now()).1))
+                    .map_err(|error| error.to_string())
             });
             let arrived = arrived
                 .map_err(|error| error.to_string())
