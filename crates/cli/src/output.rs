@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use clap::Command;
 use serde_json::Value;
 
 use crate::error::CliError;
@@ -100,6 +101,14 @@ pub fn seconds(value: f64) -> String {
 pub fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok();
     columns.and_then(|text| text.parse().ok()).unwrap_or(100)
+}
+
+/// Lets values begin with a minus: that a number is out of range should be said as such.
+pub fn with_negative_numbers(command: Command) -> Command {
+    command.mut_args(|arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    })
 }
 
 /// Prints a text; nobody may be listening any more.

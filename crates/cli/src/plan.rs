@@ -96,7 +96,7 @@ pub struct Request {
 pub fn command() -> Command {
     let command = Request::augment_args(Command::new("plan"));
     let command = DataSettings::augment_args(ModelSettings::augment_args(command));
-    crate::settings::with_defaults(command)
+    output::with_negative_numbers(crate::settings::with_defaults(command))
         .about("Find the fastest pipeline that fits: cut, schedule, micro-batches, recomputation")
         .long_about(None)
 }

@@ -122,7 +122,8 @@ pub struct Simulate {
 
 /// The subcommand and its flags.
 pub fn command() -> Command {
-    Simulate::augment_args(Command::new("simulate"))
+    let command = Simulate::augment_args(Command::new("simulate"));
+    output::with_negative_numbers(command)
         .about("Say what a schedule would cost: step time, bubble, memory, critical path")
         .long_about(None)
 }
@@ -158,7 +159,11 @@ impl Simulate {
             _ => return Err(CliError::NoReplicas { rule }),
         };
         let stages = match self.replicas.is_empty() {
-            true => scheduler.stages(workers),
+            // The scheduler knows best why it has none.
+            true => match scheduler.stages(workers) {
+                0 => workers,
+                stages => stages,
+            },
             // Replicas are workers of their own; `--stages` are the stages.
             false => workers,
         };
