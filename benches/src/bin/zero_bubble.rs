@@ -232,17 +232,20 @@ fn passes(model: &dyn Measured, cut: &[usize], rounds: usize) -> Result<Vec<Pass
     let backward = (0..stages).rev().map(|stage| Action::backward(stage, 0));
     let whole = Schedule::new(vec![forward.chain(backward).collect()])?;
     let halves = in_halves(&whole)?;
-    let piped = [whole, halves].map(|schedule| {
+    let turns = [whole, halves].map(|schedule| {
         model.piped(&Plan {
             given: Some(schedule),
             ..Plan::new(cut.to_vec(), 1)
         })
     });
     let mut found: Vec<_> = (0..stages).map(|_| Passes::default()).collect();
-    for mut piped in piped.into_iter().collect::<Result<Vec<_>, _>>()? {
-        piped.step()?; // warms up
-        for _ in 0..2 * rounds + 1 {
-            for span in piped.step()?.timeline.workers.iter().flatten() {
+    let mut turns = turns.into_iter().collect::<Result<Vec<_>, _>>()?;
+    for round in 0..2 * rounds + 2 {
+        for piped in &mut turns {
+            let timeline = piped.step()?.timeline;
+            // The first round warms up.
+            let spans = timeline.workers.iter().flatten().filter(|_| round > 0);
+            for span in spans {
                 if let Some(action) = span.action {
                     found[action.stage].add(span);
                 }
