@@ -1,6 +1,13 @@
 //! What ends the program with an error.
 
-use stovepipe::{pipeline::BuildError, train::TrainError};
+use std::{io, path::PathBuf};
+
+use stovepipe::{
+    pipeline::BuildError,
+    plan::{PartitionError, PlanError},
+    schedule::{CostError, Rule, ScheduleError},
+    train::TrainError,
+};
 use stovepipe_amoebanet::AmoebaNetError;
 use stovepipe_cifar::CifarError;
 use stovepipe_digits::DigitsError;
@@ -32,6 +39,64 @@ pub enum CliError {
         of: &'static str,
         data: String,
     },
+    // simulate
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    #[error(transparent)]
+    Cost(#[from] CostError),
+    #[error("{flag} is needed: a schedule by name is made for any number")]
+    Needed { flag: &'static str },
+    #[error("{unknown}, or a CSV file that exists")]
+    NoSchedule { unknown: String },
+    #[error("{}: {source}", path.display())]
+    ScheduleFile {
+        path: PathBuf,
+        source: ScheduleError,
+    },
+    #[error("{flag} is {asked}, but {} is for {own}: leave it out", path.display())]
+    OtherSize {
+        path: PathBuf,
+        flag: &'static str,
+        asked: usize,
+        own: usize,
+    },
+    #[error(
+        "{flag} has {values} numbers: give one for all workers, or one for each of {stages} stages"
+    )]
+    PerStage {
+        flag: &'static str,
+        values: usize,
+        stages: usize,
+    },
+    #[error("{rule} has no replicas: --replicas is for pipedream and 1f1b")]
+    NoReplicas { rule: Rule },
+
+    // plan
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    #[error("--levels join {joined} devices, but there are {workers} workers")]
+    Levels { joined: usize, workers: usize },
+    #[error("{devices} devices for {workers} workers: name one for all, or one for each")]
+    DeviceCount { devices: usize, workers: usize },
+    #[error("{given} bandwidths for {levels} levels: give one for all, or one for each")]
+    Bandwidths { given: usize, levels: usize },
+    #[error("{what} is {value}, which is out of range")]
+    Number { what: &'static str, value: f64 },
+    #[error(
+        "the plan shares stages among workers, which the engine does not run yet: plan without --replicas"
+    )]
+    ReplicasInPlan,
+    #[error("a plan from a graph.txt is of no model that can be trained here: leave --out out")]
+    GraphOut,
+
+    // files
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{}: {reason}", path.display())]
+    Unreadable { path: PathBuf, reason: String },
+
     #[error("could not watch for Ctrl-C: {0}")]
     Signal(#[from] ctrlc::Error),
 }

@@ -1,21 +1,31 @@
-//! `stovepipe`: trains models through a pipeline of stages.
+//! `stovepipe`: trains models through a pipeline of stages, and says beforehand what it will cost.
 
 mod data;
 mod error;
+mod output;
 mod plan;
 mod settings;
+mod simulate;
+mod stage_table;
 mod train;
 
 use std::process::ExitCode;
 
+use cap::Cap;
 use clap::{ArgMatches, Command};
 use mimalloc::MiMalloc;
 use stovepipe::train::keep_freed_memory;
 
 /// The system's allocator gives large blocks back to the kernel and has them cleared anew, under a
-/// lock that all stages share: two stages at once then run no faster than one.
+/// lock that all stages share: two stages at once then run no faster than one. It counts, so that layers
+/// can be measured.
 #[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
+static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
+
+/// Bytes that are allocated now.
+fn allocated() -> usize {
+    ALLOCATOR.allocated()
+}
 
 fn main() -> ExitCode {
     keep_freed_memory();
@@ -36,11 +46,15 @@ fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(train::command())
+        .subcommand(plan::command())
+        .subcommand(simulate::command())
 }
 
 fn run(matches: &ArgMatches) -> Result<ExitCode, error::CliError> {
     match matches.subcommand() {
         Some(("train", matches)) => train::main(matches),
+        Some(("plan", matches)) => plan::main(matches),
+        Some(("simulate", matches)) => simulate::main(matches),
         // `subcommand_required` lets nothing else through.
         _ => Ok(ExitCode::FAILURE),
     }

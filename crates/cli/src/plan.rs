@@ -1,116 +1,234 @@
-//! What `--dry-run` prints.
+//! `stovepipe plan`: where to cut, in which order to run, what to compute again, and what it comes to.
 
-use std::fmt::Write;
+mod chain;
+mod file;
+mod graph;
+mod measure;
 
-use stovepipe::pipeline::{Layer, LayerProfile, Profile, count_parameters};
+use std::{fs, path::PathBuf, process::ExitCode};
 
-/// What shares are of.
-#[derive(Clone, Copy)]
-pub enum Costs<'a> {
-    /// Forward and backward.
-    Time(&'a Profile),
-    /// Parameters, with what training adds to them, and what is handed on.
-    Memory(&'a Profile),
-    /// Nothing was measured.
-    Parameters,
+use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
+use stovepipe::{
+    plan::{DeviceSpec, LayerGraph, LinkLevel, Machine, OptimizerState, Profile},
+    schedule::{Recompute, Rule},
+};
+
+use crate::{data::DataSettings, error::CliError, output, settings::ModelSettings};
+
+pub use file::PlanFile;
+
+const MACHINE: &str = "Machine";
+const CHOICE: &str = "What to choose from";
+const MEASURING: &str = "Measuring";
+
+/// What to plan.
+#[derive(Clone, Debug, Args)]
+pub struct Request {
+    /// What each layer costs: a profile as --measure writes it (TOML), or PipeDream's graph.txt
+    #[arg(long, value_name = "FILE", default_value = "profile.toml")]
+    profile: PathBuf,
+    /// Devices and links (TOML) instead of the flags below
+    #[arg(long, value_name = "FILE", help_heading = MACHINE,
+        conflicts_with_all = ["workers", "bandwidth", "levels", "memory", "latency"])]
+    machine: Option<PathBuf>,
+    /// Devices, all alike [default: 2]
+    #[arg(long, value_name = "N", help_heading = MACHINE)]
+    workers: Option<usize>,
+    /// Bytes a second between devices; with several levels one for each, the innermost first
+    /// [default: no limit]
+    #[arg(long, value_name = "B", num_args = 1.., value_delimiter = ',', help_heading = MACHINE)]
+    bandwidth: Vec<f64>,
+    /// Devices, then groups of them, that each level joins: 4,2 is two machines of four
+    /// [default: all on one level]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', help_heading = MACHINE)]
+    levels: Vec<usize>,
+    /// Seconds until a message arrives
+    #[arg(long, value_name = "S", default_value_t = 0.0, help_heading = MACHINE)]
+    latency: f64,
+    /// Bytes that each device holds [default: enough]
+    #[arg(long, value_name = "BYTES", help_heading = MACHINE)]
+    memory: Option<u64>,
+    /// Samples of a mini-batch [default: 8 times those of the profile]
+    #[arg(long, value_name = "N", help_heading = CHOICE)]
+    batch_size: Option<usize>,
+    /// Micro-batches of a mini-batch [default: powers of two]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
+    micro_batches: Vec<usize>,
+    /// Schedules by name [default: all that give the result of one device]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
+    schedules: Vec<Rule>,
+    /// What to compute again: always, except-last, never [default: whatever is best]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
+    recompute: Vec<Recompute>,
+    /// Let several workers share a stage (1f1b; the engine does not run it yet)
+    #[arg(long, help_heading = CHOICE)]
+    replicas: bool,
+    /// Numbers that the optimizer keeps of each parameter: 2 for Adam, 1 for momentum
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u8).range(0..=2),
+        help_heading = CHOICE)]
+    optimizer_state: u8,
+    /// Measure a built-in model here first, and write the profile
+    #[arg(long, help_heading = MEASURING)]
+    measure: bool,
+    /// Devices, one for each worker (cpu, wgpu:0, cuda:0) [default: cpu for each]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = MEASURING)]
+    devices: Vec<String>,
+    /// CPU threads of each worker
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = MEASURING)]
+    threads_per_stage: usize,
+    /// Write what was found out about the devices, too
+    #[arg(long, value_name = "FILE", requires = "measure", help_heading = MEASURING)]
+    write_machine: Option<PathBuf>,
+    /// Write the plan, for `train --plan FILE`
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelSettings,
+    #[command(flatten)]
+    data: DataSettings,
 }
 
-/// A line for each layer, and one for each stage with its share of the whole.
-pub fn plan_table<L: Layer>(
-    layers: &[L],
-    cut: &[usize],
-    workers: &[usize],
-    devices: &[String],
-    costs: Costs,
-) -> String {
-    let (of, costs, profile) = match costs {
-        Costs::Time(profile) => ("of time", Some(profile.times()), Some(profile)),
-        Costs::Memory(profile) => ("of memory", Some(profile.sizes()), Some(profile)),
-        Costs::Parameters => ("of parameters", None, None),
+/// The subcommand and its flags.
+pub fn command() -> Command {
+    let command = Request::augment_args(Command::new("plan"));
+    crate::settings::with_defaults(command)
+        .about("Find the fastest pipeline that fits: cut, schedule, micro-batches, recomputation")
+        .long_about(None)
+}
+
+/// Measures if asked to, plans, and prints the plan.
+pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
+    let mut request = Request::from_arg_matches(matches)?;
+    request.data.settle()?;
+    let mut machine = request.machine()?;
+    if request.measure {
+        measure::measure(&request, &mut machine)?;
+    }
+    let text = read(&request.profile)?;
+    let unreadable = |reason: String| CliError::Unreadable {
+        path: request.profile.clone(),
+        reason,
     };
-    let rows: Vec<_> = (layers.iter().enumerate())
-        .map(|(index, layer)| {
-            let cost = costs.as_ref().map(|costs| costs[index]);
-            Row::of_layer(layer, cost, profile.map(|profile| &profile.layers[index]))
-        })
-        .collect();
-    let whole = Row::sum(&rows);
-    let mut table = format!(
-        "{:<14}  {:>12}  {:>12}  {:>11}  {:>11}  {of}\n",
-        "layer", "parameters", "handed on", "forward", "backward"
-    );
-    let mut begin = 0;
-    for (stage, &count) in cut.iter().enumerate() {
-        let own = &rows[begin..begin + count];
-        for (index, row) in (begin..).zip(own) {
-            let _ = writeln!(
-                table,
-                "{index:>4} {}",
-                row.line(&layers[index].name(), 9, &whole)
-            );
+    match is_graph(&text) {
+        true => {
+            let graph = LayerGraph::from_text(&text).map_err(|e| unreadable(e.to_string()))?;
+            graph::plan(&request, &graph, &machine)?;
         }
-        let device = devices
-            .get(workers[stage])
-            .or(devices.first())
-            .map_or("", String::as_str);
-        let name = format!("stage {stage} {device}");
-        let _ = writeln!(table, "{}", Row::sum(own).line(&name, 14, &whole));
-        begin += count;
+        false => {
+            let profile = Profile::from_toml(&text).map_err(|e| unreadable(e.to_string()))?;
+            chain::plan(&request, &profile, &machine)?;
+        }
     }
-    let _ = writeln!(table, "{}", whole.line("all", 14, &whole));
-    table
+    Ok(ExitCode::SUCCESS)
 }
 
-/// What a layer costs, or several together.
-struct Row {
-    /// What shares are of.
-    cost: f64,
-    parameters: usize,
-    /// Bytes handed on, and seconds forward and backward, if they were measured.
-    measured: Option<(usize, f64, f64)>,
+fn read(path: &PathBuf) -> Result<String, CliError> {
+    fs::read_to_string(path).map_err(|source| CliError::File {
+        path: path.clone(),
+        source,
+    })
 }
 
-impl Row {
-    /// A layer costs its parameters if no other cost is given.
-    fn of_layer<L: Layer>(layer: &L, cost: Option<f64>, profile: Option<&LayerProfile>) -> Self {
-        let parameters = count_parameters(layer);
-        Self {
-            cost: cost.unwrap_or(parameters as f64),
-            parameters,
-            measured: profile.map(|layer| {
-                let seconds = (layer.forward.as_secs_f64(), layer.backward.as_secs_f64());
-                (layer.activations, seconds.0, seconds.1)
-            }),
-        }
-    }
+/// PipeDream's files begin with a node or an edge between two.
+fn is_graph(text: &str) -> bool {
+    let first = text.lines().find(|line| !line.trim().is_empty());
+    first.is_some_and(|line| line.contains(" -- "))
+}
 
-    /// A stage hands on what its last layer does.
-    fn sum(rows: &[Self]) -> Self {
-        let measured = rows.iter().map(|row| row.measured);
-        let sum =
-            |sum: (usize, f64, f64), row: (usize, f64, f64)| (row.0, sum.1 + row.1, sum.2 + row.2);
-        Self {
-            cost: rows.iter().map(|row| row.cost).sum(),
-            parameters: rows.iter().map(|row| row.parameters).sum(),
-            measured: measured
-                .collect::<Option<Vec<_>>>()
-                .and_then(|rows| rows.into_iter().reduce(sum)),
+impl Request {
+    fn machine(&self) -> Result<Machine, CliError> {
+        if let Some(path) = &self.machine {
+            return Machine::from_toml(&read(path)?).map_err(|error| CliError::Unreadable {
+                path: path.clone(),
+                reason: error.to_string(),
+            });
         }
-    }
-
-    fn line(&self, name: &str, width: usize, whole: &Self) -> String {
-        let milliseconds = |seconds: f64| format!("{:.2} ms", 1e3 * seconds);
-        let (handed, forward, backward) = match self.measured {
-            Some((bytes, forward, backward)) => {
-                let handed = format!("{:.1} KiB", bytes as f64 / 1024.0);
-                (handed, milliseconds(forward), milliseconds(backward))
-            }
-            None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
+        let product = || self.levels.iter().copied().fold(1, usize::saturating_mul);
+        let workers = match (self.workers, self.levels.is_empty(), self.devices.len()) {
+            (Some(workers), ..) => workers,
+            (None, false, _) => product(),
+            (None, true, 0) => 2,
+            (None, true, devices) => devices,
         };
-        format!(
-            "{name:<width$}  {:>12}  {handed:>12}  {forward:>11}  {backward:>11}  {:>4.1} %",
-            self.parameters,
-            100.0 * self.cost / whole.cost
-        )
+        if !self.levels.is_empty() && product() != workers {
+            return Err(CliError::Levels {
+                joined: product(),
+                workers,
+            });
+        }
+        if !matches!(self.devices.len(), 0 | 1) && self.devices.len() != workers {
+            return Err(CliError::DeviceCount {
+                devices: self.devices.len(),
+                workers,
+            });
+        }
+        let name = |worker: usize| {
+            let own = self.devices.get(worker).or(self.devices.first());
+            own.map_or("cpu", String::as_str).trim().to_owned()
+        };
+        let device = |worker| DeviceSpec {
+            name: name(worker),
+            speed: 1.0,
+            memory: self.memory,
+        };
+        Ok(Machine {
+            devices: (0..workers).map(device).collect(),
+            levels: self.link_levels(workers)?,
+        })
+    }
+
+    fn link_levels(&self, workers: usize) -> Result<Vec<LinkLevel>, CliError> {
+        if self.bandwidth.is_empty() && self.latency == 0.0 {
+            return Ok(Vec::new());
+        }
+        let levels = match self.levels.is_empty() {
+            true => vec![workers],
+            false => self.levels.clone(),
+        };
+        let given = self.bandwidth.len();
+        if given > 1 && given != levels.len() {
+            return Err(CliError::Bandwidths {
+                given,
+                levels: levels.len(),
+            });
+        }
+        let number = |what, value: f64, is_valid: bool| match is_valid {
+            true => Ok(value),
+            false => Err(CliError::Number { what, value }),
+        };
+        let level = |(index, &workers): (usize, &usize)| {
+            let bandwidth = self.bandwidth.get(index).or(self.bandwidth.first());
+            let bandwidth = bandwidth.copied().unwrap_or(f64::MAX);
+            let latency = self.latency;
+            Ok(LinkLevel {
+                workers,
+                bandwidth: number(
+                    "--bandwidth",
+                    bandwidth,
+                    bandwidth.is_finite() && bandwidth > 0.0,
+                )?,
+                latency: number("--latency", latency, latency.is_finite() && latency >= 0.0)?,
+            })
+        };
+        levels.iter().enumerate().map(level).collect()
+    }
+
+    fn state(&self) -> OptimizerState {
+        match self.optimizer_state {
+            0 => OptimizerState::None,
+            1 => OptimizerState::One,
+            _ => OptimizerState::Two,
+        }
+    }
+
+    /// Prints a plan in the way that was asked for.
+    fn print(&self, text: &str, json: &serde_json::Value) {
+        match self.json {
+            true => output::print_json(json),
+            false => print!("{text}"),
+        }
     }
 }

@@ -6,11 +6,11 @@ use std::{fs, path::Path};
 
 use burn::tensor::{Device, Tensor};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use stovepipe::train::{PipelineSettings, TrainError, TrainSettings};
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, AmoebaNetError, Stem};
 
-use crate::{data::DataSettings, error::CliError};
+use crate::{data::DataSettings, error::CliError, plan::PlanFile};
 
 /// All settings of a training run; a table of `config.toml` each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Args)]
@@ -97,53 +97,71 @@ impl Settings {
 
     /// Adds a flag for each setting; the help shows the defaults.
     pub fn augment(command: Command) -> Command {
-        // Settings that only some data sets have are not among the plain defaults.
-        let all = Self {
-            data: DataSettings::all(),
-            ..Self::default()
-        };
-        let defaults = [Self::default(), all].map(|all| toml::Value::try_from(all).ok());
-        let default_of = |arg: &Arg| {
-            let key = arg.get_long()?;
-            let tables = defaults.iter().flatten().filter_map(toml::Value::as_table);
-            let value = (tables.flat_map(toml::Table::values)).find_map(|table| table.get(key))?;
-            Some(match value {
-                toml::Value::String(text) => text.clone(),
-                toml::Value::Array(items) => {
-                    let items: Vec<_> = items.iter().filter_map(toml::Value::as_str).collect();
-                    items.join(",")
-                }
-                other => other.to_string(),
-            })
-        };
-        Self::augment_args(command).mut_args(|arg| match (default_of(&arg), arg.get_help()) {
-            (Some(default), Some(help)) => {
-                let help = format!("{help} [default: {default}]");
-                arg.help(help).allow_negative_numbers(true)
-            }
-            _ => arg,
-        })
+        with_defaults(Self::augment_args(command))
     }
 
-    /// Defaults, then `config` if there is one, then the flags, then what the data set has besides.
-    pub fn read(config: Option<&Path>, flags: &ArgMatches) -> Result<Self, CliError> {
-        let mut settings = match config {
-            Some(path) => Self::from_file(path)?,
+    /// Defaults, then `config` if there is one, then a plan, then the flags, then what the data set has
+    /// besides.
+    pub fn read(
+        config: Option<&Path>,
+        plan: Option<&Path>,
+        flags: &ArgMatches,
+    ) -> Result<Self, CliError> {
+        let mut settings: Self = match config {
+            Some(path) => from_file(path)?,
             None => Self::default(),
         };
+        if let Some(path) = plan {
+            let plan: PlanFile = from_file(path)?;
+            settings.pipeline = plan.pipeline;
+            settings.training.batch_size = plan.training.batch_size;
+        }
         settings.update_from_arg_matches(flags)?;
         settings.data.settle()?;
         Ok(settings)
     }
+}
 
-    fn from_file(path: &Path) -> Result<Self, TrainError> {
-        let text = fs::read_to_string(path).map_err(|source| TrainError::File {
-            path: path.to_owned(),
-            source,
-        })?;
-        toml::from_str(&text).map_err(|source| TrainError::Configuration {
-            path: path.to_owned(),
-            source: Box::new(source),
+/// Reads a file of settings.
+fn from_file<T: DeserializeOwned>(path: &Path) -> Result<T, TrainError> {
+    let text = fs::read_to_string(path).map_err(|source| TrainError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    toml::from_str(&text).map_err(|source| TrainError::Configuration {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })
+}
+
+/// Adds the defaults of settings to the help of their flags.
+pub fn with_defaults(command: Command) -> Command {
+    // Settings that only some data sets have are not among the plain defaults.
+    let all = Settings {
+        data: DataSettings::all(),
+        ..Settings::default()
+    };
+    let defaults = [Settings::default(), all].map(|all| toml::Value::try_from(all).ok());
+    let default_of = |arg: &Arg| {
+        let key = arg.get_long()?;
+        let tables = defaults.iter().flatten().filter_map(toml::Value::as_table);
+        let value = (tables.flat_map(toml::Table::values)).find_map(|table| table.get(key))?;
+        Some(match value {
+            toml::Value::String(text) => text.clone(),
+            toml::Value::Array(items) => {
+                let items: Vec<_> = items.iter().filter_map(toml::Value::as_str).collect();
+                items.join(",")
+            }
+            other => other.to_string(),
         })
-    }
+    };
+    command.mut_args(|arg| match (default_of(&arg), arg.get_help()) {
+        (Some(default), Some(help))
+            if !default.is_empty() && !help.to_string().contains("[default: ") =>
+        {
+            let help = format!("{help} [default: {default}]");
+            arg.help(help).allow_negative_numbers(true)
+        }
+        _ => arg,
+    })
 }

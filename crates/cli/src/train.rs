@@ -12,16 +12,19 @@ use burn::{
 };
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use stovepipe::{
-    pipeline::{Pipeline, StopHandle},
-    train::{BalanceSetting, Data, Progress, RunFolder, Summary, Trainer},
+    pipeline::{Pipeline, PipelineBuilder, StopHandle},
+    plan::{Forecast, Machine, MemoryUse, Profile},
+    train::{BalanceSetting, Data, DeviceMemory, Progress, RunFolder, Summary, Trainer},
 };
 use stovepipe_amoebanet::AmoebaLayer;
 
 use crate::{
+    allocated,
     data::digits,
     error::CliError,
-    plan::{Costs, plan_table},
+    output,
     settings::Settings,
+    stage_table::{Costs, stage_table},
 };
 
 /// A process that was interrupted ends with 128 and the number of the signal.
@@ -41,6 +44,11 @@ pub fn command() -> Command {
                 .value_name("FILE")
                 .help("Settings to start from, such as a run's config.toml; flags go over them"),
         )
+        .arg(
+            path("plan").value_name("FILE").help(
+                "A plan that `plan --out` wrote: cut, schedule, micro-batches, recomputation",
+            ),
+        )
         .arg(path("out").value_name("DIR").help(
             "Folder for the run's files [default: runs/train-1, or the next number that is free]",
         ))
@@ -59,7 +67,7 @@ pub fn command() -> Command {
 /// Trains, or prints the stages.
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let path = |name| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
-    let settings = Settings::read(path("config"), matches)?;
+    let settings = Settings::read(path("config"), path("plan"), matches)?;
     settings.training.check()?;
     if matches.get_flag("dry-run") {
         return dry_run(&settings).map(|()| ExitCode::SUCCESS);
@@ -85,13 +93,9 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
     let profile = match pipeline.balance {
         BalanceSetting::Even => None,
         _ => {
-            eprintln!(
-                "measuring {} layers (`--balance even` measures nothing); by time, forward passes \
-                 that a stage computes again count twice in the cut",
-                layers.len()
-            );
+            eprintln!("`--balance even` measures nothing");
             let samples = settings.data.usual_samples();
-            Some(pipeline.profile(&layers, settings.sample(samples))?)
+            Some(measure(settings, &layers, samples)?)
         }
     };
     let builder = pipeline.builder_with(layers.clone(), profile.as_ref())?;
@@ -102,7 +106,7 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
     };
     print!(
         "{}",
-        plan_table(
+        stage_table(
             &layers,
             &builder.cut()?,
             &builder.workers()?,
@@ -110,7 +114,78 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
             costs
         )
     );
+    if let Some(profile) = &profile {
+        let forecast = forecast(settings, &builder, profile)?;
+        println!(
+            "\nforetold: {} a step without the optimizer, bubble {:.1} %",
+            output::seconds(forecast.step_time),
+            100.0 * forecast.bubble
+        );
+        print!("{}", memory_lines(settings, &forecast));
+    }
     Ok(())
+}
+
+/// Measures what each layer costs for a micro-batch.
+fn measure(
+    settings: &Settings,
+    layers: &[AmoebaLayer],
+    samples: usize,
+) -> Result<Profile, CliError> {
+    eprintln!("measuring {} layers", layers.len());
+    let sample = settings.sample(samples);
+    Ok(settings.pipeline.profile(layers, sample, Some(allocated))?)
+}
+
+/// What can be said of the run beforehand.
+fn forecast(
+    settings: &Settings,
+    builder: &PipelineBuilder<AmoebaLayer>,
+    profile: &Profile,
+) -> Result<Forecast, CliError> {
+    let machine = Machine::uniform(settings.pipeline.stages);
+    let state = settings.training.optimizer_state();
+    Ok(builder.forecast(profile, &machine, state)?)
+}
+
+/// What each worker keeps, and each device has to hold.
+fn memory_lines(settings: &Settings, forecast: &Forecast) -> String {
+    let bytes = output::bytes;
+    let worker = |(worker, memory): (usize, &MemoryUse)| {
+        format!(
+            "worker {worker} keeps about {}: parameters {}, gradients {}, optimizer {}, inputs {}, activations {}\n",
+            bytes(memory.total()),
+            bytes(memory.parameters),
+            bytes(memory.gradients),
+            bytes(memory.optimizer),
+            bytes(memory.inputs),
+            bytes(memory.activations),
+        )
+    };
+    let device = |memory: DeviceMemory| match memory.has {
+        Some(has) if memory.needs > has => {
+            format!(
+                "{}: {} of {}: DOES NOT FIT\n",
+                memory.device,
+                bytes(memory.needs),
+                bytes(has)
+            )
+        }
+        Some(has) => format!(
+            "{}: {} of {}: fits\n",
+            memory.device,
+            bytes(memory.needs),
+            bytes(has)
+        ),
+        None => format!(
+            "{}: {} of an unknown size (--device-memory)\n",
+            memory.device,
+            bytes(memory.needs)
+        ),
+    };
+    let workers = forecast.memory.iter().enumerate().map(worker);
+    let devices = settings.pipeline.device_memory(forecast).into_iter();
+    workers.chain(devices.map(device)).collect()
 }
 
 fn train<I, D, B>(
@@ -129,13 +204,14 @@ where
         None => RunFolder::next(Path::new("runs"), "train"),
     };
     let folder = RunFolder::create(&path)?;
-    let pipeline = settings
-        .pipeline
-        .builder(settings.model.layers(settings.data.classes())?, || {
-            settings.sample(samples)
-        })?
-        .seed(settings.training.seed)
-        .build()?;
+    let layers = settings.model.layers(settings.data.classes())?;
+    settings.pipeline.check(layers.len())?;
+    let profile = measure(settings, &layers, samples)?;
+    let builder = settings.pipeline.builder_with(layers, Some(&profile))?;
+    let forecast = forecast(settings, &builder, &profile)?;
+    eprint!("{}", memory_lines(settings, &forecast));
+    settings.pipeline.check_memory(&forecast)?;
+    let pipeline = builder.seed(settings.training.seed).build()?;
     folder.write_toml("config.toml", settings)?;
     print_stages(&pipeline);
     eprintln!("files go to {}", path.display());

@@ -1,14 +1,9 @@
 //! How many layers each stage gets.
 
-use std::time::Duration;
+use stovepipe_plan::{LayerProfile, Machine, OptimizerState, Profile, Setup, cut_chain_by};
+use stovepipe_schedule::{Recompute, Schedule};
 
-use stovepipe_plan::cut_chain_by;
-
-use crate::{
-    error::BuildError,
-    layer::Layer,
-    profile::{LayerProfile, Profile},
-};
+use crate::{error::BuildError, layer::Layer};
 
 /// Where a model is cut into stages.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +23,8 @@ pub enum Balance {
         /// Backward.
         backward: Vec<f64>,
     },
+    /// What each layer costs: of all cuts, the one whose step is foretold to take least.
+    Planned(Profile),
 }
 
 impl Balance {
@@ -80,10 +77,7 @@ impl Balance {
     /// By the time that forward and backward took.
     #[must_use]
     pub fn by_time(profile: &Profile) -> Self {
-        let seconds = |time: fn(&LayerProfile) -> Duration| {
-            let layers = profile.layers.iter();
-            layers.map(|layer| time(layer).as_secs_f64()).collect()
-        };
+        let seconds = |time: fn(&LayerProfile) -> f64| profile.layers.iter().map(time).collect();
         Self::Times {
             forward: seconds(|layer| layer.forward),
             backward: seconds(|layer| layer.backward),
@@ -122,9 +116,46 @@ impl Balance {
         }
     }
 
+    /// The cut for a schedule, of a model with at least as many layers as there are stages.
+    pub(crate) fn cut_scheduled(
+        &self,
+        layers: usize,
+        schedule: &Schedule,
+        recompute: Recompute,
+    ) -> Result<Vec<usize>, BuildError> {
+        match self {
+            Self::Planned(profile) if profile.layers.len() != layers => {
+                Err(BuildError::CostCount {
+                    costs: profile.layers.len(),
+                    layers,
+                })
+            }
+            Self::Planned(profile) => {
+                let workers = schedule.workers().len();
+                let setup = Setup {
+                    profile,
+                    machine: &Machine::uniform(workers),
+                    devices: &(0..workers).collect::<Vec<_>>(),
+                    schedule,
+                    recompute,
+                    state: OptimizerState::default(),
+                };
+                Ok(setup.best_cut()?.balance)
+            }
+            _ => {
+                let again = (0..schedule.stages()).map(|stage| {
+                    let kept = recompute.kept(schedule, stage);
+                    let again = kept.iter().filter(|&&kept| !kept).count();
+                    again as f64 / kept.len() as f64
+                });
+                self.cut_for(layers, &again.collect::<Vec<_>>())
+            }
+        }
+    }
+
     /// The cut into stages, of which these shares of forward passes are computed again: from one to
     /// as many as there are layers.
-    pub(crate) fn cut_for(&self, layers: usize, again: &[f64]) -> Result<Vec<usize>, BuildError> {
+    fn cut_for(&self, layers: usize, again: &[f64]) -> Result<Vec<usize>, BuildError> {
         let stages = again.len();
         match self {
             Self::Even => Ok((0..stages)
@@ -138,6 +169,7 @@ impl Balance {
                     (1.0 + again[stage]) * forward[layer] + backward[layer]
                 })
             }
+            Self::Planned(profile) => Self::by_time(profile).cut_for(layers, again),
         }
     }
 }

@@ -6,8 +6,8 @@ use burn::{
     module::ParamId,
     tensor::{Device, Tensor},
 };
-use stovepipe_plan::CutError;
-use stovepipe_schedule::{OneForwardOneBackward, Recompute, Scheduler};
+use stovepipe_plan::{CutError, Forecast, Machine, OptimizerState, Profile, Setup};
+use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler};
 
 use crate::{
     balance::Balance,
@@ -192,14 +192,38 @@ impl<L: Layer> PipelineBuilder<L> {
         let schedule = self.scheduler.schedule(stages, self.micro_batches)?;
         let devices = self.devices.len();
         let owners = engine::owners(&schedule, stages, self.micro_batches, devices)?;
-        let again = (0..stages).map(|stage| {
-            let kept = self.recompute.kept(&schedule, stage);
-            let again = kept.iter().filter(|&&kept| !kept).count();
-            again as f64 / self.micro_batches as f64
-        });
-        let cut = self.balance.cut_for(layers, &again.collect::<Vec<_>>());
+        let cut = (self.balance).cut_scheduled(layers, &schedule, self.recompute);
         let cut = cut.map_err(named)?;
-        Ok(Plan { cut, owners })
+        Ok(Plan {
+            cut,
+            owners,
+            schedule,
+        })
+    }
+
+    /// What can be said beforehand of the pipeline that these settings make, given what each layer
+    /// costs for a micro-batch, and what the optimizer keeps: times, bubble, and memory of each worker.
+    /// The machine has a device for each worker.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`cut`](Self::cut), and if the machine has another number of devices.
+    pub fn forecast(
+        &self,
+        profile: &Profile,
+        machine: &Machine,
+        state: OptimizerState,
+    ) -> Result<Forecast, BuildError> {
+        let plan = self.plan()?;
+        let setup = Setup {
+            profile,
+            machine,
+            devices: &(0..self.devices.len()).collect::<Vec<_>>(),
+            schedule: &plan.schedule,
+            recompute: self.recompute,
+            state,
+        };
+        Ok(setup.forecast(&plan.cut)?)
     }
 
     /// The number of stages that the scheduler wants for the devices.
@@ -239,7 +263,7 @@ impl<L: Layer> PipelineBuilder<L> {
     /// If the model cannot be cut that way, a number is zero, the schedule is not to be had, two
     /// layers share a parameter, the sample does not pass, or a thread cannot be started.
     pub fn build(self) -> Result<Pipeline<L>, BuildError> {
-        let Plan { cut, owners } = self.plan()?;
+        let Plan { cut, owners, .. } = self.plan()?;
         if self.threads_per_stage == 0 {
             return Err(BuildError::NoThreads);
         }
@@ -283,6 +307,7 @@ struct Plan {
     cut: Vec<usize>,
     /// The worker of each stage.
     owners: Vec<usize>,
+    schedule: Schedule,
 }
 
 /// Uses each device once: one that is not there panics in Burn, and should be an error here.

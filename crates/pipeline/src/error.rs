@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use stovepipe_plan::CutError;
+use stovepipe_plan::{CutError, PlanError};
 use stovepipe_schedule::{Action, Pass, ScheduleError};
 use thiserror::Error;
 
@@ -94,6 +94,10 @@ pub enum BuildError {
         second_name: String,
     },
 
+    /// There is no cut with a foreseeable step.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+
     // The run of a step.
     /// Zero micro-batches.
     #[error("the number of micro-batches must be at least 1")]
@@ -124,6 +128,12 @@ pub enum BuildError {
         worker: usize,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// The link between two devices could not be measured.
+    #[error("the link between two devices could not be measured: {cause}")]
+    Link {
+        /// What a device said.
+        cause: String,
     },
     /// The sample did not get through the model.
     #[error("the sample does not pass through the model: {0}")]

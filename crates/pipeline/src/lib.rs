@@ -23,6 +23,7 @@ mod error;
 mod flow;
 mod initialise;
 mod layer;
+mod link;
 mod module;
 mod objective;
 mod parameters;
@@ -43,10 +44,12 @@ pub use error::{
 };
 pub use flow::{Flow, FlowMapper, Replicated};
 pub use layer::{Context, Layer, Miswired};
+pub use link::measure_link;
 pub use objective::{CrossEntropy, MeanOf, Objective};
 pub use parameters::count_parameters;
 pub use pipeline::{Pipeline, Stage};
-pub use profile::{LayerProfile, Profile};
+pub use profile::Profiler;
+pub use stovepipe_plan::{Forecast, LayerProfile, Machine, OptimizerState, Profile};
 pub use stovepipe_schedule::{Recompute, UnknownRecompute};
 /// The trait without the derive of its name, for the facade, which has a derive of its own.
 #[doc(hidden)]

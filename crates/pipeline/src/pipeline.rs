@@ -29,7 +29,7 @@ use crate::{
     layer::Layer,
     objective::Objective,
     parameters::{ParameterVisitor, count_parameters, visit_parameters},
-    profile::Profile,
+    profile::Profiler,
 };
 
 /// A Burn module whose layers are spread over stages, and these over workers, each with a device and
@@ -141,9 +141,9 @@ impl<L: Layer> Pipeline<L> {
     {
         let devices: Vec<_> = devices.into_iter().collect();
         let first = devices.first().ok_or(BuildError::NoStages)?;
-        let profile = Profile::measure(&layers, first, 1, sample)?;
+        let profile = Profiler::new(first).measure(&layers, sample)?;
         let builder = Self::builder(layers).devices(devices);
-        Ok(builder.balance(Balance::by_time(&profile)))
+        Ok(builder.balance(Balance::Planned(profile)))
     }
 
     pub(crate) fn new(layers: Vec<L>, engine: Engine) -> Self {

@@ -4,11 +4,14 @@ use std::time::{Duration, Instant};
 
 use burn::{
     module::{ModuleMapper, Param},
+    optim::GradientsAccumulator,
     tensor::{Device, Tensor, TensorData},
 };
 use crossbeam_channel::bounded;
+use stovepipe_plan::{LayerProfile, Profile};
 
 use crate::{
+    batch,
     engine::{
         copies, guard,
         tape::{self, Extent, Head, Origin, Recorded, Watch},
@@ -24,73 +27,83 @@ use crate::{
 /// [`ENOUGH`].
 const RUNS: std::ops::RangeInclusive<usize> = 5..=25;
 const ENOUGH: Duration = Duration::from_millis(100);
+/// Runs that are timed of what matters to some schedules only.
+const MORE_RUNS: usize = 5;
 
-/// What each layer of a model costs for a sample; see [`Profile::measure`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct Profile {
-    /// The layers, in order.
-    pub layers: Vec<LayerProfile>,
+/// Measures what each layer of a model costs: the [`Profile`] that cuts and plans are made from.
+///
+/// A sample of the size of a micro-batch tells most. The model is not touched: each layer is measured
+/// on a copy, one layer at a time, in which parameters that have no value yet get one for the time
+/// being.
+///
+/// ```
+/// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
+/// # use stovepipe_pipeline::{Context, Layer, Miswired};
+/// # #[derive(Module, Debug)]
+/// # struct Dense { linear: Linear }
+/// # impl Layer for Dense {
+/// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+/// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+/// #         Ok(self.linear.forward(x))
+/// #     }
+/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+/// # }
+/// use stovepipe_pipeline::Profiler;
+///
+/// let device = Device::flex();
+/// let layers = [4, 8, 2].windows(2).map(|sizes| Dense {
+///     linear: LinearConfig::new(sizes[0], sizes[1]).init(&device),
+/// }).collect::<Vec<_>>();
+/// let profile = Profiler::new(&device).measure(&layers, Tensor::ones([16, 4], &device))?;
+/// assert_eq!(profile.samples, 16);
+/// assert_eq!(profile.layers[0].parameters, 4 * (4 * 8 + 8)); // bytes
+/// assert_eq!(profile.layers[0].output, 4 * (16 * 8));
+/// # Ok::<(), stovepipe_pipeline::BuildError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a profiler measures nothing until `measure` is called"]
+pub struct Profiler {
+    device: Device,
+    threads: usize,
+    allocated: Option<fn() -> usize>,
 }
 
-/// What a layer costs for a sample.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LayerProfile {
-    /// What the layer calls itself.
-    pub name: String,
-    /// Its forward pass, recorded: the median of several runs.
-    pub forward: Duration,
-    /// Its backward pass: the median of several runs.
-    pub backward: Duration,
-    /// The bytes of its parameters.
-    pub parameters: usize,
-    /// The bytes of what it hands to the next layer.
-    pub activations: usize,
-}
+impl Profiler {
+    /// Measures on a device, with one CPU thread.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            device: device.clone().inner(),
+            threads: 1,
+            allocated: None,
+        }
+    }
 
-impl Profile {
-    /// Measures each layer forward and backward on `sample`, for a model that reads nothing from the
-    /// side. A sample of the size of a micro-batch tells most.
-    ///
-    /// `threads` is the number of CPU threads that kernels may use. The model is not touched: each
-    /// layer is measured on a copy, one layer at a time, in which parameters that have no value yet
-    /// get one for the time being.
-    ///
-    /// ```
-    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-    /// # use stovepipe_pipeline::{Context, Layer, Miswired};
-    /// # #[derive(Module, Debug)]
-    /// # struct Dense { linear: Linear }
-    /// # impl Layer for Dense {
-    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
-    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
-    /// #         Ok(self.linear.forward(x))
-    /// #     }
-    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
-    /// # }
-    /// use stovepipe_pipeline::Profile;
-    ///
-    /// let device = Device::flex();
-    /// let layers = [4, 8, 2].windows(2).map(|sizes| Dense {
-    ///     linear: LinearConfig::new(sizes[0], sizes[1]).init(&device),
-    /// }).collect::<Vec<_>>();
-    /// let profile = Profile::measure(&layers, &device, 1, Tensor::ones([16, 4], &device))?;
-    /// assert_eq!(profile.layers[0].parameters, 4 * (4 * 8 + 8));
-    /// assert_eq!(profile.layers[0].activations, 4 * (16 * 8));
-    /// # Ok::<(), stovepipe_pipeline::BuildError>(())
-    /// ```
+    /// The number of CPU threads that kernels may use.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Measures what layers keep in memory from forward to backward, too. `allocated` says how many
+    /// bytes the process has allocated; a counting allocator knows.
+    pub fn counting(mut self, allocated: fn() -> usize) -> Self {
+        self.allocated = Some(allocated);
+        self
+    }
+
+    /// Measures each layer of a model that reads nothing from the side.
     ///
     /// # Errors
     ///
     /// If the sample does not pass through a layer, forward and backward, or a thread cannot be
     /// started.
     pub fn measure<L: Layer<Side = ()>>(
+        &self,
         layers: &[L],
-        device: &Device,
-        threads: usize,
         sample: L::Input,
-    ) -> Result<Self, BuildError> {
-        Self::measure_with(layers, device, threads, sample, ())
+    ) -> Result<Profile, BuildError> {
+        self.measure_with(layers, sample, ())
     }
 
     /// Like [`measure`](Self::measure), with side inputs.
@@ -99,83 +112,77 @@ impl Profile {
     ///
     /// Those of `measure`.
     pub fn measure_with<L: Layer>(
+        &self,
         layers: &[L],
-        device: &Device,
-        threads: usize,
         sample: L::Input,
         side: L::Side,
-    ) -> Result<Self, BuildError> {
-        if threads == 0 {
+    ) -> Result<Profile, BuildError> {
+        if self.threads == 0 {
             return Err(BuildError::NoThreads);
         }
         // On a worker like those that will run the stages.
-        let worker = Worker::spawn("profile", threads)
+        let worker = Worker::spawn("profile", self.threads)
             .map_err(|source| BuildError::Worker { worker: 0, source })?;
         let (sender, result) = bounded(1);
-        let (layers, device) = (layers.to_vec(), device.clone().inner());
+        let (layers, profiler) = (layers.to_vec(), self.clone());
         worker.run(move || {
-            let given = guard::guarded("enter", || {
-                let side = values::attach(values::to_device(side, &device), false);
-                (values::to_device(L::enter(sample), &device), side)
+            let _ = sender.send(profiler.measure_here(&layers, sample, side));
+        });
+        Ok(result.recv().map_err(|_| BuildError::Unmeasured)??)
+    }
+
+    /// Measures on this thread.
+    fn measure_here<L: Layer>(
+        &self,
+        layers: &[L],
+        sample: L::Input,
+        side: L::Side,
+    ) -> Result<Profile, ProfileError> {
+        let refused = |error: crate::StepError| ProfileError::new(layers, 0, error.to_string());
+        let samples = batch::samples(&sample).map_err(refused)?;
+        let given = guard::guarded("enter", || {
+            let side = values::attach(values::to_device(side, &self.device), false);
+            (values::to_device(L::enter(sample), &self.device), side)
+        });
+        let (flow, side) = given.map_err(refused)?;
+        Ok(Profile {
+            samples,
+            input: values::bytes(flow.clone()) as u64,
+            layers: self.measure_layers(layers, flow, &side)?,
+        })
+    }
+
+    fn measure_layers<L: Layer>(
+        &self,
+        layers: &[L],
+        mut flow: L::Flow,
+        side: &L::Side,
+    ) -> Result<Vec<LayerProfile>, ProfileError> {
+        let mut profiles = Vec::with_capacity(layers.len());
+        for (index, layer) in layers.iter().enumerate() {
+            let bench = Bench {
+                layer: stand_in(layer, &self.device),
+                origin: match index {
+                    0 => Origin::Data,
+                    _ => Origin::Stage,
+                },
+                side,
+                profiler: self,
+            };
+            let refused = |cause| ProfileError::new(layers, index, cause);
+            let measured = guard::guarded("layer", || bench.measure(&flow))
+                .map_err(|error| refused(error.to_string()))?;
+            let (profile, output) = measured.map_err(refused)?;
+            profiles.push(LayerProfile {
+                name: layer.name(),
+                parameters: (size_of::<f32>() * count_parameters(layer)) as u64,
+                output: values::bytes(output.clone()) as u64,
+                ..profile
             });
-            let profile = (given.map_err(|error| ProfileError::new(&layers, 0, error.to_string())))
-                .and_then(|(flow, side)| measure_all(&layers, flow, &side, &device));
-            let _ = sender.send(profile);
-        });
-        let layers = result.recv().map_err(|_| BuildError::Unmeasured)??;
-        Ok(Self { layers })
+            flow = output;
+        }
+        Ok(profiles)
     }
-
-    /// Forward and backward of each layer, in seconds.
-    #[must_use]
-    pub fn times(&self) -> Vec<f64> {
-        let time = |layer: &LayerProfile| (layer.forward + layer.backward).as_secs_f64();
-        self.layers.iter().map(time).collect()
-    }
-
-    /// The memory that each layer surely needs in training, in bytes: what it hands on, and four times
-    /// its parameters (themselves, their gradients, and the two moments of Adam). What a layer keeps
-    /// within itself for its backward pass is not known.
-    #[must_use]
-    pub fn sizes(&self) -> Vec<f64> {
-        let size = |layer: &LayerProfile| (layer.activations + 4 * layer.parameters) as f64;
-        self.layers.iter().map(size).collect()
-    }
-}
-
-fn measure_all<L: Layer>(
-    layers: &[L],
-    mut flow: L::Flow,
-    side: &L::Side,
-    device: &Device,
-) -> Result<Vec<LayerProfile>, ProfileError> {
-    let mut profiles = Vec::with_capacity(layers.len());
-    for (index, layer) in layers.iter().enumerate() {
-        let origin = match index {
-            0 => Origin::Data,
-            _ => Origin::Stage,
-        };
-        let bench = Bench {
-            layer: stand_in(layer, device),
-            origin,
-            side,
-            device,
-        };
-        let measured = guard::guarded("layer", || bench.measure(&flow));
-        let refused = |cause| ProfileError::new(layers, index, cause);
-        let (forward, backward, output) = measured
-            .map_err(|error| refused(error.to_string()))?
-            .map_err(refused)?;
-        profiles.push(LayerProfile {
-            name: layer.name(),
-            forward,
-            backward,
-            parameters: size_of::<f32>() * count_parameters(layer),
-            activations: values::bytes(output.clone()),
-        });
-        flow = output;
-    }
-    Ok(profiles)
 }
 
 /// A copy of a layer to be measured.
@@ -183,55 +190,136 @@ struct Bench<'a, L: Layer> {
     layer: L,
     origin: Origin,
     side: &'a L::Side,
-    device: &'a Device,
+    profiler: &'a Profiler,
+}
+
+/// How long the parts of a layer took once.
+struct Run<F> {
+    forward: Duration,
+    backward: Duration,
+    /// Of the gradients of weights that came late.
+    late: Duration,
+    kept: Option<usize>,
+    output: F,
 }
 
 impl<L: Layer> Bench<'_, L> {
-    /// The medians of forward and backward, and the output.
-    fn measure(&self, input: &L::Flow) -> Result<(Duration, Duration, L::Flow), String> {
-        self.run(input)?; // kernels are compiled
-        let (_, _, output) = self.run(input)?; // and pages touched
+    /// The medians of everything, and the output.
+    fn measure(&self, input: &L::Flow) -> Result<(LayerProfile, L::Flow), String> {
+        let mut sum = GradientsAccumulator::new();
+        self.run(input, Extent::Whole, &mut sum)?; // kernels are compiled
+        let last = self.run(input, Extent::Whole, &mut sum)?; // and pages touched
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
         let began = Instant::now();
         while forward.len() < *RUNS.start()
             || (forward.len() < *RUNS.end() && began.elapsed() < ENOUGH)
         {
-            let run = self.run(input)?;
-            forward.push(run.0);
-            backward.push(run.1);
+            let run = self.run(input, Extent::Whole, &mut sum)?;
+            forward.push(run.forward);
+            backward.push(run.backward);
         }
-        Ok((median(forward), median(backward), output))
+        let backward = median(backward);
+        let profile = LayerProfile {
+            forward: median(forward),
+            quiet: Some(self.quiet(input)?),
+            backward,
+            weight: Some(backward * self.late(input)?),
+            kept: last.kept.map(|bytes| bytes as u64),
+            ..LayerProfile::default()
+        };
+        Ok((profile, last.output))
     }
 
-    fn run(&self, input: &L::Flow) -> Result<(Duration, Duration, L::Flow), String> {
-        let modules = vec![copies::with_fresh_leaves(&self.layer)];
-        let device = self.device.clone().autodiff();
-        let nothing = || Tensor::zeros([1], &device);
-        let loss = |_: Head, output| values::sum(output).unwrap_or_else(nothing);
-        self.finish()?;
-        let began = Instant::now();
-        let recorded = tape::record(
-            modules,
-            input.clone(),
-            self.origin,
-            self.side,
-            &loss,
-            &Unwatched,
-        );
-        let Recorded { output, tape, .. } = recorded.map_err(|tape::Refused(cause)| cause)?;
-        self.finish()?;
-        let forward = began.elapsed();
+    /// Seconds of a forward pass without a tape.
+    fn quiet(&self, input: &L::Flow) -> Result<f64, String> {
+        let quiet = [self.layer.clone().no_grad()];
+        let mut times = Vec::new();
+        for _ in 0..=MORE_RUNS {
+            self.finish()?;
+            let began = Instant::now();
+            let forward = tape::forward(&quiet, input.clone(), self.side, true, &Unwatched);
+            forward.map_err(|tape::Refused(cause)| cause)?;
+            self.finish()?;
+            times.push(began.elapsed());
+        }
+        Ok(median(times))
+    }
+
+    /// The share of a backward pass that may come late.
+    fn late(&self, input: &L::Flow) -> Result<f64, String> {
+        let (mut shares, mut sum) = (Vec::new(), GradientsAccumulator::new());
+        for _ in 0..=MORE_RUNS {
+            let run = self.run(input, Extent::Input, &mut sum)?;
+            let both = (run.backward + run.late).as_secs_f64();
+            shares.push(match both > 0.0 {
+                true => run.late.as_secs_f64() / both,
+                false => 0.0,
+            });
+        }
+        shares.sort_by(f64::total_cmp);
+        Ok(shares[shares.len() / 2])
+    }
+
+    fn run(
+        &self,
+        input: &L::Flow,
+        extent: Extent,
+        sum: &mut GradientsAccumulator<L>,
+    ) -> Result<Run<L::Flow>, String> {
+        let (forward, kept, recorded) = self.record(input)?;
+        let Recorded { output, tape, .. } = recorded;
         let gradients = values::ones(output.clone());
         self.finish()?;
         let began = Instant::now();
-        let _ = tape.backward(gradients, Extent::Whole, |_, _, _| (), &Unwatched);
+        let played = tape.backward(
+            gradients,
+            extent,
+            |_, module, gradients| sum.accumulate(module, gradients),
+            &Unwatched,
+        );
         self.finish()?;
-        Ok((forward, began.elapsed(), output))
+        let backward = began.elapsed();
+        let began = Instant::now();
+        for (layer, late) in played.late {
+            let module = &played.modules[layer];
+            sum.accumulate(module, late.run(module));
+        }
+        self.finish()?;
+        Ok(Run {
+            forward,
+            backward,
+            late: began.elapsed(),
+            kept,
+            output,
+        })
+    }
+
+    /// A recorded forward pass: its time, and the bytes that were allocated in it and are still.
+    #[allow(clippy::type_complexity)]
+    fn record(&self, input: &L::Flow) -> Result<(Duration, Option<usize>, Recorded<L>), String> {
+        let modules = vec![copies::with_fresh_leaves(&self.layer)];
+        let device = self.profiler.device.clone().autodiff();
+        let nothing = || Tensor::zeros([1], &device);
+        let loss = |_: Head, output| values::sum(output).unwrap_or_else(nothing);
+        self.finish()?;
+        let allocated = || self.profiler.allocated.map(|allocated| allocated());
+        let before = allocated();
+        let began = Instant::now();
+        let (input, origin) = (input.clone(), self.origin);
+        let recorded = tape::record(modules, input, origin, self.side, &loss, &Unwatched);
+        let recorded = recorded.map_err(|tape::Refused(cause)| cause)?;
+        self.finish()?;
+        let time = began.elapsed();
+        let kept = (before.zip(allocated())).map(|(before, after)| after.saturating_sub(before));
+        Ok((time, kept, recorded))
     }
 
     /// Waits until the device has done what it was told.
     fn finish(&self) -> Result<(), String> {
-        self.device.sync().map_err(|error| error.to_string())
+        self.profiler
+            .device
+            .sync()
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -242,9 +330,10 @@ impl Watch for Unwatched {
     fn leave(&self) {}
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
+/// In seconds.
+fn median(mut times: Vec<Duration>) -> f64 {
     times.sort();
-    times[times.len() / 2]
+    times[times.len() / 2].as_secs_f64()
 }
 
 /// A copy of a layer on a device, ready to train, that shares nothing that could change: clones of

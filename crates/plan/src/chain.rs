@@ -1,6 +1,17 @@
 //! The best cut of a chain of layers.
+//!
+//! In three steps: how slow the slowest stage must be, roughly ([`slowest`]); then to the last bit
+//! ([`slowest`] again, which now looks only where rounding decides); then, within that limit, the
+//! cut whose stages differ least ([`even`]).
+
+mod even;
+mod slowest;
+mod sums;
 
 use thiserror::Error;
+
+pub(crate) use slowest::join_stage;
+pub(crate) use sums::Sums;
 
 /// A chain that cannot be cut that way.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -25,13 +36,24 @@ pub enum CutError {
         /// Its cost.
         cost: f64,
     },
+    /// A device's speed is no finite number above 0.
+    #[error("device {device} has the speed {speed}, which is no finite number above 0")]
+    Speed {
+        /// The device.
+        device: usize,
+        /// Its speed.
+        speed: f64,
+    },
 }
 
 /// The number of layers of each stage, such that the most costly stage costs as little as any cut
 /// into `stages` stages of at least one layer allows. Of several such cuts it takes one whose
 /// stages differ least (by the sum of their squares).
 ///
-/// Exact, by dynamic programming over the layers and stages: n²·k steps.
+/// Exact: a stage costs what its layers add up to from the last to the first, and the slowest stage
+/// of the cut is the least there is, to the last bit; the squares are least up to rounding. n·k·log n
+/// steps for n layers and k stages, and up to n²·k where long runs of layers are so cheap that
+/// nothing but rounding tells cuts apart.
 ///
 /// ```
 /// use stovepipe_plan::cut_chain;
@@ -68,20 +90,33 @@ pub fn cut_chain_by(
     stages: usize,
     cost: impl Fn(usize, usize) -> f64,
 ) -> Result<Vec<usize>, CutError> {
-    if stages == 0 {
-        return Err(CutError::NoStages);
+    let chain = Chain::new(layers, stages, cost)?;
+    let slowest = chain.slowest();
+    Ok(chain.evenest(slowest))
+}
+
+/// A chain that can be cut: at least as many layers as stages, at least one stage, sound costs.
+pub(crate) struct Chain<F> {
+    layers: usize,
+    stages: usize,
+    cost: F,
+}
+
+impl<F: Fn(usize, usize) -> f64> Chain<F> {
+    pub fn new(layers: usize, stages: usize, cost: F) -> Result<Self, CutError> {
+        if stages == 0 {
+            return Err(CutError::NoStages);
+        }
+        if stages > layers {
+            return Err(CutError::TooManyStages { stages, layers });
+        }
+        check(layers, stages, &cost)?;
+        Ok(Self {
+            layers,
+            stages,
+            cost,
+        })
     }
-    if stages > layers {
-        return Err(CutError::TooManyStages { stages, layers });
-    }
-    check(layers, stages, &cost)?;
-    let size = (layers, stages);
-    let slowest = smallest(size, &cost, |_| true, f64::max).0;
-    // As shares of the slowest, so that no square is too large.
-    let scale = if slowest > 0.0 { slowest } else { 1.0 };
-    let square = |cost: f64| (cost / scale) * (cost / scale);
-    let fits = |cost: f64| cost <= slowest;
-    Ok(smallest(size, &cost, fits, |sum, stage| sum + square(stage)).1)
 }
 
 /// Makes sure that costs are finite, not negative, and still finite when they are added up.
@@ -97,45 +132,4 @@ fn check(layers: usize, stages: usize, cost: impl Fn(usize, usize) -> f64) -> Re
         }
     }
     Ok(())
-}
-
-/// The cut into stages, each of which `fits`, whose costs `join` to the smallest number; and that
-/// number.
-fn smallest(
-    (layers, stages): (usize, usize),
-    cost_of: impl Fn(usize, usize) -> f64,
-    fits: impl Fn(f64) -> bool,
-    join: impl Fn(f64, f64) -> f64,
-) -> (f64, Vec<usize>) {
-    // best[end]: of the first `end` layers in the stages so far; begins[stage][end]: where the last
-    // of these stages begins.
-    let mut best = vec![f64::INFINITY; layers + 1];
-    best[0] = 0.0;
-    let mut begins = Vec::with_capacity(stages);
-    for stage in 0..stages {
-        let mut next = vec![f64::INFINITY; layers + 1];
-        let mut begin_of = vec![stage; layers + 1];
-        for end in stage + 1..=layers - (stages - 1 - stage) {
-            let mut cost = 0.0;
-            for begin in (stage..end).rev() {
-                cost += cost_of(stage, begin);
-                let joined = join(best[begin], cost);
-                if fits(cost) && joined < next[end] {
-                    (next[end], begin_of[end]) = (joined, begin);
-                }
-            }
-        }
-        best = next;
-        begins.push(begin_of);
-    }
-    let mut end = layers;
-    let mut cut: Vec<_> = (begins.iter().rev())
-        .map(|begin_of| {
-            let count = end - begin_of[end];
-            end = begin_of[end];
-            count
-        })
-        .collect();
-    cut.reverse();
-    (best[layers], cut)
 }

@@ -117,3 +117,141 @@ proptest! {
         }
     }
 }
+
+/// The same, slowly: every begin for every end of every stage.
+fn slow_cut(layers: usize, stages: usize, cost: impl Fn(usize, usize) -> f64) -> Vec<usize> {
+    let slowest = slow_best(layers, stages, &cost, f64::INFINITY, f64::max).0;
+    let share = |cost: f64| cost / if slowest > 0.0 { slowest } else { 1.0 };
+    slow_best(layers, stages, &cost, slowest, |sum, stage| {
+        sum + share(stage).powi(2)
+    })
+    .1
+}
+
+fn slow_best(
+    layers: usize,
+    stages: usize,
+    cost_of: impl Fn(usize, usize) -> f64,
+    limit: f64,
+    join: impl Fn(f64, f64) -> f64,
+) -> (f64, Vec<usize>) {
+    let mut best = vec![(f64::INFINITY, vec![]); layers + 1];
+    best[0].0 = 0.0;
+    for stage in 0..stages {
+        let mut next = vec![(f64::INFINITY, vec![]); layers + 1];
+        for (end, place) in next.iter_mut().enumerate() {
+            let (mut cost, mut least, mut from) = (0.0, f64::INFINITY, 0);
+            for begin in (0..end).rev() {
+                cost += cost_of(stage, begin);
+                let joined = join(best[begin].0, cost);
+                if cost <= limit && joined < least {
+                    (least, from) = (joined, begin);
+                }
+            }
+            if least.is_finite() {
+                *place = (least, [&best[from].1[..], &[end - from]].concat());
+            }
+        }
+        best = next;
+    }
+    best.swap_remove(layers)
+}
+
+/// The slowest stage, and the sum of squares as shares of it.
+fn merits(cut: &[usize], cost_of: impl Fn(usize, usize) -> f64) -> (f64, f64) {
+    let mut end = 0;
+    let costs: Vec<f64> = (cut.iter().enumerate())
+        .map(|(stage, &count)| {
+            end += count;
+            (end - count..end)
+                .rev()
+                .map(|layer| cost_of(stage, layer))
+                .sum()
+        })
+        .collect();
+    let slowest = costs.iter().copied().fold(0.0, f64::max);
+    let unit = if slowest > 0.0 { slowest } else { 1.0 };
+    (
+        slowest,
+        costs.iter().map(|cost| (cost / unit).powi(2)).sum(),
+    )
+}
+
+/// Fails unless the cut is as good as the slow one, to the last bit where that was promised.
+fn check(layers: usize, stages: usize, cost: impl Fn(usize, usize) -> f64) {
+    let own = cut_chain_by(layers, stages, &cost).unwrap();
+    assert_eq!(own.len(), stages);
+    assert_eq!(own.iter().sum::<usize>(), layers);
+    assert!(own.iter().all(|&count| count > 0), "{own:?}");
+    let slow = slow_cut(layers, stages, &cost);
+    let (own, slow) = (merits(&own, &cost), merits(&slow, &cost));
+    assert_eq!(own.0, slow.0, "{layers} layers, {stages} stages");
+    assert!((own.1 - slow.1).abs() <= 1e-12 * slow.1, "{own:?} {slow:?}");
+}
+
+/// Numbers without a pattern, from 0 to below 1.
+fn noise(seed: usize) -> f64 {
+    let mixed = (seed as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    (mixed >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[test]
+fn a_long_chain_is_cut_as_by_trying_every_begin() {
+    type Cost = fn(usize, usize) -> f64;
+    let costs: [Cost; 11] = [
+        |_, _| 1.0,
+        |_, _| 0.0,
+        |_, _| 0.1, // sums depend on where they begin
+        |_, layer| noise(layer),
+        |_, layer| (10.0 * noise(layer)).floor() / 10.0,
+        |_, layer| if noise(layer) < 0.9 { 0.0 } else { 0.3 },
+        |_, layer| if layer == 70 { 100.0 } else { 1e-14 },
+        |_, layer| 10_f64.powf(20.0 * noise(layer) - 10.0),
+        |stage, layer| noise(1000 * stage + layer),
+        |stage, layer| noise(layer) / [1.0, 3.0, 1e6][stage % 3],
+        |stage, layer| (3.0 * noise(1000 * stage + layer)).floor() * [0.1, 1e6][stage % 2],
+    ];
+    for cost in costs {
+        for (layers, stages) in [
+            (1, 1),
+            (150, 1),
+            (150, 2),
+            (151, 7),
+            (200, 40),
+            (60, 59),
+            (60, 60),
+        ] {
+            check(layers, stages, cost);
+        }
+    }
+    check(1500, 16, |_, layer| noise(layer));
+    check(1500, 16, |_, _| 0.1);
+}
+
+#[test]
+fn a_chain_as_long_as_they_come_is_cut() {
+    let cut = cut_chain(&[0.1; 10_000], 64).unwrap();
+    assert!(cut.iter().all(|count| [156, 157].contains(count)));
+    assert_eq!(cut.iter().sum::<usize>(), 10_000);
+}
+
+proptest! {
+    #[test]
+    fn any_chain_is_cut_as_by_trying_every_begin(
+        costs in prop::collection::vec(
+            prop_oneof![0.0..10.0, Just(0.0), Just(0.1), Just(1.0), Just(1e-15), Just(1e6)],
+            1..60,
+        ),
+        stages in 1usize..20,
+        speeds in prop::collection::vec(prop_oneof![Just(1.0), 0.1..5.0, Just(1e-9)], 20),
+        own in any::<bool>(),
+    ) {
+        let stages = stages.min(costs.len());
+        check(costs.len(), stages, |_, layer| costs[layer]);
+        check(costs.len(), stages, |stage, layer| match own {
+            true => costs[(layer * (stage + 1)) % costs.len()] * speeds[stage],
+            false => costs[layer] * speeds[stage],
+        });
+    }
+}

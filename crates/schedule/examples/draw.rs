@@ -1,24 +1,31 @@
-//! Draws a schedule of equal stages: `cargo run --example draw -- 1f1b 4 8 > picture.svg`.
+//! Draws a schedule of equal stages:
+//! `cargo run --release -p stovepipe-schedule --example draw -- zb-v 4 8 > picture.svg`.
+//!
+//! A last word `text` or `trace` asks for a picture in the terminal, or a trace for Perfetto.
 
-use std::{env, error::Error, time::Duration};
+use std::{env, error::Error};
 
-use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
+use stovepipe_schedule::{Costs, Rule};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = env::args().skip(1).collect();
-    let [name, stages, micro_batches] = words.as_slice() else {
-        return Err("usage: draw gpipe|1f1b STAGES MICRO_BATCHES".into());
+    let (rule, workers, micro_batches, form) = match words.as_slice() {
+        [rule, workers, micro_batches] => (rule, workers, micro_batches, "svg"),
+        [rule, workers, micro_batches, form] => (rule, workers, micro_batches, form.as_str()),
+        _ => return Err("usage: draw RULE WORKERS MICRO_BATCHES [svg|text|trace]".into()),
     };
-    let scheduler: &dyn Scheduler = match name.as_str() {
-        "gpipe" => &GPipe,
-        "1f1b" => &OneForwardOneBackward,
-        other => return Err(format!("no scheduler is called {other}").into()),
-    };
-    let schedule = scheduler.schedule(stages.parse()?, micro_batches.parse()?)?;
-    let timeline = schedule.timeline(Duration::from_millis(10), Duration::from_millis(20));
-    let labels: Vec<_> = (0..schedule.stages())
-        .map(|s| format!("stage {s}"))
-        .collect();
-    println!("{}", timeline.to_svg(&labels));
+    let scheduler = rule.parse::<Rule>()?.scheduler(2);
+    let stages = scheduler.stages(workers.parse()?);
+    let schedule = scheduler.schedule(stages, micro_batches.parse()?)?;
+    let mut costs = Costs::uniform(stages, 10e-3, 10e-3, 10e-3);
+    for stage in &mut costs.stages {
+        stage.update = 2e-3;
+    }
+    let timeline = schedule.simulate(&costs)?.timeline();
+    match form {
+        "text" => print!("{}", timeline.to_text(120, true)),
+        "trace" => println!("{}", timeline.to_chrome_trace(&[])),
+        _ => println!("{}", timeline.to_svg(&[])),
+    }
     Ok(())
 }

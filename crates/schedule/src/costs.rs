@@ -78,8 +78,9 @@ impl Costs {
     /// ```
     /// use stovepipe_schedule::{Costs, GPipe, Scheduler};
     ///
-    /// let simulation = GPipe.schedule(2, 3)?.simulate(&Costs::uniform(2, 1.0, 1.5, 0.5))?;
-    /// assert_eq!(simulation.step_time(), 12.0); // (m + p − 1)(F + I + W)
+    /// let costs = Costs::uniform(2, 1.0, 1.5, 0.5);
+    /// let step_time = GPipe.schedule(2, 3)?.simulate(&costs)?.step_time();
+    /// assert_eq!(step_time, 12.0); // (m + p − 1)(F + I + W)
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -1,22 +1,25 @@
-//! Schedules of pipeline-parallel training, and pictures of what they cost.
+//! Schedules of pipeline-parallel training: who does what when, what it takes, and pictures of it.
 //!
 //! A network too big or too slow for one device is cut into consecutive *stages*. Each stage
-//! belongs to a *worker*, a batch is cut into *micro-batches*, and the stages work on different
-//! micro-batches at the same time. This crate decides nothing but the order: a [`Schedule`] lists,
-//! for each worker, its [`Action`]s one after the other. It runs no tensor code, so every
-//! property of an order can be tested on its own.
+//! belongs to a *worker*, or to several that share its work, a batch is cut into *micro-batches*, and
+//! the stages work on different micro-batches at the same time. This crate decides nothing but the
+//! order: a [`Schedule`] lists, for each worker, its [`Action`]s one after the other. It runs no tensor
+//! code, so every property of an order can be tested on its own.
 //!
-//! * [`GPipe`] and [`OneForwardOneBackward`] are the two [`Scheduler`]s; write a third by
-//!   implementing the trait, or write a single schedule by hand.
-//! * [`Schedule::new`] checks what it is given, so a `Schedule` that exists can be run to its
-//!   end: nothing missing, nothing twice, no deadlock.
-//! * A [`Timeline`] says what happened when, measured in a real step or foretold by
-//!   [`Schedule::timeline`]. It knows its bubble, the share of time in which workers waited, and
-//!   draws itself as SVG or as a trace for Perfetto.
+//! * **Make** a schedule with a [`Scheduler`]: [`GPipe`], [`OneForwardOneBackward`],
+//!   [`Interleaved`], [`ZeroBubbleH1`], [`ZeroBubbleH2`], [`ZeroBubbleV`], [`PipeDream`],
+//!   [`RoundRobin`], or one of your own; [`Rule`] has them by name. Or write one by hand, as text or
+//!   in [a file](Schedule::from_csv).
+//! * **Check** it: [`Schedule::new`] lets nothing pass that could not be run to its end, for want of
+//!   an action, by one too many, or by a deadlock. [`Schedule::check`] holds it against [`Limits`].
+//! * **Foretell** what it costs: [`Schedule::simulate`] runs a step in thought, with [`Costs`] of each
+//!   stage and link. A [`Simulation`] knows the step's time, bubble, memory and critical path.
+//! * **Look** at it: a [`Timeline`] says what happened when, in a simulation or a measured step. It
+//!   draws itself [for a page](Timeline::to_svg), [for a terminal](Timeline::to_text), and
+//!   [for Perfetto](Timeline::to_chrome_trace).
 //!
 //! ```
-//! use std::time::Duration;
-//! use stovepipe_schedule::{OneForwardOneBackward, Scheduler};
+//! use stovepipe_schedule::{Costs, OneForwardOneBackward, Scheduler};
 //!
 //! let schedule = OneForwardOneBackward.schedule(2, 4)?;
 //! assert_eq!(
@@ -24,13 +27,17 @@
 //!     "0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3\n\
 //!      1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3"
 //! );
-//! assert_eq!(schedule.peak_in_flight(), [2, 1]);
+//! assert_eq!(schedule.peak_activations(), [2.0, 1.0]);
 //!
-//! let timeline = schedule.timeline(Duration::from_millis(1), Duration::from_millis(2));
-//! assert!((timeline.bubble() - 1.0 / 5.0).abs() < 1e-9); // (p − 1) / (m + p − 1)
-//! let picture = timeline.to_svg(&["stage 0".into(), "stage 1".into()]);
-//! assert!(picture.starts_with("<svg"));
-//! # Ok::<(), stovepipe_schedule::ScheduleError>(())
+//! // Seconds of a forward pass, and of the two halves of a backward pass.
+//! let costs = Costs::uniform(2, 1e-3, 1e-3, 1e-3);
+//! let simulation = schedule.simulate(&costs)?;
+//! assert!((simulation.bubble() - 1.0 / 5.0).abs() < 1e-9); // (p − 1) / (m + p − 1)
+//!
+//! let timeline = simulation.timeline();
+//! assert!(timeline.to_svg(&["stage 0".into(), "stage 1".into()]).starts_with("<svg"));
+//! println!("{}", timeline.to_text(80, false));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod action;
@@ -41,13 +48,16 @@ mod error;
 mod grid;
 mod held;
 mod passes;
+mod program;
 mod recompute;
 mod replay;
 mod schedule;
 mod schedulers;
 mod simulate;
+mod summary;
 mod svg;
 mod table;
+mod text;
 mod timeline;
 mod validate;
 mod versions;
@@ -56,6 +66,7 @@ pub use action::{Action, ParseActionError, Pass};
 pub use costs::{CostError, Costs, Link, StageCosts, StageMemory};
 pub use error::{ScheduleError, Waiting};
 pub use held::Limits;
+pub use program::{Content, Message, Program, ProgramError, Step, Wiring};
 pub use recompute::{Recompute, UnknownRecompute};
 pub use schedule::Schedule;
 pub use schedulers::{

@@ -1,6 +1,6 @@
 //! A checked order of actions for each worker.
 
-use std::{fmt, str::FromStr};
+use std::{collections::HashMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
@@ -270,7 +270,7 @@ impl Schedule {
     }
 
     /// Whether each stage's forward passes ascend in micro-batch order, and so do its backward
-    /// passes, each half for itself.
+    /// passes, each half for itself, on each of its replicas.
     ///
     /// Sums of floating-point numbers depend on the order of their terms. A stage that goes through
     /// micro-batches in ascending order adds its gradients, and updates running statistics such as
@@ -285,15 +285,15 @@ impl Schedule {
     /// ```
     #[must_use]
     pub fn is_ascending(&self) -> bool {
-        let ascends = |pass: &[Pass]| {
-            let mut due = vec![0; self.stages()];
-            let actions = self.workers.iter().flatten();
-            let mut of_pass = actions.filter(|action| pass.contains(&action.pass));
-            of_pass.all(|action| {
-                let due = &mut due[action.stage];
-                let ascends = action.micro_batch >= *due;
-                *due = action.micro_batch;
-                ascends || self.placement[action.stage].len() > 1
+        // Replicas of a stage are told apart: each has a part of the micro-batches.
+        let ascends = |passes: &[Pass]| {
+            self.workers.iter().all(|actions| {
+                let mut due = HashMap::new();
+                let mut of_passes = actions.iter().filter(|a| passes.contains(&a.pass));
+                of_passes.all(|action| {
+                    let before = due.insert(action.stage, action.micro_batch);
+                    before.is_none_or(|before| before < action.micro_batch)
+                })
             })
         };
         ascends(&[Pass::Forward])

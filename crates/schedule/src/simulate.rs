@@ -14,14 +14,20 @@ impl Schedule {
     /// time each way. A forward pass that is to be computed again is so before the gradient has
     /// arrived, if the worker has nothing else to do.
     ///
-    /// Time and memory grow with the number of actions. (A thousand stages and four thousand
-    /// micro-batches are eight million, some seconds, and a gigabyte.)
+    /// Time and memory grow with the number of actions. Measured on a core of a server: to make and
+    /// check a schedule, to simulate it, and to find its critical path and peak memory takes 130 to 300
+    /// ns and 50 bytes for each. For 1024 stages and 4096 micro-batches, 8 to 13 million actions, that
+    /// is 1.1 s and 402 MiB under [`GPipe`](crate::GPipe), 1.7 s and 402 MiB under
+    /// [`OneForwardOneBackward`](crate::OneForwardOneBackward), 3.6 s and 566 MiB under
+    /// [`ZeroBubbleH1`](crate::ZeroBubbleH1), and 3.7 s and 562 MiB under
+    /// [`PipeDream`](crate::PipeDream), the slowest.
     ///
     /// ```
     /// use stovepipe_schedule::{Costs, Scheduler, ZeroBubbleH1};
     ///
     /// let schedule = ZeroBubbleH1.schedule(4, 8)?;
-    /// let simulation = schedule.simulate(&Costs::uniform(4, 1.0, 1.0, 1.0))?;
+    /// let costs = Costs::uniform(4, 1.0, 1.0, 1.0);
+    /// let simulation = schedule.simulate(&costs)?;
     /// assert_eq!(simulation.step_time(), 24.0 + 3.0); // m(F + I + W) + (p − 1)(F + I − W)
     /// assert_eq!(simulation.bubble(), 3.0 / 27.0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -357,7 +363,8 @@ impl Simulation<'_> {
     /// The actions that the step's time is made of, the first one first, each with its worker: the last
     /// one to end, what it waited for, and so on.
     ///
-    /// To make one of them faster makes the step faster, unless there is another path as long.
+    /// To make one of them faster makes the step faster, unless there is another path as long. An
+    /// action that did not have to wait is followed to the one before it on its worker.
     ///
     /// ```
     /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
@@ -365,7 +372,7 @@ impl Simulation<'_> {
     /// let schedule = GPipe.schedule(2, 2)?;
     /// let path = schedule.simulate(&costs)?.critical_path();
     /// let words: Vec<_> = path.iter().map(|(_, action)| action.to_string()).collect();
-    /// assert_eq!(words, ["0F0", "1F0", "1F1", "1B0", "1B1", "0B1"]);
+    /// assert_eq!(words, ["0F0", "1F0", "1F1", "1B0", "0B0", "0B1"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -1,49 +1,67 @@
 //! A timeline as a picture, in the manner of Figure 2 of the GPipe paper.
 //!
-//! From top to bottom: a title with the bubble and a legend, a row for each worker, a time axis.
-//! Each part is drawn by a module of its own; this one puts them on a page.
+//! From top to bottom: a title with the bubble, a legend, a row for each worker, a time axis, notes.
+//! Each part is drawn by a module of its own; this one puts them on a page. `layout` knows where
+//! everything goes, `shares` makes one coloured area of boxes too narrow to be seen.
 
 mod axis;
+mod layout;
 mod legend;
 mod row;
-mod scale;
-
-use std::time::Duration;
+mod shade;
+mod shares;
 
 use ::svg::{
     Document, Node,
     node::element::{Definitions, Line, Pattern, Rectangle, Style, Text},
 };
 
-use crate::{Timeline, timeline::label};
-use scale::Scale;
+use crate::{Timeline, summary, timeline::label};
+use layout::Layout;
+use row::Row;
 
 /// The page is as wide as the text of a README.
 const WIDTH: f64 = 960.0;
-/// Left and right of the rows; half a label of the time axis fits in.
-const MARGIN: f64 = 28.0;
-/// The baseline of title and legend.
-const TITLE_Y: f64 = 32.0;
-const FIRST_ROW_Y: f64 = 52.0;
+const MARGIN: f64 = 24.0;
+const TITLE_Y: f64 = 34.0;
+const LEGEND_Y: f64 = 60.0;
+const NOTE_PITCH: f64 = 17.0;
 /// Rules without CSS variables, which some viewers do not know.
 const STYLE: &str = include_str!("svg/style.css");
 
 pub(crate) fn draw(timeline: &Timeline, labels: &[String]) -> String {
-    let scale = Scale::new(timeline.length());
-    let rows_end = FIRST_ROW_Y + row::PITCH * timeline.workers.len() as f64;
-    let height = rows_end + axis::HEIGHT;
-    let title = title(timeline);
+    let legend = legend::Legend::of(timeline);
+    let layout = Layout::new(timeline, labels, legend.lines());
+    let title = summary::title(timeline);
 
-    let mut page = empty_page(height).set("aria-label", title.as_str());
-    page.append(text("title", MARGIN, TITLE_Y, title));
-    legend::draw(&mut page, timeline);
-    for worker in 0..timeline.workers.len() {
-        let y = FIRST_ROW_Y + row::PITCH * worker as f64;
-        let label = label(labels, worker);
-        row::draw(&mut page, &scale, y, timeline, worker, &label);
+    let mut body = ::svg::node::element::Group::new();
+    body.append(text("title", MARGIN, TITLE_Y, title.as_str()));
+    legend.draw(&mut body, LEGEND_Y);
+    layout.draw_heading(&mut body);
+    let mut has_shares = false;
+    for (worker, y) in layout.rows() {
+        let row = Row::new(&layout, timeline, worker, y);
+        has_shares |= row.draw(&mut body, &label(labels, worker));
     }
-    axis::draw(&mut page, &scale, rows_end);
-    page.to_string()
+    layout.draw_gap(&mut body);
+    axis::draw(&mut body, &layout);
+    let notes = notes(has_shares);
+    let notes_y = layout.rows_end + axis::HEIGHT + 4.0;
+    for (line, note) in notes.iter().enumerate() {
+        let y = notes_y + NOTE_PITCH * line as f64;
+        body.append(text("note", MARGIN, y, *note));
+    }
+    let height = notes_y + NOTE_PITCH * notes.len() as f64 - 4.0;
+    empty_page(height)
+        .set("aria-label", title)
+        .add(body)
+        .to_string()
+}
+
+fn notes(has_shares: bool) -> Vec<&'static str> {
+    let shares =
+        "Where boxes would be too narrow to be seen, each colour is as high as its share of time.";
+    has_shares.then_some(shares).into_iter().collect()
 }
 
 fn empty_page(height: f64) -> Document {
@@ -67,50 +85,6 @@ fn hatching() -> Pattern {
         .set("patternTransform", "rotate(45)")
         .add(rectangle("ground", 0.0, 0.0, 6.0, 6.0))
         .add(line("stripe", (0.0, 0.0), (0.0, 6.0)))
-}
-
-fn title(timeline: &Timeline) -> String {
-    let workers = count(timeline.workers.len(), "worker", "workers");
-    let length = timeline.length();
-    if length.is_zero() {
-        return format!("{workers} · nothing happened");
-    }
-    format!(
-        "{workers} · {} · {} · bubble {}",
-        count(micro_batches(timeline), "micro-batch", "micro-batches"),
-        milliseconds(length),
-        percent(timeline.bubble()),
-    )
-}
-
-fn micro_batches(timeline: &Timeline) -> usize {
-    let actions = timeline
-        .workers
-        .iter()
-        .flatten()
-        .filter_map(|span| span.action);
-    let last = actions.map(|action| action.micro_batch).max();
-    last.map_or(0, |last| last.saturating_add(1))
-}
-
-fn count(number: usize, one: &str, many: &str) -> String {
-    let noun = if number == 1 { one } else { many };
-    format!("{number} {noun}")
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
-}
-
-/// Three digits or so, whatever the size.
-fn milliseconds(duration: Duration) -> String {
-    let value = duration.as_secs_f64() * 1e3;
-    match value {
-        100.0.. => format!("{value:.0} ms"),
-        10.0.. => format!("{value:.1} ms"),
-        1.0.. => format!("{value:.2} ms"),
-        _ => format!("{value:.3} ms"),
-    }
 }
 
 fn text(class: &str, x: f64, y: f64, content: impl Into<String>) -> Text {

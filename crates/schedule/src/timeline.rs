@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, Pass, chrome_trace, svg};
+use crate::{Action, Pass, chrome_trace, svg, text};
 
 /// What a worker was busy with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
@@ -45,6 +45,18 @@ impl SpanKind {
         Self::WeightGradient,
         Self::Update,
     ];
+
+    /// As in the text of an [`Action`]; a recomputation, which is part of one, is an `R`.
+    pub(crate) const fn letter(self) -> char {
+        match self {
+            Self::Forward => Pass::Forward.letter(),
+            Self::Recompute => 'R',
+            Self::Backward => Pass::Backward.letter(),
+            Self::InputGradient => Pass::InputGradient.letter(),
+            Self::WeightGradient => Pass::WeightGradient.letter(),
+            Self::Update => Pass::Update.letter(),
+        }
+    }
 }
 
 impl fmt::Display for SpanKind {
@@ -53,8 +65,8 @@ impl fmt::Display for SpanKind {
             Self::Forward => "forward",
             Self::Recompute => "recompute",
             Self::Backward => "backward",
-            Self::InputGradient => "input",
-            Self::WeightGradient => "weight",
+            Self::InputGradient => "input gradient",
+            Self::WeightGradient => "weight gradient",
             Self::Update => "update",
         })
     }
@@ -66,7 +78,7 @@ impl fmt::Display for SpanKind {
 /// [`SpanKind::Recompute`] followed by a [`SpanKind::Backward`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Span {
-    /// The action it belongs to; an update belongs to none.
+    /// The action it belongs to. An update at the end of a step belongs to none.
     pub action: Option<Action>,
     /// What the worker was busy with.
     pub kind: SpanKind,
@@ -99,8 +111,8 @@ impl Span {
 
 /// What each worker did when, measured in a real step or simulated.
 ///
-/// The bubble is a property of the forward and backward passes, so updates count neither as work
-/// nor as time in [`busy`](Self::busy), [`bubble`](Self::bubble) and
+/// The bubble is a property of the passes, so updates at the end of a step, which belong to no action,
+/// count neither as work nor as time in [`busy`](Self::busy), [`bubble`](Self::bubble) and
 /// [`slowest_worker`](Self::slowest_worker).
 ///
 /// ```
@@ -124,11 +136,12 @@ impl Timeline {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use stovepipe_schedule::{Schedule, Timeline};
-    /// let second = Duration::from_secs(1);
-    /// assert_eq!(Schedule::inference(2, 3)?.simulate(&Costs::uniform(2, 1.0, 1.0, 1.0))?.timeline().length(), 4 * second);
+    /// # use stovepipe_schedule::{Costs, Schedule, Timeline};
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// let timeline = Schedule::inference(2, 3)?.simulate(&costs)?.timeline();
+    /// assert_eq!(timeline.length(), Duration::from_secs(4));
     /// assert_eq!(Timeline::default().length(), Duration::ZERO);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn length(&self) -> Duration {
@@ -140,10 +153,11 @@ impl Timeline {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use stovepipe_schedule::Schedule;
-    /// let second = Duration::from_secs(1);
-    /// assert_eq!(Schedule::inference(2, 3)?.simulate(&Costs::uniform(2, 1.0, 1.0, 1.0))?.timeline().busy(1), 3 * second);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// # use stovepipe_schedule::{Costs, Schedule};
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// let timeline = Schedule::inference(2, 3)?.simulate(&costs)?.timeline();
+    /// assert_eq!(timeline.busy(1), Duration::from_secs(3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Panics
@@ -151,7 +165,8 @@ impl Timeline {
     /// If there is no such worker.
     #[must_use]
     pub fn busy(&self, worker: usize) -> Duration {
-        passes(&self.workers[worker]).map(Span::length).sum()
+        let lengths = passes(&self.workers[worker]).map(Span::length);
+        lengths.fold(Duration::ZERO, Duration::saturating_add)
     }
 
     /// The share of time in which workers waited, from 0 to 1.
@@ -162,17 +177,16 @@ impl Timeline {
     /// bubble of `(p − 1) / (m + p − 1)`.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use stovepipe_schedule::{Schedule, Timeline};
-    /// let second = Duration::from_secs(1);
-    /// assert_eq!(Schedule::inference(2, 3)?.simulate(&Costs::uniform(2, 1.0, 1.0, 1.0))?.timeline().bubble(), 0.25);
+    /// # use stovepipe_schedule::{Costs, Schedule, Timeline};
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// assert_eq!(Schedule::inference(2, 3)?.simulate(&costs)?.timeline().bubble(), 0.25);
     /// assert_eq!(Timeline::default().bubble(), 0.0);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn bubble(&self) -> f64 {
-        let busy: Duration = (0..self.workers.len())
-            .map(|worker| self.busy(worker))
+        let busy: f64 = (0..self.workers.len())
+            .map(|worker| self.busy(worker).as_secs_f64())
             .sum();
         let (start, end) = self.extent();
         let available = self.workers.len() as f64 * (end - start).as_secs_f64();
@@ -180,7 +194,7 @@ impl Timeline {
             return 0.0;
         }
         // Spans that overlap, against the rule, must not make it negative.
-        (1.0 - busy.as_secs_f64() / available).max(0.0)
+        (1.0 - busy / available).max(0.0)
     }
 
     /// The worker that was busy longest, the first one if several were; none if nobody was busy.
@@ -188,12 +202,11 @@ impl Timeline {
     /// The others wait for it, so this is the one to relieve of a layer.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use stovepipe_schedule::Schedule;
+    /// # use stovepipe_schedule::{Costs, Schedule};
     /// let schedule: Schedule = "0F0\n1F0 2F0".parse()?;
-    /// let second = Duration::from_secs(1);
-    /// assert_eq!(schedule.simulate(&Costs::uniform(3, 1.0, 1.0, 1.0))?.timeline().slowest_worker(), Some(1));
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// let timeline = schedule.simulate(&Costs::uniform(3, 1.0, 1.0, 1.0))?.timeline();
+    /// assert_eq!(timeline.slowest_worker(), Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn slowest_worker(&self) -> Option<usize> {
@@ -203,23 +216,53 @@ impl Timeline {
             .max_by_key(|&worker| self.busy(worker))
     }
 
-    /// A picture: a row for each worker, a box for each span, and the bubble hatched.
+    /// A picture: a row for each worker, a box with the number of the micro-batch for each span, the
+    /// bubble hatched, and how busy the worker was.
     ///
-    /// `labels` name the workers; where one is missing, the row is called `worker 2` and so on.
-    /// The picture is a whole SVG file that adapts to a light or dark surrounding.
+    /// Colours tell the kinds of spans apart, and shades the stages of a worker that has several.
+    /// `labels` name the workers; where one is missing, the row is called `worker 2` and so on. The
+    /// picture is a whole SVG file that adapts to a light or dark surrounding.
+    ///
+    /// It stays smaller than 4 MB, however long the timeline is. Boxes too narrow to be seen make way
+    /// for their shares of time; of very many workers the first and last ones are drawn.
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use stovepipe_schedule::Schedule;
-    /// let second = Duration::from_secs(1);
-    /// let timeline = Schedule::inference(2, 3)?.simulate(&Costs::uniform(2, 1.0, 1.0, 1.0))?.timeline();
+    /// # use stovepipe_schedule::{Costs, Schedule};
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// let timeline = Schedule::inference(2, 3)?.simulate(&costs)?.timeline();
     /// let svg = timeline.to_svg(&["stage 0 · cpu".into(), "stage 1 · gpu".into()]);
     /// assert!(svg.contains("stage 1 · gpu"));
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn to_svg(&self, labels: &[String]) -> String {
         svg::draw(self, labels)
+    }
+
+    /// A picture for a terminal, in lines of no more than `width` characters, though of no less than
+    /// 40: a row for each worker, and how busy it was.
+    ///
+    /// A span is a letter, as in [`Action`], or `R` for a recomputation, and the number of the
+    /// micro-batch where it fits. A worker that has several stages has every other one in lower case.
+    /// With `colour`, backgrounds tell kinds of spans apart, too, by ANSI escape sequences.
+    ///
+    /// ```
+    /// use stovepipe_schedule::{Costs, OneForwardOneBackward, Scheduler};
+    ///
+    /// let schedule = OneForwardOneBackward.schedule(2, 3)?;
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// assert_eq!(
+    ///     schedule.simulate(&costs)?.timeline().to_text(44, false),
+    ///     "2 workers · 3 micro-batches · 12.0 s · bubb…\n\
+    ///      0 F0─F1─······B0────F2─B1────···B2────  75 %\n\
+    ///      1 ···F0─B0────F1─B1────F2─B2────······  75 %\n\
+    ///      F forward  B backward  · bubble\n"
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn to_text(&self, width: usize, colour: bool) -> String {
+        text::draw(self, width, colour)
     }
 
     /// The timeline in the Trace Event Format, a JSON file that Perfetto and `chrome://tracing`
@@ -228,14 +271,13 @@ impl Timeline {
     /// `labels` name the workers as in [`to_svg`](Self::to_svg).
     ///
     /// ```
-    /// # use std::time::Duration;
-    /// # use stovepipe_schedule::Schedule;
-    /// let second = Duration::from_secs(1);
-    /// let timeline = Schedule::inference(1, 1)?.simulate(&Costs::uniform(1, 1.0, 1.0, 1.0))?.timeline();
+    /// # use stovepipe_schedule::{Costs, Schedule};
+    /// let costs = Costs::uniform(1, 1.0, 1.0, 1.0);
+    /// let timeline = Schedule::inference(1, 1)?.simulate(&costs)?.timeline();
     /// let trace = timeline.to_chrome_trace(&[]);
     /// let events = trace["traceEvents"].as_array().unwrap();
     /// assert_eq!(events.last().unwrap()["dur"], 1_000_000.0); // microseconds
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn to_chrome_trace(&self, labels: &[String]) -> serde_json::Value {
@@ -251,8 +293,10 @@ impl Timeline {
     }
 }
 
+/// All but updates at the end of a step.
 fn passes(spans: &[Span]) -> impl Iterator<Item = &Span> {
-    spans.iter().filter(|span| span.kind != SpanKind::Update)
+    let at_end = |span: &Span| span.kind == SpanKind::Update && span.action.is_none();
+    spans.iter().filter(move |span| !at_end(span))
 }
 
 /// The name of a worker's row in a picture or trace.

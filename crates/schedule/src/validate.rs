@@ -3,7 +3,7 @@
 //! Each check may rely on those before it; [`validate`] gives their order. All take time and memory
 //! that grow with the number of actions, whatever numbers are written in them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::{Action, Pass, ScheduleError, passes::Passes, table::Table};
 
@@ -99,25 +99,38 @@ fn size(workers: &[Vec<Action>]) -> Result<(usize, usize), ScheduleError> {
         .is_some_and(|n| n <= total);
     match fits {
         true => Ok((stages, micro_batches)),
-        false => Err(first_gap(workers, stages)),
+        false => Err(first_gap(workers, stages, micro_batches)),
     }
 }
 
 /// What is wrong with lists that are too short for their numbers.
-fn first_gap(workers: &[Vec<Action>], stages: usize) -> ScheduleError {
-    let mut listed = HashSet::new();
+fn first_gap(workers: &[Vec<Action>], stages: usize, micro_batches: usize) -> ScheduleError {
+    let mut listed = HashMap::new();
     let mut owners = vec![0; stages];
     for (worker, action) in actions(workers) {
-        if !listed.insert(action) {
-            return ScheduleError::Repeated { worker, action };
+        if let Some(owner) = listed.insert(action, worker) {
+            return twice(worker, action, owner);
         }
         owners[action.stage] = worker;
     }
-    // Some forward pass is missing among the first ones, as many as there are actions.
-    let missing = forwards(stages, listed.len() + 1).find(|action| !listed.contains(action));
+    // A stage with more micro-batches than there are actions lacks one of the first ones.
+    let micro_batches = micro_batches.min(listed.len() + 1);
+    let missing = forwards(stages, micro_batches).find(|action| !listed.contains_key(action));
     let action = missing.unwrap_or(Action::forward(0, 0));
     let worker = owners[action.stage];
     ScheduleError::Missing { worker, action }
+}
+
+/// A worker has an action that `owner` has, too.
+fn twice(worker: usize, action: Action, owner: usize) -> ScheduleError {
+    match owner == worker {
+        true => ScheduleError::Repeated { worker, action },
+        false => ScheduleError::WrongWorker {
+            worker,
+            action,
+            owner,
+        },
+    }
 }
 
 /// Notes what is listed for each stage and micro-batch, by one worker.
@@ -132,15 +145,8 @@ fn nothing_twice(
             false => entry.worker,
         };
         entry.worker = owner;
-        if !entry.passes.insert(action.pass) {
-            return Err(ScheduleError::Repeated { worker, action });
-        }
-        if owner != worker {
-            return Err(ScheduleError::WrongWorker {
-                worker,
-                action,
-                owner,
-            });
+        if owner != worker || !entry.passes.insert(action.pass) {
+            return Err(twice(worker, action, owner));
         }
     }
     Ok(listed)
@@ -212,9 +218,9 @@ fn owner_of(stage: &[Listed]) -> usize {
 /// The workers of a stage, which take its micro-batches in turn.
 fn in_turn(stage: usize, listed: &[Listed]) -> Result<Vec<usize>, ScheduleError> {
     let mut owners = Vec::new();
+    let mut known = HashSet::new();
     for (micro_batch, entry) in listed.iter().enumerate() {
-        let is_new = owners.len() == micro_batch && !owners.contains(&entry.worker);
-        if is_new {
+        if owners.len() == micro_batch && known.insert(entry.worker) {
             owners.push(entry.worker);
         }
         let owner = owners[micro_batch % owners.len()];

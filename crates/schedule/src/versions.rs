@@ -1,6 +1,6 @@
 //! Versions of weights under asynchronous schedules.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use crate::{Action, Pass, Schedule, ScheduleError};
 
@@ -62,12 +62,9 @@ struct Stash<'a> {
 impl Stash<'_> {
     /// The most versions at one time.
     fn peak(&self, most: Option<usize>) -> Result<usize, ScheduleError> {
-        let mut to_come = self
-            .actions
-            .iter()
-            .filter(|a| a.pass == Pass::Forward)
-            .peekable();
-        let mut in_use = HashMap::new();
+        let forwards = self.actions.iter().filter(|a| a.pass == Pass::Forward);
+        let mut to_come = forwards.peekable();
+        let mut in_use = InUse::default();
         let (mut latest, mut peak) = (0, 1);
         for &action in &self.actions {
             match action.pass {
@@ -76,7 +73,7 @@ impl Stash<'_> {
                     in_use.insert(action.micro_batch, self.version(action, latest)?);
                 }
                 Pass::Update => {
-                    in_use.remove(&action.micro_batch);
+                    in_use.remove(action.micro_batch);
                     latest += 1;
                 }
                 _ => {}
@@ -84,7 +81,7 @@ impl Stash<'_> {
             let next = to_come
                 .peek()
                 .and_then(|next| self.synced(next.micro_batch));
-            let versions = count(in_use.values().copied(), next, latest);
+            let versions = in_use.versions(next, latest);
             peak = peak.max(versions);
             if let Some(most) = most.filter(|&most| versions > most) {
                 return Err(ScheduleError::WeightVersions {
@@ -118,11 +115,36 @@ impl Stash<'_> {
     }
 }
 
-/// Versions in use, and the latest. If the `next` micro-batch wants an older one, that and all since.
-fn count(in_use: impl Iterator<Item = usize>, next: Option<usize>, latest: usize) -> usize {
-    let mut versions: BTreeSet<_> = in_use.chain([latest]).collect();
-    if let Some(next) = next {
-        versions.extend(next..=latest);
+/// The versions that micro-batches on their way use.
+#[derive(Default)]
+struct InUse {
+    of_micro_batch: HashMap<usize, usize>,
+    /// How many use each version.
+    uses: BTreeMap<usize, usize>,
+}
+
+impl InUse {
+    fn insert(&mut self, micro_batch: usize, version: usize) {
+        self.of_micro_batch.insert(micro_batch, version);
+        *self.uses.entry(version).or_default() += 1;
     }
-    versions.len()
+
+    fn remove(&mut self, micro_batch: usize) {
+        let version = self.of_micro_batch.remove(&micro_batch);
+        if let Some((version, uses)) = version.and_then(|v| Some((v, self.uses.get_mut(&v)?))) {
+            *uses -= 1;
+            if *uses == 0 {
+                self.uses.remove(&version);
+            }
+        }
+    }
+
+    /// Versions in use, and the latest. If the `next` micro-batch wants an older one, that and all
+    /// since.
+    fn versions(&self, next: Option<usize>, latest: usize) -> usize {
+        let kept = next.unwrap_or(latest).min(latest)..=latest;
+        // There are few from there on, and many before: it is asked after each action.
+        let in_both = self.uses.range(kept.clone()).count();
+        self.uses.len() - in_both + kept.count()
+    }
 }

@@ -2,8 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod common;
+
+use common::{any_plan, schedulers};
+use proptest::prelude::*;
 use stovepipe_schedule::{
-    Action, GPipe, OneForwardOneBackward, Schedule, ScheduleError, Scheduler,
+    Action, GPipe, OneForwardOneBackward, Pass, PipeDream, RoundRobin, Schedule, ScheduleError,
+    Scheduler,
 };
 
 /// Four stages on two workers, each with two of them, as in an interleaved schedule.
@@ -20,7 +25,8 @@ fn inference_has_forward_passes_only() {
     assert_eq!(inference.to_string(), "0F0 0F1\n1F0 1F1\n2F0 2F1");
     assert!(!inference.is_training());
     assert_eq!(inference.peak_in_flight(), [0, 0, 0]);
-    assert!(!inference.follows_directly(0, 0));
+    assert_eq!(inference.peak_activations(), [0.0, 0.0, 0.0]);
+    assert_eq!(inference.follows_directly(0), [false, false]);
     assert_eq!(Schedule::inference(0, 2), Err(ScheduleError::NoStages));
     assert_eq!(
         Schedule::inference(3, 0),
@@ -32,37 +38,73 @@ fn inference_has_forward_passes_only() {
 fn a_worker_may_have_several_stages() {
     let interleaved = schedule(INTERLEAVED);
     assert_eq!((interleaved.stages(), interleaved.micro_batches()), (4, 2));
-    let owners: Vec<_> = (0..4).map(|stage| interleaved.worker_of(stage)).collect();
+    let owners: Vec<_> = (0..4)
+        .map(|stage| interleaved.worker_of(stage, 1))
+        .collect();
     assert_eq!(owners, [0, 1, 0, 1]);
     assert_eq!(interleaved.peak_in_flight(), [2, 2, 2, 1]);
+    assert_eq!(interleaved.peak_activations(), [2.0, 1.5]);
 }
 
 #[test]
 fn a_worker_may_have_stages_in_a_row() {
     let alone = schedule("0F0 1F0 1B0 0B0");
     assert_eq!((alone.stages(), alone.workers().len()), (2, 1));
-    assert!(alone.follows_directly(1, 0));
-    assert!(!alone.follows_directly(0, 0));
+    assert_eq!(alone.follows_directly(1), [true]);
+    assert_eq!(alone.follows_directly(0), [false]);
 }
 
 #[test]
 fn follows_directly_looks_at_the_worker() {
     let check = |text: &str, stage, expected: &[bool]| {
-        let schedule = schedule(text);
-        let found: Vec<_> = (0..schedule.micro_batches())
-            .map(|micro_batch| schedule.follows_directly(stage, micro_batch))
-            .collect();
+        let found = schedule(text).follows_directly(stage);
         assert_eq!(found, expected, "stage {stage} of\n{text}");
     };
     check("0F0 0B0 0F1 0B1", 0, &[true, true]);
     check("0F0 0F1 0B0 0B1", 0, &[false, false]);
+    check("0F0 0I0 0F1 0W0 0I1 0W1", 0, &[true, false]);
     check("0F0 0F1\n1F0 1F1", 1, &[false, false]);
     check(INTERLEAVED, 3, &[true, true]);
     check(INTERLEAVED, 2, &[false, false]);
+    check("0F0 0B0\n0F1 0B1", 0, &[true, true]);
     // The last forward pass of GPipe's last stage is followed by the first micro-batch's
     // backward pass, which is its own only if there is no other.
     check("0F0 0B0", 0, &[true]);
-    assert!(!schedule("0F0 0B0").follows_directly(0, 1));
+}
+
+#[test]
+fn replicas_take_micro_batches_in_turn() {
+    let replicated = schedule("0F1 0B1\n0F0 0F2 0B0 0B2\n1F0 1B0 1F1 1B1 1F2 1B2");
+    assert_eq!(replicated.replicas(0), [1, 0]);
+    assert_eq!([0, 1, 2].map(|i| replicated.worker_of(0, i)), [1, 0, 1]);
+    assert_eq!(replicated.peak_in_flight(), [2, 1]);
+}
+
+#[test]
+fn ascending_is_a_matter_of_each_pass_and_replica() {
+    let check =
+        |text: &str, expected| assert_eq!(schedule(text).is_ascending(), expected, "{text}");
+    check("0F0 0F1 0B0 0B1", true);
+    check("0F1 0F0 0B0 0B1", false);
+    check("0F0 0F1 0B1 0B0", false);
+    check("0F0 0F1 0I0 0I1 0W0 0W1", true);
+    check("0F0 0F1 0I1 0I0 0W0 0W1", false);
+    check("0F0 0F1 0I0 0I1 0W1 0W0", false);
+    check("0F0 0F1 0I0 0B1 0W0", false); // the weights see micro-batch 1 before 0
+    check("0F1 0B1\n0F0 0B0", true);
+    check("0F2 0F0 0B0 0B2\n0F1 0B1", false);
+    for scheduler in schedulers() {
+        assert!(
+            scheduler.schedule(4, 9).unwrap().is_ascending(),
+            "{scheduler:?}"
+        );
+    }
+    assert!(
+        PipeDream::new(vec![3, 1])
+            .schedule(2, 7)
+            .unwrap()
+            .is_ascending()
+    );
 }
 
 #[test]
@@ -72,6 +114,7 @@ fn text_and_serde_give_the_same_schedule_back() {
         Schedule::inference(3, 4).unwrap(),
         GPipe.schedule(2, 3).unwrap(),
         OneForwardOneBackward.schedule(3, 2).unwrap(),
+        RoundRobin::new(vec![2, 3]).schedule(2, 5).unwrap(),
     ] {
         assert_eq!(schedule(&original.to_string()), original);
         let json = serde_json::to_string(&original).unwrap();
@@ -106,12 +149,58 @@ fn a_fixed_schedule_serves_its_own_numbers_only() {
     assert_eq!(fixed.name(), "fixed");
     assert_eq!(fixed.schedule(4, 2).as_ref(), Ok(&fixed));
     assert_eq!(
-        fixed.schedule(2, 4),
-        Err(ScheduleError::Fixed {
-            stages: 4,
-            micro_batches: 2,
-            asked_stages: 2,
-            asked_micro_batches: 4,
-        })
+        fixed.schedule(2, 4).unwrap_err().to_string(),
+        "this schedule is for 4 stages and 2 micro-batches, not 2 and 4"
     );
+}
+
+/// What `action` receives, looked up in the lists alone.
+fn sender(schedule: &Schedule, action: Action) -> Option<Action> {
+    let is_listed = |a: &Action| schedule.workers().iter().flatten().any(|b| a == b);
+    let Action {
+        stage,
+        pass,
+        micro_batch,
+    } = action;
+    match pass {
+        Pass::Forward => Some(Action::forward(stage.checked_sub(1)?, micro_batch)),
+        Pass::Backward | Pass::InputGradient => [Pass::Backward, Pass::InputGradient]
+            .map(|pass| Action::new(stage + 1, pass, micro_batch))
+            .into_iter()
+            .find(is_listed),
+        _ => None,
+    }
+}
+
+proptest! {
+    #[test]
+    fn input_and_output_are_inverse(plan in any_plan()) {
+        let schedule = Schedule::new(plan.lists()).unwrap();
+        for &action in schedule.workers().iter().flatten() {
+            prop_assert_eq!(schedule.input(action), sender(&schedule, action));
+            if let Some(input) = schedule.input(action) {
+                prop_assert_eq!(schedule.output(input), Some(action));
+            }
+            if let Some(output) = schedule.output(action) {
+                prop_assert_eq!(schedule.input(output), Some(action));
+            }
+        }
+    }
+
+    #[test]
+    fn every_order_that_could_run_is_a_schedule(plan in any_plan()) {
+        let schedule = Schedule::new(plan.lists()).unwrap();
+        prop_assert_eq!(schedule.stages(), plan.placement.len());
+        prop_assert_eq!(schedule.micro_batches(), plan.micro_batches);
+        prop_assert_eq!(schedule.is_training(), plan.training);
+        prop_assert_eq!(schedule.is_asynchronous(), plan.training && plan.asynchronous);
+        for (stage, workers) in plan.placement.iter().enumerate() {
+            prop_assert_eq!(schedule.replicas(stage), &workers[..]);
+        }
+        let text: Schedule = schedule.to_string().parse().unwrap();
+        prop_assert_eq!(&text, &schedule);
+        prop_assert_eq!(&Schedule::from_csv(&schedule.to_csv()).unwrap(), &schedule);
+        let json = serde_json::to_string(&schedule).unwrap();
+        prop_assert_eq!(&serde_json::from_str::<Schedule>(&json).unwrap(), &schedule);
+    }
 }

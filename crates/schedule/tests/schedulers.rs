@@ -1,15 +1,15 @@
-//! The orders that the two schedulers make, against hand-written ones and closed forms.
+//! The orders that schedulers make, against hand-written ones, closed forms and bounds.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::time::Duration;
+mod common;
 
+use common::{any_schedule, schedulers};
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Action, GPipe, OneForwardOneBackward, Pass, Schedule, ScheduleError, Scheduler,
+    Action, Costs, GPipe, Interleaved, OneForwardOneBackward, Pass, PipeDream, RoundRobin, Rule,
+    Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
 };
-
-const SECOND: Duration = Duration::from_secs(1);
 
 fn check(scheduler: &dyn Scheduler, stages: usize, micro_batches: usize, expected: &str) {
     let schedule = scheduler.schedule(stages, micro_batches).unwrap();
@@ -25,17 +25,16 @@ fn gpipe_runs_forward_then_backward() {
 }
 
 /// The non-interleaved schedule of the Megatron-LM paper's Figure 4, counted from 0.
+const MEGATRON: &str = "0F0 0F1 0F2 0F3 0B0 0F4 0B1 0F5 0B2 0F6 0B3 0F7 0B4 0B5 0B6 0B7\n\
+                        1F0 1F1 1F2 1B0 1F3 1B1 1F4 1B2 1F5 1B3 1F6 1B4 1F7 1B5 1B6 1B7\n\
+                        2F0 2F1 2B0 2F2 2B1 2F3 2B2 2F4 2B3 2F5 2B4 2F6 2B5 2F7 2B6 2B7\n\
+                        3F0 3B0 3F1 3B1 3F2 3B2 3F3 3B3 3F4 3B4 3F5 3B5 3F6 3B6 3F7 3B7";
+
 #[test]
 fn one_forward_one_backward_is_as_published() {
-    check(
-        &OneForwardOneBackward,
-        4,
-        8,
-        "0F0 0F1 0F2 0F3 0B0 0F4 0B1 0F5 0B2 0F6 0B3 0F7 0B4 0B5 0B6 0B7\n\
-         1F0 1F1 1F2 1B0 1F3 1B1 1F4 1B2 1F5 1B3 1F6 1B4 1F7 1B5 1B6 1B7\n\
-         2F0 2F1 2B0 2F2 2B1 2F3 2B2 2F4 2B3 2F5 2B4 2F6 2B5 2F7 2B6 2B7\n\
-         3F0 3B0 3F1 3B1 3F2 3B2 3F3 3B3 3F4 3B4 3F5 3B5 3F6 3B6 3F7 3B7",
-    );
+    check(&OneForwardOneBackward, 4, 8, MEGATRON);
+    check(&Interleaved { chunks: 1 }, 4, 8, MEGATRON);
+    check(&RoundRobin::default(), 4, 8, MEGATRON);
 }
 
 #[test]
@@ -50,121 +49,364 @@ fn one_forward_one_backward_with_few_micro_batches() {
     );
 }
 
-/// The rows of a schedule on a grid of clock cycles, as in the documentation.
-fn picture(schedule: &Schedule) -> Vec<String> {
-    let timeline = schedule.timeline(SECOND, SECOND);
-    let cycles = timeline.length().as_secs();
-    let row = |spans: &Vec<stovepipe_schedule::Span>| {
-        let cell = |cycle| {
-            let span = spans.iter().find(|span| span.start.as_secs() == cycle);
-            span.and_then(|span| span.action)
-                .map_or(" ·".to_owned(), cell_text)
-        };
-        (0..cycles).map(cell).collect::<Vec<_>>().join(" ")
-    };
-    timeline.workers.iter().map(row).collect()
+/// The warm-up of Narayanan et al. 2021, Figure 4: the first worker of four begins with four
+/// micro-batches through its first chunk, four through its second, and two of the next group.
+#[test]
+fn interleaved_is_as_published() {
+    let schedule = Interleaved { chunks: 2 }.schedule(8, 8).unwrap();
+    let line = schedule.to_string().lines().next().unwrap().to_owned();
+    let warm_up = "0F0 0F1 0F2 0F3 4F0 4F1 4F2 4F3 0F4 0F5 0F6 4B0 0F7 4B1";
+    assert!(line.starts_with(warm_up), "{line}");
+    assert!(
+        line.ends_with("0B3 4B4 4B5 4B6 4B7 0B4 0B5 0B6 0B7"),
+        "{line}"
+    );
 }
 
-fn cell_text(action: Action) -> String {
-    let letter = if action.pass == Pass::Forward {
-        'F'
-    } else {
-        'B'
+#[test]
+fn stages_that_workers_do_not_divide() {
+    check(
+        &Interleaved { chunks: 2 },
+        3,
+        2,
+        "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1\n1F0 1F1 1B0 1B1",
+    );
+    check(&ZeroBubbleV, 3, 1, "0F0 0I0 0W0\n1F0 2F0 2I0 2W0 1I0 1W0");
+    check(&ZeroBubbleV, 1, 2, "0F0 0F1 0I0 0W0 0I1 0W1");
+}
+
+/// The rows of a schedule on a grid of clock cycles, as in the documentation: a cell for each pass.
+fn picture(schedule: &Schedule) -> Vec<String> {
+    let csv = schedule.to_csv();
+    let has_chunks = schedule.workers().len() < schedule.stages();
+    let cell = |text: &str| match text.parse::<Action>() {
+        Ok(action) if has_chunks => action.to_string(),
+        Ok(action) => format!("{}{}", action.pass.letter(), action.micro_batch),
+        Err(_) => "·".to_owned(),
     };
-    format!("{letter}{}", action.micro_batch)
+    let width = if has_chunks { 3 } else { 2 };
+    let row = |line: &str| {
+        let cells = line
+            .split(',')
+            .map(|text| format!("{:>width$}", cell(text)));
+        cells.collect::<Vec<_>>().join(" ").trim_end().to_owned()
+    };
+    csv.lines().map(row).collect()
+}
+
+/// The rows of the picture in a source file's documentation, without clock and names.
+fn documented(source: &str, name: &str) -> Vec<Vec<String>> {
+    let lines = source.lines().filter_map(|line| line.strip_prefix("/// "));
+    let rows = lines.filter_map(|line| line.strip_prefix(name));
+    let words = |row: &str| row.split_whitespace().skip(1).map(str::to_owned).collect();
+    rows.map(words).collect()
 }
 
 #[test]
 fn the_pictures_in_the_documentation_are_right() {
-    assert_eq!(
-        picture(&GPipe.schedule(3, 4).unwrap()),
-        [
-            "F0 F1 F2 F3  ·  ·  ·  · B0 B1 B2 B3",
-            " · F0 F1 F2 F3  ·  · B0 B1 B2 B3  ·",
-            " ·  · F0 F1 F2 F3 B0 B1 B2 B3  ·  ·",
-        ]
+    let check = |scheduler: &dyn Scheduler, stages, source: &str, name: &str| {
+        let drawn = picture(&scheduler.schedule(stages, 4).unwrap());
+        let words = |row: &String| row.split_whitespace().map(str::to_owned).collect();
+        let drawn: Vec<Vec<String>> = drawn.iter().map(words).collect();
+        assert_eq!(
+            documented(source, name),
+            drawn,
+            "{scheduler:?}\n{}",
+            picture(&scheduler.schedule(stages, 4).unwrap()).join("\n")
+        );
+    };
+    check(
+        &GPipe,
+        3,
+        include_str!("../src/schedulers/gpipe.rs"),
+        "stage",
     );
-    assert_eq!(
-        picture(&OneForwardOneBackward.schedule(3, 4).unwrap()),
-        [
-            "F0 F1 F2  ·  · B0 F3 B1  · B2  · B3",
-            " · F0 F1  · B0 F2 B1 F3 B2  · B3  ·",
-            " ·  · F0 B0 F1 B1 F2 B2 F3 B3  ·  ·",
-        ]
-    );
-}
-
-#[test]
-fn zero_is_an_error() {
-    for scheduler in [&GPipe as &dyn Scheduler, &OneForwardOneBackward] {
-        assert_eq!(scheduler.schedule(0, 4), Err(ScheduleError::NoStages));
-        assert_eq!(scheduler.schedule(4, 0), Err(ScheduleError::NoMicroBatches));
-    }
+    let source = include_str!("../src/schedulers/one_forward_one_backward.rs");
+    check(&OneForwardOneBackward, 3, source, "stage");
+    let source = include_str!("../src/schedulers/interleaved.rs");
+    check(&Interleaved { chunks: 2 }, 4, source, "worker");
+    let source = include_str!("../src/schedulers/zero_bubble.rs");
+    check(&ZeroBubbleH1, 3, source, "stage");
 }
 
 #[test]
 fn names() {
+    let names: Vec<_> = schedulers().iter().map(|s| s.name().to_owned()).collect();
+    let interleaved = "interleaved 1F1B";
     assert_eq!(
-        [GPipe.name(), OneForwardOneBackward.name()],
-        ["GPipe", "1F1B"]
+        names,
+        [
+            "GPipe",
+            "1F1B",
+            interleaved,
+            interleaved,
+            interleaved,
+            interleaved,
+            "ZB-H1",
+            "ZB-H2",
+            "ZB-V",
+            "1F1B-RR",
+            "PipeDream"
+        ]
     );
 }
 
 #[test]
+fn rules_have_names() {
+    for rule in Rule::ALL {
+        assert_eq!(rule.to_string().parse(), Ok(rule));
+        let json = serde_json::to_string(&rule).unwrap();
+        assert_eq!(json, format!("\"{rule}\""));
+        assert_eq!(serde_json::from_str::<Rule>(&json).unwrap(), rule);
+        let scheduler = rule.scheduler(2);
+        assert!(scheduler.schedule(scheduler.stages(2), 4).is_ok(), "{rule}");
+    }
+    let message =
+        "`GPipe` is no schedule: use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream";
+    assert_eq!("GPipe".parse::<Rule>().unwrap_err().to_string(), message);
+    assert!(
+        serde_json::from_str::<Rule>("\"zb\"")
+            .unwrap_err()
+            .to_string()
+            .contains("`zb`")
+    );
+}
+
+#[test]
+fn stages_for_workers() {
+    assert_eq!(Interleaved { chunks: 3 }.stages(2), 6);
+    assert_eq!(ZeroBubbleV.stages(3), 6);
+    assert_eq!(PipeDream::new(vec![2, 1]).stages(3), 2);
+    assert_eq!(PipeDream::default().stages(3), 3);
+    assert_eq!(ZeroBubbleV.stages(usize::MAX), usize::MAX);
+}
+
+#[test]
 fn large_schedules_are_checked_quickly() {
-    for scheduler in [&GPipe as &dyn Scheduler, &OneForwardOneBackward] {
+    for scheduler in schedulers() {
         let schedule = scheduler.schedule(64, 1024).unwrap();
-        assert_eq!(schedule.workers().iter().flatten().count(), 64 * 1024 * 2);
+        assert!(schedule.workers().iter().flatten().count() >= 64 * 1024 * 2);
     }
 }
 
-/// Equal stages leave a worker idle for `p − 1` of `m + p − 1` turns.
-fn bubble(stages: usize, micro_batches: usize) -> f64 {
-    (stages - 1) as f64 / (micro_batches + stages - 1) as f64
+/// What a worker holds after each of its actions: activations, and contexts of weight gradients.
+fn held(actions: &[Action]) -> Vec<(usize, usize)> {
+    let (mut held, mut contexts) = (0, 0);
+    let after = actions.iter().map(|action| {
+        match action.pass {
+            Pass::Forward => held += 1,
+            Pass::Backward => held -= 1,
+            Pass::InputGradient => (held, contexts) = (held - 1, contexts + 1),
+            Pass::WeightGradient => contexts -= 1,
+            Pass::Update => {}
+        }
+        (held, contexts)
+    });
+    after.collect()
+}
+
+/// The most a worker holds: activations, contexts, and both together.
+fn most(actions: &[Action]) -> [usize; 3] {
+    let held = held(actions);
+    [
+        held.iter().map(|h| h.0).max().unwrap(),
+        held.iter().map(|h| h.1).max().unwrap(),
+        held.iter().map(|h| h.0 + h.1).max().unwrap(),
+    ]
+}
+
+/// Every number of stages and micro-batches up to here.
+fn every_size() -> impl Iterator<Item = (usize, usize)> {
+    (1..=9).flat_map(|stages| (1..=20).map(move |micro_batches| (stages, micro_batches)))
+}
+
+#[test]
+fn every_size_is_a_schedule_that_survives_being_written() {
+    for scheduler in schedulers() {
+        for (stages, micro_batches) in every_size() {
+            let schedule = scheduler.schedule(stages, micro_batches).unwrap();
+            let message = format!("{scheduler:?} {stages} {micro_batches}");
+            let size = (schedule.stages(), schedule.micro_batches());
+            assert_eq!(size, (stages, micro_batches), "{message}");
+            assert!(
+                schedule.is_training() && schedule.is_ascending(),
+                "{message}"
+            );
+            let csv = schedule.to_csv();
+            assert_eq!(
+                Schedule::from_csv(&csv).as_ref(),
+                Ok(&schedule),
+                "{message}"
+            );
+            assert_eq!(
+                schedule.to_string().parse().as_ref(),
+                Ok(&schedule),
+                "{message}"
+            );
+            let json = serde_json::to_string(&schedule).unwrap();
+            assert_eq!(
+                serde_json::from_str::<Schedule>(&json).unwrap(),
+                schedule,
+                "{message}"
+            );
+        }
+    }
+}
+
+/// What each worker holds at most under a rule with a stage a worker: activations, contexts, both.
+fn check_memory(scheduler: &dyn Scheduler, bound: impl Fn(usize, usize) -> [usize; 3]) {
+    for (p, m) in every_size() {
+        let schedule = scheduler.schedule(p, m).unwrap();
+        for (worker, actions) in schedule.workers().iter().enumerate() {
+            let message = format!("{scheduler:?} p {p} m {m} worker {worker}");
+            let [activations, contexts, both] = bound(p, worker);
+            let expected = [activations, contexts, both].map(|most| most.min(m));
+            assert_eq!(most(actions), expected, "{message}");
+            assert_eq!(
+                schedule.peak_activations()[worker],
+                expected[0] as f64,
+                "{message}"
+            );
+            assert_eq!(
+                schedule.peak_weight_contexts()[worker],
+                expected[1] as f64,
+                "{message}"
+            );
+            assert_eq!(schedule.peak_in_flight()[worker], expected[0], "{message}");
+        }
+    }
+}
+
+/// The table of schedules and their memory. Between the two halves of a backward pass its
+/// activations have become a context, one more than the table has.
+#[test]
+fn memory_is_as_published() {
+    check_memory(&GPipe, |_, _| [usize::MAX, 0, usize::MAX]);
+    check_memory(&OneForwardOneBackward, |p, i| [p - i, 0, p - i]);
+    check_memory(&ZeroBubbleH1, |p, i| [p - i, i + 1, p]);
+    check_memory(&ZeroBubbleH2, |p, i| {
+        [2 * (p - i) - 1, 2 * i + 1, 2 * p - 1]
+    });
+}
+
+#[test]
+fn zero_bubble_v_holds_as_much_on_every_worker() {
+    for (p, m) in every_size() {
+        let schedule = ZeroBubbleV.schedule(2 * p, m).unwrap();
+        for (worker, actions) in schedule.workers().iter().enumerate() {
+            let [activations, contexts, both] = most(actions);
+            let message = format!("p {p} m {m} worker {worker}: {activations} {contexts} {both}");
+            // In halves of a micro-batch.
+            assert!(activations <= 2 * p.min(m), "{message}");
+            assert!(contexts <= 2 * p.min(m), "{message}");
+            assert!(both <= 2 * p.min(m), "{message}");
+            if m >= 2 * p - 1 {
+                assert_eq!(activations, 2 * p, "{message}");
+            }
+        }
+        let odd = ZeroBubbleV.schedule(2 * p - 1, m).unwrap();
+        let held = odd.workers().iter().map(|actions| most(actions)[2]);
+        assert!(held.max().unwrap() <= 2 * p.min(m));
+    }
+}
+
+#[test]
+fn interleaved_holds_a_little_more_than_one_forward_one_backward() {
+    for chunks in 1..=4 {
+        for (stages, m) in every_size() {
+            let schedule = Interleaved { chunks }.schedule(stages, m).unwrap();
+            let p = schedule.workers().len();
+            // The largest group of micro-batches.
+            let group = m.div_ceil((m / p).max(1));
+            for (i, actions) in schedule.workers().iter().enumerate() {
+                let own = (0..stages).filter(|stage| stage % p == i).count();
+                let warm_up = match stages.div_ceil(p) {
+                    1 => p - 1 - i,
+                    chunks => 2 * (p - 1 - i) + (chunks - 1) * group,
+                };
+                let [held, contexts, _] = most(actions);
+                let message = format!("chunks {chunks} stages {stages} m {m} worker {i}: {held}");
+                assert!(held <= (warm_up + 1).min(own * m), "{message}");
+                assert_eq!(contexts, 0);
+                assert_eq!(schedule.peak_activations()[i], held as f64 / own as f64);
+                if m % p == 0 && stages % p == 0 {
+                    let published = p as f64 + (p - 1) as f64 / own as f64;
+                    assert!(held as f64 / own as f64 <= published, "{message}");
+                }
+            }
+        }
+    }
+}
+
+/// A number of replicas for each stage.
+fn any_replicas() -> impl Strategy<Value = Vec<usize>> {
+    prop::collection::vec(1..=4_usize, 1..=6)
 }
 
 proptest! {
     #[test]
-    fn closed_forms_hold(stages in 1..=12_usize, micro_batches in 1..=24_usize) {
-        let gpipe = GPipe.schedule(stages, micro_batches).unwrap();
-        prop_assert_eq!(gpipe.peak_in_flight(), vec![micro_batches; stages]);
-
-        let alternating = OneForwardOneBackward.schedule(stages, micro_batches).unwrap();
-        let peaks: Vec<_> = (0..stages).map(|stage| micro_batches.min(stages - stage)).collect();
-        prop_assert_eq!(alternating.peak_in_flight(), peaks);
-
-        for schedule in [gpipe, alternating] {
-            prop_assert_eq!((schedule.stages(), schedule.micro_batches()), (stages, micro_batches));
-            prop_assert!(schedule.is_training());
-            let timeline = schedule.timeline(SECOND, 2 * SECOND);
-            prop_assert_eq!(timeline.length().as_secs() as usize, 3 * (micro_batches + stages - 1));
-            prop_assert!((timeline.bubble() - bubble(stages, micro_batches)).abs() < 1e-12);
+    fn replicas_hold_their_warm_up(replicas in any_replicas(), m in 1..=20_usize) {
+        let stages = replicas.len();
+        let pipedream = PipeDream::new(replicas.clone()).schedule(stages, m).unwrap();
+        let flushed = RoundRobin::new(replicas.clone()).schedule(stages, m).unwrap();
+        // Those without a micro-batch are left out.
+        let busy: Vec<_> = replicas.iter().map(|&count| count.min(m)).collect();
+        let mut worker = 0;
+        for (stage, &count) in busy.iter().enumerate() {
+            let expected: Vec<_> = (worker..worker + count).collect();
+            prop_assert_eq!(pipedream.replicas(stage), &expected[..]);
+            let from_here: usize = busy[stage..].iter().sum();
+            for replica in 0..count {
+                let own = (0..m).filter(|i| i % count == replica).count();
+                let most_held = own.min(from_here.div_ceil(count));
+                for schedule in [&pipedream, &flushed] {
+                    let [held, ..] = most(&schedule.workers()[worker]);
+                    prop_assert_eq!(held, most_held);
+                }
+                // Warm-up and one more: each micro-batch on its way began with other weights, but
+                // for those of the warm-up, which all began with the first.
+                let versions = pipedream.weight_versions(false).unwrap()[worker];
+                prop_assert!(versions <= from_here.div_ceil(count));
+                if own >= 2 * from_here.div_ceil(count) {
+                    prop_assert_eq!(versions, from_here.div_ceil(count));
+                }
+                prop_assert_eq!(flushed.weight_versions(true).unwrap()[worker], 1);
+                worker += 1;
+            }
         }
+        prop_assert_eq!(worker, pipedream.workers().len());
+        let most = pipedream.weight_versions(false).unwrap().into_iter().max().unwrap();
+        let limit = |most| stovepipe_schedule::Limits { weight_versions: Some(most), ..Default::default() };
+        prop_assert!(pipedream.check(limit(most)).is_ok());
+        prop_assert!(pipedream.check(limit(most - 1)).is_err());
+        prop_assert!(pipedream.is_asynchronous() && !flushed.is_asynchronous());
     }
 
     #[test]
-    fn inference_has_the_same_bubble(stages in 1..=12_usize, micro_batches in 1..=24_usize) {
-        let timeline = Schedule::inference(stages, micro_batches).unwrap().timeline(SECOND, SECOND);
-        prop_assert!((timeline.bubble() - bubble(stages, micro_batches)).abs() < 1e-12);
+    fn limits_are_the_peaks(schedule in any_schedule(6, 12)) {
+        let held = schedule.workers().iter().map(|actions| most(actions)[0]);
+        let peak = held.max().unwrap();
+        let limit = |most| stovepipe_schedule::Limits { activations: Some(most), ..Default::default() };
+        prop_assert!(schedule.check(limit(peak)).is_ok());
+        prop_assert!(schedule.check(limit(peak - 1)).is_err());
     }
 
     #[test]
-    fn every_schedule_survives_its_text(stages in 1..=12_usize, micro_batches in 1..=24_usize) {
-        for scheduler in [&GPipe as &dyn Scheduler, &OneForwardOneBackward] {
-            let schedule = scheduler.schedule(stages, micro_batches).unwrap();
-            prop_assert_eq!(schedule.to_string().parse(), Ok(schedule));
+    fn equal_stages_have_a_known_bubble(p in 1..=12_usize, m in 1..=24_usize) {
+        let costs = Costs::uniform(p, 1.0, 1.0, 1.0);
+        let expected = (p - 1) as f64 / (m + p - 1) as f64;
+        for schedule in [
+            GPipe.schedule(p, m).unwrap(),
+            OneForwardOneBackward.schedule(p, m).unwrap(),
+        ] {
+            let simulation = schedule.simulate(&costs).unwrap();
+            prop_assert!((simulation.bubble() - expected).abs() < 1e-12);
+            prop_assert!((simulation.timeline().bubble() - expected).abs() < 1e-12);
         }
-    }
-
-    #[test]
-    fn a_dropped_or_doubled_action_is_noticed(at in 0..48_usize, double: bool) {
-        let schedule = OneForwardOneBackward.schedule(4, 6).unwrap();
-        let mut workers = schedule.workers().to_vec();
-        let actions = &mut workers[at / 12];
-        let action = actions.remove(at % 12);
-        if double {
-            actions.splice(at % 12..at % 12, [action, action]);
-        }
-        prop_assert!(Schedule::new(workers).is_err());
+        // No worker waits between its first and its last forward pass.
+        let inference = Schedule::inference(p, m).unwrap();
+        let simulation = inference.simulate(&costs).unwrap();
+        prop_assert_eq!(simulation.bubble(), 0.0);
+        prop_assert!((simulation.timeline().bubble() - expected).abs() < 1e-12);
     }
 }

@@ -2,10 +2,20 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod common;
+
 use std::time::Duration;
 
-use stovepipe_schedule::{Action, GPipe, Schedule, Scheduler, Span, SpanKind, Timeline};
-use svg::{node::element::tag::Type, parser::Event};
+use common::{any_costs, any_plan, any_schedule};
+use proptest::prelude::*;
+use stovepipe_schedule::{
+    Action, Costs, GPipe, Interleaved, OneForwardOneBackward, PipeDream, Schedule, Scheduler, Span,
+    SpanKind, Timeline, ZeroBubbleH1, ZeroBubbleV,
+};
+use svg::{
+    node::{Attributes, element::tag::Type},
+    parser::Event,
+};
 
 fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
@@ -42,6 +52,16 @@ fn measured() -> Timeline {
     }
 }
 
+/// A millisecond for a forward pass, two for a backward pass.
+fn simulated(schedule: &Schedule) -> Timeline {
+    let costs = Costs::uniform(schedule.stages(), 1e-3, 1e-3, 1e-3);
+    schedule.simulate(&costs).unwrap().timeline()
+}
+
+fn timeline(scheduler: &dyn Scheduler, stages: usize, micro_batches: usize) -> Timeline {
+    simulated(&scheduler.schedule(stages, micro_batches).unwrap())
+}
+
 #[test]
 fn updates_are_no_part_of_the_bubble() {
     let timeline = measured();
@@ -49,6 +69,16 @@ fn updates_are_no_part_of_the_bubble() {
     assert_eq!([timeline.busy(0), timeline.busy(1)], [ms(30), ms(70)]);
     assert!((timeline.bubble() - 0.5).abs() < 1e-12); // 100 of 2 × 100 ms
     assert_eq!(timeline.slowest_worker(), Some(1));
+}
+
+#[test]
+fn updates_in_the_midst_of_a_step_are_work() {
+    let schedule = PipeDream::default().schedule(1, 3).unwrap();
+    let mut costs = Costs::uniform(1, 1.0, 1.0, 1.0);
+    costs.stages[0].update = 2.0;
+    let timeline = schedule.simulate(&costs).unwrap().timeline();
+    assert_eq!(timeline.busy(0).as_secs(), 15);
+    assert_eq!(timeline.bubble(), 0.0);
 }
 
 #[test]
@@ -65,6 +95,7 @@ fn without_work_there_is_no_bubble() {
         assert_eq!(timeline.bubble(), 0.0, "{timeline:?}");
         assert_eq!(timeline.slowest_worker(), None);
         assert!(timeline.to_svg(&[]).ends_with("</svg>"));
+        check_text(&timeline);
     }
 }
 
@@ -77,23 +108,15 @@ fn an_idle_worker_counts() {
 
 #[test]
 fn of_equally_slow_workers_the_first_is_named() {
-    let timeline = GPipe.schedule(3, 2).unwrap().timeline(ms(1), ms(2));
-    assert_eq!(timeline.slowest_worker(), Some(0));
+    assert_eq!(timeline(&GPipe, 3, 2).slowest_worker(), Some(0));
 }
 
 /// The expected starts in milliseconds, worker by worker.
 fn check_starts(schedule: &str, expected: &[&[u64]]) {
-    let timeline = schedule.parse::<Schedule>().unwrap().timeline(ms(1), ms(2));
-    let starts: Vec<Vec<u64>> = timeline
-        .workers
-        .iter()
-        .map(|spans| {
-            spans
-                .iter()
-                .map(|span| span.start.as_millis() as u64)
-                .collect()
-        })
-        .collect();
+    let timeline = simulated(&schedule.parse().unwrap());
+    let start = |span: &Span| (span.start.as_secs_f64() * 1e3).round() as u64;
+    let starts = |spans: &Vec<Span>| spans.iter().map(start).collect::<Vec<_>>();
+    let starts: Vec<_> = timeline.workers.iter().map(starts).collect();
     assert_eq!(starts, expected, "{schedule}");
 }
 
@@ -106,6 +129,7 @@ fn simulated_workers_wait_for_their_input() {
         &[&[0, 1, 4, 7], &[1, 2, 4, 5]],
     );
     check_starts("0F0 2F0 2B0 0B0\n1F0 1B0", &[&[0, 2, 3, 7], &[1, 5]]);
+    check_starts("0F0 0I0 0W0\n1F0 1I0 1W0", &[&[0, 3, 4], &[1, 2, 3]]);
 }
 
 #[test]
@@ -114,23 +138,36 @@ fn serde_gives_the_same_timeline_back() {
     assert_eq!(serde_json::from_str::<Timeline>(&json).unwrap(), measured());
 }
 
-/// Reads a picture as XML; the number of rectangles of a class.
-fn rectangles(picture: &str, class: &str) -> usize {
+/// Every element of a picture that has a class, by its name. The picture is read as XML.
+fn elements(picture: &str) -> Vec<(String, Attributes)> {
     let mut open = Vec::new();
-    let mut found = 0;
+    let mut elements = Vec::new();
     for event in svg::read(picture).unwrap() {
-        match event {
-            Event::Tag(name, Type::Start, _) => open.push(name),
-            Event::Tag(name, Type::End, _) => assert_eq!(open.pop(), Some(name)),
+        match &event {
+            Event::Tag(name, Type::Start, _) => open.push(name.to_string()),
+            Event::Tag(name, Type::End, _) => {
+                assert_eq!(open.pop().as_ref(), Some(&name.to_string()))
+            }
             Event::Error(error) => panic!("{error}"),
             _ => {}
         }
-        if let Event::Tag("rect", Type::Start | Type::Empty, attributes) = event {
-            found += usize::from(*attributes["class"] == *class);
+        if let Event::Tag(name, Type::Start | Type::Empty, attributes) = event
+            && attributes.contains_key("class")
+        {
+            elements.push((name.to_owned(), attributes));
         }
     }
     assert_eq!(open, [""; 0]);
-    found
+    elements
+}
+
+/// The number of rectangles of a class, with or without a shade.
+fn rectangles(picture: &str, class: &str) -> usize {
+    let is_of = |(name, attributes): &(String, Attributes)| {
+        let mut classes = attributes["class"].split(' ');
+        name == "rect" && classes.next() == Some(class)
+    };
+    elements(picture).into_iter().filter(is_of).count()
 }
 
 #[test]
@@ -146,26 +183,118 @@ fn a_picture_has_a_box_for_each_span() {
         assert_eq!(rectangles(&picture, class), boxes + 1, "{class}");
     }
     assert_eq!(rectangles(&picture, "bubble"), 2 + 1);
+    assert_eq!(rectangles(&picture, "track"), 2);
+    assert_eq!(rectangles(&picture, "bar"), 2);
     assert!(picture.contains("2 workers · 1 micro-batch · 150 ms · bubble 50 %"));
-    assert!(picture.contains("30 % busy") && picture.contains("70 % busy"));
+    assert!(picture.contains("\n30 %\n") && picture.contains("\n70 %\n"));
     assert!(picture.contains("1B0 recompute · at 50.0 ms · took 10.0 ms"));
+    assert!(picture.contains("update · at 110 ms · took 40.0 ms"));
+}
+
+#[test]
+fn both_halves_of_a_backward_pass_have_a_colour() {
+    let picture = timeline(&ZeroBubbleH1, 2, 3).to_svg(&[]);
+    for class in ["forward", "input", "weight"] {
+        assert_eq!(rectangles(&picture, class), 2 * 3 + 1, "{class}");
+    }
+    assert_eq!(rectangles(&picture, "backward"), 0);
+    assert!(picture.contains("1I2 input gradient · at"));
+}
+
+/// The numbers of a rectangle.
+fn sides(attributes: &Attributes) -> [f64; 4] {
+    ["x", "y", "width", "height"].map(|name| attributes[name].parse().unwrap())
+}
+
+/// Boxes are where their spans are, in proportion, and in the row of their worker.
+#[test]
+fn boxes_are_in_their_places() {
+    let timeline = measured();
+    let picture = timeline.to_svg(&[]);
+    let elements = elements(&picture);
+    let of_class = |class: &str| {
+        let is_of = move |it: &&(String, Attributes)| it.0 == "rect" && *it.1["class"] == *class;
+        elements
+            .iter()
+            .filter(is_of)
+            .map(|it| sides(&it.1))
+            .collect::<Vec<_>>()
+    };
+    let lanes = of_class("lane");
+    let [x, _, width, height] = lanes[0];
+    assert!(lanes[1][1] >= lanes[0][1] + height, "lanes do not overlap");
+    for (worker, spans) in timeline.workers.iter().enumerate() {
+        for span in spans {
+            let start = x + width * span.start.as_secs_f64() / 0.15;
+            let long = width * span.length().as_secs_f64() / 0.15;
+            let boxes = of_class(&span.kind.to_string());
+            let drawn = boxes.iter().any(|&[left, top, w, h]| {
+                (left - start).abs() < 0.01
+                    && (w - long).abs() <= 1.01
+                    && (top, h) == (lanes[worker][1], height)
+            });
+            assert!(drawn, "{span:?} is not among {boxes:?}");
+        }
+    }
+    // From the first start, 10 ms, to the last end of a pass, 110 ms.
+    let bubble = of_class("bubble")[1];
+    assert!((bubble[0] - (x + width / 15.0)).abs() < 0.01);
+    assert!((bubble[2] - width * 10.0 / 15.0).abs() < 0.01);
+    let bars: Vec<_> = of_class("bar").iter().map(|bar| bar[2]).collect();
+    let track = of_class("track")[0][2];
+    assert_eq!(
+        bars.iter()
+            .map(|bar| (100.0 * bar / track).round())
+            .collect::<Vec<_>>(),
+        [30.0, 70.0]
+    );
+}
+
+#[test]
+fn nothing_is_outside_of_the_page() {
+    let labels = ["a worker with a name that is longer than anyone has room for".to_owned()];
+    for timeline in [
+        measured(),
+        timeline(&ZeroBubbleV, 32, 64),
+        timeline(&Interleaved { chunks: 4 }, 16, 8),
+        timeline(&PipeDream::default(), 2, 4),
+        timeline(&GPipe, 100, 3),
+    ] {
+        let picture = timeline.to_svg(&labels);
+        let page = elements(&picture)
+            .into_iter()
+            .find(|it| *it.1["class"] == *"page")
+            .unwrap();
+        let [_, _, width, height] = sides(&page.1);
+        for (name, attributes) in elements(&picture) {
+            let (right, bottom) = match &name[..] {
+                "rect" => {
+                    let [x, y, w, h] = sides(&attributes);
+                    (x + w, y + h)
+                }
+                "text" => (
+                    attributes["x"].parse().unwrap(),
+                    attributes["y"].parse().unwrap(),
+                ),
+                _ => continue,
+            };
+            assert!(right <= width && bottom <= height, "{name} {attributes:?}");
+        }
+    }
 }
 
 #[test]
 fn the_legend_names_only_what_occurs() {
-    let picture = Schedule::inference(2, 2)
-        .unwrap()
-        .timeline(ms(1), ms(1))
-        .to_svg(&[]);
+    let picture = simulated(&Schedule::inference(2, 2).unwrap()).to_svg(&[]);
     assert_eq!(rectangles(&picture, "forward"), 4 + 1);
     assert_eq!(rectangles(&picture, "backward"), 0);
+    assert!(!picture.contains("last stage of a worker"));
 }
 
 #[test]
 fn numbers_are_drawn_where_they_fit() {
     let numbers = |micro_batches| {
-        let schedule = GPipe.schedule(2, micro_batches).unwrap();
-        let picture = schedule.timeline(ms(1), ms(2)).to_svg(&[]);
+        let picture = timeline(&GPipe, 2, micro_batches).to_svg(&[]);
         picture.matches("class=\"number\"").count()
     };
     assert_eq!(numbers(4), 2 * 2 * 4);
@@ -173,10 +302,42 @@ fn numbers_are_drawn_where_they_fit() {
 }
 
 #[test]
-fn several_stages_of_a_worker_are_told_apart() {
-    let schedule: Schedule = "0F0 1F0 1B0 0B0".parse().unwrap();
-    let picture = schedule.timeline(ms(1), ms(2)).to_svg(&[]);
-    assert!(picture.contains("\n1B0\n</text>"), "{picture}");
+fn several_stages_of_a_worker_have_shades() {
+    let picture = timeline(&Interleaved { chunks: 2 }, 4, 2).to_svg(&[]);
+    let of_shade = |class: &str| {
+        let all = elements(&picture).into_iter();
+        all.filter(|(name, it)| name == "rect" && *it["class"] == *class)
+            .count()
+    };
+    // Each worker has two micro-batches in its first stage, and two in its last; and the legend.
+    assert_eq!(
+        [of_shade("forward s0"), of_shade("forward s3")],
+        [4 + 1, 4 + 1]
+    );
+    assert_eq!([of_shade("backward s0"), of_shade("backward s3")], [4, 4]);
+    assert_eq!(of_shade("forward"), 1);
+    assert!(picture.contains("first to last stage of a worker"));
+}
+
+#[test]
+fn every_class_has_a_colour() {
+    let style = include_str!("../src/svg/style.css");
+    for kind in [
+        "forward",
+        "recompute",
+        "backward",
+        "input",
+        "weight",
+        "update",
+    ] {
+        assert!(style.contains(&format!("\n.{kind} {{ fill")), "{kind}");
+        for shade in 0..4 {
+            assert!(
+                style.contains(&format!("\n.{kind}.s{shade} {{ fill")),
+                "{kind} {shade}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -187,6 +348,11 @@ fn labels_are_escaped_and_made_up_where_missing() {
         "{picture}"
     );
     assert!(picture.contains("\nworker 1\n</text>"));
+    let long = measured().to_svg(&["0123456789".repeat(4)]);
+    assert!(
+        long.contains("\n01234567890123456789012345678…\n"),
+        "{long}"
+    );
 }
 
 #[test]
@@ -196,6 +362,93 @@ fn pictures_know_light_and_dark() {
             .to_svg(&[])
             .contains("prefers-color-scheme: dark")
     );
+}
+
+/// The rectangles of a path: width and height of each.
+fn areas(path: &str) -> impl Iterator<Item = (f64, f64)> {
+    let rectangles = path.split('M').skip(1);
+    rectangles.map(|rectangle| {
+        let after = |letter| rectangle.split(letter).nth(1).unwrap();
+        let number = |text: &str| {
+            let digits = text.find(|c: char| !"0123456789.".contains(c)).unwrap();
+            text[..digits].parse().unwrap()
+        };
+        (number(after('h')), number(after('v')))
+    })
+}
+
+/// Where boxes are too narrow, as much of the lane is coloured as the worker was busy with each kind.
+#[test]
+fn narrow_boxes_make_way_for_their_shares() {
+    let timeline = timeline(&OneForwardOneBackward, 2, 4096);
+    let picture = timeline.to_svg(&[]);
+    assert!(picture.contains("as high as its share of time"));
+    let elements = elements(&picture);
+    let [_, _, width, height] = {
+        let lane = elements
+            .iter()
+            .find(|it| *it.1["class"] == *"lane")
+            .unwrap();
+        sides(&lane.1)
+    };
+    for (class, kind) in [
+        ("forward", SpanKind::Forward),
+        ("backward", SpanKind::Backward),
+    ] {
+        let paths = elements
+            .iter()
+            .filter(|it| it.0 == "path" && *it.1["class"] == *class);
+        let drawn: f64 = paths
+            .flat_map(|it| areas(&it.1["d"]).collect::<Vec<_>>())
+            .map(|(w, h)| w * h)
+            .sum();
+        let spans = timeline
+            .workers
+            .iter()
+            .flatten()
+            .filter(|span| span.kind == kind);
+        let busy: f64 = spans.map(|span| span.length().as_secs_f64()).sum();
+        let share = busy / (2.0 * timeline.length().as_secs_f64());
+        assert!(
+            (drawn / (2.0 * width * height) - share).abs() < 0.02,
+            "{class} {share}"
+        );
+    }
+}
+
+#[test]
+fn one_narrow_box_is_no_share() {
+    let mut timeline = measured();
+    timeline.workers[0][2] = span(SpanKind::Update, None, 110, 110);
+    let picture = timeline.to_svg(&[]);
+    assert!(!picture.contains("share of time"));
+    let paths = elements(&picture).into_iter().filter(|it| it.0 == "path");
+    assert_eq!(paths.count(), 1, "an instant can be seen");
+}
+
+#[test]
+fn pictures_of_long_steps_stay_small() {
+    for (timeline, most) in [
+        (timeline(&GPipe, 4, 4096), 200_000),
+        (timeline(&OneForwardOneBackward, 512, 512), 1_000_000),
+        (timeline(&ZeroBubbleV, 96, 2048), 2_000_000),
+        // Most boxes are a little wider than what is narrow.
+        (timeline(&OneForwardOneBackward, 64, 128), 4_000_000),
+        (timeline(&ZeroBubbleV, 96, 70), 4_000_000),
+    ] {
+        let picture = timeline.to_svg(&[]);
+        assert!(picture.len() < most, "{} bytes", picture.len());
+        elements(&picture);
+    }
+}
+
+#[test]
+fn of_many_workers_the_first_and_last_are_drawn() {
+    let picture = timeline(&GPipe, 100, 2).to_svg(&[]);
+    assert_eq!(rectangles(&picture, "lane"), 48);
+    assert!(picture.contains("⋯ 52 more workers ⋯"));
+    assert!(picture.contains("\nworker 23\n") && picture.contains("\nworker 76\n"));
+    assert!(!picture.contains("\nworker 24\n") && !picture.contains("\nworker 75\n"));
 }
 
 #[test]
@@ -213,9 +466,179 @@ fn a_trace_has_named_rows_and_complete_events() {
         *of_phase("X").nth(4).unwrap(),
         serde_json::json!({
             "ph": "X", "pid": 0, "tid": 1, "name": "recompute 0", "cat": "recompute",
-            "ts": 50_000.0, "dur": 10_000.0,
-            "args": { "stage": 1, "micro_batch": 0 },
+            "cname": "thread_state_uninterruptible", "ts": 50_000.0, "dur": 10_000.0,
+            "args": { "action": "1B0", "stage": 1, "micro_batch": 0 },
         })
     );
     assert_eq!(events.last().unwrap()["args"], serde_json::json!({}));
+}
+
+/// Perfetto colours by the name without numbers.
+#[test]
+fn each_kind_has_a_name_and_a_category_in_a_trace() {
+    let trace = timeline(&ZeroBubbleH1, 1, 1).to_chrome_trace(&[]);
+    let events = trace["traceEvents"].as_array().unwrap().iter();
+    let spans: Vec<_> = events.filter(|event| event["ph"] == "X").collect();
+    let names: Vec<_> = spans
+        .iter()
+        .map(|event| event["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        ["forward 0", "input gradient 0", "weight gradient 0"]
+    );
+    let categories: Vec<_> = spans
+        .iter()
+        .map(|event| event["cat"].as_str().unwrap())
+        .collect();
+    assert_eq!(categories, ["forward", "input gradient", "weight gradient"]);
+}
+
+/// The text of a schedule of which each half of a pass takes a cell or so.
+fn check_drawn(timeline: &Timeline, width: usize, expected: &[&str]) {
+    assert_eq!(
+        timeline.to_text(width, false).lines().collect::<Vec<_>>(),
+        expected
+    );
+}
+
+#[test]
+fn text_has_a_row_for_each_worker() {
+    // 36 cells for 12 ms.
+    check_drawn(
+        &timeline(&GPipe, 2, 3),
+        44,
+        &[
+            "2 workers · 3 micro-batches · 12.0 ms · bub…",
+            "0 F0─F1─F2─·········B0────B1────B2────  75 %",
+            "1 ···F0─F1─F2─B0────B1────B2────······  75 %",
+            "F forward  B backward  · bubble",
+        ],
+    );
+}
+
+#[test]
+fn text_tells_stages_apart_by_case() {
+    let timeline = timeline(&Interleaved { chunks: 2 }, 2, 2);
+    let text = timeline.to_text(80, false);
+    assert!(text.contains("f1"), "{text}");
+    assert!(text.ends_with("lower case: every other stage\n"), "{text}");
+}
+
+/// Without colours: no escape sequences, and no line wider than asked for, nor any row.
+fn without_colour(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let first = parts.next().unwrap().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('m').unwrap().1)
+}
+
+fn check_text(timeline: &Timeline) {
+    for width in [0, 1, 39, 40, 41, 63, 64, 80, 133, 400] {
+        let plain = timeline.to_text(width, false);
+        for line in plain.lines() {
+            assert!(line.chars().count() <= width.max(40), "{width} {line}");
+        }
+        assert!(!plain.contains('\u{1b}') && plain.ends_with('\n'));
+        // In colour, spaces stand for lines.
+        let coloured = without_colour(&timeline.to_text(width, true));
+        assert_eq!(coloured.replace(' ', "─"), plain.replace(' ', "─"));
+    }
+}
+
+#[test]
+fn text_has_as_many_letters_as_time() {
+    let timeline = timeline(&OneForwardOneBackward, 2, 1000);
+    let text = timeline.to_text(1000, false);
+    let row = text.lines().nth(2).unwrap();
+    let letters = |letter: char| row.chars().filter(|&c| c == letter).count() as f64;
+    // A third of the time is for forward passes. The row has a digit now and then.
+    assert!(
+        (letters('F') / (letters('F') + letters('B')) - 1.0 / 3.0).abs() < 0.02,
+        "{row}"
+    );
+}
+
+#[test]
+fn colours_are_ended() {
+    let text = timeline(&GPipe, 1, 1).to_text(40, true);
+    assert!(text.contains("\u{1b}[30;44mF0"), "{text:?}");
+    assert!(text.contains("\u{1b}[30;43mB0"), "{text:?}");
+    assert_eq!(
+        text.matches("\u{1b}[30;").count(),
+        text.matches("\u{1b}[0m").count()
+    );
+}
+
+#[test]
+fn of_many_workers_the_first_and_last_are_written() {
+    let text = timeline(&GPipe, 1000, 2).to_text(80, false);
+    assert_eq!(text.lines().count(), 1 + 64 + 1 + 1);
+    assert!(text.contains("\n⋯ 936 more workers ⋯\n"));
+    assert!(
+        text.contains("\nworker   0 ") && text.contains("\nworker 999 "),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_empty_timeline_is_a_line_of_text() {
+    assert_eq!(
+        Timeline::default().to_text(80, false),
+        "0 workers · nothing happened\n"
+    );
+}
+
+/// Spans as a broken clock would measure them: in any order, overlapping, backwards, endless.
+fn any_timeline() -> impl Strategy<Value = Timeline> {
+    let time = prop_oneof![
+        (0..100_u64).prop_map(ms),
+        Just(Duration::ZERO),
+        Just(Duration::from_nanos(1)),
+        Just(Duration::MAX),
+    ];
+    let action = (any::<bool>(), 0..4_usize, any::<usize>());
+    let span =
+        (action, 0..6_usize, time.clone(), time).prop_map(|((has, stage, i), kind, start, end)| {
+            Span {
+                action: has.then(|| Action::forward(stage, i)),
+                kind: SpanKind::ALL[kind],
+                start,
+                end,
+            }
+        });
+    let workers = prop::collection::vec(prop::collection::vec(span, 0..8), 0..5);
+    workers.prop_map(|workers| Timeline { workers })
+}
+
+proptest! {
+    #[test]
+    fn any_measurement_can_be_drawn(timeline in any_timeline()) {
+        elements(&timeline.to_svg(&[]));
+        check_text(&timeline);
+        prop_assert!(timeline.to_chrome_trace(&[]).is_object());
+        prop_assert!((0.0..=1.0).contains(&timeline.bubble()));
+    }
+
+    #[test]
+    fn any_simulation_can_be_drawn(
+        (schedule, costs) in any_schedule(5, 8).prop_flat_map(|schedule| {
+            let costs = any_costs(schedule.stages());
+            (Just(schedule), costs)
+        }),
+    ) {
+        let timeline = schedule.simulate(&costs).unwrap().timeline();
+        elements(&timeline.to_svg(&[]));
+        check_text(&timeline);
+    }
+
+    #[test]
+    fn any_order_can_be_drawn(plan in any_plan()) {
+        let timeline = simulated(&Schedule::new(plan.lists()).unwrap());
+        let boxes = timeline.workers.iter().flatten().count();
+        let picture = timeline.to_svg(&[]);
+        let drawn: usize = ["forward", "backward", "input", "weight"].map(|class| rectangles(&picture, class)).iter().sum();
+        prop_assert!(drawn > timeline.workers.iter().flatten().filter(|span| !span.length().is_zero()).count());
+        prop_assert!(boxes > 0);
+        check_text(&timeline);
+    }
 }

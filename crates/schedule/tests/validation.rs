@@ -2,10 +2,21 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use stovepipe_schedule::{Action, Schedule, ScheduleError, Waiting};
+mod common;
 
-fn check(text: &str, expected: ScheduleError) {
-    assert_eq!(text.parse::<Schedule>(), Err(expected), "{text}");
+use common::any_plan;
+use proptest::prelude::*;
+use stovepipe_schedule::{
+    Action, GPipe, Interleaved, Limits, OneForwardOneBackward, PipeDream, RoundRobin, Schedule,
+    ScheduleError, Scheduler, Waiting, ZeroBubbleH1,
+};
+
+/// The whole message: which worker, which action, why.
+fn check(text: &str, expected: &str) {
+    match text.parse::<Schedule>() {
+        Ok(_) => panic!("{text} is a schedule"),
+        Err(error) => assert_eq!(error.to_string(), expected, "{text}"),
+    }
 }
 
 fn action(text: &str) -> Action {
@@ -14,77 +25,116 @@ fn action(text: &str) -> Action {
 
 #[test]
 fn every_worker_has_something_to_do() {
-    check("", ScheduleError::NoWorkers);
-    check("0F0\n\n1F0", ScheduleError::IdleWorker { worker: 1 });
+    check("", "a schedule needs at least one worker");
+    check("0F0\n\n1F0", "worker 1 has no action");
     assert_eq!(Schedule::new(vec![]), Err(ScheduleError::NoWorkers));
 }
 
 #[test]
 fn stages_are_numbered_without_a_gap() {
-    check("1F0", ScheduleError::MissingStage { stage: 0 });
-    check("0F0\n2F0", ScheduleError::MissingStage { stage: 1 });
+    check("1F0", "no worker has stage 0, though a later stage exists");
+    check(
+        "0F0\n2F0",
+        "no worker has stage 1, though a later stage exists",
+    );
     let enormous = Action::forward(usize::MAX, 0);
     let missing = Err(ScheduleError::MissingStage { stage: 0 });
     assert_eq!(Schedule::new(vec![vec![enormous]]), missing);
 }
 
 #[test]
-fn a_stage_has_one_worker() {
+fn all_of_a_micro_batch_is_on_one_worker() {
+    check("0F0\n0B0", "worker 1 has 0B0, which belongs to worker 0");
+    check("0F0\n0F0", "worker 1 has 0F0, which belongs to worker 0");
     check(
-        "0F0 1F0\n1F1 0F1",
-        ScheduleError::SharedStage {
-            worker: 1,
-            action: action("1F1"),
-            owner: 0,
-        },
+        "0F0 0F1 1F0\n0F1 1F1",
+        "worker 1 has 0F1, which belongs to worker 0",
+    );
+    check(
+        "0F0 0I0\n0W0",
+        "worker 1 has 0W0, which belongs to worker 0",
+    );
+    check(
+        "0F0 0B0\n0U0",
+        "worker 1 has 0U0, which belongs to worker 0",
+    );
+}
+
+#[test]
+fn replicas_take_turns() {
+    check(
+        "0F0 0F1\n0F2",
+        "worker 1 has 0F2, which belongs to worker 0",
+    );
+    check(
+        "0F0 0F3\n0F1 0F2",
+        "worker 1 has 0F2, which belongs to worker 0",
+    );
+    check(
+        "0F0 1F0\n1F1 0F1 0F2 1F2",
+        "worker 1 has 0F2, which belongs to worker 0",
     );
 }
 
 #[test]
 fn nothing_is_listed_twice() {
-    let repeated = |worker, text| ScheduleError::Repeated {
-        worker,
-        action: action(text),
-    };
-    check("0F0 0F0", repeated(0, "0F0"));
-    check("0F0 0B0\n1F0 1B0 1B0", repeated(1, "1B0"));
+    check("0F0 0F0", "worker 0 has 0F0 twice");
+    check("0F0 0B0\n1F0 1B0 1B0", "worker 1 has 1B0 twice");
+    check("0F0 0I0 0W0 0W0", "worker 0 has 0W0 twice");
+    check("0F0 0B0 0U0 0U0", "worker 0 has 0U0 twice");
+    // Too short a list for its numbers is told from one that repeats itself.
+    check("0F0 0F9 0F0", "worker 0 has 0F0 twice");
+    check(
+        "0F0 0F9\n0F0",
+        "worker 1 has 0F0, which belongs to worker 0",
+    );
 }
 
 #[test]
 fn nothing_is_missing() {
-    let missing = |worker, text| ScheduleError::Missing {
-        worker,
-        action: action(text),
-    };
-    check("0F0 0F2", missing(0, "0F1"));
-    check("0F0 0F1\n1F0", missing(1, "1F1"));
-    check("0F0 0F1 0B0", missing(0, "0B1"));
-    check("0F0 0B0\n1F0", missing(1, "1B0"));
-    check("0B0", missing(0, "0F0"));
+    check("0F0 0F2", "worker 0 lacks 0F1");
+    check("0F0 0F1\n1F0", "worker 1 lacks 1F1");
+    check("0F0 0F1\n1F1", "worker 1 lacks 1F0");
+    check("0F0 0F1 0B0", "worker 0 lacks 0B1");
+    check("0F0 0B0\n1F0", "worker 1 lacks 1B0");
+    check("0B0", "worker 0 lacks 0F0");
+    check("0F0 0I0", "worker 0 lacks 0W0");
+    check("0F0 0W0", "worker 0 lacks 0I0");
+    check("0F0 0F1 0I0 0W0", "worker 0 lacks 0I1");
+    check("0F0 0U0", "worker 0 lacks 0B0");
+    check("0F0 0F1 0B0 0B1 0U1", "worker 0 lacks 0U0");
+    check("0F0 0B0 0U0\n1F0 1B0", "worker 1 lacks 1U0");
+    check("0F0 0F1 0F2\n1F0 1B0 1F2 1B2", "worker 0 lacks 0B0");
     let enormous = Action::forward(0, usize::MAX);
-    assert_eq!(Schedule::new(vec![vec![enormous]]), Err(missing(0, "0F0")));
-}
-
-#[test]
-fn micro_batches_ascend() {
-    let out_of_order = |worker, found, expected| ScheduleError::OutOfOrder {
-        worker,
-        action: action(found),
-        expected: action(expected),
-    };
-    check("0F1 0F0", out_of_order(0, "0F1", "0F0"));
-    check("0F0 0F1 0B1 0B0", out_of_order(0, "0B1", "0B0"));
-    check("0F0 0F1\n1F1 1F0", out_of_order(1, "1F1", "1F0"));
-}
-
-#[test]
-fn forward_comes_first() {
-    let backward_first = |text| ScheduleError::BackwardFirst {
+    let missing = ScheduleError::Missing {
         worker: 0,
-        action: action(text),
+        action: action("0F0"),
     };
-    check("0B0 0F0", backward_first("0B0"));
-    check("0F0 0B0 0B1 0F1", backward_first("0B1"));
+    assert_eq!(Schedule::new(vec![vec![enormous]]), Err(missing));
+}
+
+#[test]
+fn a_backward_pass_is_whole_or_in_halves() {
+    let too = "though its backward pass is listed as a whole, too";
+    check("0F0 0B0 0I0 0W0", &format!("worker 0 has 0I0, {too}"));
+    check("0F0 0B0 0W0", &format!("worker 0 has 0W0, {too}"));
+}
+
+#[test]
+fn each_pass_is_in_its_place() {
+    check("0B0 0F0", "worker 0 has 0B0 before 0F0");
+    check("0F0 0B0 0B1 0F1", "worker 0 has 0B1 before 0F1");
+    check("0I0 0F0 0W0", "worker 0 has 0I0 before 0F0");
+    check("0F0 0W0 0I0", "worker 0 has 0W0 before 0I0");
+    check("0F0 0U0 0B0", "worker 0 has 0U0 before 0B0");
+    check("0F0 0I0 0U0 0W0", "worker 0 has 0U0 before 0W0");
+}
+
+#[test]
+fn micro_batches_need_not_ascend() {
+    for text in ["0F1 0F0", "0F0 0F1 0B1 0B0", "0F1 0F0\n1F1 1F0"] {
+        assert!(text.parse::<Schedule>().is_ok(), "{text}");
+    }
 }
 
 fn waiting(worker: usize, at: &str, needs: &str) -> Waiting {
@@ -95,56 +145,216 @@ fn waiting(worker: usize, at: &str, needs: &str) -> Waiting {
     }
 }
 
+fn check_deadlock(text: &str, waiting: Vec<Waiting>) {
+    assert_eq!(
+        text.parse::<Schedule>(),
+        Err(ScheduleError::Deadlock { waiting }),
+        "{text}"
+    );
+}
+
 #[test]
 fn two_workers_that_wait_for_each_other() {
+    let text = "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1";
+    check_deadlock(
+        text,
+        vec![waiting(0, "0B0", "1B0"), waiting(1, "1F1", "0F1")],
+    );
     check(
-        "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1",
-        ScheduleError::Deadlock {
-            waiting: vec![waiting(0, "0B0", "1B0"), waiting(1, "1F1", "0F1")],
-        },
+        text,
+        "deadlock: worker 0 at 0B0 waits for 1B0; worker 1 at 1F1 waits for 0F1",
+    );
+    check_deadlock(
+        "0F0 0I0 0W0 0F1 0I1 0W1\n1F0 1F1 1I0 1W0 1I1 1W1",
+        vec![waiting(0, "0I0", "1I0"), waiting(1, "1F1", "0F1")],
     );
 }
 
 #[test]
 fn a_worker_that_waits_for_itself() {
-    check(
-        "1F0 0F0",
-        ScheduleError::Deadlock {
-            waiting: vec![waiting(0, "1F0", "0F0")],
-        },
-    );
+    check_deadlock("1F0 0F0", vec![waiting(0, "1F0", "0F0")]);
 }
 
 #[test]
 fn a_worker_that_finishes_is_not_stuck() {
-    check(
-        "0F0\n2F0 1F0",
-        ScheduleError::Deadlock {
-            waiting: vec![waiting(1, "2F0", "1F0")],
-        },
+    check_deadlock("0F0\n2F0 1F0", vec![waiting(1, "2F0", "1F0")]);
+}
+
+#[test]
+fn a_large_deadlock_is_told_by_its_first_workers() {
+    // Each worker waits for the one before, the first one for ever.
+    let lines: Vec<_> = (2..12).map(|stage| format!("{stage}F0")).collect();
+    let text = format!("1F0 0F0\n{}", lines.join("\n"));
+    let message = text.parse::<Schedule>().unwrap_err().to_string();
+    assert!(message.starts_with("deadlock: worker 0 at 1F0 waits for 0F0; worker 1 at 2F0"));
+    assert!(
+        message.ends_with("worker 7 at 8F0 waits for 7F0; and 3 more"),
+        "{message}"
     );
 }
 
 #[test]
 fn words_are_actions() {
+    let reason = "write a stage, F, B, I, W or U, and a micro-batch, such as 2F3";
+    check("0F0 0X0", &format!("`0X0` is no action: {reason}"));
     let parse_error = "0X0".parse::<Action>().unwrap_err();
-    check("0F0 0X0", ScheduleError::Parse(parse_error));
+    assert_eq!(
+        "0X0".parse::<Schedule>(),
+        Err(ScheduleError::Parse(parse_error))
+    );
 }
 
 #[test]
-fn messages_name_worker_action_and_reason() {
-    let message = |text: &str| text.parse::<Schedule>().unwrap_err().to_string();
+fn schedulers_refuse_what_they_cannot_do() {
+    let check = |scheduler: &dyn Scheduler, stages, micro_batches, expected: &str| {
+        let error = scheduler.schedule(stages, micro_batches).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    };
+    for scheduler in common::schedulers() {
+        check(&*scheduler, 0, 4, "a schedule needs at least one stage");
+        check(
+            &*scheduler,
+            4,
+            0,
+            "a schedule needs at least one micro-batch",
+        );
+    }
+    let message = "an interleaved schedule needs at least one chunk a worker";
+    check(&Interleaved { chunks: 0 }, 4, 4, message);
+    let message = "replicas are given for 3 stages, but there are 2";
+    check(&PipeDream::new(vec![1, 2, 1]), 2, 4, message);
+    check(&RoundRobin::new(vec![1, 2, 1]), 2, 4, message);
+    let message = "stage 1 has 0 replicas, but needs at least one";
+    check(&RoundRobin::new(vec![1, 0]), 2, 4, message);
+}
+
+fn activations(most: usize) -> Limits {
+    Limits {
+        activations: Some(most),
+        ..Limits::default()
+    }
+}
+
+fn versions(most: usize) -> Limits {
+    Limits {
+        weight_versions: Some(most),
+        ..Limits::default()
+    }
+}
+
+#[test]
+fn workers_stay_within_limits() {
+    let check = |schedule: &Schedule, limits, expected: &str| {
+        let error = schedule.check(limits).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    };
+    let one_forward = OneForwardOneBackward.schedule(3, 8).unwrap();
+    assert_eq!(one_forward.check(activations(3)), Ok(()));
+    let message = "worker 0 at 0F2 holds 3 micro-batches, but may hold 2";
+    check(&one_forward, activations(2), message);
+    let halves = ZeroBubbleH1.schedule(3, 8).unwrap();
+    check(&halves, activations(2), message);
+    let chunks = Interleaved { chunks: 2 }.schedule(4, 4).unwrap();
+    let message = "worker 0 at 0F2 holds 5 micro-batches, but may hold 4";
+    check(&chunks, activations(4), message);
+    let pipedream = PipeDream::default().schedule(3, 8).unwrap();
+    assert_eq!(pipedream.check(versions(3)), Ok(()));
+    let message = "worker 0 at 0U1 keeps 3 versions of its weights, but may keep 2";
+    check(&pipedream, versions(2), message);
+
+    for unlimited in [Limits::default(), versions(1)] {
+        assert_eq!(GPipe.schedule(3, 8).unwrap().check(unlimited), Ok(()));
+    }
+    let inference = Schedule::inference(3, 8).unwrap();
+    assert_eq!(inference.check(activations(0)), Ok(()));
+}
+
+#[test]
+fn stages_cannot_use_weights_of_the_future() {
+    // The first stage has seen micro-batch 0 before it runs 1; the second one has not.
+    let text = "0F0 0B0 0U0 0F1 0B1 0U1\n1F0 1B0 1F1 1U0 1B1 1U1";
+    let schedule: Schedule = text.parse().unwrap();
+    assert_eq!(schedule.weight_versions(false), Ok(vec![1, 2]));
     assert_eq!(
-        message("0F0 1F0\n1F1 0F1"),
-        "worker 1 has 1F1, but stage 1 belongs to worker 0"
+        schedule.weight_versions(true).unwrap_err().to_string(),
+        "worker 1 at 1F1 needs version 1 of its weights, which the first stage used, \
+         but has come to version 0 only"
     );
-    assert_eq!(
-        message("0F1 0F0"),
-        "worker 0 has 0F1 where 0F0 is due: micro-batches must ascend"
-    );
-    assert_eq!(message("0B0 0F0"), "worker 0 has 0B0 before 0F0");
-    assert_eq!(
-        message("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1"),
-        "deadlock: worker 0 at 0B0 waits for 1B0; worker 1 at 1F1 waits for 0F1"
-    );
+}
+
+/// Whether the lists can be run, found by trying every worker again and again.
+fn can_run(lists: &[Vec<Action>], needs: impl Fn(Action) -> Vec<Action>) -> Vec<(usize, Action)> {
+    let mut done = Vec::new();
+    let mut next = vec![0; lists.len()];
+    loop {
+        let ready = (0..lists.len()).find(|&worker| {
+            let action = lists[worker].get(next[worker]);
+            action.is_some_and(|&a| needs(a).iter().all(|need| done.contains(need)))
+        });
+        let Some(worker) = ready else { break };
+        done.push(lists[worker][next[worker]]);
+        next[worker] += 1;
+    }
+    let stuck = lists.iter().zip(&next).enumerate();
+    let stuck = stuck.filter_map(|(worker, (list, &next))| Some((worker, *list.get(next)?)));
+    stuck.collect()
+}
+
+proptest! {
+    /// Any two actions of a worker change places: what can still be run is accepted, and what cannot
+    /// is refused, with every worker that is stuck and where.
+    #[test]
+    fn permuted_orders_are_refused_if_they_cannot_run(
+        plan in any_plan(), worker in 0..4_usize, swaps in prop::collection::vec((0..99_usize, 0..99_usize), 1..4),
+    ) {
+        let mut lists = plan.lists();
+        let worker = worker % lists.len();
+        let list = &mut lists[worker];
+        for (a, b) in swaps {
+            let length = list.len();
+            list.swap(a % length, b % length);
+        }
+        let stuck = can_run(&lists, |action| plan.needs(action));
+        match Schedule::new(lists.clone()) {
+            Ok(_) => prop_assert_eq!(stuck, vec![]),
+            Err(ScheduleError::Deadlock { waiting }) => {
+                let found: Vec<_> = waiting.iter().map(|w| (w.worker, w.action)).collect();
+                prop_assert_eq!(found, stuck);
+                for Waiting { action, needs, .. } in waiting {
+                    prop_assert!(plan.needs(action).contains(&needs));
+                }
+            }
+            Err(ScheduleError::TooEarly { worker, action, needs }) => {
+                let place = |a: Action| lists[worker].iter().position(|&b| a == b).unwrap();
+                prop_assert!(place(action) < place(needs));
+                prop_assert!(plan.needs(action).contains(&needs));
+            }
+            Err(other) => prop_assert!(false, "{}", other),
+        }
+    }
+
+    #[test]
+    fn a_doubled_action_is_noticed(plan in any_plan(), from in 0..99_usize, to in 0..99_usize) {
+        let mut lists = plan.lists();
+        let order = plan.order();
+        let action = order[from % order.len()];
+        let workers = lists.len();
+        let list = &mut lists[to % workers];
+        list.insert(to % (list.len() + 1), action);
+        prop_assert!(Schedule::new(lists).is_err());
+    }
+
+    #[test]
+    fn a_dropped_action_is_noticed(plan in any_plan(), which in 0..99_usize) {
+        let order = plan.order();
+        let dropped = order[which % order.len()];
+        let mut lists = plan.lists();
+        lists[plan.worker(dropped)].retain(|&action| action != dropped);
+        // Nobody misses what was all of a stage or of a micro-batch, or all of its kind.
+        let rest: Vec<_> = order.into_iter().filter(|&action| action != dropped).collect();
+        let is_missed = rest.iter().any(|a| a.stage == dropped.stage)
+            && rest.iter().any(|a| a.micro_batch == dropped.micro_batch)
+            && (rest.iter().any(|a| a.pass == dropped.pass) || plan.split[0].len() * plan.split.len() > 1);
+        prop_assert!(!is_missed || Schedule::new(lists).is_err());
+    }
 }

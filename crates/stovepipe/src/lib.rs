@@ -4,7 +4,7 @@
 //! that a single device would have computed.
 //!
 //! This crate is the one dependency that a user needs. [`prelude`] has what a training program
-//! names; [`schedule`], [`pipeline`] and [`train`] are the parts it is made of.
+//! names; [`schedule`], [`plan`], [`pipeline`] and [`train`] are the parts it is made of.
 //!
 //! ```
 //! use burn::{module::Module, nn::{Linear, LinearConfig}, optim::AdamConfig};
@@ -57,6 +57,7 @@
 //! ```
 
 pub use stovepipe_pipeline as pipeline;
+pub use stovepipe_plan as plan;
 pub use stovepipe_schedule as schedule;
 pub use stovepipe_train as train;
 
@@ -73,8 +74,8 @@ pub mod prelude {
     pub use crate::Flow;
     pub use stovepipe_pipeline::{
         Balance, Batch, BuildError, Context, CrossEntropy, Layer, MeanOf, Miswired, Objective,
-        Outputs, Pipeline, Profile, Progress, Recompute, Replicated, Step, StepError, StopHandle,
-        device_from_name,
+        Outputs, Pipeline, Profile, Profiler, Progress, Recompute, Replicated, Step, StepError,
+        StopHandle, device_from_name,
     };
     pub use stovepipe_schedule::{
         GPipe, Interleaved, OneForwardOneBackward, Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2,

@@ -59,6 +59,31 @@ pub enum TrainError {
         /// Why not.
         source: WrongSchedule,
     },
+    /// There is not a memory for each device.
+    #[error(
+        "device-memory has {given} numbers for {devices} devices: give one for all, or one for each"
+    )]
+    DeviceMemories {
+        /// Numbers given.
+        given: usize,
+        /// Devices there are.
+        devices: usize,
+    },
+    /// A device is too small for the run.
+    #[error(
+        "the run needs about {} on {device}, which has {}: recompute more, take more micro-batches, more \
+         devices or a smaller batch, or say what there is with --device-memory",
+        mebibytes(*needs),
+        mebibytes(*has)
+    )]
+    TooLarge {
+        /// The device.
+        device: String,
+        /// Bytes that all its workers need.
+        needs: u64,
+        /// Bytes there are.
+        has: u64,
+    },
     /// A device that is not to be had.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -165,4 +190,8 @@ impl TrainError {
         let path = path.into();
         move |source| Self::File { path, source }
     }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }

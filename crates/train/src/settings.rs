@@ -9,7 +9,8 @@ use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use stovepipe_pipeline::{
-    Balance, BuildError, Layer, Pipeline, PipelineBuilder, Profile, Recompute, device_from_name,
+    Balance, BuildError, Layer, Pipeline, PipelineBuilder, Profile, Profiler, Recompute,
+    device_from_name,
 };
 use stovepipe_schedule::{Rule, Scheduler};
 
@@ -53,6 +54,10 @@ pub struct PipelineSettings {
     /// CPU threads of each stage
     #[arg(long, required = false, value_name = "N")]
     pub threads_per_stage: usize,
+    /// Bytes that each device holds: one for all, or one for each [default: on the CPU what is free,
+    /// else not known]
+    #[arg(long, required = false, value_name = "LIST", value_delimiter = ',')]
+    pub device_memory: Vec<u64>,
 }
 
 impl Default for PipelineSettings {
@@ -66,6 +71,7 @@ impl Default for PipelineSettings {
             chunks: 2,
             recompute: Recompute::ExceptLast,
             threads_per_stage: 1,
+            device_memory: Vec::new(),
         }
     }
 }
@@ -100,6 +106,10 @@ impl PipelineSettings {
             "from 1 to 1024",
         )?;
         positive("chunks", self.chunks)?;
+        let (given, devices) = (self.device_memory.len(), self.stages);
+        if given > 1 && given != devices {
+            return Err(TrainError::DeviceMemories { given, devices });
+        }
         let stages = self.scheduler()?.stages(self.stages);
         self.balance(None).cut(layers, stages)?;
         self.worker_devices()?;
@@ -110,7 +120,8 @@ impl PipelineSettings {
         (self.schedule).scheduler(self.chunks, self.stages, self.micro_batches)
     }
 
-    /// Measures what each layer costs for `sample`, as a stage would run it.
+    /// Measures what each layer costs for `sample`, as a stage would run it. What layers keep in memory is
+    /// measured if `allocated` says how many bytes the process has allocated.
     ///
     /// # Errors
     ///
@@ -120,12 +131,17 @@ impl PipelineSettings {
         &self,
         layers: &[L],
         sample: L::Input,
+        allocated: Option<fn() -> usize>,
     ) -> Result<Profile, TrainError> {
         self.check(layers.len())?;
         let devices = self.worker_devices()?;
         let device = devices.first().ok_or(BuildError::NoStages)?;
-        let profile = Profile::measure(layers, device, self.threads_per_stage, sample)?;
-        Ok(profile)
+        let profiler = Profiler::new(device).threads(self.threads_per_stage);
+        let profiler = match allocated {
+            Some(allocated) => profiler.counting(allocated),
+            None => profiler,
+        };
+        Ok(profiler.measure(layers, sample)?)
     }
 
     /// The device of each worker.
@@ -180,7 +196,7 @@ impl PipelineSettings {
     ) -> Result<PipelineBuilder<L>, TrainError> {
         self.check(layers.len())?;
         let profile = match self.measures() {
-            true => Some(self.profile(&layers, sample())?),
+            true => Some(self.profile(&layers, sample(), None)?),
             false => None,
         };
         self.builder_with(layers, profile.as_ref())
@@ -221,9 +237,8 @@ impl PipelineSettings {
     /// even.
     pub(crate) fn balance(&self, profile: Option<&Profile>) -> Balance {
         match (&self.balance, profile) {
-            (BalanceSetting::Auto | BalanceSetting::Time, Some(profile)) => {
-                Balance::by_time(profile)
-            }
+            (BalanceSetting::Auto, Some(profile)) => Balance::Planned(profile.clone()),
+            (BalanceSetting::Time, Some(profile)) => Balance::by_time(profile),
             (BalanceSetting::Size, Some(profile)) => Balance::by_size(profile),
             (BalanceSetting::Layers(layers), _) => Balance::Layers(layers.clone()),
             _ => Balance::Even,

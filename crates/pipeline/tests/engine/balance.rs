@@ -7,7 +7,8 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Balance, BuildError, Context, Layer, LayerProfile, Miswired, Pipeline, Profile, Recompute,
+    Balance, BuildError, Context, Layer, LayerProfile, Miswired, Pipeline, Profile, Profiler,
+    Recompute,
 };
 
 use crate::models::*;
@@ -32,7 +33,7 @@ fn initialised<M: Module>(module: &M) -> usize {
 fn measuring_leaves_a_lazy_model_as_it_was() {
     let layers = conv_net();
     let before = initialised(&layers);
-    let profile = Profile::measure(&layers, &cpu(), 1, images(4)).unwrap();
+    let profile = Profiler::new(&cpu()).measure(&layers, images(4)).unwrap();
     assert_eq!(profile.layers.len(), layers.len());
     assert_eq!(initialised(&layers), before, "a parameter was allocated");
 
@@ -52,7 +53,7 @@ fn measuring_leaves_a_trained_model_as_it_was() {
         .unwrap();
     let layers = pipeline.into_layers();
     let before = bits(&layers);
-    Profile::measure(&layers, &cpu(), 1, images(4)).unwrap();
+    Profiler::new(&cpu()).measure(&layers, images(4)).unwrap();
     assert_eq!(bits(&layers), before);
 }
 
@@ -104,8 +105,10 @@ fn a_slow_layer_gets_a_stage_for_itself() {
 #[test]
 fn sizes_are_counted() {
     let layers = dense(&[3, 5, 2]);
-    let profile = Profile::measure(&layers, &cpu(), 1, vectors(7, 3)).unwrap();
-    let bytes = |layer: &LayerProfile| (layer.parameters, layer.activations);
+    let profile = Profiler::new(&cpu())
+        .measure(&layers, vectors(7, 3))
+        .unwrap();
+    let bytes = |layer: &LayerProfile| (layer.parameters, layer.output);
     let counted: Vec<_> = profile.layers.iter().map(bytes).collect();
     assert_eq!(
         counted,
@@ -120,10 +123,15 @@ fn sizes_are_counted() {
 #[test]
 fn a_sample_that_does_not_pass_names_the_layer() {
     let layers = dense(&[3, 5, 2]);
-    let error = Profile::measure(&layers, &cpu(), 1, vectors(7, 4)).unwrap_err();
+    let error = Profiler::new(&cpu())
+        .measure(&layers, vectors(7, 4))
+        .unwrap_err();
     assert!(matches!(error, BuildError::Profile(_)), "{error}");
     assert!(error.to_string().contains("layer 0 (Dense)"), "{error}");
-    let error = Profile::measure(&layers, &cpu(), 0, vectors(7, 3)).unwrap_err();
+    let error = Profiler::new(&cpu())
+        .threads(0)
+        .measure(&layers, vectors(7, 3))
+        .unwrap_err();
     assert!(matches!(error, BuildError::NoThreads), "{error}");
     let none = Pipeline::auto(layers, [], vectors(7, 3))
         .map(|_| ())
@@ -159,29 +167,30 @@ fn costs_that_are_no_numbers_are_errors() {
 /// 1F1B's last stage goes backward at once and computes nothing twice, the first one nearly all.
 #[test]
 fn what_is_computed_again_counts() {
+    let layer = LayerProfile {
+        forward: 0.01,
+        backward: 0.01,
+        ..LayerProfile::default()
+    };
     let profile = Profile {
-        layers: vec![
-            LayerProfile {
-                name: "even".to_owned(),
-                forward: Duration::from_millis(10),
-                backward: Duration::from_millis(10),
-                parameters: 0,
-                activations: 0,
-            };
-            10
-        ],
+        samples: 1,
+        input: 0,
+        layers: vec![layer; 10],
     };
-    let stages = |recompute| {
-        let builder = Pipeline::builder(dense(&[2; 11])).devices([cpu(), cpu()]);
-        let builder = builder
-            .balance(Balance::by_time(&profile))
-            .micro_batches(50);
-        builder.recompute(recompute).cut().unwrap()
-    };
-    assert_eq!(stages(Recompute::Never), [5, 5]);
-    // 4 layers at 30 ms (but for one micro-batch in 50), 6 at 20 ms.
-    assert_eq!(stages(Recompute::Always), [4, 6]);
-    assert_eq!(stages(Recompute::ExceptLast), [4, 6]);
+    for balance in [
+        Balance::by_time(&profile),
+        Balance::Planned(profile.clone()),
+    ] {
+        let stages = |recompute| {
+            let builder = Pipeline::builder(dense(&[2; 11])).devices([cpu(), cpu()]);
+            let builder = builder.balance(balance.clone()).micro_batches(50);
+            builder.recompute(recompute).cut().unwrap()
+        };
+        assert_eq!(stages(Recompute::Never), [5, 5]);
+        // 4 layers at 30 ms (but for one micro-batch in 50), 6 at 20 ms.
+        assert_eq!(stages(Recompute::Always), [4, 6]);
+        assert_eq!(stages(Recompute::ExceptLast), [4, 6]);
+    }
 }
 
 #[test]

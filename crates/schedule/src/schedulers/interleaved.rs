@@ -13,13 +13,15 @@ use crate::{Action, Schedule, ScheduleError, Scheduler, schedulers::check_size};
 ///
 /// ```text
 /// clock      0   1   2   3   4   5   6   7   8   9  10  11  12  13  14  15  16  17
-/// worker 0 0F0 0F1 2F0 2F1 0F2   · 2B0 0F3 2B1 2F2 0B0 2F3 0B1   · 2B2 2B3 0B2 0B3
+/// worker 0 0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1   · 2B2   · 2B3 0B2 0B3
+/// worker 1   · 1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3   ·
 /// ```
 ///
 /// Micro-batches go through in groups of at least `p`, all of a group through a chunk before the next
 /// chunk; Megatron-LM asks for a number of micro-batches that `p` divides, where all groups are of
 /// `p`. Here the groups differ by one at most, and with fewer than `p` micro-batches there is one.
-/// Stages that `p` does not divide leave the last workers with one less.
+/// Stages that `p` does not divide leave the last workers with one less. With one chunk it is
+/// [1F1B](crate::OneForwardOneBackward).
 ///
 /// Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using
 /// Megatron-LM*, SC 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473).
@@ -67,8 +69,9 @@ struct Order {
     /// Chunk and micro-batch of each forward pass, and of each backward pass.
     forwards: Vec<(usize, usize)>,
     backwards: Vec<(usize, usize)>,
-    /// Forward passes of a group through all chunks but the last.
-    before_last_chunk: usize,
+    chunks: usize,
+    /// Micro-batches of the largest group.
+    group: usize,
 }
 
 impl Order {
@@ -87,14 +90,25 @@ impl Order {
             stages,
             forwards: forwards.collect(),
             backwards: backwards.collect(),
-            before_last_chunk: (chunks - 1) * micro_batches.div_ceil(groups),
+            chunks,
+            group: micro_batches.div_ceil(groups),
+        }
+    }
+
+    /// Forward passes before the first backward pass is due.
+    fn warm_up(&self, worker: usize) -> usize {
+        let after = self.workers - 1 - worker;
+        match self.chunks {
+            1 => after,
+            // A group through all chunks but the last one. From then on backward passes come first,
+            // and the first one needs twice the way to the last worker.
+            chunks => (chunks - 1) * self.group + 2 * after,
         }
     }
 
     fn of_worker(&self, worker: usize) -> Vec<Action> {
         let stage = |chunk| worker + chunk * self.workers;
-        // The way to the last stage and back, as in 1F1B.
-        let warm_up = 2 * (self.workers - 1 - worker) + self.before_last_chunk;
+        let warm_up = self.warm_up(worker);
         let mut actions = Vec::with_capacity(2 * self.forwards.len());
         let mut backwards = (self.backwards.iter()).map(|&(c, i)| Action::backward(stage(c), i));
         for (index, &(chunk, micro_batch)) in self.forwards.iter().enumerate() {

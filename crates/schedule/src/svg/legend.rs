@@ -1,27 +1,108 @@
-//! What the colours mean, at the right of the title.
+//! What the colours mean.
 
-use ::svg::{Document, Node};
+use ::svg::{Node, node::element::Group};
 
-use crate::{SpanKind, Timeline};
+use crate::{SpanKind, Timeline, summary::stages};
 
-use super::{MARGIN, TITLE_Y, WIDTH, rectangle, text};
+use super::{
+    MARGIN, WIDTH, rectangle,
+    shade::{Colour, SHADES},
+    text,
+};
 
 const SWATCH: f64 = 12.0;
-/// From one entry to the next; the last one, `bubble`, is short and needs less.
-const PITCH: f64 = 92.0;
-const LAST: f64 = 62.0;
+/// Between entries.
+const SPACE: f64 = 18.0;
+/// The width of a letter, roughly.
+const LETTER: f64 = 6.3;
+/// From one line to the next.
+pub(super) const PITCH: f64 = 20.0;
 
-/// Names the kinds of spans that occur, and the bubble.
-pub(super) fn draw(page: &mut Document, timeline: &Timeline) {
-    let names = kinds(timeline).map(|kind| kind.to_string());
-    let entries: Vec<String> = names.chain(["bubble".to_owned()]).collect();
-    let last_x = WIDTH - MARGIN - LAST;
-    for (from_right, name) in entries.iter().rev().enumerate() {
-        let x = last_x - PITCH * from_right as f64;
-        let y = TITLE_Y - SWATCH + 1.5;
-        page.append(rectangle(name, x, y, SWATCH, SWATCH).set("rx", 2));
-        page.append(text("legend", x + SWATCH + 5.0, TITLE_Y, name));
+/// A few swatches side by side, and what they mean.
+struct Entry {
+    classes: Vec<String>,
+    words: String,
+}
+
+impl Entry {
+    fn width(&self) -> f64 {
+        let swatches = SWATCH * self.classes.len() as f64;
+        swatches + 5.0 + LETTER * self.words.chars().count() as f64
     }
+
+    fn draw(&self, page: &mut Group, x: f64, y: f64) {
+        let top = y - SWATCH + 1.5;
+        for (index, class) in self.classes.iter().enumerate() {
+            let x = x + SWATCH * index as f64;
+            page.append(rectangle(class, x, top, SWATCH, SWATCH).set("rx", 2));
+        }
+        let x = x + SWATCH * self.classes.len() as f64 + 5.0;
+        page.append(text("legend", x, y, self.words.as_str()));
+    }
+}
+
+/// Entries in lines.
+pub(super) struct Legend {
+    lines: Vec<Vec<Entry>>,
+}
+
+impl Legend {
+    /// Names the kinds of spans that occur, the bubble, and the shades if any worker has several
+    /// stages.
+    pub fn of(timeline: &Timeline) -> Self {
+        let kinds: Vec<_> = kinds(timeline).collect();
+        let has_shades = timeline.workers.iter().any(|spans| stages(spans).len() > 1);
+        let shades = has_shades.then(|| shades(kinds.first().copied()));
+        let kinds = kinds.into_iter().map(|kind| Entry {
+            classes: vec![Colour::of(kind).class()],
+            words: kind.to_string(),
+        });
+        let bubble = Entry {
+            classes: vec!["bubble".to_owned()],
+            words: "bubble".to_owned(),
+        };
+        Self {
+            lines: in_lines(kinds.chain([bubble]).chain(shades)),
+        }
+    }
+
+    pub fn lines(&self) -> usize {
+        self.lines.len()
+    }
+
+    pub fn draw(&self, page: &mut Group, y: f64) {
+        for (line, entries) in self.lines.iter().enumerate() {
+            let mut x = MARGIN;
+            for entry in entries {
+                entry.draw(page, x, y + PITCH * line as f64);
+                x += entry.width() + SPACE;
+            }
+        }
+    }
+}
+
+fn shades(kind: Option<SpanKind>) -> Entry {
+    let kind = kind.unwrap_or(SpanKind::Forward);
+    let class = |shade| Colour::shaded(kind, shade).class();
+    Entry {
+        classes: (0..SHADES).map(class).collect(),
+        words: "first to last stage of a worker".to_owned(),
+    }
+}
+
+fn in_lines(entries: impl Iterator<Item = Entry>) -> Vec<Vec<Entry>> {
+    let mut lines = vec![Vec::new()];
+    let mut x = MARGIN;
+    for entry in entries {
+        if x + entry.width() > WIDTH - MARGIN {
+            lines.push(Vec::new());
+            x = MARGIN;
+        }
+        x += entry.width() + SPACE;
+        let last = lines.len() - 1;
+        lines[last].push(entry);
+    }
+    lines
 }
 
 fn kinds(timeline: &Timeline) -> impl Iterator<Item = SpanKind> {

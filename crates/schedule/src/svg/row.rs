@@ -1,98 +1,153 @@
-//! One worker: its name, how busy it was, and a lane of boxes.
+//! One worker: its name, a lane of boxes, and how busy it was.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use ::svg::{Document, Node, node::element::Title};
+use ::svg::{
+    Node,
+    node::element::{Group, Path, Text, Title},
+};
 
-use crate::{Action, Span, Timeline};
+use crate::{
+    Span, Timeline,
+    summary::{duration, percent, stages, utilisation},
+};
 
-use super::{MARGIN, WIDTH, milliseconds, percent, rectangle, scale::Scale, text};
+use super::{
+    MARGIN, WIDTH,
+    layout::{BAR, Layout, short},
+    rectangle,
+    shade::Colour,
+    shares::Run,
+    text,
+};
 
-/// From the top of one row to the top of the next.
-pub(super) const PITCH: f64 = 58.0;
-const LABEL_Y: f64 = 12.0;
-const LANE_Y: f64 = 19.0;
-const LANE_HEIGHT: f64 = 28.0;
 /// The width of a digit, roughly.
 const DIGIT: f64 = 6.2;
+/// Boxes narrower than so many pixels are not drawn one by one.
+const NARROW: f64 = 1.25;
+/// Nobody can point at a box that is narrower.
+const POINTABLE: f64 = 5.0;
+/// In a lower lane there is no room for numbers.
+const LOWEST: f64 = 13.0;
 
-pub(super) fn draw(
-    page: &mut Document,
-    scale: &Scale,
-    y: f64,
-    timeline: &Timeline,
+pub(super) struct Row<'a> {
+    layout: &'a Layout,
+    timeline: &'a Timeline,
     worker: usize,
-    label: &str,
-) {
-    let (start, end) = timeline.extent();
-    let busy = share(timeline.busy(worker), end - start);
-    draw_words(page, y + LABEL_Y, label, busy);
+    /// Of its lane.
+    y: f64,
+    /// The worker's.
+    stages: Vec<usize>,
+}
 
-    let y = y + LANE_Y;
-    let waiting = scale.width(end - start);
-    page.append(rectangle(
-        "lane",
-        MARGIN,
-        y,
-        scale.width(scale.length),
-        LANE_HEIGHT,
-    ));
-    page.append(rectangle("bubble", scale.x(start), y, waiting, LANE_HEIGHT));
-
-    let spans = &timeline.workers[worker];
-    let several_stages = has_several_stages(spans);
-    for span in spans {
-        draw_box(page, scale, y, span);
-        if let Some(action) = span.action {
-            draw_number(page, scale, y, span, number(action, several_stages));
+impl<'a> Row<'a> {
+    pub fn new(layout: &'a Layout, timeline: &'a Timeline, worker: usize, y: f64) -> Self {
+        Self {
+            layout,
+            timeline,
+            worker,
+            y,
+            stages: stages(&timeline.workers[worker]),
         }
     }
-}
 
-fn draw_words(page: &mut Document, y: f64, label: &str, busy: f64) {
-    page.append(text("label", MARGIN, y, printable(label)));
-    let busy = format!("{} busy", percent(busy));
-    page.append(text("busy", WIDTH - MARGIN, y, busy));
-}
-
-/// XML has no place for control characters, not even escaped.
-fn printable(label: &str) -> String {
-    label.chars().filter(|c| !c.is_control()).collect()
-}
-
-fn share(part: Duration, whole: Duration) -> f64 {
-    if whole.is_zero() {
-        return 0.0;
+    /// Whether some boxes were drawn as shares.
+    pub fn draw(&self, page: &mut Group, label: &str) -> bool {
+        self.draw_words(page, label);
+        self.draw_lane(page);
+        let (wide, runs) = self.sort_boxes();
+        for &(span, x, width) in &wide {
+            self.draw_box(page, span, x, width);
+        }
+        let mut areas = BTreeMap::new();
+        for run in &runs {
+            run.draw(&mut areas, self.y, self.layout.lane_height);
+        }
+        for (colour, outline) in areas {
+            let path = Path::new().set("class", colour.class()).set("d", outline);
+            page.append(path);
+        }
+        // Numbers come last, so that nothing hides them.
+        for &(span, x, width) in &wide {
+            if let Some(number) = self.number(span, x, width) {
+                page.append(number);
+            }
+        }
+        runs.iter().any(Run::is_crowded)
     }
-    part.as_secs_f64() / whole.as_secs_f64()
-}
 
-fn has_several_stages(spans: &[Span]) -> bool {
-    let mut stages = spans
-        .iter()
-        .filter_map(|span| span.action)
-        .map(|action| action.stage);
-    let first = stages.next();
-    stages.any(|stage| Some(stage) != first)
-}
-
-/// The micro-batch is enough, unless the stage is in doubt.
-fn number(action: Action, several_stages: bool) -> String {
-    if several_stages {
-        action.to_string()
-    } else {
-        action.micro_batch.to_string()
+    /// Boxes that are wide enough to be drawn, with left end and width, and runs of those that are not.
+    fn sort_boxes(&self) -> (Vec<(&'a Span, f64, f64)>, Vec<Run>) {
+        let (mut wide, mut runs) = (Vec::new(), Vec::new());
+        let mut run = Run::default();
+        for span in &self.timeline.workers[self.worker] {
+            let (x, width) = (self.layout.x(span.start), self.layout.width(span.length()));
+            let is_narrow = width < NARROW;
+            if !is_narrow || (x - run.end()).abs() > NARROW {
+                runs.push(std::mem::take(&mut run));
+            }
+            match is_narrow {
+                true => run.push(Colour::of_span(span, &self.stages), x, x + width),
+                false => wide.push((span, x, width)),
+            }
+        }
+        runs.push(run);
+        runs.retain(|run| !run.is_empty());
+        (wide, runs)
     }
-}
 
-fn draw_box(page: &mut Document, scale: &Scale, y: f64, span: &Span) {
-    let width = scale.width(span.length());
-    // Neighbours are set apart by a little space, narrow ones by less.
-    let drawn = (width - (width * 0.15).min(1.0)).max(0.4);
-    let radius = if width < 8.0 { 0 } else { 2 };
-    let class = span.kind.to_string();
-    let shape = rectangle(&class, scale.x(span.start), y, drawn, LANE_HEIGHT);
-    page.append(shape.set("rx", radius).add(Title::new(tooltip(span))));
+    fn draw_words(&self, page: &mut Group, label: &str) {
+        let height = self.layout.lane_height;
+        let class = if height > LOWEST {
+            "label"
+        } else {
+            "label small"
+        };
+        let y = self.y + height / 2.0 + 4.0;
+        let busy = utilisation(self.timeline, self.worker);
+        page.append(text(class, MARGIN, y, short(label)));
+        page.append(text("busy", WIDTH - MARGIN, y, percent(busy)));
+        let x = self.layout.lane_x + self.layout.lane_width + 12.0;
+        let y = self.y + height / 2.0 - 3.0;
+        page.append(rectangle("track", x, y, BAR, 6.0).set("rx", 3));
+        if busy > 0.0 {
+            page.append(rectangle("bar", x, y, (BAR * busy).max(6.0), 6.0).set("rx", 3));
+        }
+    }
+
+    /// All that lies behind the boxes.
+    fn draw_lane(&self, page: &mut Group) {
+        let layout = self.layout;
+        let (start, end) = self.timeline.extent();
+        let lane = |class, x, width| rectangle(class, x, self.y, width, layout.lane_height);
+        page.append(lane("lane", layout.lane_x, layout.lane_width));
+        if end > start {
+            page.append(lane("bubble", layout.x(start), layout.width(end - start)));
+        }
+    }
+
+    fn draw_box(&self, page: &mut Group, span: &Span, x: f64, width: f64) {
+        // Neighbours are set apart by a little space, narrow ones by less.
+        let drawn = width - (width * 0.15).min(1.0);
+        let class = Colour::of_span(span, &self.stages).class();
+        let mut shape = rectangle(&class, x, self.y, drawn, self.layout.lane_height);
+        if width >= 8.0 {
+            shape = shape.set("rx", 2);
+        }
+        if width >= POINTABLE {
+            shape = shape.add(Title::new(tooltip(span)));
+        }
+        page.append(shape);
+    }
+
+    /// The micro-batch, if it fits into its box. The stage is told by the shade.
+    fn number(&self, span: &Span, x: f64, width: f64) -> Option<Text> {
+        let number = span.action?.micro_batch.to_string();
+        let height = self.layout.lane_height;
+        let fits = width >= DIGIT * number.len() as f64 + 3.0 && height > LOWEST;
+        let (middle, y) = (x + (width - 1.0) / 2.0, self.y + height / 2.0 + 3.5);
+        fits.then(|| text("number", middle, y, number))
+    }
 }
 
 fn tooltip(span: &Span) -> String {
@@ -100,15 +155,6 @@ fn tooltip(span: &Span) -> String {
         Some(action) => format!("{action} {}", span.kind),
         None => span.kind.to_string(),
     };
-    let start = milliseconds(span.start);
-    format!("{what} · at {start} · took {}", milliseconds(span.length()))
-}
-
-/// Writes the number into its box if it fits.
-fn draw_number(page: &mut Document, scale: &Scale, y: f64, span: &Span, number: String) {
-    let width = scale.width(span.length());
-    if width >= DIGIT * number.len() as f64 + 2.0 {
-        let middle = scale.x(span.start) + width / 2.0;
-        page.append(text("number", middle, y + LANE_HEIGHT / 2.0 + 3.5, number));
-    }
+    let start = duration(span.start);
+    format!("{what} · at {start} · took {}", duration(span.length()))
 }

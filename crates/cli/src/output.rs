@@ -1,0 +1,113 @@
+//! How things are printed and written.
+
+use std::{fmt, fs, path::Path};
+
+use serde_json::Value;
+
+use crate::error::CliError;
+
+/// On which side of its column a text stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    Left,
+    Right,
+}
+
+/// Rows of words in columns.
+pub struct Table {
+    columns: Vec<Align>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(columns: &[(&str, Align)]) -> Self {
+        Self {
+            columns: columns.iter().map(|column| column.1).collect(),
+            rows: vec![columns.iter().map(|column| column.0.to_owned()).collect()],
+        }
+    }
+
+    pub fn column(&mut self, name: &str, align: Align) {
+        self.columns.push(align);
+        self.rows[0].push(name.to_owned());
+    }
+
+    pub fn row(&mut self, row: Vec<String>) {
+        self.rows.push(row);
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<_> = (0..self.columns.len()).map(width).collect();
+        for row in &self.rows {
+            let cells = row.iter().zip(&self.columns).zip(&widths);
+            let cells = cells.map(|((cell, align), width)| match align {
+                Align::Left => format!("{cell:<width$}"),
+                Align::Right => format!("{cell:>width$}"),
+            });
+            let line = cells.collect::<Vec<_>>().join("  ");
+            writeln!(formatter, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// A number with its noun.
+pub fn count(number: usize, one: &str, many: &str) -> String {
+    let noun = if number == 1 { one } else { many };
+    format!("{number} {noun}")
+}
+
+/// A number with as many decimals as it needs, three at most.
+pub fn number(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Bytes as people read them.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Seconds as people read them.
+pub fn seconds(value: f64) -> String {
+    match value {
+        1.0.. => format!("{value:.2} s"),
+        _ => format!("{:.2} ms", 1e3 * value),
+    }
+}
+
+/// The terminal's width, if it says so.
+pub fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok();
+    columns.and_then(|text| text.parse().ok()).unwrap_or(100)
+}
+
+pub fn print_json(value: &Value) {
+    println!("{value:#}");
+}
+
+/// Writes a file, and says so.
+pub fn write(path: &Path, text: &str) -> Result<(), CliError> {
+    fs::write(path, text).map_err(|source| CliError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
+}

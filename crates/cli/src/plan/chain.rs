@@ -1,0 +1,255 @@
+//! Plans for a chain of layers.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use stovepipe::plan::{Candidate, Machine, Plan, PlanRequest, Profile};
+
+use super::{PlanFile, Request};
+use crate::{
+    error::CliError,
+    output::{self, Align, Table},
+};
+
+/// Runners-up that are printed.
+const SHOWN: usize = 8;
+
+/// Finds the best pipeline, prints it and writes it down.
+pub fn plan(request: &Request, profile: &Profile, machine: &Machine) -> Result<(), CliError> {
+    let mini_batch = request.batch_size.unwrap_or(8 * profile.samples);
+    let mut asked = PlanRequest {
+        state: request.state(),
+        replicas: request.replicas,
+        ..PlanRequest::new(profile, machine, mini_batch)
+    };
+    if request
+        .workers
+        .is_some_and(|workers| workers > profile.layers.len())
+    {
+        // Said by name rather than quietly planned for fewer.
+        asked.workers = vec![machine.devices.len()];
+    }
+    for (own, given) in [(&mut asked.micro_batches, &request.micro_batches)] {
+        if !given.is_empty() {
+            own.clone_from(given);
+        }
+    }
+    if !request.schedules.is_empty() {
+        asked.rules.clone_from(&request.schedules);
+    }
+    if !request.recompute.is_empty() {
+        asked.recompute.clone_from(&request.recompute);
+    }
+    let plan = asked.plan()?;
+    let report = Report {
+        profile,
+        machine,
+        mini_batch,
+        plan: &plan,
+    };
+    request.print(&report.text(), &report.json());
+    if let Some(path) = &request.out {
+        PlanFile::new(&plan.best, machine, mini_batch, request.threads_per_stage)?.write(path)?;
+    }
+    Ok(())
+}
+
+struct Report<'a> {
+    profile: &'a Profile,
+    machine: &'a Machine,
+    mini_batch: usize,
+    plan: &'a Plan,
+}
+
+impl Report<'_> {
+    fn best(&self) -> &Candidate {
+        &self.plan.best
+    }
+
+    /// For each stage its layers, the worker of its first replica, and seconds for a micro-batch.
+    fn stages(&self) -> Vec<(std::ops::Range<usize>, usize, f64)> {
+        let best = self.best();
+        let samples = self.mini_batch.div_ceil(best.micro_batches);
+        let times = self.profile.for_samples(samples).times();
+        let workers = best.schedule.scheduler(best.chunks);
+        let placed = workers
+            .schedule(best.replicas.len(), best.micro_batches)
+            .ok();
+        let (mut end, mut first) = (0, 0);
+        (best.forecast.balance.iter().zip(&best.replicas).enumerate())
+            .map(|(stage, (&count, &replicas))| {
+                let layers = end..end + count;
+                end = layers.end;
+                let is_replicated = best.replicas.iter().any(|&count| count > 1);
+                let worker = match (&placed, is_replicated) {
+                    (Some(schedule), false) => schedule.replicas(stage)[0],
+                    _ => first,
+                };
+                first += replicas;
+                let speed = self.machine.devices[best.devices[worker]].speed;
+                let time = times[layers.clone()].iter().sum::<f64>() / speed;
+                (layers, worker, time)
+            })
+            .collect()
+    }
+
+    fn json(&self) -> Value {
+        let best = self.best();
+        let stages = self.stages();
+        let slowest = stages.iter().map(|stage| stage.2).fold(0.0, f64::max);
+        let stages = stages.iter().zip(&best.replicas).map(|(stage, replicas)| {
+            json!({
+                "layers": [stage.0.start, stage.0.end],
+                "replicas": replicas,
+                "worker": stage.1,
+                "device": self.machine.devices[best.devices[stage.1]].name,
+                "stage_time": stage.2,
+            })
+        });
+        let runners_up = self.plan.runners_up.iter().map(|other| {
+            let mut value = candidate(&other.candidate);
+            value["why"] = json!(other.verdict.to_string());
+            value
+        });
+        let mut value = candidate(best);
+        value["batch_size"] = json!(self.mini_batch);
+        value["stages"] = stages.collect();
+        value["stage_time"] = json!(slowest);
+        value["exact"] = json!(self.plan.exact);
+        value["runners_up"] = runners_up.collect();
+        value
+    }
+
+    fn text(&self) -> String {
+        let best = self.best();
+        let mut text = String::new();
+        let _ = writeln!(
+            text,
+            "{}: {}, {} of {} samples, {}recomputation {}",
+            best.schedule,
+            output::count(best.workers(), "worker", "workers"),
+            output::count(best.micro_batches, "micro-batch", "micro-batches"),
+            self.mini_batch.div_ceil(best.micro_batches),
+            match best.chunks {
+                1 => String::new(),
+                chunks => format!("{chunks} stages each, "),
+            },
+            best.recompute,
+        );
+        let _ = writeln!(
+            text,
+            "step {} ({:.1} samples/s), bubble {:.1} %\n",
+            output::seconds(best.forecast.step_time),
+            self.mini_batch as f64 / best.forecast.step_time,
+            100.0 * best.forecast.bubble
+        );
+        let _ = writeln!(text, "{}", self.stage_table());
+        let _ = writeln!(text, "{}", self.memory_table());
+        let _ = writeln!(text, "{}", self.others());
+        if !self.plan.exact {
+            text += "There were too many ways to try all: others may be a little faster.\n";
+        }
+        text
+    }
+
+    fn stage_table(&self) -> Table {
+        let best = self.best();
+        let mut table = Table::new(&[
+            ("stage", Align::Left),
+            ("layers", Align::Left),
+            ("device", Align::Left),
+            ("replicas", Align::Right),
+            ("a micro-batch", Align::Right),
+        ]);
+        for (stage, ((layers, worker, time), replicas)) in
+            self.stages().into_iter().zip(&best.replicas).enumerate()
+        {
+            let name = |layer: usize| &self.profile.layers[layer].name;
+            let device = &self.machine.devices[best.devices[worker]].name;
+            table.row(vec![
+                stage.to_string(),
+                format!(
+                    "{}–{} ({} … {})",
+                    layers.start,
+                    layers.end - 1,
+                    name(layers.start),
+                    name(layers.end - 1)
+                ),
+                format!("{worker} {device}"),
+                replicas.to_string(),
+                output::seconds(time),
+            ]);
+        }
+        table
+    }
+
+    fn memory_table(&self) -> Table {
+        let best = self.best();
+        let mut table = Table::new(&[
+            ("worker", Align::Left),
+            ("busy", Align::Right),
+            ("parameters", Align::Right),
+            ("gradients", Align::Right),
+            ("optimizer", Align::Right),
+            ("inputs", Align::Right),
+            ("activations", Align::Right),
+            ("all", Align::Right),
+            ("of", Align::Right),
+        ]);
+        for (worker, memory) in best.forecast.memory.iter().enumerate() {
+            let room = self.machine.devices[best.devices[worker]].memory;
+            table.row(vec![
+                worker.to_string(),
+                format!("{:.1} %", 100.0 * best.forecast.utilisation[worker]),
+                output::bytes(memory.parameters),
+                output::bytes(memory.gradients),
+                output::bytes(memory.optimizer),
+                output::bytes(memory.inputs),
+                output::bytes(memory.activations),
+                output::bytes(memory.total()),
+                room.map_or("-".to_owned(), output::bytes),
+            ]);
+        }
+        table
+    }
+
+    fn others(&self) -> Table {
+        let mut table = Table::new(&[
+            ("other", Align::Left),
+            ("recompute", Align::Left),
+            ("workers", Align::Right),
+            ("micro-batches", Align::Right),
+            ("step", Align::Right),
+            ("why not", Align::Left),
+        ]);
+        for other in self.plan.runners_up.iter().take(SHOWN) {
+            let candidate = &other.candidate;
+            table.row(vec![
+                candidate.schedule.to_string(),
+                candidate.recompute.to_string(),
+                candidate.workers().to_string(),
+                candidate.micro_batches.to_string(),
+                output::seconds(candidate.forecast.step_time),
+                other.verdict.to_string(),
+            ]);
+        }
+        table
+    }
+}
+
+fn candidate(candidate: &Candidate) -> Value {
+    let memory = candidate.forecast.memory.iter();
+    json!({
+        "schedule": candidate.schedule.name(),
+        "workers": candidate.workers(),
+        "chunks": candidate.chunks,
+        "micro_batches": candidate.micro_batches,
+        "recompute": candidate.recompute.to_string(),
+        "balance": candidate.forecast.balance,
+        "replicas": candidate.replicas,
+        "step_time": candidate.forecast.step_time,
+        "bubble": candidate.forecast.bubble,
+        "utilisation": candidate.forecast.utilisation,
+        "memory": memory.map(|memory| memory.total()).collect::<Vec<_>>(),
+    })
+}

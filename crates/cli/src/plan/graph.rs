@@ -1,0 +1,213 @@
+//! Plans for a graph of layers, by PipeDream's partitioner.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use stovepipe::{
+    plan::{LayerGraph, Machine, Partition, ReplicatedStage, States, partition},
+    schedule::{Costs, Link, PipeDream, Recompute, RoundRobin, Scheduler, StageCosts},
+};
+
+use super::Request;
+use crate::{
+    error::CliError,
+    output::{self, Align, Table},
+};
+
+/// Splits the graph, says which schedule suits the split, and prints both.
+pub fn plan(request: &Request, graph: &LayerGraph, machine: &Machine) -> Result<(), CliError> {
+    if request.out.is_some() {
+        return Err(CliError::GraphOut);
+    }
+    let states = States::from_graph(graph)?;
+    let partition = partition(&states, machine)?;
+    let workers = machine.devices.len();
+    let micro_batches = match request.micro_batches[..] {
+        [] => 4 * workers,
+        [count, ..] => count,
+    };
+    let report = Report {
+        graph,
+        states: &states,
+        machine,
+        partition: &partition,
+        micro_batches,
+    };
+    let advice = report.advice()?;
+    request.print(&report.text(&advice), &report.json(&advice));
+    Ok(())
+}
+
+struct Report<'a> {
+    graph: &'a LayerGraph,
+    states: &'a States,
+    machine: &'a Machine,
+    partition: &'a Partition,
+    micro_batches: usize,
+}
+
+/// What the split comes to under a schedule.
+struct Advice {
+    schedule: &'static str,
+    /// Seconds of all micro-batches together.
+    step_time: f64,
+    bubble: f64,
+}
+
+impl Report<'_> {
+    /// The schedule that gives the result of one device, then the one that does not.
+    fn advice(&self) -> Result<[Advice; 2], CliError> {
+        let replicas: Vec<_> = self
+            .partition
+            .stages
+            .iter()
+            .map(|stage| stage.replicas)
+            .collect();
+        let with_flush = RoundRobin::new(replicas.clone());
+        let without = PipeDream::new(replicas);
+        Ok([
+            self.simulate("1f1b", &with_flush)?,
+            self.simulate("pipedream", &without)?,
+        ])
+    }
+
+    fn simulate(&self, name: &'static str, scheduler: &dyn Scheduler) -> Result<Advice, CliError> {
+        let schedule = scheduler.schedule(self.partition.stages.len(), self.micro_batches)?;
+        let outermost = self.machine.levels.last();
+        let link = outermost.map_or(Link::default(), |level| Link {
+            latency: level.latency,
+            bandwidth: level.bandwidth,
+        });
+        let costs = Costs {
+            stages: self
+                .partition
+                .stages
+                .iter()
+                .map(|stage| self.costs(stage))
+                .collect(),
+            links: vec![link],
+            recompute: Recompute::Never,
+        };
+        let simulation = schedule.simulate(&costs)?;
+        Ok(Advice {
+            schedule: name,
+            step_time: simulation.step_time(),
+            bubble: simulation.bubble(),
+        })
+    }
+
+    /// What a stage takes for a micro-batch on one of its replicas, the exchange of its gradients
+    /// included.
+    fn costs(&self, stage: &ReplicatedStage) -> StageCosts {
+        let layers = self.states.layers(&stage.states);
+        let nodes = || layers.iter().map(|&layer| &self.graph.nodes()[layer]);
+        let forward: f64 = nodes().map(|node| node.forward).sum();
+        let backward: f64 = nodes().map(|node| node.backward).sum();
+        // Several devices may do what one is profiled for; gradients are exchanged in the meantime.
+        let all = stage.time * stage.replicas as f64;
+        let scale = if forward + backward > 0.0 {
+            all / (forward + backward)
+        } else {
+            0.0
+        };
+        StageCosts {
+            forward: scale * forward,
+            quiet: scale * forward,
+            input: scale * backward / 2.0,
+            weight: scale * backward / 2.0,
+            output: layers
+                .last()
+                .map_or(0.0, |&layer| self.graph.nodes()[layer].activations),
+            ..StageCosts::default()
+        }
+    }
+
+    fn json(&self, [advised, other]: &[Advice; 2]) -> Value {
+        json!({
+            "states": self.states.count(),
+            "workers": self.machine.devices.len(),
+            "stages": self.stages(self.partition),
+            "stage_time": self.partition.time,
+            "schedule": advised.schedule,
+            "micro_batches": self.micro_batches,
+            "step_time": advised.step_time,
+            "bubble": advised.bubble,
+            "runners_up": [{
+                "schedule": other.schedule,
+                "step_time": other.step_time,
+                "bubble": other.bubble,
+                "why": STALE,
+            }],
+        })
+    }
+
+    fn stages(&self, partition: &Partition) -> Value {
+        let stages = partition.stages.iter().map(|stage| {
+            let layers = self.states.layers(&stage.states);
+            let names = layers
+                .iter()
+                .map(|&layer| self.graph.nodes()[layer].id.clone());
+            let mut value = json!({
+                "states": [stage.states.start, stage.states.end],
+                "layers": names.collect::<Vec<_>>(),
+                "replicas": stage.replicas,
+                "stage_time": stage.time,
+            });
+            if let Some(inside) = &stage.inside {
+                value["inside"] = json!({
+                    "stages": self.stages(inside),
+                    "stage_time": inside.time,
+                });
+            }
+            value
+        });
+        stages.collect()
+    }
+
+    fn text(&self, [advised, other]: &[Advice; 2]) -> String {
+        let mut text = format!(
+            "{} on {}: {:.9} s a mini-batch for the slowest stage\n\n",
+            output::count(self.states.count(), "state", "states"),
+            output::count(self.machine.devices.len(), "worker", "workers"),
+            self.partition.time,
+        );
+        let mut table = Table::new(&[
+            ("stage", Align::Left),
+            ("states", Align::Left),
+            ("layers", Align::Right),
+            ("replicas", Align::Right),
+            ("stage time", Align::Right),
+        ]);
+        self.rows(&mut table, self.partition, "");
+        let _ = writeln!(text, "{table}");
+        for (advice, why) in [(advised, "the result of one device"), (other, STALE)] {
+            let _ = writeln!(
+                text,
+                "{}: {} a mini-batch over {} in a row, bubble {:.1} %; {why}",
+                advice.schedule,
+                output::seconds(advice.step_time / self.micro_batches as f64),
+                self.micro_batches,
+                100.0 * advice.bubble,
+            );
+        }
+        text
+    }
+
+    fn rows(&self, table: &mut Table, partition: &Partition, indent: &str) {
+        for (index, stage) in partition.stages.iter().enumerate() {
+            table.row(vec![
+                format!("{indent}{index}"),
+                format!("{}–{}", stage.states.start, stage.states.end),
+                self.states.layers(&stage.states).len().to_string(),
+                stage.replicas.to_string(),
+                output::seconds(stage.time),
+            ]);
+            if let Some(inside) = &stage.inside {
+                self.rows(table, inside, &format!("{indent}  "));
+            }
+        }
+    }
+}
+
+const STALE: &str =
+    "weights change between forward and backward passes: not the result of one device";

@@ -1,0 +1,103 @@
+//! What a built-in model costs on the devices that are here.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::{Device, Tensor};
+use stovepipe::{
+    pipeline::{Profiler, device_from_name, measure_link},
+    plan::{LinkLevel, Machine, Profile},
+    train::{TrainError, free_memory},
+};
+
+use super::Request;
+use crate::{allocated, error::CliError, output};
+
+/// Samples of a mini-batch unless it is said.
+const BATCH: usize = 64;
+/// A micro-batch that is measured has this share of them, and the smaller one that tells what does not
+/// grow with the samples a quarter of that.
+const SHARE: usize = 8;
+
+/// Measures the model on each kind of device, and what there is to know about the devices; writes both.
+pub fn measure(request: &Request, machine: &mut Machine) -> Result<(), CliError> {
+    let layers = request.model.layers(request.data.classes())?;
+    let samples = request.batch_size.unwrap_or(BATCH).div_ceil(SHARE);
+    let profile_of = |name: &str, samples: usize| -> Result<Profile, CliError> {
+        let device = device_from_name(name).map_err(TrainError::from)?;
+        let sample = Tensor::ones([samples, 3, 32, 32], &Device::flex());
+        let profiler = Profiler::new(&device).threads(request.threads_per_stage);
+        Ok(profiler.counting(allocated).measure(&layers, sample)?)
+    };
+    let both = |name: &str| -> Result<Profile, CliError> {
+        eprintln!(
+            "measuring {} layers on {name}, {samples} samples",
+            layers.len()
+        );
+        let profile = profile_of(name, samples)?;
+        match samples {
+            1 => Ok(profile),
+            _ => Ok(profile.with_fixed_parts(&profile_of(name, samples.div_ceil(4))?)),
+        }
+    };
+    let first = machine.devices[0].name.clone();
+    let profile = both(&first)?;
+    let time = |profile: &Profile| profile.times().iter().sum::<f64>();
+    let mut speeds = BTreeMap::from([(first.clone(), 1.0)]);
+    for device in &mut machine.devices {
+        let speed = match speeds.get(&device.name) {
+            Some(&speed) => speed,
+            None => time(&profile) / time(&both(&device.name)?),
+        };
+        speeds.insert(device.name.clone(), speed);
+        device.speed = speed;
+    }
+    share_memory(machine);
+    measure_links(machine)?;
+    output::write(&request.profile, &profile.to_toml())?;
+    if let Some(path) = &request.write_machine {
+        output::write(path, &machine.to_toml())?;
+    }
+    Ok(())
+}
+
+/// Workers on the CPU share what is free.
+fn share_memory(machine: &mut Machine) {
+    let on_cpu = machine
+        .devices
+        .iter()
+        .filter(|device| device.name == "cpu")
+        .count();
+    let Some(free) = free_memory().filter(|_| on_cpu > 0) else {
+        return;
+    };
+    let devices = machine.devices.iter_mut();
+    for device in devices.filter(|device| device.name == "cpu") {
+        device.memory.get_or_insert(free / on_cpu as u64);
+    }
+}
+
+/// One level with the slowest link between neighbours, unless levels were given.
+fn measure_links(machine: &mut Machine) -> Result<(), CliError> {
+    if !machine.levels.is_empty() || machine.devices.len() < 2 {
+        return Ok(());
+    }
+    let mut level = LinkLevel {
+        workers: machine.devices.len(),
+        bandwidth: f64::MAX,
+        latency: 0.0,
+    };
+    let mut known = BTreeMap::new();
+    for pair in machine.devices.windows(2) {
+        let names = (pair[0].name.clone(), pair[1].name.clone());
+        if known.contains_key(&names) {
+            continue;
+        }
+        let device = |name: &str| device_from_name(name).map_err(TrainError::from);
+        let (latency, bandwidth) = measure_link(&device(&names.0)?, &device(&names.1)?)?;
+        level.latency = level.latency.max(latency);
+        level.bandwidth = level.bandwidth.min(bandwidth);
+        known.insert(names, ());
+    }
+    machine.levels.push(level);
+    Ok(())
+}

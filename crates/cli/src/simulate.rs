@@ -1,0 +1,422 @@
+//! `stovepipe simulate`: what a schedule would cost, before anything runs.
+
+use std::{fs, io::IsTerminal, path::PathBuf, process::ExitCode};
+
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use serde_json::{Value, json};
+use stovepipe::schedule::{
+    Costs, Link, Recompute, RoundRobin, Rule, Schedule, Scheduler, Simulation, StageCosts,
+    StageMemory, Timeline,
+};
+
+use crate::{
+    error::CliError,
+    output::{self, Align, Table},
+};
+
+/// Workers that the table shows.
+const SHOWN: usize = 32;
+/// Times are given in milliseconds.
+const MILLISECOND: f64 = 1e-3;
+
+/// What to simulate.
+#[derive(Clone, Debug, Args)]
+pub struct Simulate {
+    /// Schedule: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream, or a CSV file as
+    /// torch.distributed.pipelining has it (a row for each worker, such as 0F0,0F1,,0B0,0B1)
+    #[arg(long, value_name = "S")]
+    schedule: String,
+    /// Workers, each with its part of the model; a CSV file says itself
+    #[arg(long, value_name = "P")]
+    stages: Option<usize>,
+    /// Micro-batches of a step; a CSV file says itself
+    #[arg(long, value_name = "M")]
+    micro_batches: Option<usize>,
+    /// Stages that a worker's part is cut into (interleaved)
+    #[arg(long, value_name = "V", default_value_t = 2)]
+    chunks: usize,
+    /// Workers that share each stage and take its micro-batches in turn (pipedream, 1f1b)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    replicas: Vec<usize>,
+    /// Forward pass of a worker's part, in milliseconds; or one for each stage
+    #[arg(
+        long,
+        value_name = "MS",
+        value_delimiter = ',',
+        default_value = "1",
+        help_heading = "Times"
+    )]
+    forward: Vec<f64>,
+    /// Gradient of the input: one half of backward
+    #[arg(
+        long,
+        value_name = "MS",
+        value_delimiter = ',',
+        default_value = "1",
+        help_heading = "Times"
+    )]
+    backward: Vec<f64>,
+    /// Gradients of the weights: the other half
+    #[arg(
+        long,
+        value_name = "MS",
+        value_delimiter = ',',
+        default_value = "1",
+        help_heading = "Times"
+    )]
+    weight: Vec<f64>,
+    /// Latency of a message between workers
+    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = "Times")]
+    send: f64,
+    /// Bytes a second between workers [default: no limit]
+    #[arg(long, value_name = "BYTES", help_heading = "Times")]
+    bandwidth: Option<f64>,
+    /// Bytes of a message
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 0.0,
+        help_heading = "Times"
+    )]
+    message: f64,
+    /// Forward passes that are run a second time: never, except-last, always
+    #[arg(long, value_name = "MODE", default_value_t = Recompute::Never)]
+    recompute: Recompute,
+    /// Bytes of activations of a micro-batch in a worker's part; or one for each stage
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_delimiter = ',',
+        help_heading = "Memory"
+    )]
+    memory: Vec<f64>,
+    /// Bytes of an input that is kept to run forward again
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 0.0,
+        help_heading = "Memory"
+    )]
+    input_memory: f64,
+    /// Bytes of a worker's parameters, gradients and optimizer
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 0.0,
+        help_heading = "Memory"
+    )]
+    fixed_memory: f64,
+    /// Draw the step as a picture
+    #[arg(long, value_name = "FILE", help_heading = "Files")]
+    svg: Option<PathBuf>,
+    /// Write the step as a trace for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE", help_heading = "Files")]
+    trace: Option<PathBuf>,
+    /// Write the schedule in the format of torch.distributed.pipelining
+    #[arg(long, value_name = "FILE", help_heading = "Files")]
+    csv: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The subcommand and its flags.
+pub fn command() -> Command {
+    Simulate::augment_args(Command::new("simulate"))
+        .about("Say what a schedule would cost: step time, bubble, memory, critical path")
+        .long_about(None)
+}
+
+/// Simulates a step and says what it comes to.
+pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
+    let asked = Simulate::from_arg_matches(matches)?;
+    let (name, schedule) = asked.schedule()?;
+    let costs = asked.costs(&schedule)?;
+    let simulation = schedule.simulate(&costs)?;
+    match asked.json {
+        true => output::print_json(&asked.report(&name, &schedule, &simulation)),
+        false => asked.print(&name, &schedule, &simulation),
+    }
+    asked.write(&schedule, &costs)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Simulate {
+    /// The schedule, and what to call it.
+    fn schedule(&self) -> Result<(String, Schedule), CliError> {
+        let rule = match self.schedule.parse::<Rule>() {
+            Ok(rule) => rule,
+            Err(unknown) => return self.schedule_of_file(&unknown),
+        };
+        let needed = |number: Option<usize>, flag| number.ok_or(CliError::Needed { flag });
+        let workers = needed(self.stages, "--stages")?;
+        let micro_batches = needed(self.micro_batches, "--micro-batches")?;
+        let scheduler: Box<dyn Scheduler> = match (rule, self.replicas.is_empty()) {
+            (_, true) => rule.scheduler(self.chunks),
+            (Rule::PipeDream, _) => {
+                Box::new(stovepipe::schedule::PipeDream::new(self.replicas.clone()))
+            }
+            (Rule::OneForwardOneBackward, _) => Box::new(RoundRobin::new(self.replicas.clone())),
+            _ => return Err(CliError::NoReplicas { rule }),
+        };
+        let stages = match self.replicas.is_empty() {
+            true => scheduler.stages(workers),
+            // Replicas are workers of their own; `--stages` are the stages.
+            false => workers,
+        };
+        let actions = 3 * stages.saturating_mul(micro_batches);
+        if actions > MANY {
+            eprintln!("{actions} actions: this takes some seconds");
+        }
+        Ok((
+            scheduler.name().to_owned(),
+            scheduler.schedule(stages, micro_batches)?,
+        ))
+    }
+
+    fn schedule_of_file(
+        &self,
+        unknown: &stovepipe::schedule::UnknownRule,
+    ) -> Result<(String, Schedule), CliError> {
+        let path = PathBuf::from(&self.schedule);
+        if !path.exists() {
+            let unknown = unknown.to_string();
+            return Err(CliError::NoSchedule { unknown });
+        }
+        let text = fs::read_to_string(&path).map_err(|source| CliError::File {
+            path: path.clone(),
+            source,
+        })?;
+        let schedule = Schedule::from_csv(&text).map_err(|source| CliError::ScheduleFile {
+            path: path.clone(),
+            source,
+        })?;
+        let says = [
+            ("--stages", self.stages, schedule.workers().len()),
+            (
+                "--micro-batches",
+                self.micro_batches,
+                schedule.micro_batches(),
+            ),
+        ];
+        for (flag, asked, own) in says {
+            if let Some(asked) = asked.filter(|&asked| asked != own) {
+                return Err(CliError::OtherSize {
+                    path,
+                    flag,
+                    asked,
+                    own,
+                });
+            }
+        }
+        Ok((path.display().to_string(), schedule))
+    }
+
+    /// The costs of each stage, in milliseconds.
+    fn costs(&self, schedule: &Schedule) -> Result<Costs, CliError> {
+        let stages = schedule.stages();
+        let mut counts = vec![0_usize; schedule.workers().len()];
+        for stage in 0..stages {
+            for &worker in schedule.replicas(stage) {
+                counts[worker] += 1;
+            }
+        }
+        // A single number is for all that a worker has.
+        let of_stage = |flag, values: &[f64], stage: usize| match values {
+            [] => Ok(0.0),
+            [all] => Ok(all / counts[schedule.replicas(stage)[0]] as f64),
+            each if each.len() == stages => Ok(each[stage]),
+            each => Err(CliError::PerStage {
+                flag,
+                values: each.len(),
+                stages,
+            }),
+        };
+        let stage = |stage| {
+            let forward = of_stage("--forward", &self.forward, stage)?;
+            let activations = of_stage("--memory", &self.memory, stage)?;
+            Ok(StageCosts {
+                forward,
+                quiet: forward,
+                input: of_stage("--backward", &self.backward, stage)?,
+                weight: of_stage("--weight", &self.weight, stage)?,
+                update: 0.0,
+                output: self.message,
+                memory: StageMemory {
+                    fixed: of_stage("--fixed-memory", &[self.fixed_memory], stage)?,
+                    input: self.input_memory,
+                    activations,
+                    context: activations,
+                    version: 0.0,
+                },
+            })
+        };
+        Ok(Costs {
+            stages: (0..stages).map(stage).collect::<Result<_, CliError>>()?,
+            links: vec![Link {
+                latency: self.send,
+                bandwidth: self
+                    .bandwidth
+                    .map_or(f64::INFINITY, |bytes| bytes * MILLISECOND),
+            }],
+            recompute: self.recompute,
+        })
+    }
+
+    /// Everything, in milliseconds, bytes and micro-batches.
+    fn report(&self, name: &str, schedule: &Schedule, simulation: &Simulation) -> Value {
+        let path = simulation.critical_path();
+        let path: Vec<_> = path.iter().map(|(_, action)| action.to_string()).collect();
+        let versions = schedule.weight_versions(false).unwrap_or_default();
+        json!({
+            "schedule": name,
+            "workers": schedule.workers().len(),
+            "stages": schedule.stages(),
+            "micro_batches": schedule.micro_batches(),
+            "step_time": simulation.step_time(),
+            "makespan": simulation.makespan(),
+            "bubble": simulation.bubble(),
+            "utilisation": simulation.utilisation(),
+            "busy": simulation.busy(),
+            "peak_activations": schedule.peak_activations(),
+            "peak_weight_contexts": schedule.peak_weight_contexts(),
+            "peak_memory": simulation.peak_memory(),
+            "weight_versions": versions,
+            "critical_path": path,
+        })
+    }
+
+    fn print(&self, name: &str, schedule: &Schedule, simulation: &Simulation) {
+        println!(
+            "{name}: {}, {}, {}",
+            output::count(schedule.workers().len(), "worker", "workers"),
+            output::count(schedule.stages(), "stage", "stages"),
+            output::count(schedule.micro_batches(), "micro-batch", "micro-batches"),
+        );
+        println!(
+            "step {:.4} ms, bubble {:.2} %",
+            simulation.step_time(),
+            100.0 * simulation.bubble()
+        );
+        if simulation.makespan() > simulation.step_time() * (1.0 + 1e-9) {
+            println!(
+                "{:.4} ms from the first action to the last, if workers wait for each other between steps",
+                simulation.makespan()
+            );
+        }
+        println!("{}", self.table(schedule, simulation));
+        println!("{}", critical(simulation));
+        if let Ok(timeline) = self.timeline(schedule) {
+            let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            println!("\n{}", timeline.to_text(output::width(), colour));
+        }
+    }
+
+    fn table(&self, schedule: &Schedule, simulation: &Simulation) -> String {
+        let has_memory = !self.memory.is_empty() || self.fixed_memory > 0.0;
+        let mut table = Table::new(&[
+            ("worker", Align::Left),
+            ("busy", Align::Right),
+            ("waits", Align::Right),
+            ("activations", Align::Right),
+            ("weight contexts", Align::Right),
+        ]);
+        if has_memory {
+            table.column("memory", Align::Right);
+        }
+        if schedule.is_asynchronous() {
+            table.column("weight versions", Align::Right);
+        }
+        let (busy, memory) = (simulation.utilisation(), simulation.peak_memory());
+        let (activations, contexts) =
+            (schedule.peak_activations(), schedule.peak_weight_contexts());
+        let versions = schedule.weight_versions(false).unwrap_or_default();
+        for worker in 0..busy.len().min(SHOWN) {
+            let mut row = vec![
+                worker.to_string(),
+                format!("{:.1} %", 100.0 * busy[worker]),
+                format!("{:.1} %", 100.0 * (1.0 - busy[worker])),
+                output::number(activations[worker]),
+                output::number(contexts[worker]),
+            ];
+            if has_memory {
+                row.push(output::bytes(memory[worker] as u64));
+            }
+            if schedule.is_asynchronous() {
+                row.push(versions[worker].to_string());
+            }
+            table.row(row);
+        }
+        let mut text = table.to_string();
+        if busy.len() > SHOWN {
+            text += &format!("… and {} more (--json has all)\n", busy.len() - SHOWN);
+        }
+        text
+    }
+
+    /// What happens when, in real milliseconds.
+    fn timeline(&self, schedule: &Schedule) -> Result<Timeline, CliError> {
+        let mut costs = self.costs(schedule)?;
+        for stage in &mut costs.stages {
+            for time in [
+                &mut stage.forward,
+                &mut stage.quiet,
+                &mut stage.input,
+                &mut stage.weight,
+            ] {
+                *time *= MILLISECOND;
+            }
+        }
+        for link in &mut costs.links {
+            link.latency *= MILLISECOND;
+            link.bandwidth /= MILLISECOND;
+        }
+        Ok(schedule.simulate(&costs)?.timeline())
+    }
+
+    fn write(&self, schedule: &Schedule, _: &Costs) -> Result<(), CliError> {
+        if let Some(path) = &self.csv {
+            output::write(path, &schedule.to_csv())?;
+        }
+        if self.svg.is_none() && self.trace.is_none() {
+            return Ok(());
+        }
+        let timeline = self.timeline(schedule)?;
+        if let Some(path) = &self.svg {
+            output::write(path, &timeline.to_svg(&[]))?;
+        }
+        if let Some(path) = &self.trace {
+            output::write(path, &timeline.to_chrome_trace(&[]).to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Actions from which on a word of warning is due.
+const MANY: usize = 3_000_000;
+
+/// What the step's time is made of.
+fn critical(simulation: &Simulation) -> String {
+    let path = simulation.critical_path();
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for (worker, _) in &path {
+        match parts.last_mut() {
+            Some((last, count)) if last == worker => *count += 1,
+            _ => parts.push((*worker, 1)),
+        }
+    }
+    const SHOWN: usize = 12;
+    let shown = parts.iter().take(SHOWN);
+    let words: Vec<_> = shown
+        .map(|(worker, count)| format!("{count} on {worker}"))
+        .collect();
+    let more = match parts.len() > SHOWN {
+        true => format!(", … ({} more)", parts.len() - SHOWN),
+        false => String::new(),
+    };
+    format!(
+        "critical path: {}: {}{more}",
+        output::count(path.len(), "action", "actions"),
+        words.join(", ")
+    )
+}

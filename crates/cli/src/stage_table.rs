@@ -1,0 +1,113 @@
+//! What `--dry-run` prints.
+
+use std::fmt::Write;
+
+use stovepipe::pipeline::{Layer, LayerProfile, Profile, count_parameters};
+
+/// What shares are of.
+#[derive(Clone, Copy)]
+pub enum Costs<'a> {
+    /// Forward and backward.
+    Time(&'a Profile),
+    /// Parameters, with what training adds to them, and what is handed on.
+    Memory(&'a Profile),
+    /// Nothing was measured.
+    Parameters,
+}
+
+/// A line for each layer, and one for each stage with its share of the whole.
+pub fn stage_table<L: Layer>(
+    layers: &[L],
+    cut: &[usize],
+    workers: &[usize],
+    devices: &[String],
+    costs: Costs,
+) -> String {
+    let (of, costs, profile) = match costs {
+        Costs::Time(profile) => ("of time", Some(profile.times()), Some(profile)),
+        Costs::Memory(profile) => ("of memory", Some(profile.sizes()), Some(profile)),
+        Costs::Parameters => ("of parameters", None, None),
+    };
+    let rows: Vec<_> = (layers.iter().enumerate())
+        .map(|(index, layer)| {
+            let cost = costs.as_ref().map(|costs| costs[index]);
+            Row::of_layer(layer, cost, profile.map(|profile| &profile.layers[index]))
+        })
+        .collect();
+    let whole = Row::sum(&rows);
+    let mut table = format!(
+        "{:<14}  {:>12}  {:>12}  {:>11}  {:>11}  {of}\n",
+        "layer", "parameters", "handed on", "forward", "backward"
+    );
+    let mut begin = 0;
+    for (stage, &count) in cut.iter().enumerate() {
+        let own = &rows[begin..begin + count];
+        for (index, row) in (begin..).zip(own) {
+            let _ = writeln!(
+                table,
+                "{index:>4} {}",
+                row.line(&layers[index].name(), 9, &whole)
+            );
+        }
+        let device = devices
+            .get(workers[stage])
+            .or(devices.first())
+            .map_or("", String::as_str);
+        let name = format!("stage {stage} {device}");
+        let _ = writeln!(table, "{}", Row::sum(own).line(&name, 14, &whole));
+        begin += count;
+    }
+    let _ = writeln!(table, "{}", whole.line("all", 14, &whole));
+    table
+}
+
+/// What a layer costs, or several together.
+struct Row {
+    /// What shares are of.
+    cost: f64,
+    parameters: usize,
+    /// Bytes handed on, and seconds forward and backward, if they were measured.
+    measured: Option<(u64, f64, f64)>,
+}
+
+impl Row {
+    /// A layer costs its parameters if no other cost is given.
+    fn of_layer<L: Layer>(layer: &L, cost: Option<f64>, profile: Option<&LayerProfile>) -> Self {
+        let parameters = count_parameters(layer);
+        Self {
+            cost: cost.unwrap_or(parameters as f64),
+            parameters,
+            measured: profile.map(|layer| (layer.output, layer.forward, layer.backward)),
+        }
+    }
+
+    /// A stage hands on what its last layer does.
+    fn sum(rows: &[Self]) -> Self {
+        let measured = rows.iter().map(|row| row.measured);
+        let sum =
+            |sum: (u64, f64, f64), row: (u64, f64, f64)| (row.0, sum.1 + row.1, sum.2 + row.2);
+        Self {
+            cost: rows.iter().map(|row| row.cost).sum(),
+            parameters: rows.iter().map(|row| row.parameters).sum(),
+            measured: measured
+                .collect::<Option<Vec<_>>>()
+                .and_then(|rows| rows.into_iter().reduce(sum)),
+        }
+    }
+
+    fn line(&self, name: &str, width: usize, whole: &Self) -> String {
+        let milliseconds = |seconds: f64| format!("{:.2} ms", 1e3 * seconds);
+        let (handed, forward, backward) = match self.measured {
+            Some((bytes, forward, backward)) => {
+                let handed = format!("{:.1} KiB", bytes as f64 / 1024.0);
+                (handed, milliseconds(forward), milliseconds(backward))
+            }
+            None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
+        };
+        format!(
+            "{name:<width$}  {:>12}  {handed:>12}  {forward:>11}  {backward:>11}  {:>4.1} %",
+            self.parameters,
+            100.0 * self.cost / whole.cost
+        )
+    }
+}

@@ -1,0 +1,93 @@
+//! What it takes to hand a value from one device to another.
+
+use std::time::Instant;
+
+use burn::tensor::{Device, Tensor};
+use crossbeam_channel::unbounded;
+
+use crate::{
+    engine::{guard, worker::Worker},
+    error::BuildError,
+};
+
+/// Numbers of a small message and of a large one.
+const SMALL: usize = 256;
+const LARGE: usize = 4 << 20;
+const RUNS: usize = 9;
+/// Nothing in this world is faster; where nothing is copied, no limit can be measured.
+const MOST: f64 = 1e13;
+
+/// The latency in seconds and the bandwidth in bytes a second between the workers of two devices: the
+/// hand-over from thread to thread, and the copy. Stages on one device hand over without a copy.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use stovepipe_pipeline::measure_link;
+///
+/// let (latency, bandwidth) = measure_link(&Device::flex(), &Device::flex())?;
+/// assert!(latency >= 0.0 && latency < 1.0);
+/// assert!(bandwidth > 1e6);
+/// # Ok::<(), stovepipe_pipeline::BuildError>(())
+/// ```
+///
+/// # Errors
+///
+/// If a device cannot be used, or a thread cannot be started.
+pub fn measure_link(from: &Device, to: &Device) -> Result<(f64, f64), BuildError> {
+    let small = transfer(from, to, SMALL)?;
+    let large = transfer(from, to, LARGE)?;
+    let bytes = (size_of::<f32>() * (LARGE - SMALL)) as f64;
+    let bandwidth = match large > small {
+        true => (bytes / (large - small)).min(MOST),
+        false => MOST,
+    };
+    Ok((small, bandwidth))
+}
+
+/// The median of the seconds from sending so many numbers on one worker to having them on the other.
+fn transfer(from: &Device, to: &Device, numbers: usize) -> Result<f64, BuildError> {
+    let worker =
+        Worker::spawn("link", 1).map_err(|source| BuildError::Worker { worker: 0, source })?;
+    let (values, inbox) = unbounded::<Tensor<1>>();
+    let (outbox, arrivals) = unbounded();
+    let device = to.clone().inner();
+    worker.run(move || {
+        for value in inbox {
+            let arrived = guard::guarded("device", || {
+                let value = value.to_device(&device);
+                (device.sync().map(|()| Instant::now())).map_err(|error| error.to_string())
+            });
+            let arrived = arrived
+                .map_err(|error| error.to_string())
+                .and_then(|inner| inner);
+            if outbox.send(arrived).is_err() {
+                return;
+            }
+        }
+    });
+    let refused = |cause: String| BuildError::Link { cause };
+    let mut times = Vec::new();
+    for _ in 0..RUNS {
+        let value = guard::guarded("device", || {
+            let value = Tensor::<1>::zeros([numbers], &from.clone().inner()) + 1.0;
+            from.sync()
+                .map(|()| value)
+                .map_err(|error| error.to_string())
+        });
+        let value = value
+            .map_err(|error| refused(error.to_string()))?
+            .map_err(refused)?;
+        let began = Instant::now();
+        if values.send(value).is_err() {
+            return Err(BuildError::Unmeasured);
+        }
+        let arrived = arrivals
+            .recv()
+            .map_err(|_| BuildError::Unmeasured)?
+            .map_err(refused)?;
+        times.push(arrived.duration_since(began).as_secs_f64());
+    }
+    drop(values);
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}

@@ -1,0 +1,140 @@
+//! Of the cuts whose slowest stage costs no more than a limit, the one whose stages differ least.
+
+use std::ops::RangeInclusive;
+
+use super::{Chain, Sums};
+
+/// Where stages may end, and for each end where the last of them may begin at the earliest.
+struct Ends {
+    ends: Vec<usize>,
+    first_begins: Vec<usize>,
+}
+
+impl<F: Fn(usize, usize) -> f64> Chain<F> {
+    /// The number of layers of each stage of the cut whose stages all cost at most `limit`, which
+    /// must be possible, and have the least sum of squares.
+    pub(super) fn evenest(&self, limit: f64) -> Vec<usize> {
+        let mut best = vec![f64::INFINITY; self.layers + 1];
+        best[0] = 0.0;
+        let mut choices = Vec::with_capacity(self.stages);
+        for (stage, ends) in self.ends_within(limit).into_iter().enumerate() {
+            let sums = self.sums(stage);
+            let ends = self.possible(stage, &sums, limit, ends, &best);
+            // As shares of the limit, so that no square is too large; by a power of two, so that
+            // nothing is rounded.
+            let unit = power_of_two_below(limit);
+            let square = |begin, end| (sums.between(begin, end) / unit).powi(2);
+            let begins = least_squares(&ends, &best, square);
+            let mut next = vec![f64::INFINITY; self.layers + 1];
+            for (&end, &begin) in ends.ends.iter().zip(&begins) {
+                next[end] = best[begin] + square(begin, end);
+            }
+            best = next;
+            choices.push((ends.ends, begins));
+        }
+        self.counts(&choices)
+    }
+
+    /// The ends of a stage within the limit that some cut within the limit has.
+    fn possible(
+        &self,
+        stage: usize,
+        sums: &Sums,
+        limit: f64,
+        ends: RangeInclusive<usize>,
+        best: &[f64],
+    ) -> Ends {
+        // next_begin[i]: the first possible begin from i on.
+        let mut next_begin = vec![usize::MAX; best.len() + 1];
+        for begin in (0..best.len()).rev() {
+            let possible = best[begin].is_finite();
+            next_begin[begin] = if possible {
+                begin
+            } else {
+                next_begin[begin + 1]
+            };
+        }
+        let (ends, first_begins) = ends
+            .filter_map(|end| {
+                let first = self.first_begin(stage, sums, end, limit, next_begin[0]);
+                let first = next_begin[first];
+                (first < end).then_some((end, first))
+            })
+            .unzip();
+        Ends { ends, first_begins }
+    }
+
+    /// The first begin, but none before `least`, with which a stage that ends at `end` costs at
+    /// most `limit`. Added up only where rounding decides.
+    fn first_begin(
+        &self,
+        stage: usize,
+        sums: &Sums,
+        end: usize,
+        limit: f64,
+        least: usize,
+    ) -> usize {
+        let perhaps = sums.first_begin(end, limit + sums.error()).max(least);
+        let surely = sums.first_begin(end, limit - sums.error());
+        if surely <= perhaps {
+            return perhaps.min(end);
+        }
+        let within = self.backwards(stage, end);
+        let within = within.take_while(|&(begin, cost)| begin >= perhaps && cost <= limit);
+        within.last().map_or(end, |(begin, _)| begin)
+    }
+
+    fn counts(&self, choices: &[(Vec<usize>, Vec<usize>)]) -> Vec<usize> {
+        let mut end = self.layers;
+        let mut counts: Vec<_> = (choices.iter().rev())
+            .map(|(ends, begins)| {
+                let begin = begins[ends.partition_point(|&other| other < end)];
+                let count = end - begin;
+                end = begin;
+                count
+            })
+            .collect();
+        counts.reverse();
+        counts
+    }
+}
+
+/// The largest power of two that is not above a number, or 1 for 0 and numbers next to it.
+fn power_of_two_below(number: f64) -> f64 {
+    let exponent_only = f64::from_bits(number.to_bits() & f64::INFINITY.to_bits());
+    if exponent_only > 0.0 {
+        exponent_only
+    } else {
+        1.0
+    }
+}
+
+/// For each end, the begin with the least sum of squares, the last of several.
+///
+/// The later the end, the later the best begin, since squares grow ever faster (the quadrangle
+/// inequality; D. Knuth, *Optimum binary search trees*, 1971, and F. Yao, 1980). It holds where
+/// begins are out of bounds too, because both bounds of the begins only ever move on with the end.
+/// So the middle end's best begin halves the work on both of its sides: n·log n steps.
+fn least_squares(ends: &Ends, best: &[f64], square: impl Fn(usize, usize) -> f64) -> Vec<usize> {
+    let mut begins = vec![0; ends.ends.len()];
+    let mut open = vec![(0..ends.ends.len(), 0..=usize::MAX)];
+    while let Some((rows, bounds)) = open.pop() {
+        if rows.is_empty() {
+            continue;
+        }
+        let middle = rows.start + rows.len() / 2;
+        let end = ends.ends[middle];
+        let first = ends.first_begins[middle].max(*bounds.start());
+        let last = (end - 1).min(*bounds.end());
+        let mut least = f64::INFINITY;
+        for begin in (first..=last).rev() {
+            let sum = best[begin] + square(begin, end);
+            if sum < least {
+                (least, begins[middle]) = (sum, begin);
+            }
+        }
+        open.push((rows.start..middle, *bounds.start()..=begins[middle]));
+        open.push((middle + 1..rows.end, begins[middle]..=*bounds.end()));
+    }
+    begins
+}

@@ -1,0 +1,126 @@
+//! How little the slowest stage of a chain can cost.
+
+use std::{collections::VecDeque, ops::RangeInclusive};
+
+use super::Chain;
+
+/// Adds a stage to cuts of the layers before it: for each of its `ends`, tells `put` how costly the
+/// slowest stage then is and where the new stage begins, where there is such a cut. `best[begin]`:
+/// the cost of the slowest stage of the layers before `begin`; infinite if they cannot be cut.
+///
+/// `cost` must not fall when a run of layers grows at either end. Of two begins the earlier one is
+/// worth keeping only if `best` is smaller there, since its stage costs as much or more. Over those
+/// that are kept `best` rises and the new stage's cost falls, and the least maximum of the two is
+/// where they cross: n·log n steps in all.
+pub(crate) fn join_stage(
+    best: &[f64],
+    ends: RangeInclusive<usize>,
+    cost: impl Fn(usize, usize) -> f64,
+    mut put: impl FnMut(usize, f64, usize),
+) {
+    let mut begins: Vec<usize> = Vec::new();
+    for end in ends {
+        let begin = end - 1;
+        if best[begin].is_finite() {
+            while begins.pop_if(|last| best[*last] >= best[begin]).is_some() {}
+            begins.push(begin);
+        }
+        let crossing = begins.partition_point(|&begin| best[begin] < cost(begin, end));
+        let around = crossing.saturating_sub(1)..begins.len().min(crossing + 1);
+        let joined = |begin: usize| f64::max(best[begin], cost(begin, end));
+        let around = begins[around].iter().map(|&begin| (joined(begin), begin));
+        if let Some((joined, begin)) = around.min_by(|a, b| a.0.total_cmp(&b.0)) {
+            put(end, joined, begin);
+        }
+    }
+}
+
+impl<F: Fn(usize, usize) -> f64> Chain<F> {
+    /// The cost of the slowest stage of the best cut, to the last bit.
+    pub(super) fn slowest(&self) -> f64 {
+        let (about, error) = self.about();
+        // Certainly no more and no less, and below it where there is any rounding.
+        self.slowest_between(about - 2.0 * error, about + error)
+    }
+
+    /// The cost of the slowest stage of the best cut, and how far off that may be.
+    fn about(&self) -> (f64, f64) {
+        let mut error = 0.0;
+        let mut best = vec![f64::INFINITY; self.layers + 1];
+        best[0] = 0.0;
+        for stage in 0..self.stages {
+            let sums = self.sums(stage);
+            let mut next = vec![f64::INFINITY; self.layers + 1];
+            let cost = |begin, end| sums.between(begin, end);
+            join_stage(&best, self.ends(stage), cost, |end, joined, _| {
+                next[end] = joined;
+            });
+            best = next;
+            error = f64::max(error, sums.error());
+        }
+        (best[self.layers], error)
+    }
+
+    /// The cost of the slowest stage of the best cut, known to be from `low` to `high`. All that is
+    /// below `low` counts as `low`: most stages are far from the limit, and need not be added up.
+    fn slowest_between(&self, low: f64, high: f64) -> f64 {
+        let mut best = vec![f64::INFINITY; self.layers + 1];
+        best[0] = low;
+        let mut begins = 0..=0;
+        for (stage, ends) in self.ends_within(high).into_iter().enumerate() {
+            let sums = self.sums(stage);
+            let mut next = vec![f64::INFINITY; self.layers + 1];
+            let mut cheap = LeastInWindow::new(&best, *begins.start());
+            for end in ends.clone() {
+                let first = sums.first_begin(end, high + sums.error());
+                let first_cheap = sums.first_begin(end, low - sums.error());
+                let mut least = cheap.least(first_cheap, end);
+                if least > low && first_cheap > *begins.start() {
+                    for (begin, cost) in self.backwards(stage, end) {
+                        if begin < first.max(*begins.start()) || cost >= least {
+                            break;
+                        }
+                        least = least.min(best[begin].max(cost));
+                    }
+                }
+                next[end] = least;
+            }
+            (best, begins) = (next, ends);
+        }
+        best[self.layers]
+    }
+}
+
+/// The least of the values in a window whose two ends only ever move on.
+struct LeastInWindow<'a> {
+    values: &'a [f64],
+    /// The values from here on have not been in the window.
+    next: usize,
+    /// Where a value is less than all after it in the window.
+    least: VecDeque<usize>,
+}
+
+impl<'a> LeastInWindow<'a> {
+    fn new(values: &'a [f64], start: usize) -> Self {
+        Self {
+            values,
+            next: start,
+            least: VecDeque::new(),
+        }
+    }
+
+    /// The least from `begin` to before `end`; infinite if there is none.
+    fn least(&mut self, begin: usize, end: usize) -> f64 {
+        for new in self.next..end {
+            while (self.least.back()).is_some_and(|&last| self.values[last] >= self.values[new]) {
+                self.least.pop_back();
+            }
+            self.least.push_back(new);
+        }
+        self.next = self.next.max(end);
+        while self.least.front().is_some_and(|&first| first < begin) {
+            self.least.pop_front();
+        }
+        (self.least.front()).map_or(f64::INFINITY, |&first| self.values[first])
+    }
+}

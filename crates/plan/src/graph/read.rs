@@ -1,0 +1,175 @@
+//! Reads a graph from text.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{GraphError, GraphNode, LayerGraph, cycle::edge_of_a_cycle};
+
+const FIELDS: [&str; 4] = [
+    "forward_compute_time",
+    "backward_compute_time",
+    "activation_size",
+    "parameter_size",
+];
+
+/// An edge's nodes, by name.
+struct Edge<'a> {
+    line: usize,
+    from: &'a str,
+    to: &'a str,
+}
+
+/// An edge's line, and its nodes by index.
+type Resolved = (usize, (usize, usize));
+
+pub(super) fn read(text: &str) -> Result<LayerGraph, GraphError> {
+    let mut nodes = Vec::new();
+    let mut edges = Vec::new();
+    let mut places = HashMap::new();
+    for (line, content) in (1..).zip(text.lines()) {
+        if content.trim().is_empty() {
+            continue;
+        }
+        if content.starts_with('\t') {
+            edges.push(edge(line, content)?);
+            continue;
+        }
+        let node = node(line, content.trim())?;
+        let id = node.id.clone();
+        if places.insert(node.id.clone(), nodes.len()).is_some() {
+            return Err(GraphError::DoubledNode { line, id });
+        }
+        nodes.push((line, node));
+    }
+    check_sums(&nodes)?;
+    let edges = resolve(&edges, &places)?;
+    let nodes: Vec<_> = nodes.into_iter().map(|(_, node)| node).collect();
+    if let Some(edge) = edge_of_a_cycle(nodes.len(), edges.iter().map(|&(_, edge)| edge)) {
+        let (line, (from, to)) = edges[edge];
+        return Err(GraphError::Cycle {
+            line,
+            from: nodes[from].id.clone(),
+            to: nodes[to].id.clone(),
+        });
+    }
+    Ok(LayerGraph {
+        nodes,
+        edges: edges.into_iter().map(|(_, edge)| edge).collect(),
+    })
+}
+
+fn is_id(word: &str) -> bool {
+    word.starts_with("node") && !word.contains(char::is_whitespace)
+}
+
+fn edge(line: usize, content: &str) -> Result<Edge<'_>, GraphError> {
+    match content.trim().split_once(" -- ") {
+        Some((from, to)) if is_id(from) && is_id(to) => Ok(Edge { line, from, to }),
+        _ => Err(GraphError::Garbage { line }),
+    }
+}
+
+fn node(line: usize, content: &str) -> Result<GraphNode, GraphError> {
+    let garbage = GraphError::Garbage { line };
+    let Some((id, rest)) = content.split_once(" -- ").filter(|(id, _)| is_id(id)) else {
+        return Err(garbage);
+    };
+    let rest = match rest.rsplit_once(" -- ") {
+        Some((rest, last)) if last.starts_with("stage_id=") => rest,
+        _ => rest,
+    };
+    let (description, fields) = rest.rsplit_once(" -- ").ok_or(garbage)?;
+    let [forward, backward, activations, parameters] = numbers(line, fields)?;
+    Ok(GraphNode {
+        id: id.to_owned(),
+        description: description.to_owned(),
+        forward: forward / 1000.0,
+        backward: backward / 1000.0,
+        activations,
+        parameters,
+    })
+}
+
+/// The numbers of [`FIELDS`].
+fn numbers(line: usize, fields: &str) -> Result<[f64; 4], GraphError> {
+    let mut numbers = [None; 4];
+    for field in fields.split(", ") {
+        let (key, value) = field.split_once('=').ok_or(GraphError::Garbage { line })?;
+        let place = FIELDS.iter().position(|&known| known == key);
+        let Some(place) = place.filter(|&place| numbers[place].is_none()) else {
+            let field = key.to_owned();
+            return Err(GraphError::OddField { line, field });
+        };
+        let number = number(value).ok_or_else(|| GraphError::Number {
+            line,
+            field: FIELDS[place],
+            value: value.to_owned(),
+        })?;
+        numbers[place] = Some(number);
+    }
+    if let Some(place) = numbers.iter().position(Option::is_none) {
+        let field = FIELDS[place];
+        return Err(GraphError::MissingField { line, field });
+    }
+    Ok(numbers.map(Option::unwrap_or_default))
+}
+
+/// A number of at least 0, or a list of them, added up.
+fn number(text: &str) -> Option<f64> {
+    let list = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let mut sum = 0.0;
+    for number in list.unwrap_or(text).split("; ") {
+        let number: f64 = number.parse().ok()?;
+        sum += Some(number).filter(|&number| number >= 0.0)?;
+    }
+    Some(sum).filter(|sum| sum.is_finite())
+}
+
+/// Makes sure that what the layers cost can be added up.
+fn check_sums(nodes: &[(usize, GraphNode)]) -> Result<(), GraphError> {
+    if nodes.is_empty() {
+        return Err(GraphError::NoNodes);
+    }
+    let mut sums = [0.0; 4];
+    for (line, node) in nodes {
+        let own = [
+            node.forward,
+            node.backward,
+            node.activations,
+            node.parameters,
+        ];
+        for (place, own) in own.into_iter().enumerate() {
+            sums[place] += own;
+            // The planner multiplies by a few numbers that are far smaller than this.
+            if sums[place] > 1e200 {
+                return Err(GraphError::Number {
+                    line: *line,
+                    field: FIELDS[place],
+                    value: own.to_string(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Finds the nodes of the edges, with their lines; leaves out repetitions.
+fn resolve(edges: &[Edge], places: &HashMap<String, usize>) -> Result<Vec<Resolved>, GraphError> {
+    let mut seen = HashSet::new();
+    let mut resolved = Vec::with_capacity(edges.len());
+    for &Edge { line, from, to } in edges {
+        let place = |id: &str| {
+            let unknown = || GraphError::UnknownNode {
+                line,
+                id: id.to_owned(),
+            };
+            places.get(id).copied().ok_or_else(unknown)
+        };
+        let edge = (place(from)?, place(to)?);
+        if seen.insert(edge) {
+            resolved.push((line, edge));
+        }
+    }
+    Ok(resolved)
+}

@@ -1,0 +1,131 @@
+//! What a stage keeps in memory: one model of it for planning, and for what a run says beforehand.
+
+use std::ops::Add;
+
+use serde::{Deserialize, Serialize};
+use stovepipe_schedule::StageMemory;
+
+/// What an optimizer keeps of each parameter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimizerState {
+    /// Nothing: plain gradient descent.
+    None,
+    /// One number: gradient descent with momentum, or RMSProp without.
+    One,
+    /// Two numbers: both moments of Adam and AdamW, or RMSProp with momentum.
+    #[default]
+    Two,
+}
+
+impl OptimizerState {
+    /// How many numbers of each parameter.
+    ///
+    /// ```
+    /// use stovepipe_plan::OptimizerState;
+    ///
+    /// assert_eq!(OptimizerState::Two.copies(), 2);
+    /// ```
+    #[must_use]
+    pub const fn copies(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::One => 1,
+            Self::Two => 2,
+        }
+    }
+}
+
+/// Bytes that a stage, or a worker with several, keeps at the time when it keeps most.
+///
+/// What is not in it: code, buffers of threads, what a library keeps in store of freed memory, and what
+/// a layer needs for the moment while it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct MemoryUse {
+    /// The parameters, and what else a layer always has.
+    pub parameters: u64,
+    /// The sum of the gradients of all micro-batches.
+    pub gradients: u64,
+    /// The state of the optimizer.
+    pub optimizer: u64,
+    /// Inputs of micro-batches that will be computed again.
+    pub inputs: u64,
+    /// Activations of micro-batches between forward and backward.
+    pub activations: u64,
+}
+
+impl MemoryUse {
+    /// All of it.
+    ///
+    /// ```
+    /// use stovepipe_plan::MemoryUse;
+    ///
+    /// let memory = MemoryUse { parameters: 4, gradients: 4, activations: 100, ..Default::default() };
+    /// assert_eq!(memory.total(), 108);
+    /// ```
+    #[must_use]
+    pub fn total(self) -> u64 {
+        let parts = [
+            self.parameters,
+            self.gradients,
+            self.optimizer,
+            self.inputs,
+            self.activations,
+        ];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// What a stage with so many bytes of parameters keeps all the time in training.
+    ///
+    /// ```
+    /// use stovepipe_plan::{MemoryUse, OptimizerState};
+    ///
+    /// let memory = MemoryUse::at_rest(400, OptimizerState::Two);
+    /// assert_eq!((memory.parameters, memory.gradients, memory.optimizer), (400, 400, 800));
+    /// ```
+    #[must_use]
+    pub fn at_rest(parameters: u64, state: OptimizerState) -> Self {
+        Self {
+            parameters,
+            gradients: parameters,
+            optimizer: parameters.saturating_mul(state.copies()),
+            ..Self::default()
+        }
+    }
+}
+
+impl Add for MemoryUse {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            parameters: self.parameters.saturating_add(other.parameters),
+            gradients: self.gradients.saturating_add(other.gradients),
+            optimizer: self.optimizer.saturating_add(other.optimizer),
+            inputs: self.inputs.saturating_add(other.inputs),
+            activations: self.activations.saturating_add(other.activations),
+        }
+    }
+}
+
+/// What a stage keeps for a micro-batch, and all the time: given bytes of its parameters, of what its
+/// layers keep, and of what it receives.
+///
+/// A stage that keeps its activations has its input and what each layer keeps. What the second half of a
+/// backward pass needs is at most as much.
+pub(crate) fn stage_memory(
+    parameters: u64,
+    kept: u64,
+    input: u64,
+    state: OptimizerState,
+) -> StageMemory {
+    let activations = input.saturating_add(kept) as f64;
+    StageMemory {
+        fixed: MemoryUse::at_rest(parameters, state).total() as f64,
+        version: parameters as f64,
+        input: input as f64,
+        activations,
+        context: activations,
+    }
+}

@@ -1,0 +1,179 @@
+//! The best cut of a chain over devices of unequal speed, and their best order.
+
+use crate::{
+    CutError,
+    chain::{Chain, Sums, join_stage},
+    cut_chain_by,
+};
+
+/// The largest table of orders that is filled in, in cells: about a second's work.
+const MOST_CELLS: usize = 1 << 24;
+
+/// Which device has which layers.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Placement {
+    /// The device of each stage, by its place among the speeds.
+    pub devices: Vec<usize>,
+    /// The number of layers of each stage.
+    pub counts: Vec<usize>,
+    /// The time of the slowest stage: its layers' costs over its device's speed.
+    pub time: f64,
+    /// Whether every order of the devices was weighed. If not, they stand in the order given.
+    pub any_order: bool,
+}
+
+/// Places a chain of layers on all of the devices, at least one layer each, such that the slowest
+/// stage takes as little time as possible: chooses the order of the devices in the chain as well
+/// as the cut. A layer takes its cost over the speed of its device.
+///
+/// Devices of the same speed are alike, so what counts is how many of each speed have been used,
+/// not which. The choice among those numbers is exact up to rounding, as long as there are not too
+/// many of them (their product × layers × speeds up to 2²⁴: 16 devices of two speeds and 10,000
+/// layers, or 10 devices all different and 1,000 layers). Beyond that the devices keep
+/// the order given, only the cut is the best, and [`Placement::any_order`] is false. For that
+/// order the cut is the one that [`cut_chain_by`] finds.
+///
+/// ```
+/// use stovepipe_plan::place_chain;
+///
+/// // The heavy layer goes to the fast device, which is given first and comes last.
+/// let placement = place_chain(&[1.0, 1.0, 6.0], &[3.0, 1.0])?;
+/// assert_eq!(placement.devices, [1, 0]);
+/// assert_eq!(placement.counts, [2, 1]);
+/// assert_eq!(placement.time, 2.0);
+/// # Ok::<(), stovepipe_plan::CutError>(())
+/// ```
+///
+/// # Errors
+///
+/// If there are no devices or more than layers, a speed is not above 0 or not finite, or a cost
+/// over a speed is negative, infinite or NaN.
+pub fn place_chain(costs: &[f64], speeds: &[f64]) -> Result<Placement, CutError> {
+    for (device, &speed) in speeds.iter().enumerate() {
+        if !(speed > 0.0 && speed.is_finite()) {
+            return Err(CutError::Speed { device, speed });
+        }
+    }
+    Chain::new(costs.len(), speeds.len(), |device, layer| {
+        costs[layer] / speeds[device]
+    })?;
+    let (devices, any_order) = match best_order(costs, speeds) {
+        Some(devices) => (devices, true),
+        None => ((0..speeds.len()).collect(), false),
+    };
+    let time_of = |stage: usize, layer: usize| costs[layer] / speeds[devices[stage]];
+    let counts = cut_chain_by(costs.len(), devices.len(), time_of)?;
+    let time = slowest(&counts, time_of);
+    Ok(Placement {
+        devices,
+        counts,
+        time,
+        any_order,
+    })
+}
+
+fn slowest(counts: &[usize], time_of: impl Fn(usize, usize) -> f64) -> f64 {
+    let mut begin = 0;
+    let stages = counts.iter().enumerate().map(|(stage, &count)| {
+        let layers = (begin..begin + count).rev();
+        begin += count;
+        layers.map(|layer| time_of(stage, layer)).sum()
+    });
+    stages.fold(0.0, f64::max)
+}
+
+/// Devices of one speed.
+struct Class {
+    speed: f64,
+    devices: Vec<usize>,
+    /// By how much one more device of this class moves on the number that stands for how many of
+    /// each class are in use.
+    stride: usize,
+}
+
+/// How the best placement of some devices on some of the layers ends.
+#[derive(Clone, Copy)]
+struct Last {
+    class: usize,
+    begin: usize,
+}
+
+/// The devices in the order in which the slowest stage of the best cut is fastest; nothing if there
+/// are too many to choose from.
+fn best_order(costs: &[f64], speeds: &[f64]) -> Option<Vec<usize>> {
+    let mut classes = classes(speeds)?;
+    let uses = (classes.last()).map(|last| last.stride * (last.devices.len() + 1))?;
+    let cells = uses.checked_mul(costs.len() + 1)?;
+    cells
+        .checked_mul(classes.len())
+        .filter(|&cells| cells <= MOST_CELLS)?;
+    let lasts = last_devices(costs, &classes, uses);
+    let (mut of_use, mut end) = (uses - 1, costs.len());
+    let mut order = Vec::with_capacity(speeds.len());
+    while of_use > 0 {
+        let last = lasts[of_use][end];
+        order.extend(classes[last.class].devices.pop());
+        (of_use, end) = (of_use - classes[last.class].stride, last.begin);
+    }
+    order.reverse();
+    Some(order)
+}
+
+/// Groups devices by speed; nothing if the ways to use some of each are too many to number.
+fn classes(speeds: &[f64]) -> Option<Vec<Class>> {
+    let mut classes: Vec<Class> = Vec::new();
+    for (device, &speed) in speeds.iter().enumerate() {
+        match classes.iter_mut().find(|class| class.speed == speed) {
+            Some(class) => class.devices.push(device),
+            None => classes.push(Class {
+                speed,
+                devices: vec![device],
+                stride: 1,
+            }),
+        }
+    }
+    let mut stride = 1_usize;
+    for class in &mut classes {
+        class.stride = stride;
+        stride = stride.checked_mul(class.devices.len() + 1)?;
+    }
+    Some(classes)
+}
+
+/// For each number of devices of each class, and each number of first layers: which class comes
+/// last in the best placement, and where its layers begin.
+fn last_devices(costs: &[f64], classes: &[Class], uses: usize) -> Vec<Vec<Last>> {
+    let sums: Vec<_> = (classes.iter())
+        .map(|class| Sums::new(costs.iter().map(|cost| cost / class.speed)))
+        .collect();
+    let devices: usize = classes.iter().map(|class| class.devices.len()).sum();
+    let mut times = vec![vec![f64::INFINITY; costs.len() + 1]; uses];
+    let nothing = Last { class: 0, begin: 0 };
+    let mut lasts = vec![vec![nothing; costs.len() + 1]; uses];
+    times[0][0] = 0.0;
+    for of_use in 1..uses {
+        let used = |class: &Class| of_use / class.stride % (class.devices.len() + 1);
+        let stages: usize = classes.iter().map(used).sum();
+        let (before, from) = times.split_at_mut(of_use);
+        for (class, own) in classes.iter().enumerate() {
+            if used(own) == 0 {
+                continue;
+            }
+            let ends = stages..=costs.len() - (devices - stages);
+            let cost = |begin, end| sums[class].between(begin, end);
+            join_stage(
+                &before[of_use - own.stride],
+                ends,
+                cost,
+                |end, time, begin| {
+                    if time < from[0][end] {
+                        from[0][end] = time;
+                        lasts[of_use][end] = Last { class, begin };
+                    }
+                },
+            );
+        }
+    }
+    lasts
+}

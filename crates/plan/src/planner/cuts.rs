@@ -1,0 +1,278 @@
+//! The best cut of a shape.
+//!
+//! Cuts are tried stage by stage. A step takes no less than what its busiest worker needs: the time
+//! until the first micro-batch reaches it, all its passes, and the way of the last gradient back to the
+//! first stage. Where that is no better than the best cut so far, no cut that begins the same way is.
+
+use stovepipe_schedule::StageCosts;
+
+use super::{
+    Forecast, PlanError,
+    shape::{Load, Shape},
+};
+
+/// Work that planning may take, so that it ends in seconds whatever it is asked.
+pub(super) struct Budget {
+    /// Actions that may still be simulated.
+    actions: usize,
+    exact: bool,
+}
+
+const ACTIONS: usize = 10_000_000;
+/// For one shape: beginnings of cuts, and simulated actions.
+const BEGINNINGS: usize = 50_000;
+const ACTIONS_OF_SHAPE: usize = 500_000;
+/// A little less is not better, but rounding.
+const ROUNDING: f64 = 1.0 - 1e-12;
+
+impl Budget {
+    pub fn new() -> Self {
+        Self {
+            actions: ACTIONS,
+            exact: true,
+        }
+    }
+
+    pub fn is_exact(&self) -> bool {
+        self.exact
+    }
+}
+
+/// The best of several shapes, each with what it is called.
+#[derive(Clone, Debug)]
+pub(super) struct Found<T> {
+    /// The fastest that fits.
+    pub fitting: Option<(T, Forecast)>,
+    /// Of those that do not fit, the one that comes closest, and how many times too large it is.
+    pub misfit: Option<(T, Forecast, f64)>,
+}
+
+impl<T> Default for Found<T> {
+    fn default() -> Self {
+        Self {
+            fitting: None,
+            misfit: None,
+        }
+    }
+}
+
+impl<T: Clone> Found<T> {
+    /// Whether what takes so many seconds at least is no better.
+    pub fn is_hopeless(&self, bound: f64) -> bool {
+        let best = self.fitting.as_ref();
+        best.is_some_and(|(_, best)| bound >= best.step_time * ROUNDING)
+    }
+
+    /// Takes a forecast if it is better than what was found so far.
+    fn consider(&mut self, label: &T, forecast: Forecast, shape: &Shape) {
+        match shape.misfit(&forecast) {
+            None if !self.is_hopeless(forecast.step_time) => {
+                self.fitting = Some((label.clone(), forecast));
+            }
+            None => {}
+            Some(misfit) => {
+                let known = self.misfit.as_ref().map(|(.., factor)| *factor);
+                if known.is_none_or(|known| misfit.factor() < known) {
+                    self.misfit = Some((label.clone(), forecast, misfit.factor()));
+                }
+            }
+        }
+    }
+}
+
+/// Finds the best cut of a shape, if it is better than what was found with others.
+pub(super) fn search<T: Clone>(
+    shape: &Shape,
+    label: &T,
+    found: &mut Found<T>,
+    budget: &mut Budget,
+) -> Result<(), PlanError> {
+    let mut search = Search {
+        shape,
+        label,
+        found,
+        budget,
+        beginnings: BEGINNINGS,
+        actions: ACTIONS_OF_SHAPE,
+    };
+    let balanced = shape.balanced_cut()?;
+    search.judge(&balanced)?;
+    let is_whole = search.extend(&mut Beginning::new(shape))?;
+    if !is_whole {
+        search.budget.exact = false;
+        search.actions = ACTIONS_OF_SHAPE / 4;
+        search.climb(balanced)?;
+    }
+    Ok(())
+}
+
+struct Search<'a, 'b, T> {
+    shape: &'a Shape<'b>,
+    label: &'a T,
+    found: &'a mut Found<T>,
+    budget: &'a mut Budget,
+    beginnings: usize,
+    actions: usize,
+}
+
+impl<T: Clone> Search<'_, '_, T> {
+    fn judge(&mut self, cut: &[usize]) -> Result<f64, PlanError> {
+        let actions: usize = self.shape.schedule.workers().iter().map(Vec::len).sum();
+        self.budget.actions = self.budget.actions.saturating_sub(actions);
+        self.actions = self.actions.saturating_sub(actions);
+        let forecast = self.shape.forecast(cut)?;
+        let time = match self.shape.misfit(&forecast) {
+            None => forecast.step_time,
+            Some(_) => f64::INFINITY,
+        };
+        self.found.consider(self.label, forecast, self.shape);
+        Ok(time)
+    }
+
+    fn is_spent(&self) -> bool {
+        self.beginnings == 0 || self.actions == 0 || self.budget.actions == 0
+    }
+
+    /// Tries all cuts that begin like this one. Whether there was time for all.
+    fn extend(&mut self, beginning: &mut Beginning) -> Result<bool, PlanError> {
+        let stage = beginning.cut.len();
+        let stages_left = self.shape.stages() - stage;
+        let layers_left = self.shape.model.layers() - beginning.layers;
+        if stages_left == 0 {
+            self.judge(&beginning.cut.clone())?;
+            return Ok(true);
+        }
+        let counts = match stages_left {
+            1 => layers_left..=layers_left,
+            _ => 1..=layers_left + 1 - stages_left,
+        };
+        for count in counts {
+            if self.is_spent() {
+                return Ok(false);
+            }
+            self.beginnings -= 1;
+            let before = beginning.clone();
+            beginning.push(self.shape, count);
+            // More layers would make both worse.
+            let is_over = self.found.is_hopeless(beginning.bound) || beginning.is_too_large;
+            let goes_on = is_over || self.extend(beginning)?;
+            *beginning = before;
+            if !goes_on {
+                return Ok(false);
+            }
+            if is_over {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Moves single layers between neighbours as long as that helps.
+    fn climb(&mut self, mut cut: Vec<usize>) -> Result<(), PlanError> {
+        let mut best = f64::INFINITY;
+        loop {
+            let mut better = None;
+            for boundary in 1..cut.len() {
+                for (from, to) in [(boundary - 1, boundary), (boundary, boundary - 1)] {
+                    if cut[from] == 1 || self.actions == 0 || self.budget.actions == 0 {
+                        continue;
+                    }
+                    let mut moved = cut.clone();
+                    moved[from] -= 1;
+                    moved[to] += 1;
+                    let time = self.judge(&moved)?;
+                    if time < best * ROUNDING {
+                        best = time;
+                        better = Some(moved);
+                    }
+                }
+            }
+            match better {
+                Some(moved) => cut = moved,
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The first stages of a cut.
+#[derive(Clone)]
+struct Beginning {
+    cut: Vec<usize>,
+    layers: usize,
+    /// Seconds until a micro-batch has gone forward through these stages, and back.
+    forward: f64,
+    backward: f64,
+    /// For each worker that has a stage so far: before and after its own passes, and they themselves.
+    around: Vec<f64>,
+    busy: Vec<f64>,
+    /// Seconds that a step takes at least.
+    bound: f64,
+    fixed: Vec<f64>,
+    /// Whether some worker has no room for its parameters.
+    is_too_large: bool,
+}
+
+impl Beginning {
+    fn new(shape: &Shape) -> Self {
+        let workers = shape.loads.len();
+        Self {
+            cut: Vec::with_capacity(shape.stages()),
+            layers: 0,
+            forward: 0.0,
+            backward: 0.0,
+            around: vec![f64::NAN; workers],
+            busy: vec![0.0; workers],
+            bound: 0.0,
+            fixed: vec![0.0; workers],
+            is_too_large: false,
+        }
+    }
+
+    fn push(&mut self, shape: &Shape, count: usize) {
+        let stage = self.cut.len();
+        let layers = self.layers..self.layers + count;
+        let (mut forward, mut backward) = (f64::INFINITY, f64::INFINITY);
+        for &worker in shape.schedule.replicas(stage) {
+            let costs = shape.stage(worker, layers.clone());
+            self.load(shape, worker, stage, costs);
+            forward = forward.min(costs.forward.min(costs.quiet));
+            backward = backward.min(costs.input + costs.weight);
+        }
+        self.forward += forward;
+        self.backward += backward;
+        self.layers = layers.end;
+        self.cut.push(count);
+    }
+
+    fn load(&mut self, shape: &Shape, worker: usize, stage: usize, costs: StageCosts) {
+        if self.around[worker].is_nan() {
+            // Halves of backward passes may come after the way back.
+            let back = match shape.ends_with_gradient {
+                true => self.backward,
+                false => 0.0,
+            };
+            self.around[worker] = self.forward + back;
+        }
+        let own = shape.loads[worker].iter().find(|load| load.stage == stage);
+        self.busy[worker] += own.map_or(0.0, |load| seconds(load, costs));
+        self.bound = self.bound.max(self.around[worker] + self.busy[worker]);
+        self.fixed[worker] += costs.memory.fixed;
+        let device = &shape.model.machine.devices[shape.devices[worker]];
+        let room = device.memory.map_or(f64::INFINITY, |bytes| bytes as f64);
+        self.is_too_large |= self.fixed[worker] > room;
+    }
+}
+
+/// What a worker needs for all passes of a stage.
+fn seconds(load: &Load, costs: StageCosts) -> f64 {
+    let StageCosts {
+        forward,
+        quiet,
+        input,
+        weight,
+        ..
+    } = costs;
+    let kept = (load.count - load.again) as f64 * forward;
+    kept + load.again as f64 * (quiet + forward) + load.count as f64 * (input + weight)
+}

@@ -1,0 +1,108 @@
+//! One schedule for one model on one machine.
+
+use std::sync::Arc;
+
+use stovepipe_schedule::{Recompute, Schedule};
+
+use super::{
+    Forecast, PlanError,
+    cuts::{self, Budget, Found},
+    shape::{Model, Shape},
+};
+use crate::{CutError, Machine, OptimizerState, Profile};
+
+/// All that is decided before a model is cut: where it runs, in which order, and what is computed again.
+///
+/// ```
+/// use stovepipe_plan::{LayerProfile, Machine, OptimizerState, Profile, Setup};
+/// use stovepipe_schedule::{GPipe, Recompute, Scheduler};
+///
+/// let layer = |forward, backward| LayerProfile { forward, backward, ..LayerProfile::default() };
+/// let layers = vec![layer(1.0, 2.0), layer(1.0, 2.0), layer(2.0, 4.0)];
+/// let setup = Setup {
+///     profile: &Profile { samples: 4, input: 0, layers },
+///     machine: &Machine::uniform(2),
+///     devices: &[0, 1],
+///     schedule: &GPipe.schedule(2, 3)?,
+///     recompute: Recompute::Never,
+///     state: OptimizerState::Two,
+/// };
+/// let forecast = setup.best_cut()?;
+/// assert_eq!(forecast.balance, [2, 1]);
+/// assert_eq!(forecast.step_time, 24.0); // (m + p − 1)(F + B)
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    /// The model, for the samples of a micro-batch.
+    pub profile: &'a Profile,
+    /// The devices and links.
+    pub machine: &'a Machine,
+    /// The device of each worker, by its place in the machine.
+    pub devices: &'a [usize],
+    /// Who does what in which order.
+    pub schedule: &'a Schedule,
+    /// What is computed again.
+    pub recompute: Recompute,
+    /// What the optimizer keeps.
+    pub state: OptimizerState,
+}
+
+impl Setup<'_> {
+    /// What can be said of a cut: the layers of each stage.
+    ///
+    /// # Errors
+    ///
+    /// If the cut is not one of this model into the schedule's stages, a worker has no device, or a cost
+    /// is out of range.
+    pub fn forecast(&self, balance: &[usize]) -> Result<Forecast, PlanError> {
+        let model = self.model()?;
+        let layers: usize = balance.iter().sum();
+        let fits = balance.len() == self.schedule.stages() && !balance.contains(&0);
+        if !fits || layers != model.layers() {
+            return Err(PlanError::Balance {
+                balance: balance.to_vec(),
+                stages: self.schedule.stages(),
+                layers: model.layers(),
+            });
+        }
+        self.shape(&model).forecast(balance)
+    }
+
+    /// The cut with the fastest step among those that fit; if none does, one that comes close. For very
+    /// many layers or stages, a good one: the cut whose slowest stage takes least, moved by single
+    /// layers as long as that makes the step faster.
+    ///
+    /// # Errors
+    ///
+    /// If there are more stages than layers, a worker has no device, or a cost is out of range.
+    pub fn best_cut(&self) -> Result<Forecast, PlanError> {
+        let model = self.model()?;
+        let mut found = Found::default();
+        cuts::search(&self.shape(&model), &(), &mut found, &mut Budget::new())?;
+        let misfit = found.misfit.map(|(_, forecast, _)| forecast);
+        let fitting = found.fitting.map(|(_, forecast)| forecast);
+        fitting.or(misfit).ok_or(PlanError::Nothing("cut"))
+    }
+
+    fn model(&self) -> Result<Model<'_>, PlanError> {
+        let (workers, devices) = (self.schedule.workers().len(), self.devices.len());
+        let exist = self
+            .devices
+            .iter()
+            .all(|&device| device < self.machine.devices.len());
+        if workers != devices || !exist {
+            return Err(PlanError::TooFewDevices { workers, devices });
+        }
+        let (stages, layers) = (self.schedule.stages(), self.profile.layers.len());
+        if stages > layers {
+            return Err(CutError::TooManyStages { stages, layers }.into());
+        }
+        Ok(Model::new(self.profile.clone(), self.machine, self.state))
+    }
+
+    fn shape<'a>(&'a self, model: &'a Model<'a>) -> Shape<'a> {
+        let schedule = Arc::new(self.schedule.clone());
+        Shape::new(model, self.devices, schedule, self.recompute)
+    }
+}

@@ -1,0 +1,368 @@
+//! All but the cut, and the forecast for a cut.
+
+use std::{ops::Range, sync::Arc};
+
+use stovepipe_schedule::{Action, Costs, Link, Pass, Recompute, Schedule, StageCosts};
+
+use crate::{
+    CutError, Forecast, LayerProfile, Machine, MemoryUse, OptimizerState, PlanError, Profile,
+    cut_chain_by, memory,
+};
+
+/// A model at a number of samples a micro-batch.
+pub(super) struct Model<'a> {
+    pub machine: &'a Machine,
+    pub state: OptimizerState,
+    profile: Profile,
+    sums: Sums,
+}
+
+/// Sums over the first layers, so that those over any run of layers are a difference.
+struct Sums {
+    forward: Vec<f64>,
+    quiet: Vec<f64>,
+    input: Vec<f64>,
+    weight: Vec<f64>,
+    /// Bytes.
+    parameters: Vec<u128>,
+    kept: Vec<u128>,
+}
+
+impl Sums {
+    fn of(layers: &[LayerProfile]) -> Self {
+        let bytes = |part: fn(&LayerProfile) -> u64| {
+            let first = std::iter::once(0);
+            let running = layers.iter().scan(0, |sum, layer| {
+                *sum += u128::from(part(layer));
+                Some(*sum)
+            });
+            first.chain(running).collect()
+        };
+        let sums = |part: fn(&LayerProfile) -> f64| {
+            let first = std::iter::once(0.0);
+            let running = layers.iter().scan(0.0, |sum, layer| {
+                *sum += part(layer);
+                Some(*sum)
+            });
+            first.chain(running).collect()
+        };
+        Self {
+            forward: sums(|layer| layer.forward),
+            quiet: sums(LayerProfile::quiet_or_forward),
+            input: sums(|layer| layer.backward - layer.weight_or_half()),
+            weight: sums(LayerProfile::weight_or_half),
+            parameters: bytes(|layer| layer.parameters),
+            kept: bytes(LayerProfile::kept_or_output),
+        }
+    }
+}
+
+/// The sum over a run of layers.
+fn bytes(sums: &[u128], layers: &Range<usize>) -> u64 {
+    u64::try_from(sums[layers.end] - sums[layers.start]).unwrap_or(u64::MAX)
+}
+
+impl<'a> Model<'a> {
+    pub fn new(profile: Profile, machine: &'a Machine, state: OptimizerState) -> Self {
+        Self {
+            machine,
+            state,
+            sums: Sums::of(&profile.layers),
+            profile,
+        }
+    }
+
+    pub fn layers(&self) -> usize {
+        self.profile.layers.len()
+    }
+
+    fn input_of(&self, layer: usize) -> u64 {
+        match layer {
+            0 => self.profile.input,
+            _ => self.profile.layers[layer - 1].output,
+        }
+    }
+
+    fn parameters(&self, layers: &Range<usize>) -> u64 {
+        bytes(&self.sums.parameters, layers)
+    }
+
+    /// Seconds of both passes through all layers on a device of speed 1, the first one keeping nothing if
+    /// that is faster.
+    pub fn total(&self) -> f64 {
+        let total = |sums: &[f64]| sums.last().copied().unwrap_or_default();
+        let forward = total(&self.sums.forward).min(total(&self.sums.quiet));
+        forward + total(&self.sums.input) + total(&self.sums.weight)
+    }
+
+    /// What a stage takes and keeps on a device.
+    fn stage(&self, layers: Range<usize>, speed: f64) -> StageCosts {
+        let sum = |sums: &[f64]| ((sums[layers.end] - sums[layers.start]) / speed).max(0.0);
+        let memory = memory::stage_memory(
+            self.parameters(&layers),
+            bytes(&self.sums.kept, &layers),
+            self.input_of(layers.start),
+            self.state,
+        );
+        StageCosts {
+            forward: sum(&self.sums.forward),
+            quiet: sum(&self.sums.quiet),
+            input: sum(&self.sums.input),
+            weight: sum(&self.sums.weight),
+            update: 0.0,
+            output: self.profile.layers[layers.end - 1].output as f64,
+            memory,
+        }
+    }
+}
+
+/// All but the cut.
+pub(super) struct Shape<'a> {
+    pub model: &'a Model<'a>,
+    /// Of each worker.
+    pub devices: &'a [usize],
+    pub schedule: Arc<Schedule>,
+    pub recompute: Recompute,
+    /// How often each worker runs each of its stages.
+    pub loads: Vec<Vec<Load>>,
+    /// Whether a worker's last pass of a micro-batch is what the stages before wait for.
+    pub ends_with_gradient: bool,
+}
+
+/// How often a worker runs a stage.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub stage: usize,
+    /// Micro-batches.
+    pub count: usize,
+    /// Those of them whose forward pass is run twice.
+    pub again: usize,
+}
+
+impl<'a> Shape<'a> {
+    pub fn new(
+        model: &'a Model<'a>,
+        devices: &'a [usize],
+        schedule: Arc<Schedule>,
+        recompute: Recompute,
+    ) -> Self {
+        let mut passes = schedule
+            .workers()
+            .iter()
+            .flatten()
+            .map(|action| action.pass);
+        Self {
+            model,
+            devices,
+            recompute,
+            loads: loads(&schedule, recompute),
+            ends_with_gradient: passes.all(|p| matches!(p, Pass::Forward | Pass::Backward)),
+            schedule,
+        }
+    }
+
+    pub fn stages(&self) -> usize {
+        self.schedule.stages()
+    }
+
+    pub fn speed(&self, worker: usize) -> f64 {
+        self.model.machine.devices[self.devices[worker]].speed
+    }
+
+    /// What a stage of these layers takes on a worker.
+    pub fn stage(&self, worker: usize, layers: Range<usize>) -> StageCosts {
+        self.model.stage(layers, self.speed(worker))
+    }
+
+    /// The cut whose slowest stage takes least.
+    pub fn balanced_cut(&self) -> Result<Vec<usize>, CutError> {
+        // Of replicas, the one with most to do, at the speed of the slowest.
+        let mut of_stage = vec![(0, 0, f64::INFINITY); self.stages()];
+        for (worker, loads) in self.loads.iter().enumerate() {
+            for load in loads {
+                let (count, again, speed) = &mut of_stage[load.stage];
+                *count = load.count.max(*count);
+                *again = load.again.max(*again);
+                *speed = self.speed(worker).min(*speed);
+            }
+        }
+        let layers = &self.model.profile.layers;
+        cut_chain_by(layers.len(), self.stages(), |stage, layer| {
+            let (count, again, speed) = of_stage[stage];
+            let layer = &layers[layer];
+            let kept = (count - again) as f64 * layer.forward;
+            let twice = again as f64 * (layer.forward + layer.quiet_or_forward());
+            (kept + twice + count as f64 * layer.backward) / speed
+        })
+    }
+
+    /// What can be said of a cut.
+    pub fn forecast(&self, cut: &[usize]) -> Result<Forecast, PlanError> {
+        let costs = self.costs(cut);
+        let simulation = self.schedule.simulate(&costs)?;
+        let memory = simulation.peak_memory();
+        let again = self.loads.iter().map(|loads| {
+            let seconds = |load: &Load| load.again as f64 * costs.stages[load.stage].forward;
+            loads.iter().map(seconds).sum::<f64>()
+        });
+        Ok(Forecast {
+            balance: cut.to_vec(),
+            step_time: simulation.makespan(),
+            bubble: simulation.bubble(),
+            utilisation: simulation.utilisation(),
+            memory: (memory.into_iter().enumerate())
+                .map(|(worker, total)| self.memory(worker, cut, total))
+                .collect(),
+            recomputed: again.fold(0.0, f64::max),
+        })
+    }
+
+    /// The first worker whose device is too small, with the bytes that it needs and those that there
+    /// are.
+    pub fn misfit(&self, forecast: &Forecast) -> Option<Misfit> {
+        misfit(self.model.machine, self.devices, forecast)
+    }
+
+    /// What a worker keeps, item by item.
+    fn memory(&self, worker: usize, cut: &[usize], total: f64) -> MemoryUse {
+        let ranges = ranges(cut);
+        let rest = self.loads[worker].iter().map(|load| {
+            let parameters = self.model.parameters(&ranges[load.stage]);
+            MemoryUse::at_rest(parameters, self.model.state)
+        });
+        let rest = rest.fold(MemoryUse::default(), |sum, stage| sum + stage);
+        MemoryUse {
+            activations: (total as u64).saturating_sub(rest.total()),
+            ..rest
+        }
+    }
+
+    fn costs(&self, cut: &[usize]) -> Costs {
+        let ranges = ranges(cut);
+        let mut stages = Vec::with_capacity(ranges.len());
+        for (stage, layers) in ranges.iter().enumerate() {
+            let replicas = self.schedule.replicas(stage);
+            // Replicas wait for the slowest.
+            let slowest =
+                (replicas.iter().map(|&worker| self.speed(worker))).fold(f64::INFINITY, f64::min);
+            let mut costs = self.model.stage(layers.clone(), slowest);
+            costs.update = self.all_reduce(replicas, costs.memory.version);
+            stages.push(costs);
+        }
+        let links = (1..ranges.len())
+            .map(|stage| self.link(stage - 1))
+            .collect::<Vec<_>>();
+        Costs {
+            stages,
+            links: if links.is_empty() {
+                vec![Link::default()]
+            } else {
+                links
+            },
+            recompute: self.recompute,
+        }
+    }
+
+    /// The slowest connection between a stage and the next.
+    fn link(&self, stage: usize) -> Link {
+        let (before, after) = (
+            self.schedule.replicas(stage),
+            self.schedule.replicas(stage + 1),
+        );
+        let pairs = before
+            .iter()
+            .flat_map(|&a| after.iter().map(move |&b| (a, b)));
+        pairs
+            .map(|(a, b)| self.connection(a, b))
+            .fold(Link::default(), slower)
+    }
+
+    fn connection(&self, a: usize, b: usize) -> Link {
+        let devices = self.devices;
+        let level = self.model.machine.link(devices[a], devices[b]);
+        level.map_or(Link::default(), |level| Link {
+            latency: level.latency,
+            bandwidth: level.bandwidth,
+        })
+    }
+
+    /// Seconds in which replicas add up their gradients, in a ring: each sends and receives all but
+    /// one of its shares twice (Patarasuk and Yuan, 2009).
+    fn all_reduce(&self, replicas: &[usize], bytes: f64) -> f64 {
+        let count = replicas.len() as f64;
+        if replicas.len() < 2 {
+            return 0.0;
+        }
+        let neighbours = replicas
+            .windows(2)
+            .map(|pair| self.connection(pair[0], pair[1]));
+        let link = neighbours.fold(Link::default(), slower);
+        let rounds = 2.0 * (count - 1.0);
+        rounds * (link.latency + bytes / count / link.bandwidth)
+    }
+}
+
+fn slower(a: Link, b: Link) -> Link {
+    Link {
+        latency: a.latency.max(b.latency),
+        bandwidth: a.bandwidth.min(b.bandwidth),
+    }
+}
+
+/// The layers of each stage.
+pub(super) fn ranges(cut: &[usize]) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let next = cut.iter().map(|&count| {
+        end += count;
+        end - count..end
+    });
+    next.collect()
+}
+
+fn loads(schedule: &Schedule, recompute: Recompute) -> Vec<Vec<Load>> {
+    let mut loads: Vec<Vec<Load>> = vec![Vec::new(); schedule.workers().len()];
+    for stage in 0..schedule.stages() {
+        let kept = recompute.kept(schedule, stage);
+        for &worker in schedule.replicas(stage) {
+            let is_own = |action: &&Action| action.stage == stage && action.pass == Pass::Forward;
+            let own = schedule.workers()[worker].iter().filter(is_own);
+            let (mut count, mut again) = (0, 0);
+            for action in own {
+                count += 1;
+                again += usize::from(!kept[action.micro_batch]);
+            }
+            loads[worker].push(Load {
+                stage,
+                count,
+                again,
+            });
+        }
+    }
+    loads
+}
+
+/// A worker whose device is too small.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Misfit {
+    pub worker: usize,
+    pub needs: u64,
+    pub has: u64,
+}
+
+impl Misfit {
+    /// How many times as much memory it needs as there is.
+    pub fn factor(self) -> f64 {
+        self.needs as f64 / self.has as f64
+    }
+}
+
+/// The first worker whose device is too small.
+pub(super) fn misfit(machine: &Machine, devices: &[usize], forecast: &Forecast) -> Option<Misfit> {
+    let memory = devices.iter().zip(&forecast.memory).enumerate();
+    let mut misfits = memory.filter_map(|(worker, (&device, memory))| {
+        let has = machine.devices[device].memory?;
+        let needs = memory.total();
+        (needs > has).then_some(Misfit { worker, needs, has })
+    });
+    misfits.next()
+}

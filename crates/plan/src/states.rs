@@ -1,0 +1,341 @@
+//! Where a graph of layers can be cut.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    ops::Range,
+};
+
+use crate::{LayerGraph, PartitionError, Profile};
+
+/// The most states that a graph may have. A wide graph has more of them than anyone can count.
+const MOST_STATES: usize = 10_000;
+
+/// How far a model can have been computed: for each way to cut its graph in two, the layers before
+/// the cut, and what they cost. These are PipeDream's states.
+///
+/// A state is the antichain of layers after which the cut goes, with all that they depend on. States
+/// are numbered such that a state comes after those that it includes; the last one is the
+/// whole model. A chain of n layers has n states, one after each layer, and a range of states is a
+/// range of layers.
+#[derive(Clone, Debug)]
+pub struct States {
+    states: Vec<State>,
+    layers: usize,
+}
+
+/// The part of the model before a cut.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    members: Layers,
+    pub costs: Costs,
+    /// Bytes that go over the cut.
+    pub output: f64,
+}
+
+/// What some layers cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Costs {
+    /// Seconds, forward and backward.
+    pub compute: f64,
+    /// Bytes.
+    pub parameters: f64,
+    /// Bytes kept from forward to backward.
+    pub kept: f64,
+}
+
+impl Costs {
+    fn add(&mut self, other: Self) {
+        self.compute += other.compute;
+        self.parameters += other.parameters;
+        self.kept += other.kept;
+    }
+
+    /// These costs without others that they include.
+    pub fn without(self, other: Self) -> Self {
+        Self {
+            compute: f64::max(self.compute - other.compute, 0.0),
+            parameters: f64::max(self.parameters - other.parameters, 0.0),
+            kept: f64::max(self.kept - other.kept, 0.0),
+        }
+    }
+}
+
+/// A set of layers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Layers {
+    First(usize),
+    These(Vec<u64>),
+}
+
+impl Layers {
+    fn none_of(layers: usize) -> Self {
+        Self::These(vec![0; layers.div_ceil(64)])
+    }
+
+    fn with(&self, layer: usize) -> Self {
+        let mut with = self.clone();
+        if let Self::These(bits) = &mut with {
+            bits[layer / 64] |= 1 << (layer % 64);
+        }
+        with
+    }
+
+    fn has(&self, layer: usize) -> bool {
+        match self {
+            Self::First(count) => layer < *count,
+            Self::These(bits) => bits[layer / 64] >> (layer % 64) & 1 == 1,
+        }
+    }
+
+    fn is_within(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::First(own), Self::First(others)) => own <= others,
+            (Self::These(own), Self::These(others)) => {
+                own.iter().zip(others).all(|(own, other)| own & !other == 0)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl States {
+    /// The states of a chain: one after each layer. What a layer keeps, where the profile does not
+    /// say, is taken to be as large as its output.
+    ///
+    /// ```
+    /// use stovepipe_plan::{LayerProfile, Profile, States};
+    ///
+    /// let layers = vec![LayerProfile::default(); 3];
+    /// let states = States::from_profile(&Profile { samples: 1, input: 4, layers })?;
+    /// assert_eq!(states.count(), 3);
+    /// assert_eq!(states.layers(&(1..3)), [1, 2]);
+    /// # Ok::<(), stovepipe_plan::PartitionError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If there is no layer, or a time is negative, infinite, NaN or beyond all reason.
+    pub fn from_profile(profile: &Profile) -> Result<Self, PartitionError> {
+        let count = profile.layers.len();
+        let mut costs = Costs::default();
+        let states = (1..).zip(&profile.layers).map(|(first, layer)| {
+            costs.add(Costs {
+                compute: layer.forward + layer.backward,
+                parameters: layer.parameters as f64,
+                kept: layer.kept.unwrap_or(layer.output) as f64,
+            });
+            State {
+                members: Layers::First(first),
+                costs,
+                output: if first == count {
+                    0.0
+                } else {
+                    layer.output as f64
+                },
+            }
+        });
+        let states: Vec<_> = states.collect();
+        let sound = |layer: &crate::LayerProfile| {
+            layer.forward >= 0.0 && layer.backward >= 0.0 && layer.forward + layer.backward < 1e200
+        };
+        match profile.layers.iter().position(|layer| !sound(layer)) {
+            Some(layer) => Err(PartitionError::Time { layer }),
+            None if states.is_empty() => Err(PartitionError::NoLayers),
+            None => Ok(Self {
+                states,
+                layers: count,
+            }),
+        }
+    }
+
+    /// The states of a graph. Nodes called `Input…` that take no input are left out, since the
+    /// input is wherever the first stage is; so are `__getitem__` nodes whose output nobody takes.
+    /// What goes over a cut is the output of every layer before it that one behind it takes, once.
+    /// A layer keeps as much as it puts out.
+    ///
+    /// ```
+    /// use stovepipe_plan::{LayerGraph, States};
+    ///
+    /// let node = |id: usize| format!(
+    ///     "node{id} -- ReLU -- forward_compute_time=1.0, backward_compute_time=2.0, \
+    ///      activation_size=8.0, parameter_size=0.0\n"
+    /// );
+    /// // Two branches from node 1 to node 4, which can be cut before, within and after each.
+    /// let text: String = (1..=4).map(node).collect();
+    /// let edges = "\tnode1 -- node2\n\tnode1 -- node3\n\tnode2 -- node4\n\tnode3 -- node4\n";
+    /// let graph = LayerGraph::from_text(&(text + edges))?;
+    /// assert_eq!(States::from_graph(&graph)?.count(), 5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If there is no layer but the inputs, or the graph is so wide that it has more than 10,000
+    /// states.
+    pub fn from_graph(graph: &LayerGraph) -> Result<Self, PartitionError> {
+        let links = Links::new(graph);
+        let layers: Vec<_> = (0..links.kept.len())
+            .filter(|&node| links.kept[node])
+            .collect();
+        if layers.is_empty() {
+            return Err(PartitionError::NoLayers);
+        }
+        // Each layer is the last of some state.
+        if layers.len() > MOST_STATES {
+            return Err(PartitionError::TooManyStates { most: MOST_STATES });
+        }
+        let members = links.states()?;
+        let states = members.into_iter().map(|members| State {
+            costs: links.costs(graph, &members),
+            output: links.output(graph, &members),
+            members,
+        });
+        Ok(Self {
+            states: states.collect(),
+            layers: links.kept.len(),
+        })
+    }
+
+    /// The number of states.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.states.len()
+    }
+
+    /// The layers of a stage that is given by its range of states, by their indices in the profile
+    /// or the graph, in ascending order: those of its last state that were not in the state before
+    /// the first. Empty for an empty range, or one with a state that does not exist.
+    #[must_use]
+    pub fn layers(&self, states: &Range<usize>) -> Vec<usize> {
+        let Some(last) = self.states.get(states.clone()).and_then(<[_]>::last) else {
+            return Vec::new();
+        };
+        let before = states
+            .start
+            .checked_sub(1)
+            .map(|before| &self.states[before]);
+        let before = |layer: usize| before.is_some_and(|before| before.members.has(layer));
+        let layers = 0..self.layers;
+        layers
+            .filter(|&layer| last.members.has(layer) && !before(layer))
+            .collect()
+    }
+
+    pub(crate) fn get(&self, state: usize) -> &State {
+        &self.states[state]
+    }
+
+    /// The states that another one includes, itself left out, in ascending order.
+    pub(crate) fn within(&self, state: usize) -> Vec<usize> {
+        let whole = &self.states[state].members;
+        (0..state)
+            .filter(|&part| self.states[part].members.is_within(whole))
+            .collect()
+    }
+
+    /// What a range of states costs.
+    pub(crate) fn costs(&self, begin: usize, last: usize) -> Costs {
+        let costs = self.states[last].costs;
+        match begin.checked_sub(1) {
+            Some(before) => costs.without(self.states[before].costs),
+            None => costs,
+        }
+    }
+}
+
+/// A graph's edges, seen from its nodes.
+struct Links {
+    /// Which nodes are layers to be placed.
+    kept: Vec<bool>,
+    /// The layers that take a layer's output.
+    next: Vec<Vec<usize>>,
+    /// The layers whose output a layer takes.
+    inputs: Vec<Vec<usize>>,
+}
+
+impl Links {
+    fn new(graph: &LayerGraph) -> Self {
+        let called = |node: usize, name: &str| graph.nodes()[node].description.starts_with(name);
+        let mut kept = vec![true; graph.nodes().len()];
+        let mut ends = kept.clone();
+        for &(_, to) in graph.edges() {
+            ends[to] = false;
+        }
+        for node in (0..kept.len()).filter(|&node| ends[node]) {
+            kept[node] = !called(node, "Input");
+        }
+        ends.fill(true);
+        for &(from, _) in graph.edges() {
+            ends[from] = false;
+        }
+        for node in (0..kept.len()).filter(|&node| ends[node]) {
+            kept[node] &= !called(node, "__getitem__");
+        }
+        let mut next = vec![Vec::new(); kept.len()];
+        let mut inputs = next.clone();
+        for &(from, to) in graph
+            .edges()
+            .iter()
+            .filter(|(from, to)| kept[*from] && kept[*to])
+        {
+            next[from].push(to);
+            inputs[to].push(from);
+        }
+        Self { kept, next, inputs }
+    }
+
+    /// All sets of layers that hold what their layers depend on, smaller ones first, but for the
+    /// empty one.
+    fn states(&self) -> Result<Vec<Layers>, PartitionError> {
+        let nothing = Layers::none_of(self.kept.len());
+        let mut found = HashSet::new();
+        let mut queue = VecDeque::from([nothing]);
+        let mut states = Vec::new();
+        while let Some(state) = queue.pop_front() {
+            for layer in self.ready(&state) {
+                let grown = state.with(layer);
+                if !found.insert(grown.clone()) {
+                    continue;
+                }
+                if states.len() == MOST_STATES {
+                    return Err(PartitionError::TooManyStates { most: MOST_STATES });
+                }
+                states.push(grown.clone());
+                queue.push_back(grown);
+            }
+        }
+        Ok(states)
+    }
+
+    /// The layers beyond these all of whose inputs are among these.
+    fn ready<'a>(&'a self, state: &'a Layers) -> impl Iterator<Item = usize> + 'a {
+        let beyond = (0..self.kept.len()).filter(|&layer| self.kept[layer] && !state.has(layer));
+        beyond.filter(|&layer| self.inputs[layer].iter().all(|&input| state.has(input)))
+    }
+
+    fn costs(&self, graph: &LayerGraph, members: &Layers) -> Costs {
+        let mut costs = Costs::default();
+        for (place, node) in graph.nodes().iter().enumerate() {
+            if self.kept[place] && members.has(place) {
+                costs.add(Costs {
+                    compute: node.forward + node.backward,
+                    parameters: node.parameters,
+                    kept: node.activations,
+                });
+            }
+        }
+        costs
+    }
+
+    /// Bytes of the outputs that layers beyond these take.
+    fn output(&self, graph: &LayerGraph, members: &Layers) -> f64 {
+        let needed = |node: usize| {
+            members.has(node) && self.next[node].iter().any(|&next| !members.has(next))
+        };
+        let nodes = graph.nodes().iter().enumerate();
+        nodes
+            .filter(|(node, _)| needed(*node))
+            .map(|(_, node)| node.activations)
+            .sum()
+    }
+}

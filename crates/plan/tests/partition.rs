@@ -1,0 +1,527 @@
+//! Partitions against PipeDream's own, and against every partition there is.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod published;
+
+use std::ops::Range;
+
+use proptest::prelude::*;
+use published::{ALEX_NET, VGG_16};
+use stovepipe_plan::{
+    LayerGraph, LayerProfile, LinkLevel, Machine, Partition, PartitionError, Profile, States,
+    partition,
+};
+
+type Figures = (f64, f64, u64, u64);
+
+/// The text of a graph: an input, then layers each of which takes the output of the one before it,
+/// and further edges between them, by their indices.
+fn text(layers: &[Figures], edges: &[(usize, usize)]) -> String {
+    let node = |id: usize, name: &str, (forward, backward, output, parameters): Figures| {
+        format!(
+            "node{id} -- {name} -- forward_compute_time={forward}, \
+             backward_compute_time={backward}, activation_size={output}, \
+             parameter_size={parameters}\n"
+        )
+    };
+    let mut text = node(0, "Input", (18.0, 0.0, 77_070_336, 0));
+    for (place, &layer) in (1..).zip(layers) {
+        text += &node(place, "Layer", layer);
+        text += &format!("\tnode{} -- node{place}\n", place - 1);
+    }
+    for (from, to) in edges {
+        text += &format!("\tnode{} -- node{}\n", from + 1, to + 1);
+    }
+    text
+}
+
+/// The states of a published model, in which one layer (the pooling before the view) is also read
+/// by the one after the next.
+fn published(layers: &[Figures], pooling: usize) -> States {
+    let text = text(layers, &[(pooling, pooling + 2)]);
+    States::from_graph(&LayerGraph::from_text(&text).unwrap()).unwrap()
+}
+
+fn machine(levels: &[(usize, f64)]) -> Machine {
+    let level = |&(workers, bandwidth): &(usize, f64)| LinkLevel {
+        workers,
+        bandwidth,
+        latency: 0.0,
+    };
+    Machine {
+        levels: levels.iter().map(level).collect(),
+        ..Machine::uniform(levels.iter().map(|level| level.0).product())
+    }
+}
+
+fn shape(partition: &Partition) -> Vec<(Range<usize>, usize)> {
+    let stages = partition.stages.iter();
+    stages
+        .map(|stage| (stage.states.clone(), stage.replicas))
+        .collect()
+}
+
+#[test]
+fn pipedreams_own_partitions() {
+    let (vgg, alex) = (published(&VGG_16, 30), published(&ALEX_NET, 12));
+    assert_eq!((vgg.count(), alex.count()), (40, 22));
+    for (states, levels, stages, time) in [
+        (
+            &vgg,
+            &[(4, 1e9)][..],
+            [(0..17, 3), (17..40, 1)],
+            0.205_520_896,
+        ),
+        (&vgg, &[(8, 1e9)], [(0..24, 7), (24..40, 1)], 0.103_833_170),
+        (&alex, &[(4, 1e9)], [(0..13, 3), (13..22, 1)], 0.034_217_141),
+        (
+            &vgg,
+            &[(4, 16e9), (4, 1.25e9)],
+            [(0..31, 3), (31..40, 1)],
+            0.066_582_196,
+        ),
+    ] {
+        let own = partition(states, &machine(levels)).unwrap();
+        assert_eq!(shape(&own), stages, "{levels:?}");
+        assert!((own.time - time).abs() < 1e-9, "{levels:?}: {}", own.time);
+    }
+}
+
+/// In the last case one layer costs nothing and may be on either side of the cut: PipeDream's
+/// optimizer goes from one run to the next between 31 and 32, and 32 is on record. Both are as fast.
+#[test]
+fn a_layer_without_costs_may_be_on_either_side() {
+    let model = Model::new(&VGG_16, &[(30, 32)]);
+    let (inner, outer) = ((4, 16e9), 1.25e9);
+    let whole = (1 << VGG_16.len()) - 1;
+    let times = [31, 32].map(|cut| {
+        let cut = (1 << cut) - 1;
+        let first = model.in_two(0, cut, inner);
+        let first = model.shared(first, (0, cut), 3, outer, inner.0);
+        let second = model.in_two(cut, whole, inner);
+        let transfer = 2.0 * model.output(cut) / outer;
+        first.max(second).max(transfer)
+    });
+    assert!((times[0] - 0.066_582_196).abs() < 1e-9);
+    assert_eq!(times[0], times[1]);
+}
+
+/// A model whose layers are the bits of a set, reckoned with anew.
+struct Model {
+    layers: Vec<Figures>,
+    edges: Vec<(usize, usize)>,
+    memory: Option<u64>,
+}
+
+/// The groups that share a stage of the level above, and the workers behind them all.
+#[derive(Clone, Copy)]
+struct Around {
+    groups: usize,
+    behind: usize,
+}
+
+impl Model {
+    /// A chain with further edges.
+    fn new(layers: &[Figures], edges: &[(usize, usize)]) -> Self {
+        let chain = (1..layers.len()).map(|layer| (layer - 1, layer));
+        Self {
+            layers: layers.to_vec(),
+            edges: chain.chain(edges.iter().copied()).collect(),
+            memory: None,
+        }
+    }
+
+    fn sum(&self, set: u64, cost: impl Fn(&Figures) -> f64) -> f64 {
+        let layers = self.layers.iter().enumerate();
+        layers
+            .filter(|(layer, _)| set >> layer & 1 == 1)
+            .map(|(_, layer)| cost(layer))
+            .sum()
+    }
+
+    fn seconds(&self, set: u64) -> f64 {
+        self.sum(set, |layer| layer.0 + layer.1) / 1000.0
+    }
+
+    fn output(&self, set: u64) -> f64 {
+        let crosses = |layer: usize| {
+            let mut edges = self.edges.iter();
+            edges.any(|&(from, to)| from == layer && set >> to & 1 == 0)
+        };
+        let crossing =
+            (0..self.layers.len()).filter(|&layer| set >> layer & 1 == 1 && crosses(layer));
+        crossing.map(|layer| self.layers[layer].2 as f64).sum()
+    }
+
+    /// All sets of layers that hold all that they depend on.
+    fn sets(&self) -> Vec<u64> {
+        let closed = |set: u64| {
+            self.edges
+                .iter()
+                .all(|(from, to)| set >> to & 1 <= set >> from & 1)
+        };
+        (0..1 << self.layers.len())
+            .filter(|&set| closed(set))
+            .collect()
+    }
+
+    fn shared(
+        &self,
+        alone: f64,
+        (from, to): (u64, u64),
+        units: usize,
+        bandwidth: f64,
+        below: usize,
+    ) -> f64 {
+        let parameters = self.sum(to & !from, |layer| layer.3 as f64);
+        let (m, all) = (units as f64, 4.0 * (units as f64 - 1.0));
+        (alone + all * parameters / (bandwidth * m) / below as f64) / m
+    }
+
+    /// Seconds of layers of a chain on one machine, in one or two stages.
+    fn in_two(&self, from: u64, to: u64, (workers, bandwidth): (usize, f64)) -> f64 {
+        let stage = |from: u64, to: u64, units| {
+            self.shared(self.seconds(to & !from), (from, to), units, bandwidth, 1)
+        };
+        let mut least = stage(from, to, workers);
+        for cut in (0..self.layers.len()).map(|layer| (1 << layer) - 1) {
+            for own in 1..workers {
+                if cut & from == from && cut & to == cut && cut != from && cut != to {
+                    let bytes = f64::max(self.output(cut), self.output(to));
+                    let transfer = 2.0 * bytes / (bandwidth * own as f64);
+                    let stages = f64::max(stage(from, cut, workers - own), stage(cut, to, own));
+                    least = least.min(stages.max(transfer));
+                }
+            }
+        }
+        least
+    }
+
+    /// Seconds of the layers between two sets on a group of a level, or infinite.
+    fn best(&self, levels: &[(usize, f64)], from: u64, to: u64, around: Around) -> f64 {
+        match levels {
+            [] => self.on_a_worker(from, to, around),
+            [.., (units, _)] => self.rest(levels, (from, to), *units, true, around),
+        }
+    }
+
+    fn on_a_worker(&self, from: u64, to: u64, around: Around) -> f64 {
+        let versions = (around.groups + around.behind).div_ceil(around.groups) as f64;
+        let bytes = versions * self.sum(to & !from, |layer| (layer.2 + layer.3) as f64);
+        match self.memory {
+            Some(memory) if bytes > memory as f64 => f64::INFINITY,
+            _ => self.seconds(to & !from),
+        }
+    }
+
+    /// The same, when `left` units are left for the layers beyond `from`.
+    fn rest(
+        &self,
+        levels: &[(usize, f64)],
+        (from, to): (u64, u64),
+        left: usize,
+        first: bool,
+        around: Around,
+    ) -> f64 {
+        let (below, bandwidth) = (&levels[..levels.len() - 1], levels[levels.len() - 1].1);
+        let workers: usize = below.iter().map(|level| level.0).product();
+        let mut least = f64::INFINITY;
+        for middle in self.sets() {
+            if middle & from != from || middle & to != middle || middle == from {
+                continue;
+            }
+            for units in 1..=left {
+                if (middle == to) != (units == left) {
+                    continue;
+                }
+                let within = Around {
+                    groups: around.groups * units,
+                    behind: around.behind + around.groups * (left - units) * workers,
+                };
+                let alone = self.best(below, from, middle, within);
+                let joined = if first {
+                    below.last().map_or(1, |level| level.0)
+                } else {
+                    1
+                };
+                let mut time = self.shared(alone, (from, middle), units, bandwidth, joined);
+                if !first {
+                    let bytes = f64::max(self.output(from), self.output(middle));
+                    time = time.max(2.0 * bytes / (bandwidth * units as f64));
+                }
+                if middle != to {
+                    let others = self.rest(levels, (middle, to), left - units, false, around);
+                    time = time.max(others);
+                }
+                least = least.min(time);
+            }
+        }
+        least
+    }
+
+    /// What a partition takes, from its shape alone; checks that it has every layer and worker.
+    fn judge(
+        &self,
+        states: &States,
+        partition: &Partition,
+        levels: &[(usize, f64)],
+        (from, to): (u64, u64),
+        around: Around,
+    ) -> f64 {
+        let (below, (units, bandwidth)) = (&levels[..levels.len() - 1], levels[levels.len() - 1]);
+        let workers: usize = below.iter().map(|level| level.0).product();
+        let (mut done, mut left, mut slowest) = (from, units, 0.0_f64);
+        for stage in &partition.stages {
+            let own = states
+                .layers(&stage.states)
+                .iter()
+                .fold(0, |set, layer| set | 1 << layer);
+            assert!(own & done == 0 && own != 0);
+            left -= stage.replicas;
+            let within = Around {
+                groups: around.groups * stage.replicas,
+                behind: around.behind + around.groups * left * workers,
+            };
+            let span = (done, done | own);
+            let alone = match &stage.inside {
+                Some(inside) => self.judge(states, inside, below, span, within),
+                None => self.on_a_worker(span.0, span.1, within),
+            };
+            let first = done == from;
+            let joined = if first {
+                below.last().map_or(1, |level| level.0)
+            } else {
+                1
+            };
+            let time = self.shared(alone, span, stage.replicas, bandwidth, joined);
+            assert!(
+                (time - stage.time).abs() <= 1e-9 * time,
+                "{stage:?}: {time}"
+            );
+            slowest = slowest.max(time);
+            if !first {
+                let bytes = f64::max(self.output(span.0), self.output(span.1));
+                slowest = slowest.max(2.0 * bytes / (bandwidth * stage.replicas as f64));
+            }
+            done = span.1;
+        }
+        assert_eq!((done, left), (to, 0));
+        assert!(
+            (slowest - partition.time).abs() <= 1e-9 * slowest,
+            "{partition:?}: {slowest}"
+        );
+        slowest
+    }
+
+    /// Compares the partition with the best of all.
+    fn check(&self, states: &States, levels: &[(usize, f64)]) {
+        let mut machine = machine(levels);
+        machine.devices[0].memory = self.memory;
+        let whole = (1 << self.layers.len()) - 1;
+        let alone = Around {
+            groups: 1,
+            behind: 0,
+        };
+        let best = self.best(levels, 0, whole, alone);
+        match partition(states, &machine) {
+            Ok(own) => {
+                self.judge(states, &own, levels, (0, whole), alone);
+                assert!((own.time - best).abs() <= 1e-9 * best, "{own:?}: {best}");
+            }
+            Err(error) => {
+                let memory = self.memory.unwrap();
+                assert_eq!(error, PartitionError::DoesNotFit { memory });
+                assert!(best.is_infinite(), "{best}");
+            }
+        }
+    }
+}
+
+fn figures(most: usize) -> impl Strategy<Value = Vec<Figures>> {
+    let time = || prop_oneof![(0..100_u32).prop_map(f64::from), Just(0.0), 0.0..10.0];
+    let bytes = || prop_oneof![0..10_000_u64, Just(0)];
+    prop::collection::vec((time(), time(), bytes(), bytes()), 1..=most)
+}
+
+fn levels() -> impl Strategy<Value = Vec<(usize, f64)>> {
+    let bandwidth = || prop_oneof![1e4..1e7, Just(1e5), Just(f64::INFINITY)];
+    prop_oneof![
+        (1..6_usize, bandwidth()).prop_map(|level| vec![level]),
+        [(1..4_usize, bandwidth()), (1..4, bandwidth())].prop_map(Vec::from),
+        [
+            (2..3_usize, bandwidth()),
+            (1..3, bandwidth()),
+            (1..3, bandwidth())
+        ]
+        .prop_map(Vec::from),
+    ]
+}
+
+fn memory() -> impl Strategy<Value = Option<u64>> {
+    prop::option::of(0..60_000_u64)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_partition_of_a_chain_is_faster(
+        layers in figures(5), levels in levels(), memory in memory(),
+    ) {
+        let model = Model { memory, ..Model::new(&layers, &[]) };
+        let profiles = layers.iter().map(|&(forward, backward, output, parameters)| LayerProfile {
+            forward: forward / 1000.0,
+            backward: backward / 1000.0,
+            output,
+            parameters,
+            ..LayerProfile::default()
+        });
+        let profile = Profile { samples: 1, input: 0, layers: profiles.collect() };
+        model.check(&States::from_profile(&profile).unwrap(), &levels);
+        let graph = LayerGraph::from_text(&text(&layers, &[])).unwrap();
+        let states = States::from_graph(&graph).unwrap();
+        // The graph's first node is the input, which is no layer.
+        assert_eq!(states.layers(&(0..layers.len())), (1..=layers.len()).collect::<Vec<_>>());
+        assert_eq!(states.count(), layers.len());
+    }
+
+    #[test]
+    fn no_partition_of_a_graph_is_faster(
+        layers in figures(5), edges in prop::collection::vec(any::<bool>(), 10),
+        levels in levels(), memory in memory(),
+    ) {
+        let pairs = (0..layers.len()).flat_map(|to| (0..to).map(move |from| (from, to)));
+        let edges: Vec<_> = pairs.zip(&edges).filter(|(_, there)| **there).map(|(pair, _)| pair).collect();
+        let mut text = String::new();
+        for (id, (forward, backward, output, parameters)) in layers.iter().enumerate() {
+            text += &format!(
+                "node{id} -- Layer -- forward_compute_time={forward}, backward_compute_time={backward}, \
+                 activation_size={output}, parameter_size={parameters}\n"
+            );
+        }
+        for (from, to) in &edges {
+            text += &format!("\tnode{from} -- node{to}\n");
+        }
+        let states = States::from_graph(&LayerGraph::from_text(&text).unwrap()).unwrap();
+        let model = Model { layers, edges, memory };
+        prop_assert_eq!(states.count(), model.sets().len() - 1);
+        model.check(&states, &levels);
+    }
+}
+
+fn chain(layers: usize, layer: &LayerProfile) -> States {
+    let layers = vec![layer.clone(); layers];
+    States::from_profile(&Profile {
+        samples: 1,
+        input: 0,
+        layers,
+    })
+    .unwrap()
+}
+
+#[test]
+fn more_workers_than_layers_are_replicas() {
+    let layer = LayerProfile {
+        forward: 8.0,
+        parameters: 8,
+        ..LayerProfile::default()
+    };
+    let one = partition(&chain(1, &layer), &Machine::uniform(8)).unwrap();
+    assert_eq!((shape(&one), one.time), (vec![(0..1, 8)], 1.0));
+    let levels = partition(&chain(1, &layer), &machine(&[(4, 1e9), (2, 1e9)])).unwrap();
+    assert_eq!(levels.stages[0].replicas, 2);
+    assert_eq!(
+        levels.stages[0].inside.as_ref().unwrap().stages[0].replicas,
+        4
+    );
+    let mut fast = Machine::uniform(8);
+    fast.devices
+        .iter_mut()
+        .for_each(|device| device.speed = 2.0);
+    assert_eq!(partition(&chain(1, &layer), &fast).unwrap().time, 0.5);
+}
+
+#[test]
+fn memory_counts_weight_versions() {
+    let layer = LayerProfile {
+        forward: 1.0,
+        parameters: 80,
+        output: 15,
+        kept: Some(20),
+        ..LayerProfile::default()
+    };
+    // The links are so slow that two stages are faster than one that is shared. Of the two the first
+    // has two mini-batches in flight; the shared one would have one, of twice the size.
+    for (memory, stages) in [(200, Some(2)), (199, None)] {
+        let mut machine = machine(&[(2, 100.0)]);
+        machine.devices[1].memory = Some(memory);
+        let found = partition(&chain(2, &layer), &machine);
+        assert_eq!(
+            found.ok().map(|found| found.stages.len()),
+            stages,
+            "{memory}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_partitioned_is_an_error() {
+    let layer = LayerProfile {
+        forward: 1.0,
+        ..LayerProfile::default()
+    };
+    let states = chain(3, &layer);
+    let error = |machine: &Machine| partition(&states, machine).unwrap_err();
+    assert_eq!(error(&Machine::uniform(0)), PartitionError::NoDevices);
+    let mut unequal = Machine::uniform(2);
+    unequal.devices[1].speed = 0.5;
+    assert!(matches!(
+        error(&unequal),
+        PartitionError::UnequalSpeeds { device: 1, .. }
+    ));
+    unequal.devices[0].speed = f64::NAN;
+    assert!(matches!(error(&unequal), PartitionError::Speed { .. }));
+    let mut odd = machine(&[(2, 1e9), (2, 1e9)]);
+    odd.devices.pop();
+    assert_eq!(
+        error(&odd),
+        PartitionError::Joined {
+            joined: 4,
+            devices: 3
+        }
+    );
+    assert_eq!(
+        error(&machine(&[(2, 1e9), (2, 0.0)])),
+        PartitionError::Level { level: 1 }
+    );
+    let large = partition(&chain(4000, &layer), &machine(&[(4, 1e9), (4, 1e9)])).unwrap_err();
+    assert!(matches!(
+        large,
+        PartitionError::TooLarge { states: 4000, .. }
+    ));
+    let none = Profile {
+        samples: 1,
+        input: 0,
+        layers: vec![],
+    };
+    assert_eq!(
+        States::from_profile(&none).unwrap_err(),
+        PartitionError::NoLayers
+    );
+    for bad in [f64::NAN, -1.0, f64::INFINITY] {
+        let layers = vec![
+            layer.clone(),
+            LayerProfile {
+                backward: bad,
+                ..layer.clone()
+            },
+        ];
+        let error = States::from_profile(&Profile {
+            samples: 1,
+            input: 0,
+            layers,
+        })
+        .unwrap_err();
+        assert_eq!(error, PartitionError::Time { layer: 1 });
+    }
+}

@@ -1,0 +1,305 @@
+//! Plans against every candidate there is.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use proptest::prelude::*;
+use stovepipe_plan::{
+    DeviceSpec, LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, PlanRequest, Profile,
+    Verdict,
+};
+use stovepipe_schedule::{
+    Costs, Link, Recompute, RoundRobin, Rule, Schedule, Scheduler, StageCosts, StageMemory,
+};
+
+/// All ways to write `sum` as `parts` positive numbers.
+fn compositions(sum: usize, parts: usize) -> Vec<Vec<usize>> {
+    match parts {
+        0 if sum == 0 => vec![vec![]],
+        0 => vec![],
+        _ => (1..=sum)
+            .flat_map(|first| {
+                let rest = compositions(sum - first, parts - 1).into_iter();
+                rest.map(move |rest| [vec![first], rest].concat())
+            })
+            .collect(),
+    }
+}
+
+/// All ways to choose so many of some devices, in order.
+fn arrangements(devices: usize, workers: usize) -> Vec<Vec<usize>> {
+    if workers == 0 {
+        return vec![vec![]];
+    }
+    let shorter = arrangements(devices, workers - 1).into_iter();
+    shorter
+        .flat_map(|begun| {
+            let left = (0..devices)
+                .filter(|d| !begun.contains(d))
+                .collect::<Vec<_>>();
+            left.into_iter()
+                .map(move |d| [begun.clone(), vec![d]].concat())
+        })
+        .collect()
+}
+
+/// The costs of a cut, put together layer by layer.
+fn costs(
+    request: &PlanRequest,
+    schedule: &Schedule,
+    micro_batches: usize,
+    recompute: Recompute,
+    cut: &[usize],
+    devices: &[usize],
+) -> Costs {
+    let profile = request
+        .profile
+        .for_samples(request.mini_batch.div_ceil(micro_batches));
+    let device = |worker: usize| &request.machine.devices[devices[worker]];
+    let connection = |a: usize, b: usize| match request.machine.link(devices[a], devices[b]) {
+        Some(level) => Link {
+            latency: level.latency,
+            bandwidth: level.bandwidth,
+        },
+        None => Link::default(),
+    };
+    let worst = |links: Vec<Link>| {
+        links.into_iter().fold(Link::default(), |a, b| Link {
+            latency: a.latency.max(b.latency),
+            bandwidth: a.bandwidth.min(b.bandwidth),
+        })
+    };
+    let mut stages = Vec::new();
+    let mut first = 0;
+    let mut input = profile.input as f64;
+    for (stage, &count) in cut.iter().enumerate() {
+        let layers = &profile.layers[first..first + count];
+        first += count;
+        let workers = schedule.replicas(stage);
+        let speed = workers
+            .iter()
+            .map(|&w| device(w).speed)
+            .fold(f64::INFINITY, f64::min);
+        let sum = |part: &dyn Fn(&LayerProfile) -> f64| layers.iter().map(part).sum::<f64>();
+        let weight = sum(&|l| l.weight.unwrap_or(l.backward / 2.0)) / speed;
+        let parameters = sum(&|l| l.parameters as f64);
+        let activations = input + sum(&|l| l.kept.unwrap_or(l.output) as f64);
+        let replicas = workers.len() as f64;
+        let ring = worst(workers.windows(2).map(|w| connection(w[0], w[1])).collect());
+        stages.push(StageCosts {
+            forward: sum(&|l| l.forward) / speed,
+            quiet: sum(&|l| l.quiet.unwrap_or(l.forward)) / speed,
+            input: sum(&|l| l.backward) / speed - weight,
+            weight,
+            update: 2.0
+                * (replicas - 1.0)
+                * (ring.latency + parameters / replicas / ring.bandwidth),
+            output: layers.last().unwrap().output as f64,
+            memory: StageMemory {
+                fixed: parameters * (2 + request.state.copies()) as f64,
+                version: parameters,
+                input,
+                activations,
+                context: activations,
+            },
+        });
+        input = layers.last().unwrap().output as f64;
+    }
+    let mut links: Vec<_> = (1..cut.len())
+        .map(|stage| {
+            let pairs = schedule
+                .replicas(stage - 1)
+                .iter()
+                .flat_map(|&a| schedule.replicas(stage).iter().map(move |&b| (a, b)));
+            worst(pairs.map(|(a, b)| connection(a, b)).collect())
+        })
+        .collect();
+    if links.is_empty() {
+        links.push(Link::default());
+    }
+    Costs {
+        stages,
+        links,
+        recompute,
+    }
+}
+
+/// The fastest step of all candidates that fit, by trying every one.
+fn brute_force(request: &PlanRequest) -> Option<f64> {
+    let layers = request.profile.layers.len();
+    let mut best: Option<f64> = None;
+    for &micro_batches in &request.micro_batches {
+        let mut schedules: Vec<Schedule> = Vec::new();
+        for &workers in &request.workers {
+            for &rule in &request.rules {
+                let all = match rule {
+                    Rule::Interleaved => request.chunks.clone(),
+                    _ => vec![1],
+                };
+                for chunks in all {
+                    let scheduler = rule.scheduler(chunks);
+                    let stages = scheduler.stages(workers);
+                    if stages <= layers {
+                        schedules.push(scheduler.schedule(stages, micro_batches).unwrap());
+                    }
+                }
+            }
+            for stages in 1..=workers.min(layers) {
+                let all = if request.replicas {
+                    compositions(workers, stages)
+                } else {
+                    vec![]
+                };
+                for replicas in all {
+                    schedules.push(
+                        RoundRobin::new(replicas)
+                            .schedule(stages, micro_batches)
+                            .unwrap(),
+                    );
+                }
+            }
+        }
+        for schedule in &schedules {
+            for devices in arrangements(request.machine.devices.len(), schedule.workers().len()) {
+                for cut in compositions(layers, schedule.stages()) {
+                    for &recompute in &request.recompute {
+                        let costs =
+                            costs(request, schedule, micro_batches, recompute, &cut, &devices);
+                        let simulation = schedule.simulate(&costs).unwrap();
+                        let memory = simulation.peak_memory().into_iter().zip(&devices);
+                        let fits = memory.into_iter().all(|(needs, &device)| {
+                            let has = request.machine.devices[device].memory;
+                            has.is_none_or(|has| needs as u64 <= has)
+                        });
+                        let time = simulation.makespan();
+                        if fits && best.is_none_or(|best| time < best) {
+                            best = Some(time);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    best
+}
+
+prop_compose! {
+    fn layer()(
+        forward in 0.1..10.0_f64, backward in 0.1..20.0_f64, weight in proptest::option::of(0.0..1.0_f64),
+        quiet in proptest::option::of(0.5..1.0_f64), fixed in 0.0..0.5_f64, parameters in 0..100_u64,
+        output in 1..1000_u64, kept in proptest::option::of(1..2000_u64),
+    ) -> LayerProfile {
+        LayerProfile {
+            name: String::new(),
+            forward,
+            quiet: quiet.map(|share| share * forward),
+            backward,
+            weight: weight.map(|share| share * backward),
+            forward_fixed: fixed * forward,
+            backward_fixed: fixed * backward,
+            parameters,
+            output,
+            kept,
+        }
+    }
+}
+
+fn profile(layers: std::ops::Range<usize>) -> impl Strategy<Value = Profile> {
+    proptest::collection::vec(layer(), layers).prop_map(|layers| Profile {
+        samples: 2,
+        input: 100,
+        layers,
+    })
+}
+
+fn machine(devices: usize, unlike: bool, memory: Option<u64>) -> Machine {
+    let device = |index: usize| DeviceSpec {
+        name: index.to_string(),
+        speed: if unlike {
+            1.0 + index as f64 / 2.0
+        } else {
+            1.0
+        },
+        memory: memory.map(|bytes| bytes + 100 * index as u64 * u64::from(unlike)),
+    };
+    Machine {
+        devices: (0..devices).map(device).collect(),
+        levels: vec![LinkLevel {
+            workers: devices,
+            bandwidth: 1e3,
+            latency: 0.05,
+        }],
+    }
+}
+
+fn compare(request: &PlanRequest) -> Result<(), TestCaseError> {
+    match (request.plan(), brute_force(request)) {
+        (Ok(plan), Some(best)) => {
+            prop_assert!(plan.exact);
+            let found = plan.best.forecast.step_time;
+            prop_assert!(
+                (found - best).abs() <= 1e-9 * best,
+                "{found} {best} {:?}",
+                plan.best
+            );
+            for other in &plan.runners_up {
+                let is_too_large = matches!(other.verdict, Verdict::TooLarge { .. });
+                let is_slower = other.candidate.forecast.step_time >= found * (1.0 - 1e-9);
+                prop_assert!(is_slower || is_too_large);
+            }
+        }
+        (Err(PlanError::TooLarge { .. }), None) => {}
+        (plan, best) => prop_assert!(false, "{plan:?} {best:?}"),
+    }
+    Ok(())
+}
+
+fn request<'a>(profile: &'a Profile, machine: &'a Machine) -> PlanRequest<'a> {
+    PlanRequest {
+        chunks: vec![2],
+        micro_batches: vec![1, 3, 4],
+        state: OptimizerState::One,
+        ..PlanRequest::new(profile, machine, 8)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn plans_are_the_best_there_are(profile in profile(1..6), devices in 1..4_usize) {
+        let machine = machine(devices, false, None);
+        compare(&request(&profile, &machine))?;
+    }
+
+    #[test]
+    fn plans_fit(profile in profile(2..6), memory in 1_000..20_000_u64) {
+        let machine = machine(2, false, Some(memory));
+        compare(&request(&profile, &machine))?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn replicas_are_weighed_too(profile in profile(1..5), memory in 1_000..20_000_u64) {
+        let machine = machine(3, false, Some(memory));
+        let request = PlanRequest {
+            replicas: true,
+            rules: vec![Rule::GPipe, Rule::OneForwardOneBackward],
+            workers: (1..=3).collect(),
+            ..request(&profile, &machine)
+        };
+        compare(&request)?;
+    }
+
+    #[test]
+    fn unlike_devices_are_put_in_order(profile in profile(3..6), memory in 2_000..20_000_u64) {
+        let machine = machine(3, true, Some(memory));
+        let request = PlanRequest {
+            rules: vec![Rule::OneForwardOneBackward, Rule::ZeroBubbleH1],
+            ..request(&profile, &machine)
+        };
+        compare(&request)?;
+    }
+}

@@ -1,0 +1,243 @@
+//! Schedules as CSV, and what happens to files that are none.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::any_schedule;
+use proptest::prelude::*;
+use stovepipe_schedule::{Action, OneForwardOneBackward, Rule, Schedule, Scheduler};
+
+fn check(text: &str, expected: &str) {
+    assert_eq!(
+        Schedule::from_csv(text).unwrap().to_string(),
+        expected,
+        "{text:?}"
+    );
+}
+
+fn check_error(text: &str, expected: &str) {
+    assert_eq!(
+        Schedule::from_csv(text).unwrap_err().to_string(),
+        expected,
+        "{text:?}"
+    );
+}
+
+#[test]
+fn each_action_is_in_its_clock_cycle() {
+    let schedule = OneForwardOneBackward.schedule(3, 3).unwrap();
+    assert_eq!(
+        schedule.to_csv(),
+        "0F0,0F1,0F2,,,0B0,,0B1,,0B2\n\
+         ,1F0,1F1,,1B0,1F2,1B1,,1B2,\n\
+         ,,2F0,2B0,2F1,2B1,2F2,2B2,,\n"
+    );
+    let halves: Schedule = "0F0 0I0 0W0\n1F0 1I0 1W0".parse().unwrap();
+    assert_eq!(halves.to_csv(), "0F0,,,0I0,0W0\n,1F0,1I0,1W0,\n");
+}
+
+#[test]
+fn blank_cells_are_bubbles() {
+    check("0F0,,,0B0\n,1F0,1B0,\n", "0F0 0B0\n1F0 1B0");
+    check("0F0, ,\t,0B0\n , 1F0 ,1B0,\n", "0F0 0B0\n1F0 1B0");
+}
+
+#[test]
+fn quotes_line_ends_and_trailing_lines_do_not_matter() {
+    let expected = "0F0 0B0\n1F0 1B0";
+    check("\"0F0\",,,\"0B0\"\n\"\",1F0,\"1B0\",\n", expected);
+    check("0F0,,,0B0\r\n,1F0,1B0,\r\n", expected);
+    check("0F0,,,0B0\n,1F0,1B0,", expected);
+    check("0F0,,,0B0\n,1F0,1B0,\n\n\n", expected);
+    check("\n0F0,,,0B0\n\n,1F0,1B0,\n", expected);
+}
+
+#[test]
+fn an_error_names_its_line() {
+    let reason = "write a stage, F, B, I, W or U, and a micro-batch, such as 2F3";
+    check_error(
+        "0F0\n1X0\n",
+        &format!("line 2: `1X0` is no action: {reason}"),
+    );
+    check_error(
+        "0F0\r\n1F0\r\n?\r\n",
+        &format!("line 3: `?` is no action: {reason}"),
+    );
+    check_error(
+        "0F0\n\n\n1F\n",
+        &format!("line 4: `1F` is no action: {reason}"),
+    );
+    check_error(
+        "0F0,0F1\n\"1\nF0\",1F1\n",
+        &format!("line 2: `1\nF0` is no action: {reason}"),
+    );
+    check_error(
+        "0F0,0B0\r\n\r\n1F0\r\n",
+        "line 3: has 1 cells, but the line before has 2",
+    );
+    check_error(
+        "0F0,0B0\n1F0\n",
+        "line 2: has 1 cells, but the line before has 2",
+    );
+    check_error(
+        "0F0\n1F0\n2F0,\n",
+        "line 3: has 2 cells, but the line before has 1",
+    );
+    check_error("0F0,0F0", "worker 0 has 0F0 twice");
+    check_error("", "a schedule needs at least one worker");
+    check_error(",,\n", "worker 0 has no action");
+    // What is nowhere in PyTorch's files: sends and receives are put in by a pass of ours.
+    check_error(
+        "0SEND_F0",
+        &format!("line 1: `0SEND_F0` is no action: {reason}"),
+    );
+}
+
+/// Reads a text in all ways. What it is called does not matter: that there is an answer, does.
+fn read(text: &str) {
+    let _ = Schedule::from_csv(text);
+    let _ = text.parse::<Schedule>();
+    let _ = text.parse::<Action>();
+    let _ = text.parse::<Rule>();
+    let _ = serde_json::from_str::<Schedule>(text);
+}
+
+/// Numbers that would need all memory there is, if anything had their size.
+#[test]
+fn absurd_numbers_are_errors() {
+    let numbers = [
+        "99999999999999",
+        "18446744073709551614",
+        "18446744073709551615",
+        "4294967296",
+    ];
+    for number in numbers {
+        for text in [
+            format!("0F{number}"),
+            format!("{number}F0"),
+            format!("{number}F{number}"),
+            format!("0F0 0F{number}"),
+            format!("0F0 0B{number}"),
+            format!("0F0 0B0 {number}B0"),
+            format!("0F0 1F0 2F0 0F1 1F1 2F{number}"),
+            format!("0F0\n1F{number}"),
+            format!("0F0 0I0 0W0 0W{number}"),
+            format!("0F0 0B0 0U{number}"),
+        ] {
+            assert!(text.parse::<Schedule>().is_err(), "{text}");
+            assert!(
+                Schedule::from_csv(&text.replace(' ', ",")).is_err(),
+                "{text}"
+            );
+        }
+    }
+}
+
+/// A file of a megabyte with one number too many is refused as quickly as it is read.
+#[test]
+fn long_files_with_gaps_are_errors() {
+    let stages: String = (0..100_000).map(|stage| format!("{stage}F0\n")).collect();
+    assert!(stages.parse::<Schedule>().is_ok());
+    assert!(format!("{stages}0F99999").parse::<Schedule>().is_err());
+    assert!(
+        format!("{stages}0F{}", usize::MAX)
+            .parse::<Schedule>()
+            .is_err()
+    );
+    let replicas: String = (0..100_000).map(|i| format!("0F{i}\n")).collect();
+    assert!(replicas.parse::<Schedule>().is_ok());
+    let row: String = (0..100_000).map(|i| format!("0F{i},")).collect();
+    assert!(Schedule::from_csv(&row).is_ok());
+    assert!(Schedule::from_csv(&format!("{row}1F0")).is_err());
+}
+
+fn letters(letters: &str, most: usize) -> impl Strategy<Value = String> {
+    let letters: Vec<char> = letters.chars().collect();
+    let characters = prop::collection::vec(prop::sample::select(letters), 0..=most);
+    characters.prop_map(|characters| characters.into_iter().collect())
+}
+
+/// A change of a file: what is to go, where, and what takes its place.
+fn any_change() -> impl Strategy<Value = (usize, usize, String)> {
+    let words = vec![
+        "",
+        ",",
+        "\n",
+        "\r\n",
+        "\"",
+        "0",
+        "9",
+        "99999999999999",
+        "F",
+        "0F0",
+        "1B2",
+        " ",
+        "I",
+        "W",
+        "U",
+        "é",
+        "\0",
+    ];
+    (0..10_000_usize, 0..4_usize, prop::sample::select(words))
+        .prop_map(|(at, length, word)| (at, length, word.to_owned()))
+}
+
+fn change(text: &mut String, (at, length, word): &(usize, usize, String)) {
+    let mut characters: Vec<char> = text.chars().collect();
+    let at = at % (characters.len() + 1);
+    let end = (at + length).min(characters.len());
+    characters.splice(at..end, word.chars());
+    *text = characters.into_iter().collect();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn any_text_has_an_answer(text in prop::collection::vec(any::<char>(), 0..100)) {
+        read(&text.into_iter().collect::<String>());
+    }
+
+    #[test]
+    fn any_bytes_have_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        read(&String::from_utf8_lossy(&bytes));
+    }
+
+    #[test]
+    fn any_text_of_the_right_letters_has_an_answer(text in letters("0129FBIWU, \n\r\"", 60)) {
+        read(&text);
+    }
+
+    #[test]
+    fn any_lists_of_actions_have_an_answer(
+        text in letters("00112", 40), passes in letters("FFFBIWU", 40), ends in letters(" ,,\n", 40),
+    ) {
+        let text: Vec<char> = text.chars().collect();
+        let words = text.chunks_exact(2).zip(passes.chars()).zip(ends.chars());
+        let words = words.map(|((ends, pass), end)| format!("{}{pass}{}{end}", ends[0], ends[1]));
+        read(&words.collect::<String>());
+    }
+
+    /// What still is a schedule is written and read back unchanged.
+    #[test]
+    fn changed_files_have_an_answer(
+        schedule in any_schedule(4, 5), changes in prop::collection::vec(any_change(), 0..5),
+    ) {
+        let json = serde_json::to_string(&schedule).unwrap();
+        for mut text in [schedule.to_csv(), schedule.to_string(), json] {
+            changes.iter().for_each(|it| change(&mut text, it));
+            read(&text);
+            for schedule in [Schedule::from_csv(&text), text.parse()].into_iter().flatten() {
+                prop_assert_eq!(&Schedule::from_csv(&schedule.to_csv()).unwrap(), &schedule);
+                prop_assert_eq!(&schedule.to_string().parse::<Schedule>().unwrap(), &schedule);
+            }
+        }
+    }
+
+    #[test]
+    fn actions_survive_their_text(stage: usize, micro_batch: usize, pass in 0..5_usize) {
+        let action = Action::new(stage, stovepipe_schedule::Pass::ALL[pass], micro_batch);
+        prop_assert_eq!(action.to_string().parse(), Ok(action));
+    }
+}

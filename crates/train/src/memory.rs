@@ -1,0 +1,119 @@
+//! Whether a run fits its devices, said before it starts.
+
+use std::collections::BTreeMap;
+
+use stovepipe_pipeline::{Forecast, OptimizerState};
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+
+use crate::{
+    error::TrainError,
+    settings::{OptimizerSetting, PipelineSettings, TrainSettings},
+};
+
+/// The bytes of main memory that are free or can be made free, if the system says so.
+///
+/// ```
+/// assert!(stovepipe_train::free_memory().is_none_or(|bytes| bytes > 0));
+/// ```
+#[must_use]
+pub fn free_memory() -> Option<u64> {
+    let memory = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything());
+    let free = System::new_with_specifics(memory).available_memory();
+    Some(free).filter(|&bytes| bytes > 0)
+}
+
+/// What a device has to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// The device's name.
+    pub device: String,
+    /// Bytes that all its workers need together.
+    pub needs: u64,
+    /// Bytes that there are, if that is known.
+    pub has: Option<u64>,
+}
+
+impl PipelineSettings {
+    /// What each device has to hold, as it is foretold.
+    ///
+    /// A device's memory is what `device-memory` says; of the CPU else what is free. Of other devices it
+    /// is not known.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::Forecast;
+    /// use stovepipe_plan::MemoryUse;
+    /// use stovepipe_train::PipelineSettings;
+    ///
+    /// let settings = PipelineSettings { device_memory: vec![1000], ..Default::default() };
+    /// let memory = vec![MemoryUse { activations: 600, ..Default::default() }; 2];
+    /// let forecast = Forecast {
+    ///     balance: vec![1, 1], step_time: 1.0, bubble: 0.0, utilisation: vec![1.0; 2], memory,
+    ///     recomputed: 0.0,
+    /// };
+    /// // Both workers are on the CPU.
+    /// assert_eq!(settings.device_memory(&forecast)[0].needs, 1200);
+    /// assert!(settings.check_memory(&forecast).is_err());
+    /// ```
+    #[must_use]
+    pub fn device_memory(&self, forecast: &Forecast) -> Vec<DeviceMemory> {
+        let mut devices = BTreeMap::<&str, DeviceMemory>::new();
+        for (worker, memory) in forecast.memory.iter().enumerate() {
+            let name = self.devices.get(worker).or(self.devices.first());
+            let name = name.map_or("", |name| name.trim());
+            let device = devices.entry(name).or_insert_with(|| DeviceMemory {
+                device: name.to_owned(),
+                needs: 0,
+                has: self.memory_of(worker, name),
+            });
+            device.needs = device.needs.saturating_add(memory.total());
+        }
+        devices.into_values().collect()
+    }
+
+    fn memory_of(&self, worker: usize, name: &str) -> Option<u64> {
+        let given = self
+            .device_memory
+            .get(worker)
+            .or(self.device_memory.first());
+        match (given, name) {
+            (Some(&bytes), _) => Some(bytes),
+            (None, "cpu") => free_memory(),
+            (None, _) => None,
+        }
+    }
+
+    /// Makes sure that the run fits, as far as that can be foretold.
+    ///
+    /// # Errors
+    ///
+    /// If a device has less than its workers need.
+    pub fn check_memory(&self, forecast: &Forecast) -> Result<(), TrainError> {
+        for DeviceMemory { device, needs, has } in self.device_memory(forecast) {
+            if let Some(has) = has.filter(|&has| needs > has) {
+                return Err(TrainError::TooLarge { device, needs, has });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TrainSettings {
+    /// What the optimizer keeps of each parameter.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::OptimizerState;
+    /// use stovepipe_train::TrainSettings;
+    ///
+    /// assert_eq!(TrainSettings::default().optimizer_state(), OptimizerState::Two); // AdamW
+    /// ```
+    #[must_use]
+    pub fn optimizer_state(&self) -> OptimizerState {
+        match self.optimizer {
+            OptimizerSetting::Adam | OptimizerSetting::AdamW => OptimizerState::Two,
+            OptimizerSetting::RmsProp if self.momentum > 0.0 => OptimizerState::Two,
+            OptimizerSetting::RmsProp => OptimizerState::One,
+            OptimizerSetting::Sgd if self.momentum > 0.0 => OptimizerState::One,
+            OptimizerSetting::Sgd => OptimizerState::None,
+        }
+    }
+}
