@@ -54,7 +54,7 @@ fn transfer(from: &Device, to: &Device, numbers: usize) -> Result<f64, BuildErro
     worker.run(move || {
         for value in inbox {
             let arrived = guard::guarded("device", || {
-                let value = value.to_device(&device);
+                let _value = value.to_device(&device);
                 (device.sync().map(|()| Instant::now())).map_err(|error| error.to_string())
             });
             let arrived = arrived
