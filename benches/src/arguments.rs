@@ -23,6 +23,9 @@ pub struct Arguments {
     /// Least length of a turn, in milliseconds
     #[arg(long, value_name = "MS")]
     pub turn: Option<u64>,
+    /// Filters of AmoebaNet-D for images of 32×32; by default the program's own number
+    #[arg(long, value_name = "D")]
+    pub small_filters: Option<usize>,
     /// Samples in a micro-batch; by default the model's own number
     #[arg(long, value_name = "N")]
     pub samples: Option<usize>,

@@ -36,7 +36,7 @@ pub fn share_of_copies(plan: &Plan, costs: &[StageCost], recompute: bool) -> Res
             Pass::Forward => forward,
             Pass::Backward | Pass::InputGradient if twice => forward + backward,
             Pass::Backward | Pass::InputGradient => backward,
-            // Halves are not told apart here: what they promise is in `zero_bubble`.
+            // Halves are not told apart here: see `zero_bubble`.
             Pass::WeightGradient | Pass::Update => 0.0,
         }
     });

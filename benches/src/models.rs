@@ -69,7 +69,8 @@ pub fn models(arguments: &Arguments, filters: usize) -> Vec<Box<dyn Measured>> {
     };
     let mut models: Vec<Box<dyn Measured>> = Vec::new();
     if arguments.model.includes(ModelChoice::Amoebanet32) {
-        let shape = amoebanet(16, pick(32, 8), false);
+        let filters = arguments.small_filters.unwrap_or(16);
+        let shape = amoebanet(filters, pick(32, 8), false);
         models.push(Box::new(amoebanet_d("amoebanet-32", shape, samples(16))));
     }
     if arguments.model.includes(ModelChoice::Amoebanet224) {

@@ -22,6 +22,8 @@ pub struct Plan {
     pub micro_batches: usize,
     /// Who does what when.
     pub schedule: Rule,
+    /// A schedule instead of that rule's.
+    pub given: Option<Schedule>,
     /// What is computed twice.
     pub recompute: Recompute,
     /// Threads of each stage.
@@ -36,6 +38,7 @@ impl Plan {
             cut,
             micro_batches,
             schedule: Rule::OneForwardOneBackward,
+            given: None,
             recompute: Recompute::Never,
             threads: 1,
         }
@@ -53,6 +56,9 @@ impl Plan {
     ///
     /// If a number is zero.
     pub fn actions(&self) -> Result<Schedule, Failure> {
+        if let Some(schedule) = &self.given {
+            return Ok(schedule.clone());
+        }
         let scheduler = self.schedule.scheduler(1);
         Ok(scheduler.schedule(self.cut.len(), self.micro_batches)?)
     }
@@ -104,13 +110,14 @@ impl<L: Classifier> Piped<L> {
     ///
     /// If the plan does not fit the model.
     pub fn new(model: &Recipe<L>, plan: &Plan) -> Result<Self, Failure> {
+        let schedule = plan.actions()?;
         let builder = Pipeline::builder(model.layers()?)
-            .devices(vec![Device::flex(); plan.cut.len()])
+            .devices(vec![Device::flex(); schedule.workers().len()])
             .balance(Balance::Layers(plan.cut.clone()))
             .micro_batches(plan.micro_batches)
             .recompute(plan.recompute)
             .threads_per_stage(plan.threads)
-            .schedule(plan.actions()?);
+            .schedule(schedule);
         let (input, labels) = model.batch(plan.micro_batches * model.samples);
         Ok(Self {
             pipeline: builder.build()?,
@@ -131,8 +138,8 @@ impl<L: Classifier> PipedLoop for Piped<L> {
         if let Some(optimizer) = &mut self.optimizer {
             let (pipeline, gradients) = (&mut self.pipeline, step.gradients);
             let updates = optimizer.step(RATE, pipeline, gradients, began)?;
-            for (worker, update) in timeline.workers.iter_mut().zip(updates) {
-                worker.push(update);
+            for (stage, update) in self.pipeline.stages().iter().zip(updates) {
+                timeline.workers[stage.worker].push(update);
             }
         }
         Ok(Done {

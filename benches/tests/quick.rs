@@ -71,6 +71,21 @@ fn limit() {
 }
 
 #[test]
+fn zero_bubble() {
+    let figures = figures("zero_bubble", env!("CARGO_BIN_EXE_zero_bubble"));
+    let rows = rows(&figures, "amoebanet-32, schedules: m = 2");
+    assert_eq!(rows.len(), 6);
+    for key in ["step_ms", "promise_ms", "over_1f1b", "promised_over_1f1b"] {
+        assert!(rows.iter().all(|row| is_positive(row, key)), "{key}");
+    }
+    let kept: Vec<_> = rows
+        .iter()
+        .map(|row| row["kept"].as_str().unwrap())
+        .collect();
+    assert_eq!(kept[..3], ["0 0", "1 1", "1 2"]);
+}
+
+#[test]
 fn plain() {
     let figures = figures("plain", env!("CARGO_BIN_EXE_plain"));
     let rows = rows(&figures, "engine");

@@ -1,11 +1,12 @@
 //! The engine of Stovepipe: trains a [Burn](https://burn.dev) model in stages, each on a device of
 //! its own, while micro-batches stream through them forward and backward.
 //!
-//! A model is a list of [`Layer`]s. A [`Pipeline`] cuts the list into stages, gives each a device
-//! and a thread, and runs mini-batches through them by a schedule from
+//! A model is a list of [`Layer`]s. A [`Pipeline`] cuts the list into stages, gives them to
+//! workers, each with a device and a thread, and runs mini-batches through them by a schedule from
 //! [`stovepipe_schedule`]. The result is the one that a single device would have computed for the
 //! same micro-batches: on the CPU with one thread a stage bit for bit, whatever the number of
-//! stages, the schedule and what is recomputed.
+//! stages, the schedule and what is recomputed. (Of schedules by hand, those that
+//! [ascend](stovepipe_schedule::Schedule::is_ascending).)
 //!
 //! What passes between layers is a [`Flow`]; what training makes small is an [`Objective`].
 

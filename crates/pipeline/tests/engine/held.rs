@@ -10,7 +10,7 @@ use burn::{module::Module, nn::Linear, tensor::Tensor};
 use stovepipe_pipeline::{
     Context, CrossEntropy, Flow, FlowMapper, Held, Layer, MeanOf, Miswired, Recompute,
 };
-use stovepipe_schedule::{Pass, Rule, Schedule, Scheduler};
+use stovepipe_schedule::{Pass, Rule, Schedule, Scheduler, SpanKind};
 
 use crate::models::*;
 
@@ -194,6 +194,35 @@ fn stages_hold_what_the_schedule_says() {
         assert_eq!(contexts, expected, "{rule:?}");
         let contexts: Vec<_> = always.iter().map(|held| held.weight_contexts).collect();
         assert_eq!(contexts, expected, "{rule:?}");
+    }
+}
+
+/// The timeline has a span of the right kind for each action, in the order of the schedule, and one
+/// more before a backward pass that computes a forward pass again.
+#[test]
+fn every_action_has_its_span() {
+    for rule in RULES {
+        let workers = 6 / rule.stages(1);
+        let schedule = rule.schedule(6, 3).unwrap();
+        for recompute in Recompute::ALL {
+            let pipeline = builder(conv_net(), workers, rule, 3, recompute);
+            let pipeline = pipeline.build().unwrap();
+            let step = pipeline.train_step(images(6), labels(6, 4), &CrossEntropy::new());
+            let timeline = step.unwrap().timeline;
+            assert_eq!(timeline.workers.len(), workers);
+            for (spans, actions) in timeline.workers.iter().zip(schedule.workers()) {
+                let found: Vec<_> = (spans.iter())
+                    .map(|span| (span.action.unwrap(), span.kind))
+                    .collect();
+                let expected = actions.iter().flat_map(|&action| {
+                    let kept = recompute.kept(&schedule, action.stage)[action.micro_batch];
+                    let is_backward = matches!(action.pass, Pass::Backward | Pass::InputGradient);
+                    let again = (is_backward && !kept).then_some((action, SpanKind::Recompute));
+                    again.into_iter().chain([(action, action.pass.into())])
+                });
+                assert_eq!(found, expected.collect::<Vec<_>>(), "{rule:?}, {recompute}");
+            }
+        }
     }
 }
 

@@ -86,7 +86,7 @@ fn parameters_are_counted_by_stage_and_printed() {
     assert_eq!(sum, (3 * 6 * 9 + 6) + 5 * (6 * 6 * 9 + 12) + (6 * 4 + 4));
     let text = pipeline.to_string();
     assert!(
-        text.contains("stage 1 on cpu: Block, Block, Head"),
+        text.contains("stage 1 on cpu: HalfTied, Block, Head"),
         "{text}"
     );
 }
