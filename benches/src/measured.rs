@@ -3,8 +3,13 @@
 //! Behind a trait object, so that the engine is compiled once for each kind of layer and not once
 //! more in every program.
 
+use burn::tensor::Device;
 use serde_json::Value;
-use stovepipe::{pipeline::count_parameters, train::Classifier};
+use stovepipe::{
+    pipeline::{Profiler, count_parameters},
+    plan::Profile,
+    train::Classifier,
+};
 
 use crate::{
     Failure,
@@ -16,7 +21,7 @@ use crate::{
 };
 
 /// A model that can be measured.
-pub trait Measured {
+pub trait Measured: Send + Sync {
     /// What tables and flags call it.
     fn name(&self) -> &'static str;
 
@@ -66,6 +71,13 @@ pub trait Measured {
     ///
     /// If the layers are miswired.
     fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure>;
+
+    /// What each layer costs, as the program measures it before it trains.
+    ///
+    /// # Errors
+    ///
+    /// If the layers are miswired.
+    fn profile(&self) -> Result<Profile, Failure>;
 
     /// What crosses a cut after so many layers, as a row of a table.
     ///
@@ -140,6 +152,11 @@ impl<L: Classifier> Measured for Recipe<L> {
 
     fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure> {
         measure_layers(self, rounds)
+    }
+
+    fn profile(&self) -> Result<Profile, Failure> {
+        let (input, _) = self.batch(self.samples);
+        Ok(Profiler::new(&Device::flex()).measure(&Recipe::layers(self)?, input)?)
     }
 
     fn boundary(&self, after: usize) -> Result<Value, Failure> {

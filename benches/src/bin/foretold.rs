@@ -1,0 +1,162 @@
+//! Whether steps take as long as they were foretold to.
+//!
+//! `cargo build --workspace --release && target/release/foretold`
+
+use clap::Parser;
+use mimalloc::MiMalloc;
+use serde_json::json;
+use stovepipe::{
+    plan::{Machine, OptimizerState, Profile, Setup},
+    schedule::{Recompute, Rule},
+    train::keep_freed_memory,
+};
+use stovepipe_benches::{
+    Failure,
+    arguments::Arguments,
+    contender::{Work, contend, serve},
+    measure::take_turns,
+    measured::Measured,
+    models::models,
+    piped::Plan,
+    report::{Report, Table, column, number},
+    threads::compute_alone,
+};
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+const WORKERS: usize = 2;
+
+/// Steps next to their forecast
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    arguments: Arguments,
+    /// Numbers of micro-batches
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    micro_batches: Vec<usize>,
+    /// Work as one of the configurations, for the program that started this one
+    #[arg(long, hide = true)]
+    contender: Option<String>,
+}
+
+const NOTE: &str = "\
+Two workers of a thread each. Layers are measured one by one on a micro-batch, as training does before it
+starts; the cut and the forecast are the planner's; the step is the engine's, forward and backward.
+foretold: the forecast over the measured step: 1 is right, less is too hopeful.
+beside:   the same with a profile that was made while the other core made one, too.";
+
+fn main() -> Result<(), Failure> {
+    keep_freed_memory();
+    let flags = Flags::parse();
+    if let Some(task) = &flags.contender {
+        return serve(&flags.arguments, task);
+    }
+    let _pool = compute_alone()?;
+    let arguments = &flags.arguments;
+    let micro_batches = match (flags.micro_batches.is_empty(), arguments.quick) {
+        (false, _) => flags.micro_batches.clone(),
+        (true, true) => vec![2],
+        (true, false) => vec![4, 8],
+    };
+    let settings = json!({ "arguments": arguments, "micro_batches": micro_batches });
+    let mut report = Report::begin("foretold", &settings)?;
+    report.note(NOTE);
+    for model in models(arguments, 16) {
+        for &m in &micro_batches {
+            report.table(compare(&*model, m, arguments.rounds(7))?);
+        }
+    }
+    report.save(&arguments.out)
+}
+
+/// Every schedule next to its forecast.
+fn compare(model: &dyn Measured, m: usize, rounds: usize) -> Result<Table, Failure> {
+    let profile = model.profile()?;
+    let busy = beside_itself(model)?;
+    let mut forecasts = Vec::new();
+    for rule in [Rule::GPipe, Rule::OneForwardOneBackward] {
+        for recompute in Recompute::ALL {
+            let (cut, time) = forecast(&profile, rule, m, recompute, None)?;
+            let (_, beside) = forecast(&busy, rule, m, recompute, Some(&cut))?;
+            let plan = Plan {
+                schedule: rule,
+                recompute,
+                ..Plan::new(cut, m)
+            };
+            forecasts.push((plan, time, beside));
+        }
+    }
+    let works = forecasts.iter().map(|(plan, ..)| Work::Piped {
+        plan: plan.clone(),
+        optimizer: false,
+    });
+    let turns = works.map(|work| contend(model, work));
+    let costs = take_turns(&mut turns.collect::<Result<Vec<_>, _>>()?, rounds)?;
+    let columns = [
+        column("schedule", "schedule", 0),
+        column("recompute", "recompute", 0),
+        column("cut", "cut", 0),
+        column("step_ms", "step ms", 1),
+        column("spread_percent", "±%", 1),
+        column("foretold_ms", "foretold ms", 1),
+        column("foretold", "foretold", 3),
+        column("beside", "beside", 3),
+    ];
+    let mut table = Table::new(format!("{}: m = {m}", model.name()), columns);
+    for ((plan, time, beside), costs) in forecasts.iter().zip(&costs) {
+        let step = costs.seconds.median();
+        table.row(json!([
+            plan.schedule_name(),
+            plan.recompute.to_string(),
+            format!("{:?}", plan.cut),
+            number(1e3 * step),
+            number(100.0 * costs.seconds.spread()),
+            number(1e3 * time),
+            number(time / step),
+            number(beside / step),
+        ]));
+    }
+    Ok(table)
+}
+
+/// The profile as it is when two of it are made at once.
+fn beside_itself(model: &dyn Measured) -> Result<Profile, Failure> {
+    let (mut mine, other) = std::thread::scope(|scope| {
+        let other = model.with_samples(model.samples());
+        let other = scope.spawn(move || other.profile().map_err(|error| error.to_string()));
+        let mine = model.profile();
+        let other = other.join().map_err(|_| "a profile panicked")?;
+        Ok::<_, Failure>((mine?, other?))
+    })?;
+    for (layer, other) in mine.layers.iter_mut().zip(&other.layers) {
+        let mean = |a: f64, b: f64| (a + b) / 2.0;
+        layer.forward = mean(layer.forward, other.forward);
+        layer.backward = mean(layer.backward, other.backward);
+        layer.quiet = layer.quiet.zip(other.quiet).map(|(a, b)| mean(a, b));
+    }
+    Ok(mine)
+}
+
+/// The cut, and the seconds of a step.
+fn forecast(
+    profile: &Profile,
+    rule: Rule,
+    m: usize,
+    recompute: Recompute,
+    cut: Option<&[usize]>,
+) -> Result<(Vec<usize>, f64), Failure> {
+    let setup = Setup {
+        profile,
+        machine: &Machine::uniform(WORKERS),
+        devices: &[0, 1],
+        schedule: &rule.scheduler(1).schedule(WORKERS, m)?,
+        recompute,
+        state: OptimizerState::Two,
+    };
+    let forecast = match cut {
+        Some(cut) => setup.forecast(cut)?,
+        None => setup.best_cut()?,
+    };
+    Ok((forecast.balance, forecast.step_time))
+}
