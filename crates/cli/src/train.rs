@@ -14,7 +14,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use stovepipe::{
     pipeline::{Pipeline, PipelineBuilder, StopHandle},
     plan::{Forecast, Machine, MemoryUse, Profile},
-    train::{BalanceSetting, Data, DeviceMemory, Progress, RunFolder, Summary, Trainer},
+    train::{
+        BalanceSetting, Data, DeviceMemory, Progress, RunFolder, Summary, Trainer, show_layers,
+    },
 };
 use stovepipe_amoebanet::AmoebaLayer;
 
@@ -124,9 +126,10 @@ fn measure(
     layers: &[AmoebaLayer],
     samples: usize,
 ) -> Result<Profile, CliError> {
-    eprintln!("measuring {} layers on a micro-batch", layers.len());
     let sample = settings.sample(samples);
-    Ok(settings.pipeline.profile(layers, sample, Some(allocated))?)
+    let profiler = settings.pipeline.profiler()?.counting(allocated);
+    let shown = show_layers("a micro-batch", layers.len());
+    Ok(profiler.on_progress(shown).measure(layers, sample)?)
 }
 
 /// What can be said of the run beforehand.

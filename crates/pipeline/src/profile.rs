@@ -1,6 +1,9 @@
 //! What each layer of a model costs, measured on a sample.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use burn::{
     module::{ModuleMapper, Param},
@@ -61,12 +64,13 @@ const MORE_RUNS: usize = 5;
 /// assert_eq!(profile.layers[0].output, 4 * (16 * 8));
 /// # Ok::<(), stovepipe_pipeline::BuildError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a profiler measures nothing until `measure` is called"]
 pub struct Profiler {
     device: Device,
     threads: usize,
     allocated: Option<fn() -> usize>,
+    progress: Option<Arc<dyn Fn(usize) + Send + Sync>>,
 }
 
 impl Profiler {
@@ -76,6 +80,7 @@ impl Profiler {
             device: device.clone().inner(),
             threads: 1,
             allocated: None,
+            progress: None,
         }
     }
 
@@ -89,6 +94,12 @@ impl Profiler {
     /// bytes the process has allocated; a counting allocator knows.
     pub fn counting(mut self, allocated: fn() -> usize) -> Self {
         self.allocated = Some(allocated);
+        self
+    }
+
+    /// Calls `progress` with the number of layers that have been measured, after each of them.
+    pub fn on_progress(mut self, progress: impl Fn(usize) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Arc::new(progress));
         self
     }
 
@@ -180,6 +191,9 @@ impl Profiler {
                 ..profile
             });
             flow = output;
+            if let Some(progress) = &self.progress {
+                progress(profiles.len());
+            }
         }
         Ok(profiles)
     }

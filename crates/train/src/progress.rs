@@ -25,6 +25,30 @@ pub struct StepReport {
     pub bubble: f64,
 }
 
+/// Shows how many layers have been measured, on standard error: a bar if that is a terminal, else one
+/// line. To be given to [`Profiler::on_progress`](stovepipe_pipeline::Profiler::on_progress).
+pub fn show_layers(what: &str, layers: usize) -> impl Fn(usize) + Send + Sync + 'static {
+    let bar = match std::io::stderr().is_terminal() {
+        true => ProgressBar::new(layers as u64),
+        false => {
+            eprintln!("{what}: measuring {layers} layers");
+            ProgressBar::hidden()
+        }
+    };
+    let style =
+        ProgressStyle::with_template("{msg}: measuring layers [{bar:30}] {pos}/{len}, {eta} left");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.set_message(what.to_owned());
+    move |measured| {
+        bar.set_position(measured as u64);
+        if measured == layers {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 /// Shows a run.
 pub struct Progress {
     look: Look,

@@ -120,28 +120,15 @@ impl PipelineSettings {
         (self.schedule).scheduler(self.chunks, self.stages, self.micro_batches)
     }
 
-    /// Measures what each layer costs for `sample`, as a stage would run it. What layers keep in memory is
-    /// measured if `allocated` says how many bytes the process has allocated.
+    /// Measures layers as a stage would run them, on the first device.
     ///
     /// # Errors
     ///
-    /// If a number is out of its range, a device is not to be had, or the sample does not pass through
-    /// the model.
-    pub fn profile<L: Layer<Side = ()>>(
-        &self,
-        layers: &[L],
-        sample: L::Input,
-        allocated: Option<fn() -> usize>,
-    ) -> Result<Profile, TrainError> {
-        self.check(layers.len())?;
+    /// If a device is not to be had, or there is none.
+    pub fn profiler(&self) -> Result<Profiler, TrainError> {
         let devices = self.worker_devices()?;
         let device = devices.first().ok_or(BuildError::NoStages)?;
-        let profiler = Profiler::new(device).threads(self.threads_per_stage);
-        let profiler = match allocated {
-            Some(allocated) => profiler.counting(allocated),
-            None => profiler,
-        };
-        Ok(profiler.measure(layers, sample)?)
+        Ok(Profiler::new(device).threads(self.threads_per_stage))
     }
 
     /// The device of each worker.
@@ -196,7 +183,7 @@ impl PipelineSettings {
     ) -> Result<PipelineBuilder<L>, TrainError> {
         self.check(layers.len())?;
         let profile = match self.measures() {
-            true => Some(self.profile(&layers, sample(), None)?),
+            true => Some(self.profiler()?.measure(&layers, sample())?),
             false => None,
         };
         self.builder_with(layers, profile.as_ref())

@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 use stovepipe::{
     pipeline::{Profiler, device_from_name, measure_link},
     plan::{LinkLevel, Machine, Profile},
-    train::{TrainError, free_memory},
+    train::{TrainError, free_memory, show_layers},
 };
 
 use super::Request;
@@ -26,13 +26,13 @@ pub fn measure(request: &Request, machine: &mut Machine) -> Result<(), CliError>
         let device = device_from_name(name).map_err(TrainError::from)?;
         let sample = Tensor::ones([samples, 3, 32, 32], &Device::flex());
         let profiler = Profiler::new(&device).threads(request.threads_per_stage);
-        Ok(profiler.counting(allocated).measure(&layers, sample)?)
+        let shown = show_layers(&format!("{samples} samples on {name}"), layers.len());
+        Ok(profiler
+            .counting(allocated)
+            .on_progress(shown)
+            .measure(&layers, sample)?)
     };
     let both = |name: &str| -> Result<Profile, CliError> {
-        eprintln!(
-            "measuring {} layers on {name}, {samples} samples",
-            layers.len()
-        );
         let profile = profile_of(name, samples)?;
         match samples {
             1 => Ok(profile),
