@@ -54,6 +54,8 @@ struct End {
     last: usize,
     units: usize,
     own: usize,
+    /// Seconds of the transfer over the end of the run, which no cut avoids.
+    transfer: f64,
 }
 
 /// The best solution that was found for a run.
@@ -140,14 +142,25 @@ impl<'p, 'a> Chain<'p, 'a> {
             cut: None,
         };
         for own in 1..units {
-            self.bounds[own] = self.improve(End { last, units, own }, &mut best);
+            self.bounds[own] = self.improve(self.end(last, units, own), &mut best);
         }
-        for own in 1..units {
+        // Most units first: they can do the longest stage, and the others are soon done with.
+        for own in (1..units).rev() {
             if self.bounds[own] <= best.time {
-                self.begin_earlier(End { last, units, own }, &mut best);
+                self.begin_earlier(self.end(last, units, own), &mut best);
             }
         }
         best
+    }
+
+    fn end(&self, last: usize, units: usize, own: usize) -> End {
+        let bytes = self.filler.planner.states.get(last).output;
+        End {
+            last,
+            units,
+            own,
+            transfer: self.filler.group.transfer(bytes, own),
+        }
     }
 
     /// Seconds of the stage behind a cut.
@@ -166,23 +179,16 @@ impl<'p, 'a> Chain<'p, 'a> {
         &self.before[end.units - end.own]
     }
 
-    /// Seconds of the transfer that no cut avoids.
-    fn last_transfer(&self, end: End) -> f64 {
-        let bytes = self.filler.planner.states.get(end.last).output;
-        self.filler.group.transfer(bytes, end.own)
-    }
-
     /// Looks for the cut that takes least, if it is less than the best one takes. Returns a bound:
     /// no cut takes less than that.
     fn improve(&mut self, end: End, best: &mut Best) -> f64 {
+        if end.transfer >= best.time {
+            return end.transfer;
+        }
         let meeting = self.meetings[end.units][end.own].min(self.before(end).steps.len());
         let bound = self.bound(end, meeting);
         if bound >= best.time {
             return bound;
-        }
-        let transfer = self.last_transfer(end);
-        if transfer >= best.time {
-            return transfer;
         }
         let meeting = self.meeting(end, meeting);
         self.meetings[end.units][end.own] = meeting;
@@ -219,7 +225,7 @@ impl<'p, 'a> Chain<'p, 'a> {
         let mut cuts = 0..split;
         while let Some(nearest) = cuts.end.checked_sub(1) {
             let most = best.time.next_down();
-            if self.stage(end, nearest) > most {
+            if end.transfer > most || self.stage(end, nearest) > most {
                 return;
             }
             let Some(cut) = self.last_within(end, &cuts, most) else {
@@ -233,9 +239,10 @@ impl<'p, 'a> Chain<'p, 'a> {
     /// Tries the cuts from `split` on, to the last one with little enough before it.
     fn improve_above(&self, end: End, split: usize, best: &mut Best) {
         let mut cuts = split..split;
-        loop {
+        while end.transfer < best.time {
             let most = best.time.next_down();
             cuts.end = self.before(end).end_within(most);
+            cuts.start = self.first_stage_within(end, &cuts, most);
             let Some(cut) = self.first_within(end, &cuts, most) else {
                 return;
             };
@@ -248,7 +255,7 @@ impl<'p, 'a> Chain<'p, 'a> {
     fn consider(&self, end: End, cut: usize, best: &mut Best) {
         let transfer = self.filler.group.transfer(self.outputs.get(cut), end.own);
         let known = f64::max(self.before(end).times.get(cut), transfer);
-        let known = f64::max(known, self.last_transfer(end));
+        let known = f64::max(known, end.transfer);
         let time = f64::max(known, self.stage(end, cut));
         if time < best.time {
             *best = Best {
@@ -265,8 +272,8 @@ impl<'p, 'a> Chain<'p, 'a> {
             return; // uncut is best of all
         };
         let behind = if end.own < own { cut + 1 } else { cut };
-        let cuts = self.first_stage_within(end, behind, best.time)..behind;
-        if cuts.is_empty() || self.last_transfer(end) > best.time {
+        let cuts = self.first_stage_within(end, &(0..behind), best.time)..behind;
+        if cuts.is_empty() || end.transfer > best.time {
             return;
         }
         if let Some(cut) = self.first_within(end, &cuts, best.time) {
@@ -274,10 +281,13 @@ impl<'p, 'a> Chain<'p, 'a> {
         }
     }
 
-    /// The first cut before `behind` whose stage takes no more than `most`; `behind` if none.
-    fn first_stage_within(&self, end: End, behind: usize, most: f64) -> usize {
-        let (mut from, mut to) = (0, behind);
-        let mut cut = behind.saturating_sub(1); // most often, even this is too early
+    /// The first of these cuts whose stage takes no more than `most`; the end if none does.
+    fn first_stage_within(&self, end: End, cuts: &Range<usize>, most: f64) -> usize {
+        let Range {
+            start: mut from,
+            end: mut to,
+        } = *cuts;
+        let mut cut = to.saturating_sub(1); // most often, even the last one's is too long
         while from < to {
             if self.stage(end, cut) <= most {
                 to = cut;
