@@ -242,7 +242,12 @@ impl<'p, 'a> Chain<'p, 'a> {
         while end.transfer < best.time {
             let most = best.time.next_down();
             cuts.end = self.before(end).end_within(most);
-            cuts.start = self.first_stage_within(end, &cuts, most);
+            if cuts.is_empty() {
+                return;
+            }
+            if self.stage(end, cuts.start) > most {
+                cuts.start = self.first_stage_within(end, &cuts, most);
+            }
             let Some(cut) = self.first_within(end, &cuts, most) else {
                 return;
             };
