@@ -149,6 +149,9 @@ pub enum PartitionError {
 /// and levels of n workers: S²·n² steps, and S³·n² for each level below the outermost, as many
 /// times as the workers behind a stage make a difference to its memory.
 ///
+/// A chain on one level takes about S·n² steps instead, with the same result: ten thousand layers
+/// on 64 workers take seconds. It takes more where transfers outweigh everything else.
+///
 /// ```
 /// use stovepipe_plan::{LayerProfile, Machine, Profile, States, partition};
 ///

@@ -1,13 +1,14 @@
 //! Where a graph of layers can be cut.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{BTreeSet, HashSet, VecDeque},
     ops::Range,
 };
 
-use crate::{LayerGraph, PartitionError, Profile};
+use crate::{GraphNode, LayerGraph, PartitionError, Profile};
 
-/// The most states that a graph may have. A wide graph has more of them than anyone can count.
+/// The most states that a graph may have which is no chain. A wide graph has more of them than
+/// anyone can count.
 const MOST_STATES: usize = 10_000;
 
 /// How far a model can have been computed: for each way to cut its graph in two, the layers before
@@ -20,8 +21,11 @@ const MOST_STATES: usize = 10_000;
 #[derive(Clone, Debug)]
 pub struct States {
     states: Vec<State>,
-    layers: usize,
+    /// The place of each layer in the sets of layers; [`LEFT_OUT`] if it is in none.
+    places: Vec<usize>,
 }
+
+const LEFT_OUT: usize = usize::MAX;
 
 /// The part of the model before a cut.
 #[derive(Clone, Debug)]
@@ -60,9 +64,10 @@ impl Costs {
     }
 }
 
-/// A set of layers.
+/// A set of layers, by their places.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Layers {
+    /// Those of a chain up to some layer.
     First(usize),
     These(Vec<u64>),
 }
@@ -143,7 +148,7 @@ impl States {
             None if states.is_empty() => Err(PartitionError::NoLayers),
             None => Ok(Self {
                 states,
-                layers: count,
+                places: (0..count).collect(),
             }),
         }
     }
@@ -171,7 +176,8 @@ impl States {
     /// # Errors
     ///
     /// If there is no layer but the inputs, or the graph is so wide that it has more than 10,000
-    /// states.
+    /// states. One without branches, in which each layer takes the output of the one before it and
+    /// perhaps others, may have any number of layers.
     pub fn from_graph(graph: &LayerGraph) -> Result<Self, PartitionError> {
         let links = Links::new(graph);
         let layers: Vec<_> = (0..links.kept.len())
@@ -179,6 +185,12 @@ impl States {
             .collect();
         if layers.is_empty() {
             return Err(PartitionError::NoLayers);
+        }
+        if let Some(order) = links.chain(&layers) {
+            return Ok(Self {
+                states: links.chain_states(graph, &order),
+                places: places(links.kept.len(), &order),
+            });
         }
         // Each layer is the last of some state.
         if layers.len() > MOST_STATES {
@@ -192,7 +204,7 @@ impl States {
         });
         Ok(Self {
             states: states.collect(),
-            layers: links.kept.len(),
+            places: (0..links.kept.len()).collect(),
         })
     }
 
@@ -214,11 +226,18 @@ impl States {
             .start
             .checked_sub(1)
             .map(|before| &self.states[before]);
-        let before = |layer: usize| before.is_some_and(|before| before.members.has(layer));
-        let layers = 0..self.layers;
+        let before = |place: usize| before.is_some_and(|before| before.members.has(place));
+        let layers = self.places.iter().enumerate();
         layers
-            .filter(|&layer| last.members.has(layer) && !before(layer))
+            .filter(|&(_, &place)| last.members.has(place) && !before(place))
+            .map(|(layer, _)| layer)
             .collect()
+    }
+
+    /// Whether each state includes all those before it.
+    pub(crate) fn are_chain(&self) -> bool {
+        let mut states = self.states.iter();
+        states.all(|state| matches!(state.members, Layers::First(_)))
     }
 
     pub(crate) fn get(&self, state: usize) -> &State {
@@ -241,6 +260,15 @@ impl States {
             None => costs,
         }
     }
+}
+
+/// The place of each layer in an order.
+fn places(layers: usize, order: &[usize]) -> Vec<usize> {
+    let mut places = vec![LEFT_OUT; layers];
+    for (place, &layer) in order.iter().enumerate() {
+        places[layer] = place;
+    }
+    places
 }
 
 /// A graph's edges, seen from its nodes.
@@ -284,6 +312,52 @@ impl Links {
         Self { kept, next, inputs }
     }
 
+    /// The layers in the only order in which they can be computed, if there is but one.
+    fn chain(&self, layers: &[usize]) -> Option<Vec<usize>> {
+        let mut missing: Vec<_> = self.inputs.iter().map(Vec::len).collect();
+        let mut ready = layers.to_vec();
+        ready.retain(|&layer| missing[layer] == 0);
+        let mut order = Vec::with_capacity(layers.len());
+        while let [layer] = ready[..] {
+            ready.clear();
+            order.push(layer);
+            for &next in &self.next[layer] {
+                missing[next] -= 1;
+                if missing[next] == 0 {
+                    ready.push(next);
+                }
+            }
+        }
+        Some(order).filter(|order| order.len() == layers.len())
+    }
+
+    /// The states of a chain in this order. Its costs are running sums: to add them up for each
+    /// state anew takes seconds for ten thousand layers.
+    fn chain_states(&self, graph: &LayerGraph, order: &[usize]) -> Vec<State> {
+        let mut takers: Vec<_> = self.next.iter().map(Vec::len).collect();
+        let mut needed = BTreeSet::new();
+        let mut costs = Costs::default();
+        let states = (1..).zip(order).map(|(first, &layer)| {
+            costs.add(layer_costs(&graph.nodes()[layer]));
+            for &input in &self.inputs[layer] {
+                takers[input] -= 1;
+                if takers[input] == 0 {
+                    needed.remove(&input);
+                }
+            }
+            if takers[layer] > 0 {
+                needed.insert(layer);
+            }
+            let outputs = needed.iter().map(|&layer| graph.nodes()[layer].activations);
+            State {
+                members: Layers::First(first),
+                costs,
+                output: outputs.sum(),
+            }
+        });
+        states.collect()
+    }
+
     /// All sets of layers that hold what their layers depend on, smaller ones first, but for the
     /// empty one.
     fn states(&self) -> Result<Vec<Layers>, PartitionError> {
@@ -317,11 +391,7 @@ impl Links {
         let mut costs = Costs::default();
         for (place, node) in graph.nodes().iter().enumerate() {
             if self.kept[place] && members.has(place) {
-                costs.add(Costs {
-                    compute: node.forward + node.backward,
-                    parameters: node.parameters,
-                    kept: node.activations,
-                });
+                costs.add(layer_costs(node));
             }
         }
         costs
@@ -337,5 +407,13 @@ impl Links {
             .filter(|(node, _)| needed(*node))
             .map(|(_, node)| node.activations)
             .sum()
+    }
+}
+
+fn layer_costs(node: &GraphNode) -> Costs {
+    Costs {
+        compute: node.forward + node.backward,
+        parameters: node.parameters,
+        kept: node.activations,
     }
 }

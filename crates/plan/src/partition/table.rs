@@ -1,9 +1,13 @@
 //! The best partition of every run of states on every number of units, by dynamic programming.
 
+mod chain;
+mod row;
+
 use std::collections::HashMap;
 
 use super::{Group, Partition, PartitionError, ReplicatedStage, ratio::Ratio};
 use crate::{States, states::Costs};
+use chain::Chain;
 
 /// The most partial solutions that are kept, of 16 bytes each.
 const MOST_CELLS: usize = 1 << 25;
@@ -93,7 +97,11 @@ impl<'a> Planner<'a> {
             versions: versions(group.units, behind),
             table,
         };
-        let table = filled.fill();
+        let table = if level == 0 && filled.table.whole && self.states.are_chain() {
+            Chain::new(filled).fill()
+        } else {
+            filled.fill()
+        };
         self.tables.push(table);
         self.known.insert((level, behind), self.tables.len() - 1);
         Ok(self.tables.len() - 1)
