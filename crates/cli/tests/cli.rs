@@ -189,8 +189,10 @@ fn a_dry_run_prints_stages_and_trains_nothing() {
     let output = stovepipe(&arguments, directory.path());
     assert!(output.status.success());
     let stdout = text(&output.stdout);
+    // What is foretold of the whole comes after the table.
     let rows: Vec<Vec<_>> = stdout
         .lines()
+        .take_while(|row| !row.is_empty())
         .map(|row| row.split_whitespace().collect())
         .collect();
     let kinds: Vec<_> = rows.iter().map(|row| row[..2].join(" ")).collect();
