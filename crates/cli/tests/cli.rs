@@ -189,8 +189,10 @@ fn a_dry_run_prints_stages_and_trains_nothing() {
     let output = stovepipe(&arguments, directory.path());
     assert!(output.status.success());
     let stdout = text(&output.stdout);
+    // What is foretold of the whole comes after the table.
     let rows: Vec<Vec<_>> = stdout
         .lines()
+        .take_while(|row| !row.is_empty())
         .map(|row| row.split_whitespace().collect())
         .collect();
     let kinds: Vec<_> = rows.iter().map(|row| row[..2].join(" ")).collect();
@@ -415,7 +417,7 @@ fn the_model_is_the_same_file_under_any_schedule() {
 
     // A row of the picture for each worker, which says what it has.
     let picture = fs::read_to_string(directory.join("three/timeline.svg")).unwrap();
-    assert!(picture.contains("stage 1 · layers 2–3 · stage 3 · layer 6 · stage 5 · layer 8"));
+    assert!(picture.contains("stages 1, 3, 5 · cpu"));
 
     // The path is kept as it was given, and the configuration makes the run again.
     let config = fs::read_to_string(directory.join("run-by-hand.csv/config.toml")).unwrap();

@@ -102,7 +102,7 @@ impl<L: Layer> Pipeline<L> {
     /// layers take for `sample` says: for a model that reads nothing from the side.
     ///
     /// The sample is measured on the first device, with one CPU thread; one of the size of a
-    /// micro-batch tells most. For other costs, see [`Profile`] and [`Balance`](crate::Balance).
+    /// micro-batch tells most. For other costs, see [`Profiler`] and [`Balance`](crate::Balance).
     ///
     /// ```
     /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};

@@ -444,7 +444,7 @@ impl<L: Classifier> Trainer<L> {
     }
 }
 
-/// What pictures call each worker: its stages with their layers, and its device.
+/// What pictures call each worker: its stages, with their layers if it has one stage, and its device.
 fn worker_labels(stages: &[Stage]) -> Vec<String> {
     let workers = stages.iter().map(|stage| stage.worker + 1).max();
     let label = |worker| {
@@ -452,18 +452,25 @@ fn worker_labels(stages: &[Stage]) -> Vec<String> {
             .iter()
             .enumerate()
             .filter(|(_, s)| s.worker == worker);
-        let named = own.clone().map(|(index, stage)| {
-            let (first, last) = (stage.layers.start, stage.layers.end - 1);
-            match first == last {
-                true => format!("stage {index} · layer {first}"),
-                false => format!("stage {index} · layers {first}–{last}"),
+        match own.collect::<Vec<_>>()[..] {
+            [(index, stage)] => one_stage_label(index, stage),
+            ref several => {
+                let numbers: Vec<_> = several.iter().map(|(index, _)| index.to_string()).collect();
+                let device = several.first().map_or("", |(_, stage)| &stage.device_name);
+                format!("stages {} · {device}", numbers.join(", "))
             }
-        });
-        let device = own.clone().map(|(_, stage)| stage.device_name.clone());
-        let parts: Vec<_> = named.chain(device.take(1)).collect();
-        parts.join(" · ")
+        }
     };
     (0..workers.unwrap_or(0)).map(label).collect()
+}
+
+fn one_stage_label(index: usize, stage: &Stage) -> String {
+    let (first, last) = (stage.layers.start, stage.layers.end - 1);
+    let device = &stage.device_name;
+    match first == last {
+        true => format!("stage {index} · layer {first} · {device}"),
+        false => format!("stage {index} · layers {first}–{last} · {device}"),
+    }
 }
 
 /// What is left of a step when its gradients have been used.
