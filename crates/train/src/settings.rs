@@ -33,9 +33,9 @@ pub struct PipelineSettings {
     /// Devices: one for all stages, or one for each (cpu, wgpu:0, cuda:0)
     #[arg(long, required = false, value_name = "LIST", value_delimiter = ',')]
     pub devices: Vec<String>,
-    /// Where to cut: `time` (forward and backward of each layer, measured), `size` (parameters and
-    /// what layers hand on), `even` (numbers of layers), layers of each stage such as 5,4, or `auto`: by time if there are several
-    /// stages
+    /// Where to cut: `auto` (the cut whose step is foretold to be the fastest, from measured layers), `time`
+    /// (the slowest stage takes least), `size` (memory that layers need), `even` (numbers of layers), or
+    /// layers of each stage such as 5,4
     #[arg(long, required = false, value_name = "LIST")]
     pub balance: BalanceSetting,
     /// Micro-batches that a mini-batch is cut into
@@ -237,7 +237,7 @@ impl PipelineSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum BalanceSetting {
-    /// By time if there are several stages.
+    /// The fastest step that the planner foretells, if there are several stages.
     #[default]
     Auto,
     /// By the time of each layer, forward and backward.
