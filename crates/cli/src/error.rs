@@ -71,7 +71,22 @@ pub enum CliError {
     #[error("{rule} has no replicas: --replicas is for pipedream and 1f1b")]
     NoReplicas { rule: Rule },
 
+    #[error(
+        "{stages} stages with {micro_batches} micro-batches are too many to simulate: take fewer of --stages, --chunks or --micro-batches"
+    )]
+    TooMany { stages: usize, micro_batches: usize },
+
     // plan
+    #[error("{workers} workers are more than the {most} that can be planned for")]
+    TooManyWorkers { workers: usize, most: usize },
+    #[error(
+        "{flag} is not for a graph.txt, whose stages are chosen by PipeDream's rule: leave it out"
+    )]
+    NotForGraph { flag: &'static str },
+    #[error(
+        "pipedream does not give the result of one device and is planned from a graph.txt alone: name other schedules"
+    )]
+    Asynchronous,
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]

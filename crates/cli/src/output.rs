@@ -1,8 +1,9 @@
 //! How things are printed and written.
 
 use std::{
-    fmt, fs,
-    io::{self, Write},
+    fmt,
+    fs::File,
+    io::{self, BufWriter, Write},
     path::Path,
 };
 
@@ -37,8 +38,10 @@ impl Table {
         self.rows[0].push(name.to_owned());
     }
 
+    /// Names come from files: what would move a terminal's cursor is left out.
     pub fn row(&mut self, row: Vec<String>) {
-        self.rows.push(row);
+        let printable = |cell: String| cell.chars().filter(|c| !c.is_control()).collect();
+        self.rows.push(row.into_iter().map(printable).collect());
     }
 }
 
@@ -123,7 +126,20 @@ pub fn print_json(value: &Value) {
 
 /// Writes a file, and says so.
 pub fn write(path: &Path, text: &str) -> Result<(), CliError> {
-    fs::write(path, text).map_err(|source| CliError::File {
+    write_with(path, |file| file.write_all(text.as_bytes()))
+}
+
+/// Writes a file piece by piece, and says so.
+pub fn write_with(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), CliError> {
+    let written = File::create(path).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        write(&mut file)?;
+        file.flush()
+    });
+    written.map_err(|source| CliError::File {
         path: path.to_owned(),
         source,
     })?;

@@ -17,6 +17,9 @@ use crate::{data::DataSettings, error::CliError, output, settings::ModelSettings
 
 pub use file::PlanFile;
 
+/// More would take minutes to plan for.
+const MOST_WORKERS: usize = 4096;
+
 const MACHINE: &str = "Machine";
 const CHOICE: &str = "What to choose from";
 const MEASURING: &str = "Measuring";
@@ -157,6 +160,12 @@ impl Request {
             (None, true, 0) => 2,
             (None, true, devices) => devices,
         };
+        if workers > MOST_WORKERS {
+            return Err(CliError::TooManyWorkers {
+                workers,
+                most: MOST_WORKERS,
+            });
+        }
         if !self.levels.is_empty() && product() != workers {
             return Err(CliError::Levels {
                 joined: product(),

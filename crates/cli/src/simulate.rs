@@ -134,11 +134,16 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let (name, schedule) = asked.schedule()?;
     let costs = asked.costs(&schedule)?;
     let simulation = schedule.simulate(&costs)?;
+    let is_drawn = !asked.json || asked.svg.is_some() || asked.trace.is_some();
+    let timeline = match is_drawn {
+        true => asked.timeline(&schedule)?,
+        false => Timeline::default(),
+    };
     match asked.json {
         true => output::print_json(&asked.report(&name, &schedule, &simulation)),
-        false => output::print(&asked.text(&name, &schedule, &simulation)),
+        false => output::print(&asked.text(&name, &schedule, &simulation, &timeline)),
     }
-    asked.write(&schedule)?;
+    asked.write(&schedule, &timeline)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -167,9 +172,15 @@ impl Simulate {
             // Replicas are workers of their own; `--stages` are the stages.
             false => workers,
         };
-        let actions = 3 * stages.saturating_mul(micro_batches);
-        if actions > MANY {
-            eprintln!("{actions} actions: this takes some seconds");
+        let passes = stages.saturating_mul(micro_batches);
+        if passes > MOST || workers.saturating_mul(self.chunks) > MOST {
+            return Err(CliError::TooMany {
+                stages,
+                micro_batches,
+            });
+        }
+        if passes > MANY {
+            eprintln!("{passes} forward passes: this takes some seconds");
         }
         Ok((
             scheduler.name().to_owned(),
@@ -289,7 +300,13 @@ impl Simulate {
         })
     }
 
-    fn text(&self, name: &str, schedule: &Schedule, simulation: &Simulation) -> String {
+    fn text(
+        &self,
+        name: &str,
+        schedule: &Schedule,
+        simulation: &Simulation,
+        timeline: &Timeline,
+    ) -> String {
         let mut text = format!(
             "{name}: {}, {}, {}\nstep {:.4} ms, bubble {:.2} %\n",
             output::count(schedule.workers().len(), "worker", "workers"),
@@ -300,8 +317,9 @@ impl Simulate {
         );
         if simulation.makespan() > simulation.step_time() * (1.0 + 1e-9) {
             text += &format!(
-                "{:.4} ms from the first action to the last, if workers wait for each other between steps\n",
-                simulation.makespan()
+                "if workers wait for each other between steps: {:.4} ms, bubble {:.2} % (as drawn)\n",
+                simulation.makespan(),
+                100.0 * timeline.bubble()
             );
         }
         text += &format!(
@@ -309,10 +327,8 @@ impl Simulate {
             self.table(schedule, simulation),
             critical(simulation)
         );
-        if let Ok(timeline) = self.timeline(schedule) {
-            let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            text += &format!("\n{}\n", timeline.to_text(output::width(), colour));
-        }
+        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        text += &format!("\n{}\n", timeline.to_text(output::width(), colour));
         text
     }
 
@@ -378,26 +394,23 @@ impl Simulate {
         Ok(schedule.simulate(&costs)?.timeline())
     }
 
-    fn write(&self, schedule: &Schedule) -> Result<(), CliError> {
+    fn write(&self, schedule: &Schedule, timeline: &Timeline) -> Result<(), CliError> {
         if let Some(path) = &self.csv {
             output::write(path, &schedule.to_csv())?;
         }
-        if self.svg.is_none() && self.trace.is_none() {
-            return Ok(());
-        }
-        let timeline = self.timeline(schedule)?;
         if let Some(path) = &self.svg {
             output::write(path, &timeline.to_svg(&[]))?;
         }
         if let Some(path) = &self.trace {
-            output::write(path, &timeline.to_chrome_trace(&[]).to_string())?;
+            output::write_with(path, |file| timeline.write_chrome_trace(&[], file))?;
         }
         Ok(())
     }
 }
 
-/// Actions from which on a word of warning is due.
-const MANY: usize = 3_000_000;
+/// Forward passes from which on a word of warning is due, and more than which fit no machine.
+const MANY: usize = 1_000_000;
+const MOST: usize = 64_000_000;
 
 /// What the step's time is made of.
 fn critical(simulation: &Simulation) -> String {

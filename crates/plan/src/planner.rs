@@ -32,7 +32,7 @@ pub struct PlanRequest<'a> {
     pub profile: &'a Profile,
     /// The devices and links.
     pub machine: &'a Machine,
-    /// Samples of a mini-batch.
+    /// Samples of a mini-batch. All micro-batches are taken to be as large as the largest.
     pub mini_batch: usize,
     /// What the optimizer keeps.
     pub state: OptimizerState,
@@ -52,7 +52,8 @@ pub struct PlanRequest<'a> {
 
 impl<'a> PlanRequest<'a> {
     /// Everything there is to choose from, but for replicas: up to as many workers as there are devices,
-    /// all synchronous schedules, and powers of two as numbers of micro-batches.
+    /// all synchronous schedules, and powers of two and divisors of the mini-batch as numbers of
+    /// micro-batches.
     ///
     /// ```
     /// use stovepipe_plan::{LayerProfile, Machine, PlanRequest, Profile};
@@ -68,7 +69,6 @@ impl<'a> PlanRequest<'a> {
     #[must_use]
     pub fn new(profile: &'a Profile, machine: &'a Machine, mini_batch: usize) -> Self {
         let most = machine.devices.len().min(profile.layers.len());
-        let powers = (0..usize::BITS).map(|bit| 1_usize << bit);
         Self {
             profile,
             machine,
@@ -80,10 +80,9 @@ impl<'a> PlanRequest<'a> {
                 .filter(|&rule| rule != Rule::PipeDream)
                 .collect(),
             chunks: vec![2, 3, 4],
-            micro_batches: powers
-                .take_while(|&count| count <= mini_batch.min(MOST_USUAL))
-                .collect(),
-            recompute: Recompute::ALL.into(),
+            micro_batches: usual_micro_batches(mini_batch),
+            // Of equals, the one that computes least.
+            recompute: vec![Recompute::Never, Recompute::ExceptLast, Recompute::Always],
             replicas: false,
         }
     }
@@ -91,6 +90,13 @@ impl<'a> PlanRequest<'a> {
 
 /// The largest number of micro-batches that is tried unless it is asked for.
 const MOST_USUAL: usize = 256;
+
+/// Numbers that divide the mini-batch, and powers of two.
+fn usual_micro_batches(mini_batch: usize) -> Vec<usize> {
+    let most = mini_batch.min(MOST_USUAL);
+    let is_usual = |&count: &usize| mini_batch.is_multiple_of(count) || count.is_power_of_two();
+    (1..=most).filter(is_usual).collect()
+}
 
 /// What can be said of a pipeline before it runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -168,8 +174,8 @@ pub struct Plan {
     pub best: Candidate,
     /// The best of each other schedule and recompute mode, the fastest first.
     pub runners_up: Vec<RunnerUp>,
-    /// Whether no other candidate can be faster: every cut of every shape was weighed. If not, there
-    /// were too many, and some shapes were tried with few cuts.
+    /// Whether no other candidate among those asked for can be faster: every cut of every shape was weighed.
+    /// If not, there were too many, and some shapes were tried with few cuts.
     pub exact: bool,
 }
 
@@ -221,8 +227,8 @@ pub enum PlanError {
     },
     /// Nothing fits the devices.
     #[error(
-        "no pipeline fits: the smallest needs {needs} bytes on worker {worker}, whose device has {has}; \
-         more or larger devices, smaller mini-batches or another optimizer would help"
+        "no pipeline fits: the one that comes closest needs {needs} bytes on worker {worker}, whose \
+         device has {has}; more or larger devices, smaller mini-batches or another optimizer would help"
     )]
     TooLarge {
         /// The worker with least room.

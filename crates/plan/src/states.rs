@@ -214,6 +214,21 @@ impl States {
         self.states.len()
     }
 
+    /// The bytes that go over the cut after a state; none after the last one, or one that does not exist.
+    ///
+    /// ```
+    /// use stovepipe_plan::{LayerProfile, Profile, States};
+    ///
+    /// let layers = vec![LayerProfile { output: 8, ..LayerProfile::default() }; 2];
+    /// let states = States::from_profile(&Profile { samples: 1, input: 4, layers })?;
+    /// assert_eq!([states.output(0), states.output(1)], [8.0, 0.0]);
+    /// # Ok::<(), stovepipe_plan::PartitionError>(())
+    /// ```
+    #[must_use]
+    pub fn output(&self, state: usize) -> f64 {
+        self.states.get(state).map_or(0.0, |state| state.output)
+    }
+
     /// The layers of a stage that is given by its range of states, by their indices in the profile
     /// or the graph, in ascending order: those of its last state that were not in the state before
     /// the first. Empty for an empty range, or one with a state that does not exist.

@@ -6,18 +6,41 @@
 
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::{Span, SpanKind, Timeline, timeline::label};
 
-pub(crate) fn trace(timeline: &Timeline, labels: &[String]) -> Value {
-    let rows = timeline.workers.iter().enumerate();
-    let names = (0..timeline.workers.len()).flat_map(|worker| row_name(worker, labels));
-    let spans = rows.flat_map(|(worker, spans)| spans.iter().map(move |s| complete(worker, s)));
-    json!({
-        "displayTimeUnit": "ms",
-        "traceEvents": names.chain(spans).collect::<Vec<_>>(),
-    })
+/// A timeline that is written event by event: large ones have millions.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Trace<'a> {
+    display_time_unit: &'static str,
+    trace_events: Events<'a>,
+}
+
+struct Events<'a> {
+    timeline: &'a Timeline,
+    labels: &'a [String],
+}
+
+impl<'a> Trace<'a> {
+    pub fn new(timeline: &'a Timeline, labels: &'a [String]) -> Self {
+        Self {
+            display_time_unit: "ms",
+            trace_events: Events { timeline, labels },
+        }
+    }
+}
+
+impl Serialize for Events<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let workers = &self.timeline.workers;
+        let names = (0..workers.len()).flat_map(|worker| row_name(worker, self.labels));
+        let rows = workers.iter().enumerate();
+        let spans = rows.flat_map(|(worker, spans)| spans.iter().map(move |s| complete(worker, s)));
+        serializer.collect_seq(names.chain(spans))
+    }
 }
 
 /// The row's name, and its place: viewers would otherwise sort rows as they please.

@@ -75,13 +75,14 @@ impl Schedule {
     }
 
     fn peaks(&self, effect: fn(Pass) -> i8) -> Vec<f64> {
+        let stages = self.stages_of_workers();
         let of_worker = |(worker, actions): (usize, &Vec<Action>)| {
             let (mut held, mut peak) = (0, 0);
             for action in actions {
                 change(&mut held, action.pass, effect);
                 peak = peak.max(held);
             }
-            peak as f64 / self.stages_of(worker) as f64
+            peak as f64 / stages[worker] as f64
         };
         match self.is_training() {
             true => (self.workers().iter().enumerate()).map(of_worker).collect(),
@@ -89,10 +90,13 @@ impl Schedule {
         }
     }
 
-    /// The number of stages of a worker.
-    fn stages_of(&self, worker: usize) -> usize {
-        let has = |&stage: &usize| self.replicas(stage).contains(&worker);
-        (0..self.stages()).filter(has).count()
+    /// The number of stages of each worker.
+    fn stages_of_workers(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.workers().len()];
+        for &worker in (0..self.stages()).flat_map(|stage| self.replicas(stage)) {
+            counts[worker] += 1;
+        }
+        counts
     }
 
     /// For each worker, the most versions of a stage's weights that it keeps at one time, under an

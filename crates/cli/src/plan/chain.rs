@@ -3,7 +3,10 @@
 use std::fmt::Write;
 
 use serde_json::{Value, json};
-use stovepipe::plan::{Candidate, Machine, Plan, PlanRequest, Profile};
+use stovepipe::{
+    plan::{Candidate, Machine, Plan, PlanRequest, Profile, RunnerUp, Verdict},
+    schedule::Rule,
+};
 
 use super::{PlanFile, Request};
 use crate::{
@@ -29,10 +32,11 @@ pub fn plan(request: &Request, profile: &Profile, machine: &Machine) -> Result<(
         // Said by name rather than quietly planned for fewer.
         asked.workers = vec![machine.devices.len()];
     }
-    for (own, given) in [(&mut asked.micro_batches, &request.micro_batches)] {
-        if !given.is_empty() {
-            own.clone_from(given);
-        }
+    if !request.micro_batches.is_empty() {
+        asked.micro_batches.clone_from(&request.micro_batches);
+    }
+    if request.schedules.contains(&Rule::PipeDream) {
+        return Err(CliError::Asynchronous);
     }
     if !request.schedules.is_empty() {
         asked.rules.clone_from(&request.schedules);
@@ -222,7 +226,11 @@ impl Report<'_> {
             ("step", Align::Right),
             ("why not", Align::Left),
         ]);
-        for other in self.plan.runners_up.iter().take(SHOWN) {
+        // Those that do not fit come last, and should be seen.
+        let is_too_large = |other: &&RunnerUp| matches!(other.verdict, Verdict::TooLarge { .. });
+        let all = || self.plan.runners_up.iter();
+        let slower = all().filter(|other| !is_too_large(other)).take(SHOWN);
+        for other in slower.chain(all().filter(is_too_large).take(SHOWN / 2)) {
             let candidate = &other.candidate;
             table.row(vec![
                 candidate.schedule.to_string(),

@@ -19,6 +19,15 @@ pub fn plan(request: &Request, graph: &LayerGraph, machine: &Machine) -> Result<
     if request.out.is_some() {
         return Err(CliError::GraphOut);
     }
+    for (flag, is_given) in [
+        ("--schedules", !request.schedules.is_empty()),
+        ("--recompute", !request.recompute.is_empty()),
+        ("a list of --micro-batches", request.micro_batches.len() > 1),
+    ] {
+        if is_given {
+            return Err(CliError::NotForGraph { flag });
+        }
+    }
     let states = States::from_graph(graph)?;
     let partition = partition(&states, machine)?;
     let workers = machine.devices.len();
@@ -115,9 +124,7 @@ impl Report<'_> {
             quiet: scale * forward,
             input: scale * backward / 2.0,
             weight: scale * backward / 2.0,
-            output: layers
-                .last()
-                .map_or(0.0, |&layer| self.graph.nodes()[layer].activations),
+            output: self.states.output(stage.states.end - 1),
             ..StageCosts::default()
         }
     }

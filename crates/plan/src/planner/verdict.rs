@@ -63,7 +63,7 @@ impl fmt::Display for Verdict {
                 bytes(needs),
                 bytes(has)
             ),
-            Self::Equal => formatter.write_str("as fast"),
+            Self::Equal => formatter.write_str("as fast, but computes or keeps no less"),
             Self::Recomputes { factor } => write!(
                 formatter,
                 "{:.1} % slower: computes more passes twice",
@@ -108,8 +108,14 @@ pub(super) fn conclude(
     misfits: Vec<Candidate>,
     exact: bool,
 ) -> Result<Plan, PlanError> {
-    // The sort is stable: of equals, the first schedule of the list.
-    fitting.sort_by(|a, b| a.forecast.step_time.total_cmp(&b.forecast.step_time));
+    // Of equals, the one that computes less, then the one that keeps less, then the first of the list.
+    let memory = |forecast: &Forecast| forecast.memory.iter().map(|m| m.total()).max();
+    fitting.sort_by(|a, b| {
+        let (a, b) = (&a.forecast, &b.forecast);
+        (a.step_time.total_cmp(&b.step_time))
+            .then(a.recomputed.total_cmp(&b.recomputed))
+            .then(memory(a).cmp(&memory(b)))
+    });
     let mut fitting = fitting.into_iter();
     let misfit =
         |candidate: &Candidate| shape::misfit(machine, &candidate.devices, &candidate.forecast);
