@@ -134,8 +134,9 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let (name, schedule) = asked.schedule()?;
     let costs = asked.costs(&schedule)?;
     let simulation = schedule.simulate(&costs)?;
-    let is_drawn = !asked.json || asked.svg.is_some() || asked.trace.is_some();
-    let timeline = match is_drawn {
+    let is_small = schedule.stages() * schedule.micro_batches() <= MANY;
+    let is_shown = !asked.json && is_small;
+    let timeline = match is_shown || asked.svg.is_some() || asked.trace.is_some() {
         true => asked.timeline(&schedule)?,
         false => Timeline::default(),
     };
@@ -317,9 +318,8 @@ impl Simulate {
         );
         if simulation.makespan() > simulation.step_time() * (1.0 + 1e-9) {
             text += &format!(
-                "if workers wait for each other between steps: {:.4} ms, bubble {:.2} % (as drawn)\n",
+                "if workers wait for each other between steps, as drawn: {:.4} ms\n",
                 simulation.makespan(),
-                100.0 * timeline.bubble()
             );
         }
         text += &format!(
@@ -328,7 +328,10 @@ impl Simulate {
             critical(simulation)
         );
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        text += &format!("\n{}\n", timeline.to_text(output::width(), colour));
+        match timeline.workers.is_empty() {
+            true => text += "\ntoo large to be drawn here: --svg draws it\n",
+            false => text += &format!("\n{}\n", timeline.to_text(output::width(), colour)),
+        }
         text
     }
 

@@ -172,11 +172,11 @@ impl Profile {
             bytes: file.input,
         };
         for layer in &file.layer {
-            let line = text.line(layer);
+            let place = layer;
             let layer = layer.get_ref();
             layer.check(text)?;
             totals.add(layer).map_err(|what| ProfileError::TooLarge {
-                line,
+                line: text.line(place), // counted from the first line on
                 layer: layer.name.clone(),
                 what,
             })?;

@@ -372,8 +372,8 @@ impl Simulation<'_> {
         let of_worker = |worker: usize| {
             let actions = self.schedule.workers()[worker].iter();
             let slots = actions.zip(&self.slots[worker]);
-            let passes = slots.flat_map(|(&action, slot)| self.spans(action, *slot));
-            let mut spans: Vec<_> = passes.collect();
+            let mut spans = Vec::with_capacity(self.slots[worker].len());
+            spans.extend(slots.flat_map(|(&action, slot)| self.spans(action, *slot)));
             let mut start = self.slots[worker].last().map_or(0.0, |slot| slot.end);
             for (_, seconds) in self.updates(worker) {
                 spans.push(span(None, SpanKind::Update, start, start + seconds));
