@@ -7,7 +7,7 @@ use mimalloc::MiMalloc;
 use serde_json::json;
 use stovepipe::{
     plan::{Machine, OptimizerState, Profile, Setup},
-    schedule::{Recompute, Rule},
+    schedule::{Costs, Recompute, Rule, SpanKind},
     train::keep_freed_memory,
 };
 use stovepipe_benches::{
@@ -44,7 +44,9 @@ const NOTE: &str = "\
 Two workers of a thread each. Layers are measured one by one on a micro-batch, as training does before it
 starts; the cut and the forecast are the planner's; the step is the engine's, forward and backward.
 foretold: the forecast over the measured step: 1 is right, less is too hopeful.
-beside:   the same with a profile that was made while the other core made one, too.";
+beside:   the same with a profile that was made while the other core made one, too.
+replayed: steps in this process, played by the simulator with the means of their own passes, over what
+        they took: what is left is the engine's time around passes, and passes that vary.";
 
 fn main() -> Result<(), Failure> {
     keep_freed_memory();
@@ -102,6 +104,7 @@ fn compare(model: &dyn Measured, m: usize, rounds: usize) -> Result<Table, Failu
         column("foretold_ms", "foretold ms", 1),
         column("foretold", "foretold", 3),
         column("beside", "beside", 3),
+        column("replayed", "replayed", 3),
     ];
     let mut table = Table::new(format!("{}: m = {m}", model.name()), columns);
     for ((plan, time, beside), costs) in forecasts.iter().zip(&costs) {
@@ -115,6 +118,7 @@ fn compare(model: &dyn Measured, m: usize, rounds: usize) -> Result<Table, Failu
             number(1e3 * time),
             number(time / step),
             number(beside / step),
+            number(replayed(model, plan, rounds)?),
         ]));
     }
     Ok(table)
@@ -159,4 +163,51 @@ fn forecast(
         None => setup.best_cut()?,
     };
     Ok((forecast.balance, forecast.step_time))
+}
+
+/// Seconds of passes, by stage: of forward passes that are kept, that are not, and of backward passes.
+#[derive(Clone, Default)]
+struct Passes {
+    forward: Vec<f64>,
+    quiet: Vec<f64>,
+    backward: Vec<f64>,
+}
+
+/// A simulated step with the times of a measured one, over the measured one.
+fn replayed(model: &dyn Measured, plan: &Plan, rounds: usize) -> Result<f64, Failure> {
+    let schedule = plan.actions()?;
+    let mut piped = model.piped(plan)?;
+    piped.step()?; // kernels are compiled, and pages touched
+    let mut stages = vec![Passes::default(); WORKERS];
+    let mut steps = Vec::new();
+    for _ in 0..2 * rounds {
+        let done = piped.step()?;
+        steps.push(done.passes);
+        for span in done.timeline.workers.iter().flatten() {
+            let Some(action) = span.action else { continue };
+            let stage = &mut stages[action.stage];
+            let again = plan.recomputes(&schedule, action.stage, action.micro_batch);
+            let seconds = match span.kind {
+                SpanKind::Forward if again => &mut stage.quiet,
+                SpanKind::Forward | SpanKind::Recompute => &mut stage.forward,
+                _ => &mut stage.backward,
+            };
+            seconds.push(span.length().as_secs_f64());
+        }
+    }
+    let mut costs = Costs::uniform(WORKERS, 0.0, 0.0, 0.0);
+    costs.recompute = plan.recompute;
+    for (costs, passes) in costs.stages.iter_mut().zip(&stages) {
+        costs.forward = mean(&passes.forward);
+        costs.quiet = mean(&passes.quiet);
+        costs.input = mean(&passes.backward);
+    }
+    Ok(schedule.simulate(&costs)?.makespan() / mean(&steps))
+}
+
+fn mean(seconds: &[f64]) -> f64 {
+    match seconds.len() {
+        0 => 0.0,
+        count => seconds.iter().sum::<f64>() / count as f64,
+    }
 }
