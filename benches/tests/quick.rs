@@ -86,6 +86,16 @@ fn zero_bubble() {
 }
 
 #[test]
+fn foretold() {
+    let figures = figures("foretold", env!("CARGO_BIN_EXE_foretold"));
+    let rows = rows(&figures, "amoebanet-32: m = 2");
+    assert_eq!(rows.len(), 6);
+    for key in ["step_ms", "foretold", "beside", "replayed"] {
+        assert!(rows.iter().all(|row| is_positive(row, key)), "{key}");
+    }
+}
+
+#[test]
 fn plain() {
     let figures = figures("plain", env!("CARGO_BIN_EXE_plain"));
     let rows = rows(&figures, "engine");
