@@ -1,8 +1,8 @@
-//! How things are printed and written.
+//! How things are read, printed and written.
 
 use std::{
     fmt,
-    fs::File,
+    fs::{self, File},
     io::{self, BufWriter, Write},
     path::Path,
 };
@@ -122,6 +122,14 @@ pub fn print(text: &str) {
 
 pub fn print_json(value: &Value) {
     print(&format!("{value:#}\n"));
+}
+
+/// Reads a file.
+pub fn read(path: &Path) -> Result<String, CliError> {
+    fs::read_to_string(path).map_err(|source| CliError::File {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Writes a file, and says so.

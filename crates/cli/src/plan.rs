@@ -5,7 +5,7 @@ mod file;
 mod graph;
 mod measure;
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
 use stovepipe::{
@@ -114,7 +114,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     if request.measure {
         measure::measure(&request, &mut machine)?;
     }
-    let text = read(&request.profile)?;
+    let text = output::read(&request.profile)?;
     let unreadable = |reason: String| CliError::Unreadable {
         path: request.profile.clone(),
         reason,
@@ -132,13 +132,6 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(path: &PathBuf) -> Result<String, CliError> {
-    fs::read_to_string(path).map_err(|source| CliError::File {
-        path: path.clone(),
-        source,
-    })
-}
-
 /// PipeDream's files begin with a node or an edge between two.
 fn is_graph(text: &str) -> bool {
     let first = text.lines().find(|line| !line.trim().is_empty());
@@ -148,9 +141,11 @@ fn is_graph(text: &str) -> bool {
 impl Request {
     fn machine(&self) -> Result<Machine, CliError> {
         if let Some(path) = &self.machine {
-            return Machine::from_toml(&read(path)?).map_err(|error| CliError::Unreadable {
-                path: path.clone(),
-                reason: error.to_string(),
+            return Machine::from_toml(&output::read(path)?).map_err(|error| {
+                CliError::Unreadable {
+                    path: path.clone(),
+                    reason: error.to_string(),
+                }
             });
         }
         let product = || self.levels.iter().copied().fold(1, usize::saturating_mul);

@@ -1,6 +1,6 @@
 //! `stovepipe simulate`: what a schedule would cost, before anything runs.
 
-use std::{fs, io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Value, json};
@@ -198,10 +198,7 @@ impl Simulate {
             let unknown = unknown.to_string();
             return Err(CliError::NoSchedule { unknown });
         }
-        let text = fs::read_to_string(&path).map_err(|source| CliError::File {
-            path: path.clone(),
-            source,
-        })?;
+        let text = output::read(&path)?;
         let schedule = Schedule::from_csv(&text).map_err(|source| CliError::ScheduleFile {
             path: path.clone(),
             source,
@@ -230,12 +227,7 @@ impl Simulate {
     /// The costs of each stage, in milliseconds.
     fn costs(&self, schedule: &Schedule) -> Result<Costs, CliError> {
         let stages = schedule.stages();
-        let mut counts = vec![0_usize; schedule.workers().len()];
-        for stage in 0..stages {
-            for &worker in schedule.replicas(stage) {
-                counts[worker] += 1;
-            }
-        }
+        let counts = schedule.stages_of_workers();
         // A single number is for all that a worker has.
         let of_stage = |flag, values: &[f64], stage: usize| match values {
             [] => Ok(0.0),

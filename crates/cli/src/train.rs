@@ -12,7 +12,7 @@ use burn::{
 };
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use stovepipe::{
-    pipeline::{Pipeline, PipelineBuilder, StopHandle},
+    pipeline::{Balance, Pipeline, PipelineBuilder, StopHandle},
     plan::{Forecast, Machine, MemoryUse, Profile},
     train::{
         BalanceSetting, Data, DeviceMemory, Progress, RunFolder, Summary, Trainer, show_layers,
@@ -99,7 +99,15 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
             Some(measure(settings, &layers, samples)?)
         }
     };
-    let builder = pipeline.builder_with(layers.clone(), profile.as_ref())?;
+    let mut builder = pipeline.builder_with(layers.clone(), profile.as_ref())?;
+    let forecast = match &profile {
+        Some(profile) => {
+            let forecast = forecast(settings, &builder, profile)?;
+            builder = builder.balance(found(&forecast));
+            Some(forecast)
+        }
+        None => None,
+    };
     let costs = match (&profile, &pipeline.balance) {
         (Some(profile), BalanceSetting::Size) => Costs::Memory(profile),
         (Some(profile), _) => Costs::Time(profile),
@@ -107,14 +115,13 @@ fn dry_run(settings: &Settings) -> Result<(), CliError> {
     };
     let workers = builder.workers()?;
     let mut text = stage_table(&layers, &builder.cut()?, &workers, &pipeline.devices, costs);
-    if let Some(profile) = &profile {
-        let forecast = forecast(settings, &builder, profile)?;
+    if let Some(forecast) = &forecast {
         text += &format!(
             "\nforetold: {} a step without the optimizer, bubble {:.1} %\n",
             output::seconds(forecast.step_time),
             100.0 * forecast.bubble
         );
-        text += &memory_lines(settings, &forecast);
+        text += &memory_lines(settings, forecast);
     }
     output::print(&text);
     Ok(())
@@ -141,6 +148,11 @@ fn forecast(
     let machine = Machine::uniform(settings.pipeline.stages);
     let state = settings.training.optimizer_state();
     Ok(builder.forecast(profile, &machine, state)?)
+}
+
+/// The cut that was found for a forecast, so that it is not sought again.
+fn found(forecast: &Forecast) -> Balance {
+    Balance::Layers(forecast.balance.clone())
 }
 
 /// What each worker keeps, and each device has to hold.
@@ -206,6 +218,7 @@ where
     let forecast = forecast(settings, &builder, &profile)?;
     eprint!("{}", memory_lines(settings, &forecast));
     settings.pipeline.check_memory(&forecast)?;
+    let builder = builder.balance(found(&forecast));
     let pipeline = builder.seed(settings.training.seed).build()?;
     folder.write_toml("config.toml", settings)?;
     print_stages(&pipeline);

@@ -1,6 +1,7 @@
 //! The devices and the links between them.
 
 use serde::{Deserialize, Serialize};
+use stovepipe_schedule::Link;
 use thiserror::Error;
 use toml::Spanned;
 
@@ -68,6 +69,15 @@ pub struct LinkLevel {
     pub bandwidth: f64,
     /// Seconds before the first byte arrives.
     pub latency: f64,
+}
+
+impl From<LinkLevel> for Link {
+    fn from(level: LinkLevel) -> Self {
+        Self {
+            latency: level.latency,
+            bandwidth: level.bandwidth,
+        }
+    }
 }
 
 /// Why a text is no machine.

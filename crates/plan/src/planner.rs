@@ -11,7 +11,7 @@ mod shape;
 mod shapes;
 mod verdict;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use stovepipe_schedule::{Recompute, Rule};
@@ -274,9 +274,9 @@ impl PlanRequest<'_> {
             if group.is_hopeless(bound) {
                 continue;
             }
-            let schedule = Arc::new(request.schedule()?);
+            let schedule = request.schedule()?;
             let model = &models[&request.micro_batches];
-            let shape = Shape::new(model, &request.devices, schedule, request.recompute);
+            let shape = Shape::new(model, &request.devices, &schedule, request.recompute);
             cuts::search(&shape, &request, group, &mut budget)?;
         }
         let (mut fitting, mut misfits) = (Vec::new(), Vec::new());
@@ -344,8 +344,8 @@ impl PlanRequest<'_> {
             return Ok(Candidate::new(request, forecast));
         }
         let model = self.model(self.profile, request.micro_batches);
-        let schedule = Arc::new(request.schedule()?);
-        let shape = Shape::new(&model, &request.devices, schedule, request.recompute);
+        let schedule = request.schedule()?;
+        let shape = Shape::new(&model, &request.devices, &schedule, request.recompute);
         let same = shape.forecast(&coarse.balance(&forecast.balance))?;
         let finer = shape.forecast(&shape.balanced_cut()?)?;
         let fits = |forecast| shape.misfit(forecast).is_none();

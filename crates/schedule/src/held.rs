@@ -91,7 +91,15 @@ impl Schedule {
     }
 
     /// The number of stages of each worker.
-    fn stages_of_workers(&self) -> Vec<usize> {
+    ///
+    /// ```
+    /// # use stovepipe_schedule::Schedule;
+    /// let schedule: Schedule = "0F0 2F0\n1F0".parse()?;
+    /// assert_eq!(schedule.stages_of_workers(), [2, 1]);
+    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn stages_of_workers(&self) -> Vec<usize> {
         let mut counts = vec![0; self.workers().len()];
         for &worker in (0..self.stages()).flat_map(|stage| self.replicas(stage)) {
             counts[worker] += 1;

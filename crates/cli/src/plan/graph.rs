@@ -83,10 +83,7 @@ impl Report<'_> {
     fn simulate(&self, name: &'static str, scheduler: &dyn Scheduler) -> Result<Advice, CliError> {
         let schedule = scheduler.schedule(self.partition.stages.len(), self.micro_batches)?;
         let outermost = self.machine.levels.last();
-        let link = outermost.map_or(Link::default(), |level| Link {
-            latency: level.latency,
-            bandwidth: level.bandwidth,
-        });
+        let link = outermost.copied().map_or(Link::default(), Link::from);
         let costs = Costs {
             stages: self
                 .partition

@@ -1,6 +1,6 @@
 //! What a built-in model costs on the devices that are here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use burn::tensor::{Device, Tensor};
 use stovepipe::{
@@ -86,17 +86,16 @@ fn measure_links(machine: &mut Machine) -> Result<(), CliError> {
         bandwidth: f64::MAX,
         latency: 0.0,
     };
-    let mut known = BTreeMap::new();
+    let mut known = BTreeSet::new();
     for pair in machine.devices.windows(2) {
         let names = (pair[0].name.clone(), pair[1].name.clone());
-        if known.contains_key(&names) {
+        if !known.insert(names.clone()) {
             continue;
         }
         let device = |name: &str| device_from_name(name).map_err(TrainError::from);
         let (latency, bandwidth) = measure_link(&device(&names.0)?, &device(&names.1)?)?;
         level.latency = level.latency.max(latency);
         level.bandwidth = level.bandwidth.min(bandwidth);
-        known.insert(names, ());
     }
     machine.levels.push(level);
     Ok(())

@@ -1,7 +1,5 @@
 //! One schedule for one model on one machine.
 
-use std::sync::Arc;
-
 use stovepipe_schedule::{Recompute, Schedule};
 
 use super::{
@@ -102,7 +100,6 @@ impl Setup<'_> {
     }
 
     fn shape<'a>(&'a self, model: &'a Model<'a>) -> Shape<'a> {
-        let schedule = Arc::new(self.schedule.clone());
-        Shape::new(model, self.devices, schedule, self.recompute)
+        Shape::new(model, self.devices, self.schedule, self.recompute)
     }
 }

@@ -1,6 +1,6 @@
 //! All but the cut, and the forecast for a cut.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
 
 use stovepipe_schedule::{Action, Costs, HeldBytes, Link, Pass, Recompute, Schedule, StageCosts};
 
@@ -121,7 +121,7 @@ pub(super) struct Shape<'a> {
     pub model: &'a Model<'a>,
     /// Of each worker.
     pub devices: &'a [usize],
-    pub schedule: Arc<Schedule>,
+    pub schedule: &'a Schedule,
     pub recompute: Recompute,
     /// How often each worker runs each of its stages.
     pub loads: Vec<Vec<Load>>,
@@ -143,7 +143,7 @@ impl<'a> Shape<'a> {
     pub fn new(
         model: &'a Model<'a>,
         devices: &'a [usize],
-        schedule: Arc<Schedule>,
+        schedule: &'a Schedule,
         recompute: Recompute,
     ) -> Self {
         let mut passes = schedule
@@ -155,7 +155,7 @@ impl<'a> Shape<'a> {
             model,
             devices,
             recompute,
-            loads: loads(&schedule, recompute),
+            loads: loads(schedule, recompute),
             ends_with_gradient: passes.all(|p| matches!(p, Pass::Forward | Pass::Backward)),
             schedule,
         }
@@ -281,10 +281,7 @@ impl<'a> Shape<'a> {
     fn connection(&self, a: usize, b: usize) -> Link {
         let devices = self.devices;
         let level = self.model.machine.link(devices[a], devices[b]);
-        level.map_or(Link::default(), |level| Link {
-            latency: level.latency,
-            bandwidth: level.bandwidth,
-        })
+        level.copied().map_or(Link::default(), Link::from)
     }
 
     /// Seconds in which replicas add up their gradients, in a ring: each sends and receives all but
