@@ -2,10 +2,7 @@
 
 use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
-use burn::{
-    module::ParamId,
-    tensor::{Device, Tensor},
-};
+use burn::tensor::{Device, Tensor};
 use stovepipe_plan::{CutError, Forecast, Machine, OptimizerState, Profile, Setup};
 use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler};
 
@@ -13,12 +10,17 @@ use crate::{
     balance::Balance,
     control::{Progress, StopHandle},
     device,
-    engine::{self, Engine, Placement, ProgressCallback, guard, worker::Worker},
+    engine::{
+        self, Engine, Placement, ProgressCallback, guard, skips::StageSkips, statistics::Cells,
+        worker::Worker,
+    },
     error::BuildError,
     initialise::initialise,
     layer::Layer,
-    parameters::parameter_ids,
     pipeline::Pipeline,
+    ties::Ties,
+    unkeyed,
+    wiring::Wiring,
 };
 
 /// Says how a [`Pipeline`] is made; see [`Pipeline::builder`].
@@ -35,6 +37,8 @@ pub struct PipelineBuilder<L: Layer> {
     stall_timeout: Option<Duration>,
     stop: StopHandle,
     progress: Option<ProgressCallback>,
+    check_finite: bool,
+    allow_unkeyed: bool,
     sample: Option<(L::Input, L::Side)>,
 }
 
@@ -52,6 +56,8 @@ impl<L: Layer> PipelineBuilder<L> {
             stall_timeout: Some(Duration::from_secs(600)),
             stop: StopHandle::new(),
             progress: None,
+            check_finite: true,
+            allow_unkeyed: false,
             sample: None,
         }
     }
@@ -103,7 +109,7 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
-    /// The seed of parameters that have no value yet; 0 by default. Building seeds Burn's generators
+    /// The seed of parameters that have no value yet, and of what layers draw in training; 0 by default. Building seeds Burn's generators
     /// of the stages' devices with it; on the CPU that is one for the whole process, so do not draw
     /// from it on another thread meanwhile.
     pub fn seed(mut self, seed: u64) -> Self {
@@ -128,6 +134,22 @@ impl<L: Layer> PipelineBuilder<L> {
     /// stop the step, but not begin another one of the same pipeline.
     pub fn on_progress(mut self, progress: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(progress));
+        self
+    }
+
+    /// Whether a step whose loss or gradients are infinite or no numbers is an error that names the layer
+    /// where that began; true by default. To find it, the step is run a second time.
+    pub fn check_finite(mut self, check: bool) -> Self {
+        self.check_finite = check;
+        self
+    }
+
+    /// Lets Burn's own `Dropout`, `GaussianNoise` and `RRelu` pass, which draw other numbers when a layer is
+    /// recomputed; false by default. It is right for those that change nothing, such as a dropout with
+    /// probability 0: that is not to be seen from outside. Where they drop, use [`nn`](crate::nn)
+    /// instead.
+    pub fn allow_unkeyed(mut self, allow: bool) -> Self {
+        self.allow_unkeyed = allow;
         self
     }
 
@@ -260,22 +282,31 @@ impl<L: Layer> PipelineBuilder<L> {
     ///
     /// # Errors
     ///
-    /// If the model cannot be cut that way, a number is zero, the schedule is not to be had, two
-    /// layers share a parameter, the sample does not pass, or a thread cannot be started.
+    /// If the model cannot be cut that way, a number is zero, the schedule is not to be had, skips are
+    /// not wired well, a layer draws numbers that it cannot draw again, the sample does not pass, or a
+    /// thread cannot be started.
     pub fn build(self) -> Result<Pipeline<L>, BuildError> {
         let Plan { cut, owners, .. } = self.plan()?;
         if self.threads_per_stage == 0 {
             return Err(BuildError::NoThreads);
         }
-        check_sharing(&self.layers)?;
-        let stages = placements(&self.layers, &cut, of_stages(&owners, &self.devices));
+        if !self.allow_unkeyed {
+            check_draws(&self.layers)?;
+        }
+        let wiring = Wiring::of(&self.layers)?;
+        let ties = Ties::of(&self.layers);
+        let devices = of_stages(&owners, &self.devices);
+        let mut stages = placements(&self.layers, &cut, devices, &Arc::new(wiring));
         check_devices(&stages)?;
         let workers = (0..self.devices.len())
             .map(|worker| spawn(worker, self.threads_per_stage))
             .collect::<Result<_, _>>()?;
         let layers = place(self.layers, &stages);
         initialise(&layers, self.seed);
-        let layers = layers.into_iter().map(L::train).collect();
+        let layers: Vec<_> = ties.tie(layers.into_iter().map(L::train).collect());
+        for stage in &mut stages {
+            stage.cells = layers[stage.layers.clone()].iter().map(Cells::of).collect();
+        }
 
         let engine = Engine {
             workers,
@@ -287,6 +318,11 @@ impl<L: Layer> PipelineBuilder<L> {
             stall_timeout: self.stall_timeout,
             stop: self.stop,
             progress: self.progress,
+            seed: self.seed,
+            steps: 0.into(),
+            check_finite: self.check_finite,
+            ties,
+            momenta: Arc::default(),
             plans: HashMap::new().into(),
             turn: ().into(),
             in_callback: None.into(),
@@ -335,20 +371,26 @@ fn of_stages<T: Clone>(owners: &[usize], of_workers: &[T]) -> Vec<T> {
     owners.map(|&owner| of_workers[owner].clone()).collect()
 }
 
-fn placements<L: Layer>(layers: &[L], cut: &[usize], devices: Vec<Device>) -> Vec<Placement> {
+fn placements<L: Layer>(
+    layers: &[L],
+    cut: &[usize],
+    devices: Vec<Device>,
+    wiring: &Arc<Wiring>,
+) -> Vec<Placement> {
     let mut start = 0;
-    let mut next = |count: usize| -> Range<usize> {
+    let mut next = |&count: &usize| -> Range<usize> {
         start += count;
         start - count..start
     };
-    (cut.iter().zip(devices))
-        .map(|(&count, device)| {
-            let range = next(count);
-            Placement {
-                names: layers[range.clone()].iter().map(L::name).collect(),
-                layers: range,
-                device: device.inner(),
-            }
+    let ranges: Vec<_> = cut.iter().map(&mut next).collect();
+    let skips = StageSkips::of_stages(wiring, &ranges);
+    (ranges.into_iter().zip(devices).zip(skips))
+        .map(|((range, device), skips)| Placement {
+            names: layers[range.clone()].iter().map(L::name).collect(),
+            layers: range,
+            device: device.inner(),
+            skips,
+            cells: Arc::default(), // found when the layers are placed
         })
         .collect()
 }
@@ -366,21 +408,17 @@ fn place<L: Layer>(layers: Vec<L>, stages: &[Placement]) -> Vec<L> {
     placed
 }
 
-fn check_sharing<L: Layer>(layers: &[L]) -> Result<(), BuildError> {
-    let mut owners = HashMap::<ParamId, usize>::new();
-    for (index, layer) in layers.iter().enumerate() {
-        for id in parameter_ids(layer) {
-            if let Some(first) = owners.insert(id, index) {
-                return Err(BuildError::SharedParameter {
-                    first,
-                    first_name: layers[first].name(),
-                    second: index,
-                    second_name: layer.name(),
-                });
-            }
-        }
+fn check_draws<L: Layer>(layers: &[L]) -> Result<(), BuildError> {
+    let mut found = layers.iter().map(unkeyed::find).enumerate();
+    match found.find_map(|(layer, found)| Some((layer, found?))) {
+        None => Ok(()),
+        Some((layer, (module, replacement))) => Err(BuildError::Unkeyed {
+            layer,
+            name: layers[layer].name(),
+            module,
+            replacement,
+        }),
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use stovepipe_plan::{CutError, PlanError};
 use stovepipe_schedule::{Action, Pass, ScheduleError};
 use thiserror::Error;
 
+use crate::wiring::WiringError;
+
 /// A pipeline that cannot be built.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -78,20 +80,24 @@ pub enum BuildError {
     /// The thread that measured ended early.
     #[error("the layers could not be measured: the thread that did so ended early")]
     Unmeasured,
-    /// One parameter in two places.
+    /// A mistake in the wiring of skips.
+    #[error(transparent)]
+    Wiring(#[from] WiringError),
+    /// A layer draws random numbers that cannot be drawn again.
     #[error(
-        "layer {first} ({first_name}) and layer {second} ({second_name}) share a parameter; \
-         a pipeline would train two copies that drift apart"
+        "layer {layer} ({name}) holds Burn's `{module}`, which draws other numbers when the layer is \
+         recomputed, and others again when the model is cut elsewhere: use {replacement} instead, or \
+         `allow_unkeyed(true)` if it drops nothing"
     )]
-    SharedParameter {
-        /// Index of the first layer that holds it.
-        first: usize,
+    Unkeyed {
+        /// The layer.
+        layer: usize,
         /// Its name.
-        first_name: String,
-        /// Index of the second.
-        second: usize,
-        /// Its name.
-        second_name: String,
+        name: String,
+        /// Burn's module.
+        module: &'static str,
+        /// What draws the same numbers.
+        replacement: &'static str,
     },
 
     /// There is no cut with a foreseeable step.
@@ -215,6 +221,13 @@ pub enum StepError {
     /// A layer failed.
     #[error("{0}")]
     Failed(Box<StageFailure>),
+    /// The loss or a gradient is infinite or no number, and a second run of the step did not show where
+    /// that came from.
+    #[error("the {what} is not finite, and was when the step was run again to see where it began")]
+    NotFinite {
+        /// What is not finite.
+        what: String,
+    },
     /// Code of the user's that runs outside the stages panicked.
     #[error("the {place} panicked: {message}")]
     Panicked {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use burn::module::{Module, ModuleVisitor};
 
-use crate::flow::Flow;
+use crate::{context::Context, flow::Flow, wiring::SkipUse};
 
 /// One layer of a pipelined model: a Burn module with one `forward`.
 ///
@@ -79,81 +79,17 @@ pub trait Layer: Module + 'static {
     /// [`Miswired`] if that is no output.
     fn leave(flow: Self::Flow) -> Result<Self::Output, Miswired>;
 
+    /// The values that the layer sends to later layers past those between, and those that it takes:
+    /// declared, so that a mistake in the wiring is found when the pipeline is built. None by default.
+    fn skips(&self) -> Vec<SkipUse> {
+        Vec::new()
+    }
+
     /// What errors and tables call the layer: by default the enum's variant or the struct's name.
     fn name(&self) -> String {
         let mut namer = Namer(None);
         self.visit(&mut namer);
         namer.0.unwrap_or_else(short_type_name::<Self>)
-    }
-}
-
-/// What a layer sees beside its input while it runs.
-pub struct Context<'a, L: Layer> {
-    side: &'a L::Side,
-    training: bool,
-    auxiliary: Vec<L::Output>,
-}
-
-impl<'a, L: Layer> Context<'a, L> {
-    /// A context to run a layer in by hand, outside a pipeline.
-    ///
-    /// ```
-    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-    /// # use stovepipe_pipeline::{Context, Layer, Miswired};
-    /// # #[derive(Module, Debug)]
-    /// # struct Dense { linear: Linear }
-    /// # impl Layer for Dense {
-    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
-    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
-    /// #         Ok(self.linear.forward(x))
-    /// #     }
-    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
-    /// # }
-    /// # fn main() -> Result<(), Miswired> {
-    /// let device = Device::flex();
-    /// let layer = Dense { linear: LinearConfig::new(3, 2).init(&device) };
-    /// let y = layer.forward(Tensor::ones([4, 3], &device), &mut Context::new(&(), false))?;
-    /// assert_eq!(y.dims(), [4, 2]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn new(side: &'a L::Side, training: bool) -> Self {
-        Self {
-            side,
-            training,
-            auxiliary: Vec::new(),
-        }
-    }
-
-    /// The side input of this micro-batch, on the layer's device.
-    #[must_use]
-    pub fn side(&self) -> &'a L::Side {
-        self.side
-    }
-
-    /// Whether the step trains: false under `infer`.
-    #[must_use]
-    pub fn is_training(&self) -> bool {
-        self.training
-    }
-
-    /// Hands out an output of an auxiliary head: a loss before the last stage.
-    ///
-    /// Where the step trains, the objective's
-    /// [`auxiliary_loss`](crate::Objective::auxiliary_loss) of it is added to the loss, and its
-    /// gradient flows from here. Elsewhere it is dropped.
-    pub fn auxiliary(&mut self, output: L::Output) {
-        if self.training {
-            self.auxiliary.push(output);
-        }
-    }
-
-    /// The outputs of auxiliary heads so far.
-    #[must_use]
-    pub fn into_auxiliary(self) -> Vec<L::Output> {
-        self.auxiliary
     }
 }
 

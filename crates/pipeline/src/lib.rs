@@ -16,8 +16,10 @@ extern crate self as stovepipe_pipeline;
 mod balance;
 mod batch;
 mod builder;
+mod context;
 mod control;
 mod device;
+mod draws;
 mod engine;
 mod error;
 mod flow;
@@ -25,16 +27,22 @@ mod initialise;
 mod layer;
 mod link;
 mod module;
+pub mod nn;
 mod objective;
 mod parameters;
 mod pipeline;
 mod profile;
+mod ties;
+mod unkeyed;
+mod wiring;
 
 pub use balance::Balance;
 pub use batch::{Batch, Outputs, Step};
 pub use builder::PipelineBuilder;
+pub use context::Context;
 pub use control::{Progress, StopHandle};
 pub use device::{DeviceError, device_from_name};
+pub use draws::Draws;
 #[doc(hidden)]
 pub use engine::guard::panic_message;
 pub use engine::{check_schedule, stage::Held};
@@ -43,7 +51,7 @@ pub use error::{
     WrongSchedule,
 };
 pub use flow::{Flow, FlowMapper, Replicated};
-pub use layer::{Context, Layer, Miswired};
+pub use layer::{Layer, Miswired};
 pub use link::measure_link;
 pub use objective::{CrossEntropy, MeanOf, Objective};
 pub use parameters::count_parameters;
@@ -51,6 +59,7 @@ pub use pipeline::{Pipeline, Stage};
 pub use profile::Profiler;
 pub use stovepipe_plan::{Forecast, LayerProfile, Machine, OptimizerState, Profile};
 pub use stovepipe_schedule::{Recompute, UnknownRecompute};
+pub use wiring::{LayerName, SkipUse, WiringError};
 /// The trait without the derive of its name, for the facade, which has a derive of its own.
 #[doc(hidden)]
 pub mod facade {

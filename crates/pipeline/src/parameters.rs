@@ -49,6 +49,25 @@ pub(crate) fn parameter_ids<M: Module>(module: &M) -> Vec<ParamId> {
     ids.0
 }
 
+/// Whether a module has a parameter that training changes.
+pub(crate) fn is_trainable<M: Module>(module: &M) -> bool {
+    struct Find(bool);
+
+    impl ParameterVisitor for Find {
+        fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 |= param.is_require_grad();
+        }
+    }
+
+    let has = |module: &M| {
+        let mut find = Find(false);
+        visit_parameters(module, &mut find);
+        find.0
+    };
+    // A module that was made ready for evaluation shows no gradients until it trains again.
+    has(module) || has(&module.valid().train())
+}
+
 /// Sees each float parameter, but no running statistics.
 pub(crate) trait ParameterVisitor {
     fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>);

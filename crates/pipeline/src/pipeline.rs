@@ -1,6 +1,10 @@
 //! The pipeline itself: a list of layers, and the engine that runs them.
 
-use std::{fmt, ops::Range, sync::Arc};
+use std::{
+    fmt,
+    ops::Range,
+    sync::{Arc, PoisonError, atomic::Ordering},
+};
 
 use burn::{
     optim::GradientsParams,
@@ -15,11 +19,12 @@ use crate::{
     builder::PipelineBuilder,
     control::StopHandle,
     device,
+    draws::StepKey,
     engine::{
-        Engine, Placement,
-        copies::Statistics,
-        guard, links,
+        Engine, Placement, guard, links,
+        skips::SkipLinks,
         stage::{LossOf, StageResult, StageTask, Training},
+        statistics::Statistics,
         step::{self, Outcome},
         tape::Head,
         values,
@@ -28,7 +33,7 @@ use crate::{
     flow::Flow,
     layer::Layer,
     objective::Objective,
-    parameters::{ParameterVisitor, count_parameters, visit_parameters},
+    parameters::{ParameterVisitor, count_parameters, is_trainable, visit_parameters},
     profile::Profiler,
 };
 
@@ -154,7 +159,7 @@ impl<L: Layer> Pipeline<L> {
     /// The same pipeline with other layers: how a Burn module is mapped. The layers move, so that
     /// an optimizer finds no clone of them and can work in place.
     pub(crate) fn with_layers(self, change: impl FnOnce(Vec<L>) -> Vec<L>) -> Self {
-        let layers = change(self.layers);
+        let layers = self.engine.ties.tie(change(self.layers));
         Self { layers, ..self }
     }
 
@@ -194,6 +199,18 @@ impl<L: Layer> Pipeline<L> {
         self.layers.get(stage.layers.clone()).unwrap_or_default()
     }
 
+    /// The number of training steps that have succeeded, or that it was [set](Self::set_steps) to. Random
+    /// numbers of a step depend on it.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.engine.steps.load(Ordering::Acquire)
+    }
+
+    /// Says that so many training steps have been made: when a training goes on that began elsewhere.
+    pub fn set_steps(&self, steps: u64) {
+        self.engine.steps.store(steps, Ordering::Release);
+    }
+
     /// The handle that stops this pipeline's steps.
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
@@ -202,13 +219,13 @@ impl<L: Layer> Pipeline<L> {
 
     /// Runs a mini-batch forward and backward, for a model that reads nothing from the side.
     ///
-    /// Parameters do not change: an optimizer takes the gradients. Running statistics do, once a
-    /// micro-batch.
+    /// Parameters do not change: an optimizer takes the gradients. Running statistics do, once, by
+    /// those of the whole mini-batch.
     ///
     /// # Errors
     ///
-    /// If the batch is empty or its parts disagree, a layer fails, or the step is stopped or
-    /// stalls. The model is then as it was, running statistics included.
+    /// If the batch is empty or its parts disagree, a layer fails, the loss or a gradient is not finite,
+    /// or the step is stopped or stalls. The model is then as it was, running statistics included.
     pub fn train_step<T: Flow>(
         &self,
         input: L::Input,
@@ -249,14 +266,58 @@ impl<L: Layer> Pipeline<L> {
         }
         let targets = batch::split(batch.target, &sizes, "target")?;
         let plan = self.engine.plan(sizes.len())?;
-        let training = |stage: usize| Training {
-            loss: self.loss_on(stage, objective, &targets, weight),
-            recorded: plan.recorded[stage].clone(),
+        let trainable_from = self.trainable_from();
+        let run = |inspect| {
+            let training = |stage: usize| Training {
+                loss: self.loss_on(stage, objective, &targets, weight),
+                recorded: plan.recorded[stage].clone(),
+                step: StepKey {
+                    seed: self.engine.seed,
+                    step: self.steps(),
+                },
+                trainable_from,
+                cells: self.engine.stages[stage].cells.clone(),
+                momenta: self.engine.momenta.clone(),
+                inspect,
+            };
+            let training = Some(&training as &dyn Fn(usize) -> Training<L>);
+            let (input, side) = (batch.input.clone(), batch.side.clone());
+            let tasks = self.tasks(input, side, &sizes, training, keep_outputs)?;
+            step::run(&self.engine, &plan.schedule, tasks)
         };
-        let training = Some(&training as &dyn Fn(usize) -> Training<L>);
-        let tasks = self.tasks(batch.input, batch.side, &sizes, training, keep_outputs)?;
-        let outcome = step::run(&self.engine, &plan.schedule, tasks)?;
+        let outcome = run(false)?;
+        if let Some(what) = self.not_finite(&outcome) {
+            // The step draws the same numbers again: what went wrong will, before somebody's eyes.
+            run(true)?;
+            return Err(StepError::NotFinite { what });
+        }
         self.gather(outcome, sizes, weight, keep_outputs)
+    }
+
+    /// The first layer that has something to train.
+    fn trainable_from(&self) -> usize {
+        let first = self.layers.iter().position(is_trainable);
+        first.unwrap_or(self.layers.len())
+    }
+
+    /// What of a step is infinite or no number, if that matters.
+    fn not_finite(&self, outcome: &Outcome<L>) -> Option<String> {
+        if !self.engine.check_finite {
+            return None;
+        }
+        for stage in &outcome.stages {
+            let losses = stage.losses.iter().chain(&stage.auxiliary);
+            if let Some((micro_batch, _)) = losses.into_iter().find(|(_, loss)| !loss.is_finite()) {
+                return Some(format!("loss of micro-batch {micro_batch}"));
+            }
+        }
+        let stages = outcome.stages.iter().zip(&self.engine.stages).rev();
+        let mut layers = stages.filter_map(|(stage, placement)| {
+            let layer = stage.not_finite?;
+            let (index, name) = (placement.layers.start + layer, &placement.names[layer]);
+            Some(format!("gradient of layer {index} ({name})"))
+        });
+        layers.next()
     }
 
     /// Makes sure that there is a schedule for a mini-batch of so many samples. It may be missing if the
@@ -341,7 +402,7 @@ impl<L: Layer> Pipeline<L> {
             return Err(StepError::ChangeFailed);
         }
         let (layers, states): (Vec<_>, _) = changed.into_iter().map(|(_, result)| result).unzip();
-        self.layers = layers.into_iter().flatten().collect();
+        self.layers = (engine.ties).tie(layers.into_iter().flatten().collect());
         Ok(states)
     }
 
@@ -387,18 +448,25 @@ impl<L: Layer> Pipeline<L> {
         }
         let mut feed = batch::split(input, sizes, "input")?;
         let side = batch::split(side, sizes, "side input")?;
-        let stages = self.engine.stages.iter().enumerate();
-        Ok(stages
-            .zip(links::chain(self.engine.stages.len()))
-            .map(|((index, stage), links)| StageTask {
+        let samples: Arc<[_]> = ranges(sizes).collect();
+        let placed = &self.engine.stages;
+        let skips: Vec<_> = placed.iter().map(|stage| stage.skips.clone()).collect();
+        let skip_links = SkipLinks::of_stages(&skips, self.trainable_from());
+        Ok((placed.iter().enumerate())
+            .zip(links::chain(placed.len()))
+            .zip(skips.into_iter().zip(skip_links))
+            .map(|(((index, stage), links), (skips, skip_links))| StageTask {
                 index,
                 device: stage.device.clone(),
                 layers: self.layers_of(stage).to_vec(),
                 names: stage.names.clone(),
                 range: stage.layers.clone(),
                 links,
+                skips,
+                skip_links,
                 feed: std::mem::take(&mut feed),
                 side: side.clone(),
+                samples: samples.clone(),
                 training: training.map(|training| training(index)),
                 keep_outputs,
             })
@@ -456,9 +524,11 @@ impl<L: Layer> Pipeline<L> {
             false => None,
         };
         // Nothing can fail from here on: the model changes now or not at all.
+        let momenta = (self.engine.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
         for (layer, statistics) in self.layers.iter().zip(statistics) {
-            statistics.commit(layer);
+            statistics.commit(layer, &momenta, &micro_batches);
         }
+        self.engine.steps.fetch_add(1, Ordering::AcqRel);
         Ok(Step {
             loss: main + auxiliary_loss,
             auxiliary_loss,
@@ -502,7 +572,16 @@ fn join_outputs<L: Layer>(
     parts.and_then(values::join).ok_or(StepError::UnlikeOutputs)
 }
 
-/// Moves the gradients of the parameters that it visits.
+/// The samples of each micro-batch, by their place in the mini-batch.
+fn ranges(sizes: &[usize]) -> impl Iterator<Item = Range<usize>> {
+    sizes.iter().scan(0, |start, &size| {
+        *start += size;
+        Some(*start - size..*start)
+    })
+}
+
+/// Moves the gradients of the parameters that it visits, and adds up those of a parameter that is
+/// found in several places.
 struct MoveGradients<'a> {
     from: &'a mut GradientsParams,
     to: &'a mut GradientsParams,
@@ -511,6 +590,13 @@ struct MoveGradients<'a> {
 impl ParameterVisitor for MoveGradients<'_> {
     fn parameter<const D: usize>(&mut self, param: &burn::module::Param<Tensor<D>>) {
         if let Some(gradient) = self.from.remove::<D>(param.id) {
+            let gradient = match self.to.remove::<D>(param.id) {
+                Some(sum) => {
+                    let device = sum.device();
+                    sum + gradient.to_device(&device)
+                }
+                None => gradient,
+            };
             self.to.register(param.id, gradient);
         }
     }

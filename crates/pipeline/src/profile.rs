@@ -15,15 +15,18 @@ use stovepipe_plan::{LayerProfile, Profile};
 
 use crate::{
     batch,
+    draws::StepKey,
     engine::{
         copies, guard,
-        tape::{self, Extent, Head, Origin, Recorded, Watch},
+        skips::{SkipGradients, SkipValues, StageSkips},
+        tape::{self, Extent, Given, Head, Made, Recorded, Scene, Watch},
         values,
         worker::Worker,
     },
     error::{BuildError, ProfileError},
     layer::Layer,
     parameters::count_parameters,
+    wiring::Wiring,
 };
 
 /// Runs of a layer that are timed, at least and at most; between these, for as long as
@@ -131,13 +134,14 @@ impl Profiler {
         if self.threads == 0 {
             return Err(BuildError::NoThreads);
         }
+        let wiring = Arc::new(Wiring::of(layers)?);
         // On a worker like those that will run the stages.
         let worker = Worker::spawn("profile", self.threads)
             .map_err(|source| BuildError::Worker { worker: 0, source })?;
         let (sender, result) = bounded(1);
         let (layers, profiler) = (layers.to_vec(), self.clone());
         worker.run(move || {
-            let _ = sender.send(profiler.measure_here(&layers, sample, side));
+            let _ = sender.send(profiler.measure_here(&layers, &wiring, sample, side));
         });
         Ok(result.recv().map_err(|_| BuildError::Unmeasured)??)
     }
@@ -146,6 +150,7 @@ impl Profiler {
     fn measure_here<L: Layer>(
         &self,
         layers: &[L],
+        wiring: &Arc<Wiring>,
         sample: L::Input,
         side: L::Side,
     ) -> Result<Profile, ProfileError> {
@@ -159,38 +164,49 @@ impl Profiler {
         Ok(Profile {
             samples,
             input: values::bytes(flow.clone()) as u64,
-            layers: self.measure_layers(layers, flow, &side)?,
+            layers: self.measure_layers(layers, wiring, flow, (&side, samples))?,
         })
     }
 
     fn measure_layers<L: Layer>(
         &self,
         layers: &[L],
-        mut flow: L::Flow,
-        side: &L::Side,
+        wiring: &Arc<Wiring>,
+        flow: L::Flow,
+        (side, samples): (&L::Side, usize),
     ) -> Result<Vec<LayerProfile>, ProfileError> {
         let mut profiles = Vec::with_capacity(layers.len());
-        for (index, layer) in layers.iter().enumerate() {
+        let alone: Vec<_> = (0..layers.len()).map(|layer| layer..layer + 1).collect();
+        let alone = StageSkips::of_stages(wiring, &alone);
+        let mut given = Given {
+            flow,
+            skips: SkipValues::new(),
+        };
+        for (index, (layer, skips)) in layers.iter().zip(&alone).enumerate() {
             let bench = Bench {
                 layer: stand_in(layer, &self.device),
-                origin: match index {
-                    0 => Origin::Data,
-                    _ => Origin::Stage,
+                scene: Scene {
+                    side,
+                    draws: Some((StepKey { seed: 0, step: 0 }, 0..samples)),
+                    skips,
+                    first: index,
+                    trainable_from: 0,
+                    inspect: false,
                 },
-                side,
                 profiler: self,
             };
             let refused = |cause| ProfileError::new(layers, index, cause);
-            let measured = guard::guarded("layer", || bench.measure(&flow))
+            let measured = guard::guarded("layer", || bench.measure(&given))
                 .map_err(|error| refused(error.to_string()))?;
-            let (profile, output) = measured.map_err(refused)?;
+            let (profile, made) = measured.map_err(refused)?;
             profiles.push(LayerProfile {
                 name: layer.name(),
                 parameters: (size_of::<f32>() * count_parameters(layer)) as u64,
-                output: values::bytes(output.clone()) as u64,
+                output: values::bytes(made.flow.clone()) as u64,
                 ..profile
             });
-            flow = output;
+            given.flow = made.flow;
+            given.skips.extend(made.skips);
             if let Some(progress) = &self.progress {
                 progress(profiles.len());
             }
@@ -202,24 +218,23 @@ impl Profiler {
 /// A copy of a layer to be measured.
 struct Bench<'a, L: Layer> {
     layer: L,
-    origin: Origin,
-    side: &'a L::Side,
+    scene: Scene<'a, L>,
     profiler: &'a Profiler,
 }
 
 /// How long the parts of a layer took once.
-struct Run<F> {
+struct Run<L: Layer> {
     forward: Duration,
     backward: Duration,
     /// Of the gradients of weights that came late.
     late: Duration,
     kept: Option<usize>,
-    output: F,
+    made: Made<L>,
 }
 
 impl<L: Layer> Bench<'_, L> {
     /// The medians of everything, and the output.
-    fn measure(&self, input: &L::Flow) -> Result<(LayerProfile, L::Flow), String> {
+    fn measure(&self, input: &Given<L>) -> Result<(LayerProfile, Made<L>), String> {
         let mut sum = GradientsAccumulator::new();
         self.run(input, Extent::Whole, &mut sum)?; // kernels are compiled
         let last = self.run(input, Extent::Whole, &mut sum)?; // and pages touched
@@ -241,17 +256,17 @@ impl<L: Layer> Bench<'_, L> {
             kept: last.kept.map(|bytes| bytes as u64),
             ..LayerProfile::default()
         };
-        Ok((profile, last.output))
+        Ok((profile, last.made))
     }
 
     /// Seconds of a forward pass without a tape.
-    fn quiet(&self, input: &L::Flow) -> Result<f64, String> {
+    fn quiet(&self, input: &Given<L>) -> Result<f64, String> {
         let quiet = [self.layer.clone().no_grad()];
         let mut times = Vec::new();
         for _ in 0..=MORE_RUNS {
             self.finish()?;
             let began = Instant::now();
-            let forward = tape::forward(&quiet, input.clone(), self.side, true, &Unwatched);
+            let forward = tape::forward(&quiet, input.clone(), &self.scene, &Unwatched);
             forward.map_err(|tape::Refused(cause)| cause)?;
             self.finish()?;
             times.push(began.elapsed());
@@ -260,7 +275,7 @@ impl<L: Layer> Bench<'_, L> {
     }
 
     /// The share of a backward pass that may come late.
-    fn late(&self, input: &L::Flow) -> Result<f64, String> {
+    fn late(&self, input: &Given<L>) -> Result<f64, String> {
         let (mut shares, mut sum) = (Vec::new(), GradientsAccumulator::new());
         for _ in 0..=MORE_RUNS {
             let run = self.run(input, Extent::Input, &mut sum)?;
@@ -276,21 +291,24 @@ impl<L: Layer> Bench<'_, L> {
 
     fn run(
         &self,
-        input: &L::Flow,
+        input: &Given<L>,
         extent: Extent,
         sum: &mut GradientsAccumulator<L>,
-    ) -> Result<Run<L::Flow>, String> {
+    ) -> Result<Run<L>, String> {
         let (forward, kept, recorded) = self.record(input)?;
-        let Recorded { output, tape, .. } = recorded;
-        let gradients = values::ones(output.clone());
+        let Recorded { made, tape, .. } = recorded;
+        let gradients = values::ones(made.flow.clone());
+        let of_skips = self.ones(&made);
         self.finish()?;
         let began = Instant::now();
         let played = tape.backward(
             gradients,
-            extent,
+            of_skips,
+            (extent, &self.scene),
             |_, module, gradients| sum.accumulate(module, gradients),
             &Unwatched,
         );
+        let played = played.map_err(|tape::Refused(cause)| cause)?;
         self.finish()?;
         let backward = began.elapsed();
         let began = Instant::now();
@@ -304,13 +322,26 @@ impl<L: Layer> Bench<'_, L> {
             backward,
             late: began.elapsed(),
             kept,
-            output,
+            made,
         })
+    }
+
+    /// Ones for the gradients that others have of what the layer sent.
+    fn ones(&self, made: &Made<L>) -> SkipGradients {
+        let skips = self.scene.skips;
+        let of_skip = |(&skip, value): (&usize, &L::Flow)| {
+            let value = value.clone();
+            skips
+                .takings(skip)
+                .map(move |taking| (taking, values::ones(value.clone())))
+                .collect::<Vec<_>>()
+        };
+        made.skips.iter().flat_map(of_skip).collect()
     }
 
     /// A recorded forward pass: its time, and the bytes that were allocated in it and are still.
     #[allow(clippy::type_complexity)]
-    fn record(&self, input: &L::Flow) -> Result<(Duration, Option<usize>, Recorded<L>), String> {
+    fn record(&self, input: &Given<L>) -> Result<(Duration, Option<usize>, Recorded<L>), String> {
         let modules = vec![copies::with_fresh_leaves(&self.layer)];
         let device = self.profiler.device.clone().autodiff();
         let nothing = || Tensor::zeros([1], &device);
@@ -319,8 +350,7 @@ impl<L: Layer> Bench<'_, L> {
         let allocated = || self.profiler.allocated.map(|allocated| allocated());
         let before = allocated();
         let began = Instant::now();
-        let (input, origin) = (input.clone(), self.origin);
-        let recorded = tape::record(modules, input, origin, self.side, &loss, &Unwatched);
+        let recorded = tape::record(modules, input.clone(), &self.scene, &loss, &Unwatched);
         let recorded = recorded.map_err(|tape::Refused(cause)| cause)?;
         self.finish()?;
         let time = began.elapsed();

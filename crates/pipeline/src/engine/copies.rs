@@ -5,19 +5,19 @@
 //! forward. Three copies follow from that:
 //!
 //! * `live` is made once a step. It has its own cells: forward passes update them, and
-//!   [`Statistics::of`] reads them when all is done.
+//!   [`statistics`](super::statistics) reads them.
 //! * `quiet` shares `live`'s cells but tracks no gradients: it runs forward without a tape.
 //! * tapes are recorded on copies with leaves of their own: micro-batches whose tapes met in the
 //!   same leaves would be one graph to Burn, and each backward pass would walk all of it. Those for
 //!   forward passes share `live`'s cells; those for recomputation have cells that nobody reads, so
 //!   that each micro-batch counts once. A backward pass gives them back, for the next tape.
 
-use std::collections::HashSet;
-
 use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
-    tensor::{Tensor, container::TensorContainer},
+    module::{Module, ModuleMapper, Param},
+    tensor::Tensor,
 };
+
+use crate::ties::share_leaves;
 
 /// The copies of a stage's layers.
 pub(crate) struct Copies<L> {
@@ -85,19 +85,15 @@ impl<L: Module> Copies<L> {
     pub(crate) fn live(&self) -> &[L] {
         &self.live
     }
-
-    pub(crate) fn statistics(&self) -> Vec<Statistics> {
-        self.live.iter().map(Statistics::of).collect()
-    }
 }
 
 /// A copy with statistics and leaves of its own, ready to train.
 pub(crate) fn live<L: Module>(layer: &L) -> L {
-    layer.valid().train()
+    share_leaves(layer.valid().train())
 }
 
 /// The same statistics, but no gradients.
-fn quiet<L: Module>(live: &L) -> L {
+pub(crate) fn quiet<L: Module>(live: &L) -> L {
     live.clone().no_grad()
 }
 
@@ -112,62 +108,5 @@ pub(crate) fn with_fresh_leaves<L: Module>(live: &L) -> L {
         }
     }
 
-    live.clone().map(&mut FreshLeaves)
-}
-
-/// The running statistics of a layer after a step.
-pub(crate) struct Statistics {
-    values: TensorContainer<ParamId>,
-    known: HashSet<ParamId>,
-}
-
-impl Statistics {
-    /// Reads what `live` has come to. Only what has no gradient can be a statistic.
-    pub(crate) fn of<L: Module>(live: &L) -> Self {
-        let mut frozen = Frozen(HashSet::new());
-        live.visit(&mut frozen);
-        let mut statistics = Self {
-            values: TensorContainer::new(),
-            known: frozen.0,
-        };
-        // `valid` brings pending updates in; a visit of `live` itself would be one update late.
-        live.valid().visit(&mut statistics);
-        statistics
-    }
-
-    /// Writes them into the cells that `layer` shares with the model.
-    pub(crate) fn commit<L: Module>(mut self, layer: &L) {
-        // Mapping a clone leaves the model's parameters alone, but reaches the shared cells.
-        let _ = layer.clone().map(&mut self);
-    }
-}
-
-struct Frozen(HashSet<ParamId>);
-
-impl ModuleVisitor for Frozen {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() {
-            self.0.insert(param.id);
-        }
-    }
-}
-
-impl ModuleVisitor for Statistics {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.known.contains(&param.id) {
-            self.values.register(param.id, param.val());
-        }
-    }
-}
-
-impl ModuleMapper for Statistics {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.values.remove::<Tensor<D>>(&param.id) {
-            Some(value) => param.map(|old| match old.is_autodiff() {
-                true => value.autodiff(),
-                false => value,
-            }),
-            None => param,
-        }
-    }
+    share_leaves(live.clone().map(&mut FreshLeaves))
 }

@@ -78,7 +78,7 @@ impl<T> Inbox<T> {
 
 pub(crate) type Outbox<T> = Sender<(usize, T)>;
 
-fn queue<T>() -> (Outbox<T>, Inbox<T>) {
+pub(crate) fn queue<T>() -> (Outbox<T>, Inbox<T>) {
     let (sender, queue) = unbounded();
     let early = HashMap::new();
     (sender, Inbox { queue, early })

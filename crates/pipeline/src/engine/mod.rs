@@ -6,19 +6,25 @@
 //!     ├ tape     layers forward and backward, the graph cut at each
 //!     ├ late     backward passes in halves
 //!     ├ copies   the copies of layers that keep the model as it was
-//!     ├ links    what stages send each other
+//!     ├ statistics  running statistics, counted once a mini-batch
+//!     ├ links    what neighbouring stages send each other
+//!     ├ skips    what stages send past their neighbours
 //!     └ record   what happened when
 //! worker    a thread that lives as long as the pipeline
 //! values    what is done to a flow: move, cut from its graph, seed, join
+//! finite    whether its numbers are numbers
 //! guard     a user's panic made an error
 //! ```
 
 pub(crate) mod copies;
+pub(crate) mod finite;
 pub(crate) mod guard;
 pub(crate) mod late;
 pub(crate) mod links;
 pub(crate) mod record;
+pub(crate) mod skips;
 pub(crate) mod stage;
+pub(crate) mod statistics;
 pub(crate) mod step;
 pub(crate) mod tape;
 pub(crate) mod values;
@@ -28,7 +34,7 @@ use std::{
     collections::HashMap,
     fmt,
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     thread::{self, ThreadId},
     time::Duration,
 };
@@ -38,7 +44,12 @@ use stovepipe_schedule::{Recompute, Schedule, Scheduler};
 
 use crate::{
     control::{Progress, StopHandle},
+    engine::{
+        skips::StageSkips,
+        statistics::{Cells, Momenta},
+    },
     error::{StepError, WrongSchedule},
+    ties::Ties,
 };
 use worker::Worker;
 
@@ -50,6 +61,9 @@ pub(crate) struct Placement {
     /// Their names, for errors.
     pub(crate) names: Arc<[String]>,
     pub(crate) device: Device,
+    pub(crate) skips: StageSkips,
+    /// The cells of each layer's running statistics.
+    pub(crate) cells: Arc<[Cells]>,
 }
 
 pub(crate) type ProgressCallback = Box<dyn Fn(&Progress) + Send + Sync>;
@@ -68,6 +82,16 @@ pub(crate) struct Engine {
     pub(crate) progress: Option<ProgressCallback>,
     /// Plans that were needed so far, by micro-batches: a small batch has fewer.
     pub(crate) plans: Mutex<HashMap<usize, Arc<Plan>>>,
+    /// The seed of random numbers.
+    pub(crate) seed: u64,
+    /// Training steps that have succeeded.
+    pub(crate) steps: AtomicU64,
+    /// Whether a step whose loss or gradients are not finite is an error.
+    pub(crate) check_finite: bool,
+    /// Parameters that several layers share.
+    pub(crate) ties: Ties,
+    /// What is known of the momenta of batch norms.
+    pub(crate) momenta: Arc<Mutex<Momenta>>,
     /// Held by the step under way.
     pub(crate) turn: Mutex<()>,
     /// The thread that is in the progress callback.

@@ -1,6 +1,10 @@
 //! One stage during one step: what it holds for each micro-batch, and its passes.
 
-use std::{collections::HashMap, ops::Range, sync::Arc};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use burn::{
     optim::{GradientsAccumulator, GradientsParams},
@@ -9,12 +13,16 @@ use burn::{
 use stovepipe_schedule::{Action, Pass, SpanKind};
 
 use crate::{
+    draws::StepKey,
     engine::{
-        copies::{Copies, Kind, Statistics},
+        copies::{self, Copies, Kind},
+        finite::gradient_sum,
         late::Late,
-        links::{Alarm, CutOff, Links},
+        links::{Alarm, CutOff, Inbox, Links},
         record::Recorder,
-        tape::{self, Extent, Head, Origin, Recorded, Refused, Tape, Watch},
+        skips::{SkipGradients, SkipLinks, SkipValues, StageSkips},
+        statistics::{self, Cells, Momenta, Statistics},
+        tape::{self, Extent, Given, Head, Made, Recorded, Refused, Scene, Tape, Watch},
         values,
     },
     layer::Layer,
@@ -32,10 +40,14 @@ pub(crate) struct StageTask<L: Layer> {
     /// Where its layers stand in the model.
     pub(crate) range: Range<usize>,
     pub(crate) links: Links<L>,
+    pub(crate) skips: StageSkips,
+    pub(crate) skip_links: SkipLinks<L>,
     /// The model's input, for the first stage: one a micro-batch.
     pub(crate) feed: Vec<L::Input>,
     /// The side input: one a micro-batch.
     pub(crate) side: Vec<L::Side>,
+    /// The samples of each micro-batch, by their place in the mini-batch.
+    pub(crate) samples: Arc<[Range<usize>]>,
     /// How to train; `None` for inference.
     pub(crate) training: Option<Training<L>>,
     /// Whether the last stage keeps its outputs.
@@ -47,6 +59,16 @@ pub(crate) struct Training<L: Layer> {
     pub(crate) loss: LossOf<L>,
     /// Micro-batches whose forward pass is recorded at once instead of recomputed.
     pub(crate) recorded: Vec<bool>,
+    /// The key of the step's random numbers.
+    pub(crate) step: StepKey,
+    /// The first layer of the model that has something to train.
+    pub(crate) trainable_from: usize,
+    /// The cells of each layer's running statistics.
+    pub(crate) cells: Arc<[Cells]>,
+    /// What is known of momenta, in all steps.
+    pub(crate) momenta: Arc<Mutex<Momenta>>,
+    /// Whether each value is looked at, to find the first that is no number.
+    pub(crate) inspect: bool,
 }
 
 /// What a stage leaves behind.
@@ -58,6 +80,8 @@ pub(crate) struct StageResult<L: Layer> {
     pub(crate) losses: HashMap<usize, f64>,
     pub(crate) auxiliary: HashMap<usize, f64>,
     pub(crate) held: Held,
+    /// The last layer, by its place in the stage, that has a gradient that is no number.
+    pub(crate) not_finite: Option<usize>,
 }
 
 /// The most that a stage held at once, in micro-batches.
@@ -84,11 +108,12 @@ pub(crate) struct Stage<L: Layer> {
     recorder: Recorder,
     copies: Copies<L>,
     feed: Vec<Option<L::Input>>,
-    inputs: HashMap<usize, L::Flow>,
+    inputs: HashMap<usize, Given<L>>,
     tapes: HashMap<usize, (Kind, Tape<L>)>,
     /// What the second half of a backward pass is to find, by layer.
     late: HashMap<usize, Vec<(usize, Late)>>,
     accumulators: Vec<GradientsAccumulator<L>>,
+    statistics: Vec<Statistics>,
     outputs: HashMap<usize, L::Output>,
     losses: HashMap<usize, Tensor<1>>,
     auxiliary: HashMap<usize, Vec<Tensor<1>>>,
@@ -98,12 +123,17 @@ pub(crate) struct Stage<L: Layer> {
 impl<L: Layer> Stage<L> {
     pub(crate) fn new(mut task: StageTask<L>, recorder: Recorder) -> Self {
         let layers = std::mem::take(&mut task.layers);
+        let copies = match task.training {
+            Some(_) => Copies::to_train(&layers),
+            None => Copies::to_infer(&layers),
+        };
+        let cells = task.training.iter().flat_map(|training| &*training.cells);
         Self {
             accumulators: layers.iter().map(|_| GradientsAccumulator::new()).collect(),
-            copies: match task.training {
-                Some(_) => Copies::to_train(&layers),
-                None => Copies::to_infer(&layers),
-            },
+            statistics: (cells.zip(copies.live()))
+                .map(|(cells, live)| Statistics::begin(cells.clone(), live))
+                .collect(),
+            copies,
             feed: std::mem::take(&mut task.feed)
                 .into_iter()
                 .map(Some)
@@ -127,15 +157,21 @@ impl<L: Layer> Stage<L> {
             Pass::Forward => {
                 // What needs no input is done before the wait for it.
                 let modules = self.modules_to_record(action.micro_batch);
-                let input = self.receive_input(action, alarm)?;
+                let given = self.receive_input(action, alarm)?;
                 self.recorder.running(action);
-                self.forward(action, input, modules).map_err(refused)
+                self.forward(action, given, modules).map_err(refused)
+            }
+            // Nothing to train here or before: no gradient is wanted.
+            _ if self.is_frozen() => {
+                self.recorder.running(action);
+                self.recorder.time(action.pass.into(), action, || Ok(()))
             }
             Pass::Backward | Pass::InputGradient => {
                 self.recompute(action).map_err(refused)?;
                 let gradients = self.receive_gradients(action, alarm)?;
+                let of_skips = self.receive_skip_gradients(action, alarm)?;
                 self.recorder.running(action);
-                self.backward(action, gradients).map_err(refused)
+                self.backward(action, gradients, of_skips).map_err(refused)
             }
             Pass::WeightGradient => {
                 self.recorder.running(action);
@@ -148,10 +184,18 @@ impl<L: Layer> Stage<L> {
 
     pub(crate) fn finish(mut self) -> StageResult<L> {
         let scalar = |tensor: Tensor<1>| f64::from(tensor.into_scalar::<f32>());
-        let accumulators = self.accumulators.iter_mut();
+        let gradients: Vec<_> = (self.accumulators.iter_mut())
+            .map(GradientsAccumulator::grads)
+            .collect();
+        let sums = self.copies.live().iter().zip(&gradients);
+        let sums = sums.map(|(layer, gradients)| gradient_sum(layer, gradients).map(scalar));
+        let sums: Vec<_> = sums.collect();
         StageResult {
-            statistics: self.copies.statistics(),
-            gradients: accumulators.map(GradientsAccumulator::grads).collect(),
+            statistics: self.statistics,
+            not_finite: sums
+                .iter()
+                .rposition(|sum| sum.is_some_and(|sum| !sum.is_finite())),
+            gradients,
             outputs: self.outputs,
             losses: (self.losses.into_iter())
                 .map(|(micro_batch, loss)| (micro_batch, scalar(loss)))
@@ -163,15 +207,24 @@ impl<L: Layer> Stage<L> {
         }
     }
 
-    fn is_first(&self) -> bool {
-        self.task.links.values_in.is_none()
-    }
-
     fn is_last(&self) -> bool {
         self.task.links.values_out.is_none()
     }
 
-    fn receive_input(&mut self, action: Action, alarm: &Alarm) -> Result<L::Flow, Ended> {
+    /// Whether neither this stage nor one before it has anything to train. The last one is run as ever,
+    /// for the loss.
+    fn is_frozen(&self) -> bool {
+        let training = self.task.training.as_ref();
+        !self.is_last() && training.is_some_and(|t| t.trainable_from >= self.task.range.end)
+    }
+
+    /// Whether the stage before wants the gradient of what it sent.
+    fn owes_gradients(&self) -> bool {
+        let training = self.task.training.as_ref();
+        training.is_some_and(|t| t.trainable_from < self.task.range.start)
+    }
+
+    fn receive_input(&mut self, action: Action, alarm: &Alarm) -> Result<Given<L>, Ended> {
         let micro_batch = action.micro_batch;
         let flow = match &mut self.task.links.values_in {
             None => {
@@ -180,12 +233,21 @@ impl<L: Layer> Stage<L> {
             }
             Some(inbox) => {
                 self.recorder.waiting(action, self.task.index - 1);
-                inbox
-                    .receive(micro_batch, alarm)
-                    .map_err(|CutOff| Ended::CutOff)?
+                receive(inbox, micro_batch, alarm)?
             }
         };
-        Ok(values::to_device(flow, &self.task.device))
+        let mut skips = SkipValues::new();
+        for (from, inbox) in &mut self.task.skip_links.values_in {
+            self.recorder.waiting(action, *from);
+            skips.extend(receive(inbox, micro_batch, alarm)?);
+        }
+        let device = &self.task.device;
+        Ok(Given {
+            flow: values::to_device(flow, device),
+            skips: (skips.into_iter())
+                .map(|(skip, value)| (skip, values::to_device(value, device)))
+                .collect(),
+        })
     }
 
     fn receive_gradients(
@@ -197,55 +259,106 @@ impl<L: Layer> Stage<L> {
             None => Ok(values::FlowGradients::new()),
             Some(inbox) => {
                 self.recorder.waiting(action, self.task.index + 1);
-                inbox
-                    .receive(action.micro_batch, alarm)
-                    .map_err(|CutOff| Ended::CutOff)
+                receive(inbox, action.micro_batch, alarm)
             }
         }
+    }
+
+    fn receive_skip_gradients(
+        &mut self,
+        action: Action,
+        alarm: &Alarm,
+    ) -> Result<SkipGradients, Ended> {
+        let mut gradients = SkipGradients::new();
+        for (from, inbox) in &mut self.task.skip_links.gradients_in {
+            self.recorder.waiting(action, *from);
+            gradients.extend(receive(inbox, action.micro_batch, alarm)?);
+        }
+        Ok(gradients)
     }
 
     /// Copies to record a forward pass on, if it is to be recorded.
     fn modules_to_record(&mut self, micro_batch: usize) -> Option<Vec<L>> {
         let training = self.task.training.as_ref()?;
-        training.recorded[micro_batch].then(|| self.copies.take(Kind::Counted))
+        // What is frozen leaves no tape behind, and is recorded for the sake of auxiliary losses.
+        let recorded = training.recorded[micro_batch] || self.is_frozen();
+        recorded.then(|| self.copies.take(Kind::Counted))
     }
 
     fn forward(
         &mut self,
         action: Action,
-        input: L::Flow,
+        given: Given<L>,
         modules: Option<Vec<L>>,
     ) -> Result<(), Refused> {
         let micro_batch = action.micro_batch;
-        let output = match modules {
-            Some(modules) => self.record(action, SpanKind::Forward, modules, input)?,
-            None => self.forward_quietly(action, input)?,
+        self.find_momenta(action, &given)?;
+        let made = match modules {
+            Some(modules) => self.record(action, SpanKind::Forward, modules, given)?,
+            None => self.forward_quietly(action, given)?,
         };
+        (self.task.skip_links).send_values(&self.task.skips, micro_batch, &made.skips);
         match &self.task.links.values_out {
             // A receiver that is gone has failed, and says so itself.
-            Some(outbox) => drop(outbox.send((micro_batch, output))),
+            Some(outbox) => drop(outbox.send((micro_batch, made.flow))),
             None if self.task.keep_outputs => {
-                let output = tape::leave::<L>(output, self.task.names.len(), &self.watch())?;
+                let output = tape::leave::<L>(made.flow, self.task.names.len(), &self.watch())?;
                 self.outputs.insert(micro_batch, output);
             }
             None => {}
+        }
+        for (statistics, live) in self.statistics.iter_mut().zip(self.copies.live()) {
+            statistics.count(micro_batch, live);
+        }
+        if self.is_frozen() {
+            let done = self.tapes.remove(&micro_batch);
+            done.map(|(kind, tape)| self.copies.give_back(kind, tape.into_modules()));
         }
         Ok(())
     }
 
     /// Runs forward without a tape, and keeps the input if a backward pass will want it.
-    fn forward_quietly(&mut self, action: Action, input: L::Flow) -> Result<L::Flow, Refused> {
-        let training = self.task.training.is_some();
-        if training {
-            self.inputs.insert(action.micro_batch, input.clone());
+    fn forward_quietly(&mut self, action: Action, given: Given<L>) -> Result<Made<L>, Refused> {
+        if self.task.training.is_some() {
+            self.inputs.insert(action.micro_batch, given.clone());
             self.held.inputs = self.held.inputs.max(self.inputs.len());
         }
         let side = self.side(action.micro_batch);
         let watch = self.watch();
-        let layers = self.copies.quiet();
+        let layers = self.copies.quiet().to_vec();
+        let scene = self.scene(action.micro_batch, &side);
         self.recorder.time(SpanKind::Forward, action, || {
-            tape::forward(layers, input, &side, training, &watch)
+            tape::forward(&layers, given, &scene, &watch)
         })
+    }
+
+    /// Finds the momenta of the stage's batch norms, once in the life of a pipeline, where statistics of
+    /// several micro-batches will be put together.
+    fn find_momenta(&mut self, action: Action, given: &Given<L>) -> Result<(), Refused> {
+        let Some(training) = &self.task.training else {
+            return Ok(());
+        };
+        let lock = || {
+            training
+                .momenta
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let several = self.task.samples.len() > 1;
+        if !several || training.cells.iter().all(|cells| cells.is_known(&lock())) {
+            return Ok(());
+        }
+        let side = self.side(action.micro_batch);
+        let (scene, watch) = (self.scene(action.micro_batch, &side), self.watch());
+        let layers: Vec<_> = (training.cells.iter().cloned())
+            .zip(self.copies.live().iter().cloned())
+            .collect();
+        let copy = |layer: &L| copies::quiet(&copies::live(layer));
+        let found = statistics::momenta(&layers, copy, |copies| {
+            tape::forward(&copies, given.clone(), &scene, &watch).map(|_| ())
+        })?;
+        lock().extend(found);
+        Ok(())
     }
 
     /// Runs forward with a tape, and the loss after it on the last stage.
@@ -254,33 +367,29 @@ impl<L: Layer> Stage<L> {
         action: Action,
         kind: SpanKind,
         modules: Vec<L>,
-        input: L::Flow,
-    ) -> Result<L::Flow, Refused> {
+        given: Given<L>,
+    ) -> Result<Made<L>, Refused> {
         let micro_batch = action.micro_batch;
         let Some(training) = &self.task.training else {
             return Err(Refused("asked to train in inference".to_owned()));
         };
         let loss = |head, output| (training.loss)(micro_batch, head, output);
-        let origin = match self.is_first() {
-            true => Origin::Data,
-            false => Origin::Stage,
-        };
         let side = self.side(micro_batch);
-        let watch = self.watch();
+        let (scene, watch) = (self.scene(micro_batch, &side), self.watch());
         let (recorded, main) = self.recorder.time(kind, action, || {
-            let mut recorded = tape::record(modules, input, origin, &side, &loss, &watch)?;
+            let mut recorded = tape::record(modules, given, &scene, &loss, &watch)?;
             let main = match self.is_last() {
-                true => Some(
-                    recorded
-                        .tape
-                        .record_loss(recorded.output.clone(), &loss, &watch)?,
-                ),
+                true => Some(recorded.tape.record_loss(
+                    recorded.made.flow.clone(),
+                    &loss,
+                    (&scene, &watch),
+                )?),
                 false => None,
             };
             Ok::<_, Refused>((recorded, main))
         })?;
         let Recorded {
-            output,
+            made,
             auxiliary,
             tape,
         } = recorded;
@@ -292,18 +401,18 @@ impl<L: Layer> Stage<L> {
         };
         self.tapes.insert(micro_batch, (counted, tape));
         self.held.activations = self.held.activations.max(self.tapes.len());
-        Ok(output)
+        Ok(made)
     }
 
     /// Runs forward again what was not recorded. It needs no gradient, and so need not wait for one.
     fn recompute(&mut self, action: Action) -> Result<(), Refused> {
-        let Some(input) = self.inputs.remove(&action.micro_batch) else {
+        let Some(given) = self.inputs.remove(&action.micro_batch) else {
             return Ok(());
         };
         self.recorder.running(action);
         // Statistics counted this micro-batch in its forward pass already.
         let modules = self.copies.take(Kind::Uncounted);
-        self.record(action, SpanKind::Recompute, modules, input)?;
+        self.record(action, SpanKind::Recompute, modules, given)?;
         Ok(())
     }
 
@@ -311,6 +420,7 @@ impl<L: Layer> Stage<L> {
         &mut self,
         action: Action,
         gradients: values::FlowGradients,
+        of_skips: SkipGradients,
     ) -> Result<(), Refused> {
         let micro_batch = action.micro_batch;
         let Some((kind, tape)) = self.tapes.remove(&micro_batch) else {
@@ -320,18 +430,27 @@ impl<L: Layer> Stage<L> {
             Pass::InputGradient => Extent::Input,
             _ => Extent::Whole,
         };
-        let watch = self.watch();
+        let side = self.side(micro_batch);
+        let (scene, watch) = (scene(&self.task, micro_batch, &side), self.watch());
         let accumulators = &mut self.accumulators;
         let played = self.recorder.time(action.pass.into(), action, || {
             // Layer by layer, so that no more than a layer's gradients are held twice.
             let accumulate = |layer: usize, module: &L, gradients| {
                 accumulators[layer].accumulate(module, gradients);
             };
-            Ok::<_, Refused>(tape.backward(gradients, extent, accumulate, &watch))
+            let how = (extent, &scene);
+            tape.backward(gradients, of_skips, how, accumulate, &watch)
         })?;
-        if let Some(outbox) = &self.task.links.gradients_out {
+        if let Some(outbox) = self
+            .task
+            .links
+            .gradients_out
+            .as_ref()
+            .filter(|_| self.owes_gradients())
+        {
             let _ = outbox.send((micro_batch, played.input));
         }
+        (self.task.skip_links).send_gradients(&self.task.skips, micro_batch, played.skips);
         self.copies.give_back(kind, played.modules);
         if !played.late.is_empty() {
             self.late.insert(micro_batch, played.late);
@@ -356,6 +475,10 @@ impl<L: Layer> Stage<L> {
         })
     }
 
+    fn scene<'a>(&'a self, micro_batch: usize, side: &'a L::Side) -> Scene<'a, L> {
+        scene(&self.task, micro_batch, side)
+    }
+
     fn side(&self, micro_batch: usize) -> L::Side {
         let side = values::to_device(self.task.side[micro_batch].clone(), &self.task.device);
         match self.task.training {
@@ -371,6 +494,30 @@ impl<L: Layer> Stage<L> {
             first: self.task.range.start,
         }
     }
+}
+
+/// What the layers of a stage see for a micro-batch.
+fn scene<'a, L: Layer>(
+    task: &'a StageTask<L>,
+    micro_batch: usize,
+    side: &'a L::Side,
+) -> Scene<'a, L> {
+    let training = task.training.as_ref();
+    let samples = &task.samples[micro_batch];
+    Scene {
+        side,
+        draws: training.map(|training| (training.step.clone(), samples.clone())),
+        skips: &task.skips,
+        first: task.range.start,
+        trainable_from: training.map_or(usize::MAX, |training| training.trainable_from),
+        inspect: training.is_some_and(|training| training.inspect),
+    }
+}
+
+/// Waits for a message.
+fn receive<T>(inbox: &mut Inbox<T>, micro_batch: usize, alarm: &Alarm) -> Result<T, Ended> {
+    let received = inbox.receive(micro_batch, alarm);
+    received.map_err(|CutOff| Ended::CutOff)
 }
 
 struct LayerWatch {

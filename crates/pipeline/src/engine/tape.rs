@@ -6,18 +6,24 @@
 //! first: the gradient of a layer's output seeds its graph, whose leaves give the gradient of its
 //! input.
 
+use std::ops::Range;
+
 use burn::{
     optim::GradientsParams,
     tensor::{Gradients, Tensor},
 };
 
 use crate::{
+    context::{Context, Left},
+    draws::{Draws, StepKey},
     engine::{
+        finite::{self, gradients_are_finite, is_finite},
         late::{self, Late},
+        skips::{SkipGradients, SkipValues, StageSkips, Taking},
         values::{self, FlowGradients},
     },
     flow::Flow,
-    layer::{Context, Layer, Miswired},
+    layer::{Layer, Miswired},
 };
 
 /// Runs the loss of a micro-batch on the output of the model or of an auxiliary head.
@@ -45,25 +51,174 @@ impl From<Miswired> for Refused {
     }
 }
 
+/// What the layers of a stage see for a micro-batch, beside what flows.
+pub(crate) struct Scene<'a, L: Layer> {
+    pub(crate) side: &'a L::Side,
+    /// The key of random numbers, and the micro-batch's samples; `None` in inference.
+    pub(crate) draws: Option<(StepKey, Range<usize>)>,
+    pub(crate) skips: &'a StageSkips,
+    /// The place in the model of the first of these layers.
+    pub(crate) first: usize,
+    /// The first layer of the model that has something to train.
+    pub(crate) trainable_from: usize,
+    /// Whether each value is looked at, to find the first that is no number.
+    pub(crate) inspect: bool,
+}
+
+impl<'a, L: Layer> Scene<'a, L> {
+    fn is_training(&self) -> bool {
+        self.draws.is_some()
+    }
+
+    /// Whether what a layer puts out wants a gradient: it has parameters that do, or one before it.
+    fn wants_gradient(&self, layer: usize) -> bool {
+        layer >= self.trainable_from
+    }
+
+    fn context(&self, layer: usize, taken: &[L::Flow]) -> Context<'a, L> {
+        let draws = match &self.draws {
+            Some((step, samples)) => Draws::of_step(step.clone(), layer, samples.clone()),
+            None => Draws::none(),
+        };
+        let context = Context::new(self.side, false).with_draws(draws);
+        let names = (self.skips.taken_by(layer).iter()).map(|&skip| self.skips.name(skip));
+        (names.zip(taken)).fold(context, |context, (name, value)| {
+            context.with_skip(name, value.clone())
+        })
+    }
+
+    /// Gets what a layer takes out of the values at hand, each for the last time if it is.
+    fn take(
+        &self,
+        layer: usize,
+        values: &mut SkipValues<L::Flow>,
+    ) -> Result<Vec<L::Flow>, Refused> {
+        let found = self.skips.taken_by(layer).iter().map(|skip| {
+            let value = match self.skips.is_last_here(*skip, layer) {
+                true => values.remove(skip),
+                false => values.get(skip).cloned(),
+            };
+            value.ok_or_else(|| {
+                Refused(format!(
+                    "the skip \"{}\" is not there",
+                    self.skips.name(*skip)
+                ))
+            })
+        });
+        found.collect()
+    }
+
+    /// Runs a layer. Returns its output, and what it sent in the order in which it declares it.
+    fn run(
+        &self,
+        module: &L,
+        layer: usize,
+        input: L::Flow,
+        taken: &[L::Flow],
+    ) -> Result<Ran<L>, Refused> {
+        let was_finite = self.inspect && is_finite(&input) && taken.iter().all(is_finite);
+        let mut context = self.context(layer, taken);
+        let output = module.forward(input, &mut context)?;
+        let Left {
+            auxiliary,
+            mut sent,
+        } = context.into_left();
+        let declared = self.skips.sent_by(layer).iter().map(|&skip| {
+            let name = self.skips.name(skip);
+            let place = sent.iter().position(|(sent, _)| sent == name);
+            place.map(|place| sent.swap_remove(place).1).ok_or_else(|| {
+                Refused(format!(
+                    "it declares that it sends the skip \"{name}\", and did not"
+                ))
+            })
+        });
+        let declared = declared.collect::<Result<Vec<_>, _>>()?;
+        if let Some((name, _)) = sent.first() {
+            let cause = format!("it sent the skip \"{name}\" twice, or without declaring it");
+            return Err(Refused(cause));
+        }
+        if was_finite && !(is_finite(&output) && declared.iter().all(is_finite)) {
+            return Err(Refused(
+                "its output is not finite, its input was".to_owned(),
+            ));
+        }
+        Ok(Ran {
+            output,
+            sent: declared,
+            auxiliary,
+        })
+    }
+
+    /// Keeps what a layer sent for those of the stage that take it, and for the other stages.
+    fn keep(
+        &self,
+        layer: usize,
+        sent: Vec<L::Flow>,
+        here: &mut SkipValues<L::Flow>,
+        elsewhere: &mut SkipValues<L::Flow>,
+    ) {
+        for (&skip, value) in self.skips.sent_by(layer).iter().zip(sent) {
+            if self.skips.is_taken_here(skip) {
+                here.insert(skip, value.clone());
+            }
+            if self.skips.is_taken_elsewhere(skip) {
+                elsewhere.insert(skip, value);
+            }
+        }
+    }
+}
+
+/// What a layer made.
+struct Ran<L: Layer> {
+    output: L::Flow,
+    sent: Vec<L::Flow>,
+    auxiliary: Vec<L::Output>,
+}
+
+/// What a stage is given for a micro-batch, without a graph.
+#[derive(Clone)]
+pub(crate) struct Given<L: Layer> {
+    pub(crate) flow: L::Flow,
+    /// What other stages sent to its layers.
+    pub(crate) skips: SkipValues<L::Flow>,
+}
+
+/// What a stage makes of a micro-batch, without a graph.
+pub(crate) struct Made<L: Layer> {
+    pub(crate) flow: L::Flow,
+    /// What its layers sent.
+    pub(crate) skips: SkipValues<L::Flow>,
+}
+
 /// Runs `layers` without a tape on detached values.
 pub(crate) fn forward<L: Layer>(
     layers: &[L],
-    input: L::Flow,
-    side: &L::Side,
-    training: bool,
+    given: Given<L>,
+    scene: &Scene<'_, L>,
     watch: &impl Watch,
-) -> Result<L::Flow, Refused> {
-    let mut flow = match training {
-        true => values::attach(input, false),
-        false => input,
+) -> Result<Made<L>, Refused> {
+    let attach = |flow| match scene.is_training() {
+        true => values::attach(flow, false),
+        false => flow,
     };
-    for (index, layer) in layers.iter().enumerate() {
+    let mut flow = attach(given.flow);
+    let (mut here, mut elsewhere) = (given.skips, SkipValues::new());
+    for (index, module) in layers.iter().enumerate() {
         watch.enter(index);
+        let layer = scene.first + index;
+        let taken = scene.take(layer, &mut here)?;
+        let taken: Vec<_> = taken.into_iter().map(attach).collect();
         // Auxiliary outputs are dropped here: the loss is taken where the tape is recorded.
-        flow = layer.forward(flow, &mut Context::new(side, training))?;
+        let ran = scene.run(module, layer, flow, &taken)?;
+        let sent = ran.sent.into_iter().map(values::detach).collect();
+        scene.keep(layer, sent, &mut here, &mut elsewhere);
+        flow = ran.output;
     }
     watch.leave();
-    Ok(values::detach(flow))
+    Ok(Made {
+        flow: values::detach(flow),
+        skips: elsewhere,
+    })
 }
 
 /// Makes the output of the last layer the model's; what is wrong with it is that layer's doing.
@@ -85,9 +240,13 @@ pub(crate) struct Tape<L: Layer> {
 }
 
 struct LayerTape<L: Layer> {
+    /// Its place in the model.
+    layer: usize,
     module: L,
     input: L::Flow,
+    taken: Vec<L::Flow>,
     output: L::Flow,
+    sent: Vec<L::Flow>,
     auxiliary: Option<Tensor<1>>,
 }
 
@@ -98,7 +257,7 @@ struct HeadTape<L: Layer> {
 
 /// What a recorded forward pass returns beside its tape.
 pub(crate) struct Recorded<L: Layer> {
-    pub(crate) output: L::Flow,
+    pub(crate) made: Made<L>,
     /// Of the auxiliary heads, in the order of the layers; detached.
     pub(crate) auxiliary: Vec<Tensor<1>>,
     pub(crate) tape: Tape<L>,
@@ -113,48 +272,53 @@ pub(crate) enum Extent {
     Input,
 }
 
-/// Whether the input of a stage is data, which wants no gradient, or another stage's output.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
-    Data,
-    Stage,
-}
-
 /// Runs `modules` and records the tape. They are copies with leaves of their own, and this tape's alone
 /// until its backward pass gives them back.
 pub(crate) fn record<L: Layer>(
     modules: Vec<L>,
-    input: L::Flow,
-    origin: Origin,
-    side: &L::Side,
+    given: Given<L>,
+    scene: &Scene<'_, L>,
     loss: &Loss<'_, L>,
     watch: &impl Watch,
 ) -> Result<Recorded<L>, Refused> {
-    let mut flow = input;
+    let mut flow = given.flow;
+    let (mut here, mut elsewhere) = (given.skips, SkipValues::new());
     let mut tapes = Vec::with_capacity(modules.len());
     let mut auxiliary = Vec::new();
     for (index, module) in modules.into_iter().enumerate() {
         watch.enter(index);
-        let is_leaf = index > 0 || origin == Origin::Stage;
-        let input = values::attach(flow, is_leaf);
-        let mut context = Context::new(side, true);
-        let output = module.forward(input.clone(), &mut context)?;
-        let heads = context.into_auxiliary().into_iter();
-        let aside = heads.fold(None, |sum, head| {
+        let layer = scene.first + index;
+        let input = values::attach(flow, layer > 0 && scene.wants_gradient(layer - 1));
+        let taken = scene.take(layer, &mut here)?;
+        let taken: Vec<_> = (scene.skips.taken_by(layer).iter().zip(taken))
+            .map(|(&skip, value)| {
+                values::attach(value, scene.wants_gradient(scene.skips.sender(skip)))
+            })
+            .collect();
+        let ran = scene.run(&module, layer, input.clone(), &taken)?;
+        let sent = ran.sent.iter().cloned().map(values::detach).collect();
+        scene.keep(layer, sent, &mut here, &mut elsewhere);
+        let aside = (ran.auxiliary.into_iter()).fold(None, |sum, head| {
             values::add(sum, Some(loss(Head::Auxiliary, head)))
         });
         auxiliary.extend(aside.clone().map(Tensor::inner));
-        flow = values::detach(output.clone());
+        flow = values::detach(ran.output.clone());
         tapes.push(LayerTape {
+            layer,
             module,
             input,
-            output,
+            taken,
+            output: ran.output,
+            sent: ran.sent,
             auxiliary: aside,
         });
     }
     watch.leave();
     Ok(Recorded {
-        output: flow,
+        made: Made {
+            flow,
+            skips: elsewhere,
+        },
         auxiliary,
         tape: Tape {
             layers: tapes,
@@ -163,68 +327,128 @@ pub(crate) fn record<L: Layer>(
     })
 }
 
+impl<L: Layer> LayerTape<L> {
+    /// The scalar that the layer's backward pass begins with: the gradients of its output and of what
+    /// it sent, and its auxiliary loss.
+    fn seed(
+        &mut self,
+        gradients: FlowGradients,
+        of_skips: &mut SkipGradients,
+        skips: &StageSkips,
+    ) -> Option<Tensor<1>> {
+        let mut sum = values::seed(self.output.clone(), gradients);
+        for (&skip, value) in skips.sent_by(self.layer).iter().zip(&self.sent) {
+            for taking in skips.takings(skip) {
+                let gradients = of_skips.remove(&taking).unwrap_or_default();
+                sum = values::add(sum, values::seed(value.clone(), gradients));
+            }
+        }
+        values::add(sum, self.auxiliary.take())
+    }
+}
+
 impl<L: Layer> Tape<L> {
+    /// The copies that it was recorded on, without a backward pass.
+    pub(crate) fn into_modules(self) -> Vec<L> {
+        self.layers.into_iter().map(|tape| tape.module).collect()
+    }
+
     /// Adds the loss on the output of the last layer, and returns its value.
     pub(crate) fn record_loss(
         &mut self,
         output: L::Flow,
         loss: &Loss<'_, L>,
-        watch: &impl Watch,
+        (scene, watch): (&Scene<'_, L>, &impl Watch),
     ) -> Result<Tensor<1>, Refused> {
-        let input = values::attach(output, true);
+        let was_finite = scene.inspect && is_finite(&output);
+        let last = scene.first + self.layers.len() - 1;
+        let input = values::attach(output, scene.wants_gradient(last));
         let output = leave::<L>(input.clone(), self.layers.len(), watch)?;
         let loss = loss(Head::Main, output);
         let value = loss.clone().inner();
+        if was_finite && !is_finite(&value) {
+            let cause = "the loss is not finite, the model's output was";
+            return Err(Refused(cause.to_owned()));
+        }
         self.head = Some(HeadTape { input, loss });
         Ok(value)
     }
 
-    /// Runs backward. `gradients` are those of the output, unless the tape ends in a loss. Gives
-    /// each layer's parameter gradients to `accumulate`, the last layer's first.
+    /// Runs backward. `gradients` are those of the output, unless the tape ends in a loss; `of_skips`
+    /// those that other stages have of what these layers sent. Gives each layer's parameter gradients
+    /// to `accumulate`, the last layer's first.
     pub(crate) fn backward(
         self,
         gradients: FlowGradients,
-        extent: Extent,
+        mut of_skips: SkipGradients,
+        (extent, scene): (Extent, &Scene<'_, L>),
         mut accumulate: impl FnMut(usize, &L, GradientsParams),
         watch: &impl Watch,
-    ) -> Played<L> {
+    ) -> Result<Played<L>, Refused> {
         let mut gradients = match self.head {
-            Some(head) => backward_from(Some(head.loss), head.input, |_| ()).1,
+            Some(head) => backward_from(Some(head.loss), (head.input, Vec::new()), |_| ()).1,
             None => gradients,
         };
         let mut modules = Vec::with_capacity(self.layers.len());
         let mut left = Vec::new();
-        for (index, layer) in self.layers.into_iter().enumerate().rev() {
+        for (index, mut tape) in self.layers.into_iter().enumerate().rev() {
             watch.enter(index);
-            let seed = values::add(values::seed(layer.output, gradients), layer.auxiliary);
-            let module = layer.module;
+            let was_finite = scene.inspect && finite::are_finite(&tape.output, &gradients);
+            let seed = tape.seed(gradients, &mut of_skips, scene.skips);
+            let LayerTape {
+                layer,
+                module,
+                input,
+                taken,
+                ..
+            } = tape;
+            let leaves = (input, taken);
+            let like = scene.inspect.then(|| leaves.clone());
             let run = || {
-                backward_from(seed, layer.input, |grads| {
+                backward_from(seed, leaves, |grads| {
                     GradientsParams::from_module(grads, &module)
                 })
             };
-            let (parameters, input) = match extent {
+            let (parameters, input, of_taken) = match extent {
                 Extent::Whole => run(),
                 Extent::Input => {
-                    let ((mut parameters, input), deferred) = late::input_half(&module, run);
+                    let ((mut parameters, input, taken), deferred) = late::input_half(&module, run);
                     let late = Late::new(&module, deferred, parameters.as_mut());
                     left.extend(late.map(|late| (index, late)));
-                    (parameters, input)
+                    (parameters, input, taken)
                 }
             };
+            let finite = || {
+                let of_input = like.is_none_or(|(flow, _)| finite::are_finite(&flow, &input));
+                let of_parameters = parameters
+                    .as_ref()
+                    .is_none_or(|gradients| gradients_are_finite(&module, gradients));
+                of_input && of_parameters
+            };
+            if was_finite && !finite() {
+                let cause = "its gradients are not finite, those of its output were";
+                return Err(Refused(cause.to_owned()));
+            }
             if let Some(parameters) = parameters {
                 accumulate(index, &module, parameters);
             }
+            let takings = scene
+                .skips
+                .taken_by(layer)
+                .iter()
+                .map(|&skip| Taking { skip, taker: layer });
+            of_skips.extend(takings.zip(of_taken));
             modules.push(module);
             gradients = input;
         }
         watch.leave();
         modules.reverse();
-        Played {
+        Ok(Played {
             modules,
             input: gradients,
+            skips: of_skips,
             late: left,
-        }
+        })
     }
 }
 
@@ -234,25 +458,32 @@ pub(crate) struct Played<L> {
     pub(crate) modules: Vec<L>,
     /// The gradients of the input.
     pub(crate) input: FlowGradients,
+    /// The gradients of what layers took from other stages.
+    pub(crate) skips: SkipGradients,
     /// What layers left for the second half, the last layer's first.
     pub(crate) late: Vec<(usize, Late)>,
 }
 
-/// Runs Burn's backward from a scalar and collects what is wanted of it. Nothing is there to be
-/// had if the scalar is missing or hangs on nothing that wants a gradient.
+/// Runs Burn's backward from a scalar and collects what is wanted of it, and the gradients of the leaves:
+/// of a flow, and of each of some more. Nothing is there to be had if the scalar is missing or hangs on
+/// nothing that wants a gradient.
 fn backward_from<F: Flow, R>(
     scalar: Option<Tensor<1>>,
-    leaves: F,
+    (leaf, more): (F, Vec<F>),
     collect: impl FnOnce(&mut Gradients) -> R,
-) -> (Option<R>, FlowGradients) {
+) -> (Option<R>, FlowGradients, Vec<FlowGradients>) {
     let Some(scalar) = scalar.filter(Tensor::is_tracked) else {
-        return (None, FlowGradients::new());
+        let none = more.iter().map(|_| FlowGradients::new()).collect();
+        return (None, FlowGradients::new(), none);
     };
     let mut gradients = scalar.backward();
     drop(scalar);
     let collected = collect(&mut gradients);
+    let mut take = |leaf| values::take_gradients(leaf, &mut gradients);
+    let of_leaf = take(leaf);
     (
         Some(collected),
-        values::take_gradients(leaves, &mut gradients),
+        of_leaf,
+        more.into_iter().map(take).collect(),
     )
 }

@@ -1,0 +1,229 @@
+//! Random numbers that a layer can draw again.
+//!
+//! Each number is a function of a key: the run's seed, the step, the layer, which of the layer's
+//! draws it is, and the sample. Nothing else has a say: not the thread, not the order in which
+//! micro-batches come, not how many there are, not where the model is cut. So a layer that is run again
+//! to recompute what was not kept draws what it drew before, and a pipeline draws what the whole
+//! mini-batch would have drawn in one piece.
+
+use std::ops::Range;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rand_distr::StandardNormal;
+
+/// What draws of a step depend on, beside layer and sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StepKey {
+    pub(crate) seed: u64,
+    pub(crate) step: u64,
+}
+
+/// The random numbers of a layer for a micro-batch; see [`Context::draws`](crate::Context::draws).
+///
+/// The layers in [`nn`](crate::nn) draw from it. A layer of one's own can, too:
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use stovepipe_pipeline::Draws;
+///
+/// let device = Device::flex();
+/// // Seed 1, step 7, layer 3. Samples 0 to 4 of a mini-batch at once, and the last two by themselves:
+/// let whole = Draws::new(1, 7, 3, 0..4).uniform([4, 5], &device);
+/// let part = Draws::new(1, 7, 3, 2..4).uniform([2, 5], &device);
+/// assert_eq!(whole.slice([2..4]).to_data(), part.to_data());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Draws {
+    /// `None` where nothing is random: in evaluation.
+    key: Option<Key>,
+    /// How often the layer has drawn.
+    count: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Key {
+    step: StepKey,
+    layer: usize,
+    /// The micro-batch's samples, by their place in the mini-batch.
+    samples: Range<usize>,
+}
+
+impl Draws {
+    /// Those of a layer in a training step, for some samples of a mini-batch.
+    #[must_use]
+    pub fn new(seed: u64, step: u64, layer: usize, samples: Range<usize>) -> Self {
+        Self::of_step(StepKey { seed, step }, layer, samples)
+    }
+
+    pub(crate) fn of_step(step: StepKey, layer: usize, samples: Range<usize>) -> Self {
+        let key = Some(Key {
+            step,
+            layer,
+            samples,
+        });
+        Self { key, count: 0 }
+    }
+
+    /// Those of evaluation, where layers should draw nothing.
+    ///
+    /// ```
+    /// assert!(!stovepipe_pipeline::Draws::none().is_training());
+    /// ```
+    #[must_use]
+    pub fn none() -> Self {
+        let key = None;
+        Self { key, count: 0 }
+    }
+
+    /// Whether the step trains, so that layers should draw.
+    #[must_use]
+    pub fn is_training(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Numbers from 0 up to 1, all as likely as each other; zeros in evaluation. `shape[0]` is the number
+    /// of samples or a multiple of it: rows next to each other then belong to one sample. With any
+    /// other shape the numbers depend on how the mini-batch is cut, and on nothing more.
+    #[must_use]
+    pub fn uniform<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
+        self.fill(shape, device, |rng, row| {
+            row.extend(std::iter::repeat_with(|| rng.random::<f32>()).take(row.capacity()));
+        })
+    }
+
+    /// Numbers with mean 0 and variance 1 from the normal distribution; zeros in evaluation. Shapes as
+    /// in [`uniform`](Self::uniform).
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::Draws;
+    ///
+    /// let x = Draws::new(0, 0, 0, 0..1000).normal([1000, 10], &Device::flex());
+    /// assert!(x.clone().mean().into_scalar::<f32>().abs() < 0.05);
+    /// assert!((x.var(0).mean().into_scalar::<f32>() - 1.0).abs() < 0.05);
+    /// ```
+    #[must_use]
+    pub fn normal<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
+        self.fill(shape, device, |rng, row| {
+            row.extend(
+                std::iter::repeat_with(|| rng.sample::<f32, _>(StandardNormal))
+                    .take(row.capacity()),
+            );
+        })
+    }
+
+    /// 1 with probability `keep`, else 0; ones in evaluation. Shapes as in [`uniform`](Self::uniform).
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::Draws;
+    ///
+    /// let x = Draws::new(0, 0, 0, 0..1000).keep(0.75, [1000, 10], &Device::flex());
+    /// assert!((x.mean().into_scalar::<f32>() - 0.75).abs() < 0.02);
+    /// ```
+    #[must_use]
+    pub fn keep<const D: usize>(
+        &mut self,
+        keep: f64,
+        shape: [usize; D],
+        device: &Device,
+    ) -> Tensor<D> {
+        if !self.is_training() {
+            return Tensor::ones(shape, device);
+        }
+        // Whole numbers below the bound: one comparison each.
+        let bound = (keep * 2f64.powi(32)) as u64;
+        self.fill(shape, device, |rng, row| {
+            let kept = || f32::from(u8::from(u64::from(rng.random::<u32>()) < bound));
+            row.extend(std::iter::repeat_with(kept).take(row.capacity()));
+        })
+    }
+
+    /// A tensor whose rows `draw` fills to their capacity, sample by sample.
+    fn fill<const D: usize>(
+        &mut self,
+        shape: [usize; D],
+        device: &Device,
+        draw: impl Fn(&mut ChaCha8Rng, &mut Vec<f32>),
+    ) -> Tensor<D> {
+        let total: usize = shape.iter().product();
+        let Some(key) = &self.key else {
+            return Tensor::zeros(shape, device);
+        };
+        let samples = key.samples.len();
+        let of_samples = samples > 0 && shape[0].is_multiple_of(samples);
+        let parts = if of_samples { samples } else { 1 };
+        let mut numbers = Vec::with_capacity(total);
+        for sample in key.samples.start..key.samples.start + parts {
+            let mut row = Vec::with_capacity(total / parts);
+            draw(&mut key.generator(sample, self.count), &mut row);
+            numbers.append(&mut row);
+        }
+        self.count += 1;
+        Tensor::from_data(TensorData::new(numbers, shape), device)
+    }
+}
+
+impl Key {
+    fn generator(&self, sample: usize, count: u32) -> ChaCha8Rng {
+        let numbers = [
+            self.step.seed,
+            self.step.step,
+            self.layer as u64,
+            sample as u64,
+        ];
+        let mut seed = [0; 32];
+        for (place, number) in seed.chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        let mut generator = ChaCha8Rng::from_seed(seed);
+        generator.set_stream(count.into());
+        generator
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(mut draws: Draws, shape: [usize; 2]) -> Vec<f32> {
+        let tensor = draws.uniform(shape, &Device::flex());
+        tensor.into_data().try_to_vec().unwrap_or_default()
+    }
+
+    /// Seed, step, layer, sample and which draw it is all make a difference.
+    #[test]
+    fn every_part_of_the_key_counts() {
+        let device = Device::flex();
+        let mut twice = Draws::new(1, 2, 3, 4..6);
+        let _ = twice.uniform([2, 8], &device);
+        let all = [
+            numbers(Draws::new(1, 2, 3, 4..6), [2, 8]),
+            numbers(Draws::new(0, 2, 3, 4..6), [2, 8]),
+            numbers(Draws::new(1, 0, 3, 4..6), [2, 8]),
+            numbers(Draws::new(1, 2, 0, 4..6), [2, 8]),
+            numbers(Draws::new(1, 2, 3, 0..2), [2, 8]),
+            numbers(twice, [2, 8]),
+        ];
+        for (index, some) in all.iter().enumerate() {
+            assert_eq!(some.len(), 16);
+            assert!(some.iter().all(|number| (0.0..1.0).contains(number)));
+            assert_ne!(some[..8], some[8..], "samples draw alike");
+            for other in &all[..index] {
+                assert_ne!(some, other);
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_key_draws_the_same_numbers_however_the_batch_is_cut() {
+        let whole = numbers(Draws::new(1, 2, 3, 0..6), [12, 2]);
+        let parts = [0..1, 1..4, 4..6]
+            .map(|part| numbers(Draws::new(1, 2, 3, part.clone()), [2 * part.len(), 2]));
+        assert_eq!(whole, parts.concat());
+        // No batch in the first dimension: drawn as a whole.
+        assert_eq!(numbers(Draws::new(1, 2, 3, 0..6), [5, 2]).len(), 10);
+    }
+}

@@ -1,0 +1,90 @@
+//! Whether numbers are numbers.
+
+use burn::{
+    module::{Module, Param},
+    optim::GradientsParams,
+    tensor::Tensor,
+};
+
+use crate::{
+    engine::values::{self, FlowGradients},
+    flow::{Flow, FlowMapper},
+    parameters::{ParameterVisitor, visit_parameters},
+};
+
+/// Whether all floats of a flow are finite.
+pub(crate) fn is_finite<F: Flow>(flow: &F) -> bool {
+    struct Check(bool);
+
+    impl FlowMapper for Check {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0 &= all_finite(tensor.clone());
+            tensor
+        }
+    }
+
+    let mut check = Check(true);
+    flow.clone().map(&mut check);
+    check.0
+}
+
+/// Whether all gradients of a flow are finite.
+pub(crate) fn are_finite<F: Flow>(flow: &F, gradients: &FlowGradients) -> bool {
+    struct Check<'a> {
+        gradients: &'a FlowGradients,
+        index: usize,
+        finite: bool,
+    }
+
+    impl FlowMapper for Check<'_> {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            let gradient = self.gradients.get::<Tensor<D>>(&self.index);
+            self.finite &= gradient.is_none_or(all_finite);
+            self.index += 1;
+            tensor
+        }
+    }
+
+    let mut check = Check {
+        gradients,
+        index: 0,
+        finite: true,
+    };
+    flow.clone().map(&mut check);
+    check.finite
+}
+
+/// Whether all gradients of a module's parameters are finite.
+pub(crate) fn gradients_are_finite<M: Module>(module: &M, gradients: &GradientsParams) -> bool {
+    gradient_sum(module, gradients).is_none_or(all_finite)
+}
+
+/// The sum of all gradients of a module's parameters: no number if one of them is none. One pass over
+/// them, and one number to read where they lie.
+pub(crate) fn gradient_sum<M: Module>(
+    module: &M,
+    gradients: &GradientsParams,
+) -> Option<Tensor<1>> {
+    struct Sum<'a> {
+        gradients: &'a GradientsParams,
+        sum: Option<Tensor<1>>,
+    }
+
+    impl ParameterVisitor for Sum<'_> {
+        fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let own = self.gradients.get::<D>(param.id).map(Tensor::sum);
+            self.sum = values::add(self.sum.take(), own);
+        }
+    }
+
+    let mut sum = Sum {
+        gradients,
+        sum: None,
+    };
+    visit_parameters(module, &mut sum);
+    sum.sum
+}
+
+fn all_finite<const D: usize>(tensor: Tensor<D>) -> bool {
+    tensor.is_finite().all().into_scalar::<bool>()
+}

@@ -1,0 +1,312 @@
+//! Running statistics, counted once a mini-batch.
+//!
+//! Batch norm normalizes a micro-batch by the micro-batch's own mean and variance. Its running
+//! statistics move once a mini-batch, by the mean and the variance of all of it, as if it had been run
+//! in one piece (torchgpipe calls this deferred batch norm). Layers are Burn's, or anybody's: all that
+//! the engine sees of them is the cells that hold their statistics, before a forward pass and after.
+//!
+//! With momentum q, a forward pass of micro-batch i takes a cell from r to rᵢ = (1 − q) r + q bᵢ, where bᵢ is
+//! the micro-batch's mean or variance. Each forward pass begins with the same r. The mean of
+//! the mini-batch is Σ wᵢ bᵢ, wᵢ being the micro-batch's share of the samples, so that its cell comes to Σ wᵢ rᵢ,
+//! whatever q is. The variance of the mini-batch is the mean of the variances and the variance of the
+//! means, so that its cell comes to Σ wᵢ rᵢ + V / q, where V is the variance of the means' cells. Burn does not
+//! show q; [`momentum`] finds it by two forward passes that begin with different r.
+//!
+//! A statistic of any other kind is taken to be one that means can be taken of.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use burn::{
+    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
+    tensor::{Tensor, container::TensorContainer},
+};
+
+/// The cells of a layer that hold running statistics, and what is in them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cells {
+    all: HashSet<ParamId>,
+    /// The cell of the mean, by that of the variance: of batch norms.
+    means: HashMap<ParamId, ParamId>,
+}
+
+/// What cells hold.
+type Values = TensorContainer<ParamId>;
+
+/// The momentum of batch norms, by the cell of the mean.
+pub(crate) type Momenta = HashMap<ParamId, f64>;
+
+impl Cells {
+    pub(crate) fn of<M: Module>(layer: &M) -> Self {
+        struct Find {
+            cells: Cells,
+            field: Option<String>,
+            mean: Option<ParamId>,
+        }
+
+        impl ModuleVisitor for Find {
+            fn enter_module(&mut self, name: &str, container: &str) {
+                if container == "Struct:BatchNorm" {
+                    self.field = Some(name.to_owned());
+                }
+            }
+            fn exit_module(&mut self, _: &str, container: &str) {
+                if container == "Struct:BatchNorm" {
+                    self.field = None;
+                }
+            }
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if param.is_require_grad() {
+                    return;
+                }
+                self.cells.all.insert(param.id);
+                match self.field.as_deref() {
+                    Some("running_mean") => self.mean = Some(param.id),
+                    Some("running_var") => {
+                        (self.cells.means).extend(self.mean.take().map(|mean| (param.id, mean)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+
+        let mut find = Find {
+            cells: Self::default(),
+            field: None,
+            mean: None,
+        };
+        // What cannot be made to want a gradient is no parameter.
+        (layer.valid().train().set_require_grad(true)).visit(&mut find);
+        find.cells
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Whether the momenta of all batch norms are known.
+    pub(crate) fn is_known(&self, momenta: &Momenta) -> bool {
+        self.means().all(|mean| momenta.contains_key(&mean))
+    }
+
+    /// The cells of batch norms' means.
+    fn means(&self) -> impl Iterator<Item = ParamId> {
+        self.means.values().copied()
+    }
+
+    /// What the cells hold, pending updates included.
+    fn read<M: Module>(&self, layer: &M) -> Values {
+        struct Read<'a> {
+            cells: &'a HashSet<ParamId>,
+            values: Values,
+        }
+
+        impl ModuleVisitor for Read<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if self.cells.contains(&param.id) {
+                    self.values.register(param.id, param.val());
+                }
+            }
+        }
+
+        let mut read = Read {
+            cells: &self.all,
+            values: Values::new(),
+        };
+        // `valid` brings pending updates in; a visit of the layer itself would be one update late.
+        layer.valid().visit(&mut read);
+        read.values
+    }
+
+    /// Has the cells that `layer` shares hold something else. Mapping a clone leaves the parameters
+    /// alone, but reaches the cells.
+    fn write<M: Module>(&self, layer: &M, new: impl CellMapper) {
+        struct Write<'a, C> {
+            cells: &'a HashSet<ParamId>,
+            new: C,
+        }
+
+        impl<C: CellMapper> ModuleMapper for Write<'_, C> {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                if !self.cells.contains(&param.id) {
+                    return param;
+                }
+                let id = param.id;
+                param.map(|old| {
+                    let is_autodiff = old.is_autodiff();
+                    let new = self.new.value(id, old.inner());
+                    match is_autodiff {
+                        true => new.autodiff(),
+                        false => new,
+                    }
+                })
+            }
+        }
+
+        let cells = &self.all;
+        let _ = layer.clone().map(&mut Write { cells, new });
+    }
+}
+
+/// Makes the new value of a cell of the old one.
+trait CellMapper {
+    fn value<const D: usize>(&mut self, id: ParamId, old: Tensor<D>) -> Tensor<D>;
+}
+
+/// What a layer's statistics were at the beginning of a step, and after each forward pass from there.
+pub(crate) struct Statistics {
+    cells: Cells,
+    start: Values,
+    after: BTreeMap<usize, Values>,
+}
+
+impl Statistics {
+    /// Begins to count. `live` has cells of its own.
+    pub(crate) fn begin<M: Module>(cells: Cells, live: &M) -> Self {
+        Self {
+            start: match cells.is_empty() {
+                true => Values::new(),
+                false => cells.read(live),
+            },
+            cells,
+            after: BTreeMap::new(),
+        }
+    }
+
+    /// Reads what a forward pass has left in the cells of `live`, and has them hold again what they
+    /// held before.
+    pub(crate) fn count<M: Module>(&mut self, micro_batch: usize, live: &M) {
+        struct Restore<'a>(&'a Values);
+
+        impl CellMapper for Restore<'_> {
+            fn value<const D: usize>(&mut self, id: ParamId, old: Tensor<D>) -> Tensor<D> {
+                self.0.get(&id).unwrap_or(old)
+            }
+        }
+
+        if !self.cells.is_empty() {
+            self.after.insert(micro_batch, self.cells.read(live));
+            self.cells.write(live, Restore(&self.start));
+        }
+    }
+
+    /// Writes into the cells that `layer` shares with the model what the mini-batch makes of them.
+    pub(crate) fn commit<M: Module>(self, layer: &M, momenta: &Momenta, sizes: &[usize]) {
+        if self.after.is_empty() {
+            return;
+        }
+        let counted: usize = self
+            .after
+            .keys()
+            .map(|&micro_batch| sizes[micro_batch])
+            .sum();
+        let shares: Vec<_> = (self.after.keys())
+            .map(|&micro_batch| sizes[micro_batch] as f32 / counted as f32)
+            .collect();
+        let sum = Sum {
+            statistics: &self,
+            momenta,
+            shares: &shares,
+        };
+        self.cells.write(layer, sum);
+    }
+}
+
+/// Makes the statistics of a mini-batch of those of its micro-batches.
+struct Sum<'a> {
+    statistics: &'a Statistics,
+    momenta: &'a Momenta,
+    /// Of the micro-batches.
+    shares: &'a [f32],
+}
+
+impl Sum<'_> {
+    /// What a cell came to, a row a micro-batch.
+    fn after<const D: usize>(&self, id: ParamId) -> Option<Tensor<2>> {
+        let after = self.statistics.after.values();
+        let rows: Option<Vec<_>> = after.map(|values| values.get::<Tensor<D>>(&id)).collect();
+        let rows = rows?.into_iter().map(|row| row.reshape([1, -1]));
+        Some(Tensor::cat(rows.collect(), 0))
+    }
+
+    /// Σ wᵢ rᵢ.
+    fn mean(&self, rows: Tensor<2>) -> Tensor<2> {
+        let shares = Tensor::<1>::from_floats(self.shares, &rows.device());
+        (rows * shares.reshape([-1, 1])).sum_dim(0)
+    }
+
+    /// What the micro-batches' means add to the variance.
+    fn spread(&self, variance: ParamId) -> Option<Tensor<2>> {
+        let mean = self.statistics.cells.means.get(&variance)?;
+        let momentum = *self.momenta.get(mean)?;
+        let rows = self.after::<1>(*mean)?;
+        let centre = self.mean(rows.clone());
+        let squares = (rows - centre).powi_scalar(2);
+        (momentum > 0.0).then(|| self.mean(squares).div_scalar(momentum))
+    }
+}
+
+impl CellMapper for Sum<'_> {
+    fn value<const D: usize>(&mut self, id: ParamId, old: Tensor<D>) -> Tensor<D> {
+        let statistics = self.statistics;
+        let start = statistics.start.get::<Tensor<D>>(&id);
+        let (Some(start), Some(rows)) = (start, self.after::<D>(id)) else {
+            return old;
+        };
+        if self.shares.len() == 1 {
+            return rows.reshape(start.shape());
+        }
+        // By differences, so that what did not move stays to the bit.
+        let base = start.clone().reshape([1, -1]);
+        let mut shift = self.mean(rows - base);
+        if let Some(spread) = self.spread(id) {
+            shift = shift + spread;
+        }
+        start.clone() + shift.reshape(start.shape())
+    }
+}
+
+/// What the cells of means are set to, to see how much of it is left after a forward pass: so much that
+/// no mean of a batch matters beside it.
+const PROBE: f64 = (1 << 20) as f64;
+
+/// Finds the momentum of the batch norms of layers. `forward` runs them once on copies, on the same input
+/// each time; nothing of it counts.
+pub(crate) fn momenta<M: Module, E>(
+    layers: &[(Cells, M)],
+    copy: impl Fn(&M) -> M,
+    mut forward: impl FnMut(Vec<M>) -> Result<(), E>,
+) -> Result<Momenta, E> {
+    struct Set(f64);
+
+    impl CellMapper for Set {
+        fn value<const D: usize>(&mut self, _: ParamId, old: Tensor<D>) -> Tensor<D> {
+            old.full_like(self.0)
+        }
+    }
+
+    let mut run = |start: f64| {
+        let copies: Vec<_> = layers.iter().map(|(_, layer)| copy(layer)).collect();
+        for ((cells, _), copy) in layers.iter().zip(&copies) {
+            cells.write(copy, Set(start));
+        }
+        forward(copies.clone())?;
+        let read = layers.iter().zip(&copies);
+        Ok(read.map(|((cells, _), copy)| cells.read(copy)).collect())
+    };
+    let (low, high): (Vec<_>, Vec<_>) = (run(0.0)?, run(PROBE)?);
+    let mut momenta = Momenta::new();
+    for ((cells, _), (low, high)) in layers.iter().zip(low.iter().zip(&high)) {
+        for mean in cells.means() {
+            if let Some((low, high)) = low.get(&mean).zip(high.get(&mean)) {
+                momenta.insert(mean, momentum(low, high));
+            }
+        }
+    }
+    Ok(momenta)
+}
+
+/// Of what began as 0 and as [`PROBE`], 1 − q of the difference is left.
+fn momentum(low: Tensor<1>, high: Tensor<1>) -> f64 {
+    let left = (high - low).mean().into_scalar::<f32>();
+    1.0 - f64::from(left) / PROBE
+}

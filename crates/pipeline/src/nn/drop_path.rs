@@ -1,0 +1,61 @@
+//! Drops whole branches.
+
+use burn::{
+    module::{Flag, Module, Param},
+    tensor::Tensor,
+};
+
+use super::{check_probability, scale};
+use crate::draws::Draws;
+
+/// Sets all of a sample to zero with a probability, and scales the other samples so that the mean stays:
+/// for a branch that is added to another one (Huang et al., "Deep Networks with Stochastic Depth", 2016;
+/// Larsson et al., "FractalNet", 2017).
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use stovepipe_pipeline::{Draws, nn::DropPath};
+///
+/// let branch = Tensor::<2>::ones([64, 3], &Device::flex());
+/// let kept = DropPath::new(0.5).forward(branch, &mut Draws::new(0, 0, 0, 0..64));
+/// let kept: Vec<f32> = kept.to_data().try_to_vec()?;
+/// assert!(kept.chunks(3).all(|sample| sample == [0.0; 3] || sample == [2.0; 3]));
+/// assert!(kept.contains(&0.0) && kept.contains(&2.0));
+/// # Ok::<(), burn::tensor::DataError>(())
+/// ```
+#[derive(Module, Debug)]
+pub struct DropPath {
+    #[module(skip)]
+    probability: f64,
+    active: Param<Flag>,
+}
+
+impl DropPath {
+    /// Drops with a probability.
+    ///
+    /// # Panics
+    ///
+    /// If it is not at least 0 and less than 1.
+    #[must_use]
+    pub fn new(probability: f64) -> Self {
+        check_probability("drop-path", probability);
+        let active = Param::from_bool(true);
+        Self {
+            probability,
+            active,
+        }
+    }
+
+    /// `[samples, …]` to the same shape.
+    #[must_use]
+    pub fn forward<const D: usize>(&self, x: Tensor<D>, draws: &mut Draws) -> Tensor<D> {
+        if self.probability == 0.0 || !self.active.is_enabled() || !draws.is_training() {
+            return x;
+        }
+        let keep = 1.0 - self.probability;
+        let mut shape = [1; D];
+        shape[0] = x.dims()[0];
+        let kept = draws.keep(keep, shape, &x.device().inner());
+        scale(x, kept, 1.0 / keep)
+    }
+}

@@ -1,0 +1,33 @@
+//! Layers with randomness that a pipeline can replay.
+//!
+//! Burn's own [`Dropout`](burn::nn::Dropout) and its kin draw from one generator of the whole process: what they draw
+//! depends on who drew before, so that a recomputed stage would drop other values than its forward pass
+//! did. These draw from the [`Context`](crate::Context) instead, whose numbers depend on nothing but
+//! seed, step, layer and sample. In evaluation, and where `freeze` was called, they do nothing.
+
+mod drop_path;
+mod dropout;
+mod noise;
+
+use burn::tensor::Tensor;
+
+pub use drop_path::DropPath;
+pub use dropout::Dropout;
+pub use noise::GaussianNoise;
+
+/// A probability that may be one of dropping. Those of the layers here are checked when they are made.
+fn check_probability(what: &str, probability: f64) {
+    assert!(
+        (0.0..1.0).contains(&probability),
+        "{what}: the probability to drop must be at least 0 and less than 1, not {probability}"
+    );
+}
+
+/// Multiplies by what was drawn, which has no gradient.
+fn scale<const D: usize>(x: Tensor<D>, drawn: Tensor<D>, by: f64) -> Tensor<D> {
+    let drawn = drawn.mul_scalar(by);
+    match x.is_autodiff() {
+        true => x * drawn.autodiff(),
+        false => x * drawn,
+    }
+}
