@@ -15,7 +15,7 @@ use crate::{
         worker::Worker,
     },
     error::BuildError,
-    initialise::initialise,
+    initialise::{initialise, initialise_some},
     layer::Layer,
     pipeline::Pipeline,
     ties::Ties,
@@ -301,6 +301,8 @@ impl<L: Layer> PipelineBuilder<L> {
         let workers = (0..self.devices.len())
             .map(|worker| spawn(worker, self.threads_per_stage))
             .collect::<Result<_, _>>()?;
+        // To move a lazy parameter that is shared gives it its value, which must be the seed's.
+        initialise_some(&self.layers, self.seed, |layer| ties.touch(layer));
         let layers = place(self.layers, &stages);
         initialise(&layers, self.seed);
         let layers: Vec<_> = ties.tie(layers.into_iter().map(L::train).collect());

@@ -14,11 +14,17 @@ use crate::layer::Layer;
 /// Layers are taken in order and each draws from a generator seeded for it alone, so that neither
 /// the stages nor the layers before it make a difference.
 pub(crate) fn initialise<L: Layer>(layers: &[L], seed: u64) {
+    initialise_some(layers, seed, |_| true);
+}
+
+/// The same for those layers alone that `which` picks.
+pub(crate) fn initialise_some<L: Layer>(layers: &[L], seed: u64, which: impl Fn(&L) -> bool) {
     // Burn's CPU backend has one generator for the whole process: two pipelines that are built at
     // once would draw from each other's.
     static GENERATOR: Mutex<()> = Mutex::new(());
     let _alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
-    for (index, layer) in layers.iter().enumerate() {
+    let picked = (layers.iter().enumerate()).filter(|(_, layer)| which(layer));
+    for (index, layer) in picked {
         for device in layer.devices() {
             device.seed(layer_seed(seed, index));
         }

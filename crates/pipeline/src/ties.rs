@@ -25,6 +25,11 @@ impl Ties {
         Self(ids.filter(|id| !seen.insert(*id)).collect())
     }
 
+    /// Whether a layer holds such a parameter.
+    pub(crate) fn touch<M: Module>(&self, layer: &M) -> bool {
+        !self.0.is_empty() && parameter_ids(layer).iter().any(|id| self.0.contains(id))
+    }
+
     /// Gives every place of a shared parameter the owner's value, on its own device.
     pub(crate) fn tie<M: Module>(&self, layers: Vec<M>) -> Vec<M> {
         if self.0.is_empty() {

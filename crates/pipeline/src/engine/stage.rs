@@ -16,7 +16,7 @@ use crate::{
     draws::StepKey,
     engine::{
         copies::{self, Copies, Kind},
-        finite::gradient_sum,
+        finite::{gradient_sum, is_finite},
         late::Late,
         links::{Alarm, CutOff, Inbox, Links},
         record::Recorder,
@@ -292,6 +292,7 @@ impl<L: Layer> Stage<L> {
         modules: Option<Vec<L>>,
     ) -> Result<(), Refused> {
         let micro_batch = action.micro_batch;
+        self.inspect_data(&given)?;
         self.find_momenta(action, &given)?;
         let made = match modules {
             Some(modules) => self.record(action, SpanKind::Forward, modules, given)?,
@@ -315,6 +316,19 @@ impl<L: Layer> Stage<L> {
             done.map(|(kind, tape)| self.copies.give_back(kind, tape.into_modules()));
         }
         Ok(())
+    }
+
+    /// Looks at the model's input, if the step looks at everything.
+    fn inspect_data(&self, given: &Given<L>) -> Result<(), Refused> {
+        let inspect = self
+            .task
+            .training
+            .as_ref()
+            .is_some_and(|training| training.inspect);
+        match inspect && self.task.index == 0 && !is_finite(&given.flow) {
+            true => Err(Refused("the input of the model is not finite".to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// Runs forward without a tape, and keeps the input if a backward pass will want it.

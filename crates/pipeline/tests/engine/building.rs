@@ -208,17 +208,6 @@ fn a_balance_that_overflows() {
 }
 
 #[test]
-fn a_parameter_in_two_layers() {
-    let mut layers = dense(&[2, 2, 2]);
-    layers.push(layers[0].clone());
-    check(
-        builder(layers, 2, GPipe, 2, Recompute::Always).build(),
-        "layer 0 (Dense) and layer 2 (Dense) share a parameter; \
-         a pipeline would train two copies that drift apart",
-    );
-}
-
-#[test]
 fn a_sample_finds_the_layer_that_is_wired_wrongly() {
     let mut layers = conv_net();
     layers.swap(5, 6);

@@ -251,38 +251,6 @@ fn micro_batches_add_up_to_the_mini_batch() {
     }
 }
 
-/// Batch norm by hand: micro-batch after micro-batch through plain Burn, statistics and all.
-#[test]
-fn running_statistics_are_those_of_the_micro_batches_each_counted_once() {
-    let (samples, micro_batches) = (6, 3);
-    for recompute in Recompute::ALL {
-        for stages in [1, 3] {
-            let pipeline = builder(conv_net(), stages, GPipe, micro_batches, recompute)
-                .build()
-                .unwrap();
-            // A copy that shares nothing with the pipeline.
-            let reference: Vec<ConvNet> = (pipeline.layers().iter())
-                .map(|layer| layer.valid().train())
-                .collect();
-            let _ = pipeline
-                .train_step(images(samples), labels(samples, 4), &CrossEntropy::new())
-                .unwrap();
-            for micro_batch in 0..micro_batches {
-                let input = images(samples).narrow(0, micro_batch * 2, 2).autodiff();
-                let mut flow = ConvNet::enter(input);
-                for layer in &reference {
-                    flow = layer.forward(flow, &mut Context::new(&(), true)).unwrap();
-                }
-            }
-            assert_eq!(
-                bits(&pipeline.layers().to_vec()),
-                bits(&reference),
-                "{recompute}"
-            );
-        }
-    }
-}
-
 #[test]
 fn inference_equals_the_plain_forward_at_any_batch_size() {
     for rule in RULES {

@@ -98,6 +98,10 @@ impl Layer for Trapped {
     }
 }
 
+/// Before the first forward pass of its first step, a stage with batch norms runs twice to find their
+/// momenta.
+const PROBES: usize = 2;
+
 /// Six layers, one of which is trapped.
 fn trapped(layer: usize, trap: &Trap) -> Vec<Trapped> {
     (0..6)
@@ -124,7 +128,7 @@ fn a_failure_names_its_place_and_leaves_the_model_as_it_was() {
     // Without recomputation a layer runs once a micro-batch: the third time is micro-batch 2.
     for mishap in [Mishap::Panic, Mishap::Miswire] {
         for (layer, stage) in [(0, 0), (3, 1), (5, 2)] {
-            let trap = Trap::new(mishap.clone(), 3);
+            let trap = Trap::new(mishap.clone(), PROBES + 3);
             let pipeline = builder(trapped(layer, &trap), 3, GPipe, 4, Recompute::Never)
                 .build()
                 .unwrap();
@@ -159,7 +163,7 @@ fn a_failure_names_its_place_and_leaves_the_model_as_it_was() {
 #[test]
 fn a_failure_while_recomputing_is_a_failure_of_the_backward_pass() {
     // Four forward passes; the fifth run recomputes micro-batch 0.
-    let trap = Trap::new(Mishap::Panic, 5);
+    let trap = Trap::new(Mishap::Panic, PROBES + 5);
     let pipeline = builder(trapped(0, &trap), 2, GPipe, 4, Recompute::Always)
         .build()
         .unwrap();
@@ -183,7 +187,7 @@ fn every_place_where_a_small_step_can_fail() {
     for rule in RULES {
         let workers = 3.min(6 / rule.stages(1));
         for layer in 0..6 {
-            for at in 1..=6 {
+            for at in 1..=PROBES + 6 {
                 let trap = Trap::new(Mishap::Panic, at);
                 let layers = trapped(layer, &trap);
                 let builder = builder(layers, workers, rule, 3, Recompute::Always);
@@ -209,7 +213,7 @@ fn every_place_where_a_small_step_can_fail() {
 #[test]
 fn a_stall_ends_the_step_and_says_who_waits_for_whom() {
     let (release, until): (Sender<()>, _) = channel();
-    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 2);
+    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), PROBES + 2);
     let pipeline = builder(
         trapped(3, &trap),
         2,

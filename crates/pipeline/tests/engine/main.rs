@@ -3,10 +3,16 @@
 
 mod balance;
 mod building;
+mod draws;
 mod equivalence;
 mod failures;
+mod finite;
 mod flows;
+mod frozen;
 mod held;
 mod losses;
 mod models;
 mod module;
+mod skips;
+mod statistics;
+mod ties;

@@ -1,0 +1,172 @@
+//! Numbers that are none: the step fails, says where that began, and leaves the model as it was.
+
+use burn::{
+    module::Module,
+    nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig},
+    tensor::Tensor,
+};
+use stovepipe_pipeline::{
+    Context, CrossEntropy, Layer, MeanOf, Miswired, Pipeline, Recompute, StepError,
+};
+use stovepipe_schedule::{Pass, Scheduler};
+
+use crate::models::*;
+
+/// What a layer does with the sample whose first number is [`MARK`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flaw {
+    None,
+    /// 0 / 0.
+    Forward,
+    /// √0, whose slope is infinite.
+    Backward,
+}
+
+const MARK: f32 = 1024.0;
+
+#[derive(Module, Debug)]
+struct Flawed {
+    linear: Linear,
+    norm: BatchNorm,
+    #[module(skip)]
+    flaw: Flaw,
+}
+
+impl Layer for Flawed {
+    type Input = Tensor<2>;
+    type Flow = (Tensor<2>, Tensor<2>);
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<2>) -> Self::Flow {
+        (input.clone(), input)
+    }
+
+    /// The second value is the model's input, to be seen by all.
+    fn forward(
+        &self,
+        (x, input): Self::Flow,
+        _: &mut Context<'_, Self>,
+    ) -> Result<Self::Flow, Miswired> {
+        let sound = input.clone().narrow(1, 0, 1).not_equal_elem(MARK).float();
+        let sound = match x.is_autodiff() {
+            true => sound.inner().autodiff(),
+            false => sound,
+        };
+        let y = self.norm.forward(self.linear.forward(x.tanh()));
+        let y = match self.flaw {
+            Flaw::None => y,
+            Flaw::Forward => y * sound.clone() / sound,
+            Flaw::Backward => y.clone() + (y.powi_scalar(2) * sound).sqrt(),
+        };
+        Ok((y, input))
+    }
+
+    fn leave((output, _): Self::Flow) -> Result<Tensor<2>, Miswired> {
+        Ok(output)
+    }
+}
+
+fn flawed(layer: usize, flaw: Flaw) -> Vec<Flawed> {
+    (0..6)
+        .map(|index| Flawed {
+            linear: LinearConfig::new(4, 4).init(&cpu()),
+            norm: BatchNormConfig::new(4).init(&cpu()),
+            flaw: if index == layer { flaw } else { Flaw::None },
+        })
+        .collect()
+}
+
+/// Two samples a micro-batch, one of which is marked.
+fn marked(samples: usize, micro_batch: usize) -> Tensor<2> {
+    let mark = Tensor::full([1, 1], MARK, &cpu());
+    vectors(samples, 4).slice_assign([2 * micro_batch..2 * micro_batch + 1, 0..1], mark)
+}
+
+fn step(pipeline: &Pipeline<Flawed>, input: Tensor<2>) -> Result<f64, StepError> {
+    let loss = CrossEntropy::new();
+    Ok(pipeline.train_step(input, labels(6, 4), &loss)?.loss)
+}
+
+#[test]
+fn the_layer_where_it_began_is_named() {
+    for rule in RULES {
+        let workers = 2.min(6 / rule.stages(1));
+        for (flaw, pass) in [
+            (Flaw::Forward, Pass::Forward),
+            (Flaw::Backward, Pass::Backward),
+        ] {
+            for (layer, micro_batch) in [(0, 1), (2, 0), (3, 2), (5, 1)] {
+                let layers = flawed(layer, flaw);
+                let builder = builder(layers, workers, rule, 3, Recompute::ExceptLast);
+                let pipeline = builder.build().unwrap();
+                let before = bits(&pipeline);
+                let Err(StepError::Failed(failure)) = step(&pipeline, marked(6, micro_batch))
+                else {
+                    panic!("the step should fail");
+                };
+                assert_eq!(
+                    failure.layer,
+                    Some((layer, "Flawed".to_owned())),
+                    "{failure}"
+                );
+                assert_eq!(failure.action.micro_batch, micro_batch, "{failure}");
+                let is_in = |pass: Pass| matches!(pass, Pass::Forward) == (pass == Pass::Forward);
+                assert!(is_in(pass) && failure.cause.contains("finite"), "{failure}");
+                match flaw {
+                    Flaw::Forward => {
+                        assert_eq!(failure.cause, "its output is not finite, its input was");
+                    }
+                    _ => assert_eq!(
+                        failure.cause,
+                        "its gradients are not finite, those of its output were"
+                    ),
+                }
+                assert_eq!((bits(&pipeline), pipeline.steps()), (before, 0));
+                // The next step is the one that a sound model would have made.
+                let found = step(&pipeline, vectors(6, 4)).unwrap();
+                let sound = flawed(9, Flaw::None);
+                let sound = crate::models::builder(sound, workers, rule, 3, Recompute::ExceptLast);
+                let expected = step(&sound.build().unwrap(), vectors(6, 4)).unwrap();
+                if flaw == Flaw::Forward {
+                    assert_eq!(found, expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_loss_and_an_input_that_are_no_numbers() {
+    let pipeline = || {
+        let layers = flawed(9, Flaw::None);
+        let builder = builder(
+            layers,
+            2,
+            By(stovepipe_schedule::Rule::GPipe, 1),
+            3,
+            Recompute::Always,
+        );
+        builder
+    };
+    let sound = pipeline().build().unwrap();
+    let infinite = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).mean().mul_scalar(f32::INFINITY));
+    let error = sound.train_step(vectors(6, 4), vectors(6, 4), &infinite);
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("the loss is not finite, the model's output was"),
+        "{error}"
+    );
+
+    let bad = vectors(6, 4).slice_assign([3..4, 2..3], Tensor::full([1, 1], f32::NAN, &cpu()));
+    let error = step(&sound, bad.clone()).unwrap_err().to_string();
+    assert!(
+        error.contains("the input of the model is not finite"),
+        "{error}"
+    );
+    assert!(error.contains("micro-batch 1"), "{error}");
+
+    // Who wants to handle that himself can.
+    let lenient = pipeline().check_finite(false).build().unwrap();
+    assert!(step(&lenient, bad).unwrap().is_nan());
+}

@@ -1,0 +1,88 @@
+//! Layers with nothing to train.
+
+use burn::{module::Module, tensor::Tensor};
+use stovepipe_pipeline::{Context, CrossEntropy, Held, Layer, Pipeline, Recompute};
+use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler, SpanKind};
+
+use crate::models::*;
+
+fn frozen(layers: usize, first: usize) -> Vec<Dense> {
+    let all = dense(&vec![4; layers + 1]).into_iter().enumerate();
+    all.map(|(index, layer)| match index < first {
+        true => layer.freeze(),
+        false => layer,
+    })
+    .collect()
+}
+
+fn gradients(pipeline: &Pipeline<Dense>) -> (Vec<(String, Vec<u32>)>, Vec<Held>, Vec<usize>) {
+    let loss = CrossEntropy::new();
+    let step = pipeline.train_step(vectors(6, 4), labels(6, 4), &loss);
+    let step = step.unwrap();
+    let recomputed = |worker: &Vec<stovepipe_schedule::Span>| {
+        let spans = worker.iter();
+        spans
+            .filter(|span| span.kind == SpanKind::Recompute)
+            .count()
+    };
+    let recomputed = step.timeline.workers.iter().map(recomputed).collect();
+    let gradients = gradient_bits(pipeline, &step.gradients);
+    (gradients, step.held, recomputed)
+}
+
+#[test]
+fn no_gradient_is_made_before_the_first_layer_that_trains() {
+    for first in 0..=6 {
+        let all = builder(frozen(6, 0), 1, GPipe, 3, Recompute::Never);
+        let (expected, ..) = gradients(&all.build().unwrap());
+        for rule in RULES {
+            for workers in (1..=6).filter(|&workers| rule.stages(workers) <= 6) {
+                for recompute in Recompute::ALL {
+                    let builder = builder(frozen(6, first), workers, rule, 3, recompute);
+                    let pipeline = builder.build().unwrap();
+                    let (found, held, _) = gradients(&pipeline);
+                    assert_eq!(found, expected[2 * first..], "{rule:?}, {recompute}");
+                    let stages = pipeline.stages();
+                    for (stage, held) in stages.iter().zip(&held).take(stages.len() - 1) {
+                        if stage.layers.end <= first {
+                            let no_backward = Held {
+                                activations: held.activations.min(1),
+                                ..Held::default()
+                            };
+                            assert_eq!(*held, no_backward, "{rule:?}, {recompute}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_frozen_stage_runs_forward_once() {
+    let layers = frozen(4, 2);
+    let pipeline = builder(layers, 2, OneForwardOneBackward, 3, Recompute::Always);
+    let (_, held, recomputed) = gradients(&pipeline.build().unwrap());
+    // The last stage under 1F1B recomputes nothing: backward follows forward at once.
+    assert_eq!(recomputed, [0, 0]);
+    assert_eq!((held[0].inputs, held[1].activations), (0, 1));
+    let pipeline = builder(frozen(4, 2), 2, GPipe, 3, Recompute::Always);
+    assert_eq!(gradients(&pipeline.build().unwrap()).2, [0, 3]);
+}
+
+/// A layer that is frozen and thawed again, and evaluation in between.
+#[test]
+fn what_is_frozen_can_be_thawed() {
+    let pipeline = builder(frozen(4, 0), 2, GPipe, 2, Recompute::Always);
+    let pipeline = pipeline.build().unwrap();
+    let expected = gradients(&pipeline).0;
+    let still = pipeline.clone().freeze();
+    assert!(gradients(&still).0.is_empty());
+    let thawed = still.unfreeze();
+    let _ = thawed.infer(vectors(3, 4)).unwrap();
+    assert_eq!(gradients(&thawed).0, expected);
+    // The loss is that of the model, trained or not.
+    let layers = pipeline.valid().into_layers();
+    let forward = |x, layer: &Dense| layer.forward(x, &mut Context::new(&(), false)).unwrap();
+    let _: Tensor<2> = layers.iter().fold(vectors(6, 4), forward);
+}
