@@ -1,0 +1,153 @@
+//! Models and objectives for which the claim does not hold: it must be found.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use burn::{
+    module::Module,
+    nn::{DropoutConfig, Linear, LinearConfig},
+    tensor::{Int, Tensor},
+};
+use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, Miswired, Objective};
+use stovepipe_verify::{Report, Verdict, Verifier};
+
+use crate::palette::{cpu, labels, pattern};
+
+/// A linear layer, and what is wrong with it.
+#[derive(Module, Debug)]
+struct Wrong {
+    linear: Linear,
+    dropout: burn::nn::Dropout,
+    #[module(skip)]
+    wrong: Kind,
+    #[module(skip)]
+    runs: Arc<AtomicUsize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Nothing,
+    /// Draws from Burn's generator.
+    Unkeyed,
+    /// Remembers how often it was run.
+    Counting,
+    /// Does something else when it is recorded than when it is not.
+    Recorded,
+    /// Looks at the other samples.
+    Mixing,
+    /// Is not there on the first stage.
+    Named,
+}
+
+impl Layer for Wrong {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(
+        &self,
+        x: Tensor<2>,
+        context: &mut Context<'_, Self>,
+    ) -> Result<Tensor<2>, Miswired> {
+        let y = self.linear.forward(x.clone()).tanh();
+        Ok(match self.wrong {
+            Kind::Nothing => y,
+            Kind::Unkeyed => self.dropout.forward(y),
+            Kind::Counting => {
+                let run = self.runs.fetch_add(1, Ordering::SeqCst);
+                y.mul_scalar(1.0 + 1e-3 * run as f64)
+            }
+            Kind::Recorded if context.is_training() && !y.is_tracked() => y.mul_scalar(1.01),
+            Kind::Recorded => y,
+            Kind::Mixing => y.clone() - y.mean_dim(0),
+            Kind::Named if std::thread::current().name() == Some("worker-1") => y.mul_scalar(1.01),
+            Kind::Named => y,
+        })
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+fn verify(wrong: Kind, objective: impl Objective<Tensor<2>, Tensor<1, Int>>) -> Report {
+    let layers = (0..3).map(|index| Wrong {
+        linear: LinearConfig::new(4, 4).init(&cpu()),
+        dropout: DropoutConfig::new(0.5).init(),
+        wrong: if index == 1 { wrong } else { Kind::Nothing },
+        runs: Arc::default(),
+    });
+    let batch = Batch {
+        input: pattern([7, 4]),
+        target: labels([7], 4),
+        side: (),
+    };
+    let verifier = Verifier::new(layers.collect(), batch, objective);
+    verifier
+        .micro_batches([1, 3])
+        .allow_unkeyed(true)
+        .run()
+        .unwrap()
+}
+
+fn failing(report: &Report) -> Vec<&'static str> {
+    let fails = report.checks.iter();
+    let fails = fails.filter(|check| matches!(check.verdict, Verdict::Fails(_)));
+    fails.map(|check| check.name).collect()
+}
+
+#[test]
+fn each_fault_is_found_and_said() {
+    let sound = verify(Kind::Nothing, CrossEntropy::new());
+    assert!(sound.holds(), "{sound}");
+    for (wrong, check, hint) in [
+        (
+            Kind::Unkeyed,
+            "repeatable",
+            "random numbers that are not keyed",
+        ),
+        (Kind::Counting, "repeatable", "keeps something between runs"),
+        (Kind::Recorded, "same bits", "recompute always"),
+        (Kind::Mixing, "whole mini-batch", "looks at other samples"),
+        (Kind::Mixing, "evaluation", "looks at other samples"),
+        (Kind::Named, "same bits", "step 1"),
+    ] {
+        let report = verify(wrong, CrossEntropy::new());
+        assert!(!report.holds());
+        assert!(failing(&report).contains(&check), "{wrong:?}\n{report}");
+        let text = report.to_string();
+        assert!(text.contains("FAILS") && text.contains(hint), "{text}");
+    }
+}
+
+/// The mean over a micro-batch as if it were a sum: right for one micro-batch, wrong for several.
+#[derive(Clone)]
+struct MeanForSum(CrossEntropy);
+
+impl Objective<Tensor<2>, Tensor<1, Int>> for MeanForSum {
+    fn loss(&self, output: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
+        let samples = target.dims()[0] as f64;
+        self.0
+            .loss(output, target)
+            .div_scalar(samples)
+            .mul_scalar(7.0)
+    }
+
+    fn weight(&self, target: &Tensor<1, Int>) -> f64 {
+        self.0.weight(target)
+    }
+}
+
+#[test]
+fn a_loss_that_is_weighted_wrongly_is_found() {
+    let report = verify(Kind::Nothing, MeanForSum(CrossEntropy::new()));
+    assert_eq!(failing(&report), ["whole mini-batch"], "{report}");
+    assert!(report.to_string().contains("`weight`"));
+}

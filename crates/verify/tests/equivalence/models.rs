@@ -1,0 +1,228 @@
+//! A table of models: one test each, so that they run side by side.
+
+use burn::{
+    module::Module,
+    nn::Initializer,
+    tensor::{Bool, Int, Tensor},
+};
+use stovepipe_amoebanet::{AmoebaNetDConfig, Stem};
+use stovepipe_pipeline::{Batch, CrossEntropy, Objective};
+use stovepipe_verify::Verdict;
+
+use crate::{MICRO_BATCHES, SAMPLES, check, palette::*};
+
+#[test]
+fn perceptron() {
+    let layers = [(5, 9), (9, 7), (7, 7), (7, 3)].map(|(from, to)| Part::Linear(linear(from, to)));
+    let _ = check(
+        layers.to_vec(),
+        vectors(SAMPLES, 5, 3),
+        CrossEntropy::new(),
+        1..=4,
+    );
+}
+
+#[test]
+fn convolutions_with_batch_norm() {
+    let layers = vec![
+        convolution(2, 4),
+        convolution(4, 4),
+        convolution(4, 6),
+        Part::Pool(linear(6, 8)),
+        normed(8, 8),
+        Part::Linear(linear(8, 3)),
+    ];
+    let batch = Batch {
+        input: Value::Maps(pattern([SAMPLES, 2, 5, 5])),
+        target: labels([SAMPLES], 3),
+        side: None,
+    };
+    let report = check(layers, batch, CrossEntropy::new(), 1..=4);
+    let statistics = report
+        .checks
+        .iter()
+        .find(|check| check.name == "running statistics");
+    let statistics = statistics.unwrap();
+    assert_eq!(
+        (statistics.cases, &statistics.verdict),
+        (MICRO_BATCHES.len(), &Verdict::Holds)
+    );
+}
+
+#[test]
+fn amoebanet_with_an_auxiliary_head() {
+    let config = AmoebaNetDConfig::new(3, 4, 3)
+        .with_stem(Stem::Small)
+        .with_auxiliary(true);
+    let batch = Batch {
+        input: pattern([5, 3, 8, 8]),
+        target: labels([5], 3),
+        side: (),
+    };
+    let objective = CrossEntropy::new()
+        .with_smoothing(0.1)
+        .with_auxiliary_share(0.4);
+    let _ = check(config.init(&cpu()).unwrap(), batch, objective, 2..=4);
+}
+
+/// Words, two blocks of attention with dropout, and a mask from the side that says what is padding.
+#[test]
+fn transformer_with_dropout_and_a_mask() {
+    let length = 6;
+    let layers = vec![
+        embed(11, 8),
+        block(8, 2),
+        block(8, 2),
+        Part::Pool(linear(8, 8)),
+        Part::Linear(linear(8, 3)),
+    ];
+    let padded: Vec<bool> = (0..SAMPLES * length)
+        .map(|i| i % length > i / length % length)
+        .collect();
+    let padding = Tensor::<1, Bool>::from_bool(padded.as_slice(), &cpu());
+    let batch = Batch {
+        input: Value::Words(labels([SAMPLES, length], 11)),
+        target: labels([SAMPLES], 3),
+        side: Some(padding.reshape([SAMPLES, length])),
+    };
+    let _ = check(layers, batch, CrossEntropy::new(), 1..=4);
+}
+
+#[test]
+fn long_skips() {
+    let uses = ["+a", "+b +c", "-a", "-b +d", "-b", "-c -d"];
+    let layers = uses.map(|uses| skip(6, uses)).to_vec();
+    let _ = check(layers, vectors(SAMPLES, 6, 6), CrossEntropy::new(), 1..=6);
+}
+
+#[test]
+fn layers_that_share_no_shape() {
+    let layers = vec![
+        Part::Linear(linear(5, 3)),
+        Part::Unfold(linear(3, 32)),
+        convolution(2, 5),
+        Part::Pool(linear(5, 7)),
+        Part::Linear(linear(7, 4)),
+    ];
+    let _ = check(layers, vectors(SAMPLES, 5, 4), CrossEntropy::new(), 1..=4);
+}
+
+/// Words in, and a loss over places, many of which are padding and count for nothing: micro-batches
+/// weigh unlike, and some nothing at all.
+#[test]
+fn integers_and_a_loss_that_ignores_padding() {
+    let length = 4;
+    let layers = vec![
+        embed(7, 6),
+        block(6, 2),
+        block(6, 3),
+        Part::TiedHead(Table {
+            weight: Initializer::KaimingUniform {
+                gain: 1.0,
+                fan_out_only: false,
+            }
+            .init_with([7, 6], Some(6), Some(7), &cpu()),
+        }),
+    ];
+    // A sample has 0 to 4 places that count; two in a row have none.
+    let targets: Vec<i64> = (0..SAMPLES * length)
+        .map(|i| match (i / length, i % length) {
+            (6 | 7, _) => -1,
+            (sample, place) if place > sample % length => -1,
+            (sample, place) => ((3 * sample + place) % 7) as i64,
+        })
+        .collect();
+    let batch = Batch {
+        input: Value::Words(labels([SAMPLES, length], 7)),
+        target: Tensor::<1, Int>::from_ints(targets.as_slice(), &cpu()).reshape([SAMPLES, length]),
+        side: None,
+    };
+    let _ = check(
+        layers,
+        batch,
+        Tokens(CrossEntropy::new().ignoring(-1)),
+        1..=4,
+    );
+}
+
+/// Logits come a row a place, targets a row a sample.
+#[derive(Clone)]
+struct Tokens(CrossEntropy);
+
+impl Objective<Tensor<2>, Tensor<2, Int>> for Tokens {
+    fn loss(&self, logits: Tensor<2>, target: Tensor<2, Int>) -> Tensor<1> {
+        self.0.loss(logits, target.flatten::<1>(0, 1))
+    }
+
+    fn weight(&self, target: &Tensor<2, Int>) -> f64 {
+        self.0.weight(&target.clone().flatten::<1>(0, 1))
+    }
+}
+
+/// Within a layer, and by four layers one after the other.
+#[test]
+fn a_value_with_four_consumers() {
+    let read = || Part::Read(linear(5, 5));
+    let layers = vec![
+        Part::Four(linear(5, 5)),
+        Part::Begin(linear(5, 5)),
+        read(),
+        read(),
+        read(),
+        Part::Linear(linear(5, 3)),
+    ];
+    let _ = check(layers, vectors(SAMPLES, 5, 3), CrossEntropy::new(), 1..=6);
+}
+
+#[test]
+fn all_kinds_of_randomness() {
+    let layers = vec![
+        noisy(6),
+        noisy(6),
+        head(6, 3),
+        noisy(6),
+        Part::Linear(linear(6, 3)),
+    ];
+    let objective = CrossEntropy::new().with_auxiliary_share(0.3);
+    let _ = check(layers, vectors(SAMPLES, 6, 3), objective, 1..=4);
+}
+
+/// The embedding's table is the softmax's, and lies on another stage.
+#[test]
+fn tied_words() {
+    let length = 3;
+    let table = Initializer::Normal {
+        mean: 0.0,
+        std: 0.3,
+    };
+    let table: burn::module::Param<Tensor<2>> = table.init([7, 6], &cpu());
+    let table = || Table {
+        weight: table.clone(),
+    };
+    let layers = vec![
+        Part::Tied(table()),
+        block(6, 2),
+        block(6, 2),
+        Part::TiedHead(table()),
+    ];
+    let batch = Batch {
+        input: Value::Words(labels([SAMPLES, length], 7)),
+        target: labels([SAMPLES, length], 7),
+        side: None,
+    };
+    let _ = check(layers, batch, Tokens(CrossEntropy::new()), 1..=4);
+}
+
+/// Frozen layers first, one in between, and batch norm that is frozen too.
+#[test]
+fn frozen_layers() {
+    let layers = vec![
+        Part::Linear(linear(5, 6)).freeze(),
+        normed(6, 6).freeze(),
+        skip(6, "+a"),
+        Part::Linear(linear(6, 6)).freeze(),
+        skip(6, "-a"),
+        Part::Linear(linear(6, 3)),
+    ];
+    let _ = check(layers, vectors(SAMPLES, 5, 3), CrossEntropy::new(), 1..=6);
+}
