@@ -6,8 +6,8 @@ use burn::{
     tensor::{Bool, Device, Int, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, BuildError, Draws, Flow, FlowMapper, Layer, Miswired, Objective, Outputs, Pipeline,
-    Step, StepError, run_plain,
+    Batch, BuildError, Draws, Flow, FlowMapper, Held, Layer, Miswired, Objective, Outputs,
+    Pipeline, Step, StepError, run_plain,
 };
 
 use crate::{case::Case, seen::Seen};
@@ -92,20 +92,21 @@ where
     }
 
     /// Trains, evaluates, and both again.
-    pub(crate) fn run(&self, case: &Case) -> Result<Seen, String> {
+    pub(crate) fn run(&self, case: &Case) -> Result<Ran, String> {
         let mut pipeline = self.build(case).map_err(|error| error.to_string())?;
         let failed = |error: StepError| error.to_string();
         let mut optimizer = SgdConfig::new().init();
-        let mut seen = Seen::default();
+        let (mut seen, mut held) = (Seen::default(), Vec::new());
         for name in ["step 1", "step 2"] {
             let step = self.train(&pipeline).map_err(failed)?;
             self.see_step(&mut seen, name, &pipeline, &step);
+            held = step.held;
             pipeline = optimizer.step(LEARNING_RATE, pipeline, step.gradients);
             let output = self.evaluate(&pipeline).map_err(failed)?;
             seen.flow(&format!("evaluation after {name}"), &output);
         }
         seen.module("in the end, ", &pipeline.layers().to_vec());
-        Ok(seen)
+        Ok(Ran { seen, held })
     }
 
     /// Loss and gradients of the model in one piece, run and differentiated by Burn alone; `parts` at a
@@ -138,10 +139,11 @@ where
             let loss = heads.into_iter().fold(loss, |sum, loss| sum + loss);
             let loss = loss.div_scalar(weight);
             loss_sum += f64::from(loss.clone().into_scalar::<f32>());
-            sum.add(
-                GradientsParams::from_grads(loss.backward(), &layers),
-                &layers,
-            );
+            let mut gradients = loss.backward();
+            // Layer by layer: those of a parameter that several layers share are added up, too.
+            for layer in &layers {
+                sum.add(GradientsParams::from_module(&mut gradients, layer), layer);
+            }
         }
         let mut seen = Seen::default();
         seen.number("loss of step 1", loss_sum);
@@ -163,6 +165,13 @@ where
         self.layers.visit(&mut find);
         find.0
     }
+}
+
+/// What came of a run.
+pub(crate) struct Ran {
+    pub(crate) seen: Seen,
+    /// What each stage held in the last step.
+    pub(crate) held: Vec<Held>,
 }
 
 /// Sums of gradients.

@@ -34,14 +34,9 @@ where
     /// half of the samples.
     pub fn new(layers: Vec<L>, batch: Batch<L::Input, T, L::Side>, objective: O) -> Self {
         let samples = size(&batch.input);
-        let half = samples.div_ceil(2);
-        let sizes = [half, samples - half];
-        let first = |parts: Vec<L::Input>| parts.into_iter().next();
-        let input = first(batch.input.clone().split(&sizes));
-        let side = batch.side.clone().split(&sizes).into_iter().next();
         let evaluation = (
-            input.unwrap_or_else(|| batch.input.clone()),
-            side.unwrap_or_else(|| batch.side.clone()),
+            first_half(batch.input.clone()),
+            first_half(batch.side.clone()),
         );
         Self {
             stages: (1..=layers.len().min(4)).collect(),
@@ -138,14 +133,16 @@ where
             }
         };
         let micro_batches: Vec<_> = self.micro_batches.iter().copied().collect();
+        let repeated = checks::repeated(subject);
+        let (cut, held) = checks::cut(subject, &cases, &told);
         let checks = vec![
-            checks::repeated(subject),
-            checks::cut(subject, &cases, &told),
+            repeated,
+            cut,
             checks::mini_batch(subject, &micro_batches),
             checks::statistics(subject, &micro_batches),
             checks::evaluation(subject, &cases),
             checks::mishap(subject, &cases),
-            checks::memory(subject, &cases),
+            checks::memory(subject.samples(), &held),
         ];
         Ok(Report { checks })
     }
@@ -171,4 +168,15 @@ where
         cases.retain(|case| self.stages.contains(&case.stages()));
         cases
     }
+}
+
+/// The first half of the samples, or all if there is one or none.
+fn first_half<F: Flow>(flow: F) -> F {
+    let samples = size(&flow);
+    if samples < 2 {
+        return flow;
+    }
+    let half = samples.div_ceil(2);
+    let parts = flow.clone().split(&[half, samples - half]);
+    parts.into_iter().next().unwrap_or(flow)
 }

@@ -1,56 +1,33 @@
 //! What stages hold.
 
-use stovepipe_pipeline::{Flow, Held, Layer, Objective};
+use stovepipe_pipeline::Held;
 use stovepipe_schedule::{Pass, Schedule, Scheduler};
 
-use crate::{
-    case::Case,
-    report::Check,
-    subject::{Subject, parts},
-};
+use crate::{case::Case, report::Check, subject::parts};
 
 /// Whether no stage holds more micro-batches than its schedule says.
-pub(crate) fn memory<L, T, O>(subject: &Subject<L, T, O>, cases: &[Case]) -> Check
-where
-    L: Layer,
-    T: Flow,
-    O: Objective<L::Output, T>,
-{
+pub(crate) fn memory(samples: usize, held: &[(Case, Vec<Held>)]) -> Check {
     let compared = "micro-batches held by each stage with the schedule's bound";
     let mut check = Check::new("memory", compared, 0.0);
-    for case in cases {
-        match held(subject, case) {
-            Ok((found, bounds)) => {
-                for (stage, (found, bound)) in found.iter().zip(&bounds).enumerate() {
-                    let beyond = |found: usize, bound: usize| found.saturating_sub(bound) as f64;
-                    let size = beyond(found.inputs, bound.inputs)
-                        + beyond(found.activations, bound.activations);
-                    let place = || format!("stage {stage}: {found:?} for {bound:?} ({case})");
-                    check.case(size, place);
-                }
+    for (case, held) in held {
+        let micro_batches = parts(samples, case.micro_batches).len();
+        let schedule = match case.by.schedule(case.stages(), micro_batches) {
+            Ok(schedule) => schedule,
+            Err(error) => {
+                check.failed(format!("{case}: {error}"));
+                continue;
             }
-            Err(why) => check.failed(format!("{case}: {why}")),
+        };
+        for (stage, found) in held.iter().enumerate() {
+            let bound = bound(&schedule, stage, case);
+            let beyond = found.inputs.saturating_sub(bound.inputs)
+                + found.activations.saturating_sub(bound.activations);
+            check.case(beyond as f64, || {
+                format!("stage {stage}: {found:?} for {bound:?} ({case})")
+            });
         }
     }
     check.judged("the engine kept what the schedule did not ask it to: please report this")
-}
-
-fn held<L, T, O>(subject: &Subject<L, T, O>, case: &Case) -> Result<(Vec<Held>, Vec<Held>), String>
-where
-    L: Layer,
-    T: Flow,
-    O: Objective<L::Output, T>,
-{
-    let pipeline = subject.build(case).map_err(|error| error.to_string())?;
-    let step = subject
-        .train(&pipeline)
-        .map_err(|error| error.to_string())?;
-    let micro_batches = parts(subject.samples(), case.micro_batches).len();
-    let schedule = case.by.schedule(case.stages(), micro_batches);
-    let schedule = schedule.map_err(|error| error.to_string())?;
-    let stages = 0..case.stages();
-    let bounds = stages.map(|stage| bound(&schedule, stage, case));
-    Ok((step.held, bounds.collect()))
 }
 
 /// Walks through a stage's actions.
