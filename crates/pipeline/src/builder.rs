@@ -13,7 +13,10 @@ use crate::{
     balance::Balance,
     control::{Progress, StopHandle},
     device,
-    engine::{self, Engine, Placement, ProgressCallback, guard, worker::Worker},
+    engine::{
+        self, Engine, Placement, ProgressCallback, guard,
+        worker::{self, Worker},
+    },
     error::BuildError,
     initialise::initialise,
     layer::Layer,
@@ -325,7 +328,7 @@ fn check_devices(stages: &[Placement]) -> Result<(), BuildError> {
 }
 
 fn spawn(worker: usize, threads: usize) -> Result<Worker, BuildError> {
-    Worker::spawn(&format!("worker-{worker}"), threads)
+    worker::spawn(&format!("worker-{worker}"), threads)
         .map_err(|source| BuildError::Worker { worker, source })
 }
 

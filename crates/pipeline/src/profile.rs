@@ -18,8 +18,7 @@ use crate::{
     engine::{
         copies, guard,
         tape::{self, Extent, Head, Origin, Recorded, Watch},
-        values,
-        worker::Worker,
+        values, worker,
     },
     error::{BuildError, ProfileError},
     layer::Layer,
@@ -132,7 +131,7 @@ impl Profiler {
             return Err(BuildError::NoThreads);
         }
         // On a worker like those that will run the stages.
-        let worker = Worker::spawn("profile", self.threads)
+        let worker = worker::spawn("profile", self.threads)
             .map_err(|source| BuildError::Worker { worker: 0, source })?;
         let (sender, result) = bounded(1);
         let (layers, profiler) = (layers.to_vec(), self.clone());
