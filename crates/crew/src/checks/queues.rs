@@ -18,6 +18,13 @@ fn a_message_is_received_once_and_then_the_queue_ends() {
         assert_eq!(receiver.receive(), Ok(1));
         assert_eq!(receiver.receive(), Err(Silence::Gone));
     });
+    // By the message itself, not by the end of its sender.
+    in_all_orders(|| {
+        let (sender, receiver) = queue();
+        let thread = thread::spawn(move || (sender.send(1), sender));
+        assert_eq!(receiver.receive(), Ok(1));
+        let _ = thread.join();
+    });
 }
 
 #[test]
@@ -91,7 +98,7 @@ fn a_receive_that_is_called_off_ends() {
         in_all_orders(move || {
             let (outbox, mut inbox) = mailbox::<()>();
             let mut siren = Siren::new();
-            let alarm = siren.alarm();
+            let [_of_another, alarm] = [siren.alarm(), siren.alarm()];
             let caller = thread::spawn(move || {
                 if explicitly {
                     siren.raise();
