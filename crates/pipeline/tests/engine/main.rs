@@ -5,6 +5,7 @@ mod balance;
 mod building;
 mod equivalence;
 mod failures;
+mod faults;
 mod flows;
 mod held;
 mod losses;
