@@ -1,9 +1,9 @@
 //! What calls a step off.
 //!
-//! The caller holds the siren, each worker an alarm with a bell of its own. To raise the siren is to set
-//! a flag, and then to ring every bell: a worker that looks at the flag and then sleeps by its bell
-//! either sees the flag or is woken to see it. A siren that is dropped has been raised, so that no
-//! end of the caller's leaves workers behind that wait.
+//! The caller holds the siren, each worker an alarm with a bell of its own. To raise the siren is
+//! to set a flag, and then to ring every bell: a worker that looks at the flag and then sleeps by
+//! its bell either sees the flag or is woken to see it. A siren that is dropped has been raised, so
+//! that no end of the caller's leaves workers behind that wait.
 
 use crate::{
     bell::Bell,

@@ -1,8 +1,9 @@
 //! What a thread sleeps by.
 //!
-//! A bell that is rung stays rung until somebody has waited for it: it does not matter whether the ring
-//! or the wait comes first. One that is rung twice ends one wait; one that is rung too often ends a wait too early.
-//! So whoever waits looks, waits, and looks again, and whoever rings first changes what is looked at.
+//! A bell that is rung stays rung until somebody has waited for it: it does not matter whether the
+//! ring or the wait comes first. One that is rung twice ends one wait; one that is rung too often
+//! ends a wait too early. So whoever waits looks, waits, and looks again, and whoever rings first
+//! changes what is looked at.
 
 use crate::sync::{Condvar, Deadline, Mutex, PoisonError, lock, wait_for};
 

@@ -1,11 +1,11 @@
 //! What workers send each other, by micro-batch.
 //!
-//! A message says which micro-batch it is for, and one that comes before its turn is kept: schedules
-//! need not agree on an order.
+//! A message says which micro-batch it is for, and one that comes before its turn is kept:
+//! schedules need not agree on an order.
 //!
-//! How a wait ends: the message comes; the sender is gone, because its work failed or was called off,
-//! and with it its end of the queue; or the step is called off. There is no other way to wait for another
-//! worker, so that nothing waits for ever unless a worker's own code does not return.
+//! How a wait ends: the message comes; the sender is gone, because its work failed or was called
+//! off, and with it its end of the queue; or the step is called off. There is no other way to wait
+//! for another worker, so that nothing waits for ever unless a worker's own code does not return.
 
 use std::collections::HashMap;
 
@@ -30,24 +30,22 @@ pub struct CutOff;
 /// A mailbox from one worker to another, or to itself.
 ///
 /// ```
-/// # use stovepipe_crew::{Ended, StopHandle, Terms, Worker, mailbox, step};
-/// let workers = [Worker::spawn("one", || Ok(()))?];
+/// use stovepipe_crew::{Ended, Shift, StopHandle, Terms, Worker, mailbox, step};
+///
 /// let (outbox, mut inbox) = mailbox();
 /// outbox.send((1, "second")).ok();
 /// outbox.send((0, "first")).ok();
-/// drop(outbox);
+/// drop(outbox); // nothing more will come
 ///
-/// let mut received = None;
-/// # let terms = Terms { stop: &StopHandle::new(), patience: None };
-/// # let job = move |shift: &mut stovepipe_crew::Shift<'_, usize>| {
-/// #     let mut receive = |micro_batch| {
-/// #         shift.act(micro_batch, |alarm| Ok::<_, Ended<()>>(inbox.receive(micro_batch, alarm).ok()))
-/// #     };
-/// #     Ok([receive(0)?, receive(1)?, receive(2)?])
-/// # };
-/// # received = step(&workers, vec![job], terms, |_, _| Ok(()), |_| "failed").ok();
-/// // A worker receives 0, 1 and 2:
-/// assert_eq!(received, Some(vec![[Some("first"), Some("second"), None]]));
+/// let job = move |shift: &mut Shift<'_, usize>| {
+///     let mut receive =
+///         |n| shift.act(n, |alarm| Ok::<_, Ended<()>>(inbox.receive(n, alarm).ok()));
+///     Ok([receive(0)?, receive(1)?, receive(2)?])
+/// };
+/// let workers = [Worker::spawn("reader", || Ok(()))?];
+/// let terms = Terms { stop: &StopHandle::new(), patience: None };
+/// let received = step(&workers, vec![job], terms, |_, _| Ok(()), |_| "failed");
+/// assert_eq!(received, Ok(vec![[Some("first"), Some("second"), None]]));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[must_use]

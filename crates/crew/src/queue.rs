@@ -1,9 +1,10 @@
 //! A queue from many threads to one.
 //!
-//! A queue holds all that is sent, so only receiving waits. Messages, the number of senders, and the
-//! bell of a receiver that is about to sleep lie under one lock. A receiver that finds nothing leaves its
-//! bell there before it lets go of the lock; whoever then sends, or is the last sender to go, finds
-//! the bell, takes it and rings it. So what is sent before the look is seen, and what is sent after it rings.
+//! A queue holds all that is sent, so only receiving waits. Messages, the number of senders, and
+//! the bell of a receiver that is about to sleep lie under one lock. A receiver that finds nothing
+//! leaves its bell there before it lets go of the lock; whoever then sends, or is the last sender
+//! to go, finds the bell, takes it and rings it. So what is sent before the look is seen, and what
+//! is sent after it rings.
 //!
 //! A wait can have other ends: the alarm rings the same bell, a deadline ends the sleep by itself.
 //! After each look at the queue, the receiver looks whether one of them has come.
@@ -117,8 +118,8 @@ impl<T> Receiver<T> {
         })
     }
 
-    /// The same, but no longer than until the alarm. Watches for a while first: workers wait for each
-    /// other shortly and often, and to be woken takes longer than that.
+    /// The same, but no longer than until the alarm. Watches for a while first: workers wait for
+    /// each other shortly and often, and to be woken takes longer than that.
     pub(crate) fn receive_unless(&self, alarm: &Alarm) -> Result<T, Silence> {
         let called_off = || alarm.is_raised().then_some(Silence::CalledOff);
         watch(|| self.take(None).or_else(|| called_off().map(Err)))

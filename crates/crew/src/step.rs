@@ -1,13 +1,14 @@
 //! One step: a job for each worker, and a caller who waits until all have ended.
 //!
-//! Workers tell how they fare in one queue of reports. The first failure calls the step off for all;
-//! the caller still waits for every worker, so that nothing of a step outlives it. Only a worker that
-//! reports nothing for longer than the caller's patience is given up, and with it the step.
+//! Workers tell how they fare in one queue of reports. The first failure calls the step off for
+//! all; the caller still waits for every worker, so that nothing of a step outlives it. Only a
+//! worker that reports nothing for longer than the caller's patience is given up, and with it the
+//! step.
 //!
-//! Who wakes whom: a worker waits for another's message, and is woken by it, by the end of the other (which
-//! drops its outboxes), or by the siren. The caller waits for reports, and each worker's last is that
-//! it has ended, whatever happened to it. A request to stop wakes nobody: some worker always has
-//! something to do, sees it before its next action, and ends.
+//! Who wakes whom: a worker waits for another's message, and is woken by it, by the end of the
+//! other (which drops its outboxes), or by the siren. The caller waits for reports, and each
+//! worker's last is that it has ended, whatever happened to it. A request to stop wakes nobody:
+//! some worker always has something to do, sees it before its next action, and ends.
 
 use std::{
     any::Any,
@@ -125,16 +126,18 @@ enum End<R, F> {
 
 /// Runs a step: one job on each worker. Returns what each left behind, when all have ended.
 ///
-/// `tell` hears of each action that is done, on the caller's thread; an error of its own ends the step.
-/// `explain` makes an error of what went wrong, at the moment when it is known and before the step is
-/// called off for the others. A failure takes precedence over all else, and the first over later ones.
+/// `tell` hears of each action that is done, on the caller's thread; an error of its own ends the
+/// step. `explain` makes an error of what went wrong, at the moment when it is known and before the
+/// step is called off for the others. A failure takes precedence over all else, and the first over
+/// later ones.
 ///
 /// ```
 /// use stovepipe_crew::{Ended, Fault, Shift, StopHandle, Terms, Worker, mailbox, step};
 ///
 /// let workers = [Worker::spawn("left", || Ok(()))?, Worker::spawn("right", || Ok(()))?];
 /// let (outbox, mut inbox) = mailbox();
-/// let jobs: Vec<Box<dyn FnOnce(&mut Shift<'_, &str>) -> Result<i32, Ended<String>> + Send>> = vec![
+/// type Job = Box<dyn FnOnce(&mut Shift<'_, &str>) -> Result<i32, Ended<String>> + Send>;
+/// let jobs: Vec<Job> = vec![
 ///     Box::new(move |shift| {
 ///         shift.act("send", |_| Ok(drop(outbox.send((0, 20)))))?;
 ///         Ok(1)
@@ -145,7 +148,8 @@ enum End<R, F> {
 /// ];
 /// let terms = Terms { stop: &StopHandle::new(), patience: None };
 /// let mut told = Vec::new();
-/// let done = step(&workers, jobs, terms, |worker, action| Ok(told.push((worker, action))), |_| "failed");
+/// let tell = |worker, action| Ok(told.push((worker, action)));
+/// let done = step(&workers, jobs, terms, tell, |_fault| "failed");
 /// assert_eq!(done, Ok(vec![1, 20]));
 /// assert_eq!(told, [(0, "send"), (1, "receive")]);
 /// # Ok::<(), std::io::Error>(())
@@ -207,8 +211,9 @@ fn work<A: Copy, R, F>(
         stop,
         did: &did,
     };
-    // All that the job holds is dropped by the time it returns or unwinds, which is before the report:
-    // its outboxes, so that others end too, and all that the caller may then want for itself.
+    // All that the job holds is dropped by the time it returns or unwinds, which is before the
+    // report: its outboxes, so that others end too, and all that the caller may then want for
+    // itself.
     let end = match catch_unwind(AssertUnwindSafe(|| job(&mut shift))) {
         Ok(Ok(done)) => End::Done(done),
         Ok(Err(early)) => End::Early(early),

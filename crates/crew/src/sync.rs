@@ -1,8 +1,8 @@
 //! Locks, threads and time: the standard library's, and under test the model checker's.
 //!
-//! Nothing else in this crate may name `std::sync` or `std::thread`, or what it does is not checked.
-//! All that threads share lies under a lock but two flags that only ever say "end", so that the checker,
-//! which knows no weak memory, sees all that can happen.
+//! Nothing else in this crate may name `std::sync` or `std::thread`, or what it does is not
+//! checked. All that threads share lies under a lock but two flags that only ever say "end", so
+//! that the checker, which knows no weak memory, sees all that can happen.
 
 use std::time::Duration;
 

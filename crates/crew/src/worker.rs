@@ -1,13 +1,13 @@
 //! A thread that lives as long as the pipeline.
 //!
-//! Life: `spawn` returns once the thread is set up. Jobs run in the order in which they are given; a job
-//! that panics ends itself alone. Dropping the worker closes its queue, waits for the job at hand
-//! and joins the thread, unless the worker is stuck in a job, which nothing can end from outside:
-//! then the thread is let go, and ends by itself when the job does.
+//! Life: `spawn` returns once the thread is set up. Jobs run in the order in which they are given;
+//! a job that panics ends itself alone. Dropping the worker closes its queue, waits for the job at
+//! hand and joins the thread, unless the worker is stuck in a job, which nothing can end from
+//! outside: then the thread is let go, and ends by itself when the job does.
 //!
-//! Stuck is a worker that was given up and has not ended all that it had been given by then. Jobs are
-//! counted when they are handed over and when they have ended, and to give up is to remember how many were
-//! handed over: no flag needs to be reset, and so none is set too late.
+//! Stuck is a worker that was given up and has not ended all that it had been given by then. Jobs
+//! are counted when they are handed over and when they have ended, and to give up is to remember
+//! how many were handed over: no flag needs to be reset, and so none is set too late.
 
 use std::{
     io,
@@ -40,8 +40,8 @@ struct Tally {
 }
 
 impl Worker {
-    /// Starts a worker. `set_up` runs on its thread before all jobs; what it returns stays there, and is
-    /// dropped after the last.
+    /// Starts a worker. `set_up` runs on its thread before all jobs; what it returns stays there,
+    /// and is dropped after the last.
     ///
     /// ```
     /// use stovepipe_crew::Worker;

@@ -1,9 +1,11 @@
 //! The protocol under the model checker.
 //!
-//! A check is a small program with threads, and the checker runs it in many orders: in all of them where
-//! they can be counted, else in orders drawn at random, and in orders with few but badly placed changes of
-//! the running thread. It finds what never ends by itself: that is a deadlock, or too many steps. Orders are
-//! drawn from a fixed seed, so that a check that fails fails again; the checker prints the order that did it.
+//! A check is a small program with threads, and the checker runs it in many orders: in all of them
+//! where they can be counted, else in orders drawn at random, and in orders with few but badly
+//! placed changes of the running thread. It finds what never ends by itself: that is a deadlock, or
+//! too many steps. Orders are drawn from a fixed seed, so that a check that fails fails again; the
+//! checker prints the order that did it.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod queues;
 mod schedules;

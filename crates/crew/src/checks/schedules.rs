@@ -75,7 +75,8 @@ pub(super) fn crew(schedule: &Schedule) -> (Vec<Worker>, Count) {
     ((0..schedule.workers().len()).map(worker).collect(), ended)
 }
 
-/// Runs a step in which all goes well if `mishaps` is empty, and looks whether everything was received.
+/// Runs a step in which all goes well if `mishaps` is empty, and looks whether everything was
+/// received.
 pub(super) fn run(
     workers: &[Worker],
     schedule: &Schedule,

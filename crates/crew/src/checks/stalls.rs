@@ -1,6 +1,7 @@
 //! Steps whose caller loses patience: with a worker that hangs, and with none.
 //!
-//! To the checker a limit may be over at any moment, so that a step may be given up in the midst of good work.
+//! To the checker a limit may be over at any moment, so that a step may be given up in the midst of
+//! good work.
 
 use std::time::Duration;
 
@@ -62,7 +63,8 @@ fn a_hang_anywhere_stalls_the_step_and_once_it_is_over_the_next_one_works() {
                         hung.add();
                         assert!(workers[worker_of(&schedule, action)].is_stuck());
                     }
-                    // Time was up before; a worker that was not heard of meanwhile may be on its way there.
+                    // Time was up before; a worker that was not heard of meanwhile may be on its
+                    // way there.
                     _ => cut_short.add(),
                 }
                 gate.open();

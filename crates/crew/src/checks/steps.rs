@@ -165,7 +165,8 @@ fn a_caller_that_will_not_go_on_ends_the_step_and_the_next_one_works() {
     }
 }
 
-/// A job need not have begun an action to fail, and what it holds is dropped before the step returns.
+/// A job need not have begun an action to fail, and what it holds is dropped before the step
+/// returns.
 #[test]
 fn nothing_of_a_step_outlives_it() {
     in_many_orders(1000, || {

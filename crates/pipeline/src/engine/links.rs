@@ -1,7 +1,7 @@
 //! What stages send each other.
 //!
-//! A boundary between two stages is two mailboxes: values go forward, gradients go back. A stage that
-//! fails drops its ends of them, so that its neighbours end too.
+//! A boundary between two stages is two mailboxes: values go forward, gradients go back. A stage
+//! that fails drops its ends of them, so that its neighbours end too.
 
 pub(crate) use stovepipe_crew::{Alarm, CutOff, Inbox, Outbox, mailbox as queue};
 

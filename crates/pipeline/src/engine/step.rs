@@ -1,5 +1,5 @@
-//! One step, from the caller's side: hands each worker its list of actions and the stages that they are
-//! of, and says what went wrong where. How workers run a step together, and end it together, is
+//! One step, from the caller's side: hands each worker its list of actions and the stages that they
+//! are of, and says what went wrong where. How workers run a step together, and end it together, is
 //! `stovepipe-crew`.
 
 use std::{collections::HashMap, time::Instant};

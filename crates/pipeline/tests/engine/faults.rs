@@ -1,9 +1,9 @@
 //! A panic, an error and a hang at every action of every small schedule.
 //!
-//! The layers multiply by a weight, with an operation of their own whose backward pass, and whose deferred
-//! half of it, can be made to fail: so every action has a place for a fault. Whatever happens, the step returns
-//! with an error that names the place, the model is as it was, and the next step is the one that an
-//! untouched model would have made.
+//! The layers multiply by a weight, with an operation of their own whose backward pass, and whose
+//! deferred half of it, can be made to fail: so every action has a place for a fault. Whatever
+//! happens, the step returns with an error that names the place, the model is as it was, and the
+//! next step is the one that an untouched model would have made.
 
 use std::{
     fmt,
@@ -144,7 +144,8 @@ impl Layer for Snared {
         x: Tensor<2>,
         context: &mut Context<'_, Self>,
     ) -> Result<Tensor<2>, Miswired> {
-        let micro_batch = context.side().clone().slice([0..1]).into_scalar::<i64>();
+        let micro_batches = context.side().clone().into_data();
+        let micro_batch = micro_batches.iter::<i64>().next().unwrap();
         let snare = Snare {
             place: Place {
                 layer: self.index,
