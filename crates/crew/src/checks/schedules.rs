@@ -86,7 +86,7 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let tokens = Count::default();
     let mut done = 0;
-    let mut faults = 0;
+    let mut failed = None;
     let result = step(
         workers,
         jobs(schedule, mishaps, &tokens),
@@ -101,22 +101,27 @@ pub(super) fn run(
                 action,
                 cause,
             } => {
-                faults += 1;
-                assert_eq!(faults, 1, "no second failure is asked for");
+                assert_eq!(failed, None, "only the first failure is asked for");
                 let action = action.expect("jobs fail in actions");
-                match cause {
+                let failure = match cause {
                     Cause::Said(at) => {
                         assert_eq!(at, action);
                         Failure::Said(worker, action)
                     }
                     Cause::Panicked(_) => Failure::Panicked(worker, action),
-                }
+                };
+                failed = Some(failure);
+                failure
             }
             Fault::Stalled => Failure::Stalled,
             Fault::Stopped => Failure::Stopped,
             Fault::Lost => Failure::Lost,
         },
     );
+    if let Some(failure) = failed {
+        let result = result.as_ref().map(|_| ());
+        assert_eq!(result, Err(&failure), "whatever comes after it");
+    }
     let received: usize = result?.into_iter().sum();
     let boundaries = schedule.stages() - 1;
     let sent = 2 * boundaries * schedule.micro_batches();
