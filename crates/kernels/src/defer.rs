@@ -97,15 +97,12 @@ impl Drop for Restore {
 type Work = Box<dyn FnOnce() -> Option<FlexTensor> + Send>;
 
 /// Which parameter a node is, if its gradient may come later.
-pub(crate) fn deferrable(node: NodeId) -> Option<ParamId> {
+pub fn deferrable(node: NodeId) -> Option<ParamId> {
     SCOPE.with(|scope| scope.borrow().as_ref()?.parameters.0.get(&node).copied())
 }
 
 /// Leaves the gradient of a parameter for later.
-pub(crate) fn leave(
-    parameter: ParamId,
-    work: impl FnOnce() -> Option<FlexTensor> + Send + 'static,
-) {
+pub fn leave(parameter: ParamId, work: impl FnOnce() -> Option<FlexTensor> + Send + 'static) {
     SCOPE.with(|scope| {
         if let Some(scope) = scope.borrow_mut().as_mut() {
             scope.deferred.work.push((parameter, Box::new(work)));

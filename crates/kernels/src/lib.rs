@@ -16,6 +16,9 @@ mod taps;
 
 pub use batch_norm::batch_norm;
 pub use convolution::{convolve, relu_convolve, relu_convolve_odd};
+// For kernels that are made to fail in tests.
 pub use defer::{Deferred, Parameters, WeightGradients, defer};
+#[doc(hidden)]
+pub use defer::{deferrable, leave};
 pub use pool::{Window, average_pool, max_pool};
 pub use seed::seed;

@@ -11,8 +11,10 @@ use crate::{
     control::{Progress, StopHandle},
     device,
     engine::{
-        self, Engine, Placement, ProgressCallback, guard, skips::StageSkips, statistics::Cells,
-        worker::Worker,
+        self, Engine, Placement, ProgressCallback, guard,
+        skips::StageSkips,
+        statistics::Cells,
+        worker::{self, Worker},
     },
     error::BuildError,
     initialise::{initialise, initialise_some},
@@ -363,7 +365,7 @@ fn check_devices(stages: &[Placement]) -> Result<(), BuildError> {
 }
 
 fn spawn(worker: usize, threads: usize) -> Result<Worker, BuildError> {
-    Worker::spawn(&format!("worker-{worker}"), threads)
+    worker::spawn(&format!("worker-{worker}"), threads)
         .map_err(|source| BuildError::Worker { worker, source })
 }
 

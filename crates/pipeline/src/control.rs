@@ -1,51 +1,7 @@
 //! Handles for programs that embed a training run.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
-
+pub use stovepipe_crew::StopHandle;
 use stovepipe_schedule::Action;
-
-/// Stops a pipeline from another thread, such as a user interface or a signal handler.
-///
-/// The step under way ends at the next action of each worker and returns
-/// [`StepError::Stopped`](crate::StepError::Stopped); the model is as it was before the step.
-/// Later steps return the same until [`reset`](Self::reset).
-///
-/// ```
-/// use stovepipe_pipeline::StopHandle;
-///
-/// let stop = StopHandle::new();
-/// stop.clone().stop(); // clones are the same handle
-/// assert!(stop.is_stopped());
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct StopHandle(Arc<AtomicBool>);
-
-impl StopHandle {
-    /// A handle that has not been used.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Asks to stop.
-    pub fn stop(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Allows to go on.
-    pub fn reset(&self) {
-        self.0.store(false, Ordering::Release);
-    }
-
-    /// Whether somebody asked to stop.
-    #[must_use]
-    pub fn is_stopped(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
 
 /// Tells how far a step is: sent after each action, on the thread that called the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

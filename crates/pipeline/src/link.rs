@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 use crossbeam_channel::unbounded;
 
 use crate::{
-    engine::{guard, worker::Worker},
+    engine::{guard, worker},
     error::BuildError,
 };
 
@@ -47,7 +47,7 @@ pub fn measure_link(from: &Device, to: &Device) -> Result<(f64, f64), BuildError
 /// The median of the seconds from sending so many numbers on one worker to having them on the other.
 fn transfer(from: &Device, to: &Device, numbers: usize) -> Result<f64, BuildError> {
     let worker =
-        Worker::spawn("link", 1).map_err(|source| BuildError::Worker { worker: 0, source })?;
+        worker::spawn("link", 1).map_err(|source| BuildError::Worker { worker: 0, source })?;
     let (values, inbox) = unbounded::<Tensor<1>>();
     let (outbox, arrivals) = unbounded();
     let device = to.clone().inner();

@@ -20,8 +20,7 @@ use crate::{
         copies, guard,
         skips::{SkipGradients, SkipValues, StageSkips},
         tape::{self, Extent, Given, Head, Made, Recorded, Scene, Watch},
-        values,
-        worker::Worker,
+        values, worker,
     },
     error::{BuildError, ProfileError},
     layer::Layer,
@@ -136,7 +135,7 @@ impl Profiler {
         }
         let wiring = Arc::new(Wiring::of(layers)?);
         // On a worker like those that will run the stages.
-        let worker = Worker::spawn("profile", self.threads)
+        let worker = worker::spawn("profile", self.threads)
             .map_err(|source| BuildError::Worker { worker: 0, source })?;
         let (sender, result) = bounded(1);
         let (layers, profiler) = (layers.to_vec(), self.clone());

@@ -1,7 +1,7 @@
 //! Runs schedules: workers, and what they do in a step.
 //!
 //! ```text
-//! step      one step from the caller's side: hand out, wait, gather       the coordinator
+//! step      one step from the caller's side: hand out, gather, explain
 //!  └ stage  one stage from a worker's side: its passes                    one a stage
 //!     ├ tape     layers forward and backward, the graph cut at each
 //!     ├ late     backward passes in halves
@@ -10,7 +10,7 @@
 //!     ├ links    what neighbouring stages send each other
 //!     ├ skips    what stages send past their neighbours
 //!     └ record   what happened when
-//! worker    a thread that lives as long as the pipeline
+//! worker    a worker's thread, a member of a CPU pool of its own
 //! values    what is done to a flow: move, cut from its graph, seed, join
 //! finite    whether its numbers are numbers
 //! guard     a user's panic made an error

@@ -96,12 +96,7 @@ pub struct Held {
 }
 
 /// Why a stage ended early.
-pub(crate) enum Ended {
-    /// Because of itself.
-    Failed { action: Action, cause: String },
-    /// Because of another stage.
-    CutOff,
-}
+pub(crate) type Ended = stovepipe_crew::Ended<String>;
 
 pub(crate) struct Stage<L: Layer> {
     task: StageTask<L>,
@@ -152,7 +147,7 @@ impl<L: Layer> Stage<L> {
 
     /// Waits for what the action needs, runs it, and sends what it makes.
     pub(crate) fn run(&mut self, action: Action, alarm: &Alarm) -> Result<(), Ended> {
-        let refused = |Refused(cause)| Ended::Failed { action, cause };
+        let refused = |Refused(cause)| Ended::Failed(cause);
         match action.pass {
             Pass::Forward => {
                 // What needs no input is done before the wait for it.

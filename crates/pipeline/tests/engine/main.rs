@@ -6,6 +6,7 @@ mod building;
 mod draws;
 mod equivalence;
 mod failures;
+mod faults;
 mod finite;
 mod flows;
 mod frozen;

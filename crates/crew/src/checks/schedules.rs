@@ -1,0 +1,289 @@
+//! Steps as a pipeline's: real schedules, whose stages are linked into a chain and send tokens.
+
+use std::collections::HashMap;
+
+use stovepipe_schedule::{Action, Pass, Rule, Schedule};
+
+use crate::{
+    alarm::Alarm,
+    checks::{Count, Gate, panic_quietly},
+    mailbox::{Inbox, Outbox, mailbox},
+    step::{Cause, Ended, Fault, Shift, Terms, step},
+    stop::StopHandle,
+    worker::Worker,
+};
+
+/// Rules, stages a worker where they ask for them, workers and micro-batches.
+pub(super) const SCHEDULES: [(Rule, usize, usize, usize); 8] = [
+    (Rule::GPipe, 1, 2, 2),
+    (Rule::GPipe, 1, 3, 2),
+    (Rule::OneForwardOneBackward, 1, 2, 3),
+    (Rule::OneForwardOneBackward, 1, 3, 3),
+    (Rule::Interleaved, 2, 2, 2),
+    (Rule::ZeroBubbleH1, 1, 2, 2),
+    (Rule::ZeroBubbleH2, 1, 2, 3),
+    (Rule::ZeroBubbleV, 2, 2, 2),
+];
+
+pub(super) fn schedule(
+    (rule, chunks, workers, micro_batches): (Rule, usize, usize, usize),
+) -> Schedule {
+    let scheduler = rule.scheduler(chunks);
+    (scheduler.schedule(scheduler.stages(workers), micro_batches)).expect("a small schedule")
+}
+
+/// What happens to a worker in an action.
+#[derive(Clone)]
+pub(super) enum Mishap {
+    Fail,
+    Panic,
+    /// Counts that it is there, and waits.
+    Hang(Count, Gate),
+}
+
+/// Where in an action.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Moment {
+    First,
+    /// When it has received and not sent yet.
+    Between,
+    Last,
+}
+
+pub(super) const MOMENTS: [Moment; 3] = [Moment::First, Moment::Between, Moment::Last];
+
+pub(super) type Mishaps = Vec<(Action, Moment, Mishap)>;
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Failure {
+    Said(usize, Action),
+    Panicked(usize, Action),
+    Told,
+    Stalled,
+    Stopped,
+    Lost,
+}
+
+/// Workers, and how many of their threads have ended.
+pub(super) fn crew(schedule: &Schedule) -> (Vec<Worker>, Count) {
+    let ended = Count::default();
+    let worker = |_| {
+        let counts = ended.clone();
+        Worker::spawn("worker", move || Ok(counts.on_drop())).expect("the model has threads")
+    };
+    ((0..schedule.workers().len()).map(worker).collect(), ended)
+}
+
+/// Runs a step in which all goes well if `mishaps` is empty, and looks whether everything was
+/// received.
+pub(super) fn run(
+    workers: &[Worker],
+    schedule: &Schedule,
+    mishaps: &Mishaps,
+    terms: Terms<'_>,
+    mut tell: impl FnMut(usize) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let tokens = Count::default();
+    let mut done = 0;
+    let mut failed = None;
+    let result = step(
+        workers,
+        jobs(schedule, mishaps, &tokens),
+        terms,
+        |_, _| {
+            done += 1;
+            tell(done)
+        },
+        |fault| match fault {
+            Fault::Failed {
+                worker,
+                action,
+                cause,
+            } => {
+                assert_eq!(failed, None, "only the first failure is asked for");
+                let action = action.expect("jobs fail in actions");
+                let failure = match cause {
+                    Cause::Said(at) => {
+                        assert_eq!(at, action);
+                        Failure::Said(worker, action)
+                    }
+                    Cause::Panicked(_) => Failure::Panicked(worker, action),
+                };
+                failed = Some(failure);
+                failure
+            }
+            Fault::Stalled => Failure::Stalled,
+            Fault::Stopped => Failure::Stopped,
+            Fault::Lost => Failure::Lost,
+        },
+    );
+    if let Some(failure) = failed {
+        let result = result.as_ref().map(|_| ());
+        assert_eq!(result, Err(&failure), "whatever comes after it");
+    }
+    let received: usize = result?.into_iter().sum();
+    let boundaries = schedule.stages() - 1;
+    let sent = 2 * boundaries * schedule.micro_batches();
+    assert_eq!(received, sent);
+    assert_eq!(
+        tokens.get(),
+        sent,
+        "nothing is kept, and nothing came twice"
+    );
+    assert_eq!(done, schedule.workers().iter().map(Vec::len).sum::<usize>());
+    Ok(())
+}
+
+/// A step without mishaps and without conditions.
+pub(super) fn run_well(workers: &[Worker], schedule: &Schedule) {
+    let stop = StopHandle::new();
+    let terms = Terms {
+        stop: &stop,
+        patience: None,
+    };
+    let result = run(workers, schedule, &Vec::new(), terms, |_| Ok(()));
+    assert_eq!(result, Ok(()));
+}
+
+/// Says where it comes from and what it is for, and counts when it is dropped.
+struct Token {
+    from: usize,
+    micro_batch: usize,
+    _counts: super::CountsDrop,
+}
+
+#[derive(Default)]
+struct Stage {
+    index: usize,
+    values_in: Option<Inbox<Token>>,
+    values_out: Option<Outbox<Token>>,
+    gradients_in: Option<Inbox<Token>>,
+    gradients_out: Option<Outbox<Token>>,
+}
+
+fn jobs(
+    schedule: &Schedule,
+    mishaps: &Mishaps,
+    tokens: &Count,
+) -> Vec<impl FnOnce(&mut Shift<'_, Action>) -> Result<usize, Ended<Action>> + Send + 'static> {
+    let mut chain: Vec<_> = (0..schedule.stages())
+        .map(|index| Stage {
+            index,
+            ..Stage::default()
+        })
+        .collect();
+    for boundary in 1..chain.len() {
+        let (values_out, values_in) = mailbox();
+        let (gradients_out, gradients_in) = mailbox();
+        chain[boundary - 1].values_out = Some(values_out);
+        chain[boundary].values_in = Some(values_in);
+        chain[boundary].gradients_out = Some(gradients_out);
+        chain[boundary - 1].gradients_in = Some(gradients_in);
+    }
+    let mut chain: HashMap<_, _> = chain
+        .into_iter()
+        .map(|stage| (stage.index, stage))
+        .collect();
+    let mut jobs = Vec::new();
+    for actions in schedule.workers() {
+        let mut stages = HashMap::new();
+        for action in actions {
+            stages.extend(
+                chain
+                    .remove(&action.stage)
+                    .map(|stage| (action.stage, stage)),
+            );
+        }
+        let (actions, mishaps, tokens) = (actions.clone(), mishaps.clone(), tokens.clone());
+        jobs.push(move |shift: &mut Shift<'_, Action>| {
+            let mut received = 0;
+            for action in actions {
+                let stage = stages.get_mut(&action.stage).expect("a stage of its own");
+                received +=
+                    shift.act(action, |alarm| stage.run(action, alarm, &mishaps, &tokens))?;
+            }
+            Ok(received)
+        });
+    }
+    jobs
+}
+
+impl Stage {
+    /// Runs an action. Returns how much it has received.
+    fn run(
+        &mut self,
+        action: Action,
+        alarm: &Alarm,
+        mishaps: &Mishaps,
+        tokens: &Count,
+    ) -> Result<usize, Ended<Action>> {
+        let happens = |now| {
+            for (at, moment, mishap) in mishaps {
+                if (*at, *moment) == (action, now) {
+                    mishap.happen(action)?;
+                }
+            }
+            Ok(())
+        };
+        happens(Moment::First)?;
+        let (inbox, outbox) = match action.pass {
+            Pass::Forward => (&mut self.values_in, &self.values_out),
+            Pass::Backward | Pass::InputGradient => (&mut self.gradients_in, &self.gradients_out),
+            Pass::WeightGradient | Pass::Update => (&mut None, &None),
+        };
+        let micro_batch = action.micro_batch;
+        let token = match inbox {
+            Some(inbox) => Some(
+                inbox
+                    .receive(micro_batch, alarm)
+                    .map_err(|_| Ended::CutOff)?,
+            ),
+            None => None,
+        };
+        happens(Moment::Between)?;
+        let mut received = 0;
+        if let Some(token) = token {
+            let is_right = token.micro_batch == micro_batch && token.from.abs_diff(self.index) == 1;
+            if !is_right {
+                return Err(Ended::Failed(action));
+            }
+            received = 1;
+        }
+        if let Some(outbox) = outbox {
+            let _counts = tokens.on_drop();
+            let _ = outbox.send((
+                micro_batch,
+                Token {
+                    from: self.index,
+                    micro_batch,
+                    _counts,
+                },
+            ));
+        }
+        happens(Moment::Last)?;
+        Ok(received)
+    }
+}
+
+impl Mishap {
+    fn happen(&self, action: Action) -> Result<(), Ended<Action>> {
+        match self {
+            Self::Fail => Err(Ended::Failed(action)),
+            Self::Panic => panic_quietly(),
+            Self::Hang(reached, gate) => {
+                reached.add();
+                gate.pass();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The worker of an action.
+pub(super) fn worker_of(schedule: &Schedule, action: Action) -> usize {
+    let mut workers = schedule.workers().iter();
+    workers
+        .position(|actions| actions.contains(&action))
+        .expect("an action of the schedule")
+}

@@ -1,0 +1,244 @@
+//! Steps that end by themselves: well, by a failure, on request.
+
+use stovepipe_schedule::Action;
+
+use crate::{
+    checks::{
+        Count, in_many_orders,
+        schedules::{
+            Failure, MOMENTS, Mishap, SCHEDULES, crew, run, run_well, schedule, worker_of,
+        },
+    },
+    step::{Ended, Fault, Shift, Terms, step},
+    stop::StopHandle,
+    sync::thread,
+};
+
+fn every_action(schedule: &stovepipe_schedule::Schedule) -> Vec<Action> {
+    schedule.workers().iter().flatten().copied().collect()
+}
+
+#[test]
+fn steps_of_every_schedule_end_and_threads_with_their_workers() {
+    for given in SCHEDULES {
+        in_many_orders(1000, move || {
+            let schedule = schedule(given);
+            let (workers, ended) = crew(&schedule);
+            run_well(&workers, &schedule);
+            run_well(&workers, &schedule);
+            let threads = workers.len();
+            drop(workers);
+            assert_eq!(ended.get(), threads);
+        });
+    }
+}
+
+/// Every action of every schedule, before and after what it receives and sends.
+#[test]
+fn a_failure_or_a_panic_anywhere_ends_the_step_and_the_next_one_works() {
+    for given in SCHEDULES {
+        let actions = every_action(&schedule(given));
+        for &action in &actions {
+            for (moment, mishap) in MOMENTS
+                .into_iter()
+                .flat_map(|moment| [Mishap::Fail, Mishap::Panic].map(|mishap| (moment, mishap)))
+            {
+                in_many_orders(30, move || {
+                    let schedule = schedule(given);
+                    let (workers, ended) = crew(&schedule);
+                    let stop = StopHandle::new();
+                    let terms = Terms {
+                        stop: &stop,
+                        patience: None,
+                    };
+                    let mishaps = vec![(action, moment, mishap.clone())];
+                    let result = run(&workers, &schedule, &mishaps, terms, |_| Ok(()));
+                    let worker = worker_of(&schedule, action);
+                    assert_eq!(
+                        result,
+                        Err(match mishap {
+                            Mishap::Panic => Failure::Panicked(worker, action),
+                            _ => Failure::Said(worker, action),
+                        })
+                    );
+                    assert!(!workers.iter().any(crate::Worker::is_stuck));
+                    run_well(&workers, &schedule);
+                    let threads = workers.len();
+                    drop(workers);
+                    assert_eq!(ended.get(), threads);
+                });
+            }
+        }
+    }
+}
+
+/// Of two failures the one that was reported first, with its own place.
+#[test]
+fn of_two_failures_one_is_returned() {
+    let given = SCHEDULES[2];
+    let actions = every_action(&schedule(given));
+    let returned = [Count::default(), Count::default()];
+    for &one in &actions {
+        for &other in &actions {
+            if worker_of(&schedule(given), one) == worker_of(&schedule(given), other) {
+                continue;
+            }
+            let returned = returned.clone();
+            in_many_orders(30, move || {
+                let schedule = schedule(given);
+                let (workers, _) = crew(&schedule);
+                let stop = StopHandle::new();
+                let terms = Terms {
+                    stop: &stop,
+                    patience: None,
+                };
+                let mishaps = vec![
+                    (one, MOMENTS[0], Mishap::Fail),
+                    (other, MOMENTS[0], Mishap::Panic),
+                ];
+                let result = run(&workers, &schedule, &mishaps, terms, |_| Ok(()));
+                let expected = [
+                    Err(Failure::Said(worker_of(&schedule, one), one)),
+                    Err(Failure::Panicked(worker_of(&schedule, other), other)),
+                ];
+                let found = expected.iter().position(|expected| *expected == result);
+                returned[found.expect("one of the two")].add();
+                run_well(&workers, &schedule);
+            });
+        }
+    }
+    assert!(returned.iter().all(|count| count.get() > 0));
+}
+
+#[test]
+fn a_request_to_stop_ends_the_step_and_the_next_one_works() {
+    let (stopped, done) = (Count::default(), Count::default());
+    for given in SCHEDULES {
+        let (stopped, done) = (stopped.clone(), done.clone());
+        in_many_orders(500, move || {
+            let schedule = schedule(given);
+            let (workers, _) = crew(&schedule);
+            let stop = StopHandle::new();
+            let asks = stop.clone();
+            let thread = thread::spawn(move || asks.stop());
+            let terms = Terms {
+                stop: &stop,
+                patience: None,
+            };
+            match run(&workers, &schedule, &Vec::new(), terms, |_| Ok(())) {
+                Err(Failure::Stopped) => stopped.add(),
+                Ok(()) => done.add(), // it came too late
+                other => panic!("{other:?}"),
+            }
+            let _ = thread.join();
+            // Asked before it begins, it ends at once.
+            let result = run(&workers, &schedule, &Vec::new(), terms, |_| Ok(()));
+            assert_eq!(result, Err(Failure::Stopped));
+            stop.reset();
+            run_well(&workers, &schedule);
+        });
+    }
+    assert!(stopped.get() > 0 && done.get() > 0);
+}
+
+#[test]
+fn a_caller_that_will_not_go_on_ends_the_step_and_the_next_one_works() {
+    for given in SCHEDULES {
+        for at in 1..=every_action(&schedule(given)).len() {
+            in_many_orders(30, move || {
+                let schedule = schedule(given);
+                let (workers, _) = crew(&schedule);
+                let stop = StopHandle::new();
+                let terms = Terms {
+                    stop: &stop,
+                    patience: None,
+                };
+                let refuses = |done| match done == at {
+                    true => Err(Failure::Told),
+                    false => Ok(()),
+                };
+                let result = run(&workers, &schedule, &Vec::new(), terms, refuses);
+                assert_eq!(result, Err(Failure::Told));
+                run_well(&workers, &schedule);
+            });
+        }
+    }
+}
+
+/// A job need not have begun an action to fail, and what it holds is dropped before the step
+/// returns.
+#[test]
+fn nothing_of_a_step_outlives_it() {
+    in_many_orders(1000, || {
+        let schedule = schedule(SCHEDULES[0]);
+        let (workers, _) = crew(&schedule);
+        let stop = StopHandle::new();
+        let terms = Terms {
+            stop: &stop,
+            patience: None,
+        };
+        let dropped = Count::default();
+        let jobs = (0..2).map(|worker| {
+            let held = dropped.on_drop();
+            move |_: &mut Shift<'_, ()>| {
+                let _held = held;
+                match worker {
+                    0 => Ok(()),
+                    _ => Err(Ended::Failed("at once")),
+                }
+            }
+        });
+        let tell = |_, ()| Ok(());
+        let failed = step(&workers, jobs.collect(), terms, tell, |fault| match fault {
+            Fault::Failed { worker, action, .. } => Some((worker, action)),
+            _ => None,
+        });
+        assert_eq!(failed, Err(Some((1, None))));
+        assert_eq!(dropped.get(), 2);
+    });
+}
+
+/// A worker that need not wait hears of a failure too, before its next action.
+#[test]
+fn a_failure_ends_workers_that_wait_for_nothing() {
+    let cut_off = Count::default();
+    let counts = cut_off.clone();
+    in_many_orders(1000, move || {
+        let (workers, _) = crew(&schedule(SCHEDULES[0]));
+        let stop = StopHandle::new();
+        let terms = Terms {
+            stop: &stop,
+            patience: None,
+        };
+        let counts = counts.clone();
+        let jobs = (0..2).map(|worker| {
+            let counts = counts.clone();
+            move |shift: &mut Shift<'_, usize>| {
+                for action in 0..6 {
+                    let acted = shift.act(action, |_| match worker {
+                        0 => Err(Ended::Failed("at once")),
+                        _ => Ok(()),
+                    });
+                    if acted == Err(Ended::CutOff) {
+                        counts.add();
+                    }
+                    acted?;
+                }
+                Ok(())
+            }
+        });
+        let tell = |_, _| Ok(());
+        let failed = step(&workers, jobs.collect(), terms, tell, |fault| {
+            matches!(
+                fault,
+                Fault::Failed {
+                    worker: 0,
+                    action: Some(0),
+                    ..
+                }
+            )
+        });
+        assert_eq!(failed, Err(true));
+    });
+    assert!(cut_off.get() > 0);
+}

@@ -1,0 +1,30 @@
+//! Threads that run a step together, and end it together.
+//!
+//! A step of a pipeline is a list of actions for each of a few workers, which send each other
+//! values. One that fails, panics, or does not come back must not leave the others waiting, and
+//! what it leaves must not harm the next step. This crate is that part of the engine and nothing
+//! else: it knows no tensors, no stages and no schedules. [`Worker`] is a thread, [`mailbox`] is
+//! what workers send each other values by, [`step`] hands a job to each worker and waits for all of
+//! them, and [`StopHandle`] asks for an early end.
+//!
+//! It is small so that it can be checked: its tests run it under a model checker, which tries the
+//! orders in which threads can run instead of hoping for the bad ones.
+
+mod alarm;
+mod bell;
+mod mailbox;
+mod queue;
+mod step;
+mod stop;
+mod sync;
+mod worker;
+
+#[cfg(test)]
+mod checks;
+
+pub use alarm::Alarm;
+pub use mailbox::{CutOff, Inbox, Outbox, mailbox};
+pub use queue::{Gone, Sender};
+pub use step::{Cause, Ended, Fault, Shift, Terms, step};
+pub use stop::StopHandle;
+pub use worker::Worker;

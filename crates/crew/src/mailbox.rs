@@ -1,0 +1,73 @@
+//! What workers send each other, by micro-batch.
+//!
+//! A message says which micro-batch it is for, and one that comes before its turn is kept:
+//! schedules need not agree on an order.
+//!
+//! How a wait ends: the message comes; the sender is gone, because its work failed or was called
+//! off, and with it its end of the queue; or the step is called off. There is no other way to wait
+//! for another worker, so that nothing waits for ever unless a worker's own code does not return.
+
+use std::collections::HashMap;
+
+use crate::{
+    alarm::Alarm,
+    queue::{Receiver, Sender, queue},
+};
+
+/// The end of a mailbox that sends.
+pub type Outbox<T> = Sender<(usize, T)>;
+
+/// The end of a mailbox that receives.
+pub struct Inbox<T> {
+    queue: Receiver<(usize, T)>,
+    early: HashMap<usize, T>,
+}
+
+/// Whoever should have sent is gone, or the step was called off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutOff;
+
+/// A mailbox from one worker to another, or to itself.
+///
+/// ```
+/// use stovepipe_crew::{Ended, Shift, StopHandle, Terms, Worker, mailbox, step};
+///
+/// let (outbox, mut inbox) = mailbox();
+/// outbox.send((1, "second")).ok();
+/// outbox.send((0, "first")).ok();
+/// drop(outbox); // nothing more will come
+///
+/// let job = move |shift: &mut Shift<'_, usize>| {
+///     let mut receive =
+///         |n| shift.act(n, |alarm| Ok::<_, Ended<()>>(inbox.receive(n, alarm).ok()));
+///     Ok([receive(0)?, receive(1)?, receive(2)?])
+/// };
+/// let workers = [Worker::spawn("reader", || Ok(()))?];
+/// let terms = Terms { stop: &StopHandle::new(), patience: None };
+/// let received = step(&workers, vec![job], terms, |_, _| Ok(()), |_| "failed");
+/// assert_eq!(received, Ok(vec![[Some("first"), Some("second"), None]]));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[must_use]
+pub fn mailbox<T>() -> (Outbox<T>, Inbox<T>) {
+    let (outbox, queue) = queue();
+    let early = HashMap::new();
+    (outbox, Inbox { queue, early })
+}
+
+impl<T> Inbox<T> {
+    /// Waits for the message of a micro-batch.
+    ///
+    /// # Errors
+    ///
+    /// [`CutOff`], if it will not come.
+    pub fn receive(&mut self, micro_batch: usize, alarm: &Alarm) -> Result<T, CutOff> {
+        loop {
+            if let Some(message) = self.early.remove(&micro_batch) {
+                return Ok(message);
+            }
+            let (other, message) = self.queue.receive_unless(alarm).map_err(|_| CutOff)?;
+            self.early.insert(other, message);
+        }
+    }
+}

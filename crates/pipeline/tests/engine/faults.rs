@@ -1,0 +1,435 @@
+//! A panic, an error and a hang at every action of every small schedule.
+//!
+//! The layers multiply by a weight, with an operation of their own whose backward pass, and whose
+//! deferred half of it, can be made to fail: so every action has a place for a fault. Whatever
+//! happens, the step returns with an error that names the place, the model is as it was, and the
+//! next step is the one that an untouched model would have made.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use burn::{
+    backend::{
+        Autodiff, Flex,
+        autodiff::{
+            checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
+            grads::Gradients,
+            ops::{Backward, Ops, OpsKind},
+        },
+        tensor::FloatTensor,
+    },
+    module::{Module, Param},
+    nn::{BatchNorm, BatchNormConfig, Initializer},
+    tensor::{Int, Tensor},
+};
+use stovepipe_kernels::{deferrable, leave};
+use stovepipe_pipeline::{
+    Batch, Context, CrossEntropy, Layer, Miswired, Outputs, Pipeline, Recompute, StageFailure,
+    StepError, WorkerState,
+};
+use stovepipe_schedule::{Action, Pass, Scheduler};
+
+use crate::models::*;
+
+const WORKERS: usize = 2;
+const MICRO_BATCHES: usize = 2;
+const LAYERS: usize = 6;
+
+/// A moment in a layer's work on a micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    Forward,
+    /// Forward again, as a part of the backward pass.
+    Recompute,
+    Backward,
+    /// The half of the backward pass that comes later.
+    Late,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    layer: usize,
+    micro_batch: usize,
+    moment: Moment,
+}
+
+enum Fault {
+    Panic,
+    Miswire,
+    /// Waits until the other end is dropped.
+    Hang(Receiver<()>),
+}
+
+/// Where something is to happen, once.
+#[derive(Clone, Default)]
+struct Trap(Arc<Mutex<Option<(Place, Fault)>>>);
+
+impl Trap {
+    fn set(&self, place: Place, fault: Fault) {
+        *self.0.lock().unwrap() = Some((place, fault));
+    }
+
+    fn spring(&self, here: Place) -> Result<(), Miswired> {
+        let mut set = self.0.lock().unwrap();
+        let fault = match set.take() {
+            Some((place, fault)) if place == here => fault,
+            // The first time forward; what is recomputed comes the second time.
+            Some((mut place, fault)) if is_first_of_two(place, here) => {
+                place.moment = Moment::Forward;
+                *set = Some((place, fault));
+                return Ok(());
+            }
+            other => {
+                *set = other;
+                return Ok(());
+            }
+        };
+        drop(set);
+        match fault {
+            // Hundreds of them: they print nothing.
+            Fault::Panic => std::panic::resume_unwind(Box::new("on purpose")),
+            Fault::Miswire => Err(Miswired::new("a cat", "a dog")),
+            Fault::Hang(until) => {
+                let _ = until.recv();
+                Ok(())
+            }
+        }
+    }
+}
+
+fn is_first_of_two(set: Place, here: Place) -> bool {
+    let forward = Place {
+        moment: Moment::Forward,
+        ..set
+    };
+    set.moment == Moment::Recompute && here == forward
+}
+
+impl fmt::Debug for Trap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trap")
+    }
+}
+
+#[derive(Module, Debug)]
+struct Snared {
+    norm: BatchNorm,
+    weight: Param<Tensor<2>>,
+    #[module(skip)]
+    index: usize,
+    #[module(skip)]
+    trap: Trap,
+}
+
+impl Layer for Snared {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    /// The micro-batch of each sample.
+    type Side = Tensor<1, Int>;
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(
+        &self,
+        x: Tensor<2>,
+        context: &mut Context<'_, Self>,
+    ) -> Result<Tensor<2>, Miswired> {
+        let micro_batches = context.side().clone().into_data();
+        let micro_batch = micro_batches.iter::<i64>().next().unwrap();
+        let snare = Snare {
+            place: Place {
+                layer: self.index,
+                micro_batch: usize::try_from(micro_batch).unwrap(),
+                moment: Moment::Forward,
+            },
+            trap: self.trap.clone(),
+        };
+        self.trap.spring(snare.place)?;
+        Ok(self.norm.forward(scaled(x, self.weight.val(), snare)))
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+type Primitive = FloatTensor<Flex>;
+type Tracked = Autodiff<Flex, NoCheckpointing>;
+
+/// A product with a row, whose gradients spring a trap.
+#[derive(Clone, Debug)]
+struct Snare {
+    place: Place,
+    trap: Trap,
+}
+
+impl Snare {
+    fn spring(&self, moment: Moment) {
+        let place = Place {
+            moment,
+            ..self.place
+        };
+        self.trap
+            .spring(place)
+            .expect("only forward passes can say that they fail");
+    }
+}
+
+fn scaled(x: Tensor<2>, weight: Tensor<2>, snare: Snare) -> Tensor<2> {
+    if !x.is_autodiff() {
+        return x * weight;
+    }
+    let [x, weight] = [x, weight].map(|tensor| tensor.try_into_primitive::<Tracked>().unwrap());
+    let nodes = [x.node(), weight.node()];
+    let state = [x.into_primitive(), weight.into_primitive()];
+    let output = primitive(
+        state
+            .clone()
+            .map(tensor)
+            .into_iter()
+            .reduce(|x, weight| x * weight)
+            .unwrap(),
+    );
+    let output = match snare
+        .prepare::<NoCheckpointing>(nodes)
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(step) => step.finish(state, output),
+        OpsKind::UnTracked(step) => step.finish(output),
+    };
+    Tensor::from_primitive::<Tracked>(output)
+}
+
+fn tensor(primitive: Primitive) -> Tensor<2> {
+    Tensor::from_primitive::<Flex>(primitive)
+}
+
+fn primitive(tensor: Tensor<2>) -> Primitive {
+    tensor.try_into_primitive::<Flex>().unwrap()
+}
+
+impl Backward<Flex, 2> for Snare {
+    type State = [Primitive; 2];
+
+    fn backward(self, step: Ops<Self::State, 2>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = gradients.consume::<Flex>(&step.node);
+        self.spring(Moment::Backward);
+        let [x, weight] = step.state;
+        let [of_x, of_weight] = step.parents;
+        if let Some(of_x) = of_x {
+            let found = tensor(gradient.clone()) * tensor(weight);
+            gradients.register::<Flex>(of_x.id, primitive(found));
+        }
+        let Some(of_weight) = of_weight else { return };
+        let find = move || primitive((tensor(gradient) * tensor(x)).sum_dim(0));
+        match deferrable(of_weight.id) {
+            Some(parameter) => leave(parameter, move || {
+                self.spring(Moment::Late);
+                Some(find())
+            }),
+            None => gradients.register::<Flex>(of_weight.id, find()),
+        }
+    }
+}
+
+/// A pipeline with a trap, and one like it without.
+struct Pair {
+    pipeline: Pipeline<Snared>,
+    untouched: Pipeline<Snared>,
+    trap: Trap,
+}
+
+impl Pair {
+    fn new(rule: By, recompute: Recompute, limit: Option<Duration>) -> Self {
+        let build = |trap: &Trap, limit| {
+            let layers = (0..LAYERS).map(|index| Snared {
+                norm: BatchNormConfig::new(4).init(&cpu()),
+                weight: Initializer::Uniform { min: 0.5, max: 1.5 }.init([1, 4], &cpu()),
+                index,
+                trap: trap.clone(),
+            });
+            builder(layers.collect(), WORKERS, rule, MICRO_BATCHES, recompute)
+                .stall_timeout(limit)
+                .build()
+                .unwrap()
+        };
+        let trap = Trap::default();
+        Self {
+            pipeline: build(&trap, limit),
+            untouched: build(&Trap::default(), None),
+            trap,
+        }
+    }
+
+    /// Sets the trap and runs into it. Nothing of the model may have changed.
+    fn step_into(&self, place: Place, fault: Fault) -> StepError {
+        let before = bits(&self.pipeline);
+        self.trap.set(place, fault);
+        let error = step(&self.pipeline).expect_err("the step should fail");
+        assert_eq!(bits(&self.pipeline), before);
+        error
+    }
+
+    /// The next step, once the pipeline can be used, and that of the untouched one.
+    fn step_well(&self) {
+        let gradients = loop {
+            match step(&self.pipeline) {
+                // Where a limit is short and the machine is busy, a good step may be given up, too.
+                Err(StepError::Stuck { .. } | StepError::Stalled { .. }) => thread::yield_now(),
+                other => break other.unwrap(),
+            }
+        };
+        assert_eq!(gradients, step(&self.untouched).unwrap());
+        assert_eq!(bits(&self.pipeline), bits(&self.untouched));
+    }
+
+    /// Looks whether an error names the place.
+    fn check(&self, failure: &StageFailure, action: Action, place: Place, cause: &str) {
+        assert_eq!((failure.stage, failure.action), (action.stage, action));
+        assert_eq!(failure.layer, Some((place.layer, "Snared".to_owned())));
+        assert_eq!(failure.device, "cpu");
+        assert_eq!(failure.cause, cause);
+        assert_eq!(failure.flight.workers.len(), WORKERS);
+    }
+}
+
+/// Every gradient, as bits.
+fn step(pipeline: &Pipeline<Snared>) -> Result<Vec<(String, Vec<u32>)>, StepError> {
+    let samples = 8;
+    let micro_batches: Vec<_> = (0..samples)
+        .map(|i| (i * MICRO_BATCHES / samples) as i64)
+        .collect();
+    let batch = Batch {
+        input: vectors(samples, 4),
+        target: labels(samples, 4),
+        side: Tensor::from_ints(micro_batches.as_slice(), &cpu()),
+    };
+    let step = pipeline.train_step_with(batch, &CrossEntropy::new(), Outputs::Drop)?;
+    Ok(gradient_bits(pipeline, &step.gradients))
+}
+
+/// All places of a fault in the schedule of a rule: the actions that it strikes, and the layers.
+fn places(pair: &Pair, rule: By, recompute: Recompute) -> Vec<(Action, Place)> {
+    let schedule = rule.schedule(rule.stages(WORKERS), MICRO_BATCHES).unwrap();
+    let mut places = Vec::new();
+    for &action in schedule.workers().iter().flatten() {
+        let layers = &pair.pipeline.stages()[action.stage].layers;
+        let micro_batch = action.micro_batch;
+        let is_recorded = recompute.kept(&schedule, action.stage)[micro_batch];
+        let moments: &[Moment] = match action.pass {
+            Pass::Forward => &[Moment::Forward],
+            Pass::WeightGradient => &[Moment::Late],
+            _ if is_recorded => &[Moment::Backward],
+            _ => &[Moment::Recompute, Moment::Backward],
+        };
+        // In turn the first layer of a stage and the last.
+        let layer = [layers.start, layers.end - 1][(micro_batch + action.stage) % 2];
+        let place = |&moment| {
+            (
+                action,
+                Place {
+                    layer,
+                    micro_batch,
+                    moment,
+                },
+            )
+        };
+        places.extend(moments.iter().map(place));
+    }
+    places
+}
+
+/// Runs `check` for each rule and each way to recompute, some at once.
+fn for_each_rule(check: impl Fn(By, Recompute) + Sync) {
+    thread::scope(|scope| {
+        for rule in RULES {
+            for recompute in [Recompute::Always, Recompute::Never] {
+                let check = &check;
+                scope.spawn(move || check(rule, recompute));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_panic_at_any_action_names_its_place_and_the_next_step_works() {
+    for_each_rule(|rule, recompute| {
+        let pair = Pair::new(rule, recompute, None);
+        for (action, place) in places(&pair, rule, recompute) {
+            let StepError::Failed(failure) = pair.step_into(place, Fault::Panic) else {
+                panic!("a stage should fail at {action}");
+            };
+            pair.check(&failure, action, place, "panicked: on purpose");
+            pair.step_well();
+        }
+    });
+}
+
+#[test]
+fn an_error_in_any_forward_pass_names_its_place_and_the_next_step_works() {
+    for_each_rule(|rule, recompute| {
+        let pair = Pair::new(rule, recompute, None);
+        for (action, place) in places(&pair, rule, recompute) {
+            if !matches!(place.moment, Moment::Forward | Moment::Recompute) {
+                continue;
+            }
+            let StepError::Failed(failure) = pair.step_into(place, Fault::Miswire) else {
+                panic!("a stage should fail at {action}");
+            };
+            pair.check(&failure, action, place, "expected a cat, found a dog");
+            pair.step_well();
+        }
+    });
+}
+
+#[test]
+fn a_hang_at_any_action_names_its_place_and_once_it_is_over_the_next_step_works() {
+    for_each_rule(|rule, recompute| {
+        let pair = |limit| Pair::new(rule, recompute, Some(Duration::from_millis(limit)));
+        let impatient = pair(40);
+        for (action, place) in places(&impatient, rule, recompute) {
+            // A busy machine may be too slow for the limit: then with a longer one.
+            let hung = hangs_at(&impatient, action, place)
+                || [400, 4000, 40_000]
+                    .into_iter()
+                    .any(|limit| hangs_at(&pair(limit), action, place));
+            assert!(hung, "the step should hang at {action}, {place:?}");
+        }
+    });
+}
+
+/// Whether the step hung there, and nowhere else.
+fn hangs_at(pair: &Pair, action: Action, place: Place) -> bool {
+    let (release, until): (Sender<()>, _) = channel();
+    let error = pair.step_into(place, Fault::Hang(until));
+    let StepError::Stalled { flight, .. } = error else {
+        panic!("the step should stall at {action}: {error}");
+    };
+    let layer = Some((place.layer, "Snared".to_owned()));
+    let here = WorkerState::Running { action, layer };
+    let worker = flight
+        .workers
+        .iter()
+        .position(|worker| worker.state == here);
+    if let Some(worker) = worker {
+        // While it hangs, the pipeline says so.
+        let stuck = step(&pair.pipeline);
+        assert!(matches!(stuck, Err(StepError::Stuck { worker: found }) if found == worker));
+    }
+    // Nobody is to run into it any more, if nobody has.
+    pair.trap.0.lock().unwrap().take();
+    drop(release);
+    pair.step_well();
+    worker.is_some()
+}
