@@ -42,6 +42,10 @@ pub struct ModelSettings {
     /// Whether an auxiliary head adds a loss at two thirds of the depth
     #[arg(long, required = false, value_name = "BOOL", action = ArgAction::Set)]
     pub auxiliary: bool,
+    /// Probability that training drops an operation of the last cell from a sample; less in the cells
+    /// before
+    #[arg(long, required = false, value_name = "PROBABILITY")]
+    pub drop_path: f64,
 }
 
 /// A model by name.
@@ -65,6 +69,7 @@ impl Default for ModelSettings {
             layers: 3,
             filters: 16,
             auxiliary: false,
+            drop_path: 0.0,
         }
     }
 }
@@ -77,10 +82,12 @@ impl ModelSettings {
             ModelName::AmoebaNetD => AmoebaNetDConfig::new(self.layers, self.filters, classes)
                 .with_stem(stem)
                 .with_auxiliary(self.auxiliary)
+                .with_drop_path(self.drop_path)
                 .init(&device),
             ModelName::AmoebaNetB => AmoebaNetBConfig::new(self.layers, self.filters, classes)
                 .with_stem(stem)
                 .with_auxiliary(self.auxiliary)
+                .with_drop_path(self.drop_path)
                 .init(&device),
         }
     }

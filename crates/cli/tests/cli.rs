@@ -74,6 +74,11 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
     );
     check_error(&["--filters", "0"], "filters");
     check_error(
+        &["--drop-path", "1"],
+        "drop-path must be at least 0 and less than 1, not 1",
+    );
+    check_error(&["--drop-path", "-0.1"], "less than 1, not -0.1");
+    check_error(
         &["--schedule", "zigzag"],
         "use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or a file's path that ends with .csv",
     );
@@ -337,7 +342,14 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
     let directory = directory.path();
     let model = |member: &str, out: &str, more: &[&str]| {
         let out = format!("{member}-{out}");
-        let always = ["--model", member, "--auxiliary", "true"];
+        let always = [
+            "--model",
+            member,
+            "--auxiliary",
+            "true",
+            "--drop-path",
+            "0.3",
+        ];
         let output = train(directory, &out, &[more, &always].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         fs::read(directory.join(out).join("model.safetensors")).unwrap()
@@ -359,6 +371,10 @@ fn the_model_is_the_same_file_for_any_number_of_stages() {
     let nine = ["--stages", "9", "--schedule", "gpipe"];
     assert!(one == model("amoebanet-d", "nine", &nine));
     assert!(one != model("amoebanet-d", "seed", &["--seed", "1"]));
+
+    let whole = train(directory, "nothing-dropped", &["--auxiliary", "true"]);
+    assert!(whole.status.success(), "{}", text(&whole.stderr));
+    assert!(one != fs::read(directory.join("nothing-dropped/model.safetensors")).unwrap());
 }
 
 /// Two workers with two stages each.

@@ -67,12 +67,12 @@ fn drift(state: &RunningState<Tensor<1>>, batch: FlexTensor, momentum: f64) {
 
 /// y = (x − mean) / √(variance + ε) · γ + β, by channel.
 #[derive(Clone, Debug)]
-struct Normalize {
-    epsilon: f32,
+pub(crate) struct Normalize {
+    pub(crate) epsilon: f32,
 }
 
 #[derive(Clone, Debug)]
-struct Saved {
+pub(crate) struct Saved {
     x: FlexTensor,
     gamma: FlexTensor,
     mean: FlexTensor,

@@ -8,6 +8,7 @@ mod batch_norm;
 mod convolution;
 mod defer;
 mod differentiable;
+mod instance_norm;
 mod patches;
 mod planes;
 mod pool;
@@ -20,5 +21,6 @@ pub use convolution::{convolve, relu_convolve, relu_convolve_odd};
 pub use defer::{Deferred, Parameters, WeightGradients, defer};
 #[doc(hidden)]
 pub use defer::{deferrable, leave};
+pub use instance_norm::instance_norm;
 pub use pool::{Window, average_pool, max_pool};
 pub use seed::seed;

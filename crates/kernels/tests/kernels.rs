@@ -4,14 +4,15 @@
 use burn::{
     module::{Module, Param},
     nn::{
-        BatchNormConfig, PaddingConfig2d,
+        BatchNormConfig, InstanceNormConfig, PaddingConfig2d,
         conv::{Conv2d, Conv2dConfig},
         pool::{AvgPool2dConfig, MaxPool2dConfig},
     },
     tensor::{Device, Distribution, Tensor, Tolerance, activation::relu, s},
 };
 use stovepipe_kernels::{
-    Window, average_pool, batch_norm, convolve, max_pool, relu_convolve, relu_convolve_odd,
+    Window, average_pool, batch_norm, convolve, instance_norm, max_pool, relu_convolve,
+    relu_convolve_odd,
 };
 
 const SIZES: [[usize; 2]; 7] = [[1, 1], [2, 3], [4, 4], [5, 7], [8, 8], [9, 17], [33, 40]];
@@ -291,6 +292,27 @@ fn batch_norm_is_burns() {
             &format!("{what}: evaluation"),
         );
     }
+}
+
+#[test]
+fn instance_norm_is_burns() {
+    let norm = InstanceNormConfig::new(5)
+        .with_affine(false)
+        .init(&Device::flex());
+    for map in SIZES.into_iter().skip(1) {
+        let x = random([3, 5, map[0], map[1]]);
+        let what = format!("instance norm of {map:?}");
+        let ours = |x| instance_norm(x, norm.epsilon);
+        compare(&x, ours, |x| norm.forward(x), &what);
+        // Each sample for itself.
+        let alone = x.clone().slice(s![1..2]);
+        let together = instance_norm(x, 1e-5).slice(s![1..2]);
+        assert_eq!(instance_norm(alone, 1e-5).to_data(), together.to_data());
+    }
+    assert_eq!(
+        instance_norm(random([0, 5, 2, 2]), 1e-5).dims(),
+        [0, 5, 2, 2]
+    );
 }
 
 #[test]

@@ -128,6 +128,13 @@ impl<'a, L: Layer> Context<'a, L> {
         self.auxiliary
     }
 
+    /// What was sent so far, by name: what a later layer that is run by hand is given
+    /// [with](Self::with_skip) its own context.
+    #[must_use]
+    pub fn into_sent(self) -> Vec<(String, L::Flow)> {
+        self.sent
+    }
+
     /// What the layer left: outputs of auxiliary heads, and what it sent.
     pub(crate) fn into_left(self) -> Left<L> {
         Left {

@@ -4,9 +4,13 @@ use burn::{
     module::Module,
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::Miswired;
+use stovepipe_pipeline::{Draws, Miswired, nn::DropPath};
 
-use crate::{auxiliary::AuxiliaryHead, genotype::Genotype, operation::Operation};
+use crate::{
+    auxiliary::AuxiliaryHead,
+    genotype::{Choice, Genotype},
+    operation::Operation,
+};
 
 /// A normal or a reduction cell.
 ///
@@ -19,6 +23,7 @@ pub struct Cell {
     reduce2: Operation,
     operations: Vec<Operation>,
     auxiliary: Option<AuxiliaryHead>,
+    drop_path: DropPath,
     inputs: [usize; 2],
     #[module(skip)]
     genotype: &'static Genotype,
@@ -33,6 +38,8 @@ pub(crate) struct Place {
     pub reduced: bool,
     /// The channels of each state in the cell.
     pub channels: usize,
+    /// The probability with which an operation is dropped.
+    pub drop_path: f64,
 }
 
 impl Cell {
@@ -41,6 +48,7 @@ impl Cell {
             inputs: [previous, before],
             reduced,
             channels,
+            drop_path,
         } = place;
         let operation = |&(choice, state): &(_, usize)| {
             Operation::new(choice, channels, genotype.stride_from(state), device)
@@ -54,6 +62,7 @@ impl Cell {
             },
             operations: genotype.entries.iter().map(operation).collect(),
             auxiliary: None,
+            drop_path: DropPath::new(drop_path),
             inputs: place.inputs,
             genotype,
         }
@@ -81,13 +90,17 @@ impl Cell {
         &self,
         previous: Tensor<4>,
         before: Tensor<4>,
+        draws: &mut Draws,
     ) -> Result<Tensor<4>, Miswired> {
         self.check(previous.dims(), before.dims())?;
         let mut states = vec![self.reduce1.forward(previous), self.reduce2.forward(before)];
         let entries = self.genotype.entries.iter().zip(&self.operations);
-        let mut terms = entries.map(|(&(_, state), operation)| (state, operation));
-        while let (Some((i, left)), Some((j, right))) = (terms.next(), terms.next()) {
-            states.push(left.forward(states[i].clone()) + right.forward(states[j].clone()));
+        let mut terms = entries.map(|(&(choice, state), operation)| (choice, state, operation));
+        while let (Some(left), Some(right)) = (terms.next(), terms.next()) {
+            let [left, right] = [left, right].map(|(choice, state, operation)| {
+                self.keep(choice, operation.forward(states[state].clone()), draws)
+            });
+            states.push(left + right);
         }
         let outputs = self
             .genotype
@@ -95,6 +108,14 @@ impl Cell {
             .iter()
             .map(|&state| states[state].clone());
         Ok(Tensor::cat(outputs.collect(), 1))
+    }
+
+    /// What an operation made, unless it is dropped; an identity never is.
+    fn keep(&self, choice: Choice, made: Tensor<4>, draws: &mut Draws) -> Tensor<4> {
+        match choice {
+            Choice::Identity => made,
+            _ => self.drop_path.forward(made, draws),
+        }
     }
 
     fn check(&self, previous: [usize; 4], before: [usize; 4]) -> Result<(), Miswired> {

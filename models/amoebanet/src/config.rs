@@ -21,7 +21,7 @@ pub enum Stem {
 }
 
 /// There is no such AmoebaNet.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum AmoebaNetError {
     /// The normal cells stand in three groups of one size.
     #[error("the number of normal cells must be a multiple of 3 from 3 to 3000, not {0}")]
@@ -32,13 +32,16 @@ pub enum AmoebaNetError {
     /// There is nothing to tell apart.
     #[error("there must be at least one class")]
     Classes,
+    /// Everything would be dropped.
+    #[error("the probability of drop-path must be at least 0 and less than 1, not {0}")]
+    DropPath(f64),
 }
 
 /// AmoebaNet-D(L, D): L normal cells of D filters.
 ///
 /// Counts of parameters, for 1000 classes: (18, 208) 81.5M, (18, 416) 319M, (18, 544) 543M,
 /// (36, 544) 1.06B, (72, 512) 1.84B.
-#[derive(Config, Debug, PartialEq, Eq)]
+#[derive(Config, Debug, PartialEq)]
 pub struct AmoebaNetDConfig {
     /// L, the number of normal cells: a multiple of three. The model has six more layers.
     pub layers: usize,
@@ -52,6 +55,12 @@ pub struct AmoebaNetDConfig {
     /// Whether a second classifier, at two thirds of the depth, takes part in training.
     #[config(default = false)]
     pub auxiliary: bool,
+    /// The probability with which training drops an operation of the last cell, and drops it by itself
+    /// for each sample (Zoph et al., "Learning Transferable Architectures for Scalable Image
+    /// Recognition", 2018). It grows with depth: for cell i of n, from 0, it is (i + 1) / n of this. An
+    /// identity is never dropped.
+    #[config(default = 0.0)]
+    pub drop_path: f64,
 }
 
 impl AmoebaNetDConfig {
@@ -61,7 +70,7 @@ impl AmoebaNetDConfig {
     /// # Errors
     ///
     /// [`AmoebaNetError`] if L is no multiple of 3 from 3 to 3000, D no multiple of 4 from 4 to
-    /// 65536, or there is no class.
+    /// 65536, there is no class, or the probability of drop-path is not at least 0 and less than 1.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -128,6 +137,7 @@ impl AmoebaNetDConfig {
             classes: self.classes,
             stem: self.stem,
             auxiliary: self.auxiliary,
+            drop_path: self.drop_path,
         }
     }
 }
@@ -137,7 +147,7 @@ impl AmoebaNetDConfig {
 /// It differs from AmoebaNet-D in its cells, and in that the two cells of its stem are half as wide,
 /// as the reference implementation has them: so (18, 512) has the 557M parameters of the GPipe
 /// paper, for 1000 classes.
-#[derive(Config, Debug, PartialEq, Eq)]
+#[derive(Config, Debug, PartialEq)]
 pub struct AmoebaNetBConfig {
     /// L, the number of normal cells: a multiple of three. The model has six more layers.
     pub layers: usize,
@@ -151,6 +161,12 @@ pub struct AmoebaNetBConfig {
     /// Whether a second classifier, at two thirds of the depth, takes part in training.
     #[config(default = false)]
     pub auxiliary: bool,
+    /// The probability with which training drops an operation of the last cell, and drops it by itself
+    /// for each sample (Zoph et al., "Learning Transferable Architectures for Scalable Image
+    /// Recognition", 2018). It grows with depth: for cell i of n, from 0, it is (i + 1) / n of this. An
+    /// identity is never dropped.
+    #[config(default = 0.0)]
+    pub drop_path: f64,
 }
 
 impl AmoebaNetBConfig {
@@ -160,7 +176,7 @@ impl AmoebaNetBConfig {
     /// # Errors
     ///
     /// [`AmoebaNetError`] if L is no multiple of 3 from 3 to 3000, D no multiple of 4 from 4 to
-    /// 65536, or there is no class.
+    /// 65536, there is no class, or the probability of drop-path is not at least 0 and less than 1.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -218,6 +234,7 @@ impl AmoebaNetBConfig {
             classes: self.classes,
             stem: self.stem,
             auxiliary: self.auxiliary,
+            drop_path: self.drop_path,
         }
     }
 }

@@ -100,7 +100,7 @@ fn run_cell(
     before: Tensor<4>,
     context: &mut Context<'_, AmoebaLayer>,
 ) -> Result<AmoebaFlow, Miswired> {
-    let output = cell.forward(last.clone(), before)?;
+    let output = cell.forward(last.clone(), before, context.draws())?;
     if let Some(head) = cell.auxiliary().filter(|_| context.is_training()) {
         context.auxiliary(head.forward(output.clone()));
     }

@@ -22,6 +22,7 @@ pub(crate) struct Network {
     pub classes: usize,
     pub stem: Stem,
     pub auxiliary: bool,
+    pub drop_path: f64,
 }
 
 impl Network {
@@ -51,6 +52,9 @@ impl Network {
             _ if !multiple(self.layers, 3, 3000) => Err(AmoebaNetError::Layers(self.layers)),
             _ if !multiple(self.filters, 4, 65_536) => Err(AmoebaNetError::Filters(self.filters)),
             _ if self.classes == 0 => Err(AmoebaNetError::Classes),
+            _ if !(0.0..1.0).contains(&self.drop_path) => {
+                Err(AmoebaNetError::DropPath(self.drop_path))
+            }
             _ => Ok(()),
         }
     }
@@ -60,13 +64,16 @@ impl Network {
         let mut inputs = [self.filters / 4; 2];
         let mut reduced = false;
         let mut cells = Vec::new();
-        for (index, (genotype, channels)) in self.plan().into_iter().enumerate() {
+        let plan = self.plan();
+        let count = plan.len();
+        for (index, (genotype, channels)) in plan.into_iter().enumerate() {
             let mut cell = Cell::new(
                 genotype,
                 Place {
                     inputs,
                     reduced,
                     channels,
+                    drop_path: self.drop_path_of(index, count),
                 },
                 device,
             );
@@ -78,6 +85,11 @@ impl Network {
             cells.push(cell);
         }
         (cells, inputs[0])
+    }
+
+    /// The probability with which a cell drops an operation: it grows evenly, up to the last cell's.
+    fn drop_path_of(&self, cell: usize, cells: usize) -> f64 {
+        self.drop_path * ((cell + 1) as f64 / cells as f64)
     }
 
     /// The place in the [`plan`](Self::plan) of the last cell of the second group.
@@ -105,5 +117,30 @@ impl Network {
             plan.extend(vec![(normal, width); self.layers / 3]);
         }
         plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::AMOEBANET_D;
+
+    #[test]
+    fn drop_path_grows_evenly_to_the_last_cell() {
+        let network = Network {
+            family: &AMOEBANET_D,
+            layers: 3,
+            filters: 4,
+            classes: 10,
+            stem: Stem::Small,
+            auxiliary: false,
+            drop_path: 0.3,
+        };
+        assert_eq!(network.plan().len(), 7);
+        assert_eq!(network.drop_path_of(6, 7), 0.3);
+        let all = (0..7).map(|cell| network.drop_path_of(cell, 7));
+        for (found, expected) in all.zip((1..=7).map(|i| 0.3 * f64::from(i) / 7.0)) {
+            assert!((found - expected).abs() < 1e-15);
+        }
     }
 }

@@ -215,6 +215,17 @@ fn bad_configurations_are_refused() {
         error(4, 8, 10).to_string(),
         "the number of normal cells must be a multiple of 3 from 3 to 3000, not 4"
     );
+    for drop_path in [1.0, -0.1, f64::NAN] {
+        let device = Device::flex();
+        let d = AmoebaNetDConfig::new(3, 8, 10).with_drop_path(drop_path);
+        let b = AmoebaNetBConfig::new(3, 8, 10).with_drop_path(drop_path);
+        let expected = format!(
+            "the probability of drop-path must be at least 0 and less than 1, not {drop_path}"
+        );
+        for error in [d.init(&device), b.init(&device)] {
+            assert_eq!(error.unwrap_err().to_string(), expected);
+        }
+    }
 }
 
 #[test]

@@ -5,12 +5,14 @@
 //! did. These draw from the [`Context`](crate::Context) instead, whose numbers depend on nothing but
 //! seed, step, layer and sample. In evaluation, and where `freeze` was called, they do nothing.
 
+mod channel_dropout;
 mod drop_path;
 mod dropout;
 mod noise;
 
 use burn::tensor::Tensor;
 
+pub use channel_dropout::ChannelDropout;
 pub use drop_path::DropPath;
 pub use dropout::Dropout;
 pub use noise::GaussianNoise;

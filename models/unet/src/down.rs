@@ -1,0 +1,41 @@
+//! From a level to the one below.
+
+use burn::{
+    module::Module,
+    tensor::{Tensor, s},
+};
+use stovepipe_kernels::{Window, max_pool};
+use stovepipe_pipeline::Miswired;
+
+/// The largest of each 2×2: `[n, c, h, w]` to `[n, c, ⌊h/2⌋, ⌊w/2⌋]`. The last row or column of an odd map
+/// goes no further down; what was there is sent past the levels below, as all of the map is.
+#[derive(Module, Debug)]
+pub struct Down {
+    #[module(skip)]
+    level: usize,
+}
+
+impl Down {
+    pub(crate) fn new(level: usize) -> Self {
+        Self { level }
+    }
+
+    pub(crate) fn level(&self) -> usize {
+        self.level
+    }
+
+    pub(crate) fn forward(&self, x: Tensor<4>) -> Result<Tensor<4>, Miswired> {
+        let [_, _, height, width] = x.dims();
+        if height < 2 || width < 2 {
+            return Err(Miswired::new(
+                "maps of 2×2 pixels or more to halve (larger images, or less depth)",
+                format!("{:?}", x.dims()),
+            ));
+        }
+        let even = match height % 2 + width % 2 {
+            0 => x,
+            _ => x.slice(s![.., .., ..height / 2 * 2, ..width / 2 * 2]),
+        };
+        Ok(max_pool(even, Window { size: 2, stride: 2 }))
+    }
+}

@@ -1,0 +1,63 @@
+//! U-Net as an engine sees it: one type of layer, maps between layers, and a skip for each level.
+
+use burn::{module::Module, tensor::Tensor};
+use stovepipe_pipeline::{Context, Layer, Miswired, SkipUse};
+
+use crate::{convolution::Convolution, down::Down, segment::Segment, up::Up};
+
+/// One layer of a U-Net. All take and return maps `[n, channels, height, width]`.
+#[derive(Module, Debug)]
+pub enum UNetLayer {
+    /// Makes features of a level of those before them.
+    Convolution(Convolution),
+    /// Halves the map, and sends it as it was to the layer that doubles it again.
+    Down(Down),
+    /// Doubles the map, and takes what was sent before it was halved.
+    Up(Up),
+    /// Makes the output of the features.
+    Segment(Segment),
+}
+
+impl Layer for UNetLayer {
+    type Input = Tensor<4>;
+    type Flow = Tensor<4>;
+    type Output = Tensor<4>;
+    type Side = ();
+
+    fn enter(images: Tensor<4>) -> Tensor<4> {
+        images
+    }
+
+    fn forward(
+        &self,
+        x: Tensor<4>,
+        context: &mut Context<'_, Self>,
+    ) -> Result<Tensor<4>, Miswired> {
+        match self {
+            Self::Convolution(convolution) => convolution.forward(x, context.draws()),
+            Self::Down(down) => {
+                context.send(skip(down.level()), x.clone());
+                down.forward(x)
+            }
+            Self::Up(up) => up.forward(x, context.take(&skip(up.level()))?),
+            Self::Segment(segment) => segment.forward(x),
+        }
+    }
+
+    fn leave(x: Tensor<4>) -> Result<Tensor<4>, Miswired> {
+        Ok(x)
+    }
+
+    fn skips(&self) -> Vec<SkipUse> {
+        match self {
+            Self::Down(down) => vec![SkipUse::send(skip(down.level()))],
+            Self::Up(up) => vec![SkipUse::take(skip(up.level()))],
+            Self::Convolution(_) | Self::Segment(_) => vec![],
+        }
+    }
+}
+
+/// The name of what is sent from a level's way down to its way up.
+fn skip(level: usize) -> String {
+    format!("level {level}")
+}

@@ -1,0 +1,50 @@
+//! U-Net as a list of pipeline layers, with its long skips.
+//!
+//! [`UNetConfig`] makes U-Net(B, C), which Kim et al., "torchgpipe: On-the-fly Pipeline Parallelism for
+//! Training Giant Models" (2020), measure: layer by layer the simplified U-Net that torchgpipe publishes
+//! with its benchmarks, after Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image
+//! Segmentation" (2015).
+//!
+//! ```text
+//! B × Convolution ─ Down ──────── level 0 ──────── Up ─ B × Convolution ─ Segment
+//!    B × Convolution ─ Down ───── level 1 ───── Up ─ B × Convolution
+//!                           B × Convolution
+//! ```
+//!
+//! A layer that halves the map sends it, too, to the one that doubles the map again. As every layer stands
+//! by itself in the list, a pipeline can be cut between any two of them.
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use stovepipe_pipeline::Pipeline;
+//! use stovepipe_unet::UNetConfig;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = Device::flex();
+//! let layers = UNetConfig::new(1, 4).init(&device)?; // B = 1, C = 4
+//! assert_eq!(layers.len(), 5 * 2 + 1 + 5 * 2 + 1);
+//!
+//! let pipeline = Pipeline::builder(layers).devices(vec![device.clone(); 3]).build()?;
+//! let segmented = pipeline.infer(Tensor::ones([2, 3, 64, 64], &device))?;
+//! assert_eq!(segmented.dims(), [2, 1, 64, 64]);
+//! # Ok(())
+//! # }
+//! ```
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod config;
+mod convolution;
+mod down;
+mod layer;
+mod network;
+mod segment;
+mod torch;
+mod up;
+
+pub use config::{UNetConfig, UNetError};
+pub use convolution::Convolution;
+pub use down::Down;
+pub use layer::UNetLayer;
+pub use segment::Segment;
+pub use up::Up;

@@ -1,0 +1,86 @@
+//! From a level to the one above.
+
+use burn::{module::Module, tensor::Tensor};
+use stovepipe_pipeline::Miswired;
+
+/// Each pixel four times, then the channels that were sent past the levels below: `[n, c, h, w]` and
+/// `[n, c', H, W]` to `[n, c + c', H, W]`, where H is 2h or 2h + 1, and W likewise. A row or column that
+/// is missing is zero.
+#[derive(Module, Debug)]
+pub struct Up {
+    #[module(skip)]
+    level: usize,
+}
+
+impl Up {
+    pub(crate) fn new(level: usize) -> Self {
+        Self { level }
+    }
+
+    pub(crate) fn level(&self) -> usize {
+        self.level
+    }
+
+    pub(crate) fn forward(&self, x: Tensor<4>, skip: Tensor<4>) -> Result<Tensor<4>, Miswired> {
+        let missing = missing(x.dims(), skip.dims())?;
+        let doubled = doubled(x);
+        let padded = match missing {
+            [0, 0] => doubled,
+            [rows, columns] => doubled.pad([(0, rows), (0, columns)], 0.0),
+        };
+        Ok(Tensor::cat(vec![padded, skip], 1))
+    }
+}
+
+/// The rows and columns that a map lacks when it is doubled.
+fn missing(x: [usize; 4], skip: [usize; 4]) -> Result<[usize; 2], Miswired> {
+    let lacks = |axis: usize| skip[axis].checked_sub(2 * x[axis]).filter(|&n| n < 2);
+    match (lacks(2), lacks(3)) {
+        (Some(rows), Some(columns)) if x[0] == skip[0] => Ok([rows, columns]),
+        _ => Err(Miswired::new(
+            "maps of half the size of the skip",
+            format!("{x:?} and {skip:?}"),
+        )),
+    }
+}
+
+/// Each pixel as 2×2 of them.
+fn doubled(x: Tensor<4>) -> Tensor<4> {
+    let [samples, channels, height, width] = x.dims();
+    let maps = samples * channels;
+    x.reshape([maps, height, 1, width, 1])
+        .expand([maps, height, 2, width, 2])
+        .reshape([samples, channels, 2 * height, 2 * width])
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn map<const H: usize, const W: usize>(rows: [[f32; W]; H]) -> Tensor<4> {
+        Tensor::<2>::from_floats(rows, &Device::flex()).reshape([1, 1, H, W])
+    }
+
+    #[test]
+    fn pixels_are_doubled_and_missing_ones_are_zero() {
+        let skip = map([[5.0, 6.0, 7.0, 8.0]; 3]);
+        let y = Up::new(0).forward(map([[1.0, 2.0]]), skip).unwrap();
+        assert_eq!(y.dims(), [1, 2, 3, 4]);
+        let y: Vec<f32> = y.into_data().try_to_vec().unwrap();
+        let row = [1.0, 1.0, 2.0, 2.0];
+        assert_eq!(y[..12], [row, row, [0.0; 4]].concat());
+        assert_eq!(y[12..], [5.0, 6.0, 7.0, 8.0].repeat(3));
+    }
+
+    #[test]
+    fn a_skip_of_another_size_is_refused() {
+        let refused = |height: usize, width: usize| {
+            let skip = Tensor::zeros([1, 1, height, width], &Device::flex());
+            Up::new(0).forward(map([[1.0, 2.0]]), skip).is_err()
+        };
+        assert!(refused(4, 4) && refused(1, 4) && refused(2, 6));
+        assert!(!refused(3, 5));
+    }
+}

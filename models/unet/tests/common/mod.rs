@@ -1,0 +1,74 @@
+//! Runs a U-Net by hand, and compares what comes out.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::Tensor,
+};
+use stovepipe_pipeline::{Context, Draws, Layer, Miswired};
+use stovepipe_unet::UNetLayer;
+
+/// What happens to a skip on its way.
+pub type OnTheWay = fn(Tensor<4>) -> Tensor<4>;
+
+/// Runs the layers one after the other, without a pipeline. `draws` are those of a layer by its place.
+pub fn run(
+    layers: &[UNetLayer],
+    images: Tensor<4>,
+    draws: impl Fn(usize) -> Draws,
+    on_the_way: OnTheWay,
+) -> Result<Tensor<4>, Miswired> {
+    let mut x = UNetLayer::enter(images);
+    let mut sent = Vec::new();
+    for (index, layer) in layers.iter().enumerate() {
+        let mut context = Context::new(&(), true).with_draws(draws(index));
+        for (name, value) in &sent {
+            context = context.with_skip(name, Tensor::clone(value));
+        }
+        x = layer.forward(x, &mut context)?;
+        let values = context.into_sent().into_iter();
+        sent.extend(values.map(|(name, value)| (name, on_the_way(value))));
+    }
+    UNetLayer::leave(x)
+}
+
+/// Nothing.
+pub fn unchanged(skip: Tensor<4>) -> Tensor<4> {
+    skip
+}
+
+/// The gradient of every parameter by the place of its layer, in order.
+pub fn gradients_of(layers: &[UNetLayer], gradients: &GradientsParams) -> Vec<(usize, Vec<f32>)> {
+    struct Find<'a> {
+        gradients: &'a GradientsParams,
+        found: Vec<Vec<f32>>,
+    }
+
+    impl ModuleVisitor for Find<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = self.gradients.get::<D>(param.id).unwrap();
+            self.found.push(floats(gradient));
+        }
+    }
+
+    let of_layer = |(index, layer): (usize, &UNetLayer)| {
+        let found = Vec::new();
+        let mut find = Find { gradients, found };
+        layer.visit(&mut find);
+        find.found.into_iter().map(move |values| (index, values))
+    };
+    layers.iter().enumerate().flat_map(of_layer).collect()
+}
+
+pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec_as::<f32>().unwrap()
+}
+
+/// The norm of the difference over the norm; not a number if anything is not.
+pub fn difference(ours: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(ours.len(), expected.len());
+    let square = |x: f32| f64::from(x).powi(2);
+    let apart: f64 = ours.iter().zip(expected).map(|(a, b)| square(a - b)).sum();
+    (apart / expected.iter().map(|&x| square(x)).sum::<f64>()).sqrt()
+}
