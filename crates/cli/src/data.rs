@@ -1,6 +1,6 @@
 //! What is trained on: its settings, and the sets that they name.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -171,12 +171,19 @@ impl DataSettings {
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
+    fn folder(&self) -> Result<&Path, CliError> {
+        let folder = self.data_dir.as_deref();
+        folder.ok_or_else(|| CliError::NoDataFolder { data: self.name() })
+    }
+
+    /// CIFAR's training images as they are.
+    pub fn cifar_images(&self, labels: Labels) -> Result<Cifar, CliError> {
+        Ok(Cifar::train(labels, self.folder()?)?)
+    }
+
     /// CIFAR, its training images augmented by draws from `seed`.
     pub fn cifar(&self, labels: Labels, seed: u64) -> Result<Data<Cifar, CifarBatcher>, CliError> {
-        let folder = self
-            .data_dir
-            .as_deref()
-            .ok_or(CliError::NoDataFolder { data: self.name() })?;
+        let folder = self.folder()?;
         let augmentation = self.augmentation();
         let (train, test) = (Cifar::train(labels, folder)?, Cifar::test(labels, folder)?);
         let batcher = move |epoch| CifarBatcher::augmented(augmentation, seed, epoch);

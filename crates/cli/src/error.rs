@@ -11,6 +11,7 @@ use stovepipe::{
 use stovepipe_amoebanet::AmoebaNetError;
 use stovepipe_cifar::CifarError;
 use stovepipe_digits::DigitsError;
+use stovepipe_unet::UNetError;
 use thiserror::Error;
 
 /// What ends the program with an error.
@@ -105,6 +106,16 @@ pub enum CliError {
     ReplicasInPlan,
     #[error("a plan from a graph.txt is of no model that can be trained here: leave --out out")]
     GraphOut,
+
+    // verify
+    #[error(transparent)]
+    UNet(#[from] UNetError),
+    #[error("{flag} is {value}: give a number from 1 to {most}")]
+    Range {
+        flag: &'static str,
+        value: usize,
+        most: usize,
+    },
 
     // files
     #[error("{}: {source}", path.display())]

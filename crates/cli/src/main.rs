@@ -8,6 +8,7 @@ mod settings;
 mod simulate;
 mod stage_table;
 mod train;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -49,6 +50,7 @@ fn command() -> Command {
         .subcommand(train::command())
         .subcommand(plan::command())
         .subcommand(simulate::command())
+        .subcommand(verify::command())
 }
 
 fn run(matches: &ArgMatches) -> Result<ExitCode, error::CliError> {
@@ -56,6 +58,7 @@ fn run(matches: &ArgMatches) -> Result<ExitCode, error::CliError> {
         Some(("train", matches)) => train::main(matches),
         Some(("plan", matches)) => plan::main(matches),
         Some(("simulate", matches)) => simulate::main(matches),
+        Some(("verify", matches)) => verify::main(matches),
         // `subcommand_required` lets nothing else through.
         _ => Ok(ExitCode::FAILURE),
     }

@@ -60,6 +60,9 @@ pub use stovepipe_pipeline as pipeline;
 pub use stovepipe_plan as plan;
 pub use stovepipe_schedule as schedule;
 pub use stovepipe_train as train;
+pub use stovepipe_verify as verify;
+
+pub use stovepipe_pipeline::nn;
 
 // What `#[derive(Flow)]` names.
 /// Derives [`Flow`](trait@Flow) for a struct or an enum of flows.
@@ -73,9 +76,9 @@ pub use stovepipe_pipeline::facade::Flow;
 pub mod prelude {
     pub use crate::Flow;
     pub use stovepipe_pipeline::{
-        Balance, Batch, BuildError, Context, CrossEntropy, Layer, MeanOf, Miswired, Objective,
-        Outputs, Pipeline, Profile, Profiler, Progress, Recompute, Replicated, Step, StepError,
-        StopHandle, device_from_name,
+        Balance, Batch, BuildError, Context, CrossEntropy, Draws, Layer, MeanOf, Miswired,
+        Objective, Outputs, Pipeline, Profile, Profiler, Progress, Recompute, Replicated, SkipUse,
+        Step, StepError, StopHandle, device_from_name,
     };
     pub use stovepipe_schedule::{
         GPipe, Interleaved, OneForwardOneBackward, Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2,

@@ -24,7 +24,7 @@ pub use loader::{Loader, shuffled};
 pub use memory::{DeviceMemory, free_memory};
 pub use model_file::{load_model, save_model};
 pub use optimizer::StagedOptimizer;
-pub use progress::{Progress, StepReport, show_layers};
+pub use progress::{Progress, StepReport, show_count, show_layers};
 pub use schedule_setting::ScheduleSetting;
 pub use scores::Scores;
 pub use settings::{

@@ -28,22 +28,31 @@ pub struct StepReport {
 /// Shows how many layers have been measured, on standard error: a bar if that is a terminal, else one
 /// line. To be given to [`Profiler::on_progress`](stovepipe_pipeline::Profiler::on_progress).
 pub fn show_layers(what: &str, layers: usize) -> impl Fn(usize) + Send + Sync + 'static {
+    show_count(&format!("{what}: measuring"), "layers", layers)
+}
+
+/// Shows how many things have been done, on standard error: a bar with an estimate if that is a terminal,
+/// else one line at the beginning.
+pub fn show_count(
+    doing: &str,
+    things: &str,
+    count: usize,
+) -> impl Fn(usize) + Send + Sync + use<> {
     let bar = match std::io::stderr().is_terminal() {
-        true => ProgressBar::new(layers as u64),
+        true => ProgressBar::new(count as u64),
         false => {
-            eprintln!("{what}: measuring {layers} layers");
+            eprintln!("{doing} {count} {things}");
             ProgressBar::hidden()
         }
     };
-    let style =
-        ProgressStyle::with_template("{msg}: measuring layers [{bar:30}] {pos}/{len}, {eta} left");
+    let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}, {eta} left");
     if let Ok(style) = style {
         bar.set_style(style);
     }
-    bar.set_message(what.to_owned());
-    move |measured| {
-        bar.set_position(measured as u64);
-        if measured == layers {
+    bar.set_message(format!("{doing} {things}"));
+    move |done| {
+        bar.set_position(done as u64);
+        if done == count {
             bar.finish_and_clear();
         }
     }

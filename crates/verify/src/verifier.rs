@@ -20,7 +20,7 @@ pub struct Verifier<L: Layer, T, O> {
     subject: Subject<L, T, O>,
     stages: BTreeSet<usize>,
     micro_batches: BTreeSet<usize>,
-    progress: Option<Box<dyn Fn(usize, usize)>>,
+    progress: Option<Box<dyn Fn(usize)>>,
 }
 
 impl<L, T, O> Verifier<L, T, O>
@@ -108,10 +108,16 @@ where
         self
     }
 
-    /// Calls `progress` with the number of cases that have been run, and that of all.
-    pub fn on_progress(mut self, progress: impl Fn(usize, usize) + 'static) -> Self {
+    /// Calls `progress` with the number of [cases](Self::cases) that have been run, after each of them.
+    pub fn on_progress(mut self, progress: impl Fn(usize) + 'static) -> Self {
         self.progress = Some(Box::new(progress));
         self
+    }
+
+    /// The number of ways in which the model is trained.
+    #[must_use]
+    pub fn cases(&self) -> usize {
+        self.all_cases().len()
     }
 
     /// Runs all cases. What goes wrong in one is in the report.
@@ -124,12 +130,12 @@ where
         let layers = std::mem::take(&mut self.subject.layers);
         let built = self.subject.build_of(layers, &Case::plainest(1))?;
         self.subject.layers = built.into_layers();
-        let (cases, subject) = (self.cases(), &self.subject);
+        let (cases, subject) = (self.all_cases(), &self.subject);
         let done = Cell::new(0);
         let told = || {
             done.set(done.get() + 1);
             if let Some(progress) = &self.progress {
-                progress(done.get(), cases.len());
+                progress(done.get());
             }
         };
         let micro_batches: Vec<_> = self.micro_batches.iter().copied().collect();
@@ -148,7 +154,7 @@ where
     }
 
     /// Every schedule, number of stages, number of micro-batches and mode of recomputation.
-    fn cases(&self) -> Vec<Case> {
+    fn all_cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &micro_batches in &self.micro_batches {
             for by in synchronous() {

@@ -1,0 +1,215 @@
+//! `stovepipe verify`: shows that a pipeline changes nothing but the speed.
+
+use std::process::ExitCode;
+
+use burn::{
+    data::{dataloader::batcher::Batcher, dataset::Dataset},
+    tensor::{Device, Int, Tensor},
+};
+use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use stovepipe::{
+    pipeline::{Batch, CrossEntropy, Flow, Layer, MeanOf, Objective},
+    train::show_count,
+    verify::{Report, Verifier},
+};
+use stovepipe_amoebanet::{AmoebaNetBConfig, AmoebaNetDConfig, Stem};
+use stovepipe_cifar::CifarBatcher;
+use stovepipe_digits::{DigitBatcher, Digits};
+use stovepipe_unet::UNetConfig;
+
+use crate::{data::DataSettings, error::CliError, output};
+
+/// More would take hours and show nothing else.
+const MOST: usize = 64;
+
+/// What is verified, and in how many ways.
+#[derive(Clone, Debug, Args)]
+struct VerifySettings {
+    /// Model
+    #[arg(long, value_enum, default_value_t = ModelName::AmoebaNetD)]
+    model: ModelName,
+    /// AmoebaNet's L, divisible by 3, or U-Net's B [default: 3, or 1]
+    #[arg(long, value_name = "N")]
+    layers: Option<usize>,
+    /// AmoebaNet's D, divisible by 4, or U-Net's C [default: 8, or 4]
+    #[arg(long, value_name = "N")]
+    filters: Option<usize>,
+    /// Whether AmoebaNet has an auxiliary head
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    auxiliary: bool,
+    /// Probability with which AmoebaNet's operations, or U-Net's channels, are dropped
+    #[arg(long, value_name = "P", default_value_t = 0.2)]
+    drop_path: f64,
+    /// Samples of the mini-batch
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    samples: usize,
+    /// Stages at most
+    #[arg(long, value_name = "K", default_value_t = 4)]
+    stages: usize,
+    /// Numbers of micro-batches
+    #[arg(long, value_name = "M,…", value_delimiter = ',', default_values_t = [1, 3, 6])]
+    micro_batches: Vec<usize>,
+    /// Seed of the parameters and of what is drawn
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Read by themselves: they have defaults of their own.
+    #[clap(skip)]
+    data: DataSettings,
+}
+
+/// A model by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ModelName {
+    /// AmoebaNet-D(L, D)
+    #[value(name = "amoebanet-d")]
+    AmoebaNetD,
+    /// AmoebaNet-B(L, D)
+    #[value(name = "amoebanet-b")]
+    AmoebaNetB,
+    /// U-Net(B, C), with long skips
+    #[value(name = "unet")]
+    UNet,
+}
+
+/// The subcommand and its flags.
+pub fn command() -> Command {
+    let command = VerifySettings::augment_args(Command::new("verify"));
+    let command = DataSettings::augment_args(command);
+    // The settings' own documentation would be the text otherwise.
+    let command = command.about("Show that a pipeline changes nothing but the speed of training");
+    output::with_negative_numbers(command).long_about(
+        "Show that a pipeline changes nothing but the speed of training: train a small model under \
+         many numbers of stages, schedules, modes of recomputation and numbers of micro-batches, \
+         compare what comes out, and print a table. The exit status is 0 if all holds.",
+    )
+}
+
+/// Verifies, and prints the table.
+pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
+    let mut settings = VerifySettings::from_arg_matches(matches)?;
+    settings.data.update_from_arg_matches(matches)?;
+    settings.data.settle()?;
+    settings.check()?;
+    let (images, labels) = settings.images()?;
+    let report = match settings.model {
+        ModelName::AmoebaNetD | ModelName::AmoebaNetB => settings.classify(images, labels)?,
+        ModelName::UNet => settings.segment(images)?,
+    };
+    output::print(&report.to_string());
+    let verdict = match report.holds() {
+        true => "all holds\n",
+        false => "NOT ALL HOLDS\n",
+    };
+    output::print(verdict);
+    Ok(match report.holds() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+impl VerifySettings {
+    fn check(&self) -> Result<(), CliError> {
+        let check = |flag, value: usize| match (1..=MOST).contains(&value) {
+            true => Ok(()),
+            false => Err(CliError::Range {
+                flag,
+                value,
+                most: MOST,
+            }),
+        };
+        check("--samples", self.samples)?;
+        check("--stages", self.stages)?;
+        (self.micro_batches.iter()).try_for_each(|&number| check("--micro-batches", number))
+    }
+
+    /// The first images of the training set, with their labels.
+    fn images(&self) -> Result<(Tensor<4>, Tensor<1, Int>), CliError> {
+        match self.data.cifar_labels() {
+            None => Ok(self.first(&Digits::train()?, &DigitBatcher)),
+            Some(labels) => {
+                let images = self.data.cifar_images(labels)?;
+                Ok(self.first(&images, &CifarBatcher::default()))
+            }
+        }
+    }
+
+    fn first<I>(
+        &self,
+        set: &impl Dataset<I>,
+        batcher: &impl Batcher<I, (Tensor<4>, Tensor<1, Int>)>,
+    ) -> (Tensor<4>, Tensor<1, Int>) {
+        let items = (0..self.samples).filter_map(|index| set.get(index).ok());
+        batcher.batch(items.collect(), &Device::flex())
+    }
+
+    fn classify(&self, input: Tensor<4>, target: Tensor<1, Int>) -> Result<Report, CliError> {
+        let (layers, filters) = (self.layers.unwrap_or(3), self.filters.unwrap_or(8));
+        let (classes, device) = (self.data.classes(), Device::flex());
+        let layers = match self.model {
+            ModelName::AmoebaNetB => AmoebaNetBConfig::new(layers, filters, classes)
+                .with_stem(Stem::Small)
+                .with_auxiliary(self.auxiliary)
+                .with_drop_path(self.drop_path)
+                .init(&device)?,
+            _ => AmoebaNetDConfig::new(layers, filters, classes)
+                .with_stem(Stem::Small)
+                .with_auxiliary(self.auxiliary)
+                .with_drop_path(self.drop_path)
+                .init(&device)?,
+        };
+        let objective = CrossEntropy::new()
+            .with_smoothing(0.1)
+            .with_auxiliary_share(0.4);
+        let side = ();
+        self.verify(
+            layers,
+            Batch {
+                input,
+                target,
+                side,
+            },
+            objective,
+        )
+    }
+
+    /// Where an image is brighter than it is on average.
+    fn segment(&self, input: Tensor<4>) -> Result<Report, CliError> {
+        let (convs, channels) = (self.layers.unwrap_or(1), self.filters.unwrap_or(4));
+        let layers = UNetConfig::new(convs, channels)
+            .with_depth(3)
+            .with_dropout(self.drop_path)
+            .init(&Device::flex())?;
+        let target = input.clone().narrow(1, 0, 1).greater_elem(0.0).float();
+        let objective = MeanOf(|y: Tensor<4>, t: Tensor<4>| (y - t).powi_scalar(2).mean());
+        let side = ();
+        self.verify(
+            layers,
+            Batch {
+                input,
+                target,
+                side,
+            },
+            objective,
+        )
+    }
+
+    fn verify<L, T, O>(
+        &self,
+        layers: Vec<L>,
+        batch: Batch<L::Input, T, L::Side>,
+        objective: O,
+    ) -> Result<Report, CliError>
+    where
+        L: Layer,
+        T: Flow,
+        O: Objective<L::Output, T>,
+    {
+        let most = self.stages.min(layers.len());
+        let verifier = Verifier::new(layers, batch, objective)
+            .stages(1..=most)
+            .micro_batches(self.micro_batches.iter().copied())
+            .seed(self.seed);
+        let shown = show_count("verifying", "ways to train", verifier.cases());
+        Ok(verifier.on_progress(shown).run()?)
+    }
+}
