@@ -33,11 +33,7 @@ pub fn show_layers(what: &str, layers: usize) -> impl Fn(usize) + Send + Sync + 
 
 /// Shows how many things have been done, on standard error: a bar with an estimate if that is a terminal,
 /// else one line at the beginning.
-pub fn show_count(
-    doing: &str,
-    things: &str,
-    count: usize,
-) -> impl Fn(usize) + Send + Sync + use<> {
+pub fn show_count(doing: &str, things: &str, count: usize) -> impl Fn(usize) + Send + Sync + use<> {
     let bar = match std::io::stderr().is_terminal() {
         true => ProgressBar::new(count as u64),
         false => {

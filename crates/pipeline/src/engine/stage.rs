@@ -367,6 +367,7 @@ impl<L: Layer> Stage<L> {
             tape::forward(&copies, given.clone(), &scene, &watch).map(|_| ())
         })?;
         lock().extend(found);
+        values::sweep(&self.task.device);
         Ok(())
     }
 

@@ -14,7 +14,10 @@
 //!
 //! A statistic of any other kind is taken to be one that means can be taken of.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::Range,
+};
 
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
@@ -117,6 +120,29 @@ impl Cells {
         read.values
     }
 
+    /// The same as one row of numbers, in the order of a visit.
+    fn read_row<M: Module>(&self, layer: &M) -> Tensor<1> {
+        struct Read<'a> {
+            cells: &'a HashSet<ParamId>,
+            numbers: Vec<Tensor<1>>,
+        }
+
+        impl ModuleVisitor for Read<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if self.cells.contains(&param.id) {
+                    self.numbers.push(param.val().reshape([-1]));
+                }
+            }
+        }
+
+        let mut read = Read {
+            cells: &self.all,
+            numbers: Vec::new(),
+        };
+        layer.valid().visit(&mut read);
+        Tensor::cat(read.numbers, 0)
+    }
+
     /// Has the cells that `layer` shares hold something else. Mapping a clone leaves the parameters
     /// alone, but reaches the cells.
     fn write<M: Module>(&self, layer: &M, new: impl CellMapper) {
@@ -156,7 +182,8 @@ trait CellMapper {
 pub(crate) struct Statistics {
     cells: Cells,
     start: Values,
-    after: BTreeMap<usize, Values>,
+    /// All cells of the layer in a row: many small tensors would cost more than what is in them.
+    after: BTreeMap<usize, Tensor<1>>,
 }
 
 impl Statistics {
@@ -184,28 +211,31 @@ impl Statistics {
         }
 
         if !self.cells.is_empty() {
-            self.after.insert(micro_batch, self.cells.read(live));
+            self.after.insert(micro_batch, self.cells.read_row(live));
             self.cells.write(live, Restore(&self.start));
         }
     }
 
     /// Writes into the cells that `layer` shares with the model what the mini-batch makes of them.
     pub(crate) fn commit<M: Module>(self, layer: &M, momenta: &Momenta, sizes: &[usize]) {
-        if self.after.is_empty() {
-            return;
-        }
-        let counted: usize = self
+        let micro_batches: Vec<_> = self
             .after
             .keys()
-            .map(|&micro_batch| sizes[micro_batch])
-            .sum();
-        let shares: Vec<_> = (self.after.keys())
-            .map(|&micro_batch| sizes[micro_batch] as f32 / counted as f32)
+            .map(|&index| sizes[index] as f32)
             .collect();
+        let Some(device) = self.after.values().next().map(Tensor::device) else {
+            return;
+        };
+        let counted: f32 = micro_batches.iter().sum();
+        let shares = Tensor::<1>::from_floats(micro_batches.as_slice(), &device);
         let sum = Sum {
-            statistics: &self,
+            shares: shares.div_scalar(counted).reshape([-1, 1]),
+            rows: Tensor::stack(self.after.into_values().collect(), 0),
+            start: &self.start,
+            means: &self.cells.means,
             momenta,
-            shares: &shares,
+            places: HashMap::new(),
+            place: 0,
         };
         self.cells.write(layer, sum);
     }
@@ -213,51 +243,52 @@ impl Statistics {
 
 /// Makes the statistics of a mini-batch of those of its micro-batches.
 struct Sum<'a> {
-    statistics: &'a Statistics,
+    /// Of the micro-batches: `[micro-batches, 1]`.
+    shares: Tensor<2>,
+    /// What the cells came to: `[micro-batches, numbers]`.
+    rows: Tensor<2>,
+    start: &'a Values,
+    means: &'a HashMap<ParamId, ParamId>,
     momenta: &'a Momenta,
-    /// Of the micro-batches.
-    shares: &'a [f32],
+    /// Where a cell's numbers are, of those that were met.
+    places: HashMap<ParamId, Range<usize>>,
+    place: usize,
 }
 
 impl Sum<'_> {
     /// What a cell came to, a row a micro-batch.
-    fn after<const D: usize>(&self, id: ParamId) -> Option<Tensor<2>> {
-        let after = self.statistics.after.values();
-        let rows: Option<Vec<_>> = after.map(|values| values.get::<Tensor<D>>(&id)).collect();
-        let rows = rows?.into_iter().map(|row| row.reshape([1, -1]));
-        Some(Tensor::cat(rows.collect(), 0))
+    fn rows(&self, place: &Range<usize>) -> Tensor<2> {
+        self.rows.clone().narrow(1, place.start, place.len())
     }
 
     /// Σ wᵢ rᵢ.
     fn mean(&self, rows: Tensor<2>) -> Tensor<2> {
-        let shares = Tensor::<1>::from_floats(self.shares, &rows.device());
-        (rows * shares.reshape([-1, 1])).sum_dim(0)
+        (rows * self.shares.clone()).sum_dim(0)
     }
 
     /// What the micro-batches' means add to the variance.
     fn spread(&self, variance: ParamId) -> Option<Tensor<2>> {
-        let mean = self.statistics.cells.means.get(&variance)?;
+        let mean = self.means.get(&variance)?;
         let momentum = *self.momenta.get(mean)?;
-        let rows = self.after::<1>(*mean)?;
-        let centre = self.mean(rows.clone());
-        let squares = (rows - centre).powi_scalar(2);
+        let rows = self.rows(self.places.get(mean)?);
+        let squares = (rows.clone() - self.mean(rows)).powi_scalar(2);
         (momentum > 0.0).then(|| self.mean(squares).div_scalar(momentum))
     }
 }
 
 impl CellMapper for Sum<'_> {
     fn value<const D: usize>(&mut self, id: ParamId, old: Tensor<D>) -> Tensor<D> {
-        let statistics = self.statistics;
-        let start = statistics.start.get::<Tensor<D>>(&id);
-        let (Some(start), Some(rows)) = (start, self.after::<D>(id)) else {
-            return old;
-        };
-        if self.shares.len() == 1 {
+        // Cells are met in the order in which they were read.
+        let place = self.place..self.place + old.shape().num_elements();
+        self.place = place.end;
+        self.places.insert(id, place.clone());
+        let rows = self.rows(&place);
+        let start = self.start.get(&id).unwrap_or(old);
+        if rows.dims()[0] == 1 {
             return rows.reshape(start.shape());
         }
         // By differences, so that what did not move stays to the bit.
-        let base = start.clone().reshape([1, -1]);
-        let mut shift = self.mean(rows - base);
+        let mut shift = self.mean(rows - start.clone().reshape([1, -1]));
         if let Some(spread) = self.spread(id) {
             shift = shift + spread;
         }
