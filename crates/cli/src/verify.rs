@@ -34,9 +34,9 @@ struct VerifySettings {
     /// AmoebaNet's D, divisible by 4, or U-Net's C [default: 8, or 4]
     #[arg(long, value_name = "N")]
     filters: Option<usize>,
-    /// Whether AmoebaNet has an auxiliary head
-    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
-    auxiliary: bool,
+    /// Whether AmoebaNet has an auxiliary head [default: true]
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set)]
+    auxiliary: Option<bool>,
     /// Probability with which AmoebaNet's operations, or U-Net's channels, are dropped
     #[arg(long, value_name = "P", default_value_t = 0.2)]
     drop_path: f64,
@@ -88,8 +88,8 @@ pub fn command() -> Command {
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let mut settings = VerifySettings::from_arg_matches(matches)?;
     settings.data.update_from_arg_matches(matches)?;
-    settings.data.settle()?;
     settings.check()?;
+    settings.data.settle()?;
     let (images, labels) = settings.images()?;
     let report = match settings.model {
         ModelName::AmoebaNetD | ModelName::AmoebaNetB => settings.classify(images, labels)?,
@@ -117,6 +117,22 @@ impl VerifySettings {
                 most: MOST,
             }),
         };
+        let foreign = |setting, of: &'static str, other: &str| CliError::NotOfData {
+            setting,
+            of,
+            data: other.to_owned(),
+        };
+        if self.model == ModelName::UNet && self.auxiliary.is_some() {
+            return Err(foreign("auxiliary", "AmoebaNet", "unet"));
+        }
+        let augmentation = [
+            ("crop-padding", self.data.crop_padding.is_some()),
+            ("flip", self.data.flip.is_some()),
+            ("cutout", self.data.cutout.is_some()),
+        ];
+        if let Some((setting, _)) = augmentation.into_iter().find(|(_, is_set)| *is_set) {
+            return Err(foreign(setting, "training", "verify"));
+        }
         check("--samples", self.samples)?;
         check("--stages", self.stages)?;
         (self.micro_batches.iter()).try_for_each(|&number| check("--micro-batches", number))
@@ -148,12 +164,12 @@ impl VerifySettings {
         let layers = match self.model {
             ModelName::AmoebaNetB => AmoebaNetBConfig::new(layers, filters, classes)
                 .with_stem(Stem::Small)
-                .with_auxiliary(self.auxiliary)
+                .with_auxiliary(self.auxiliary.unwrap_or(true))
                 .with_drop_path(self.drop_path)
                 .init(&device)?,
             _ => AmoebaNetDConfig::new(layers, filters, classes)
                 .with_stem(Stem::Small)
-                .with_auxiliary(self.auxiliary)
+                .with_auxiliary(self.auxiliary.unwrap_or(true))
                 .with_drop_path(self.drop_path)
                 .init(&device)?,
         };

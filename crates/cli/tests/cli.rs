@@ -524,8 +524,12 @@ fn a_loss_that_is_no_number_ends_the_run() {
     let output = train(directory.path(), "run", &more);
     let stderr = text(&output.stderr);
     assert!(!output.status.success());
-    assert!(stderr.contains("error: the loss became"), "{stderr}");
-    assert!(stderr.contains("epoch 1, batch"), "{stderr}");
+    assert!(
+        stderr.contains("error: the training diverged in epoch 1, batch"),
+        "{stderr}"
+    );
+    // And where that began.
+    assert!(stderr.contains("not finite: stage "), "{stderr}");
     assert!(!stderr.contains("panicked"), "{stderr}");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
@@ -566,4 +570,80 @@ fn an_interrupt_saves_what_was_trained() {
     assert_eq!(summary["stopped"], Value::Bool(true));
     assert!(summary["epochs"].as_u64().unwrap() >= 1);
     assert!(directory.path().join("run/model.safetensors").exists());
+}
+
+#[test]
+fn verify_prints_what_it_compared_and_succeeds_if_all_holds() {
+    let directory = TempDir::new().unwrap();
+    let small = [
+        "verify",
+        "--stages",
+        "2",
+        "--micro-batches",
+        "1,2",
+        "--samples",
+        "3",
+    ];
+    for model in [
+        &["--model", "unet"][..],
+        &["--filters", "4", "--drop-path", "0.3"],
+    ] {
+        let arguments: Vec<_> = small.iter().chain(model).copied().collect();
+        let output = stovepipe(&arguments, directory.path());
+        let stdout = text(&output.stdout);
+        assert!(output.status.success(), "{stdout}{}", text(&output.stderr));
+        for check in [
+            "repeatable",
+            "same bits",
+            "whole mini-batch",
+            "evaluation",
+            "mishap",
+            "memory",
+        ] {
+            let line = stdout.lines().find(|line| line.starts_with(check));
+            assert!(line.is_some_and(|line| line.ends_with("holds")), "{stdout}");
+        }
+        assert!(stdout.ends_with("all holds\n"), "{stdout}");
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn verify_says_what_is_wrong_with_its_arguments() {
+    let directory = TempDir::new().unwrap();
+    for (arguments, expected) in [
+        (
+            &["--samples", "0"][..],
+            "--samples is 0: give a number from 1 to 64",
+        ),
+        (
+            &["--stages", "65"],
+            "--stages is 65: give a number from 1 to 64",
+        ),
+        (&["--micro-batches", "3,0"], "--micro-batches is 0"),
+        (&["--layers", "4"], "must be a multiple of 3"),
+        (&["--drop-path", "1.5"], "1.5"),
+        (&["--model", "unet", "--layers", "0"], "0"),
+        (&["--model", "unet", "--drop-path", "-1"], "-1"),
+        (&["--data", "cifar10"], "--data-dir"),
+        (&["--micro-batches", "x"], "--micro-batches"),
+        (
+            &["--model", "unet", "--auxiliary", "true"],
+            "auxiliary is for AmoebaNet, not for unet",
+        ),
+        (
+            &["--data", "cifar10", "--flip", "true"],
+            "flip is for training, not for verify",
+        ),
+        (&["--model", "vgg"], "--model"),
+    ] {
+        let arguments: Vec<_> = ["verify"].iter().chain(arguments).copied().collect();
+        let output = stovepipe(&arguments, directory.path());
+        let stderr = text(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(
+            stderr.contains(expected) && !stderr.contains("panicked"),
+            "{arguments:?}: {stderr}"
+        );
+    }
 }

@@ -292,13 +292,12 @@ impl<L: Layer> PipelineBuilder<L> {
         if self.threads_per_stage == 0 {
             return Err(BuildError::NoThreads);
         }
-        if !self.allow_unkeyed {
-            check_draws(&self.layers)?;
-        }
-        let wiring = Wiring::of(&self.layers)?;
         let ties = Ties::of(&self.layers);
         let devices = of_stages(&owners, &self.devices);
-        let mut stages = placements(&self.layers, &cut, devices, &Arc::new(wiring));
+        let mut stages = guarded(|| {
+            let wiring = Wiring::of(&self.layers)?;
+            Ok(placements(&self.layers, &cut, devices, &Arc::new(wiring)))
+        })?;
         check_devices(&stages)?;
         let workers = (0..self.devices.len())
             .map(|worker| spawn(worker, self.threads_per_stage))
@@ -310,6 +309,10 @@ impl<L: Layer> PipelineBuilder<L> {
         let layers: Vec<_> = ties.tie(layers.into_iter().map(L::train).collect());
         for stage in &mut stages {
             stage.cells = layers[stage.layers.clone()].iter().map(Cells::of).collect();
+        }
+        check_statistics(&stages)?;
+        if !self.allow_unkeyed {
+            unkeyed::check(&layers)?;
         }
 
         let engine = Engine {
@@ -325,6 +328,7 @@ impl<L: Layer> PipelineBuilder<L> {
             seed: self.seed,
             steps: 0.into(),
             check_finite: self.check_finite,
+            allow_unkeyed: self.allow_unkeyed,
             ties,
             momenta: Arc::default(),
             plans: HashMap::new().into(),
@@ -412,17 +416,34 @@ fn place<L: Layer>(layers: Vec<L>, stages: &[Placement]) -> Vec<L> {
     placed
 }
 
-fn check_draws<L: Layer>(layers: &[L]) -> Result<(), BuildError> {
-    let mut found = layers.iter().map(unkeyed::find).enumerate();
-    match found.find_map(|(layer, found)| Some((layer, found?))) {
-        None => Ok(()),
-        Some((layer, (module, replacement))) => Err(BuildError::Unkeyed {
-            layer,
-            name: layers[layer].name(),
-            module,
-            replacement,
-        }),
+/// Makes sure that no two layers count in the same running statistics.
+fn check_statistics(stages: &[Placement]) -> Result<(), BuildError> {
+    let mut owners = HashMap::new();
+    for stage in stages {
+        let named = stage.layers.clone().zip(&*stage.names).zip(&*stage.cells);
+        for ((index, name), cells) in named {
+            for id in cells.ids() {
+                if let Some((first, first_name)) = owners.insert(id, (index, name)) {
+                    return Err(BuildError::SharedStatistics {
+                        first,
+                        first_name: String::clone(first_name),
+                        second: index,
+                        second_name: name.clone(),
+                    });
+                }
+            }
+        }
     }
+    Ok(())
+}
+
+/// Runs what asks the user's layers for something.
+fn guarded<R>(code: impl FnOnce() -> Result<R, BuildError>) -> Result<R, BuildError> {
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(code));
+    caught.unwrap_or_else(|panic| {
+        let message = guard::panic_message(&*panic).to_owned();
+        Err(BuildError::Panicked { message })
+    })
 }
 
 #[cfg(test)]

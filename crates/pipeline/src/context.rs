@@ -140,6 +140,7 @@ impl<'a, L: Layer> Context<'a, L> {
         Left {
             auxiliary: self.auxiliary,
             sent: self.sent,
+            untaken: self.available.into_iter().map(|(name, _)| name).collect(),
         }
     }
 }
@@ -148,4 +149,6 @@ impl<'a, L: Layer> Context<'a, L> {
 pub(crate) struct Left<L: Layer> {
     pub(crate) auxiliary: Vec<L::Output>,
     pub(crate) sent: Vec<(String, L::Flow)>,
+    /// The names of what it could have taken, and did not.
+    pub(crate) untaken: Vec<String>,
 }

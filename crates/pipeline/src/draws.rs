@@ -83,9 +83,11 @@ impl Draws {
         self.key.is_some()
     }
 
-    /// Numbers from 0 up to 1, all as likely as each other; zeros in evaluation. `shape[0]` is the number
-    /// of samples or a multiple of it: rows next to each other then belong to one sample. With any
-    /// other shape the numbers depend on how the mini-batch is cut, and on nothing more.
+    /// Numbers from 0 up to 1, all as likely as each other; zeros in evaluation.
+    ///
+    /// The first dimension must be that of the samples, or of rows of which each sample has the same
+    /// number next to each other: then each sample draws by itself. A tensor that has the batch elsewhere
+    /// draws numbers that depend on how the mini-batch is cut into micro-batches, and on nothing more.
     #[must_use]
     pub fn uniform<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
         self.fill(shape, device, |rng, row| {

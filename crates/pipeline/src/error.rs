@@ -6,7 +6,7 @@ use stovepipe_plan::{CutError, PlanError};
 use stovepipe_schedule::{Action, Pass, ScheduleError};
 use thiserror::Error;
 
-use crate::wiring::WiringError;
+use crate::{unkeyed::Unkeyed, wiring::WiringError};
 
 /// A pipeline that cannot be built.
 #[derive(Debug, Error)]
@@ -84,20 +84,28 @@ pub enum BuildError {
     #[error(transparent)]
     Wiring(#[from] WiringError),
     /// A layer draws random numbers that cannot be drawn again.
+    #[error(transparent)]
+    Unkeyed(#[from] Unkeyed),
+    /// Two layers share running statistics, which each would count for itself.
     #[error(
-        "layer {layer} ({name}) holds Burn's `{module}`, which draws other numbers when the layer is \
-         recomputed, and others again when the model is cut elsewhere: use {replacement} instead, or \
-         `allow_unkeyed(true)` if it drops nothing"
+        "layer {first} ({first_name}) and layer {second} ({second_name}) share running statistics: \
+         give each a batch norm of its own, parameters may be shared"
     )]
-    Unkeyed {
-        /// The layer.
-        layer: usize,
+    SharedStatistics {
+        /// Index of the first layer that holds them.
+        first: usize,
         /// Its name.
-        name: String,
-        /// Burn's module.
-        module: &'static str,
-        /// What draws the same numbers.
-        replacement: &'static str,
+        first_name: String,
+        /// Index of the second.
+        second: usize,
+        /// Its name.
+        second_name: String,
+    },
+    /// A layer's `skips` or `name` panicked.
+    #[error("a layer's `skips` or `name` panicked: {message}")]
+    Panicked {
+        /// What it said.
+        message: String,
     },
 
     /// There is no cut with a foreseeable step.
@@ -221,13 +229,18 @@ pub enum StepError {
     /// A layer failed.
     #[error("{0}")]
     Failed(Box<StageFailure>),
-    /// The loss or a gradient is infinite or no number, and a second run of the step did not show where
-    /// that came from.
-    #[error("the {what} is not finite, and was when the step was run again to see where it began")]
+    /// The loss or a gradient is infinite or no number.
+    #[error("the {what} is not finite{}", place_of(place.as_deref()))]
     NotFinite {
         /// What is not finite.
         what: String,
+        /// Where that began: what a second run of the step stumbled over. `None` if all was well in it.
+        place: Option<Box<StageFailure>>,
     },
+    /// A layer that was frozen when the pipeline was built draws random numbers that cannot be drawn
+    /// again.
+    #[error(transparent)]
+    Unkeyed(#[from] Unkeyed),
     /// Code of the user's that runs outside the stages panicked.
     #[error("the {place} panicked: {message}")]
     Panicked {
@@ -272,6 +285,15 @@ pub enum StepError {
     /// The outputs of the micro-batches are of different kinds.
     #[error("the outputs of the micro-batches differ in kind or shape and cannot be joined")]
     UnlikeOutputs,
+}
+
+fn place_of(place: Option<&StageFailure>) -> String {
+    match place {
+        Some(failure) => format!(": {failure}"),
+        None => ", and was when the step was run again to see where that began: does a layer draw \
+                 random numbers of its own?"
+            .to_owned(),
+    }
 }
 
 /// A schedule that the engine cannot run, or not as it was asked to.

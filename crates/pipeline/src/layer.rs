@@ -61,7 +61,12 @@ pub trait Layer: Module + 'static {
     /// Runs the layer.
     ///
     /// It must be a function of its parameters, of what it is given and of the context alone: the
-    /// engine may run it again to recompute what it did not keep.
+    /// engine may run it again to recompute what it did not keep, and in the first training step to see
+    /// how batch norms keep their statistics.
+    ///
+    /// A batch norm normalizes each micro-batch by itself, and its running statistics move once a
+    /// mini-batch, as if it had come in one piece. For that, a layer uses a norm once: what a second
+    /// use adds to the running variance is not exact.
     ///
     /// # Errors
     ///
@@ -81,6 +86,8 @@ pub trait Layer: Module + 'static {
 
     /// The values that the layer sends to later layers past those between, and those that it takes:
     /// declared, so that a mistake in the wiring is found when the pipeline is built. None by default.
+    /// Whether a layer then does what it declares is seen when it runs, so also when the pipeline is
+    /// built with a [sample](crate::PipelineBuilder::sample).
     fn skips(&self) -> Vec<SkipUse> {
         Vec::new()
     }

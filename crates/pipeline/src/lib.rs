@@ -61,6 +61,7 @@ pub use plain::{Plain, run_plain};
 pub use profile::Profiler;
 pub use stovepipe_plan::{Forecast, LayerProfile, Machine, OptimizerState, Profile};
 pub use stovepipe_schedule::{Recompute, UnknownRecompute};
+pub use unkeyed::Unkeyed;
 pub use wiring::{LayerName, SkipUse, WiringError};
 /// The trait without the derive of its name, for the facade, which has a derive of its own.
 #[doc(hidden)]

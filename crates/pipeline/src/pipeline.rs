@@ -35,6 +35,7 @@ use crate::{
     objective::Objective,
     parameters::{ParameterVisitor, count_parameters, is_trainable, visit_parameters},
     profile::Profiler,
+    unkeyed,
 };
 
 /// A Burn module whose layers are spread over stages, and these over workers, each with a device and
@@ -207,6 +208,7 @@ impl<L: Layer> Pipeline<L> {
     }
 
     /// Says that so many training steps have been made: when a training goes on that began elsewhere.
+    /// Clones of the pipeline count together.
     pub fn set_steps(&self, steps: u64) {
         self.engine.steps.store(steps, Ordering::Release);
     }
@@ -264,6 +266,9 @@ impl<L: Layer> Pipeline<L> {
         if !(weight.is_finite() && weight > 0.0) {
             return Err(StepError::NoWeight { weight });
         }
+        if !self.engine.allow_unkeyed {
+            unkeyed::check(&self.layers)?; // what was frozen may no longer be
+        }
         let targets = batch::split(batch.target, &sizes, "target")?;
         let plan = self.engine.plan(sizes.len())?;
         let trainable_from = self.trainable_from();
@@ -288,8 +293,12 @@ impl<L: Layer> Pipeline<L> {
         let outcome = run(false)?;
         if let Some(what) = self.not_finite(&outcome) {
             // The step draws the same numbers again: what went wrong will, before somebody's eyes.
-            run(true)?;
-            return Err(StepError::NotFinite { what });
+            let place = match run(true) {
+                Ok(_) => None,
+                Err(StepError::Failed(failure)) => Some(failure),
+                Err(other) => return Err(other),
+            };
+            return Err(StepError::NotFinite { what, place });
         }
         self.gather(outcome, sizes, weight, keep_outputs)
     }
@@ -515,6 +524,7 @@ impl<L: Layer> Pipeline<L> {
             let from = &mut from;
             visit_parameters(layer, &mut MoveGradients { from, to });
         }
+        self.engine.ties.settle(&self.layers, &mut gradients);
         let held = stages.iter().map(|stage| stage.held).collect();
         let statistics: Vec<Statistics> = (stages.iter_mut())
             .flat_map(|stage| std::mem::take(&mut stage.statistics))

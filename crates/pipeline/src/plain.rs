@@ -72,6 +72,7 @@ pub fn run_plain<L: Layer>(
         let Left {
             auxiliary: heads,
             sent,
+            ..
         } = context.into_left();
         auxiliary.extend(heads);
         skips.extend(sent);

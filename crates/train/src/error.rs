@@ -131,18 +131,18 @@ pub enum TrainError {
     /// A step failed.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The loss is no longer a number.
+    /// The loss or a gradient is no longer a number.
     #[error(
-        "the loss became {loss} in epoch {epoch}, batch {batch}: \
-         try a smaller --lr, a longer --warmup-epochs, or --clip"
+        "the training diverged in epoch {epoch}, batch {batch}: \
+         try a smaller --lr, a longer --warmup-epochs, or --clip\n{source}"
     )]
-    LossNotFinite {
-        /// Its value.
-        loss: f64,
+    Diverged {
         /// The epoch, counted from 1.
         epoch: usize,
         /// The batch within the epoch, counted from 1.
         batch: usize,
+        /// What is not finite, and where that began.
+        source: StepError,
     },
 
     /// The loss over the test set is no number.

@@ -1,9 +1,9 @@
 //! Burn's optimizers, stepped stage by stage in parallel.
 
-use std::time::Instant;
+use std::{collections::HashSet, time::Instant};
 
 use burn::{
-    module::{ModuleVisitor, Param},
+    module::{ModuleVisitor, Param, ParamId},
     optim::{
         AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, RmsPropConfig, SgdConfig,
         decay::WeightDecayConfig, momentum::MomentumConfig,
@@ -129,19 +129,25 @@ fn clip<L: Layer>(stages: Vec<(&[L], GradientsParams)>, largest: f64) -> Vec<Gra
 fn squares<L: Layer>(layers: &[L], gradients: &GradientsParams) -> Vec<f64> {
     struct Squares<'a> {
         gradients: &'a GradientsParams,
+        /// A parameter that several layers share has one gradient.
+        seen: HashSet<ParamId>,
         sums: Vec<Tensor<1>>,
     }
 
     impl ModuleVisitor for Squares<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(gradient) = self.gradients.get::<D>(param.id) {
+            let is_new = self.seen.insert(param.id);
+            if let Some(gradient) = self.gradients.get::<D>(param.id).filter(|_| is_new) {
                 self.sums.push(gradient.powi_scalar(2).sum());
             }
         }
     }
 
-    let sums = Vec::new();
-    let mut visitor = Squares { gradients, sums };
+    let mut visitor = Squares {
+        gradients,
+        seen: HashSet::new(),
+        sums: Vec::new(),
+    };
     layers.iter().for_each(|layer| layer.visit(&mut visitor));
     if visitor.sums.is_empty() {
         return Vec::new();
@@ -153,6 +159,7 @@ fn squares<L: Layer>(layers: &[L], gradients: &GradientsParams) -> Vec<f64> {
 fn scale<L: Layer>(layers: &[L], gradients: GradientsParams, factor: f64) -> GradientsParams {
     struct Scale {
         gradients: GradientsParams,
+        scaled: GradientsParams,
         factor: f64,
     }
 
@@ -160,12 +167,16 @@ fn scale<L: Layer>(layers: &[L], gradients: GradientsParams, factor: f64) -> Gra
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if let Some(gradient) = self.gradients.remove::<D>(param.id) {
                 let gradient = gradient.mul_scalar(self.factor);
-                self.gradients.register(param.id, gradient);
+                self.scaled.register(param.id, gradient);
             }
         }
     }
 
-    let mut visitor = Scale { gradients, factor };
+    let mut visitor = Scale {
+        gradients,
+        scaled: GradientsParams::new(),
+        factor,
+    };
     layers.iter().for_each(|layer| layer.visit(&mut visitor));
-    visitor.gradients
+    visitor.scaled
 }

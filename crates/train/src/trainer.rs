@@ -269,15 +269,15 @@ impl<L: Classifier> Trainer<L> {
                     epoch.stopped = true;
                     break;
                 }
+                Err(TrainError::Step(source @ StepError::NotFinite { .. })) => {
+                    return Err(TrainError::Diverged {
+                        epoch: index + 1,
+                        batch: batch + 1,
+                        source,
+                    });
+                }
                 other => other?,
             };
-            if !step.loss.is_finite() {
-                return Err(TrainError::LossNotFinite {
-                    loss: step.loss,
-                    epoch: index + 1,
-                    batch: batch + 1,
-                });
-            }
             epoch.scores.add(step.scores, step.loss);
             epoch.steps += 1;
             epoch.bubbles += step.timeline.bubble();
@@ -298,8 +298,7 @@ impl<L: Classifier> Trainer<L> {
         Ok(epoch)
     }
 
-    /// Runs a mini-batch and updates the parameters, unless the loss is no number: the model is
-    /// then the one that gave that loss.
+    /// Runs a mini-batch and updates the parameters.
     fn train_batch(
         &mut self,
         (input, targets): (L::Input, Tensor<1, Int>),
@@ -320,12 +319,10 @@ impl<L: Classifier> Trainer<L> {
             scores: scores.unwrap_or_default(),
             timeline: step.timeline,
         };
-        if trained.loss.is_finite() {
-            let (pipeline, gradients) = (&mut self.pipeline, step.gradients);
-            let spans = self.optimizer.step(rate, pipeline, gradients, began)?;
-            for (stage, span) in self.pipeline.stages().iter().zip(spans) {
-                trained.timeline.workers[stage.worker].push(span);
-            }
+        let (pipeline, gradients) = (&mut self.pipeline, step.gradients);
+        let spans = self.optimizer.step(rate, pipeline, gradients, began)?;
+        for (stage, span) in self.pipeline.stages().iter().zip(spans) {
+            trained.timeline.workers[stage.worker].push(span);
         }
         Ok(trained)
     }

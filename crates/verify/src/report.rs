@@ -90,6 +90,11 @@ impl Check {
 
     /// Judges; `hint` says what a difference that is too large may come from.
     pub(crate) fn judged(mut self, hint: &str) -> Self {
+        if self.cases == 0 && self.verdict == Verdict::Holds {
+            let why = "there was nothing to compare: name numbers of stages and micro-batches that \
+                       the model can be cut into";
+            self.verdict = Verdict::Fails(why.to_owned());
+        }
         if self.verdict == Verdict::Holds && self.largest > self.allowed {
             self.verdict = Verdict::Fails(hint.to_owned());
         }
@@ -106,7 +111,7 @@ impl Check {
 
     fn allowed(&self) -> String {
         match self.allowed {
-            0.0 => "same bits".to_owned(),
+            0.0 => "none".to_owned(),
             allowed => format!("{allowed:.0e}"),
         }
     }

@@ -54,7 +54,8 @@ where
         }
     }
 
-    /// Verifies the model of a pipeline that is built, with its parameters as they are.
+    /// Verifies the model of a pipeline that is built, with its parameters as they are, on the device of its
+    /// first stage: in many ways to cut and schedule it, of which its own is likely one.
     pub fn of(pipeline: &Pipeline<L>, batch: Batch<L::Input, T, L::Side>, objective: O) -> Self {
         let layers = pipeline.layers().to_vec().valid().train();
         let mut verifier = Self::new(layers, batch, objective);

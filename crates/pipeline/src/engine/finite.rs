@@ -3,7 +3,7 @@
 use burn::{
     module::{Module, Param},
     optim::GradientsParams,
-    tensor::Tensor,
+    tensor::{DType, Tensor},
 };
 
 use crate::{
@@ -72,7 +72,9 @@ pub(crate) fn gradient_sum<M: Module>(
 
     impl ParameterVisitor for Sum<'_> {
         fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let own = self.gradients.get::<D>(param.id).map(Tensor::sum);
+            // Added up in a type in which finite numbers do not come to an infinite sum.
+            let gradient = self.gradients.get::<D>(param.id);
+            let own = gradient.map(|gradient| gradient.cast(DType::F32).sum());
             self.sum = values::add(self.sum.take(), own);
         }
     }

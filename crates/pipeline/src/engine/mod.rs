@@ -88,6 +88,8 @@ pub(crate) struct Engine {
     pub(crate) steps: AtomicU64,
     /// Whether a step whose loss or gradients are not finite is an error.
     pub(crate) check_finite: bool,
+    /// Whether layers may draw random numbers that cannot be drawn again.
+    pub(crate) allow_unkeyed: bool,
     /// Parameters that several layers share.
     pub(crate) ties: Ties,
     /// What is known of the momenta of batch norms.

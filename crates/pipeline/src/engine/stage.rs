@@ -307,8 +307,9 @@ impl<L: Layer> Stage<L> {
             statistics.count(micro_batch, live);
         }
         if self.is_frozen() {
-            let done = self.tapes.remove(&micro_batch);
-            done.map(|(kind, tape)| self.copies.give_back(kind, tape.into_modules()));
+            if let Some((kind, tape)) = self.tapes.remove(&micro_batch) {
+                self.copies.give_back(kind, tape.into_modules());
+            }
         }
         Ok(())
     }
@@ -341,6 +342,15 @@ impl<L: Layer> Stage<L> {
         })
     }
 
+    fn knows_momenta(&self, training: &Training<L>) -> bool {
+        let known = training
+            .momenta
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut layers = training.cells.iter().zip(self.copies.live());
+        layers.all(|(cells, live)| cells.is_known(live, &known))
+    }
+
     /// Finds the momenta of the stage's batch norms, once in the life of a pipeline, where statistics of
     /// several micro-batches will be put together.
     fn find_momenta(&mut self, action: Action, given: &Given<L>) -> Result<(), Refused> {
@@ -354,7 +364,7 @@ impl<L: Layer> Stage<L> {
                 .unwrap_or_else(PoisonError::into_inner)
         };
         let several = self.task.samples.len() > 1;
-        if !several || training.cells.iter().all(|cells| cells.is_known(&lock())) {
+        if !several || self.knows_momenta(training) {
             return Ok(());
         }
         let side = self.side(action.micro_batch);

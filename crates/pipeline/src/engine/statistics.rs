@@ -20,7 +20,7 @@ use std::{
 };
 
 use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
+    module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     tensor::{Tensor, container::TensorContainer},
 };
 
@@ -86,14 +86,14 @@ impl Cells {
         self.all.is_empty()
     }
 
-    /// Whether the momenta of all batch norms are known.
-    pub(crate) fn is_known(&self, momenta: &Momenta) -> bool {
-        self.means().all(|mean| momenta.contains_key(&mean))
+    /// Whether the momenta of all batch norms that train are known.
+    pub(crate) fn is_known<M: Module>(&self, layer: &M, momenta: &Momenta) -> bool {
+        let is_known = |mean: &ParamId| momenta.contains_key(mean);
+        self.means.values().all(is_known) || training_means(layer).iter().all(is_known)
     }
 
-    /// The cells of batch norms' means.
-    fn means(&self) -> impl Iterator<Item = ParamId> {
-        self.means.values().copied()
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ParamId> {
+        self.all.iter().copied()
     }
 
     /// What the cells hold, pending updates included.
@@ -272,7 +272,7 @@ impl Sum<'_> {
         let momentum = *self.momenta.get(mean)?;
         let rows = self.rows(self.places.get(mean)?);
         let squares = (rows.clone() - self.mean(rows)).powi_scalar(2);
-        (momentum > 0.0).then(|| self.mean(squares).div_scalar(momentum))
+        Some(self.mean(squares).div_scalar(momentum))
     }
 }
 
@@ -296,48 +296,105 @@ impl CellMapper for Sum<'_> {
     }
 }
 
-/// What the cells of means are set to, to see how much of it is left after a forward pass: so much that
-/// no mean of a batch matters beside it.
+/// What is added to the cells of means, to see how much of it is left after a forward pass: so much that
+/// rounding does not matter beside it.
 const PROBE: f64 = (1 << 20) as f64;
+/// Momenta are taken to be multiples of this, so that they do not depend on what they were found with.
+const GRAIN: f64 = 1e-6;
 
-/// Finds the momentum of the batch norms of layers. `forward` runs them once on copies, on the same input
-/// each time; nothing of it counts.
+/// Finds the momentum of the batch norms of layers that train: they normalize by what they are given, and
+/// only write to their cells. `forward` runs them on copies, on the same input each time; nothing of it
+/// counts. One that does not move its cell, now, stays unknown.
 pub(crate) fn momenta<M: Module, E>(
     layers: &[(Cells, M)],
     copy: impl Fn(&M) -> M,
     mut forward: impl FnMut(Vec<M>) -> Result<(), E>,
 ) -> Result<Momenta, E> {
-    struct Set(f64);
+    struct Add<'a> {
+        means: &'a HashSet<ParamId>,
+        amount: f64,
+    }
 
-    impl CellMapper for Set {
-        fn value<const D: usize>(&mut self, _: ParamId, old: Tensor<D>) -> Tensor<D> {
-            old.full_like(self.0)
+    impl CellMapper for Add<'_> {
+        fn value<const D: usize>(&mut self, id: ParamId, old: Tensor<D>) -> Tensor<D> {
+            match self.means.contains(&id) {
+                true => old.add_scalar(self.amount),
+                false => old,
+            }
         }
     }
 
-    let mut run = |start: f64| {
+    let mut run = |amount: f64| {
         let copies: Vec<_> = layers.iter().map(|(_, layer)| copy(layer)).collect();
         for ((cells, _), copy) in layers.iter().zip(&copies) {
-            cells.write(copy, Set(start));
+            let means = &training_means(copy);
+            cells.write(copy, Add { means, amount });
         }
         forward(copies.clone())?;
         let read = layers.iter().zip(&copies);
         Ok(read.map(|((cells, _), copy)| cells.read(copy)).collect())
     };
-    let (low, high): (Vec<_>, Vec<_>) = (run(0.0)?, run(PROBE)?);
+    let (low, high): (Vec<Values>, Vec<Values>) = (run(0.0)?, run(PROBE)?);
     let mut momenta = Momenta::new();
-    for ((cells, _), (low, high)) in layers.iter().zip(low.iter().zip(&high)) {
-        for mean in cells.means() {
-            if let Some((low, high)) = low.get(&mean).zip(high.get(&mean)) {
-                momenta.insert(mean, momentum(low, high));
-            }
+    for ((_, layer), (low, high)) in layers.iter().zip(low.iter().zip(&high)) {
+        for mean in training_means(layer) {
+            let pair = low.get(&mean).zip(high.get(&mean));
+            let found = pair.and_then(|(low, high)| momentum(low, high));
+            momenta.extend(found.map(|momentum| (mean, momentum)));
         }
     }
     Ok(momenta)
 }
 
-/// Of what began as 0 and as [`PROBE`], 1 − q of the difference is left.
-fn momentum(low: Tensor<1>, high: Tensor<1>) -> f64 {
-    let left = (high - low).mean().into_scalar::<f32>();
-    1.0 - f64::from(left) / PROBE
+/// The cells of means of those batch norms that train: what is frozen normalizes by what its cells hold.
+fn training_means<M: Module>(layer: &M) -> HashSet<ParamId> {
+    #[derive(Default)]
+    struct Find {
+        /// The fields of batch norms around what is visited.
+        around: Vec<Option<String>>,
+        trains: bool,
+        means: HashSet<ParamId>,
+    }
+
+    impl Find {
+        fn is_in(&self, field: &str) -> bool {
+            self.around
+                .last()
+                .is_some_and(|around| around.as_deref() == Some(field))
+        }
+    }
+
+    impl ModuleVisitor for Find {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            let is_norm = container == "Struct:BatchNorm";
+            self.around.push(is_norm.then(|| name.to_owned()));
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.around.pop();
+        }
+        // The flag comes before the cells.
+        fn visit_flag(&mut self, flag: &Param<Flag>) {
+            if self.is_in("training") {
+                self.trains = flag.is_enabled();
+            }
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if self.is_in("running_mean") && self.trains {
+                self.means.insert(param.id);
+            }
+        }
+    }
+
+    let mut find = Find::default();
+    layer.visit(&mut find);
+    find.means
+}
+
+/// Of what was added, 1 − q is left. `None` if all is, or what is left is no number.
+fn momentum(low: Tensor<1>, high: Tensor<1>) -> Option<f64> {
+    let left = (high - low).into_data();
+    let left: Vec<f64> = left.iter::<f64>().collect();
+    let mean = left.iter().sum::<f64>() / left.len() as f64;
+    let momentum = ((1.0 - mean / PROBE) / GRAIN).round() * GRAIN;
+    (momentum > 0.0).then_some(momentum)
 }

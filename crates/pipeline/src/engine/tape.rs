@@ -122,7 +122,12 @@ impl<'a, L: Layer> Scene<'a, L> {
         let Left {
             auxiliary,
             mut sent,
+            untaken,
         } = context.into_left();
+        if let Some(name) = untaken.first() {
+            let cause = format!("it declares that it takes the skip \"{name}\", and did not");
+            return Err(Refused(cause));
+        }
         let declared = self.skips.sent_by(layer).iter().map(|&skip| {
             let name = self.skips.name(skip);
             let place = sent.iter().position(|(sent, _)| sent == name);

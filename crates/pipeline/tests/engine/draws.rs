@@ -11,6 +11,7 @@ use burn::{
 };
 use stovepipe_pipeline::{
     Context, CrossEntropy, Draws, Layer, MeanOf, Miswired, Objective, Pipeline, Recompute,
+    StepError,
     nn::{DropPath, Dropout, GaussianNoise},
     run_plain,
 };
@@ -228,16 +229,29 @@ fn what_cannot_be_drawn_again_is_an_error_that_names_what_can() {
         message(dropout()),
         "layer 1 (Dropout) holds Burn's `Dropout`, which draws other numbers when the layer is \
          recomputed, and others again when the model is cut elsewhere: use \
-         `stovepipe::nn::Dropout` instead, or `allow_unkeyed(true)` if it drops nothing"
+         `stovepipe::nn::Dropout` instead, or `allow_unkeyed(true)` if it changes nothing, as a \
+         dropout with probability 0"
     );
     assert!(message(noise()).contains("use `stovepipe::nn::GaussianNoise` instead"));
     assert!(message(attention()).contains("holds Burn's `Dropout`"));
     for layer in [dropout(), noise(), attention()] {
         assert!(build(layer.clone(), true).is_ok());
         assert!(
-            build(layer.freeze(), false).is_ok(),
-            "what is frozen draws nothing"
+            build(layer.clone().valid(), false).is_err(),
+            "it will train again"
         );
+        let frozen = build(layer.freeze(), false).expect("what is frozen draws nothing");
+        // Until it is thawed.
+        let loss = CrossEntropy::new();
+        assert!(
+            frozen
+                .train_step(vectors(4, 4), labels(4, 4), &loss)
+                .is_ok()
+        );
+        let error = frozen
+            .unfreeze()
+            .train_step(vectors(4, 4), labels(4, 4), &loss);
+        assert!(matches!(error, Err(StepError::Unkeyed(_))));
     }
     assert!(build(linear(), false).is_ok());
     // Ours has the same name, and is not it.

@@ -185,6 +185,8 @@ fn what_was_declared_and_what_is_done_must_agree() {
         &["-a +b"],
         "expected a skip \"a\" that is declared and not taken yet, found those still to take: []",
     );
+    let untaken = "it declares that it takes the skip \"b\", and did not";
+    failing(4, &[""], untaken);
     failing(
         4,
         &["-b -b"],

@@ -209,3 +209,64 @@ fn a_frozen_norm_stays_to_the_bit_and_evaluation_changes_nothing() {
         assert_eq!(norms(&pipeline), after);
     }
 }
+
+/// Frozen norms normalize by what they hold: what is found of the others must not touch it, wherever they
+/// lie. And what is thawed counts from then on.
+#[test]
+fn norms_among_frozen_ones_and_thawed_ones() {
+    let config = BatchNormConfig::new(3);
+    let norm = || config.init(&cpu());
+    let layers = || {
+        let mut layers: Vec<_> = (0..4).map(|_| Norm::Burns(norm()).freeze()).collect();
+        layers.extend([Norm::Burns(norm()), pool()]);
+        layers
+    };
+    let step = |pipeline: &Pipeline<Norm>| {
+        let loss = CrossEntropy::new();
+        let _ = pipeline
+            .train_step(uneven_images(6), labels(6, 3), &loss)
+            .unwrap();
+    };
+    let whole = config.init(&cpu().autodiff());
+    let frozen: Vec<_> = (0..4)
+        .map(|_| config.init(&cpu().autodiff()).freeze())
+        .collect();
+    let input = frozen
+        .iter()
+        .fold(uneven_images(6).autodiff(), |x, norm| norm.forward(x));
+    let _ = whole.forward(input);
+    let mut seen = Vec::new();
+    for stages in [1, 2, 6] {
+        let pipeline = builder(layers(), stages, GPipe, 3, Recompute::Always);
+        let pipeline = pipeline.build().unwrap();
+        step(&pipeline);
+        let found = norms(&pipeline);
+        for (found, expected) in found[4].iter().zip(numbers(&whole)) {
+            let difference = relative_difference(found, &expected);
+            assert!(difference < 1e-4, "{stages} stages: {difference}");
+        }
+        let thawed = pipeline.unfreeze();
+        let plain = config.init(&cpu().autodiff());
+        let _ = plain.forward(uneven_images(6).autodiff());
+        step(&thawed);
+        for (found, expected) in norms(&thawed)[0].iter().zip(numbers(&plain)) {
+            let difference = relative_difference(found, &expected);
+            assert!(difference < 1e-4, "thawed, {stages} stages: {difference}");
+        }
+        seen.push((found, norms(&thawed)));
+    }
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[0], seen[2]);
+}
+
+#[test]
+fn two_layers_cannot_count_in_one_norm() {
+    let norm = BatchNormConfig::new(3).init(&cpu());
+    let layers = vec![Norm::Burns(norm.clone()), Norm::Kernel(norm), pool()];
+    let error = builder(layers, 2, GPipe, 2, Recompute::Always).build();
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "layer 0 (Burns) and layer 1 (Kernel) share running statistics: give each a batch norm of \
+         its own, parameters may be shared"
+    );
+}

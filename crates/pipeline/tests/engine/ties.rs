@@ -190,3 +190,45 @@ fn stages_that_are_changed_by_themselves_are_tied_again() {
     assert_ne!(before, after);
     assert!(after.iter().all(|table| table == &after[0]));
 }
+
+/// A record brings ids of its own.
+#[test]
+fn ties_outlive_a_record() {
+    let build = || {
+        builder(words(), 3, GPipe, 2, Recompute::Always)
+            .build()
+            .unwrap()
+    };
+    let mut optimizer = AdamConfig::new().init();
+    let mut train = |pipeline: Pipeline<Words>| {
+        let step = pipeline.train_step(labels(6, WORDS), labels(6, WORDS), &CrossEntropy::new());
+        optimizer.step(0.05, pipeline.clone(), step.unwrap().gradients)
+    };
+    let trained = train(build());
+    let loaded = build().load_record(trained.clone().into_record());
+    assert_eq!(tables(&loaded), tables(&trained));
+    let loaded = train(loaded);
+    let after = tables(&loaded);
+    assert!(after.iter().all(|table| table == &after[0]));
+    assert_ne!(after, tables(&trained));
+}
+
+/// The owner says whether the parameter is trained.
+#[test]
+fn a_parameter_is_frozen_where_its_owner_is() {
+    for (owner_frozen, trained) in [(true, false), (false, true)] {
+        let mut layers = words();
+        let place = if owner_frozen { 0 } else { 4 };
+        layers[place] = layers[place].clone().freeze();
+        let pipeline = builder(layers, 5, GPipe, 2, Recompute::Always)
+            .build()
+            .unwrap();
+        let step = pipeline.train_step(labels(6, WORDS), labels(6, WORDS), &CrossEntropy::new());
+        let found = gradients_of(&pipeline, &step.unwrap().gradients);
+        let tables = found
+            .iter()
+            .filter(|(_, values)| values.len() == WORDS * WIDTH);
+        // Found under the name of each of its places.
+        assert_eq!(tables.count(), if trained { 4 } else { 0 });
+    }
+}

@@ -70,7 +70,10 @@ where
     before.module("", &pipeline.layers().to_vec());
     let batch = subject.batch.clone();
     match pipeline.train_step_with(batch.clone(), &spoilt, Outputs::Keep) {
-        Err(StepError::Failed(failure)) if failure.stage + 1 == pipeline.stages().len() => {}
+        Err(StepError::NotFinite {
+            place: Some(failure),
+            ..
+        }) if failure.stage + 1 == pipeline.stages().len() => {}
         Err(error) => return Err(format!("a loss that is no number was taken for: {error}")),
         Ok(_) => return Err("a loss that is no number was no error".to_owned()),
     }
