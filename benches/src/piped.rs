@@ -117,6 +117,8 @@ impl<L: Classifier> Piped<L> {
             .micro_batches(plan.micro_batches)
             .recompute(plan.recompute)
             .threads_per_stage(plan.threads)
+            // Burn's Transformer layers hold dropouts, whose probability is 0 here.
+            .allow_unkeyed(true)
             .schedule(schedule);
         let (input, labels) = model.batch(plan.micro_batches * model.samples);
         Ok(Self {

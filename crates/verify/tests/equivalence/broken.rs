@@ -114,7 +114,7 @@ fn each_fault_is_found_and_said() {
             "random numbers that are not keyed",
         ),
         (Kind::Counting, "repeatable", "keeps something between runs"),
-        (Kind::Recorded, "same bits", "recompute always"),
+        (Kind::Recorded, "same bits", "when it is run again"),
         (Kind::Mixing, "whole mini-batch", "looks at other samples"),
         (Kind::Mixing, "evaluation", "looks at other samples"),
         (Kind::Named, "same bits", "step 1"),
