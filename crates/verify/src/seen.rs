@@ -9,7 +9,10 @@ use stovepipe_pipeline::{Flow, FlowMapper};
 
 /// Numbers by name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Seen(pub(crate) Vec<(String, Vec<f32>)>);
+pub(crate) struct Seen(pub(crate) Vec<Named>);
+
+/// The numbers of a tensor, and its name.
+type Named = (String, Vec<f32>);
 
 /// A norm below this share of that of all numbers counts as this much: what should be zero is noise, and
 /// noise has no relative size.
@@ -128,7 +131,7 @@ impl Seen {
     fn unlike(&self, expected: &Self) -> Difference {
         let mut difference = Difference::default();
         let pairs = self.0.iter().zip(&expected.0);
-        let unlike = |((a, x), (b, y)): (&(String, Vec<f32>), &(String, Vec<f32>))| {
+        let unlike = |((a, x), (b, y)): (&Named, &Named)| {
             (a != b || x.len() != y.len())
                 .then(|| format!("{a} ({}) for {b} ({})", x.len(), y.len()))
         };

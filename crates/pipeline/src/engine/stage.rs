@@ -306,10 +306,10 @@ impl<L: Layer> Stage<L> {
         for (statistics, live) in self.statistics.iter_mut().zip(self.copies.live()) {
             statistics.count(micro_batch, live);
         }
-        if self.is_frozen() {
-            if let Some((kind, tape)) = self.tapes.remove(&micro_batch) {
-                self.copies.give_back(kind, tape.into_modules());
-            }
+        if self.is_frozen()
+            && let Some((kind, tape)) = self.tapes.remove(&micro_batch)
+        {
+            self.copies.give_back(kind, tape.into_modules());
         }
         Ok(())
     }

@@ -145,14 +145,13 @@ fn the_layer_where_it_began_is_named() {
 fn a_loss_and_an_input_that_are_no_numbers() {
     let pipeline = || {
         let layers = flawed(9, Flaw::None);
-        let builder = builder(
+        builder(
             layers,
             2,
             By(stovepipe_schedule::Rule::GPipe, 1),
             3,
             Recompute::Always,
-        );
-        builder
+        )
     };
     let sound = pipeline().build().unwrap();
     let infinite = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).mean().mul_scalar(f32::INFINITY));

@@ -15,7 +15,10 @@ fn frozen(layers: usize, first: usize) -> Vec<Dense> {
     .collect()
 }
 
-fn gradients(pipeline: &Pipeline<Dense>) -> (Vec<(String, Vec<u32>)>, Vec<Held>, Vec<usize>) {
+/// Bits of the gradients, what stages held, and how often each worker recomputed.
+type Seen = (Vec<(String, Vec<u32>)>, Vec<Held>, Vec<usize>);
+
+fn gradients(pipeline: &Pipeline<Dense>) -> Seen {
     let loss = CrossEntropy::new();
     let step = pipeline.train_step(vectors(6, 4), labels(6, 4), &loss);
     let step = step.unwrap();
