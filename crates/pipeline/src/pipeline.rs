@@ -287,7 +287,7 @@ impl<L: Layer> Pipeline<L> {
             };
             let training = Some(&training as &dyn Fn(usize) -> Training<L>);
             let (input, side) = (batch.input.clone(), batch.side.clone());
-            let tasks = self.tasks(input, side, &sizes, training, keep_outputs)?;
+            let tasks = self.tasks(input, side, &sizes, training, trainable_from, keep_outputs)?;
             step::run(&self.engine, &plan.schedule, tasks)
         };
         let outcome = run(false)?;
@@ -366,13 +366,14 @@ impl<L: Layer> Pipeline<L> {
         let samples = batch::samples(&input)?;
         let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
         let schedule = self.inference_schedule(sizes.len())?;
-        let tasks = self.tasks(input, side, &sizes, None, true)?;
+        let tasks = self.tasks(input, side, &sizes, None, usize::MAX, true)?;
         let outcome = step::run(&self.engine, &schedule, tasks)?;
         join_outputs(outcome.stages, sizes.len())
     }
 
     /// Runs `change` on the layers of every stage at once, each stage on its own worker, with a
     /// state of its own that is handed in and out: how optimizers step in parallel. Layers are
+        // Nothing is trained, so nothing wants a gradient.
     /// moved, not cloned, so that a change can be made in place.
     ///
     /// # Errors
@@ -450,6 +451,7 @@ impl<L: Layer> Pipeline<L> {
         side: L::Side,
         sizes: &[usize],
         training: Option<&dyn Fn(usize) -> Training<L>>,
+        trainable_from: usize,
         keep_outputs: bool,
     ) -> Result<Vec<StageTask<L>>, StepError> {
         if self.layers.is_empty() {
@@ -460,7 +462,7 @@ impl<L: Layer> Pipeline<L> {
         let samples: Arc<[_]> = ranges(sizes).collect();
         let placed = &self.engine.stages;
         let skips: Vec<_> = placed.iter().map(|stage| stage.skips.clone()).collect();
-        let skip_links = SkipLinks::of_stages(&skips, self.trainable_from());
+        let skip_links = SkipLinks::of_stages(&skips, trainable_from);
         Ok((placed.iter().enumerate())
             .zip(links::chain(placed.len()))
             .zip(skips.into_iter().zip(skip_links))

@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use crate::{
+    case::Case,
+    seen::{Difference, Seen},
+};
+
 /// What a [`Verifier`](crate::Verifier) found: a table of checks.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use = "a report that nobody reads proves nothing"]
@@ -72,6 +77,23 @@ impl Check {
         if size > self.largest {
             self.largest = size;
             self.place = Some(place());
+        }
+    }
+
+    /// Counts a case in which two things were seen, or could not be.
+    pub(crate) fn compare(
+        &mut self,
+        case: &Case,
+        (found, expected): (Result<&Seen, &String>, Result<&Seen, &String>),
+        difference: impl FnOnce(&Seen, &Seen) -> Difference,
+    ) {
+        match (found, expected) {
+            (Ok(found), Ok(expected)) => {
+                let Difference { size, place } = difference(found, expected);
+                self.case(size, || format!("{} ({case})", place.unwrap_or_default()));
+            }
+            (Err(why), _) => self.failed(format!("{case}: {why}")),
+            (_, Err(why)) => self.failed(format!("{case}, to compare with: {why}")),
         }
     }
 

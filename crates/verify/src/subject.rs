@@ -91,6 +91,19 @@ where
         seen.module(&format!("after {name}, "), of_layers);
     }
 
+    /// What the first training step shows.
+    pub(crate) fn first_step(&self, case: &Case) -> Result<Seen, String> {
+        let pipeline = self.build(case).map_err(|error| error.to_string())?;
+        self.see_first_step(&pipeline)
+    }
+
+    pub(crate) fn see_first_step(&self, pipeline: &Pipeline<L>) -> Result<Seen, String> {
+        let step = self.train(pipeline).map_err(|error| error.to_string())?;
+        let mut seen = Seen::default();
+        self.see_step(&mut seen, "step 1", pipeline, &step);
+        Ok(seen)
+    }
+
     /// Trains, evaluates, and both again.
     pub(crate) fn run(&self, case: &Case) -> Result<Ran, String> {
         let mut pipeline = self.build(case).map_err(|error| error.to_string())?;

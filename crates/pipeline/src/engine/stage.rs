@@ -335,10 +335,10 @@ impl<L: Layer> Stage<L> {
         }
         let side = self.side(action.micro_batch);
         let watch = self.watch();
-        let layers = self.copies.quiet().to_vec();
-        let scene = self.scene(action.micro_batch, &side);
+        let layers = self.copies.quiet();
+        let scene = scene(&self.task, action.micro_batch, &side);
         self.recorder.time(SpanKind::Forward, action, || {
-            tape::forward(&layers, given, &scene, &watch)
+            tape::forward(layers, given, &scene, &watch)
         })
     }
 
@@ -368,7 +368,7 @@ impl<L: Layer> Stage<L> {
             return Ok(());
         }
         let side = self.side(action.micro_batch);
-        let (scene, watch) = (self.scene(action.micro_batch, &side), self.watch());
+        let (scene, watch) = (scene(&self.task, action.micro_batch, &side), self.watch());
         let layers: Vec<_> = (training.cells.iter().cloned())
             .zip(self.copies.live().iter().cloned())
             .collect();
@@ -395,7 +395,7 @@ impl<L: Layer> Stage<L> {
         };
         let loss = |head, output| (training.loss)(micro_batch, head, output);
         let side = self.side(micro_batch);
-        let (scene, watch) = (self.scene(micro_batch, &side), self.watch());
+        let (scene, watch) = (scene(&self.task, micro_batch, &side), self.watch());
         let (recorded, main) = self.recorder.time(kind, action, || {
             let mut recorded = tape::record(modules, given, &scene, &loss, &watch)?;
             let main = match self.is_last() {
@@ -493,10 +493,6 @@ impl<L: Layer> Stage<L> {
             watch.leave();
             Ok(())
         })
-    }
-
-    fn scene<'a>(&'a self, micro_batch: usize, side: &'a L::Side) -> Scene<'a, L> {
-        scene(&self.task, micro_batch, side)
     }
 
     fn side(&self, micro_batch: usize) -> L::Side {

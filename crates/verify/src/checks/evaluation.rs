@@ -1,7 +1,6 @@
 //! Evaluation.
 
 use stovepipe_pipeline::{Draws, Flow, Layer, Objective, run_plain};
-
 use stovepipe_schedule::Scheduler;
 
 use super::ROUNDING;
@@ -25,15 +24,8 @@ where
             continue;
         }
         seen_before.push(own);
-        match (evaluated(subject, case), &expected) {
-            (Ok(found), Ok(expected)) => {
-                let difference = found.difference(expected);
-                let place = difference.place.unwrap_or_default();
-                check.case(difference.size, || format!("{place} ({case})"));
-            }
-            (Err(why), _) => check.failed(format!("{case}: {why}")),
-            (_, Err(why)) => check.failed(format!("without a pipeline: {why}")),
-        }
+        let found = evaluated(subject, case);
+        check.compare(case, (found.as_ref(), expected.as_ref()), Seen::difference);
     }
     check.judged("a layer looks at other samples than its own when it does not train")
 }

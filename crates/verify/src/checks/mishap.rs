@@ -27,31 +27,14 @@ where
         if Some(case.micro_batches) != cases.last().map(|last| last.micro_batches) {
             continue;
         }
-        match (after_mishap(subject, case), first_step(subject, case)) {
-            (Ok(found), Ok(expected)) => {
-                let difference = compare(&subject.device, &found, &expected);
-                let place = difference.place.unwrap_or_default();
-                check.case(difference.size, || format!("{place} ({case})"));
-            }
-            (Err(why), _) | (_, Err(why)) => check.failed(format!("{case}: {why}")),
-        }
+        let (found, expected) = (after_mishap(subject, case), subject.first_step(case));
+        check.compare(
+            case,
+            (found.as_ref(), expected.as_ref()),
+            |found, expected| compare(&subject.device, found, expected),
+        );
     }
     check.judged("a layer keeps something of a step that failed")
-}
-
-fn first_step<L, T, O>(subject: &Subject<L, T, O>, case: &Case) -> Result<Seen, String>
-where
-    L: Layer,
-    T: Flow,
-    O: Objective<L::Output, T>,
-{
-    let pipeline = subject.build(case).map_err(|error| error.to_string())?;
-    let step = subject
-        .train(&pipeline)
-        .map_err(|error| error.to_string())?;
-    let mut seen = Seen::default();
-    subject.see_step(&mut seen, "the step", &pipeline, &step);
-    Ok(seen)
 }
 
 fn after_mishap<L, T, O>(subject: &Subject<L, T, O>, case: &Case) -> Result<Seen, String>
@@ -87,7 +70,7 @@ where
     let step = pipeline.train_step_with(batch, &spoilt, Outputs::Keep);
     let step = step.map_err(|error| error.to_string())?;
     let mut seen = Seen::default();
-    subject.see_step(&mut seen, "the step", &pipeline, &step);
+    subject.see_step(&mut seen, "step 1", &pipeline, &step);
     Ok(seen)
 }
 

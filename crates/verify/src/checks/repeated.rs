@@ -16,14 +16,12 @@ where
     let compared = "two runs of the very same step";
     let mut check = Check::new("repeatable", compared, allowed(&subject.device));
     let case = Case::plainest(2);
-    match (step(subject, &case, 0), step(subject, &case, 5)) {
-        (Ok(first), Ok(second)) => {
-            let difference = compare(&subject.device, &second, &first);
-            let place = difference.place.unwrap_or_default();
-            check.case(difference.size, || format!("{place} ({case})"));
-        }
-        (Err(why), _) | (_, Err(why)) => check.failed(format!("{case}: {why}")),
-    }
+    let (first, second) = (step(subject, &case, 0), step(subject, &case, 5));
+    check.compare(
+        &case,
+        (second.as_ref(), first.as_ref()),
+        |found, expected| compare(&subject.device, found, expected),
+    );
     check.judged(
         "a layer draws random numbers that are not keyed (use those of `Context::draws`), or keeps \
          something between runs",
@@ -39,10 +37,5 @@ where
 {
     let pipeline = subject.build(case).map_err(|error| error.to_string())?;
     let _ = Tensor::<1>::random([drawn], Distribution::Default, &subject.device);
-    let step = subject
-        .train(&pipeline)
-        .map_err(|error| error.to_string())?;
-    let mut seen = Seen::default();
-    subject.see_step(&mut seen, "the step", &pipeline, &step);
-    Ok(seen)
+    subject.see_first_step(&pipeline)
 }

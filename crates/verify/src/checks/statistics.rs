@@ -32,14 +32,9 @@ where
             micro_batches,
             recompute: Recompute::Always,
         };
-        match (after_step(subject, &case), expected(subject, micro_batches)) {
-            (Ok(found), Ok(expected)) => {
-                let difference = found.difference(&expected);
-                let place = difference.place.unwrap_or_default();
-                check.case(difference.size, || format!("{place} ({case})"));
-            }
-            (Err(why), _) | (_, Err(why)) => check.failed(format!("{case}: {why}")),
-        }
+        let found = after_step(subject, &case);
+        let expected = expected(subject, micro_batches);
+        check.compare(&case, (found.as_ref(), expected.as_ref()), Seen::difference);
     }
     check.judged("statistics were not counted once a micro-batch")
 }
