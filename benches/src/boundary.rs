@@ -4,10 +4,11 @@ use std::hint::black_box;
 
 use burn::tensor::Device;
 use serde_json::{Value, json};
-use stovepipe::{prelude::*, train::Classifier};
+use stovepipe::prelude::*;
 
 use crate::{
     Failure,
+    classifier::Classifier,
     flows::{attach, bytes, detach, to_device},
     measure::time,
     models::Recipe,

@@ -1,11 +1,12 @@
 //! What each layer costs, and where to cut.
 
 use burn::{optim::GradientsParams, tensor::Tensor};
-use stovepipe::{pipeline::count_parameters, prelude::*, train::Classifier};
+use stovepipe::{pipeline::count_parameters, prelude::*};
 use stovepipe_plan::{CutError, cut_chain};
 
 use crate::{
     Failure,
+    classifier::Classifier,
     flows::{attach, bytes, detach, gradients_for, seed},
     measure::{Seconds, time},
     models::Recipe,

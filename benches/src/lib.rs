@@ -19,6 +19,7 @@
 pub mod account;
 pub mod arguments;
 pub mod boundary;
+pub mod classifier;
 pub mod contender;
 pub mod copies;
 pub mod flows;

@@ -8,12 +8,12 @@ use serde_json::Value;
 use stovepipe::{
     pipeline::{Profiler, count_parameters},
     plan::Profile,
-    train::Classifier,
 };
 
 use crate::{
     Failure,
     boundary::boundary_row,
+    classifier::Classifier,
     layers::{LayerCost, measure_layers},
     models::{Recipe, Shape},
     piped::{Done, Piped, Plan},

@@ -8,10 +8,10 @@ use stovepipe::{
     pipeline::Held,
     prelude::*,
     schedule::{Rule, Timeline},
-    train::{Classifier, StagedOptimizer, TrainSettings},
+    train::{StagedOptimizer, TrainSettings},
 };
 
-use crate::{Failure, measured::PipedLoop, models::Recipe, plain::RATE};
+use crate::{Failure, classifier::Classifier, measured::PipedLoop, models::Recipe, plain::RATE};
 
 /// How a model is cut and run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,9 +6,9 @@ use burn::{
     optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer},
     tensor::{Device, Int, Tensor},
 };
-use stovepipe::{prelude::*, train::Classifier};
+use stovepipe::prelude::*;
 
-use crate::{Failure, flows::attach, measured::PlainLoop, models::Recipe};
+use crate::{Failure, classifier::Classifier, flows::attach, measured::PlainLoop, models::Recipe};
 
 /// The learning rate everywhere: nothing is to be learned.
 pub const RATE: f64 = 1e-6;

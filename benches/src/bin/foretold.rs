@@ -156,7 +156,7 @@ fn forecast(
         devices: &[0, 1],
         schedule: &rule.scheduler(1).schedule(WORKERS, m)?,
         recompute,
-        state: OptimizerState::Two,
+        state: OptimizerState(2),
     };
     let forecast = match cut {
         Some(cut) => setup.forecast(cut)?,

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{ArgAction, Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use stovepipe::train::{Data, TrainError};
-use stovepipe_cifar::{Augmentation, Cifar, CifarBatcher, Labels};
-use stovepipe_digits::{CLASSES, DigitBatcher, Digits};
+use stovepipe_cifar::{Augmentation, Cifar, CifarBatcher, CifarImage, Labels};
+use stovepipe_digits::{CLASSES, Digit, DigitBatcher, Digits};
 
 use crate::error::CliError;
 
@@ -182,7 +182,11 @@ impl DataSettings {
     }
 
     /// CIFAR, its training images augmented by draws from `seed`.
-    pub fn cifar(&self, labels: Labels, seed: u64) -> Result<Data<Cifar, CifarBatcher>, CliError> {
+    pub fn cifar(
+        &self,
+        labels: Labels,
+        seed: u64,
+    ) -> Result<Data<CifarImage, Cifar, CifarBatcher>, CliError> {
         let folder = self.folder()?;
         let augmentation = self.augmentation();
         let (train, test) = (Cifar::train(labels, folder)?, Cifar::test(labels, folder)?);
@@ -192,7 +196,7 @@ impl DataSettings {
 }
 
 /// The digits.
-pub fn digits() -> Result<Data<Digits, DigitBatcher>, CliError> {
+pub fn digits() -> Result<Data<Digit, Digits, DigitBatcher>, CliError> {
     Ok(Data::new(Digits::train()?, Digits::test()?, DigitBatcher))
 }
 

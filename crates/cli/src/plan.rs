@@ -66,8 +66,9 @@ pub struct Request {
     /// Let several workers share a stage (1f1b; the engine does not run it yet)
     #[arg(long, help_heading = CHOICE)]
     replicas: bool,
-    /// Numbers that the optimizer keeps of each parameter: 2 for Adam, 1 for momentum
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u8).range(0..=2),
+    /// Numbers that training keeps of each parameter: 2 for Adam, 1 for momentum; one more each for averaged
+    /// weights and for gradients that are accumulated
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u8).range(0..=4),
         help_heading = CHOICE)]
     optimizer_state: u8,
     /// Measure a built-in model here first, and write the profile
@@ -225,11 +226,7 @@ impl Request {
     }
 
     fn state(&self) -> OptimizerState {
-        match self.optimizer_state {
-            0 => OptimizerState::None,
-            1 => OptimizerState::One,
-            _ => OptimizerState::Two,
-        }
+        OptimizerState(self.optimizer_state)
     }
 
     /// Prints a plan in the way that was asked for.

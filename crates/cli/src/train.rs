@@ -15,7 +15,8 @@ use stovepipe::{
     pipeline::{Balance, Pipeline, PipelineBuilder, StopHandle},
     plan::{Forecast, Machine, MemoryUse, Profile},
     train::{
-        BalanceSetting, Data, DeviceMemory, Progress, RunFolder, Summary, Trainer, show_layers,
+        BalanceSetting, Data, DeviceMemory, Progress, RunFolder, Source, Summary, Trainer,
+        show_layers,
     },
 };
 use stovepipe_amoebanet::AmoebaLayer;
@@ -197,7 +198,7 @@ fn memory_lines(settings: &Settings, forecast: &Forecast) -> String {
 
 fn train<I, D, B>(
     settings: &Settings,
-    data: &Data<D, B>,
+    data: &Data<I, D, B>,
     out: Option<&Path>,
 ) -> Result<ExitCode, CliError>
 where
@@ -205,7 +206,7 @@ where
     D: Dataset<I> + 'static,
     B: Batcher<I, (Tensor<4>, Tensor<1, Int>)> + 'static,
 {
-    let samples = data.check(settings.training.batch_size)?;
+    let samples = data.training_samples();
     let path = match out {
         Some(path) => path.to_owned(),
         None => RunFolder::next(Path::new("runs"), "train"),
@@ -265,8 +266,8 @@ fn print_summary(summary: &Summary, path: &Path) {
     println!(
         "test accuracy {:.2} %, loss {:.4} after {} epochs and {:.1} s \
          ({:.0} samples/s, bubble {:.1} %)",
-        100.0 * summary.test_accuracy,
-        summary.test_loss,
+        100.0 * summary.test.accuracy,
+        summary.test.loss,
         summary.epochs,
         summary.seconds,
         summary.samples_per_second,

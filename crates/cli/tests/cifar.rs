@@ -106,7 +106,7 @@ fn cifar10_is_learned_through_the_pipeline() {
     let summary = train(directory.path(), "run", &more);
     // A quarter would be chance among the colours, a tenth among the classes.
     assert!(
-        summary["test_accuracy"].as_f64().unwrap() > 0.7,
+        summary["test"]["accuracy"].as_f64().unwrap() > 0.7,
         "{summary}"
     );
     assert_eq!(classes(directory.path(), "run"), 10);
@@ -119,12 +119,15 @@ fn cifar100_is_learned_by_fine_and_by_coarse_labels() {
     let folder = data.path().join("cifar-100-binary");
     let folder = ["--data", "cifar100", "--data-dir", folder.to_str().unwrap()];
     let fine = train(directory.path(), "fine", &folder);
-    assert!(fine["test_accuracy"].as_f64().unwrap() > 0.7, "{fine}");
+    assert!(fine["test"]["accuracy"].as_f64().unwrap() > 0.7, "{fine}");
     assert_eq!(classes(directory.path(), "fine"), 100);
     // Half would be chance.
     let coarse = [&folder[..], &["--labels", "coarse"]].concat();
     let coarse = train(directory.path(), "coarse", &coarse);
-    assert!(coarse["test_accuracy"].as_f64().unwrap() > 0.8, "{coarse}");
+    assert!(
+        coarse["test"]["accuracy"].as_f64().unwrap() > 0.8,
+        "{coarse}"
+    );
     assert_eq!(classes(directory.path(), "coarse"), 20);
 }
 

@@ -43,6 +43,8 @@ pub struct Step<L: Layer> {
     pub auxiliary_loss: f64,
     /// The weight that the mean was taken over: samples, or tokens that count.
     pub weight: f64,
+    /// The objective's [scores](crate::Objective::scores), summed over the mini-batch; empty if it has none.
+    pub scores: Vec<f64>,
     /// The model's outputs for the whole mini-batch, if asked for; without a graph, on the last
     /// stage's device.
     pub outputs: Option<L::Output>,
@@ -62,6 +64,17 @@ impl<L: Layer> Step<L> {
     pub fn bubble(&self) -> f64 {
         self.timeline.bubble()
     }
+}
+
+/// How good a model's outputs for a batch are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluation {
+    /// The objective's mean over the batch.
+    pub loss: f64,
+    /// The weight that the mean was taken over: samples, or tokens that count.
+    pub weight: f64,
+    /// The objective's [scores](crate::Objective::scores), summed over the batch; empty if it has none.
+    pub scores: Vec<f64>,
 }
 
 /// The sizes of at most `micro_batches` parts of a batch, which differ by one at most.

@@ -327,6 +327,7 @@ impl<L: Layer> PipelineBuilder<L> {
             progress: self.progress,
             seed: self.seed,
             steps: 0.into(),
+            training_progress: 1f64.to_bits().into(),
             check_finite: self.check_finite,
             allow_unkeyed: self.allow_unkeyed,
             ties,

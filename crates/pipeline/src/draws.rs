@@ -14,10 +14,21 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::StandardNormal;
 
 /// What draws of a step depend on, beside layer and sample.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StepKey {
     pub(crate) seed: u64,
     pub(crate) step: u64,
+    /// The share of the training that is behind: no part of the key, but of what is made of the draws.
+    pub(crate) progress: f64,
+}
+
+impl StepKey {
+    /// A step that is none of a training.
+    pub(crate) const APART: Self = Self {
+        seed: 0,
+        step: 0,
+        progress: 1.0,
+    };
 }
 
 /// The random numbers of a layer for a micro-batch; see [`Context::draws`](crate::Context::draws).
@@ -51,10 +62,39 @@ struct Key {
 }
 
 impl Draws {
-    /// Those of a layer in a training step, for some samples of a mini-batch.
+    /// Those of a layer in a training step, for some samples of a mini-batch, at the end of a training.
     #[must_use]
     pub fn new(seed: u64, step: u64, layer: usize, samples: Range<usize>) -> Self {
-        Self::of_step(StepKey { seed, step }, layer, samples)
+        let progress = 1.0;
+        let step = StepKey {
+            seed,
+            step,
+            progress,
+        };
+        Self::of_step(step, layer, samples)
+    }
+
+    /// The same at another point of a training, from 0 to 1.
+    #[must_use]
+    pub fn at_progress(mut self, progress: f64) -> Self {
+        if let Some(key) = &mut self.key {
+            key.step.progress = progress;
+        }
+        self
+    }
+
+    /// The share of the training that is behind, from 0 to 1, as the pipeline was
+    /// [told](crate::Pipeline::set_progress): for what grows while a model trains. 1 if it was told nothing.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::Draws;
+    ///
+    /// assert_eq!(Draws::new(0, 0, 0, 0..1).progress(), 1.0);
+    /// assert_eq!(Draws::new(0, 0, 0, 0..1).at_progress(0.25).progress(), 0.25);
+    /// ```
+    #[must_use]
+    pub fn progress(&self) -> f64 {
+        self.key.as_ref().map_or(1.0, |key| key.step.progress)
     }
 
     pub(crate) fn of_step(step: StepKey, layer: usize, samples: Range<usize>) -> Self {

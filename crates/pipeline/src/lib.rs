@@ -18,6 +18,7 @@ mod batch;
 mod builder;
 mod context;
 mod control;
+mod cross_entropy;
 mod device;
 mod draws;
 mod engine;
@@ -38,10 +39,11 @@ mod unkeyed;
 mod wiring;
 
 pub use balance::Balance;
-pub use batch::{Batch, Outputs, Step};
+pub use batch::{Batch, Evaluation, Outputs, Step};
 pub use builder::PipelineBuilder;
 pub use context::Context;
 pub use control::{Progress, StopHandle};
+pub use cross_entropy::CrossEntropy;
 pub use device::{DeviceError, device_from_name};
 pub use draws::Draws;
 #[doc(hidden)]
@@ -54,7 +56,7 @@ pub use error::{
 pub use flow::{Flow, FlowMapper, Replicated};
 pub use layer::{Layer, Miswired};
 pub use link::measure_link;
-pub use objective::{CrossEntropy, MeanOf, Objective};
+pub use objective::{MeanOf, Objective};
 pub use parameters::count_parameters;
 pub use pipeline::{Pipeline, Stage};
 pub use plain::{Plain, run_plain};

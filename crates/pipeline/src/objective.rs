@@ -1,6 +1,6 @@
 //! The loss, said in such a way that micro-batches add up to the mini-batch exactly.
 
-use burn::tensor::{Int, Tensor, activation::log_softmax};
+use burn::tensor::Tensor;
 
 use crate::flow::Flow;
 
@@ -20,6 +20,13 @@ pub trait Objective<O, T>: Clone + Send + 'static {
     /// share. By default it counts as much as the main loss.
     fn auxiliary_loss(&self, output: O, target: T) -> Tensor<1> {
         self.loss(output, target)
+    }
+
+    /// What else is to be known of an output: sums over its samples, such as how many of them were right. They
+    /// are added up over the micro-batches, and no gradient flows through them. None by default.
+    fn scores(&self, output: O, target: T) -> Option<Tensor<1>> {
+        let _ = (output, target);
+        None
     }
 }
 
@@ -55,118 +62,5 @@ where
         let mut sizes = Vec::new();
         target.batch_sizes(&mut sizes);
         sizes.first().map_or(0.0, |&samples| samples as f64)
-    }
-}
-
-/// Softmax cross-entropy, with label smoothing and a class that is ignored (padding).
-///
-/// Takes logits `[n, classes]` with targets `[n]`, or logits `[n, length, classes]` with targets
-/// `[n, length]`. Smoothing ε gives every class ε / classes of the target, as in PyTorch and in
-/// Szegedy et al., "Rethinking the Inception Architecture" (2016).
-///
-/// ```
-/// use burn::tensor::{Device, Int, Tensor};
-/// use stovepipe_pipeline::{CrossEntropy, Objective};
-///
-/// let device = Device::flex();
-/// let logits = Tensor::<2>::zeros([2, 10], &device);
-/// let target = Tensor::<1, Int>::from_ints([3, -1], &device);
-/// let loss = CrossEntropy::new().ignoring(-1);
-/// assert_eq!(loss.weight(&target), 1.0);
-/// assert!((loss.loss(logits, target).into_scalar::<f32>() - 10f32.ln()).abs() < 1e-6);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct CrossEntropy {
-    smoothing: f64,
-    ignored: Option<i64>,
-    auxiliary_share: Option<f64>,
-}
-
-impl CrossEntropy {
-    /// Without smoothing; nothing ignored; auxiliary heads count fully.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Smooths the labels by `smoothing`, a fraction from 0 to 1.
-    #[must_use]
-    pub fn with_smoothing(self, smoothing: f64) -> Self {
-        Self { smoothing, ..self }
-    }
-
-    /// Gives targets equal to `class` no weight.
-    #[must_use]
-    pub fn ignoring(self, class: i64) -> Self {
-        Self {
-            ignored: Some(class),
-            ..self
-        }
-    }
-
-    /// Counts the loss of auxiliary heads by `share`.
-    #[must_use]
-    pub fn with_auxiliary_share(self, share: f64) -> Self {
-        Self {
-            auxiliary_share: Some(share),
-            ..self
-        }
-    }
-}
-
-impl Objective<Tensor<2>, Tensor<1, Int>> for CrossEntropy {
-    fn loss(&self, logits: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
-        let [_, classes] = logits.dims();
-        let ignored = self.ignored.map(|class| target.clone().equal_elem(class));
-        let target = match &ignored {
-            // Any class will do: its loss is masked below.
-            Some(mask) => target.mask_fill(mask.clone(), 0),
-            None => target,
-        };
-        let log_probabilities = log_softmax(logits, 1);
-        let mut losses = log_probabilities
-            .clone()
-            .gather(1, target.unsqueeze_dim(1))
-            .mul_scalar(-(1.0 - self.smoothing));
-        if self.smoothing > 0.0 {
-            let uniform = log_probabilities.sum_dim(1);
-            losses = losses - uniform.mul_scalar(self.smoothing / classes as f64);
-        }
-        if let Some(mask) = ignored {
-            losses = losses.mask_fill(mask.unsqueeze_dim(1), 0.0);
-        }
-        losses.sum()
-    }
-
-    fn weight(&self, target: &Tensor<1, Int>) -> f64 {
-        match self.ignored {
-            None => target.dims()[0] as f64,
-            Some(class) => {
-                let counted = target.clone().not_equal_elem(class).int().sum();
-                counted.into_scalar::<i64>() as f64
-            }
-        }
-    }
-
-    fn auxiliary_loss(&self, logits: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
-        let loss = self.loss(logits, target);
-        match self.auxiliary_share {
-            Some(share) => loss.mul_scalar(share),
-            None => loss,
-        }
-    }
-}
-
-impl Objective<Tensor<3>, Tensor<2, Int>> for CrossEntropy {
-    fn loss(&self, logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
-        self.loss(logits.flatten::<2>(0, 1), target.flatten::<1>(0, 1))
-    }
-
-    fn weight(&self, target: &Tensor<2, Int>) -> f64 {
-        self.weight(&target.clone().flatten::<1>(0, 1))
-    }
-
-    fn auxiliary_loss(&self, logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
-        self.auxiliary_loss(logits.flatten::<2>(0, 1), target.flatten::<1>(0, 1))
     }
 }

@@ -15,7 +15,7 @@ use stovepipe_schedule::{Action, Schedule};
 
 use crate::{
     balance::Balance,
-    batch::{self, Batch, Outputs, Step},
+    batch::{self, Batch, Evaluation, Outputs, Step},
     builder::PipelineBuilder,
     control::StopHandle,
     device,
@@ -23,7 +23,7 @@ use crate::{
     engine::{
         Engine, Placement, guard, links,
         skips::SkipLinks,
-        stage::{LossOf, StageResult, StageTask, Training},
+        stage::{AtEnd, JudgeOf, Judged, StageResult, StageTask, Training},
         statistics::Statistics,
         step::{self, Outcome},
         tape::Head,
@@ -213,6 +213,21 @@ impl<L: Layer> Pipeline<L> {
         self.engine.steps.store(steps, Ordering::Release);
     }
 
+    /// The share of the training that is behind, as it was [set](Self::set_progress); 1 before that.
+    #[must_use]
+    pub fn progress(&self) -> f64 {
+        f64::from_bits(self.engine.training_progress.load(Ordering::Acquire))
+    }
+
+    /// Says which share of the training is behind, from 0 to 1: layers may do something more and more
+    /// while a model trains, as drop-path does ([`nn::DropPath::growing`](crate::nn::DropPath::growing)).
+    pub fn set_progress(&self, share: f64) {
+        let share = share.clamp(0.0, 1.0).to_bits();
+        self.engine
+            .training_progress
+            .store(share, Ordering::Release);
+    }
+
     /// The handle that stops this pipeline's steps.
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
@@ -262,10 +277,7 @@ impl<L: Layer> Pipeline<L> {
         let _turn = self.engine.begin_step()?;
         let samples = batch::samples(&batch.input)?;
         let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
-        let weight = guard::guarded("objective's weight", || objective.weight(&batch.target))?;
-        if !(weight.is_finite() && weight > 0.0) {
-            return Err(StepError::NoWeight { weight });
-        }
+        let weight = weight_of(objective, &batch.target)?;
         if !self.engine.allow_unkeyed {
             unkeyed::check(&self.layers)?; // what was frozen may no longer be
         }
@@ -274,20 +286,26 @@ impl<L: Layer> Pipeline<L> {
         let trainable_from = self.trainable_from();
         let run = |inspect| {
             let training = |stage: usize| Training {
-                loss: self.loss_on(stage, objective, &targets, weight),
                 recorded: plan.recorded[stage].clone(),
                 step: StepKey {
                     seed: self.engine.seed,
                     step: self.steps(),
+                    progress: self.progress(),
                 },
                 trainable_from,
                 cells: self.engine.stages[stage].cells.clone(),
                 momenta: self.engine.momenta.clone(),
                 inspect,
             };
-            let training = Some(&training as &dyn Fn(usize) -> Training<L>);
+            let at_end = |stage: usize| AtEnd {
+                judge: Some(self.judge_on(stage, objective, &targets, weight)),
+                keep_outputs,
+            };
             let (input, side) = (batch.input.clone(), batch.side.clone());
-            let tasks = self.tasks(input, side, &sizes, training, trainable_from, keep_outputs)?;
+            let mut tasks = self.tasks(input, side, &sizes, trainable_from, at_end)?;
+            for task in &mut tasks {
+                task.training = Some(training(task.index));
+            }
             step::run(&self.engine, &plan.schedule, tasks)
         };
         let outcome = run(false)?;
@@ -365,15 +383,104 @@ impl<L: Layer> Pipeline<L> {
         let _turn = self.engine.begin_step()?;
         let samples = batch::samples(&input)?;
         let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
-        let schedule = self.inference_schedule(sizes.len())?;
-        let tasks = self.tasks(input, side, &sizes, None, usize::MAX, true)?;
-        let outcome = step::run(&self.engine, &schedule, tasks)?;
+        let at_end = |_| AtEnd {
+            judge: None,
+            keep_outputs: true,
+        };
+        let outcome = self.run_forward(input, side, &sizes, at_end)?;
         join_outputs(outcome.stages, sizes.len())
+    }
+
+    /// Runs a batch of any size forward and says how good the outputs are, for a model that reads nothing
+    /// from the side. The last stage judges each micro-batch as it comes and keeps no outputs.
+    ///
+    /// ```
+    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Int, Tensor}};
+    /// # use stovepipe_pipeline::{Context, CrossEntropy, Layer, Miswired, Pipeline};
+    /// # #[derive(Module, Debug)]
+    /// # struct Dense { linear: Linear }
+    /// # impl Layer for Dense {
+    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #         Ok(self.linear.forward(x))
+    /// #     }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// # }
+    /// let device = Device::flex();
+    /// let layers = vec![Dense { linear: LinearConfig::new(3, 2).init(&device) }];
+    /// let pipeline = Pipeline::builder(layers).devices([device.clone()]).build()?;
+    /// let (images, targets) = (Tensor::ones([4, 3], &device), Tensor::<1, Int>::zeros([4], &device));
+    /// let judged = pipeline.evaluate(images, targets, &CrossEntropy::new().counting())?;
+    /// assert_eq!(judged.weight, 4.0);
+    /// assert!(judged.scores[0] == 0.0 || judged.scores[0] == 4.0); // all alike: all right, or none
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`train_step`](Self::train_step).
+    pub fn evaluate<T: Flow>(
+        &self,
+        input: L::Input,
+        target: T,
+        objective: &impl Objective<L::Output, T>,
+    ) -> Result<Evaluation, StepError>
+    where
+        L: Layer<Side = ()>,
+    {
+        let side = ();
+        let batch = Batch {
+            input,
+            target,
+            side,
+        };
+        self.evaluate_with(batch, objective)
+    }
+
+    /// Like [`evaluate`](Self::evaluate), with side inputs.
+    ///
+    /// # Errors
+    ///
+    /// Those of `evaluate`.
+    pub fn evaluate_with<T: Flow>(
+        &self,
+        batch: Batch<L::Input, T, L::Side>,
+        objective: &impl Objective<L::Output, T>,
+    ) -> Result<Evaluation, StepError> {
+        let _turn = self.engine.begin_step()?;
+        let samples = batch::samples(&batch.input)?;
+        let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
+        let weight = weight_of(objective, &batch.target)?;
+        let targets = batch::split(batch.target, &sizes, "target")?;
+        let at_end = |stage| AtEnd {
+            judge: Some(self.judge_on(stage, objective, &targets, weight)),
+            keep_outputs: false,
+        };
+        let outcome = self.run_forward(batch.input, batch.side, &sizes, at_end)?;
+        Ok(Evaluation {
+            loss: sum_losses(&outcome.stages, sizes.len()).1,
+            weight,
+            scores: sum_scores(&outcome.stages, sizes.len()),
+        })
+    }
+
+    /// Runs micro-batches forward, as evaluation does.
+    fn run_forward(
+        &self,
+        input: L::Input,
+        side: L::Side,
+        sizes: &[usize],
+        at_end: impl Fn(usize) -> AtEnd<L>,
+    ) -> Result<Outcome<L>, StepError> {
+        let schedule = self.inference_schedule(sizes.len())?;
+        // Nothing is trained, so nothing wants a gradient.
+        let tasks = self.tasks(input, side, sizes, usize::MAX, at_end)?;
+        step::run(&self.engine, &schedule, tasks)
     }
 
     /// Runs `change` on the layers of every stage at once, each stage on its own worker, with a
     /// state of its own that is handed in and out: how optimizers step in parallel. Layers are
-        // Nothing is trained, so nothing wants a gradient.
     /// moved, not cloned, so that a change can be made in place.
     ///
     /// # Errors
@@ -444,15 +551,14 @@ impl<L: Layer> Pipeline<L> {
         )?)
     }
 
-    /// What each stage is given for a step.
+    /// What each stage is given for a step that does not train.
     fn tasks(
         &self,
         input: L::Input,
         side: L::Side,
         sizes: &[usize],
-        training: Option<&dyn Fn(usize) -> Training<L>>,
         trainable_from: usize,
-        keep_outputs: bool,
+        at_end: impl Fn(usize) -> AtEnd<L>,
     ) -> Result<Vec<StageTask<L>>, StepError> {
         if self.layers.is_empty() {
             return Err(StepError::ChangeFailed);
@@ -478,29 +584,35 @@ impl<L: Layer> Pipeline<L> {
                 feed: std::mem::take(&mut feed),
                 side: side.clone(),
                 samples: samples.clone(),
-                training: training.map(|training| training(index)),
-                keep_outputs,
+                training: None,
+                at_end: at_end(index),
             })
             .collect())
     }
 
-    /// The loss of a micro-batch on a stage: its share of the mini-batch's mean.
-    fn loss_on<T: Flow>(
+    /// The loss of a micro-batch on a stage, its share of the mini-batch's mean, and its scores.
+    fn judge_on<T: Flow>(
         &self,
         stage: usize,
         objective: &impl Objective<L::Output, T>,
         targets: &[T],
         weight: f64,
-    ) -> LossOf<L> {
+    ) -> JudgeOf<L> {
         let device = self.engine.stages[stage].device.clone();
         let (objective, targets) = (objective.clone(), targets.to_vec());
         Box::new(move |micro_batch, head, output| {
             let target = values::to_device(targets[micro_batch].clone(), &device);
-            let loss = match head {
-                Head::Main => objective.loss(output, target),
-                Head::Auxiliary => objective.auxiliary_loss(output, target),
+            let (loss, scores) = match head {
+                Head::Main => {
+                    let scores = objective.scores(values::detach(output.clone()), target.clone());
+                    (objective.loss(output, target), scores)
+                }
+                Head::Auxiliary => (objective.auxiliary_loss(output, target), None),
             };
-            loss.div_scalar(weight)
+            Judged {
+                loss: loss.div_scalar(weight),
+                scores,
+            }
         })
     }
 
@@ -517,6 +629,7 @@ impl<L: Layer> Pipeline<L> {
             timeline,
         } = outcome;
         let (auxiliary_loss, main) = sum_losses(&stages, micro_batches.len());
+        let scores = sum_scores(&stages, micro_batches.len());
         let mut gradients = GradientsParams::new();
         let own = stages
             .iter_mut()
@@ -545,6 +658,7 @@ impl<L: Layer> Pipeline<L> {
             loss: main + auxiliary_loss,
             auxiliary_loss,
             weight,
+            scores,
             outputs,
             gradients,
             micro_batches,
@@ -567,6 +681,28 @@ fn sum_losses<L: Layer>(stages: &[StageResult<L>], micro_batches: usize) -> (f64
     (0..micro_batches)
         .map(sum)
         .fold((0.0, 0.0), |(a, b), (c, d)| (a + c, b + d))
+}
+
+/// The scores of a mini-batch, added up in the order of micro-batches.
+fn sum_scores<L: Layer>(stages: &[StageResult<L>], micro_batches: usize) -> Vec<f64> {
+    let mut sums = Vec::new();
+    let scores = stages.last().map(|stage| &stage.scores);
+    for scores in (0..micro_batches).filter_map(|micro_batch| scores?.get(&micro_batch)) {
+        sums.resize(scores.len().max(sums.len()), 0.0);
+        for (sum, score) in sums.iter_mut().zip(scores) {
+            *sum += score;
+        }
+    }
+    sums
+}
+
+/// The weight of a mini-batch.
+fn weight_of<O, T>(objective: &impl Objective<O, T>, target: &T) -> Result<f64, StepError> {
+    let weight = guard::guarded("objective's weight", || objective.weight(target))?;
+    match weight.is_finite() && weight > 0.0 {
+        true => Ok(weight),
+        false => Err(StepError::NoWeight { weight }),
+    }
 }
 
 /// Joins the outputs that the last stage kept.

@@ -186,7 +186,7 @@ impl Profiler {
                 layer: stand_in(layer, &self.device),
                 scene: Scene {
                     side,
-                    draws: Some((StepKey { seed: 0, step: 0 }, 0..samples)),
+                    draws: Some((StepKey::APART, 0..samples)),
                     skips,
                     first: index,
                     trainable_from: 0,

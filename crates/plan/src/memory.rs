@@ -5,34 +5,15 @@ use std::ops::Add;
 use serde::{Deserialize, Serialize};
 use stovepipe_schedule::StageMemory;
 
-/// What an optimizer keeps of each parameter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OptimizerState {
-    /// Nothing: plain gradient descent.
-    None,
-    /// One number: gradient descent with momentum, or RMSProp without.
-    One,
-    /// Two numbers: both moments of Adam and AdamW, or RMSProp with momentum.
-    #[default]
-    Two,
-}
+/// How many numbers training keeps of each parameter, beside itself and its gradient: none for plain gradient
+/// descent, one for momentum, two for the moments of Adam; one more for a moving average of the weights, and
+/// one for gradients that are gathered over several mini-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OptimizerState(pub u8);
 
-impl OptimizerState {
-    /// How many numbers of each parameter.
-    ///
-    /// ```
-    /// use stovepipe_plan::OptimizerState;
-    ///
-    /// assert_eq!(OptimizerState::Two.copies(), 2);
-    /// ```
-    #[must_use]
-    pub const fn copies(self) -> u64 {
-        match self {
-            Self::None => 0,
-            Self::One => 1,
-            Self::Two => 2,
-        }
+impl Default for OptimizerState {
+    fn default() -> Self {
+        Self(2)
     }
 }
 
@@ -81,7 +62,7 @@ impl MemoryUse {
     /// ```
     /// use stovepipe_plan::{MemoryUse, OptimizerState};
     ///
-    /// let memory = MemoryUse::at_rest(400, OptimizerState::Two);
+    /// let memory = MemoryUse::at_rest(400, OptimizerState(2));
     /// assert_eq!((memory.parameters, memory.gradients, memory.optimizer), (400, 400, 800));
     /// ```
     #[must_use]
@@ -89,7 +70,7 @@ impl MemoryUse {
         Self {
             parameters,
             gradients: parameters,
-            optimizer: parameters.saturating_mul(state.copies()),
+            optimizer: parameters.saturating_mul(u64::from(state.0)),
             ..Self::default()
         }
     }

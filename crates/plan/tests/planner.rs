@@ -257,7 +257,7 @@ fn request<'a>(profile: &'a Profile, machine: &'a Machine) -> PlanRequest<'a> {
     PlanRequest {
         chunks: vec![2],
         micro_batches: vec![1, 3, 4],
-        state: OptimizerState::One,
+        state: OptimizerState(1),
         ..PlanRequest::new(profile, machine, 8)
     }
 }

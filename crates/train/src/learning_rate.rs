@@ -2,22 +2,23 @@
 
 use crate::settings::{DecaySetting, TrainSettings};
 
-/// The learning rate of every step of a run: linear warm-up, then decay.
+/// The learning rate of every update of a run: linear warm-up, then decay.
 ///
-/// A function of the step's number and nothing else, unlike Burn's schedulers, which count for
+/// A function of the update's number and nothing else, unlike Burn's schedulers, which count for
 /// themselves: a run that starts in the middle needs no state restored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearningRate {
     highest: f64,
     warm_up: f64,
     steps: f64,
-    steps_per_epoch: f64,
+    /// Steps of a fall by `decay_rate`.
+    steps_per_decay: f64,
     decay: DecaySetting,
     decay_rate: f64,
 }
 
 impl LearningRate {
-    /// The learning rate of a run with so many steps an epoch.
+    /// The learning rate of a run with so many updates an epoch.
     #[must_use]
     pub fn new(settings: &TrainSettings, steps_per_epoch: usize) -> Self {
         let steps_per_epoch = steps_per_epoch as f64;
@@ -25,13 +26,18 @@ impl LearningRate {
             highest: settings.lr,
             warm_up: settings.warmup_epochs * steps_per_epoch,
             steps: settings.epochs as f64 * steps_per_epoch,
-            steps_per_epoch,
+            steps_per_decay: settings.decay_epochs * steps_per_epoch,
             decay: settings.decay,
             decay_rate: settings.decay_rate,
         }
     }
 
-    /// The learning rate of a step, counted from 0.
+    /// The share of the run that is behind at an update, counted from 0.
+    pub(crate) fn progress(&self, step: usize) -> f64 {
+        (step as f64 / self.steps.max(1.0)).min(1.0)
+    }
+
+    /// The learning rate of an update, counted from 0.
     ///
     /// ```
     /// use stovepipe_train::{LearningRate, TrainSettings};
@@ -56,7 +62,11 @@ impl LearningRate {
                 let progress = (since / (self.steps - self.warm_up).max(1.0)).min(1.0);
                 0.5 * (1.0 + (std::f64::consts::PI * progress).cos())
             }
-            DecaySetting::Exponential => self.decay_rate.powf(since / self.steps_per_epoch),
+            DecaySetting::Exponential => self.decay_rate.powf(since / self.steps_per_decay),
+            DecaySetting::Staircase => {
+                let falls = (since / self.steps_per_decay).floor();
+                self.decay_rate.powf(falls)
+            }
         };
         self.highest * factor
     }

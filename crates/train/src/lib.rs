@@ -2,8 +2,11 @@
 //! leaves files that one can open.
 
 mod allocator;
+mod average;
 mod error;
 mod folder;
+mod gradients;
+mod labels;
 mod learning_rate;
 mod loader;
 mod memory;
@@ -13,10 +16,12 @@ mod progress;
 mod schedule_setting;
 mod scores;
 mod settings;
+mod source;
 mod summary;
 mod trainer;
 
 pub use allocator::keep_freed_memory;
+pub use average::WeightAverage;
 pub use error::TrainError;
 pub use folder::RunFolder;
 pub use learning_rate::LearningRate;
@@ -26,9 +31,10 @@ pub use model_file::{load_model, save_model};
 pub use optimizer::StagedOptimizer;
 pub use progress::{Progress, StepReport, show_count, show_layers};
 pub use schedule_setting::ScheduleSetting;
-pub use scores::Scores;
+pub use scores::{Metrics, Scores, score};
 pub use settings::{
     BalanceSetting, DecaySetting, OptimizerSetting, PipelineSettings, TrainSettings,
 };
+pub use source::{Batches, Data, PADDING, Pass, Source, Task};
 pub use summary::{StageSummary, Summary, stage_summaries};
-pub use trainer::{Classifier, Data, Trainer};
+pub use trainer::Trainer;

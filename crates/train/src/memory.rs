@@ -98,22 +98,23 @@ impl PipelineSettings {
 }
 
 impl TrainSettings {
-    /// What the optimizer keeps of each parameter.
+    /// What training keeps of each parameter: the optimizer's numbers, an average, gradients that wait.
     ///
     /// ```
     /// use stovepipe_pipeline::OptimizerState;
     /// use stovepipe_train::TrainSettings;
     ///
-    /// assert_eq!(TrainSettings::default().optimizer_state(), OptimizerState::Two); // AdamW
+    /// assert_eq!(TrainSettings::default().optimizer_state(), OptimizerState(2)); // AdamW
     /// ```
     #[must_use]
     pub fn optimizer_state(&self) -> OptimizerState {
-        match self.optimizer {
-            OptimizerSetting::Adam | OptimizerSetting::AdamW => OptimizerState::Two,
-            OptimizerSetting::RmsProp if self.momentum > 0.0 => OptimizerState::Two,
-            OptimizerSetting::RmsProp => OptimizerState::One,
-            OptimizerSetting::Sgd if self.momentum > 0.0 => OptimizerState::One,
-            OptimizerSetting::Sgd => OptimizerState::None,
-        }
+        let of_optimizer = match self.optimizer {
+            OptimizerSetting::Adam | OptimizerSetting::AdamW => 2,
+            OptimizerSetting::RmsProp => 1 + u8::from(self.momentum > 0.0),
+            OptimizerSetting::Sgd => u8::from(self.momentum > 0.0),
+        };
+        let average = u8::from(self.ema > 0.0);
+        let waiting = u8::from(self.accumulate > 1);
+        OptimizerState(of_optimizer + average + waiting)
     }
 }

@@ -7,16 +7,16 @@ use std::{
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::scores::Metrics;
+
 /// Between two plain lines within an epoch.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What is known after a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
-    /// Mean loss of the epoch so far.
-    pub loss: f64,
-    /// Share of the epoch's samples so far that were right.
-    pub accuracy: f64,
+    /// Of the epoch so far, with label smoothing.
+    pub metrics: Metrics,
     /// Samples a second, of the epoch so far.
     pub samples_per_second: f64,
     /// The worker that was busy the longest in this step.
@@ -106,9 +106,8 @@ impl Progress {
     /// A step was taken: batch `batch` of epoch `epoch`, both counted from 1.
     pub fn step(&mut self, epoch: usize, batch: usize, report: &StepReport) {
         let text = format!(
-            "loss {:.4} · accuracy {:.1} % · {:.0} samples/s · slowest worker {} · bubble {:.0} %",
-            report.loss,
-            100.0 * report.accuracy,
+            "{} · {:.0} samples/s · slowest worker {} · bubble {:.0} %",
+            report.metrics,
             report.samples_per_second,
             report.slowest_worker,
             100.0 * report.bubble

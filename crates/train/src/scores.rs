@@ -1,74 +1,52 @@
-//! How good a classifier is.
+//! How good a model is.
 
-use burn::tensor::{Int, Tensor};
+use std::fmt;
 
-/// Counts of a classifier's answers.
+use serde::Serialize;
+use stovepipe_pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline};
+
+use crate::{
+    error::TrainError,
+    source::{Batches, Task},
+};
+
+/// Counts of a model's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scores {
     /// Samples seen.
     pub samples: usize,
-    /// Samples whose class got the highest logit.
-    pub top1: usize,
-    /// Samples whose class was among the five highest.
-    pub top5: usize,
-    /// Sum of the losses over samples.
+    /// What answers were counted of: samples, or tokens that are not padding.
+    pub weight: f64,
+    /// Answers whose class got the highest logit.
+    pub top1: f64,
+    /// Answers whose class was among the five highest.
+    pub top5: f64,
+    /// Sum of the losses.
     pub loss: f64,
 }
 
 impl Scores {
-    /// Counts the answers for logits `[n, classes]` and targets `[n]`.
-    ///
-    /// A class counts by the number of classes with a higher logit, and among equal ones by those
-    /// before it: there is one answer, whatever the ties. A logit that is no number is never right.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Int, Tensor};
-    /// use stovepipe_train::Scores;
-    ///
-    /// let device = Device::flex();
-    /// let logits = Tensor::<2>::from_floats(
-    ///     [[0.1, 0.9, 0.0, 0.0, 0.0, 0.0], [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]],
-    ///     &device,
-    /// );
-    /// let scores = Scores::of(logits, Tensor::<1, Int>::from_ints([1, 5], &device));
-    /// assert_eq!((scores.samples, scores.top1, scores.top5), (2, 1, 1));
-    /// ```
-    #[must_use]
-    pub fn of(logits: Tensor<2>, targets: Tensor<1, Int>) -> Self {
-        let [samples, classes] = logits.dims();
-        let logits: Vec<f32> = logits.into_data().iter().collect();
-        let targets: Vec<i64> = targets.into_data().iter().collect();
-        let ranks = (logits.chunks(classes).zip(&targets))
-            .filter_map(|(logits, &target)| rank(logits, usize::try_from(target).ok()?));
-        let mut scores = Self {
-            samples,
-            ..Self::default()
-        };
-        for rank in ranks {
-            scores.top1 += usize::from(rank < 1);
-            scores.top5 += usize::from(rank < 5);
-        }
-        scores
+    /// Adds what is known of more samples: the weight of their mean loss, and the scores that
+    /// [`CrossEntropy::counting`] gives.
+    pub(crate) fn add(&mut self, samples: usize, loss: f64, weight: f64, scores: &[f64]) {
+        let score = |place| scores.get(place).copied().unwrap_or(0.0);
+        self.samples += samples;
+        self.weight += weight;
+        self.top1 += score(0);
+        self.top5 += score(1);
+        self.loss += loss * weight;
     }
 
-    /// Adds the counts of more samples, whose mean loss is `loss`.
-    pub fn add(&mut self, other: Self, loss: f64) {
-        self.top1 += other.top1;
-        self.top5 += other.top5;
-        self.loss += loss * other.samples as f64;
-        self.samples += other.samples;
-    }
-
-    /// The share of samples that were right.
+    /// The share of answers that were right.
     #[must_use]
     pub fn accuracy(&self) -> f64 {
-        self.mean(self.top1 as f64)
+        self.mean(self.top1)
     }
 
-    /// The share of samples whose class was among the five highest.
+    /// The share of answers whose class was among the five highest.
     #[must_use]
     pub fn top5_accuracy(&self) -> f64 {
-        self.mean(self.top5 as f64)
+        self.mean(self.top5)
     }
 
     /// The mean loss.
@@ -77,35 +55,137 @@ impl Scores {
         self.mean(self.loss)
     }
 
+    /// Among how many tokens, all as likely as each other, the model would be as uncertain: e to the mean
+    /// loss.
+    #[must_use]
+    pub fn perplexity(&self) -> f64 {
+        self.mean_loss().exp()
+    }
+
     fn mean(&self, sum: f64) -> f64 {
-        sum / (self.samples.max(1)) as f64
+        match self.weight > 0.0 {
+            true => sum / self.weight,
+            false => 0.0,
+        }
     }
 }
 
-/// The number of classes before `target` in the order of their logits.
-fn rank(logits: &[f32], target: usize) -> Option<usize> {
-    let own = logits.get(target).filter(|own| !own.is_nan())?;
-    let higher = logits.iter().filter(|other| *other > own).count();
-    let equal_before = logits[..target]
-        .iter()
-        .filter(|other| *other == own)
-        .count();
-    Some(higher + equal_before)
+/// What files and terminals are told of scores.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Metrics {
+    /// Mean loss.
+    pub loss: f64,
+    /// Share of the samples, or tokens, that were right.
+    pub accuracy: f64,
+    /// Share of those whose class was among the five highest.
+    pub top5: f64,
+    /// Of a language model: its perplexity a token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub perplexity: Option<f64>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Metrics {
+    /// What matters for a task.
+    ///
+    /// ```
+    /// use stovepipe_train::{Metrics, Scores, Task};
+    ///
+    /// let scores = Scores { samples: 4, weight: 4.0, top1: 3.0, top5: 4.0, loss: 2.0 };
+    /// let metrics = Metrics::of(&scores, Task::Classes);
+    /// assert_eq!(metrics.to_string(), "loss 0.5000, accuracy 75.0 %, top-5 100.0 %");
+    /// let metrics = Metrics::of(&scores, Task::Tokens);
+    /// assert_eq!(metrics.to_string(), "loss 0.5000, perplexity 1.65, accuracy 75.0 %");
+    /// ```
+    #[must_use]
+    pub fn of(scores: &Scores, task: Task) -> Self {
+        Self {
+            loss: scores.mean_loss(),
+            accuracy: scores.accuracy(),
+            top5: scores.top5_accuracy(),
+            perplexity: (task == Task::Tokens).then(|| scores.perplexity()),
+        }
+    }
+}
 
-    #[test]
-    fn ranks_are_by_logit_then_by_place() {
-        let check = |logits: &[f32], target, expected| assert_eq!(rank(logits, target), expected);
-        check(&[0.0, 2.0, 1.0], 1, Some(0));
-        check(&[0.0, 2.0, 1.0], 0, Some(2));
-        check(&[1.0, 1.0, 1.0], 0, Some(0));
-        check(&[1.0, 1.0, 1.0], 2, Some(2));
-        check(&[f32::NAN, 1.0], 0, None);
-        check(&[f32::NAN, 1.0], 1, Some(0));
-        check(&[1.0], 3, None);
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (accuracy, top5) = (100.0 * self.accuracy, 100.0 * self.top5);
+        write!(f, "loss {:.4}", self.loss)?;
+        match self.perplexity {
+            Some(perplexity) => write!(f, ", perplexity {perplexity:.2}, accuracy {accuracy:.1} %"),
+            None => write!(f, ", accuracy {accuracy:.1} %, top-5 {top5:.1} %"),
+        }
+    }
+}
+
+/// Scores a model on batches, such as those of [`Source::test`](crate::Source::test). `on_batch` is told how
+/// many samples have been seen.
+///
+/// ```
+/// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Int, Tensor}};
+/// # use stovepipe_pipeline::{Context, Layer, Miswired, Pipeline};
+/// # #[derive(Module, Debug)]
+/// # struct Dense { linear: Linear }
+/// # impl Layer for Dense {
+/// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+/// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+/// #         Ok(self.linear.forward(x))
+/// #     }
+/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+/// # }
+/// use stovepipe_train::{Batches, Task, score};
+///
+/// let device = Device::flex();
+/// let layers = vec![Dense { linear: LinearConfig::new(3, 2).init(&device) }];
+/// let pipeline = Pipeline::builder(layers).devices([device.clone()]).build()?;
+/// let batch = (Tensor::ones([4, 3], &device), Tensor::<1, Int>::zeros([4], &device));
+/// let batches: Batches<_, _> = Box::new([Ok(batch)].into_iter());
+/// let scores = score(&pipeline, batches, Task::Classes, |_| ())?;
+/// assert_eq!(scores.samples, 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// If a batch cannot be loaded, or a forward pass fails.
+pub fn score<L, T>(
+    pipeline: &Pipeline<L>,
+    batches: Batches<L::Input, T>,
+    task: Task,
+    mut on_batch: impl FnMut(usize),
+) -> Result<Scores, TrainError>
+where
+    L: Layer<Side = ()>,
+    T: Flow,
+    CrossEntropy: Objective<L::Output, T>,
+{
+    let objective = task.objective();
+    let mut scores = Scores::default();
+    for batch in batches {
+        let (input, target) = batch?;
+        let samples = samples(&input);
+        let judged = pipeline.evaluate(input, target, &objective)?;
+        scores.add(samples, judged.loss, judged.weight, &judged.scores);
+        on_batch(scores.samples);
+    }
+    Ok(scores)
+}
+
+/// The samples of an input.
+fn samples(input: &impl Flow) -> usize {
+    let mut sizes = Vec::new();
+    input.batch_sizes(&mut sizes);
+    sizes.first().copied().unwrap_or(0)
+}
+
+impl Task {
+    /// What says how good a model is: without smoothing.
+    pub(crate) fn objective(self) -> CrossEntropy {
+        let objective = CrossEntropy::new().counting();
+        match self {
+            Self::Classes => objective,
+            Self::Tokens => objective.ignoring(crate::source::PADDING),
+        }
     }
 }

@@ -301,6 +301,9 @@ pub struct TrainSettings {
     /// Samples in a mini-batch
     #[arg(long, required = false, value_name = "N")]
     pub batch_size: usize,
+    /// Mini-batches whose gradients are put together for an update
+    #[arg(long, required = false, value_name = "N")]
+    pub accumulate: usize,
     /// Optimizer
     #[arg(long, required = false, value_enum)]
     pub optimizer: OptimizerSetting,
@@ -313,12 +316,18 @@ pub struct TrainSettings {
     /// How the learning rate falls after that
     #[arg(long, required = false, value_enum)]
     pub decay: DecaySetting,
-    /// Factor of the exponential decay, for each epoch
+    /// Factor of the exponential decay and of the staircase
     #[arg(long, required = false, value_name = "FACTOR")]
     pub decay_rate: f64,
+    /// Epochs in which the learning rate falls by that factor
+    #[arg(long, required = false, value_name = "N")]
+    pub decay_epochs: f64,
     /// Momentum of SGD and RMSProp
     #[arg(long, required = false, value_name = "FACTOR")]
     pub momentum: f64,
+    /// Number added to the denominators of Adam and RMSProp
+    #[arg(long, required = false, value_name = "NUMBER")]
+    pub epsilon: f64,
     /// Weight decay
     #[arg(long, required = false, value_name = "RATE")]
     pub weight_decay: f64,
@@ -331,6 +340,9 @@ pub struct TrainSettings {
     /// Largest norm of all gradients together; 0 for no limit
     #[arg(long, required = false, value_name = "NORM")]
     pub clip: f64,
+    /// Decay of a moving average of the weights, such as 0.9999, tested and saved beside them; 0 for none
+    #[arg(long, required = false, value_name = "DECAY")]
+    pub ema: f64,
     /// Seed of parameters, of the order of samples and of their augmentation
     #[arg(long, required = false, value_name = "N")]
     pub seed: u64,
@@ -341,16 +353,20 @@ impl Default for TrainSettings {
         Self {
             epochs: 8,
             batch_size: 64,
+            accumulate: 1,
             optimizer: OptimizerSetting::AdamW,
             lr: 4e-3,
             warmup_epochs: 1.0,
             decay: DecaySetting::Cosine,
             decay_rate: 0.97,
+            decay_epochs: 1.0,
             momentum: 0.9,
+            epsilon: 1e-5,
             weight_decay: 1e-2,
             auxiliary_share: 0.4,
             label_smoothing: 0.1,
             clip: 10.0,
+            ema: 0.0,
             seed: 0,
         }
     }
@@ -373,6 +389,7 @@ impl TrainSettings {
     pub fn check(&self) -> Result<(), TrainError> {
         positive("epochs", self.epochs)?;
         positive("batch-size", self.batch_size)?;
+        positive("accumulate", self.accumulate)?;
         let is_rate = |value: f64| value.is_finite() && value > 0.0;
         let is_share = |value: f64| (0.0..1.0).contains(&value);
         let at_least_zero = |value: f64| value.is_finite() && value >= 0.0;
@@ -380,6 +397,9 @@ impl TrainSettings {
         let zero_or_more = "at least 0";
         let range = "greater than 0";
         number("lr", self.lr, is_rate, range)?;
+        number("decay-epochs", self.decay_epochs, is_rate, range)?;
+        number("epsilon", self.epsilon, at_least_zero, zero_or_more)?;
+        number("ema", self.ema, is_share, share)?;
         number(
             "decay-rate",
             self.decay_rate,
@@ -429,8 +449,10 @@ pub enum DecaySetting {
     None,
     /// Half a cosine down to zero
     Cosine,
-    /// By a factor each epoch
+    /// By a factor each epoch, or so many of them, a little with every update
     Exponential,
+    /// By that factor at once, when the epochs are over
+    Staircase,
 }
 
 pub(crate) fn positive(setting: &'static str, value: usize) -> Result<(), TrainError> {

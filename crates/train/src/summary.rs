@@ -5,6 +5,8 @@ use std::fmt;
 use serde::Serialize;
 use stovepipe_pipeline::{Layer, Pipeline};
 
+use crate::scores::Metrics;
+
 /// What a run came to: `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
@@ -16,12 +18,11 @@ pub struct Summary {
     pub epochs: usize,
     /// Mean loss over the last epoch's training samples, with label smoothing.
     pub train_loss: f64,
-    /// Mean loss over the test samples, with label smoothing.
-    pub test_loss: f64,
-    /// Share of the test samples that were right.
-    pub test_accuracy: f64,
-    /// Share of the test samples whose class was among the five highest.
-    pub test_top5: f64,
+    /// What the test set says of the model, without label smoothing.
+    pub test: Metrics,
+    /// What it says of the averaged weights, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub averaged: Option<Metrics>,
     /// Training samples a second, loading and updates included, testing not.
     pub samples_per_second: f64,
     /// Mean share of a step in which stages were idle.
@@ -50,12 +51,14 @@ pub struct StageSummary {
 pub(crate) struct EpochMetrics {
     pub(crate) epoch: usize,
     pub(crate) steps: usize,
+    pub(crate) updates: usize,
     pub(crate) learning_rate: f64,
+    /// With label smoothing and the losses of auxiliary heads.
     pub(crate) train_loss: f64,
     pub(crate) train_accuracy: f64,
-    pub(crate) test_loss: f64,
-    pub(crate) test_accuracy: f64,
-    pub(crate) test_top5: f64,
+    pub(crate) test: Metrics,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) averaged: Option<Metrics>,
     pub(crate) samples_per_second: f64,
     pub(crate) bubble: f64,
     pub(crate) seconds: f64,
@@ -96,15 +99,18 @@ pub fn stage_summaries<L: Layer>(pipeline: &Pipeline<L>) -> Vec<StageSummary> {
 
 impl fmt::Display for EpochMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (loss, accuracy) = (self.train_loss, 100.0 * self.train_accuracy);
         write!(
             f,
-            "train loss {:.4}, accuracy {:.1} % · test loss {:.4}, accuracy {:.1} %, top-5 {:.1} % · \
-             {:.0} samples/s · bubble {:.0} % · {:.1} s",
-            self.train_loss,
-            100.0 * self.train_accuracy,
-            self.test_loss,
-            100.0 * self.test_accuracy,
-            100.0 * self.test_top5,
+            "train loss {loss:.4}, accuracy {accuracy:.1} % · test {}",
+            self.test
+        )?;
+        if let Some(averaged) = &self.averaged {
+            write!(f, " · averaged {averaged}")?;
+        }
+        write!(
+            f,
+            " · {:.0} samples/s · bubble {:.0} % · {:.1} s",
             self.samples_per_second,
             100.0 * self.bubble,
             self.seconds

@@ -1,134 +1,35 @@
-//! The training of a classifier, from the first batch to the files that it leaves.
+//! A training, from the first batch to the files that it leaves.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
-use burn::{
-    data::{dataloader::batcher::Batcher, dataset::Dataset},
-    tensor::{Device, Int, Tensor},
-};
+use burn::optim::GradientsParams;
 use stovepipe_pipeline::{
-    Batch, CrossEntropy, Layer, Objective, Outputs, Pipeline, Stage, Step, StepError, StopHandle,
+    Batch, CrossEntropy, Flow, Layer, Objective, Outputs, Pipeline, StepError, StopHandle,
     count_parameters,
 };
 use stovepipe_schedule::Timeline;
 
 use crate::{
+    average::WeightAverage,
     error::TrainError,
     folder::RunFolder,
+    gradients::Window,
+    labels::worker_labels,
     learning_rate::LearningRate,
-    loader::{Loader, shuffled},
     model_file::save_model,
     optimizer::StagedOptimizer,
     progress::{Progress, StepReport},
-    scores::Scores,
+    scores::{Metrics, Scores, score},
     settings::TrainSettings,
+    source::{self, Pass, Source, Task},
     summary::{EpochMetrics, Summary, stage_summaries},
 };
 
-/// A model that gives each input logits `[n, classes]`.
-pub trait Classifier: Layer<Output = Tensor<2>, Side = ()> {}
-
-impl<L: Layer<Output = Tensor<2>, Side = ()>> Classifier for L {}
-
-/// A training set and a test set, and the batchers that make `(input, targets [n])` of their items.
-pub struct Data<D, B> {
-    train: Arc<D>,
-    test: Arc<D>,
-    training_batcher: Box<dyn Fn(usize) -> Arc<B> + Send + Sync>,
-    test_batcher: Arc<B>,
-}
-
-impl<D, B: Send + Sync + 'static> Data<D, B> {
-    /// What is trained on, what is tested with, and the batcher for both.
-    ///
-    /// ```
-    /// use burn::{data::{dataloader::batcher::Batcher, dataset::InMemDataset}, tensor::*};
-    /// use stovepipe_train::Data;
-    ///
-    /// struct Points;
-    /// impl Batcher<[f32; 2], (Tensor<2>, Tensor<1, Int>)> for Points {
-    ///     fn batch(&self, items: Vec<[f32; 2]>, device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
-    ///         let points = TensorData::new(items.concat(), [items.len(), 2]);
-    ///         let targets = TensorData::new(vec![0; items.len()], [items.len()]);
-    ///         (Tensor::from_data(points, device), Tensor::from_data(targets, device))
-    ///     }
-    /// }
-    ///
-    /// let set = || InMemDataset::new(vec![[0.0, 1.0], [1.0, 0.0]]);
-    /// let data = Data::new(set(), set(), Points);
-    /// ```
-    #[must_use]
-    pub fn new(train: D, test: D, batcher: B) -> Self {
-        let batcher = Arc::new(batcher);
-        Self {
-            train: Arc::new(train),
-            test: Arc::new(test),
-            test_batcher: batcher.clone(),
-            training_batcher: Box::new(move |_| batcher.clone()),
-        }
-    }
-
-    /// Has training use a batcher of its own for each epoch, counted from 0: one that augments, and
-    /// draws anew each time.
-    ///
-    /// ```
-    /// use burn::{data::{dataloader::batcher::Batcher, dataset::InMemDataset}, tensor::*};
-    /// use stovepipe_train::Data;
-    ///
-    /// /// Moves points a little further every epoch.
-    /// struct Moved(f32);
-    /// impl Batcher<[f32; 2], (Tensor<2>, Tensor<1, Int>)> for Moved {
-    ///     fn batch(&self, items: Vec<[f32; 2]>, device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
-    ///         let points = TensorData::new(items.concat(), [items.len(), 2]);
-    ///         let targets = TensorData::new(vec![0; items.len()], [items.len()]);
-    ///         let points = Tensor::from_data(points, device) + self.0;
-    ///         (points, Tensor::from_data(targets, device))
-    ///     }
-    /// }
-    ///
-    /// let set = || InMemDataset::new(vec![[0.0, 1.0], [1.0, 0.0]]);
-    /// let data = Data::new(set(), set(), Moved(0.0));
-    /// let data = data.with_training_batcher(|epoch| Moved(0.1 * epoch as f32));
-    /// ```
-    #[must_use]
-    pub fn with_training_batcher(
-        mut self,
-        of_epoch: impl Fn(usize) -> B + Send + Sync + 'static,
-    ) -> Self {
-        self.training_batcher = Box::new(move |epoch| Arc::new(of_epoch(epoch)));
-        self
-    }
-
-    /// The number of training samples, which must be enough for a batch.
-    ///
-    /// # Errors
-    ///
-    /// If a set is empty, or the training set smaller than a batch.
-    pub fn check<I>(&self, batch_size: usize) -> Result<usize, TrainError>
-    where
-        D: Dataset<I>,
-    {
-        for (set, name) in [(&self.train, "training"), (&self.test, "test")] {
-            if set.is_empty() {
-                return Err(TrainError::EmptySet(name));
-            }
-        }
-        let samples = self.train.len();
-        match batch_size > samples {
-            true => Err(TrainError::BatchTooLarge {
-                batch_size,
-                samples,
-            }),
-            false => Ok(samples),
-        }
-    }
-}
-
-/// Trains a pipeline as settings say.
-pub struct Trainer<L: Classifier> {
+/// Trains a pipeline as settings say, by cross-entropy.
+pub struct Trainer<L: Layer<Side = ()>> {
     pipeline: Pipeline<L>,
     optimizer: StagedOptimizer,
-    objective: CrossEntropy,
+    average: Option<WeightAverage<L>>,
     settings: TrainSettings,
     stop: StopHandle,
     timeline: Timeline,
@@ -139,6 +40,7 @@ pub struct Trainer<L: Classifier> {
 struct Epoch {
     scores: Scores,
     steps: usize,
+    updates: usize,
     bubbles: f64,
     seconds: f64,
     rate: f64,
@@ -153,9 +55,38 @@ impl Epoch {
     fn bubble(&self) -> f64 {
         self.bubbles / self.steps.max(1) as f64
     }
+
+    /// Adds a mini-batch, which ended so many seconds after the epoch began.
+    fn count(&mut self, trained: &Trained, seconds: f64) {
+        self.scores.add(
+            trained.samples,
+            trained.loss,
+            trained.weight,
+            &trained.scores,
+        );
+        self.steps += 1;
+        self.bubbles += trained.timeline.bubble();
+        self.seconds = seconds;
+    }
+
+    fn report(&self, trained: &Trained, task: Task) -> StepReport {
+        StepReport {
+            metrics: Metrics::of(&self.scores, task),
+            samples_per_second: self.samples_per_second(),
+            slowest_worker: trained.timeline.slowest_worker().unwrap_or(0),
+            bubble: trained.timeline.bubble(),
+        }
+    }
 }
 
-impl<L: Classifier> Trainer<L> {
+/// What the test set says of the model, and of its averaged weights.
+#[derive(Clone, Copy)]
+struct Tested {
+    model: Metrics,
+    averaged: Option<Metrics>,
+}
+
+impl<L: Layer<Side = ()>> Trainer<L> {
     /// A trainer of `pipeline`.
     ///
     /// # Errors
@@ -163,11 +94,10 @@ impl<L: Classifier> Trainer<L> {
     /// If a setting is out of its range.
     pub fn new(pipeline: Pipeline<L>, settings: TrainSettings) -> Result<Self, TrainError> {
         settings.check()?;
+        let average = settings.ema > 0.0;
         Ok(Self {
             optimizer: StagedOptimizer::new(&settings, pipeline.stage_layers().count()),
-            objective: CrossEntropy::new()
-                .with_smoothing(settings.label_smoothing)
-                .with_auxiliary_share(settings.auxiliary_share),
+            average: average.then(|| WeightAverage::new(&pipeline, settings.ema)),
             stop: pipeline.stop_handle(),
             timeline: Timeline::default(),
             pipeline,
@@ -181,46 +111,50 @@ impl<L: Classifier> Trainer<L> {
         &self.pipeline
     }
 
+    /// The pipeline with averaged weights, if the settings ask for them.
+    #[must_use]
+    pub fn averaged(&self) -> Option<&Pipeline<L>> {
+        self.average.as_ref().map(WeightAverage::pipeline)
+    }
+
     /// Trains and tests for all epochs, or until the pipeline's stop handle is used, and writes
     /// `metrics.jsonl`, `summary.json`, `model.safetensors`, `timeline.json` and `timeline.svg`
-    /// into `folder`.
+    /// into `folder`; with averaged weights also `averaged.safetensors`.
     ///
     /// # Errors
     ///
     /// If a set is empty or cannot be read, a mini-batch is larger than the training set, a step
     /// fails, the loss is no longer finite, or a file cannot be written.
-    pub fn run<I, D, B>(
+    pub fn run<T, S>(
         &mut self,
-        data: &Data<D, B>,
+        source: &S,
         folder: &RunFolder,
         mut progress: impl FnMut(usize, usize) -> Progress,
     ) -> Result<Summary, TrainError>
     where
-        I: 'static,
-        D: Dataset<I> + 'static,
-        B: Batcher<I, (L::Input, Tensor<1, Int>)> + 'static,
+        T: Flow,
+        S: Source<L::Input, T>,
+        CrossEntropy: Objective<L::Output, T>,
     {
-        let samples = data.check(self.settings.batch_size)?;
+        let samples = source::check(source, self.settings.batch_size)?;
         self.check_batches(samples)?;
         let began = Instant::now();
         let batches = samples.div_ceil(self.settings.batch_size);
-        let rate = LearningRate::new(&self.settings, batches);
         let mut progress = progress(self.settings.epochs, batches);
         let mut epochs = Vec::new();
-        let mut test = Scores::default();
-        let mut stopped = false;
+        let (mut tested, mut stopped) = (None, false);
         for index in 0..self.settings.epochs {
-            let epoch = self.train_epoch(index, data, &rate, &mut progress)?;
+            let epoch = self.train_epoch(index, batches, source, &mut progress)?;
             // Stopped or not, what was trained is tested and saved.
-            let stopped_in_test;
-            (test, stopped_in_test) = self.test_to_the_end(data)?;
+            let (found, stopped_in_test) = self.test_to_the_end(source)?;
+            tested = Some(found);
             stopped |= epoch.stopped || stopped_in_test;
-            if !test.mean_loss().is_finite() {
-                let (loss, epoch) = (test.mean_loss(), index + 1);
+            if !found.model.loss.is_finite() {
+                let (loss, epoch) = (found.model.loss, index + 1);
                 return Err(TrainError::TestLossNotFinite { loss, epoch });
             }
             if epoch.steps > 0 {
-                self.report(index, &epoch, &test, folder, &mut progress)?;
+                self.report(index, &epoch, found, folder, &mut progress)?;
                 epochs.push(epoch);
             }
             if stopped {
@@ -229,7 +163,8 @@ impl<L: Classifier> Trainer<L> {
         }
         progress.finish();
         let seconds = began.elapsed().as_secs_f64();
-        let summary = self.summary(&epochs, &test, seconds, stopped);
+        let tested = tested.ok_or(TrainError::EmptySet("training"))?;
+        let summary = self.summary(&epochs, tested, (seconds, stopped));
         self.write(folder, &summary)?;
         Ok(summary)
     }
@@ -245,31 +180,48 @@ impl<L: Classifier> Trainer<L> {
         }
     }
 
-    fn train_epoch<I, D, B>(
+    /// What is made small: the task's loss, with label smoothing and the losses of auxiliary heads.
+    fn objective(&self, task: Task) -> CrossEntropy {
+        task.objective()
+            .with_smoothing(self.settings.label_smoothing)
+            .with_auxiliary_share(self.settings.auxiliary_share)
+    }
+
+    fn train_epoch<T, S>(
         &mut self,
         index: usize,
-        data: &Data<D, B>,
-        rate: &LearningRate,
+        batches: usize,
+        source: &S,
         progress: &mut Progress,
     ) -> Result<Epoch, TrainError>
     where
-        I: 'static,
-        D: Dataset<I> + 'static,
-        B: Batcher<I, (L::Input, Tensor<1, Int>)> + 'static,
+        T: Flow,
+        S: Source<L::Input, T>,
+        CrossEntropy: Objective<L::Output, T>,
     {
-        let order = shuffled(data.train.len(), self.settings.seed, index);
-        let batches = order.len().div_ceil(self.settings.batch_size);
+        let pass = Pass {
+            epoch: index,
+            seed: self.settings.seed,
+            batch_size: self.settings.batch_size,
+        };
+        let objective = self.objective(source.task());
+        let updates = batches.div_ceil(self.settings.accumulate);
+        let rate = LearningRate::new(&self.settings, updates);
         let began = Instant::now();
         let mut epoch = Epoch::default();
-        let batcher = (data.training_batcher)(index);
-        for (batch, loaded) in self.load(&data.train, batcher, order).enumerate() {
-            epoch.rate = rate.at(index * batches + batch);
-            let step = match self.train_batch(loaded?, epoch.rate) {
-                Err(TrainError::Step(StepError::Stopped)) => {
+        let mut window = Window::default();
+        let mut loaded = source.train(pass).enumerate().peekable();
+        while let Some((batch, parts)) = loaded.next() {
+            let (input, target) = parts?;
+            let update = index * updates + epoch.updates;
+            epoch.rate = rate.at(update);
+            self.pipeline.set_progress(rate.progress(update));
+            let mut trained = match self.train_batch(input, target, &objective) {
+                Err(StepError::Stopped) => {
                     epoch.stopped = true;
                     break;
                 }
-                Err(TrainError::Step(source @ StepError::NotFinite { .. })) => {
+                Err(source @ StepError::NotFinite { .. }) => {
                     return Err(TrainError::Diverged {
                         epoch: index + 1,
                         batch: batch + 1,
@@ -278,133 +230,132 @@ impl<L: Classifier> Trainer<L> {
                 }
                 other => other?,
             };
-            epoch.scores.add(step.scores, step.loss);
-            epoch.steps += 1;
-            epoch.bubbles += step.timeline.bubble();
-            epoch.seconds = began.elapsed().as_secs_f64();
-            let report = StepReport {
-                loss: epoch.scores.mean_loss(),
-                accuracy: epoch.scores.accuracy(),
-                samples_per_second: epoch.samples_per_second(),
-                slowest_worker: step.timeline.slowest_worker().unwrap_or(0),
-                bubble: step.timeline.bubble(),
-            };
-            progress.step(index + 1, batch + 1, &report);
+            // The last window of an epoch may be smaller.
+            let is_last = loaded.peek().is_none();
+            epoch.updates +=
+                usize::from(self.gather(&mut window, &mut trained, is_last, epoch.rate)?);
+            epoch.count(&trained, began.elapsed().as_secs_f64());
+            progress.step(index + 1, batch + 1, &epoch.report(&trained, source.task()));
             // The picture is of the last mini-batch that was whole.
-            if step.scores.samples == self.settings.batch_size {
-                self.timeline = step.timeline;
+            if trained.samples == self.settings.batch_size {
+                self.timeline = trained.timeline;
             }
         }
         Ok(epoch)
     }
 
-    /// Runs a mini-batch and updates the parameters.
-    fn train_batch(
-        &mut self,
-        (input, targets): (L::Input, Tensor<1, Int>),
-        rate: f64,
-    ) -> Result<TrainedBatch, TrainError> {
+    /// Runs a mini-batch.
+    fn train_batch<T: Flow>(
+        &self,
+        input: L::Input,
+        target: T,
+        objective: &CrossEntropy,
+    ) -> Result<Trained, StepError>
+    where
+        CrossEntropy: Objective<L::Output, T>,
+    {
         let began = Instant::now();
         let batch = Batch {
             input,
-            target: targets.clone(),
+            target,
             side: (),
         };
-        let step: Step<L> = self
+        let step = self
             .pipeline
-            .train_step_with(batch, &self.objective, Outputs::Keep)?;
-        let scores = step.outputs.map(|outputs| Scores::of(outputs, targets));
-        let mut trained = TrainedBatch {
+            .train_step_with(batch, objective, Outputs::Drop)?;
+        Ok(Trained {
+            samples: step.micro_batches.iter().sum(),
             loss: step.loss,
-            scores: scores.unwrap_or_default(),
+            weight: step.weight,
+            scores: step.scores,
+            gradients: step.gradients,
             timeline: step.timeline,
-        };
-        let (pipeline, gradients) = (&mut self.pipeline, step.gradients);
+            began,
+        })
+    }
+
+    /// Puts a mini-batch's gradients with those that wait. Where that makes a whole window, or the last one of
+    /// an epoch, updates the parameters, and says so.
+    fn gather(
+        &mut self,
+        window: &mut Window,
+        trained: &mut Trained,
+        is_last: bool,
+        rate: f64,
+    ) -> Result<bool, TrainError> {
+        let mut gradients = std::mem::take(&mut trained.gradients);
+        let is_whole = window.mini_batches() + 1 >= self.settings.accumulate;
+        if window.mini_batches() > 0 || !(is_whole || is_last) {
+            window.add(&self.pipeline, gradients, trained.weight);
+            if !(is_whole || is_last) {
+                return Ok(false);
+            }
+            gradients = window.take(&self.pipeline);
+        }
+        let (pipeline, began) = (&mut self.pipeline, trained.began);
         let spans = self.optimizer.step(rate, pipeline, gradients, began)?;
         for (stage, span) in self.pipeline.stages().iter().zip(spans) {
             trained.timeline.workers[stage.worker].push(span);
         }
-        Ok(trained)
+        if let Some(average) = &mut self.average {
+            average.update(&self.pipeline)?;
+        }
+        Ok(true)
     }
 
     /// Scores the test set, once more if it was stopped meanwhile. Returns whether it was.
-    fn test_to_the_end<I, D, B>(&self, data: &Data<D, B>) -> Result<(Scores, bool), TrainError>
+    fn test_to_the_end<T, S>(&self, source: &S) -> Result<(Tested, bool), TrainError>
     where
-        I: 'static,
-        D: Dataset<I> + 'static,
-        B: Batcher<I, (L::Input, Tensor<1, Int>)> + 'static,
+        T: Flow,
+        S: Source<L::Input, T>,
+        CrossEntropy: Objective<L::Output, T>,
     {
         let was_stopped = self.stop.is_stopped();
         self.stop.reset();
-        match self.test(data) {
+        match self.test(source) {
             Err(TrainError::Step(StepError::Stopped)) => {
                 self.stop.reset();
-                Ok((self.test(data)?, true))
+                Ok((self.test(source)?, true))
             }
             result => Ok((result?, was_stopped)),
         }
     }
 
     /// Scores the test set.
-    fn test<I, D, B>(&self, data: &Data<D, B>) -> Result<Scores, TrainError>
+    fn test<T, S>(&self, source: &S) -> Result<Tested, TrainError>
     where
-        I: 'static,
-        D: Dataset<I> + 'static,
-        B: Batcher<I, (L::Input, Tensor<1, Int>)> + 'static,
+        T: Flow,
+        S: Source<L::Input, T>,
+        CrossEntropy: Objective<L::Output, T>,
     {
-        let order = (0..data.test.len()).collect();
-        let mut scores = Scores::default();
-        for loaded in self.load(&data.test, data.test_batcher.clone(), order) {
-            let (input, targets) = loaded?;
-            let output = self.pipeline.infer(input)?;
-            let device = targets.device();
-            let output = output.to_device(&device);
-            let weight = Objective::<Tensor<2>, _>::weight(&self.objective, &targets);
-            let loss = self.objective.loss(output.clone(), targets.clone());
-            let loss = f64::from(loss.into_scalar::<f32>()) / weight;
-            scores.add(Scores::of(output, targets), loss);
-        }
-        Ok(scores)
-    }
-
-    fn load<I, D, B>(
-        &self,
-        set: &Arc<D>,
-        batcher: Arc<B>,
-        order: Vec<usize>,
-    ) -> Loader<(L::Input, Tensor<1, Int>)>
-    where
-        I: 'static,
-        D: Dataset<I> + 'static,
-        B: Batcher<I, (L::Input, Tensor<1, Int>)> + 'static,
-    {
-        // Batches are made on the CPU; the first and the last stage take them to their devices.
-        Loader::new(
-            set.clone(),
-            batcher,
-            order,
-            self.settings.batch_size,
-            Device::flex(),
-        )
+        let task = source.task();
+        let metrics = |pipeline: &Pipeline<L>| {
+            let batches = source.test(self.settings.batch_size);
+            score(pipeline, batches, task, |_| ()).map(|scores| Metrics::of(&scores, task))
+        };
+        Ok(Tested {
+            model: metrics(&self.pipeline)?,
+            averaged: self.averaged().map(metrics).transpose()?,
+        })
     }
 
     fn report(
         &self,
         index: usize,
         epoch: &Epoch,
-        test: &Scores,
+        tested: Tested,
         folder: &RunFolder,
         progress: &mut Progress,
     ) -> Result<(), TrainError> {
         let metrics = EpochMetrics {
             epoch: index + 1,
             steps: epoch.steps,
+            updates: epoch.updates,
             learning_rate: epoch.rate,
             train_loss: epoch.scores.mean_loss(),
             train_accuracy: epoch.scores.accuracy(),
-            test_loss: test.mean_loss(),
-            test_accuracy: test.accuracy(),
-            test_top5: test.top5_accuracy(),
+            test: tested.model,
+            averaged: tested.averaged,
             samples_per_second: epoch.samples_per_second(),
             bubble: epoch.bubble(),
             seconds: epoch.seconds,
@@ -413,7 +364,12 @@ impl<L: Classifier> Trainer<L> {
         folder.append_json_line("metrics.jsonl", &metrics)
     }
 
-    fn summary(&self, epochs: &[Epoch], test: &Scores, seconds: f64, stopped: bool) -> Summary {
+    fn summary(
+        &self,
+        epochs: &[Epoch],
+        tested: Tested,
+        (seconds, stopped): (f64, bool),
+    ) -> Summary {
         let sum = |of: fn(&Epoch) -> f64| epochs.iter().map(of).sum::<f64>();
         let steps = sum(|epoch| epoch.steps as f64).max(1.0);
         let trained_for = sum(|epoch| epoch.seconds).max(f64::MIN_POSITIVE);
@@ -422,9 +378,8 @@ impl<L: Classifier> Trainer<L> {
             stages: stage_summaries(&self.pipeline),
             epochs: epochs.iter().filter(|epoch| !epoch.stopped).count(),
             train_loss: epochs.last().map_or(0.0, |epoch| epoch.scores.mean_loss()),
-            test_loss: test.mean_loss(),
-            test_accuracy: test.accuracy(),
-            test_top5: test.top5_accuracy(),
+            test: tested.model,
+            averaged: tested.averaged,
             samples_per_second: sum(|epoch| epoch.scores.samples as f64) / trained_for,
             bubble: sum(|epoch| epoch.bubbles) / steps,
             seconds,
@@ -434,6 +389,9 @@ impl<L: Classifier> Trainer<L> {
 
     fn write(&self, folder: &RunFolder, summary: &Summary) -> Result<(), TrainError> {
         save_model(&self.pipeline, folder.file("model.safetensors"))?;
+        if let Some(averaged) = self.averaged() {
+            save_model(averaged, folder.file("averaged.safetensors"))?;
+        }
         let labels = worker_labels(&self.pipeline.stages());
         folder.write("timeline.svg", self.timeline.to_svg(&labels).as_bytes())?;
         folder.write_json("timeline.json", &self.timeline.to_chrome_trace(&labels))?;
@@ -441,38 +399,13 @@ impl<L: Classifier> Trainer<L> {
     }
 }
 
-/// What pictures call each worker: its stages, with their layers if it has one stage, and its device.
-fn worker_labels(stages: &[Stage]) -> Vec<String> {
-    let workers = stages.iter().map(|stage| stage.worker + 1).max();
-    let label = |worker| {
-        let own = stages
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| s.worker == worker);
-        match own.collect::<Vec<_>>()[..] {
-            [(index, stage)] => one_stage_label(index, stage),
-            ref several => {
-                let numbers: Vec<_> = several.iter().map(|(index, _)| index.to_string()).collect();
-                let device = several.first().map_or("", |(_, stage)| &stage.device_name);
-                format!("stages {} · {device}", numbers.join(", "))
-            }
-        }
-    };
-    (0..workers.unwrap_or(0)).map(label).collect()
-}
-
-fn one_stage_label(index: usize, stage: &Stage) -> String {
-    let (first, last) = (stage.layers.start, stage.layers.end - 1);
-    let device = &stage.device_name;
-    match first == last {
-        true => format!("stage {index} · layer {first} · {device}"),
-        false => format!("stage {index} · layers {first}–{last} · {device}"),
-    }
-}
-
-/// What is left of a step when its gradients have been used.
-struct TrainedBatch {
+/// A mini-batch when it has been run.
+struct Trained {
+    samples: usize,
     loss: f64,
-    scores: Scores,
+    weight: f64,
+    scores: Vec<f64>,
+    gradients: GradientsParams,
     timeline: Timeline,
+    began: Instant,
 }

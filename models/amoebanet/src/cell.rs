@@ -62,7 +62,7 @@ impl Cell {
             },
             operations: genotype.entries.iter().map(operation).collect(),
             auxiliary: None,
-            drop_path: DropPath::new(drop_path),
+            drop_path: DropPath::new(drop_path).growing(),
             inputs: place.inputs,
             genotype,
         }

@@ -57,8 +57,9 @@ pub struct AmoebaNetDConfig {
     pub auxiliary: bool,
     /// The probability with which training drops an operation of the last cell, and drops it by itself
     /// for each sample (Zoph et al., "Learning Transferable Architectures for Scalable Image
-    /// Recognition", 2018). It grows with depth: for cell i of n, from 0, it is (i + 1) / n of this. An
-    /// identity is never dropped.
+    /// Recognition", 2018). It grows with depth: for cell i of n, from 0, it is (i + 1) / n of this; and over
+    /// the training, if the pipeline is [told](stovepipe_pipeline::Pipeline::set_progress) how far that is.
+    /// An identity is never dropped.
     #[config(default = 0.0)]
     pub drop_path: f64,
 }
@@ -163,8 +164,9 @@ pub struct AmoebaNetBConfig {
     pub auxiliary: bool,
     /// The probability with which training drops an operation of the last cell, and drops it by itself
     /// for each sample (Zoph et al., "Learning Transferable Architectures for Scalable Image
-    /// Recognition", 2018). It grows with depth: for cell i of n, from 0, it is (i + 1) / n of this. An
-    /// identity is never dropped.
+    /// Recognition", 2018). It grows with depth: for cell i of n, from 0, it is (i + 1) / n of this; and over
+    /// the training, if the pipeline is [told](stovepipe_pipeline::Pipeline::set_progress) how far that is.
+    /// An identity is never dropped.
     #[config(default = 0.0)]
     pub drop_path: f64,
 }

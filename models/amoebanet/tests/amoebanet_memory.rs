@@ -70,7 +70,7 @@ fn measure(case: &str) -> [u64; 4] {
     };
     let machine = Machine::uniform(workers);
     let forecast = builder
-        .forecast(&profile, &machine, OptimizerState::Two)
+        .forecast(&profile, &machine, OptimizerState(2))
         .unwrap();
     let sum = |part: fn(&MemoryUse) -> u64| forecast.memory.iter().map(part).sum::<u64>();
 

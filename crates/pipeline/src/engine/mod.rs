@@ -86,6 +86,8 @@ pub(crate) struct Engine {
     pub(crate) seed: u64,
     /// Training steps that have succeeded.
     pub(crate) steps: AtomicU64,
+    /// The bits of the share of the training that is behind.
+    pub(crate) training_progress: AtomicU64,
     /// Whether a step whose loss or gradients are not finite is an error.
     pub(crate) check_finite: bool,
     /// Whether layers may draw random numbers that cannot be drawn again.

@@ -1,6 +1,7 @@
 //! One stage during one step: what it holds for each micro-batch, and its passes.
 
 use std::{
+    cell::RefCell,
     collections::HashMap,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
@@ -28,8 +29,21 @@ use crate::{
     layer::Layer,
 };
 
-/// The loss of an output for a micro-batch, already divided by the weight of the mini-batch.
-pub(crate) type LossOf<L> = Box<dyn Fn(usize, Head, <L as Layer>::Output) -> Tensor<1> + Send>;
+/// What an objective says of an output for a micro-batch.
+pub(crate) type JudgeOf<L> = Box<dyn Fn(usize, Head, <L as Layer>::Output) -> Judged + Send>;
+
+/// What an objective says of an output.
+pub(crate) struct Judged {
+    /// Already divided by the weight of the mini-batch.
+    pub(crate) loss: Tensor<1>,
+    pub(crate) scores: Option<Tensor<1>>,
+}
+
+/// What becomes of the outputs of the last stage. Earlier ones judge their auxiliary heads.
+pub(crate) struct AtEnd<L: Layer> {
+    pub(crate) judge: Option<JudgeOf<L>>,
+    pub(crate) keep_outputs: bool,
+}
 
 /// What a stage is given for a step.
 pub(crate) struct StageTask<L: Layer> {
@@ -48,15 +62,13 @@ pub(crate) struct StageTask<L: Layer> {
     pub(crate) side: Vec<L::Side>,
     /// The samples of each micro-batch, by their place in the mini-batch.
     pub(crate) samples: Arc<[Range<usize>]>,
-    /// How to train; `None` for inference.
-    pub(crate) training: Option<Training<L>>,
-    /// Whether the last stage keeps its outputs.
-    pub(crate) keep_outputs: bool,
+    /// How to train; `None` for inference and evaluation.
+    pub(crate) training: Option<Training>,
+    pub(crate) at_end: AtEnd<L>,
 }
 
 /// What a stage needs to train.
-pub(crate) struct Training<L: Layer> {
-    pub(crate) loss: LossOf<L>,
+pub(crate) struct Training {
     /// Micro-batches whose forward pass is recorded at once instead of recomputed.
     pub(crate) recorded: Vec<bool>,
     /// The key of the step's random numbers.
@@ -79,6 +91,7 @@ pub(crate) struct StageResult<L: Layer> {
     /// Main loss, and the auxiliary losses of this stage, by micro-batch.
     pub(crate) losses: HashMap<usize, f64>,
     pub(crate) auxiliary: HashMap<usize, f64>,
+    pub(crate) scores: HashMap<usize, Vec<f64>>,
     pub(crate) held: Held,
     /// The last layer, by its place in the stage, that has a gradient that is no number.
     pub(crate) not_finite: Option<usize>,
@@ -112,6 +125,7 @@ pub(crate) struct Stage<L: Layer> {
     outputs: HashMap<usize, L::Output>,
     losses: HashMap<usize, Tensor<1>>,
     auxiliary: HashMap<usize, Vec<Tensor<1>>>,
+    scores: HashMap<usize, Tensor<1>>,
     held: Held,
 }
 
@@ -141,6 +155,7 @@ impl<L: Layer> Stage<L> {
             outputs: HashMap::new(),
             losses: HashMap::new(),
             auxiliary: HashMap::new(),
+            scores: HashMap::new(),
             held: Held::default(),
         }
     }
@@ -197,6 +212,9 @@ impl<L: Layer> Stage<L> {
                 .collect(),
             auxiliary: (self.auxiliary.into_iter())
                 .map(|(micro_batch, losses)| (micro_batch, losses.into_iter().map(scalar).sum()))
+                .collect(),
+            scores: (self.scores.into_iter())
+                .map(|(micro_batch, scores)| (micro_batch, scores.into_data().iter().collect()))
                 .collect(),
             held: self.held,
         }
@@ -297,11 +315,7 @@ impl<L: Layer> Stage<L> {
         match &self.task.links.values_out {
             // A receiver that is gone has failed, and says so itself.
             Some(outbox) => drop(outbox.send((micro_batch, made.flow))),
-            None if self.task.keep_outputs => {
-                let output = tape::leave::<L>(made.flow, self.task.names.len(), &self.watch())?;
-                self.outputs.insert(micro_batch, output);
-            }
-            None => {}
+            None => self.conclude(micro_batch, made.flow)?,
         }
         for (statistics, live) in self.statistics.iter_mut().zip(self.copies.live()) {
             statistics.count(micro_batch, live);
@@ -310,6 +324,29 @@ impl<L: Layer> Stage<L> {
             && let Some((kind, tape)) = self.tapes.remove(&micro_batch)
         {
             self.copies.give_back(kind, tape.into_modules());
+        }
+        Ok(())
+    }
+
+    /// What becomes of an output of the model, beside the loss that is recorded where the step trains.
+    fn conclude(&mut self, micro_batch: usize, flow: L::Flow) -> Result<(), Refused> {
+        let AtEnd {
+            judge,
+            keep_outputs,
+        } = &self.task.at_end;
+        let judge = judge.as_ref().filter(|_| self.task.training.is_none());
+        if !keep_outputs && judge.is_none() {
+            return Ok(());
+        }
+        let output = tape::leave::<L>(flow, self.task.names.len(), &self.watch())?;
+        if let Some(judge) = judge {
+            let Judged { loss, scores } = judge(micro_batch, Head::Main, output.clone());
+            self.losses.insert(micro_batch, loss);
+            self.scores
+                .extend(scores.map(|scores| (micro_batch, scores)));
+        }
+        if *keep_outputs {
+            self.outputs.insert(micro_batch, output);
         }
         Ok(())
     }
@@ -342,7 +379,7 @@ impl<L: Layer> Stage<L> {
         })
     }
 
-    fn knows_momenta(&self, training: &Training<L>) -> bool {
+    fn knows_momenta(&self, training: &Training) -> bool {
         let known = training
             .momenta
             .lock()
@@ -390,10 +427,17 @@ impl<L: Layer> Stage<L> {
         given: Given<L>,
     ) -> Result<Made<L>, Refused> {
         let micro_batch = action.micro_batch;
-        let Some(training) = &self.task.training else {
+        let Some(judge) = &self.task.at_end.judge else {
             return Err(Refused("asked to train in inference".to_owned()));
         };
-        let loss = |head, output| (training.loss)(micro_batch, head, output);
+        let scores = RefCell::new(None);
+        let loss = |head, output| {
+            let judged = judge(micro_batch, head, output);
+            if head == Head::Main {
+                *scores.borrow_mut() = judged.scores;
+            }
+            judged.loss
+        };
         let side = self.side(micro_batch);
         let (scene, watch) = (scene(&self.task, micro_batch, &side), self.watch());
         let (recorded, main) = self.recorder.time(kind, action, || {
@@ -413,7 +457,10 @@ impl<L: Layer> Stage<L> {
             auxiliary,
             tape,
         } = recorded;
+        let scores = scores.into_inner();
         self.losses.extend(main.map(|loss| (micro_batch, loss)));
+        self.scores
+            .extend(scores.map(|scores| (micro_batch, scores)));
         self.auxiliary.insert(micro_batch, auxiliary);
         let counted = match kind {
             SpanKind::Recompute => Kind::Uncounted,

@@ -27,6 +27,8 @@ use crate::draws::Draws;
 pub struct DropPath {
     #[module(skip)]
     probability: f64,
+    #[module(skip)]
+    growing: bool,
     active: Param<Flag>,
 }
 
@@ -42,17 +44,49 @@ impl DropPath {
         let active = Param::from_bool(true);
         Self {
             probability,
+            growing: false,
             active,
+        }
+    }
+
+    /// Has the probability grow evenly from zero to its full value over the
+    /// [training](crate::Pipeline::set_progress), as in Zoph et al., "Learning Transferable Architectures for
+    /// Scalable Image Recognition", 2018.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use stovepipe_pipeline::{Draws, nn::DropPath};
+    ///
+    /// let branch = Tensor::<2>::ones([1000, 1], &Device::flex());
+    /// let drop_path = DropPath::new(0.8).growing();
+    /// let dropped = |progress| {
+    ///     let mut draws = Draws::new(0, 0, 0, 0..1000).at_progress(progress);
+    ///     let kept = drop_path.forward(branch.clone(), &mut draws);
+    ///     kept.equal_elem(0.0).int().sum().into_scalar::<i64>()
+    /// };
+    /// assert_eq!(dropped(0.0), 0);
+    /// assert!((350..450).contains(&dropped(0.5)));
+    /// assert!((750..850).contains(&dropped(1.0)));
+    /// ```
+    #[must_use]
+    pub fn growing(self) -> Self {
+        Self {
+            growing: true,
+            ..self
         }
     }
 
     /// `[samples, …]` to the same shape.
     #[must_use]
     pub fn forward<const D: usize>(&self, x: Tensor<D>, draws: &mut Draws) -> Tensor<D> {
-        if self.probability == 0.0 || !self.active.is_enabled() || !draws.is_training() {
+        let probability = match self.growing {
+            true => self.probability * draws.progress(),
+            false => self.probability,
+        };
+        if probability == 0.0 || !self.active.is_enabled() || !draws.is_training() {
             return x;
         }
-        let keep = 1.0 - self.probability;
+        let keep = 1.0 - probability;
         let mut shape = [1; D];
         shape[0] = x.dims()[0];
         let kept = draws.keep(keep, shape, &x.device().inner());

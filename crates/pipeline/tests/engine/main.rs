@@ -5,6 +5,7 @@ mod balance;
 mod building;
 mod draws;
 mod equivalence;
+mod evaluation;
 mod failures;
 mod faults;
 mod finite;

@@ -23,7 +23,7 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 ///     devices: &[0, 1],
 ///     schedule: &GPipe.schedule(2, 3)?,
 ///     recompute: Recompute::Never,
-///     state: OptimizerState::Two,
+///     state: OptimizerState(2),
 /// };
 /// let forecast = setup.best_cut()?;
 /// assert_eq!(forecast.balance, [2, 1]);

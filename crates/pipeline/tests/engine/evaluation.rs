@@ -1,0 +1,91 @@
+//! Outputs that are judged where they are made.
+
+use burn::tensor::{Int, Tensor};
+use stovepipe_pipeline::{
+    Batch, CrossEntropy, Evaluation, MeanOf, Objective, Outputs, Recompute, StepError,
+};
+use stovepipe_schedule::{GPipe, OneForwardOneBackward};
+
+use crate::models::*;
+
+fn images() -> Tensor<2> {
+    let numbers: Vec<_> = (0..11 * 4).map(|i| (i as f32 * 0.37).sin()).collect();
+    Tensor::<1>::from_floats(numbers.as_slice(), &cpu()).reshape([11, 4])
+}
+
+fn targets() -> Tensor<1, Int> {
+    let classes: Vec<i64> = (0..11).map(|i| [2, 0, -1, 5, 1][i % 5]).collect();
+    Tensor::from_ints(classes.as_slice(), &cpu())
+}
+
+fn objective() -> CrossEntropy {
+    CrossEntropy::new().ignoring(-1).counting()
+}
+
+/// Whatever the stages and micro-batches, what outputs are judged to be is what they are.
+#[test]
+fn an_evaluation_is_that_of_the_inferred_outputs() {
+    for (stages, micro_batches) in [(1, 1), (1, 4), (3, 4), (2, 16)] {
+        let layers = dense(&[4, 8, 8, 6]);
+        let pipeline = builder(layers, stages, GPipe, micro_batches, Recompute::Always)
+            .build()
+            .unwrap();
+        let outputs = pipeline.infer(images()).unwrap();
+        let judged = pipeline
+            .evaluate(images(), targets(), &objective())
+            .unwrap();
+        assert_eq!(judged.weight, 9.0); // two of eleven are ignored
+        let loss = objective().loss(outputs.clone(), targets());
+        let loss = f64::from(loss.into_scalar::<f32>()) / 9.0;
+        assert!((judged.loss - loss).abs() < 1e-6);
+        let scores = objective().scores(outputs, targets()).unwrap();
+        assert_eq!(
+            judged.scores,
+            scores.into_data().iter::<f64>().collect::<Vec<_>>()
+        );
+        assert!(judged.scores[0] < judged.scores[1] && judged.scores[1] <= 9.0);
+    }
+}
+
+/// Scores of a step are those of its outputs, whether they are kept and however often they are computed.
+#[test]
+fn a_step_has_the_scores_of_its_outputs() {
+    for recompute in [Recompute::Always, Recompute::ExceptLast, Recompute::Never] {
+        let pipeline = builder(dense(&[4, 8, 8, 6]), 2, OneForwardOneBackward, 4, recompute)
+            .build()
+            .unwrap();
+        let batch = Batch {
+            input: images(),
+            target: targets(),
+            side: (),
+        };
+        let step = pipeline
+            .train_step_with(batch, &objective(), Outputs::Keep)
+            .unwrap();
+        let scores = objective()
+            .scores(step.outputs.unwrap(), targets())
+            .unwrap();
+        assert_eq!(
+            step.scores,
+            scores.into_data().iter::<f64>().collect::<Vec<_>>()
+        );
+    }
+}
+
+#[test]
+fn an_objective_without_scores_has_none_and_bad_batches_are_errors() {
+    let pipeline = builder(dense(&[4, 2]), 1, GPipe, 2, Recompute::Always)
+        .build()
+        .unwrap();
+    let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
+    let zeros = |samples, width| Tensor::<2>::zeros([samples, width], &cpu());
+    let evaluate =
+        |samples, targets| pipeline.evaluate(zeros(samples, 4), zeros(targets, 2), &squared);
+    let Evaluation { scores, weight, .. } = evaluate(3, 3).unwrap();
+    assert_eq!((scores, weight), (Vec::new(), 3.0));
+    assert!(matches!(evaluate(0, 0), Err(StepError::EmptyBatch)));
+    assert!(matches!(evaluate(3, 2), Err(StepError::UnevenBatch { .. })));
+    let ignored = Tensor::<1, Int>::from_ints([-1, -1], &cpu());
+    let error = pipeline.evaluate(zeros(2, 4), ignored, &objective());
+    assert!(matches!(error, Err(StepError::NoWeight { .. })));
+}

@@ -1,0 +1,152 @@
+//! What is done to gradients between a step and an update.
+
+use std::collections::HashSet;
+
+use burn::{
+    module::{Module, ModuleVisitor, Param, ParamId},
+    optim::GradientsParams,
+    tensor::Tensor,
+};
+use stovepipe_pipeline::{Layer, Pipeline};
+
+/// The gradients of mini-batches that wait for an update together.
+#[derive(Default)]
+pub(crate) struct Window {
+    /// Those of the mean loss of each mini-batch, times its weight, added up.
+    sum: GradientsParams,
+    weight: f64,
+    mini_batches: usize,
+}
+
+impl Window {
+    /// Adds the gradients of a mini-batch's mean loss over `weight` samples or tokens.
+    pub(crate) fn add<L: Layer>(
+        &mut self,
+        pipeline: &Pipeline<L>,
+        gradients: GradientsParams,
+        weight: f64,
+    ) {
+        struct Add<'a> {
+            sum: &'a mut GradientsParams,
+            gradients: GradientsParams,
+            weight: f64,
+        }
+
+        impl ModuleVisitor for Add<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                // A parameter in several places has one gradient, which the first visit takes.
+                if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+                    let gradient = gradient.mul_scalar(self.weight);
+                    let sum = match self.sum.remove::<D>(param.id) {
+                        Some(sum) => sum + gradient,
+                        None => gradient,
+                    };
+                    self.sum.register(param.id, sum);
+                }
+            }
+        }
+
+        pipeline.visit(&mut Add {
+            sum: &mut self.sum,
+            gradients,
+            weight,
+        });
+        self.weight += weight;
+        self.mini_batches += 1;
+    }
+
+    pub(crate) fn mini_batches(&self) -> usize {
+        self.mini_batches
+    }
+
+    /// The gradients of the mean loss over all that was added, and begins anew.
+    pub(crate) fn take<L: Layer>(&mut self, pipeline: &Pipeline<L>) -> GradientsParams {
+        let Self { sum, weight, .. } = std::mem::take(self);
+        scale(pipeline, sum, 1.0 / weight)
+    }
+}
+
+/// Scales gradients by one factor, so that the norm of all together is `largest` at most, as PyTorch's
+/// `clip_grad_norm_` does. The squares are added up parameter by parameter in the order of the layers: stages
+/// make no difference to the sum.
+pub(crate) fn clip<L: Layer>(
+    pipeline: &Pipeline<L>,
+    gradients: GradientsParams,
+    largest: f64,
+) -> GradientsParams {
+    // A parameter that several layers share has one gradient.
+    let mut seen = HashSet::new();
+    let squares = pipeline
+        .stage_layers()
+        .flat_map(|layers| squares(layers, &gradients, &mut seen));
+    let norm = squares.sum::<f64>().sqrt();
+    // The small number is PyTorch's, too.
+    let factor = largest / (norm + 1e-6);
+    match factor < 1.0 {
+        true => scale(pipeline, gradients, factor),
+        false => gradients,
+    }
+}
+
+/// The squared norm of each gradient of a stage that was not seen before, read from its device at once.
+fn squares<L: Layer>(
+    layers: &[L],
+    gradients: &GradientsParams,
+    seen: &mut HashSet<ParamId>,
+) -> Vec<f64> {
+    struct Squares<'a> {
+        gradients: &'a GradientsParams,
+        seen: &'a mut HashSet<ParamId>,
+        sums: Vec<Tensor<1>>,
+    }
+
+    impl ModuleVisitor for Squares<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let is_new = self.seen.insert(param.id);
+            if let Some(gradient) = self.gradients.get::<D>(param.id).filter(|_| is_new) {
+                self.sums.push(gradient.powi_scalar(2).sum());
+            }
+        }
+    }
+
+    let mut visitor = Squares {
+        gradients,
+        seen,
+        sums: Vec::new(),
+    };
+    layers.iter().for_each(|layer| layer.visit(&mut visitor));
+    if visitor.sums.is_empty() {
+        return Vec::new();
+    }
+    let sums = Tensor::cat(visitor.sums, 0).into_data();
+    sums.iter::<f64>().collect()
+}
+
+fn scale<L: Layer>(
+    pipeline: &Pipeline<L>,
+    gradients: GradientsParams,
+    factor: f64,
+) -> GradientsParams {
+    struct Scale {
+        gradients: GradientsParams,
+        scaled: GradientsParams,
+        factor: f64,
+    }
+
+    impl ModuleVisitor for Scale {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+                let gradient = gradient.mul_scalar(self.factor);
+                self.scaled.register(param.id, gradient);
+            }
+        }
+    }
+
+    let mut visitor = Scale {
+        gradients,
+        scaled: GradientsParams::new(),
+        factor,
+    };
+    pipeline.visit(&mut visitor);
+    visitor.scaled
+}

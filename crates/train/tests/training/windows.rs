@@ -1,0 +1,79 @@
+//! Gradients that wait for each other.
+
+use super::*;
+
+/// Layers whose gradients do not depend on how samples are put into mini-batches.
+fn plain_layers() -> Vec<Dense> {
+    let device = Device::flex();
+    [(2, 8), (8, 8), (8, 4)]
+        .map(|(from, to)| Dense {
+            linear: LinearConfig::new(from, to).init(&device),
+            norm: None,
+        })
+        .to_vec()
+}
+
+/// Parameters after two epochs on so many samples, and the lines of the metrics.
+fn trained(samples: usize, batch_size: usize, accumulate: usize) -> (Vec<f64>, Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = RunFolder::create(&directory.path().join("run")).unwrap();
+    let settings = TrainSettings {
+        epochs: 2,
+        batch_size,
+        accumulate,
+        clip: 0.5,
+        ..settings(OptimizerSetting::Sgd, 0.3)
+    };
+    let pipeline = PipelineSettings::default()
+        .builder(plain_layers(), sample)
+        .unwrap()
+        .seed(5)
+        .build()
+        .unwrap();
+    let mut trainer = Trainer::new(pipeline, settings).unwrap();
+    trainer
+        .run(&data(samples, 20), &folder, |_, _| Progress::silent())
+        .unwrap();
+    let metrics = fs::read_to_string(folder.file("metrics.jsonl")).unwrap();
+    let lines = metrics.lines().map(str::to_owned).collect();
+    (values(trainer.pipeline()), lines)
+}
+
+/// The largest difference of two models' parameters.
+fn difference(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    differences.fold(0.0, f64::max)
+}
+
+/// An epoch of 230 samples is two updates of 100 and one of 30; in mini-batches of 25, the last window has
+/// one of 25 and one of 5. Learning rates are the same only if they move once an update.
+#[test]
+fn a_window_of_mini_batches_is_one_large_one() {
+    let (whole, lines) = trained(230, 100, 1);
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.contains(r#""steps":3,"updates":3"#))
+    );
+    let (gathered, lines) = trained(230, 25, 4);
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.contains(r#""steps":10,"updates":3"#))
+    );
+    let difference = difference(&whole, &gathered);
+    assert!(difference < 1e-5, "{difference}");
+    // It is no accident: other windows, other models.
+    let (other, _) = trained(230, 25, 3);
+    assert!(self::difference(&whole, &other) > 1e-3);
+}
+
+#[test]
+fn a_window_longer_than_an_epoch_is_the_epoch() {
+    let (whole, _) = trained(230, 230, 1);
+    let (gathered, lines) = trained(230, 25, 1000);
+    assert!(lines.iter().all(|line| line.contains(r#""updates":1"#)));
+    let difference = difference(&whole, &gathered);
+    assert!(difference < 1e-5, "{difference}");
+}
