@@ -1,0 +1,242 @@
+use std::{fmt, fs, path::Path, sync::Arc};
+
+use tokenizers::{Encoding, ModelWrapper, Tokenizer as HuggingFace};
+
+use crate::{TextError, text::visible};
+
+/// How many bytes there are, each a token.
+const BYTES: usize = 256;
+
+/// What makes tokens of text and text of tokens: bytes as they are, or a `tokenizer.json` of Hugging Face.
+///
+/// # Example
+///
+/// ```
+/// use stovepipe_text::Tokenizer;
+///
+/// let bytes = Tokenizer::bytes();
+/// assert_eq!(bytes.encode("né")?, [110, 195, 169]);
+/// assert_eq!(bytes.decode(&[110, 195, 169])?, "né");
+/// # Ok::<(), stovepipe_text::TextError>(())
+/// ```
+#[derive(Clone)]
+pub struct Tokenizer(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Bytes,
+    HuggingFace {
+        inner: Arc<HuggingFace>,
+        vocabulary: usize,
+        /// The token for what is in no other.
+        unknown: Option<u32>,
+    },
+}
+
+/// A text as tokens.
+pub(crate) struct Encoded {
+    pub tokens: Vec<u32>,
+    /// Characters, but for white space, that no token stands for, or only the one for what is unknown.
+    pub lost: usize,
+}
+
+impl Tokenizer {
+    /// The bytes of a text, a vocabulary of 256.
+    ///
+    /// ```
+    /// assert_eq!(stovepipe_text::Tokenizer::bytes().vocabulary(), 256);
+    /// ```
+    #[must_use]
+    pub fn bytes() -> Self {
+        Self(Kind::Bytes)
+    }
+
+    /// Reads a `tokenizer.json`, the file that `save` of Hugging Face's tokenizers writes and models come with.
+    ///
+    /// If it says that texts are to be cut or filled up to some length, that is left out: a text is taken as it is.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or is no such file.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use stovepipe_text::Tokenizer;
+    ///
+    /// let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokenizers/words.json");
+    /// let words = Tokenizer::read(path.as_ref())?;
+    /// assert_eq!(words.encode("the cat sat")?, [1, 2, 4]);
+    /// assert_eq!(words.vocabulary(), 10); // with those that were added to the model's
+    /// # Ok::<(), stovepipe_text::TextError>(())
+    /// ```
+    pub fn read(path: &Path) -> Result<Self, TextError> {
+        let json = fs::read(path).map_err(|source| TextError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&json).map_err(|error| TextError::NotATokenizer {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })
+    }
+
+    fn parse(json: &[u8]) -> tokenizers::Result<Self> {
+        let mut inner = HuggingFace::from_bytes(json)?;
+        inner.with_padding(None).with_truncation(None)?;
+        // Numbers may be left out between tokens, so the largest counts, not how many there are.
+        let largest = inner.get_vocab(true).into_values().max();
+        let vocabulary = largest.map_or(0, |largest| largest as usize + 1);
+        Ok(Self(Kind::HuggingFace {
+            unknown: unknown(&inner),
+            inner: inner.into(),
+            vocabulary,
+        }))
+    }
+
+    /// How many tokens a model must know, those added to the tokenizer's model included: the largest token plus 1.
+    ///
+    /// ```
+    /// let bytes = stovepipe_text::Tokenizer::bytes();
+    /// assert!(bytes.encode("ÿ").unwrap().iter().all(|&token| (token as usize) < bytes.vocabulary()));
+    /// ```
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
+        match &self.0 {
+            Kind::Bytes => BYTES,
+            Kind::HuggingFace { vocabulary, .. } => *vocabulary,
+        }
+    }
+
+    /// Checks that a model that knows `model` tokens knows all of these. It may know more.
+    ///
+    /// # Errors
+    ///
+    /// If it knows less.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use stovepipe_text::Tokenizer;
+    ///
+    /// assert!(Tokenizer::bytes().check_vocabulary(256).is_ok());
+    /// let error = Tokenizer::bytes().check_vocabulary(128).unwrap_err();
+    /// assert!(error.to_string().contains("a vocabulary of 256 tokens, but the model one of 128"));
+    /// ```
+    pub fn check_vocabulary(&self, model: usize) -> Result<(), TextError> {
+        match self.vocabulary() {
+            tokenizer if tokenizer > model => Err(TextError::Vocabulary { tokenizer, model }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The tokens of a text, without any that mark its beginning or end.
+    ///
+    /// # Errors
+    ///
+    /// If the tokenizer fails, as one does that comes to an unknown word and has no token for that.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// assert_eq!(stovepipe_text::Tokenizer::bytes().encode("AB\n")?, [65, 66, 10]);
+    /// # Ok::<(), stovepipe_text::TextError>(())
+    /// ```
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        match &self.0 {
+            Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            Kind::HuggingFace { inner, .. } => {
+                let encoding = inner.encode_fast(text, false).map_err(failed)?;
+                Ok(encoding.get_ids().to_vec())
+            }
+        }
+    }
+
+    /// [`encode`](Self::encode), and how much of the text is lost by it.
+    pub(crate) fn encode_counting(&self, text: &str) -> Result<Encoded, TextError> {
+        match &self.0 {
+            Kind::Bytes => Ok(Encoded {
+                tokens: self.encode(text)?,
+                lost: 0,
+            }),
+            Kind::HuggingFace { inner, unknown, .. } => {
+                let encoding = inner.encode(text, false).map_err(failed)?;
+                Ok(Encoded {
+                    tokens: encoding.get_ids().to_vec(),
+                    lost: lost(text, &encoding, *unknown),
+                })
+            }
+        }
+    }
+
+    /// The text of tokens, such as a model has made. What is no text is shown as `�`; tokens that a `tokenizer.json` does not
+    /// have are left out.
+    ///
+    /// # Errors
+    ///
+    /// If the tokenizer fails.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use stovepipe_text::Tokenizer;
+    ///
+    /// let bytes = Tokenizer::bytes();
+    /// assert_eq!(bytes.decode(&[111, 107, 255, 1000, 33])?, "ok��!");
+    /// # Ok::<(), stovepipe_text::TextError>(())
+    /// ```
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
+        match &self.0 {
+            Kind::Bytes => {
+                // No character has the byte 255.
+                let byte = |&token: &u32| u8::try_from(token).unwrap_or(u8::MAX);
+                let bytes: Vec<u8> = tokens.iter().map(byte).collect();
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            Kind::HuggingFace { inner, .. } => inner.decode(tokens, false).map_err(failed),
+        }
+    }
+}
+
+/// Without a vocabulary's words.
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match &self.0 {
+            Kind::Bytes => "Bytes",
+            Kind::HuggingFace { .. } => "HuggingFace",
+        };
+        let mut shown = formatter.debug_struct(name);
+        shown.field("vocabulary", &self.vocabulary());
+        shown.finish_non_exhaustive()
+    }
+}
+
+fn failed(error: tokenizers::Error) -> TextError {
+    TextError::Tokenizer(error.to_string())
+}
+
+/// The token for what is in no other, if there is one.
+fn unknown(tokenizer: &HuggingFace) -> Option<u32> {
+    let name = match tokenizer.get_model() {
+        ModelWrapper::BPE(model) => model.get_unk_token().as_deref(),
+        ModelWrapper::WordPiece(model) => Some(&*model.unk_token),
+        ModelWrapper::WordLevel(model) => Some(&*model.unk_token),
+        // It has a number, which the crate does not show; this is what all call it.
+        ModelWrapper::Unigram(_) => Some("<unk>"),
+    };
+    tokenizer.token_to_id(name?)
+}
+
+/// How many characters, but for white space, are in no token of an encoding, or in one that is unknown.
+fn lost(text: &str, encoding: &Encoding, unknown: Option<u32>) -> usize {
+    let part = |from: usize, to: usize| text.get(from..to).map_or(0, visible);
+    let (mut lost, mut end) = (0, 0);
+    for (&token, &(from, to)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
+        lost += part(end, from);
+        if Some(token) == unknown {
+            lost += part(from, to);
+        }
+        end = end.max(to);
+    }
+    lost + part(end, text.len())
+}
