@@ -21,12 +21,7 @@ use std::ops::Range;
 
 use rand::{Rng, RngExt};
 
-use crate::{
-    ImagenetError,
-    decode::Decoded,
-    raster::Raster,
-    resize::Resizing,
-};
+use crate::{ImagenetError, decode::Decoded, raster::Raster, resize::Resizing};
 
 /// What is done to training images at random.
 ///
@@ -84,7 +79,8 @@ impl Augmentation {
     pub(crate) fn check(&self) -> Result<(), ImagenetError> {
         self.crop.check()?;
         self.jitter.map_or(Ok(()), |jitter| jitter.check())?;
-        self.rand_augment.map_or(Ok(()), |augment| augment.check())?;
+        self.rand_augment
+            .map_or(Ok(()), |augment| augment.check())?;
         check(
             "mixup",
             self.mixup,
@@ -110,7 +106,10 @@ impl Augmentation {
         if let Some(augment) = &self.rand_augment {
             augment.apply(shown, draws);
         }
-        let (y, x) = (draws.random_range(0..shown.height), draws.random_range(0..shown.width));
+        let (y, x) = (
+            draws.random_range(0..shown.height),
+            draws.random_range(0..shown.width),
+        );
         let hole = (self.hole(y, shown.height), self.hole(x, shown.width));
         Ok(Finish { flipped, hole })
     }

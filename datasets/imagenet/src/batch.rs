@@ -115,7 +115,11 @@ impl ImageBatch {
     fn shares(&self, classes: usize) -> Vec<f32> {
         let mut shares = vec![0.0; self.labels.len() * classes];
         let own = self.mix.map_or(1.0, |mix| mix.lambda);
-        let before = self.labels.iter().cycle().skip(self.labels.len().saturating_sub(1));
+        let before = self
+            .labels
+            .iter()
+            .cycle()
+            .skip(self.labels.len().saturating_sub(1));
         let rows = shares.chunks_exact_mut(classes.max(1));
         for ((row, &label), &before) in rows.zip(&self.labels).zip(before) {
             for (label, share) in [(label, own), (before, 1.0 - own)] {
@@ -151,10 +155,15 @@ mod tests {
     #[test]
     fn shares_are_of_an_image_and_the_one_before() {
         let mut batch = ImageBatch::new(1, 3);
-        [2, 0, 0].map(|label| batch.push_label(label));
+        [2, 0, 0]
+            .into_iter()
+            .for_each(|label| batch.push_label(label));
         assert_eq!(batch.shares(3), [0., 0., 1., 1., 0., 0., 1., 0., 0.]);
         batch.mix = Some(Mix { lambda: 0.75 });
-        assert_eq!(batch.shares(3), [0.25, 0., 0.75, 0.75, 0., 0.25, 1., 0., 0.]);
+        assert_eq!(
+            batch.shares(3),
+            [0.25, 0., 0.75, 0.75, 0., 0.25, 1., 0., 0.]
+        );
         assert_eq!(batch.shares(0), []);
     }
 }

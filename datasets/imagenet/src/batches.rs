@@ -106,13 +106,12 @@ impl Plan {
         pool.map_err(|error| ImagenetError::Worker(error.to_string()))
     }
 
-    fn make(
-        &self,
-        number: usize,
-        shower: &mut Shower,
-        stop: &Stop,
-    ) -> Result<Made, ImagenetError> {
-        let images = self.order.chunks(self.batch_size).nth(number).unwrap_or_default();
+    fn make(&self, number: usize, shower: &mut Shower, stop: &Stop) -> Result<Made, ImagenetError> {
+        let images = self
+            .order
+            .chunks(self.batch_size)
+            .nth(number)
+            .unwrap_or_default();
         let mut batch = ImageBatch::new(self.settings.size as usize, images.len());
         let mut damaged = Vec::new();
         for &image in images {

@@ -79,12 +79,15 @@ impl Decoded {
     pub fn read(&mut self, path: &Path, settings: &Decoding) -> Result<(), ImagenetError> {
         self.file.clear();
         let file = File::open(path).map_err(ImagenetError::unreadable(path))?;
-        let read = file.take(settings.max_bytes + 1).read_to_end(&mut self.file);
+        let read = file
+            .take(settings.max_bytes + 1)
+            .read_to_end(&mut self.file);
         read.map_err(ImagenetError::unreadable(path))?;
-        self.decode(settings).map_err(|reason| ImagenetError::Image {
-            path: path.to_owned(),
-            reason,
-        })
+        self.decode(settings)
+            .map_err(|reason| ImagenetError::Image {
+                path: path.to_owned(),
+                reason,
+            })
     }
 
     fn decode(&mut self, settings: &Decoding) -> Result<(), String> {
@@ -102,7 +105,8 @@ impl Decoded {
             false => self.decode_other(&file, settings),
         }));
         self.file = file;
-        decoded.unwrap_or_else(|panic| Err(format!("the decoder gave up: {}", panic_message(&*panic))))
+        decoded
+            .unwrap_or_else(|panic| Err(format!("the decoder gave up: {}", panic_message(&*panic))))
     }
 
     fn decode_other(&mut self, file: &[u8], settings: &Decoding) -> Result<(), String> {
@@ -149,7 +153,9 @@ fn check_size(width: u32, height: u32, settings: &Decoding) -> Result<(), String
     if width == 0 || height == 0 {
         Err(format!("has no pixels: {width}×{height}"))
     } else if u64::from(width) * u64::from(height) > most {
-        Err(format!("claims {width}×{height} pixels, more than the {most} that an image may have"))
+        Err(format!(
+            "claims {width}×{height} pixels, more than the {most} that an image may have"
+        ))
     } else {
         Ok(())
     }

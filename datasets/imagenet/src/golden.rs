@@ -43,5 +43,8 @@ pub(crate) fn difference(a: &Raster, b: &Raster) -> (u8, f64) {
     let (a, b) = (a.pixels.as_flattened(), b.pixels.as_flattened());
     let differences = a.iter().zip(b).map(|(a, b)| a.abs_diff(*b));
     let most = differences.clone().max().unwrap();
-    (most, differences.map(f64::from).sum::<f64>() / a.len() as f64)
+    (
+        most,
+        differences.map(f64::from).sum::<f64>() / a.len() as f64,
+    )
 }

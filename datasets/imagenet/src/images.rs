@@ -1,9 +1,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Batches, ImageFolder, ImagenetError, Loading, SkippedFile,
-    batches::Plan,
-    skipped::Skipped,
+    Batches, ImageFolder, ImagenetError, Loading, SkippedFile, batches::Plan, skipped::Skipped,
 };
 
 /// Images of a folder, to be loaded.

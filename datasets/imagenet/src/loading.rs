@@ -3,8 +3,7 @@ use std::{num::NonZero, path::Path, sync::Arc, thread};
 use burn::tensor::{Device, Tensor};
 
 use crate::{
-    Augmentation, Decoding, ImageBatch, ImagenetError, Interpolation,
-    augment::check,
+    Augmentation, Decoding, ImageBatch, ImagenetError, Interpolation, augment::check,
     sample::Shower,
 };
 
@@ -149,14 +148,29 @@ impl Loading {
 
     pub(crate) fn check(&self) -> Result<(), ImagenetError> {
         let size = (1..=LARGEST).contains(&self.size);
-        check("the size of images", self.size, size, "it must be from 1 to 16384")?;
+        check(
+            "the size of images",
+            self.size,
+            size,
+            "it must be from 1 to 16384",
+        )?;
         let resize = (self.size..=LARGEST).contains(&self.evaluation.resize);
         let reason = "it must be no less than the size that is cropped, and up to 16384";
-        check("the size that images are resized to", self.evaluation.resize, resize, reason)?;
+        check(
+            "the size that images are resized to",
+            self.evaluation.resize,
+            resize,
+            reason,
+        )?;
         let Normalisation { mean, std } = self.normalisation;
         let finite = mean.into_iter().chain(std).all(f32::is_finite) && !std.contains(&0.0);
         let shown = format!("{mean:?} and {std:?}");
-        check("the mean and standard deviation", shown, finite, "they must be finite, the latter not 0")?;
+        check(
+            "the mean and standard deviation",
+            shown,
+            finite,
+            "they must be finite, the latter not 0",
+        )?;
         self.augmentation.check()
     }
 

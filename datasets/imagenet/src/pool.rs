@@ -187,9 +187,11 @@ mod tests {
 
     #[test]
     fn a_panic_is_its_jobs_result_and_the_others_go_on() {
-        let pool = Pool::start(6, 2, 4, |_| |job| match job {
-            2 => panic!("job {job} is bad"),
-            _ => job,
+        let pool = Pool::start(6, 2, 4, |_| {
+            |job| match job {
+                2 => panic!("job {job} is bad"),
+                _ => job,
+            }
         });
         let results: Vec<_> = pool.unwrap().collect();
         assert_eq!(results.len(), 6);

@@ -38,7 +38,9 @@ impl Shower {
     pub fn show(&mut self, path: &Path, batch: &mut ImageBatch) -> Result<(), ImagenetError> {
         self.decoded.read(path, &self.settings.decoding)?;
         let Evaluation { interpolation, .. } = self.settings.evaluation;
-        let middle = self.settings.middle(self.decoded.width, self.decoded.height);
+        let middle = self
+            .settings
+            .middle(self.decoded.width, self.decoded.height);
         self.resizing
             .part(&self.decoded, middle, interpolation, &mut self.shown)
             .map_err(failed(path))?;

@@ -23,7 +23,12 @@ pub(crate) struct Skipped {
 
 impl Skipped {
     /// Counts a file for which loading failed: an error if it is one too many.
-    pub fn count(&self, path: &Path, error: ImagenetError, most: usize) -> Result<(), ImagenetError> {
+    pub fn count(
+        &self,
+        path: &Path,
+        error: ImagenetError,
+        most: usize,
+    ) -> Result<(), ImagenetError> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if files.contains_key(path) {
             return Ok(());

@@ -9,7 +9,11 @@ pub(super) fn brightness(image: &mut Raster, factor: f64) {
 
 /// Closer to the mean gray below 1, further from it above.
 pub(super) fn contrast(image: &mut Raster, factor: f64) {
-    let sum: u64 = image.pixels.iter().map(|&pixel| u64::from(gray(pixel))).sum();
+    let sum: u64 = image
+        .pixels
+        .iter()
+        .map(|&pixel| u64::from(gray(pixel)))
+        .sum();
     let mean = sum as f64 / image.pixels.len().max(1) as f64;
     let mean = (mean + 0.5) as u8;
     image.map(|value| blend(mean, value, factor));
@@ -76,7 +80,7 @@ fn add(sums: &mut [u16; 3], pixel: [u8; 3], times: u16) {
     }
 }
 
-/// Hue, saturation and value, each from 0 to 255.
+/// Hue, saturation and value, each from 0 to 255. What is rounded to 32 bits, and where, is as in Pillow.
 fn to_hsv([red, green, blue]: [u8; 3]) -> [u8; 3] {
     let most = red.max(green).max(blue);
     let least = red.min(green).min(blue);
@@ -85,23 +89,29 @@ fn to_hsv([red, green, blue]: [u8; 3]) -> [u8; 3] {
     }
     let range = f32::from(most - least);
     let below = |value: u8| f32::from(most - value) / range;
+    let later =
+        |sixths: f64, a: u8, b: u8| (sixths + f64::from(below(a)) - f64::from(below(b))) as f32;
     let sixths = if red == most {
         below(blue) - below(green)
     } else if green == most {
-        2.0 + below(red) - below(blue)
+        later(2.0, red, blue)
     } else {
-        4.0 + below(green) - below(red)
+        later(4.0, green, red)
     };
-    let hue = (sixths / 6.0 + 1.0).fract() * 255.0;
-    [hue as u8, (range / f32::from(most) * 255.0) as u8, most]
+    let hue = (f64::from(sixths) / 6.0 + 1.0).fract() as f32;
+    let saturation = range / f32::from(most);
+    let byte = |share: f32| (f64::from(share) * 255.0) as u8;
+    [byte(hue), byte(saturation), most]
 }
 
 fn from_hsv([hue, saturation, value]: [u8; 3]) -> [u8; 3] {
-    let sixths = f32::from(hue) * 6.0 / 255.0;
-    let (sixth, rest) = (sixths.floor(), sixths.fract());
-    let (saturation, full) = (f32::from(saturation) / 255.0, f32::from(value));
-    let part = |share: f32| (full * (1.0 - saturation * share)).round() as u8;
-    let (low, down, up) = (part(1.0), part(rest), part(1.0 - rest));
+    let sixths = f64::from(hue) * 6.0 / 255.0;
+    let (sixth, rest) = (sixths.floor(), sixths.fract() as f32);
+    let saturation = f32::from(saturation) / 255.0;
+    let without = |share: f64| (f64::from(value) * (1.0 - share)).round() as u8;
+    let low = without(f64::from(saturation));
+    let down = without(f64::from(saturation * rest));
+    let up = without(f64::from(saturation) * (1.0 - f64::from(rest)));
     match sixth as u8 % 6 {
         0 => [value, up, low],
         1 => [down, value, low],

@@ -1,10 +1,7 @@
 use rand::{Rng, RngExt};
 
 use super::check;
-use crate::{
-    ImagenetError, Interpolation,
-    resize::Rectangle,
-};
+use crate::{ImagenetError, Interpolation, resize::Rectangle};
 
 /// A part of the image, of random area and shape at a random place, resized to what a model takes.
 ///
@@ -48,8 +45,18 @@ impl RandomResizedCrop {
         let area = 0.0 < least && least <= largest && largest <= 1.0;
         let ratio = 0.0 < narrow && narrow <= wide && wide.is_finite();
         let shown = |range: [f64; 2]| format!("{} to {}", range[0], range[1]);
-        check("the area of crops", shown(self.area), area, "it must be above 0, up to 1, and ascend")?;
-        check("the ratio of crops", shown(self.ratio), ratio, "it must be above 0 and ascend")
+        check(
+            "the area of crops",
+            shown(self.area),
+            area,
+            "it must be above 0, up to 1, and ascend",
+        )?;
+        check(
+            "the ratio of crops",
+            shown(self.ratio),
+            ratio,
+            "it must be above 0 and ascend",
+        )
     }
 
     /// The part of an image of this size.
@@ -124,7 +131,13 @@ mod tests {
         for _ in 0..parts {
             let part = crop.part(500, 375, &mut draws);
             let (w, h) = (f64::from(part.width), f64::from(part.height));
-            let found = [f64::from(part.left), f64::from(part.top), w, h, w * h / 187_500.0];
+            let found = [
+                f64::from(part.left),
+                f64::from(part.top),
+                w,
+                h,
+                w * h / 187_500.0,
+            ];
             for (mean, found) in means.iter_mut().zip(found) {
                 *mean += found / f64::from(parts);
             }
@@ -140,9 +153,19 @@ mod tests {
         let mut draws = ChaCha8Rng::seed_from_u64(2);
         let part = crop.part(1000, 2, &mut draws);
         assert!(part.width <= 3 && part.height <= 2, "{part:?}");
-        let expected = Rectangle { left: 133, top: 0, width: 133, height: 100 };
+        let expected = Rectangle {
+            left: 133,
+            top: 0,
+            width: 133,
+            height: 100,
+        };
         assert_eq!(crop.middle(400, 100), expected);
-        let expected = Rectangle { left: 0, top: 133, width: 100, height: 133 };
+        let expected = Rectangle {
+            left: 0,
+            top: 133,
+            width: 100,
+            height: 133,
+        };
         assert_eq!(crop.middle(100, 400), expected);
     }
 }

@@ -26,7 +26,14 @@ pub(super) fn translate_y(image: &mut Raster, pixels: f64) {
 pub(super) fn rotate(image: &mut Raster, degrees: f64) {
     let (sin, cos) = degrees.to_radians().sin_cos();
     let (x, y) = (image.width as f64 / 2.0, image.height as f64 / 2.0);
-    let matrix = [cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y];
+    let matrix = [
+        cos,
+        -sin,
+        x - cos * x + sin * y,
+        sin,
+        cos,
+        y - sin * x - cos * y,
+    ];
     affine(image, matrix);
 }
 

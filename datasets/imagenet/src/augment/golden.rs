@@ -23,7 +23,12 @@ fn operations_are_torchvisions() {
     }
     for (row, expected) in tiles {
         let mut image = source.clone();
-        apply(&mut image, &row[0], row[1].parse().unwrap(), row[2].parse().unwrap());
+        apply(
+            &mut image,
+            &row[0],
+            row[1].parse().unwrap(),
+            row[2].parse().unwrap(),
+        );
         assert_eq!(difference(&image, &expected), (0, 0.0), "{row:?}");
     }
 }

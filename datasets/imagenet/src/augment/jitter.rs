@@ -49,7 +49,12 @@ impl ColorJitter {
             check(setting, value, right, "it must be 0 or above")?;
         }
         let right = (0.0..=0.5).contains(&self.hue);
-        check("the jitter of hue", self.hue, right, "it must be from 0 to 0.5")
+        check(
+            "the jitter of hue",
+            self.hue,
+            right,
+            "it must be from 0 to 0.5",
+        )
     }
 
     pub(super) fn apply(&self, image: &mut Raster, draws: &mut impl Rng) {

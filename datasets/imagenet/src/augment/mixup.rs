@@ -8,9 +8,16 @@ pub(crate) struct Mix {
 }
 
 /// Mixes the samples of a batch, each of `length` numbers, in place. Nothing is mixed where α is 0.
-pub(crate) fn mix(alpha: f64, samples: &mut [f32], length: usize, draws: &mut impl Rng) -> Option<Mix> {
+pub(crate) fn mix(
+    alpha: f64,
+    samples: &mut [f32],
+    length: usize,
+    draws: &mut impl Rng,
+) -> Option<Mix> {
     // There is such a distribution for any α above 0, which settings are checked for.
-    let beta = (alpha > 0.0).then(|| Beta::new(alpha, alpha).ok()).flatten()?;
+    let beta = (alpha > 0.0)
+        .then(|| Beta::new(alpha, alpha).ok())
+        .flatten()?;
     let lambda = beta.sample(draws) as f32;
     let last = samples.chunks_exact(length).next_back()?.to_vec();
     let mut rest = samples;
@@ -71,7 +78,10 @@ mod tests {
             let mean = found.iter().sum::<f64>() / f64::from(times);
             let variance = found.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / f64::from(times);
             assert!((mean - 0.5).abs() < 0.01, "{mean}");
-            assert!((variance * 4.0 * (2.0 * alpha + 1.0) - 1.0).abs() < 0.03, "{variance}");
+            assert!(
+                (variance * 4.0 * (2.0 * alpha + 1.0) - 1.0).abs() < 0.03,
+                "{variance}"
+            );
         }
     }
 }

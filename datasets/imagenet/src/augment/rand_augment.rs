@@ -43,23 +43,39 @@ pub(super) type Operation = (&'static str, fn(&mut Raster, share: f64, sign: f64
 
 pub(super) const OPERATIONS: [Operation; 14] = [
     ("Identity", |_, _, _| {}),
-    ("ShearX", |image, share, sign| geometry::shear_x(image, sign * 0.3 * share)),
-    ("ShearY", |image, share, sign| geometry::shear_y(image, sign * 0.3 * share)),
+    ("ShearX", |image, share, sign| {
+        geometry::shear_x(image, sign * 0.3 * share)
+    }),
+    ("ShearY", |image, share, sign| {
+        geometry::shear_y(image, sign * 0.3 * share)
+    }),
     ("TranslateX", |image, share, sign| {
         geometry::translate_x(image, sign * share * 150.0 / 331.0 * image.width as f64);
     }),
     ("TranslateY", |image, share, sign| {
         geometry::translate_y(image, sign * share * 150.0 / 331.0 * image.height as f64);
     }),
-    ("Rotate", |image, share, sign| geometry::rotate(image, sign * 30.0 * share)),
-    ("Brightness", |image, share, sign| color::brightness(image, 1.0 + sign * 0.9 * share)),
-    ("Color", |image, share, sign| color::saturation(image, 1.0 + sign * 0.9 * share)),
-    ("Contrast", |image, share, sign| color::contrast(image, 1.0 + sign * 0.9 * share)),
-    ("Sharpness", |image, share, sign| color::sharpness(image, 1.0 + sign * 0.9 * share)),
+    ("Rotate", |image, share, sign| {
+        geometry::rotate(image, sign * 30.0 * share)
+    }),
+    ("Brightness", |image, share, sign| {
+        color::brightness(image, 1.0 + sign * 0.9 * share)
+    }),
+    ("Color", |image, share, sign| {
+        color::saturation(image, 1.0 + sign * 0.9 * share)
+    }),
+    ("Contrast", |image, share, sign| {
+        color::contrast(image, 1.0 + sign * 0.9 * share)
+    }),
+    ("Sharpness", |image, share, sign| {
+        color::sharpness(image, 1.0 + sign * 0.9 * share)
+    }),
     ("Posterize", |image, share, _| {
         tone::posterize(image, 8 - (4.0 * share).round_ties_even() as u32);
     }),
-    ("Solarize", |image, share, _| tone::solarize(image, 255.0 * (1.0 - share))),
+    ("Solarize", |image, share, _| {
+        tone::solarize(image, 255.0 * (1.0 - share))
+    }),
     ("AutoContrast", |image, _, _| tone::auto_contrast(image)),
     ("Equalize", |image, _, _| tone::equalize(image)),
 ];
@@ -67,7 +83,12 @@ pub(super) const OPERATIONS: [Operation; 14] = [
 impl RandAugment {
     pub(super) fn check(&self) -> Result<(), ImagenetError> {
         let right = self.magnitude <= STRONGEST;
-        check("the magnitude of RandAugment", self.magnitude, right, "it must be from 0 to 30")
+        check(
+            "the magnitude of RandAugment",
+            self.magnitude,
+            right,
+            "it must be from 0 to 30",
+        )
     }
 
     pub(super) fn apply(&self, image: &mut Raster, draws: &mut impl Rng) {

@@ -26,7 +26,9 @@ pub(super) fn auto_contrast(image: &mut Raster) {
         }
         let scale = 255.0 / (bright - dark) as f64;
         let offset = -(dark as f64) * scale;
-        Some(std::array::from_fn(|value| (value as f64 * scale + offset) as u8))
+        Some(std::array::from_fn(|value| {
+            (value as f64 * scale + offset) as u8
+        }))
     });
 }
 

@@ -8,7 +8,9 @@ use crate::{
 
 fn decoded(name: &str, settings: &Decoding) -> Raster {
     let mut decoded = Decoded::default();
-    decoded.read(&path(&format!("decoding/{name}")), settings).unwrap();
+    decoded
+        .read(&path(&format!("decoding/{name}")), settings)
+        .unwrap();
     Raster {
         width: decoded.width as usize,
         height: decoded.height as usize,
@@ -28,15 +30,33 @@ fn check(name: &str, expected: &str, settings: &Decoding, largest: u8, mean: f64
 fn files_are_what_pillow_says() {
     let settings = Decoding::default();
     for name in [
-        "a_png.JPEG", "palette.png", "transparent.png", "gray_transparent.png", "one_bit.png", "deep.png", "photo.webp",
-        "photo.bmp", "photo.gif",
+        "a_png.JPEG",
+        "palette.png",
+        "transparent.png",
+        "gray_transparent.png",
+        "one_bit.png",
+        "deep.png",
+        "photo.webp",
+        "photo.bmp",
+        "photo.gif",
     ] {
         check(name, "rgb", &settings, 0, 0.0);
     }
     // Decoders of JPEGs may round as they like.
     for name in [
-        "photo.jpg", "progressive.jpg", "full_colour.jpg", "restarts.jpg", "gray.jpg", "cmyk.jpg", "ycck.jpg",
-        "cmyk_of_nobody.jpg", "turned.jpg", "odd_exif.jpg", "short_exif.jpg", "bytes_between.jpg", "bytes_after.jpg",
+        "photo.jpg",
+        "progressive.jpg",
+        "full_colour.jpg",
+        "restarts.jpg",
+        "gray.jpg",
+        "cmyk.jpg",
+        "ycck.jpg",
+        "cmyk_of_nobody.jpg",
+        "turned.jpg",
+        "odd_exif.jpg",
+        "short_exif.jpg",
+        "bytes_between.jpg",
+        "bytes_after.jpg",
     ] {
         check(name, "rgb", &settings, 6, 0.6);
     }
@@ -68,7 +88,14 @@ fn wrong(bytes: &[u8], settings: &Decoding) -> Option<String> {
 fn files_that_are_cut_short_are_errors_wherever_they_are_cut() {
     let settings = Decoding::default();
     for name in [
-        "photo.jpg", "progressive.jpg", "restarts.jpg", "gray.jpg", "cmyk.jpg", "a_png.JPEG", "palette.png", "photo.webp",
+        "photo.jpg",
+        "progressive.jpg",
+        "restarts.jpg",
+        "gray.jpg",
+        "cmyk.jpg",
+        "a_png.JPEG",
+        "palette.png",
+        "photo.webp",
         "photo.bmp",
     ] {
         let file = std::fs::read(path(&format!("decoding/{name}"))).unwrap();
@@ -79,7 +106,11 @@ fn files_that_are_cut_short_are_errors_wherever_they_are_cut() {
             _ => file.len() - 16,
         };
         for length in (0..needed).step_by(7).chain([needed - 1]) {
-            assert!(wrong(&file[..length], &settings).is_some(), "{name}: {length} of {}", file.len());
+            assert!(
+                wrong(&file[..length], &settings).is_some(),
+                "{name}: {length} of {}",
+                file.len()
+            );
         }
     }
 }
@@ -90,7 +121,14 @@ fn what_is_too_large_is_an_error_that_says_so() {
         max_pixels: 45 * 37 - 1,
         ..Decoding::default()
     };
-    for name in ["photo.jpg", "progressive.jpg", "a_png.JPEG", "photo.webp", "photo.bmp", "photo.gif"] {
+    for name in [
+        "photo.jpg",
+        "progressive.jpg",
+        "a_png.JPEG",
+        "photo.webp",
+        "photo.bmp",
+        "photo.gif",
+    ] {
         let file = std::fs::read(path(&format!("decoding/{name}"))).unwrap();
         let expected = "claims 45×37 pixels, more than the 1664 that an image may have";
         assert_eq!(wrong(&file, &settings).as_deref(), Some(expected), "{name}");
@@ -100,8 +138,15 @@ fn what_is_too_large_is_an_error_that_says_so() {
         ..Decoding::default()
     };
     let mut decoded = Decoded::default();
-    let error = decoded.read(&path("decoding/photo.jpg"), &settings).unwrap_err();
-    assert!(error.to_string().ends_with("photo.jpg: has more than 100 bytes"), "{error}");
+    let error = decoded
+        .read(&path("decoding/photo.jpg"), &settings)
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("photo.jpg: has more than 100 bytes"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -18,9 +18,14 @@ pub(super) fn decode(file: &[u8], settings: &Decoding, into: &mut Decoded) -> Re
         .set_max_height(usize::from(u16::MAX))
         .jpeg_set_out_colorspace(ColorSpace::RGB);
     // Headers may have what is between them; of pixels none may be made up.
-    let (lenient, strict) = (options.set_strict_mode(false), options.set_strict_mode(true));
+    let (lenient, strict) = (
+        options.set_strict_mode(false),
+        options.set_strict_mode(true),
+    );
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), lenient);
-    decoder.decode_headers().map_err(|error| error.to_string())?;
+    decoder
+        .decode_headers()
+        .map_err(|error| error.to_string())?;
     let (width, height) = decoder.dimensions().unwrap_or((0, 0));
     let (width, height) = (width as u32, height as u32);
     check_size(width, height, settings)?;
@@ -30,10 +35,14 @@ pub(super) fn decode(file: &[u8], settings: &Decoding, into: &mut Decoded) -> Re
     decoder.set_options(strict);
     let bytes = decoder.output_buffer_size().ok_or("has no pixels")?;
     into.pixels.resize(bytes, 0);
-    decoder.decode_into(&mut into.pixels).map_err(|error| error.to_string())?;
+    decoder
+        .decode_into(&mut into.pixels)
+        .map_err(|error| error.to_string())?;
     (into.width, into.height) = (width, height);
     if settings.orientation {
-        let said = decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif));
+        let said = decoder
+            .exif()
+            .and_then(|exif| Orientation::from_exif_chunk(exif));
         into.turn(said.unwrap_or(Orientation::NoTransforms));
     }
     Ok(())
@@ -53,8 +62,12 @@ fn has_end(file: &[u8]) -> bool {
             return true;
         }
         let segment = &rest[place + 2..];
-        let length = segment.first_chunk().map(|length| u16::from_be_bytes(*length));
-        rest = segment.get(usize::from(length.unwrap_or(0))..).unwrap_or_default();
+        let length = segment
+            .first_chunk()
+            .map(|length| u16::from_be_bytes(*length));
+        rest = segment
+            .get(usize::from(length.unwrap_or(0))..)
+            .unwrap_or_default();
     }
 }
 
@@ -70,8 +83,12 @@ mod tests {
         assert!(!has_end(&begin));
         assert!(has_end(&[&begin[..], b"\xff\xff\xd9 \xff\xda"].concat()));
         let without = [
-            &b""[..], b"\xff\xd8", b"\xff\xd8\xff", b"\xff\xd8\xff\xee\x00",
-            b"\xff\xd8\xff\xee\x00\x00", b"\xff\xd8\xff\xee\xff\xff\xff\xd9",
+            &b""[..],
+            b"\xff\xd8",
+            b"\xff\xd8\xff",
+            b"\xff\xd8\xff\xee\x00",
+            b"\xff\xd8\xff\xee\x00\x00",
+            b"\xff\xd8\xff\xee\xff\xff\xff\xd9",
         ];
         for file in without {
             assert!(!has_end(file));

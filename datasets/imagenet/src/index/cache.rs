@@ -236,7 +236,12 @@ mod tests {
     }
 
     fn index() -> impl Strategy<Value = (Index, Stamps)> {
-        let name = || text(&["a", "Z", "0", " ", ",", "\"", "\n", "\r", "_", "ä", "-"], 1..7);
+        let name = || {
+            text(
+                &["a", "Z", "0", " ", ",", "\"", "\n", "\r", "_", "ä", "-"],
+                1..7,
+            )
+        };
         let images = vec(name().prop_map(|name| format!("x{name}.JPEG")), 1..5);
         let class = name().prop_map(|name| format!("c{name}"));
         let classes = proptest::collection::btree_map(class, images, 2..6);
@@ -278,7 +283,10 @@ mod tests {
         let (index, stamps) = small();
         assert_eq!(index.classes, ["a", "b"]);
         assert_eq!(index.labels, [0, 0, 1]);
-        assert_eq!(index.names.iter().collect::<Vec<_>>(), ["1.jpg", "d/2.PNG", "1.jpg"]);
+        assert_eq!(
+            index.names.iter().collect::<Vec<_>>(),
+            ["1.jpg", "d/2.PNG", "1.jpg"]
+        );
         assert_eq!(stamps.folders, [(String::new(), -5), ("a".to_owned(), 7)]);
         assert_eq!(stamps.read, 99);
     }

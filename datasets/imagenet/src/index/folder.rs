@@ -5,8 +5,7 @@ use std::{
 };
 
 use super::{
-    Index, IndexCache, cache,
-    labels,
+    Index, IndexCache, cache, labels,
     names::Names,
     walk::{self, Disk},
 };
@@ -115,7 +114,9 @@ impl ImageFolder {
     ) -> Result<Self, ImagenetError> {
         check_folder(folder)?;
         let mut names = Names::default();
-        walk::flat(&Disk, folder)?.iter().for_each(|name| names.push(name));
+        walk::flat(&Disk, folder)?
+            .iter()
+            .for_each(|name| names.push(name));
         let index = Index {
             classes: classes.to_vec(),
             labels: labels::read(labels, &names, classes)?,
@@ -194,7 +195,9 @@ impl ImageFolder {
 
     /// The part of it with these images.
     pub(super) fn choose(&self, images: Vec<u32>) -> Self {
-        let places = images.into_iter().map(|image| self.place(image as usize) as u32);
+        let places = images
+            .into_iter()
+            .map(|image| self.place(image as usize) as u32);
         Self {
             chosen: Some(places.collect()),
             ..self.clone()

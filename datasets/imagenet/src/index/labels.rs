@@ -1,11 +1,6 @@
 //! Files that say the classes of images that lie in one folder. Forms: see `ImageFolder::open_flat`.
 
-use std::{
-    collections::HashMap,
-    fs::File,
-    io::Read,
-    path::Path,
-};
+use std::{collections::HashMap, fs::File, io::Read, path::Path};
 
 use super::names::Names;
 use crate::ImagenetError;
@@ -145,11 +140,19 @@ impl Reading<'_> {
 
     /// The labels that the words for classes mean: all are names, or all are numbers.
     fn classes_of(&self, entries: &[Entry<'_>]) -> Result<Vec<u32>, Wrong> {
-        let by_name = |word: &str| self.classes.binary_search_by(|class| (**class).cmp(word)).ok();
+        let by_name = |word: &str| {
+            self.classes
+                .binary_search_by(|class| (**class).cmp(word))
+                .ok()
+        };
         if let Some(labels) = all(entries, |word| by_name(word)) {
             return Ok(labels);
         }
-        let numbers = all(entries, |word| word.parse().ok().filter(|&n: &usize| n <= u32::MAX as usize));
+        let numbers = all(entries, |word| {
+            word.parse()
+                .ok()
+                .filter(|&n: &usize| n <= u32::MAX as usize)
+        });
         let Some(numbers) = numbers else {
             let unknown = entries.iter().find(|entry| by_name(entry.class).is_none());
             let (line, word) = unknown.map_or((1, ""), |entry| (entry.line, entry.class));
@@ -167,12 +170,17 @@ impl Reading<'_> {
 
     fn counted_from_0(&self, entries: &[Entry<'_>], numbers: Vec<u32>) -> Result<Vec<u32>, Wrong> {
         let classes = self.classes.len();
-        let beyond = numbers.iter().position(|&number| number as usize >= classes);
+        let beyond = numbers
+            .iter()
+            .position(|&number| number as usize >= classes);
         match beyond {
             None => Ok(numbers),
             Some(place) => Err(Wrong::at(
                 entries[place].line,
-                format!("there is no class {}: there are {classes}, counted from 0", numbers[place]),
+                format!(
+                    "there is no class {}: there are {classes}, counted from 0",
+                    numbers[place]
+                ),
             )),
         }
     }
@@ -181,7 +189,10 @@ impl Reading<'_> {
         let named = map.lines().filter_map(|line| {
             let mut words = line.split_whitespace();
             let (name, number) = (words.next()?, words.next()?);
-            let label = self.classes.binary_search_by(|class| (**class).cmp(name)).ok()?;
+            let label = self
+                .classes
+                .binary_search_by(|class| (**class).cmp(name))
+                .ok()?;
             Some((number.parse::<u32>().ok()?, label as u32))
         });
         let named: HashMap<_, _> = named.collect();
@@ -189,7 +200,9 @@ impl Reading<'_> {
             let number = entry.class.parse().ok();
             let label = number.and_then(|number: u32| named.get(&number));
             let reason = || format!("number {} is that of no class, by {MAP}", entry.class);
-            label.copied().ok_or_else(|| Wrong::at(entry.line, reason()))
+            label
+                .copied()
+                .ok_or_else(|| Wrong::at(entry.line, reason()))
         });
         labels.collect()
     }
@@ -197,7 +210,9 @@ impl Reading<'_> {
 
 /// What each word is, if each is something.
 fn all(entries: &[Entry<'_>], what: impl Fn(&str) -> Option<usize>) -> Option<Vec<u32>> {
-    let found = entries.iter().map(|entry| what(entry.class).map(|n| n as u32));
+    let found = entries
+        .iter()
+        .map(|entry| what(entry.class).map(|n| n as u32));
     found.collect()
 }
 
@@ -214,9 +229,12 @@ fn entries(text: &str) -> Result<Vec<Entry<'_>>, Wrong> {
             Some((image, class)) => (Some(image), class),
             None => (None, text),
         };
-        let as_others = entries.first().is_none_or(|first| first.image.is_some() == image.is_some());
+        let as_others = entries
+            .first()
+            .is_none_or(|first| first.image.is_some() == image.is_some());
         if class.is_empty() || !as_others || (kaggle && image.is_none()) {
-            let reason = "is not of the form of the lines before it: an image and its class, or a class";
+            let reason =
+                "is not of the form of the lines before it: an image and its class, or a class";
             return Err(Wrong::at(line, reason));
         }
         entries.push(Entry { line, image, class });
@@ -247,7 +265,10 @@ fn places(names: &Names) -> HashMap<&str, Option<usize>> {
         forms.dedup();
         for form in forms {
             let several = |known: &mut Option<usize>| *known = None;
-            places.entry(form).and_modify(several).or_insert(Some(place));
+            places
+                .entry(form)
+                .and_modify(several)
+                .or_insert(Some(place));
         }
     }
     places
@@ -270,7 +291,11 @@ mod tests {
     fn labels_with(text: &str, map: Option<&str>) -> Result<Vec<u32>, String> {
         let names = names(&["a b.JPEG", "images/c.png", "v1.jpg"]);
         let classes = CLASSES.map(str::to_owned);
-        let reading = Reading { names: &names, classes: &classes, map };
+        let reading = Reading {
+            names: &names,
+            classes: &classes,
+            map,
+        };
         reading.labels(text).map_err(|wrong| match wrong.line {
             Some(line) => format!("{line}: {}", wrong.reason),
             None => wrong.reason,
@@ -300,22 +325,49 @@ mod tests {
         for (text, expected) in [
             ("", "has no labels"),
             ("\n \n", "has no labels"),
-            ("n03\nn01\n", "has 2 labels, a line each, but there are 3 images"),
-            ("n03\nn01\nn02\nn02\n", "has 4 labels, a line each, but there are 3 images"),
+            (
+                "n03\nn01\n",
+                "has 2 labels, a line each, but there are 3 images",
+            ),
+            (
+                "n03\nn01\nn02\nn02\n",
+                "has 4 labels, a line each, but there are 3 images",
+            ),
             ("n03\n\nn04\nn02\n", "3: there is no class n04"),
             ("n03\n0\n1\n", "2: there is no class 0"),
-            ("0\n3\n1\n", "2: there is no class 3: there are 3, counted from 0"),
+            (
+                "0\n3\n1\n",
+                "2: there is no class 3: there are 3, counted from 0",
+            ),
             ("0\n-1\n1\n", "1: there is no class 0"),
-            ("v1.jpg n02\nc.png n01\nb.JPEG n03\n", "3: there is no image b.JPEG"),
-            ("v1.jpg n02\nc.png n01\nv1 n03\n", "3: this is not the first line for the image v1"),
-            ("v1.jpg n02\nn01\n", "2: is not of the form of the lines before it: an image and its class, or a class"),
-            ("v1.jpg n02\n", "has no label for 2 of 3 images; the first is a b.JPEG"),
-            ("ImageId,PredictionString\nv1,\n", "2: is not of the form of the lines before it: an image and its class, or a class"),
+            (
+                "v1.jpg n02\nc.png n01\nb.JPEG n03\n",
+                "3: there is no image b.JPEG",
+            ),
+            (
+                "v1.jpg n02\nc.png n01\nv1 n03\n",
+                "3: this is not the first line for the image v1",
+            ),
+            (
+                "v1.jpg n02\nn01\n",
+                "2: is not of the form of the lines before it: an image and its class, or a class",
+            ),
+            (
+                "v1.jpg n02\n",
+                "has no label for 2 of 3 images; the first is a b.JPEG",
+            ),
+            (
+                "ImageId,PredictionString\nv1,\n",
+                "2: is not of the form of the lines before it: an image and its class, or a class",
+            ),
         ] {
             assert_eq!(labels_with(text, None), Err(expected.to_owned()), "{text}");
         }
         let error = labels_with("1\n2\n3\n", None).unwrap_err();
-        assert!(error.contains("put its file map_clsloc.txt beside it"), "{error}");
+        assert!(
+            error.contains("put its file map_clsloc.txt beside it"),
+            "{error}"
+        );
         let error = labels_with("1\n2\n3\n", Some("n01 1 a\nn02 2 b\nn03 4 c\n")).unwrap_err();
         assert_eq!(error, "3: number 3 is that of no class, by map_clsloc.txt");
     }
@@ -324,7 +376,11 @@ mod tests {
     fn a_name_that_several_images_have_says_none() {
         let names = names(&["a/1.jpg", "b/1.jpg"]);
         let classes = CLASSES.map(str::to_owned);
-        let reading = Reading { names: &names, classes: &classes, map: None };
+        let reading = Reading {
+            names: &names,
+            classes: &classes,
+            map: None,
+        };
         let wrong = reading.labels("a/1.jpg n01\n1.jpg n02").unwrap_err();
         assert_eq!(wrong, Wrong::at(2, "there are several images 1.jpg"));
         assert_eq!(reading.labels("a/1.jpg n01\nb/1 n02"), Ok(vec![0, 1]));
@@ -332,7 +388,8 @@ mod tests {
 
     /// Text made of these pieces.
     fn text(pieces: &'static [&'static str]) -> impl Strategy<Value = String> {
-        proptest::collection::vec(prop::sample::select(pieces), 0..40).prop_map(|text| text.concat())
+        proptest::collection::vec(prop::sample::select(pieces), 0..40)
+            .prop_map(|text| text.concat())
     }
 
     proptest! {

@@ -95,7 +95,8 @@ impl ImageSets {
             paths.find(|path| path.is_dir())
         };
         // A class may be called train: there are pictures of them.
-        let has_classes = |path: &PathBuf| Disk.list(path).is_ok_and(|found| !found.folders.is_empty());
+        let has_classes =
+            |path: &PathBuf| Disk.list(path).is_ok_and(|found| !found.folders.is_empty());
         match (inside(TRAIN).filter(has_classes), inside(VALIDATION)) {
             (Some(train), Some(validation)) => {
                 let train = ImageFolder::open(&train, &settings.cache)?;
@@ -119,7 +120,9 @@ fn open_validation(
     }
     let folders = Disk.list(folder)?.folders;
     // Tiny ImageNet has a single folder there, which is no class's.
-    let by_class = folders.iter().any(|name| classes.binary_search(name).is_ok());
+    let by_class = folders
+        .iter()
+        .any(|name| classes.binary_search(name).is_ok());
     let mut files = [folder, root]
         .into_iter()
         .flat_map(|place| LABELS.iter().map(move |name| place.join(name)));

@@ -87,7 +87,9 @@ fn is_folder(entry: &fs::DirEntry) -> io::Result<bool> {
 
 pub(super) fn is_image(name: &str) -> bool {
     let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
-    ENDINGS.iter().any(|known| known.eq_ignore_ascii_case(ending))
+    ENDINGS
+        .iter()
+        .any(|known| known.eq_ignore_ascii_case(ending))
 }
 
 /// Each folder in `root` is a class; the images in it, and in folders within it, belong to it.

@@ -21,6 +21,8 @@ pub fn jpeg(width: u32, height: u32, kind: u8) -> Vec<u8> {
         image::Rgb([3, 7, 11].map(|by| (127.5 + 127.0 * wave(by)) as u8))
     });
     let mut file = Vec::new();
-    image.write_to(&mut Cursor::new(&mut file), image::ImageFormat::Jpeg).unwrap();
+    image
+        .write_to(&mut Cursor::new(&mut file), image::ImageFormat::Jpeg)
+        .unwrap();
     file
 }
