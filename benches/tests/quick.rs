@@ -143,3 +143,21 @@ fn pytorch() {
     }
     assert!(rows.iter().all(|row| is_positive(row, "time_over_pytorch")));
 }
+
+#[test]
+fn loading() {
+    let program = env!("CARGO_BIN_EXE_loading");
+    let missing = run(program, &folder("missing"), &["--python", "no-such-python"]);
+    let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(errors.contains("--python PATH"), "{errors}");
+    let imports = "import torchvision, skimage, sklearn";
+    let has_all = Command::new("python3").args(["-c", imports]).output();
+    if !has_all.is_ok_and(|output| output.status.success()) {
+        println!("skipped: python3 has no torchvision, scikit-image and scikit-learn");
+        return;
+    }
+    let figures = figures("loading", program);
+    let rows = rows(&figures, "loading");
+    assert_eq!(rows.len(), 6);
+    assert!(rows.iter().all(|row| is_positive(row, "images_per_second")));
+}

@@ -1,0 +1,319 @@
+//! Loading photographs from a folder next to torchvision, on the same number of workers, in the same minutes.
+//!
+//! `cargo build --workspace --release && target/release/loading --python PATH`
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use burn::tensor::Device;
+use clap::Parser;
+use mimalloc::MiMalloc;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use stovepipe::train::shuffled;
+use stovepipe_benches::{
+    Failure,
+    measure::{Cost, Costs, Turn, take_turns, time},
+    report::{Report, Table, column, number},
+};
+use stovepipe_imagenet::{ImageFolder, Images, IndexCache, Loading};
+use zune_jpeg::{
+    JpegDecoder,
+    zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions},
+};
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+/// Loading photographs next to torchvision
+#[derive(Parser, Serialize)]
+struct Flags {
+    /// Folder for the figures, as JSON
+    #[arg(long, value_name = "FOLDER", default_value = "benches/results")]
+    out: PathBuf,
+    /// Few images and rounds: shows that the program works, and nothing else
+    #[arg(long)]
+    quick: bool,
+    /// Times that each configuration loads all images
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+    /// A Python that has torchvision, scikit-image and scikit-learn
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    python: String,
+    /// A folder of class folders; by default one is made of photographs that the Python's packages have
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Photographs in the folder that is made
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    images: usize,
+    /// Images in a batch
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    batch: usize,
+}
+
+/// The peer's script.
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/loading.py");
+
+const WORKERS: [usize; 2] = [1, 2];
+
+const NOTE: &str = "\
+Each configuration loads all images in random order: decodes, crops at random, resizes to 224×224 by bilinear interpolation,
+mirrors half, normalises, and batches. Rates are medians over rounds in which all took their turn; the ratio is ours over
+torchvision's (ImageFolder and DataLoader with Pillow) with as many workers. The decoders' rates are those of one thread that
+decodes the same files and does nothing else: zune-jpeg, which is ours, and Pillow.";
+
+fn main() -> Result<(), Failure> {
+    let flags = Flags::parse();
+    let mut report = Report::begin("loading", &flags)?;
+    report.note(NOTE);
+    let folder = flags.folder()?;
+    let found = measure(&flags, &folder, &mut report)?;
+    report.table(table(&found));
+    report.save(&flags.out)
+}
+
+impl Flags {
+    fn images(&self) -> usize {
+        if self.quick { 10 } else { self.images }
+    }
+
+    /// The folder that is given, or one that is made the first time.
+    fn folder(&self) -> Result<PathBuf, Failure> {
+        if let Some(folder) = &self.folder {
+            return Ok(folder.clone());
+        }
+        let images = self.images().to_string();
+        let folder = env::temp_dir().join(format!("stovepipe-photographs-{images}"));
+        if !folder.exists() {
+            let partial = folder.with_extension("partial");
+            let _ = fs::remove_dir_all(&partial); // left by a run that was stopped
+            let Peer { hello, .. } = Peer::start(self, &partial, &["--make", &images])?;
+            if hello.images == 0 {
+                return Err("no photographs were made".into());
+            }
+            fs::rename(partial, &folder)?;
+        }
+        Ok(folder)
+    }
+}
+
+/// A configuration, and the seconds that an image took it.
+struct Found {
+    name: String,
+    workers: usize,
+    costs: Costs,
+}
+
+fn measure(flags: &Flags, folder: &Path, report: &mut Report) -> Result<Vec<Found>, Failure> {
+    let files = files(folder)?;
+    let images = files.len();
+    let bytes: usize = files.iter().map(Vec::len).sum();
+    let mut names = Vec::new();
+    let mut turns: Vec<Turn<'_>> = Vec::new();
+    for workers in WORKERS {
+        names.push(("ours".to_owned(), workers));
+        turns.push(ours(flags, folder, workers)?);
+    }
+    for workers in WORKERS {
+        let (batch, number) = (flags.batch.to_string(), workers.to_string());
+        let mut peer = Peer::start(flags, folder, &["--workers", &number, "--batch", &batch])?;
+        peer.check(images)?;
+        names.push((format!("torchvision {}", peer.hello.version), workers));
+        turns.push(Box::new(move || peer.turn()));
+    }
+    names.push(("zune-jpeg".to_owned(), 1));
+    turns.push(Box::new(move || decode(&files)));
+    let mut peer = Peer::start(flags, folder, &["--decode"])?;
+    peer.check(images)?;
+    names.push((format!("Pillow {}", peer.hello.version), 1));
+    turns.push(Box::new(move || peer.turn()));
+
+    report.note(format!(
+        "{images} images of {} bytes in the mean, in {}",
+        bytes / images,
+        folder.display()
+    ));
+    let rounds = flags.rounds.unwrap_or(if flags.quick { 1 } else { 9 });
+    let found = take_turns(&mut turns, rounds.max(1))?
+        .into_iter()
+        .zip(names);
+    let found = found.map(|(costs, (name, workers))| Found {
+        name,
+        workers,
+        costs,
+    });
+    Ok(found.collect())
+}
+
+fn table(found: &[Found]) -> Table {
+    let columns = [
+        column("what", "what", 0),
+        column("workers", "workers", 0),
+        column("images_per_second", "images/s", 1),
+        column("over_torchvision", "over torchvision", 3),
+        column("of_decoder", "of zune-jpeg's rate × workers", 3),
+        column("spread_percent", "±%", 1),
+    ];
+    let mut table = Table::new("loading: decode, crop, flip, normalise, batch", columns);
+    let (loaders, decoders) = found.split_at(2 * WORKERS.len());
+    let decoder = &decoders[0].costs.seconds;
+    for (
+        place,
+        Found {
+            name,
+            workers,
+            costs,
+        },
+    ) in found.iter().enumerate()
+    {
+        let seconds = &costs.seconds;
+        let theirs = &loaders[WORKERS.len() + place % WORKERS.len()].costs.seconds;
+        let ratio = theirs.over(seconds).median();
+        let share = decoder.over(seconds).median() / *workers as f64;
+        let is_loader = place < loaders.len();
+        table.row(json!([
+            name,
+            workers,
+            number(1.0 / seconds.median()),
+            is_loader.then(|| number(ratio)),
+            number(share),
+            number(100.0 * seconds.spread()),
+        ]));
+    }
+    table
+}
+
+/// Our own loader: an epoch each turn.
+fn ours(flags: &Flags, folder: &Path, workers: usize) -> Result<Turn<'static>, Failure> {
+    let loading = Loading {
+        workers,
+        skip: 0,
+        ..Loading::default()
+    };
+    let images = Images::new(ImageFolder::open(folder, &IndexCache::Off)?, loading)?;
+    let (device, batch) = (Device::flex(), flags.batch);
+    let mut epoch = 0;
+    Ok(Box::new(move || {
+        epoch += 1;
+        let order = shuffled(images.len(), 0, epoch);
+        let (seconds, seen) = time(|| -> Result<usize, Failure> {
+            let mut seen = 0;
+            for batch in images.train_batches(order, batch, 0, epoch) {
+                seen += batch?.into_classes(&device).1.dims()[0];
+            }
+            Ok(seen)
+        });
+        cost(seconds, seen?)
+    }))
+}
+
+/// The decoder alone.
+fn decode(files: &[Vec<u8>]) -> Result<Cost, Failure> {
+    let mut pixels = Vec::new();
+    let (seconds, decoded) = time(|| -> Result<(), Failure> {
+        for file in files {
+            let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
+            let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file.as_slice()), options);
+            decoder.decode_headers()?;
+            pixels.resize(decoder.output_buffer_size().unwrap_or(0), 0);
+            decoder.decode_into(&mut pixels)?;
+        }
+        Ok(())
+    });
+    decoded?;
+    cost(seconds, files.len())
+}
+
+fn cost(seconds: f64, images: usize) -> Result<Cost, Failure> {
+    Ok(Cost {
+        seconds: seconds / images as f64,
+        processor: f64::NAN, // workers come and go
+    })
+}
+
+/// All files of a folder of class folders.
+fn files(folder: &Path) -> Result<Vec<Vec<u8>>, Failure> {
+    let images = ImageFolder::open(folder, &IndexCache::Off)?;
+    let files = (0..images.len()).map(|image| fs::read(images.path(image)));
+    Ok(files.collect::<Result<_, _>>()?)
+}
+
+/// A Python that loads all images whenever it is told to.
+struct Peer {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    hello: Hello,
+}
+
+/// What it says first.
+#[derive(Deserialize)]
+struct Hello {
+    #[serde(default)]
+    images: usize,
+    #[serde(default)]
+    version: String,
+    #[serde(default)]
+    missing: Option<String>,
+}
+
+impl Peer {
+    fn start(flags: &Flags, folder: &Path, what: &[&str]) -> Result<Self, Failure> {
+        let python = &flags.python;
+        let advice = "install torchvision, scikit-image and scikit-learn (pip install), or name a Python that has them: \
+                      --python PATH";
+        let mut child = Command::new(python)
+            .args(["-B", SCRIPT, "--folder"]) // -B leaves no compiled files in the sources
+            .arg(folder)
+            .args(what)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("`{python}` cannot be run ({error}): {advice}"))?;
+        let orders = child.stdin.take();
+        let mut answers = BufReader::new(child.stdout.take().ok_or("the peer has no output")?);
+        let mut line = String::new();
+        answers.read_line(&mut line)?;
+        let hello: Hello = serde_json::from_str(&line)
+            .map_err(|_| format!("`{python}` failed; it says why above ({line:?})"))?;
+        if let Some(missing) = &hello.missing {
+            return Err(format!("`{python}` lacks something ({missing}): {advice}").into());
+        }
+        Ok(Self {
+            child,
+            orders,
+            answers,
+            hello,
+        })
+    }
+
+    fn check(&self, images: usize) -> Result<(), Failure> {
+        match self.hello.images == images {
+            true => Ok(()),
+            false => Err(format!("{images} images here, {} in Python", self.hello.images).into()),
+        }
+    }
+
+    fn turn(&mut self) -> Result<Cost, Failure> {
+        let orders = self.orders.as_mut().ok_or("the peer has no input")?;
+        writeln!(orders)?;
+        orders.flush()?;
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer)?;
+        let seconds = answer.trim().parse();
+        let seconds: f64 =
+            seconds.map_err(|_| format!("the peer ended; it says why above ({answer:?})"))?;
+        cost(seconds, self.hello.images)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.orders = None; // the child reads the end of its input, and ends
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,189 @@
+//! Cuts out and resizes, as Pillow does it.
+
+use fast_image_resize::{
+    FilterType, IntoImageView, PixelType, ResizeAlg, ResizeOptions, Resizer,
+    images::{CroppedImage, Image, ImageRef},
+};
+
+use crate::{decode::Decoded, raster::Raster};
+
+/// How pixels between pixels are found, with antialiasing where an image becomes smaller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Interpolation {
+    /// Triangles, torchvision's default.
+    #[default]
+    Bilinear,
+    /// Cubic polynomials with a = −0.5, as in Pillow.
+    Bicubic,
+}
+
+/// A rectangle of whole pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rectangle {
+    pub left: u32,
+    pub top: u32,
+    pub width: u32,
+    pub height: u32,
+}
+
+/// Resizes to rasters whose size is given: rows first and then columns, each rounded, as Pillow does. In one go, columns would
+/// come first, and values differ by up to 3.
+#[derive(Default)]
+pub(crate) struct Resizing {
+    resizer: Resizer,
+    /// As wide as the raster, as high as what is shown.
+    narrow: Vec<u8>,
+}
+
+/// From where to where along a side, in pixels.
+type Span = (f64, f64);
+
+impl Resizing {
+    /// Shows what is in the rectangle, as if there were nothing around it.
+    pub fn cut(
+        &mut self,
+        image: &Decoded,
+        rectangle: Rectangle,
+        interpolation: Interpolation,
+        to: &mut Raster,
+    ) -> Result<(), String> {
+        let Rectangle {
+            left,
+            top,
+            width,
+            height,
+        } = rectangle;
+        let source = source(image)?;
+        let source = CroppedImage::new(&source, left, top, width, height).map_err(text)?;
+        let whole = |length: u32| (0.0, f64::from(length));
+        self.resize(&source, [whole(width), whole(height)], interpolation, to)
+    }
+
+    /// Shows what is at `left` and `top` if the image is resized to `width` and `height`. Only that is computed.
+    pub fn part(
+        &mut self,
+        image: &Decoded,
+        resized: Rectangle,
+        interpolation: Interpolation,
+        to: &mut Raster,
+    ) -> Result<(), String> {
+        let x = f64::from(image.width) / f64::from(resized.width);
+        let y = f64::from(image.height) / f64::from(resized.height);
+        let across = (x * f64::from(resized.left), x * to.width as f64);
+        let down = (y * f64::from(resized.top), y * to.height as f64);
+        self.resize(&source(image)?, [across, down], interpolation, to)
+    }
+
+    fn resize(
+        &mut self,
+        source: &impl IntoImageView,
+        [across, down]: [Span; 2],
+        interpolation: Interpolation,
+        to: &mut Raster,
+    ) -> Result<(), String> {
+        let (width, height) = (to.width as u32, source.height());
+        self.narrow.resize(3 * to.width * height as usize, 0);
+        let options = options(interpolation);
+        let mut narrow =
+            Image::from_slice_u8(width, height, &mut self.narrow, PixelType::U8x3).map_err(text)?;
+        let rows = options.crop(across.0, 0.0, across.1, f64::from(height));
+        self.resizer
+            .resize(source, &mut narrow, &rows)
+            .map_err(text)?;
+        let columns = options.crop(0.0, down.0, f64::from(width), down.1);
+        let mut target = target(to)?;
+        self.resizer
+            .resize(&narrow, &mut target, &columns)
+            .map_err(text)
+    }
+}
+
+fn options(interpolation: Interpolation) -> ResizeOptions {
+    let filter = match interpolation {
+        Interpolation::Bilinear => FilterType::Bilinear,
+        Interpolation::Bicubic => FilterType::CatmullRom,
+    };
+    ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter))
+}
+
+fn source(image: &Decoded) -> Result<ImageRef<'_>, String> {
+    ImageRef::new(image.width, image.height, &image.pixels, PixelType::U8x3).map_err(text)
+}
+
+fn target(raster: &mut Raster) -> Result<Image<'_>, String> {
+    let (width, height) = (raster.width as u32, raster.height as u32);
+    let pixels = raster.pixels.as_flattened_mut();
+    Image::from_slice_u8(width, height, pixels, PixelType::U8x3).map_err(text)
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Evaluation, Loading,
+        golden::{difference, picture, tiles},
+    };
+
+    fn decoded(raster: &Raster, turned: bool) -> Decoded {
+        let (width, height) = (raster.width, raster.height);
+        let pixel = |x: usize, y: usize| raster.pixels[y * width + x];
+        let pixels: Vec<[u8; 3]> = match turned {
+            false => raster.pixels.clone(),
+            true => (0..width)
+                .flat_map(|y| (0..height).map(move |x| pixel(y, x)))
+                .collect(),
+        };
+        let (width, height) = if turned {
+            (height, width)
+        } else {
+            (width, height)
+        };
+        Decoded::of(width as u32, height as u32, pixels.as_flattened())
+    }
+
+    #[test]
+    fn crops_are_torchvisions() {
+        let source = picture("source.png");
+        for (row, expected) in tiles("crops", 16) {
+            let interpolation = match &*row[1] {
+                "bicubic" => Interpolation::Bicubic,
+                _ => Interpolation::Bilinear,
+            };
+            let [left, top, width, height] = [2, 3, 4, 5].map(|field| row[field].parse().unwrap());
+            let (mut resizing, mut shown) = (Resizing::default(), Raster::new(16, 16));
+            if row[0] == "cut" {
+                let part = Rectangle {
+                    left,
+                    top,
+                    width,
+                    height,
+                };
+                let image = decoded(&source, false);
+                resizing
+                    .cut(&image, part, interpolation, &mut shown)
+                    .unwrap();
+            } else {
+                let (turned, resize) = (left == 1, top);
+                let evaluation = Evaluation {
+                    resize,
+                    interpolation,
+                };
+                let loading = Loading {
+                    size: 16,
+                    evaluation,
+                    ..Loading::default()
+                };
+                let image = decoded(&source, turned);
+                let middle = loading.middle(image.width, image.height);
+                resizing
+                    .part(&image, middle, interpolation, &mut shown)
+                    .unwrap();
+            }
+            assert_eq!(difference(&shown, &expected), (0, 0.0), "{row:?}");
+        }
+    }
+}
