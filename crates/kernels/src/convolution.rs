@@ -11,12 +11,13 @@ use burn::{
     tensor::{Tensor, activation::relu, s},
 };
 use burn_flex::FlexTensor;
-use faer::{Accum, MatMut, MatRef, Par, linalg::matmul::matmul};
+use faer::{Accum, MatMut, Par, linalg::matmul::matmul};
 
 use crate::{
     differentiable::{self, Kernel, Operand},
     patches::Patches,
     planes::{dims, in_order, in_shares, joined, numbers, tensor, vectorised},
+    products::matrix,
 };
 
 /// The convolution of the positive part of `x` `[n, in, h, w]`: `conv.forward(relu(x))` but for
@@ -296,10 +297,6 @@ impl Convolution {
 #[inline(always)]
 fn positive(x: f32) -> f32 {
     if x <= 0.0 { 0.0 } else { x }
-}
-
-fn matrix(numbers: &[f32], rows: usize, columns: usize) -> MatRef<'_, f32> {
-    MatRef::from_row_major_slice(numbers, rows, columns)
 }
 
 /// output = weight · patches

@@ -1,0 +1,118 @@
+//! Tensors of any rank as rows of numbers.
+
+use burn_flex::FlexTensor;
+
+use crate::planes::{in_parts, numbers};
+
+/// Rows whose sums are added up by themselves before they are added to those of others: whatever
+/// the number of threads.
+pub(crate) const ROWS: usize = 128;
+
+/// The numbers of a row: the length of a tensor's last dimension.
+pub(crate) fn width(tensor: &FlexTensor) -> usize {
+    tensor
+        .layout()
+        .shape()
+        .as_slice()
+        .last()
+        .copied()
+        .unwrap_or(1)
+}
+
+/// The sum of all rows.
+pub(crate) fn sum_of_rows(tensor: &FlexTensor) -> Vec<f32> {
+    let width = width(tensor);
+    let blocks: Vec<_> = numbers(tensor).chunks(ROWS * width).collect();
+    let sums = in_parts(blocks.len(), width, |block, sums| {
+        let begin = sums.len();
+        sums.resize(begin + width, 0.0);
+        for row in blocks[block].chunks_exact(width) {
+            add(&mut sums[begin..], row);
+        }
+    });
+    folded(&sums, width)
+}
+
+/// The sum of rows, one after the other.
+pub(crate) fn folded(rows: &[f32], width: usize) -> Vec<f32> {
+    let mut sum = vec![0.0; width];
+    rows.chunks_exact(width).for_each(|row| add(&mut sum, row));
+    sum
+}
+
+#[inline(always)]
+fn add(sums: &mut [f32], row: &[f32]) {
+    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+}
+
+/// Numbers side by side in a vector, on every processor, so that the order of additions does not
+/// depend on it.
+const LANES: usize = 32;
+
+/// The sum of a row's terms, each of which is made of the numbers at one place of both slices.
+#[inline(always)]
+pub(crate) fn sum_of_pairs(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let ((a, rest_of_a), (b, rest_of_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
+        for (lane, (&a, &b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
+            *lane += term(a, b);
+        }
+    }
+    for (lane, (&a, &b)) in lanes.iter_mut().zip(rest_of_a.iter().zip(rest_of_b)) {
+        *lane += term(a, b);
+    }
+    reduced(lanes, |a, b| a + b)
+}
+
+#[inline(always)]
+pub(crate) fn sum_of(row: &[f32], term: impl Fn(f32) -> f32) -> f32 {
+    sum_of_pairs(row, row, |x, _| term(x))
+}
+
+/// The largest number; NaNs are passed over.
+#[inline(always)]
+pub(crate) fn largest(row: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (chunks, rest) = row.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, x);
+        }
+    }
+    for (lane, &x) in lanes.iter_mut().zip(rest) {
+        *lane = larger(*lane, x);
+    }
+    reduced(lanes, larger)
+}
+
+#[inline(always)]
+fn reduced(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        let (low, high) = lanes.split_at_mut(width);
+        for (low, &high) in low.iter_mut().zip(&*high) {
+            *low = join(*low, high);
+        }
+    }
+    lanes[0]
+}
+
+/// Changes each number of a row. The last few take a vector of their own: one by one, they would
+/// take as long as all the others.
+#[inline(always)]
+pub(crate) fn change(row: &mut [f32], change: impl Fn(f32) -> f32) {
+    const WIDTH: usize = 16;
+    let (chunks, rest) = row.as_chunks_mut::<WIDTH>();
+    for chunk in chunks {
+        chunk.iter_mut().for_each(|x| *x = change(*x));
+    }
+    if !rest.is_empty() {
+        let mut last = [0.0; WIDTH];
+        last[..rest.len()].copy_from_slice(rest);
+        last.iter_mut().for_each(|x| *x = change(*x));
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
