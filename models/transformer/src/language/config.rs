@@ -5,7 +5,7 @@ use burn::{config::Config, tensor::Device};
 use super::{embedding::TokenEmbedding, head::LmHead, layer::LmLayer, positions::Positions};
 use crate::{block::BlockConfig, error::TransformerError};
 
-/// A language model: an embedding, blocks with causal attention, a layer norm and a softmax over words.
+/// A language model: an embedding, blocks with attention, a layer norm and a softmax over words.
 ///
 /// By default it is of GPT-2's kind (Radford et al., "Language Models are Unsupervised Multitask
 /// Learners", 2019): learned positions, the softmax tied to the embedding, dropout of 0.1. Weights begin
@@ -32,6 +32,9 @@ pub struct LmConfig {
     /// the Output Embedding to Improve Language Models", 2017).
     #[config(default = true)]
     pub tied: bool,
+    /// Whether a token is told of those before it only, as a model must that is to continue texts.
+    #[config(default = true)]
+    pub causal: bool,
     /// How the model knows where a token stands.
     #[config(default = "Positions::Learned")]
     pub positions: Positions,
@@ -99,7 +102,7 @@ impl LmConfig {
         let block = BlockConfig::new(self.d_model, self.heads);
         BlockConfig {
             d_ff: self.d_ff.unwrap_or(4 * self.d_model.min(1 << 24)),
-            causal: true,
+            causal: self.causal,
             dropout: self.dropout,
             attention_dropout: self.dropout,
             residual_deviation: block.deviation / (2.0 * self.layers as f64).sqrt(),
