@@ -2,10 +2,10 @@
 
 use burn::{
     module::{Flag, Module, Param},
-    tensor::Tensor,
+    tensor::{Device, Tensor},
 };
 
-use super::{check_probability, scale};
+use super::{check_probability, times};
 use crate::draws::Draws;
 
 /// Sets numbers to zero with a probability, and scales the others so that the mean stays (Srivastava et
@@ -51,11 +51,37 @@ impl Dropout {
     /// `[samples, …]` or `[samples · k, …]` to the same shape.
     #[must_use]
     pub fn forward<const D: usize>(&self, x: Tensor<D>, draws: &mut Draws) -> Tensor<D> {
+        match self.factors(x.dims(), draws, &x.device()) {
+            Some(factors) => times(x, factors),
+            None => x,
+        }
+    }
+
+    /// What [`forward`](Self::forward) multiplies numbers of this shape by, for layers that do it in
+    /// their own way: 0, or 1 / (1 − p). It has no gradient. `None` where nothing is dropped.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use stovepipe_pipeline::{Draws, nn::Dropout};
+    ///
+    /// let (dropout, device) = (Dropout::new(0.5), Device::flex());
+    /// let factors = dropout.factors([2, 100], &mut Draws::new(0, 1, 2, 0..2), &device).unwrap();
+    /// let ones = dropout.forward(Tensor::ones([2, 100], &device), &mut Draws::new(0, 1, 2, 0..2));
+    /// assert_eq!(factors.to_data(), ones.to_data());
+    /// assert!(dropout.factors([2, 100], &mut Draws::none(), &device).is_none());
+    /// ```
+    #[must_use]
+    pub fn factors<const D: usize>(
+        &self,
+        shape: [usize; D],
+        draws: &mut Draws,
+        device: &Device,
+    ) -> Option<Tensor<D>> {
         if self.probability == 0.0 || !self.active.is_enabled() || !draws.is_training() {
-            return x;
+            return None;
         }
         let keep = 1.0 - self.probability;
-        let kept = draws.keep(keep, x.dims(), &x.device().inner());
-        scale(x, kept, 1.0 / keep)
+        let kept = draws.keep(keep, shape, &device.clone().inner());
+        Some(kept.mul_scalar(1.0 / keep))
     }
 }

@@ -26,11 +26,15 @@ fn check_probability(what: &str, probability: f64) {
     );
 }
 
-/// Multiplies by what was drawn, which has no gradient.
+/// Multiplies by what was drawn and by a number.
 fn scale<const D: usize>(x: Tensor<D>, drawn: Tensor<D>, by: f64) -> Tensor<D> {
-    let drawn = drawn.mul_scalar(by);
+    times(x, drawn.mul_scalar(by))
+}
+
+/// Multiplies by what has no gradient.
+fn times<const D: usize>(x: Tensor<D>, factors: Tensor<D>) -> Tensor<D> {
     match x.is_autodiff() {
-        true => x * drawn.autodiff(),
-        false => x * drawn,
+        true => x * factors.autodiff(),
+        false => x * factors,
     }
 }

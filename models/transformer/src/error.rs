@@ -1,0 +1,59 @@
+//! What cannot be a Transformer.
+
+/// There is no such Transformer.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TransformerError {
+    /// A size is none, or too large to count with.
+    #[error("{what} must be from 1 to {most}, not {found}", most = TransformerError::MOST)]
+    Size {
+        /// Which.
+        what: &'static str,
+        /// What was asked for.
+        found: usize,
+    },
+    /// Every head has as many numbers.
+    #[error("{heads} heads cannot share a width of {width}: it must be a multiple of them")]
+    Heads {
+        /// The width of the model.
+        width: usize,
+        /// The number of heads.
+        heads: usize,
+    },
+    /// Patches cover the image.
+    #[error("an image of {image}×{image} cannot be cut into patches of {patch}×{patch}")]
+    Patches {
+        /// Height and width of the image.
+        image: usize,
+        /// Height and width of a patch.
+        patch: usize,
+    },
+    /// Everything would be dropped.
+    #[error("the probability of {what} must be at least 0 and less than 1, not {found}")]
+    Probability {
+        /// Of what.
+        what: &'static str,
+        /// What was asked for.
+        found: f64,
+    },
+}
+
+impl TransformerError {
+    /// The largest size.
+    const MOST: usize = 1 << 24;
+
+    pub(crate) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), Self> {
+        let wrong = sizes
+            .iter()
+            .find(|(_, size)| !(1..=Self::MOST).contains(size));
+        wrong.map_or(Ok(()), |&(what, found)| Err(Self::Size { what, found }))
+    }
+
+    pub(crate) fn check_probabilities(all: &[(&'static str, f64)]) -> Result<(), Self> {
+        let wrong = all
+            .iter()
+            .find(|(_, probability)| !(0.0..1.0).contains(probability));
+        wrong.map_or(Ok(()), |&(what, found)| {
+            Err(Self::Probability { what, found })
+        })
+    }
+}

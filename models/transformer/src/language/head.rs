@@ -1,0 +1,47 @@
+//! The last layer: from vectors to words.
+
+use burn::{
+    module::{Module, Param},
+    nn::LayerNorm,
+    tensor::{Device, Tensor},
+};
+use stovepipe_kernels::linear_by_rows;
+use stovepipe_pipeline::Miswired;
+
+use super::{config::LmConfig, embedding::TokenEmbedding};
+use crate::{
+    block::{norm, normalized},
+    initial,
+};
+
+/// A layer norm and products with a row for each token: `[n, length, d]` to logits
+/// `[n, length, vocabulary]`.
+#[derive(Module, Debug)]
+pub struct LmHead {
+    norm: LayerNorm,
+    /// The embedding's own, if they are tied.
+    tokens: Param<Tensor<2>>,
+}
+
+impl LmHead {
+    pub(super) fn new(config: &LmConfig, embedding: &TokenEmbedding, device: &Device) -> Self {
+        let shape = [config.vocabulary, config.d_model];
+        Self {
+            norm: norm(config.d_model, device),
+            tokens: match config.tied {
+                true => embedding.tokens.clone(),
+                false => initial::normal(shape, 0.02, device),
+            },
+        }
+    }
+
+    pub(super) fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>, Miswired> {
+        let table = self.tokens.val();
+        let [_, width] = table.dims();
+        if x.dims()[2] != width {
+            let expected = format!("states [n, length, {width}]");
+            return Err(Miswired::new(expected, format!("{:?}", x.dims())));
+        }
+        Ok(linear_by_rows(normalized(&self.norm, x, 1e-5), table))
+    }
+}

@@ -1,0 +1,61 @@
+//! Where a token stands.
+
+use std::sync::{Arc, OnceLock};
+
+use burn::{
+    config::Config,
+    tensor::{Device, Tensor, TensorData},
+};
+
+/// How a model knows where a token stands: by what is added to its embedding.
+#[derive(Config, Debug, Copy, PartialEq, Eq)]
+pub enum Positions {
+    /// Sines and cosines (Vaswani et al., 2017), which are no parameters. Embeddings are made as large as
+    /// they are: multiplied by √d, as there.
+    Sinusoidal,
+    /// A vector for each place.
+    Learned,
+}
+
+/// sin(t / 10000^(2i/d)) at column 2i and the cosine at column 2i + 1, for place t.
+#[derive(Clone, Debug)]
+pub(crate) struct Sinusoids {
+    length: usize,
+    width: usize,
+    /// Made when first asked for, as parameters are.
+    table: Arc<OnceLock<Vec<f32>>>,
+}
+
+impl Sinusoids {
+    pub(crate) fn new(length: usize, width: usize) -> Self {
+        let table = Arc::default();
+        Self {
+            length,
+            width,
+            table,
+        }
+    }
+
+    /// The first `length` rows.
+    pub(crate) fn rows(&self, length: usize, device: &Device) -> Tensor<2> {
+        let table = self.table.get_or_init(|| self.compute());
+        let rows = table[..length * self.width].to_vec();
+        Tensor::from_data(TensorData::new(rows, [length, self.width]), device)
+    }
+
+    fn compute(&self) -> Vec<f32> {
+        let row = |place: usize| {
+            (0..self.width).map(move |column| {
+                let pair = (column / 2 * 2) as f64 / self.width as f64;
+                let angle = place as f64 / 10_000f64.powf(pair);
+                let value = if column % 2 == 0 {
+                    angle.sin()
+                } else {
+                    angle.cos()
+                };
+                value as f32
+            })
+        };
+        (0..self.length).flat_map(row).collect()
+    }
+}

@@ -1,0 +1,35 @@
+//! What a block does to each place by itself.
+
+use burn::{
+    module::Module,
+    nn::Linear,
+    tensor::{Device, Tensor},
+};
+use stovepipe_kernels::gelu;
+use stovepipe_pipeline::{Draws, nn::Dropout};
+
+use crate::{attention::apply, block::BlockConfig, initial};
+
+/// Two linear layers with a GELU between them: `[n, length, d]` to the same.
+#[derive(Module, Debug)]
+pub struct Mlp {
+    inner: Linear,
+    outer: Linear,
+    dropout: Dropout,
+}
+
+impl Mlp {
+    pub(crate) fn new(config: &BlockConfig, device: &Device) -> Self {
+        let (d, wide) = (config.d_model, config.d_ff);
+        Self {
+            inner: initial::linear([d, wide], config.deviation, device),
+            outer: initial::linear([wide, d], config.residual_deviation, device),
+            dropout: Dropout::new(config.dropout),
+        }
+    }
+
+    pub(crate) fn forward(&self, x: Tensor<3>, draws: &mut Draws) -> Tensor<3> {
+        let hidden = gelu(apply(&self.inner, x));
+        apply(&self.outer, self.dropout.forward(hidden, draws))
+    }
+}

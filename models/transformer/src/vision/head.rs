@@ -1,0 +1,59 @@
+//! The last layer: from tokens to classes.
+
+use burn::{
+    module::Module,
+    nn::{LayerNorm, Linear},
+    tensor::{Device, Tensor},
+};
+use stovepipe_pipeline::Miswired;
+
+use super::{
+    EPSILON,
+    config::{Pool, VitConfig},
+};
+use crate::{
+    attention::apply,
+    block::{norm, normalized},
+    initial,
+};
+
+/// The class's token or the mean of all, a layer norm and a linear layer: `[n, tokens, d]` to logits
+/// `[n, classes]`.
+///
+/// timm normalizes a class's token together with all others, a mean by itself: which is the same.
+#[derive(Module, Debug)]
+pub struct VitHead {
+    norm: LayerNorm,
+    classes: Linear,
+    width: usize,
+    takes_first: bool,
+}
+
+impl VitHead {
+    pub(super) fn new(config: &VitConfig, device: &Device) -> Self {
+        let width = config.d_model;
+        Self {
+            norm: norm(width, device),
+            classes: initial::linear([width, config.classes], 0.02, device),
+            width,
+            takes_first: config.pool == Pool::ClassToken,
+        }
+    }
+
+    pub(super) fn forward(&self, x: Tensor<3>) -> Result<Tensor<2>, Miswired> {
+        let [samples, _, width] = x.dims();
+        if width != self.width {
+            let expected = format!("states [n, tokens, {}]", self.width);
+            return Err(Miswired::new(expected, format!("{:?}", x.dims())));
+        }
+        let pooled = match self.takes_first {
+            true => x.narrow(1, 0, 1),
+            false => x.mean_dim(1),
+        };
+        let pooled = pooled.reshape([samples, width]);
+        Ok(apply(
+            &self.classes,
+            normalized(&self.norm, pooled, EPSILON),
+        ))
+    }
+}

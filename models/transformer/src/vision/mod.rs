@@ -1,0 +1,14 @@
+//! The vision transformer.
+
+mod config;
+mod head;
+mod layer;
+mod patches;
+
+pub use config::{Pool, VitConfig};
+pub use head::VitHead;
+pub use layer::{VitFlow, VitLayer};
+pub use patches::PatchEmbedding;
+
+/// ε of the layer norms, as timm has it.
+const EPSILON: f64 = 1e-6;

@@ -1,0 +1,80 @@
+//! The first layer: from images to tokens.
+
+use burn::{
+    module::{Module, Param},
+    nn::{Linear, LinearConfig},
+    tensor::{Device, Tensor},
+};
+use stovepipe_pipeline::{Draws, Miswired, nn::Dropout};
+
+use super::config::{Pool, VitConfig};
+use crate::{attention::apply, initial};
+
+/// Makes a token of each patch, puts that of the class before them, and adds where they stand:
+/// `[n, channels, image, image]` to `[n, tokens, d]`.
+#[derive(Module, Debug)]
+pub struct PatchEmbedding {
+    /// Of a patch's numbers, by channel, row and column: the weight of timm's convolution.
+    patches: Linear,
+    class_token: Option<Param<Tensor<1>>>,
+    /// A row for each token.
+    positions: Param<Tensor<2>>,
+    dropout: Dropout,
+    /// `[channels, height, width]` of an image.
+    image: [usize; 3],
+    patch: usize,
+}
+
+impl PatchEmbedding {
+    pub(super) fn new(config: &VitConfig, device: &Device) -> Self {
+        let (width, side) = (config.d_model, config.image / config.patch);
+        let has_class = config.pool == Pool::ClassToken;
+        let tokens = side * side + usize::from(has_class);
+        let numbers = config.channels * config.patch * config.patch;
+        Self {
+            // Burn begins it as PyTorch does a convolution.
+            patches: LinearConfig::new(numbers, width).init(device),
+            class_token: has_class.then(|| initial::normal([width], 1e-6, device)),
+            positions: initial::normal([tokens, width], 0.02, device),
+            dropout: Dropout::new(config.dropout),
+            image: [config.channels, config.image, config.image],
+            patch: config.patch,
+        }
+    }
+
+    pub(super) fn forward(
+        &self,
+        images: Tensor<4>,
+        draws: &mut Draws,
+    ) -> Result<Tensor<3>, Miswired> {
+        let [samples, channels, height, width] = images.dims();
+        if samples == 0 || [channels, height, width] != self.image {
+            let [channels, height, width] = self.image;
+            let expected = format!("images [n, {channels}, {height}, {width}]");
+            return Err(Miswired::new(expected, format!("{:?}", images.dims())));
+        }
+        let patches = apply(&self.patches, self.cut(images));
+        let tokens = match &self.class_token {
+            Some(token) => {
+                let token = token.val();
+                let [width] = token.dims();
+                let token = token.reshape([1, 1, width]).expand([samples, 1, width]);
+                Tensor::cat(vec![token, patches], 1)
+            }
+            None => patches,
+        };
+        let x = tokens + self.positions.val().unsqueeze();
+        Ok(self.dropout.forward(x, draws))
+    }
+
+    /// Images as rows of patches: `[n, patches, numbers of a patch]`.
+    fn cut(&self, images: Tensor<4>) -> Tensor<3> {
+        let [samples, channels, height, width] = images.dims();
+        let size = self.patch;
+        let (rows, columns) = (height / size, width / size);
+        images
+            .reshape([samples, channels, rows, size, columns, size])
+            .permute([0, 2, 4, 1, 3, 5])
+            .reshape([samples, rows * columns, channels * size * size])
+    }
+}
