@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use stovepipe::{
-    pipeline::BuildError,
+    pipeline::{BuildError, StepError},
     plan::{PartitionError, PlanError},
     schedule::{CostError, Rule, ScheduleError},
     train::TrainError,
@@ -11,6 +11,9 @@ use stovepipe::{
 use stovepipe_amoebanet::AmoebaNetError;
 use stovepipe_cifar::CifarError;
 use stovepipe_digits::DigitsError;
+use stovepipe_imagenet::ImagenetError;
+use stovepipe_text::TextError;
+use stovepipe_transformer::TransformerError;
 use stovepipe_unet::UNetError;
 use thiserror::Error;
 
@@ -29,11 +32,26 @@ pub enum CliError {
     Digits(#[from] DigitsError),
     #[error(transparent)]
     Cifar(#[from] CifarError),
+    #[error(transparent)]
+    Images(#[from] ImagenetError),
+    #[error(transparent)]
+    Text(#[from] TextError),
+    #[error(transparent)]
+    Transformer(#[from] TransformerError),
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error("{data} needs --data-dir: {what}")]
+    NoDataFolder { data: String, what: &'static str },
+    #[error("{setting} is for {of}, not for {model}: leave it out")]
+    NotOfModel {
+        setting: &'static str,
+        of: &'static str,
+        model: String,
+    },
     #[error(
-        "{data} needs --data-dir: the folder that the archive unpacks to, \
-         the binary version from https://www.cs.toronto.edu/~kriz/cifar.html"
+        "{model} does not learn from {data}: images are for amoebanet-d, amoebanet-b and vit, text is for transformer-lm"
     )]
-    NoDataFolder { data: String },
+    OtherData { model: String, data: String },
     #[error("{setting} is for {of}, not for {data}: leave it out")]
     NotOfData {
         setting: &'static str,
@@ -107,7 +125,32 @@ pub enum CliError {
     #[error("a plan from a graph.txt is of no model that can be trained here: leave --out out")]
     GraphOut,
 
+    // eval
+    #[error("{} is no run: it has no config.toml", .0.display())]
+    NoRun(PathBuf),
+    #[error("{flag} is for models of {what}; this one is {model}")]
+    OtherModel {
+        flag: &'static str,
+        what: &'static str,
+        model: String,
+    },
+    #[error(
+        "the model was trained on {expected} classes, from {first} on, but the data have {found}: \
+         name the data set that it was trained on, or one with the same classes"
+    )]
+    OtherClasses {
+        expected: usize,
+        first: String,
+        found: usize,
+    },
+    #[error("{} has no averaged weights: train with --ema", .0.display())]
+    NoAverage(PathBuf),
+    #[error(transparent)]
+    GoOn(#[from] stovepipe_transformer::TextError),
+
     // verify
+    #[error("verify takes its images from digits, cifar10 or cifar100, not from {data}")]
+    NotVerified { data: String },
     #[error(transparent)]
     UNet(#[from] UNetError),
     #[error("{flag} is {value}: give a number from 1 to {most}")]

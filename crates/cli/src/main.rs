@@ -2,6 +2,8 @@
 
 mod data;
 mod error;
+mod eval;
+mod model;
 mod output;
 mod plan;
 mod settings;
@@ -9,6 +11,7 @@ mod simulate;
 mod stage_table;
 mod train;
 mod verify;
+mod work;
 
 use std::process::ExitCode;
 
@@ -48,6 +51,7 @@ fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(train::command())
+        .subcommand(eval::command())
         .subcommand(plan::command())
         .subcommand(simulate::command())
         .subcommand(verify::command())
@@ -56,6 +60,7 @@ fn command() -> Command {
 fn run(matches: &ArgMatches) -> Result<ExitCode, error::CliError> {
     match matches.subcommand() {
         Some(("train", matches)) => train::main(matches),
+        Some(("eval", matches)) => eval::main(matches),
         Some(("plan", matches)) => plan::main(matches),
         Some(("simulate", matches)) => simulate::main(matches),
         Some(("verify", matches)) => verify::main(matches),

@@ -13,7 +13,7 @@ use stovepipe::{
     schedule::{Recompute, Rule},
 };
 
-use crate::{data::DataSettings, error::CliError, output, settings::ModelSettings};
+use crate::{data::DataSettings, error::CliError, model::ModelSettings, output};
 
 pub use file::PlanFile;
 
@@ -111,6 +111,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     request.model.update_from_arg_matches(matches)?;
     request.data.update_from_arg_matches(matches)?;
     request.data.settle()?;
+    request.model.settle()?;
     let mut machine = request.machine()?;
     if request.measure {
         measure::measure(&request, &mut machine)?;

@@ -1,16 +1,20 @@
 //! What `config.toml` holds and flags change.
 //!
-//! Settings are layered: defaults, then a configuration, then flags. The same struct is all three.
+//! Settings are layered: what is usual for the model, then a configuration, then flags. The same struct is all
+//! three.
 
 use std::{fs, path::Path};
 
-use burn::tensor::{Device, Tensor};
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use stovepipe::train::{PipelineSettings, TrainError, TrainSettings};
-use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, AmoebaNetError, Stem};
+use stovepipe::train::{OptimizerSetting, PipelineSettings, TrainError, TrainSettings};
 
-use crate::{data::DataSettings, error::CliError, plan::PlanFile};
+use crate::{
+    data::{DataName, DataSettings},
+    error::CliError,
+    model::{ModelName, ModelSettings},
+    plan::PlanFile,
+};
 
 /// All settings of a training run; a table of `config.toml` each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Args)]
@@ -26,80 +30,66 @@ pub struct Settings {
     pub training: TrainSettings,
 }
 
-/// What is trained.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct ModelSettings {
-    /// Model
-    #[arg(long, required = false, value_enum)]
-    pub model: ModelName,
-    /// Normal cells of the model (AmoebaNet's L), divisible by 3
-    #[arg(long, required = false, value_name = "L")]
-    pub layers: usize,
-    /// Filters of the model (AmoebaNet's D), divisible by 4
-    #[arg(long, required = false, value_name = "D")]
-    pub filters: usize,
-    /// Whether an auxiliary head adds a loss at two thirds of the depth
-    #[arg(long, required = false, value_name = "BOOL", action = ArgAction::Set)]
-    pub auxiliary: bool,
-    /// Probability that training drops an operation of the last cell from a sample; less in the cells
-    /// before
-    #[arg(long, required = false, value_name = "PROBABILITY")]
-    pub drop_path: f64,
+/// Which model and data set were named.
+#[derive(Clone, Copy, Debug, Default)]
+struct Named {
+    model: Option<ModelName>,
+    data: Option<DataName>,
 }
 
-/// A model by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum ModelName {
-    /// AmoebaNet-D(L, D), by Real et al.
-    #[value(name = "amoebanet-d")]
-    #[serde(rename = "amoebanet-d")]
-    AmoebaNetD,
-    /// AmoebaNet-B(L, D), with separable convolutions
-    #[value(name = "amoebanet-b")]
-    #[serde(rename = "amoebanet-b")]
-    AmoebaNetB,
-}
-
-impl Default for ModelSettings {
-    fn default() -> Self {
+impl Named {
+    fn or(self, other: Self) -> Self {
         Self {
-            model: ModelName::AmoebaNetD,
-            layers: 3,
-            filters: 16,
-            auxiliary: false,
-            drop_path: 0.0,
+            model: self.model.or(other.model),
+            data: self.data.or(other.data),
         }
     }
-}
 
-impl ModelSettings {
-    /// The model's layers, nothing allocated.
-    pub fn layers(&self, classes: usize) -> Result<Vec<AmoebaLayer>, AmoebaNetError> {
-        let (stem, device) = (Stem::Small, Device::flex());
-        match self.model {
-            ModelName::AmoebaNetD => AmoebaNetDConfig::new(self.layers, self.filters, classes)
-                .with_stem(stem)
-                .with_auxiliary(self.auxiliary)
-                .with_drop_path(self.drop_path)
-                .init(&device),
-            ModelName::AmoebaNetB => AmoebaNetBConfig::new(self.layers, self.filters, classes)
-                .with_stem(stem)
-                .with_auxiliary(self.auxiliary)
-                .with_drop_path(self.drop_path)
-                .init(&device),
-        }
+    /// One names the other where it can: text is read by a language model.
+    fn settings(self) -> Settings {
+        let reads_text =
+            self.model == Some(ModelName::TransformerLm) || self.data == Some(DataName::Text);
+        let (model, data) = match reads_text {
+            true => (ModelName::TransformerLm, DataName::Text),
+            false => (ModelName::AmoebaNetD, DataName::Digits),
+        };
+        Settings::usual(self.model.unwrap_or(model), self.data.unwrap_or(data))
     }
 }
 
 impl Settings {
-    /// Images as a stage meets them in a micro-batch, but for what is on them, to measure layers; from
-    /// a set of `samples`.
-    pub fn sample(&self, samples: usize) -> Tensor<4> {
-        let batch = self.training.batch_size.min(samples);
-        let samples = batch.div_ceil(self.pipeline.micro_batches);
-        Tensor::ones([samples, 3, 32, 32], &Device::flex())
+    /// What is usual for a model and a data set, but for the settings that only some of them have.
+    fn usual(model: ModelName, data: DataName) -> Self {
+        let training = TrainSettings::default();
+        let training = match model {
+            ModelName::AmoebaNetD | ModelName::AmoebaNetB => training,
+            ModelName::Vit => TrainSettings {
+                epochs: 30,
+                optimizer: OptimizerSetting::AdamW,
+                lr: 1e-3,
+                warmup_epochs: 3.0,
+                weight_decay: 0.05,
+                clip: 1.0,
+                ..training
+            },
+            ModelName::TransformerLm => TrainSettings {
+                epochs: 6,
+                batch_size: 32,
+                optimizer: OptimizerSetting::AdamW,
+                lr: 2e-3,
+                warmup_epochs: 0.5,
+                weight_decay: 0.1,
+                label_smoothing: 0.0,
+                clip: 1.0,
+                ..training
+            },
+        };
+        Self {
+            data: DataSettings::bare(data),
+            model: ModelSettings::bare(model),
+            pipeline: PipelineSettings::default(),
+            training,
+        }
     }
 
     /// Adds a flag for each setting; the help shows the defaults.
@@ -107,35 +97,78 @@ impl Settings {
         with_defaults(Self::augment_args(command))
     }
 
-    /// Defaults, then `config` if there is one, then a plan, then the flags, then what the data set has
-    /// besides.
+    /// What is usual, then `config` if there is one, then a plan, then the flags, then what data set and model
+    /// have besides.
     pub fn read(
         config: Option<&Path>,
         plan: Option<&Path>,
         flags: &ArgMatches,
     ) -> Result<Self, CliError> {
-        let mut settings: Self = match config {
-            Some(path) => from_file(path)?,
-            None => Self::default(),
+        let by_flags = Named {
+            model: flags.get_one("model").copied(),
+            data: flags.get_one("data").copied(),
+        };
+        let mut settings = match config {
+            Some(path) => from_config(path, by_flags)?,
+            None => by_flags.settings(),
         };
         if let Some(path) = plan {
-            let plan: PlanFile = from_file(path)?;
+            let plan: PlanFile = parse(path, &read(path)?)?;
             settings.pipeline = plan.pipeline;
             settings.training.batch_size = plan.training.batch_size;
         }
         settings.update_from_arg_matches(flags)?;
         settings.data.settle()?;
-        Ok(settings)
+        settings.model.settle()?;
+        match settings.model.is_language() == (settings.data.data == DataName::Text) {
+            true => Ok(settings),
+            false => Err(CliError::OtherData {
+                model: settings.model.name(),
+                data: settings.data.name(),
+            }),
+        }
     }
 }
 
-/// Reads a file of settings.
-fn from_file<T: DeserializeOwned>(path: &Path) -> Result<T, TrainError> {
-    let text = fs::read_to_string(path).map_err(|source| TrainError::File {
+/// A configuration, over what is usual for the model and the data set that are named, in flags or there.
+fn from_config(path: &Path, by_flags: Named) -> Result<Settings, TrainError> {
+    let text = read(path)?;
+    // What is wrong with the file is said by this, with the line.
+    let _: Settings = parse(path, &text)?;
+    let mut over: toml::Table = parse(path, &text)?;
+    let named = |table: &str, key: &str| Some(over.get(table)?.get(key)?.clone());
+    let in_file = Named {
+        model: named("model", "model").and_then(|name| name.try_into().ok()),
+        data: named("data", "data").and_then(|name| name.try_into().ok()),
+    };
+    let usual = by_flags.or(in_file).settings();
+    let mut merged = toml::Table::try_from(usual).map_err(|error| TrainError::Format {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    for (name, table) in &mut merged {
+        let given = over.remove(name);
+        if let (Some(table), Some(toml::Value::Table(given))) = (table.as_table_mut(), given) {
+            table.extend(given);
+        }
+    }
+    merged
+        .try_into()
+        .map_err(|source| TrainError::Configuration {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })
+}
+
+fn read(path: &Path) -> Result<String, TrainError> {
+    fs::read_to_string(path).map_err(|source| TrainError::File {
         path: path.to_owned(),
         source,
-    })?;
-    toml::from_str(&text).map_err(|source| TrainError::Configuration {
+    })
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, TrainError> {
+    toml::from_str(text).map_err(|source| TrainError::Configuration {
         path: path.to_owned(),
         source: Box::new(source),
     })
@@ -143,16 +176,14 @@ fn from_file<T: DeserializeOwned>(path: &Path) -> Result<T, TrainError> {
 
 /// Adds the defaults of settings to the help of their flags.
 pub fn with_defaults(command: Command) -> Command {
-    // Settings that only some data sets have are not among the plain defaults.
-    let all = Settings {
-        data: DataSettings::all(),
-        ..Settings::default()
-    };
-    let defaults = [Settings::default(), all].map(|all| toml::Value::try_from(all).ok());
+    let defaults: Vec<_> = usual_settings()
+        .into_iter()
+        .filter_map(|settings| toml::Table::try_from(settings).ok())
+        .collect();
     let default_of = |arg: &Arg| {
         let key = arg.get_long()?;
-        let tables = defaults.iter().flatten().filter_map(toml::Value::as_table);
-        let value = (tables.flat_map(toml::Table::values)).find_map(|table| table.get(key))?;
+        let tables = defaults.iter().flat_map(toml::Table::values);
+        let value = tables.into_iter().find_map(|table| table.get(key))?;
         Some(match value {
             toml::Value::String(text) => text.clone(),
             toml::Value::Array(items) => {
@@ -171,4 +202,21 @@ pub fn with_defaults(command: Command) -> Command {
         }
         _ => arg,
     })
+}
+
+/// Settings in which each has its default somewhere; those that several models have, first as the default model has them.
+fn usual_settings() -> Vec<Settings> {
+    use {DataName::*, ModelName::*};
+    let usual = |model, data| {
+        let mut settings = Settings::usual(model, data);
+        settings.data = DataSettings::usual(data);
+        settings.model = ModelSettings::usual(model);
+        settings
+    };
+    vec![
+        usual(AmoebaNetD, Digits),
+        usual(AmoebaNetD, Cifar100),
+        usual(Vit, ImageNet),
+        usual(TransformerLm, Text),
+    ]
 }

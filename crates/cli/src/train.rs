@@ -6,28 +6,26 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use burn::{
-    data::{dataloader::batcher::Batcher, dataset::Dataset},
-    tensor::{Int, Tensor},
-};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use stovepipe::{
-    pipeline::{Balance, Pipeline, PipelineBuilder, StopHandle},
+    pipeline::{
+        Balance, CrossEntropy, Flow, Layer, Objective, Pipeline, PipelineBuilder, StopHandle,
+        count_parameters,
+    },
     plan::{Forecast, Machine, MemoryUse, Profile},
     train::{
-        BalanceSetting, Data, DeviceMemory, Progress, RunFolder, Source, Summary, Trainer,
+        BalanceSetting, DeviceMemory, Progress, RunFolder, Summary, TrainError, Trainer,
         show_layers,
     },
 };
-use stovepipe_amoebanet::AmoebaLayer;
 
 use crate::{
     allocated,
-    data::digits,
     error::CliError,
     output,
     settings::Settings,
     stage_table::{Costs, stage_table},
+    work::{Model, Work, with_model},
 };
 
 /// A process that was interrupted ends with 128 and the number of the signal.
@@ -72,78 +70,124 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let path = |name| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
     let settings = Settings::read(path("config"), path("plan"), matches)?;
     settings.training.check()?;
+    let (model, seed) = ((&settings.model, &settings.data), settings.training.seed);
     if matches.get_flag("dry-run") {
-        return dry_run(&settings).map(|()| ExitCode::SUCCESS);
+        // Data that are named should be right; without them, a model can still be looked at.
+        let load = settings.data.is_named();
+        with_model(model, seed, load, DryRun(&settings))?;
+        return Ok(ExitCode::SUCCESS);
     }
-    match settings.data.cifar_labels() {
-        None => train(&settings, &digits()?, path("out")),
-        Some(labels) => {
-            let data = settings.data.cifar(labels, settings.training.seed)?;
-            train(&settings, &data, path("out"))
-        }
-    }
+    let out = path("out");
+    with_model(
+        model,
+        seed,
+        true,
+        Train {
+            settings: &settings,
+            out,
+        },
+    )
 }
 
 /// Prints what each layer costs and what each stage is given.
-fn dry_run(settings: &Settings) -> Result<(), CliError> {
-    // A folder that is named should be right; without one, a model can still be looked at.
-    if let (Some(labels), Some(_)) = (settings.data.cifar_labels(), &settings.data.data_dir) {
-        settings.data.cifar(labels, settings.training.seed)?;
-    }
-    let layers = settings.model.layers(settings.data.classes())?;
-    let pipeline = &settings.pipeline;
-    pipeline.check(layers.len())?;
-    let profile = match pipeline.balance {
-        BalanceSetting::Even => None,
-        _ => {
-            let samples = settings.data.usual_samples();
-            Some(measure(settings, &layers, samples)?)
+struct DryRun<'a>(&'a Settings);
+
+impl Work for DryRun<'_> {
+    type Done = ();
+
+    fn on<L, T>(self, model: Model<L, T>) -> Result<(), CliError>
+    where
+        L: Layer<Side = ()>,
+    {
+        let (settings, layers) = (self.0, &model.layers);
+        let pipeline = &settings.pipeline;
+        pipeline.check(layers.len())?;
+        let profile = match pipeline.balance {
+            BalanceSetting::Even => None,
+            _ => Some(measure(settings, &model)?),
+        };
+        let mut builder = pipeline.builder_with(layers.clone(), profile.as_ref())?;
+        let forecast = match &profile {
+            Some(profile) => {
+                let forecast = forecast(settings, &builder, profile)?;
+                builder = builder.balance(found(&forecast));
+                Some(forecast)
+            }
+            None => None,
+        };
+        let costs = match (&profile, &pipeline.balance) {
+            (Some(profile), BalanceSetting::Size) => Costs::Memory(profile),
+            (Some(profile), _) => Costs::Time(profile),
+            (None, _) => Costs::Parameters,
+        };
+        let (cut, workers) = (builder.cut()?, builder.workers()?);
+        let mut text = stage_table(layers, &cut, &workers, &pipeline.devices, costs);
+        match &forecast {
+            Some(forecast) => {
+                text += &format!(
+                    "\nforetold: {} a step without the optimizer, bubble {:.1} %\n",
+                    output::seconds(forecast.step_time),
+                    100.0 * forecast.bubble
+                );
+                text += &memory_lines(settings, forecast);
+            }
+            None => text += &rest_lines(settings, layers, &cut, &workers),
         }
-    };
-    let mut builder = pipeline.builder_with(layers.clone(), profile.as_ref())?;
-    let forecast = match &profile {
-        Some(profile) => {
-            let forecast = forecast(settings, &builder, profile)?;
-            builder = builder.balance(found(&forecast));
-            Some(forecast)
-        }
-        None => None,
-    };
-    let costs = match (&profile, &pipeline.balance) {
-        (Some(profile), BalanceSetting::Size) => Costs::Memory(profile),
-        (Some(profile), _) => Costs::Time(profile),
-        (None, _) => Costs::Parameters,
-    };
-    let workers = builder.workers()?;
-    let mut text = stage_table(&layers, &builder.cut()?, &workers, &pipeline.devices, costs);
-    if let Some(forecast) = &forecast {
-        text += &format!(
-            "\nforetold: {} a step without the optimizer, bubble {:.1} %\n",
-            output::seconds(forecast.step_time),
-            100.0 * forecast.bubble
-        );
-        text += &memory_lines(settings, forecast);
+        output::print(&text);
+        Ok(())
     }
-    output::print(&text);
-    Ok(())
+}
+
+/// What workers keep between steps, where nothing was measured.
+fn rest_lines<L: Layer>(
+    settings: &Settings,
+    layers: &[L],
+    cut: &[usize],
+    workers: &[usize],
+) -> String {
+    let state = settings.training.optimizer_state();
+    let mut of_workers = vec![MemoryUse::default(); settings.pipeline.stages];
+    let mut begin = 0;
+    for (&count, &worker) in cut.iter().zip(workers) {
+        let parameters: usize = layers[begin..begin + count]
+            .iter()
+            .map(count_parameters)
+            .sum();
+        // Parameters are single floats.
+        let memory = MemoryUse::at_rest(4 * parameters as u64, state);
+        of_workers[worker] = of_workers[worker] + memory;
+        begin += count;
+    }
+    let bytes = output::bytes;
+    let line = |(worker, memory): (usize, &MemoryUse)| {
+        format!(
+            "worker {worker} keeps {} besides activations: parameters {}, gradients {}, optimizer {}\n",
+            bytes(memory.total()),
+            bytes(memory.parameters),
+            bytes(memory.gradients),
+            bytes(memory.optimizer),
+        )
+    };
+    of_workers.iter().enumerate().map(line).collect()
 }
 
 /// Measures what each layer costs for a micro-batch.
-fn measure(
+fn measure<L: Layer<Side = ()>, T>(
     settings: &Settings,
-    layers: &[AmoebaLayer],
-    samples: usize,
+    model: &Model<L, T>,
 ) -> Result<Profile, CliError> {
-    let sample = settings.sample(samples);
+    let batch = settings.training.batch_size.min(model.samples);
+    let samples = batch.div_ceil(settings.pipeline.micro_batches);
     let profiler = settings.pipeline.profiler()?.counting(allocated);
-    let shown = show_layers("a micro-batch", layers.len());
-    Ok(profiler.on_progress(shown).measure(layers, sample)?)
+    let shown = show_layers("a micro-batch", model.layers.len());
+    let profiler = profiler.on_progress(shown);
+    Ok(profiler.measure(&model.layers, (model.sample)(samples.max(1)))?)
 }
 
 /// What can be said of the run beforehand.
-fn forecast(
+fn forecast<L: Layer>(
     settings: &Settings,
-    builder: &PipelineBuilder<AmoebaLayer>,
+    builder: &PipelineBuilder<L>,
     profile: &Profile,
 ) -> Result<Forecast, CliError> {
     let machine = Machine::uniform(settings.pipeline.stages);
@@ -196,44 +240,73 @@ fn memory_lines(settings: &Settings, forecast: &Forecast) -> String {
     workers.chain(devices.map(device)).collect()
 }
 
-fn train<I, D, B>(
-    settings: &Settings,
-    data: &Data<I, D, B>,
-    out: Option<&Path>,
-) -> Result<ExitCode, CliError>
-where
-    I: 'static,
-    D: Dataset<I> + 'static,
-    B: Batcher<I, (Tensor<4>, Tensor<1, Int>)> + 'static,
-{
-    let samples = data.training_samples();
-    let path = match out {
-        Some(path) => path.to_owned(),
-        None => RunFolder::next(Path::new("runs"), "train"),
-    };
-    let folder = RunFolder::create(&path)?;
-    let layers = settings.model.layers(settings.data.classes())?;
-    settings.pipeline.check(layers.len())?;
-    let profile = measure(settings, &layers, samples)?;
-    let builder = settings.pipeline.builder_with(layers, Some(&profile))?;
-    let forecast = forecast(settings, &builder, &profile)?;
-    eprint!("{}", memory_lines(settings, &forecast));
-    settings.pipeline.check_memory(&forecast)?;
-    let builder = builder.balance(found(&forecast));
-    let pipeline = builder.seed(settings.training.seed).build()?;
-    folder.write_toml("config.toml", settings)?;
-    print_stages(&pipeline);
-    eprintln!("files go to {}", path.display());
+/// Trains, and leaves a folder.
+struct Train<'a> {
+    settings: &'a Settings,
+    out: Option<&'a Path>,
+}
 
-    stop_on_interrupt(pipeline.stop_handle())?;
-    let mut trainer = Trainer::new(pipeline, settings.training.clone())?;
-    let summary = trainer.run(data, &folder, Progress::new)?;
-    let path = folder.finish()?;
-    print_summary(&summary, &path);
-    Ok(match summary.stopped {
-        true => ExitCode::from(INTERRUPTED),
-        false => ExitCode::SUCCESS,
-    })
+impl Work for Train<'_> {
+    type Done = ExitCode;
+
+    fn on<L, T>(self, model: Model<L, T>) -> Result<ExitCode, CliError>
+    where
+        L: Layer<Side = ()>,
+        T: Flow,
+        CrossEntropy: Objective<L::Output, T>,
+    {
+        let settings = self.settings;
+        let path = match self.out {
+            Some(path) => path.to_owned(),
+            None => RunFolder::next(Path::new("runs"), "train"),
+        };
+        let folder = RunFolder::create(&path)?;
+        settings.pipeline.check(model.layers.len())?;
+        if settings.training.batch_size > model.samples {
+            return Err(TrainError::BatchTooLarge {
+                batch_size: settings.training.batch_size,
+                samples: model.samples,
+            }
+            .into());
+        }
+        let profile = measure(settings, &model)?;
+        let Model {
+            layers,
+            source,
+            files,
+            remark,
+            ..
+        } = model;
+        let builder = settings.pipeline.builder_with(layers, Some(&profile))?;
+        let forecast = forecast(settings, &builder, &profile)?;
+        eprint!("{}", memory_lines(settings, &forecast));
+        settings.pipeline.check_memory(&forecast)?;
+        let builder = builder.balance(found(&forecast));
+        let pipeline = builder.seed(settings.training.seed).build()?;
+        folder.write_toml("config.toml", settings)?;
+        for (name, content) in files {
+            folder.write(name, &content)?;
+        }
+        print_stages(&pipeline);
+        eprintln!("files go to {}", path.display());
+
+        stop_on_interrupt(pipeline.stop_handle())?;
+        let mut trainer = Trainer::new(pipeline, settings.training.clone())?;
+        let source = source.ok_or(TrainError::EmptySet("training"))?;
+        let summary = trainer.run(&*source, &folder, Progress::new)?;
+        let remark = remark
+            .map(|remark| remark(trainer.pipeline()))
+            .transpose()?;
+        if let Some(remark) = &remark {
+            folder.write("remark.txt", remark.as_bytes())?;
+        }
+        let path = folder.finish()?;
+        print_summary(&summary, remark.as_deref(), &path);
+        Ok(match summary.stopped {
+            true => ExitCode::from(INTERRUPTED),
+            false => ExitCode::SUCCESS,
+        })
+    }
 }
 
 /// The first Ctrl-C ends training after the step under way; the second ends the program.
@@ -249,7 +322,7 @@ fn stop_on_interrupt(stop: StopHandle) -> Result<(), CliError> {
     Ok(())
 }
 
-fn print_stages(pipeline: &Pipeline<AmoebaLayer>) {
+fn print_stages<L: Layer>(pipeline: &Pipeline<L>) {
     for (index, stage) in pipeline.stages().iter().enumerate() {
         eprintln!(
             "stage {index} on {} (worker {}): layers {}–{}, {} parameters",
@@ -262,16 +335,19 @@ fn print_stages(pipeline: &Pipeline<AmoebaLayer>) {
     }
 }
 
-fn print_summary(summary: &Summary, path: &Path) {
-    println!(
-        "test accuracy {:.2} %, loss {:.4} after {} epochs and {:.1} s \
-         ({:.0} samples/s, bubble {:.1} %)",
-        100.0 * summary.test.accuracy,
-        summary.test.loss,
+fn print_summary(summary: &Summary, remark: Option<&str>, path: &Path) {
+    let mut text = format!(
+        "test {} after {} epochs and {:.1} s ({:.0} samples/s, bubble {:.1} %)\n",
+        summary.test,
         summary.epochs,
         summary.seconds,
         summary.samples_per_second,
         100.0 * summary.bubble
     );
-    println!("model, metrics and timeline in {}", path.display());
+    if let Some(averaged) = &summary.averaged {
+        text += &format!("with averaged weights {averaged}\n");
+    }
+    text += remark.unwrap_or_default();
+    text += &format!("model, metrics and timeline in {}\n", path.display());
+    output::print(&text);
 }

@@ -17,7 +17,11 @@ use stovepipe_cifar::CifarBatcher;
 use stovepipe_digits::{DigitBatcher, Digits};
 use stovepipe_unet::UNetConfig;
 
-use crate::{data::DataSettings, error::CliError, output};
+use crate::{
+    data::{DataName, DataSettings},
+    error::CliError,
+    output,
+};
 
 /// More would take hours and show nothing else.
 const MOST: usize = 64;
@@ -125,12 +129,7 @@ impl VerifySettings {
         if self.model == ModelName::UNet && self.auxiliary.is_some() {
             return Err(foreign("auxiliary", "AmoebaNet", "unet"));
         }
-        let augmentation = [
-            ("crop-padding", self.data.crop_padding.is_some()),
-            ("flip", self.data.flip.is_some()),
-            ("cutout", self.data.cutout.is_some()),
-        ];
-        if let Some((setting, _)) = augmentation.into_iter().find(|(_, is_set)| *is_set) {
+        if let Some(setting) = self.data.beyond_the_data() {
             return Err(foreign(setting, "training", "verify"));
         }
         check("--samples", self.samples)?;
@@ -140,12 +139,15 @@ impl VerifySettings {
 
     /// The first images of the training set, with their labels.
     fn images(&self) -> Result<(Tensor<4>, Tensor<1, Int>), CliError> {
-        match self.data.cifar_labels() {
-            None => Ok(self.first(&Digits::train()?, &DigitBatcher)),
-            Some(labels) => {
+        match (self.data.data, self.data.cifar_labels()) {
+            (_, Some(labels)) => {
                 let images = self.data.cifar_images(labels)?;
                 Ok(self.first(&images, &CifarBatcher::default()))
             }
+            (DataName::Digits, _) => Ok(self.first(&Digits::train()?, &DigitBatcher)),
+            _ => Err(CliError::NotVerified {
+                data: self.data.name(),
+            }),
         }
     }
 
@@ -160,7 +162,7 @@ impl VerifySettings {
 
     fn classify(&self, input: Tensor<4>, target: Tensor<1, Int>) -> Result<Report, CliError> {
         let (layers, filters) = (self.layers.unwrap_or(3), self.filters.unwrap_or(8));
-        let (classes, device) = (self.data.classes(), Device::flex());
+        let (classes, device) = (self.data.usual_classes(), Device::flex());
         let layers = match self.model {
             ModelName::AmoebaNetB => AmoebaNetBConfig::new(layers, filters, classes)
                 .with_stem(Stem::Small)

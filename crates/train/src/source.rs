@@ -64,7 +64,7 @@ pub trait Source<I, T> {
 /// Makes sure that there is something to train on and to test with, and enough for a batch. Returns the number
 /// of training samples.
 pub(crate) fn check<I, T>(
-    source: &impl Source<I, T>,
+    source: &(impl Source<I, T> + ?Sized),
     batch_size: usize,
 ) -> Result<usize, TrainError> {
     let samples = source.training_samples();

@@ -133,7 +133,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
     ) -> Result<Summary, TrainError>
     where
         T: Flow,
-        S: Source<L::Input, T>,
+        S: Source<L::Input, T> + ?Sized,
         CrossEntropy: Objective<L::Output, T>,
     {
         let samples = source::check(source, self.settings.batch_size)?;
@@ -196,7 +196,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
     ) -> Result<Epoch, TrainError>
     where
         T: Flow,
-        S: Source<L::Input, T>,
+        S: Source<L::Input, T> + ?Sized,
         CrossEntropy: Objective<L::Output, T>,
     {
         let pass = Pass {
@@ -307,7 +307,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
     fn test_to_the_end<T, S>(&self, source: &S) -> Result<(Tested, bool), TrainError>
     where
         T: Flow,
-        S: Source<L::Input, T>,
+        S: Source<L::Input, T> + ?Sized,
         CrossEntropy: Objective<L::Output, T>,
     {
         let was_stopped = self.stop.is_stopped();
@@ -325,7 +325,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
     fn test<T, S>(&self, source: &S) -> Result<Tested, TrainError>
     where
         T: Flow,
-        S: Source<L::Input, T>,
+        S: Source<L::Input, T> + ?Sized,
         CrossEntropy: Objective<L::Output, T>,
     {
         let task = source.task();

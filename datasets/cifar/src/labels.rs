@@ -27,6 +27,22 @@ impl Labels {
         self.layout().labels[self.byte()].classes
     }
 
+    /// The names of the classes, by their numbers.
+    ///
+    /// ```
+    /// use stovepipe_cifar::Labels;
+    ///
+    /// assert_eq!(Labels::Cifar10.names()[3], "cat");
+    /// ```
+    #[must_use]
+    pub fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Cifar10 => &CIFAR_10_NAMES,
+            Self::Cifar100Fine => &CIFAR_100_FINE_NAMES,
+            Self::Cifar100Coarse => &CIFAR_100_COARSE_NAMES,
+        }
+    }
+
     /// The mean of each channel over all pixels of the training images, black being 0 and white 1.
     ///
     /// ```
@@ -76,6 +92,165 @@ impl Labels {
         match self {
             Self::Cifar10 | Self::Cifar100Coarse => 0,
             Self::Cifar100Fine => 1,
+        }
+    }
+}
+
+/// As `batches.meta.txt` of the archive has them.
+const CIFAR_10_NAMES: [&str; 10] = [
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+];
+
+/// As `fine_label_names.txt` has them.
+const CIFAR_100_FINE_NAMES: [&str; 100] = [
+    "apple",
+    "aquarium_fish",
+    "baby",
+    "bear",
+    "beaver",
+    "bed",
+    "bee",
+    "beetle",
+    "bicycle",
+    "bottle",
+    "bowl",
+    "boy",
+    "bridge",
+    "bus",
+    "butterfly",
+    "camel",
+    "can",
+    "castle",
+    "caterpillar",
+    "cattle",
+    "chair",
+    "chimpanzee",
+    "clock",
+    "cloud",
+    "cockroach",
+    "couch",
+    "crab",
+    "crocodile",
+    "cup",
+    "dinosaur",
+    "dolphin",
+    "elephant",
+    "flatfish",
+    "forest",
+    "fox",
+    "girl",
+    "hamster",
+    "house",
+    "kangaroo",
+    "keyboard",
+    "lamp",
+    "lawn_mower",
+    "leopard",
+    "lion",
+    "lizard",
+    "lobster",
+    "man",
+    "maple_tree",
+    "motorcycle",
+    "mountain",
+    "mouse",
+    "mushroom",
+    "oak_tree",
+    "orange",
+    "orchid",
+    "otter",
+    "palm_tree",
+    "pear",
+    "pickup_truck",
+    "pine_tree",
+    "plain",
+    "plate",
+    "poppy",
+    "porcupine",
+    "possum",
+    "rabbit",
+    "raccoon",
+    "ray",
+    "road",
+    "rocket",
+    "rose",
+    "sea",
+    "seal",
+    "shark",
+    "shrew",
+    "skunk",
+    "skyscraper",
+    "snail",
+    "snake",
+    "spider",
+    "squirrel",
+    "streetcar",
+    "sunflower",
+    "sweet_pepper",
+    "table",
+    "tank",
+    "telephone",
+    "television",
+    "tiger",
+    "tractor",
+    "train",
+    "trout",
+    "tulip",
+    "turtle",
+    "wardrobe",
+    "whale",
+    "willow_tree",
+    "wolf",
+    "woman",
+    "worm",
+];
+
+/// As `coarse_label_names.txt` has them.
+const CIFAR_100_COARSE_NAMES: [&str; 20] = [
+    "aquatic_mammals",
+    "fish",
+    "flowers",
+    "food_containers",
+    "fruit_and_vegetables",
+    "household_electrical_devices",
+    "household_furniture",
+    "insects",
+    "large_carnivores",
+    "large_man-made_outdoor_things",
+    "large_natural_outdoor_scenes",
+    "large_omnivores_and_herbivores",
+    "medium_mammals",
+    "non-insect_invertebrates",
+    "people",
+    "reptiles",
+    "small_mammals",
+    "trees",
+    "vehicles_1",
+    "vehicles_2",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_has_a_name_and_they_are_in_order() {
+        for labels in [
+            Labels::Cifar10,
+            Labels::Cifar100Fine,
+            Labels::Cifar100Coarse,
+        ] {
+            assert_eq!(labels.names().len(), labels.classes());
+            assert!(labels.names().is_sorted());
         }
     }
 }

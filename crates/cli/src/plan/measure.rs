@@ -2,15 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn::tensor::{Device, Tensor};
 use stovepipe::{
-    pipeline::{Profiler, device_from_name, measure_link},
+    pipeline::{Layer, Profiler, device_from_name, measure_link},
     plan::{LinkLevel, Machine, Profile},
     train::{TrainError, free_memory, show_layers},
 };
 
 use super::Request;
-use crate::{allocated, error::CliError, output};
+use crate::{
+    allocated,
+    error::CliError,
+    output,
+    work::{Model, Work, with_model},
+};
 
 /// Samples of a mini-batch unless it is said.
 const BATCH: usize = 64;
@@ -20,17 +24,41 @@ const SHARE: usize = 8;
 
 /// Measures the model on each kind of device, and what there is to know about the devices; writes both.
 pub fn measure(request: &Request, machine: &mut Machine) -> Result<(), CliError> {
-    let layers = request.model.layers(request.data.classes())?;
+    let model = (&request.model, &request.data);
+    with_model(model, 0, false, Measure { request, machine })
+}
+
+struct Measure<'a> {
+    request: &'a Request,
+    machine: &'a mut Machine,
+}
+
+impl Work for Measure<'_> {
+    type Done = ();
+
+    fn on<L, T>(self, model: Model<L, T>) -> Result<(), CliError>
+    where
+        L: Layer<Side = ()>,
+    {
+        measure_model(self.request, self.machine, &model)
+    }
+}
+
+fn measure_model<L: Layer<Side = ()>, T>(
+    request: &Request,
+    machine: &mut Machine,
+    model: &Model<L, T>,
+) -> Result<(), CliError> {
+    let layers = &model.layers;
     let samples = request.batch_size.unwrap_or(BATCH).div_ceil(SHARE);
     let profile_of = |name: &str, samples: usize| -> Result<Profile, CliError> {
         let device = device_from_name(name).map_err(TrainError::from)?;
-        let sample = Tensor::ones([samples, 3, 32, 32], &Device::flex());
         let profiler = Profiler::new(&device).threads(request.threads_per_stage);
         let shown = show_layers(&format!("{samples} samples on {name}"), layers.len());
         Ok(profiler
             .counting(allocated)
             .on_progress(shown)
-            .measure(&layers, sample)?)
+            .measure(layers, (model.sample)(samples))?)
     };
     let both = |name: &str| -> Result<Profile, CliError> {
         let profile = profile_of(name, samples)?;

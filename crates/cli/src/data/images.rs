@@ -1,0 +1,267 @@
+//! Data sets of images, as one kind of source.
+
+use std::path::Path;
+
+use burn::tensor::{Device, Int, Tensor};
+use stovepipe::train::{Batches, Data, Pass, Source, TrainError, shuffled};
+use stovepipe_cifar::{Cifar, CifarBatcher};
+use stovepipe_digits::{DigitBatcher, Digits};
+use stovepipe_imagenet::{
+    Augmentation, ColorJitter, Decoding, Evaluation, FolderSettings, ImageBatch,
+    ImageSets as Folders, Images, Interpolation, Loading, Normalisation, RandAugment,
+    RandomResizedCrop, SkippedFile,
+};
+
+use super::{DataName, DataSettings, InterpolationSetting, Labels};
+use crate::error::CliError;
+
+/// The brightest pixel of a digit.
+const DIGIT_WHITE: f32 = 16.0;
+
+/// Images to train on and to test with, and the names of their classes.
+pub struct ImageSets {
+    pub source: Box<dyn Source<Tensor<4>, Labels>>,
+    pub classes: Vec<String>,
+}
+
+impl ImageSets {
+    /// The images that the settings name.
+    pub fn load(settings: &DataSettings, seed: u64) -> Result<Self, CliError> {
+        match (settings.data, settings.cifar_labels()) {
+            (_, Some(labels)) => {
+                let folder = settings.folder()?;
+                let (train, test) = (Cifar::train(labels, folder)?, Cifar::test(labels, folder)?);
+                let own = settings.clone();
+                let data = Data::new(train, test, CifarBatcher::default())
+                    .with_training_batcher(move |epoch| own.cifar_batcher(seed, epoch));
+                Ok(Self {
+                    source: Box::new(Labelled(data)),
+                    classes: labels.names().iter().map(|&name| name.to_owned()).collect(),
+                })
+            }
+            (DataName::ImageNet, None) => Self::folders(settings, seed),
+            (_, None) => Ok(Self {
+                source: Box::new(Labelled(Data::new(
+                    Digits::train()?,
+                    Digits::test()?,
+                    DigitBatcher,
+                ))),
+                classes: (0..stovepipe_digits::CLASSES)
+                    .map(|class| class.to_string())
+                    .collect(),
+            }),
+        }
+    }
+
+    fn folders(settings: &DataSettings, seed: u64) -> Result<Self, CliError> {
+        let folders = Folders::open(
+            settings.folder()?,
+            &FolderSettings {
+                labels: settings.val_labels.clone(),
+                validation: settings.val_share.unwrap_or(0.2),
+                seed,
+                ..FolderSettings::default()
+            },
+        )?;
+        let classes = folders.train.classes().to_vec();
+        let loading = settings.loading();
+        Ok(Self {
+            source: Box::new(Pictures {
+                classes: classes.len(),
+                train: Images::new(folders.train, loading.clone())?,
+                test: Images::new(folders.validation, loading)?,
+            }),
+            classes,
+        })
+    }
+}
+
+/// A set whose images have a class each.
+struct Labelled<S>(S);
+
+impl<S: Source<Tensor<4>, Tensor<1, Int>>> Source<Tensor<4>, Labels> for Labelled<S> {
+    fn training_samples(&self) -> usize {
+        self.0.training_samples()
+    }
+
+    fn test_samples(&self) -> usize {
+        self.0.test_samples()
+    }
+
+    fn train(&self, pass: Pass) -> Batches<Tensor<4>, Labels> {
+        Box::new(self.0.train(pass).map(labelled))
+    }
+
+    fn test(&self, batch_size: usize) -> Batches<Tensor<4>, Labels> {
+        Box::new(self.0.test(batch_size).map(labelled))
+    }
+}
+
+fn labelled(
+    batch: Result<(Tensor<4>, Tensor<1, Int>), TrainError>,
+) -> Result<(Tensor<4>, Labels), TrainError> {
+    batch.map(|(images, classes)| (images, Labels::Classes(classes)))
+}
+
+/// Folders of pictures.
+struct Pictures {
+    train: Images,
+    test: Images,
+    classes: usize,
+}
+
+impl Source<Tensor<4>, Labels> for Pictures {
+    fn training_samples(&self) -> usize {
+        self.train.len()
+    }
+
+    fn test_samples(&self) -> usize {
+        self.test.len()
+    }
+
+    fn train(&self, pass: Pass) -> Batches<Tensor<4>, Labels> {
+        let order = shuffled(self.train.len(), pass.seed, pass.epoch);
+        let batches = self
+            .train
+            .train_batches(order, pass.batch_size, pass.seed, pass.epoch);
+        let is_mixed = self.train.settings().augmentation.mixup > 0.0;
+        let classes = is_mixed.then_some(self.classes);
+        Box::new(Told::new(&self.train, batches).map(move |batch| Ok(tensors(batch?, classes))))
+    }
+
+    fn test(&self, batch_size: usize) -> Batches<Tensor<4>, Labels> {
+        let batches = self.test.eval_batches(batch_size);
+        Box::new(Told::new(&self.test, batches).map(|batch| Ok(tensors(batch?, None))))
+    }
+}
+
+/// The tensors of a batch, whose images are mixed if the number of their classes is given.
+fn tensors(batch: ImageBatch, classes: Option<usize>) -> (Tensor<4>, Labels) {
+    let device = Device::flex();
+    match classes {
+        Some(classes) => {
+            let (images, shares) = batch.into_shares(classes, &device);
+            (images, Labels::Shares(shares))
+        }
+        None => {
+            let (images, classes) = batch.into_classes(&device);
+            (images, Labels::Classes(classes))
+        }
+    }
+}
+
+/// Batches that say which files were skipped, once each.
+struct Told<B> {
+    images: Images,
+    batches: B,
+    told: usize,
+}
+
+impl<B> Told<B> {
+    fn new(images: &Images, batches: B) -> Self {
+        Self {
+            told: images.skipped().len(),
+            images: images.clone(),
+            batches,
+        }
+    }
+}
+
+impl<B, E> Iterator for Told<B>
+where
+    B: Iterator<Item = Result<ImageBatch, E>>,
+    E: std::fmt::Display,
+{
+    type Item = Result<ImageBatch, TrainError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.batches.next();
+        let skipped = self.images.skipped();
+        if skipped.len() > self.told {
+            // In the order of names, so new ones may be anywhere; all are few.
+            eprintln!("skipped so far, since they are no images:");
+            for SkippedFile { path, reason } in &skipped {
+                eprintln!("  {}: {reason}", path.display());
+            }
+            self.told = skipped.len();
+        }
+        Some(batch?.map_err(|error| TrainError::Data(error.to_string())))
+    }
+}
+
+impl DataSettings {
+    /// How pictures are loaded.
+    fn loading(&self) -> Loading {
+        let interpolation = match self.interpolation {
+            Some(InterpolationSetting::Bicubic) => Interpolation::Bicubic,
+            _ => Interpolation::Bilinear,
+        };
+        let usual = RandomResizedCrop::default();
+        let jitter = self.color_jitter.filter(|&strength| strength > 0.0);
+        let operations = self.rand_augment.filter(|&operations| operations > 0);
+        Loading {
+            size: self.image_size.unwrap_or(224),
+            augmentation: Augmentation {
+                crop: RandomResizedCrop {
+                    area: [self.crop_area.unwrap_or(usual.area[0]), usual.area[1]],
+                    interpolation,
+                    ..usual
+                },
+                flip: self.flip.unwrap_or(true),
+                jitter: jitter.map(|strength| ColorJitter {
+                    brightness: strength,
+                    contrast: strength,
+                    saturation: strength,
+                    hue: (strength / 4.0).min(0.5),
+                }),
+                rand_augment: operations.map(|operations| RandAugment {
+                    operations,
+                    magnitude: self.magnitude.unwrap_or(9),
+                    ..RandAugment::default()
+                }),
+                cutout: self.cutout.unwrap_or(0).into(),
+                mixup: self.mixup.unwrap_or(0.0),
+            },
+            evaluation: Evaluation {
+                resize: self.resize.unwrap_or(256),
+                interpolation,
+            },
+            decoding: Decoding::default(),
+            workers: self.loaders.unwrap_or(0),
+            skip: self.skip.unwrap_or(10),
+            ..Loading::default()
+        }
+    }
+
+    /// How a picture from anywhere is shown to a model that was trained on this data set.
+    fn showing(&self) -> Loading {
+        if self.data == DataName::ImageNet {
+            return self.loading();
+        }
+        let normalisation = match self.cifar_labels() {
+            Some(labels) => Normalisation {
+                mean: labels.mean(),
+                std: labels.std(),
+            },
+            None => Normalisation {
+                mean: [stovepipe_digits::MEAN / DIGIT_WHITE; 3],
+                std: [stovepipe_digits::STD / DIGIT_WHITE; 3],
+            },
+        };
+        Loading {
+            size: 32,
+            evaluation: Evaluation {
+                resize: 32,
+                ..Evaluation::default()
+            },
+            normalisation,
+            ..Loading::default()
+        }
+    }
+}
+
+/// A picture from anywhere as a model that was trained on a data set sees it: its shorter side resized, its middle
+/// cropped, normalised.
+pub fn load_picture(settings: &DataSettings, path: &Path) -> Result<Tensor<4>, CliError> {
+    Ok(settings.showing().load(path, &Device::flex())?)
+}

@@ -1,0 +1,72 @@
+//! Text, as a source.
+
+use burn::tensor::{Int, Tensor};
+use stovepipe::train::{Data, Source, Task};
+use stovepipe_text::{NGram, Split, SplitSettings, Text, TextBatcher, Tokenizer};
+
+use super::DataSettings;
+use crate::error::CliError;
+
+/// Tokens that the yardstick sees before the one that it predicts, and that one.
+const ORDER: usize = 5;
+
+/// Text to train on and to test with.
+pub struct TextSets {
+    pub source: Box<dyn Source<Tensor<2, Int>, Tensor<2, Int>>>,
+    pub tokenizer: Tokenizer,
+    split: Split,
+}
+
+impl TextSets {
+    /// The text that the settings name, in windows of `length` tokens.
+    pub fn load(settings: &DataSettings, length: usize, seed: u64) -> Result<Self, CliError> {
+        let tokenizer = settings.tokenizer()?;
+        let text = match &settings.text {
+            Some(path) => Text::read(path)?,
+            None => Text::embedded()?,
+        };
+        let held_out = settings.held_out.unwrap_or(0.1);
+        let split = Split::new(
+            text.encode(&tokenizer)?,
+            &SplitSettings { length, held_out },
+        )?;
+        let data = Data::new(
+            split.training.clone(),
+            split.held_out.clone(),
+            TextBatcher::default(),
+        )
+        .with_training_batcher(move |epoch| TextBatcher::shifted(seed, epoch))
+        .with_task(Task::Tokens);
+        Ok(Self {
+            source: Box::new(data),
+            tokenizer,
+            split,
+        })
+    }
+
+    /// The perplexity on the held-out tokens that counting gets to: an interpolated 5-gram's.
+    pub fn yardstick(&self) -> Result<f64, CliError> {
+        let counted = NGram::fit(
+            self.split.training.tokens(),
+            self.tokenizer.vocabulary(),
+            ORDER,
+        )?;
+        Ok(counted.perplexity(self.split.held_out.tokens()))
+    }
+
+    /// The first tokens that are held out, to begin a sample of generated text with.
+    pub fn prompt(&self, tokens: usize) -> &[u32] {
+        let held_out = self.split.held_out.tokens();
+        &held_out[..tokens.min(held_out.len())]
+    }
+}
+
+impl DataSettings {
+    /// What makes tokens of a text.
+    pub fn tokenizer(&self) -> Result<Tokenizer, CliError> {
+        Ok(match &self.tokenizer {
+            Some(path) => Tokenizer::read(path)?,
+            None => Tokenizer::bytes(),
+        })
+    }
+}

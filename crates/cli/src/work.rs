@@ -1,0 +1,197 @@
+//! Work on a model, whichever it is: what a subcommand does, written once for all of them.
+
+use std::fmt::Write;
+
+use burn::tensor::{Device, Int, Tensor};
+use stovepipe::{
+    pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
+    train::Source,
+};
+use stovepipe_transformer::{LmLayer, Sampling, continue_text};
+
+use crate::{
+    data::{DataSettings, ImageSets, Labels, TextSets},
+    error::CliError,
+    model::{ModelName, ModelSettings},
+};
+
+/// Tokens of the sample that a run of a language model ends with, and of what it begins with.
+const SAMPLE: usize = 300;
+const PROMPT: usize = 64;
+
+/// What a subcommand does with a model.
+pub trait Work {
+    /// What comes of it.
+    type Done;
+
+    /// Does it.
+    fn on<L, T>(self, model: Model<L, T>) -> Result<Self::Done, CliError>
+    where
+        L: Layer<Side = ()>,
+        T: Flow,
+        CrossEntropy: Objective<L::Output, T>;
+}
+
+/// What a subcommand does with a model that tells the classes of images.
+pub trait ImageWork {
+    /// What comes of it.
+    type Done;
+
+    /// Does it.
+    fn on<L>(self, layers: Vec<L>) -> Result<Self::Done, CliError>
+    where
+        L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>;
+}
+
+/// A model, and what it learns from.
+pub struct Model<L: Layer, T> {
+    /// Nothing is allocated yet.
+    pub layers: Vec<L>,
+    /// So many samples, but for what is in them, to measure layers with.
+    pub sample: Box<dyn Fn(usize) -> L::Input>,
+    /// If the data were loaded.
+    pub source: Option<Box<dyn Source<L::Input, T>>>,
+    /// How many training samples there are, or usually are.
+    pub samples: usize,
+    /// What a run leaves beside its own files.
+    pub files: Vec<(&'static str, Vec<u8>)>,
+    /// What is to be said of a trained model.
+    pub remark: Option<Remark<L>>,
+}
+
+/// Says something of a trained model.
+pub type Remark<L> = Box<dyn Fn(&Pipeline<L>) -> Result<String, CliError>>;
+
+/// Does work on the model that the settings name, with the data that they name if these are to be loaded.
+pub fn with_model<W: Work>(
+    (model, data): (&ModelSettings, &DataSettings),
+    seed: u64,
+    load: bool,
+    work: W,
+) -> Result<W::Done, CliError> {
+    match model.is_language() {
+        true => with_language_model((model, data), seed, load, work),
+        false => {
+            let images = load.then(|| ImageSets::load(data, seed)).transpose()?;
+            let classes = images.as_ref().map(|images| images.classes.len());
+            let work = OnImages { data, images, work };
+            with_image_layers(
+                (model, data),
+                classes.unwrap_or_else(|| data.usual_classes()),
+                work,
+            )
+        }
+    }
+}
+
+/// Does work on the model of images that the settings name, with so many classes.
+pub fn with_image_layers<W: ImageWork>(
+    (model, data): (&ModelSettings, &DataSettings),
+    classes: usize,
+    work: W,
+) -> Result<W::Done, CliError> {
+    let size = data.image_size();
+    match model.model {
+        ModelName::Vit => work.on(model.vit(size, classes)?),
+        ModelName::TransformerLm => Err(CliError::OtherData {
+            model: model.name(),
+            data: data.name(),
+        }),
+        ModelName::AmoebaNetD | ModelName::AmoebaNetB => work.on(model.amoebanet(size, classes)?),
+    }
+}
+
+/// Work on a model of images, with the images.
+struct OnImages<'a, W> {
+    data: &'a DataSettings,
+    images: Option<ImageSets>,
+    work: W,
+}
+
+impl<W: Work> ImageWork for OnImages<'_, W> {
+    type Done = W::Done;
+
+    fn on<L>(self, layers: Vec<L>) -> Result<W::Done, CliError>
+    where
+        L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>,
+    {
+        let size = self.data.image_size();
+        let (source, classes) = match self.images {
+            Some(images) => (Some(images.source), Some(images.classes)),
+            None => (None, None),
+        };
+        let names = classes.map(|classes| (classes.join("\n") + "\n").into_bytes());
+        self.work.on::<L, Labels>(Model {
+            layers,
+            sample: Box::new(move |samples| {
+                Tensor::ones([samples, 3, size, size], &Device::flex())
+            }),
+            samples: match &source {
+                Some(source) => source.training_samples(),
+                None => self.data.usual_samples(),
+            },
+            source,
+            files: names
+                .map(|names| ("classes.txt", names))
+                .into_iter()
+                .collect(),
+            remark: None,
+        })
+    }
+}
+
+fn with_language_model<W: Work>(
+    (model, data): (&ModelSettings, &DataSettings),
+    seed: u64,
+    load: bool,
+    work: W,
+) -> Result<W::Done, CliError> {
+    let tokenizer = data.tokenizer()?;
+    let length = model.window();
+    let texts = load
+        .then(|| TextSets::load(data, length, seed))
+        .transpose()?;
+    let layers = model.language_model(&tokenizer)?;
+    let files = match &data.tokenizer {
+        Some(path) => vec![("tokenizer.json", crate::output::read(path)?.into_bytes())],
+        None => Vec::new(),
+    };
+    let samples = texts.as_ref().map(|texts| texts.source.training_samples());
+    let (source, remark) = match texts {
+        Some(texts) => {
+            let remark = remark(&texts, seed)?;
+            (Some(texts.source), Some(remark))
+        }
+        None => (None, None),
+    };
+    work.on::<LmLayer, Tensor<2, Int>>(Model {
+        layers,
+        sample: Box::new(move |samples| Tensor::zeros([samples, length], &Device::flex())),
+        samples: samples.unwrap_or_else(|| data.usual_samples()),
+        source,
+        files,
+        remark,
+    })
+}
+
+/// What counting gets to on the same text, and a sample of text that a model generates.
+fn remark(texts: &TextSets, seed: u64) -> Result<Remark<LmLayer>, CliError> {
+    let (yardstick, tokenizer) = (texts.yardstick()?, texts.tokenizer.clone());
+    let prompt = texts.prompt(PROMPT).to_vec();
+    Ok(Box::new(move |pipeline| {
+        let sampling = Sampling {
+            temperature: 0.8,
+            seed,
+            ..Sampling::default()
+        };
+        let tokens = continue_text(pipeline, &prompt, SAMPLE, &sampling)?;
+        let mut text = format!("an interpolated 5-gram has perplexity {yardstick:.2} there\n");
+        let _ = writeln!(
+            text,
+            "a sample, after \"{}\":\n{}",
+            tokenizer.decode(&prompt)?,
+            tokenizer.decode(&tokens)?
+        );
+        Ok(text)
+    }))
+}

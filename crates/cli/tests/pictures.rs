@@ -1,0 +1,277 @@
+//! Folders of pictures in ImageNet's layout, as a user trains on them.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use image::{Rgb, RgbImage};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const CLASSES: [(&str, [u8; 3]); 2] = [("n01440764", [200, 60, 30]), ("n02102040", [30, 80, 210])];
+
+fn stovepipe(arguments: &[&str], directory: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
+    command.args(arguments).current_dir(directory);
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A picture of one colour, darker or lighter from row to row.
+fn picture(colour: [u8; 3], number: u32) -> RgbImage {
+    let shade =
+        |value: u8, x: u32, y: u32| value.saturating_add(((x * 3 + y + 7 * number) % 40) as u8);
+    RgbImage::from_fn(320, 240, |x, y| Rgb(colour.map(|value| shade(value, x, y))))
+}
+
+/// `imagenet/train/<wnid>/*.JPEG`, and a flat `imagenet/val` with a file of labels.
+fn tree() -> TempDir {
+    let directory = TempDir::new().unwrap();
+    let root = directory.path().join("imagenet");
+    let val = root.join("val");
+    fs::create_dir_all(&val).unwrap();
+    let mut labels = String::new();
+    for (class, (wnid, colour)) in CLASSES.into_iter().enumerate() {
+        let folder = root.join("train").join(wnid);
+        fs::create_dir_all(&folder).unwrap();
+        let save = |path: &Path, number| {
+            let format = image::ImageFormat::Jpeg;
+            picture(colour, number)
+                .save_with_format(path, format)
+                .unwrap();
+        };
+        for number in 0..8 {
+            save(&folder.join(format!("{wnid}_{number}.JPEG")), number);
+        }
+        for number in 0..3 {
+            let name = format!(
+                "ILSVRC2012_val_0000000{}.JPEG",
+                3 * class as u32 + number + 1
+            );
+            save(&val.join(&name), 20 + number);
+            labels += &format!("{name} {wnid}\n");
+        }
+    }
+    fs::write(root.join("val.txt"), labels).unwrap();
+    directory
+}
+
+fn train(directory: &Path, out: &str, more: &[&str]) -> Output {
+    let arguments = [
+        "train",
+        "--data",
+        "imagenet",
+        "--data-dir",
+        "imagenet",
+        "--layers",
+        "3",
+        "--filters",
+        "8",
+        "--batch-size",
+        "4",
+        "--micro-batches",
+        "2",
+        "--epochs",
+        "2",
+        "--out",
+        out,
+    ];
+    stovepipe(&[&arguments, more].concat(), directory)
+}
+
+fn summary(directory: &Path, out: &str) -> Value {
+    let summary = fs::read(directory.join(out).join("summary.json")).unwrap();
+    serde_json::from_slice(&summary).unwrap()
+}
+
+/// 224×224, every augmentation, an auxiliary head, averages: all that the recipe for ImageNet has, for a few steps.
+#[test]
+fn a_tree_in_imagenets_layout_trains_end_to_end() {
+    let directory = tree();
+    let directory = directory.path();
+    let more = [
+        "--auxiliary",
+        "true",
+        "--drop-path",
+        "0.3",
+        "--optimizer",
+        "rmsprop",
+        "--epsilon",
+        "1",
+        "--lr",
+        "0.05",
+        "--ema",
+        "0.9",
+        "--mixup",
+        "0.2",
+        "--color-jitter",
+        "0.4",
+        "--rand-augment",
+        "2",
+        "--cutout",
+        "32",
+        "--interpolation",
+        "bicubic",
+    ];
+    let output = train(directory, "run", &more);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let summary = summary(directory, "run");
+    let test = &summary["test"];
+    assert!(test["loss"].as_f64().unwrap().is_finite());
+    assert!(summary["averaged"]["accuracy"].as_f64().unwrap() >= 0.0);
+    let classes = fs::read_to_string(directory.join("run/classes.txt")).unwrap();
+    assert_eq!(classes, "n01440764\nn02102040\n");
+
+    // The saved model, in another number of stages: what it was, to the last bit.
+    let output = stovepipe(&["eval", "run", "--stages", "1", "--json"], directory);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let evaluated: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(&evaluated["test"], test);
+
+    let file = "imagenet/val/ILSVRC2012_val_00000001.JPEG";
+    let output = stovepipe(&["eval", "run", "--predict", file], directory);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(
+        said.starts_with(&format!("{file}: n0")) && said.matches(" %").count() == 2,
+        "{said}"
+    );
+}
+
+#[test]
+fn small_images_are_learned_by_a_vision_transformer() {
+    let directory = tree();
+    let directory = directory.path();
+    let more = [
+        "--model",
+        "vit",
+        "--image-size",
+        "32",
+        "--layers",
+        "2",
+        "--width",
+        "32",
+        "--heads",
+        "2",
+        "--patch",
+        "8",
+        "--epochs",
+        "8",
+    ];
+    // AmoebaNet's filters are none of its settings.
+    let refused = train(directory, "run", &more);
+    assert!(
+        text(&refused.stderr).contains("filters is for amoebanet-d and amoebanet-b, not for vit")
+    );
+    let arguments = [
+        "train",
+        "--data",
+        "imagenet",
+        "--data-dir",
+        "imagenet",
+        "--batch-size",
+        "8",
+        "--out",
+        "run",
+    ];
+    let output = stovepipe(&[&arguments[..], &more].concat(), directory);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let accuracy = summary(directory, "run")["test"]["accuracy"]
+        .as_f64()
+        .unwrap();
+    assert!(accuracy > 0.8, "{accuracy}");
+}
+
+#[test]
+fn damaged_files_are_named_and_a_few_are_skipped() {
+    let directory = tree();
+    let directory = directory.path();
+    fs::write(
+        directory.join("imagenet/train/n01440764/bad.JPEG"),
+        b"no picture",
+    )
+    .unwrap();
+    let small = ["--image-size", "64", "--epochs", "1"];
+    let output = train(directory, "run", &small);
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(
+        stderr.contains("skipped") && stderr.contains("n01440764/bad.JPEG"),
+        "{stderr}"
+    );
+    let output = train(
+        directory,
+        "strict",
+        &[&small[..], &["--skip", "0"]].concat(),
+    );
+    let stderr = text(&output.stderr);
+    assert!(
+        !output.status.success() && stderr.contains("bad.JPEG"),
+        "{stderr}"
+    );
+    assert!(!directory.join("strict").exists());
+}
+
+#[test]
+fn folders_that_hold_no_data_set_are_errors() {
+    let directory = tree();
+    let root = directory.path();
+    let fail = |arguments: &[&str], expected: &str| {
+        let output = train(root, "run", arguments);
+        let stderr = text(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(
+            stderr.contains(expected) && !stderr.contains("panicked"),
+            "{arguments:?}: {stderr}"
+        );
+        assert!(!root.join("run").exists());
+    };
+    fail(&["--data-dir", "nowhere"], "nowhere");
+    fail(&["--data-dir", ""], "imagenet needs --data-dir");
+    fail(&["--data-dir", "imagenet/val"], "class");
+    fs::create_dir_all(root.join("one/cat")).unwrap();
+    fail(&["--data-dir", "one"], "one");
+    picture([1, 2, 3], 0)
+        .save(root.join("one/cat/1.png"))
+        .unwrap();
+    fail(&["--data-dir", "one"], "one class");
+    fs::write(
+        root.join("imagenet/val.txt"),
+        "ILSVRC2012_val_00000001.JPEG n00000000\n",
+    )
+    .unwrap();
+    fail(&[], "n00000000");
+    fail(&["--resize", "100"], "resize");
+    fail(
+        &["--crop-padding", "4"],
+        "crop-padding is for cifar10 and cifar100, not for imagenet",
+    );
+}
+
+#[test]
+fn other_classes_are_no_test() {
+    let directory = tree();
+    let root = directory.path();
+    let small = ["--image-size", "64", "--epochs", "1"];
+    assert!(train(root, "run", &small).status.success());
+    fs::rename(
+        root.join("imagenet/train/n01440764"),
+        root.join("imagenet/train/n00000001"),
+    )
+    .unwrap();
+    let labels = fs::read_to_string(root.join("imagenet/val.txt")).unwrap();
+    let labels = labels.replace("n01440764", "n00000001");
+    fs::write(root.join("imagenet/val.txt"), labels).unwrap();
+    let output = stovepipe(&["eval", "run"], root);
+    let stderr = text(&output.stderr);
+    assert!(
+        !output.status.success() && stderr.contains("trained on 2 classes"),
+        "{stderr}"
+    );
+}
