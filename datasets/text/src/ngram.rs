@@ -24,7 +24,7 @@ type Gram<'a> = &'a [u32];
 /// let (training, held_out) = (&tokens[..100_000], &tokens[100_000..110_000]);
 /// let five_gram = NGram::fit(training, 256, 5)?;
 /// let perplexity = five_gram.perplexity(held_out);
-/// assert!(4.0 < perplexity && perplexity < 10.0); // if all bytes were alike, it would be 256
+/// assert!(3.0 < perplexity && perplexity < 5.0); // if all bytes were alike, it would be 256
 /// # Ok::<(), stovepipe_text::TextError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -139,7 +139,8 @@ impl<'a> NGram<'a> {
     ///
     /// let text = [0, 1, 2, 0, 1, 2, 0, 1, 2];
     /// assert!(NGram::fit(&text, 3, 2)?.perplexity(&[0, 1, 2, 0]) < 2.0);
-    /// assert_eq!(NGram::fit(&[], 3, 2)?.perplexity(&[0, 1, 2, 0]), 3.0); // nothing counted
+    /// let nothing = NGram::fit(&[], 3, 2)?.perplexity(&[0, 1, 2, 0]);
+    /// assert!((nothing - 3.0).abs() < 1e-9); // all tokens alike
     /// # Ok::<(), stovepipe_text::TextError>(())
     /// ```
     #[must_use]
