@@ -1,4 +1,5 @@
 //! Files and folders of text, good and bad.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::{fs, path::Path};
 

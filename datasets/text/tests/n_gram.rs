@@ -1,4 +1,5 @@
 //! The n-gram model next to its definition, computed the slow way.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::collections::BTreeSet;
 

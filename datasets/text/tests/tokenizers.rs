@@ -1,4 +1,5 @@
 //! Bytes, and tokenizers of Hugging Face from their files; `tokenizers/make.py` made those.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::{fs, path::PathBuf};
 

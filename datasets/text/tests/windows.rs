@@ -1,4 +1,5 @@
 //! Windows and batches: what a model reads, and what it has to predict.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use burn::{
     data::{
