@@ -15,6 +15,8 @@ use stovepipe::{
 use stovepipe_amoebanet::{AmoebaNetBConfig, AmoebaNetDConfig, Stem};
 use stovepipe_cifar::CifarBatcher;
 use stovepipe_digits::{DigitBatcher, Digits};
+use stovepipe_text::{PADDING, Text, TextBatcher, Tokenizer, Windows};
+use stovepipe_transformer::{LmConfig, VitConfig};
 use stovepipe_unet::UNetConfig;
 
 use crate::{
@@ -32,16 +34,16 @@ struct VerifySettings {
     /// Model
     #[arg(long, value_enum, default_value_t = ModelName::AmoebaNetD)]
     model: ModelName,
-    /// AmoebaNet's L, divisible by 3, or U-Net's B [default: 3, or 1]
+    /// AmoebaNet's L, divisible by 3, U-Net's B, or a Transformer's blocks [default: 3, 1, or 2]
     #[arg(long, value_name = "N")]
     layers: Option<usize>,
-    /// AmoebaNet's D, divisible by 4, or U-Net's C [default: 8, or 4]
+    /// AmoebaNet's D, divisible by 4, U-Net's C, or a Transformer's width, divisible by 4 [default: 8, 4, or 16]
     #[arg(long, value_name = "N")]
     filters: Option<usize>,
     /// Whether AmoebaNet has an auxiliary head [default: true]
     #[arg(long, value_name = "BOOL", action = ArgAction::Set)]
     auxiliary: Option<bool>,
-    /// Probability with which AmoebaNet's operations, or U-Net's channels, are dropped
+    /// Probability with which AmoebaNet's operations, U-Net's channels, or a Transformer's values are dropped
     #[arg(long, value_name = "P", default_value_t = 0.2)]
     drop_path: f64,
     /// Samples of the mini-batch
@@ -73,7 +75,15 @@ enum ModelName {
     /// U-Net(B, C), with long skips
     #[value(name = "unet")]
     UNet,
+    /// Vision transformer
+    Vit,
+    /// Language model of Transformer blocks, its softmax tied to its embedding
+    TransformerLm,
 }
+
+/// Heads of a Transformer's attention, and tokens that its language model sees.
+const HEADS: usize = 4;
+const LENGTH: usize = 12;
 
 /// The subcommand and its flags.
 pub fn command() -> Command {
@@ -94,10 +104,10 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     settings.data.update_from_arg_matches(matches)?;
     settings.check()?;
     settings.data.settle()?;
-    let (images, labels) = settings.images()?;
     let report = match settings.model {
-        ModelName::AmoebaNetD | ModelName::AmoebaNetB => settings.classify(images, labels)?,
-        ModelName::UNet => settings.segment(images)?,
+        ModelName::AmoebaNetD | ModelName::AmoebaNetB | ModelName::Vit => settings.classify()?,
+        ModelName::UNet => settings.segment()?,
+        ModelName::TransformerLm => settings.read()?,
     };
     output::print(&report.to_string());
     let verdict = match report.holds() {
@@ -126,8 +136,15 @@ impl VerifySettings {
             of,
             data: other.to_owned(),
         };
-        if self.model == ModelName::UNet && self.auxiliary.is_some() {
-            return Err(foreign("auxiliary", "AmoebaNet", "unet"));
+        let name = self.model.to_possible_value();
+        let name = name.as_ref().map_or("", |name| name.get_name());
+        let is_amoebanet = matches!(self.model, ModelName::AmoebaNetD | ModelName::AmoebaNetB);
+        if self.auxiliary.is_some() && !is_amoebanet {
+            return Err(foreign("auxiliary", "AmoebaNet", name));
+        }
+        let is_default = self.data == DataSettings::default();
+        if self.model == ModelName::TransformerLm && !is_default {
+            return Err(foreign("data", "models of images", name));
         }
         if let Some(setting) = self.data.beyond_the_data() {
             return Err(foreign(setting, "training", "verify"));
@@ -160,38 +177,86 @@ impl VerifySettings {
         batcher.batch(items.collect(), &Device::flex())
     }
 
-    fn classify(&self, input: Tensor<4>, target: Tensor<1, Int>) -> Result<Report, CliError> {
-        let (layers, filters) = (self.layers.unwrap_or(3), self.filters.unwrap_or(8));
+    fn classify(&self) -> Result<Report, CliError> {
         let (classes, device) = (self.data.usual_classes(), Device::flex());
-        let layers = match self.model {
-            ModelName::AmoebaNetB => AmoebaNetBConfig::new(layers, filters, classes)
-                .with_stem(Stem::Small)
-                .with_auxiliary(self.auxiliary.unwrap_or(true))
-                .with_drop_path(self.drop_path)
-                .init(&device)?,
-            _ => AmoebaNetDConfig::new(layers, filters, classes)
-                .with_stem(Stem::Small)
-                .with_auxiliary(self.auxiliary.unwrap_or(true))
-                .with_drop_path(self.drop_path)
-                .init(&device)?,
-        };
+        let (images, labels) = self.images()?;
+        let (cells, filters) = (self.layers.unwrap_or(3), self.filters.unwrap_or(8));
+        let auxiliary = self.auxiliary.unwrap_or(true);
+        match self.model {
+            ModelName::Vit => {
+                let (layers, width) = (self.layers.unwrap_or(2), self.filters.unwrap_or(16));
+                let layers = VitConfig::new(32, 8, layers, width, HEADS, classes)
+                    .with_dropout(self.drop_path)
+                    .with_attention_dropout(self.drop_path)
+                    .with_drop_path(self.drop_path)
+                    .init(&device)?;
+                self.verify_classes(layers, images, labels)
+            }
+            ModelName::AmoebaNetB => {
+                let layers = AmoebaNetBConfig::new(cells, filters, classes)
+                    .with_stem(Stem::Small)
+                    .with_auxiliary(auxiliary)
+                    .with_drop_path(self.drop_path)
+                    .init(&device)?;
+                self.verify_classes(layers, images, labels)
+            }
+            _ => {
+                let layers = AmoebaNetDConfig::new(cells, filters, classes)
+                    .with_stem(Stem::Small)
+                    .with_auxiliary(auxiliary)
+                    .with_drop_path(self.drop_path)
+                    .init(&device)?;
+                self.verify_classes(layers, images, labels)
+            }
+        }
+    }
+
+    fn verify_classes<L>(
+        &self,
+        layers: Vec<L>,
+        input: Tensor<4>,
+        target: Tensor<1, Int>,
+    ) -> Result<Report, CliError>
+    where
+        L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>,
+    {
         let objective = CrossEntropy::new()
             .with_smoothing(0.1)
             .with_auxiliary_share(0.4);
         let side = ();
-        self.verify(
-            layers,
-            Batch {
-                input,
-                target,
-                side,
-            },
-            objective,
-        )
+        let batch = Batch {
+            input,
+            target,
+            side,
+        };
+        self.verify(layers, batch, objective)
+    }
+
+    /// Windows of a text, the last of which is padded.
+    fn read(&self) -> Result<Report, CliError> {
+        let (layers, width) = (self.layers.unwrap_or(2), self.filters.unwrap_or(16));
+        let (tokenizer, text) = (Tokenizer::bytes(), Text::embedded()?);
+        let tokens = text.encode(&tokenizer)?;
+        let most = (self.samples * LENGTH).saturating_sub(LENGTH / 2);
+        let windows = Windows::new(tokens[..most.min(tokens.len())].to_vec(), LENGTH)?;
+        let items = (0..windows.len()).filter_map(|index| windows.get(index).ok());
+        let (input, target) = TextBatcher::default().batch(items.collect(), &Device::flex());
+        let layers = LmConfig::new(tokenizer.vocabulary(), LENGTH, layers, width, HEADS)
+            .with_dropout(self.drop_path)
+            .init(&Device::flex())?;
+        let side = ();
+        let batch = Batch {
+            input,
+            target,
+            side,
+        };
+        let objective = CrossEntropy::new().ignoring(PADDING.into());
+        self.verify(layers, batch, objective)
     }
 
     /// Where an image is brighter than it is on average.
-    fn segment(&self, input: Tensor<4>) -> Result<Report, CliError> {
+    fn segment(&self) -> Result<Report, CliError> {
+        let (input, _) = self.images()?;
         let (convs, channels) = (self.layers.unwrap_or(1), self.filters.unwrap_or(4));
         let layers = UNetConfig::new(convs, channels)
             .with_depth(3)

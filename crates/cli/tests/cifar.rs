@@ -203,16 +203,14 @@ fn check_error(arguments: &[&str], expected: &str) {
 
 #[test]
 fn settings_that_do_not_fit_the_data_are_errors() {
-    for (setting, value) in [
-        ("--data-dir", "somewhere"),
-        ("--crop-padding", "4"),
-        ("--flip", "true"),
-        ("--cutout", "0"),
+    let (folders, cifar) = ("cifar10, cifar100 and imagenet", "cifar10 and cifar100");
+    for (setting, value, of) in [
+        ("--data-dir", "somewhere", folders),
+        ("--crop-padding", "4", cifar),
+        ("--flip", "true", folders),
+        ("--cutout", "0", folders),
     ] {
-        let expected = format!(
-            "{} is for cifar10 and cifar100, not for digits",
-            &setting[2..]
-        );
+        let expected = format!("{} is for {of}, not for digits", &setting[2..]);
         check_error(&[setting, value], &expected);
     }
     check_error(
@@ -230,7 +228,7 @@ fn settings_that_do_not_fit_the_data_are_errors() {
             "33",
             "crop-padding is 33, but must be from 0 to 32",
         ),
-        ("--cutout", "256", "256 is not in 0..=255"),
+        ("--cutout", "-1", "invalid value '-1'"),
         ("--cutout", "64", "cutout is 64, but must be from 0 to 32"),
     ] {
         check_error(&["--data", "cifar100", setting, value], expected);

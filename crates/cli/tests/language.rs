@@ -16,6 +16,18 @@ fn stovepipe(arguments: &[&str], directory: &Path) -> Output {
     command.output().unwrap()
 }
 
+/// A subcommand with flags and their values, but for those that `more` has as well, and `more`.
+fn over<'a>(arguments: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    let (subcommand, flags) = arguments.split_first().unwrap();
+    let kept = flags.chunks(2).filter(|flag| !more.contains(&flag[0]));
+    [
+        &[*subcommand],
+        &*kept.flatten().copied().collect::<Vec<_>>(),
+        more,
+    ]
+    .concat()
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
@@ -55,7 +67,7 @@ fn train(directory: &Path, out: &str, more: &[&str]) -> Output {
         "--out",
         out,
     ];
-    stovepipe(&[&arguments, more].concat(), directory)
+    stovepipe(&over(&arguments, more), directory)
 }
 
 fn run(directory: &Path, out: &str, more: &[&str]) -> (Value, String) {
