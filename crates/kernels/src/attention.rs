@@ -386,7 +386,11 @@ fn softmax_of(scores: &mut [f32], seen: usize) -> f32 {
     let (scores, hidden) = scores.split_at_mut(seen);
     hidden.fill(0.0);
     let most = largest(scores);
-    change(scores, |score| exp(score - most));
+    change(
+        scores,
+        #[inline(always)]
+        |score| exp(score - most),
+    );
     let sum = sum_of(scores, |x| x);
     let inverse = 1.0 / sum;
     scores.iter_mut().for_each(|x| *x *= inverse);
@@ -398,5 +402,9 @@ fn softmax_of(scores: &mut [f32], seen: usize) -> f32 {
 fn share_again(scores: &mut [f32], seen: usize, logarithm: f32) {
     let (scores, hidden) = scores.split_at_mut(seen);
     hidden.fill(0.0);
-    change(scores, |score| exp(score - logarithm));
+    change(
+        scores,
+        #[inline(always)]
+        |score| exp(score - logarithm),
+    );
 }
