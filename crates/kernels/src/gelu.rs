@@ -41,7 +41,11 @@ impl Kernel<1> for Gelu {
         let [x] = inputs.map(in_order);
         let all = numbers(&x);
         let shares = in_shares(all.len(), all.len(), |range| {
-            in_blocks(&all[range], |output, _| change(output, activated))
+            in_blocks(
+                &all[range],
+                #[inline(always)]
+                |output, _| change(output, activated),
+            )
         });
         (tensor(joined(shares), x.layout().shape().clone()), x)
     }
@@ -56,10 +60,14 @@ impl Kernel<1> for Gelu {
         let (all, gradients) = (numbers(&x), numbers(&gradient));
         let shares = in_shares(all.len(), all.len(), |range| {
             let x = &all[range.clone()];
-            in_blocks(&gradients[range], |of_x, begin| {
-                let x = &x[begin..][..of_x.len()];
-                change_by(of_x, x, sloped);
-            })
+            in_blocks(
+                &gradients[range],
+                #[inline(always)]
+                |of_x, begin| {
+                    let x = &x[begin..][..of_x.len()];
+                    change_by(of_x, x, sloped);
+                },
+            )
         });
         [Some(tensor(joined(shares), x.layout().shape().clone()))]
     }
@@ -84,12 +92,15 @@ fn sloped(gradient: f32, x: f32) -> f32 {
 fn in_blocks(numbers: &[f32], work: impl Fn(&mut [f32], usize)) -> Vec<f32> {
     const BLOCK: usize = 1 << 11;
     let mut copy = Vec::with_capacity(numbers.len());
-    vectorised(|| {
-        for block in numbers.chunks(BLOCK) {
-            let begin = copy.len();
-            copy.extend_from_slice(block);
-            work(&mut copy[begin..], begin);
-        }
-    });
+    vectorised(
+        #[inline(always)]
+        || {
+            for block in numbers.chunks(BLOCK) {
+                let begin = copy.len();
+                copy.extend_from_slice(block);
+                work(&mut copy[begin..], begin);
+            }
+        },
+    );
     copy
 }

@@ -105,7 +105,6 @@ fn reduced(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
 #[inline(always)]
 pub(crate) fn change(row: &mut [f32], change: impl Fn(f32) -> f32) {
     let (chunks, rest) = row.as_chunks_mut::<WIDTH>();
-    // No `for_each` here: its closures are too large to be inlined, and are then no vectors.
     for chunk in chunks {
         for x in chunk {
             *x = change(*x);
