@@ -1,41 +1,29 @@
-//! A Transformer-shaped stack of equal layers: stages of it can be balanced exactly.
+//! A stack of equal Transformer blocks: stages of it can be balanced exactly.
 
 use burn::{
     module::Module,
-    nn::{
-        LayerNorm, LayerNormConfig,
-        attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig},
-        transformer::{PositionWiseFeedForward, PositionWiseFeedForwardConfig},
-    },
     tensor::{Device, Tensor},
 };
 use stovepipe::prelude::*;
+use stovepipe_transformer::{Block, BlockConfig};
 
-/// Attention and a GELU MLP of four times the width, each after a layer norm and beside a residual:
-/// `[n, length, d]` to the same. Without dropout.
+use crate::Failure;
+
+/// A block of `models/transformer` as a layer, without dropout: `[n, length, d]` to the same.
 #[derive(Module, Debug)]
 pub struct TransformerLayer {
-    norm_attention: LayerNorm,
-    attention: MultiHeadAttention,
-    norm_mlp: LayerNorm,
-    mlp: PositionWiseFeedForward,
+    block: Block,
 }
 
 impl TransformerLayer {
     /// A layer of width `d`.
-    #[must_use]
-    pub fn new(d: usize, heads: usize, device: &Device) -> Self {
-        let norm = || LayerNormConfig::new(d).init(device);
-        Self {
-            norm_attention: norm(),
-            attention: MultiHeadAttentionConfig::new(d, heads)
-                .with_dropout(0.0)
-                .init(device),
-            norm_mlp: norm(),
-            mlp: PositionWiseFeedForwardConfig::new(d, 4 * d)
-                .with_dropout(0.0)
-                .init(device),
-        }
+    ///
+    /// # Errors
+    ///
+    /// If the heads do not divide the width.
+    pub fn new(d: usize, heads: usize, device: &Device) -> Result<Self, Failure> {
+        let block = BlockConfig::new(d, heads).init(device)?;
+        Ok(Self { block })
     }
 }
 
@@ -49,11 +37,12 @@ impl Layer for TransformerLayer {
         input
     }
 
-    fn forward(&self, x: Tensor<3>, _: &mut Context<'_, Self>) -> Result<Tensor<3>, Miswired> {
-        let normal = self.norm_attention.forward(x.clone());
-        let x = x + self.attention.forward(MhaInput::self_attn(normal)).context;
-        let normal = self.norm_mlp.forward(x.clone());
-        Ok(x + self.mlp.forward(normal))
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        context: &mut Context<'_, Self>,
+    ) -> Result<Tensor<3>, Miswired> {
+        self.block.forward(x, context.draws())
     }
 
     /// The mean over the sequence stands for logits of `d` classes, so that no layer differs.

@@ -592,6 +592,8 @@ fn verify_prints_what_it_compared_and_succeeds_if_all_holds() {
     for model in [
         &["--model", "unet"][..],
         &["--filters", "4", "--drop-path", "0.3"],
+        &["--model", "vit", "--layers", "1"],
+        &["--model", "transformer-lm", "--layers", "1"],
     ] {
         let arguments: Vec<_> = small.iter().chain(model).copied().collect();
         let output = stovepipe(&arguments, directory.path());
@@ -641,6 +643,15 @@ fn verify_says_what_is_wrong_with_its_arguments() {
             "flip is for training, not for verify",
         ),
         (&["--model", "vgg"], "--model"),
+        (
+            &["--data", "imagenet"],
+            "verify takes its images from digits, cifar10 or cifar100",
+        ),
+        (&["--model", "vit", "--filters", "6"], "6"),
+        (
+            &["--model", "transformer-lm", "--data", "cifar10"],
+            "data is for models of images",
+        ),
     ] {
         let arguments: Vec<_> = ["verify"].iter().chain(arguments).copied().collect();
         let output = stovepipe(&arguments, directory.path());

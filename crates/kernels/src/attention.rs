@@ -124,8 +124,8 @@ struct Attention {
 #[derive(Clone, Debug)]
 struct Saved {
     projected: FlexTensor,
-    /// The logarithm of the sum that each row of scores was divided by: `[n, heads, length]`.
-    logarithms: FlexTensor,
+    /// What makes shares of each row of scores: `[n, heads, length, 2]`.
+    divisors: FlexTensor,
 }
 
 impl Kernel<1> for Attention {
@@ -136,23 +136,23 @@ impl Kernel<1> for Attention {
         let [samples, length, width] = projected.layout().shape().dims();
         let shares = in_shares(samples, numbers(&projected).len(), |range| {
             let mut output = vec![0.0; range.len() * length * width / 3];
-            let mut logarithms = Vec::with_capacity(range.len() * self.heads.count * length);
+            let mut divisors = Vec::with_capacity(2 * range.len() * self.heads.count * length);
             let outputs = output.chunks_exact_mut(length * width / 3);
             for (sample, output) in range.zip(outputs) {
                 for head in self.heads_of(sample, &projected) {
-                    head.forward(output, &mut logarithms);
+                    head.forward(output, &mut divisors);
                 }
             }
-            (output, logarithms)
+            (output, divisors)
         });
-        let (outputs, logarithms): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
-        let logarithms = tensor(joined(logarithms), [samples, self.heads.count, length]);
+        let (outputs, divisors): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
+        let divisors = tensor(joined(divisors), [samples, self.heads.count, length, 2]);
         let output = tensor(joined(outputs), [samples, length, width / 3]);
         (
             output,
             Saved {
                 projected,
-                logarithms,
+                divisors,
             },
         )
     }
@@ -161,23 +161,23 @@ impl Kernel<1> for Attention {
         &self,
         Saved {
             projected,
-            logarithms,
+            divisors,
         }: Saved,
         gradient: FlexTensor,
         _: [bool; 1],
     ) -> [Option<FlexTensor>; 1] {
         let gradient = in_order(gradient);
         let [samples, length, width] = projected.layout().shape().dims();
-        let (size, rows) = (length * width, self.heads.count * length);
+        let (size, rows) = (length * width, 2 * self.heads.count * length);
         let shares = in_shares(samples, numbers(&projected).len(), |range| {
             let mut of_projected = vec![0.0; range.len() * size];
             let targets = of_projected.chunks_exact_mut(size);
             for (sample, target) in range.zip(targets) {
                 let gradient = &numbers(&gradient)[sample * size / 3..][..size / 3];
-                let logarithms = &numbers(&logarithms)[sample * rows..][..rows];
+                let divisors = &numbers(&divisors)[sample * rows..][..rows];
                 let heads = self.heads_of(sample, &projected);
-                for (head, logarithms) in heads.zip(logarithms.chunks_exact(length)) {
-                    head.backward(gradient, logarithms, target);
+                for (head, divisors) in heads.zip(divisors.chunks_exact(2 * length)) {
+                    head.backward(gradient, divisors, target);
                 }
             }
             of_projected
@@ -284,19 +284,22 @@ impl Head<'_> {
         }
     }
 
-    /// Writes to its columns of the output, and appends the logarithm of each row.
-    fn forward(&self, output: &mut [f32], logarithms: &mut Vec<f32>) {
+    /// Writes to its columns of the output, and appends the two numbers of each row.
+    fn forward(&self, output: &mut [f32], divisors: &mut Vec<f32>) {
         let [q, k, v] = self.parts();
         let mut scores = vec![0.0; self.scratch()];
         for (rows, columns) in self.blocks() {
             let scores = &mut scores[..rows.len() * columns];
             self.score(&rows, columns, [q, k], scores);
-            vectorised(|| {
-                for (row, scores) in rows.clone().zip(scores.chunks_exact_mut(columns)) {
-                    logarithms.push(softmax_of(scores, self.seen(row)));
-                }
-                self.keep(scores, rows.clone(), columns);
-            });
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (row, scores) in rows.clone().zip(scores.chunks_exact_mut(columns)) {
+                        divisors.extend(softmax_of(scores, self.seen(row)));
+                    }
+                    self.keep(scores, rows.clone(), columns);
+                },
+            );
             let target = self.output().of_mut(output, rows.clone());
             let shares = matrix(scores, rows.len(), columns);
             multiply(target, shares, v.of(self.projected, 0..columns), 1.0);
@@ -304,7 +307,7 @@ impl Head<'_> {
     }
 
     /// Writes to its columns of the gradient of queries, keys and values, which are zero before.
-    fn backward(&self, gradient: &[f32], logarithms: &[f32], target: &mut [f32]) {
+    fn backward(&self, gradient: &[f32], divisors: &[f32], target: &mut [f32]) {
         let [q, k, v] = self.parts();
         let scratch = self.scratch();
         let mut buffers = [vec![0.0; scratch], vec![0.0; scratch], Vec::new()];
@@ -323,17 +326,21 @@ impl Head<'_> {
                 values,
                 1.0,
             );
-            vectorised(|| {
-                for (row, shares) in rows.clone().zip(shares.chunks_exact_mut(columns)) {
-                    share_again(shares, self.seen(row), logarithms[row]);
-                }
-                self.keep(slopes, rows.clone(), columns);
-                dropped.clear();
-                if self.kept.is_some() {
-                    dropped.extend_from_slice(shares);
-                    self.keep(dropped, rows.clone(), columns);
-                }
-            });
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (row, shares) in rows.clone().zip(shares.chunks_exact_mut(columns)) {
+                        let divisors = [divisors[2 * row], divisors[2 * row + 1]];
+                        share_again(shares, self.seen(row), divisors);
+                    }
+                    self.keep(slopes, rows.clone(), columns);
+                    dropped.clear();
+                    if self.kept.is_some() {
+                        dropped.extend_from_slice(shares);
+                        self.keep(dropped, rows.clone(), columns);
+                    }
+                },
+            );
             let kept = if self.kept.is_some() {
                 &dropped[..]
             } else {
@@ -366,37 +373,47 @@ impl Head<'_> {
     /// From the gradients of shares to those of products of queries and keys.
     fn slope(&self, shares: &[f32], slopes: &mut [f32], columns: usize) {
         let scale = self.heads.scale(self.d);
-        vectorised(|| {
-            let rows = shares
-                .chunks_exact(columns)
-                .zip(slopes.chunks_exact_mut(columns));
-            for (shares, slopes) in rows {
-                let mean = sum_of_pairs(shares, slopes, |share, slope| share * slope);
-                let pairs = slopes.iter_mut().zip(shares);
-                pairs.for_each(|(slope, share)| *slope = share * (*slope - mean) * scale);
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                let rows = shares
+                    .chunks_exact(columns)
+                    .zip(slopes.chunks_exact_mut(columns));
+                for (shares, slopes) in rows {
+                    let mean = sum_of_pairs(shares, slopes, |share, slope| share * slope);
+                    let pairs = slopes.iter_mut().zip(shares);
+                    pairs.for_each(|(slope, share)| *slope = share * (*slope - mean) * scale);
+                }
+            },
+        );
     }
 }
 
-/// The softmax of the first `seen` scores, in place, and zeros after them. Returns the logarithm of the
-/// sum of their exponentials.
+/// The softmax of the first `seen` scores, in place, and zeros after them. Returns the largest score, and
+/// one over the sum of the exponentials of all less that.
 #[inline(always)]
-fn softmax_of(scores: &mut [f32], seen: usize) -> f32 {
+fn softmax_of(scores: &mut [f32], seen: usize) -> [f32; 2] {
     let (scores, hidden) = scores.split_at_mut(seen);
     hidden.fill(0.0);
     let most = largest(scores);
-    change(scores, |score| exp(score - most));
-    let sum = sum_of(scores, |x| x);
-    let inverse = 1.0 / sum;
+    change(
+        scores,
+        #[inline(always)]
+        |score| exp(score - most),
+    );
+    let inverse = 1.0 / sum_of(scores, |x| x);
     scores.iter_mut().for_each(|x| *x *= inverse);
-    most + sum.ln()
+    [most, inverse]
 }
 
-/// The same softmax, of a sum whose logarithm is known.
+/// The same softmax by what it returned.
 #[inline(always)]
-fn share_again(scores: &mut [f32], seen: usize, logarithm: f32) {
+fn share_again(scores: &mut [f32], seen: usize, [most, inverse]: [f32; 2]) {
     let (scores, hidden) = scores.split_at_mut(seen);
     hidden.fill(0.0);
-    change(scores, |score| exp(score - logarithm));
+    change(
+        scores,
+        #[inline(always)]
+        |score| exp(score - most) * inverse,
+    );
 }

@@ -1,6 +1,6 @@
 //! The Gaussian error linear unit.
 
-use std::f32::consts::PI;
+use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 use burn::tensor::{Tensor, activation};
 use burn_flex::FlexTensor;
@@ -9,6 +9,7 @@ use crate::{
     differentiable::{self, Kernel, Operand},
     exponential::normal,
     planes::{in_order, in_shares, joined, numbers, tensor, vectorised},
+    rows::{change, change_by},
 };
 
 /// x · Φ(x), where Φ is the normal distribution's cumulative function (Hendrycks and Gimpel, "Gaussian
@@ -40,10 +41,11 @@ impl Kernel<1> for Gelu {
         let [x] = inputs.map(in_order);
         let all = numbers(&x);
         let shares = in_shares(all.len(), all.len(), |range| {
-            let x = &all[range];
-            let mut output = Vec::with_capacity(x.len());
-            vectorised(|| output.extend(x.iter().map(|&x| x * normal(x).0)));
-            output
+            in_blocks(
+                &all[range],
+                #[inline(always)]
+                |output, _| change(output, activated),
+            )
         });
         (tensor(joined(shares), x.layout().shape().clone()), x)
     }
@@ -56,17 +58,49 @@ impl Kernel<1> for Gelu {
     ) -> [Option<FlexTensor>; 1] {
         let gradient = in_order(gradient);
         let (all, gradients) = (numbers(&x), numbers(&gradient));
-        let peak = 1.0 / (2.0 * PI).sqrt();
-        let slope = |x: f32| {
-            let (share, bell) = normal(x);
-            share + x * bell * peak
-        };
         let shares = in_shares(all.len(), all.len(), |range| {
-            let pairs = all[range.clone()].iter().zip(&gradients[range.clone()]);
-            let mut of_x = Vec::with_capacity(range.len());
-            vectorised(|| of_x.extend(pairs.map(|(&x, gradient)| gradient * slope(x))));
-            of_x
+            let x = &all[range.clone()];
+            in_blocks(
+                &gradients[range],
+                #[inline(always)]
+                |of_x, begin| {
+                    let x = &x[begin..][..of_x.len()];
+                    change_by(of_x, x, sloped);
+                },
+            )
         });
         [Some(tensor(joined(shares), x.layout().shape().clone()))]
     }
+}
+
+#[inline(always)]
+fn activated(x: f32) -> f32 {
+    x * normal(x).0
+}
+
+/// Times the slope at x.
+#[inline(always)]
+fn sloped(gradient: f32, x: f32) -> f32 {
+    const PEAK: f32 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2 / 2.0; // 1 / √2π
+    let (share, bell) = normal(x);
+    gradient * (share + x * bell * PEAK)
+}
+
+/// A copy that `work` has changed, block by block: each while it is in the cache. `work` is told where a
+/// block begins.
+#[inline(always)]
+fn in_blocks(numbers: &[f32], work: impl Fn(&mut [f32], usize)) -> Vec<f32> {
+    const BLOCK: usize = 1 << 11;
+    let mut copy = Vec::with_capacity(numbers.len());
+    vectorised(
+        #[inline(always)]
+        || {
+            for block in numbers.chunks(BLOCK) {
+                let begin = copy.len();
+                copy.extend_from_slice(block);
+                work(&mut copy[begin..], begin);
+            }
+        },
+    );
+    copy
 }

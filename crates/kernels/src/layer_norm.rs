@@ -109,7 +109,10 @@ impl Kernel<3> for Normalize {
             let mut of_x = Vec::with_capacity(range.len() * ROWS * width);
             let mut sums = vec![0.0; range.len() * 2 * width];
             for (block, sums) in range.zip(sums.chunks_exact_mut(2 * width)) {
-                vectorised(|| saved.sloped(block, slopes, &mut of_x, sums));
+                vectorised(
+                    #[inline(always)]
+                    || saved.sloped(block, slopes, &mut of_x, sums),
+                );
             }
             (of_x, sums)
         });
@@ -135,17 +138,21 @@ impl Normalize {
         let width = gamma.len();
         let mut output = Vec::with_capacity(rows.len() * width);
         let mut statistics = Vec::with_capacity(rows.len());
-        vectorised(|| {
-            for row in rows {
-                let center = sum_of(row, |x| x) / width as f32;
-                let squares = sum_of(row, |x| (x - center) * (x - center));
-                let scale = 1.0 / (squares / width as f32 + self.epsilon).sqrt();
-                let numbers = row.iter().zip(gamma.iter().zip(beta));
-                output
-                    .extend(numbers.map(|(x, (gamma, beta))| (x - center) * scale * gamma + beta));
-                statistics.push((center, scale));
-            }
-        });
+        vectorised(
+            #[inline(always)]
+            || {
+                for row in rows {
+                    let center = sum_of(row, |x| x) / width as f32;
+                    let squares = sum_of(row, |x| (x - center) * (x - center));
+                    let scale = 1.0 / (squares / width as f32 + self.epsilon).sqrt();
+                    let numbers = row.iter().zip(gamma.iter().zip(beta));
+                    output.extend(
+                        numbers.map(|(x, (gamma, beta))| (x - center) * scale * gamma + beta),
+                    );
+                    statistics.push((center, scale));
+                }
+            },
+        );
         (output, statistics)
     }
 }

@@ -43,7 +43,8 @@ pub(crate) fn added(a: FlexTensor, b: FlexTensor) -> FlexTensor {
     tensor(sum, a.layout().shape().clone())
 }
 
-/// Runs `work` with the widest vectors that the processor has. What `work` calls must be inlined.
+/// Runs `work` with the widest vectors that the processor has. It must be inlined, and so must what it
+/// calls: a closure of more than a few lines says so itself, `#[inline(always)] || …`.
 #[inline(always)]
 pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     Arch::new().dispatch(work)

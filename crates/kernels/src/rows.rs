@@ -104,15 +104,41 @@ fn reduced(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
 /// take as long as all the others.
 #[inline(always)]
 pub(crate) fn change(row: &mut [f32], change: impl Fn(f32) -> f32) {
-    const WIDTH: usize = 16;
     let (chunks, rest) = row.as_chunks_mut::<WIDTH>();
     for chunk in chunks {
-        chunk.iter_mut().for_each(|x| *x = change(*x));
+        for x in chunk {
+            *x = change(*x);
+        }
     }
     if !rest.is_empty() {
         let mut last = [0.0; WIDTH];
         last[..rest.len()].copy_from_slice(rest);
-        last.iter_mut().for_each(|x| *x = change(*x));
+        for x in &mut last {
+            *x = change(*x);
+        }
         rest.copy_from_slice(&last[..rest.len()]);
     }
 }
+
+/// The same by the numbers of another row.
+#[inline(always)]
+pub(crate) fn change_by(row: &mut [f32], by: &[f32], change: impl Fn(f32, f32) -> f32) {
+    let ((chunks, rest), (by, rest_by)) = (row.as_chunks_mut::<WIDTH>(), by.as_chunks::<WIDTH>());
+    for (chunk, by) in chunks.iter_mut().zip(by) {
+        for (x, &by) in chunk.iter_mut().zip(by) {
+            *x = change(*x, by);
+        }
+    }
+    if !rest.is_empty() {
+        let (mut last, mut last_by) = ([0.0; WIDTH], [0.0; WIDTH]);
+        last[..rest.len()].copy_from_slice(rest);
+        last_by[..rest_by.len()].copy_from_slice(rest_by);
+        for (x, &by) in last.iter_mut().zip(&last_by) {
+            *x = change(*x, by);
+        }
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
+/// Numbers of a vector.
+const WIDTH: usize = 16;

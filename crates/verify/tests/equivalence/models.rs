@@ -7,6 +7,7 @@ use burn::{
 };
 use stovepipe_amoebanet::{AmoebaNetDConfig, Stem};
 use stovepipe_pipeline::{Batch, CrossEntropy, Objective};
+use stovepipe_transformer::{LmConfig, Positions, VitConfig};
 use stovepipe_verify::Verdict;
 
 use crate::{MICRO_BATCHES, SAMPLES, check, palette::*};
@@ -86,6 +87,37 @@ fn transformer_with_dropout_and_a_mask() {
         side: Some(padding.reshape([SAMPLES, length])),
     };
     let _ = check(layers, batch, CrossEntropy::new(), 1..=4);
+}
+
+/// Words that are the softmax's, too, and dropout everywhere, inside attention as well.
+#[test]
+fn a_language_model_with_tied_words() {
+    let config = LmConfig::new(7, 5, 2, 8, 2).with_dropout(0.2);
+    for positions in [Positions::Learned, Positions::Sinusoidal] {
+        let config = config.clone().with_positions(positions);
+        let batch = Batch {
+            input: labels([SAMPLES, 5], 7),
+            target: labels([SAMPLES, 5], 7),
+            side: (),
+        };
+        let layers = config.init(&cpu()).unwrap();
+        let _ = check(layers, batch, CrossEntropy::new(), 1..=4);
+    }
+}
+
+#[test]
+fn a_vision_transformer_that_drops_branches() {
+    let config = VitConfig::new(8, 4, 3, 12, 3, 3)
+        .with_drop_path(0.4)
+        .with_dropout(0.1)
+        .with_attention_dropout(0.2);
+    let batch = Batch {
+        input: pattern([SAMPLES, 3, 8, 8]),
+        target: labels([SAMPLES], 3),
+        side: (),
+    };
+    let objective = CrossEntropy::new().with_smoothing(0.1);
+    let _ = check(config.init(&cpu()).unwrap(), batch, objective, 1..=5);
 }
 
 #[test]
