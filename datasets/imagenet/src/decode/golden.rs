@@ -115,28 +115,6 @@ fn files_that_are_cut_short_are_errors_wherever_they_are_cut() {
     }
 }
 
-/// The end is there, but not all that should come before it.
-#[test]
-fn pixels_that_are_missing_are_not_made_up() {
-    let settings = Decoding::default();
-    for name in ["photo.jpg", "gray.jpg", "full_colour.jpg", "cmyk.jpg"] {
-        let file = std::fs::read(path(&format!("decoding/{name}"))).unwrap();
-        let begin = file
-            .windows(2)
-            .position(|pair| pair == [0xff, 0xda])
-            .unwrap()
-            + 20;
-        let pixels = file.len() - begin;
-        for kept in [pixels / 4, pixels / 2] {
-            let shorter = [&file[..begin + kept], b"\xff\xd9"].concat();
-            assert!(
-                wrong(&shorter, &settings).is_some(),
-                "{name}: {kept} of {pixels}"
-            );
-        }
-    }
-}
-
 #[test]
 fn what_is_too_large_is_an_error_that_says_so() {
     let settings = Decoding {

@@ -92,7 +92,7 @@ mod tests {
             b"\xff\xd8\xff",
             b"\xff\xd8\xff\xee\x00",
             b"\xff\xd8\xff\xee\x00\x00",
-            b"\xff\xd8\xff\xee\xff\xff\xff\xd9",
+            b"\xff\xd8\xff\xee\xff\xff\xff\xd9\x00",
         ];
         for file in without {
             assert!(!has_end(file));
