@@ -91,8 +91,8 @@ impl Flags {
         if !folder.exists() {
             let partial = folder.with_extension("partial");
             let _ = fs::remove_dir_all(&partial); // left by a run that was stopped
-            let Peer { hello, .. } = Peer::start(self, &partial, &["--make", &images])?;
-            if hello.images == 0 {
+            let peer = Peer::start(self, &partial, &["--make", &images])?;
+            if peer.hello.images == 0 {
                 return Err("no photographs were made".into());
             }
             fs::rename(partial, &folder)?;

@@ -22,7 +22,9 @@ use crate::{ImagenetError, panic_message};
 /// BMP, or the first frame of a GIF. All become RGB of 8 bits a channel: gray in three equal channels, palettes looked up,
 /// transparency dropped, 16 bits rounded to 8, CMYK as Pillow converts it, without colour profiles.
 ///
-/// A file that is cut short is an error, also where other decoders would fill up with gray.
+/// A file that is cut short is an error, also where other decoders would fill up with gray. So is other damage that the decoder
+/// notices. It does not always: where a JPEG has its end but lacks something before, what is missing comes out in one colour, as
+/// from other decoders.
 ///
 /// # Example
 ///

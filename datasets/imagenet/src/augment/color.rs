@@ -67,7 +67,7 @@ fn smoothed(image: &Raster) -> Raster {
                 }
             }
             add(&mut sums, image.pixels[y * width + x], 4);
-            let rounded = sums.map(|sum| ((f32::from(sum) / 13.0 + 0.5) as u8).min(255));
+            let rounded = sums.map(|sum| (f32::from(sum) / 13.0 + 0.5) as u8);
             smooth.pixels[y * width + x] = rounded;
         }
     }

