@@ -14,7 +14,7 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use stovepipe::train::shuffled;
+use stovepipe::train::{keep_freed_memory, shuffled};
 use stovepipe_benches::{
     Failure,
     measure::{Cost, Costs, Turn, take_turns, time},
@@ -67,6 +67,7 @@ torchvision's (ImageFolder and DataLoader with Pillow) with as many workers. The
 decodes the same files and does nothing else: zune-jpeg, which is ours, and Pillow.";
 
 fn main() -> Result<(), Failure> {
+    keep_freed_memory(); // as the program does
     let flags = Flags::parse();
     let mut report = Report::begin("loading", &flags)?;
     report.note(NOTE);
