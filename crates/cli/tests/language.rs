@@ -59,7 +59,7 @@ fn train(directory: &Path, out: &str, more: &[&str]) -> Output {
         "--length",
         "24",
         "--epochs",
-        "6",
+        "25",
         "--batch-size",
         "12",
         "--lr",
@@ -177,7 +177,7 @@ fn bad_texts_tokenizers_and_questions_are_errors() {
             &["--patch", "4"],
             "patch is for vit, not for transformer-lm",
         ),
-        (&["--data", "digits"], "text is for transformer-lm"),
+        (&["--data", "digits"], "text is for text, not for digits"),
         (
             &["--flip", "true"],
             "flip is for cifar10, cifar100 and imagenet, not for text",

@@ -245,8 +245,10 @@ fn folders_that_hold_no_data_set_are_errors() {
         assert!(!root.join("run").exists());
     };
     fail(&["--data-dir", "nowhere"], "nowhere");
-    fail(&["--data-dir", ""], "imagenet needs --data-dir");
+    let output = stovepipe(&["train", "--data", "imagenet"], root);
+    assert!(text(&output.stderr).contains("imagenet needs --data-dir"));
     fail(&["--data-dir", "imagenet/val"], "class");
+    fail(&["--resize", "100"], "resized");
     fs::create_dir_all(root.join("one/cat")).unwrap();
     fail(&["--data-dir", "one"], "one");
     picture([1, 2, 3], 0)
@@ -259,7 +261,6 @@ fn folders_that_hold_no_data_set_are_errors() {
     )
     .unwrap();
     fail(&[], "n00000000");
-    fail(&["--resize", "100"], "resize");
     fail(
         &["--crop-padding", "4"],
         "crop-padding is for cifar10 and cifar100, not for imagenet",
