@@ -23,6 +23,7 @@ const MOST_PIXELS: u16 = 32;
 /// What is trained on. A setting that the data set does not have is none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Data")]
 pub struct DataSettings {
     /// Data set
     #[arg(long, required = false, value_enum)]

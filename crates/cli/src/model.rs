@@ -13,6 +13,7 @@ use crate::error::CliError;
 /// What is trained. A setting that the model does not have is none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Model")]
 pub struct ModelSettings {
     /// Model
     #[arg(long, required = false, value_enum)]

@@ -182,21 +182,19 @@ pub fn with_defaults(command: Command) -> Command {
         .collect();
     let default_of = |arg: &Arg| {
         let key = arg.get_long()?;
-        let tables = defaults.iter().flat_map(toml::Table::values);
-        let value = tables.into_iter().find_map(|table| table.get(key))?;
-        Some(match value {
-            toml::Value::String(text) => text.clone(),
-            toml::Value::Array(items) => {
-                let items: Vec<_> = items.iter().filter_map(toml::Value::as_str).collect();
-                items.join(",")
-            }
-            other => other.to_string(),
-        })
+        let mut found: Vec<String> = Vec::new();
+        for table in defaults.iter().flat_map(toml::Table::values) {
+            let shown = table.get(key).map(shown).filter(|shown| !shown.is_empty());
+            found.extend(shown.filter(|shown| !found.contains(shown)));
+        }
+        match &*found {
+            [] => None,
+            [one] => Some(one.clone()),
+            [first, others @ ..] => Some(format!("{first}; by model {}", others.join(", "))),
+        }
     };
     command.mut_args(|arg| match (default_of(&arg), arg.get_help()) {
-        (Some(default), Some(help))
-            if !default.is_empty() && !help.to_string().contains("[default: ") =>
-        {
+        (Some(default), Some(help)) if !help.to_string().contains("[default: ") => {
             let help = format!("{help} [default: {default}]");
             arg.help(help).allow_negative_numbers(true)
         }
@@ -204,7 +202,19 @@ pub fn with_defaults(command: Command) -> Command {
     })
 }
 
-/// Settings in which each has its default somewhere; those that several models have, first as the default model has them.
+/// A value as one would write it in a flag.
+fn shown(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Array(items) => {
+            let items: Vec<_> = items.iter().filter_map(toml::Value::as_str).collect();
+            items.join(",")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Settings in which each has its default somewhere; the default model's come first.
 fn usual_settings() -> Vec<Settings> {
     use {DataName::*, ModelName::*};
     let usual = |model, data| {

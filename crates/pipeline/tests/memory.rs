@@ -172,6 +172,69 @@ fn a_step_holds_what_its_schedule_says() {
     }
 }
 
+/// A number to logits of very many classes: outputs are all there is.
+#[derive(Module, Debug)]
+struct Wide {
+    linear: Linear,
+}
+
+impl Layer for Wide {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+        Ok(self.linear.forward(x))
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+/// Of a mini-batch's outputs, those of a micro-batch are judged, and not kept: in an evaluation, and in a step
+/// by 1F1B. Inference is asked for them, and keeps them all.
+#[test]
+fn outputs_of_past_micro_batches_are_not_kept() {
+    const TEST: &str = "outputs_of_past_micro_batches_are_not_kept";
+    const OUTPUT: f64 = (4 * WIDTH * size_of::<f32>()) as f64;
+    if let Ok(case) = env::var(CASE) {
+        let (what, micro_batches) = case.split_once(' ').unwrap();
+        let micro_batches = micro_batches.parse().unwrap();
+        let device = Device::flex();
+        let linear = LinearConfig::new(1, WIDTH).init(&device);
+        let pipeline = Pipeline::builder(vec![Wide { linear }])
+            .devices([device.clone()])
+            .micro_batches(micro_batches)
+            .build()
+            .unwrap();
+        let input = Tensor::<2>::ones([4 * micro_batches, 1], &device);
+        let target = Tensor::<1, Int>::zeros([4 * micro_batches], &device);
+        let objective = CrossEntropy::new().counting();
+        let before = ALLOCATOR.allocated();
+        match what {
+            "evaluate" => drop(pipeline.evaluate(input, target, &objective).unwrap()),
+            "train" => drop(pipeline.train_step(input, target, &objective).unwrap()),
+            _ => drop(pipeline.infer(input).unwrap()),
+        }
+        println!("[{}]", ALLOCATOR.max_allocated() - before);
+        return;
+    }
+    let peak = |case: &str| in_child(TEST, case)[0] / OUTPUT;
+    for what in ["evaluate", "train"] {
+        let (few, many) = (peak(&format!("{what} 4")), peak(&format!("{what} 32")));
+        println!("{what}: {few:.1} and {many:.1} micro-batches' outputs");
+        assert!(many < few + 2.0, "{what}: {few} and {many}");
+    }
+    // What is measured can be seen.
+    assert!(peak("infer 32") > 32.0);
+}
+
 /// Something of everything that keeps things: statistics, draws, skips, a tied and a frozen parameter.
 #[derive(Module, Debug)]
 struct Everything {

@@ -26,6 +26,7 @@ const MOST_THREADS: usize = 1024;
 /// How a model is cut and run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Pipeline")]
 pub struct PipelineSettings {
     /// Number of stages; with several chunks on each device, number of devices
     #[arg(long, required = false, value_name = "N")]
@@ -294,6 +295,7 @@ impl From<BalanceSetting> for String {
 /// How a model is trained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Training")]
 pub struct TrainSettings {
     /// Times that the training set is gone through
     #[arg(long, required = false, value_name = "N")]
