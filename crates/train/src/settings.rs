@@ -363,7 +363,7 @@ impl Default for TrainSettings {
             decay_rate: 0.97,
             decay_epochs: 1.0,
             momentum: 0.9,
-            epsilon: 1e-5,
+            epsilon: 1e-8,
             weight_decay: 1e-2,
             auxiliary_share: 0.4,
             label_smoothing: 0.1,
