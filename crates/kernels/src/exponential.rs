@@ -35,7 +35,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     (sum * (r * r) + r + 1.0) * power
 }
 
-/// Φ(x), the normal distribution's cumulative function, to within 2e-7, and e^(−x²/2), of which its
+/// Φ(x), the normal distribution's cumulative function, to within 2.5e-7, and e^(−x²/2), of which its
 /// slope is 1/√2π.
 ///
 /// Φ(−|x|) e^(x²/2) is a polynomial in t = 1 / (1 + 0.3 |x|), as in Hastings, "Approximations for
@@ -90,7 +90,7 @@ mod tests {
             }
             let expected = 0.5 + bell * sum / (2.0 * std::f64::consts::PI).sqrt();
             let (found, slope) = normal(x as f32);
-            assert!((f64::from(found) - expected).abs() < 2e-7, "{x}: {found}");
+            assert!((f64::from(found) - expected).abs() < 2.5e-7, "{x}: {found}");
             assert!((f64::from(slope) - bell).abs() < 2e-7, "{x}: {slope}");
         }
     }
