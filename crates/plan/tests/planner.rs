@@ -95,7 +95,7 @@ fn costs(
                 * (ring.latency + parameters / replicas / ring.bandwidth),
             output: layers.last().unwrap().output as f64,
             memory: StageMemory {
-                fixed: parameters * (2 + request.state.copies()) as f64,
+                fixed: parameters * (2 + u64::from(request.state.0)) as f64,
                 version: parameters,
                 input,
                 activations,
