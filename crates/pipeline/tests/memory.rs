@@ -302,8 +302,8 @@ fn everything() -> Vec<Everything> {
     layers
 }
 
-/// Bytes that are allocated after so many steps, and after a thousand more.
-fn growth(rule: Rule, recompute: Recompute) -> [usize; 2] {
+/// Bytes that are allocated after a hundred steps, five hundred more, and as many again.
+fn growth(rule: Rule, recompute: Recompute) -> [usize; 3] {
     let device = Device::flex();
     let workers = 6 / By(rule).stages(1);
     let mut pipeline = Pipeline::builder(everything())
@@ -319,7 +319,7 @@ fn growth(rule: Rule, recompute: Recompute) -> [usize; 2] {
         .sin()
         .reshape([7, 8]);
     let target = Tensor::<1, Int>::arange(0..7, &device);
-    [100, 1000].map(|steps| {
+    [100, 500, 500].map(|steps| {
         for step in 0..steps {
             let (input, target) = (input.clone(), target.clone());
             let step_result = pipeline.train_step(input.clone(), target, &CrossEntropy::new());
@@ -344,15 +344,16 @@ fn nothing_grows_over_a_thousand_steps() {
     ];
     if let Ok(case) = env::var(CASE) {
         let (rule, recompute) = case.split_once(' ').unwrap();
-        let [early, late] = growth(rule.parse().unwrap(), recompute.parse().unwrap());
-        println!("[{early}, {late}]");
+        let bytes = growth(rule.parse().unwrap(), recompute.parse().unwrap());
+        println!("{bytes:?}");
         return;
     }
     for case in CASES {
         let bytes = in_child(TEST, case);
-        // Queues and maps keep some room; a tensor a step would be a hundred thousand bytes and more.
-        let (early, late) = (bytes[0], bytes[1]);
-        println!("{case:<24} {early} bytes, {late} a thousand steps later");
-        assert!(late - early < 10_000.0, "{case}: {early} to {late}");
+        println!("{case:<24} {bytes:?} bytes after 100, 600 and 1100 steps");
+        // Queues and maps may come to keep more room once, when threads meet in a way that they never did; what
+        // is lost with every step is lost in both halves, and a tensor a step would be fifty thousand bytes.
+        let least = f64::min(bytes[1] - bytes[0], bytes[2] - bytes[1]);
+        assert!(least < 5_000.0, "{case}: {bytes:?}");
     }
 }
