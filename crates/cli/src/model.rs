@@ -217,21 +217,21 @@ impl ModelSettings {
                 self.drop_path.get_or_insert(0.0);
             }
             ModelName::Vit => {
-                self.layers.get_or_insert(6);
+                self.layers.get_or_insert(4);
                 let width = *self.width.get_or_insert(96);
                 self.heads.get_or_insert(4);
                 self.feed_forward.get_or_insert(width.saturating_mul(4));
                 self.dropout.get_or_insert(0.0);
                 self.drop_path.get_or_insert(0.0);
                 self.patch.get_or_insert(4);
-                self.pool.get_or_insert(PoolSetting::ClassToken);
+                self.pool.get_or_insert(PoolSetting::Mean);
             }
             ModelName::TransformerLm => {
                 self.layers.get_or_insert(4);
-                let width = *self.width.get_or_insert(192);
-                self.heads.get_or_insert(6);
+                let width = *self.width.get_or_insert(128);
+                self.heads.get_or_insert(4);
                 self.feed_forward.get_or_insert(width.saturating_mul(4));
-                self.dropout.get_or_insert(0.1);
+                self.dropout.get_or_insert(0.05);
                 self.length.get_or_insert(128);
                 self.vocabulary.get_or_insert(0);
                 self.tied.get_or_insert(true);

@@ -65,6 +65,7 @@ impl Settings {
             ModelName::AmoebaNetD | ModelName::AmoebaNetB => training,
             ModelName::Vit => TrainSettings {
                 epochs: 30,
+                batch_size: 32,
                 optimizer: OptimizerSetting::AdamW,
                 lr: 1e-3,
                 warmup_epochs: 3.0,
@@ -73,10 +74,10 @@ impl Settings {
                 ..training
             },
             ModelName::TransformerLm => TrainSettings {
-                epochs: 6,
-                batch_size: 32,
+                epochs: 12,
+                batch_size: 16,
                 optimizer: OptimizerSetting::AdamW,
-                lr: 2e-3,
+                lr: 3e-3,
                 warmup_epochs: 0.5,
                 weight_decay: 0.1,
                 label_smoothing: 0.0,

@@ -217,7 +217,6 @@ impl DataSettings {
                 rand_augment: operations.map(|operations| RandAugment {
                     operations,
                     magnitude: self.magnitude.unwrap_or(9),
-                    ..RandAugment::default()
                 }),
                 cutout: self.cutout.unwrap_or(0).into(),
                 mixup: self.mixup.unwrap_or(0.0),
