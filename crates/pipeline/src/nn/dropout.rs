@@ -65,8 +65,9 @@ impl Dropout {
     /// use stovepipe_pipeline::{Draws, nn::Dropout};
     ///
     /// let (dropout, device) = (Dropout::new(0.5), Device::flex());
-    /// let factors = dropout.factors([2, 100], &mut Draws::new(0, 1, 2, 0..2), &device).unwrap();
-    /// let ones = dropout.forward(Tensor::ones([2, 100], &device), &mut Draws::new(0, 1, 2, 0..2));
+    /// let draws = || Draws::new(0, 1, 2, 0..2);
+    /// let factors = dropout.factors::<2>([2, 100], &mut draws(), &device).unwrap();
+    /// let ones = dropout.forward(Tensor::<2>::ones([2, 100], &device), &mut draws());
     /// assert_eq!(factors.to_data(), ones.to_data());
     /// assert!(dropout.factors([2, 100], &mut Draws::none(), &device).is_none());
     /// ```
