@@ -86,7 +86,10 @@ fn train(text: &Text, recipe: &Recipe) -> Result<(f64, f64), Box<dyn Error>> {
     println!("{pipeline}");
 
     let objective = CrossEntropy::new().ignoring(PADDING.into());
-    let mut optimizer = AdamWConfig::new().with_weight_decay(0.1).init();
+    let mut optimizer = AdamWConfig::new()
+        .with_weight_decay(0.1)
+        .with_epsilon(1e-8) // as in PyTorch; Burn's own is 1e-5
+        .init();
     let batches = training.len().div_ceil(recipe.batch_size);
     let steps = (recipe.epochs * batches) as f64;
     for epoch in 0..recipe.epochs {
@@ -162,7 +165,7 @@ mod tests {
             heads: 2,
             length: 32,
             batch_size: 8,
-            epochs: 8,
+            epochs: 30,
             learning_rate: 5e-3,
         };
         let (perplexity, _) = train(&text, &recipe)?;
