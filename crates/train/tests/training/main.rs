@@ -71,7 +71,7 @@ fn layers() -> Vec<Dense> {
 }
 
 /// Points in four quarters of a ring, each turned by its distance from the middle.
-fn points(samples: usize, offset: usize) -> InMemDataset<(f32, f32, i64)> {
+fn points(samples: usize, offset: usize) -> InMemDataset<Point> {
     let point = |index: usize| {
         let index = index + offset;
         let angle = (index as f32 * 2.399_963).rem_euclid(std::f32::consts::TAU);
@@ -85,8 +85,11 @@ fn points(samples: usize, offset: usize) -> InMemDataset<(f32, f32, i64)> {
 
 struct Points;
 
-impl Batcher<(f32, f32, i64), (Tensor<2>, Tensor<1, Int>)> for Points {
-    fn batch(&self, items: Vec<(f32, f32, i64)>, device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
+/// Two coordinates and a class.
+type Point = (f32, f32, i64);
+
+impl Batcher<Point, (Tensor<2>, Tensor<1, Int>)> for Points {
+    fn batch(&self, items: Vec<Point>, device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
         let places: Vec<f32> = items.iter().flat_map(|(x, y, _)| [*x, *y]).collect();
         let classes: Vec<i64> = items.iter().map(|item| item.2).collect();
         let places = Tensor::<1>::from_floats(places.as_slice(), device);
@@ -97,7 +100,7 @@ impl Batcher<(f32, f32, i64), (Tensor<2>, Tensor<1, Int>)> for Points {
     }
 }
 
-fn data(train: usize, test: usize) -> Data<(f32, f32, i64), InMemDataset<(f32, f32, i64)>, Points> {
+fn data(train: usize, test: usize) -> Data<Point, InMemDataset<Point>, Points> {
     Data::new(points(train, 0), points(test, 5000), Points)
 }
 
@@ -407,12 +410,8 @@ fn each_epoch_has_its_own_batcher() {
         name: String,
         notes: Arc<Mutex<Vec<(String, usize)>>>,
     }
-    impl Batcher<(f32, f32, i64), (Tensor<2>, Tensor<1, Int>)> for Noted {
-        fn batch(
-            &self,
-            items: Vec<(f32, f32, i64)>,
-            device: &Device,
-        ) -> (Tensor<2>, Tensor<1, Int>) {
+    impl Batcher<Point, (Tensor<2>, Tensor<1, Int>)> for Noted {
+        fn batch(&self, items: Vec<Point>, device: &Device) -> (Tensor<2>, Tensor<1, Int>) {
             let note = (self.name.clone(), items.len());
             self.notes.lock().unwrap().push(note);
             Points.batch(items, device)
@@ -447,8 +446,8 @@ fn each_epoch_has_its_own_batcher() {
 #[test]
 fn a_batcher_that_panics_is_an_error_of_the_run() {
     struct Bad;
-    impl Batcher<(f32, f32, i64), Tensor<1>> for Bad {
-        fn batch(&self, _: Vec<(f32, f32, i64)>, _: &Device) -> Tensor<1> {
+    impl Batcher<Point, Tensor<1>> for Bad {
+        fn batch(&self, _: Vec<Point>, _: &Device) -> Tensor<1> {
             panic!("no such picture")
         }
     }
