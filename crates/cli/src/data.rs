@@ -15,7 +15,7 @@ use crate::error::CliError;
 
 pub use images::{ImageSets, load_picture};
 pub use labels::Labels;
-pub use text::TextSets;
+pub use text::{HeldOut, TextSets};
 
 /// The side of CIFAR's images: more would only be a mistake.
 const MOST_PIXELS: u16 = 32;

@@ -10,7 +10,7 @@ use stovepipe::{
 use stovepipe_transformer::{LmLayer, Sampling, continue_text};
 
 use crate::{
-    data::{DataSettings, ImageSets, Labels, TextSets},
+    data::{DataSettings, HeldOut, ImageSets, Labels, TextSets},
     error::CliError,
     model::{ModelName, ModelSettings},
 };
@@ -158,10 +158,7 @@ fn with_language_model<W: Work>(
     };
     let samples = texts.as_ref().map(|texts| texts.source.training_samples());
     let (source, remark) = match texts {
-        Some(texts) => {
-            let remark = remark(&texts, seed)?;
-            (Some(texts.source), Some(remark))
-        }
+        Some(texts) => (Some(texts.source), Some(remark(texts.held_out, seed))),
         None => (None, None),
     };
     work.on::<LmLayer, Tensor<2, Int>>(Model {
@@ -175,23 +172,24 @@ fn with_language_model<W: Work>(
 }
 
 /// What counting gets to on the same text, and a sample of text that a model generates.
-fn remark(texts: &TextSets, seed: u64) -> Result<Remark<LmLayer>, CliError> {
-    let (yardstick, tokenizer) = (texts.yardstick()?, texts.tokenizer.clone());
-    let prompt = texts.prompt(PROMPT).to_vec();
-    Ok(Box::new(move |pipeline| {
+/// Counted only when it is said: tests and dry runs have no use for it.
+fn remark(held_out: HeldOut, seed: u64) -> Remark<LmLayer> {
+    Box::new(move |pipeline| {
+        let (yardstick, tokenizer) = (held_out.yardstick()?, &held_out.tokenizer);
+        let prompt = held_out.prompt(PROMPT);
         let sampling = Sampling {
             temperature: 0.8,
             seed,
             ..Sampling::default()
         };
-        let tokens = continue_text(pipeline, &prompt, SAMPLE, &sampling)?;
+        let tokens = continue_text(pipeline, prompt, SAMPLE, &sampling)?;
         let mut text = format!("an interpolated 5-gram has perplexity {yardstick:.2} there\n");
         let _ = writeln!(
             text,
             "a sample, after \"{}\":\n{}",
-            tokenizer.decode(&prompt)?,
+            tokenizer.decode(prompt)?,
             tokenizer.decode(&tokens)?
         );
         Ok(text)
-    }))
+    })
 }

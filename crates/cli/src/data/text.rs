@@ -13,6 +13,11 @@ const ORDER: usize = 5;
 /// Text to train on and to test with.
 pub struct TextSets {
     pub source: Box<dyn Source<Tensor<2, Int>, Tensor<2, Int>>>,
+    pub held_out: HeldOut,
+}
+
+/// What a trained model is held next to.
+pub struct HeldOut {
     pub tokenizer: Tokenizer,
     split: Split,
 }
@@ -39,11 +44,12 @@ impl TextSets {
         .with_task(Task::Tokens);
         Ok(Self {
             source: Box::new(data),
-            tokenizer,
-            split,
+            held_out: HeldOut { tokenizer, split },
         })
     }
+}
 
+impl HeldOut {
     /// The perplexity on the held-out tokens that counting gets to: an interpolated 5-gram's.
     pub fn yardstick(&self) -> Result<f64, CliError> {
         let counted = NGram::fit(
