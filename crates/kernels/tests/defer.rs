@@ -1,13 +1,15 @@
 //! Gradients of weights that come later are the ones that would have come at once, bit for bit.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
 use burn::{
     module::{Param, ParamId},
     nn::{
         PaddingConfig2d,
         conv::{Conv2d, Conv2dConfig},
     },
-    tensor::{Device, Distribution, Gradients, Tensor},
+    tensor::{Device, Gradients, Tensor},
 };
 use stovepipe_kernels::{Deferred, Parameters, convolve, defer, relu_convolve, relu_convolve_odd};
 
@@ -24,7 +26,7 @@ fn conv(kernel: [usize; 2]) -> Conv2d {
 }
 
 fn map() -> Tensor<4> {
-    Tensor::random([5, 3, 6, 7], Distribution::Default, &Device::flex())
+    common::normal([5, 3, 6, 7], 0.0, 1.0)
 }
 
 fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {

@@ -1,6 +1,8 @@
 //! The kernels against Burn's own operations: outputs, gradients, statistics.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
 use burn::{
     module::{Module, Param},
     nn::{
@@ -8,7 +10,7 @@ use burn::{
         conv::{Conv2d, Conv2dConfig},
         pool::{AvgPool2dConfig, MaxPool2dConfig},
     },
-    tensor::{Device, Distribution, Tensor, Tolerance, activation::relu, s},
+    tensor::{Device, Tensor, Tolerance, activation::relu, s},
 };
 use stovepipe_kernels::{
     Window, average_pool, batch_norm, convolve, instance_norm, max_pool, relu_convolve,
@@ -18,7 +20,7 @@ use stovepipe_kernels::{
 const SIZES: [[usize; 2]; 7] = [[1, 1], [2, 3], [4, 4], [5, 7], [8, 8], [9, 17], [33, 40]];
 
 fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
-    Tensor::random(shape, Distribution::Normal(0.5, 2.0), &Device::flex())
+    common::normal(shape, 0.5, 2.0)
 }
 
 fn close<const D: usize>(ours: Tensor<D>, burns: Tensor<D>, what: &str) {
@@ -342,7 +344,7 @@ fn threads_change_nothing_but_rounding() {
 #[test]
 fn under_burns_checkpointing_the_operations_are_burns() {
     let device = Device::flex().autodiff().gradient_checkpointing();
-    let x = Tensor::<4>::random([2, 3, 5, 5], Distribution::Default, &device).require_grad();
+    let x = random([2, 3, 5, 5]).to_device(&device).require_grad();
     let y = max_pool(x.clone(), Window { size: 3, stride: 1 });
     let gradients = y.sum().backward();
     let sum = x.grad(&gradients).unwrap().sum().into_data();
