@@ -349,6 +349,20 @@ impl DataSettings {
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
+    /// Whether these are the same data, loaded the same way, wherever they lie and however many threads load them.
+    pub fn is_same_but_for_place(&self, other: &Self) -> bool {
+        let placed = |settings: &Self| Self {
+            data_dir: None,
+            val_labels: None,
+            text: None,
+            tokenizer: None,
+            loaders: None,
+            skip: None,
+            ..settings.clone()
+        };
+        placed(self) == placed(other)
+    }
+
     /// Whether all that is needed to load it is known.
     pub fn is_named(&self) -> bool {
         self.data_dir.is_some() || matches!(self.data, DataName::Digits | DataName::Text)

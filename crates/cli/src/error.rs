@@ -58,6 +58,12 @@ pub enum CliError {
         of: &'static str,
         data: String,
     },
+    #[error(
+        "{} was begun with other settings of the {what}: go on with those, or begin another run with another --out",
+        folder.display()
+    )]
+    OtherRun { folder: PathBuf, what: &'static str },
+
     // simulate
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -145,6 +151,12 @@ pub enum CliError {
     },
     #[error("{} has no averaged weights: train with --ema", .0.display())]
     NoAverage(PathBuf),
+    #[error("{} has no checkpoint {name}: it has {}", run.display(), listed(there))]
+    NoCheckpoint {
+        run: PathBuf,
+        name: String,
+        there: Vec<String>,
+    },
     #[error(transparent)]
     GoOn(#[from] stovepipe_transformer::TextError),
 
@@ -168,4 +180,12 @@ pub enum CliError {
 
     #[error("could not watch for Ctrl-C: {0}")]
     Signal(#[from] ctrlc::Error),
+}
+
+/// Names as a sentence has them.
+fn listed(names: &[String]) -> String {
+    match names {
+        [] => "none".to_owned(),
+        names => names.join(", "),
+    }
 }

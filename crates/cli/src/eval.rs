@@ -11,7 +11,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::json;
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
-    train::{BalanceSetting, Metrics, load_model, score, show_count},
+    train::{
+        BalanceSetting, Checkpoint, Checkpoints, Metrics, RunFolder, load_model, score, show_count,
+    },
 };
 use stovepipe_transformer::{Sampling, continue_text};
 
@@ -45,6 +47,12 @@ pub fn command() -> Command {
                 .long("averaged")
                 .action(ArgAction::SetTrue)
                 .help("Take the averaged weights"),
+        )
+        .arg(
+            Arg::new("checkpoint")
+                .long("checkpoint")
+                .value_name("NAME")
+                .help("Take the model of a checkpoint: its name, or newest, or best (in the test of its epoch)"),
         )
         .arg(
             Arg::new("predict")
@@ -122,9 +130,11 @@ struct Run {
 
 impl Run {
     fn open(matches: &ArgMatches) -> Result<Self, CliError> {
-        let folder = matches
+        let run = matches
             .get_one::<PathBuf>("run")
             .map_or(Path::new(""), PathBuf::as_path);
+        // A run under way has another name.
+        let folder = &RunFolder::find(run).unwrap_or_else(|| run.to_owned());
         let config = folder.join("config.toml");
         if !config.is_file() {
             return Err(CliError::NoRun(folder.to_owned()));
@@ -136,9 +146,10 @@ impl Run {
             settings.data.tokenizer = Some(tokenizer);
         }
         let is_averaged = matches.get_flag("averaged");
-        let weights = match is_averaged {
-            true => folder.join("averaged.safetensors"),
-            false => folder.join("model.safetensors"),
+        let weights = match matches.get_one::<String>("checkpoint") {
+            Some(name) => checkpoint(folder, name)?.model(is_averaged),
+            None if is_averaged => folder.join("averaged.safetensors"),
+            None => folder.join("model.safetensors"),
         };
         if is_averaged && !weights.is_file() {
             return Err(CliError::NoAverage(folder.to_owned()));
@@ -198,6 +209,22 @@ impl Run {
         }
         Ok(())
     }
+}
+
+/// A run's checkpoint by name.
+fn checkpoint(run: &Path, name: &str) -> Result<Checkpoint, CliError> {
+    let checkpoints = Checkpoints::of(run);
+    let mut all = checkpoints.list()?;
+    let found = match name {
+        "newest" => all.pop(),
+        "best" => checkpoints.best()?,
+        name => all.iter().find(|own| own.name() == name).cloned(),
+    };
+    found.ok_or_else(|| CliError::NoCheckpoint {
+        run: run.to_owned(),
+        name: name.to_owned(),
+        there: all.iter().map(|own| own.name().to_owned()).collect(),
+    })
 }
 
 /// Scores a model on the test set.

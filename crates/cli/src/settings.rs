@@ -93,6 +93,14 @@ impl Settings {
         }
     }
 
+    /// Those of a configuration alone.
+    pub fn load(config: &Path) -> Result<Self, CliError> {
+        let mut settings = from_config(config, Named::default())?;
+        settings.data.settle()?;
+        settings.model.settle()?;
+        Ok(settings)
+    }
+
     /// Adds a flag for each setting; the help shows the defaults.
     pub fn augment(command: Command) -> Command {
         with_defaults(Self::augment_args(command))

@@ -14,7 +14,7 @@ use stovepipe::{
     },
     plan::{Forecast, Machine, MemoryUse, Profile},
     train::{
-        BalanceSetting, DeviceMemory, Progress, RunFolder, Summary, TrainError, Trainer,
+        BalanceSetting, DeviceMemory, Progress, Resumed, RunFolder, Summary, TrainError, Trainer,
         show_layers,
     },
 };
@@ -27,6 +27,9 @@ use crate::{
     stage_table::{Costs, stage_table},
     work::{Model, Work, with_model},
 };
+
+/// The file of a run's settings.
+const CONFIG: &str = "config.toml";
 
 /// A process that was interrupted ends with 128 and the number of the signal.
 const INTERRUPTED: u8 = 130;
@@ -54,6 +57,17 @@ pub fn command() -> Command {
             "Folder for the run's files [default: runs/train-1, or the next number that is free]",
         ))
         .arg(
+            Arg::new("resume")
+                .long("resume")
+                .action(ArgAction::SetTrue)
+                .requires("out")
+                .conflicts_with("dry-run")
+                .help_heading("Files")
+                .help(
+                    "Go on with the run in --out from its newest checkpoint; begin it if there is none",
+                ),
+        )
+        .arg(
             Arg::new("dry-run")
                 .long("dry-run")
                 .action(ArgAction::SetTrue)
@@ -68,7 +82,15 @@ pub fn command() -> Command {
 /// Trains, or prints the stages.
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let path = |name| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
-    let settings = Settings::read(path("config"), path("plan"), matches)?;
+    let (out, resume) = (path("out"), matches.get_flag("resume"));
+    // A run goes on with its own settings; flags go over them.
+    let own = out
+        .filter(|_| resume)
+        .and_then(RunFolder::find)
+        .map(|folder| folder.join(CONFIG))
+        .filter(|path| path.is_file());
+    let config = path("config").or(own.as_deref());
+    let settings = Settings::read(config, path("plan"), matches)?;
     settings.training.check()?;
     let (model, seed) = ((&settings.model, &settings.data), settings.training.seed);
     if matches.get_flag("dry-run") {
@@ -77,16 +99,16 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         with_model(model, seed, load, DryRun(&settings))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let out = path("out");
-    with_model(
-        model,
-        seed,
-        true,
-        Train {
-            settings: &settings,
-            out,
-        },
-    )
+    let path = match out {
+        Some(path) => path.to_owned(),
+        None => RunFolder::next(Path::new("runs"), "train"),
+    };
+    let train = Train {
+        settings: &settings,
+        path: &path,
+        resume,
+    };
+    with_model(model, seed, true, train)
 }
 
 /// Prints what each layer costs and what each stage is given.
@@ -243,7 +265,9 @@ fn memory_lines(settings: &Settings, forecast: &Forecast) -> String {
 /// Trains, and leaves a folder.
 struct Train<'a> {
     settings: &'a Settings,
-    out: Option<&'a Path>,
+    /// Where the run will lie.
+    path: &'a Path,
+    resume: bool,
 }
 
 impl Work for Train<'_> {
@@ -256,11 +280,11 @@ impl Work for Train<'_> {
         CrossEntropy: Objective<L::Output, T>,
     {
         let settings = self.settings;
-        let path = match self.out {
-            Some(path) => path.to_owned(),
-            None => RunFolder::next(Path::new("runs"), "train"),
+        let folder = match self.resume {
+            true => RunFolder::resume(self.path)?,
+            false => RunFolder::create(self.path)?,
         };
-        let folder = RunFolder::create(&path)?;
+        check_same_run(&folder, settings)?;
         settings.pipeline.check(model.layers.len())?;
         if settings.training.batch_size > model.samples {
             return Err(TrainError::BatchTooLarge {
@@ -283,17 +307,22 @@ impl Work for Train<'_> {
         settings.pipeline.check_memory(&forecast)?;
         let builder = builder.balance(found(&forecast));
         let pipeline = builder.seed(settings.training.seed).build()?;
-        folder.write_toml("config.toml", settings)?;
+        let mut trainer = Trainer::new(pipeline, settings.training.clone())?;
+        if self.resume {
+            let resumed = trainer.resume(&folder)?;
+            eprint!("{}", resumed_lines(&resumed, self.path));
+        }
+        folder.write_toml(CONFIG, settings)?;
         for (name, content) in files {
             folder.write(name, &content)?;
         }
-        print_stages(&pipeline);
-        eprintln!("files go to {}", path.display());
+        print_stages(trainer.pipeline());
+        eprintln!("files go to {}", self.path.display());
 
-        stop_on_interrupt(pipeline.stop_handle())?;
-        let mut trainer = Trainer::new(pipeline, settings.training.clone())?;
+        stop_on_interrupt(trainer.pipeline().stop_handle())?;
         let source = source.ok_or(TrainError::EmptySet("training"))?;
-        let summary = trainer.run(&*source, &folder, Progress::new)?;
+        let summary = trainer.run(&*source, &folder, Progress::new);
+        let summary = summary.inspect_err(|_| say_what_is_kept(&folder))?;
         let remark = remark
             .map(|remark| remark(trainer.pipeline()))
             .transpose()?;
@@ -309,6 +338,52 @@ impl Work for Train<'_> {
     }
 }
 
+/// Refuses to go on with another model or other data than the run in a folder began with, if it has come to a checkpoint.
+fn check_same_run(folder: &RunFolder, settings: &Settings) -> Result<(), CliError> {
+    let config = folder.file(CONFIG);
+    if !config.is_file() || folder.checkpoints().list()?.is_empty() {
+        return Ok(());
+    }
+    let before = Settings::load(&config)?;
+    let what = match () {
+        () if before.model != settings.model => "model",
+        () if !before.data.is_same_but_for_place(&settings.data) => "data",
+        () => return Ok(()),
+    };
+    Err(CliError::OtherRun {
+        folder: folder.path().to_owned(),
+        what,
+    })
+}
+
+/// What a training goes on from.
+fn resumed_lines(resumed: &Resumed, path: &Path) -> String {
+    let damaged = resumed.damaged.iter().map(|damaged| {
+        let (path, reason) = (damaged.path.display(), &damaged.reason);
+        format!("a checkpoint is damaged ({reason}) and put aside as {path}; the one before it is taken\n")
+    });
+    let begin = match &resumed.checkpoint {
+        None => format!("no checkpoint in {}: beginning\n", path.display()),
+        Some(checkpoint) => format!(
+            "going on after {} epochs and {} mini-batches of the next, from {checkpoint}\n",
+            resumed.epochs, resumed.batches
+        ),
+    };
+    damaged.chain([begin]).collect()
+}
+
+/// After an error.
+fn say_what_is_kept(folder: &RunFolder) {
+    let newest = folder.checkpoints().list().unwrap_or_default().pop();
+    if let Some(newest) = newest {
+        eprintln!(
+            "what was trained until the checkpoint {} is kept: go on with --resume --out {}",
+            newest.name(),
+            folder.path().display()
+        );
+    }
+}
+
 /// The first Ctrl-C ends training after the step under way; the second ends the program.
 fn stop_on_interrupt(stop: StopHandle) -> Result<(), CliError> {
     let asked = AtomicBool::new(false);
@@ -316,7 +391,7 @@ fn stop_on_interrupt(stop: StopHandle) -> Result<(), CliError> {
         if asked.swap(true, Ordering::SeqCst) {
             std::process::exit(INTERRUPTED.into());
         }
-        eprintln!("stopping: testing and saving what was trained (Ctrl-C again to end at once)");
+        eprintln!("stopping: saving and testing what was trained (Ctrl-C again to end at once)");
         stop.stop();
     })?;
     Ok(())

@@ -1,10 +1,14 @@
 //! A moving average of a model's weights, which often does better than the weights themselves.
 
+use std::path::Path;
+
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param},
     tensor::{Tensor, container::TensorContainer},
 };
 use stovepipe_pipeline::{Layer, Pipeline, StepError};
+
+use crate::{error::TrainError, model_file::load_model};
 
 /// The exponential moving average of a pipeline's parameters and running statistics, stage by stage where
 /// they lie.
@@ -71,6 +75,18 @@ impl<L: Layer> WeightAverage<L> {
                 (moved.collect(), Vec::new())
             })?;
         self.updates += 1;
+        Ok(())
+    }
+
+    /// Updates that it has seen.
+    pub(crate) fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// Goes on from averages in a file, which have seen so many updates.
+    pub(crate) fn restore(&mut self, path: &Path, updates: u64) -> Result<(), TrainError> {
+        load_model(&mut self.pipeline, path)?;
+        self.updates = updates;
         Ok(())
     }
 

@@ -161,12 +161,40 @@ pub enum TrainError {
     /// The folder is in use.
     #[error("{} holds another run or other files: choose another --out", .0.display())]
     FolderInUse(PathBuf),
-    /// Another run writes, or a killed one wrote, to this folder.
+    /// Another run writes to this folder.
+    #[error("another run is under way in {}: choose another --out", .0.display())]
+    RunUnderWay(PathBuf),
+    /// A run that was ended from outside wrote to this folder.
     #[error(
-        "{} is there: another run is under way, or was killed; choose another --out, or remove it",
+        "{} is of a run that was killed: go on with --resume, choose another --out, or remove it",
         .0.display()
     )]
-    RunUnderWay(PathBuf),
+    RunKilled(PathBuf),
+    /// A checkpoint was made with a setting without which it is of no use.
+    #[error(
+        "the checkpoint was made with {setting} {then}, not {now}: go on with that, or begin another run"
+    )]
+    OtherSetting {
+        /// The setting, as flags and configurations call it.
+        setting: &'static str,
+        /// What it was when the checkpoint was made.
+        then: String,
+        /// What it is now.
+        now: String,
+    },
+    /// A checkpoint of another version of this library.
+    #[error(
+        "the checkpoint's files are of version {version}, but this program knows version {own}"
+    )]
+    CheckpointVersion {
+        /// Of the checkpoint.
+        version: u32,
+        /// Of this library.
+        own: u32,
+    },
+    /// A checkpoint could not be made, and the training was to end then.
+    #[error("no checkpoint could be made, the one before is as it was: {0}")]
+    NotSaved(Box<Self>),
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     File {

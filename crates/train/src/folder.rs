@@ -2,25 +2,33 @@
 //!
 //! While a run goes on, its files lie in `NAME.partial`, and become `NAME` in one move when it has
 //! ended well: a folder under its own name is whole. The partial folder of a run that fails is
-//! removed. One that a killed program left stays, for whoever wants to look, and keeps the name
-//! from being used.
+//! removed, unless there are checkpoints in it. One that a killed program left stays: the run can go on
+//! there, and nothing else can begin under its name. Who writes to a folder holds a lock, which the system
+//! takes back from a program that was killed.
 
 use std::{
-    fs,
+    cell::Cell,
+    fs::{self, File, TryLockError},
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
 };
 
 use serde::Serialize;
 
-use crate::error::TrainError;
+use crate::{checkpoint::Checkpoints, error::TrainError};
 
-/// The folder of a run under way. Dropped before [`finish`](Self::finish), it is removed.
+/// Held by whoever writes to a folder.
+const LOCK: &str = "lock";
+
+/// The folder of a run under way. Dropped before [`finish`](Self::finish), it is removed, unless it has checkpoints.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
     partial: PathBuf,
-    finished: bool,
+    /// None when the run is over.
+    lock: Option<File>,
+    /// Whether this is a run that was over, to which nothing has been written since.
+    is_as_it_was: Cell<bool>,
 }
 
 impl RunFolder {
@@ -45,25 +53,82 @@ impl RunFolder {
     /// If `path` is there and not an empty folder, another run is under way to it, or it cannot be
     /// written.
     pub fn create(path: &Path) -> Result<Self, TrainError> {
-        // Without a slash at the end, which would put the partial folder inside.
-        let path: PathBuf = path.components().collect();
-        let partial = partial_of(&path).ok_or_else(|| TrainError::FolderInUse(path.clone()))?;
+        let (path, partial) = paths(path)?;
         check_free(&path)?;
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(TrainError::file(parent))?;
         }
         // Whoever makes the folder has it: this fails if it is there.
         match fs::create_dir(&partial) {
-            Ok(()) => Ok(Self {
-                path,
-                partial,
-                finished: false,
-            }),
+            Ok(()) => Self::locked(path, partial),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                Err(TrainError::RunUnderWay(partial))
+                // Locked, it is of a run that is under way.
+                lock(&partial)?;
+                Err(TrainError::RunKilled(partial))
             }
             Err(error) => Err(TrainError::file(&partial)(error)),
         }
+    }
+
+    /// Goes on in the folder of a run that was killed, was stopped, or is to be trained further; begins one, if there is
+    /// none.
+    ///
+    /// ```
+    /// # let parent = tempfile::tempdir().unwrap();
+    /// # let path = parent.path().join("run");
+    /// use stovepipe_train::RunFolder;
+    ///
+    /// let folder = RunFolder::resume(&path)?; // there is none yet
+    /// assert!(RunFolder::resume(&path).is_err()); // in use
+    /// # Ok::<(), stovepipe_train::TrainError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If another run is under way there, `path` holds other files, or it cannot be written.
+    pub fn resume(path: &Path) -> Result<Self, TrainError> {
+        let (own, partial) = paths(path)?;
+        if partial.exists() {
+            check_free(&own)?;
+            return Self::locked(own, partial);
+        }
+        if Checkpoints::of(&own).list()?.is_empty() {
+            return Self::create(path);
+        }
+        fs::rename(&own, &partial).map_err(TrainError::file(&own))?;
+        let folder = Self::locked(own, partial)?;
+        folder.is_as_it_was.set(true);
+        Ok(folder)
+    }
+
+    /// Where the files of the run that `path` names lie now, whether it is over or not.
+    ///
+    /// ```
+    /// # let parent = tempfile::tempdir().unwrap();
+    /// # let path = parent.path().join("run");
+    /// use stovepipe_train::RunFolder;
+    ///
+    /// assert_eq!(RunFolder::find(&path), None);
+    /// let folder = RunFolder::create(&path)?;
+    /// assert_eq!(RunFolder::find(&path), Some(folder.file("")));
+    /// folder.write("notes.txt", b"all went well")?;
+    /// assert_eq!(RunFolder::find(&folder.finish()?), Some(path));
+    /// # Ok::<(), stovepipe_train::TrainError>(())
+    /// ```
+    #[must_use]
+    pub fn find(path: &Path) -> Option<PathBuf> {
+        let (path, partial) = paths(path).ok()?;
+        [partial, path].into_iter().find(|path| path.is_dir())
+    }
+
+    fn locked(path: PathBuf, partial: PathBuf) -> Result<Self, TrainError> {
+        let lock = Some(lock(&partial)?);
+        Ok(Self {
+            path,
+            partial,
+            lock,
+            is_as_it_was: Cell::new(false),
+        })
     }
 
     /// `PARENT/NAME-1`, or with the first number that is free.
@@ -104,6 +169,7 @@ impl RunFolder {
     ///
     /// If it cannot be written.
     pub fn write(&self, name: &str, content: &[u8]) -> Result<(), TrainError> {
+        self.is_as_it_was.set(false);
         let file = self.file(name);
         fs::write(&file, content).map_err(TrainError::file(&file))
     }
@@ -136,6 +202,7 @@ impl RunFolder {
     /// If it has no form in JSON, or cannot be written.
     pub fn append_json_line(&self, name: &str, value: &impl Serialize) -> Result<(), TrainError> {
         let line = serde_json::to_string(value).map_err(|error| self.format(name, &error))?;
+        self.is_as_it_was.set(false);
         let file = self.file(name);
         let opened = fs::OpenOptions::new().create(true).append(true).open(&file);
         opened
@@ -149,10 +216,35 @@ impl RunFolder {
     ///
     /// If something has taken the name meanwhile.
     pub fn finish(mut self) -> Result<PathBuf, TrainError> {
+        // Not every system moves a folder with an open file in it; and whatever happens from here on, the files stay.
+        self.lock = None;
         check_free(&self.path)?;
+        let lock = self.file(LOCK);
+        fs::remove_file(&lock).map_err(TrainError::file(&lock))?;
         fs::rename(&self.partial, &self.path).map_err(TrainError::file(&self.path))?;
-        self.finished = true;
         Ok(self.path.clone())
+    }
+
+    /// The run's checkpoints.
+    #[must_use]
+    pub fn checkpoints(&self) -> Checkpoints {
+        Checkpoints::of(&self.partial)
+    }
+
+    /// Keeps the first lines of a file, so many of them, if there is one.
+    pub(crate) fn keep_lines(&self, name: &str, lines: usize) -> Result<(), TrainError> {
+        let file = self.file(name);
+        let text = match fs::read_to_string(&file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            text => text.map_err(TrainError::file(&file))?,
+        };
+        let kept: String = text.split_inclusive('\n').take(lines).collect();
+        if kept == text {
+            return Ok(());
+        }
+        let beside = format!("{name}.new");
+        self.write(&beside, kept.as_bytes())?;
+        fs::rename(self.file(&beside), &file).map_err(TrainError::file(&file))
     }
 
     fn format(&self, name: &str, error: &dyn std::error::Error) -> TrainError {
@@ -165,9 +257,40 @@ impl RunFolder {
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        if !self.finished {
+        let is_worth_keeping = || {
+            let checkpoints = self.checkpoints().list();
+            checkpoints.is_ok_and(|checkpoints| !checkpoints.is_empty())
+        };
+        if self.lock.is_none() {
+            return;
+        }
+        if self.is_as_it_was.get() {
+            self.lock = None;
+            let _ = fs::remove_file(self.file(LOCK));
+            let _ = fs::rename(&self.partial, &self.path);
+        } else if !is_worth_keeping() {
             let _ = fs::remove_dir_all(&self.partial);
         }
+    }
+}
+
+/// A run's path without a slash at the end, which would put the partial folder inside, and the partial folder.
+fn paths(path: &Path) -> Result<(PathBuf, PathBuf), TrainError> {
+    let path: PathBuf = path.components().collect();
+    match partial_of(&path) {
+        Some(partial) => Ok((path, partial)),
+        None => Err(TrainError::FolderInUse(path)),
+    }
+}
+
+/// The lock of a folder, which nobody else has then.
+fn lock(folder: &Path) -> Result<File, TrainError> {
+    let path = folder.join(LOCK);
+    let file = File::create(&path).map_err(TrainError::file(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(TrainError::RunUnderWay(folder.to_owned())),
+        Err(TryLockError::Error(error)) => Err(TrainError::file(&path)(error)),
     }
 }
 

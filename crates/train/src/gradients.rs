@@ -1,13 +1,15 @@
 //! What is done to gradients between a step and an update.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamId},
-    optim::GradientsParams,
-    tensor::Tensor,
+    optim::{GradientsParams, StateSink},
+    tensor::{Tensor, TensorData},
 };
 use stovepipe_pipeline::{Layer, Pipeline};
+
+use crate::optimizer::Names;
 
 /// The gradients of mini-batches that wait for an update together.
 #[derive(Default)]
@@ -57,6 +59,77 @@ impl Window {
 
     pub(crate) fn mini_batches(&self) -> usize {
         self.mini_batches
+    }
+
+    pub(crate) fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// What has been added up for each parameter, by its name.
+    pub(crate) fn sums<L: Layer>(&self, pipeline: &Pipeline<L>, names: &Names) -> StateSink {
+        struct Read<'a> {
+            sum: &'a GradientsParams,
+            names: &'a Names,
+            seen: HashSet<ParamId>,
+            read: StateSink,
+        }
+
+        impl ModuleVisitor for Read<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let is_new = self.seen.insert(param.id);
+                let sum = self.sum.get::<D>(param.id).filter(|_| is_new);
+                if let (Some(sum), Some(name)) = (sum, self.names.get(&param.id)) {
+                    self.read.tensors.push((name.clone(), sum.into_data()));
+                }
+            }
+        }
+
+        let mut visitor = Read {
+            sum: &self.sum,
+            names,
+            seen: HashSet::new(),
+            read: StateSink::default(),
+        };
+        pipeline.visit(&mut visitor);
+        visitor.read
+    }
+
+    /// A window with what was added up before, of so many mini-batches and their weight.
+    pub(crate) fn restore<L: Layer>(
+        pipeline: &Pipeline<L>,
+        names: &Names,
+        sums: StateSink,
+        (mini_batches, weight): (usize, f64),
+    ) -> Self {
+        struct Write<'a> {
+            sums: HashMap<String, TensorData>,
+            names: &'a Names,
+            sum: GradientsParams,
+        }
+
+        impl ModuleVisitor for Write<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let name = self.names.get(&param.id);
+                let data = name.and_then(|name| self.sums.remove(name));
+                if let Some(data) = data.filter(|data| data.rank() == D) {
+                    let device = param.lazy_device().inner();
+                    let sum = Tensor::<D>::from_data(data, &device);
+                    self.sum.register(param.id, sum);
+                }
+            }
+        }
+
+        let mut visitor = Write {
+            sums: sums.tensors.into_iter().collect(),
+            names,
+            sum: GradientsParams::new(),
+        };
+        pipeline.visit(&mut visitor);
+        Self {
+            sum: visitor.sum,
+            weight,
+            mini_batches,
+        }
     }
 
     /// The gradients of the mean loss over all that was added, and begins anew.

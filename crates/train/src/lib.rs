@@ -3,6 +3,7 @@
 
 mod allocator;
 mod average;
+mod checkpoint;
 mod error;
 mod folder;
 mod gradients;
@@ -18,10 +19,12 @@ mod scores;
 mod settings;
 mod source;
 mod summary;
+mod tensor_file;
 mod trainer;
 
 pub use allocator::keep_freed_memory;
 pub use average::WeightAverage;
+pub use checkpoint::{Checkpoint, Checkpoints, Damaged};
 pub use error::TrainError;
 pub use folder::RunFolder;
 pub use learning_rate::LearningRate;
@@ -33,8 +36,9 @@ pub use progress::{Progress, StepReport, show_count, show_layers};
 pub use schedule_setting::ScheduleSetting;
 pub use scores::{Metrics, Scores, score};
 pub use settings::{
-    BalanceSetting, DecaySetting, OptimizerSetting, PipelineSettings, TrainSettings,
+    BalanceSetting, DecaySetting, OptimizerSetting, PipelineSettings, SaveErrorSetting,
+    TrainSettings,
 };
 pub use source::{Batches, Data, PADDING, Pass, Source, Task};
 pub use summary::{StageSummary, Summary, stage_summaries};
-pub use trainer::Trainer;
+pub use trainer::{Resumed, Trainer};

@@ -1,10 +1,18 @@
 //! Burn's optimizers, stepped stage by stage in parallel.
 
-use std::time::Instant;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Instant,
+};
 
-use burn::optim::{
-    AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, RmsPropConfig, SgdConfig,
-    decay::WeightDecayConfig, momentum::MomentumConfig,
+use burn::{
+    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
+    optim::{
+        AdamConfig, AdamWConfig, DynOptimizer, DynState, GradientsParams, RmsPropConfig, SgdConfig,
+        StateSink, StateSource, decay::WeightDecayConfig, momentum::MomentumConfig,
+    },
+    tensor::{Device, Tensor},
 };
 use stovepipe_pipeline::{Layer, Pipeline, StepError};
 use stovepipe_schedule::{Span, SpanKind};
@@ -14,20 +22,30 @@ use crate::{
     settings::{OptimizerSetting, TrainSettings},
 };
 
-/// One of Burn's optimizers for each stage, so that stages are updated at once, where they lie.
+/// One of Burn's optimizers, whose states lie with the stages that they are for, so that stages are updated at
+/// once, where they lie.
 ///
 /// Gradients are clipped before by their norm over *all* stages, as one device would clip them.
 pub struct StagedOptimizer {
-    optimizers: Vec<ModuleOptimizer>,
+    optimizer: Arc<dyn DynOptimizer>,
+    /// Of each stage.
+    states: Vec<States>,
     clip: Option<f64>,
 }
+
+/// What an optimizer keeps of each parameter of a stage.
+type States = HashMap<ParamId, DynState>;
+
+/// What parameters are called in files.
+pub(crate) type Names = HashMap<ParamId, String>;
 
 impl StagedOptimizer {
     /// The optimizer that the settings name, for so many stages.
     #[must_use]
     pub fn new(settings: &TrainSettings, stages: usize) -> Self {
         Self {
-            optimizers: vec![optimizer(settings); stages],
+            optimizer: optimizer(settings),
+            states: vec![States::new(); stages],
             clip: Some(settings.clip).filter(|&clip| clip > 0.0),
         }
     }
@@ -49,64 +67,179 @@ impl StagedOptimizer {
             None => gradients,
         };
         let gradients = pipeline.split_gradients(gradients);
-        let optimizers = std::mem::take(&mut self.optimizers);
-        let states = optimizers
+        let states = std::mem::take(&mut self.states)
             .into_iter()
             .zip(gradients)
-            .map(|(optimizer, gradients)| (optimizer, gradients, None))
+            .map(|(states, gradients)| (states, gradients, None))
             .collect();
-        let states = pipeline.change_stages(
+        let optimizer = self.optimizer.clone();
+        let stages = pipeline.change_stages(
             states,
-            move |_, layers: Vec<L>, (mut optimizer, gradients, _)| {
+            move |_, layers: Vec<L>, (mut states, gradients, _)| {
                 let start = began.elapsed();
-                let layers = optimizer.step(rate, layers, gradients);
+                let mut update = Update {
+                    optimizer: &*optimizer,
+                    rate,
+                    gradients,
+                    states: &mut states,
+                };
+                let layers = layers.map(&mut update);
                 let span = Span {
                     action: None,
                     kind: SpanKind::Update,
                     start,
                     end: began.elapsed(),
                 };
-                (layers, (optimizer, GradientsParams::new(), Some(span)))
+                (layers, (states, GradientsParams::new(), Some(span)))
             },
         )?;
         let mut spans = Vec::new();
-        for (optimizer, _, span) in states {
-            self.optimizers.push(optimizer);
+        for (states, _, span) in stages {
+            self.states.push(states);
             spans.extend(span);
         }
         Ok(spans)
     }
+
+    /// What is kept of the parameters of a stage, by their names: `NAME.momentum.moment_1` and so on.
+    pub(crate) fn state(&self, stage: usize, names: &Names) -> StateSink {
+        let mut sink = StateSink::default();
+        for (id, state) in self.states.get(stage).into_iter().flatten() {
+            if let Some(name) = names.get(id) {
+                self.optimizer.state_flatten(name, state, &mut sink);
+            }
+        }
+        sink.tensors.sort_by(|a, b| a.0.cmp(&b.0));
+        sink.scalars.sort_by(|a, b| a.0.cmp(&b.0));
+        sink
+    }
+
+    /// Takes over what was kept of the parameters of a stage. What is not there begins anew, as at the first step.
+    pub(crate) fn restore<L: Layer>(
+        &mut self,
+        stage: usize,
+        (layers, device): (&[L], &Device),
+        names: &Names,
+        state: StateSink,
+    ) {
+        let scalars: BTreeMap<_, _> = state.scalars.into_iter().collect();
+        let mut source = StateSource::new(scalars);
+        for (name, data) in state.tensors {
+            source.insert_tensor(name, data);
+        }
+        let mut restore = Restore {
+            optimizer: &*self.optimizer,
+            names,
+            device,
+            source,
+            states: States::new(),
+        };
+        for layer in layers {
+            layer.visit(&mut restore);
+        }
+        self.states[stage] = restore.states;
+    }
 }
 
-fn optimizer(settings: &TrainSettings) -> ModuleOptimizer {
+/// One update of a stage's parameters.
+///
+/// Burn's `ModuleOptimizer` would do this too, but keeps its states to itself: they could neither be named by layer
+/// nor be put on their stage's device.
+struct Update<'a> {
+    optimizer: &'a dyn DynOptimizer,
+    rate: f64,
+    gradients: GradientsParams,
+    states: &'a mut States,
+}
+
+impl ModuleMapper for Update<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(gradient) = self.gradients.remove::<D>(param.id) else {
+            return param;
+        };
+        let (id, value, mapper) = param.consume();
+        let (trains, checkpointing) = (
+            value.is_require_grad(),
+            value.gradient_checkpointing_strategy(),
+        );
+        let (value, state) = self.optimizer.step_dyn(
+            D,
+            self.rate,
+            value.inner().into_bridge(),
+            gradient.into_bridge(),
+            self.states.remove(&id),
+        );
+        if let Some(state) = state {
+            self.states.insert(id, state);
+        }
+        let mut value = Tensor::from_inner(Tensor::<D>::from_bridge(value));
+        if let Some(strategy) = checkpointing {
+            value = value.with_gradient_checkpointing_strategy(strategy);
+        }
+        Param::from_mapped_value(id, value.set_require_grad(trains), mapper)
+    }
+}
+
+/// Finds the states of a stage's parameters among named tensors.
+struct Restore<'a> {
+    optimizer: &'a dyn DynOptimizer,
+    names: &'a Names,
+    device: &'a Device,
+    source: StateSource,
+    states: States,
+}
+
+impl ModuleVisitor for Restore<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let name = self.names.get(&param.id);
+        let is_known = |name: &&String| self.source.has_under(name);
+        let Some(name) = name.filter(is_known) else {
+            return;
+        };
+        let state = self
+            .optimizer
+            .state_unflatten(D, name, &mut self.source, self.device);
+        self.states.extend(state.map(|state| (param.id, state)));
+    }
+}
+
+fn optimizer(settings: &TrainSettings) -> Arc<dyn DynOptimizer> {
     let weight_decay = Some(settings.weight_decay)
         .filter(|&rate| rate > 0.0)
         .map(|rate| WeightDecayConfig::new(rate as f32));
     let epsilon = settings.epsilon as f32;
     match settings.optimizer {
-        OptimizerSetting::RmsProp => RmsPropConfig::new()
-            .with_alpha(0.9)
-            .with_epsilon(epsilon)
-            .with_momentum(settings.momentum as f32)
-            .with_weight_decay(weight_decay)
-            .init(),
+        OptimizerSetting::RmsProp => Arc::new(
+            RmsPropConfig::new()
+                .with_alpha(0.9)
+                .with_epsilon(epsilon)
+                .with_momentum(settings.momentum as f32)
+                .with_weight_decay(weight_decay)
+                .build(),
+        ),
         OptimizerSetting::Sgd => {
             // Burn dampens momentum by 0.1 unless told otherwise; PyTorch does not.
             let momentum = MomentumConfig::new()
                 .with_momentum(settings.momentum)
                 .with_dampening(0.0);
-            SgdConfig::new()
-                .with_momentum(Some(momentum).filter(|_| settings.momentum > 0.0))
-                .with_weight_decay(weight_decay)
-                .init()
+            Arc::new(
+                SgdConfig::new()
+                    .with_momentum(Some(momentum).filter(|_| settings.momentum > 0.0))
+                    .with_weight_decay(weight_decay)
+                    .build(),
+            )
         }
-        OptimizerSetting::Adam => AdamConfig::new()
-            .with_epsilon(epsilon)
-            .with_weight_decay(weight_decay)
-            .init(),
-        OptimizerSetting::AdamW => AdamWConfig::new()
-            .with_epsilon(epsilon)
-            .with_weight_decay(settings.weight_decay as f32)
-            .init(),
+        OptimizerSetting::Adam => Arc::new(
+            AdamConfig::new()
+                .with_epsilon(epsilon)
+                .with_weight_decay(weight_decay)
+                .build(),
+        ),
+        OptimizerSetting::AdamW => Arc::new(
+            AdamWConfig::new()
+                .with_epsilon(epsilon)
+                .with_weight_decay(settings.weight_decay as f32)
+                .build(),
+        ),
     }
 }

@@ -149,6 +149,15 @@ impl Progress {
         }
     }
 
+    /// Something went wrong that does not end the run.
+    pub fn warn(&self, text: &str) {
+        match &self.look {
+            Look::Silent => {}
+            Look::Lines { .. } => eprintln!("warning: {text}"),
+            Look::Bars { epochs, .. } => epochs.println(format!("warning: {text}")),
+        }
+    }
+
     /// The run ended.
     pub fn finish(self) {
         if let Look::Bars { epochs, batches } = self.look {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stovepipe_pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline};
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Counts of a model's answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     /// Samples seen.
     pub samples: usize,
@@ -35,6 +35,15 @@ impl Scores {
         self.top1 += score(0);
         self.top5 += score(1);
         self.loss += loss * weight;
+    }
+
+    /// Adds those of other samples.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.samples += other.samples;
+        self.weight += other.weight;
+        self.top1 += other.top1;
+        self.top5 += other.top5;
+        self.loss += other.loss;
     }
 
     /// The share of answers that were right.
@@ -71,7 +80,7 @@ impl Scores {
 }
 
 /// What files and terminals are told of scores.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Mean loss.
     pub loss: f64,
@@ -103,6 +112,14 @@ impl Metrics {
             accuracy: scores.accuracy(),
             top5: scores.top5_accuracy(),
             perplexity: (task == Task::Tokens).then(|| scores.perplexity()),
+        }
+    }
+
+    /// What is higher for a better model: accuracy, or for text less perplexity; of equal ones, less loss.
+    pub(crate) fn quality(&self) -> (f64, f64) {
+        match self.perplexity {
+            Some(perplexity) => (-perplexity, -self.loss),
+            None => (self.accuracy, -self.loss),
         }
     }
 }

@@ -348,6 +348,18 @@ pub struct TrainSettings {
     /// Seed of parameters, of the order of samples and of their augmentation
     #[arg(long, required = false, value_name = "N")]
     pub seed: u64,
+    /// Mini-batches after which a checkpoint is made; 0 for one at the end of each epoch alone
+    #[arg(long, required = false, value_name = "N")]
+    pub save_every: usize,
+    /// Checkpoints that are kept, the newest
+    #[arg(long, required = false, value_name = "N")]
+    pub keep_last: usize,
+    /// Checkpoints that are kept besides, those that did best in the tests at the end of epochs
+    #[arg(long, required = false, value_name = "N")]
+    pub keep_best: usize,
+    /// What is done when no checkpoint can be made, as on a full disk
+    #[arg(long, required = false, value_enum)]
+    pub on_save_error: SaveErrorSetting,
 }
 
 impl Default for TrainSettings {
@@ -370,6 +382,10 @@ impl Default for TrainSettings {
             clip: 10.0,
             ema: 0.0,
             seed: 0,
+            save_every: 0,
+            keep_last: 2,
+            keep_best: 1,
+            on_save_error: SaveErrorSetting::Continue,
         }
     }
 }
@@ -392,6 +408,7 @@ impl TrainSettings {
         positive("epochs", self.epochs)?;
         positive("batch-size", self.batch_size)?;
         positive("accumulate", self.accumulate)?;
+        positive("keep-last", self.keep_last)?;
         let is_rate = |value: f64| value.is_finite() && value > 0.0;
         let is_share = |value: f64| (0.0..1.0).contains(&value);
         let at_least_zero = |value: f64| value.is_finite() && value >= 0.0;
@@ -441,6 +458,16 @@ pub enum OptimizerSetting {
     Adam,
     /// Adam, weight decay apart from the gradient
     AdamW,
+}
+
+/// What a training does that cannot make a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SaveErrorSetting {
+    /// Goes on, says so, and tries again when the next one is due
+    Continue,
+    /// Ends
+    Stop,
 }
 
 /// How a learning rate falls, by name.

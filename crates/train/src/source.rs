@@ -52,6 +52,16 @@ pub trait Source<I, T> {
     /// The batches of a pass over the training set. The pass fixes them and their order.
     fn train(&self, pass: Pass) -> Batches<I, T>;
 
+    /// Those batches without the `first` ones, where a pass goes on that was begun before; a source that can do
+    /// without loading them says how.
+    fn train_from(&self, first: usize, pass: Pass) -> Batches<I, T>
+    where
+        I: 'static,
+        T: 'static,
+    {
+        Box::new(self.train(pass).skip(first))
+    }
+
     /// The batches of the test set, always the same.
     fn test(&self, batch_size: usize) -> Batches<I, T>;
 
@@ -182,7 +192,12 @@ where
     }
 
     fn train(&self, pass: Pass) -> Batches<I, T> {
-        let order = shuffled(self.train.len(), pass.seed, pass.epoch);
+        self.train_from(0, pass)
+    }
+
+    fn train_from(&self, first: usize, pass: Pass) -> Batches<I, T> {
+        let mut order = shuffled(self.train.len(), pass.seed, pass.epoch);
+        order.drain(..order.len().min(first * pass.batch_size));
         let batcher = (self.training_batcher)(pass.epoch);
         let (set, device) = (self.train.clone(), Device::flex());
         Box::new(Loader::new(set, batcher, order, pass.batch_size, device))

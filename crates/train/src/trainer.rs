@@ -11,6 +11,7 @@ use stovepipe_schedule::Timeline;
 
 use crate::{
     average::WeightAverage,
+    checkpoint::{Contents, Damaged, Standing, Sums},
     error::TrainError,
     folder::RunFolder,
     gradients::Window,
@@ -19,8 +20,8 @@ use crate::{
     model_file::save_model,
     optimizer::StagedOptimizer,
     progress::{Progress, StepReport},
-    scores::{Metrics, Scores, score},
-    settings::TrainSettings,
+    scores::{Metrics, score},
+    settings::{SaveErrorSetting, TrainSettings},
     source::{self, Pass, Source, Task},
     summary::{EpochMetrics, Summary, stage_summaries},
 };
@@ -30,24 +31,37 @@ pub struct Trainer<L: Layer<Side = ()>> {
     pipeline: Pipeline<L>,
     optimizer: StagedOptimizer,
     average: Option<WeightAverage<L>>,
+    /// Gradients that wait for an update.
+    window: Window,
+    /// Where the training stands.
+    standing: Standing,
     settings: TrainSettings,
     stop: StopHandle,
     timeline: Timeline,
 }
 
-/// One pass over the training set.
-#[derive(Default)]
-struct Epoch {
-    scores: Scores,
-    steps: usize,
-    updates: usize,
-    bubbles: f64,
-    seconds: f64,
-    rate: f64,
-    stopped: bool,
+/// What a training goes on from.
+#[derive(Debug)]
+#[must_use]
+pub struct Resumed {
+    /// The name of the checkpoint; none if there was none, so that the training begins.
+    pub checkpoint: Option<String>,
+    /// Epochs that are over.
+    pub epochs: usize,
+    /// Mini-batches of the epoch after them.
+    pub batches: usize,
+    /// Newer checkpoints that are of no use.
+    pub damaged: Vec<Damaged>,
 }
 
-impl Epoch {
+/// What the test set says of the model, and of its averaged weights.
+#[derive(Clone, Copy)]
+struct Tested {
+    model: Metrics,
+    averaged: Option<Metrics>,
+}
+
+impl Sums {
     fn samples_per_second(&self) -> f64 {
         self.scores.samples as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
@@ -56,7 +70,7 @@ impl Epoch {
         self.bubbles / self.steps.max(1) as f64
     }
 
-    /// Adds a mini-batch, which ended so many seconds after the epoch began.
+    /// Adds a mini-batch, which ended when so many seconds of the epoch were over.
     fn count(&mut self, trained: &Trained, seconds: f64) {
         self.scores.add(
             trained.samples,
@@ -79,13 +93,6 @@ impl Epoch {
     }
 }
 
-/// What the test set says of the model, and of its averaged weights.
-#[derive(Clone, Copy)]
-struct Tested {
-    model: Metrics,
-    averaged: Option<Metrics>,
-}
-
 impl<L: Layer<Side = ()>> Trainer<L> {
     /// A trainer of `pipeline`.
     ///
@@ -98,6 +105,8 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         Ok(Self {
             optimizer: StagedOptimizer::new(&settings, pipeline.stage_layers().count()),
             average: average.then(|| WeightAverage::new(&pipeline, settings.ema)),
+            window: Window::default(),
+            standing: Standing::begin(&settings),
             stop: pipeline.stop_handle(),
             timeline: Timeline::default(),
             pipeline,
@@ -117,8 +126,42 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         self.average.as_ref().map(WeightAverage::pipeline)
     }
 
-    /// Trains and tests for all epochs, or until the pipeline's stop handle is used, and writes
-    /// `metrics.jsonl`, `summary.json`, `model.safetensors`, `timeline.json` and `timeline.svg`
+    /// Takes the training to where the newest checkpoint in `folder` was made, if there is one that is not damaged:
+    /// [`run`](Self::run) goes on from there, and comes to what it would have come to unbroken, under any number of
+    /// stages. Damaged ones are put aside.
+    ///
+    /// Settings may have changed but for those that the order of samples and the optimizer's states depend on.
+    ///
+    /// # Errors
+    ///
+    /// If such a setting has changed, the checkpoint is of another model, or a file cannot be read or written.
+    pub fn resume(&mut self, folder: &RunFolder) -> Result<Resumed, TrainError> {
+        let (checkpoint, damaged) = folder.checkpoints().newest()?;
+        if let Some(checkpoint) = &checkpoint {
+            checkpoint.standing()?.check(&self.settings)?;
+            self.standing = checkpoint.load(self.contents())?;
+        }
+        // Of what came after the checkpoint, nothing counts.
+        folder.keep_lines("metrics.jsonl", self.standing.epoch)?;
+        Ok(Resumed {
+            checkpoint: checkpoint.map(|checkpoint| checkpoint.name().to_owned()),
+            epochs: self.standing.epoch,
+            batches: self.standing.batch,
+            damaged,
+        })
+    }
+
+    fn contents(&mut self) -> Contents<'_, L> {
+        Contents {
+            pipeline: &mut self.pipeline,
+            average: self.average.as_mut(),
+            optimizer: &mut self.optimizer,
+            window: &mut self.window,
+        }
+    }
+
+    /// Trains and tests for all epochs that are left, or until the pipeline's stop handle is used, makes checkpoints, and
+    /// writes `metrics.jsonl`, `summary.json`, `model.safetensors`, `timeline.json` and `timeline.svg`
     /// into `folder`; with averaged weights also `averaged.safetensors`.
     ///
     /// # Errors
@@ -132,6 +175,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         mut progress: impl FnMut(usize, usize) -> Progress,
     ) -> Result<Summary, TrainError>
     where
+        L::Input: 'static,
         T: Flow,
         S: Source<L::Input, T> + ?Sized,
         CrossEntropy: Objective<L::Output, T>,
@@ -141,32 +185,69 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         let began = Instant::now();
         let batches = samples.div_ceil(self.settings.batch_size);
         let mut progress = progress(self.settings.epochs, batches);
-        let mut epochs = Vec::new();
         let (mut tested, mut stopped) = (None, false);
-        for index in 0..self.settings.epochs {
-            let epoch = self.train_epoch(index, batches, source, &mut progress)?;
+        while self.standing.epoch < self.settings.epochs && !stopped {
+            stopped = self.train_epoch(batches, source, folder, &mut progress)?;
+            if stopped {
+                self.save(folder, &mut progress)?;
+            }
             // Stopped or not, what was trained is tested and saved.
             let (found, stopped_in_test) = self.test_to_the_end(source)?;
-            tested = Some(found);
-            stopped |= epoch.stopped || stopped_in_test;
+            let epoch = self.standing.epoch + 1;
             if !found.model.loss.is_finite() {
-                let (loss, epoch) = (found.model.loss, index + 1);
+                let loss = found.model.loss;
                 return Err(TrainError::TestLossNotFinite { loss, epoch });
             }
-            if epoch.steps > 0 {
-                self.report(index, &epoch, found, folder, &mut progress)?;
-                epochs.push(epoch);
+            tested = Some(found);
+            if self.standing.under_way.steps > 0 {
+                self.report(batches, found, folder, &mut progress)?;
             }
-            if stopped {
-                break;
+            if !stopped {
+                self.end_epoch(found);
+                self.save(folder, &mut progress)?;
             }
+            stopped |= stopped_in_test;
         }
         progress.finish();
-        let seconds = began.elapsed().as_secs_f64();
-        let tested = tested.ok_or(TrainError::EmptySet("training"))?;
-        let summary = self.summary(&epochs, tested, (seconds, stopped));
+        let tested = match tested {
+            Some(tested) => tested,
+            // All epochs were over before.
+            None => self.test_to_the_end(source)?.0,
+        };
+        let summary = self.summary(tested, (began.elapsed().as_secs_f64(), stopped));
         self.write(folder, &summary)?;
         Ok(summary)
+    }
+
+    /// Makes a checkpoint. Where that fails, the setting says what becomes of the training.
+    fn save(&mut self, folder: &RunFolder, progress: &mut Progress) -> Result<(), TrainError> {
+        let standing = Standing {
+            steps: self.pipeline.steps(),
+            averaged: self.average.as_ref().map_or(0, WeightAverage::updates),
+            waiting: self.window.mini_batches(),
+            waiting_weight: self.window.weight(),
+            ..self.standing.clone()
+        };
+        let kept = (self.settings.keep_last, self.settings.keep_best);
+        let saved = folder.checkpoints().save(&self.contents(), &standing, kept);
+        match (saved, self.settings.on_save_error) {
+            (Err(error), SaveErrorSetting::Stop) => Err(TrainError::NotSaved(Box::new(error))),
+            (Err(error), SaveErrorSetting::Continue) => {
+                progress.warn(&format!("no checkpoint could be made, going on: {error}"));
+                Ok(())
+            }
+            (Ok(()), _) => Ok(()),
+        }
+    }
+
+    /// Begins the next epoch.
+    fn end_epoch(&mut self, tested: Tested) {
+        let ended = std::mem::take(&mut self.standing.under_way);
+        self.standing.over.add(&ended);
+        self.standing.train_loss = ended.scores.mean_loss();
+        self.standing.test = Some(tested.averaged.unwrap_or(tested.model));
+        self.standing.epoch += 1;
+        (self.standing.batch, self.standing.updates) = (0, 0);
     }
 
     /// Finds what would end the run at the end of its first epoch before it begins.
@@ -187,44 +268,40 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             .with_auxiliary_share(self.settings.auxiliary_share)
     }
 
+    /// Trains what is left of the epoch under way. Returns whether it was stopped.
     fn train_epoch<T, S>(
         &mut self,
-        index: usize,
         batches: usize,
         source: &S,
+        folder: &RunFolder,
         progress: &mut Progress,
-    ) -> Result<Epoch, TrainError>
+    ) -> Result<bool, TrainError>
     where
+        L::Input: 'static,
         T: Flow,
         S: Source<L::Input, T> + ?Sized,
         CrossEntropy: Objective<L::Output, T>,
     {
+        let epoch = self.standing.epoch;
         let pass = Pass {
-            epoch: index,
+            epoch,
             seed: self.settings.seed,
             batch_size: self.settings.batch_size,
         };
         let objective = self.objective(source.task());
-        let updates = batches.div_ceil(self.settings.accumulate);
-        let rate = LearningRate::new(&self.settings, updates);
-        let began = Instant::now();
-        let mut epoch = Epoch::default();
-        let mut window = Window::default();
-        let mut loaded = source.train(pass).enumerate().peekable();
-        while let Some((batch, parts)) = loaded.next() {
+        let rate = self.learning_rate(batches);
+        let (began, before) = (Instant::now(), self.standing.under_way.seconds);
+        let mut loaded = source.train_from(self.standing.batch, pass).peekable();
+        while let Some(parts) = loaded.next() {
             let (input, target) = parts?;
-            let update = index * updates + epoch.updates;
-            epoch.rate = rate.at(update);
+            let update = self.update(batches);
             self.pipeline.set_progress(rate.progress(update));
             let mut trained = match self.train_batch(input, target, &objective) {
-                Err(StepError::Stopped) => {
-                    epoch.stopped = true;
-                    break;
-                }
+                Err(StepError::Stopped) => return Ok(true),
                 Err(source @ StepError::NotFinite { .. }) => {
                     return Err(TrainError::Diverged {
-                        epoch: index + 1,
-                        batch: batch + 1,
+                        epoch: epoch + 1,
+                        batch: self.standing.batch + 1,
                         source,
                     });
                 }
@@ -232,16 +309,43 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             };
             // The last window of an epoch may be smaller.
             let is_last = loaded.peek().is_none();
-            epoch.updates +=
-                usize::from(self.gather(&mut window, &mut trained, is_last, epoch.rate)?);
-            epoch.count(&trained, began.elapsed().as_secs_f64());
-            progress.step(index + 1, batch + 1, &epoch.report(&trained, source.task()));
+            let updated = self.gather(&mut trained, is_last, rate.at(update))?;
+            let standing = &mut self.standing;
+            standing.updates += usize::from(updated);
+            standing.batch += 1;
+            standing.test = None;
+            let seconds = before + began.elapsed().as_secs_f64();
+            standing.under_way.count(&trained, seconds);
+            let report = standing.under_way.report(&trained, source.task());
+            progress.step(epoch + 1, standing.batch, &report);
             // The picture is of the last mini-batch that was whole.
             if trained.samples == self.settings.batch_size {
                 self.timeline = trained.timeline;
             }
+            if self.is_save_due() {
+                self.save(folder, progress)?;
+            }
         }
-        Ok(epoch)
+        Ok(false)
+    }
+
+    /// Whether a checkpoint is to be made after this mini-batch.
+    fn is_save_due(&self) -> bool {
+        let every = self.settings.save_every as u64;
+        every > 0 && self.pipeline.steps().is_multiple_of(every)
+    }
+
+    fn learning_rate(&self, batches: usize) -> LearningRate {
+        LearningRate::new(&self.settings, self.updates_per_epoch(batches))
+    }
+
+    fn updates_per_epoch(&self, batches: usize) -> usize {
+        batches.div_ceil(self.settings.accumulate)
+    }
+
+    /// The number of the next update, counted over all epochs.
+    fn update(&self, batches: usize) -> usize {
+        self.standing.epoch * self.updates_per_epoch(batches) + self.standing.updates
     }
 
     /// Runs a mini-batch.
@@ -278,12 +382,12 @@ impl<L: Layer<Side = ()>> Trainer<L> {
     /// an epoch, updates the parameters, and says so.
     fn gather(
         &mut self,
-        window: &mut Window,
         trained: &mut Trained,
         is_last: bool,
         rate: f64,
     ) -> Result<bool, TrainError> {
         let mut gradients = std::mem::take(&mut trained.gradients);
+        let window = &mut self.window;
         let is_whole = window.mini_batches() + 1 >= self.settings.accumulate;
         if window.mini_batches() > 0 || !(is_whole || is_last) {
             window.add(&self.pipeline, gradients, trained.weight);
@@ -339,49 +443,49 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         })
     }
 
+    /// Says what came of the epoch under way, as far as it was trained.
     fn report(
         &self,
-        index: usize,
-        epoch: &Epoch,
+        batches: usize,
         tested: Tested,
         folder: &RunFolder,
         progress: &mut Progress,
     ) -> Result<(), TrainError> {
+        let (standing, sums) = (&self.standing, &self.standing.under_way);
+        let last_update = self.update(batches).saturating_sub(1);
         let metrics = EpochMetrics {
-            epoch: index + 1,
-            steps: epoch.steps,
-            updates: epoch.updates,
-            learning_rate: epoch.rate,
-            train_loss: epoch.scores.mean_loss(),
-            train_accuracy: epoch.scores.accuracy(),
+            epoch: standing.epoch + 1,
+            steps: sums.steps,
+            updates: standing.updates,
+            learning_rate: self.learning_rate(batches).at(last_update),
+            train_loss: sums.scores.mean_loss(),
+            train_accuracy: sums.scores.accuracy(),
             test: tested.model,
             averaged: tested.averaged,
-            samples_per_second: epoch.samples_per_second(),
-            bubble: epoch.bubble(),
-            seconds: epoch.seconds,
+            samples_per_second: sums.samples_per_second(),
+            bubble: sums.bubble(),
+            seconds: sums.seconds,
         };
-        progress.epoch(index + 1, &metrics.to_string());
+        progress.epoch(standing.epoch + 1, &metrics.to_string());
         folder.append_json_line("metrics.jsonl", &metrics)
     }
 
-    fn summary(
-        &self,
-        epochs: &[Epoch],
-        tested: Tested,
-        (seconds, stopped): (f64, bool),
-    ) -> Summary {
-        let sum = |of: fn(&Epoch) -> f64| epochs.iter().map(of).sum::<f64>();
-        let steps = sum(|epoch| epoch.steps as f64).max(1.0);
-        let trained_for = sum(|epoch| epoch.seconds).max(f64::MIN_POSITIVE);
+    fn summary(&self, tested: Tested, (seconds, stopped): (f64, bool)) -> Summary {
+        let (standing, mut all) = (&self.standing, self.standing.over);
+        all.add(&standing.under_way);
+        let train_loss = match standing.under_way.steps {
+            0 => standing.train_loss,
+            _ => standing.under_way.scores.mean_loss(),
+        };
         Summary {
             parameters: count_parameters(&self.pipeline),
             stages: stage_summaries(&self.pipeline),
-            epochs: epochs.iter().filter(|epoch| !epoch.stopped).count(),
-            train_loss: epochs.last().map_or(0.0, |epoch| epoch.scores.mean_loss()),
+            epochs: standing.epoch,
+            train_loss,
             test: tested.model,
             averaged: tested.averaged,
-            samples_per_second: sum(|epoch| epoch.scores.samples as f64) / trained_for,
-            bubble: sum(|epoch| epoch.bubbles) / steps,
+            samples_per_second: all.samples_per_second(),
+            bubble: all.bubble(),
             seconds,
             stopped,
         }
@@ -392,9 +496,12 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         if let Some(averaged) = self.averaged() {
             save_model(averaged, folder.file("averaged.safetensors"))?;
         }
-        let labels = worker_labels(&self.pipeline.stages());
-        folder.write("timeline.svg", self.timeline.to_svg(&labels).as_bytes())?;
-        folder.write_json("timeline.json", &self.timeline.to_chrome_trace(&labels))?;
+        // Where no step was taken, an earlier one's picture stays.
+        if !self.timeline.workers.is_empty() || !folder.file("timeline.svg").exists() {
+            let labels = worker_labels(&self.pipeline.stages());
+            folder.write("timeline.svg", self.timeline.to_svg(&labels).as_bytes())?;
+            folder.write_json("timeline.json", &self.timeline.to_chrome_trace(&labels))?;
+        }
         folder.write_json("summary.json", summary)
     }
 }

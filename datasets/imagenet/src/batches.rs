@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     pub settings: Arc<Loading>,
     /// The images, in the order of the batches.
     pub order: Vec<usize>,
+    /// Batches at the beginning that are left out.
+    pub first: usize,
     pub batch_size: usize,
     /// Seed and epoch of what is drawn for training; nothing is for evaluation.
     pub training: Option<(u64, usize)>,
@@ -95,14 +97,20 @@ impl Plan {
                 reason: "there are not so many",
             });
         }
+        let first = self.first;
         let batches = self.order.len().div_ceil(self.batch_size);
         let (threads, ahead) = (self.settings.threads(), self.settings.ahead);
         let plan = Arc::new(self);
-        let pool = Pool::start(batches, threads, threads + ahead, move |stop| {
-            let plan = plan.clone();
-            let mut shower = Shower::new(plan.settings.clone());
-            move |batch| plan.make(batch, &mut shower, &stop)
-        });
+        let pool = Pool::start(
+            batches.saturating_sub(first),
+            threads,
+            threads + ahead,
+            move |stop| {
+                let plan = plan.clone();
+                let mut shower = Shower::new(plan.settings.clone());
+                move |batch| plan.make(first + batch, &mut shower, &stop)
+            },
+        );
         pool.map_err(|error| ImagenetError::Worker(error.to_string()))
     }
 

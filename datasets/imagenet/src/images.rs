@@ -83,13 +83,27 @@ impl Images {
         seed: u64,
         epoch: usize,
     ) -> Batches {
-        self.batches(order, batch_size, Some((seed, epoch)))
+        self.train_batches_from(0, order, batch_size, seed, epoch)
+    }
+
+    /// Like [`train_batches`](Self::train_batches), without the `first` ones: where a pass goes on that was begun
+    /// before. What is left out is not loaded, and the others are as they would have been.
+    #[must_use]
+    pub fn train_batches_from(
+        &self,
+        first: usize,
+        order: Vec<usize>,
+        batch_size: usize,
+        seed: u64,
+        epoch: usize,
+    ) -> Batches {
+        self.batches(first, order, batch_size, Some((seed, epoch)))
     }
 
     /// Loads all images in their order as for evaluation, `batch_size` at a time; the last batch may be smaller.
     #[must_use]
     pub fn eval_batches(&self, batch_size: usize) -> Batches {
-        self.batches((0..self.len()).collect(), batch_size, None)
+        self.batches(0, (0..self.len()).collect(), batch_size, None)
     }
 
     /// The files that were skipped so far, by name, over all passes.
@@ -100,6 +114,7 @@ impl Images {
 
     fn batches(
         &self,
+        first: usize,
         order: Vec<usize>,
         batch_size: usize,
         training: Option<(u64, usize)>,
@@ -108,6 +123,7 @@ impl Images {
             folder: self.folder.clone(),
             settings: self.settings.clone(),
             order,
+            first,
             batch_size: batch_size.max(1),
             training,
         };

@@ -89,7 +89,11 @@ impl<S: Source<Tensor<4>, Tensor<1, Int>>> Source<Tensor<4>, Labels> for Labelle
     }
 
     fn train(&self, pass: Pass) -> Batches<Tensor<4>, Labels> {
-        Box::new(self.0.train(pass).map(labelled))
+        self.train_from(0, pass)
+    }
+
+    fn train_from(&self, first: usize, pass: Pass) -> Batches<Tensor<4>, Labels> {
+        Box::new(self.0.train_from(first, pass).map(labelled))
     }
 
     fn test(&self, batch_size: usize) -> Batches<Tensor<4>, Labels> {
@@ -120,10 +124,15 @@ impl Source<Tensor<4>, Labels> for Pictures {
     }
 
     fn train(&self, pass: Pass) -> Batches<Tensor<4>, Labels> {
+        self.train_from(0, pass)
+    }
+
+    fn train_from(&self, first: usize, pass: Pass) -> Batches<Tensor<4>, Labels> {
         let order = shuffled(self.train.len(), pass.seed, pass.epoch);
+        let (samples, seed, epoch) = (pass.batch_size, pass.seed, pass.epoch);
         let batches = self
             .train
-            .train_batches(order, pass.batch_size, pass.seed, pass.epoch);
+            .train_batches_from(first, order, samples, seed, epoch);
         let is_mixed = self.train.settings().augmentation.mixup > 0.0;
         let classes = is_mixed.then_some(self.classes);
         Box::new(Told::new(&self.train, batches).map(move |batch| Ok(tensors(batch?, classes))))

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod average;
+mod resume;
 mod tokens;
 mod windows;
 
@@ -19,6 +20,7 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Int, Tensor, activation::relu},
 };
+use serde_json::Value;
 use stovepipe_pipeline::{Context, CrossEntropy, Layer, Miswired, Pipeline, StopHandle};
 use stovepipe_train::*;
 
