@@ -16,6 +16,9 @@ const MODELS: [&str; 3] = ["amoebanet-32", "amoebanet-224", "transformer"];
 fn run(program: &str, folder: &Path, flags: &[&str]) -> Output {
     let mut command = Command::new(program);
     command.arg("--quick").arg("--out").arg(folder).args(flags);
+    if program.ends_with("saving") {
+        command.arg("--disk").arg(folder);
+    }
     command.output().unwrap()
 }
 
@@ -49,6 +52,17 @@ fn rows<'a>(figures: &'a Value, title: &str) -> &'a Vec<Value> {
 
 fn is_positive(row: &Value, key: &str) -> bool {
     row[key].as_f64().is_some_and(|value| value > 0.0)
+}
+
+#[test]
+fn saving() {
+    let figures = figures("saving", env!("CARGO_BIN_EXE_saving"));
+    let rows = rows(&figures, "checkpoints");
+    assert_eq!(rows.len(), 2);
+    // What checkpoints cost is a difference, and anything where there are only two.
+    for key in ["parameters", "mebibytes", "step_ms"] {
+        assert!(rows.iter().all(|row| is_positive(row, key)), "{key}");
+    }
 }
 
 #[test]
