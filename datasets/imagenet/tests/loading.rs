@@ -475,3 +475,26 @@ fn dropping_batches_early_ends_their_workers() {
     fn check<T: Send + 'static>(_: T) {}
     check(images.eval_batches(1));
 }
+
+/// Where all of a side is shown, 450 / 224 · 224 is a little more than 450.
+#[test]
+fn images_of_any_size_are_shown_whole() {
+    let data = tempdir().unwrap();
+    for side in [29, 225, 450] {
+        write(
+            data.path(),
+            &[(&format!("{side}/1.jpg"), &jpeg(side, side, 1))],
+        );
+    }
+    let evaluation = Evaluation {
+        resize: 224,
+        ..Evaluation::default()
+    };
+    let loading = Loading {
+        evaluation,
+        skip: 0,
+        ..Loading::default()
+    };
+    let images = images(data.path(), loading);
+    assert_eq!(all(images.eval_batches(3))[0].len(), 3);
+}
