@@ -98,11 +98,16 @@ impl Plan {
         let batches = self.order.len().div_ceil(self.batch_size);
         let (threads, ahead) = (self.settings.threads(), self.settings.ahead);
         let plan = Arc::new(self);
-        let pool = Pool::start(batches, threads, threads + ahead, move |stop| {
-            let plan = plan.clone();
-            let mut shower = Shower::new(plan.settings.clone());
-            move |batch| plan.make(batch, &mut shower, &stop)
-        });
+        let pool = Pool::start(
+            batches,
+            threads,
+            threads.saturating_add(ahead),
+            move |stop| {
+                let plan = plan.clone();
+                let mut shower = Shower::new(plan.settings.clone());
+                move |batch| plan.make(batch, &mut shower, &stop)
+            },
+        );
         pool.map_err(|error| ImagenetError::Worker(error.to_string()))
     }
 

@@ -174,8 +174,8 @@ pub enum ImagenetError {
         reason: String,
     },
 
-    /// More damaged files than may be skipped.
-    #[error("more than {most} files cannot be decoded; the last is {}: {reason}", path.display())]
+    /// More files than may be skipped that are gone, damaged or no images.
+    #[error("more than {most} files cannot be loaded; the last is {}: {reason}", path.display())]
     TooManySkipped {
         /// How many may be skipped.
         most: usize,

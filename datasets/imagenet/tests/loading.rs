@@ -345,7 +345,7 @@ fn damaged_files_are_skipped_and_counted_up_to_a_number() {
             .unwrap()
             .to_string();
         assert!(
-            error.starts_with("more than 2 files cannot be decoded; the last is"),
+            error.starts_with("more than 2 files cannot be loaded; the last is"),
             "{error}"
         );
         assert!(error.contains("cow/20.jpg: is no image"), "{error}");
