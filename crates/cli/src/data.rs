@@ -2,23 +2,21 @@
 
 mod images;
 mod labels;
+mod ranges;
 mod text;
 
 use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use stovepipe::train::TrainError;
 use stovepipe_cifar::{Augmentation, Cifar, CifarBatcher, Labels as CifarLabels};
+use stovepipe_imagenet::Loading;
 
 use crate::error::CliError;
 
 pub use images::{ImageSets, load_picture};
 pub use labels::Labels;
 pub use text::{HeldOut, TextSets};
-
-/// The side of CIFAR's images: more would only be a mistake.
-const MOST_PIXELS: u16 = 32;
 
 /// What is trained on. A setting that the data set does not have is none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
@@ -35,7 +33,7 @@ pub struct DataSettings {
     /// Labels of CIFAR-100
     #[arg(long, value_enum)]
     pub labels: Option<LabelsSetting>,
-    /// Labels of the validation images, where these lie in one folder [default: a file beside them]
+    /// Labels of the validation images, where these have a folder but no class folders in it [default: a file beside them]
     #[arg(long, value_name = "FILE")]
     pub val_labels: Option<PathBuf>,
     /// Share of images held out to test with, where there are class folders alone
@@ -75,7 +73,7 @@ pub struct DataSettings {
     /// Images are mixed in pairs, by shares from Beta(ALPHA, ALPHA); 0 for no mixing
     #[arg(long, value_name = "ALPHA")]
     pub mixup: Option<f64>,
-    /// Files that may be skipped since they are no images, before the run ends
+    /// Files that may be skipped, since they are gone, damaged or no images; one more ends the run
     #[arg(long, value_name = "N")]
     pub skip: Option<usize>,
     /// Threads that load images; 0 for as many as there are cores
@@ -203,6 +201,9 @@ impl DataSettings {
     pub fn usual(data: DataName) -> Self {
         let mut settings = Self::bare(data);
         settings.fill_in();
+        if data == DataName::ImageNet {
+            settings.val_share = Some(settings.held_out_share());
+        }
         settings
     }
 
@@ -218,12 +219,12 @@ impl DataSettings {
             *path = path.take().filter(|path| !path.as_os_str().is_empty());
         }
         self.refuse_foreign()?;
-        if self.data != DataName::ImageNet {
-            check_pixels("crop-padding", self.crop_padding.map(u16::from))?;
-            check_pixels("cutout", self.cutout)?;
-        }
         self.fill_in();
-        Ok(())
+        match self.data {
+            DataName::ImageNet => self.check_folders(),
+            DataName::Cifar10 | DataName::Cifar100 => Ok(self.check_cifar()?),
+            DataName::Digits | DataName::Text => Ok(()),
+        }
     }
 
     /// Without this, a flag would be taken and do nothing.
@@ -289,7 +290,8 @@ impl DataSettings {
             DataName::ImageNet => {
                 let size = *self.image_size.get_or_insert(224);
                 // 256 for 224.
-                self.resize.get_or_insert(size.saturating_mul(8) / 7);
+                let resize = size.saturating_mul(8) / 7;
+                self.resize.get_or_insert(resize.min(Loading::LARGEST));
                 self.interpolation
                     .get_or_insert(InterpolationSetting::Bilinear);
                 self.crop_area.get_or_insert(0.08);
@@ -299,7 +301,6 @@ impl DataSettings {
                 self.magnitude.get_or_insert(9);
                 self.cutout.get_or_insert(0);
                 self.mixup.get_or_insert(0.0);
-                self.val_share.get_or_insert(0.2);
                 self.skip.get_or_insert(10);
                 self.loaders.get_or_insert(0);
             }
@@ -400,16 +401,5 @@ impl DataSettings {
             cutout: cutout.unwrap_or(usual.cutout),
         };
         CifarBatcher::augmented(augmentation, seed, epoch)
-    }
-}
-
-fn check_pixels(setting: &'static str, value: Option<u16>) -> Result<(), TrainError> {
-    match value {
-        Some(value) if value > MOST_PIXELS => Err(TrainError::Setting {
-            setting,
-            value: value.to_string(),
-            range: "from 0 to 32",
-        }),
-        _ => Ok(()),
     }
 }

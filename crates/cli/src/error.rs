@@ -52,6 +52,8 @@ pub enum CliError {
         "{model} does not learn from {data}: images are for amoebanet-d, amoebanet-b and vit, text is for transformer-lm"
     )]
     OtherData { model: String, data: String },
+    #[error("val-share has no use: the images to test with have a folder of their own, {}", test.display())]
+    NothingHeldOut { test: PathBuf },
     #[error("{setting} is for {of}, not for {data}: leave it out")]
     NotOfData {
         setting: &'static str,

@@ -214,9 +214,10 @@ fn damaged_files_are_named_and_a_few_are_skipped() {
     let stderr = text(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert!(
-        stderr.contains("skipped") && stderr.contains("n01440764/bad.JPEG"),
+        stderr.contains("skipped, 1 of at most 10: imagenet/train/n01440764/bad.JPEG: is no image"),
         "{stderr}"
     );
+    assert!(stderr.contains("1 file was skipped in all"), "{stderr}");
     let output = train(
         directory,
         "strict",
@@ -228,6 +229,122 @@ fn damaged_files_are_named_and_a_few_are_skipped() {
         "{stderr}"
     );
     assert!(!directory.join("strict").exists());
+}
+
+/// Of training and test images together no more than `--skip` may be damaged; each is told of once.
+#[test]
+fn damaged_files_count_once_wherever_they_are() {
+    let directory = tree();
+    let directory = directory.path();
+    for file in [
+        "train/n01440764/bad.JPEG",
+        "train/n02102040/worse.JPEG",
+        "val/ILSVRC2012_val_00000002.JPEG",
+    ] {
+        fs::write(directory.join("imagenet").join(file), b"no picture").unwrap();
+    }
+    let small = ["--image-size", "64", "--epochs", "2"];
+    let skipping = |out: &str, skip| {
+        let output = train(directory, out, &[&small[..], &["--skip", skip]].concat());
+        (output.status.success(), text(&output.stderr))
+    };
+    let (well, stderr) = skipping("run", "3");
+    assert!(well, "{stderr}");
+    for file in ["bad.JPEG", "worse.JPEG", "val_00000002.JPEG"] {
+        assert_eq!(stderr.matches(file).count(), 1, "{stderr}");
+    }
+    assert!(stderr.contains("3 files were skipped in all"), "{stderr}");
+    let (well, stderr) = skipping("strict", "2");
+    assert!(
+        !well && stderr.contains("more than 2 files cannot be loaded"),
+        "{stderr}"
+    );
+}
+
+/// What is held out of class folders does not depend on the seed: a model is never tested on what it was trained on.
+#[test]
+fn class_folders_are_split_the_same_under_any_seed() {
+    let directory = tree();
+    let directory = directory.path();
+    let small = ["--image-size", "64", "--epochs", "1"];
+    let folders = [&small[..], &["--data-dir", "imagenet/train"]].concat();
+    let output = train(directory, "run", &folders);
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let found = "imagenet/train: 2 classes, 12 images to train on, 4 held out to test with (a share of 0.2)";
+    assert!(stderr.contains(found), "{stderr}");
+    let eval = |more: &[&str]| -> Value {
+        let output = stovepipe(&[&["eval", "run", "--json"], more].concat(), directory);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let tested = eval(&[]);
+    assert_eq!(tested["test"], summary(directory, "run")["test"]);
+    assert_eq!(eval(&["--seed", "3"]), tested);
+}
+
+#[test]
+fn layouts_under_other_names_are_found_and_told() {
+    let directory = tree();
+    let directory = directory.path();
+    let root = directory.join("imagenet");
+    fs::rename(root.join("train"), root.join("Train")).unwrap();
+    fs::rename(root.join("val"), root.join("DEV")).unwrap();
+    let small = ["--image-size", "64", "--epochs", "1"];
+    let output = train(directory, "run", &small);
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let found = "imagenet: 2 classes, 16 images to train on, 6 to test with from imagenet/DEV";
+    assert!(stderr.contains(found), "{stderr}");
+}
+
+#[test]
+fn settings_that_would_do_nothing_are_refused() {
+    let directory = tree();
+    let root = directory.path();
+    let fail = |arguments: &[&str], expected: &str| {
+        let output = train(root, "run", arguments);
+        let stderr = text(&output.stderr);
+        assert!(
+            !output.status.success() && stderr.contains(expected),
+            "{arguments:?}: {stderr}"
+        );
+    };
+    fail(
+        &["--val-share", "0.3"],
+        "val-share has no use: the images to test with have a folder of their own, imagenet/val",
+    );
+    fail(
+        &["--data-dir", "imagenet/train", "--val-labels", "no.txt"],
+        "no.txt has no use: there is no folder of validation images",
+    );
+    // Ranges are looked at wherever the images are.
+    for (flag, value, range) in [
+        ("image-size", "0", "from 1 to 16384"),
+        ("image-size", "16385", "from 1 to 16384"),
+        ("resize", "223", "from image-size to 16384"),
+        ("crop-area", "0", "above 0 and up to 1"),
+        ("crop-area", "7", "above 0 and up to 1"),
+        ("color-jitter", "-1", "0 or above"),
+        ("color-jitter", "NaN", "0 or above"),
+        ("rand-augment", "101", "from 0 to 100"),
+        ("magnitude", "31", "from 0 to 30"),
+        ("mixup", "NaN", "0 or above"),
+        ("mixup", "-0.5", "0 or above"),
+        ("val-share", "5", "above 0 and below 1"),
+        ("val-share", "-1", "above 0 and below 1"),
+        ("loaders", "1025", "from 0 to 1024"),
+    ] {
+        let named = format!("--{flag}");
+        let arguments = ["train", "--data", "imagenet", "--dry-run", &named, value];
+        let output = stovepipe(&arguments, root);
+        let stderr = text(&output.stderr);
+        let expected = format!("error: {flag} is {value}, but must be {range}\n");
+        assert!(
+            !output.status.success() && stderr == expected,
+            "{arguments:?}: {stderr}"
+        );
+    }
 }
 
 #[test]
@@ -248,7 +365,10 @@ fn folders_that_hold_no_data_set_are_errors() {
     let output = stovepipe(&["train", "--data", "imagenet"], root);
     assert!(text(&output.stderr).contains("imagenet needs --data-dir"));
     fail(&["--data-dir", "imagenet/val"], "class");
-    fail(&["--resize", "100"], "resized");
+    fail(
+        &["--resize", "100"],
+        "resize is 100, but must be from image-size to 16384",
+    );
     fs::create_dir_all(root.join("one/cat")).unwrap();
     fail(&["--data-dir", "one"], "one");
     picture([1, 2, 3], 0)

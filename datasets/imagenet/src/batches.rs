@@ -104,7 +104,7 @@ impl Plan {
         let pool = Pool::start(
             batches.saturating_sub(first),
             threads,
-            threads + ahead,
+            threads.saturating_add(ahead),
             move |stop| {
                 let plan = plan.clone();
                 let mut shower = Shower::new(plan.settings.clone());

@@ -23,8 +23,8 @@ use crate::{ImagenetError, panic_message};
 /// transparency dropped, 16 bits rounded to 8, CMYK as Pillow converts it, without colour profiles.
 ///
 /// A file that is cut short is an error, also where other decoders would fill up with gray. So is other damage that the decoder
-/// notices. It does not always: where a JPEG has its end but lacks something before, what is missing comes out in one colour, as
-/// from other decoders.
+/// notices. It does not always: where a JPEG has its end but lacks something before, or its header claims more pixels than
+/// follow, what is missing comes out in one colour, as from other decoders.
 ///
 /// # Example
 ///
@@ -80,6 +80,14 @@ impl Decoded {
     /// Reads and decodes a file, in place of what was decoded before.
     pub fn read(&mut self, path: &Path, settings: &Decoding) -> Result<(), ImagenetError> {
         self.file.clear();
+        let metadata = path.metadata().map_err(ImagenetError::unreadable(path))?;
+        if !metadata.is_file() {
+            // To open a pipe would be to wait for someone who writes into it.
+            return Err(ImagenetError::Image {
+                path: path.to_owned(),
+                reason: "is no file but a folder, a pipe or a device".to_owned(),
+            });
+        }
         let file = File::open(path).map_err(ImagenetError::unreadable(path))?;
         let read = file
             .take(settings.max_bytes + 1)

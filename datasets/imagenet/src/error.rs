@@ -50,6 +50,36 @@ pub enum ImagenetError {
         path: PathBuf,
     },
 
+    /// A folder of several folders with images, where images were expected: a level too many.
+    #[error(
+        "{} has no images of its own, but {folders} folders with some, such as {first}: if these are the classes, give {}; \
+         if they are one class, put its images into one folder",
+        path.display(), meant.display()
+    )]
+    Between {
+        /// The folder.
+        path: PathBuf,
+        /// Folders with images in it.
+        folders: usize,
+        /// The first of them.
+        first: String,
+        /// What was probably meant to be opened.
+        meant: PathBuf,
+    },
+
+    /// A folder among class folders that is called as validation images are.
+    #[error(
+        "{} has a folder {name}, but none called train with a folder for each class: put the training images there, \
+         or rename {name} if it is a class",
+        path.display()
+    )]
+    SplitAmongClasses {
+        /// The folder of the class folders.
+        path: PathBuf,
+        /// The folder in it.
+        name: String,
+    },
+
     /// A name that is not Unicode: the index is a text file and could not say it.
     #[error("the name of {} is not valid UTF-8: rename it", path.display())]
     OddName {
@@ -102,6 +132,18 @@ pub enum ImagenetError {
         names: &'static [&'static str],
     },
 
+    /// A file of labels where no folder of validation images is that they could belong to.
+    #[error(
+        "{} has no use: there is no folder of validation images, some of the class folders in {} are held out",
+        path.display(), folder.display()
+    )]
+    LabelsOfNone {
+        /// The label file.
+        path: PathBuf,
+        /// The folder of the class folders.
+        folder: PathBuf,
+    },
+
     /// A line of a label file that does not say a class, or not of an image that there is.
     #[error("{}, line {line}: {reason}", path.display())]
     Label {
@@ -132,8 +174,8 @@ pub enum ImagenetError {
         reason: String,
     },
 
-    /// More damaged files than may be skipped.
-    #[error("more than {most} files cannot be decoded; the last is {}: {reason}", path.display())]
+    /// More files than may be skipped that are gone, damaged or no images.
+    #[error("more than {most} files cannot be loaded; the last is {}: {reason}", path.display())]
     TooManySkipped {
         /// How many may be skipped.
         most: usize,

@@ -109,7 +109,43 @@ impl Images {
     /// The files that were skipped so far, by name, over all passes.
     #[must_use]
     pub fn skipped(&self) -> Vec<SkippedFile> {
-        self.skipped.files()
+        let mut files = self.skipped_after(0);
+        files.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        files
+    }
+
+    /// The files that were skipped after the first `known`, in the order in which they were met: what is new to who knows of
+    /// so many.
+    #[must_use]
+    pub fn skipped_after(&self, known: usize) -> Vec<SkippedFile> {
+        self.skipped.after(known)
+    }
+
+    /// Counts skipped files together with other images: of both, no more than [`Loading::skip`] may be damaged.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;
+    /// # let data = tempfile::tempdir()?;
+    /// # for image in 0..9 { write(data.path(), &[(&*format!("{}/{image}.jpg", ["cat", "dog"][image % 2]), b"no image")]); }
+    /// # let pets = data.path();
+    /// # let settings = FolderSettings { cache: IndexCache::Off, ..FolderSettings::default() };
+    /// use stovepipe_imagenet::{FolderSettings, ImageSets, Images, IndexCache, Loading};
+    ///
+    /// let sets = ImageSets::open(pets, &settings)?; // 9 files, none of them an image
+    /// let train = Images::new(sets.train, Loading::default())?;
+    /// let validation = Images::new(sets.validation, Loading::default())?.counted_with(&train);
+    /// assert_eq!(train.eval_batches(4).count() + validation.eval_batches(4).count(), 0);
+    /// assert_eq!(validation.skipped().len(), 9);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn counted_with(self, other: &Self) -> Self {
+        Self {
+            skipped: other.skipped.clone(),
+            ..self
+        }
     }
 
     fn batches(

@@ -5,6 +5,7 @@ mod folder;
 mod labels;
 mod names;
 mod sets;
+mod split;
 mod walk;
 
 #[cfg(test)]

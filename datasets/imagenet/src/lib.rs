@@ -11,8 +11,10 @@
 //! imagenet/val/ILSVRC2012_val_00000293.JPEG             a flat folder and
 //! imagenet/val.txt                                      a file of labels
 //!
-//! pets/Abyssinian/Abyssinian_1.jpg                   class folders alone are split
+//! pets/Abyssinian/Abyssinian_1.jpg                   class folders alone: a fifth is held out
 //! ```
+//!
+//! Pets, Cars, Aircraft and others that are published as one flat folder with annotations must be put into class folders first.
 //!
 //! ```
 //! # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;

@@ -114,10 +114,10 @@ impl Default for Normalisation {
     }
 }
 
-/// The largest side of what a model sees.
-const LARGEST: u32 = 1 << 14;
-
 impl Loading {
+    /// The largest [`size`](Self::size), and the largest that images are resized to.
+    pub const LARGEST: u32 = 1 << 14;
+
     /// Loads one image as for evaluation, `[1, 3, size, size]`: to predict its class, say.
     ///
     /// # Errors
@@ -146,15 +146,30 @@ impl Loading {
         Ok(batch.into_classes(device).0)
     }
 
-    pub(crate) fn check(&self) -> Result<(), ImagenetError> {
-        let size = (1..=LARGEST).contains(&self.size);
+    /// Checks that all settings are in their ranges, as is done before anything is loaded.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that is not.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use stovepipe_imagenet::Loading;
+    ///
+    /// assert!(Loading { size: 128, ..Loading::default() }.check().is_ok());
+    /// let error = Loading { size: 0, ..Loading::default() }.check().unwrap_err();
+    /// assert_eq!(error.to_string(), "the size of images cannot be 0: it must be from 1 to 16384");
+    /// ```
+    pub fn check(&self) -> Result<(), ImagenetError> {
+        let size = (1..=Self::LARGEST).contains(&self.size);
         check(
             "the size of images",
             self.size,
             size,
             "it must be from 1 to 16384",
         )?;
-        let resize = (self.size..=LARGEST).contains(&self.evaluation.resize);
+        let resize = (self.size..=Self::LARGEST).contains(&self.evaluation.resize);
         let reason = "it must be no less than the size that is cropped, and up to 16384";
         check(
             "the size that images are resized to",

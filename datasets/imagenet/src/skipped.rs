@@ -1,7 +1,7 @@
 use std::{
-    collections::BTreeMap,
+    collections::BTreeSet,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::ImagenetError;
@@ -17,8 +17,13 @@ pub struct SkippedFile {
 
 /// The files that were skipped so far, each counted once. A clone counts with it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Skipped {
-    files: Arc<Mutex<BTreeMap<PathBuf, String>>>,
+pub(crate) struct Skipped(Arc<Mutex<Files>>);
+
+#[derive(Debug, Default)]
+struct Files {
+    /// In the order in which they were met.
+    met: Vec<SkippedFile>,
+    paths: BTreeSet<PathBuf>,
 }
 
 impl Skipped {
@@ -29,29 +34,30 @@ impl Skipped {
         error: ImagenetError,
         most: usize,
     ) -> Result<(), ImagenetError> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if files.contains_key(path) {
+        let mut files = self.files();
+        if files.paths.contains(path) {
             return Ok(());
         }
         if most == 0 {
             return Err(error);
         }
         let (path, reason) = (path.to_owned(), reason(error));
-        if files.len() >= most {
+        if files.met.len() >= most {
             return Err(ImagenetError::TooManySkipped { most, path, reason });
         }
-        files.insert(path, reason);
+        files.paths.insert(path.clone());
+        files.met.push(SkippedFile { path, reason });
         Ok(())
     }
 
-    /// All of them, by name.
-    pub fn files(&self) -> Vec<SkippedFile> {
-        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = |(path, reason): (&PathBuf, &String)| SkippedFile {
-            path: path.clone(),
-            reason: reason.clone(),
-        };
-        files.iter().map(file).collect()
+    /// Those after the first `known`, in the order in which they were met.
+    pub fn after(&self, known: usize) -> Vec<SkippedFile> {
+        let files = self.files();
+        files.met.get(known..).unwrap_or_default().to_vec()
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -70,14 +70,26 @@ fn trained() -> Vec<(String, usize)> {
 
 #[test]
 fn train_and_val_with_class_folders() {
-    for val in ["val", "valid", "validation", "test"] {
+    for (train, val) in [
+        ("train", "val"),
+        ("train", "valid"),
+        ("train", "validation"),
+        ("train", "dev"),
+        ("train", "test"),
+        ("Train", "Test"),
+        ("TRAINING", "Val"),
+        ("training_set", "test_set"),
+    ] {
         let root = tempdir().unwrap();
-        touch(root.path(), TRAIN);
+        for file in TRAIN {
+            touch(root.path(), &[&file.replace("train", train)]);
+        }
         touch(
             root.path(),
             &[&format!("{val}/n01/x.jpg"), &format!("{val}/n02/y.bmp")],
         );
         let sets = open(root.path()).unwrap();
+        assert_eq!(sets.held_out, None);
         assert_eq!(sets.train.classes(), ["n01", "n02"]);
         assert_eq!(images(&sets.train), trained());
         assert_eq!(
@@ -125,7 +137,8 @@ fn a_flat_val_with_a_file_of_labels() {
     write(root.path(), &[(truth, b"1\n2\n1\n")]);
     let error = open(root.path()).unwrap_err().to_string();
     assert!(
-        error.contains(truth) && error.contains("map_clsloc.txt"),
+        error.contains(truth)
+            && error.contains("map_clsloc.txt beside it (from the development kit of 2015;"),
         "{error}"
     );
     write(
@@ -193,8 +206,18 @@ fn a_file_of_labels_may_be_named() {
     );
 }
 
+fn split(root: &Path, validation: f64) -> Result<ImageSets, ImagenetError> {
+    let cache = IndexCache::Off;
+    let settings = FolderSettings {
+        validation,
+        cache,
+        ..FolderSettings::default()
+    };
+    ImageSets::open(root, &settings)
+}
+
 #[test]
-fn class_folders_alone_are_split_by_a_seed() {
+fn of_class_folders_alone_a_share_of_each_is_held_out() {
     let root = tempdir().unwrap();
     for image in 0..40 {
         // A class may be called train.
@@ -204,17 +227,8 @@ fn class_folders_alone_are_split_by_a_seed() {
         );
     }
     touch(root.path(), &["rare/1.jpg", "rare/2.jpg", "single/1.jpg"]);
-    let open = |seed, validation| {
-        let cache = IndexCache::Off;
-        let settings = FolderSettings {
-            seed,
-            validation,
-            cache,
-            ..FolderSettings::default()
-        };
-        ImageSets::open(root.path(), &settings).unwrap()
-    };
-    let sets = open(1, 0.25);
+    let sets = split(root.path(), 0.25).unwrap();
+    assert_eq!(sets.held_out, Some(0.25));
     let count =
         |set: &ImageFolder, class| (0..set.len()).filter(|&i| set.label(i) == class).count();
     assert_eq!(
@@ -229,16 +243,48 @@ fn class_folders_alone_are_split_by_a_seed() {
     all.sort();
     all.dedup();
     assert_eq!(all.len(), 83);
-    assert_eq!(images(&open(1, 0.25).validation), images(&sets.validation));
-    assert_ne!(images(&open(2, 0.25).validation), images(&sets.validation));
-    for share in [0.0, 1.0, -0.5, f64::NAN] {
-        let settings = FolderSettings {
-            validation: share,
-            ..FolderSettings::default()
-        };
-        let error = ImageSets::open(root.path(), &settings).unwrap_err();
+    for share in [0.0, 1.0, -0.5, 5.0, f64::NAN] {
+        let error = split(root.path(), share).unwrap_err();
         assert!(matches!(error, ImagenetError::Setting { .. }), "{error}");
     }
+}
+
+#[test]
+fn what_is_held_out_the_names_say_alone() {
+    let root = tempdir().unwrap();
+    for image in 0..10 {
+        touch(
+            root.path(),
+            &[&format!("cat/{image}.jpg"), &format!("dog/{image}.jpg")],
+        );
+    }
+    let held_out = || -> Vec<String> {
+        let sets = split(root.path(), 0.2).unwrap();
+        let images = images(&sets.validation).into_iter();
+        images.map(|(name, _)| name).collect()
+    };
+    // The lowest by SipHash-2-4, as another implementation has it.
+    assert_eq!(
+        held_out(),
+        ["cat/6.jpg", "cat/9.jpg", "dog/0.jpg", "dog/2.jpg"]
+    );
+    // A class more, before them; of another, images more: one other at most changes its side for each.
+    touch(root.path(), &["ant/1.jpg", "ant/2.jpg"]);
+    let mut before = held_out();
+    assert_eq!(
+        before[1..],
+        ["cat/6.jpg", "cat/9.jpg", "dog/0.jpg", "dog/2.jpg"]
+    );
+    for image in 10..40 {
+        touch(root.path(), &[&format!("cat/{image}.jpg")]);
+        let now = held_out();
+        let gone = before.iter().filter(|name| !now.contains(name)).count();
+        let come = now.iter().filter(|name| !before.contains(name)).count();
+        assert!(gone + come <= 2, "{before:?} {now:?}");
+        assert!(now.ends_with(&["dog/0.jpg".to_owned(), "dog/2.jpg".to_owned()]));
+        before = now;
+    }
+    assert_eq!(before.len(), 1 + 8 + 2);
 }
 
 /// Sets the times of folders, as if nothing had been changed for an hour.
@@ -345,6 +391,63 @@ fn what_is_no_data_set_is_named() {
         "ROOT/b has no images (files that end in jpg, jpeg",
     );
     check(&["a/1.jpg", "b/1.jpg"], "2 images of ROOT cannot be split");
+    // Splits under other names, or of no classes.
+    check(
+        &["cat/1.jpg", "dog/1.jpg", "Test/1.jpg"],
+        "ROOT has a folder Test, but none called train with a folder for each class",
+    );
+    check(
+        &["train/1.jpg", "val/1.jpg"],
+        "ROOT has a folder val, but none called train",
+    );
+    check(
+        &["val/cat/1.jpg", "val/dog/1.jpg", "mine/cat/1.jpg"],
+        "ROOT has a folder val, but none called train",
+    );
+    check(
+        &["training/1.jpg", "cat/1.jpg"],
+        "ROOT has a folder training, but none called train",
+    );
+    // Two data sets; a data set beside its notes; one folder too many around it.
+    check(
+        &[
+            "pets/cat/1.jpg",
+            "pets/dog/1.jpg",
+            "tv/old/1.jpg",
+            "tv/new/1.jpg",
+        ],
+        "ROOT/pets has no images of its own, but 2 folders with some, such as cat: if these are the classes, give ROOT/pets;",
+    );
+    check(
+        &[
+            "annotations/1.txt",
+            "images/cake/1.jpg",
+            "images/pie/1.jpg",
+            "images/pie/2.jpg",
+        ],
+        "ROOT/images has no images of its own, but 2 folders with some, such as cake: if these are the classes, give ROOT/images;",
+    );
+    check(
+        &["images/cake/1.jpg", "images/pie/1.jpg", "meta/train.txt"],
+        "ROOT/images has no images of its own",
+    );
+    check(
+        &[
+            "CLS/train/n01/1.jpg",
+            "CLS/train/n02/1.jpg",
+            "CLS/val/1.jpg",
+            "lists/1.txt",
+        ],
+        "ROOT/CLS/train has no images of its own, but 2 folders with some, such as n01: if these are the classes, give ROOT/CLS;",
+    );
+    check(
+        &[
+            "train/animal/cat/1.jpg",
+            "train/animal/dog/1.jpg",
+            "train/car/1.jpg",
+        ],
+        "ROOT/train/animal has no images of its own, but 2",
+    );
     check(
         &["train/a/1.jpg", "val/a/1.jpg"],
         "ROOT/train has one class, a",
@@ -389,6 +492,25 @@ fn what_is_no_data_set_is_named() {
     touch(root.path(), &["file"]);
     let file = open(&root.path().join("file")).unwrap_err();
     assert!(matches!(file, ImagenetError::NotAFolder { .. }), "{file}");
+}
+
+#[test]
+fn labels_need_images_that_they_are_of() {
+    let root = tempdir().unwrap();
+    touch(
+        root.path(),
+        &["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg"],
+    );
+    let settings = FolderSettings {
+        labels: Some("nowhere.txt".into()),
+        cache: IndexCache::Off,
+        ..FolderSettings::default()
+    };
+    let error = ImageSets::open(root.path(), &settings).unwrap_err();
+    assert!(
+        error.to_string().starts_with("nowhere.txt has no use: "),
+        "{error}"
+    );
 }
 
 #[test]

@@ -345,7 +345,7 @@ fn damaged_files_are_skipped_and_counted_up_to_a_number() {
             .unwrap()
             .to_string();
         assert!(
-            error.starts_with("more than 2 files cannot be decoded; the last is"),
+            error.starts_with("more than 2 files cannot be loaded; the last is"),
             "{error}"
         );
         assert!(error.contains("cow/20.jpg: is no image"), "{error}");
@@ -474,4 +474,51 @@ fn dropping_batches_early_ends_their_workers() {
     }
     fn check<T: Send + 'static>(_: T) {}
     check(images.eval_batches(1));
+}
+
+/// Where all of a side is shown, 450 / 224 · 224 is a little more than 450.
+#[test]
+fn images_of_any_size_are_shown_whole() {
+    let data = tempdir().unwrap();
+    for side in [29, 225, 450] {
+        write(
+            data.path(),
+            &[(&format!("{side}/1.jpg"), &jpeg(side, side, 1))],
+        );
+    }
+    let evaluation = Evaluation {
+        resize: 224,
+        ..Evaluation::default()
+    };
+    let loading = Loading {
+        evaluation,
+        skip: 0,
+        ..Loading::default()
+    };
+    let images = images(data.path(), loading);
+    assert_eq!(all(images.eval_batches(3))[0].len(), 3);
+}
+
+/// Something else under the name of an image: to open a pipe would be to wait for its other end.
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_skipped_and_not_waited_for() {
+    let data = data();
+    fs::create_dir(data.path().join("bee/folder.jpg")).unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .args(["bee/pipe.jpg", "bee/later.jpg"].map(|name| data.path().join(name)))
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let images = images(data.path(), small());
+    let (done, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let count = images.eval_batches(30).map(|batch| batch.unwrap().len());
+        let _ = done.send((count.sum::<usize>(), images.skipped()));
+    });
+    // Long enough for any machine; it is over as soon as they are loaded.
+    let loaded = told.recv_timeout(std::time::Duration::from_secs(60));
+    let (count, skipped) = loaded.unwrap();
+    assert_eq!((count, skipped.len()), (24, 2));
+    assert!(skipped.iter().all(|file| file.reason.contains("a pipe")));
 }

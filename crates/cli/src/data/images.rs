@@ -1,6 +1,9 @@
 //! Data sets of images, as one kind of source.
 
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use burn::tensor::{Device, Int, Tensor};
 use stovepipe::train::{Batches, Data, Pass, Source, TrainError, shuffled};
@@ -13,7 +16,7 @@ use stovepipe_imagenet::{
 };
 
 use super::{DataName, DataSettings, InterpolationSetting, Labels};
-use crate::error::CliError;
+use crate::{error::CliError, output};
 
 /// The brightest pixel of a digit.
 const DIGIT_WHITE: f32 = 16.0;
@@ -39,7 +42,7 @@ impl ImageSets {
                     classes: labels.names().iter().map(|&name| name.to_owned()).collect(),
                 })
             }
-            (DataName::ImageNet, None) => Self::folders(settings, seed),
+            (DataName::ImageNet, None) => Self::folders(settings),
             (_, None) => Ok(Self {
                 source: Box::new(Labelled(Data::new(
                     Digits::train()?,
@@ -53,26 +56,45 @@ impl ImageSets {
         }
     }
 
-    fn folders(settings: &DataSettings, seed: u64) -> Result<Self, CliError> {
+    fn folders(settings: &DataSettings) -> Result<Self, CliError> {
+        let folder = settings.folder()?;
         let folders = Folders::open(
-            settings.folder()?,
+            folder,
             &FolderSettings {
                 labels: settings.val_labels.clone(),
-                validation: settings.val_share.unwrap_or(0.2),
-                seed,
+                validation: settings.held_out_share(),
                 ..FolderSettings::default()
             },
         )?;
+        if settings.val_share.is_some() && folders.held_out.is_none() {
+            return Err(CliError::NothingHeldOut {
+                test: folders.validation.root().to_owned(),
+            });
+        }
+        eprintln!("{}: {}", folder.display(), found(&folders));
         let classes = folders.train.classes().to_vec();
-        let loading = settings.loading();
         Ok(Self {
-            source: Box::new(Pictures {
-                classes: classes.len(),
-                train: Images::new(folders.train, loading.clone())?,
-                test: Images::new(folders.validation, loading)?,
-            }),
+            source: Box::new(Pictures::new(folders, settings.loading())?),
             classes,
         })
+    }
+}
+
+/// What a folder turned out to hold: a layout that was taken for another would show here.
+fn found(folders: &Folders) -> String {
+    let classes = output::count(folders.train.classes().len(), "class", "classes");
+    let train = output::count(folders.train.len(), "image", "images");
+    let test = folders.validation.len();
+    match folders.held_out {
+        Some(share) => {
+            format!(
+                "{classes}, {train} to train on, {test} held out to test with (a share of {share})"
+            )
+        }
+        None => {
+            let from = folders.validation.root().display();
+            format!("{classes}, {train} to train on, {test} to test with from {from}")
+        }
     }
 }
 
@@ -112,6 +134,42 @@ struct Pictures {
     train: Images,
     test: Images,
     classes: usize,
+    /// Skipped files that were told of.
+    told: Arc<Mutex<usize>>,
+}
+
+impl Pictures {
+    fn new(folders: Folders, loading: Loading) -> Result<Self, CliError> {
+        let classes = folders.train.classes().len();
+        let train = Images::new(folders.train, loading.clone())?;
+        let test = Images::new(folders.validation, loading)?.counted_with(&train);
+        Ok(Self {
+            train,
+            test,
+            classes,
+            told: Arc::default(),
+        })
+    }
+
+    fn told<B>(&self, images: &Images, batches: B) -> Told<B> {
+        let (images, told) = (images.clone(), self.told.clone());
+        Told {
+            images,
+            batches,
+            told,
+        }
+    }
+}
+
+/// At the end, since what was said on the way is far up by then.
+impl Drop for Pictures {
+    fn drop(&mut self) {
+        let skipped = self.train.skipped().len();
+        if skipped > 0 {
+            let files = output::count(skipped, "file was", "files were");
+            eprintln!("{files} skipped in all");
+        }
+    }
 }
 
 impl Source<Tensor<4>, Labels> for Pictures {
@@ -135,12 +193,14 @@ impl Source<Tensor<4>, Labels> for Pictures {
             .train_batches_from(first, order, samples, seed, epoch);
         let is_mixed = self.train.settings().augmentation.mixup > 0.0;
         let classes = is_mixed.then_some(self.classes);
-        Box::new(Told::new(&self.train, batches).map(move |batch| Ok(tensors(batch?, classes))))
+        let batches = self.told(&self.train, batches);
+        Box::new(batches.map(move |batch| Ok(tensors(batch?, classes))))
     }
 
     fn test(&self, batch_size: usize) -> Batches<Tensor<4>, Labels> {
         let batches = self.test.eval_batches(batch_size);
-        Box::new(Told::new(&self.test, batches).map(|batch| Ok(tensors(batch?, None))))
+        let batches = self.told(&self.test, batches);
+        Box::new(batches.map(|batch| Ok(tensors(batch?, None))))
     }
 }
 
@@ -163,15 +223,19 @@ fn tensors(batch: ImageBatch, classes: Option<usize>) -> (Tensor<4>, Labels) {
 struct Told<B> {
     images: Images,
     batches: B,
-    told: usize,
+    told: Arc<Mutex<usize>>,
 }
 
 impl<B> Told<B> {
-    fn new(images: &Images, batches: B) -> Self {
-        Self {
-            told: images.skipped().len(),
-            images: images.clone(),
-            batches,
+    fn tell(&self) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = self.images.settings().skip;
+        for SkippedFile { path, reason } in self.images.skipped_after(*told) {
+            *told += 1;
+            eprintln!(
+                "skipped, {told} of at most {most}: {}: {reason}",
+                path.display()
+            );
         }
     }
 }
@@ -185,28 +249,27 @@ where
 
     fn next(&mut self) -> Option<Self::Item> {
         let batch = self.batches.next();
-        let skipped = self.images.skipped();
-        if skipped.len() > self.told {
-            // In the order of names, so new ones may be anywhere; all are few.
-            eprintln!("skipped so far, since they are no images:");
-            for SkippedFile { path, reason } in &skipped {
-                eprintln!("  {}: {reason}", path.display());
-            }
-            self.told = skipped.len();
-        }
+        self.tell();
         Some(batch?.map_err(|error| TrainError::Data(error.to_string())))
     }
 }
 
 impl DataSettings {
+    /// The share of images that is held out where there are class folders alone.
+    pub(super) fn held_out_share(&self) -> f64 {
+        let usual = FolderSettings::default().validation;
+        self.val_share.unwrap_or(usual)
+    }
+
     /// How pictures are loaded.
-    fn loading(&self) -> Loading {
+    pub(super) fn loading(&self) -> Loading {
         let interpolation = match self.interpolation {
             Some(InterpolationSetting::Bicubic) => Interpolation::Bicubic,
             _ => Interpolation::Bilinear,
         };
         let usual = RandomResizedCrop::default();
-        let jitter = self.color_jitter.filter(|&strength| strength > 0.0);
+        // What is below 0 or no number stays, to be refused.
+        let jitter = self.color_jitter.filter(|&strength| strength != 0.0);
         let operations = self.rand_augment.filter(|&operations| operations > 0);
         Loading {
             size: self.image_size.unwrap_or(224),

@@ -44,18 +44,18 @@ impl RandomResizedCrop {
         let ([least, largest], [narrow, wide]) = (self.area, self.ratio);
         let area = 0.0 < least && least <= largest && largest <= 1.0;
         let ratio = 0.0 < narrow && narrow <= wide && wide.is_finite();
-        let shown = |range: [f64; 2]| format!("{} to {}", range[0], range[1]);
+        let shown = |range: [f64; 2]| format!("from {} to {}", range[0], range[1]);
         check(
             "the area of crops",
             shown(self.area),
             area,
-            "it must be above 0, up to 1, and ascend",
+            "both shares must be above 0 and up to 1, and ascend",
         )?;
         check(
             "the ratio of crops",
             shown(self.ratio),
             ratio,
-            "it must be above 0 and ascend",
+            "both ratios must be above 0, and ascend",
         )
     }
 

@@ -17,7 +17,8 @@ pub(super) fn decode(file: &[u8], settings: &Decoding, into: &mut Decoded) -> Re
         .set_max_width(usize::from(u16::MAX))
         .set_max_height(usize::from(u16::MAX))
         .jpeg_set_out_colorspace(ColorSpace::RGB);
-    // Headers may have what is between them; of pixels none may be made up.
+    // Headers may have what is between them; among pixels, damage that the decoder notices is an error. It makes up what
+    // is missing before the end: that far it does not look.
     let (lenient, strict) = (
         options.set_strict_mode(false),
         options.set_strict_mode(true),

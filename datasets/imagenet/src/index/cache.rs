@@ -74,7 +74,8 @@ impl IndexCache {
 
 /// The index of `folder`, if the file has one and no folder has changed since.
 pub(super) fn read(file: &Path, folder: &Path) -> Option<Index> {
-    let opened = File::open(file).ok()?;
+    // To open a pipe would be to wait.
+    let opened = file.is_file().then(|| File::open(file))?.ok()?;
     let (index, stamps) = parse(BufReader::new(opened).take(MOST))?;
     is_current(folder, &stamps).then_some(index)
 }

@@ -27,8 +27,9 @@ pub struct ImageFolder {
 impl ImageFolder {
     /// The images of a folder that has a folder for each class, named after it.
     ///
-    /// Images may lie in folders within a class's folder (`n01443537/images/n01443537_0.JPEG`). What is hidden, what lies
-    /// beside the class folders, and files whose names do not end in `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp` or `.gif`, in
+    /// Images may lie in a folder within a class's folder (`n01443537/images/n01443537_0.JPEG`), or beside folders within it.
+    /// Several folders without an image beside them are taken for a level more than there should be: an error, which names
+    /// the folder that was probably meant. What is hidden, what lies beside the class folders, and files whose names do not end in `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp` or `.gif`, in
     /// letters of either size, are passed over.
     ///
     /// # Errors
@@ -87,7 +88,8 @@ impl ImageFolder {
     ///
     /// Names may lack their ending, or the folders that the image lies in. A class is a name out of `classes` or, if one of
     /// them is 0, its place in it, counted from 0. Numbers from 1 are those that ILSVRC gave its classes, which are in no
-    /// order of names (`ILSVRC2012_validation_ground_truth.txt`): they need its file `map_clsloc.txt` beside them.
+    /// order of names (`ILSVRC2012_validation_ground_truth.txt`): they need its file `map_clsloc.txt` beside them. The
+    /// development kit of 2012 has the same in a `meta.mat`, which is not read; that of 2015 has the file.
     ///
     /// # Errors
     ///
@@ -183,6 +185,13 @@ impl ImageFolder {
             }
             false => self.root.join(name),
         }
+    }
+
+    /// An image's path below the folder of the classes, with `/` between its parts.
+    pub(super) fn name(&self, image: usize) -> String {
+        let place = self.place(image);
+        let class = &self.index.classes[self.index.labels[place] as usize];
+        format!("{class}/{}", self.index.names.get(place))
     }
 
     /// An image's place in the folder, of which this may be a part: what its draws depend on.

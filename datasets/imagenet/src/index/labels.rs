@@ -8,7 +8,8 @@ use crate::ImagenetError;
 /// More than any file of labels has, in bytes.
 const MOST: u64 = 1 << 28;
 
-/// Beside a file of ILSVRC's own numbers: a class's name, its number and a word for it in each line.
+/// Beside a file of ILSVRC's own numbers: a class's name, its number and a word for it in each line. The development kit of 2012
+/// lacks it (`meta.mat` says the same there); that of 2015 has it, and the numbers are the same.
 const MAP: &str = "map_clsloc.txt";
 
 /// The first line of Kaggle's file.
@@ -162,8 +163,8 @@ impl Reading<'_> {
             (true, _) => self.counted_from_0(entries, numbers),
             (false, Some(map)) => self.by_ilsvrc(entries, map),
             (false, None) => Err(Wrong::whole(format!(
-                "has numbers from 1 for classes; ILSVRC's own are in no order of names: put its file {MAP} beside it, \
-                 or use the names of the classes"
+                "has numbers from 1 for classes; ILSVRC's own are in no order of names: put its file {MAP} beside it \
+                 (from the development kit of 2015; that of 2012 lacks it), or use the names of the classes"
             ))),
         }
     }

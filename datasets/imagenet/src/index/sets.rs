@@ -1,20 +1,32 @@
-use std::path::{Path, PathBuf};
-
-use rand::{SeedableRng, seq::SliceRandom};
-use rand_chacha::ChaCha8Rng;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use super::{
     ImageFolder, IndexCache,
     folder::check_folder,
-    walk::{Disk, Folders},
+    split::{check_share, split},
+    walk::{Disk, Folders, is_folder},
 };
 use crate::ImagenetError;
 
-/// What a folder of training images may be called.
-const TRAIN: &[&str] = &["train", "training"];
+/// What a folder of training images may be called, in letters of either size.
+const TRAIN: &[&str] = &["train", "training", "train_set", "training_set"];
 
-/// What a folder of validation images may be called; the first that there is counts.
-const VALIDATION: &[&str] = &["val", "valid", "validation", "test"];
+/// What a folder of validation images may be called, likewise; the first that there is counts.
+const VALIDATION: &[&str] = &[
+    "val",
+    "valid",
+    "validation",
+    "dev",
+    "eval",
+    "test",
+    "testing",
+    "val_set",
+    "validation_set",
+    "test_set",
+];
 
 /// What a file of labels may be called that lies in the folder of validation images or beside it.
 const LABELS: &[&str] = &[
@@ -34,10 +46,8 @@ pub struct FolderSettings {
     /// The file with the labels of validation images that do not lie in a folder for each class; otherwise it is looked for. See
     /// [`ImageFolder::open_flat`] for what it may be.
     pub labels: Option<PathBuf>,
-    /// The share of each class that becomes validation images where there is no folder of them: above 0 and below 1.
+    /// The share of each class that is held out as validation images where there is no folder of them: above 0 and below 1.
     pub validation: f64,
-    /// Which images these are.
-    pub seed: u64,
 }
 
 impl Default for FolderSettings {
@@ -45,8 +55,7 @@ impl Default for FolderSettings {
         Self {
             cache: IndexCache::default(),
             labels: None,
-            validation: 0.1,
-            seed: 0,
+            validation: 0.2,
         }
     }
 }
@@ -58,21 +67,29 @@ pub struct ImageSets {
     pub train: ImageFolder,
     /// The images to validate with, of the same classes.
     pub validation: ImageFolder,
+    /// The share that these were held out by; none if they have a folder of their own.
+    pub held_out: Option<f64>,
 }
 
 impl ImageSets {
     /// Opens a data set in one of the layouts that people have.
     ///
-    /// - `train` with a folder for each class, and `val` (or `valid`, `validation`, `test`) likewise;
+    /// - `train` with a folder for each class, and `val` (or `valid`, `validation`, `dev`, `test` and the like) likewise, in
+    ///   letters of either size;
     /// - the same, but `val` has no folders for classes: a file of labels says them, see [`ImageFolder::open_flat`]. It is
     ///   `settings.labels`, or in `val` or beside it under a name that data sets give it, such as `val.txt`,
     ///   `val_annotations.txt` or `LOC_val_solution.csv`;
-    /// - a folder for each class and nothing else, or `train` without the other: of each class a share becomes validation images,
-    ///   always the same ones for a seed.
+    /// - a folder for each class and nothing else, or `train` without the other: of each class a share is held out as validation
+    ///   images. No other folder may be called as those above, but for `train`, which may be a class if images lie in it.
+    ///
+    /// Which images are held out, their names say: of a class, those whose paths below the folder of the classes (`cat/1.jpg`)
+    /// have the lowest SipHash-2-4 (by the key 0), at least one where there are two. So they are the same in every run, and an image
+    /// more or less changes the side of one other at most.
     ///
     /// # Errors
     ///
-    /// If a folder or the file of labels does not open, classes differ, or the share leaves nothing on one side.
+    /// If a folder or the file of labels does not open, classes differ, labels have no images, or the share leaves nothing on
+    /// one side.
     ///
     /// # Example
     ///
@@ -83,29 +100,94 @@ impl ImageSets {
     /// # let pets = data.path();
     /// use stovepipe_imagenet::{FolderSettings, ImageSets, IndexCache};
     ///
-    /// let settings = FolderSettings { validation: 0.2, cache: IndexCache::Off, ..FolderSettings::default() };
+    /// let settings = FolderSettings { cache: IndexCache::Off, ..FolderSettings::default() };
     /// let sets = ImageSets::open(pets, &settings)?; // 20 images in the folders cat and dog
     /// assert_eq!((sets.train.len(), sets.validation.len()), (16, 4));
+    /// assert_eq!(sets.held_out, Some(0.2));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(folder: &Path, settings: &FolderSettings) -> Result<Self, ImagenetError> {
         check_folder(folder)?;
-        let inside = |names: &[&str]| {
-            let mut paths = names.iter().map(|name| folder.join(name));
-            paths.find(|path| path.is_dir())
-        };
+        check_share(settings.validation)?;
+        let folders = folders(folder)?;
+        let named = |names| find(&folders, names).map(|name| folder.join(name));
         // A class may be called train: there are pictures of them.
         let has_classes =
             |path: &PathBuf| Disk.list(path).is_ok_and(|found| !found.folders.is_empty());
-        match (inside(TRAIN).filter(has_classes), inside(VALIDATION)) {
+        match (named(TRAIN).filter(has_classes), named(VALIDATION)) {
             (Some(train), Some(validation)) => {
                 let train = ImageFolder::open(&train, &settings.cache)?;
                 let validation = open_validation(folder, &validation, train.classes(), settings)?;
-                Ok(Self { train, validation })
+                Ok(Self {
+                    train,
+                    validation,
+                    held_out: None,
+                })
             }
-            (Some(train), None) => split(&ImageFolder::open(&train, &settings.cache)?, settings),
-            (None, _) => split(&ImageFolder::open(folder, &settings.cache)?, settings),
+            (Some(train), None) => Self::hold_out(&train, settings),
+            (None, _) => {
+                check_no_split(folder, &folders)?;
+                Self::hold_out(folder, settings)
+            }
         }
+    }
+
+    /// Splits the images of class folders.
+    fn hold_out(folder: &Path, settings: &FolderSettings) -> Result<Self, ImagenetError> {
+        if let Some(labels) = &settings.labels {
+            return Err(ImagenetError::LabelsOfNone {
+                path: labels.clone(),
+                folder: folder.to_owned(),
+            });
+        }
+        let share = settings.validation;
+        let (train, validation) = split(&ImageFolder::open(folder, &settings.cache)?, share)?;
+        Ok(Self {
+            train,
+            validation,
+            held_out: Some(share),
+        })
+    }
+}
+
+/// The folders in a folder, sorted. What has a name that is no text is none of those that are looked for.
+fn folders(path: &Path) -> Result<Vec<String>, ImagenetError> {
+    let entries = fs::read_dir(path).map_err(ImagenetError::unreadable(path))?;
+    let folders = entries
+        .flatten()
+        .filter(|entry| is_folder(entry).unwrap_or(false));
+    let mut names: Vec<_> = folders
+        .filter_map(|folder| folder.file_name().into_string().ok())
+        .collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// The folder that has one of these names, the first name first.
+fn find<'a>(folders: &'a [String], names: &[&str]) -> Option<&'a String> {
+    let has = |name: &&str| {
+        folders
+            .iter()
+            .find(|folder| folder.eq_ignore_ascii_case(name))
+    };
+    names.iter().find_map(has)
+}
+
+/// Whether a folder is called as one side of a split is.
+pub(super) fn names_a_split(folder: &str) -> bool {
+    let mut names = TRAIN.iter().chain(VALIDATION);
+    names.any(|name| name.eq_ignore_ascii_case(folder))
+}
+
+/// Refuses class folders one of which looks like validation images, or like training images of another layout.
+fn check_no_split(path: &Path, folders: &[String]) -> Result<(), ImagenetError> {
+    let found = find(folders, VALIDATION).or_else(|| find(folders, &TRAIN[1..]));
+    match found {
+        None => Ok(()),
+        Some(name) => Err(ImagenetError::SplitAmongClasses {
+            path: path.to_owned(),
+            name: name.clone(),
+        }),
     }
 }
 
@@ -154,40 +236,4 @@ fn check_classes(validation: &ImageFolder, classes: &[String]) -> Result<(), Ima
         Some(missing) => Err(differs(missing, false)),
         None => Ok(()),
     }
-}
-
-/// Takes the same share of each class, at least one image of those that have two.
-fn split(all: &ImageFolder, settings: &FolderSettings) -> Result<ImageSets, ImagenetError> {
-    let share = settings.validation;
-    if !(share > 0.0 && share < 1.0) {
-        return Err(ImagenetError::Setting {
-            setting: "the share of validation images",
-            value: share.to_string(),
-            reason: "it must be above 0 and below 1",
-        });
-    }
-    let mut draws = ChaCha8Rng::seed_from_u64(settings.seed);
-    let mut sides = [Vec::new(), Vec::new()];
-    let images: Vec<u32> = (0..all.len() as u32).collect();
-    for class in images.chunk_by(|&a, &b| all.label(a as usize) == all.label(b as usize)) {
-        let mut class = class.to_vec();
-        class.shuffle(&mut draws);
-        let wanted = (share * class.len() as f64).round() as usize;
-        let taken = wanted.clamp(1, class.len().max(2) - 1).min(class.len() - 1);
-        let (validation, train) = class.split_at(taken);
-        sides[0].extend_from_slice(train);
-        sides[1].extend_from_slice(validation);
-    }
-    if sides.iter().any(Vec::is_empty) {
-        return Err(ImagenetError::Split {
-            path: all.root().to_owned(),
-            images: all.len(),
-            share,
-        });
-    }
-    let [train, validation] = sides.map(|mut images| {
-        images.sort_unstable();
-        all.choose(images)
-    });
-    Ok(ImageSets { train, validation })
 }

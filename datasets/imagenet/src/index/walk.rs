@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use super::{ENDINGS, Index, Nanoseconds, Stamps};
+use super::{ENDINGS, Index, Nanoseconds, Stamps, sets::names_a_split};
 use crate::ImagenetError;
 
 /// Folders in each other that a class may have.
@@ -76,7 +76,7 @@ pub(super) fn nanoseconds(time: SystemTime) -> Nanoseconds {
 }
 
 /// Whether it is a folder, or a link to one.
-fn is_folder(entry: &fs::DirEntry) -> io::Result<bool> {
+pub(super) fn is_folder(entry: &fs::DirEntry) -> io::Result<bool> {
     let kind = entry.file_type()?;
     match kind.is_symlink() {
         // A link to nothing is found out when it is read.
@@ -100,21 +100,31 @@ pub(super) fn by_class(
     let mut walk = Walk::new(folders, root);
     let Listing { folders, .. } = walk.list("")?;
     let path = root.to_owned();
-    match folders.as_slice() {
-        [] => return Err(ImagenetError::NoClasses { path }),
-        [class] => {
-            let class = class.clone();
-            return Err(ImagenetError::OneClass { path, class });
-        }
-        _ => {}
+    if folders.is_empty() {
+        return Err(ImagenetError::NoClasses { path });
     }
-    let mut index = Index::default();
+    let (mut index, mut empty) = (Index::default(), None);
     for (label, class) in folders.iter().enumerate() {
-        for name in walk.images(class)? {
+        let images = match walk.images(class) {
+            // Another may be a level too many, which is what is wrong then: `images` beside `annotations`.
+            Err(error @ ImagenetError::NoImages { .. }) => {
+                empty.get_or_insert(error);
+                continue;
+            }
+            images => images?,
+        };
+        for name in images {
             // The name in the class's folder: the class is known.
             index.names.push(&name[class.len() + 1..]);
             index.labels.push(label as u32);
         }
+    }
+    if let [class] = folders.as_slice() {
+        let class = class.clone();
+        return Err(ImagenetError::OneClass { path, class });
+    }
+    if let Some(error) = empty {
+        return Err(error);
     }
     index.classes = folders;
     index.names.shrink();
@@ -124,13 +134,20 @@ pub(super) fn by_class(
 
 /// All images in `root` and the folders within it, sorted by name.
 pub(super) fn flat(folders: &impl Folders, root: &Path) -> Result<Vec<String>, ImagenetError> {
-    Walk::new(folders, root).images("")
+    let walk = Walk::new(folders, root);
+    Walk {
+        levels: true,
+        ..walk
+    }
+    .images("")
 }
 
 struct Walk<'a, F> {
     disk: &'a F,
     root: &'a Path,
     stamps: Stamps,
+    /// Whether folders may hold nothing but several folders of images.
+    levels: bool,
 }
 
 impl<'a, F: Folders> Walk<'a, F> {
@@ -139,7 +156,13 @@ impl<'a, F: Folders> Walk<'a, F> {
             folders: Vec::new(),
             read: nanoseconds(SystemTime::now()),
         };
-        Self { disk, root, stamps }
+        let levels = false;
+        Self {
+            disk,
+            root,
+            stamps,
+            levels,
+        }
     }
 
     fn list(&mut self, folder: &str) -> Result<Listing, ImagenetError> {
@@ -180,10 +203,37 @@ impl<'a, F: Folders> Walk<'a, F> {
                 most: DEEPEST,
             });
         }
+        let mut full = Vec::new();
         for name in listing.folders {
+            let before = names.len();
             self.gather(&within(&name), deeper - 1, names)?;
+            if names.len() > before {
+                full.push(name);
+            }
         }
-        Ok(())
+        match full.as_slice() {
+            [first, _, ..] if listing.images.is_empty() && !self.levels => {
+                Err(self.between(folder, first, full.len()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The error for a folder that lies between the one that was given and the classes.
+    fn between(&self, folder: &str, first: &str, folders: usize) -> ImagenetError {
+        let path = self.path(folder);
+        let name = folder.rsplit('/').next().unwrap_or(folder);
+        let meant = match path.parent() {
+            // What holds a split is the data set.
+            Some(parent) if names_a_split(name) => parent.to_owned(),
+            _ => path.clone(),
+        };
+        ImagenetError::Between {
+            path,
+            folders,
+            first: first.to_owned(),
+            meant,
+        }
     }
 
     fn path(&self, folder: &str) -> PathBuf {
