@@ -104,7 +104,6 @@ fn epochs_without_numbers_leave_a_gap_and_are_told() {
         loss.text
             .contains("Left out, being no finite numbers: 2 epochs between 3 and 4.")
     );
-    let mut report = report;
     for epoch in &mut report.epochs {
         (epoch.test.loss, epoch.train_loss) = (f64::NAN, f64::INFINITY);
     }

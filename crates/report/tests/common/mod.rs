@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
+pub mod chromium;
 pub mod digits;
 pub mod dom;
 pub mod folder;
