@@ -24,7 +24,7 @@ pub(crate) fn short(value: f64) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
     }
-    if size != 0.0 && !(1e-4..1e7).contains(&size) {
+    if size != 0.0 && !(1e-4..1e6).contains(&size) {
         return power(value);
     }
     if size >= 100.0 || size == 0.0 {
@@ -36,7 +36,8 @@ pub(crate) fn short(value: f64) -> String {
     text.to_owned()
 }
 
-fn power(value: f64) -> String {
+/// As a power of ten, with three digits at most.
+pub(crate) fn power(value: f64) -> String {
     let text = format!("{value:.2e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let digits = match digits.contains('.') {

@@ -24,6 +24,8 @@ impl Picture {
     /// let gif = b"GIF89a\x08\x00\x09\x00\x80\x00\x00;";
     /// let picture = Picture::new(gif.to_vec())?;
     /// assert_eq!(picture.size(), (8, 9));
+    /// assert_eq!(picture.media_type(), "image/gif");
+    /// assert_eq!(picture.bytes(), gif);
     /// assert!(Picture::new(b"a text".to_vec()).is_err());
     /// # Ok::<(), stovepipe_report::WrongPicture>(())
     /// ```

@@ -6,6 +6,24 @@
 use serde::{Deserialize, Deserializer};
 
 /// What a run came to: `summary.json`.
+///
+/// ```
+/// use stovepipe_report::Summary;
+///
+/// let text = r#"{
+///     "parameters": 101326,
+///     "stages": [{ "worker": 0, "device": "cpu", "layers": ["Stem", "Head"], "parameters": 101326 }],
+///     "epochs": 8,
+///     "test": { "loss": 0.15, "accuracy": 0.98, "top5": 1.0 },
+///     "samples_per_second": 201.4,
+///     "bubble": 0.21,
+///     "seconds": 47.7,
+///     "stopped": false
+/// }"#;
+/// let summary: Summary = serde_json::from_str(text)?;
+/// assert_eq!(summary.stages[0].layers, ["Stem", "Head"]);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Summary {
     /// Parameters of the model.
@@ -45,6 +63,16 @@ pub struct Stage {
 }
 
 /// How good a model is.
+///
+/// ```
+/// use stovepipe_report::Scores;
+///
+/// let text = r#"{ "loss": null, "accuracy": 0.5, "top5": 0.9, "perplexity": 2.9 }"#;
+/// let scores: Scores = serde_json::from_str(text)?;
+/// assert!(scores.loss.is_nan());
+/// assert_eq!(scores.perplexity, Some(2.9)); // none if the model has no language
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Scores {
     /// Mean loss.
@@ -62,6 +90,16 @@ pub struct Scores {
 }
 
 /// An epoch: a line of `metrics.jsonl`.
+///
+/// ```
+/// use stovepipe_report::Epoch;
+///
+/// let line = r#"{"epoch":1,"steps":23,"learning_rate":0.004,"train_loss":1.7,"train_accuracy":0.5,
+///     "test":{"loss":1.8,"accuracy":0.54,"top5":0.95},"samples_per_second":99,"bubble":0.2,"seconds":14.6}"#;
+/// let epoch: Epoch = serde_json::from_str(line)?;
+/// assert_eq!(epoch.test.accuracy, 0.54);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Epoch {
     /// Which one, counted from 1.

@@ -34,9 +34,11 @@ impl Drawing {
     /// ```
     /// use stovepipe_report::Drawing;
     ///
-    /// let svg = r#"<svg xmlns="http://www.w3.org/2000/svg" aria-label="2 workers"/>"#;
+    /// let svg = r#"<svg xmlns="http://www.w3.org/2000/svg" width="960" height="202" aria-label="2 workers"/>"#;
     /// let drawing = Drawing::parse(svg.to_owned())?;
     /// assert_eq!(drawing.title(), Some("2 workers"));
+    /// assert_eq!(drawing.size(), Some((960.0, 202.0)));
+    /// assert_eq!(drawing.svg(), svg);
     ///
     /// let wrong = Drawing::parse("<svg>\n<g>\n</svg>".to_owned()).unwrap_err();
     /// assert_eq!(wrong.line, 3);

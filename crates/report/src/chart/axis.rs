@@ -52,18 +52,19 @@ impl Axis {
         }
     }
 
-    fn linear(low: f64, high: f64, label: fn(f64, &Step) -> String) -> Self {
+    fn linear(low: f64, high: f64, label: fn(f64, &Step, f64) -> String) -> Self {
         let (low, high) = with_room(low, high);
         let step = Step::at_least((high - low) / STRETCHES);
         let width = step.value();
         let (lowest, highest) = ((low / width).floor() * width, (high / width).ceil() * width);
         let ticks = ticks(lowest, highest, width);
+        let largest = lowest.abs().max(highest.abs());
         Self {
             lowest,
             highest,
             is_logarithmic: false,
             ticks: (ticks.into_iter())
-                .map(|tick| (tick, label(tick, &step)))
+                .map(|tick| (tick, label(tick, &step, largest)))
                 .collect(),
         }
     }
@@ -179,20 +180,21 @@ impl Step {
     }
 }
 
-/// As many decimals as the distance has.
-fn number_label(tick: f64, step: &Step) -> String {
+/// As many decimals as the distance has; as powers of ten if there is no room for the largest number.
+fn number_label(tick: f64, step: &Step, largest: f64) -> String {
     // What is left of a sum of steps that should be zero is zero.
     if tick.abs() < step.value() / 2.0 {
         return "0".to_owned();
     }
     match step.exponent {
+        _ if largest >= 1e6 => number::power(tick),
         0..=5 => number::whole(tick),
         -4..0 => format!("{tick:.0$}", step.exponent.unsigned_abs() as usize),
         _ => number::short(tick),
     }
 }
 
-fn percent_label(tick: f64, step: &Step) -> String {
+fn percent_label(tick: f64, step: &Step, _: f64) -> String {
     let decimals = usize::try_from(-2 - step.exponent).unwrap_or(0).min(4);
     format!("{:.decimals$}{}%", 100.0 * tick, number::SPACE)
 }
@@ -237,6 +239,7 @@ mod tests {
         check(1e-9, 3e-6, FromZero, "0 | 1e-6 | 2e-6 | 3e-6");
         check(99.0, 146.0, FromZero, "0 | 50 | 100 | 150");
         check(0.0, 123_456.0, FromZero, "0 | 50,000 | 100,000 | 150,000");
+        check(0.0, 2.1e6, FromZero, "0 | 5e5 | 1e6 | 1.5e6 | 2e6 | 2.5e6");
         check(0.375, 0.9994, Shares, "20% | 40% | 60% | 80% | 100%");
         check(
             0.983,

@@ -10,7 +10,7 @@ const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 220.0;
 /// Room for what is written at each side.
 const LEFT: f64 = 50.0;
-const RIGHT: f64 = 72.0;
+const RIGHT: f64 = 80.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 40.0;
 /// Between the names of two curves.

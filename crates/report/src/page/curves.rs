@@ -16,8 +16,9 @@ pub(super) fn of(epochs: &[Epoch]) -> Markup {
     let content = html! {
         div .charts { @for chart in charts { (chart.draw()) } }
         p .note {
-            "The training loss includes label smoothing and the losses of auxiliary heads, if the settings \
-            ask for them; the test loss does not."
+            "Training numbers are means over an epoch, while the model changed; the loss is with label smoothing \
+            and auxiliary heads where the settings ask for them. Test numbers are those of the model after the epoch, \
+            without."
         }
         (epochs::of(epochs))
     };

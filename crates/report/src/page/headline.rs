@@ -137,8 +137,11 @@ impl<'a> Outcome<'a> {
         better: Better,
     ) -> Markup {
         let value = of(&self.test);
-        let best = best(self.epochs, &of, better).filter(|(_, best)| *best != value);
-        let best = best.map(|(epoch, best)| format!("best {} in epoch {epoch}", told(best)));
+        let best = best(self.epochs, &of, better).filter(|(_, best)| better.than(*best, value));
+        let best = best.map(|(epoch, best)| {
+            let epoch = number::count(epoch as u64);
+            format!("best {} (epoch\u{a0}{epoch})", told(best))
+        });
         let averaged = self
             .averaged
             .as_ref()
@@ -154,14 +157,24 @@ enum Better {
     Higher,
 }
 
+impl Better {
+    /// Whether a score is better than another, or than one that is no number.
+    fn than(self, score: f64, other: f64) -> bool {
+        other.is_nan()
+            || match self {
+                Self::Lower => score < other,
+                Self::Higher => score > other,
+            }
+    }
+}
+
 /// The first epoch with the best finite score.
 fn best(epochs: &[Epoch], of: impl Fn(&Scores) -> f64, better: Better) -> Option<(usize, f64)> {
     let scores = epochs.iter().map(|epoch| (epoch.epoch, of(&epoch.test)));
     let finite = scores.filter(|(_, score)| score.is_finite());
-    finite.reduce(|best, next| match better {
-        Better::Lower if next.1 < best.1 => next,
-        Better::Higher if next.1 > best.1 => next,
-        _ => best,
+    finite.reduce(|best, next| match better.than(next.1, best.1) {
+        true => next,
+        false => best,
     })
 }
 

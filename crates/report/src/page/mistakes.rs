@@ -37,12 +37,10 @@ fn draw(mistake: &Mistake) -> Markup {
                 None => div .picture .missing { "no picture here" },
             }
             figcaption {
-                p { span .what { "is " } strong { (name(&entry.label)) } }
-                p {
-                    span .what { "said " } strong { (name(&entry.said)) }
-                    @if let Some(probability) = entry.probability { " " span .sure { (percent(probability)) } }
-                }
-                (draw_rest(entry))
+                p .class { span .what { "is " } strong { (name(&entry.label)) } }
+                p .class { span .what { "said " } strong { (name(&entry.said)) } }
+                @for number in numbers(entry) { p .more { (number) } }
+                @if let Some(file) = &entry.file { p .class .more { (name(file)) } }
             }
         }
     }
@@ -63,12 +61,11 @@ fn draw_picture(picture: &Picture, entry: &MistakeEntry) -> Markup {
     html! { img class=(class) src=(address) alt=(alt) width=(width) height=(height); }
 }
 
-/// Loss and name of a sample.
-fn draw_rest(entry: &MistakeEntry) -> Markup {
+/// How sure the model was, and what it cost.
+fn numbers(entry: &MistakeEntry) -> impl Iterator<Item = String> {
+    let sure = (entry.probability).map(|probability| format!("{} sure", percent(probability)));
     let loss = entry
         .loss
         .map(|loss| format!("loss {}", number::decimal(loss, 2)));
-    let file = entry.file.as_deref().map(name);
-    let rest: Vec<_> = loss.into_iter().chain(file).collect();
-    html! { @if !rest.is_empty() { p .more { (rest.join(" · ")) } } }
+    sure.into_iter().chain(loss)
 }

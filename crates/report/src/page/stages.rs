@@ -25,8 +25,8 @@ pub(super) fn of(summary: Option<&Summary>) -> Markup {
                     th scope="col" { "stage" }
                     th scope="col" { "worker" }
                     th scope="col" { "device" }
-                    th scope="col" { "layers" }
                     th scope="col" .figure { "parameters" }
+                    th scope="col" { "layers" }
                 }
             }
             tbody { @for (index, layers, stage) in placed(&summary.stages) { (row(index, layers, stage, summary)) } }
@@ -62,13 +62,13 @@ fn row(index: usize, layers: Range<usize>, stage: &Stage, summary: &Summary) -> 
             th scope="row" { (index) }
             td { (stage.worker) }
             td { (name(&stage.device)) }
-            td {
-                span .range { (range(&layers)) }
-                " " (names(&stage.layers))
-            }
             td .figure {
                 (number::count(stage.parameters))
                 @if share.is_finite() { " " span .share { (percent(share)) } }
+            }
+            td {
+                span .range { (range(&layers)) }
+                " " (names(&stage.layers))
             }
         }
     }
