@@ -66,6 +66,8 @@ fn a_run_under_way_has_its_own_name() {
     run.name = "train-2.partial".to_owned();
     std::fs::rename(before, run.path()).unwrap();
     assert_eq!(run.report().title, "train-2");
+    let with_slash = run.path().join("");
+    assert_eq!(Report::read(&with_slash).unwrap().title, "train-2");
 }
 
 /// The epochs that are read from lines: `epoch:steps`, without quotes to write.

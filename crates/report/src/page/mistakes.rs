@@ -23,7 +23,7 @@ pub(super) fn of(mistakes: &[Mistake]) -> Markup {
             "Test samples that the model got wrong, the worst first."
             @if mistakes.len() > MOST { " The first " (MOST) " of " (mistakes.len()) "." }
         }
-        ul .mistakes { @for mistake in shown { li { (draw(mistake)) } } }
+        ul .mistakes role="list" { @for mistake in shown { li { (draw(mistake)) } } }
     };
     section("mistakes", "Worst mistakes", content)
 }
