@@ -1,0 +1,262 @@
+//! The drawing itself.
+
+use maud::{Markup, html};
+
+use super::{Chart, Look, Point, Series, axis::Axis, names, thin};
+use crate::number::{self, NONE};
+
+/// The drawing's own units; the page makes it as wide as there is room.
+const WIDTH: f64 = 400.0;
+const HEIGHT: f64 = 220.0;
+/// Room for what is written at each side.
+const LEFT: f64 = 50.0;
+const RIGHT: f64 = 80.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 40.0;
+/// Between the names of two curves.
+const LINE: f64 = 16.0;
+/// Drawn of a curve at most, and of the strips that show numbers.
+const MOST_POINTS: usize = 240;
+const MOST_STRIPS: usize = 120;
+/// More marks would hide the curve.
+const MOST_MARKS: usize = 24;
+
+impl Chart {
+    /// The drawing, below its title.
+    pub fn draw(&self) -> Markup {
+        let plot = Plot::of(self);
+        let is_logarithmic = plot.as_ref().is_some_and(|plot| plot.values.is_logarithmic);
+        html! {
+            figure .chart {
+                h3 {
+                    (self.title)
+                    @if let Some(unit) = self.unit { " " span .unit { (unit) } }
+                    @if is_logarithmic { " " span .unit { "(logarithmic)" } }
+                }
+                @match plot {
+                    Some(plot) => (plot.draw()),
+                    None => p .note { "There is no finite number to draw." },
+                }
+                @if let Some(missing) = self.missing() { p .note { (missing) } }
+            }
+        }
+    }
+
+    /// Says where there are no finite numbers, if there are others.
+    fn missing(&self) -> Option<String> {
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let mut epochs: Vec<_> = points()
+            .filter(|point| !point.is_drawable())
+            .map(|point| point.epoch)
+            .collect();
+        epochs.sort_unstable();
+        epochs.dedup();
+        let is_partial = points().any(Point::is_drawable);
+        let (first, last) = (epochs.first()?, epochs.last()?);
+        let place = match epochs.len() {
+            1 => format!("epoch {first}"),
+            count => format!("{count} epochs between {first} and {last}"),
+        };
+        is_partial.then(|| format!("Left out, being no finite numbers: {place}."))
+    }
+}
+
+/// A chart for which there is something to draw.
+struct Plot<'a> {
+    chart: &'a Chart,
+    epochs: Axis,
+    values: Axis,
+}
+
+impl<'a> Plot<'a> {
+    fn of(chart: &'a Chart) -> Option<Self> {
+        let points = || chart.series.iter().flat_map(Series::drawable);
+        let values = || points().map(|point| point.value);
+        let epochs = || points().map(|point| point.epoch);
+        let low = values().min_by(f64::total_cmp)?;
+        let high = values().max_by(f64::total_cmp)?;
+        Some(Self {
+            chart,
+            epochs: Axis::of_epochs(epochs().min()?, epochs().max()?),
+            values: Axis::of(low, high, chart.values),
+        })
+    }
+
+    fn draw(&self) -> Markup {
+        let view = format!("0 0 {WIDTH} {HEIGHT}");
+        html! {
+            svg viewBox=(view) role="img" aria-label=(self.words()) {
+                (self.draw_values())
+                (self.draw_epochs())
+                (self.draw_strips())
+                @for series in &self.chart.series { (self.draw_curve(series)) }
+                (self.draw_names())
+            }
+        }
+    }
+
+    /// What the drawing shows, for those who do not see it.
+    fn words(&self) -> String {
+        let told = |value| self.chart.values.told(value);
+        let mut text = format!("{} by epoch.", self.chart.title);
+        for series in &self.chart.series {
+            let mut points = series.drawable();
+            let Some(first) = points.next() else { continue };
+            let name = capital(series.name);
+            let first_value = told(first.value);
+            text += &match points.last() {
+                Some(last) => format!(
+                    " {name}: from {first_value} in epoch {} to {} in epoch {}.",
+                    first.epoch,
+                    told(last.value),
+                    last.epoch
+                ),
+                None => format!(" {name}: {first_value} in epoch {}.", first.epoch),
+            };
+        }
+        text
+    }
+
+    /// Lines across, and what they stand for.
+    fn draw_values(&self) -> Markup {
+        html! {
+            @for (value, label) in &self.values.ticks {
+                @let y = self.y(*value);
+                line .grid x1=(LEFT) x2=(WIDTH - RIGHT) y1=(y) y2=(y) {}
+                text .tick .size x=(LEFT - 7.0) y=(y + 4.0) { (label) }
+            }
+        }
+    }
+
+    /// The axis at the bottom.
+    fn draw_epochs(&self) -> Markup {
+        let bottom = HEIGHT - BOTTOM;
+        html! {
+            line .axis x1=(LEFT) x2=(WIDTH - RIGHT) y1=(bottom) y2=(bottom) {}
+            @for (epoch, label) in &self.epochs.ticks {
+                @let x = self.x_of(*epoch);
+                line .axis x1=(x) x2=(x) y1=(bottom) y2=(bottom + 4.0) {}
+                text .tick .epoch x=(x) y=(bottom + 18.0) { (label) }
+            }
+            text .tick .epoch x=((LEFT + WIDTH - RIGHT) / 2.0) y=(HEIGHT - 5.0) { "epoch" }
+        }
+    }
+
+    /// Strips that nobody sees, and whose numbers show under the pointer.
+    fn draw_strips(&self) -> Markup {
+        let epochs = self.strip_epochs();
+        let xs: Vec<_> = epochs.iter().map(|epoch| self.x(*epoch)).collect();
+        let between = |left: usize| (xs[left] + xs[left + 1]) / 2.0;
+        html! {
+            @for (index, epoch) in epochs.iter().enumerate() {
+                @let left = if index == 0 { LEFT } else { between(index - 1) };
+                @let right = if index + 1 == xs.len() { WIDTH - RIGHT } else { between(index) };
+                rect .strip x=(round(left)) y=(TOP) width=(round(right - left))
+                    height=(HEIGHT - BOTTOM - TOP) { title { (self.strip_words(*epoch)) } }
+            }
+        }
+    }
+
+    fn strip_epochs(&self) -> Vec<usize> {
+        let points = self.chart.series.iter().flat_map(Series::drawable);
+        let mut epochs: Vec<_> = points.map(|point| point.epoch).collect();
+        epochs.sort_unstable();
+        epochs.dedup();
+        let shown = thin::spread(epochs.len(), MOST_STRIPS);
+        shown.map(|place| epochs[place]).collect()
+    }
+
+    fn strip_words(&self, epoch: usize) -> String {
+        let mut text = format!("epoch {}", number::count(epoch as u64));
+        for series in &self.chart.series {
+            if let Some(point) = series.at(epoch) {
+                let value = match point.is_drawable() {
+                    true => self.chart.values.told(point.value),
+                    false => NONE.to_owned(),
+                };
+                text += &format!("\n{}: {value}", series.name);
+            }
+        }
+        text
+    }
+
+    fn draw_curve(&self, series: &Series) -> Markup {
+        let points = thin::thinned(&series.points, MOST_POINTS);
+        let has_marks = points.len() <= MOST_MARKS;
+        html! {
+            g class=(series.look.class()) {
+                @for run in Series::runs(&points) {
+                    @if run.len() > 1 { polyline .curve points=(self.corners(run)) {} }
+                    // A point alone has no line to be seen by.
+                    @if has_marks || run.len() == 1 {
+                        @for point in run { (self.mark(series.look, point)) }
+                    }
+                }
+            }
+        }
+    }
+
+    fn corners(&self, run: &[Point]) -> String {
+        let corner = |point: &Point| format!("{},{}", self.x(point.epoch), self.y(point.value));
+        run.iter().map(corner).collect::<Vec<_>>().join(" ")
+    }
+
+    fn mark(&self, look: Look, point: &Point) -> Markup {
+        let (x, y) = (self.x(point.epoch), self.y(point.value));
+        let at = |dx: f64, dy: f64| format!("{},{}", round(x + dx), round(y + dy));
+        html! {
+            @match look {
+                Look::Test => circle .mark cx=(x) cy=(y) r="2.8" {},
+                Look::Train => rect .mark x=(round(x - 2.3)) y=(round(y - 2.3)) width="4.6" height="4.6" {},
+                Look::Averaged => polygon .mark points={
+                    (at(0.0, -3.6)) " " (at(3.6, 0.0)) " " (at(0.0, 3.6)) " " (at(-3.6, 0.0))
+                } {},
+            }
+        }
+    }
+
+    /// The names of curves beside their ends. One alone is named by the title, and has its last value
+    /// there.
+    fn draw_names(&self) -> Markup {
+        let series = &self.chart.series;
+        let ends = series
+            .iter()
+            .filter_map(|of| Some((of, of.drawable().last()?)));
+        let ends: Vec<_> = ends.collect();
+        let ys: Vec<_> = ends
+            .iter()
+            .map(|(_, end)| self.y(end.value) - TOP)
+            .collect();
+        let ys = names::apart(&ys, LINE, HEIGHT - BOTTOM - TOP);
+        html! {
+            @for ((of, end), y) in ends.iter().zip(ys) {
+                text class={ "name " (of.look.class()) } x=(WIDTH - RIGHT + 8.0) y=(round(y + TOP + 4.0)) {
+                    @if series.len() == 1 { (number::short(end.value)) } @else { (of.name) }
+                }
+            }
+        }
+    }
+
+    fn x(&self, epoch: usize) -> f64 {
+        self.x_of(epoch as f64)
+    }
+
+    fn x_of(&self, epoch: f64) -> f64 {
+        round(LEFT + (WIDTH - RIGHT - LEFT) * self.epochs.place(epoch))
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        round(HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * self.values.place(value))
+    }
+}
+
+/// Tenths are enough, and keep the page small.
+fn round(place: f64) -> f64 {
+    (place * 10.0).round() / 10.0
+}
+
+fn capital(word: &str) -> String {
+    let mut letters = word.chars();
+    let first = letters.next().map(|letter| letter.to_uppercase());
+    first.into_iter().flatten().chain(letters).collect()
+}

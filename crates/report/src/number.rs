@@ -1,0 +1,246 @@
+//! Numbers as a page writes them.
+
+/// What stands for a number that is none.
+pub(crate) const NONE: &str = "–";
+/// Between a number and its unit: a line does not end there.
+pub(crate) const SPACE: char = '\u{a0}';
+
+/// With so many decimals, or as a power of ten where these would say nothing or too much.
+pub(crate) fn decimal(value: f64, decimals: usize) -> String {
+    let size = value.abs();
+    match size {
+        _ if !value.is_finite() => NONE.to_owned(),
+        1e7.. => power(value),
+        1e4.. => whole(value),
+        _ if size == 0.0 => "0".to_owned(),
+        _ if size < 0.1f64.powi(decimals as i32) / 2.0 => power(value),
+        _ => format!("{value:.decimals$}"),
+    }
+}
+
+/// Three digits that count, and no zeros after them.
+pub(crate) fn short(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() {
+        return NONE.to_owned();
+    }
+    if size != 0.0 && !(1e-4..1e6).contains(&size) {
+        return power(value);
+    }
+    if size >= 100.0 || size == 0.0 {
+        return whole(value);
+    }
+    let decimals = (2.0 - size.log10().floor()).max(0.0) as usize;
+    let text = format!("{value:.decimals$}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    text.to_owned()
+}
+
+/// As a power of ten, with three digits at most.
+pub(crate) fn power(value: f64) -> String {
+    let text = format!("{value:.2e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let digits = match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.'),
+        false => digits,
+    };
+    format!("{digits}e{exponent}")
+}
+
+/// A share of one, in percent.
+pub(crate) fn percent(share: f64) -> String {
+    match share.is_finite() {
+        true => format!("{}{SPACE}%", decimal(100.0 * share, 1)),
+        false => NONE.to_owned(),
+    }
+}
+
+/// A number of things.
+pub(crate) fn count(number: u64) -> String {
+    with_commas(&number.to_string())
+}
+
+/// A whole number, however it is kept.
+pub(crate) fn whole(number: f64) -> String {
+    with_commas(&format!("{number:.0}"))
+}
+
+/// A number of things, and what they are.
+pub(crate) fn things(number: u64, one: &str, many: &str) -> String {
+    let noun = if number == 1 { one } else { many };
+    format!("{} {noun}", count(number))
+}
+
+fn with_commas(digits: &str) -> String {
+    let (sign, digits) = match digits.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", digits),
+    };
+    let mut text = String::from(sign);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A time in the units that people tell it in.
+pub(crate) fn duration(seconds: f64) -> String {
+    if !seconds.is_finite() || seconds < 0.0 {
+        return NONE.to_owned();
+    }
+    let whole = seconds.round() as u64;
+    let (minutes, hours) = (whole / 60, whole / 3600);
+    let two = |large: u64, large_unit, small: u64, small_unit| {
+        format!(
+            "{}{SPACE}{large_unit} {small}{SPACE}{small_unit}",
+            count(large)
+        )
+    };
+    match whole {
+        0..60 => format!("{}{SPACE}s", decimal(seconds, 1)),
+        60..3600 => two(minutes, "min", whole % 60, "s"),
+        3600..86_400 => two(hours, "h", minutes % 60, "min"),
+        _ => two(hours / 24, "d", hours % 24, "h"),
+    }
+}
+
+/// The size of a file.
+pub(crate) fn mebibytes(bytes: u64) -> String {
+    format!("{:.1}{SPACE}MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// The beginning of a text that could be of any length. What is no text at all is made visible: control
+/// characters, for which HTML has no place, and those that would turn around what stands beside them.
+pub(crate) fn clip(text: &str, most: usize) -> String {
+    let shown = text.chars().filter(|letter| *letter != '\r');
+    let mut clipped: String = shown.clone().take(most).map(visible).collect();
+    if shown.count() > most {
+        clipped.truncate(clipped.trim_end().len());
+        clipped.push('…');
+    }
+    clipped
+}
+
+fn visible(letter: char) -> char {
+    let is_space = matches!(letter, '\n' | '\t');
+    let is_direction = matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_none = matches!(letter, '\u{fdd0}'..='\u{fdef}') || letter as u32 & 0xfffe == 0xfffe;
+    match is_direction || is_none || (letter.is_control() && !is_space) {
+        true => char::REPLACEMENT_CHARACTER,
+        false => letter,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<T>(told: impl Fn(T) -> String, cases: impl IntoIterator<Item = (T, &'static str)>)
+    where
+        T: Copy + std::fmt::Debug,
+    {
+        for (value, expected) in cases {
+            assert_eq!(told(value).replace(SPACE, " "), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn losses_have_four_decimals() {
+        check(
+            |value| decimal(value, 4),
+            [
+                (0.5909463, "0.5909"),
+                (-1.0, "-1.0000"),
+                (0.0, "0"),
+                (0.00002, "2e-5"),
+                (12345.6, "12,346"),
+                (1e30, "1e30"),
+                (f64::NAN, NONE),
+                (f64::NEG_INFINITY, NONE),
+            ],
+        );
+    }
+
+    #[test]
+    fn rates_have_three_digits() {
+        check(
+            short,
+            [
+                (0.004, "0.004"),
+                (0.0054514, "0.00545"),
+                (0.00001862810, "1.86e-5"),
+                (3e-12, "3e-12"),
+                (1.0, "1"),
+                (10.0, "10"),
+                (99.26, "99.3"),
+                (0.0, "0"),
+                (1234.5, "1,234"),
+                (f64::INFINITY, NONE),
+            ],
+        );
+    }
+
+    #[test]
+    fn shares_are_percentages() {
+        check(
+            percent,
+            [
+                (0.98333, "98.3 %"),
+                (1.0, "100.0 %"),
+                (0.0, "0 %"),
+                (f64::NAN, NONE),
+            ],
+        );
+    }
+
+    #[test]
+    fn large_numbers_have_commas() {
+        check(
+            count,
+            [
+                (0, "0"),
+                (999, "999"),
+                (1000, "1,000"),
+                (101_326, "101,326"),
+                (1_000_000, "1,000,000"),
+            ],
+        );
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        check(
+            duration,
+            [
+                (0.0, "0 s"),
+                (9.87, "9.9 s"),
+                (59.6, "1 min 0 s"),
+                (93.9, "1 min 34 s"),
+                (11_520.0, "3 h 12 min"),
+                (100_000.0, "1 d 3 h"),
+                (f64::NAN, NONE),
+                (-1.0, NONE),
+                (f64::MAX, "213,503,982,334,601 d 7 h"),
+            ],
+        );
+    }
+
+    #[test]
+    fn long_texts_are_clipped_between_characters() {
+        check(
+            |text| clip(text, 3),
+            [
+                ("abc", "abc"),
+                ("abcd", "abc…"),
+                ("äöüß", "äöü…"),
+                ("a  b", "a…"),
+                ("a\r\nb", "a\nb"),
+                ("\0\u{1b}\u{202e}", "\u{fffd}\u{fffd}\u{fffd}"),
+                ("\u{ffff}\u{1fffe}\t", "\u{fffd}\u{fffd}\t"),
+            ],
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! The numbers of the epochs as a table.
+
+use maud::{Markup, html};
+
+use super::wide;
+use crate::{
+    chart::spread,
+    number::{self, duration, percent, short, things},
+    run::Epoch,
+};
+
+const MOST_ROWS: usize = 60;
+
+/// A column: what it is called, and what it has for an epoch.
+type Column = (&'static str, fn(&Epoch) -> String);
+
+pub(super) fn of(epochs: &[Epoch]) -> Markup {
+    let columns = columns(epochs);
+    let rows = spread(epochs.len(), MOST_ROWS).map(|row| &epochs[row]);
+    html! {
+        details {
+            summary { "All numbers as a table" }
+            (wide("Numbers of the epochs", html! {
+                table .figures {
+                    caption { (caption(epochs.len())) }
+                    thead { tr { @for (name, _) in &columns { th scope="col" { (name) } } } }
+                    tbody { @for epoch in rows { (row(epoch, &columns)) } }
+                }
+            }))
+        }
+    }
+}
+
+fn caption(epochs: usize) -> String {
+    match epochs > MOST_ROWS {
+        true => format!(
+            "{MOST_ROWS} of {}, evenly spread; metrics.jsonl has all",
+            things(epochs as u64, "epoch", "epochs")
+        ),
+        false => things(epochs as u64, "epoch", "epochs"),
+    }
+}
+
+fn row(epoch: &Epoch, columns: &[Column]) -> Markup {
+    html! {
+        tr {
+            @for (column, (_, of)) in columns.iter().enumerate() {
+                @if column == 0 { th scope="row" { (of(epoch)) } } @else { td { (of(epoch)) } }
+            }
+        }
+    }
+}
+
+fn columns(epochs: &[Epoch]) -> Vec<Column> {
+    let mut columns: Vec<Column> = vec![
+        ("epoch", |epoch| number::count(epoch.epoch as u64)),
+        ("learning rate", |epoch| short(epoch.learning_rate)),
+        ("training loss", |epoch| loss(epoch.train_loss)),
+        ("test loss", |epoch| loss(epoch.test.loss)),
+    ];
+    if epochs.iter().any(|epoch| epoch.test.perplexity.is_some()) {
+        columns.push(("test perplexity", |epoch| {
+            number::decimal(epoch.test.perplexity.unwrap_or(f64::NAN), 2)
+        }));
+    }
+    columns.push(("training accuracy", |epoch| percent(epoch.train_accuracy)));
+    columns.push(("test accuracy", |epoch| percent(epoch.test.accuracy)));
+    if epochs.iter().any(|epoch| epoch.averaged.is_some()) {
+        columns.push(("averaged loss", |epoch| {
+            loss(epoch.averaged.map_or(f64::NAN, |scores| scores.loss))
+        }));
+        columns.push(("averaged accuracy", |epoch| {
+            percent(epoch.averaged.map_or(f64::NAN, |scores| scores.accuracy))
+        }));
+    }
+    columns.push(("samples/s", |epoch| short(epoch.samples_per_second)));
+    columns.push(("bubble", |epoch| percent(epoch.bubble)));
+    columns.push(("time", |epoch| duration(epoch.seconds)));
+    columns
+}
+
+fn loss(value: f64) -> String {
+    number::decimal(value, 4)
+}

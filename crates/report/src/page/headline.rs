@@ -1,0 +1,197 @@
+//! What the run came to.
+
+use maud::{Markup, html};
+
+use super::{name, section};
+use crate::{
+    number::{self, duration, percent, things},
+    report::Report,
+    run::{Epoch, Scores},
+};
+
+pub(super) fn of(report: &Report) -> Markup {
+    let outcome = Outcome::of(report);
+    html! {
+        header {
+            p .kicker { "Stovepipe training run" }
+            h1 { (name(&report.title)) }
+            @if let Some(about) = about(report) { p .about { (about) } }
+            p .state { (state(report)) }
+        }
+        @if let Some(outcome) = outcome { (section("outcome", "What it came to", outcome.draw())) }
+    }
+}
+
+/// Model, data and size in a line.
+fn about(report: &Report) -> Option<String> {
+    let mut parts = Vec::new();
+    let setting = |name| report.settings.get(name, name).map(super::name);
+    match (setting("model"), setting("data")) {
+        (Some(model), Some(data)) => parts.push(format!("{model} on {data}")),
+        (model, data) => parts.extend(model.or(data)),
+    }
+    if let Some(summary) = &report.summary {
+        parts.push(things(summary.parameters, "parameter", "parameters"));
+        parts.push(things(summary.stages.len() as u64, "stage", "stages"));
+    }
+    (!parts.is_empty()).then(|| parts.join(" · "))
+}
+
+/// How the run ended, and after how many epochs.
+fn state(report: &Report) -> Markup {
+    let epochs = match &report.summary {
+        Some(summary) => summary.epochs,
+        None => report.epochs.len(),
+    };
+    let asked = report.settings.get("training", "epochs");
+    let asked = asked.and_then(|epochs| epochs.parse::<usize>().ok());
+    let epochs = match asked {
+        Some(asked) if asked != epochs => format!("{epochs} of {asked} epochs"),
+        _ => things(epochs as u64, "epoch", "epochs"),
+    };
+    let (class, word, rest) = match &report.summary {
+        Some(summary) if summary.stopped => (
+            "stopped",
+            "Stopped",
+            format!("before its end, after {epochs}"),
+        ),
+        Some(_) => ("ended", "Ended", format!("after {epochs}")),
+        None => (
+            "open",
+            "No summary",
+            format!("after {epochs}: interrupted, or still under way"),
+        ),
+    };
+    html! { strong class={ "badge " (class) } { (word) } " " (rest) }
+}
+
+/// The numbers of a run that ended, or of what there is of one that did not.
+struct Outcome<'a> {
+    test: Scores,
+    averaged: Option<Scores>,
+    samples_per_second: f64,
+    bubble: f64,
+    seconds: f64,
+    epochs: &'a [Epoch],
+}
+
+impl<'a> Outcome<'a> {
+    fn of(report: &'a Report) -> Option<Self> {
+        let epochs = report.epochs.as_slice();
+        if let Some(summary) = &report.summary {
+            return Some(Self {
+                test: summary.test,
+                averaged: summary.averaged,
+                samples_per_second: summary.samples_per_second,
+                bubble: summary.bubble,
+                seconds: summary.seconds,
+                epochs,
+            });
+        }
+        let last = epochs.last()?;
+        let mean = |value: fn(&Epoch) -> f64, weight: fn(&Epoch) -> f64| {
+            let sum: f64 = epochs
+                .iter()
+                .map(|epoch| value(epoch) * weight(epoch))
+                .sum();
+            sum / epochs.iter().map(weight).sum::<f64>()
+        };
+        Some(Self {
+            test: last.test,
+            averaged: last.averaged,
+            samples_per_second: mean(|epoch| epoch.samples_per_second, |epoch| epoch.seconds),
+            bubble: mean(|epoch| epoch.bubble, |epoch| epoch.steps as f64),
+            seconds: epochs.iter().map(|epoch| epoch.seconds).sum(),
+            epochs,
+        })
+    }
+
+    fn draw(&self) -> Markup {
+        let loss = |value| number::decimal(value, 4);
+        let perplexity = |value| number::decimal(value, 2);
+        let test_perplexity = |scores: &Scores| scores.perplexity.unwrap_or(f64::NAN);
+        html! {
+            dl .numbers {
+                @if self.test.perplexity.is_some() {
+                    (self.score("Test perplexity", test_perplexity, perplexity, Better::Lower))
+                    (self.score("Test loss", |scores| scores.loss, loss, Better::Lower))
+                    (self.score("Test accuracy", |scores| scores.accuracy, percent, Better::Higher))
+                } @else {
+                    (self.score("Test accuracy", |scores| scores.accuracy, percent, Better::Higher))
+                    (self.score("Test loss", |scores| scores.loss, loss, Better::Lower))
+                    (self.score("Among the top five", |scores| scores.top5, percent, Better::Higher))
+                }
+                (number("Samples a second", &speed(self.samples_per_second), &["in training".to_owned()]))
+                (number("Bubble", &percent(self.bubble), &["stages idle in a step".to_owned()]))
+                (number("Duration", &duration(self.seconds), &[]))
+            }
+        }
+    }
+
+    /// A score of the test set, with what else there is to say of it.
+    fn score(
+        &self,
+        name: &str,
+        of: impl Fn(&Scores) -> f64,
+        told: impl Fn(f64) -> String,
+        better: Better,
+    ) -> Markup {
+        let value = of(&self.test);
+        let best = best(self.epochs, &of, better).filter(|(_, best)| better.than(*best, value));
+        let best = best.map(|(epoch, best)| {
+            let epoch = number::count(epoch as u64);
+            format!("best {} (epoch\u{a0}{epoch})", told(best))
+        });
+        let averaged = self
+            .averaged
+            .as_ref()
+            .map(|scores| format!("averaged weights {}", told(of(scores))));
+        let notes: Vec<_> = averaged.into_iter().chain(best).collect();
+        number(name, &told(value), &notes)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Better {
+    Lower,
+    Higher,
+}
+
+impl Better {
+    /// Whether a score is better than another, or than one that is no number.
+    fn than(self, score: f64, other: f64) -> bool {
+        other.is_nan()
+            || match self {
+                Self::Lower => score < other,
+                Self::Higher => score > other,
+            }
+    }
+}
+
+/// The first epoch with the best finite score.
+fn best(epochs: &[Epoch], of: impl Fn(&Scores) -> f64, better: Better) -> Option<(usize, f64)> {
+    let scores = epochs.iter().map(|epoch| (epoch.epoch, of(&epoch.test)));
+    let finite = scores.filter(|(_, score)| score.is_finite());
+    finite.reduce(|best, next| match better.than(next.1, best.1) {
+        true => next,
+        false => best,
+    })
+}
+
+/// Whole samples, unless they are few.
+fn speed(samples_per_second: f64) -> String {
+    match samples_per_second {
+        10.0.. => number::decimal(samples_per_second, 0),
+        _ => number::short(samples_per_second),
+    }
+}
+
+fn number(name: &str, value: &str, notes: &[String]) -> Markup {
+    html! {
+        div {
+            dt { (name) }
+            dd .value { (value) }
+            @for note in notes { dd .more { (note) } }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A page as a tree of elements, read by another's tokenizer.
+
+use std::collections::BTreeMap;
+
+use html5gum::{DefaultEmitter, Token, Tokenizer};
+
+/// Elements that have no end tag.
+const VOID: [&str; 5] = ["br", "img", "input", "link", "meta"];
+
+#[derive(Debug, Default)]
+pub struct Element {
+    pub name: String,
+    pub attributes: BTreeMap<String, String>,
+    pub children: Vec<Element>,
+    /// What stands in it, that in its children included.
+    pub text: String,
+}
+
+impl Element {
+    /// Panics if the page is none: if it has a parse error, or elements that do not nest.
+    pub fn parse(page: &str) -> Self {
+        let mut emitter = DefaultEmitter::default();
+        emitter.naively_switch_states(true);
+        let mut open = vec![Self::default()];
+        for token in Tokenizer::new_with_emitter(page, emitter) {
+            match token.unwrap() {
+                Token::StartTag(tag) => {
+                    let name = text(&tag.name);
+                    let attributes = (tag.attributes.iter())
+                        .map(|(name, value)| (text(name), text(value)))
+                        .collect();
+                    open.push(Self {
+                        name,
+                        attributes,
+                        ..Self::default()
+                    });
+                    if VOID.contains(&open.last().unwrap().name.as_str()) {
+                        close(&mut open);
+                    }
+                }
+                Token::EndTag(tag) => {
+                    let name = text(&tag.name);
+                    assert_eq!(
+                        open.last().unwrap().name,
+                        name,
+                        "an end tag that ends nothing"
+                    );
+                    close(&mut open);
+                }
+                Token::String(string) => open.last_mut().unwrap().text += &text(&string),
+                Token::Doctype(doctype) => assert_eq!(text(&doctype.name), "html"),
+                Token::Comment(comment) => panic!("a comment: {comment:?}"),
+                Token::Error(error) => panic!("{error:?}"),
+            }
+        }
+        assert_eq!(
+            open.len(),
+            1,
+            "an element without an end: {}",
+            open.last().unwrap().name
+        );
+        open.remove(0)
+    }
+
+    /// All elements, in the page's order.
+    pub fn all(&self) -> Vec<&Element> {
+        let below = self.children.iter().flat_map(Self::all);
+        [self].into_iter().chain(below).collect()
+    }
+
+    /// All elements of a name.
+    pub fn named(&self, name: &str) -> Vec<&Element> {
+        self.all()
+            .into_iter()
+            .filter(|of| of.name == name)
+            .collect()
+    }
+
+    /// The element with an `id`.
+    pub fn id(&self, id: &str) -> Option<&Element> {
+        self.all().into_iter().find(|of| of.get("id") == Some(id))
+    }
+
+    /// The section below the heading with this `id`.
+    pub fn section(&self, id: &str) -> Option<&Element> {
+        let sections = self.named("section");
+        (sections.into_iter()).find(|section| section.get("aria-labelledby") == Some(id))
+    }
+
+    pub fn get(&self, attribute: &str) -> Option<&str> {
+        self.attributes.get(attribute).map(String::as_str)
+    }
+
+    pub fn has_class(&self, class: &str) -> bool {
+        let classes = self.get("class").unwrap_or_default();
+        classes.split(' ').any(|of| of == class)
+    }
+
+    /// The tree without what is written in it: names of elements, and of their attributes.
+    pub fn shape(&self) -> String {
+        let attributes: Vec<_> = self.attributes.keys().map(String::as_str).collect();
+        let children: Vec<_> = self.children.iter().map(Self::shape).collect();
+        format!(
+            "{}[{}]({})",
+            self.name,
+            attributes.join(" "),
+            children.join(" ")
+        )
+    }
+}
+
+fn close(open: &mut Vec<Element>) {
+    let done = open.pop().unwrap();
+    let parent = open.last_mut().unwrap();
+    parent.text += &done.text;
+    parent.children.push(done);
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}

@@ -1,0 +1,244 @@
+//! A run's folder.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+use stovepipe_report::Report;
+use stovepipe_schedule::{Costs, OneForwardOneBackward, Scheduler};
+use tempfile::TempDir;
+
+use super::digits;
+
+pub const SVG: &str = "http://www.w3.org/2000/svg";
+
+/// What a run's folder has in it.
+pub struct Run {
+    pub epochs: usize,
+    pub stages: usize,
+    /// Whether it has averaged weights.
+    pub averages: bool,
+    /// Whether the model writes.
+    pub is_language: bool,
+    pub mistakes: usize,
+}
+
+impl Run {
+    pub fn images(epochs: usize) -> Self {
+        Self {
+            epochs,
+            stages: 2,
+            averages: true,
+            is_language: false,
+            mistakes: 24,
+        }
+    }
+
+    pub fn language(epochs: usize) -> Self {
+        Self {
+            averages: false,
+            is_language: true,
+            mistakes: 0,
+            ..Self::images(epochs)
+        }
+    }
+
+    /// Writes it.
+    pub fn folder(&self) -> Folder {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = Folder {
+            name: "train-1".to_owned(),
+            parent,
+        };
+        fs::create_dir(folder.path()).unwrap();
+        folder.write("config.toml", self.config());
+        folder.write("metrics.jsonl", self.metrics());
+        folder.write("summary.json", self.summary().to_string());
+        folder.write("timeline.svg", self.timeline());
+        if self.is_language {
+            folder.write("remark.txt", REMARK);
+        }
+        if self.mistakes > 0 {
+            folder.write("mistakes.json", self.mistakes().to_string());
+            fs::create_dir(folder.path().join("mistakes")).unwrap();
+            for digit in 0..10 {
+                folder.write(&format!("mistakes/{digit:02}.png"), digits::png(digit));
+            }
+        }
+        folder
+    }
+
+    pub fn report(&self) -> Report {
+        self.folder().report()
+    }
+
+    fn config(&self) -> String {
+        let (model, data) = match self.is_language {
+            true => ("transformer-lm", "text"),
+            false => ("amoebanet-d", "digits"),
+        };
+        CONFIG
+            .replace("MODEL", model)
+            .replace("DATA", data)
+            .replace("EPOCHS", &self.epochs.to_string())
+            .replace("STAGES", &self.stages.to_string())
+    }
+
+    fn metrics(&self) -> String {
+        let line = |epoch| self.epoch(epoch).to_string() + "\n";
+        (1..=self.epochs).map(line).collect()
+    }
+
+    /// An epoch of a training as they usually go.
+    fn epoch(&self, epoch: usize) -> Value {
+        let share = epoch as f64 / self.epochs as f64;
+        let noise = |seed| noise(seed, epoch);
+        let loss = 0.55 + 1.9 * (-6.0 * share).exp();
+        let mut line = json!({
+            "epoch": epoch, "steps": 23, "updates": 23,
+            "learning_rate": 0.002 * (1.0 + (std::f64::consts::PI * share).cos()),
+            "train_loss": loss,
+            "train_accuracy": 1.0 - 0.5 * (-7.0 * share).exp(),
+            "test": self.scores(share, 0.02 * noise(1.0)),
+            "samples_per_second": 200.0 + 25.0 * noise(2.0),
+            "bubble": 0.21 + 0.02 * noise(3.0),
+            "seconds": 7.2 + 0.4 * noise(4.0),
+        });
+        if self.averages {
+            line["averaged"] = self.scores(share * 0.9, 0.0);
+        }
+        line
+    }
+
+    fn scores(&self, share: f64, noise: f64) -> Value {
+        let loss = 0.15 + 2.6 * (-8.0 * share).exp() + noise.abs();
+        let accuracy = 0.985 - 0.6 * (-8.0 * share).exp() - noise.abs();
+        let mut scores = json!({ "loss": loss, "accuracy": accuracy, "top5": 1.0 });
+        if self.is_language {
+            scores["perplexity"] = json!(loss.exp());
+        }
+        scores
+    }
+
+    fn summary(&self) -> Value {
+        let layers = ["Stem", "NormalCell", "NormalCell", "ReductionCell", "Head"];
+        let stage = |stage: usize| {
+            json!({
+                "worker": stage, "device": "cpu", "layers": layers, "parameters": 12_345 * (stage + 1),
+            })
+        };
+        let mut summary = json!({
+            "parameters": 12_345 * self.stages * (self.stages + 1) / 2,
+            "stages": (0..self.stages).map(stage).collect::<Vec<_>>(),
+            "epochs": self.epochs, "train_loss": 0.56,
+            "test": self.scores(1.0, 0.02 * noise(1.0, self.epochs)),
+            "samples_per_second": 201.4, "bubble": 0.214, "seconds": 47.7, "stopped": false,
+        });
+        if self.averages {
+            summary["averaged"] = self.scores(0.9, 0.0);
+        }
+        summary
+    }
+
+    fn timeline(&self) -> String {
+        let schedule = OneForwardOneBackward.schedule(self.stages, 2 * self.stages);
+        let costs = Costs::uniform(self.stages, 7e-3, 6e-3, 8e-3);
+        let timeline = schedule.unwrap().simulate(&costs).unwrap().timeline();
+        let label = |stage| {
+            format!(
+                "stage {stage} · layers {}–{} · cpu",
+                5 * stage,
+                5 * stage + 4
+            )
+        };
+        timeline.to_svg(&(0..self.stages).map(label).collect::<Vec<_>>())
+    }
+
+    fn mistakes(&self) -> Value {
+        let entry = |index: usize| {
+            let (label, said) = (index * 7 % 10, (index * 3 + 1) % 10);
+            json!({
+                "file": format!("test/{}", 41 * index + 3),
+                "label": label.to_string(), "said": said.to_string(),
+                "probability": 0.97 - 0.02 * index as f64, "loss": 4.8 - 0.15 * index as f64,
+                "picture": format!("mistakes/{label:02}.png"),
+            })
+        };
+        (0..self.mistakes).map(entry).collect()
+    }
+}
+
+/// Numbers from -1 to 1 that look drawn.
+fn noise(seed: f64, epoch: usize) -> f64 {
+    (seed * 12.9898 + epoch as f64 * 78.233).sin()
+}
+
+/// A folder that is removed with this value.
+pub struct Folder {
+    parent: TempDir,
+    pub name: String,
+}
+
+impl Folder {
+    pub fn path(&self) -> std::path::PathBuf {
+        self.parent.path().join(&self.name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        fs::write(self.path().join(name), content).unwrap();
+    }
+
+    pub fn remove(&self, name: &str) {
+        fs::remove_file(self.path().join(name)).unwrap();
+    }
+
+    pub fn report(&self) -> Report {
+        read(&self.path())
+    }
+}
+
+fn read(path: &Path) -> Report {
+    Report::read(path).unwrap_or_else(|error| panic!("{error}"))
+}
+
+const REMARK: &str = "an interpolated 5-gram has perplexity 3.23 there
+a sample, after \"tance to possess it;)
+15:5 if only thou diligently hearken unto \":
+Jehovah for him, and of pitcher him for his night, and said unto him, Let my lord shall take be for her with him, \
+and I come near thee, and that he giveth the shekel of the sabbath-pring of his father, and did all the people.
+";
+
+const CONFIG: &str = "[data]
+data = \"DATA\"
+
+[model]
+model = \"MODEL\"
+layers = 3
+filters = 16
+auxiliary = false
+drop-path = 0.0
+
+[pipeline]
+stages = STAGES
+devices = [\"cpu\"]
+balance = \"auto\"
+micro-batches = 4
+schedule = \"1f1b\"
+recompute = \"except-last\"
+threads-per-stage = 1
+device-memory = []
+
+[training]
+epochs = EPOCHS
+batch-size = 64
+optimizer = \"adamw\"
+lr = 0.004
+warmup-epochs = 1.0
+decay = \"cosine\"
+momentum = 0.9
+epsilon = 0.00000001
+weight-decay = 0.01
+label-smoothing = 0.1
+clip = 10.0
+ema = 0.95
+seed = 0
+";

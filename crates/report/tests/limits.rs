@@ -1,0 +1,181 @@
+//! Runs that are out of the ordinary: pages stay pages, and of a size that a phone can open.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{dom::Element, folder::Run};
+use stovepipe_report::{Epoch, Report, Scores, SettingsTable};
+
+fn page(report: &Report) -> (Element, usize) {
+    let html = report.to_html();
+    (Element::parse(&html), html.len())
+}
+
+#[test]
+fn a_run_without_epochs_has_no_curves() {
+    let mut report = Run::images(2).report();
+    report.epochs.clear();
+    let (page, _) = page(&report);
+    assert!(page.section("curves").is_none() && page.section("outcome").is_some());
+}
+
+#[test]
+fn one_epoch_is_a_point() {
+    let (page, _) = page(&Run::images(1).report());
+    let curves = page.section("curves").unwrap();
+    assert!(curves.named("polyline").is_empty());
+    assert_eq!(curves.named("circle").len(), 4); // the test set's, and two curves alone
+    assert_eq!(curves.named("table")[0].named("tr").len(), 2);
+}
+
+#[test]
+fn ten_thousand_epochs_are_no_longer_a_page_than_some() {
+    let report = Run::images(10_000).report();
+    let (page, length) = page(&report);
+    assert!(length < 400_000, "{length}");
+    let table = page.section("curves").unwrap().named("table")[0];
+    assert_eq!(table.named("tr").len(), 61);
+    assert!(table.children[0].text.starts_with("60 of 10,000 epochs"));
+    assert_eq!(table.named("th").last().unwrap().text, "10,000");
+}
+
+/// All that a number can be.
+#[test]
+fn any_number_makes_a_page() {
+    let numbers = [
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        0.0,
+        -0.0,
+        -1.0,
+        5e-324,
+        1e300,
+        f64::MAX,
+        0.5,
+    ];
+    for a in numbers {
+        for b in numbers {
+            let scores = Scores {
+                loss: a,
+                accuracy: b,
+                top5: a,
+                perplexity: Some(b),
+            };
+            let epoch = |epoch, value| Epoch {
+                epoch,
+                learning_rate: value,
+                train_loss: value,
+                test: scores,
+                averaged: Some(scores),
+                samples_per_second: value,
+                bubble: value,
+                seconds: value,
+                ..Epoch::default()
+            };
+            let epochs = vec![epoch(0, a), epoch(1, b), epoch(usize::MAX, a)];
+            let (page, _) = page(&Report {
+                epochs,
+                ..Report::default()
+            });
+            for drawing in page.named("svg") {
+                for element in drawing.all() {
+                    for (name, value) in &element.attributes {
+                        let is_number = !value.contains("NaN") && !value.contains("inf");
+                        assert!(is_number, "{a} {b}: {} {name}={value}", element.name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn epochs_without_numbers_leave_a_gap_and_are_told() {
+    let mut report = Run::language(6).report();
+    for epoch in [2, 3] {
+        report.epochs[epoch].test.loss = f64::NAN;
+    }
+    let (page, _) = page(&report);
+    let loss = page.named("figure")[0];
+    assert_eq!(loss.named("polyline").len(), 3); // training, and test twice
+    assert!(
+        loss.text
+            .contains("Left out, being no finite numbers: 2 epochs between 3 and 4.")
+    );
+    for epoch in &mut report.epochs {
+        (epoch.test.loss, epoch.train_loss) = (f64::NAN, f64::INFINITY);
+    }
+    let html = report.to_html();
+    assert!(html.contains("There is no finite number to draw."));
+}
+
+#[test]
+fn losses_that_fall_by_much_are_drawn_by_powers() {
+    let mut report = Run::images(6).report();
+    assert!(!report.to_html().contains("(logarithmic)"));
+    report.epochs[0].test.loss = 900.0;
+    assert!(report.to_html().contains("(logarithmic)"));
+}
+
+#[test]
+fn long_names_are_clipped() {
+    let long = "ÄÖ名🙂".repeat(50_000);
+    let mut report = Run::images(2).report();
+    report.title = long.clone();
+    for mistake in &mut report.mistakes {
+        (mistake.entry.label, mistake.entry.said) = (long.clone(), long.clone());
+        mistake.entry.file = Some(long.clone());
+    }
+    let summary = report.summary.as_mut().unwrap();
+    summary.stages[0].device = long.clone();
+    summary.stages[1].layers = (0..5000).map(|layer| format!("Layer{layer}")).collect();
+    summary.stages[1].layers[0] = long.clone();
+    report.settings.tables[0]
+        .entries
+        .push((long.clone(), long.clone()));
+    report.remark = Some(long);
+    let (page, length) = page(&report);
+    assert!(length < 500_000, "{length}");
+    assert_eq!(page.named("h1")[0].text.chars().count(), 121);
+}
+
+#[test]
+fn many_settings_and_stages_are_all_told() {
+    let mut report = Run {
+        stages: 16,
+        ..Run::images(2)
+    }
+    .report();
+    let entries = (0..400)
+        .map(|index| (format!("setting-{index}"), index.to_string()))
+        .collect();
+    report.settings.tables.push(SettingsTable {
+        name: "many".to_owned(),
+        entries,
+    });
+    let (page, _) = page(&report);
+    assert_eq!(page.section("settings").unwrap().named("caption").len(), 5);
+    assert!(
+        page.section("settings")
+            .unwrap()
+            .text
+            .contains("setting-399")
+    );
+    assert_eq!(page.section("stages").unwrap().named("tr").len(), 17);
+}
+
+#[test]
+fn more_mistakes_than_anyone_looks_at_are_counted() {
+    let (page, _) = page(
+        &Run {
+            mistakes: 100,
+            ..Run::images(1)
+        }
+        .report(),
+    );
+    let mistakes = page.section("mistakes").unwrap();
+    assert_eq!(mistakes.named("li").len(), 60);
+    assert!(mistakes.text.contains("The first 60 of 100."));
+}
