@@ -12,6 +12,7 @@ use stovepipe_amoebanet::AmoebaNetError;
 use stovepipe_cifar::CifarError;
 use stovepipe_digits::DigitsError;
 use stovepipe_imagenet::ImagenetError;
+use stovepipe_report::ReportError;
 use stovepipe_text::TextError;
 use stovepipe_transformer::TransformerError;
 use stovepipe_unet::UNetError;
@@ -40,6 +41,8 @@ pub enum CliError {
     Transformer(#[from] TransformerError),
     #[error(transparent)]
     Step(#[from] StepError),
+    #[error(transparent)]
+    Report(#[from] ReportError),
     #[error("{data} needs --data-dir: {what}")]
     NoDataFolder { data: String, what: &'static str },
     #[error("{setting} is for {of}, not for {model}: leave it out")]

@@ -19,6 +19,8 @@ use stovepipe::{
     },
 };
 
+use stovepipe_report::Report;
+
 use crate::{
     allocated,
     error::CliError,
@@ -329,6 +331,7 @@ impl Work for Train<'_> {
         if let Some(remark) = &remark {
             folder.write("remark.txt", remark.as_bytes())?;
         }
+        write_report(&folder)?;
         let path = folder.finish()?;
         print_summary(&summary, remark.as_deref(), &path);
         Ok(match summary.stopped {
@@ -370,6 +373,12 @@ fn resumed_lines(resumed: &Resumed, path: &Path) -> String {
         ),
     };
     damaged.chain([begin]).collect()
+}
+
+/// The run as a page.
+fn write_report(folder: &RunFolder) -> Result<(), CliError> {
+    let report = Report::read(&folder.file(""))?;
+    Ok(folder.write("report.html", report.to_html().as_bytes())?)
 }
 
 /// After an error.

@@ -299,6 +299,11 @@ fn a_run_leaves_its_files_and_its_configuration_makes_it_again() {
     let trace: Value = serde_json::from_slice(&file("timeline.json")).unwrap();
     assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
     assert!(text(&file("timeline.svg")).starts_with("<svg"));
+    let page = text(&file("report.html"));
+    assert!(page.starts_with("<!DOCTYPE html>"), "{page}");
+    for part in ["amoebanet-d", "timeline.svg", "Stages", "Settings", "Loss"] {
+        assert!(page.contains(part), "no {part}: {page}");
+    }
     // Plain lines, since this is no terminal.
     let stderr = text(&output.stderr);
     assert!(
