@@ -1,6 +1,10 @@
 //! Named tensors in a file: safetensors.
 
-use std::{borrow::Cow, path::Path};
+use std::{
+    borrow::Cow,
+    fs::{self, File},
+    path::Path,
+};
 
 use burn::{
     optim::StateSink,
@@ -35,10 +39,14 @@ pub(crate) fn write(path: &Path, content: StateSink) -> Result<(), TrainError> {
         .chain(numbers)
         .collect::<Result<Vec<_>, String>>()
         .map_err(|reason| format_error(path, reason))?;
+    // The library puts a file of its own in place, which is for the owner alone.
+    let usual = File::create(path).and_then(|file| file.metadata());
+    let usual = usual.map_err(TrainError::file(path))?.permissions();
     safetensors::serialize_to_file(entries, None, path).map_err(|error| match error {
         safetensors::SafeTensorError::IoError(error) => TrainError::file(path)(error),
         other => format_error(path, other.to_string()),
-    })
+    })?;
+    fs::set_permissions(path, usual).map_err(TrainError::file(path))
 }
 
 /// The tensors and numbers of a file whose names one wants; others are not read.
