@@ -1,8 +1,8 @@
 use std::{fmt, fs, path::Path, sync::Arc};
 
-use tokenizers::{Encoding, ModelWrapper, Tokenizer as HuggingFace};
+use tokenizers::{ModelWrapper, Tokenizer as HuggingFace};
 
-use crate::{TextError, text::visible};
+use crate::{TextError, pieces::pieces, text::visible};
 
 /// How many bytes there are, each a token.
 const BYTES: usize = 256;
@@ -31,13 +31,6 @@ enum Kind {
         /// The token for what is in no other.
         unknown: Option<u32>,
     },
-}
-
-/// A text as tokens.
-pub(crate) struct Encoded {
-    pub tokens: Vec<u32>,
-    /// Characters, but for white space, that no token stands for, or only the one for what is unknown.
-    pub lost: usize,
 }
 
 impl Tokenizer {
@@ -132,6 +125,10 @@ impl Tokenizer {
 
     /// The tokens of a text, without any that mark its beginning or end.
     ///
+    /// A `tokenizer.json` gets a long text in pieces of 64 KiB, so that it needs no more memory than for one. Each is read
+    /// with 1 KiB of what is around it, and so the tokens are those of the whole text, unless it takes more than that to
+    /// tell a token: at the edge of a piece, a word of more than 1 KiB may be cut in two.
+    ///
     /// # Errors
     ///
     /// If the tokenizer fails, as one does that comes to an unknown word and has no token for that.
@@ -143,28 +140,25 @@ impl Tokenizer {
     /// # Ok::<(), stovepipe_text::TextError>(())
     /// ```
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        match &self.0 {
-            Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Kind::HuggingFace { inner, .. } => {
-                let encoding = inner.encode_fast(text, false).map_err(failed)?;
-                Ok(encoding.get_ids().to_vec())
-            }
-        }
+        let mut tokens = Vec::new();
+        self.encode_into(text, &mut tokens)?;
+        Ok(tokens)
     }
 
-    /// [`encode`](Self::encode), and how much of the text is lost by it.
-    pub(crate) fn encode_counting(&self, text: &str) -> Result<Encoded, TextError> {
+    /// [`encode`](Self::encode) to the end of `tokens`. Returns how many characters of the text, but for white space, no token
+    /// stands for, or only the one for what is unknown.
+    pub(crate) fn encode_into(
+        &self,
+        text: &str,
+        tokens: &mut Vec<u32>,
+    ) -> Result<usize, TextError> {
         match &self.0 {
-            Kind::Bytes => Ok(Encoded {
-                tokens: self.encode(text)?,
-                lost: 0,
-            }),
+            Kind::Bytes => {
+                tokens.extend(text.bytes().map(u32::from));
+                Ok(0)
+            }
             Kind::HuggingFace { inner, unknown, .. } => {
-                let encoding = inner.encode(text, false).map_err(failed)?;
-                Ok(Encoded {
-                    tokens: encoding.get_ids().to_vec(),
-                    lost: lost(text, &encoding, *unknown),
-                })
+                encode_pieces(inner, *unknown, text, tokens).map_err(failed)
             }
         }
     }
@@ -227,16 +221,34 @@ fn unknown(tokenizer: &HuggingFace) -> Option<u32> {
     tokenizer.token_to_id(name?)
 }
 
-/// How many characters, but for white space, are in no token of an encoding, or in one that is unknown.
-fn lost(text: &str, encoding: &Encoding, unknown: Option<u32>) -> usize {
+/// Encodes a text piece by piece. Returns how many characters, but for white space, are in no token, or in one that is
+/// unknown.
+fn encode_pieces(
+    tokenizer: &HuggingFace,
+    unknown: Option<u32>,
+    text: &str,
+    tokens: &mut Vec<u32>,
+) -> tokenizers::Result<usize> {
     let part = |from: usize, to: usize| text.get(from..to).map_or(0, visible);
+    // Characters before `end` are done: they are in a token, or are lost.
     let (mut lost, mut end) = (0, 0);
-    for (&token, &(from, to)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
-        lost += part(end, from);
-        if Some(token) == unknown {
-            lost += part(from, to);
+    for piece in pieces(text) {
+        let encoding = tokenizer.encode(&text[piece.read.clone()], false)?;
+        // A token belongs to the piece in which it begins. The last one of the piece before may reach into this one.
+        let begin = end.max(piece.own.start);
+        let is_last = piece.own.end == text.len();
+        for (&token, &(from, to)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
+            let (from, to) = (from + piece.read.start, to + piece.read.start);
+            if from < begin || (from >= piece.own.end && !is_last) {
+                continue;
+            }
+            tokens.push(token);
+            lost += part(end, from);
+            if Some(token) == unknown {
+                lost += part(from, to);
+            }
+            end = end.max(to);
         }
-        end = end.max(to);
     }
-    lost + part(end, text.len())
+    Ok(lost + part(end, text.len()))
 }
