@@ -26,6 +26,8 @@ pub struct Tokenizer(Kind);
 enum Kind {
     Bytes,
     HuggingFace {
+        /// Where it was read.
+        path: Arc<Path>,
         inner: Arc<HuggingFace>,
         vocabulary: usize,
         /// The token for what is in no other.
@@ -68,19 +70,20 @@ impl Tokenizer {
             path: path.to_owned(),
             source,
         })?;
-        Self::parse(&json).map_err(|error| TextError::NotATokenizer {
+        Self::parse(&json, path).map_err(|error| TextError::NotATokenizer {
             path: path.to_owned(),
             reason: error.to_string(),
         })
     }
 
-    fn parse(json: &[u8]) -> tokenizers::Result<Self> {
+    fn parse(json: &[u8], path: &Path) -> tokenizers::Result<Self> {
         let mut inner = HuggingFace::from_bytes(json)?;
         inner.with_padding(None).with_truncation(None)?;
         // Numbers may be left out between tokens, so the largest counts, not how many there are.
         let largest = inner.get_vocab(true).into_values().max();
         let vocabulary = largest.map_or(0, |largest| largest as usize + 1);
         Ok(Self(Kind::HuggingFace {
+            path: path.into(),
             unknown: unknown(&inner),
             inner: inner.into(),
             vocabulary,
@@ -157,9 +160,12 @@ impl Tokenizer {
                 tokens.extend(text.bytes().map(u32::from));
                 Ok(0)
             }
-            Kind::HuggingFace { inner, unknown, .. } => {
-                encode_pieces(inner, *unknown, text, tokens).map_err(failed)
-            }
+            Kind::HuggingFace {
+                path,
+                inner,
+                unknown,
+                ..
+            } => encode_pieces(inner, *unknown, text, tokens).map_err(failed(path)),
         }
     }
 
@@ -187,7 +193,9 @@ impl Tokenizer {
                 let bytes: Vec<u8> = tokens.iter().map(byte).collect();
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
-            Kind::HuggingFace { inner, .. } => inner.decode(tokens, false).map_err(failed),
+            Kind::HuggingFace { path, inner, .. } => {
+                inner.decode(tokens, false).map_err(failed(path))
+            }
         }
     }
 }
@@ -205,8 +213,11 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
-fn failed(error: tokenizers::Error) -> TextError {
-    TextError::Tokenizer(error.to_string())
+fn failed(path: &Path) -> impl FnOnce(tokenizers::Error) -> TextError {
+    |error| TextError::Tokenizer {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    }
 }
 
 /// The token for what is in no other, if there is one.
