@@ -15,17 +15,17 @@ use stovepipe::{
     plan::{Forecast, Machine, MemoryUse, Profile},
     train::{
         BalanceSetting, DeviceMemory, Progress, RunFolder, Summary, TrainError, Trainer,
-        show_layers,
+        free_memory, show_layers,
     },
 };
 
 use crate::{
     allocated,
     error::CliError,
-    output,
+    output, room,
     settings::Settings,
     stage_table::{Costs, stage_table},
-    work::{Model, Work, with_model},
+    work::{Load, Model, Work, with_model},
 };
 
 /// A process that was interrupted ends with 128 and the number of the signal.
@@ -68,12 +68,16 @@ pub fn command() -> Command {
 /// Trains, or prints the stages.
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let path = |name| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
-    let settings = Settings::read(path("config"), path("plan"), matches)?;
+    let mut settings = Settings::read(path("config"), path("plan"), matches)?;
+    settings.resolve_vocabulary()?;
     settings.training.check()?;
     let (model, seed) = ((&settings.model, &settings.data), settings.training.seed);
     if matches.get_flag("dry-run") {
         // Data that are named should be right; without them, a model can still be looked at.
-        let load = settings.data.is_named();
+        let load = match settings.data.is_named() {
+            true => Load::Parts,
+            false => Load::Nothing,
+        };
         with_model(model, seed, load, DryRun(&settings))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -81,7 +85,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     with_model(
         model,
         seed,
-        true,
+        Load::Parts,
         Train {
             settings: &settings,
             out,
@@ -102,9 +106,9 @@ impl Work for DryRun<'_> {
         let (settings, layers) = (self.0, &model.layers);
         let pipeline = &settings.pipeline;
         pipeline.check(layers.len())?;
-        let profile = match pipeline.balance {
-            BalanceSetting::Even => None,
-            _ => Some(measure(settings, &model)?),
+        let (profile, why_not) = match check_room(settings, layers) {
+            Ok(()) => (Some(measure(settings, &model)?), None),
+            Err(why_not) => (None, Some(why_not)),
         };
         let mut builder = pipeline.builder_with(layers.clone(), profile.as_ref())?;
         let forecast = match &profile {
@@ -117,8 +121,9 @@ impl Work for DryRun<'_> {
         };
         let costs = match (&profile, &pipeline.balance) {
             (Some(profile), BalanceSetting::Size) => Costs::Memory(profile),
+            (Some(profile), BalanceSetting::Even) => Costs::Parameters(Some(profile)),
             (Some(profile), _) => Costs::Time(profile),
-            (None, _) => Costs::Parameters,
+            (None, _) => Costs::Parameters(None),
         };
         let (cut, workers) = (builder.cut()?, builder.workers()?);
         let mut text = stage_table(layers, &cut, &workers, &pipeline.devices, costs);
@@ -132,6 +137,9 @@ impl Work for DryRun<'_> {
                 text += &memory_lines(settings, forecast);
             }
             None => text += &rest_lines(settings, layers, &cut, &workers),
+        }
+        if let Some(why_not) = why_not {
+            text += &format!("DOES NOT FIT, so no layer was measured: {why_not}\n");
         }
         output::print(&text);
         Ok(())
@@ -169,6 +177,13 @@ fn rest_lines<L: Layer>(
         )
     };
     of_workers.iter().enumerate().map(line).collect()
+}
+
+/// Makes sure that there is room for what a run keeps between steps, and for measuring. Workers on the CPU measure there.
+fn check_room<L: Layer>(settings: &Settings, layers: &[L]) -> Result<(), CliError> {
+    room::at_rest(settings, layers)?;
+    let is_cpu = (settings.pipeline.devices.first()).is_some_and(|name| name.trim() == "cpu");
+    room::to_measure(layers, free_memory().filter(|_| is_cpu))
 }
 
 /// Measures what each layer costs for a micro-batch.
@@ -269,6 +284,7 @@ impl Work for Train<'_> {
             }
             .into());
         }
+        check_room(settings, &model.layers)?;
         let profile = measure(settings, &model)?;
         let Model {
             layers,
@@ -347,7 +363,7 @@ fn print_summary(summary: &Summary, remark: Option<&str>, path: &Path) {
     if let Some(averaged) = &summary.averaged {
         text += &format!("with averaged weights {averaged}\n");
     }
-    text += remark.unwrap_or_default();
+    text += &output::visible(remark.unwrap_or_default());
     text += &format!("model, metrics and timeline in {}\n", path.display());
     output::print(&text);
 }
