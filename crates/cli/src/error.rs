@@ -18,6 +18,8 @@ use stovepipe_transformer::TransformerError;
 use stovepipe_unet::UNetError;
 use thiserror::Error;
 
+use crate::output::bytes;
+
 /// What ends the program with an error.
 #[derive(Debug, Error)]
 pub enum CliError {
@@ -68,7 +70,20 @@ pub enum CliError {
         folder.display()
     )]
     OtherRun { folder: PathBuf, what: &'static str },
-
+    /// Like the two above, of what no flag said.
+    #[error("{} has {setting}, which is for {of}, not for {named}: take it out there", path.display())]
+    Configured {
+        path: PathBuf,
+        setting: &'static str,
+        of: &'static str,
+        named: String,
+    },
+    #[error(
+        "to measure {layer} takes about {} and there are {}: give it fewer parameters, or measure where there is more",
+        bytes(*needs),
+        bytes(*has)
+    )]
+    Unmeasurable { layer: String, needs: u64, has: u64 },
     // simulate
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -139,6 +154,24 @@ pub enum CliError {
     // eval
     #[error("{} is no run: it has no config.toml", .0.display())]
     NoRun(PathBuf),
+    #[error("{flag} is for training, not for eval: leave it out")]
+    NotOfEval { flag: String },
+    #[error("--all is for texts; of {data}, only what training does not see is tested")]
+    NotWhole { data: String },
+    #[error("{}: {source}: eval needs it for the names of the classes", path.display())]
+    NoClasses { path: PathBuf, source: io::Error },
+    #[error("{} names no class", .0.display())]
+    EmptyClasses(PathBuf),
+    #[error(
+        "{} has a vocabulary of {found} tokens, but the run's own tokenizer one of {own}: \
+         the model was not made for its tokens, so leave --tokenizer out",
+        path.display()
+    )]
+    OtherTokenizer {
+        path: PathBuf,
+        found: usize,
+        own: usize,
+    },
     #[error("{flag} is for models of {what}; this one is {model}")]
     OtherModel {
         flag: &'static str,

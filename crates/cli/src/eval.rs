@@ -7,7 +7,7 @@ use std::{
 };
 
 use burn::tensor::{Tensor, activation::softmax};
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, parser::ValueSource, value_parser};
 use serde_json::json;
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
@@ -15,6 +15,7 @@ use stovepipe::{
         BalanceSetting, Checkpoint, Checkpoints, Metrics, RunFolder, load_model, score, show_count,
     },
 };
+use stovepipe_text::Tokenizer;
 use stovepipe_transformer::{Sampling, continue_text};
 
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
     error::CliError,
     output,
     settings::Settings,
-    work::{ImageWork, Model, Work, with_image_layers, with_model},
+    work::{ImageWork, Load, Model, Work, with_image_layers, with_model},
 };
 
 /// Classes that are told of an image.
@@ -32,7 +33,8 @@ const CLASSES: usize = 5;
 pub fn command() -> Command {
     let number = |name: &'static str, value: &'static str, default: &'static str| {
         let arg = Arg::new(name).long(name).value_name(value);
-        arg.default_value(default).help_heading("Saying")
+        let arg = arg.default_value(default).help_heading("Saying");
+        arg.requires("prompt")
     };
     let eval = Command::new("eval")
         .arg(
@@ -53,6 +55,13 @@ pub fn command() -> Command {
                 .long("checkpoint")
                 .value_name("NAME")
                 .help("Take the model of a checkpoint: its name, or newest, or best (in the test of its epoch)"),
+        )
+        .arg(
+            Arg::new("all")
+                .long("all")
+                .action(ArgAction::SetTrue)
+                .conflicts_with_all(["predict", "prompt", "held_out"])
+                .help("Score all of a text, such as one that the model was not trained on"),
         )
         .arg(
             Arg::new("predict")
@@ -92,14 +101,40 @@ pub fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print JSON"),
         );
+    // The run's settings are the defaults, and there are none of training.
+    let eval = Settings::augment_args(eval).mut_args(|arg| match is_foreign(&arg) {
+        true => arg.hide(true),
+        false => arg,
+    });
     // The settings' own documentation would be the text otherwise.
-    Settings::augment(eval)
+    output::with_negative_numbers(eval)
         .about("Say how good a saved model is, what pictures show, or how a text goes on")
         .long_about(None)
 }
 
+/// Whether a flag says how a model is trained, and nothing of how it is tested.
+fn is_foreign(arg: &Arg) -> bool {
+    let is_training = arg.get_help_heading() == Some("Training");
+    is_training && !["batch_size", "seed"].contains(&arg.get_id().as_str())
+}
+
+/// Without this, a flag would be taken and do nothing.
+fn refuse_foreign(matches: &ArgMatches) -> Result<(), CliError> {
+    let command = command();
+    let is_given =
+        |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let mut foreign = command.get_arguments().filter(|arg| is_foreign(arg));
+    match foreign.find(is_given).and_then(Arg::get_long) {
+        None => Ok(()),
+        Some(name) => Err(CliError::NotOfEval {
+            flag: format!("--{name}"),
+        }),
+    }
+}
+
 /// Scores, predicts or goes on.
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
+    refuse_foreign(matches)?;
     let run = Run::open(matches)?;
     if let Some(files) = matches.get_many::<PathBuf>("predict") {
         run.predict(files.map(PathBuf::as_path))?;
@@ -114,9 +149,42 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     } else {
         let seed = run.settings.training.seed;
         let model = (&run.settings.model, &run.settings.data);
-        with_model(model, seed, true, Score(&run))?;
+        let load = match matches.get_flag("all") {
+            true => Load::Whole,
+            false => Load::Parts,
+        };
+        with_model(model, seed, load, Score(&run))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes sure that a tokenizer has as many tokens as the run's own: `own`, or else bytes.
+fn check_tokenizer(path: &Path, own: Option<&Path>) -> Result<(), CliError> {
+    let own = match own {
+        Some(own) => Tokenizer::read(own)?,
+        None => Tokenizer::bytes(),
+    };
+    let (found, own) = (Tokenizer::read(path)?.vocabulary(), own.vocabulary());
+    match found == own {
+        true => Ok(()),
+        false => Err(CliError::OtherTokenizer {
+            path: path.to_owned(),
+            found,
+            own,
+        }),
+    }
+}
+
+/// The names of the classes that a run tells.
+fn read_classes(path: PathBuf) -> Result<Vec<String>, CliError> {
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(source) => return Err(CliError::NoClasses { path, source }),
+    };
+    match text.is_empty() {
+        true => Err(CliError::EmptyClasses(path)),
+        false => Ok(text.lines().map(str::to_owned).collect()),
+    }
 }
 
 /// A run that has been trained.
@@ -140,10 +208,12 @@ impl Run {
             return Err(CliError::NoRun(folder.to_owned()));
         }
         let mut settings = Settings::read(Some(&config), None, matches)?;
+        settings.training.check()?;
         // The run's own copy, wherever the one that it was made with is.
-        let tokenizer = folder.join("tokenizer.json");
-        if tokenizer.is_file() && matches.get_one::<PathBuf>("tokenizer").is_none() {
-            settings.data.tokenizer = Some(tokenizer);
+        let tokenizer = Some(folder.join("tokenizer.json")).filter(|path| path.is_file());
+        match matches.get_one::<PathBuf>("tokenizer") {
+            Some(other) => check_tokenizer(other, tokenizer.as_deref())?,
+            None => settings.data.tokenizer = tokenizer.or(settings.data.tokenizer),
         }
         let is_averaged = matches.get_flag("averaged");
         let weights = match matches.get_one::<String>("checkpoint") {
@@ -154,11 +224,14 @@ impl Run {
         if is_averaged && !weights.is_file() {
             return Err(CliError::NoAverage(folder.to_owned()));
         }
-        let classes = fs::read_to_string(folder.join("classes.txt")).unwrap_or_default();
+        let classes = match settings.model.is_language() {
+            true => Vec::new(),
+            false => read_classes(folder.join("classes.txt"))?,
+        };
         Ok(Self {
             settings,
             weights,
-            classes: classes.lines().map(str::to_owned).collect(),
+            classes,
             json: matches.get_flag("json"),
         })
     }
@@ -205,7 +278,10 @@ impl Run {
         let text = tokenizer.decode(&continue_text(&pipeline, &begin, tokens, &sampling)?)?;
         match self.json {
             true => output::print_json(&json!({ "prompt": prompt, "text": text })),
-            false => output::print(&format!("{prompt}{text}\n")),
+            false => output::print(&format!(
+                "{}\n",
+                output::visible(&(prompt.to_owned() + &text))
+            )),
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ mod eval;
 mod model;
 mod output;
 mod plan;
+mod room;
 mod settings;
 mod simulate;
 mod stage_table;

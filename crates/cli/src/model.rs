@@ -43,7 +43,7 @@ pub struct ModelSettings {
     /// Probability that training drops a value, in each block of a Transformer and within its attention
     #[arg(long, value_name = "PROBABILITY")]
     pub dropout: Option<f64>,
-    /// Side of a vision transformer's patches, in pixels
+    /// Side of a vision transformer's patches, in pixels [default: 4, and 16 where images have 96 pixels a side or more]
     #[arg(long, value_name = "N")]
     pub patch: Option<usize>,
     /// What a vision transformer's head reads
@@ -162,10 +162,10 @@ impl ModelSettings {
         }
     }
 
-    /// A model and its usual settings.
-    pub fn usual(model: ModelName) -> Self {
+    /// A model and its usual settings, for images of so many pixels a side if it reads images.
+    pub fn usual(model: ModelName, image: usize) -> Self {
         let mut settings = Self::bare(model);
-        settings.fill_in();
+        settings.fill_in(image);
         settings
     }
 
@@ -174,8 +174,9 @@ impl ModelSettings {
         self.model == ModelName::TransformerLm
     }
 
-    /// Refuses settings that the model does not have, and fills in those that it has.
-    pub fn settle(&mut self) -> Result<(), CliError> {
+    /// Refuses settings that the model does not have, and fills in those that it has, for images of so many pixels a
+    /// side if it reads images.
+    pub fn settle(&mut self, image: usize) -> Result<(), CliError> {
         let given = [
             ("filters", self.filters.is_some(), Of::AmoebaNet),
             ("auxiliary", self.auxiliary.is_some(), Of::AmoebaNet),
@@ -203,12 +204,12 @@ impl ModelSettings {
                 model: self.name(),
             });
         }
-        self.fill_in();
+        self.fill_in(image);
         Ok(())
     }
 
     /// The usual settings of the model, where none were given.
-    fn fill_in(&mut self) {
+    fn fill_in(&mut self, image: usize) {
         match self.model {
             ModelName::AmoebaNetD | ModelName::AmoebaNetB => {
                 self.layers.get_or_insert(3);
@@ -223,7 +224,9 @@ impl ModelSettings {
                 self.feed_forward.get_or_insert(width.saturating_mul(4));
                 self.dropout.get_or_insert(0.0);
                 self.drop_path.get_or_insert(0.0);
-                self.patch.get_or_insert(4);
+                // Attention takes time by the square of the number of patches.
+                self.patch
+                    .get_or_insert(if is_small(image) { 4 } else { 16 });
                 self.pool.get_or_insert(PoolSetting::Mean);
             }
             ModelName::TransformerLm => {
@@ -258,7 +261,7 @@ impl ModelSettings {
         let drop_path = self.drop_path.unwrap_or(0.0);
         let device = Device::flex();
         // What ImageNet's stem leaves of a small image is too small for the cells.
-        let stem = if image < 96 {
+        let stem = if is_small(image) {
             Stem::Small
         } else {
             Stem::ImageNet
@@ -322,5 +325,31 @@ impl ModelSettings {
                 .with_positions(positions)
                 .init(&Device::flex())?,
         )
+    }
+}
+
+/// Whether images of so many pixels a side are small, as CIFAR's are and ImageNet's are not.
+fn is_small(image: usize) -> bool {
+    image < 96
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patches_grow_with_images() {
+        for (image, patch) in [(32, 4), (64, 4), (96, 16), (224, 16)] {
+            assert_eq!(
+                ModelSettings::usual(ModelName::Vit, image).patch,
+                Some(patch)
+            );
+        }
+        let mut given = ModelSettings {
+            patch: Some(8),
+            ..ModelSettings::bare(ModelName::Vit)
+        };
+        assert!(given.settle(224).is_ok());
+        assert_eq!(given.patch, Some(8));
     }
 }

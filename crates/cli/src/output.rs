@@ -120,6 +120,16 @@ pub fn print(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
+/// A text that a model made, as a terminal can take it: control characters are escaped, but for line ends and tabs.
+pub fn visible(text: &str) -> String {
+    let shown = |character: char| match character {
+        '\n' | '\t' => character.to_string(),
+        _ if character.is_control() => character.escape_default().to_string(),
+        _ => character.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
 pub fn print_json(value: &Value) {
     print(&format!("{value:#}\n"));
 }
@@ -153,4 +163,21 @@ pub fn write_with(
     })?;
     eprintln!("wrote {}", path.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_a_model_says_cannot_command_a_terminal() {
+        for (text, expected) in [
+            (
+                "plain, naïve 🦀\n\tand more\n",
+                "plain, naïve 🦀\n\tand more\n",
+            ),
+            ("\u{1b}[2Jgone\u{7}\r", "\\u{1b}[2Jgone\\u{7}\\r"),
+            ("\u{9b}31m\0", "\\u{9b}31m\\u{0}"),
+        ] {
+            assert_eq!(super::visible(text), expected);
+        }
+    }
 }

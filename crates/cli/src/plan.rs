@@ -111,7 +111,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     request.model.update_from_arg_matches(matches)?;
     request.data.update_from_arg_matches(matches)?;
     request.data.settle()?;
-    request.model.settle()?;
+    request.model.settle(request.data.image_size())?;
     let mut machine = request.machine()?;
     if request.measure {
         measure::measure(&request, &mut machine)?;

@@ -5,7 +5,7 @@
 
 use std::{fs, path::Path};
 
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use stovepipe::train::{OptimizerSetting, PipelineSettings, TrainError, TrainSettings};
 
@@ -97,13 +97,22 @@ impl Settings {
     pub fn load(config: &Path) -> Result<Self, CliError> {
         let mut settings = from_config(config, Named::default())?;
         settings.data.settle()?;
-        settings.model.settle()?;
+        settings.model.settle(settings.data.image_size())?;
         Ok(settings)
     }
 
     /// Adds a flag for each setting; the help shows the defaults.
     pub fn augment(command: Command) -> Command {
         with_defaults(Self::augment_args(command))
+    }
+
+    /// Writes down how many tokens a language model knows, where that was left to the tokenizer: another tokenizer would else
+    /// make another model.
+    pub fn resolve_vocabulary(&mut self) -> Result<(), CliError> {
+        if self.model.is_language() && self.model.vocabulary.unwrap_or(0) == 0 {
+            self.model.vocabulary = Some(self.data.tokenizer()?.vocabulary());
+        }
+        Ok(())
     }
 
     /// What is usual, then `config` if there is one, then a plan, then the flags, then what data set and model
@@ -127,8 +136,9 @@ impl Settings {
             settings.training.batch_size = plan.training.batch_size;
         }
         settings.update_from_arg_matches(flags)?;
-        settings.data.settle()?;
-        settings.model.settle()?;
+        let settled = (settings.data.settle())
+            .and_then(|()| settings.model.settle(settings.data.image_size()));
+        settled.map_err(|error| of_configuration(error, config, flags))?;
         match settings.model.is_language() == (settings.data.data == DataName::Text) {
             true => Ok(settings),
             false => Err(CliError::OtherData {
@@ -136,6 +146,33 @@ impl Settings {
                 data: settings.data.name(),
             }),
         }
+    }
+}
+
+/// What does not belong to the model or the data set, if no flag says it, is in the configuration.
+fn of_configuration(error: CliError, config: Option<&Path>, flags: &ArgMatches) -> CliError {
+    use CliError::{Configured, NotOfData, NotOfModel};
+    let from_file = |setting: &str| match flags.value_source(&setting.replace('-', "_")) {
+        Some(ValueSource::CommandLine) => None,
+        _ => config.map(Path::to_owned),
+    };
+    match error {
+        NotOfModel {
+            setting,
+            of,
+            model: named,
+        }
+        | NotOfData {
+            setting,
+            of,
+            data: named,
+        } if let Some(path) = from_file(setting) => Configured {
+            path,
+            setting,
+            of,
+            named,
+        },
+        other => other,
     }
 }
 
@@ -185,30 +222,49 @@ fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, TrainError> 
 
 /// Adds the defaults of settings to the help of their flags.
 pub fn with_defaults(command: Command) -> Command {
-    let defaults: Vec<_> = usual_settings()
-        .into_iter()
-        .filter_map(|settings| toml::Table::try_from(settings).ok())
-        .collect();
-    let default_of = |arg: &Arg| {
-        let key = arg.get_long()?;
-        let mut found: Vec<String> = Vec::new();
-        for table in defaults.iter().flat_map(toml::Table::values) {
-            let shown = table.get(key).map(shown).filter(|shown| !shown.is_empty());
-            found.extend(shown.filter(|shown| !found.contains(shown)));
-        }
-        match &*found {
-            [] => None,
-            [one] => Some(one.clone()),
-            [first, others @ ..] => Some(format!("{first}; by model {}", others.join(", "))),
-        }
-    };
-    command.mut_args(|arg| match (default_of(&arg), arg.get_help()) {
+    let usual = usual_settings();
+    command.mut_args(|arg| match (default_of(&arg, &usual), arg.get_help()) {
         (Some(default), Some(help)) if !help.to_string().contains("[default: ") => {
             let help = format!("{help} [default: {default}]");
             arg.help(help).allow_negative_numbers(true)
         }
         _ => arg,
     })
+}
+
+/// What a flag's setting is if nobody says it: what it usually is, and what else it is for some model or data set.
+fn default_of(arg: &Arg, usual: &[Settings]) -> Option<String> {
+    let key = arg.get_long()?;
+    match key {
+        // Each names the other.
+        "model" => return Some("amoebanet-d, or transformer-lm for text".to_owned()),
+        "data" => return Some("digits, or text for transformer-lm".to_owned()),
+        _ => {}
+    }
+    let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    for settings in usual {
+        let tables = toml::Table::try_from(settings).unwrap_or_default();
+        let holder = tables
+            .iter()
+            .find_map(|(name, table)| Some((name, table.get(key)?)));
+        let Some((table, value)) = holder else {
+            continue;
+        };
+        let of = match &**table {
+            "data" => settings.data.name(),
+            _ => settings.model.name(),
+        };
+        let value = shown(value);
+        match found.iter_mut().find(|(known, _)| *known == value) {
+            _ if value.is_empty() => {}
+            Some((_, named)) if named.contains(&of) => {}
+            Some((_, named)) => named.push(of),
+            None => found.push((value, vec![of])),
+        }
+    }
+    let (first, others) = found.split_first()?;
+    let others = (others.iter()).map(|(value, of)| format!(", {value} for {}", of.join(" and ")));
+    Some(first.0.clone() + &others.collect::<String>())
 }
 
 /// A value as one would write it in a flag.
@@ -229,7 +285,7 @@ fn usual_settings() -> Vec<Settings> {
     let usual = |model, data| {
         let mut settings = Settings::usual(model, data);
         settings.data = DataSettings::usual(data);
-        settings.model = ModelSettings::usual(model);
+        settings.model = ModelSettings::usual(model, settings.data.image_size());
         settings
     };
     vec![

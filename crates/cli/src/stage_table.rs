@@ -11,8 +11,8 @@ pub enum Costs<'a> {
     Time(&'a Profile),
     /// Parameters, with what training adds to them, and what is handed on.
     Memory(&'a Profile),
-    /// Nothing was measured.
-    Parameters,
+    /// Parameters alone, next to what was measured if something was.
+    Parameters(Option<&'a Profile>),
 }
 
 /// A line for each layer, and one for each stage with its share of the whole.
@@ -26,7 +26,7 @@ pub fn stage_table<L: Layer>(
     let (of, costs, profile) = match costs {
         Costs::Time(profile) => ("of time", Some(profile.times()), Some(profile)),
         Costs::Memory(profile) => ("of memory", Some(profile.sizes()), Some(profile)),
-        Costs::Parameters => ("of parameters", None, None),
+        Costs::Parameters(profile) => ("of parameters", None, profile),
     };
     let rows: Vec<_> = (layers.iter().enumerate())
         .map(|(index, layer)| {

@@ -15,7 +15,7 @@ use stovepipe::{
     plan::{Forecast, Machine, MemoryUse, Profile},
     train::{
         BalanceSetting, DeviceMemory, Progress, Resumed, RunFolder, Summary, TrainError, Trainer,
-        show_layers,
+        free_memory, show_layers,
     },
 };
 
@@ -24,10 +24,10 @@ use stovepipe_report::Report;
 use crate::{
     allocated,
     error::CliError,
-    output,
+    output, room,
     settings::Settings,
     stage_table::{Costs, stage_table},
-    work::{Model, Work, with_model},
+    work::{Load, Model, Work, with_model},
 };
 
 /// The file of a run's settings.
@@ -92,12 +92,16 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         .map(|folder| folder.join(CONFIG))
         .filter(|path| path.is_file());
     let config = path("config").or(own.as_deref());
-    let settings = Settings::read(config, path("plan"), matches)?;
+    let mut settings = Settings::read(config, path("plan"), matches)?;
+    settings.resolve_vocabulary()?;
     settings.training.check()?;
     let (model, seed) = ((&settings.model, &settings.data), settings.training.seed);
     if matches.get_flag("dry-run") {
         // Data that are named should be right; without them, a model can still be looked at.
-        let load = settings.data.is_named();
+        let load = match settings.data.is_named() {
+            true => Load::Parts,
+            false => Load::Nothing,
+        };
         with_model(model, seed, load, DryRun(&settings))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -110,7 +114,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         path: &path,
         resume,
     };
-    with_model(model, seed, true, train)
+    with_model(model, seed, Load::Parts, train)
 }
 
 /// Prints what each layer costs and what each stage is given.
@@ -126,9 +130,9 @@ impl Work for DryRun<'_> {
         let (settings, layers) = (self.0, &model.layers);
         let pipeline = &settings.pipeline;
         pipeline.check(layers.len())?;
-        let profile = match pipeline.balance {
-            BalanceSetting::Even => None,
-            _ => Some(measure(settings, &model)?),
+        let (profile, why_not) = match check_room(settings, layers) {
+            Ok(()) => (Some(measure(settings, &model)?), None),
+            Err(why_not) => (None, Some(why_not)),
         };
         let mut builder = pipeline.builder_with(layers.clone(), profile.as_ref())?;
         let forecast = match &profile {
@@ -141,8 +145,9 @@ impl Work for DryRun<'_> {
         };
         let costs = match (&profile, &pipeline.balance) {
             (Some(profile), BalanceSetting::Size) => Costs::Memory(profile),
+            (Some(profile), BalanceSetting::Even) => Costs::Parameters(Some(profile)),
             (Some(profile), _) => Costs::Time(profile),
-            (None, _) => Costs::Parameters,
+            (None, _) => Costs::Parameters(None),
         };
         let (cut, workers) = (builder.cut()?, builder.workers()?);
         let mut text = stage_table(layers, &cut, &workers, &pipeline.devices, costs);
@@ -156,6 +161,9 @@ impl Work for DryRun<'_> {
                 text += &memory_lines(settings, forecast);
             }
             None => text += &rest_lines(settings, layers, &cut, &workers),
+        }
+        if let Some(why_not) = why_not {
+            text += &format!("DOES NOT FIT, so no layer was measured: {why_not}\n");
         }
         output::print(&text);
         Ok(())
@@ -193,6 +201,13 @@ fn rest_lines<L: Layer>(
         )
     };
     of_workers.iter().enumerate().map(line).collect()
+}
+
+/// Makes sure that there is room for what a run keeps between steps, and for measuring. Workers on the CPU measure there.
+fn check_room<L: Layer>(settings: &Settings, layers: &[L]) -> Result<(), CliError> {
+    room::at_rest(settings, layers)?;
+    let is_cpu = (settings.pipeline.devices.first()).is_some_and(|name| name.trim() == "cpu");
+    room::to_measure(layers, free_memory().filter(|_| is_cpu))
 }
 
 /// Measures what each layer costs for a micro-batch.
@@ -295,6 +310,7 @@ impl Work for Train<'_> {
             }
             .into());
         }
+        check_room(settings, &model.layers)?;
         let profile = measure(settings, &model)?;
         let Model {
             layers,
@@ -431,7 +447,7 @@ fn print_summary(summary: &Summary, remark: Option<&str>, path: &Path) {
     if let Some(averaged) = &summary.averaged {
         text += &format!("with averaged weights {averaged}\n");
     }
-    text += remark.unwrap_or_default();
+    text += &output::visible(remark.unwrap_or_default());
     text += &format!("model, metrics and timeline in {}\n", path.display());
     output::print(&text);
 }

@@ -37,9 +37,12 @@ struct VerifySettings {
     /// AmoebaNet's L, divisible by 3, U-Net's B, or a Transformer's blocks [default: 3, 1, or 2]
     #[arg(long, value_name = "N")]
     layers: Option<usize>,
-    /// AmoebaNet's D, divisible by 4, U-Net's C, or a Transformer's width, divisible by 4 [default: 8, 4, or 16]
+    /// AmoebaNet's D, divisible by 4, or U-Net's C [default: 8 or 4]
     #[arg(long, value_name = "N")]
     filters: Option<usize>,
+    /// A Transformer's width, divisible by 4 [default: 16]
+    #[arg(long, value_name = "D")]
+    width: Option<usize>,
     /// Whether AmoebaNet has an auxiliary head [default: true]
     #[arg(long, value_name = "BOOL", action = ArgAction::Set)]
     auxiliary: Option<bool>,
@@ -142,6 +145,13 @@ impl VerifySettings {
         if self.auxiliary.is_some() && !is_amoebanet {
             return Err(foreign("auxiliary", "AmoebaNet", name));
         }
+        let is_transformer = matches!(self.model, ModelName::Vit | ModelName::TransformerLm);
+        if self.width.is_some() && !is_transformer {
+            return Err(foreign("width", "vit and transformer-lm", name));
+        }
+        if self.filters.is_some() && is_transformer {
+            return Err(foreign("filters", "AmoebaNet and unet", name));
+        }
         let is_default = self.data == DataSettings::default();
         if self.model == ModelName::TransformerLm && !is_default {
             return Err(foreign("data", "models of images", name));
@@ -184,7 +194,7 @@ impl VerifySettings {
         let auxiliary = self.auxiliary.unwrap_or(true);
         match self.model {
             ModelName::Vit => {
-                let (layers, width) = (self.layers.unwrap_or(2), self.filters.unwrap_or(16));
+                let (layers, width) = (self.layers.unwrap_or(2), self.width.unwrap_or(16));
                 let layers = VitConfig::new(32, 8, layers, width, HEADS, classes)
                     .with_dropout(self.drop_path)
                     .with_attention_dropout(self.drop_path)
@@ -234,7 +244,7 @@ impl VerifySettings {
 
     /// Windows of a text, the last of which is padded.
     fn read(&self) -> Result<Report, CliError> {
-        let (layers, width) = (self.layers.unwrap_or(2), self.filters.unwrap_or(16));
+        let (layers, width) = (self.layers.unwrap_or(2), self.width.unwrap_or(16));
         let (tokenizer, text) = (Tokenizer::bytes(), Text::embedded()?);
         let tokens = text.encode(&tokenizer)?;
         let most = (self.samples * LENGTH).saturating_sub(LENGTH / 2);

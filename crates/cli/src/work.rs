@@ -43,6 +43,17 @@ pub trait ImageWork {
         L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>;
 }
 
+/// Which data are loaded for work on a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// None: a model can be looked at without.
+    Nothing,
+    /// All, in a part to train on and a part to test with.
+    Parts,
+    /// All to test with.
+    Whole,
+}
+
 /// A model, and what it learns from.
 pub struct Model<L: Layer, T> {
     /// Nothing is allocated yet.
@@ -66,13 +77,16 @@ pub type Remark<L> = Box<dyn Fn(&Pipeline<L>) -> Result<String, CliError>>;
 pub fn with_model<W: Work>(
     (model, data): (&ModelSettings, &DataSettings),
     seed: u64,
-    load: bool,
+    load: Load,
     work: W,
 ) -> Result<W::Done, CliError> {
-    match model.is_language() {
-        true => with_language_model((model, data), seed, load, work),
-        false => {
-            let images = load.then(|| ImageSets::load(data, seed)).transpose()?;
+    match (model.is_language(), load) {
+        (true, _) => with_language_model((model, data), seed, load, work),
+        (false, Load::Whole) => Err(CliError::NotWhole { data: data.name() }),
+        (false, _) => {
+            let images = (load == Load::Parts)
+                .then(|| ImageSets::load(data, seed))
+                .transpose()?;
             let classes = images.as_ref().map(|images| images.classes.len());
             let work = OnImages { data, images, work };
             with_image_layers(
@@ -143,14 +157,16 @@ impl<W: Work> ImageWork for OnImages<'_, W> {
 fn with_language_model<W: Work>(
     (model, data): (&ModelSettings, &DataSettings),
     seed: u64,
-    load: bool,
+    load: Load,
     work: W,
 ) -> Result<W::Done, CliError> {
     let tokenizer = data.tokenizer()?;
     let length = model.window();
-    let texts = load
-        .then(|| TextSets::load(data, length, seed))
-        .transpose()?;
+    let texts = match load {
+        Load::Nothing => None,
+        Load::Parts => Some(TextSets::load(data, length, seed)?),
+        Load::Whole => Some(TextSets::whole(data, length)?),
+    };
     let layers = model.language_model(&tokenizer)?;
     let files = match &data.tokenizer {
         Some(path) => vec![("tokenizer.json", crate::output::read(path)?.into_bytes())],
@@ -158,7 +174,10 @@ fn with_language_model<W: Work>(
     };
     let samples = texts.as_ref().map(|texts| texts.source.training_samples());
     let (source, remark) = match texts {
-        Some(texts) => (Some(texts.source), Some(remark(texts.held_out, seed))),
+        Some(texts) => (
+            Some(texts.source),
+            texts.held_out.map(|held_out| remark(held_out, seed)),
+        ),
         None => (None, None),
     };
     work.on::<LmLayer, Tensor<2, Int>>(Model {

@@ -230,7 +230,10 @@ fn a_dry_run_prints_stages_and_trains_nothing() {
             stdout.contains("stage 0") && stdout.contains("stage 1"),
             "{stdout}"
         );
-        assert_eq!(stdout.contains(" ms"), balance != "even", "{stdout}");
+        assert!(
+            stdout.contains(" ms") && stdout.contains("activations "),
+            "{stdout}"
+        );
         let of = match balance {
             "size" => "of memory",
             "even" => "of parameters",
@@ -652,7 +655,15 @@ fn verify_says_what_is_wrong_with_its_arguments() {
             &["--data", "imagenet"],
             "verify takes its images from digits, cifar10 or cifar100",
         ),
-        (&["--model", "vit", "--filters", "6"], "6"),
+        (&["--model", "vit", "--width", "6"], "6"),
+        (
+            &["--model", "vit", "--filters", "8"],
+            "filters is for AmoebaNet and unet, not for vit",
+        ),
+        (
+            &["--width", "8"],
+            "width is for vit and transformer-lm, not for amoebanet-d",
+        ),
         (
             &["--model", "transformer-lm", "--data", "cifar10"],
             "data is for models of images",
@@ -667,4 +678,60 @@ fn verify_says_what_is_wrong_with_its_arguments() {
             "{arguments:?}: {stderr}"
         );
     }
+}
+
+#[test]
+fn help_says_which_model_a_default_is_of() {
+    let directory = TempDir::new().unwrap();
+    let help = |arguments: &[&str]| {
+        let output = stovepipe(arguments, directory.path());
+        let words = text(&output.stdout);
+        words.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let of_train = help(&["train", "--help"]);
+    for expected in [
+        "Data set [default: digits, or text for transformer-lm]",
+        "Model [default: amoebanet-d, or transformer-lm for text]",
+        "gone through [default: 8, 30 for vit, 12 for transformer-lm]",
+        "Highest learning rate [default: 0.004, 0.001 for vit, 0.003 for transformer-lm]",
+        "Filters of AmoebaNet (its D), divisible by 4 [default: 16]",
+    ] {
+        assert!(of_train.contains(expected), "{expected}: {of_train}");
+    }
+    // The run's settings are the defaults there, and nothing is trained.
+    let of_eval = help(&["eval", "--help"]);
+    assert!(of_eval.contains("--batch-size"), "{of_eval}");
+    for unexpected in ["[default: 8", "for vit", "--epochs", "--lr "] {
+        assert!(!of_eval.contains(unexpected), "{unexpected}: {of_eval}");
+    }
+}
+
+#[test]
+fn eval_needs_the_names_of_the_classes_and_says_what_is_configured() {
+    let directory = TempDir::new().unwrap();
+    let directory = directory.path();
+    let output = stovepipe(&[&SMALL[..], &["--out", "a"]].concat(), directory);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let check = |arguments: &[&str], expected: &str| {
+        let output = stovepipe(arguments, directory);
+        let stderr = text(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    };
+    check(
+        &["train", "--config", "a/config.toml", "--model", "vit"],
+        "a/config.toml has filters, which is for amoebanet-d and amoebanet-b, not for vit: take it out there",
+    );
+    check(
+        &["eval", "a", "--width", "8"],
+        "width is for vit and transformer-lm, not for amoebanet-d: leave it out",
+    );
+    fs::write(directory.join("a/classes.txt"), "").unwrap();
+    check(&["eval", "a"], "classes.txt names no class");
+    fs::remove_file(directory.join("a/classes.txt")).unwrap();
+    check(&["eval", "a"], "classes.txt: ");
+    check(
+        &["eval", "a", "--predict", "x.png"],
+        "eval needs it for the names of the classes",
+    );
 }

@@ -172,7 +172,19 @@ fn bad_texts_tokenizers_and_questions_are_errors() {
         ),
         (&["--vocabulary", "100"], "vocabulary of 256 tokens"),
         (&["--heads", "5"], "heads"),
-        (&["--held-out", "1"], "held-out"),
+        (
+            &["--held-out", "1"],
+            "held-out is 1, but must be greater than 0 and less than 1",
+        ),
+        (
+            &["--width", "16777216"],
+            "the width of the network in a block, four times that of the model, must be from 1 to 16777216, not 67108864",
+        ),
+        // More than any machine has: it is said before anything is allocated.
+        (
+            &["--vocabulary", "16777216", "--width", "65536"],
+            "the run needs about ",
+        ),
         (
             &["--patch", "4"],
             "patch is for vit, not for transformer-lm",
@@ -193,6 +205,12 @@ fn bad_texts_tokenizers_and_questions_are_errors() {
         assert!(!directory.join("bad").exists());
     }
     run(directory, "a", &["--epochs", "1"]);
+    let letters = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../datasets/text/tests/tokenizers/letters.json"
+    );
+    fs::copy(letters, directory.join("letters.json")).unwrap();
+    fs::write(directory.join("verse.txt"), "the more it goes, the more it").unwrap();
     for (arguments, expected) in [
         (&["eval", "nowhere"][..], "nowhere is no run"),
         (&["eval", "a", "--averaged"], "train with --ema"),
@@ -201,7 +219,53 @@ fn bad_texts_tokenizers_and_questions_are_errors() {
             &["eval", "a", "--predict", "snow.txt"],
             "--predict is for models of images",
         ),
-        (&["eval", "a", "--width", "64"], "model.safetensors"),
+        (
+            &["eval", "a", "--width", "64"],
+            "model.safetensors is of another model: layers.0.",
+        ),
+        (
+            &["eval", "a", "--width", "64"],
+            " is [256, 32], not [256, 64]",
+        ),
+        (&["eval", "a", "--width", "64"], " more"),
+        (
+            &["eval", "a", "--layers", "3"],
+            "of another model: it lacks layers.3.",
+        ),
+        (&["eval", "a", "--layers", "1"], "it also has layers."),
+        (
+            &["eval", "a", "--tokenizer", "letters.json"],
+            "letters.json has a vocabulary of 26 tokens, but the run's own tokenizer one of 256",
+        ),
+        (
+            &["eval", "a", "--vocabulary", "200"],
+            "vocabulary of 256 tokens, but the model one of 200",
+        ),
+        (
+            &["eval", "a", "--data", "digits"],
+            "config.toml has text, which is for text, not for digits: take it out there",
+        ),
+        (&["eval", "a", "--tokens", "5"], "--prompt"),
+        (
+            &["eval", "a", "--epochs", "5"],
+            "--epochs is for training, not for eval",
+        ),
+        (
+            &["eval", "a", "--batch-size", "0"],
+            "batch-size is 0, but must be at least 1",
+        ),
+        (
+            &["eval", "a", "--prompt", "x", "--temperature", "-1"],
+            "the temperature must be finite and at least 0, not -1",
+        ),
+        (
+            &["eval", "a", "--text", "verse.txt"],
+            "the held-out part has 3 tokens",
+        ),
+        (
+            &["eval", "a", "--all", "--held-out", "0.5"],
+            "cannot be used with",
+        ),
         (
             &["eval", "a", "--stages", "9"],
             "9 stages are more than the model's 4 layers",
@@ -215,4 +279,54 @@ fn bad_texts_tokenizers_and_questions_are_errors() {
             "{arguments:?}: {stderr}"
         );
     }
+}
+
+/// A text of 30 characters is one window of 24 and some more: too short for two parts.
+#[test]
+fn all_of_another_text_is_scored() {
+    let directory = directory();
+    let directory = directory.path();
+    run(directory, "a", &["--epochs", "1"]);
+    let config = fs::read_to_string(directory.join("a/config.toml")).unwrap();
+    // Left to the tokenizer, and written down.
+    assert!(config.contains("vocabulary = 256"), "{config}");
+
+    fs::write(
+        directory.join("verse.txt"),
+        "the more it goes, the more it ",
+    )
+    .unwrap();
+    let samples = |more: &[&str]| {
+        let output = stovepipe(
+            &[&["eval", "a", "--json", "--text"], more].concat(),
+            directory,
+        );
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        said["samples"].as_u64().unwrap()
+    };
+    // Each window begins half a window after the one before it.
+    assert_eq!(samples(&["verse.txt", "--all"]), 2);
+    let (part, all) = (samples(&["snow.txt"]), samples(&["snow.txt", "--all"]));
+    assert!((9 * part..=11 * part).contains(&all), "{part} of {all}");
+}
+
+/// What a run keeps between steps is known from numbers of parameters alone.
+#[test]
+fn a_model_that_does_not_fit_is_not_measured() {
+    let directory = directory();
+    let directory = directory.path();
+    let small = ["--layers", "2", "--device-memory", "1000000"];
+    let output = train(directory, "a", &small);
+    assert!(!output.status.success());
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("on cpu, which has 1.0 MiB"), "{stderr}");
+    let huge = ["--vocabulary", "16777216", "--width", "65536"];
+    let arguments = ["train", "--model", "transformer-lm", "--dry-run"];
+    let output = stovepipe(&[&arguments[..], &huge].concat(), directory);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    let why = "DOES NOT FIT, so no layer was measured: the run needs about ";
+    assert!(stdout.contains(why), "{stdout}");
+    assert!(stdout.contains("worker 1 keeps "), "{stdout}");
 }

@@ -3,12 +3,13 @@
 
 use std::{path::Path, process::Command};
 
-/// What `--dry-run` says of a recipe.
-fn dry_run(recipe: &str) -> String {
+/// What `--dry-run` says of a recipe, with flags over it.
+fn dry_run(recipe: &str, flags: &[&str]) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../recipes/{recipe}.toml"));
     let output = Command::new(env!("CARGO_BIN_EXE_stovepipe"))
-        .args(["train", "--dry-run", "--balance", "even", "--config"])
+        .args(["train", "--dry-run", "--config"])
         .arg(&path)
+        .args(flags)
         .output()
         .unwrap();
     let (stdout, stderr) = (output.stdout, String::from_utf8_lossy(&output.stderr));
@@ -23,7 +24,7 @@ fn parameters(text: &str) -> f64 {
 }
 
 #[test]
-fn every_recipe_loads_and_says_what_it_would_need() {
+fn every_recipe_loads_and_has_the_parameters_of_its_paper() {
     // Published: of AmoebaNet-D (18, 208), 81,505,540 without the auxiliary head; of ViT-Ti on CIFAR-10 with
     // patches of 4, 5,362,762 by hand; of Transformer-L with 13 layers, 785.8 million.
     for (recipe, least, most) in [
@@ -32,10 +33,49 @@ fn every_recipe_loads_and_says_what_it_would_need() {
         ("vit-cifar10", 5_362_762.0, 5_362_763.0),
         ("transformer-l", 785.8e6 * 0.999, 785.8e6 * 1.001),
     ] {
-        let text = dry_run(recipe);
+        // A device that holds nothing, so that nothing is measured: that would take minutes.
+        let text = dry_run(recipe, &["--device-memory", "1"]);
         let parameters = parameters(&text);
         assert!((least..most).contains(&parameters), "{recipe}: {text}");
         assert!(text.contains("worker 1 keeps "), "{recipe}: {text}");
+        let why = "DOES NOT FIT, so no layer was measured: the run needs about ";
+        assert!(
+            text.contains(why) && !text.contains("foretold"),
+            "{recipe}: {text}"
+        );
+    }
+}
+
+/// With the recipes' own cuts, schedules and numbers of layers, on layers that are measured in seconds.
+#[test]
+fn every_recipe_is_foretold_with_its_activations() {
+    for (recipe, flags) in [
+        (
+            "amoebanet-imagenet",
+            &["--filters", "8", "--image-size", "96", "--resize", "110"][..],
+        ),
+        ("amoebanet-cifar10", &["--filters", "8"]),
+        ("vit-cifar10", &[]),
+        (
+            "transformer-l",
+            &[
+                "--width",
+                "256",
+                "--feed-forward",
+                "1024",
+                "--length",
+                "128",
+            ],
+        ),
+    ] {
+        let text = dry_run(recipe, flags);
+        assert!(text.contains("\nforetold: "), "{recipe}: {text}");
+        for worker in 0..2 {
+            let keeps = format!("worker {worker} keeps about ");
+            let line = text.lines().find(|line| line.starts_with(&keeps)).unwrap();
+            let (_, activations) = line.split_once("activations ").unwrap();
+            assert_ne!(activations, "0 B", "{recipe}: {text}");
+        }
     }
 }
 

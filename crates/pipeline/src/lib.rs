@@ -13,6 +13,7 @@
 // Lets the derive name this crate in the same way from inside and from outside.
 extern crate self as stovepipe_pipeline;
 
+mod alike;
 mod balance;
 mod batch;
 mod builder;

@@ -14,6 +14,7 @@ use crossbeam_channel::bounded;
 use stovepipe_plan::{LayerProfile, Profile};
 
 use crate::{
+    alike::Likeness,
     batch,
     draws::StepKey,
     engine::{
@@ -34,12 +35,18 @@ const RUNS: std::ops::RangeInclusive<usize> = 5..=25;
 const ENOUGH: Duration = Duration::from_millis(100);
 /// Runs that are timed of what matters to some schedules only.
 const MORE_RUNS: usize = 5;
+/// After so long one run is enough: what takes seconds differs little from run to run.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Measures what each layer of a model costs: the [`Profile`] that cuts and plans are made from.
 ///
 /// A sample of the size of a micro-batch tells most. The model is not touched: each layer is measured
 /// on a copy, one layer at a time, in which parameters that have no value yet get one for the time
 /// being.
+///
+/// Of layers that are alike, one is measured for all of them: same name, same settings as far as
+/// `Debug` shows them, same shapes of parameters and of what comes in, and no skips. So a deep stack of one block
+/// takes the time and the memory of one block.
 ///
 /// ```
 /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
@@ -181,7 +188,20 @@ impl Profiler {
             flow,
             skips: SkipValues::new(),
         };
+        let mut measured_before: Vec<(Likeness, LayerProfile, L::Flow)> = Vec::new();
         for (index, (layer, skips)) in layers.iter().zip(&alone).enumerate() {
+            let refused = |cause| ProfileError::new(layers, index, cause);
+            let likeness = guard::guarded("layer", || Likeness::of(layer, &given.flow))
+                .map_err(|error| refused(error.to_string()))?;
+            let known = measured_before
+                .iter()
+                .find(|known| likeness.as_ref() == Some(&known.0));
+            if let Some((_, profile, flow)) = known {
+                profiles.push(profile.clone());
+                given.flow = flow.clone();
+                self.tell(profiles.len());
+                continue;
+            }
             let bench = Bench {
                 layer: stand_in(layer, &self.device),
                 scene: Scene {
@@ -194,23 +214,28 @@ impl Profiler {
                 },
                 profiler: self,
             };
-            let refused = |cause| ProfileError::new(layers, index, cause);
             let measured = guard::guarded("layer", || bench.measure(&given))
                 .map_err(|error| refused(error.to_string()))?;
             let (profile, made) = measured.map_err(refused)?;
-            profiles.push(LayerProfile {
+            let profile = LayerProfile {
                 name: layer.name(),
                 parameters: (size_of::<f32>() * count_parameters(layer)) as u64,
                 output: values::bytes(made.flow.clone()) as u64,
                 ..profile
-            });
+            };
+            profiles.push(profile.clone());
+            measured_before.extend(likeness.map(|likeness| (likeness, profile, made.flow.clone())));
             given.flow = made.flow;
             given.skips.extend(made.skips);
-            if let Some(progress) = &self.progress {
-                progress(profiles.len());
-            }
+            self.tell(profiles.len());
         }
         Ok(profiles)
+    }
+
+    fn tell(&self, measured: usize) {
+        if let Some(progress) = &self.progress {
+            progress(measured);
+        }
     }
 }
 
@@ -245,6 +270,9 @@ impl<L: Layer> Bench<'_, L> {
             let run = self.run(input, Extent::Whole, &mut sum)?;
             forward.push(run.forward);
             backward.push(run.backward);
+            if began.elapsed() > PATIENCE {
+                break;
+            }
         }
         let backward = median(backward);
         let profile = LayerProfile {
@@ -261,8 +289,11 @@ impl<L: Layer> Bench<'_, L> {
     /// Seconds of a forward pass without a tape.
     fn quiet(&self, input: &Given<L>) -> Result<f64, String> {
         let quiet = [self.layer.clone().no_grad()];
-        let mut times = Vec::new();
+        let (mut times, first) = (Vec::new(), Instant::now());
         for _ in 0..=MORE_RUNS {
+            if first.elapsed() > PATIENCE {
+                break;
+            }
             self.finish()?;
             let began = Instant::now();
             let forward = tape::forward(&quiet, input.clone(), &self.scene, &Unwatched);
@@ -276,7 +307,11 @@ impl<L: Layer> Bench<'_, L> {
     /// The share of a backward pass that may come late.
     fn late(&self, input: &Given<L>) -> Result<f64, String> {
         let (mut shares, mut sum) = (Vec::new(), GradientsAccumulator::new());
+        let first = Instant::now();
         for _ in 0..=MORE_RUNS {
+            if first.elapsed() > PATIENCE {
+                break;
+            }
             let run = self.run(input, Extent::Input, &mut sum)?;
             let both = (run.backward + run.late).as_secs_f64();
             shares.push(match both > 0.0 {

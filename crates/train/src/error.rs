@@ -6,6 +6,8 @@ use stovepipe_pipeline::{BuildError, DeviceError, StepError, WrongSchedule};
 use stovepipe_schedule::ScheduleError;
 use thiserror::Error;
 
+use crate::other_tensors::OtherTensors;
+
 /// A training run that cannot start, or did not end well.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -202,6 +204,14 @@ pub enum TrainError {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// A file with the tensors of another model.
+    #[error("{} is of another model: {tensors}", path.display())]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+        /// How its tensors differ from the model's.
+        tensors: Box<OtherTensors>,
     },
     /// Something could not be put into its format.
     #[error("{}: {reason}", path.display())]

@@ -11,20 +11,29 @@ use burn::{
 };
 use stovepipe_pipeline::{Layer, Pipeline};
 
-use crate::error::TrainError;
+use crate::{error::TrainError, other_tensors::OtherTensors};
 
 /// Loads what [`save_model`] saved, under any number of stages.
 ///
 /// # Errors
 ///
-/// If the file cannot be read, or is of another model.
+/// If the file cannot be read, or is of another model: tensors are missing, there are others, or some have other shapes. The
+/// pipeline may then have some of the file's.
 pub fn load_model<L: Layer>(pipeline: &mut Pipeline<L>, path: &Path) -> Result<(), TrainError> {
-    let mut store = SafetensorsStore::from_file(path).skip_enum_variants(true);
-    match pipeline.load_from(&mut store) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(TrainError::Format {
+    // What does not fit is said by us, tensor by tensor.
+    let mut store = SafetensorsStore::from_file(path)
+        .skip_enum_variants(true)
+        .validate(false)
+        .allow_partial(true);
+    let result = (pipeline.load_from(&mut store)).map_err(|error| TrainError::Format {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    match OtherTensors::of(result) {
+        None => Ok(()),
+        Some(tensors) => Err(TrainError::OtherModel {
             path: path.to_owned(),
-            reason: error.to_string(),
+            tensors: tensors.into(),
         }),
     }
 }

@@ -8,6 +8,9 @@ use stovepipe_pipeline::{Layer, Pipeline};
 use crate::scores::Metrics;
 
 /// What a run came to: `summary.json`.
+///
+/// What was tested is under `test`, as it is in `metrics.jsonl`: `test.loss`, `test.accuracy`, `test.top5`, and of tokens
+/// `test.perplexity`. Files of earlier versions have `test_loss` and `test_accuracy` instead.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Parameters of the model, without running statistics.

@@ -57,8 +57,13 @@ pub enum TextError {
     },
 
     /// The tokenizer failed at a text or at tokens.
-    #[error("the tokenizer failed: {0}")]
-    Tokenizer(String),
+    #[error("{}: the tokenizer failed: {reason}", path.display())]
+    Tokenizer {
+        /// The tokenizer's file.
+        path: PathBuf,
+        /// What the `tokenizers` crate said.
+        reason: String,
+    },
 
     /// A tokenizer that is made for other texts: another language, or another kind.
     #[error(

@@ -35,6 +35,7 @@
 mod batcher;
 mod error;
 mod ngram;
+mod pieces;
 mod split;
 mod text;
 mod tokenizer;

@@ -67,7 +67,7 @@ impl Split {
             return Err(TextError::Setting {
                 setting: "held-out",
                 value: held_out.to_string(),
-                range: "between 0 and 1",
+                range: "greater than 0 and less than 1",
             });
         }
         let tokens = tokens.into();

@@ -8,7 +8,7 @@ use std::{
 
 use flate2::read::GzDecoder;
 
-use crate::{TextError, Tokenizer, tokenizer::Encoded};
+use crate::{TextError, Tokenizer};
 
 /// The embedded text; `data/README.md` has the credit.
 const EMBEDDED: &[u8] = include_bytes!("../data/text.txt.gz");
@@ -152,7 +152,7 @@ impl Text {
         self.documents.iter().map(String::len).sum()
     }
 
-    /// The text as tokens, document by document.
+    /// The text as tokens, document by document, and each as [`Tokenizer::encode`] does it: a long one in pieces.
     ///
     /// # Errors
     ///
@@ -171,9 +171,7 @@ impl Text {
         let mut tokens = Vec::new();
         let (mut lost, mut characters) = (0, 0);
         for document in self.documents.iter() {
-            let encoded: Encoded = tokenizer.encode_counting(document)?;
-            tokens.extend(encoded.tokens);
-            lost += encoded.lost;
+            lost += tokenizer.encode_into(document, &mut tokens)?;
             characters += visible(document);
         }
         match lost * MOST_LOST > characters {

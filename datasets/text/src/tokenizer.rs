@@ -1,8 +1,8 @@
 use std::{fmt, fs, path::Path, sync::Arc};
 
-use tokenizers::{Encoding, ModelWrapper, Tokenizer as HuggingFace};
+use tokenizers::{ModelWrapper, Tokenizer as HuggingFace};
 
-use crate::{TextError, text::visible};
+use crate::{TextError, pieces::pieces, text::visible};
 
 /// How many bytes there are, each a token.
 const BYTES: usize = 256;
@@ -26,18 +26,13 @@ pub struct Tokenizer(Kind);
 enum Kind {
     Bytes,
     HuggingFace {
+        /// Where it was read.
+        path: Arc<Path>,
         inner: Arc<HuggingFace>,
         vocabulary: usize,
         /// The token for what is in no other.
         unknown: Option<u32>,
     },
-}
-
-/// A text as tokens.
-pub(crate) struct Encoded {
-    pub tokens: Vec<u32>,
-    /// Characters, but for white space, that no token stands for, or only the one for what is unknown.
-    pub lost: usize,
 }
 
 impl Tokenizer {
@@ -75,19 +70,20 @@ impl Tokenizer {
             path: path.to_owned(),
             source,
         })?;
-        Self::parse(&json).map_err(|error| TextError::NotATokenizer {
+        Self::parse(&json, path).map_err(|error| TextError::NotATokenizer {
             path: path.to_owned(),
             reason: error.to_string(),
         })
     }
 
-    fn parse(json: &[u8]) -> tokenizers::Result<Self> {
+    fn parse(json: &[u8], path: &Path) -> tokenizers::Result<Self> {
         let mut inner = HuggingFace::from_bytes(json)?;
         inner.with_padding(None).with_truncation(None)?;
         // Numbers may be left out between tokens, so the largest counts, not how many there are.
         let largest = inner.get_vocab(true).into_values().max();
         let vocabulary = largest.map_or(0, |largest| largest as usize + 1);
         Ok(Self(Kind::HuggingFace {
+            path: path.into(),
             unknown: unknown(&inner),
             inner: inner.into(),
             vocabulary,
@@ -132,6 +128,10 @@ impl Tokenizer {
 
     /// The tokens of a text, without any that mark its beginning or end.
     ///
+    /// A `tokenizer.json` gets a long text in pieces of 64 KiB, so that it needs no more memory than for one. Each is read
+    /// with 1 KiB of what is around it, and so the tokens are those of the whole text, unless it takes more than that to
+    /// tell a token: at the edge of a piece, a word of more than 1 KiB may be cut in two.
+    ///
     /// # Errors
     ///
     /// If the tokenizer fails, as one does that comes to an unknown word and has no token for that.
@@ -143,29 +143,29 @@ impl Tokenizer {
     /// # Ok::<(), stovepipe_text::TextError>(())
     /// ```
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        match &self.0 {
-            Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
-            Kind::HuggingFace { inner, .. } => {
-                let encoding = inner.encode_fast(text, false).map_err(failed)?;
-                Ok(encoding.get_ids().to_vec())
-            }
-        }
+        let mut tokens = Vec::new();
+        self.encode_into(text, &mut tokens)?;
+        Ok(tokens)
     }
 
-    /// [`encode`](Self::encode), and how much of the text is lost by it.
-    pub(crate) fn encode_counting(&self, text: &str) -> Result<Encoded, TextError> {
+    /// [`encode`](Self::encode) to the end of `tokens`. Returns how many characters of the text, but for white space, no token
+    /// stands for, or only the one for what is unknown.
+    pub(crate) fn encode_into(
+        &self,
+        text: &str,
+        tokens: &mut Vec<u32>,
+    ) -> Result<usize, TextError> {
         match &self.0 {
-            Kind::Bytes => Ok(Encoded {
-                tokens: self.encode(text)?,
-                lost: 0,
-            }),
-            Kind::HuggingFace { inner, unknown, .. } => {
-                let encoding = inner.encode(text, false).map_err(failed)?;
-                Ok(Encoded {
-                    tokens: encoding.get_ids().to_vec(),
-                    lost: lost(text, &encoding, *unknown),
-                })
+            Kind::Bytes => {
+                tokens.extend(text.bytes().map(u32::from));
+                Ok(0)
             }
+            Kind::HuggingFace {
+                path,
+                inner,
+                unknown,
+                ..
+            } => encode_pieces(inner, *unknown, text, tokens).map_err(failed(path)),
         }
     }
 
@@ -193,7 +193,9 @@ impl Tokenizer {
                 let bytes: Vec<u8> = tokens.iter().map(byte).collect();
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
-            Kind::HuggingFace { inner, .. } => inner.decode(tokens, false).map_err(failed),
+            Kind::HuggingFace { path, inner, .. } => {
+                inner.decode(tokens, false).map_err(failed(path))
+            }
         }
     }
 }
@@ -211,8 +213,11 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
-fn failed(error: tokenizers::Error) -> TextError {
-    TextError::Tokenizer(error.to_string())
+fn failed(path: &Path) -> impl FnOnce(tokenizers::Error) -> TextError {
+    |error| TextError::Tokenizer {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    }
 }
 
 /// The token for what is in no other, if there is one.
@@ -227,16 +232,34 @@ fn unknown(tokenizer: &HuggingFace) -> Option<u32> {
     tokenizer.token_to_id(name?)
 }
 
-/// How many characters, but for white space, are in no token of an encoding, or in one that is unknown.
-fn lost(text: &str, encoding: &Encoding, unknown: Option<u32>) -> usize {
+/// Encodes a text piece by piece. Returns how many characters, but for white space, are in no token, or in one that is
+/// unknown.
+fn encode_pieces(
+    tokenizer: &HuggingFace,
+    unknown: Option<u32>,
+    text: &str,
+    tokens: &mut Vec<u32>,
+) -> tokenizers::Result<usize> {
     let part = |from: usize, to: usize| text.get(from..to).map_or(0, visible);
+    // Characters before `end` are done: they are in a token, or are lost.
     let (mut lost, mut end) = (0, 0);
-    for (&token, &(from, to)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
-        lost += part(end, from);
-        if Some(token) == unknown {
-            lost += part(from, to);
+    for piece in pieces(text) {
+        let encoding = tokenizer.encode(&text[piece.read.clone()], false)?;
+        // A token belongs to the piece in which it begins. The last one of the piece before may reach into this one.
+        let begin = end.max(piece.own.start);
+        let is_last = piece.own.end == text.len();
+        for (&token, &(from, to)) in encoding.get_ids().iter().zip(encoding.get_offsets()) {
+            let (from, to) = (from + piece.read.start, to + piece.read.start);
+            if from < begin || (from >= piece.own.end && !is_last) {
+                continue;
+            }
+            tokens.push(token);
+            lost += part(end, from);
+            if Some(token) == unknown {
+                lost += part(from, to);
+            }
+            end = end.max(to);
         }
-        end = end.max(to);
     }
-    lost + part(end, text.len())
+    Ok(lost + part(end, text.len()))
 }

@@ -136,7 +136,9 @@ fn a_tokenizer_that_fails_is_an_error() {
         tokenizer.encode("a bird").unwrap_err(),
         Text::new(["a bird"]).encode(&tokenizer).unwrap_err(),
     ] {
-        assert!(matches!(error, TextError::Tokenizer(_)), "{error}");
+        assert!(matches!(error, TextError::Tokenizer { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with(path.to_str().unwrap()), "{text}");
     }
 }
 

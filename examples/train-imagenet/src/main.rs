@@ -7,7 +7,7 @@
 //! `PATH` holds `train` and `val` with a folder for each class, or class folders alone. Everything that
 //! happens is here: loading, the loop, the learning rate, the update, the test, the file at the end.
 
-use std::{env, error::Error, path::Path};
+use std::{env, error::Error, path::Path, process::ExitCode};
 
 use burn::{optim::RmsPropConfig, tensor::Device};
 use stovepipe::{
@@ -41,7 +41,17 @@ const RECIPE: Recipe = Recipe {
 
 const SEED: u64 = 42;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
     let folder = arguments.next().ok_or("name a folder of images")?;
     let epochs = arguments.next().map(|epochs| epochs.parse());

@@ -7,7 +7,7 @@
 //! `PATH` is a file of text, or a folder of them; without it, the text is one that comes with the data set. Everything that
 //! happens is here: windows, the loop, the learning rate, the update, the test, a sample of text.
 
-use std::{env, error::Error, path::PathBuf};
+use std::{env, error::Error, path::PathBuf, process::ExitCode};
 
 use burn::{
     data::{dataloader::batcher::Batcher, dataset::Dataset},
@@ -42,7 +42,17 @@ const RECIPE: Recipe = Recipe {
 
 const SEED: u64 = 42;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let text = match env::args().nth(1).map(PathBuf::from) {
         Some(path) => Text::read(&path)?,
         None => Text::embedded()?,

@@ -47,7 +47,8 @@ impl BlockConfig {
         Self {
             d_model,
             heads,
-            d_ff: 4 * d_model,
+            // What is too large is said when the block is made.
+            d_ff: d_model.saturating_mul(4),
             causal: false,
             epsilon: 1e-5,
             dropout: 0.0,
@@ -82,10 +83,14 @@ impl BlockConfig {
 
     pub(crate) fn check(&self) -> Result<(), TransformerError> {
         let (width, heads) = (self.d_model, self.heads);
+        let of_network = match self.d_ff == width.saturating_mul(4) {
+            true => "the width of the network in a block, four times that of the model,",
+            false => "the width of the network in a block",
+        };
         TransformerError::check_sizes(&[
             ("the width of the model", width),
             ("the number of heads", heads),
-            ("the width of the network in a block", self.d_ff),
+            (of_network, self.d_ff),
         ])?;
         if !width.is_multiple_of(heads) {
             return Err(TransformerError::Heads { width, heads });

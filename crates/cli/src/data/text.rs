@@ -1,8 +1,10 @@
 //! Text, as a source.
 
+use std::sync::Arc;
+
 use burn::tensor::{Int, Tensor};
 use stovepipe::train::{Data, Source, Task};
-use stovepipe_text::{NGram, Split, SplitSettings, Text, TextBatcher, Tokenizer};
+use stovepipe_text::{NGram, Split, SplitSettings, Text, TextBatcher, Tokenizer, Windows};
 
 use super::DataSettings;
 use crate::error::CliError;
@@ -13,7 +15,8 @@ const ORDER: usize = 5;
 /// Text to train on and to test with.
 pub struct TextSets {
     pub source: Box<dyn Source<Tensor<2, Int>, Tensor<2, Int>>>,
-    pub held_out: HeldOut,
+    /// If something was.
+    pub held_out: Option<HeldOut>,
 }
 
 /// What a trained model is held next to.
@@ -26,13 +29,9 @@ impl TextSets {
     /// The text that the settings name, in windows of `length` tokens.
     pub fn load(settings: &DataSettings, length: usize, seed: u64) -> Result<Self, CliError> {
         let tokenizer = settings.tokenizer()?;
-        let text = match &settings.text {
-            Some(path) => Text::read(path)?,
-            None => Text::embedded()?,
-        };
         let held_out = settings.held_out.unwrap_or(0.1);
         let split = Split::new(
-            text.encode(&tokenizer)?,
+            settings.tokens(&tokenizer)?,
             &SplitSettings { length, held_out },
         )?;
         let data = Data::new(
@@ -44,7 +43,22 @@ impl TextSets {
         .with_task(Task::Tokens);
         Ok(Self {
             source: Box::new(data),
-            held_out: HeldOut { tokenizer, split },
+            held_out: Some(HeldOut { tokenizer, split }),
+        })
+    }
+
+    /// The text that the settings name, all of it to test with.
+    pub fn whole(settings: &DataSettings, length: usize) -> Result<Self, CliError> {
+        let tokens = settings.tokens(&settings.tokenizer()?)?;
+        let windows = Windows::new(tokens, length)?;
+        let data = Data::new(
+            windows.clone(),
+            windows.overlapping(),
+            TextBatcher::default(),
+        );
+        Ok(Self {
+            source: Box::new(data.with_task(Task::Tokens)),
+            held_out: None,
         })
     }
 }
@@ -68,6 +82,15 @@ impl HeldOut {
 }
 
 impl DataSettings {
+    /// The tokens of the text.
+    fn tokens(&self, tokenizer: &Tokenizer) -> Result<Arc<[u32]>, CliError> {
+        let text = match &self.text {
+            Some(path) => Text::read(path)?,
+            None => Text::embedded()?,
+        };
+        Ok(text.encode(tokenizer)?)
+    }
+
     /// What makes tokens of a text.
     pub fn tokenizer(&self) -> Result<Tokenizer, CliError> {
         Ok(match &self.tokenizer {

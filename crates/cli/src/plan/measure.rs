@@ -12,8 +12,8 @@ use super::Request;
 use crate::{
     allocated,
     error::CliError,
-    output,
-    work::{Model, Work, with_model},
+    output, room,
+    work::{Load, Model, Work, with_model},
 };
 
 /// Samples of a mini-batch unless it is said.
@@ -25,7 +25,7 @@ const SHARE: usize = 8;
 /// Measures the model on each kind of device, and what there is to know about the devices; writes both.
 pub fn measure(request: &Request, machine: &mut Machine) -> Result<(), CliError> {
     let model = (&request.model, &request.data);
-    with_model(model, 0, false, Measure { request, machine })
+    with_model(model, 0, Load::Nothing, Measure { request, machine })
 }
 
 struct Measure<'a> {
@@ -50,6 +50,7 @@ fn measure_model<L: Layer<Side = ()>, T>(
     model: &Model<L, T>,
 ) -> Result<(), CliError> {
     let layers = &model.layers;
+    room::to_measure(layers, free_memory())?;
     let samples = request.batch_size.unwrap_or(BATCH).div_ceil(SHARE);
     let profile_of = |name: &str, samples: usize| -> Result<Profile, CliError> {
         let device = device_from_name(name).map_err(TrainError::from)?;

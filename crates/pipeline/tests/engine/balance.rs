@@ -1,6 +1,9 @@
 //! Profiles, and the cuts that are made of them.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -100,6 +103,74 @@ fn a_slow_layer_gets_a_stage_for_itself() {
         .position(|stage| stage.layers.contains(&2))
         .unwrap();
     assert_eq!(sizes[slow], 1, "{sizes:?}");
+}
+
+/// Runs of layers of each kind.
+static RUNS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+
+/// Counts its runs, and hands on so many copies of what comes in.
+#[derive(Module, Debug)]
+struct Counted {
+    kind: usize,
+    copies: usize,
+    dense: Dense,
+}
+
+impl Layer for Counted {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(
+        &self,
+        x: Tensor<2>,
+        context: &mut Context<'_, Self>,
+    ) -> Result<Tensor<2>, Miswired> {
+        RUNS[self.kind].fetch_add(1, Ordering::SeqCst);
+        let _ = context;
+        Ok(self.dense.linear.forward(x).repeat_dim(1, self.copies))
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+#[test]
+fn of_layers_that_are_alike_one_is_measured() {
+    let layer = |kind, copies, sizes: &[usize; 2]| Counted {
+        kind,
+        copies,
+        dense: dense(sizes).remove(0),
+    };
+    // The second kind has a setting of its own, the third and fourth have parameters of other shapes.
+    let layers = [
+        vec![layer(0, 1, &[4, 4]); 7],
+        vec![layer(1, 2, &[4, 4]); 1],
+        vec![layer(2, 1, &[8, 4]); 1],
+        vec![layer(3, 1, &[4, 5]); 1],
+    ]
+    .concat();
+    let profile = Profiler::new(&cpu())
+        .measure(&layers, vectors(3, 4))
+        .unwrap();
+    let outputs: Vec<_> = (profile.layers.iter())
+        .map(|layer| layer.output / (4 * 3))
+        .collect();
+    assert_eq!(outputs, [4, 4, 4, 4, 4, 4, 4, 8, 4, 5]);
+    assert!(
+        profile.layers[..7]
+            .iter()
+            .all(|layer| *layer == profile.layers[0])
+    );
+    let runs = RUNS.each_ref().map(|runs| runs.load(Ordering::SeqCst));
+    // At most 2 runs to warm up, 25 that are timed, 6 without a tape and 6 in halves.
+    assert!(runs.iter().all(|runs| (1..=39).contains(runs)), "{runs:?}");
 }
 
 #[test]

@@ -101,7 +101,7 @@ impl LmConfig {
     fn block(&self) -> BlockConfig {
         let block = BlockConfig::new(self.d_model, self.heads);
         BlockConfig {
-            d_ff: self.d_ff.unwrap_or(4 * self.d_model.min(1 << 24)),
+            d_ff: self.d_ff.unwrap_or(self.d_model.saturating_mul(4)),
             causal: self.causal,
             dropout: self.dropout,
             attention_dropout: self.dropout,

@@ -129,7 +129,7 @@ impl VitConfig {
 
     fn block(&self) -> BlockConfig {
         BlockConfig {
-            d_ff: self.d_ff.unwrap_or(4 * self.d_model.min(1 << 24)),
+            d_ff: self.d_ff.unwrap_or(self.d_model.saturating_mul(4)),
             epsilon: EPSILON,
             dropout: self.dropout,
             attention_dropout: self.attention_dropout,

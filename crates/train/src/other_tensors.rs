@@ -1,0 +1,115 @@
+//! What a file of tensors has that a model has not, and the other way round.
+
+use std::fmt;
+
+use burn::store::{ApplyError, ApplyResult};
+
+/// Names of one kind that are said at most.
+const MOST: usize = 10;
+
+/// How the tensors of a file differ from those of a model, by name.
+///
+/// It prints as part of a sentence, with the first ten of each kind.
+///
+/// ```
+/// use stovepipe_train::OtherTensors;
+///
+/// let tensors = OtherTensors {
+///     missing: (0..12).map(|layer| format!("layers.{layer}.bias")).collect(),
+///     misshapen: vec!["layers.3.weight is [2, 4], not [4, 4]".to_owned()],
+///     ..OtherTensors::default()
+/// };
+/// let text = tensors.to_string();
+/// assert!(text.starts_with("it lacks layers.0.bias, layers.1.bias, "));
+/// assert!(text.ends_with("layers.9.bias and 2 more; layers.3.weight is [2, 4], not [4, 4]"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OtherTensors {
+    /// Tensors of the model that the file has not.
+    pub missing: Vec<String>,
+    /// Tensors of the file that the model has not.
+    pub extra: Vec<String>,
+    /// Tensors of other shapes or kinds: which, and what they should be.
+    pub misshapen: Vec<String>,
+    /// Tensors that could not be read: which, and why.
+    pub unreadable: Vec<String>,
+}
+
+impl OtherTensors {
+    /// What there was to say of a file when it was read; none if it is the model's.
+    pub(crate) fn of(result: ApplyResult) -> Option<Self> {
+        let mut tensors = Self {
+            missing: result.missing.into_iter().map(|(path, _)| path).collect(),
+            extra: result.unused,
+            ..Self::default()
+        };
+        for error in result.errors {
+            tensors.add(error);
+        }
+        // A tensor that was refused is also one that is still missing.
+        let refused = |path: &String| {
+            let mut all = tensors.misshapen.iter().chain(&tensors.unreadable);
+            all.any(|said| {
+                said.strip_prefix(path.as_str())
+                    .is_some_and(|rest| rest.starts_with([' ', ':']))
+            })
+        };
+        let missing: Vec<_> = (tensors.missing.iter().filter(|path| !refused(path)))
+            .cloned()
+            .collect();
+        tensors.missing = missing;
+        (tensors != Self::default()).then_some(tensors)
+    }
+
+    fn add(&mut self, error: ApplyError) {
+        match error {
+            ApplyError::ShapeMismatch {
+                path,
+                expected,
+                found,
+            } => {
+                let (expected, found) = (expected.as_slice(), found.as_slice());
+                self.misshapen
+                    .push(format!("{path} is {found:?}, not {expected:?}"));
+            }
+            ApplyError::DTypeMismatch {
+                path,
+                expected,
+                found,
+            } => {
+                self.misshapen
+                    .push(format!("{path} is {found:?}, not {expected:?}"));
+            }
+            ApplyError::AdapterError { path, message }
+            | ApplyError::LoadError { path, message } => {
+                self.unreadable.push(format!("{path}: {message}"));
+            }
+        }
+    }
+}
+
+impl fmt::Display for OtherTensors {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [
+            ("it lacks ", &self.missing),
+            ("it also has ", &self.extra),
+            ("", &self.misshapen),
+            ("", &self.unreadable),
+        ];
+        let said: Vec<_> = kinds
+            .into_iter()
+            .filter(|(_, names)| !names.is_empty())
+            .map(|(verb, names)| verb.to_owned() + &bounded(names))
+            .collect();
+        formatter.write_str(&said.join("; "))
+    }
+}
+
+/// The first of some names, and how many more there are.
+fn bounded(names: &[String]) -> String {
+    let shown = names[..names.len().min(MOST)].join(", ");
+    match names.len().saturating_sub(MOST) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}

@@ -1,0 +1,84 @@
+//! Long texts in pieces, so that what a tokenizer keeps of a text is never more than what it keeps of one piece.
+
+use std::ops::Range;
+
+/// Bytes of a piece, at most.
+const OWN: usize = 1 << 16;
+
+/// Bytes that are read before a piece and after it. What a token is depends on what is around it, but not far around.
+const AROUND: usize = 1 << 10;
+
+/// A part of a text. One follows on the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The bytes whose tokens are the piece's.
+    pub own: Range<usize>,
+    /// The bytes that are read to find them.
+    pub read: Range<usize>,
+}
+
+/// The pieces of a text, none if it is empty.
+pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece> {
+    let mut begin = 0;
+    std::iter::from_fn(move || {
+        let own = begin..end(text, begin);
+        let before = own.start.saturating_sub(AROUND);
+        let read = text.floor_char_boundary(before)..text.ceil_char_boundary(own.end + AROUND);
+        begin = own.end;
+        (!own.is_empty()).then_some(Piece { own, read })
+    })
+}
+
+/// Where a piece ends: with a line if it can, else with a word, else anywhere but within a character.
+fn end(text: &str, begin: usize) -> usize {
+    if text.len() - begin <= OWN {
+        return text.len();
+    }
+    let most = text.floor_char_boundary(begin + OWN);
+    let half = text.floor_char_boundary(begin + OWN / 2);
+    let late = &text[half..most];
+    let last = |found: Option<usize>| found.map(|place| half + place);
+    last(late.rfind('\n').map(|place| place + 1))
+        .or_else(|| last(late.rfind(char::is_whitespace)))
+        .unwrap_or(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lengths of the pieces.
+    fn lengths(text: &str) -> Vec<usize> {
+        let pieces: Vec<_> = pieces(text).collect();
+        let mut end = 0;
+        for Piece { own, read } in &pieces {
+            assert_eq!(own.start, end);
+            assert!(read.start <= own.start && own.end <= read.end);
+            assert!(text.get(own.clone()).is_some() && text.get(read.clone()).is_some());
+            end = own.end;
+        }
+        assert_eq!(end, text.len());
+        pieces.iter().map(|piece| piece.own.len()).collect()
+    }
+
+    #[test]
+    fn a_text_is_cut_where_that_harms_least() {
+        for (text, expected) in [
+            (String::new(), vec![]),
+            ("a".repeat(OWN), vec![OWN]),
+            ("a".repeat(OWN + 1), vec![OWN, 1]),
+            // Characters of three bytes.
+            ("€".repeat(OWN / 2), vec![OWN - 1, OWN / 2 + 1]),
+            // After a line, before the space between words.
+            ("a\n".repeat(OWN / 2) + "b c", vec![OWN, 3]),
+            (
+                "a".repeat(OWN - 9) + " " + &"b".repeat(OWN),
+                vec![OWN - 9, OWN, 1],
+            ),
+            // A line's end that is far away is no reason for a small piece.
+            ("a\n".to_owned() + &"b".repeat(OWN), vec![OWN, 2]),
+        ] {
+            assert_eq!(lengths(&text), expected);
+        }
+    }
+}
