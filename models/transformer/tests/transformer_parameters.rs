@@ -6,7 +6,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use stovepipe_pipeline::count_parameters;
-use stovepipe_transformer::{LmConfig, Pool, Positions, TransformerError, VitConfig};
+use stovepipe_transformer::{BlockConfig, LmConfig, Pool, Positions, TransformerError, VitConfig};
 
 /// Counts the float tensors that are there.
 #[derive(Default)]
@@ -154,4 +154,34 @@ fn what_cannot_be_is_an_error() {
     let what = "the number of classes";
     let wrong = vit_error(VitConfig { classes: 0, ..vit });
     assert_eq!(wrong, TransformerError::Size { what, found: 0 });
+}
+
+/// The network of a block is four times as wide unless it is said: a number that may not overflow.
+#[test]
+fn a_width_beyond_counting_is_an_error_that_says_whose() {
+    assert_eq!(BlockConfig::new(usize::MAX, 1).d_ff, usize::MAX);
+    for (width, expected) in [
+        (
+            usize::MAX,
+            "the width of the model must be from 1 to 16777216, not 18446744073709551615",
+        ),
+        (
+            1 << 24,
+            "the width of the network in a block, four times that of the model, \
+             must be from 1 to 16777216, not 67108864",
+        ),
+    ] {
+        let errors = [
+            BlockConfig::new(width, 1).init(&Device::flex()).map(drop),
+            LmConfig::new(8, 8, 1, width, 1)
+                .init(&Device::flex())
+                .map(drop),
+            VitConfig::new(8, 4, 1, width, 1, 2)
+                .init(&Device::flex())
+                .map(drop),
+        ];
+        for error in errors {
+            assert_eq!(error.unwrap_err().to_string(), expected);
+        }
+    }
 }
