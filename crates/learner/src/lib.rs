@@ -1,0 +1,1 @@
+//! A pipeline in the training loop of `burn-train`.
