@@ -1,5 +1,6 @@
 //! What is trained on: its settings, and the sets that they name.
 
+mod digits;
 mod images;
 mod labels;
 mod ranges;
@@ -14,7 +15,8 @@ use stovepipe_imagenet::Loading;
 
 use crate::error::CliError;
 
-pub use images::{ImageSets, load_picture};
+pub use digits::DigitsSetting;
+pub use images::{ImageNames, ImageSets, load_picture};
 pub use labels::Labels;
 pub use text::{HeldOut, TextSets};
 
@@ -26,6 +28,12 @@ pub struct DataSettings {
     /// Data set
     #[arg(long, required = false, value_enum)]
     pub data: DataName,
+    /// Digits that are trained on, such as 5-9 or 1,3,5
+    #[arg(long, value_name = "DIGITS")]
+    pub digits: Option<DigitsSetting>,
+    /// Training images of each digit, drawn by the seed; 0 for all
+    #[arg(long, value_name = "N")]
+    pub per_class: Option<usize>,
     /// Folder of CIFAR (what the official binary archive unpacks to, or the folder around it), or of images
     /// (train and val with a folder for each class, or class folders alone)
     #[arg(long, value_name = "DIR")]
@@ -132,6 +140,7 @@ pub enum InterpolationSetting {
 /// Which data sets have a setting.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
+    Digits,
     Folders,
     Augmented,
     Cifar,
@@ -144,6 +153,7 @@ impl Of {
     fn has(self, data: DataName) -> bool {
         use DataName::*;
         match self {
+            Self::Digits => data == Digits,
             Self::Folders | Self::Augmented => matches!(data, Cifar10 | Cifar100 | ImageNet),
             Self::Cifar => matches!(data, Cifar10 | Cifar100),
             Self::Cifar100 => data == Cifar100,
@@ -154,6 +164,7 @@ impl Of {
 
     fn name(self) -> &'static str {
         match self {
+            Self::Digits => "digits",
             Self::Folders | Self::Augmented => "cifar10, cifar100 and imagenet",
             Self::Cifar => "cifar10 and cifar100",
             Self::Cifar100 => "cifar100",
@@ -174,6 +185,8 @@ impl DataSettings {
     pub fn bare(data: DataName) -> Self {
         Self {
             data,
+            digits: None,
+            per_class: None,
             data_dir: None,
             labels: None,
             val_labels: None,
@@ -248,6 +261,8 @@ impl DataSettings {
     /// The settings that were given, and which data sets have them.
     fn given(&self) -> impl Iterator<Item = (&'static str, Of)> {
         let all = [
+            ("digits", self.digits.is_some(), Of::Digits),
+            ("per-class", self.per_class.is_some(), Of::Digits),
             ("data-dir", self.data_dir.is_some(), Of::Folders),
             ("labels", self.labels.is_some(), Of::Cifar100),
             ("val-labels", self.val_labels.is_some(), Of::ImageNet),
@@ -277,7 +292,10 @@ impl DataSettings {
     /// The usual settings of the data set, where none were given.
     fn fill_in(&mut self) {
         match self.data {
-            DataName::Digits => {}
+            DataName::Digits => {
+                self.digits.get_or_insert_default();
+                self.per_class.get_or_insert(0);
+            }
             DataName::Cifar10 | DataName::Cifar100 => {
                 let usual = Augmentation::default();
                 self.crop_padding.get_or_insert(usual.crop_padding);
@@ -330,7 +348,7 @@ impl DataSettings {
         match (self.data, self.cifar_labels()) {
             (_, Some(labels)) => labels.classes(),
             (DataName::ImageNet, None) => 1000,
-            (_, None) => stovepipe_digits::CLASSES,
+            (_, None) => self.digits().names().len(),
         }
     }
 

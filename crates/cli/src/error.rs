@@ -70,7 +70,12 @@ pub enum CliError {
         folder.display()
     )]
     OtherRun { folder: PathBuf, what: &'static str },
-    /// Like the two above, of what no flag said.
+    #[error(
+        "all checkpoints in {} are damaged, and it was begun with weights of others: begin another run with another --out",
+        .0.display()
+    )]
+    AllDamaged(PathBuf),
+    /// Like those above, of what no flag said.
     #[error("{} has {setting}, which is for {of}, not for {named}: take it out there", path.display())]
     Configured {
         path: PathBuf,

@@ -23,7 +23,9 @@ use crate::{
     error::CliError,
     output,
     settings::Settings,
-    work::{ImageWork, Load, Model, Work, with_image_layers, with_model},
+    work::{
+        CLASSES_FILE, ImageWork, Load, Model, TOKENIZER_FILE, Work, with_image_layers, with_model,
+    },
 };
 
 /// Classes that are told of an image.
@@ -210,7 +212,7 @@ impl Run {
         let mut settings = Settings::read(Some(&config), None, matches)?;
         settings.training.check()?;
         // The run's own copy, wherever the one that it was made with is.
-        let tokenizer = Some(folder.join("tokenizer.json")).filter(|path| path.is_file());
+        let tokenizer = Some(folder.join(TOKENIZER_FILE)).filter(|path| path.is_file());
         match matches.get_one::<PathBuf>("tokenizer") {
             Some(other) => check_tokenizer(other, tokenizer.as_deref())?,
             None => settings.data.tokenizer = tokenizer.or(settings.data.tokenizer),
@@ -226,7 +228,7 @@ impl Run {
         }
         let classes = match settings.model.is_language() {
             true => Vec::new(),
-            false => read_classes(folder.join("classes.txt"))?,
+            false => read_classes(folder.join(CLASSES_FILE))?,
         };
         Ok(Self {
             settings,
@@ -316,7 +318,7 @@ impl Work for Score<'_> {
         CrossEntropy: Objective<L::Output, T>,
     {
         let run = self.0;
-        let names = model.files.iter().find(|(name, _)| *name == "classes.txt");
+        let names = model.files.iter().find(|(name, _)| *name == CLASSES_FILE);
         if let Some((_, names)) = names {
             run.check_classes(&String::from_utf8_lossy(names))?;
         }

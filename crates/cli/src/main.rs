@@ -3,6 +3,8 @@
 mod data;
 mod error;
 mod eval;
+mod from;
+mod mistakes;
 mod model;
 mod output;
 mod plan;

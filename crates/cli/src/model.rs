@@ -1,6 +1,8 @@
 //! What is trained: its settings, and the models that they name.
 
-use burn::tensor::Device;
+use std::path::PathBuf;
+
+use burn::{store::KeyRemapper, tensor::Device};
 use clap::{ArgAction, Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, Stem};
@@ -8,7 +10,7 @@ use stovepipe_transformer::{LmConfig, LmLayer, Pool, Positions, VitConfig, VitLa
 
 use stovepipe_text::Tokenizer;
 
-use crate::error::CliError;
+use crate::{error::CliError, from::Head};
 
 /// What is trained. A setting that the model does not have is none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
@@ -18,6 +20,13 @@ pub struct ModelSettings {
     /// Model
     #[arg(long, required = false, value_enum)]
     pub model: ModelName,
+    /// Weights to begin with: a run's folder, safetensors or a .pt of PyTorch; torchgpipe's names of AmoebaNet-D and timm's of
+    /// vision transformers are known
+    #[arg(long, value_name = "PATH")]
+    pub from: Option<PathBuf>,
+    /// Whether the head begins anew [default: if those weights are for other classes]
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set)]
+    pub new_head: Option<bool>,
     /// Normal cells of AmoebaNet (its L, divisible by 3), or blocks of a Transformer
     #[arg(long, value_name = "L")]
     pub layers: Option<usize>,
@@ -145,6 +154,8 @@ impl ModelSettings {
     pub fn bare(model: ModelName) -> Self {
         Self {
             model,
+            from: None,
+            new_head: None,
             layers: None,
             filters: None,
             auxiliary: None,
@@ -178,6 +189,7 @@ impl ModelSettings {
     /// side if it reads images.
     pub fn settle(&mut self, image: usize) -> Result<(), CliError> {
         let given = [
+            ("new-head", self.new_head.is_some(), Of::Images),
             ("filters", self.filters.is_some(), Of::AmoebaNet),
             ("auxiliary", self.auxiliary.is_some(), Of::AmoebaNet),
             ("drop-path", self.drop_path.is_some(), Of::Images),
@@ -204,6 +216,8 @@ impl ModelSettings {
                 model: self.name(),
             });
         }
+        // An empty path, as a configuration may have it, is none.
+        self.from = self.from.take().filter(|path| !path.as_os_str().is_empty());
         self.fill_in(image);
         Ok(())
     }
@@ -252,6 +266,27 @@ impl ModelSettings {
     /// Tokens that a language model sees at once.
     pub fn window(&self) -> usize {
         self.length.unwrap_or(1)
+    }
+
+    /// What is for the classes alone, of a model of so many layers that tells classes.
+    pub fn head(&self, layers: usize) -> Option<Head> {
+        let last = layers.saturating_sub(1);
+        match self.model {
+            ModelName::AmoebaNetD | ModelName::AmoebaNetB => Some(Head {
+                prefix: format!("layers.{last}.fc."),
+                auxiliary: Some(".auxiliary."),
+            }),
+            ModelName::Vit => Some(Head {
+                prefix: format!("layers.{last}.classes."),
+                auxiliary: None,
+            }),
+            ModelName::TransformerLm => None,
+        }
+    }
+
+    /// What others call the tensors of such a model, if that is known.
+    pub fn names_elsewhere(&self) -> Result<Option<KeyRemapper>, CliError> {
+        Ok(None)
     }
 
     /// AmoebaNet's layers for images of so many pixels a side, nothing allocated.

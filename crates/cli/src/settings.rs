@@ -106,11 +106,11 @@ impl Settings {
         with_defaults(Self::augment_args(command))
     }
 
-    /// Writes down how many tokens a language model knows, where that was left to the tokenizer: another tokenizer would else
-    /// make another model.
-    pub fn resolve_vocabulary(&mut self) -> Result<(), CliError> {
+    /// Writes down how many tokens a language model knows, where that was left to the tokenizer of the data: another
+    /// tokenizer would else make another model.
+    pub fn resolve_vocabulary(&mut self, data: &DataSettings) -> Result<(), CliError> {
         if self.model.is_language() && self.model.vocabulary.unwrap_or(0) == 0 {
-            self.model.vocabulary = Some(self.data.tokenizer()?.vocabulary());
+            self.model.vocabulary = Some(data.tokenizer()?.vocabulary());
         }
         Ok(())
     }

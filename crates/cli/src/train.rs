@@ -24,10 +24,11 @@ use stovepipe_report::Report;
 use crate::{
     allocated,
     error::CliError,
+    from::Beginning,
     output, room,
     settings::Settings,
     stage_table::{Costs, stage_table},
-    work::{Load, Model, Work, with_model},
+    work::{Load, Model, TOKENIZER_FILE, Work, with_model},
 };
 
 /// The file of a run's settings.
@@ -86,16 +87,24 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let path = |name| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
     let (out, resume) = (path("out"), matches.get_flag("resume"));
     // A run goes on with its own settings; flags go over them.
-    let own = out
-        .filter(|_| resume)
-        .and_then(RunFolder::find)
-        .map(|folder| folder.join(CONFIG))
-        .filter(|path| path.is_file());
-    let config = path("config").or(own.as_deref());
+    let own = out.filter(|_| resume).and_then(RunFolder::find);
+    let own = |name| {
+        own.as_ref()
+            .map(|folder| folder.join(name))
+            .filter(|path| path.is_file())
+    };
+    let own_config = own(CONFIG);
+    let config = path("config").or(own_config.as_deref());
     let mut settings = Settings::read(config, path("plan"), matches)?;
-    settings.resolve_vocabulary()?;
     settings.training.check()?;
-    let (model, seed) = ((&settings.model, &settings.data), settings.training.seed);
+    let mut data = settings.data.clone();
+    // The file that a run was begun with may have changed, or be gone.
+    let is_own = matches.get_one::<PathBuf>("tokenizer").is_none();
+    if let Some(copy) = own(TOKENIZER_FILE).filter(|_| is_own) {
+        data.tokenizer = Some(copy);
+    }
+    settings.resolve_vocabulary(&data)?;
+    let (model, seed) = ((&settings.model, &data), settings.training.seed);
     if matches.get_flag("dry-run") {
         // Data that are named should be right; without them, a model can still be looked at.
         let load = match settings.data.is_named() {
@@ -123,10 +132,11 @@ struct DryRun<'a>(&'a Settings);
 impl Work for DryRun<'_> {
     type Done = ();
 
-    fn on<L, T>(self, model: Model<L, T>) -> Result<(), CliError>
+    fn on<L, T>(self, mut model: Model<L, T>) -> Result<(), CliError>
     where
         L: Layer<Side = ()>,
     {
+        model.layers = self.0.training.freeze.apply(model.layers)?;
         let (settings, layers) = (self.0, &model.layers);
         let pipeline = &settings.pipeline;
         pipeline.check(layers.len())?;
@@ -290,18 +300,20 @@ struct Train<'a> {
 impl Work for Train<'_> {
     type Done = ExitCode;
 
-    fn on<L, T>(self, model: Model<L, T>) -> Result<ExitCode, CliError>
+    fn on<L, T>(self, mut model: Model<L, T>) -> Result<ExitCode, CliError>
     where
         L: Layer<Side = ()>,
         T: Flow,
         CrossEntropy: Objective<L::Output, T>,
     {
         let settings = self.settings;
+        model.layers = settings.training.freeze.apply(model.layers)?;
         let folder = match self.resume {
             true => RunFolder::resume(self.path)?,
             false => RunFolder::create(self.path)?,
         };
         check_same_run(&folder, settings)?;
+        let is_going_on = !folder.checkpoints().list()?.is_empty();
         settings.pipeline.check(model.layers.len())?;
         if settings.training.batch_size > model.samples {
             return Err(TrainError::BatchTooLarge {
@@ -312,11 +324,12 @@ impl Work for Train<'_> {
         }
         check_room(settings, &model.layers)?;
         let profile = measure(settings, &model)?;
+        let beginning = Beginning::of(&settings.model, &model);
         let Model {
             layers,
             source,
             files,
-            remark,
+            epilogue,
             ..
         } = model;
         let builder = settings.pipeline.builder_with(layers, Some(&profile))?;
@@ -324,10 +337,18 @@ impl Work for Train<'_> {
         eprint!("{}", memory_lines(settings, &forecast));
         settings.pipeline.check_memory(&forecast)?;
         let builder = builder.balance(found(&forecast));
-        let pipeline = builder.seed(settings.training.seed).build()?;
+        let mut pipeline = builder.seed(settings.training.seed).build()?;
+        // What goes on has weights of its own.
+        let beginning = beginning.filter(|_| !is_going_on);
+        if let Some(beginning) = beginning {
+            eprint!("{}", beginning.load(&mut pipeline)?);
+        }
         let mut trainer = Trainer::new(pipeline, settings.training.clone())?;
         if self.resume {
             let resumed = trainer.resume(&folder)?;
+            if is_going_on && resumed.checkpoint.is_none() && settings.model.from.is_some() {
+                return Err(CliError::AllDamaged(folder.path().to_owned()));
+            }
             eprint!("{}", resumed_lines(&resumed, self.path));
         }
         folder.write_toml(CONFIG, settings)?;
@@ -341,12 +362,10 @@ impl Work for Train<'_> {
         let source = source.ok_or(TrainError::EmptySet("training"))?;
         let summary = trainer.run(&*source, &folder, Progress::new);
         let summary = summary.inspect_err(|_| say_what_is_kept(&folder))?;
-        let remark = remark
-            .map(|remark| remark(trainer.pipeline()))
-            .transpose()?;
-        if let Some(remark) = &remark {
-            folder.write("remark.txt", remark.as_bytes())?;
-        }
+        let remark = match epilogue {
+            Some(epilogue) => epilogue(trainer.pipeline(), settings.training.batch_size, &folder)?,
+            None => None,
+        };
         write_report(&folder)?;
         let path = folder.finish()?;
         print_summary(&summary, remark.as_deref(), &path);

@@ -1,19 +1,27 @@
 //! Work on a model, whichever it is: what a subcommand does, written once for all of them.
 
-use std::fmt::Write;
+use std::{fmt::Write, rc::Rc};
 
 use burn::tensor::{Device, Int, Tensor};
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
-    train::Source,
+    train::{RunFolder, Source},
 };
+use stovepipe_imagenet::Normalisation;
 use stovepipe_transformer::{LmLayer, Sampling, continue_text};
 
 use crate::{
     data::{DataSettings, HeldOut, ImageSets, Labels, TextSets},
     error::CliError,
+    mistakes::Judge,
     model::{ModelName, ModelSettings},
 };
+
+/// A run's copy of its tokenizer.
+pub const TOKENIZER_FILE: &str = "tokenizer.json";
+
+/// The names of the classes that a run tells, a line each.
+pub const CLASSES_FILE: &str = "classes.txt";
 
 /// Tokens of the sample that a run of a language model ends with, and of what it begins with.
 const SAMPLE: usize = 300;
@@ -61,17 +69,18 @@ pub struct Model<L: Layer, T> {
     /// So many samples, but for what is in them, to measure layers with.
     pub sample: Box<dyn Fn(usize) -> L::Input>,
     /// If the data were loaded.
-    pub source: Option<Box<dyn Source<L::Input, T>>>,
+    pub source: Option<Rc<dyn Source<L::Input, T>>>,
     /// How many training samples there are, or usually are.
     pub samples: usize,
     /// What a run leaves beside its own files.
     pub files: Vec<(&'static str, Vec<u8>)>,
-    /// What is to be said of a trained model.
-    pub remark: Option<Remark<L>>,
+    /// What is done with a trained model.
+    pub epilogue: Option<Epilogue<L>>,
 }
 
-/// Says something of a trained model.
-pub type Remark<L> = Box<dyn Fn(&Pipeline<L>) -> Result<String, CliError>>;
+/// Looks at a trained model, with mini-batches of so many samples, leaves files in the run's folder, and says something.
+pub type Epilogue<L> =
+    Box<dyn Fn(&Pipeline<L>, usize, &RunFolder) -> Result<Option<String>, CliError>>;
 
 /// Does work on the model that the settings name, with the data that they name if these are to be loaded.
 pub fn with_model<W: Work>(
@@ -130,11 +139,9 @@ impl<W: Work> ImageWork for OnImages<'_, W> {
         L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>,
     {
         let size = self.data.image_size();
-        let (source, classes) = match self.images {
-            Some(images) => (Some(images.source), Some(images.classes)),
-            None => (None, None),
-        };
-        let names = classes.map(|classes| (classes.join("\n") + "\n").into_bytes());
+        let source = self.images.as_ref().map(|images| images.source.clone());
+        let names = (self.images.as_ref()).map(|images| images.classes.join("\n") + "\n");
+        let normalisation = self.data.showing().normalisation;
         self.work.on::<L, Labels>(Model {
             layers,
             sample: Box::new(move |samples| {
@@ -146,12 +153,30 @@ impl<W: Work> ImageWork for OnImages<'_, W> {
             },
             source,
             files: names
-                .map(|names| ("classes.txt", names))
+                .map(|names| (CLASSES_FILE, names.into_bytes()))
                 .into_iter()
                 .collect(),
-            remark: None,
+            epilogue: (self.images).map(|images| mistakes(images, normalisation)),
         })
     }
+}
+
+/// Writes down what a model is most wrong about.
+fn mistakes<L>(images: ImageSets, normalisation: Normalisation) -> Epilogue<L>
+where
+    L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>,
+{
+    Box::new(move |pipeline, batch_size, folder| {
+        let judge = Judge {
+            source: &*images.source,
+            batch_size,
+            classes: &images.classes,
+            names: &images.names,
+            normalisation,
+        };
+        judge.write(pipeline, folder)?;
+        Ok(None)
+    })
 }
 
 fn with_language_model<W: Work>(
@@ -169,11 +194,11 @@ fn with_language_model<W: Work>(
     };
     let layers = model.language_model(&tokenizer)?;
     let files = match &data.tokenizer {
-        Some(path) => vec![("tokenizer.json", crate::output::read(path)?.into_bytes())],
+        Some(path) => vec![(TOKENIZER_FILE, crate::output::read(path)?.into_bytes())],
         None => Vec::new(),
     };
     let samples = texts.as_ref().map(|texts| texts.source.training_samples());
-    let (source, remark) = match texts {
+    let (source, epilogue) = match texts {
         Some(texts) => (
             Some(texts.source),
             texts.held_out.map(|held_out| remark(held_out, seed)),
@@ -186,14 +211,14 @@ fn with_language_model<W: Work>(
         samples: samples.unwrap_or_else(|| data.usual_samples()),
         source,
         files,
-        remark,
+        epilogue,
     })
 }
 
 /// What counting gets to on the same text, and a sample of text that a model generates.
 /// Counted only when it is said: tests and dry runs have no use for it.
-fn remark(held_out: HeldOut, seed: u64) -> Remark<LmLayer> {
-    Box::new(move |pipeline| {
+fn remark(held_out: HeldOut, seed: u64) -> Epilogue<LmLayer> {
+    Box::new(move |pipeline, _, folder| {
         let (yardstick, tokenizer) = (held_out.yardstick()?, &held_out.tokenizer);
         let prompt = held_out.prompt(PROMPT);
         let sampling = Sampling {
@@ -209,6 +234,7 @@ fn remark(held_out: HeldOut, seed: u64) -> Remark<LmLayer> {
             tokenizer.decode(prompt)?,
             tokenizer.decode(&tokens)?
         );
-        Ok(text)
+        folder.write("remark.txt", text.as_bytes())?;
+        Ok(Some(text))
     })
 }

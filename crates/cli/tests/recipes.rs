@@ -29,6 +29,7 @@ fn every_recipe_loads_and_has_the_parameters_of_its_paper() {
     // patches of 4, 5,362,762 by hand; of Transformer-L with 13 layers, 785.8 million.
     for (recipe, least, most) in [
         ("amoebanet-imagenet", 81.5e6, 84e6),
+        ("transfer", 81.5e6, 84e6),
         ("amoebanet-cifar10", 29e6, 31e6),
         ("vit-cifar10", 5_362_762.0, 5_362_763.0),
         ("transformer-l", 785.8e6 * 0.999, 785.8e6 * 1.001),
@@ -53,6 +54,19 @@ fn every_recipe_is_foretold_with_its_activations() {
         (
             "amoebanet-imagenet",
             &["--filters", "8", "--image-size", "96", "--resize", "110"][..],
+        ),
+        (
+            "transfer",
+            &[
+                "--filters",
+                "8",
+                "--image-size",
+                "96",
+                "--resize",
+                "110",
+                "--cutout",
+                "48",
+            ],
         ),
         ("amoebanet-cifar10", &["--filters", "8"]),
         ("vit-cifar10", &[]),

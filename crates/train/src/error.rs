@@ -23,6 +23,14 @@ pub enum TrainError {
         /// What it may be.
         range: &'static str,
     },
+    /// All layers are frozen.
+    #[error("freeze is {frozen}, but the model has {layers} layers: leave one to train, or more")]
+    AllFrozen {
+        /// Layers that would not be trained.
+        frozen: usize,
+        /// Layers there are.
+        layers: usize,
+    },
     /// The number of devices fits neither one for all workers nor one for each.
     #[error("{devices} devices were given for {stages} stages: give one for all, or one for each")]
     Devices {

@@ -31,6 +31,7 @@ pub struct StagedOptimizer {
     /// Of each stage.
     states: Vec<States>,
     clip: Option<f64>,
+    layer_decay: f64,
 }
 
 /// What an optimizer keeps of each parameter of a stage.
@@ -47,10 +48,13 @@ impl StagedOptimizer {
             optimizer: optimizer(settings),
             states: vec![States::new(); stages],
             clip: Some(settings.clip).filter(|&clip| clip > 0.0),
+            layer_decay: settings.layer_decay,
         }
     }
 
-    /// Updates a pipeline's parameters. Returns when each stage was updated, counted from `began`.
+    /// Updates a pipeline's parameters: the last layer's by the learning rate `rate`, each before it by the set share
+    /// of the rate after it (Howard and Ruder, "Universal Language Model Fine-tuning for Text Classification", 2018).
+    /// Returns when each stage was updated, counted from `began`.
     ///
     /// # Errors
     ///
@@ -72,10 +76,10 @@ impl StagedOptimizer {
             .zip(gradients)
             .map(|(states, gradients)| (states, gradients, None))
             .collect();
-        let optimizer = self.optimizer.clone();
+        let (optimizer, rates) = (self.optimizer.clone(), self.rates(rate, pipeline));
         let stages = pipeline.change_stages(
             states,
-            move |_, layers: Vec<L>, (mut states, gradients, _)| {
+            move |stage, layers: Vec<L>, (mut states, gradients, _)| {
                 let start = began.elapsed();
                 let mut update = Update {
                     optimizer: &*optimizer,
@@ -83,7 +87,12 @@ impl StagedOptimizer {
                     gradients,
                     states: &mut states,
                 };
-                let layers = layers.map(&mut update);
+                let layers = (layers.into_iter().zip(&rates[stage]))
+                    .map(|(layer, &rate)| {
+                        update.rate = rate;
+                        layer.map(&mut update)
+                    })
+                    .collect();
                 let span = Span {
                     action: None,
                     kind: SpanKind::Update,
@@ -99,6 +108,16 @@ impl StagedOptimizer {
             spans.extend(span);
         }
         Ok(spans)
+    }
+
+    /// The learning rate of each layer of each stage.
+    fn rates<L: Layer>(&self, rate: f64, pipeline: &Pipeline<L>) -> Vec<Vec<f64>> {
+        let last = pipeline.layers().len().saturating_sub(1);
+        let of_layer = |layer: usize| rate * self.layer_decay.powi((last - layer) as i32);
+        let stages = pipeline.stages().into_iter();
+        stages
+            .map(|stage| stage.layers.map(of_layer).collect())
+            .collect()
     }
 
     /// What is kept of the parameters of a stage, by their names: `NAME.momentum.moment_1` and so on.

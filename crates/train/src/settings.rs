@@ -16,6 +16,7 @@ use stovepipe_schedule::{Rule, Scheduler};
 
 use crate::{
     error::TrainError,
+    freeze::FreezeSetting,
     schedule_setting::{Chosen, ScheduleSetting},
 };
 
@@ -342,6 +343,12 @@ pub struct TrainSettings {
     /// Largest norm of all gradients together; 0 for no limit
     #[arg(long, required = false, value_name = "NORM")]
     pub clip: f64,
+    /// Layers that are not trained, from the first on, or `body` for all but the last: their parameters and statistics stay
+    #[arg(long, required = false, value_name = "N|body")]
+    pub freeze: FreezeSetting,
+    /// Learning rate of each layer as a share of that of the layer after it: less than 1 changes the first layers least
+    #[arg(long, required = false, value_name = "SHARE")]
+    pub layer_decay: f64,
     /// Decay of a moving average of the weights, such as 0.9999, tested and saved beside them; 0 for none
     #[arg(long, required = false, value_name = "DECAY")]
     pub ema: f64,
@@ -380,6 +387,8 @@ impl Default for TrainSettings {
             auxiliary_share: 0.4,
             label_smoothing: 0.1,
             clip: 10.0,
+            freeze: FreezeSetting::default(),
+            layer_decay: 1.0,
             ema: 0.0,
             seed: 0,
             save_every: 0,
@@ -419,6 +428,12 @@ impl TrainSettings {
         number("decay-epochs", self.decay_epochs, is_rate, range)?;
         number("epsilon", self.epsilon, at_least_zero, zero_or_more)?;
         number("ema", self.ema, is_share, share)?;
+        number(
+            "layer-decay",
+            self.layer_decay,
+            |decay| is_rate(decay) && decay <= 1.0,
+            "greater than 0 and at most 1",
+        )?;
         number(
             "decay-rate",
             self.decay_rate,

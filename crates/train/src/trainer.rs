@@ -94,13 +94,14 @@ impl Sums {
 }
 
 impl<L: Layer<Side = ()>> Trainer<L> {
-    /// A trainer of `pipeline`.
+    /// A trainer of `pipeline`, which freezes the layers that the settings say.
     ///
     /// # Errors
     ///
     /// If a setting is out of its range.
-    pub fn new(pipeline: Pipeline<L>, settings: TrainSettings) -> Result<Self, TrainError> {
+    pub fn new(mut pipeline: Pipeline<L>, settings: TrainSettings) -> Result<Self, TrainError> {
         settings.check()?;
+        settings.freeze.apply_to(&mut pipeline)?;
         let average = settings.ema > 0.0;
         Ok(Self {
             optimizer: StagedOptimizer::new(&settings, pipeline.stage_layers().count()),

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
 use burn::data::dataset::{Dataset, DatasetError};
+use rand::{SeedableRng, seq::SliceRandom};
+use rand_chacha::ChaCha8Rng;
 
 use crate::{Digit, DigitsError, archive};
 
@@ -74,6 +76,62 @@ impl Digits {
         &self.items
     }
 
+    /// Those of some digits alone, which become the classes 0, 1, … in the order in which they are named: one part of the
+    /// set to learn from, say, and another to transfer to.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use burn::data::dataset::Dataset;
+    /// use stovepipe_digits::Digits;
+    ///
+    /// let last = Digits::test()?.only(&[5, 6, 7, 8, 9]);
+    /// assert_eq!(last.len(), 178);
+    /// assert_eq!(last.get(0)?.label, 0); // a five
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn only(&self, digits: &[u8]) -> Self {
+        let class = |digit: &Digit| digits.iter().position(|&own| own == digit.label);
+        let chosen = self.items.iter().filter_map(|digit| {
+            let label = u8::try_from(class(digit)?).ok()?;
+            Some(Digit { label, ..*digit })
+        });
+        Self {
+            items: chosen.collect(),
+        }
+    }
+
+    /// So many images of each class, or all where there are fewer, drawn by a seed: few labels, as transfer has them. They
+    /// stay in file order.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use burn::data::dataset::Dataset;
+    /// use stovepipe_digits::Digits;
+    ///
+    /// let few = Digits::train()?.few(20, 7);
+    /// assert_eq!(few.len(), 200);
+    /// # Ok::<(), stovepipe_digits::DigitsError>(())
+    /// ```
+    #[must_use]
+    pub fn few(&self, of_each: usize, seed: u64) -> Self {
+        let mut places: Vec<usize> = (0..self.items.len()).collect();
+        places.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        let mut left = [of_each; u8::MAX as usize + 1];
+        places.retain(|&place| {
+            let left = &mut left[usize::from(self.items[place].label)];
+            let is_drawn = *left > 0;
+            *left = left.saturating_sub(1);
+            is_drawn
+        });
+        places.sort_unstable();
+        Self {
+            items: places.into_iter().map(|place| self.items[place]).collect(),
+        }
+    }
+
     /// The rows of the archive that `keep` wants.
     fn rows(keep: impl Fn(usize) -> bool) -> Result<Self, DigitsError> {
         let rows = archive::parse(archive::ARCHIVE)?.into_iter().enumerate();
@@ -129,6 +187,32 @@ mod tests {
             assert_eq!(split.next(), Some(digit), "row {row}");
         }
         assert_eq!((train.next(), test.next()), (None, None));
+    }
+
+    #[test]
+    fn chosen_digits_are_classes_in_the_order_of_their_names() {
+        let test = Digits::test().unwrap();
+        let chosen = test.only(&[9, 3]);
+        assert_eq!(classes(&chosen)[..3], [47, 48, 0]);
+        let mut originals = (test.as_slice().iter()).filter(|digit| [9, 3].contains(&digit.label));
+        for digit in chosen.as_slice() {
+            let original = originals.next().unwrap();
+            assert_eq!(digit.pixels, original.pixels);
+            assert_eq!([9, 3][usize::from(digit.label)], original.label);
+        }
+        assert_eq!(originals.next(), None);
+        assert_eq!(test.only(&[]).len(), 0);
+    }
+
+    #[test]
+    fn a_few_of_each_class_by_seed() {
+        let train = Digits::train().unwrap();
+        let few = train.few(20, 1);
+        assert_eq!(classes(&few), [20; CLASSES]);
+        assert_eq!(few.as_slice(), train.few(20, 1).as_slice());
+        assert_ne!(few.as_slice(), train.few(20, 2).as_slice());
+        assert_eq!(train.few(10_000, 0).as_slice(), train.as_slice());
+        assert_eq!(train.few(0, 0).len(), 0);
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Data sets of images, as one kind of source.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
+    rc::Rc,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use burn::tensor::{Device, Int, Tensor};
 use stovepipe::train::{Batches, Data, Pass, Source, TrainError, shuffled};
 use stovepipe_cifar::{Cifar, CifarBatcher};
-use stovepipe_digits::{DigitBatcher, Digits};
+use stovepipe_digits::DigitBatcher;
 use stovepipe_imagenet::{
     Augmentation, ColorJitter, Decoding, Evaluation, FolderSettings, ImageBatch,
     ImageSets as Folders, Images, Interpolation, Loading, Normalisation, RandAugment,
@@ -23,9 +24,14 @@ const DIGIT_WHITE: f32 = 16.0;
 
 /// Images to train on and to test with, and the names of their classes.
 pub struct ImageSets {
-    pub source: Box<dyn Source<Tensor<4>, Labels>>,
+    pub source: Rc<dyn Source<Tensor<4>, Labels>>,
     pub classes: Vec<String>,
+    /// Those of the test set.
+    pub names: ImageNames,
 }
+
+/// What each image of a set is called, given its place among those that are shown.
+pub type ImageNames = Box<dyn Fn(usize) -> String>;
 
 impl ImageSets {
     /// The images that the settings name.
@@ -38,21 +44,20 @@ impl ImageSets {
                 let data = Data::new(train, test, CifarBatcher::default())
                     .with_training_batcher(move |epoch| own.cifar_batcher(seed, epoch));
                 Ok(Self {
-                    source: Box::new(Labelled(data)),
+                    source: Rc::new(Labelled(data)),
+                    names: Box::new(numbered),
                     classes: labels.names().iter().map(|&name| name.to_owned()).collect(),
                 })
             }
             (DataName::ImageNet, None) => Self::folders(settings),
-            (_, None) => Ok(Self {
-                source: Box::new(Labelled(Data::new(
-                    Digits::train()?,
-                    Digits::test()?,
-                    DigitBatcher,
-                ))),
-                classes: (0..stovepipe_digits::CLASSES)
-                    .map(|class| class.to_string())
-                    .collect(),
-            }),
+            (_, None) => {
+                let (train, test) = settings.digit_sets(seed)?;
+                Ok(Self {
+                    source: Rc::new(Labelled(Data::new(train, test, DigitBatcher))),
+                    classes: settings.digits().names(),
+                    names: Box::new(numbered),
+                })
+            }
         }
     }
 
@@ -73,11 +78,30 @@ impl ImageSets {
         }
         eprintln!("{}: {}", folder.display(), found(&folders));
         let classes = folders.train.classes().to_vec();
+        let pictures = Pictures::new(folders, settings.loading())?;
+        let test = pictures.test.clone();
         Ok(Self {
-            source: Box::new(Pictures::new(folders, settings.loading())?),
+            source: Rc::new(pictures),
             classes,
+            names: Box::new(move |place| {
+                shown(&test, place).map_or_else(String::new, |file| file.display().to_string())
+            }),
         })
     }
+}
+
+/// What an image without a file is called.
+fn numbered(place: usize) -> String {
+    format!("test image {}", place + 1)
+}
+
+/// The file of an image, given its place among those that were shown: all but those skipped.
+fn shown(images: &Images, place: usize) -> Option<PathBuf> {
+    let skipped = images.skipped();
+    let is_shown = |path: &PathBuf| skipped.iter().all(|file| file.path != *path);
+    let folder = images.folder();
+    let mut files = (0..folder.len()).map(|index| folder.path(index));
+    files.by_ref().filter(is_shown).nth(place)
 }
 
 /// What a folder turned out to hold: a layout that was taken for another would show here.
@@ -305,7 +329,7 @@ impl DataSettings {
     }
 
     /// How a picture from anywhere is shown to a model that was trained on this data set.
-    fn showing(&self) -> Loading {
+    pub fn showing(&self) -> Loading {
         if self.data == DataName::ImageNet {
             return self.loading();
         }

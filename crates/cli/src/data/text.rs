@@ -1,6 +1,6 @@
 //! Text, as a source.
 
-use std::sync::Arc;
+use std::{rc::Rc, sync::Arc};
 
 use burn::tensor::{Int, Tensor};
 use stovepipe::train::{Data, Source, Task};
@@ -14,7 +14,7 @@ const ORDER: usize = 5;
 
 /// Text to train on and to test with.
 pub struct TextSets {
-    pub source: Box<dyn Source<Tensor<2, Int>, Tensor<2, Int>>>,
+    pub source: Rc<dyn Source<Tensor<2, Int>, Tensor<2, Int>>>,
     /// If something was.
     pub held_out: Option<HeldOut>,
 }
@@ -42,7 +42,7 @@ impl TextSets {
         .with_training_batcher(move |epoch| TextBatcher::shifted(seed, epoch))
         .with_task(Task::Tokens);
         Ok(Self {
-            source: Box::new(data),
+            source: Rc::new(data),
             held_out: Some(HeldOut { tokenizer, split }),
         })
     }
@@ -57,7 +57,7 @@ impl TextSets {
             TextBatcher::default(),
         );
         Ok(Self {
-            source: Box::new(data.with_task(Task::Tokens)),
+            source: Rc::new(data.with_task(Task::Tokens)),
             held_out: None,
         })
     }

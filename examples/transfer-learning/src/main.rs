@@ -1,0 +1,225 @@
+//! Transfer: a network that knows the digits 0 to 4 learns 5 to 9 from 20 images of each, and does it better than
+//! one that begins from nothing.
+//!
+//! ```sh
+//! cargo run --release -p transfer-learning
+//! ```
+//!
+//! Everything is done for five seeds, on which the first parameters, the 20 images and their order depend. Each
+//! training leaves a folder; at the end there is a table.
+
+use std::{
+    error::Error,
+    path::{Path, PathBuf},
+};
+
+use burn::{
+    module::Module,
+    nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d, conv::*, pool::*},
+    tensor::{Device, Tensor, activation::relu},
+};
+use stovepipe::prelude::*;
+use stovepipe::train::{
+    Data, FreezeSetting, Progress, RunFolder, TrainSettings, Trainer, Weights, show_count,
+};
+use stovepipe_digits::{DigitBatcher, Digits};
+
+/// Digits that are learned first, and those that are learned from few images.
+const FIRST: [u8; 5] = [0, 1, 2, 3, 4];
+const THEN: [u8; 5] = [5, 6, 7, 8, 9];
+const IMAGES_A_CLASS: usize = 20;
+
+const WIDTHS: [usize; 4] = [3, 16, 32, 64];
+
+/// Three layers that see, and a head that names what they saw.
+#[derive(Module, Debug)]
+enum Net {
+    See(See),
+    Head(Linear),
+}
+
+#[derive(Module, Debug)]
+struct See {
+    conv: Conv2d,
+    norm: BatchNorm,
+    pool: MaxPool2d,
+}
+
+impl Layer for Net {
+    type Input = Tensor<4>;
+    type Flow = Tensor<4>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(images: Tensor<4>) -> Tensor<4> {
+        images
+    }
+
+    fn forward(&self, x: Tensor<4>, _: &mut Context<'_, Self>) -> Result<Tensor<4>, Miswired> {
+        Ok(match self {
+            Self::See(see) => see
+                .pool
+                .forward(relu(see.norm.forward(see.conv.forward(x)))),
+            Self::Head(linear) => {
+                let features = x.flatten::<3>(2, 3).mean_dim(2).flatten::<2>(1, 2);
+                linear.forward(features).unsqueeze_dims(&[2, 3])
+            }
+        })
+    }
+
+    fn leave(logits: Tensor<4>) -> Result<Tensor<2>, Miswired> {
+        Ok(logits.flatten(1, 3))
+    }
+}
+
+fn layers(device: &Device) -> Vec<Net> {
+    let see = WIDTHS.windows(2).map(|widths| {
+        Net::See(See {
+            conv: Conv2dConfig::new([widths[0], widths[1]], [3, 3])
+                .with_padding(PaddingConfig2d::Same)
+                .init(device),
+            norm: BatchNormConfig::new(widths[1]).init(device),
+            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+        })
+    });
+    let head = Net::Head(LinearConfig::new(WIDTHS[3], THEN.len()).init(device));
+    see.chain([head]).collect()
+}
+
+/// A way to learn the second digits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Scratch,
+    NewHead,
+    Everything,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Scratch, Self::NewHead, Self::Everything];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scratch => "from scratch",
+            Self::NewHead => "transferred, a new head alone learns",
+            Self::Everything => "transferred, all layers learn, the first ones least",
+        }
+    }
+
+    fn settings(self, seed: u64) -> TrainSettings {
+        let settings = TrainSettings {
+            epochs: 30,
+            batch_size: 20,
+            lr: 1e-2,
+            seed,
+            ..TrainSettings::default()
+        };
+        match self {
+            Self::Scratch => settings,
+            Self::NewHead => TrainSettings {
+                freeze: FreezeSetting::Body,
+                ..settings
+            },
+            Self::Everything => TrainSettings {
+                layer_decay: 0.5,
+                ..settings
+            },
+        }
+    }
+}
+
+/// Trains in two stages, on from a file if there is one, but with a new head. Returns the share of test images that
+/// is right.
+fn train(
+    (train, test): (Digits, Digits),
+    settings: TrainSettings,
+    from: Option<&Path>,
+    folder: &Path,
+) -> Result<f64, Box<dyn Error>> {
+    let device = Device::flex(); // or cuda(0) and cuda(1)
+    let layers = settings.freeze.apply(layers(&device))?;
+    let mut pipeline = Pipeline::builder(layers)
+        .devices([device.clone(), device.clone()])
+        .micro_batches(2)
+        .seed(settings.seed)
+        .build()?;
+    if let Some(file) = from {
+        Weights::open(file)?
+            .without(|name| name.starts_with("layers.3."))
+            .load_into(&mut pipeline)?;
+    }
+    let data = Data::new(train, test, DigitBatcher);
+    let folder = RunFolder::create(folder)?;
+    let mut trainer = Trainer::new(pipeline, settings)?;
+    let summary = trainer.run(&data, &folder, |_, _| Progress::silent())?;
+    folder.finish()?;
+    Ok(summary.test.accuracy.unwrap_or(0.0))
+}
+
+/// The share of the second digits that each way gets right, for one seed.
+fn compare(seed: u64, folder: &Path, done: impl Fn()) -> Result<[f64; 3], Box<dyn Error>> {
+    let both = (Digits::train()?, Digits::test()?);
+    let first = (both.0.only(&FIRST), both.1.only(&FIRST));
+    let settings = TrainSettings {
+        epochs: 6,
+        seed,
+        ..TrainSettings::default()
+    };
+    let pretrained = folder.join("pretrained");
+    train(first, settings, None, &pretrained)?;
+    done();
+    let few = both.0.only(&THEN).few(IMAGES_A_CLASS, seed);
+    let then = (few, both.1.only(&THEN));
+    let file = pretrained.join("model.safetensors");
+    let mut accuracies = [0.0; 3];
+    for (way, accuracy) in Way::ALL.into_iter().zip(&mut accuracies) {
+        let from = (way != Way::Scratch).then_some(&*file);
+        let folder = folder.join(format!("way-{}", way as usize + 1));
+        *accuracy = train(then.clone(), way.settings(seed), from, &folder)?;
+        done();
+    }
+    Ok(accuracies)
+}
+
+fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares = values.iter().map(|value| (value - mean).powi(2));
+    (mean, (squares.sum::<f64>() / (count - 1.0)).sqrt())
+}
+
+fn table(of_seeds: &[[f64; 3]]) -> String {
+    let mut text = format!(
+        "right of {} test images, {} seeds    mean ± deviation\n",
+        "5 to 9",
+        of_seeds.len()
+    );
+    for (way, name) in Way::ALL.map(Way::name).into_iter().enumerate() {
+        let values: Vec<_> = of_seeds.iter().map(|seed| 100.0 * seed[way]).collect();
+        let (mean, deviation) = mean_and_deviation(&values);
+        text += &format!("{name:51}  {mean:5.1} ± {deviation:3.1} %\n");
+    }
+    text
+}
+
+fn run(seeds: u64, folder: &Path) -> Result<Vec<[f64; 3]>, Box<dyn Error>> {
+    let trainings = seeds as usize * (1 + Way::ALL.len());
+    let (show, done) = (
+        show_count("transfer:", "trainings", trainings),
+        std::cell::Cell::new(0),
+    );
+    let one = || {
+        done.set(done.get() + 1);
+        show(done.get());
+    };
+    (0..seeds)
+        .map(|seed| compare(seed, &folder.join(format!("seed-{seed}")), one))
+        .collect()
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder: PathBuf = RunFolder::next("runs".as_ref(), "transfer");
+    let table = table(&run(5, &folder)?);
+    print!("{table}");
+    println!("the trainings are in {}", folder.display());
+    Ok(())
+}
