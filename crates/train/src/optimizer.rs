@@ -7,7 +7,7 @@ use std::{
 };
 
 use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
+    module::{ModuleMapper, ModuleVisitor, Param, ParamId},
     optim::{
         AdamConfig, AdamWConfig, DynOptimizer, DynState, GradientsParams, RmsPropConfig, SgdConfig,
         StateSink, StateSource, decay::WeightDecayConfig, momentum::MomentumConfig,

@@ -152,7 +152,7 @@ fn train(
     let mut trainer = Trainer::new(pipeline, settings)?;
     let summary = trainer.run(&data, &folder, |_, _| Progress::silent())?;
     folder.finish()?;
-    Ok(summary.test.accuracy.unwrap_or(0.0))
+    Ok(summary.test.accuracy)
 }
 
 /// The share of the second digits that each way gets right, for one seed.
@@ -222,4 +222,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     print!("{table}");
     println!("the trainings are in {}", folder.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_learned_of_some_digits_helps_with_others() -> Result<(), Box<dyn Error>> {
+        let folder = tempfile::tempdir()?;
+        let of_seeds = run(2, &folder.path().join("transfer"))?;
+        for [scratch, _, transferred] in &of_seeds {
+            assert!(transferred > scratch, "{of_seeds:?}");
+        }
+        assert!(table(&of_seeds).contains("from scratch"));
+        Ok(())
+    }
+
+    #[test]
+    fn the_deviation_is_that_of_a_sample() {
+        assert_eq!(mean_and_deviation(&[1.0, 2.0, 3.0]), (2.0, 1.0));
+    }
 }

@@ -4,6 +4,7 @@
 mod average;
 mod resume;
 mod tokens;
+mod transfer;
 mod windows;
 
 use std::{
