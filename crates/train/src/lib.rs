@@ -22,6 +22,7 @@ mod source;
 mod summary;
 mod tensor_file;
 mod trainer;
+mod weights;
 
 pub use allocator::keep_freed_memory;
 pub use average::WeightAverage;
@@ -44,3 +45,4 @@ pub use settings::{
 pub use source::{Batches, Data, PADDING, Pass, Source, Task};
 pub use summary::{StageSummary, Summary, stage_summaries};
 pub use trainer::{Resumed, Trainer};
+pub use weights::{Convention, Weights};
