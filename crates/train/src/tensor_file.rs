@@ -90,26 +90,31 @@ pub(crate) fn open(path: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<String
         _ => TrainError::file(path)(error),
     })?;
     let file = Arc::new(Mutex::new(file));
-    let tensors = (metadata.tensors().into_iter()).map(|(name, info)| {
+    let mut tensors = Vec::new();
+    for (name, info) in metadata.tensors() {
         let dtype = burn_dtype(info.dtype).ok_or_else(|| {
-            TrainError::format(path, format!("{name} is {:?}, which Burn has not", info.dtype))
+            TrainError::format(
+                path,
+                format!("{name} is {:?}, which Burn has not", info.dtype),
+            )
         })?;
         let (file, shape) = (Arc::clone(&file), Shape::from(info.shape.clone()));
         let (from, to) = info.data_offsets;
-        let read = {
-            let shape = shape.clone();
+        tensors.push(bridge::deferred(
+            name,
+            dtype,
+            shape.clone(),
+            None,
             move || {
                 let bytes = bytes(&file, start + from as u64, to - from)
                     .map_err(|error| Error::IoError(error.to_string()))?;
                 TensorData::try_from_bytes(Bytes::from_bytes_vec(bytes), shape.clone(), dtype)
                     .map_err(|error| Error::ValidationError(error.to_string()))
-            }
-        };
-        Ok(bridge::deferred(name, dtype, shape, None, read))
-    });
+            },
+        ));
+    }
     let format = metadata.metadata().as_ref();
-    let format = format.and_then(|all| all.get(FORMAT)).cloned();
-    Ok((tensors.collect::<Result<_, _>>()?, format))
+    Ok((tensors, format.and_then(|all| all.get(FORMAT)).cloned()))
 }
 
 /// What a file says of its tensors, and where their numbers begin.

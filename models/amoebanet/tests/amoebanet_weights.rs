@@ -59,17 +59,36 @@ fn names_of_ones_own_stay_as_they_are() {
 
 #[test]
 fn another_models_weights_are_refused_by_name() {
-    let wider = AmoebaNetDConfig { filters: 20, ..config() };
+    let wider = AmoebaNetDConfig {
+        filters: 20,
+        ..config()
+    };
     let Err(TrainError::OtherModel { tensors, .. }) = load(&wider, 1) else {
         panic!();
     };
-    assert!(tensors.missing.is_empty() && tensors.extra.is_empty(), "{tensors}");
+    assert!(
+        tensors.missing.is_empty() && tensors.extra.is_empty(),
+        "{tensors}"
+    );
     let first = "layers.0.conv.weight (from stem1.conv.weight) is [4, 3, 3, 3], not [5, 3, 3, 3]";
-    assert!(tensors.misshapen.iter().any(|said| said == first), "{:?}", tensors.misshapen);
+    assert!(
+        tensors.misshapen.iter().any(|said| said == first),
+        "{:?}",
+        tensors.misshapen
+    );
 
-    let deeper = AmoebaNetDConfig { layers: 6, ..config() };
+    let deeper = AmoebaNetDConfig {
+        layers: 6,
+        ..config()
+    };
     let Err(TrainError::OtherModel { tensors, .. }) = load(&deeper, 1) else {
         panic!();
     };
-    assert!(tensors.missing.iter().any(|name| name.starts_with("layers.4.")), "{tensors}");
+    assert!(
+        tensors
+            .missing
+            .iter()
+            .any(|name| name.starts_with("layers.4.")),
+        "{tensors}"
+    );
 }

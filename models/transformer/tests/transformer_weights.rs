@@ -16,7 +16,9 @@ use stovepipe_transformer::{Pool, VitConfig, VitLayer};
 const TOLERANCE: f32 = 1e-5;
 
 fn path(file: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests", "golden", file].iter().collect()
+    [env!("CARGO_MANIFEST_DIR"), "tests", "golden", file]
+        .iter()
+        .collect()
 }
 
 fn config(pool: Pool) -> VitConfig {
@@ -63,8 +65,16 @@ fn assert_same(found: Tensor<2>, file: &str) {
 #[test]
 fn timms_weights_give_timms_logits() {
     for (file, expected, pool) in [
-        ("vit_class_token.pt", "vit_class_token.safetensors", Pool::ClassToken),
-        ("timm_class_token.safetensors", "vit_class_token.safetensors", Pool::ClassToken),
+        (
+            "vit_class_token.pt",
+            "vit_class_token.safetensors",
+            Pool::ClassToken,
+        ),
+        (
+            "timm_class_token.safetensors",
+            "vit_class_token.safetensors",
+            Pool::ClassToken,
+        ),
         // A checkpoint of a parallel training, in the format of PyTorch before 1.6.
         ("vit_mean.pt", "vit_mean.safetensors", Pool::Mean),
     ] {
@@ -90,13 +100,18 @@ fn what_is_saved_is_loaded_whoever_asks() {
     let file = folder.path().join("model.safetensors");
     let config = config(Pool::ClassToken);
     let mut three = pipeline(&config, 3);
-    weights("vit_class_token.pt", &config).load_into(&mut three).unwrap();
+    weights("vit_class_token.pt", &config)
+        .load_into(&mut three)
+        .unwrap();
     save_model(&three, file.clone()).unwrap();
 
     let expected = "vit_class_token.safetensors";
     let images = || golden::<4>(expected, "input");
     // The names are a pipeline's own: timm's mapping leaves them.
-    let renamed = Weights::open(&file).unwrap().renamed(&config.timm_keys()).unwrap();
+    let renamed = Weights::open(&file)
+        .unwrap()
+        .renamed(&config.timm_keys())
+        .unwrap();
     let mut two = pipeline(&config, 2);
     renamed.load_into(&mut two).unwrap();
     assert_same(two.infer(images()).unwrap(), expected);
@@ -104,30 +119,56 @@ fn what_is_saved_is_loaded_whoever_asks() {
     load_model(&mut two, &file).unwrap();
     assert_same(two.infer(images()).unwrap(), expected);
 
-    let mut plain = Plain { layers: config.init(&Device::flex()).unwrap() };
+    let mut plain = Plain {
+        layers: config.init(&Device::flex()).unwrap(),
+    };
     let mut store = SafetensorsStore::from_file(&file).skip_enum_variants(true);
     let loaded = plain.load_from(&mut store).unwrap();
-    assert!(loaded.missing.is_empty() && loaded.unused.is_empty(), "{loaded}");
+    assert!(
+        loaded.missing.is_empty() && loaded.unused.is_empty(),
+        "{loaded}"
+    );
     let logits = run_plain(&plain.layers, images(), &(), |_| Draws::none()).unwrap();
     assert_same(logits.output, expected);
 }
 
 #[test]
 fn another_models_weights_are_refused_by_name() {
-    let deeper = VitConfig { layers: 3, ..config(Pool::ClassToken) };
+    let deeper = VitConfig {
+        layers: 3,
+        ..config(Pool::ClassToken)
+    };
     let tensors = other_tensors(load("vit_class_token.pt", &deeper));
     assert_eq!(tensors.missing.len(), 12, "{tensors}");
-    assert!(tensors.missing.contains(&"layers.3.attention.qkv.weight".to_owned()));
-    assert!(tensors.extra.is_empty() && tensors.misshapen.is_empty(), "{tensors}");
+    assert!(
+        tensors
+            .missing
+            .contains(&"layers.3.attention.qkv.weight".to_owned())
+    );
+    assert!(
+        tensors.extra.is_empty() && tensors.misshapen.is_empty(),
+        "{tensors}"
+    );
 
-    let shallower = VitConfig { layers: 1, ..config(Pool::ClassToken) };
+    let shallower = VitConfig {
+        layers: 1,
+        ..config(Pool::ClassToken)
+    };
     let tensors = other_tensors(load("timm_class_token.safetensors", &shallower));
     assert_eq!(tensors.extra.len(), 12, "{tensors}");
-    assert!(tensors.extra.contains(&"blocks.1.attn.qkv.weight".to_owned()), "{tensors}");
+    assert!(
+        tensors
+            .extra
+            .contains(&"blocks.1.attn.qkv.weight".to_owned()),
+        "{tensors}"
+    );
 
     // The mean over patches has neither the token nor its place, and another norm.
     let tensors = other_tensors(load("vit_class_token.pt", &config(Pool::Mean)));
-    assert_eq!(tensors.missing, ["layers.3.norm.gamma", "layers.3.norm.beta"]);
+    assert_eq!(
+        tensors.missing,
+        ["layers.3.norm.gamma", "layers.3.norm.beta"]
+    );
     assert_eq!(tensors.extra, ["cls_token", "norm.bias", "norm.weight"]);
     assert_eq!(
         tensors.misshapen,
@@ -137,10 +178,16 @@ fn another_models_weights_are_refused_by_name() {
 
 #[test]
 fn a_classifier_for_other_classes_stays_as_it_is() {
-    let others = VitConfig { classes: 7, ..config(Pool::ClassToken) };
+    let others = VitConfig {
+        classes: 7,
+        ..config(Pool::ClassToken)
+    };
     let weights = || weights("vit_class_token.pt", &others);
     let classifier = others.classifier();
-    assert_eq!(weights().shape(&format!("{classifier}.bias")), Some(&[5][..]));
+    assert_eq!(
+        weights().shape(&format!("{classifier}.bias")),
+        Some(&[5][..])
+    );
     let mut pipeline = pipeline(&others, 2);
     let tensors = other_tensors(weights().load_into(&mut pipeline));
     assert_eq!(

@@ -110,10 +110,9 @@ impl Weights {
                 let (tensors, format) = tensor_file::open(&path)?;
                 (tensors, format.as_deref().and_then(convention_of))
             }
-            Kind::PyTorch(container) => (
-                pytorch::open(&path, container)?,
-                Some(Convention::PyTorch),
-            ),
+            Kind::PyTorch(container) => {
+                (pytorch::open(&path, container)?, Some(Convention::PyTorch))
+            }
         };
         let entries = tensors.into_iter().map(|tensor| Entry {
             original: tensor.name.clone(),

@@ -37,8 +37,8 @@ pub(super) fn keys(config: &VitConfig) -> KeyRemapper {
         (pattern, format!("blocks.${{1}}.{ours}.${{2}}"))
     });
     // Block i is layer i + 1.
-    let blocks = (0..config.layers)
-        .map(|block| (format!(r"^blocks\.{block}\."), format!("{}.", block + 1)));
+    let blocks =
+        (0..config.layers).map(|block| (format!(r"^blocks\.{block}\."), format!("{}.", block + 1)));
     let patterns = ends.into_iter().chain(parts).chain(blocks).collect();
     KeyRemapper::from_patterns(patterns).expect("valid patterns")
 }
