@@ -20,6 +20,7 @@ use burn::module::Module;
 use cap::Cap;
 use dense::{Dense, pipeline};
 use stovepipe_train::{Weights, save_model};
+use zip::CompressionMethod;
 
 #[global_allocator]
 static ALLOCATOR: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::MAX);
@@ -43,6 +44,7 @@ fn measure(case: &str, path: &Path) -> [usize; 2] {
             pipeline = pipeline.materialize();
             save_model(&pipeline, path.with_extension("saved")).unwrap();
         }
+        "bomb" => assert!(Weights::open(path).is_err()),
         _ => Weights::open(path)
             .unwrap()
             .load_into(&mut pipeline)
@@ -77,6 +79,19 @@ fn files(folder: &Path) -> [(&'static str, PathBuf); 3] {
     ]
 }
 
+/// Files that would be much larger in memory, and mebibytes that they may take there.
+fn bombs(folder: &Path) -> [(PathBuf, f64); 2] {
+    let nothing = |count| vec![("data.pkl".to_owned(), vec![b'N'; count])];
+    let [compressed, stored] = ["compressed.pt", "stored.pt"].map(|name| folder.join(name));
+    torch::archive(
+        &compressed,
+        &nothing(100 << 20),
+        CompressionMethod::Deflated,
+    );
+    torch::archive(&stored, &nothing(8 << 20), CompressionMethod::Stored);
+    [(compressed, 1.0), (stored, 2048.0)]
+}
+
 #[test]
 fn a_few_tensors_are_in_memory_at_a_time() {
     if let Ok(case) = env::var(CASE) {
@@ -86,22 +101,7 @@ fn a_few_tensors_are_in_memory_at_a_time() {
     }
     let folder = tempfile::tempdir().unwrap();
     for (case, path) in files(folder.path()) {
-        let mut child = Command::new(env::current_exe().unwrap());
-        child
-            .args([
-                "a_few_tensors_are_in_memory_at_a_time",
-                "--exact",
-                "--nocapture",
-            ])
-            .env(CASE, format!("{case} {}", path.display()));
-        let output = child.output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        let line = text.lines().find(|line| line.starts_with('['));
-        let numbers = line.unwrap_or_else(|| panic!("{case}: {text}{output:?}"));
-        let numbers: Vec<f64> = (numbers.trim_matches(['[', ']']).split(", "))
-            .map(|number| number.parse().unwrap())
-            .collect();
-        let [besides, model] = [numbers[0], numbers[1]].map(|bytes| bytes / LARGEST as f64);
+        let [besides, model] = in_a_process(case, &path).map(|bytes| bytes / LARGEST as f64);
         println!("{case:<12} {besides:.2} of the largest tensor besides a model of {model:.2}");
         assert!(
             (LAYERS as f64..LAYERS as f64 + 2.0).contains(&model),
@@ -109,4 +109,27 @@ fn a_few_tensors_are_in_memory_at_a_time() {
         );
         assert!(besides < 4.0, "{case}: {besides}");
     }
+    for (path, most) in bombs(folder.path()) {
+        let [besides, _] = in_a_process("bomb", &path).map(|bytes| bytes / f64::from(1 << 20));
+        println!("{} {besides:.1} MiB", path.display());
+        assert!(besides < most, "{}: {besides} MiB", path.display());
+    }
+}
+
+fn in_a_process(case: &str, path: &Path) -> [f64; 2] {
+    let mut child = Command::new(env::current_exe().unwrap());
+    child
+        .args([
+            "a_few_tensors_are_in_memory_at_a_time",
+            "--exact",
+            "--nocapture",
+        ])
+        .env(CASE, format!("{case} {}", path.display()));
+    let output = child.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.starts_with('['));
+    let numbers = line.unwrap_or_else(|| panic!("{case}: {text}{output:?}"));
+    let numbers = numbers.trim_matches(['[', ']']).split(", ");
+    let numbers: Vec<f64> = numbers.map(|number| number.parse().unwrap()).collect();
+    numbers.try_into().unwrap()
 }

@@ -1,11 +1,11 @@
 //! Weights that timm and PyTorch wrote, in pipelines.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn::{
     module::Module,
-    store::{ModuleSnapshot, ModuleStore, SafetensorsStore, bridge},
+    store::{BurnToPyTorchAdapter, ModuleSnapshot, ModuleStore, SafetensorsStore, bridge},
     tensor::{Device, Tensor},
 };
 use stovepipe_pipeline::{Draws, Pipeline, run_plain};
@@ -130,6 +130,41 @@ fn what_is_saved_is_loaded_whoever_asks() {
     );
     let logits = run_plain(&plain.layers, images(), &(), |_| Draws::none()).unwrap();
     assert_same(logits.output, expected);
+}
+
+#[test]
+fn what_is_written_for_pytorch_is_as_timm_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("for-pytorch.safetensors");
+    let config = config(Pool::ClassToken);
+    let mut saved = pipeline(&config, 2);
+    let timm = "timm_class_token.safetensors";
+    weights(timm, &config).load_into(&mut saved).unwrap();
+    let mut store = SafetensorsStore::from_file(&file)
+        .with_to_adapter(BurnToPyTorchAdapter)
+        .clear_metadata()
+        .metadata("format", "pt")
+        .skip_enum_variants(true);
+    saved.valid().save_into(&mut store).unwrap();
+
+    let data = |path: &Path, name: &str| {
+        let mut file = SafetensorsStore::from_file(path);
+        bridge::to_data(file.get_tensor(name).unwrap().unwrap()).unwrap()
+    };
+    for (ours, theirs) in [
+        ("layers.0.class_token", "cls_token"),
+        ("layers.1.attention.qkv.weight", "blocks.0.attn.qkv.weight"),
+        ("layers.2.norm_mlp.bias", "blocks.1.norm2.bias"),
+        ("layers.3.classes.weight", "head.weight"),
+    ] {
+        let (ours, theirs) = (data(&file, ours), data(&path(timm), theirs));
+        assert_eq!(ours.as_bytes(), theirs.as_bytes());
+    }
+    let mut loaded = pipeline(&config, 3);
+    let weights = Weights::open(&file).unwrap();
+    weights.load_into(&mut loaded).unwrap();
+    let expected = "vit_class_token.safetensors";
+    assert_same(loaded.infer(golden(expected, "input")).unwrap(), expected);
 }
 
 #[test]
