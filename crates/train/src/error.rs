@@ -236,6 +236,11 @@ impl TrainError {
         let path = path.into();
         move |source| Self::File { path, source }
     }
+
+    pub(crate) fn format(path: impl Into<PathBuf>, reason: impl ToString) -> Self {
+        let (path, reason) = (path.into(), reason.to_string());
+        Self::Format { path, reason }
+    }
 }
 
 fn mebibytes(bytes: u64) -> String {

@@ -23,6 +23,7 @@ mod source;
 mod summary;
 mod tensor_file;
 mod trainer;
+mod weights;
 
 pub use allocator::keep_freed_memory;
 pub use average::WeightAverage;
@@ -46,3 +47,4 @@ pub use settings::{
 pub use source::{Batches, Data, PADDING, Pass, Source, Task};
 pub use summary::{StageSummary, Summary, stage_summaries};
 pub use trainer::{Resumed, Trainer};
+pub use weights::{Convention, Weights};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use burn::store::{ApplyError, ApplyResult};
+use burn::store::ApplyError;
 
 /// Names of one kind that are said at most.
 const MOST: usize = 10;
@@ -36,29 +36,13 @@ pub struct OtherTensors {
 }
 
 impl OtherTensors {
-    /// What there was to say of a file when it was read; none if it is the model's.
-    pub(crate) fn of(result: ApplyResult) -> Option<Self> {
-        let mut tensors = Self {
-            missing: result.missing.into_iter().map(|(path, _)| path).collect(),
-            extra: result.unused,
-            ..Self::default()
-        };
-        for error in result.errors {
+    /// What a model refused, though its names and shapes were right.
+    pub(crate) fn refused(errors: Vec<ApplyError>) -> Self {
+        let mut tensors = Self::default();
+        for error in errors {
             tensors.add(error);
         }
-        // A tensor that was refused is also one that is still missing.
-        let refused = |path: &String| {
-            let mut all = tensors.misshapen.iter().chain(&tensors.unreadable);
-            all.any(|said| {
-                said.strip_prefix(path.as_str())
-                    .is_some_and(|rest| rest.starts_with([' ', ':']))
-            })
-        };
-        let missing: Vec<_> = (tensors.missing.iter().filter(|path| !refused(path)))
-            .cloned()
-            .collect();
-        tensors.missing = missing;
-        (tensors != Self::default()).then_some(tensors)
+        tensors
     }
 
     fn add(&mut self, error: ApplyError) {

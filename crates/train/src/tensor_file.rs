@@ -3,17 +3,28 @@
 use std::{
     borrow::Cow,
     fs::{self, File},
+    io::{self, Read, Seek, SeekFrom},
     path::Path,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use burn::{
     optim::StateSink,
-    store::{ModuleStore, SafetensorsStore, burn_pack::Scalar},
+    store::{
+        bridge,
+        burn_pack::{self, Error, Scalar},
+    },
     tensor::{BoolStore, Bytes, DType, Shape, TensorData},
 };
-use safetensors::{Dtype, View};
+use safetensors::{Dtype, View, tensor::Metadata};
 
 use crate::error::TrainError;
+
+/// The key of the metadata that says whose conventions a file follows, and its value for Burn's.
+pub(crate) const FORMAT: &str = "format";
+pub(crate) const BURN: &str = "burn";
+/// Bytes of a header, as the format allows them.
+const MOST_HEADER: u64 = 100_000_000;
 
 /// Writes tensors and numbers; a number is a tensor without dimensions, as PyTorch has it.
 pub(crate) fn write(path: &Path, content: StateSink) -> Result<(), TrainError> {
@@ -38,31 +49,29 @@ pub(crate) fn write(path: &Path, content: StateSink) -> Result<(), TrainError> {
     let entries = tensors
         .chain(numbers)
         .collect::<Result<Vec<_>, String>>()
-        .map_err(|reason| format_error(path, reason))?;
+        .map_err(|reason| TrainError::format(path, reason))?;
     // The library puts a file of its own in place, which is for the owner alone.
     let usual = File::create(path).and_then(|file| file.metadata());
     let usual = usual.map_err(TrainError::file(path))?.permissions();
     safetensors::serialize_to_file(entries, None, path).map_err(|error| match error {
         safetensors::SafeTensorError::IoError(error) => TrainError::file(path)(error),
-        other => format_error(path, other.to_string()),
+        other => TrainError::format(path, other),
     })?;
     fs::set_permissions(path, usual).map_err(TrainError::file(path))
 }
 
 /// The tensors and numbers of a file whose names one wants; others are not read.
 pub(crate) fn read(path: &Path, wanted: impl Fn(&str) -> bool) -> Result<StateSink, TrainError> {
-    let mut store = SafetensorsStore::from_file(path);
-    let tensors = store.get_all_tensors();
-    let tensors = tensors.map_err(|error| format_error(path, error.to_string()))?;
+    let (tensors, _) = open(path)?;
     let mut content = StateSink::default();
-    for tensor in tensors.values().filter(|tensor| wanted(&tensor.name)) {
+    for tensor in tensors.into_iter().filter(|tensor| wanted(&tensor.name)) {
         let (name, dtype, shape, _, bytes) =
-            (tensor.clone().into_parts()).map_err(|error| format_error(path, error.to_string()))?;
+            (tensor.into_parts()).map_err(|error| TrainError::format(path, error))?;
         match number(&shape, dtype, &bytes) {
             Some(number) => content.scalars.push((name, number)),
             None => {
                 let data = TensorData::try_from_bytes(bytes, shape, dtype)
-                    .map_err(|error| format_error(path, format!("{name}: {error}")))?;
+                    .map_err(|error| TrainError::format(path, format!("{name}: {error}")))?;
                 content.tensors.push((name, data));
             }
         }
@@ -70,11 +79,77 @@ pub(crate) fn read(path: &Path, wanted: impl Fn(&str) -> bool) -> Result<StateSi
     Ok(content)
 }
 
-fn format_error(path: &Path, reason: String) -> TrainError {
-    TrainError::Format {
-        path: path.to_owned(),
-        reason,
+/// The tensors of a file, none of which is read yet, and the format that its metadata name.
+///
+/// Not by Burn's store: that reads the header again for each tensor, and from a map of the file into memory, so that a
+/// file which another program cuts off meanwhile ends this one.
+pub(crate) fn open(path: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<String>), TrainError> {
+    let mut file = File::open(path).map_err(TrainError::file(path))?;
+    let (metadata, start) = header(&mut file).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => TrainError::format(path, error),
+        _ => TrainError::file(path)(error),
+    })?;
+    let file = Arc::new(Mutex::new(file));
+    let mut tensors = Vec::new();
+    for (name, info) in metadata.tensors() {
+        let dtype = burn_dtype(info.dtype).ok_or_else(|| {
+            TrainError::format(
+                path,
+                format!("{name} is {:?}, which Burn has not", info.dtype),
+            )
+        })?;
+        let (file, shape) = (Arc::clone(&file), Shape::from(info.shape.clone()));
+        let (from, to) = info.data_offsets;
+        tensors.push(bridge::deferred(
+            name,
+            dtype,
+            shape.clone(),
+            None,
+            move || {
+                let bytes = bytes(&file, start + from as u64, to - from)
+                    .map_err(|error| Error::IoError(error.to_string()))?;
+                TensorData::try_from_bytes(Bytes::from_bytes_vec(bytes), shape.clone(), dtype)
+                    .map_err(|error| Error::ValidationError(error.to_string()))
+            },
+        ));
     }
+    let format = metadata.metadata().as_ref();
+    Ok((tensors, format.and_then(|all| all.get(FORMAT)).cloned()))
+}
+
+/// What a file says of its tensors, and where their numbers begin.
+fn header(file: &mut File) -> io::Result<(Metadata, u64)> {
+    let invalid = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let all = file.metadata()?.len();
+    let mut length = [0; 8];
+    let start = length.len() as u64;
+    if all < start {
+        return Err(invalid("cut off before its header"));
+    }
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > MOST_HEADER.min(all - start) {
+        return Err(invalid("cut off within its header, or not safetensors"));
+    }
+    let mut header = vec![0; length as usize];
+    file.read_exact(&mut header)?;
+    // This also checks that tensors lie one after the other, each as long as its shape says.
+    let metadata: Metadata = serde_json::from_slice(&header)
+        .map_err(|error| invalid(&format!("no safetensors header: {error}")))?;
+    let start = start + length;
+    match Some(all) == start.checked_add(metadata.data_len() as u64) {
+        true => Ok((metadata, start)),
+        false => Err(invalid("cut off, or longer than its header says")),
+    }
+}
+
+/// Some bytes of a file, which has been seen to have them.
+fn bytes(file: &Mutex<File>, start: u64, count: usize) -> io::Result<Vec<u8>> {
+    let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut bytes = vec![0; count];
+    file.seek(SeekFrom::Start(start))?;
+    file.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// What safetensors are written from.
@@ -123,6 +198,25 @@ fn dtype_of(dtype: DType) -> Result<Dtype, String> {
         DType::I64 => Dtype::I64,
         DType::I32 => Dtype::I32,
         other => return Err(format!("safetensors have no {other:?}")),
+    })
+}
+
+/// What Burn calls the types of safetensors, of those that it has.
+fn burn_dtype(dtype: Dtype) -> Option<DType> {
+    Some(match dtype {
+        Dtype::F64 => DType::F64,
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::I64 => DType::I64,
+        Dtype::I32 => DType::I32,
+        Dtype::I16 => DType::I16,
+        Dtype::I8 => DType::I8,
+        Dtype::U64 => DType::U64,
+        Dtype::U32 => DType::U32,
+        Dtype::U8 => DType::U8,
+        Dtype::BOOL => DType::Bool(BoolStore::Native),
+        _ => return None,
     })
 }
 

@@ -97,11 +97,35 @@ impl AmoebaNetDConfig {
     /// |---|---|
     /// | `stem1`, `stem2`, `stem3` | `0`, `1`, `2` |
     /// | `cell1_normal{i}`, `cell2_reduction`, … `cell5_normal{i}` | `3`, … `L + 4` |
-    /// | `classify` | `L + 5` |
+    /// | `classify.fc` | `{L + 5}.fc` |
     /// | `operations.{n}.module.{3k + 1}`, `….{3k + 2}` | `operations.{n}.{k}.conv`, `….{k}.bn` |
     /// | `reduce1.1`, `reduce1.2` | `reduce1.0.conv`, `reduce1.0.bn` |
+    /// | `weight`, `bias` of a batch norm | `gamma`, `beta` |
+    /// | `num_batches_tracked` of a batch norm | |
+    /// | `partitions.{stage}.` before all of these, as torchgpipe's pipeline has it | |
     ///
-    /// Give it to a store of Burn's with the adapter for PyTorch:
+    /// The weight of `classify.fc` is turned: `[classes, channels]` there, `[channels, classes]` here.
+    /// `stovepipe_train::Weights` sees to that and to the batch norms; names that are not torchgpipe's stay as they are:
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_amoebanet::AmoebaNetDConfig;
+    /// use stovepipe_pipeline::Pipeline;
+    /// use stovepipe_train::Weights;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = AmoebaNetDConfig::new(3, 16, 10);
+    /// let mut pipeline = Pipeline::builder(config.init(&Device::flex())?).build()?;
+    /// # const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    /// # let path = format!("{FIXTURES}/amoebanet_d_l3_d16.pt");
+    /// let weights = Weights::open(path)?.renamed(&config.torch_keys())?;
+    /// assert_eq!(weights.shape(&format!("{}.bias", config.classifier())), Some(&[10][..]));
+    /// weights.load_into(&mut pipeline)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// On a single device, give it to a store of Burn's with the adapter for PyTorch:
     ///
     /// ```
     /// use burn::{
@@ -128,6 +152,19 @@ impl AmoebaNetDConfig {
     #[must_use]
     pub fn torch_keys(&self) -> KeyRemapper {
         torch::keys(self.layers)
+    }
+
+    /// What the names of the classifier's tensors in a pipeline begin with: its bias, `….bias`, has as many
+    /// numbers as there are classes, and without these tensors weights for other classes can be loaded. An
+    /// auxiliary classifier has its own.
+    ///
+    /// ```
+    /// let config = stovepipe_amoebanet::AmoebaNetDConfig::new(18, 208, 10);
+    /// assert_eq!(config.classifier(), "layers.23.fc");
+    /// ```
+    #[must_use]
+    pub fn classifier(&self) -> String {
+        format!("layers.{}.fc", self.layers + 5)
     }
 
     fn network(&self) -> Network {
@@ -226,6 +263,19 @@ impl AmoebaNetBConfig {
     #[must_use]
     pub fn torch_keys(&self) -> KeyRemapper {
         torch::keys(self.layers)
+    }
+
+    /// What the names of the classifier's tensors in a pipeline begin with: its bias, `….bias`, has as many
+    /// numbers as there are classes, and without these tensors weights for other classes can be loaded. An
+    /// auxiliary classifier has its own.
+    ///
+    /// ```
+    /// let config = stovepipe_amoebanet::AmoebaNetBConfig::new(18, 208, 10);
+    /// assert_eq!(config.classifier(), "layers.23.fc");
+    /// ```
+    #[must_use]
+    pub fn classifier(&self) -> String {
+        format!("layers.{}.fc", self.layers + 5)
     }
 
     fn network(&self) -> Network {

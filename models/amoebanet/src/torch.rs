@@ -12,7 +12,9 @@ pub(crate) fn keys(normal_cells: usize) -> KeyRemapper {
     let layers = layers(normal_cells).into_iter().enumerate();
     let layers = layers.map(|(index, name)| (format!(r"\b{name}\."), format!("{index}.")));
     let places = [(r"\.module\.".to_owned(), ".".to_owned())].into_iter();
-    let patterns = layers.chain(places).chain(units()).collect();
+    // torchgpipe's own pipeline puts its stages before the layers.
+    let stages = [(r"^partitions\.\d+\.".to_owned(), String::new())].into_iter();
+    let patterns = (stages.chain(layers).chain(places).chain(units())).collect();
     KeyRemapper::from_patterns(patterns).expect("valid patterns")
 }
 

@@ -1,8 +1,8 @@
 //! The numbers that a user chooses.
 
-use burn::{config::Config, tensor::Device};
+use burn::{config::Config, store::KeyRemapper, tensor::Device};
 
-use super::{EPSILON, head::VitHead, layer::VitLayer, patches::PatchEmbedding};
+use super::{EPSILON, head::VitHead, layer::VitLayer, patches::PatchEmbedding, timm};
 use crate::{block::BlockConfig, error::TransformerError};
 
 /// What the classifier sees of an image.
@@ -106,6 +106,59 @@ impl VitConfig {
         layers.extend(blocks);
         layers.push(VitLayer::Head(VitHead::new(self, device)));
         Ok(layers)
+    }
+
+    /// Renames the tensors of timm's `VisionTransformer` to those of the list of layers that [`init`](Self::init) makes.
+    ///
+    /// | timm | here, without the names of enum variants |
+    /// |---|---|
+    /// | `cls_token`, `[1, 1, d]` | `0.class_token`, `[d]` |
+    /// | `pos_embed`, `[1, tokens, d]` | `0.positions`, `[tokens, d]` |
+    /// | `patch_embed.proj.weight`, `[d, channels, patch, patch]` | `0.patches.weight`, `[channels · patch², d]` |
+    /// | `patch_embed.proj.bias` | `0.patches.bias` |
+    /// | `blocks.{i}.norm1.weight`, `….bias` | `{i + 1}.norm_attention.gamma`, `….beta` |
+    /// | `blocks.{i}.attn.qkv`: queries, keys and values next to each other | `{i + 1}.attention.qkv` |
+    /// | `blocks.{i}.attn.proj` | `{i + 1}.attention.output` |
+    /// | `blocks.{i}.norm2.weight`, `….bias` | `{i + 1}.norm_mlp.gamma`, `….beta` |
+    /// | `blocks.{i}.mlp.fc1`, `blocks.{i}.mlp.fc2` | `{i + 1}.mlp.inner`, `{i + 1}.mlp.outer` |
+    /// | `norm`, or `fc_norm` for [`Pool::Mean`] | `{layers + 1}.norm` |
+    /// | `head` | `{layers + 1}.classes` |
+    ///
+    /// Linear weights are turned: `[out, in]` there, `[in, out]` here. What else timm's model may have (a norm before the
+    /// blocks, scales of layers, registers, norms of queries and keys) this one has not: such a file is refused.
+    /// `stovepipe_train::Weights` sees to turned and flattened tensors and to norms' names. Names that are not timm's stay as
+    /// they are.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::Pipeline;
+    /// use stovepipe_train::Weights;
+    /// use stovepipe_transformer::VitConfig;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = VitConfig::new(12, 4, 2, 24, 3, 5);
+    /// let mut pipeline = Pipeline::builder(config.init(&Device::flex())?).build()?;
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/timm_class_token.safetensors");
+    /// let weights = Weights::open(path)?.renamed(&config.timm_keys())?;
+    /// weights.load_into(&mut pipeline)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn timm_keys(&self) -> KeyRemapper {
+        timm::keys(self)
+    }
+
+    /// What the names of the classifier's tensors in a pipeline begin with: its bias, `….bias`, has as many numbers as there
+    /// are classes, and without these tensors weights for other classes can be loaded.
+    ///
+    /// ```
+    /// let config = stovepipe_transformer::VitConfig::tiny(224, 16, 10);
+    /// assert_eq!(config.classifier(), "layers.13.classes");
+    /// ```
+    #[must_use]
+    pub fn classifier(&self) -> String {
+        format!("layers.{}.classes", self.layers + 1)
     }
 
     fn check(&self) -> Result<(), TransformerError> {

@@ -4,6 +4,7 @@ mod config;
 mod head;
 mod layer;
 mod patches;
+mod timm;
 
 pub use config::{Pool, VitConfig};
 pub use head::VitHead;

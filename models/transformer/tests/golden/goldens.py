@@ -8,6 +8,10 @@ Writes lm_*.safetensors and vit_*.safetensors beside itself, for tests/transform
 A file holds `weights/…`, `input`, `target`, and of one pass with nothing dropped `logits`, `loss` (the mean
 cross-entropy) and `grad/…`, by the names of the weights. Those are the names here, and so are shapes:
 PyTorch's linear layers have their weights turned, and timm's convolution of patches is a linear layer.
+
+For tests/transformer_weights.rs the weights of the vision transformers are also written as people have them,
+with timm's names: vit_class_token.pt, timm_class_token.safetensors, and vit_mean.pt, a checkpoint of a
+parallel training in the format of PyTorch before 1.6.
 """
 
 import math
@@ -158,6 +162,14 @@ def vision_transformer(file: str, *, layers: int, mean: bool) -> None:
     )
     x, target = torch.randn(4, 3, 12, 12), torch.randint(5, (4,))
     write(file, model, lambda name: names_of_vision_transformer(name, layers), x, target)
+    if mean:
+        state = {f"module.{name}": tensor for name, tensor in model.state_dict().items()}
+        optimizer = {"state": {0: {"exp_avg": torch.zeros(3)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+        checkpoint = {"epoch": 7, "arch": "vit", "state_dict": state, "optimizer": optimizer}
+        torch.save(checkpoint, HERE / "vit_mean.pt", _use_new_zipfile_serialization=False)
+    else:
+        torch.save(model.state_dict(), HERE / "vit_class_token.pt")
+        save_file(model.state_dict(), HERE / "timm_class_token.safetensors", {"format": "pt"})
 
 
 def main() -> None:

@@ -1,0 +1,101 @@
+//! Which tensor of a file goes where in a model.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use burn::store::burn_pack;
+
+use super::{
+    Convention, Entry,
+    adapt::{adapted, is_linear_weight, name_in_pytorch},
+    places::Place,
+};
+use crate::other_tensors::OtherTensors;
+
+/// What PyTorch's batch norms count.
+const COUNT: &str = ".num_batches_tracked";
+
+/// The tensors of a file by the names that a pipeline would give them.
+pub(super) type Entries<'a> = BTreeMap<String, &'a Entry>;
+
+/// The tensors that fit, and those that do not.
+pub(super) struct Fit {
+    pub(super) tensors: Vec<burn_pack::Tensor>,
+    pub(super) other: OtherTensors,
+}
+
+impl Fit {
+    pub(super) fn new(entries: &Entries<'_>, places: &[Place], convention: Convention) -> Self {
+        let mut taken = BTreeSet::new();
+        let (mut tensors, mut other) = (Vec::new(), OtherTensors::default());
+        for place in places {
+            let Some((name, entry)) = find(entries, place, convention) else {
+                other.missing.push(place.name.clone());
+                continue;
+            };
+            taken.insert(name);
+            let tensor = adapted(entry.tensor.clone(), place, convention);
+            match misfit(&tensor, place) {
+                None => tensors.push(tensor),
+                Some(misfit) => other.misshapen.push(match entry.original == place.name {
+                    true => format!("{} {misfit}", place.name),
+                    false => format!("{} (from {}) {misfit}", place.name, entry.original),
+                }),
+            }
+        }
+        let is_extra = |name: &str| {
+            !taken.contains(name) && !(convention == Convention::PyTorch && name.ends_with(COUNT))
+        };
+        let extra = entries.iter().filter(|(name, _)| is_extra(name));
+        other.extra = extra.map(|(_, entry)| entry.original.clone()).collect();
+        Self { tensors, other }
+    }
+}
+
+/// Whose convention the file follows, if that can be told: a norm's parameters have other names in each, the weights of a
+/// linear layer other shapes.
+pub(super) fn convention(entries: &Entries<'_>, places: &[Place]) -> Option<Convention> {
+    let told = places.iter().find_map(|place| told_by(entries, place));
+    // Where nothing is turned, both read the same.
+    let turned = |place: &Place| is_linear_weight(place) && entries.contains_key(&place.name);
+    told.or_else(|| (!places.iter().any(turned)).then_some(Convention::Burn))
+}
+
+fn told_by(entries: &Entries<'_>, place: &Place) -> Option<Convention> {
+    let fits = |convention| {
+        find(entries, place, convention).is_some_and(|(_, entry)| {
+            adapted(entry.tensor.clone(), place, convention).shape == place.shape
+        })
+    };
+    match (fits(Convention::Burn), fits(Convention::PyTorch)) {
+        (true, false) => Some(Convention::Burn),
+        (false, true) => Some(Convention::PyTorch),
+        _ => None,
+    }
+}
+
+/// The tensor for a place, and its name.
+fn find<'a>(
+    entries: &'a Entries<'_>,
+    place: &Place,
+    convention: Convention,
+) -> Option<(&'a str, &'a Entry)> {
+    let in_pytorch = match convention {
+        Convention::PyTorch => name_in_pytorch(place),
+        Convention::Burn => None,
+    };
+    let name = in_pytorch.as_ref().unwrap_or(&place.name);
+    let (name, entry) = entries.get_key_value(name)?;
+    Some((name, entry))
+}
+
+/// What is wrong with a tensor, in the model's layout.
+fn misfit(tensor: &burn_pack::Tensor, place: &Place) -> Option<String> {
+    let (found, expected) = (tensor.shape.as_slice(), place.shape.as_slice());
+    match place.float {
+        _ if found != expected => Some(format!("is {found:?}, not {expected:?}")),
+        Some(float) if !tensor.dtype.is_float() => {
+            Some(format!("is {:?}, not {float:?}", tensor.dtype))
+        }
+        _ => None,
+    }
+}

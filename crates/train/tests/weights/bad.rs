@@ -1,0 +1,210 @@
+//! Files that are damaged, or made to do harm.
+
+use std::{fs, path::Path};
+
+use proptest::prelude::*;
+use stovepipe_train::{TrainError, Weights, save_model};
+use zip::CompressionMethod;
+
+use super::{
+    dense::{Dense, pipeline},
+    folder, load, torch,
+};
+
+fn layers() -> Vec<Dense> {
+    vec![Dense::new(3, 2), Dense::normed(2, 2)]
+}
+
+/// What is wrong with a file.
+fn error(path: &Path) -> String {
+    let error = load(path, layers()).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(&path.display().to_string()), "{text}");
+    text
+}
+
+/// That a file is refused when it is opened.
+fn refused(path: &Path) -> String {
+    match Weights::open(path) {
+        Err(error @ TrainError::Format { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn pickle(path: &Path, pickle: &[u8]) {
+    let entries = [
+        ("data.pkl".to_owned(), pickle.to_vec()),
+        ("version".to_owned(), b"3\n".to_vec()),
+    ];
+    torch::archive(path, &entries, CompressionMethod::Stored);
+}
+
+/// The two kinds of file, whole.
+fn files() -> [Vec<u8>; 2] {
+    let (_folder, path) = folder();
+    save_model(&pipeline(layers(), 1), path.clone()).unwrap();
+    let safetensors = fs::read(&path).unwrap();
+    let norm = |name: &'static str| (name, &[2_usize][..], vec![0.5; 2]);
+    let tensors: Vec<torch::Named<'_>> = vec![
+        ("0.linear.weight", &[2, 3], vec![1.0; 6]),
+        ("0.linear.bias", &[2], vec![1.0; 2]),
+        ("1.linear.weight", &[2, 2], vec![1.0; 4]),
+        norm("1.linear.bias"),
+        norm("1.norm.weight"),
+        norm("1.norm.bias"),
+        norm("1.batch.weight"),
+        norm("1.batch.bias"),
+        norm("1.batch.running_mean"),
+        norm("1.batch.running_var"),
+    ];
+    torch::save(&path, &tensors);
+    load(&path, layers()).unwrap();
+    [safetensors, fs::read(&path).unwrap()]
+}
+
+#[test]
+fn a_file_cut_off_anywhere_is_refused() {
+    let (_folder, path) = folder();
+    for file in files() {
+        let ends = file.len() - 30..file.len();
+        for length in (0..file.len()).step_by(5).chain(ends) {
+            fs::write(&path, &file[..length]).unwrap();
+            error(&path);
+        }
+    }
+}
+
+#[test]
+fn a_number_that_has_changed_in_a_pytorch_file_is_named() {
+    let (_folder, path) = folder();
+    let mut file = files()[1].clone();
+    let ones = [1.0_f32.to_le_bytes(); 6].concat();
+    let place = file.windows(ones.len()).position(|window| window == ones);
+    file[place.unwrap()] ^= 1;
+    fs::write(&path, file).unwrap();
+    let error = error(&path);
+    assert!(
+        error.contains("layers.0.linear.weight") && error.contains("checksum"),
+        "{error}"
+    );
+}
+
+#[test]
+fn other_files_are_refused() {
+    let (folder, path) = folder();
+    for bytes in [
+        &b""[..],
+        b"PK",
+        b"\x80\x02}.",
+        b"{\"a\": 1}",
+        &[0; 100],
+        b"GIF89a, not a model",
+    ] {
+        fs::write(&path, bytes).unwrap();
+        refused(&path);
+    }
+    assert!(matches!(
+        Weights::open(folder.path()),
+        Err(TrainError::File { .. })
+    ));
+    let none = folder.path().join("none.pt");
+    assert!(matches!(Weights::open(none), Err(TrainError::File { .. })));
+    // An archive of something else, and a dictionary without tensors.
+    torch::archive(
+        &path,
+        &[("a.txt".to_owned(), vec![1])],
+        CompressionMethod::Stored,
+    );
+    assert!(refused(&path).contains("data.pkl"));
+    pickle(&path, b"\x80\x02}X\x05\0\0\0epochK\x03s.");
+    assert!(refused(&path).contains("holds no tensors"));
+}
+
+#[test]
+fn code_in_a_pickle_is_not_run() {
+    let (folder, path) = folder();
+    let proof = folder.path().join("proof");
+    let call = format!("touch {}", proof.display());
+    for (module, function) in [
+        ("os", "system"),
+        ("posix", "system"),
+        ("builtins", "eval"),
+        ("subprocess", "getoutput"),
+    ] {
+        let mut bytes = b"\x80\x02}X\x01\0\0\0a".to_vec();
+        bytes.extend(format!("c{module}\n{function}\n").as_bytes());
+        bytes.push(b'X');
+        bytes.extend((call.len() as u32).to_le_bytes());
+        bytes.extend(call.as_bytes());
+        bytes.extend(b"\x85Rs.");
+        pickle(&path, &bytes);
+        refused(&path);
+        assert!(!proof.exists(), "{module}.{function}");
+    }
+}
+
+#[test]
+fn bombs_do_not_go_off() {
+    let (_folder, path) = folder();
+    // Nothing, a hundred million times: a hundred kilobytes in the file.
+    let zeros = vec![b'N'; 100_000_000];
+    let entries = [("data.pkl".to_owned(), zeros)];
+    torch::archive(&path, &entries, CompressionMethod::Deflated);
+    assert!(fs::metadata(&path).unwrap().len() < 1_000_000);
+    assert!(refused(&path).contains("data.pkl is compressed"));
+    // Not compressed, it is a file of that size.
+    let entries = [("data.pkl".to_owned(), vec![b'N'; 9 << 20])];
+    torch::archive(&path, &entries, CompressionMethod::Stored);
+    assert!(refused(&path).contains("may have 8388608"));
+
+    // A list of ten lists of ten lists …, and lists within lists.
+    let mut laughs = b"\x80\x02]q\0".to_vec();
+    for level in 0..30_u8 {
+        laughs.extend(b"](");
+        laughs.extend([b'h', level].repeat(10));
+        laughs.extend([b'e', b'q', level + 1]);
+    }
+    laughs.push(b'.');
+    pickle(&path, &laughs);
+    refused(&path);
+    let mut nested = b"\x80\x02".to_vec();
+    nested.extend(vec![b']'; 1_000_000]);
+    nested.extend(vec![b'a'; 999_999]);
+    nested.push(b'.');
+    pickle(&path, &nested);
+    refused(&path);
+
+    // A header that says it is longer than any.
+    let mut header = u64::MAX.to_le_bytes().to_vec();
+    header.extend(b"{\"a\":1}");
+    fs::write(&path, header).unwrap();
+    refused(&path);
+    // A tensor that says it is larger than any.
+    let text = br#"{"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]}}"#;
+    let mut header = (text.len() as u64).to_le_bytes().to_vec();
+    header.extend(text);
+    fs::write(&path, header).unwrap();
+    refused(&path);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    /// Whatever the bytes, there is a result, and an error names the file.
+    #[test]
+    fn changed_bytes_do_no_harm(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        is_pytorch: bool,
+    ) {
+        let (_folder, path) = folder();
+        let mut file = files()[usize::from(is_pytorch)].clone();
+        for (place, byte) in changes {
+            let place = place.index(file.len());
+            file[place] = byte;
+        }
+        fs::write(&path, file).unwrap();
+        if let Err(error) = load(&path, layers()) {
+            prop_assert!(error.to_string().contains(&path.display().to_string()));
+        }
+    }
+}

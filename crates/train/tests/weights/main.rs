@@ -1,0 +1,322 @@
+//! Weights from files of all sorts, into pipelines.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod bad;
+mod dense;
+mod torch;
+
+use std::{collections::BTreeMap, path::Path};
+
+use burn::{
+    module::Module,
+    store::{KeyRemapper, ModuleSnapshot, bridge},
+};
+use dense::{Dense, pipeline};
+use safetensors::{Dtype, tensor::TensorView};
+use stovepipe_pipeline::Pipeline;
+use stovepipe_train::{Convention, OtherTensors, TrainError, Weights, save_model};
+use tempfile::{TempDir, tempdir};
+
+/// A tensor in a file of safetensors.
+type Raw = (String, Dtype, Vec<usize>, Vec<u8>);
+
+fn raw(name: &str, shape: &[usize], numbers: &[f32]) -> Raw {
+    let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
+    (name.to_owned(), Dtype::F32, shape.to_vec(), bytes.collect())
+}
+
+fn write(path: &Path, tensors: &[Raw], format: Option<&str>) {
+    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+        (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+    });
+    let metadata = format.map(|format| [("format".to_owned(), format.to_owned())].into());
+    safetensors::serialize_to_file(views, metadata, path).unwrap();
+}
+
+/// All numbers of a pipeline, by name.
+fn numbers(pipeline: &Pipeline<Dense>) -> BTreeMap<String, Vec<f32>> {
+    let tensors = pipeline.valid().collect(None, None, true).into_iter();
+    let numbers = tensors.map(|tensor| {
+        let data = bridge::to_data(&tensor).unwrap();
+        (tensor.name.clone(), data.try_into_vec_as().unwrap())
+    });
+    numbers.collect()
+}
+
+fn other_tensors(result: Result<(), TrainError>) -> OtherTensors {
+    match result {
+        Err(TrainError::OtherModel { tensors, .. }) => *tensors,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn folder() -> (TempDir, std::path::PathBuf) {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("weights");
+    (folder, path)
+}
+
+fn load(path: &Path, layers: Vec<Dense>) -> Result<Pipeline<Dense>, TrainError> {
+    let mut pipeline = pipeline(layers, 1);
+    Weights::open(path)?.load_into(&mut pipeline)?;
+    Ok(pipeline)
+}
+
+/// A normed layer of two numbers to two: PyTorch's tensors, its weight turned against Burn's.
+fn pytorchs() -> Vec<Raw> {
+    vec![
+        raw("layers.0.linear.weight", &[2, 2], &[1.0, 2.0, 3.0, 4.0]),
+        raw("layers.0.linear.bias", &[2], &[5.0, 6.0]),
+        raw("layers.0.norm.weight", &[2], &[7.0, 8.0]),
+        raw("layers.0.norm.bias", &[2], &[9.0, 10.0]),
+        raw("layers.0.batch.weight", &[2], &[11.0, 12.0]),
+        raw("layers.0.batch.bias", &[2], &[13.0, 14.0]),
+        raw("layers.0.batch.running_mean", &[2], &[15.0, 16.0]),
+        raw("layers.0.batch.running_var", &[2], &[17.0, 18.0]),
+    ]
+}
+
+#[test]
+fn pytorchs_safetensors_are_told_from_burns_by_their_norms() {
+    let (_folder, path) = folder();
+    let mut tensors = pytorchs();
+    let count = 3_i64.to_le_bytes().to_vec();
+    let name = "layers.0.batch.num_batches_tracked".to_owned();
+    tensors.push((name, Dtype::I64, vec![], count));
+    write(&path, &tensors, None);
+    assert_eq!(Weights::open(&path).unwrap().names().count(), 9);
+    let loaded = numbers(&load(&path, vec![Dense::normed(2, 2)]).unwrap());
+    assert_eq!(loaded["layers.0.linear.weight"], [1.0, 3.0, 2.0, 4.0]);
+    assert_eq!(loaded["layers.0.norm.gamma"], [7.0, 8.0]);
+    assert_eq!(loaded["layers.0.batch.beta"], [13.0, 14.0]);
+    assert_eq!(loaded["layers.0.batch.running_var"], [17.0, 18.0]);
+
+    // The same with Burn's names is Burn's, and nothing is turned.
+    let burns: Vec<_> = (pytorchs().into_iter())
+        .map(|(name, dtype, shape, bytes)| {
+            let name = match name.contains("linear") {
+                true => name,
+                false => name.replace(".weight", ".gamma").replace(".bias", ".beta"),
+            };
+            (name, dtype, shape, bytes)
+        })
+        .collect();
+    write(&path, &burns, None);
+    let loaded = numbers(&load(&path, vec![Dense::normed(2, 2)]).unwrap());
+    assert_eq!(loaded["layers.0.linear.weight"], [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(loaded["layers.0.norm.beta"], [9.0, 10.0]);
+}
+
+#[test]
+fn without_norms_shapes_tell_or_metadata_do() {
+    let (_folder, path) = folder();
+    let linear = |shape: &[usize], numbers: &[f32]| {
+        let bias = raw("layers.0.linear.bias", &[2], &[0.0; 2]);
+        [raw("layers.0.linear.weight", shape, numbers), bias]
+    };
+    let weight = |layer, convention: Option<Convention>| {
+        let mut pipeline = pipeline(vec![layer], 1);
+        let weights = Weights::open(&path).unwrap();
+        let weights = match convention {
+            Some(convention) => weights.of(convention),
+            None => weights,
+        };
+        weights.load_into(&mut pipeline)?;
+        Ok(numbers(&pipeline)["layers.0.linear.weight"].clone())
+    };
+    let (burn, pytorch) = (Some(Convention::Burn), Some(Convention::PyTorch));
+
+    let wide = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+    write(&path, &linear(&[3, 2], &wide), None);
+    assert_eq!(weight(Dense::new(3, 2), None).unwrap(), wide);
+    write(&path, &linear(&[2, 3], &wide), None);
+    let turned = [1.0, 4.0, 2.0, 5.0, 3.0, 6.0];
+    assert_eq!(weight(Dense::new(3, 2), None).unwrap(), turned);
+    let tensors = other_tensors(weight(Dense::new(3, 2), burn).map(drop));
+    assert_eq!(
+        tensors.misshapen,
+        ["layers.0.linear.weight is [2, 3], not [3, 2]"]
+    );
+
+    // Of a square one nothing tells.
+    let square = [1.0, 2.0, 3.0, 4.0];
+    write(&path, &linear(&[2, 2], &square), None);
+    let error = weight(Dense::new(2, 2), None).unwrap_err().to_string();
+    assert!(error.contains("Burn's or PyTorch's"), "{error}");
+    assert_eq!(weight(Dense::new(2, 2), burn).unwrap(), square);
+    assert_eq!(
+        weight(Dense::new(2, 2), pytorch).unwrap(),
+        [1.0, 3.0, 2.0, 4.0]
+    );
+    write(&path, &linear(&[2, 2], &square), Some("pt"));
+    assert_eq!(
+        weight(Dense::new(2, 2), None).unwrap(),
+        [1.0, 3.0, 2.0, 4.0]
+    );
+    write(&path, &linear(&[2, 2], &square), Some("burn"));
+    assert_eq!(weight(Dense::new(2, 2), None).unwrap(), square);
+}
+
+#[test]
+fn what_a_pipeline_saves_says_that_it_is_burns() {
+    let (_folder, path) = folder();
+    let square = pipeline(vec![Dense::new(2, 2), Dense::new(2, 2)], 2);
+    save_model(&square, path.clone()).unwrap();
+    let loaded = load(&path, vec![Dense::new(2, 2), Dense::new(2, 2)]).unwrap();
+    assert_eq!(numbers(&loaded), numbers(&square));
+    // Equal models are equal files.
+    let first = std::fs::read(&path).unwrap();
+    save_model(&loaded, path.clone()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), first);
+}
+
+#[test]
+fn floating_point_numbers_become_the_models_and_others_are_refused() {
+    let (_folder, path) = folder();
+    let bias = raw("layers.0.linear.bias", &[1], &[0.5]);
+    // 1.5 and -2.
+    for (dtype, bytes) in [
+        (Dtype::F16, vec![0x00, 0x3e, 0x00, 0xc0]),
+        (Dtype::BF16, vec![0xc0, 0x3f, 0x00, 0xc0]),
+        (Dtype::F64, [1.5_f64, -2.0].map(f64::to_le_bytes).concat()),
+    ] {
+        let weight = (
+            "layers.0.linear.weight".to_owned(),
+            dtype,
+            vec![2, 1],
+            bytes,
+        );
+        write(&path, &[weight, bias.clone()], Some("burn"));
+        let loaded = load(&path, vec![Dense::new(2, 1)]).unwrap();
+        let tensors = loaded.valid().collect(None, None, true);
+        let weight = tensors
+            .iter()
+            .find(|tensor| tensor.name.ends_with("weight"))
+            .unwrap();
+        assert_eq!(weight.dtype, burn::tensor::DType::F32, "{dtype:?}");
+        assert_eq!(
+            numbers(&loaded)["layers.0.linear.weight"],
+            [1.5, -2.0],
+            "{dtype:?}"
+        );
+    }
+
+    let ints = [3_i64, 4].map(i64::to_le_bytes).concat();
+    let weight = (
+        "layers.0.linear.weight".to_owned(),
+        Dtype::I64,
+        vec![2, 1],
+        ints,
+    );
+    write(&path, &[weight, bias.clone()], Some("burn"));
+    let tensors = other_tensors(load(&path, vec![Dense::new(2, 1)]).map(drop));
+    assert_eq!(
+        tensors.misshapen,
+        ["layers.0.linear.weight is I64, not F32"]
+    );
+
+    let weight = (
+        "layers.0.linear.weight".to_owned(),
+        Dtype::F8_E4M3,
+        vec![2, 1],
+        vec![1, 2],
+    );
+    write(&path, &[weight, bias], Some("burn"));
+    let error = Weights::open(&path).unwrap_err().to_string();
+    assert!(
+        error.contains("layers.0.linear.weight is F8_E4M3"),
+        "{error}"
+    );
+}
+
+#[test]
+fn another_models_tensors_leave_a_pipeline_as_it_was() {
+    let (_folder, path) = folder();
+    let three = pipeline(
+        vec![Dense::new(3, 4), Dense::new(4, 4), Dense::new(4, 2)],
+        3,
+    );
+    save_model(&three, path.clone()).unwrap();
+    let mut other = pipeline(vec![Dense::new(3, 4), Dense::normed(4, 5)], 2);
+    let before = numbers(&other);
+    let tensors = other_tensors(Weights::open(&path).unwrap().load_into(&mut other));
+    assert_eq!(
+        tensors.missing,
+        [
+            "norm.gamma",
+            "norm.beta",
+            "batch.gamma",
+            "batch.beta",
+            "batch.running_mean",
+            "batch.running_var"
+        ]
+        .map(|name| format!("layers.1.{name}"))
+    );
+    assert_eq!(
+        tensors.extra,
+        ["layers.2.linear.bias", "layers.2.linear.weight"]
+    );
+    assert_eq!(
+        tensors.misshapen,
+        [
+            "layers.1.linear.weight is [4, 4], not [4, 5]",
+            "layers.1.linear.bias is [4], not [5]"
+        ]
+    );
+    assert_eq!(numbers(&other), before);
+
+    let weights = Weights::open(&path).unwrap();
+    let weights = weights.without(|name| !name.starts_with("layers.0."));
+    weights.load_into(&mut other).unwrap();
+    let (loaded, saved) = (numbers(&other), numbers(&three));
+    for (name, before) in before {
+        match name.starts_with("layers.0.") {
+            true => assert_eq!(loaded[&name], saved[&name]),
+            false => assert_eq!(loaded[&name], before),
+        }
+    }
+}
+
+#[test]
+fn a_sequence_of_pytorchs_is_a_list_of_layers() {
+    let (_folder, path) = folder();
+    let tensors: [torch::Named<'_>; 4] = [
+        ("0.linear.weight", &[1, 2], vec![1.0, 2.0]),
+        ("0.linear.bias", &[1], vec![3.0]),
+        ("1.linear.weight", &[2, 1], vec![4.0, 5.0]),
+        ("1.linear.bias", &[2], vec![6.0, 7.0]),
+    ];
+    torch::save(&path, &tensors);
+    let loaded = load(&path, vec![Dense::new(2, 1), Dense::new(1, 2)]).unwrap();
+    assert_eq!(numbers(&loaded)["layers.1.linear.weight"], [4.0, 5.0]);
+
+    // The same as programs wrap it.
+    let wrapped =
+        tensors.map(|(name, shape, numbers)| (format!("module._orig_mod.{name}"), shape, numbers));
+    let wrapped: Vec<_> = (wrapped.iter())
+        .map(|(name, shape, numbers)| (name.as_str(), *shape, numbers.clone()))
+        .collect();
+    torch::save(&path, &wrapped);
+    let weights = Weights::open(&path).unwrap();
+    assert_eq!(weights.shape("1.linear.weight"), Some(&[2, 1][..]));
+    let mut pipeline = pipeline(vec![Dense::new(2, 1), Dense::new(1, 2)], 2);
+    weights.load_into(&mut pipeline).unwrap();
+    assert_eq!(numbers(&pipeline), numbers(&loaded));
+}
+
+#[test]
+fn two_tensors_of_one_name_are_refused() {
+    let (_folder, path) = folder();
+    write(
+        &path,
+        &[raw("a.bias", &[1], &[1.0]), raw("b.bias", &[1], &[2.0])],
+        None,
+    );
+    let keys = KeyRemapper::from_patterns(vec![("^[ab]", "0")]).unwrap();
+    let error = Weights::open(&path).unwrap().renamed(&keys).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("a.bias and b.bias would both be layers.0.bias"),
+        "{error}"
+    );
+}
