@@ -47,12 +47,11 @@ impl Beginning {
     /// Loads it. Returns what is to be said of that.
     pub fn load<L: Layer>(self, pipeline: &mut Pipeline<L>) -> Result<String, CliError> {
         let weights = Weights::open(&self.file)?;
-        let weights = match self.settings.names_elsewhere()? {
+        let weights = match self.settings.names_elsewhere() {
             Some(keys) => weights.renamed(&keys)?,
             None => weights,
         };
-        let layers = pipeline.layers().len();
-        let head = self.settings.head(layers);
+        let head = self.settings.head();
         let is_new = match (&head, self.settings.new_head) {
             (None, _) => false,
             (Some(_), Some(is_new)) => is_new,

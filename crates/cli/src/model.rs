@@ -268,25 +268,37 @@ impl ModelSettings {
         self.length.unwrap_or(1)
     }
 
-    /// What is for the classes alone, of a model of so many layers that tells classes.
-    pub fn head(&self, layers: usize) -> Option<Head> {
-        let last = layers.saturating_sub(1);
-        match self.model {
-            ModelName::AmoebaNetD | ModelName::AmoebaNetB => Some(Head {
-                prefix: format!("layers.{last}.fc."),
-                auxiliary: Some(".auxiliary."),
-            }),
-            ModelName::Vit => Some(Head {
-                prefix: format!("layers.{last}.classes."),
-                auxiliary: None,
-            }),
-            ModelName::TransformerLm => None,
-        }
+    /// What is for the classes alone, of a model that tells classes.
+    pub fn head(&self) -> Option<Head> {
+        let (cells, filters) = (self.layers.unwrap_or(0), self.filters.unwrap_or(0));
+        let (classifier, auxiliary) = match self.model {
+            ModelName::AmoebaNetD => (
+                AmoebaNetDConfig::new(cells, filters, 1).classifier(),
+                Some(".auxiliary."),
+            ),
+            ModelName::AmoebaNetB => (
+                AmoebaNetBConfig::new(cells, filters, 1).classifier(),
+                Some(".auxiliary."),
+            ),
+            ModelName::Vit => (self.vit_config(32, 1).classifier(), None),
+            ModelName::TransformerLm => return None,
+        };
+        Some(Head {
+            prefix: classifier + ".",
+            auxiliary,
+        })
     }
 
     /// What others call the tensors of such a model, if that is known.
-    pub fn names_elsewhere(&self) -> Result<Option<KeyRemapper>, CliError> {
-        Ok(None)
+    pub fn names_elsewhere(&self) -> Option<KeyRemapper> {
+        // Images and classes have no part in names.
+        let (cells, filters) = (self.layers.unwrap_or(0), self.filters.unwrap_or(0));
+        match self.model {
+            ModelName::AmoebaNetD => Some(AmoebaNetDConfig::new(cells, filters, 1).torch_keys()),
+            ModelName::AmoebaNetB => Some(AmoebaNetBConfig::new(cells, filters, 1).torch_keys()),
+            ModelName::Vit => Some(self.vit_config(32, 1).timm_keys()),
+            ModelName::TransformerLm => None,
+        }
     }
 
     /// AmoebaNet's layers for images of so many pixels a side, nothing allocated.
@@ -317,6 +329,10 @@ impl ModelSettings {
 
     /// A vision transformer's layers for images of so many pixels a side, nothing allocated.
     pub fn vit(&self, image: usize, classes: usize) -> Result<Vec<VitLayer>, CliError> {
+        Ok(self.vit_config(image, classes).init(&Device::flex())?)
+    }
+
+    fn vit_config(&self, image: usize, classes: usize) -> VitConfig {
         let [layers, width, heads, patch, d_ff] = [
             self.layers,
             self.width,
@@ -330,13 +346,12 @@ impl ModelSettings {
             _ => Pool::ClassToken,
         };
         let dropout = self.dropout.unwrap_or(0.0);
-        Ok(VitConfig::new(image, patch, layers, width, heads, classes)
+        VitConfig::new(image, patch, layers, width, heads, classes)
             .with_d_ff(Some(d_ff))
             .with_pool(pool)
             .with_dropout(dropout)
             .with_attention_dropout(dropout)
             .with_drop_path(self.drop_path.unwrap_or(0.0))
-            .init(&Device::flex())?)
     }
 
     /// A language model's layers for the tokens of a tokenizer, nothing allocated.
