@@ -173,19 +173,29 @@ fn settings_out_of_range_and_texts_too_short_are_errors() {
         assert_eq!(error.to_string(), expected);
     };
     check(100, 0, 0.1, "length is 0, but must be at least 1");
-    check(100, 8, 0.0, "held-out is 0, but must be between 0 and 1");
-    check(100, 8, 1.0, "held-out is 1, but must be between 0 and 1");
+    check(
+        100,
+        8,
+        0.0,
+        "held-out is 0, but must be greater than 0 and less than 1",
+    );
+    check(
+        100,
+        8,
+        1.0,
+        "held-out is 1, but must be greater than 0 and less than 1",
+    );
     check(
         100,
         8,
         -0.5,
-        "held-out is -0.5, but must be between 0 and 1",
+        "held-out is -0.5, but must be greater than 0 and less than 1",
     );
     check(
         100,
         8,
         f64::NAN,
-        "held-out is NaN, but must be between 0 and 1",
+        "held-out is NaN, but must be greater than 0 and less than 1",
     );
     check(
         80,
