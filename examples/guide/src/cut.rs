@@ -1,7 +1,7 @@
 //! Chapter 5: where to cut.
 
 use burn::tensor::Device;
-use stovepipe::{pipeline::Profiler, prelude::*};
+use stovepipe::{pipeline::Stage, prelude::*};
 
 use crate::{
     Failure,
@@ -16,42 +16,41 @@ pub fn main() -> Result<(), Failure> {
 fn measure() -> Result<(), Failure> {
     let device = Device::flex();
     let layers = Model::new(&device).into_layers();
-    let (images, _) = digits(16, &device)?; // a micro-batch
-    let profile = Profiler::new(&device).measure(&layers, images)?;
+    let (sample, _) = digits(16, &device)?;
+    let profile = Profiler::new(&device).measure(&layers, sample)?;
 
-    println!("layer      forward   backward  handed on  parameters");
+    println!("layer   forward   backward  hands on");
     for (index, layer) in profile.layers.iter().enumerate() {
-        let (name, forward, backward) = (&layer.name, 1e3 * layer.forward, 1e3 * layer.backward);
-        let (output, parameters) = (layer.output / 1024, layer.parameters / 1024);
-        println!(
-            "{index} {name:<5} {forward:7.2} ms {backward:7.2} ms {output:6} KiB {parameters:7} KiB"
-        );
+        let (forward, backward) = (1e3 * layer.forward, 1e3 * layer.backward);
+        let (name, output) = (&layer.name, layer.output / 1024);
+        println!("{index} {name:4} {forward:5.2} ms {backward:7.2} ms {output:5} KiB");
     }
-    std::fs::write("profile.toml", profile.to_toml())?; // for `stovepipe plan`
-
-    for balance in [
-        Balance::Even,
-        Balance::by_size(&profile),
-        Balance::by_time(&profile),
-    ] {
-        println!("{:?} layers in each stage", balance.cut(layers.len(), 2)?);
-    }
+    let (size, time) = (Balance::by_size(&profile), Balance::by_time(&profile));
+    println!("even    {:?}", Balance::Even.cut(5, 2)?);
+    println!("by size {:?}", size.cut(5, 2)?);
+    println!("by time {:?}", time.cut(5, 2)?);
+    std::fs::write("profile.toml", profile.to_toml())?;
     Ok(())
 }
 
 fn auto() -> Result<(), Failure> {
     let device = Device::flex();
     let layers = Model::new(&device).into_layers();
-    let (images, labels) = digits(64, &device)?;
-    let (sample, _) = digits(16, &device)?;
-    let pipeline = Pipeline::auto(layers, [device.clone(), device], sample)?.build()?;
+    let (sample, _) = digits(16, &device)?; // the size of a micro-batch
+    let pipeline = Pipeline::auto(layers, [device.clone(), device.clone()], sample)?.build()?;
     for stage in pipeline.stages() {
-        println!(
-            "layers {:?} on {}: {} parameters",
-            stage.layers, stage.device_name, stage.parameters
-        );
+        let Stage {
+            layers, parameters, ..
+        } = stage;
+        println!("layers {layers:?}: {parameters} parameters");
     }
-    let step = pipeline.train_step(images, labels, &CrossEntropy::new())?;
-    println!("bubble {:.0} %", 100.0 * step.bubble());
+    let (images, labels) = digits(64, &device)?;
+    let mut bubbles = Vec::new();
+    for _ in 0..21 {
+        let step = pipeline.train_step(images.clone(), labels.clone(), &CrossEntropy::new())?;
+        bubbles.push(step.bubble());
+    }
+    bubbles.sort_by(f64::total_cmp);
+    println!("bubble {:.2}", bubbles[10]);
     Ok(())
 }

@@ -21,9 +21,9 @@ pub fn main() -> Result<(), Failure> {
         let step = pipeline.train_step(images.clone(), labels.clone(), &CrossEntropy::new())?;
         println!("recompute {recompute}");
         for (stage, held) in step.held.iter().enumerate() {
-            let (activations, inputs) = (held.activations, held.inputs);
+            let (tapes, inputs) = (held.activations, held.inputs);
             println!(
-                "  stage {stage} held activations of {activations} and inputs of {inputs} micro-batches"
+                "  stage {stage}: activations of {tapes} and inputs of {inputs} micro-batches"
             );
         }
     }

@@ -24,11 +24,9 @@ pub fn main(folder: &Path) -> Result<(), Failure> {
 
     let digits = Digits::test()?;
     let (images, labels) = DigitBatcher.batch(digits.as_slice().to_vec(), &device);
+    let samples = digits.as_slice().len();
     let found = model.forward(images).argmax(1).squeeze_dim::<1>(1);
     let right = found.equal(labels).int().sum().into_scalar::<i64>();
-    println!(
-        "{right} of {} test digits are right",
-        digits.as_slice().len()
-    );
+    println!("{right} of {samples} test digits are right");
     Ok(())
 }

@@ -41,21 +41,15 @@ fn compare() -> Result<(), Failure> {
     let step = pipeline.train_step_with(batch, &CrossEntropy::new(), Outputs::Keep)?;
 
     let outputs = step.outputs.ok_or("the outputs were to be kept")?;
-    println!(
-        "loss       {:.7} and {:.7}",
-        loss.into_scalar::<f32>(),
-        step.loss
-    );
-    println!(
-        "logits     differ by {:.1e} at most",
-        difference(logits.inner(), outputs)
-    );
+    let (loss, logits) = (loss.into_scalar::<f32>(), logits.inner());
+    println!("loss: {loss:.7} and {:.7}", step.loss);
+    println!("logits differ by {:.1e}", difference(logits, outputs));
     let id = model.conv1.weight.id;
     let by_struct = by_struct.get::<4>(id).ok_or("no gradient")?;
     let by_stages = step.gradients.get::<4>(id).ok_or("no gradient")?;
     let largest = by_struct.clone().abs().max().into_scalar::<f32>();
     let differ = difference(by_struct, by_stages);
-    println!("gradients  of conv1 differ by {differ:.1e} at most, the largest is {largest:.1e}");
+    println!("gradients of conv1 are up to {largest:.3} and differ by {differ:.1e}");
     Ok(())
 }
 
@@ -77,6 +71,7 @@ fn verify() -> Result<(), Failure> {
     Ok(())
 }
 
+/// The largest difference of two numbers.
 fn difference<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f32 {
     (a - b).abs().max().into_scalar::<f32>()
 }

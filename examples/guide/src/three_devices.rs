@@ -2,7 +2,6 @@
 
 use burn::tensor::Device;
 use stovepipe::{
-    pipeline::Profiler,
     plan::{DeviceSpec, Machine, PlanRequest, Profile},
     prelude::*,
     schedule::Rule,
@@ -26,11 +25,7 @@ pub fn main(names: &[&str]) -> Result<(), Failure> {
     }
     let (images, labels) = digits(64, &Device::flex())?;
     let step = pipeline.train_step(images, labels, &CrossEntropy::new())?;
-    println!(
-        "loss {:.3}, bubble {:.0} %",
-        step.loss,
-        100.0 * step.bubble()
-    );
+    println!("loss {:.3}, bubble {:.2}", step.loss, step.bubble());
     Ok(())
 }
 
@@ -42,18 +37,18 @@ fn on_devices(names: &[&str]) -> Result<Pipeline<Net>, Failure> {
     let layers = Model::new(&devices[0]).into_layers();
     let profiles = devices.iter().map(|device| profile(&layers, device));
     let profiles = profiles.collect::<Result<Vec<_>, _>>()?;
-    let specs = names
-        .iter()
-        .zip(&profiles)
-        .map(|(name, profile)| DeviceSpec {
-            name: (*name).to_owned(),
-            speed: seconds(&profiles[0]) / seconds(profile),
-            memory: None, // or so many bytes
-        });
-    let machine = Machine {
-        devices: specs.collect(),
-        levels: Vec::new(),
+    let device = |(name, profile): (&&str, &Profile)| DeviceSpec {
+        name: (*name).to_owned(),
+        speed: seconds(&profiles[0]) / seconds(profile),
+        memory: None, // or so many bytes
     };
+    let machine = Machine {
+        devices: names.iter().zip(&profiles).map(device).collect(),
+        levels: Vec::new(), // links that cost nothing
+    };
+    for device in &machine.devices {
+        println!("{} has speed {:.2}", device.name, device.speed);
+    }
 
     // Of all cuts into as many stages, the one whose step is foretold to be the fastest.
     let plan = PlanRequest {

@@ -3,11 +3,12 @@
 use burn::{
     module::Module,
     nn::{Dropout, DropoutConfig, Linear, LinearConfig},
-    tensor::{Device, Int, Tensor},
+    tensor::{Device, Tensor},
 };
 use stovepipe::{
+    pipeline::PipelineBuilder,
     prelude::*,
-    train::{RunFolder, TrainSettings, load_model, save_model},
+    train::{load_model, save_model},
 };
 
 use crate::{
@@ -16,74 +17,99 @@ use crate::{
     model::{Model, digits},
 };
 
-/// Prints them all.
+/// Makes each mistake, and prints what is said of it.
 pub fn main() -> Result<(), Failure> {
-    for error in errors()? {
+    for mistake in [
+        more_stages_than_layers,
+        balance_of_another_model,
+        device_that_is_not_built_in,
+        layers_in_the_wrong_order,
+        dropout_of_burn,
+        images_of_another_shape,
+        labels_that_are_too_few,
+        numbers_too_large,
+        file_of_another_model,
+    ] {
+        let error = mistake().err().ok_or("nothing went wrong")?;
         println!("error: {error}\n");
     }
     Ok(())
 }
 
-/// What each of them says.
-pub fn errors() -> Result<Vec<String>, Failure> {
-    let device = Device::flex();
-    let layers = || Model::new(&device).into_layers();
-    let builder =
-        |layers: Vec<Net>, stages| Pipeline::builder(layers).devices(vec![device.clone(); stages]);
-    let (images, labels) = digits(8, &device)?;
-    let cross_entropy = CrossEntropy::new();
-    let mut said = Vec::new();
-
-    said.push(text(builder(layers(), 6).build()));
-    said.push(text(
-        builder(layers(), 2)
-            .balance(Balance::Layers(vec![2, 2]))
-            .build(),
-    ));
-    said.push(text(device_from_name("cuda:0")));
-
-    let mut turned = layers();
-    turned.swap(3, 4);
-    let sample = images.clone().narrow(0, 0, 1);
-    said.push(text(builder(turned, 2).sample(sample, ()).build()));
-
-    let dropping = Dropping {
-        linear: LinearConfig::new(4, 4).init(&device),
-        dropout: DropoutConfig::new(0.5).init(),
-    };
-    said.push(text(
-        Pipeline::builder(vec![dropping])
-            .devices([device.clone()])
-            .build(),
-    ));
-
-    let pipeline = builder(layers(), 2).build()?;
-    let grey = images.clone().narrow(1, 0, 1);
-    said.push(text(pipeline.train_step(
-        grey,
-        labels.clone(),
-        &cross_entropy,
-    )));
-    let fewer = labels.clone().narrow(0, 0, 7);
-    said.push(text(pipeline.train_step(
-        images.clone(),
-        fewer,
-        &cross_entropy,
-    )));
-    let huge = images.clone().mul_scalar(f32::MAX);
-    said.push(text(pipeline.train_step(
-        huge,
-        labels.clone(),
-        &cross_entropy,
-    )));
-    Ok(said)
+fn more_stages_than_layers() -> Result<(), Failure> {
+    stages(6, layers()).build()?;
+    Ok(())
 }
 
-fn text<T>(result: Result<T, impl std::error::Error>) -> String {
-    match result {
-        Ok(_) => "nothing went wrong".to_owned(),
-        Err(error) => error.to_string(),
-    }
+fn balance_of_another_model() -> Result<(), Failure> {
+    let balance = Balance::Layers(vec![2, 2]);
+    stages(2, layers()).balance(balance).build()?;
+    Ok(())
+}
+
+fn device_that_is_not_built_in() -> Result<(), Failure> {
+    device_from_name("cuda:0")?;
+    Ok(())
+}
+
+fn layers_in_the_wrong_order() -> Result<(), Failure> {
+    let mut layers = layers();
+    layers.swap(3, 4);
+    let (images, _) = digits(1, &Device::flex())?;
+    stages(2, layers).sample(images, ()).build()?;
+    Ok(())
+}
+
+fn dropout_of_burn() -> Result<(), Failure> {
+    let layer = Dropping {
+        linear: LinearConfig::new(4, 4).init(&Device::flex()),
+        dropout: DropoutConfig::new(0.5).init(),
+    };
+    stages(1, vec![layer]).build()?;
+    Ok(())
+}
+
+fn images_of_another_shape() -> Result<(), Failure> {
+    let (images, labels) = digits(8, &Device::flex())?;
+    let grey = images.narrow(1, 0, 1);
+    let pipeline = stages(2, layers()).build()?;
+    let _ = pipeline.train_step(grey, labels, &CrossEntropy::new())?;
+    Ok(())
+}
+
+fn labels_that_are_too_few() -> Result<(), Failure> {
+    let (images, labels) = digits(8, &Device::flex())?;
+    let fewer = labels.narrow(0, 0, 7);
+    let pipeline = stages(2, layers()).build()?;
+    let _ = pipeline.train_step(images, fewer, &CrossEntropy::new())?;
+    Ok(())
+}
+
+fn numbers_too_large() -> Result<(), Failure> {
+    let (images, labels) = digits(8, &Device::flex())?;
+    let huge = images.mul_scalar(1e38);
+    let pipeline = stages(2, layers()).build()?;
+    let _ = pipeline.train_step(huge, labels, &CrossEntropy::new())?;
+    Ok(())
+}
+
+fn file_of_another_model() -> Result<(), Failure> {
+    let path = std::env::temp_dir().join(format!("guide-{}.safetensors", std::process::id()));
+    let mut fewer = layers();
+    fewer.remove(2);
+    save_model(&stages(2, fewer).build()?, path.clone())?;
+    let loaded = load_model(&mut stages(2, layers()).build()?, &path);
+    std::fs::remove_file(&path)?;
+    Ok(loaded?)
+}
+
+fn layers() -> Vec<Net> {
+    Model::new(&Device::flex()).into_layers()
+}
+
+/// A pipeline of so many stages on the CPU.
+fn stages<L: Layer>(stages: usize, layers: Vec<L>) -> PipelineBuilder<L> {
+    Pipeline::builder(layers).devices(vec![Device::flex(); stages])
 }
 
 /// A layer with Burn's own dropout.
