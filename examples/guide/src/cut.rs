@@ -1,7 +1,7 @@
 //! Chapter 5: where to cut.
 
 use burn::tensor::Device;
-use stovepipe::{pipeline::Stage, prelude::*};
+use stovepipe::prelude::*;
 
 use crate::{
     Failure,
@@ -39,18 +39,7 @@ fn auto() -> Result<(), Failure> {
     let (sample, _) = digits(16, &device)?; // the size of a micro-batch
     let pipeline = Pipeline::auto(layers, [device.clone(), device.clone()], sample)?.build()?;
     for stage in pipeline.stages() {
-        let Stage {
-            layers, parameters, ..
-        } = stage;
-        println!("layers {layers:?}: {parameters} parameters");
+        println!("layers {:?} on {}", stage.layers, stage.device_name);
     }
-    let (images, labels) = digits(64, &device)?;
-    let mut bubbles = Vec::new();
-    for _ in 0..21 {
-        let step = pipeline.train_step(images.clone(), labels.clone(), &CrossEntropy::new())?;
-        bubbles.push(step.bubble());
-    }
-    bubbles.sort_by(f64::total_cmp);
-    println!("bubble {:.2}", bubbles[10]);
     Ok(())
 }

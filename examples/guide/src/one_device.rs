@@ -21,7 +21,7 @@ pub fn main() -> Result<(), Failure> {
         .set_device(device)
         .build(Digits::train()?);
 
-    for epoch in 1..=2 {
+    for epoch in 1..=4 {
         let mut last = f32::NAN;
         for batch in loader.iter() {
             let (images, labels) = batch?;

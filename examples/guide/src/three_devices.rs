@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use stovepipe::{
-    plan::{DeviceSpec, Machine, PlanRequest, Profile},
+    plan::{Machine, PlanRequest},
     prelude::*,
     schedule::Rule,
 };
@@ -32,31 +32,24 @@ pub fn main(names: &[&str]) -> Result<(), Failure> {
 fn on_devices(names: &[&str]) -> Result<Pipeline<Net>, Failure> {
     let devices = names.iter().map(|name| device_from_name(name));
     let devices = devices.collect::<Result<Vec<_>, _>>()?;
-
-    // Each device is measured; the first one is what the others are compared with.
     let layers = Model::new(&devices[0]).into_layers();
-    let profiles = devices.iter().map(|device| profile(&layers, device));
-    let profiles = profiles.collect::<Result<Vec<_>, _>>()?;
-    let device = |(name, profile): (&&str, &Profile)| DeviceSpec {
-        name: (*name).to_owned(),
-        speed: seconds(&profiles[0]) / seconds(profile),
-        memory: None, // or so many bytes
-    };
-    let machine = Machine {
-        devices: names.iter().zip(&profiles).map(device).collect(),
-        levels: Vec::new(), // links that cost nothing
-    };
-    for device in &machine.devices {
-        println!("{} has speed {:.2}", device.name, device.speed);
+
+    // What each layer costs on the first device, and how fast the others are, compared with it.
+    let first = profile(&layers, &devices[0])?;
+    let mut machine = Machine::uniform(devices.len());
+    for (device, spec) in devices.iter().zip(&mut machine.devices) {
+        if device != &devices[0] {
+            spec.speed = seconds(&first) / seconds(&profile(&layers, device)?);
+        }
     }
 
-    // Of all cuts into as many stages, the one whose step is foretold to be the fastest.
+    // Of all cuts into so many stages, the one whose step is foretold to be the fastest.
     let plan = PlanRequest {
         workers: vec![devices.len()],
         rules: vec![Rule::OneForwardOneBackward],
         micro_batches: vec![8],
         recompute: vec![Recompute::ExceptLast],
-        ..PlanRequest::new(&profiles[0], &machine, 64)
+        ..PlanRequest::new(&first, &machine, 64)
     };
     let best = plan.plan()?.best;
     let in_order = best.devices.iter().map(|&device| devices[device].clone());

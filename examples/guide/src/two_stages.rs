@@ -46,16 +46,15 @@ fn bubbles() -> Result<(), Failure> {
         let p = 2;
         let formula = (p - 1) as f64 / (m + p - 1) as f64;
         let schedule = OneForwardOneBackward.schedule(p, m)?;
-        let simulated = schedule
-            .simulate(&Costs::uniform(p, 1.0, 1.0, 1.0))?
-            .bubble();
+        let costs = Costs::uniform(p, 1.0, 1.0, 1.0);
+        let simulated = schedule.simulate(&costs)?.bubble();
         let measured = measured(m)?;
         println!("{m:13}  {formula:7.2}  {simulated:9.2}  {measured:8.2}");
     }
     Ok(())
 }
 
-/// The median of 21 steps in two stages, where nothing is computed twice.
+/// The least of 21 steps in two stages, where nothing is computed twice.
 fn measured(micro_batches: usize) -> Result<f64, Failure> {
     let device = Device::flex();
     let pipeline = Pipeline::builder(Model::new(&device).into_layers())
@@ -67,7 +66,5 @@ fn measured(micro_batches: usize) -> Result<f64, Failure> {
     let (images, labels) = digits(64, &device)?;
     let step = || pipeline.train_step(images.clone(), labels.clone(), &CrossEntropy::new());
     let steps = (0..21).map(|_| step()).collect::<Result<Vec<_>, _>>()?;
-    let mut bubbles: Vec<_> = steps.iter().map(Step::bubble).collect();
-    bubbles.sort_by(f64::total_cmp);
-    Ok(bubbles[10])
+    Ok(steps.iter().map(Step::bubble).fold(1.0, f64::min))
 }

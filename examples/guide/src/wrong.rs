@@ -27,7 +27,7 @@ pub fn main() -> Result<(), Failure> {
         dropout_of_burn,
         images_of_another_shape,
         labels_that_are_too_few,
-        numbers_too_large,
+        numbers_that_are_none,
         file_of_another_model,
     ] {
         let error = mistake().err().ok_or("nothing went wrong")?;
@@ -53,9 +53,10 @@ fn device_that_is_not_built_in() -> Result<(), Failure> {
 }
 
 fn layers_in_the_wrong_order() -> Result<(), Failure> {
+    let device = Device::flex();
     let mut layers = layers();
-    layers.swap(3, 4);
-    let (images, _) = digits(1, &Device::flex())?;
+    layers.push(Net::Conv(Model::new(&device).conv4)); // after the head
+    let (images, _) = digits(1, &device)?;
     stages(2, layers).sample(images, ()).build()?;
     Ok(())
 }
@@ -85,11 +86,11 @@ fn labels_that_are_too_few() -> Result<(), Failure> {
     Ok(())
 }
 
-fn numbers_too_large() -> Result<(), Failure> {
+fn numbers_that_are_none() -> Result<(), Failure> {
     let (images, labels) = digits(8, &Device::flex())?;
-    let huge = images.mul_scalar(1e38);
+    let logarithms = images.log(); // some pixels are negative
     let pipeline = stages(2, layers()).build()?;
-    let _ = pipeline.train_step(huge, labels, &CrossEntropy::new())?;
+    let _ = pipeline.train_step(logarithms, labels, &CrossEntropy::new())?;
     Ok(())
 }
 
