@@ -37,7 +37,7 @@ pub fn main(path: &Path, stages: usize) -> Result<(), Failure> {
         println!("goes on from {checkpoint}");
     }
     let summary = trainer.run(&data, &folder, Progress::new)?;
-    println!("{} after {} epochs", summary.test, summary.epochs);
+    println!("after {} of 6 epochs: {}", summary.epochs, summary.test);
 
     let page = Report::read(&folder.file(""))?.to_html();
     folder.write("report.html", page.as_bytes())?;

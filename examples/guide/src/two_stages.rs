@@ -54,7 +54,7 @@ fn bubbles() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The least of 21 steps in two stages, where nothing is computed twice.
+/// The median of 21 steps in two stages, where nothing is computed twice.
 fn measured(micro_batches: usize) -> Result<f64, Failure> {
     let device = Device::flex();
     let pipeline = Pipeline::builder(Model::new(&device).into_layers())
@@ -66,5 +66,7 @@ fn measured(micro_batches: usize) -> Result<f64, Failure> {
     let (images, labels) = digits(64, &device)?;
     let step = || pipeline.train_step(images.clone(), labels.clone(), &CrossEntropy::new());
     let steps = (0..21).map(|_| step()).collect::<Result<Vec<_>, _>>()?;
-    Ok(steps.iter().map(Step::bubble).fold(1.0, f64::min))
+    let mut bubbles: Vec<_> = steps.iter().map(Step::bubble).collect();
+    bubbles.sort_by(f64::total_cmp);
+    Ok(bubbles[10])
 }
