@@ -4,7 +4,8 @@
 //! that a single device would have computed.
 //!
 //! This crate is the one dependency that a user needs. [`prelude`] has what a training program
-//! names; [`schedule`], [`plan`], [`pipeline`] and [`train`] are the parts it is made of.
+//! names; [`schedule`], [`plan`], [`pipeline`] and [`train`] are the parts it is made of. The
+//! repository's `docs/guide.md` leads from a struct on one device to a pipeline on three.
 //!
 //! ```
 //! use burn::{module::Module, nn::{Linear, LinearConfig}, optim::AdamConfig};

@@ -1,0 +1,31 @@
+//! Chapter 6: what is computed again, and what is held.
+
+use burn::tensor::Device;
+use stovepipe::prelude::*;
+
+use crate::{
+    Failure,
+    model::{Model, digits},
+};
+
+pub fn main() -> Result<(), Failure> {
+    let device = Device::flex();
+    let (images, labels) = digits(64, &device)?;
+    for recompute in Recompute::ALL {
+        let pipeline = Pipeline::builder(Model::new(&device).into_layers())
+            .devices([device.clone(), device.clone()])
+            .schedule(GPipe)
+            .micro_batches(8)
+            .recompute(recompute)
+            .build()?;
+        let step = pipeline.train_step(images.clone(), labels.clone(), &CrossEntropy::new())?;
+        println!("recompute {recompute}");
+        for (stage, held) in step.held.iter().enumerate() {
+            let (tapes, inputs) = (held.activations, held.inputs);
+            println!(
+                "  stage {stage}: activations of {tapes} and inputs of {inputs} micro-batches"
+            );
+        }
+    }
+    Ok(())
+}

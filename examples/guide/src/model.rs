@@ -1,0 +1,62 @@
+//! The model of the guide as one has it on one device, and something to train it with.
+
+use burn::{
+    data::dataloader::batcher::Batcher,
+    module::Module,
+    nn::{
+        Linear, LinearConfig, PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+    },
+    tensor::{Device, Tensor, activation::relu},
+};
+use stovepipe_digits::{DigitBatch, DigitBatcher, Digits};
+
+use crate::Failure;
+
+/// Tells handwritten digits apart.
+#[derive(Module, Debug)]
+pub struct Model {
+    pub conv1: Conv2d,
+    pub conv2: Conv2d,
+    pub conv3: Conv2d,
+    pub conv4: Conv2d,
+    pub linear: Linear,
+}
+
+impl Model {
+    pub fn new(device: &Device) -> Self {
+        let conv = |from, to, stride| {
+            Conv2dConfig::new([from, to], [3, 3])
+                .with_stride([stride, stride])
+                .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+                .init(device)
+        };
+        Self {
+            conv1: conv(3, 16, 2),
+            conv2: conv(16, 32, 1),
+            conv3: conv(32, 32, 2),
+            conv4: conv(32, 64, 1),
+            linear: LinearConfig::new(64, 10).init(device),
+        }
+    }
+
+    /// Logits `[n, 10]` of images `[n, 3, 32, 32]`.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let x = relu(self.conv1.forward(images));
+        let x = relu(self.conv2.forward(x));
+        let x = relu(self.conv3.forward(x));
+        let x = relu(self.conv4.forward(x));
+        self.linear.forward(pool(x))
+    }
+}
+
+/// The mean of each channel: `[n, channels, height, width]` to `[n, channels]`.
+pub fn pool(x: Tensor<4>) -> Tensor<2> {
+    x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim(2)
+}
+
+/// The first training digits: images `[samples, 3, 32, 32]` and labels `[samples]`.
+pub fn digits(samples: usize, device: &Device) -> Result<DigitBatch, Failure> {
+    let digits = Digits::train()?.as_slice()[..samples].to_vec();
+    Ok(DigitBatcher.batch(digits, device))
+}

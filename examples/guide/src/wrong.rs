@@ -1,0 +1,142 @@
+//! When it goes wrong: the errors that one meets first.
+
+use std::path::PathBuf;
+
+use burn::{
+    module::Module,
+    nn::{Dropout, DropoutConfig, Linear, LinearConfig},
+    tensor::{Device, Tensor},
+};
+use stovepipe::{
+    pipeline::PipelineBuilder,
+    prelude::*,
+    train::{load_model, save_model},
+};
+
+use crate::{
+    Failure,
+    layers::Net,
+    model::{Model, digits},
+};
+
+/// Makes each mistake, and prints what is said of it.
+pub fn main() -> Result<(), Failure> {
+    for mistake in [
+        more_stages_than_layers,
+        balance_of_another_model,
+        device_that_is_not_built_in,
+        layers_in_the_wrong_order,
+        dropout_of_burn,
+        images_of_another_shape,
+        labels_that_are_too_few,
+        numbers_that_are_none,
+        file_of_another_model,
+    ] {
+        let error = mistake().err().ok_or("nothing went wrong")?;
+        println!("error: {error}\n");
+    }
+    Ok(())
+}
+
+fn more_stages_than_layers() -> Result<(), Failure> {
+    stages(6, layers()).build()?;
+    Ok(())
+}
+
+fn balance_of_another_model() -> Result<(), Failure> {
+    let balance = Balance::Layers(vec![2, 2]);
+    stages(2, layers()).balance(balance).build()?;
+    Ok(())
+}
+
+fn device_that_is_not_built_in() -> Result<(), Failure> {
+    device_from_name("cuda:0")?;
+    Ok(())
+}
+
+fn layers_in_the_wrong_order() -> Result<(), Failure> {
+    let device = Device::flex();
+    let mut layers = layers();
+    layers.push(Net::Conv(Model::new(&device).conv4)); // after the head
+    let (images, _) = digits(1, &device)?;
+    stages(2, layers).sample(images, ()).build()?;
+    Ok(())
+}
+
+fn dropout_of_burn() -> Result<(), Failure> {
+    let layer = Dropping {
+        linear: LinearConfig::new(4, 4).init(&Device::flex()),
+        dropout: DropoutConfig::new(0.5).init(),
+    };
+    stages(1, vec![layer]).build()?;
+    Ok(())
+}
+
+fn images_of_another_shape() -> Result<(), Failure> {
+    let (images, labels) = digits(8, &Device::flex())?;
+    let grey = images.narrow(1, 0, 1);
+    let pipeline = stages(2, layers()).build()?;
+    let _ = pipeline.train_step(grey, labels, &CrossEntropy::new())?;
+    Ok(())
+}
+
+fn labels_that_are_too_few() -> Result<(), Failure> {
+    let (images, labels) = digits(8, &Device::flex())?;
+    let fewer = labels.narrow(0, 0, 7);
+    let pipeline = stages(2, layers()).build()?;
+    let _ = pipeline.train_step(images, fewer, &CrossEntropy::new())?;
+    Ok(())
+}
+
+fn numbers_that_are_none() -> Result<(), Failure> {
+    let (images, labels) = digits(8, &Device::flex())?;
+    let logarithms = images.log(); // some pixels are negative
+    let pipeline = stages(2, layers()).build()?;
+    let _ = pipeline.train_step(logarithms, labels, &CrossEntropy::new())?;
+    Ok(())
+}
+
+fn file_of_another_model() -> Result<(), Failure> {
+    let path = PathBuf::from("other.safetensors");
+    let mut fewer = layers();
+    fewer.remove(2);
+    save_model(&stages(2, fewer).build()?, path.clone())?;
+    let loaded = load_model(&mut stages(2, layers()).build()?, &path);
+    std::fs::remove_file(&path)?;
+    Ok(loaded?)
+}
+
+fn layers() -> Vec<Net> {
+    Model::new(&Device::flex()).into_layers()
+}
+
+/// A pipeline of so many stages on the CPU.
+fn stages<L: Layer>(stages: usize, layers: Vec<L>) -> PipelineBuilder<L> {
+    Pipeline::builder(layers).devices(vec![Device::flex(); stages])
+}
+
+/// A layer with Burn's own dropout.
+#[derive(Module, Debug)]
+struct Dropping {
+    linear: Linear,
+    dropout: Dropout,
+}
+
+impl Layer for Dropping {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(x: Tensor<2>) -> Tensor<2> {
+        x
+    }
+
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+        Ok(self.dropout.forward(self.linear.forward(x)))
+    }
+
+    fn leave(x: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(x)
+    }
+}

@@ -1,0 +1,155 @@
+//! The guide, held against the programs that it quotes.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::Duration,
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn guide() -> String {
+    fs::read_to_string(root().join("docs/guide.md")).unwrap()
+}
+
+/// The blocks of a language, without their fences.
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("\n```{language}\n");
+    let parts = text.split(fence.as_str()).skip(1);
+    parts
+        .map(|part| part.split("\n```").next().unwrap())
+        .collect()
+}
+
+/// A block as it stands in a function: each line further to the right.
+fn indented(block: &str, by: usize) -> String {
+    let indent = " ".repeat(by);
+    let lines = block.lines().map(|line| match line.is_empty() {
+        true => String::new(),
+        false => format!("{indent}{line}"),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn each_block_of_rust_stands_in_a_program() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = fs::read_dir(folder).unwrap();
+    let sources = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+    let sources = sources.collect::<Vec<_>>().join("\n");
+    let guide = guide();
+    let quoted = blocks(&guide, "rust");
+    assert!(quoted.len() > 9);
+    for block in quoted {
+        let stands = |by| sources.contains(&indented(block, by));
+        assert!(stands(0) || stands(4) || stands(8), "\n{block}\n");
+    }
+    // Nothing escapes by another name.
+    let named = guide.lines().filter(|line| line.starts_with("```r"));
+    assert!(named.into_iter().all(|line| line == "```rust"));
+}
+
+#[test]
+fn the_links_lead_somewhere() {
+    let guide = guide();
+    let targets = guide.split("](").skip(1);
+    let targets = targets.map(|rest| rest.split([')', '#']).next().unwrap());
+    for target in targets.filter(|target| !target.is_empty() && !target.starts_with("http")) {
+        assert!(root().join("docs").join(target).exists(), "{target}");
+    }
+}
+
+fn run(directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_guide"));
+    command.args(arguments).current_dir(directory);
+    command.output().unwrap()
+}
+
+/// What a chapter prints, in a folder of its own.
+fn said(directory: &Path, arguments: &[&str]) -> String {
+    let output = run(directory, arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_short_chapters_run() {
+    let directory = tempfile::tempdir().unwrap();
+    for (chapter, says) in [
+        ("1", "epoch 4: last loss "),
+        ("3", "loss "),
+        ("4", "same bits"),
+        ("5", "by time ["),
+        ("6", "recompute always\n  stage 0: activations of 1 "),
+        ("7", "layers "),
+    ] {
+        let found = said(directory.path(), &[chapter]);
+        assert!(found.contains(says), "chapter {chapter}: {found}");
+    }
+    assert!(directory.path().join("profile.toml").exists());
+}
+
+#[test]
+fn errors_say_what_the_guide_quotes() {
+    let directory = tempfile::tempdir().unwrap();
+    let guide = guide();
+    let said = said(directory.path(), &["wrong"]);
+    // What other stages were doing, in the lines below, differs from run to run.
+    let errors: Vec<_> = said
+        .lines()
+        .filter(|line| line.starts_with("error: "))
+        .collect();
+    assert_eq!(errors.len(), 9);
+    for error in errors {
+        // Which micro-batch's loss it was that showed it differs, too.
+        let told = error.rsplit(" is not finite: ").next().unwrap();
+        assert!(guide.contains(told), "{error}");
+    }
+}
+
+/// Begins a training under two stages and ends it with Ctrl-C once it has made a checkpoint.
+fn interrupted(directory: &Path, folder: &str) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_guide"));
+    let command = command.args(["8", folder, "2"]).current_dir(directory);
+    let mut training = command.spawn().unwrap();
+    let checkpoints = directory.join(format!("{folder}.partial/checkpoints"));
+    let made = || fs::read_dir(&checkpoints).is_ok_and(|mut files| files.next().is_some());
+    while !made() {
+        assert!(training.try_wait().unwrap().is_none(), "it ended before");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let process = training.id().to_string();
+    let killed = Command::new("kill").args(["-INT", &process]).status();
+    assert!(killed.unwrap().success());
+    assert!(training.wait().unwrap().success());
+}
+
+#[test]
+fn a_training_goes_on_under_three_stages_and_comes_out_as_a_struct() {
+    let directory = tempfile::tempdir().unwrap();
+    let unbroken = said(directory.path(), &["8", "unbroken", "1"]);
+    interrupted(directory.path(), "run");
+    let rest = said(directory.path(), &["8", "run", "3"]);
+    assert!(rest.contains("goes on from epoch-"), "{rest}");
+
+    let run = directory.path().join("run");
+    let model = |folder: &str| {
+        let file = directory.path().join(folder).join("model.safetensors");
+        fs::read(file).unwrap()
+    };
+    assert!(model("run") == model("unbroken"), "{unbroken}{rest}");
+    for file in ["report.html", "config.toml", "timeline.svg", "summary.json"] {
+        assert!(run.join(file).exists(), "{file}");
+    }
+
+    // The struct gets as many digits right as the pipeline did.
+    let by_struct = said(directory.path(), &["10", "run"]);
+    let right: f64 = by_struct.split(' ').next().unwrap().parse().unwrap();
+    let accuracy = format!("accuracy {:.1} %", 100.0 * right / 360.0);
+    assert!(unbroken.contains(&accuracy), "{unbroken}{by_struct}");
+}
