@@ -37,8 +37,9 @@ fn indented(block: &str, by: usize) -> String {
 
 #[test]
 fn each_block_of_rust_stands_in_a_program() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let files = fs::read_dir(folder).unwrap();
+    let examples = ["guide", "transfer-learning", "learner"];
+    let folders = examples.map(|name| root().join("examples").join(name).join("src"));
+    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
     let sources = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
     let sources = sources.collect::<Vec<_>>().join("\n");
     let guide = guide();
