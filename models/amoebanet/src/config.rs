@@ -115,7 +115,8 @@ impl AmoebaNetDConfig {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = AmoebaNetDConfig::new(3, 16, 10);
-    /// let mut pipeline = Pipeline::builder(config.init(&Device::flex())?).build()?;
+    /// let layers = config.init(&Device::flex())?;
+    /// let mut pipeline = Pipeline::builder(layers).devices(vec![Device::flex(); 2]).build()?;
     /// # const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
     /// # let path = format!("{FIXTURES}/amoebanet_d_l3_d16.pt");
     /// let weights = Weights::open(path)?.renamed(&config.torch_keys())?;

@@ -15,7 +15,11 @@ use std::{
 use burn::store::{KeyRemapper, ModuleSnapshot, burn_pack};
 use stovepipe_pipeline::{Layer, Pipeline};
 
-use self::{fit::Fit, kind::Kind, places::places};
+use self::{
+    fit::{Entries, Fit},
+    kind::Kind,
+    places::places,
+};
 use crate::{error::TrainError, other_tensors::OtherTensors, tensor_file};
 
 /// What programs put around a whole model without changing it: data parallelism, and a compiler.
@@ -63,7 +67,8 @@ pub enum Convention {
 /// let device = Device::flex();
 /// let model = |classes| {
 ///     let layer = |from, to| Dense { linear: LinearConfig::new(from, to).init(&device) };
-///     Pipeline::builder(vec![layer(4, 8), layer(8, classes)]).build()
+///     let layers = vec![layer(4, 8), layer(8, classes)];
+///     Pipeline::builder(layers).devices(vec![device.clone(); 2]).build()
 /// };
 /// save_model(&model(3)?, path.clone())?;
 ///
@@ -203,10 +208,8 @@ impl Weights {
     pub fn load_into<L: Layer>(&self, pipeline: &mut Pipeline<L>) -> Result<(), TrainError> {
         let mut places = places(pipeline);
         places.retain(|place| !self.passes_over(&place.name));
-        let entries = (self.tensors.iter())
-            .map(|(name, entry)| (of_pipeline(name.clone()), entry))
-            .filter(|(name, _)| !self.passes_over(name))
-            .collect();
+        let mut entries = self.entries()?;
+        entries.retain(|name, _| !self.passes_over(name));
         let Fit { tensors, other } = match self.convention {
             Some(convention) => Fit::new(&entries, &places, convention),
             None => {
@@ -220,6 +223,19 @@ impl Weights {
             refused if refused == OtherTensors::default() => Ok(()),
             refused => Err(TrainError::format(&self.path, refused)),
         }
+    }
+
+    /// The tensors by the names that a pipeline would give them.
+    fn entries(&self) -> Result<Entries<'_>, TrainError> {
+        let mut entries = Entries::new();
+        for (name, entry) in &self.tensors {
+            let name = of_pipeline(name.clone());
+            if entries.insert(name.clone(), entry).is_some() {
+                let reason = format!("it has {name} twice, once without layers");
+                return Err(TrainError::format(&self.path, reason));
+            }
+        }
+        Ok(entries)
     }
 
     fn passes_over(&self, name: &str) -> bool {

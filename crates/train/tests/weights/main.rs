@@ -319,4 +319,12 @@ fn two_tensors_of_one_name_are_refused() {
         error.contains("a.bias and b.bias would both be layers.0.bias"),
         "{error}"
     );
+
+    let both = [
+        raw("0.bias", &[1], &[1.0]),
+        raw("layers.0.bias", &[1], &[2.0]),
+    ];
+    write(&path, &both, Some("burn"));
+    let error = load(&path, vec![Dense::new(1, 1)]).unwrap_err().to_string();
+    assert!(error.contains("layers.0.bias twice"), "{error}");
 }

@@ -137,7 +137,8 @@ impl VitConfig {
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = VitConfig::new(12, 4, 2, 24, 3, 5);
-    /// let mut pipeline = Pipeline::builder(config.init(&Device::flex())?).build()?;
+    /// let layers = config.init(&Device::flex())?;
+    /// let mut pipeline = Pipeline::builder(layers).devices(vec![Device::flex(); 2]).build()?;
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/timm_class_token.safetensors");
     /// let weights = Weights::open(path)?.renamed(&config.timm_keys())?;
     /// weights.load_into(&mut pipeline)?;
