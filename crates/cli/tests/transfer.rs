@@ -71,7 +71,7 @@ fn other_digits_get_a_new_head_and_the_same_ones_keep_theirs() {
         .keys()
         .filter(|name| first[*name] != then[*name])
         .collect();
-    assert_eq!(changed, ["layers.6.fc.bias", "layers.6.fc.weight"]);
+    assert_eq!(changed, ["layers.8.fc.bias", "layers.8.fc.weight"]);
     let config = fs::read_to_string(path.join("then/config.toml")).unwrap();
     for line in [
         "from = \"first\"",
@@ -122,7 +122,7 @@ fn other_digits_get_a_new_head_and_the_same_ones_keep_theirs() {
     let kept = ["--from", "first", "--new-head", "false", "--out", "kept"];
     let stderr = refused(&kept, path);
     assert!(
-        stderr.contains("layers.6.fc.bias is [5], not [10]"),
+        stderr.contains("layers.8.fc.bias is [5], not [10]"),
         "{stderr}"
     );
 }
@@ -154,8 +154,8 @@ fn what_does_not_fit_is_named() {
         ),
         (&["--from", "first", "--filters", "8"], "layers.0."),
         (
-            &["--freeze", "7"],
-            "freeze is 7, but the model has 7 layers",
+            &["--freeze", "9"],
+            "freeze is 9, but the model has 9 layers",
         ),
         (&["--freeze", "head"], "write a number of layers, or body"),
         (&["--layer-decay", "0"], "layer-decay is 0, but must be"),
