@@ -29,10 +29,10 @@
 //! let train = Images::new(sets.train, Loading::default())?;
 //! let (seed, epoch) = (7, 0);
 //! let order = (0..train.len()).rev().collect(); // as shuffled as you like
-//! for batch in train.train_batches(order, 9, seed, epoch) {
+//! for batch in train.train_batches(order, 8, seed, epoch) {
 //!     let (images, labels) = batch?.into_classes(&Device::default());
-//!     assert_eq!(images.dims(), [9, 3, 224, 224]);
-//!     assert_eq!(labels.dims(), [9]);
+//!     assert_eq!(images.dims(), [8, 3, 224, 224]);
+//!     assert_eq!(labels.dims(), [8]);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
