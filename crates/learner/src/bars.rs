@@ -37,7 +37,7 @@ pub struct Bars {
 #[derive(Debug, Default)]
 struct Run {
     name: String,
-    /// What there are several of: epochs or tests.
+    /// What there are several of: epoch or test.
     unit: &'static str,
     epochs: usize,
     /// The one under way, counted from 1.
@@ -90,7 +90,7 @@ impl Bars {
             epoch,
             ..Run::default()
         };
-        self.progress.begin(epochs);
+        self.progress.begin(unit, epochs);
     }
 
     fn begin_split(&mut self, name: &str, items: usize) {
@@ -139,7 +139,7 @@ impl Bars {
                 false => format!("; then: {ended}"),
             };
             let line = format!(
-                "{} ended after {over} of {} {}{rest}",
+                "{} ended after {over} of {} {}s{rest}",
                 run.name, run.epochs, run.unit
             );
             self.progress.say(&line);
@@ -188,7 +188,7 @@ impl MetricsRendererEvaluation for Bars {
 
 impl TrainingProgressLogger for Bars {
     fn start(&mut self, epochs: usize, first: usize, _items: Option<usize>, label: Option<&str>) {
-        self.begin(label.unwrap_or("training"), "epochs", epochs, first);
+        self.begin(label.unwrap_or("training"), "epoch", epochs, first);
     }
 
     fn start_split(&mut self, split: &str, total_items: usize) {
@@ -216,7 +216,7 @@ impl TrainingProgressLogger for Bars {
 
 impl EvaluationProgressLogger for Bars {
     fn start_global_progress(&mut self, total_tests: usize) {
-        self.begin("evaluation", "tests", total_tests, 1);
+        self.begin("evaluation", "test", total_tests, 1);
     }
 
     fn start_test(&mut self, name: &str, total_items: usize) {

@@ -59,7 +59,8 @@ pub fn show_count(doing: &str, things: &str, count: usize) -> impl Fn(usize) + S
 #[derive(Debug)]
 pub struct Progress {
     look: Look,
-    epochs: usize,
+    /// What there are several of, and how many.
+    epochs: (String, usize),
     /// What counts in the part that is under way, and how much of it there is.
     part: (String, usize),
     estimate: Estimate,
@@ -83,7 +84,7 @@ impl Progress {
     #[must_use]
     pub fn new(epochs: usize, batches: usize) -> Self {
         let mut progress = Self::stderr();
-        progress.begin(epochs);
+        progress.begin("epoch", epochs);
         progress.part("batch", batches);
         progress
     }
@@ -115,7 +116,7 @@ impl Progress {
     /// use stovepipe_train::Progress;
     ///
     /// let mut progress = Progress::written(std::io::stdout());
-    /// progress.begin(2);
+    /// progress.begin("epoch", 2);
     /// progress.part("batch", 30);
     /// progress.at(1, 10, "loss 2.3"); // a line, if the last one is long ago
     /// progress.epoch(1, "loss 1.9"); // epoch 1/2: loss 1.9 · 3 s left
@@ -132,21 +133,23 @@ impl Progress {
     fn of(look: Look) -> Self {
         Self {
             look,
-            epochs: 0,
+            epochs: (String::new(), 0),
             part: (String::new(), 0),
             estimate: Estimate::default(),
         }
     }
 
-    /// A run of so many epochs begins.
-    pub fn begin(&mut self, epochs: usize) {
-        (self.epochs, self.estimate) = (epochs, Estimate::default());
+    /// A run of so many epochs begins, or of what takes their place: `name` says what that is.
+    pub fn begin(&mut self, name: &str, epochs: usize) {
+        self.epochs = (name.to_owned(), epochs);
+        self.estimate = Estimate::default();
         match &mut self.look {
             Look::Silent => {}
             Look::Lines { last, .. } => *last = Instant::now(),
             Look::Bars { epochs: bar, .. } => {
                 bar.reset();
                 bar.set_length(epochs as u64);
+                bar.set_prefix(name.to_owned());
                 bar.set_message(self.estimate.to_string());
                 bar.enable_steady_tick(Duration::from_millis(500));
             }
@@ -179,10 +182,10 @@ impl Progress {
 
     /// So much of the part of epoch `epoch`, counted from 1, is `done`; `text` says how it goes.
     pub fn at(&mut self, epoch: usize, done: usize, text: &str) {
-        let (name, length) = &self.part;
+        let ((unit, epochs), (name, length)) = (&self.epochs, &self.part);
         let of_epoch = done as f64 / (*length).max(1) as f64;
-        let share = (epoch.saturating_sub(1) as f64 + of_epoch) / self.epochs.max(1) as f64;
-        self.estimate.reach(share);
+        let behind = epoch.saturating_sub(1) as f64 + of_epoch;
+        self.estimate.reach(behind / (*epochs).max(1) as f64);
         match &mut self.look {
             Look::Silent => {}
             Look::Lines { last, out } => {
@@ -191,7 +194,7 @@ impl Progress {
                     let left = &self.estimate;
                     let _ = writeln!(
                         out,
-                        "epoch {epoch}, {name} {done}/{length}: {text} · {left} left"
+                        "{unit} {epoch}, {name} {done}/{length}: {text} · {left} left"
                     );
                 }
             }
@@ -299,7 +302,7 @@ fn bars(target: ProgressDrawTarget) -> Look {
         bar
     };
     Look::Bars {
-        epochs: bar("epoch  {bar:30.cyan/dim} {pos}/{len} · {elapsed} · {msg} left"),
+        epochs: bar("{prefix:6} {bar:30.cyan/dim} {pos}/{len} · {elapsed} · {msg} left"),
         part: bar("{prefix:6} {bar:30.green/dim} {pos}/{len} · {wide_msg}"),
     }
 }
