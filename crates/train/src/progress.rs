@@ -208,9 +208,10 @@ impl Progress {
 
     /// An epoch ended; `text` says how.
     pub fn epoch(&mut self, epoch: usize, text: &str) {
-        let line = format!("epoch {epoch}/{}: {text}", self.epochs);
+        let (unit, epochs) = &self.epochs;
+        let line = format!("{unit} {epoch}/{epochs}: {text}");
         self.estimate
-            .reach(epoch as f64 / self.epochs.max(1) as f64);
+            .reach(epoch as f64 / (*epochs).max(1) as f64);
         match &mut self.look {
             Look::Silent => {}
             Look::Lines { last, out } => {
