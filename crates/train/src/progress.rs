@@ -210,8 +210,7 @@ impl Progress {
     pub fn epoch(&mut self, epoch: usize, text: &str) {
         let (unit, epochs) = &self.epochs;
         let line = format!("{unit} {epoch}/{epochs}: {text}");
-        self.estimate
-            .reach(epoch as f64 / (*epochs).max(1) as f64);
+        self.estimate.reach(epoch as f64 / (*epochs).max(1) as f64);
         match &mut self.look {
             Look::Silent => {}
             Look::Lines { last, out } => {

@@ -39,6 +39,38 @@ fn a_window_of_gradients_is_their_sum_and_the_last_one_may_be_smaller() {
     assert_eq!(numbers(&learned), numbers(&by_hand));
 }
 
+/// A last mini-batch of one sample counts as much as one of eight.
+#[test]
+fn the_loss_of_an_epoch_is_the_mean_over_mini_batches() {
+    let directory = tempfile::tempdir().unwrap();
+    let written = Written::default();
+    let mut valid = items(1000, 9);
+    valid[8].1 = 3 - valid[8].1; // wrong, and so costly
+    let (train, loader) = (loader(items(0, TRAINING)), loader(valid.clone()));
+    let result = SupervisedTraining::new(directory.path(), train, loader)
+        .metrics((LossMetric::new(),))
+        .with_application_logger(None)
+        .renderer(Box::new(Bars::written(written.clone())))
+        .num_epochs(3)
+        .launch(learner(pipeline(2)));
+
+    let loss = |items: &[Item]| {
+        let (points, quarters) = PointBatcher.batch(items.to_vec(), &Device::flex());
+        let pipeline = result.model.pipeline();
+        pipeline
+            .evaluate(points, quarters, &CrossEntropy::new())
+            .unwrap()
+            .loss
+    };
+    let by_batch = format!(
+        "valid Loss {:.2} ",
+        (loss(&valid[..8]) + loss(&valid[8..])) / 2.0
+    );
+    let by_sample = format!("valid Loss {:.2} ", loss(&valid));
+    assert!(written.text().contains(&by_batch), "{}", written.text());
+    assert_ne!(by_batch, by_sample);
+}
+
 /// Stovepipe's step counter, which keys random draws, is not in the Learner's checkpoint.
 #[test]
 fn a_resumed_pipeline_counts_steps_from_zero() {

@@ -27,7 +27,7 @@ fn lines_say_what_metrics_say() {
     let right = logits.argmax(1).squeeze_dim::<1>(1).equal(quarters);
     let right: i64 = right.int().sum().into_scalar();
     let accuracy = format!(
-        "| valid Accuracy {:.3} % · Loss ",
+        "| valid Accuracy {:.2} % · Loss ",
         100.0 * right as f64 / 30.0
     );
     assert!(lines[1].contains(&accuracy), "{text}\n{accuracy}");
