@@ -110,7 +110,7 @@
 //!
 //! | | the Learner | the `Trainer` |
 //! |---|---|---|
-//! | a stage fails | a panic, which names stage, layer and micro-batch | an error, and a checkpoint to go on from |
+//! | a stage fails | a panic, which names stage, layer and micro-batch | an error |
 //! | a window of gradients (`grads_accumulation`) | their *sum*; a smaller last window of an epoch counts as it is | the mean over the samples |
 //! | an interruption | after the mini-batch under way; a window begun is lost | at once; a window is kept |
 //! | the learning rate | moves on just before each update, so once a window | a function of the update's number |
@@ -120,8 +120,8 @@
 //! | the loss of an epoch | the mean over mini-batches, whatever their size | the mean over samples |
 //! | a checkpoint | after an epoch; it knows no order of samples and no step | after any step; the training goes on as if unbroken |
 //!
-//! So, for a training that goes on from a checkpoint, a data loader that shuffles begins with its first order again, and a
-//! model with random draws (dropout) needs
+//! So, for a training that goes on from a checkpoint, a data loader that shuffles begins with its first order again
+//! (and one with several workers has no order at all), and a model with random draws (dropout) needs
 //! [`set_steps`](stovepipe_pipeline::Pipeline::set_steps) to draw on where it was. Layers that do something more and more
 //! while they train need [`set_progress`](stovepipe_pipeline::Pipeline::set_progress), which the Learner does not call.
 //!
