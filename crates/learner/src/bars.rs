@@ -39,6 +39,7 @@ struct Run {
     name: String,
     /// What there are several of: epoch or test.
     unit: &'static str,
+    is_over: bool,
     epochs: usize,
     /// The one under way, counted from 1.
     epoch: usize,
@@ -47,6 +48,15 @@ struct Run {
     newest: Vec<(MetricId, String)>,
     /// What the splits of this epoch came to.
     ended: Vec<String>,
+}
+
+impl Drop for Bars {
+    fn drop(&mut self) {
+        // burn-train ends every run but one that panics.
+        if !self.run.is_over {
+            self.progress.abandon();
+        }
+    }
 }
 
 impl Default for Bars {
@@ -131,6 +141,7 @@ impl Bars {
     /// Says where the run ended, if that was before its last epoch was over.
     fn end(&mut self) {
         self.progress.finish();
+        self.run.is_over = true;
         let run = &self.run;
         if run.epoch <= run.epochs {
             let (over, ended) = (run.epoch - 1, run.ended.join(" | "));

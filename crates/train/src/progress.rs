@@ -73,6 +73,7 @@ enum Look {
         out: Box<dyn Write + Send + Sync>,
     },
     Bars {
+        both: MultiProgress,
         epochs: ProgressBar,
         part: ProgressBar,
     },
@@ -198,7 +199,7 @@ impl Progress {
                     );
                 }
             }
-            Look::Bars { epochs, part } => {
+            Look::Bars { epochs, part, .. } => {
                 epochs.set_message(self.estimate.to_string());
                 part.set_position(done as u64);
                 part.set_message(text.to_owned());
@@ -217,7 +218,7 @@ impl Progress {
                 *last = Instant::now();
                 let _ = writeln!(out, "{line} · {} left", self.estimate);
             }
-            Look::Bars { epochs, part } => {
+            Look::Bars { epochs, part, .. } => {
                 epochs.println(line);
                 epochs.set_position(epoch as u64);
                 part.reset();
@@ -243,9 +244,17 @@ impl Progress {
 
     /// The run ended. Another one may [begin](Self::begin).
     pub fn finish(&mut self) {
-        if let Look::Bars { epochs, part } = &self.look {
+        if let Look::Bars { epochs, part, .. } = &self.look {
             part.finish_and_clear();
             epochs.finish_and_clear();
+        }
+    }
+
+    /// The run broke off. What is drawn stays, and nothing more is: to clear it away would take lines of the message
+    /// along that stands below it by now.
+    pub fn abandon(&mut self) {
+        if let Look::Bars { both, .. } = &self.look {
+            both.set_draw_target(ProgressDrawTarget::hidden());
         }
     }
 }
@@ -301,10 +310,11 @@ fn bars(target: ProgressDrawTarget) -> Look {
         );
         bar
     };
-    Look::Bars {
-        epochs: bar("{prefix:6} {bar:30.cyan/dim} {pos}/{len} · {elapsed} · {msg} left"),
-        part: bar("{prefix:6} {bar:30.green/dim} {pos}/{len} · {wide_msg}"),
-    }
+    let (epochs, part) = (
+        bar("{prefix:6} {bar:30.cyan/dim} {pos}/{len} · {elapsed} · {msg} left"),
+        bar("{prefix:6} {bar:30.green/dim} {pos}/{len} · {wide_msg}"),
+    );
+    Look::Bars { both, epochs, part }
 }
 
 #[cfg(test)]
