@@ -24,6 +24,17 @@ pub struct Batch<I, T, S = ()> {
     pub side: S,
 }
 
+impl<I, T> From<(I, T)> for Batch<I, T> {
+    fn from((input, target): (I, T)) -> Self {
+        let side = ();
+        Self {
+            input,
+            target,
+            side,
+        }
+    }
+}
+
 /// Whether a training step returns the model's outputs, which hold memory on the last stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outputs {

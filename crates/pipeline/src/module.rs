@@ -73,12 +73,11 @@ impl<L: Layer> ModuleDisplayDefault for Pipeline<L> {
             .enumerate()
             .fold(content, |content, (index, (stage, layers))| {
                 let names: Vec<_> = layers.iter().map(Layer::name).collect();
-                content.add_formatted(&format!(
-                    "stage {index} on {}: {} ({} parameters)",
-                    stage.device_name,
-                    names.join(", "),
-                    stage.parameters
-                ))
+                let (names, parameters) = (names.join(", "), stage.parameters);
+                content.add_debug_attribute(
+                    &format!("stage {index} on {}", stage.device_name),
+                    &format_args!("{names} ({parameters} parameters)"),
+                )
             });
         content.optional()
     }

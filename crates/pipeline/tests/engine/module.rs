@@ -85,8 +85,9 @@ fn parameters_are_counted_by_stage_and_printed() {
     assert_eq!(sum, count_parameters(&pipeline));
     assert_eq!(sum, (3 * 6 * 9 + 6) + 5 * (6 * 6 * 9 + 12) + (6 * 4 + 4));
     let text = pipeline.to_string();
+    assert!(text.starts_with("Pipeline {\n  stage 0 on cpu: "), "{text}");
     assert!(
-        text.contains("stage 1 on cpu: HalfTied, Block, Head"),
+        text.contains("\n  stage 1 on cpu: HalfTied, Block, Head ("),
         "{text}"
     );
 }

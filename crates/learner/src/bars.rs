@@ -1,0 +1,265 @@
+//! Shows a training of burn-train as Stovepipe shows its own.
+
+use std::{collections::HashMap, io::Write};
+
+use burn_train::{
+    logger::{EvaluationProgressLogger, TrainingProgressLogger},
+    metric::{MetricDefinition, MetricId, MetricName},
+    renderer::{
+        EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation,
+        MetricsRendererTraining,
+    },
+};
+use indicatif::ProgressDrawTarget;
+use stovepipe_train::Progress;
+
+/// A renderer for burn-train: a bar for epochs with the time left, one for the split under way with the newest
+/// metrics, and a line for each epoch; plain lines where there is no terminal.
+///
+/// The metrics shown are those of the epoch so far, not of the last mini-batch.
+///
+/// ```
+/// use burn_train::renderer::MetricsRenderer;
+/// use stovepipe_learner::Bars;
+///
+/// // SupervisedTraining::new(…).renderer(Box::new(Bars::new()))
+/// let renderer: Box<dyn MetricsRenderer> = Box::new(Bars::new());
+/// # drop(renderer);
+/// ```
+#[derive(Debug)]
+pub struct Bars {
+    progress: Progress,
+    names: HashMap<MetricId, MetricName>,
+    run: Run,
+}
+
+/// A training, or an evaluation, whose tests take the place of epochs.
+#[derive(Debug, Default)]
+struct Run {
+    name: String,
+    /// What there are several of: epoch or test.
+    unit: &'static str,
+    is_over: bool,
+    epochs: usize,
+    /// The one under way, counted from 1.
+    epoch: usize,
+    /// The split under way, and what its metrics say.
+    split: String,
+    newest: Vec<(MetricId, String)>,
+    /// What the splits of this epoch came to.
+    ended: Vec<String>,
+}
+
+impl Drop for Bars {
+    fn drop(&mut self) {
+        // burn-train ends every run but one that panics.
+        if !self.run.is_over {
+            self.progress.abandon();
+        }
+    }
+}
+
+impl Default for Bars {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bars {
+    /// Shows on standard error: bars if that is a terminal, else lines.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::of(Progress::stderr())
+    }
+
+    /// Shows bars on a target of one's own.
+    #[must_use]
+    pub fn drawn(target: ProgressDrawTarget) -> Self {
+        Self::of(Progress::drawn(target))
+    }
+
+    /// Writes lines: one for each epoch, and now and then one in between. What cannot be written is lost.
+    #[must_use]
+    pub fn written(out: impl Write + Send + Sync + 'static) -> Self {
+        Self::of(Progress::written(out))
+    }
+
+    fn of(progress: Progress) -> Self {
+        Self {
+            progress,
+            names: HashMap::new(),
+            run: Run::default(),
+        }
+    }
+
+    fn begin(&mut self, name: &str, unit: &'static str, epochs: usize, epoch: usize) {
+        self.run = Run {
+            name: name.to_owned(),
+            unit,
+            epochs,
+            epoch,
+            ..Run::default()
+        };
+        self.progress.begin(unit, epochs);
+    }
+
+    fn begin_split(&mut self, name: &str, items: usize) {
+        name.clone_into(&mut self.run.split);
+        self.run.newest.clear();
+        self.progress.part(name, items);
+    }
+
+    /// Keeps what a metric says, in the order in which metrics first spoke.
+    fn update(&mut self, state: MetricState) {
+        let (MetricState::Generic(entry) | MetricState::Numeric(entry, _)) = state;
+        let name = self.names.get(&entry.metric_id);
+        let name = name.map_or("metric", |name| name.as_str());
+        let text = format!("{name} {}", of_epoch(&entry.serialized_entry.formatted));
+        let newest = &mut self.run.newest;
+        match newest.iter_mut().find(|(id, _)| *id == entry.metric_id) {
+            Some((_, old)) => *old = text,
+            None => newest.push((entry.metric_id, text)),
+        }
+    }
+
+    fn at(&mut self, items: usize) {
+        let text = self.run.metrics();
+        self.progress.at(self.run.epoch, items, &text);
+    }
+
+    fn end_split(&mut self) {
+        let text = format!("{} {}", self.run.split, self.run.metrics());
+        self.run.ended.push(text);
+    }
+
+    fn end_epoch(&mut self) {
+        let text = std::mem::take(&mut self.run.ended).join(" | ");
+        self.progress.epoch(self.run.epoch, &text);
+        self.run.epoch += 1;
+    }
+
+    /// Says where the run ended, if that was before its last epoch was over.
+    fn end(&mut self) {
+        self.progress.finish();
+        self.run.is_over = true;
+        let run = &self.run;
+        if run.epoch <= run.epochs {
+            let (over, ended) = (run.epoch - 1, run.ended.join(" | "));
+            let rest = match ended.is_empty() {
+                true => String::new(),
+                false => format!("; then: {ended}"),
+            };
+            let line = format!(
+                "{} ended after {over} of {} {}s{rest}",
+                run.name, run.epochs, run.unit
+            );
+            self.progress.say(&line);
+        }
+    }
+}
+
+impl Run {
+    fn metrics(&self) -> String {
+        let texts: Vec<_> = self.newest.iter().map(|(_, text)| text.as_str()).collect();
+        texts.join(" · ")
+    }
+}
+
+/// The part of burn-train's `epoch 0.31 - batch 0.28` that says how the epoch goes; all of any other text.
+fn of_epoch(formatted: &str) -> &str {
+    let epoch = formatted.strip_prefix("epoch ");
+    let epoch = epoch.and_then(|text| text.split_once(" - batch "));
+    epoch.map_or(formatted, |(epoch, _)| epoch.trim_end())
+}
+
+impl MetricsRenderer for Bars {
+    /// Does nothing: nothing of the display is left when a run is over.
+    fn manual_close(&mut self) {}
+
+    fn register_metric(&mut self, definition: MetricDefinition) {
+        self.names.insert(definition.metric_id, definition.name);
+    }
+}
+
+impl MetricsRendererTraining for Bars {
+    fn update_train(&mut self, state: MetricState) {
+        self.update(state);
+    }
+
+    fn update_valid(&mut self, state: MetricState) {
+        self.update(state);
+    }
+}
+
+impl MetricsRendererEvaluation for Bars {
+    fn update_test(&mut self, _name: EvaluationName, state: MetricState) {
+        self.update(state);
+    }
+}
+
+impl TrainingProgressLogger for Bars {
+    fn start(&mut self, epochs: usize, first: usize, _items: Option<usize>, label: Option<&str>) {
+        self.begin(label.unwrap_or("training"), "epoch", epochs, first);
+    }
+
+    fn start_split(&mut self, split: &str, total_items: usize) {
+        self.begin_split(split, total_items);
+    }
+
+    fn update_split(&mut self, items_processed: usize) {
+        self.at(items_processed);
+    }
+
+    fn end_split(&mut self) {
+        self.end_split();
+    }
+
+    fn update_epoch(&mut self, _epoch: usize) {
+        self.end_epoch();
+    }
+
+    fn end(&mut self) {
+        self.end();
+    }
+
+    fn log_event_training(&mut self, _event: String) {}
+}
+
+impl EvaluationProgressLogger for Bars {
+    fn start_global_progress(&mut self, total_tests: usize) {
+        self.begin("evaluation", "test", total_tests, 1);
+    }
+
+    fn start_test(&mut self, name: &str, total_items: usize) {
+        self.begin_split(name, total_items);
+    }
+
+    fn update_test_progress(&mut self, items_processed: usize) {
+        self.at(items_processed);
+    }
+
+    fn end_test(&mut self) {
+        self.end_split();
+        self.end_epoch();
+    }
+
+    fn end_global_progress(&mut self) {
+        self.end();
+    }
+
+    fn log_event_evaluation(&mut self, _event: String) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_epoch;
+
+    #[test]
+    fn a_metric_says_how_the_epoch_goes() {
+        let check = |formatted, expected| assert_eq!(of_epoch(formatted), expected);
+        check("epoch 0.310 - batch 0.280", "0.310");
+        check("epoch 83.20 % - batch 90.00 %", "83.20 %");
+        check("12 / 64", "12 / 64");
+        check("epoch", "epoch");
+    }
+}

@@ -1,0 +1,217 @@
+//! Pipelines in burn-train's supervised training: a small model that learns in which quarter of the plane a point lies.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod checkpoints;
+mod differences;
+mod failures;
+mod renderer;
+mod results;
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use burn::{
+    data::{
+        dataloader::{DataLoader, DataLoaderBuilder, batcher::Batcher},
+        dataset::InMemDataset,
+    },
+    module::{Module, ModuleVisitor, Param},
+    nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig},
+    optim::{AdamConfig, lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig},
+    tensor::{Device, Int, Tensor, TensorData},
+};
+use burn_train::{
+    ClassificationOutput, Learner, LearningResult, SupervisedTraining,
+    metric::{AccuracyMetric, LossMetric},
+};
+use stovepipe_learner::{Bars, Staged};
+use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, Miswired, Pipeline};
+
+#[derive(Module, Debug)]
+pub struct Dense {
+    linear: Linear,
+    norm: Option<BatchNorm>,
+}
+
+impl Layer for Dense {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+        Ok(self.run(x))
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+impl Dense {
+    fn run(&self, x: Tensor<2>) -> Tensor<2> {
+        assert_eq!(x.dims()[1], self.linear.weight.dims()[0], "wrong width");
+        let x = self.linear.forward(x).tanh();
+        match &self.norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        }
+    }
+}
+
+/// The same layers as an ordinary module.
+#[derive(Module, Debug)]
+pub struct Plain {
+    layers: Vec<Dense>,
+}
+
+impl Plain {
+    fn forward(&self, points: Tensor<2>) -> Tensor<2> {
+        (self.layers.iter()).fold(points, |x, layer| layer.run(x))
+    }
+}
+
+pub fn layers(norm: bool) -> Vec<Dense> {
+    let device = Device::flex();
+    let layer = |(from, to)| Dense {
+        linear: LinearConfig::new(from, to).init(&device),
+        norm: norm.then(|| BatchNormConfig::new(to).init(&device)),
+    };
+    [(2, 16), (16, 16), (16, 16), (16, 4)].map(layer).to_vec()
+}
+
+pub fn pipeline_of(layers: Vec<Dense>, stages: usize) -> Pipeline<Dense> {
+    Pipeline::builder(layers)
+        .devices(vec![Device::flex(); stages])
+        .micro_batches(2)
+        .build()
+        .unwrap()
+}
+
+pub fn pipeline(stages: usize) -> Pipeline<Dense> {
+    pipeline_of(layers(false), stages)
+}
+
+/// A point and its quarter.
+pub type Item = ([f32; 2], i32);
+pub type Points = (Tensor<2>, Tensor<1, Int>);
+pub type Model = Staged<Dense, CrossEntropy, Points, Tensor<1, Int>, ClassificationOutput>;
+
+pub fn model(pipeline: Pipeline<Dense>) -> Model {
+    let objective = CrossEntropy::new();
+    Staged::new(pipeline, objective, Batch::from, ClassificationOutput::new)
+}
+
+#[derive(Clone)]
+pub struct PointBatcher;
+
+impl Batcher<Item, Points> for PointBatcher {
+    fn batch(&self, items: Vec<Item>, device: &Device) -> Points {
+        let samples = items.len();
+        let points = items.iter().flat_map(|(point, _)| *point).collect();
+        let quarters = items.iter().map(|(_, quarter)| *quarter).collect();
+        let points = TensorData::new::<f32, _>(points, [samples, 2]);
+        let quarters = TensorData::new::<i32, _>(quarters, [samples]);
+        (
+            Tensor::from_data(points, device),
+            Tensor::from_data(quarters, device),
+        )
+    }
+}
+
+/// Points on circles, so many from the `first` on.
+pub fn items(first: usize, count: usize) -> Vec<Item> {
+    let item = |index| {
+        let angle = index as f32 * 2.399_963;
+        let point = [angle.cos(), angle.sin()];
+        (
+            point,
+            2 * i32::from(point[0] > 0.0) + i32::from(point[1] > 0.0),
+        )
+    };
+    (first..first + count).map(item).collect()
+}
+
+pub const TRAINING: usize = 50;
+pub const BATCH: usize = 8;
+
+/// Batches of 8 in their order, the last one smaller.
+pub fn loader(items: Vec<Item>) -> Arc<dyn DataLoader<Points>> {
+    let loader = DataLoaderBuilder::new(PointBatcher).batch_size(BATCH);
+    loader.build(InMemDataset::new(items))
+}
+
+/// The batches that the loader has, on the CPU.
+pub fn batches() -> Vec<Points> {
+    let items = items(0, TRAINING);
+    let device = Device::flex();
+    let batch = |items: &[Item]| PointBatcher.batch(items.to_vec(), &device);
+    items.chunks(BATCH).map(batch).collect()
+}
+
+/// A learning rate that changes with every update.
+pub fn rates() -> CosineAnnealingLrSchedulerConfig {
+    CosineAnnealingLrSchedulerConfig::new(0.02, 100)
+}
+
+pub fn training(directory: &Path, epochs: usize) -> SupervisedTraining<Model> {
+    let (train, valid) = (loader(items(0, TRAINING)), loader(items(1000, 30)));
+    SupervisedTraining::new(directory, train, valid)
+        .metrics((AccuracyMetric::new(), LossMetric::new()))
+        .with_application_logger(None)
+        .renderer(Box::new(Bars::written(std::io::sink())))
+        .num_epochs(epochs)
+}
+
+pub fn learner(pipeline: Pipeline<Dense>) -> Learner<Model> {
+    let optimizer = AdamConfig::new().init();
+    Learner::new(model(pipeline), optimizer, rates().init().unwrap())
+}
+
+/// Trains for some epochs by burn-train.
+pub fn learn(pipeline: Pipeline<Dense>, epochs: usize) -> LearningResult<Model> {
+    let directory = tempfile::tempdir().unwrap();
+    training(directory.path(), epochs).launch(learner(pipeline))
+}
+
+/// Every number of a module, running statistics included.
+pub fn numbers(module: &impl Module) -> Vec<f32> {
+    struct Collect(Vec<f32>);
+
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.val().into_data().iter::<f32>());
+        }
+    }
+
+    let mut collect = Collect(Vec::new());
+    module.visit(&mut collect);
+    collect.0
+}
+
+/// What a renderer writes, to be read by a test.
+#[derive(Clone, Default)]
+pub struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Written {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

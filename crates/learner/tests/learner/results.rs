@@ -1,0 +1,121 @@
+//! What is learned is what our own loop learns, and what a plain Burn model learns.
+
+use burn::{
+    module::Module,
+    optim::AdamConfig,
+    tensor::{Tensor, TensorData},
+};
+use burn_train::TrainStep;
+use stovepipe_pipeline::CrossEntropy;
+use stovepipe_train::{
+    Batches, DecaySetting, OptimizerSetting, Pass, Progress, RunFolder, Source, TrainSettings,
+    Trainer,
+};
+
+use crate::*;
+
+const EPOCHS: usize = 4;
+
+#[test]
+fn a_loop_by_hand_comes_to_the_same_bits() {
+    let mut by_hand = pipeline(2);
+    let mut optimizer = AdamConfig::new().init();
+    let mut rates = rates().init().unwrap();
+    for (points, quarters) in (0..EPOCHS).flat_map(|_| batches()) {
+        let step = by_hand
+            .train_step(points, quarters, &CrossEntropy::new())
+            .unwrap();
+        by_hand = optimizer.step(rates.step(), by_hand, step.gradients);
+    }
+    let learned = learn(pipeline(2), EPOCHS).model;
+    assert_eq!(numbers(&learned), numbers(&by_hand));
+    assert_ne!(numbers(&learned), numbers(&pipeline(2)));
+}
+
+/// The same batches for Stovepipe's trainer.
+struct InOrder;
+
+impl Source<Tensor<2>, Tensor<1, Int>> for InOrder {
+    fn training_samples(&self) -> usize {
+        TRAINING
+    }
+
+    fn test_samples(&self) -> usize {
+        TRAINING
+    }
+
+    fn train(&self, _: Pass) -> Batches<Tensor<2>, Tensor<1, Int>> {
+        Box::new(batches().into_iter().map(Ok))
+    }
+
+    fn test(&self, _: usize) -> Batches<Tensor<2>, Tensor<1, Int>> {
+        Box::new(batches().into_iter().map(Ok))
+    }
+}
+
+#[test]
+fn stovepipes_trainer_comes_to_the_same_bits() {
+    let settings = TrainSettings {
+        epochs: EPOCHS,
+        batch_size: BATCH,
+        optimizer: OptimizerSetting::Adam,
+        lr: 0.01,
+        warmup_epochs: 0.0,
+        decay: DecaySetting::None,
+        epsilon: 1e-5, // as AdamConfig has it
+        weight_decay: 0.0,
+        label_smoothing: 0.0,
+        clip: 0.0,
+        ..TrainSettings::default()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let folder = RunFolder::create(&directory.path().join("run")).unwrap();
+    let mut trainer = Trainer::new(pipeline(2), settings).unwrap();
+    trainer
+        .run(&InOrder, &folder, |_, _| Progress::silent())
+        .unwrap();
+
+    let learner = Learner::new(model(pipeline(2)), AdamConfig::new().init(), 0.01);
+    let learned = training(directory.path(), EPOCHS).launch(learner).model;
+    assert_eq!(numbers(&learned), numbers(trainer.pipeline()));
+}
+
+#[test]
+fn the_number_of_stages_changes_no_bit() {
+    let learned = |stages| numbers(&learn(pipeline(stages), EPOCHS).model);
+    let one = learned(1);
+    assert_eq!(learned(2), one);
+    assert_eq!(learned(3), one);
+}
+
+/// The unpipelined model in burn-train's own words, with a loss by hand.
+#[test]
+fn a_step_is_that_of_the_plain_model() {
+    let model = model(pipeline(3)).train();
+    let plain = Plain {
+        layers: model.pipeline().layers().to_vec(),
+    };
+    let (points, quarters) = batches().remove(0);
+    let step = TrainStep::step(&model, (points.clone(), quarters.clone()));
+
+    let logits = plain.forward(points.autodiff());
+    let picked = burn::tensor::activation::log_softmax(logits.clone(), 1)
+        .gather(1, quarters.clone().autodiff().unsqueeze_dim(1));
+    let loss = picked.mean().neg();
+    let tolerance = burn::tensor::Tolerance::<f32>::absolute(1e-6);
+    let close = |a: TensorData, b: TensorData| a.assert_approx_eq::<f32>(&b, tolerance);
+    close(
+        step.item.loss.clone().into_data(),
+        loss.clone().inner().into_data(),
+    );
+    close(step.item.output.into_data(), logits.inner().into_data());
+    assert_eq!(step.item.targets.into_data(), quarters.into_data());
+
+    let gradients = loss.backward();
+    for layer in &plain.layers {
+        let weight = &layer.linear.weight;
+        let expected = weight.grad(&gradients).unwrap();
+        let found = step.grads.get::<2>(weight.id).unwrap();
+        close(found.into_data(), expected.into_data());
+    }
+}

@@ -1,0 +1,101 @@
+//! One model in Burn's Learner: on one device ([`before`]) and in two stages ([`after`]). What is in this file knows of
+//! neither.
+//!
+//! ```sh
+//! cargo run --release --bin learner -- after --bars
+//! diff examples/learner/src/before.rs examples/learner/src/after.rs
+//! ```
+
+use std::{error::Error, path::PathBuf};
+
+use burn::{data::dataloader::DataLoaderBuilder, optim::AdamConfig, tensor::Device};
+use burn_train::{
+    ClassificationOutput, InferenceStep, Learner, LearnerModel, LearningResult,
+    MetricEarlyStoppingStrategy, StoppingCondition, SupervisedTraining, TrainStep,
+    metric::{
+        AccuracyMetric, LearningRateMetric, LossMetric,
+        store::{Aggregate, Direction, Split},
+    },
+};
+use clap::{Parser, ValueEnum};
+use stovepipe_digits::{DigitBatch, DigitBatcher, Digits};
+use stovepipe_learner::Bars;
+
+mod after;
+mod before;
+
+/// Trains a model on handwritten digits in Burn's Learner.
+#[derive(Parser)]
+struct Options {
+    /// Where the model trains
+    #[arg(value_enum, default_value_t = Model::After)]
+    model: Model,
+    /// Show bars rather than Burn's dashboard
+    #[arg(long)]
+    bars: bool,
+    /// Times that the training set is gone through
+    #[arg(long, default_value_t = 8)]
+    epochs: usize,
+    /// Go on after this epoch's checkpoint
+    #[arg(long, value_name = "EPOCH")]
+    resume: Option<usize>,
+    /// Where metrics and checkpoints go
+    #[arg(long, default_value = "runs/learner")]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Model {
+    /// On one device
+    Before,
+    /// In two stages
+    After,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let options = Options::parse();
+    let device = Device::flex();
+    match options.model {
+        Model::Before => train(before::model(&device), &options),
+        Model::After => train(after::model([device.clone(), device])?, &options),
+    }
+}
+
+/// What a user of burn-train has, and keeps.
+fn train<M>(model: M, options: &Options) -> Result<(), Box<dyn Error>>
+where
+    M: LearnerModel
+        + TrainStep<Input = DigitBatch, Output = ClassificationOutput>
+        + InferenceStep<Input = DigitBatch, Output = ClassificationOutput>,
+{
+    let loader = || DataLoaderBuilder::new(DigitBatcher).batch_size(32);
+    let train = loader().shuffle(42).build(Digits::train()?);
+    let valid = loader().build(Digits::test()?);
+
+    let mut training = SupervisedTraining::new(&options.out, train, valid)
+        .metrics((AccuracyMetric::new(), LossMetric::new()))
+        .metric_train_numeric(LearningRateMetric::new())
+        .early_stopping(MetricEarlyStoppingStrategy::new(
+            &LossMetric::new(),
+            Aggregate::Mean,
+            Direction::Lowest,
+            Split::Valid,
+            StoppingCondition::NoImprovementSince { n_epochs: 2 },
+        ))
+        .with_default_checkpointers()
+        .num_epochs(options.epochs)
+        .summary();
+    if let Some(epoch) = options.resume {
+        training = training.checkpoint(epoch);
+    }
+    if options.bars {
+        training = training.renderer(Box::new(Bars::new()));
+    }
+    let learner = Learner::new(model, AdamConfig::new().init(), 2e-3);
+    let LearningResult { model, error, .. } = training.launch(learner);
+    if let Some(error) = error {
+        return Err(error.to_string().into());
+    }
+    model.save_file(options.out.join("model.bpk"))?;
+    Ok(())
+}
