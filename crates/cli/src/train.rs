@@ -14,8 +14,8 @@ use stovepipe::{
     },
     plan::{Forecast, Machine, MemoryUse, Profile},
     train::{
-        BalanceSetting, DeviceMemory, Progress, Resumed, RunFolder, Summary, TrainError, Trainer,
-        free_memory, show_layers,
+        BalanceSetting, DeviceMemory, Progress, Resumed, RunFolder, Source, Summary, TrainError,
+        Trainer, free_memory, show_layers,
     },
 };
 
@@ -28,7 +28,7 @@ use crate::{
     output, room,
     settings::Settings,
     stage_table::{Costs, stage_table},
-    work::{Load, Model, TOKENIZER_FILE, Work, with_model},
+    work::{Epilogue, Load, Model, TOKENIZER_FILE, Work, with_model},
 };
 
 /// The file of a run's settings.
@@ -308,72 +308,114 @@ impl Work for Train<'_> {
     {
         let settings = self.settings;
         model.layers = settings.training.freeze.apply(model.layers)?;
-        let folder = match self.resume {
-            true => RunFolder::resume(self.path)?,
-            false => RunFolder::create(self.path)?,
-        };
-        check_same_run(&folder, settings)?;
-        let is_going_on = !folder.checkpoints().list()?.is_empty();
+        let folder = self.folder()?;
         settings.pipeline.check(model.layers.len())?;
-        if settings.training.batch_size > model.samples {
-            return Err(TrainError::BatchTooLarge {
-                batch_size: settings.training.batch_size,
-                samples: model.samples,
-            }
-            .into());
-        }
+        check_batch(settings, model.samples)?;
         check_room(settings, &model.layers)?;
         let profile = measure(settings, &model)?;
         let beginning = Beginning::of(&settings.model, &model);
-        let Model {
-            layers,
-            source,
-            files,
-            epilogue,
-            ..
-        } = model;
-        let builder = settings.pipeline.builder_with(layers, Some(&profile))?;
-        let forecast = forecast(settings, &builder, &profile)?;
-        eprint!("{}", memory_lines(settings, &forecast));
-        settings.pipeline.check_memory(&forecast)?;
-        let builder = builder.balance(found(&forecast));
-        let mut pipeline = builder.seed(settings.training.seed).build()?;
-        // What goes on has weights of its own.
-        let beginning = beginning.filter(|_| !is_going_on);
-        if let Some(beginning) = beginning {
-            eprint!("{}", beginning.load(&mut pipeline)?);
-        }
-        let mut trainer = Trainer::new(pipeline, settings.training.clone())?;
-        if self.resume {
-            let resumed = trainer.resume(&folder)?;
-            if is_going_on && resumed.checkpoint.is_none() && settings.model.from.is_some() {
-                return Err(CliError::AllDamaged(folder.path().to_owned()));
-            }
-            eprint!("{}", resumed_lines(&resumed, self.path));
-        }
+        let pipeline = pipeline(settings, model.layers, &profile)?;
+        let trainer = self.trainer(pipeline, beginning, &folder)?;
         folder.write_toml(CONFIG, settings)?;
-        for (name, content) in files {
+        for (name, content) in model.files {
             folder.write(name, &content)?;
         }
         print_stages(trainer.pipeline());
         eprintln!("files go to {}", self.path.display());
-
-        stop_on_interrupt(trainer.pipeline().stop_handle())?;
-        let source = source.ok_or(TrainError::EmptySet("training"))?;
-        let summary = trainer.run(&*source, &folder, Progress::new);
-        let summary = summary.inspect_err(|_| say_what_is_kept(&folder))?;
-        let remark = match epilogue {
-            Some(epilogue) => epilogue(trainer.pipeline(), settings.training.batch_size, &folder)?,
-            None => None,
-        };
-        write_report(&folder)?;
-        let path = folder.finish()?;
-        print_summary(&summary, remark.as_deref(), &path);
-        Ok(match summary.stopped {
-            true => ExitCode::from(INTERRUPTED),
-            false => ExitCode::SUCCESS,
-        })
+        let source = model.source.ok_or(TrainError::EmptySet("training"))?;
+        run(trainer, &*source, folder, model.epilogue)
     }
+}
+
+impl Train<'_> {
+    /// The run's folder, new or found again.
+    fn folder(&self) -> Result<RunFolder, CliError> {
+        let folder = match self.resume {
+            true => RunFolder::resume(self.path)?,
+            false => RunFolder::create(self.path)?,
+        };
+        check_same_run(&folder, self.settings)?;
+        Ok(folder)
+    }
+
+    /// A trainer of a pipeline, with the weights that it begins with or goes on from.
+    fn trainer<L: Layer<Side = ()>>(
+        &self,
+        mut pipeline: Pipeline<L>,
+        beginning: Option<Beginning>,
+        folder: &RunFolder,
+    ) -> Result<Trainer<L>, CliError> {
+        // What goes on has weights of its own.
+        let is_going_on = !folder.checkpoints().list()?.is_empty();
+        let is_begun_by_others = beginning.is_some();
+        if let Some(beginning) = beginning.filter(|_| !is_going_on) {
+            eprint!("{}", beginning.load(&mut pipeline)?);
+        }
+        let mut trainer = Trainer::new(pipeline, self.settings.training.clone())?;
+        if self.resume {
+            let resumed = trainer.resume(folder)?;
+            eprint!("{}", resumed_lines(&resumed, self.path));
+            if is_going_on && resumed.checkpoint.is_none() && is_begun_by_others {
+                return Err(CliError::AllDamaged(folder.path().to_owned()));
+            }
+        }
+        Ok(trainer)
+    }
+}
+
+/// Refuses mini-batches that are larger than the training set.
+fn check_batch(settings: &Settings, samples: usize) -> Result<(), TrainError> {
+    let batch_size = settings.training.batch_size;
+    match batch_size > samples {
+        true => Err(TrainError::BatchTooLarge {
+            batch_size,
+            samples,
+        }),
+        false => Ok(()),
+    }
+}
+
+/// The model in stages, if it fits.
+fn pipeline<L: Layer>(
+    settings: &Settings,
+    layers: Vec<L>,
+    profile: &Profile,
+) -> Result<Pipeline<L>, CliError> {
+    let builder = settings.pipeline.builder_with(layers, Some(profile))?;
+    let forecast = forecast(settings, &builder, profile)?;
+    eprint!("{}", memory_lines(settings, &forecast));
+    settings.pipeline.check_memory(&forecast)?;
+    let builder = builder.balance(found(&forecast));
+    Ok(builder.seed(settings.training.seed).build()?)
+}
+
+/// Trains, and leaves all that a run leaves.
+fn run<L, T>(
+    mut trainer: Trainer<L>,
+    source: &dyn Source<L::Input, T>,
+    folder: RunFolder,
+    epilogue: Option<Epilogue<L>>,
+) -> Result<ExitCode, CliError>
+where
+    L: Layer<Side = ()>,
+    L::Input: 'static,
+    T: Flow,
+    CrossEntropy: Objective<L::Output, T>,
+{
+    stop_on_interrupt(trainer.pipeline().stop_handle())?;
+    let summary = trainer.run(source, &folder, Progress::new);
+    let summary = summary.inspect_err(|_| say_what_is_kept(&folder))?;
+    let remark = match epilogue {
+        Some(epilogue) => epilogue(&trainer, &folder)?,
+        None => None,
+    };
+    write_report(&folder)?;
+    let path = folder.finish()?;
+    print_summary(&summary, remark.as_deref(), &path);
+    Ok(match summary.stopped {
+        true => ExitCode::from(INTERRUPTED),
+        false => ExitCode::SUCCESS,
+    })
 }
 
 /// Refuses to go on with another model or other data than the run in a folder began with, if it has come to a checkpoint.

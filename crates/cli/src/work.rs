@@ -4,8 +4,8 @@ use std::{fmt::Write, rc::Rc};
 
 use burn::tensor::{Device, Int, Tensor};
 use stovepipe::{
-    pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
-    train::{RunFolder, Source},
+    pipeline::{CrossEntropy, Flow, Layer, Objective},
+    train::{RunFolder, Source, Trainer},
 };
 use stovepipe_imagenet::Normalisation;
 use stovepipe_transformer::{LmLayer, Sampling, continue_text};
@@ -78,9 +78,8 @@ pub struct Model<L: Layer, T> {
     pub epilogue: Option<Epilogue<L>>,
 }
 
-/// Looks at a trained model, with mini-batches of so many samples, leaves files in the run's folder, and says something.
-pub type Epilogue<L> =
-    Box<dyn Fn(&Pipeline<L>, usize, &RunFolder) -> Result<Option<String>, CliError>>;
+/// Looks at a trained model, leaves files in the run's folder, and says something.
+pub type Epilogue<L> = Box<dyn Fn(&Trainer<L>, &RunFolder) -> Result<Option<String>, CliError>>;
 
 /// Does work on the model that the settings name, with the data that they name if these are to be loaded.
 pub fn with_model<W: Work>(
@@ -166,15 +165,15 @@ fn mistakes<L>(images: ImageSets, normalisation: Normalisation) -> Epilogue<L>
 where
     L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>,
 {
-    Box::new(move |pipeline, batch_size, folder| {
+    Box::new(move |trainer, folder| {
         let judge = Judge {
             source: &*images.source,
-            batch_size,
+            batch_size: trainer.settings().batch_size,
             classes: &images.classes,
             names: &images.names,
             normalisation,
         };
-        judge.write(pipeline, folder)?;
+        judge.write(trainer.pipeline(), folder)?;
         Ok(None)
     })
 }
@@ -218,7 +217,7 @@ fn with_language_model<W: Work>(
 /// What counting gets to on the same text, and a sample of text that a model generates.
 /// Counted only when it is said: tests and dry runs have no use for it.
 fn remark(held_out: HeldOut, seed: u64) -> Epilogue<LmLayer> {
-    Box::new(move |pipeline, _, folder| {
+    Box::new(move |trainer, folder| {
         let (yardstick, tokenizer) = (held_out.yardstick()?, &held_out.tokenizer);
         let prompt = held_out.prompt(PROMPT);
         let sampling = Sampling {
@@ -226,7 +225,7 @@ fn remark(held_out: HeldOut, seed: u64) -> Epilogue<LmLayer> {
             seed,
             ..Sampling::default()
         };
-        let tokens = continue_text(pipeline, prompt, SAMPLE, &sampling)?;
+        let tokens = continue_text(trainer.pipeline(), prompt, SAMPLE, &sampling)?;
         let mut text = format!("an interpolated 5-gram has perplexity {yardstick:.2} there\n");
         let _ = writeln!(
             text,

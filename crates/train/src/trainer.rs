@@ -121,6 +121,12 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         &self.pipeline
     }
 
+    /// What it trains by.
+    #[must_use]
+    pub fn settings(&self) -> &TrainSettings {
+        &self.settings
+    }
+
     /// The pipeline with averaged weights, if the settings ask for them.
     #[must_use]
     pub fn averaged(&self) -> Option<&Pipeline<L>> {

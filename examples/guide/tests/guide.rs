@@ -39,7 +39,9 @@ fn indented(block: &str, by: usize) -> String {
 fn each_block_of_rust_stands_in_a_program() {
     let examples = ["guide", "transfer-learning", "learner"];
     let folders = examples.map(|name| root().join("examples").join(name).join("src"));
-    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    let files = folders
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).unwrap());
     let sources = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
     let sources = sources.collect::<Vec<_>>().join("\n");
     let guide = guide();
