@@ -29,7 +29,7 @@ pub struct Beginning {
 
 impl Beginning {
     /// What the settings name, for a model that is built.
-    pub fn of<L: Layer, T>(settings: &ModelSettings, model: &Model<L, T>) -> Option<Self> {
+    pub fn of<L: Layer<Side = ()>, T>(settings: &ModelSettings, model: &Model<L, T>) -> Option<Self> {
         let path = settings.from.as_ref()?;
         let file = match path.is_dir() {
             true => path.join(MODEL),

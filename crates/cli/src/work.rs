@@ -63,7 +63,7 @@ pub enum Load {
 }
 
 /// A model, and what it learns from.
-pub struct Model<L: Layer, T> {
+pub struct Model<L: Layer<Side = ()>, T> {
     /// Nothing is allocated yet.
     pub layers: Vec<L>,
     /// So many samples, but for what is in them, to measure layers with.
