@@ -71,7 +71,7 @@ pub enum CliError {
     )]
     OtherRun { folder: PathBuf, what: &'static str },
     #[error(
-        "all checkpoints in {} are damaged and put aside: say the same once more to begin again with --from",
+        "all checkpoints in {} are damaged and put aside: say the same once more to begin again",
         .0.display()
     )]
     AllDamaged(PathBuf),

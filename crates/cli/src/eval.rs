@@ -219,7 +219,11 @@ impl Run {
         }
         let is_averaged = matches.get_flag("averaged");
         let weights = match matches.get_one::<String>("checkpoint") {
-            Some(name) => checkpoint(folder, name)?.model(is_averaged),
+            Some(name) => {
+                let checkpoint = checkpoint(folder, name)?;
+                checkpoint.check()?;
+                checkpoint.model(is_averaged)
+            }
             None if is_averaged => folder.join("averaged.safetensors"),
             None => folder.join("model.safetensors"),
         };

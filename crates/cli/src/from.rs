@@ -7,7 +7,7 @@ use std::{
 
 use stovepipe::{
     pipeline::{Layer, Pipeline},
-    train::Weights,
+    train::{Checkpoint, Checkpoints, RunFolder, Weights},
 };
 
 use crate::{
@@ -29,12 +29,11 @@ pub struct Beginning {
 
 impl Beginning {
     /// What the settings name, for a model that is built.
-    pub fn of<L: Layer<Side = ()>, T>(settings: &ModelSettings, model: &Model<L, T>) -> Option<Self> {
-        let path = settings.from.as_ref()?;
-        let file = match path.is_dir() {
-            true => path.join(MODEL),
-            false => path.clone(),
-        };
+    pub fn of<L: Layer<Side = ()>, T>(
+        settings: &ModelSettings,
+        model: &Model<L, T>,
+    ) -> Option<Self> {
+        let file = file_of(settings.from.as_ref()?);
         let classes = model.files.iter().find(|(name, _)| *name == CLASSES_FILE);
         let classes = classes.map(|(_, names)| String::from_utf8_lossy(names).into_owned());
         Some(Self {
@@ -46,7 +45,7 @@ impl Beginning {
 
     /// Loads it. Returns what is to be said of that.
     pub fn load<L: Layer>(self, pipeline: &mut Pipeline<L>) -> Result<String, CliError> {
-        let weights = Weights::open(&self.file)?;
+        let weights = open(&self.file)?;
         let weights = match self.settings.names_elsewhere() {
             Some(keys) => weights.renamed(&keys)?,
             None => weights,
@@ -75,15 +74,44 @@ impl Beginning {
         let Some(classes) = &self.classes else {
             return false;
         };
-        let beside = self
-            .file
-            .parent()
-            .unwrap_or(Path::new(""))
-            .join(CLASSES_FILE);
-        match fs::read_to_string(beside) {
+        let folder = self.file.parent().unwrap_or(Path::new(""));
+        // A checkpoint lies two folders within its run.
+        let run = match Checkpoint::at(folder) {
+            Some(_) => folder.ancestors().nth(2).unwrap_or(folder),
+            None => folder,
+        };
+        match fs::read_to_string(run.join(CLASSES_FILE)) {
             Ok(others) => others != *classes,
             Err(_) => weights.shape(bias) != Some(&[classes.lines().count()][..]),
         }
+    }
+}
+
+/// Looks at the weights that the settings name, before anything that takes time is done.
+pub fn check(settings: &ModelSettings) -> Result<(), CliError> {
+    match &settings.from {
+        Some(path) => open(&file_of(path)).map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+/// A file of weights, which is whole if it is a checkpoint's.
+fn open(file: &Path) -> Result<Weights, CliError> {
+    if let Some(checkpoint) = file.parent().and_then(Checkpoint::at) {
+        checkpoint.check()?;
+    }
+    Ok(Weights::open(file)?)
+}
+
+/// The file that is meant by a path: of a run, its model, or that of the newest checkpoint if there is none yet.
+fn file_of(path: &Path) -> PathBuf {
+    let Some(folder) = RunFolder::find(path) else {
+        return path.to_owned();
+    };
+    let (model, checkpoints) = (folder.join(MODEL), Checkpoints::of(&folder).list());
+    match checkpoints.unwrap_or_default().pop() {
+        Some(newest) if !model.is_file() => newest.model(false),
+        _ => model,
     }
 }
 

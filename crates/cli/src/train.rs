@@ -9,8 +9,7 @@ use std::{
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use stovepipe::{
     pipeline::{
-        Balance, CrossEntropy, Flow, Layer, Objective, Pipeline, PipelineBuilder, StopHandle,
-        count_parameters,
+        Balance, CrossEntropy, Flow, Layer, Objective, Pipeline, PipelineBuilder, count_parameters,
     },
     plan::{Forecast, Machine, MemoryUse, Profile},
     train::{
@@ -24,7 +23,7 @@ use stovepipe_report::Report;
 use crate::{
     allocated,
     error::CliError,
-    from::Beginning,
+    from::{self, Beginning},
     output, room,
     settings::Settings,
     stage_table::{Costs, stage_table},
@@ -104,6 +103,9 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         data.tokenizer = Some(copy);
     }
     settings.resolve_vocabulary(&data)?;
+    if !resume {
+        from::check(&settings.model)?;
+    }
     let (model, seed) = ((&settings.model, &data), settings.training.seed);
     if matches.get_flag("dry-run") {
         // Data that are named should be right; without them, a model can still be looked at.
@@ -347,7 +349,6 @@ impl Train<'_> {
     ) -> Result<Trainer<L>, CliError> {
         // What goes on has weights of its own.
         let is_going_on = !folder.checkpoints().list()?.is_empty();
-        let is_begun_by_others = beginning.is_some();
         if let Some(beginning) = beginning.filter(|_| !is_going_on) {
             eprint!("{}", beginning.load(&mut pipeline)?);
         }
@@ -355,7 +356,7 @@ impl Train<'_> {
         if self.resume {
             let resumed = trainer.resume(folder)?;
             eprint!("{}", resumed_lines(&resumed, self.path));
-            if is_going_on && resumed.checkpoint.is_none() && is_begun_by_others {
+            if is_going_on && resumed.checkpoint.is_none() {
                 return Err(CliError::AllDamaged(folder.path().to_owned()));
             }
         }
@@ -402,7 +403,7 @@ where
     T: Flow,
     CrossEntropy: Objective<L::Output, T>,
 {
-    stop_on_interrupt(trainer.pipeline().stop_handle())?;
+    stop_on_interrupt(trainer.end_after_step())?;
     let summary = trainer.run(source, &folder, Progress::new);
     let summary = summary.inspect_err(|_| say_what_is_kept(&folder))?;
     let remark = match epilogue {
@@ -471,14 +472,16 @@ fn say_what_is_kept(folder: &RunFolder) {
 }
 
 /// The first Ctrl-C ends training after the step under way; the second ends the program.
-fn stop_on_interrupt(stop: StopHandle) -> Result<(), CliError> {
+fn stop_on_interrupt(stop: impl Fn() + Send + 'static) -> Result<(), CliError> {
     let asked = AtomicBool::new(false);
     ctrlc::set_handler(move || {
         if asked.swap(true, Ordering::SeqCst) {
             std::process::exit(INTERRUPTED.into());
         }
-        eprintln!("stopping: saving and testing what was trained (Ctrl-C again to end at once)");
-        stop.stop();
+        eprintln!(
+            "stopping after this step: saving and testing what was trained (Ctrl-C again to end at once)"
+        );
+        stop();
     })?;
     Ok(())
 }

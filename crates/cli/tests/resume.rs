@@ -230,7 +230,11 @@ fn a_folder_is_of_one_run() {
         assert!(child.try_wait().unwrap().is_none());
         thread::sleep(Duration::from_millis(20));
     }
-    for more in [&["--out", "run"][..], &["--out", "run", "--resume"]] {
+    for more in [
+        &["--out", "run"][..],
+        &["--out", "run", "--resume"],
+        &["--out", "run.partial", "--resume"],
+    ] {
         let error = run(more, path);
         let said = text(&error.stderr);
         assert!(
@@ -238,6 +242,8 @@ fn a_folder_is_of_one_run() {
             "{said}"
         );
     }
+    assert!(path.join("run.partial/config.toml").is_file());
+    assert!(child.try_wait().unwrap().is_none());
     child.kill().unwrap();
     child.wait().unwrap();
     let error = run(&["--out", "run"], path);
@@ -305,4 +311,49 @@ fn a_full_disk_leaves_the_last_good_checkpoint() {
     assert!(whole.status.success());
     // The first epoch's rate was that of a training of one epoch.
     assert_eq!(left_by(&path.join("run")).2.len(), 2);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_neither_scored_nor_begun_with() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path();
+    assert!(
+        run(&["--out", "run", "--epochs", "1"], path)
+            .status
+            .success()
+    );
+    let checkpoints = path.join("run/checkpoints");
+    // A folder of one's own is no checkpoint.
+    fs::create_dir(checkpoints.join("my-backup")).unwrap();
+    let names = fs::read_dir(&checkpoints).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let newest = names
+        .filter(|name| name.starts_with("epoch-"))
+        .max()
+        .unwrap();
+    let model = checkpoints.join(&newest).join("model.safetensors");
+    let mut bytes = fs::read(&model).unwrap();
+    *bytes.last_mut().unwrap() ^= 0x40;
+    fs::write(&model, bytes).unwrap();
+
+    let expected = format!("{newest}: the checkpoint is damaged: model.safetensors is damaged");
+    let mut eval = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
+    eval.args(["eval", "run", "--checkpoint", "newest"]);
+    let from = format!("run/checkpoints/{newest}");
+    for output in [
+        eval.current_dir(path).output().unwrap(),
+        run(&["--from", &from, "--out", "other"], path),
+    ] {
+        let said = text(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains(&expected),
+            "{said}"
+        );
+    }
+    let resumed = run(&["--out", "run", "--resume", "--epochs", "1"], path);
+    let said = text(&resumed.stderr);
+    assert!(
+        said.contains("put aside") && said.contains("from epoch-"),
+        "{said}"
+    );
 }

@@ -82,6 +82,13 @@ fn other_digits_get_a_new_head_and_the_same_ones_keep_theirs() {
         assert!(config.contains(line), "{line}: {config}");
     }
 
+    // Of a checkpoint, the classes are those of its run.
+    let checkpoint = fs::read_dir(path.join("first/checkpoints")).unwrap().next();
+    let checkpoint = checkpoint.unwrap().unwrap().path();
+    let flags = ["--digits", "5-9", "--from", checkpoint.to_str().unwrap()];
+    let stderr = said(&[&flags[..], &["--out", "checkpoint"]].concat(), path);
+    assert!(stderr.contains("with a new head"), "{stderr}");
+
     // The same classes go on with what was learned of them: a rate of almost nothing leaves the head as it was.
     let same = [
         "--digits",

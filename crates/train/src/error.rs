@@ -23,6 +23,25 @@ pub enum TrainError {
         /// What it may be.
         range: &'static str,
     },
+    /// A checkpoint that is not as it was made.
+    #[error("{}: the checkpoint is damaged: {reason}", path.display())]
+    DamagedCheckpoint {
+        /// Its folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A training that goes on with other data.
+    #[error(
+        "the training set had {then} samples when the checkpoint was made, and has {now}: go on with the same data, or \
+         begin another run"
+    )]
+    OtherSamples {
+        /// Samples that there were.
+        then: usize,
+        /// Samples that there are.
+        now: usize,
+    },
     /// All layers are frozen.
     #[error("freeze is {frozen}, but the model has {layers} layers: leave one to train, or more")]
     AllFrozen {

@@ -87,6 +87,7 @@ impl RunFolder {
     ///
     /// If another run is under way there, `path` holds other files, or it cannot be written.
     pub fn resume(path: &Path) -> Result<Self, TrainError> {
+        let path = &under_way(path);
         let (own, partial) = paths(path)?;
         if partial.exists() {
             check_free(&own)?;
@@ -117,7 +118,7 @@ impl RunFolder {
     /// ```
     #[must_use]
     pub fn find(path: &Path) -> Option<PathBuf> {
-        let (path, partial) = paths(path).ok()?;
+        let (path, partial) = paths(&under_way(path)).ok()?;
         [partial, path].into_iter().find(|path| path.is_dir())
     }
 
@@ -171,7 +172,17 @@ impl RunFolder {
     pub fn write(&self, name: &str, content: &[u8]) -> Result<(), TrainError> {
         self.is_as_it_was.set(false);
         let file = self.file(name);
-        fs::write(&file, content).map_err(TrainError::file(&file))
+        // The file is either as it was or whole, whenever the run is ended.
+        let beside = self.file(&format!("{name}.new"));
+        let written = File::create(&beside).and_then(|mut new| {
+            new.write_all(content)?;
+            new.sync_all()?;
+            fs::rename(&beside, &file)
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&beside);
+        }
+        written.map_err(TrainError::file(&file))
     }
 
     /// Writes a value as TOML.
@@ -239,12 +250,10 @@ impl RunFolder {
             text => text.map_err(TrainError::file(&file))?,
         };
         let kept: String = text.split_inclusive('\n').take(lines).collect();
-        if kept == text {
-            return Ok(());
+        match kept == text {
+            true => Ok(()),
+            false => self.write(name, kept.as_bytes()),
         }
-        let beside = format!("{name}.new");
-        self.write(&beside, kept.as_bytes())?;
-        fs::rename(self.file(&beside), &file).map_err(TrainError::file(&file))
     }
 
     fn format(&self, name: &str, error: &dyn std::error::Error) -> TrainError {
@@ -280,6 +289,14 @@ fn paths(path: &Path) -> Result<(PathBuf, PathBuf), TrainError> {
     match partial_of(&path) {
         Some(partial) => Ok((path, partial)),
         None => Err(TrainError::FolderInUse(path)),
+    }
+}
+
+/// `NAME` for the `NAME.partial` of a run under way, which is what is seen of it.
+fn under_way(path: &Path) -> PathBuf {
+    match path.extension().is_some_and(|ending| ending == "partial") {
+        true if path.is_dir() => path.with_extension(""),
+        _ => path.to_owned(),
     }
 }
 

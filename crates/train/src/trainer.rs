@@ -1,6 +1,12 @@
 //! A training, from the first batch to the files that it leaves.
 
-use std::time::Instant;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use burn::optim::GradientsParams;
 use stovepipe_pipeline::{
@@ -37,6 +43,10 @@ pub struct Trainer<L: Layer<Side = ()>> {
     standing: Standing,
     settings: TrainSettings,
     stop: StopHandle,
+    /// Whether it is to end after the step under way.
+    ending: Arc<AtomicBool>,
+    /// When this part of the training began.
+    began: Instant,
     timeline: Timeline,
 }
 
@@ -109,6 +119,8 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             window: Window::default(),
             standing: Standing::begin(&settings),
             stop: pipeline.stop_handle(),
+            ending: Arc::default(),
+            began: Instant::now(),
             timeline: Timeline::default(),
             pipeline,
             settings,
@@ -131,6 +143,17 @@ impl<L: Layer<Side = ()>> Trainer<L> {
     #[must_use]
     pub fn averaged(&self) -> Option<&Pipeline<L>> {
         self.average.as_ref().map(WeightAverage::pipeline)
+    }
+
+    /// What ends the training after the step under way, from any thread. (The pipeline's
+    /// [stop handle](Pipeline::stop_handle) gives that step up.)
+    pub fn end_after_step(&self) -> impl Fn() + Send + Sync + 'static {
+        let ending = self.ending.clone();
+        move || ending.store(true, Ordering::SeqCst)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
     }
 
     /// Takes the training to where the newest checkpoint in `folder` was made, if there is one that is not damaged:
@@ -189,7 +212,8 @@ impl<L: Layer<Side = ()>> Trainer<L> {
     {
         let samples = source::check(source, self.settings.batch_size)?;
         self.check_batches(samples)?;
-        let began = Instant::now();
+        self.check_samples(samples)?;
+        self.began = Instant::now();
         let batches = samples.div_ceil(self.settings.batch_size);
         let mut progress = progress(self.settings.epochs, batches);
         let (mut tested, mut stopped) = (None, false);
@@ -213,7 +237,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
                 self.end_epoch(found);
                 self.save(folder, &mut progress)?;
             }
-            stopped |= stopped_in_test;
+            stopped |= stopped_in_test || self.is_ending();
         }
         progress.finish();
         let tested = match tested {
@@ -221,7 +245,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             // All epochs were over before.
             None => self.test_to_the_end(source)?.0,
         };
-        let summary = self.summary(tested, (began.elapsed().as_secs_f64(), stopped));
+        let summary = self.summary(tested, stopped);
         self.write(folder, &summary)?;
         Ok(summary)
     }
@@ -233,6 +257,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             averaged: self.average.as_ref().map_or(0, WeightAverage::updates),
             waiting: self.window.mini_batches(),
             waiting_weight: self.window.weight(),
+            seconds: self.seconds(),
             ..self.standing.clone()
         };
         let kept = (self.settings.keep_last, self.settings.keep_best);
@@ -265,6 +290,15 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             0 => Ok(()),
             samples => (self.pipeline.check_batch(samples))
                 .map_err(|source| TrainError::LastBatch { samples, source }),
+        }
+    }
+
+    /// Refuses to go on with another number of samples, which would be other ones.
+    fn check_samples(&mut self, now: usize) -> Result<(), TrainError> {
+        let then = std::mem::replace(&mut self.standing.samples, now);
+        match then == 0 || then == now {
+            true => Ok(()),
+            false => Err(TrainError::OtherSamples { then, now }),
         }
     }
 
@@ -331,6 +365,9 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             }
             if self.is_save_due() {
                 self.save(folder, progress)?;
+            }
+            if self.is_ending() && !is_last {
+                return Ok(true);
             }
         }
         Ok(false)
@@ -477,7 +514,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         folder.append_json_line("metrics.jsonl", &metrics)
     }
 
-    fn summary(&self, tested: Tested, (seconds, stopped): (f64, bool)) -> Summary {
+    fn summary(&self, tested: Tested, stopped: bool) -> Summary {
         let (standing, mut all) = (&self.standing, self.standing.over);
         all.add(&standing.under_way);
         let train_loss = match standing.under_way.steps {
@@ -493,9 +530,14 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             averaged: tested.averaged,
             samples_per_second: all.samples_per_second(),
             bubble: all.bubble(),
-            seconds,
+            seconds: self.seconds(),
             stopped,
         }
+    }
+
+    /// What the training has taken so far, in all its parts.
+    fn seconds(&self) -> f64 {
+        self.standing.seconds + self.began.elapsed().as_secs_f64()
     }
 
     fn write(&self, folder: &RunFolder, summary: &Summary) -> Result<(), TrainError> {

@@ -59,7 +59,7 @@ impl Layer for Block {
 pub fn model(devices: [Device; 2]) -> Result<Net, BuildError> {
     let channels = [[3, 16], [16, 32], [32, 64], [64, 10]];
     let layers = channels.map(|channels| Block::new(channels, &devices[0]));
-    let pipeline = Pipeline::builder(layers.to_vec())
+    let pipeline = Pipeline::builder(layers.into())
         .devices(devices)
         .micro_batches(4)
         .build()?;

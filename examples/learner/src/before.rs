@@ -73,6 +73,7 @@ impl InferenceStep for Net {
 
 /// The model, new.
 pub fn model(device: &Device) -> Net {
+    device.seed(0);
     let channels = [[3, 16], [16, 32], [32, 64], [64, 10]];
     let layers = channels.map(|channels| Block::new(channels, device));
     Net {

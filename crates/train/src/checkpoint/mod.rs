@@ -32,9 +32,10 @@ pub struct Checkpoints {
     folder: PathBuf,
 }
 
-/// A checkpoint of a run.
+/// A checkpoint of a run. They are in the order of time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Checkpoint {
+    place: (u64, u64),
     name: String,
     path: PathBuf,
 }
@@ -49,6 +50,37 @@ pub struct Damaged {
 }
 
 impl Checkpoint {
+    /// The one that a folder is, by its name.
+    ///
+    /// ```
+    /// use stovepipe_train::Checkpoint;
+    ///
+    /// let folder = "runs/train-1/checkpoints/epoch-0003-batch-0000120";
+    /// assert!(Checkpoint::at(folder.as_ref()).is_some());
+    /// assert!(Checkpoint::at("runs/train-1".as_ref()).is_none());
+    /// ```
+    #[must_use]
+    pub fn at(folder: &Path) -> Option<Self> {
+        let name = folder.file_name()?.to_str()?;
+        Some(Self {
+            place: Standing::place(name)?,
+            name: name.to_owned(),
+            path: folder.to_owned(),
+        })
+    }
+
+    /// Makes sure that it is as it was made.
+    ///
+    /// # Errors
+    ///
+    /// If a file of it is gone or has changed.
+    pub fn check(&self) -> Result<(), TrainError> {
+        sums::check(&self.path).map_err(|reason| TrainError::DamagedCheckpoint {
+            path: self.path.clone(),
+            reason,
+        })
+    }
+
     /// What it is called: `epoch-0003-batch-0000120` was made after three epochs and 120 mini-batches.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -64,10 +96,7 @@ impl Checkpoint {
     pub(crate) fn standing(&self) -> Result<Standing, TrainError> {
         let path = self.path.join(STANDING);
         let text = fs::read_to_string(&path).map_err(TrainError::file(&path))?;
-        toml::from_str(&text).map_err(|source| TrainError::Configuration {
-            path,
-            source: Box::new(source),
-        })
+        Standing::parse(&text, path)
     }
 
     /// What the test set said of it, if it was made at the end of an epoch.
@@ -113,11 +142,8 @@ impl Checkpoints {
         let mut found = Vec::new();
         for entry in entries {
             let path = entry.map_err(TrainError::file(&self.folder))?.path();
-            // Others have an ending: `.partial`, or `.damaged`.
-            if let (Some(name), None) = (path.file_stem(), path.extension()) {
-                let name = name.to_string_lossy().into_owned();
-                found.push(Checkpoint { name, path });
-            }
+            // Others have an ending, `.partial` or `.damaged`, or are somebody else's.
+            found.extend(Checkpoint::at(&path));
         }
         found.sort();
         Ok(found)
@@ -175,7 +201,10 @@ impl Checkpoints {
         }
         written?;
         fs::rename(&partial, &path).map_err(TrainError::file(&path))?;
-        sums::sync_folder(&self.folder)?;
+        // That of the checkpoints, of the run, and of the runs: each may be new.
+        for folder in self.folder.ancestors().take(3) {
+            sums::sync_folder(folder)?;
+        }
         self.prune(last, best)
     }
 

@@ -1,5 +1,7 @@
 //! Where a training stands, but for its tensors: `standing.toml`.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -30,6 +32,10 @@ pub(crate) struct Standing {
     pub(crate) waiting: usize,
     /// What these count by.
     pub(crate) waiting_weight: f64,
+    /// Samples of the training set, which is the same as long as the training goes on.
+    pub(crate) samples: usize,
+    /// That the training has taken, tests included.
+    pub(crate) seconds: f64,
     /// Mean training loss of the last epoch that is over.
     pub(crate) train_loss: f64,
     pub(crate) of: Fixed,
@@ -75,6 +81,8 @@ impl Standing {
             averaged: 0,
             waiting: 0,
             waiting_weight: 0.0,
+            samples: 0,
+            seconds: 0.0,
             train_loss: 0.0,
             of: Fixed {
                 seed: settings.seed,
@@ -89,7 +97,32 @@ impl Standing {
         }
     }
 
-    /// The name of a checkpoint that is made here. Names are in the order of time.
+    /// Reads a file, whose version says whether the rest can be understood.
+    pub(super) fn parse(text: &str, path: PathBuf) -> Result<Self, TrainError> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let configuration = |source| TrainError::Configuration {
+            path,
+            source: Box::new(source),
+        };
+        match toml::from_str(text) {
+            Ok(Versioned { version }) if version != VERSION => Err(TrainError::CheckpointVersion {
+                version,
+                own: VERSION,
+            }),
+            _ => toml::from_str(text).map_err(configuration),
+        }
+    }
+
+    /// Where a checkpoint of such a name was made: after so many epochs and mini-batches.
+    pub(super) fn place(name: &str) -> Option<(u64, u64)> {
+        let (epoch, batch) = name.strip_prefix("epoch-")?.split_once("-batch-")?;
+        Some((epoch.parse().ok()?, batch.parse().ok()?))
+    }
+
+    /// The name of a checkpoint that is made here.
     pub(crate) fn name(&self) -> String {
         format!("epoch-{:04}-batch-{:07}", self.epoch, self.batch)
     }
@@ -115,10 +148,6 @@ impl Standing {
             Some(((setting, then), (_, now))) => {
                 Err(TrainError::OtherSetting { setting, then, now })
             }
-            None if self.version != VERSION => Err(TrainError::CheckpointVersion {
-                version: self.version,
-                own: VERSION,
-            }),
             None => Ok(()),
         }
     }

@@ -63,6 +63,10 @@ pub(super) fn check(folder: &Path) -> Result<(), String> {
 
 /// Has the system put the names in a folder on the disk.
 pub(super) fn sync_folder(folder: &Path) -> Result<(), TrainError> {
+    let folder = match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    };
     // Only Unix opens folders like files.
     match cfg!(unix) {
         true => File::open(folder)
