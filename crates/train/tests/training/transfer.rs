@@ -1,9 +1,6 @@
 //! What is trained less than the rest, or not at all.
 
-use burn::{
-    module::Module,
-    store::{ModuleStore, SafetensorsStore, bridge},
-};
+use burn::store::{ModuleStore, SafetensorsStore, bridge};
 
 use super::*;
 
