@@ -104,6 +104,7 @@ fn all_recipes_are_looked_at() {
     let expected = [
         "amoebanet-cifar10",
         "amoebanet-imagenet",
+        "transfer",
         "transformer-l",
         "vit-cifar10",
     ];
