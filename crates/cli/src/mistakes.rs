@@ -111,7 +111,7 @@ impl Judge<'_> {
                         said,
                         probability: shares[said].exp(),
                         loss,
-                        picture: self.picture(images.clone().slice([place..place + 1])),
+                        picture: self.picture(images.clone().narrow(0, place, 1)),
                     });
                 }
             }

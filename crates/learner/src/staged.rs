@@ -63,9 +63,12 @@ use stovepipe_pipeline::{Batch, Flow, FlowMapper, Layer, Objective, Outputs, Pip
 pub struct Staged<L: Layer, O, I, T, M> {
     pipeline: Pipeline<L>,
     objective: O,
-    batch: fn(I) -> Batch<L::Input, T, L::Side>,
+    batch: ToBatch<L, I, T>,
     output: fn(Tensor<1>, L::Output, T) -> M,
 }
+
+/// What a loader's item is to a pipeline.
+type ToBatch<L, I, T> = fn(I) -> Batch<<L as Layer>::Input, T, <L as Layer>::Side>;
 
 impl<L: Layer, O, I, T, M> Staged<L, O, I, T, M>
 where
@@ -81,7 +84,7 @@ where
     pub fn new(
         pipeline: Pipeline<L>,
         objective: O,
-        batch: fn(I) -> Batch<L::Input, T, L::Side>,
+        batch: ToBatch<L, I, T>,
         output: fn(Tensor<1>, L::Output, T) -> M,
     ) -> Self {
         Self {

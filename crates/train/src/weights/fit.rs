@@ -43,7 +43,8 @@ impl Fit {
             }
         }
         let is_extra = |name: &str| {
-            !taken.contains(name) && !(convention == Convention::PyTorch && name.ends_with(COUNT))
+            let is_count = convention == Convention::PyTorch && name.ends_with(COUNT);
+            !taken.contains(name) && !is_count
         };
         let extra = entries.iter().filter(|(name, _)| is_extra(name));
         other.extra = extra.map(|(_, entry)| entry.original.clone()).collect();

@@ -87,8 +87,11 @@ pub struct Weights {
     path: PathBuf,
     tensors: BTreeMap<String, Entry>,
     convention: Option<Convention>,
-    passed_over: Vec<Box<dyn Fn(&str) -> bool>>,
+    passed_over: Vec<Names>,
 }
+
+/// Which names are meant.
+type Names = Box<dyn Fn(&str) -> bool>;
 
 /// A tensor that is not read yet, and what its file calls it.
 struct Entry {

@@ -35,11 +35,7 @@ fn rates_fall_from_layer_to_layer_towards_the_first() {
         let step = pipeline.train_step(input, targets, &CrossEntropy::new());
         let gradients = step.unwrap().gradients;
         let of_layers = |pipeline: &Pipeline<Dense>| -> Vec<Vec<f64>> {
-            pipeline
-                .layers()
-                .iter()
-                .map(|layer| values(layer))
-                .collect()
+            pipeline.layers().iter().map(values).collect()
         };
         let slopes: Vec<_> = (pipeline.layers().iter())
             .map(|layer| all(layer, &gradients))
