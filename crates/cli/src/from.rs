@@ -10,42 +10,42 @@ use stovepipe::{
     train::{Checkpoint, Checkpoints, RunFolder, Weights},
 };
 
-use crate::{
-    error::CliError,
-    model::ModelSettings,
-    work::{CLASSES_FILE, Model},
-};
+use crate::{error::CliError, model::ModelSettings, work::CLASSES_FILE};
 
 /// The file of a run's model.
 const MODEL: &str = "model.safetensors";
 
-/// What a training begins with, if the settings name it.
+/// What a training begins with.
 pub struct Beginning {
     settings: ModelSettings,
-    file: PathBuf,
-    /// The classes that the model is to tell, a line each; none if it reads text.
-    classes: Option<String>,
+    weights: Weights,
 }
 
 impl Beginning {
-    /// What the settings name, for a model that is built.
-    pub fn of<L: Layer<Side = ()>, T>(
-        settings: &ModelSettings,
-        model: &Model<L, T>,
-    ) -> Option<Self> {
-        let file = file_of(settings.from.as_ref()?);
-        let classes = model.files.iter().find(|(name, _)| *name == CLASSES_FILE);
-        let classes = classes.map(|(_, names)| String::from_utf8_lossy(names).into_owned());
-        Some(Self {
+    /// The weights that the settings name, if they name any: opened before anything that takes time is done, and not read.
+    pub fn open(settings: &ModelSettings) -> Result<Option<Self>, CliError> {
+        let Some(path) = &settings.from else {
+            return Ok(None);
+        };
+        let file = file_of(path);
+        if let Some(checkpoint) = file.parent().and_then(Checkpoint::at) {
+            checkpoint.check()?;
+        }
+        Ok(Some(Self {
             settings: settings.clone(),
-            file,
-            classes,
-        })
+            weights: Weights::open(file)?,
+        }))
     }
 
-    /// Loads it. Returns what is to be said of that.
-    pub fn load<L: Layer>(self, pipeline: &mut Pipeline<L>) -> Result<String, CliError> {
-        let weights = open(&self.file)?;
+    /// Loads them into a model that is to tell these classes, a line each, if it tells any. Returns what is to be said of
+    /// that.
+    pub fn load<L: Layer>(
+        self,
+        pipeline: &mut Pipeline<L>,
+        classes: Option<&str>,
+    ) -> Result<String, CliError> {
+        let file = self.weights.path().to_owned();
+        let weights = self.weights;
         let weights = match self.settings.names_elsewhere() {
             Some(keys) => weights.renamed(&keys)?,
             None => weights,
@@ -54,7 +54,9 @@ impl Beginning {
         let is_new = match (&head, self.settings.new_head) {
             (None, _) => false,
             (Some(_), Some(is_new)) => is_new,
-            (Some(head), None) => self.is_for_others(&weights, &head.bias()),
+            (Some(head), None) => {
+                classes.is_some_and(|classes| is_for_others(&weights, classes, &head.bias()))
+            }
         };
         let weights = match head.filter(|_| is_new) {
             Some(head) => weights.without(move |name| head.has(name)),
@@ -65,42 +67,23 @@ impl Beginning {
             true => ", with a new head",
             false => "",
         };
-        Ok(format!("begun with {}{head}\n", self.file.display()))
-    }
-
-    /// Whether a file is of a model that tells other classes: by their names if they lie beside it, as in a run's folder,
-    /// or else by their number.
-    fn is_for_others(&self, weights: &Weights, bias: &str) -> bool {
-        let Some(classes) = &self.classes else {
-            return false;
-        };
-        let folder = self.file.parent().unwrap_or(Path::new(""));
-        // A checkpoint lies two folders within its run.
-        let run = match Checkpoint::at(folder) {
-            Some(_) => folder.ancestors().nth(2).unwrap_or(folder),
-            None => folder,
-        };
-        match fs::read_to_string(run.join(CLASSES_FILE)) {
-            Ok(others) => others != *classes,
-            Err(_) => weights.shape(bias) != Some(&[classes.lines().count()][..]),
-        }
+        Ok(format!("begun with {}{head}\n", file.display()))
     }
 }
 
-/// Looks at the weights that the settings name, before anything that takes time is done.
-pub fn check(settings: &ModelSettings) -> Result<(), CliError> {
-    match &settings.from {
-        Some(path) => open(&file_of(path)).map(|_| ()),
-        None => Ok(()),
+/// Whether weights are of a model that tells other classes: by their names if they lie beside it, as in a run's folder, or
+/// else by their number.
+fn is_for_others(weights: &Weights, classes: &str, bias: &str) -> bool {
+    let folder = weights.path().parent().unwrap_or(Path::new(""));
+    // A checkpoint lies two folders within its run.
+    let run = match Checkpoint::at(folder) {
+        Some(_) => folder.ancestors().nth(2).unwrap_or(folder),
+        None => folder,
+    };
+    match fs::read_to_string(run.join(CLASSES_FILE)) {
+        Ok(others) => others != classes,
+        Err(_) => weights.shape(bias) != Some(&[classes.lines().count()][..]),
     }
-}
-
-/// A file of weights, which is whole if it is a checkpoint's.
-fn open(file: &Path) -> Result<Weights, CliError> {
-    if let Some(checkpoint) = file.parent().and_then(Checkpoint::at) {
-        checkpoint.check()?;
-    }
-    Ok(Weights::open(file)?)
 }
 
 /// The file that is meant by a path: of a run, its model, or that of the newest checkpoint if there is none yet.

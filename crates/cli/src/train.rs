@@ -13,8 +13,8 @@ use stovepipe::{
     },
     plan::{Forecast, Machine, MemoryUse, Profile},
     train::{
-        BalanceSetting, DeviceMemory, Progress, Resumed, RunFolder, Source, Summary, TrainError,
-        Trainer, free_memory, show_layers,
+        BalanceSetting, Checkpoints, DeviceMemory, Progress, Resumed, RunFolder, Source, Summary,
+        TrainError, Trainer, free_memory, show_layers,
     },
 };
 
@@ -23,11 +23,11 @@ use stovepipe_report::Report;
 use crate::{
     allocated,
     error::CliError,
-    from::{self, Beginning},
+    from::Beginning,
     output, room,
     settings::Settings,
     stage_table::{Costs, stage_table},
-    work::{Epilogue, Load, Model, TOKENIZER_FILE, Work, with_model},
+    work::{CLASSES_FILE, Epilogue, Load, Model, TOKENIZER_FILE, Work, with_model},
 };
 
 /// The file of a run's settings.
@@ -86,12 +86,9 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let path = |name| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
     let (out, resume) = (path("out"), matches.get_flag("resume"));
     // A run goes on with its own settings; flags go over them.
-    let own = out.filter(|_| resume).and_then(RunFolder::find);
-    let own = |name| {
-        own.as_ref()
-            .map(|folder| folder.join(name))
-            .filter(|path| path.is_file())
-    };
+    let folder = out.filter(|_| resume).and_then(RunFolder::find);
+    let own =
+        |name| (folder.as_ref().map(|folder| folder.join(name))).filter(|path| path.is_file());
     let own_config = own(CONFIG);
     let config = path("config").or(own_config.as_deref());
     let mut settings = Settings::read(config, path("plan"), matches)?;
@@ -103,9 +100,15 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         data.tokenizer = Some(copy);
     }
     settings.resolve_vocabulary(&data)?;
-    if !resume {
-        from::check(&settings.model)?;
-    }
+    // What goes on has weights of its own.
+    let is_going_on = match &folder {
+        Some(folder) => !Checkpoints::of(folder).list()?.is_empty(),
+        None => false,
+    };
+    let beginning = match is_going_on {
+        true => None,
+        false => Beginning::open(&settings.model)?,
+    };
     let (model, seed) = ((&settings.model, &data), settings.training.seed);
     if matches.get_flag("dry-run") {
         // Data that are named should be right; without them, a model can still be looked at.
@@ -124,6 +127,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         settings: &settings,
         path: &path,
         resume,
+        beginning,
     };
     with_model(model, seed, Load::Parts, train)
 }
@@ -297,12 +301,14 @@ struct Train<'a> {
     /// Where the run will lie.
     path: &'a Path,
     resume: bool,
+    /// What it begins with, if that is somebody else's.
+    beginning: Option<Beginning>,
 }
 
 impl Work for Train<'_> {
     type Done = ExitCode;
 
-    fn on<L, T>(self, mut model: Model<L, T>) -> Result<ExitCode, CliError>
+    fn on<L, T>(mut self, mut model: Model<L, T>) -> Result<ExitCode, CliError>
     where
         L: Layer<Side = ()>,
         T: Flow,
@@ -315,9 +321,13 @@ impl Work for Train<'_> {
         check_batch(settings, model.samples)?;
         check_room(settings, &model.layers)?;
         let profile = measure(settings, &model)?;
-        let beginning = Beginning::of(&settings.model, &model);
-        let pipeline = pipeline(settings, model.layers, &profile)?;
-        let trainer = self.trainer(pipeline, beginning, &folder)?;
+        let mut pipeline = pipeline(settings, model.layers, &profile)?;
+        if let Some(beginning) = self.beginning.take() {
+            let classes = model.files.iter().find(|(name, _)| *name == CLASSES_FILE);
+            let classes = classes.map(|(_, names)| String::from_utf8_lossy(names));
+            eprint!("{}", beginning.load(&mut pipeline, classes.as_deref())?);
+        }
+        let trainer = self.trainer(pipeline, &folder)?;
         folder.write_toml(CONFIG, settings)?;
         for (name, content) in model.files {
             folder.write(name, &content)?;
@@ -340,18 +350,13 @@ impl Train<'_> {
         Ok(folder)
     }
 
-    /// A trainer of a pipeline, with the weights that it begins with or goes on from.
+    /// A trainer of a pipeline, where the run goes on from if it does.
     fn trainer<L: Layer<Side = ()>>(
         &self,
-        mut pipeline: Pipeline<L>,
-        beginning: Option<Beginning>,
+        pipeline: Pipeline<L>,
         folder: &RunFolder,
     ) -> Result<Trainer<L>, CliError> {
-        // What goes on has weights of its own.
         let is_going_on = !folder.checkpoints().list()?.is_empty();
-        if let Some(beginning) = beginning.filter(|_| !is_going_on) {
-            eprint!("{}", beginning.load(&mut pipeline)?);
-        }
         let mut trainer = Trainer::new(pipeline, self.settings.training.clone())?;
         if self.resume {
             let resumed = trainer.resume(folder)?;

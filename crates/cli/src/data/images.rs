@@ -100,8 +100,8 @@ fn shown(images: &Images, place: usize) -> Option<PathBuf> {
     let skipped = images.skipped();
     let is_shown = |path: &PathBuf| skipped.iter().all(|file| file.path != *path);
     let folder = images.folder();
-    let mut files = (0..folder.len()).map(|index| folder.path(index));
-    files.by_ref().filter(is_shown).nth(place)
+    let files = (0..folder.len()).map(|index| folder.path(index));
+    files.filter(is_shown).nth(place)
 }
 
 /// What a folder turned out to hold: a layout that was taken for another would show here.
