@@ -1,20 +1,26 @@
-"""AmoebaNet-D in PyTorch, layer by layer as `models/amoebanet` has it."""
+"""AmoebaNet-D in PyTorch, layer by layer and name by name as `models/amoebanet` has it."""
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 
-class ReluConvNorm(nn.Sequential):
+class ReluConvNorm(nn.Module):
     """ReLU, convolution without bias padded by half its kernel, batch norm."""
 
     def __init__(self, inputs, outputs, kernel=(1, 1), stride=(1, 1)):
+        super().__init__()
         padding = (kernel[0] // 2, kernel[1] // 2)
-        super().__init__(
-            nn.ReLU(),
-            nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
+        self.bn = nn.BatchNorm2d(outputs)
+
+    def forward(self, x):
+        return self.bn(self.conv(F.relu(x)))
+
+
+def chain(*units):
+    """Units one after the other; a single one, too, is a chain, for its name in files."""
+    return nn.Sequential(*units)
 
 
 class FactorizedReduce(nn.Module):
@@ -22,22 +28,21 @@ class FactorizedReduce(nn.Module):
 
     def __init__(self, inputs, outputs):
         super().__init__()
-        self.even = nn.Conv2d(inputs, outputs // 2, 1, 2, bias=False)
-        self.odd = nn.Conv2d(inputs, outputs - outputs // 2, 1, 2, bias=False)
-        self.norm = nn.BatchNorm2d(outputs)
+        self.conv1 = nn.Conv2d(inputs, outputs // 2, 1, 2, bias=False)
+        self.conv2 = nn.Conv2d(inputs, outputs - outputs // 2, 1, 2, bias=False)
+        self.bn = nn.BatchNorm2d(outputs)
 
     def forward(self, x):
         x = F.relu(x)
         shifted = F.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2))[:, :, 1:, 1:]
-        return self.norm(torch.cat([self.even(x), self.odd(shifted)], dim=1))
+        return self.bn(torch.cat([self.conv1(x), self.conv2(shifted)], dim=1))
 
 
 def bottleneck(channels, *convolutions):
     """Convolutions, each a kernel and a stride, on a quarter of the channels."""
     inner = max(channels // 4, 1)
-    chain = [ReluConvNorm(channels, inner)]
-    chain += [ReluConvNorm(inner, inner, kernel, stride) for kernel, stride in convolutions]
-    return nn.Sequential(*chain, ReluConvNorm(inner, channels))
+    middle = (ReluConvNorm(inner, inner, kernel, stride) for kernel, stride in convolutions)
+    return chain(ReluConvNorm(channels, inner), *middle, ReluConvNorm(inner, channels))
 
 
 def identity(channels, stride):
@@ -45,7 +50,7 @@ def identity(channels, stride):
 
 
 def conv_1x1(channels, stride):
-    return ReluConvNorm(channels, channels, (1, 1), (stride, stride))
+    return chain(ReluConvNorm(channels, channels, (1, 1), (stride, stride)))
 
 
 def conv_3x3(channels, stride):
@@ -110,13 +115,13 @@ class Cell(nn.Module):
     def __init__(self, genotype, inputs, reduced, channels):
         super().__init__()
         previous, before = inputs
-        self.reduce1 = ReluConvNorm(previous, channels)
+        self.reduce1 = chain(ReluConvNorm(previous, channels))
         if reduced:
             self.reduce2 = FactorizedReduce(before, channels)
         elif before == channels:
             self.reduce2 = nn.Identity()
         else:
-            self.reduce2 = ReluConvNorm(before, channels)
+            self.reduce2 = chain(ReluConvNorm(before, channels))
         self.states = [state for _, state in genotype["entries"]]
         self.operations = nn.ModuleList(
             make(channels, genotype["stride"] if state < 2 else 1)
@@ -133,15 +138,14 @@ class Cell(nn.Module):
         return torch.cat([states[i] for i in self.outputs], dim=1), previous
 
 
-class Stem(nn.Module):
+class Stem(ReluConvNorm):
     """The first cell reads its output twice."""
 
     def __init__(self, filters, stride):
-        super().__init__()
-        self.layer = ReluConvNorm(3, filters, (3, 3), (stride, stride))
+        super().__init__(3, filters, (3, 3), (stride, stride))
 
     def forward(self, x):
-        x = self.layer(x)
+        x = super().forward(x)
         return x, x
 
 

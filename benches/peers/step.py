@@ -1,7 +1,10 @@
-"""Runs a training step in PyTorch, forward and backward, for each line that it reads.
+"""Trains a mini-batch in PyTorch for each line that it reads: on one device, or as a stage of a pipeline.
 
 First it prints one line of JSON: the number of parameters and PyTorch's version, or what is missing.
-After that it prints the seconds of each step. It ends with its input.
+After that it prints the seconds and the loss of each step. It ends with its input.
+
+A pipeline is several of these processes, one a stage, which have to be told to go on at the same time. Those who do not know
+the loss print `nan`.
 """
 
 import argparse
@@ -9,71 +12,113 @@ import json
 import sys
 import time
 
+import models
+
 
 def flags():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=["amoebanet", "transformer"], required=True)
-    parser.add_argument("--layers", type=int, required=True)
-    parser.add_argument("--filters", type=int, help="AmoebaNet's D")
-    parser.add_argument("--side", type=int, help="height and width of AmoebaNet's images")
-    parser.add_argument("--stride", type=int, help="of AmoebaNet's first convolution: 2 for large images")
-    parser.add_argument("--d", type=int, help="the Transformer's width")
-    parser.add_argument("--heads", type=int)
-    parser.add_argument("--length", type=int, help="of the Transformer's sequences")
-    parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=8)
+    models.add_flags(parser)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--micro-batches", type=int, default=1)
+    parser.add_argument("--rate", type=float, help="updates parameters by AdamW, with this learning rate")
+    parser.add_argument("--vary", action="store_true", help="takes another mini-batch in each step")
+    parser.add_argument("--save", metavar="FILE", help="where to write the weights before the first step")
+    card = parser.add_argument_group("a GPU")
+    card.add_argument("--device", default="cpu")
+    card.add_argument("--precision", choices=["f32", "bf16", "f16"], default="f32")
+    card.add_argument("--compile", action="store_true")
+    stage = parser.add_argument_group("a stage of a pipeline")
+    stage.add_argument("--cut", type=int, nargs="+", metavar="N", help="the layers of each stage")
+    stage.add_argument("--stage", type=int, help="which of them this is")
+    stage.add_argument("--schedule", choices=["1f1b", "gpipe"], default="1f1b")
+    stage.add_argument("--store", metavar="FILE", help="by which stages find each other; it is not there yet")
     return parser.parse_args()
 
 
-def waves(torch, *shape):
-    """The values that the other side uses."""
-    length = 1
-    for size in shape:
-        length *= size
-    return (torch.arange(length).float() * 0.37).sin().reshape(shape)
+def alone(model, args):
+    """The layers, and a step on one device: micro-batches one after the other, their gradients added up."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    dtypes = {"bf16": torch.bfloat16, "f16": torch.float16}
+    run = torch.compile(model) if args.compile else model
+    kind = torch.device(args.device).type
+
+    def step(x, labels):
+        total = 0.0
+        for x, labels in zip(x.chunk(args.micro_batches), labels.chunk(args.micro_batches)):
+            with torch.autocast(kind, dtypes.get(args.precision), enabled=args.precision in dtypes):
+                loss = cross_entropy(run(x), labels) / args.micro_batches
+            loss.backward()
+            total += loss.item()
+        return total
+
+    return model, step
 
 
-def model_and_input(torch, args):
-    if args.model == "amoebanet":
-        from amoebanet_d import amoebanet_d
+def trained(model, args):
+    """What trains a mini-batch: forward, backward, and the update if there is a learning rate."""
+    import torch
 
-        model = amoebanet_d(args.layers, args.filters, args.classes, args.stride)
-        x = waves(torch, args.batch, 3, args.side, args.side)
-        if args.channels_last:
-            model = model.to(memory_format=torch.channels_last)
-            x = x.to(memory_format=torch.channels_last)
-        return model, x
-    from transformer import Transformer
+    if args.cut:
+        from piped import piped
 
-    return Transformer(args.layers, args.d, args.heads), waves(torch, args.batch, args.length, args.d)
+        layers, passes = piped(model, args)
+    else:
+        layers, passes = alone(model, args)
+    if args.rate is None:
+        optimizer = None
+    else:
+        optimizer = torch.optim.AdamW(layers.parameters(), args.rate, eps=1e-8, weight_decay=0.01, fused=True)
+
+    def step(x, labels):
+        layers.zero_grad(set_to_none=True)
+        loss = passes(x, labels)
+        if optimizer:
+            optimizer.step()
+        if args.device.startswith("cuda"):
+            torch.cuda.synchronize()
+        return loss
+
+    return step
+
+
+def missing(args):
+    """What there would have to be, if it is not there."""
+    try:
+        import torch
+        import torch.distributed as dist
+        from torch.distributed import pipelining  # noqa: F401
+    except ImportError as error:
+        return str(error)
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        return f"its version {torch.__version__} finds no CUDA device"
+    has_gloo = dist.is_available() and dist.is_gloo_available()
+    return None if has_gloo else f"its version {torch.__version__} is built without gloo"
 
 
 def main():
     args = flags()
-    try:
-        import torch
-    except ImportError as error:
-        print(json.dumps({"missing": str(error)}), flush=True)
-        return
+    if lacks := missing(args):
+        return print(json.dumps({"missing": lacks}), flush=True)
+    import torch
+
     torch.set_num_threads(args.threads)
-    torch.manual_seed(0)
-    model, x = model_and_input(torch, args)
-    model.train()
-    labels = torch.arange(args.batch) % args.classes
-
-    def step():
-        began = time.perf_counter()
-        model.zero_grad(set_to_none=True)
-        torch.nn.functional.cross_entropy(model(x), labels).backward()
-        return time.perf_counter() - began
-
-    step()
-    parameters = sum(p.numel() for p in model.parameters())
+    model = models.layers(args).to(args.device)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    if args.save:
+        torch.save(model.state_dict(), args.save)
+    step = trained(model, args)
+    data = [tensor.to(args.device) for tensor in models.batch(args, 0)]
+    if not args.vary:
+        step(*data)
     print(json.dumps({"parameters": parameters, "version": torch.__version__}), flush=True)
-    for _ in sys.stdin:
-        print(step(), flush=True)
+    for number, _ in enumerate(sys.stdin):
+        if args.vary:
+            data = models.batch(args, number)
+        began = time.perf_counter()
+        loss = step(*data)
+        print(time.perf_counter() - began, loss, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ use crate::{
     copies::Copies,
     measure::{Cost, Turn, repeat},
     measured::Measured,
-    models::models,
+    models::{Shape, model},
     piped::Plan,
     threads::compute_alone,
 };
@@ -26,8 +26,8 @@ use crate::{
 /// What a contender is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Task {
-    /// The model's name.
-    model: String,
+    /// The model's sizes.
+    shape: Shape,
     /// Samples of a micro-batch.
     samples: usize,
     /// What is done with it.
@@ -74,7 +74,7 @@ struct Contender {
 /// If that fails.
 pub fn contend(model: &dyn Measured, work: Work) -> Result<Turn<'static>, Failure> {
     let task = Task {
-        model: model.name().to_owned(),
+        shape: model.shape(),
         samples: model.samples(),
         work,
     };
@@ -120,14 +120,11 @@ impl Drop for Contender {
 ///
 /// # Errors
 ///
-/// If there is no such task, or the work fails.
+/// If the task cannot be read, or the work fails.
 pub fn serve(arguments: &Arguments, task: &str) -> Result<(), Failure> {
     let task: Task = serde_json::from_str(task)?;
-    let models = models(arguments, 16);
-    let model = models.iter().find(|model| model.name() == task.model);
-    let model = model.ok_or("there is no such model")?;
     let _pool = compute_alone()?;
-    let model = model.with_samples(task.samples);
+    let model = model(task.shape, task.samples);
     let mut turn = task.work.prepare(&*model, arguments.turn())?;
     for line in io::stdin().lines() {
         line?;

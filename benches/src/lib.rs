@@ -7,23 +7,30 @@
 //! measure      turns taken in rounds, medians and spreads
 //! plain        a training loop as Burn's users write it, and independent copies of it at once
 //! piped        the same work through a pipeline
+//! agreement    what other devices compute, next to the CPU
 //! layers       what each layer costs, and the best cut in two
 //! limit        how fast a schedule could be at best
 //! account      where the time of a step went
 //! boundary     what crosses a cut
 //! memory       what a step allocates
+//! footprint    how large a network trains within a budget
 //! peer         PyTorch beside us
+//! learning     losses of a short training, and curves, a drawing of them
 //! report       tables, printed and saved
 //! ```
 
 pub mod account;
+pub mod agreement;
 pub mod arguments;
 pub mod boundary;
 pub mod classifier;
 pub mod contender;
 pub mod copies;
+pub mod curves;
 pub mod flows;
+pub mod footprint;
 pub mod layers;
+pub mod learning;
 pub mod limit;
 pub mod machine;
 pub mod measure;

@@ -12,9 +12,11 @@ use stovepipe::{
 
 use crate::{
     Failure,
+    agreement::{Agreement, agreement},
     boundary::boundary_row,
     classifier::Classifier,
     layers::{LayerCost, measure_layers},
+    learning::{Learning, losses},
     models::{Recipe, Shape},
     piped::{Done, Piped, Plan},
     plain::Plain,
@@ -85,6 +87,20 @@ pub trait Measured: Send + Sync {
     ///
     /// If the layers are miswired.
     fn boundary(&self, after: usize) -> Result<Value, Failure>;
+
+    /// How far a step that runs as planned lies from the CPU's.
+    ///
+    /// # Errors
+    ///
+    /// If a device is not to be had, or a step fails.
+    fn agreement(&self, plan: &Plan) -> Result<Agreement, Failure>;
+
+    /// The losses of a training from given weights.
+    ///
+    /// # Errors
+    ///
+    /// If the weights are another model's, or a step fails.
+    fn losses(&self, learning: &Learning) -> Result<Vec<f64>, Failure>;
 }
 
 /// A plain loop that trains a mini-batch again and again.
@@ -143,11 +159,13 @@ impl<L: Classifier> Measured for Recipe<L> {
     }
 
     fn plain(&self, micro_batches: usize) -> Result<Box<dyn PlainLoop>, Failure> {
-        Ok(Box::new(Plain::new(self, micro_batches)?))
+        let layers = Recipe::layers(self)?;
+        Ok(Box::new(Plain::new(self, layers, micro_batches)))
     }
 
     fn piped(&self, plan: &Plan) -> Result<Box<dyn PipedLoop>, Failure> {
-        Ok(Box::new(Piped::new(self, plan)?))
+        let layers = Recipe::layers(self)?;
+        Ok(Box::new(Piped::new(self, layers, plan)?))
     }
 
     fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure> {
@@ -161,5 +179,13 @@ impl<L: Classifier> Measured for Recipe<L> {
 
     fn boundary(&self, after: usize) -> Result<Value, Failure> {
         boundary_row(self, after)
+    }
+
+    fn agreement(&self, plan: &Plan) -> Result<Agreement, Failure> {
+        agreement(self, plan)
+    }
+
+    fn losses(&self, learning: &Learning) -> Result<Vec<f64>, Failure> {
+        losses(self, learning)
     }
 }

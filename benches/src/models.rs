@@ -1,15 +1,23 @@
 //! What is measured.
 
-use burn::tensor::{Device, Int, Tensor};
-use serde::Serialize;
-use stovepipe::pipeline::Layer;
+use std::path::Path;
+
+use burn::{
+    store::KeyRemapper,
+    tensor::{Device, Int, Tensor},
+};
+use serde::{Deserialize, Serialize};
+use stovepipe::{
+    pipeline::{Layer, Pipeline},
+    train::Weights,
+};
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, Stem};
 
 use crate::{
     Failure,
     arguments::{Arguments, ModelChoice},
     measured::Measured,
-    transformer::TransformerLayer,
+    transformer::{TransformerLayer, torch_keys},
 };
 
 /// Classes that labels name. The Transformer's logits have at least as many.
@@ -24,7 +32,8 @@ pub struct Recipe<L: Layer> {
     /// The samples of a micro-batch.
     pub samples: usize,
     make: fn(Shape) -> Result<Vec<L>, Failure>,
-    input: fn(Shape, usize) -> L::Input,
+    input: fn(Shape, Tensor<2>) -> L::Input,
+    keys: fn() -> Result<KeyRemapper, Failure>,
 }
 
 impl<L: Layer> Recipe<L> {
@@ -47,12 +56,56 @@ impl<L: Layer> Recipe<L> {
         (self.make)(self.shape)
     }
 
+    /// The same layers with weights that PyTorch's model was saved with.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such file, or it is of another model.
+    pub fn layers_from(&self, weights: &Path) -> Result<Vec<L>, Failure> {
+        let builder = Pipeline::builder(self.layers()?).devices([Device::flex()]);
+        let mut pipeline = builder.allow_unkeyed(true).build()?;
+        let weights = Weights::open(weights)?.renamed(&(self.keys)()?)?;
+        weights.load_into(&mut pipeline)?;
+        Ok(pipeline.into_layers())
+    }
+
     /// Inputs and labels of so many samples.
     #[must_use]
     pub fn batch(&self, samples: usize) -> (L::Input, Tensor<1, Int>) {
-        let labels = Tensor::<1, Int>::arange(0..samples as i64, &Device::flex());
-        let labels = labels.remainder_scalar(CLASSES as i64);
-        ((self.input)(self.shape, samples), labels)
+        self.batch_from(0, samples)
+    }
+
+    /// Inputs and labels of so many samples from the sample `first` on: waves whose length is their
+    /// class's, each sample's begun elsewhere. PyTorch's side makes the same.
+    #[must_use]
+    pub fn batch_from(&self, first: usize, samples: usize) -> (L::Input, Tensor<1, Int>) {
+        let device = Device::flex();
+        let count = |from: usize, to: usize| {
+            Tensor::<1, Int>::arange(from as i64..to as i64, &device) //
+        };
+        let numbers = count(first, first + samples);
+        let labels = numbers.clone().remainder_scalar(CLASSES as i64);
+        let places = count(0, self.shape.numbers()).float() * 0.37;
+        let lengths = labels.clone().float() * 0.01 + 1.0;
+        let begins = numbers.float() * 0.7;
+        let column = |values: Tensor<1>| values.reshape([samples, 1]);
+        let waves = places.unsqueeze::<2>() * column(lengths) + column(begins);
+        ((self.input)(self.shape, waves.sin()), labels)
+    }
+}
+
+impl<L: Layer> Clone for Recipe<L> {
+    fn clone(&self) -> Self {
+        self.with_size(self.shape, self.samples)
+    }
+}
+
+/// The model that has this shape, with so many samples a micro-batch.
+#[must_use]
+pub fn model(shape: Shape, samples: usize) -> Box<dyn Measured> {
+    match shape {
+        Shape::Amoebanet { .. } => Box::new(amoebanet_d(shape, samples)),
+        Shape::Transformer { .. } => Box::new(transformer(shape, samples)),
     }
 }
 
@@ -71,11 +124,11 @@ pub fn models(arguments: &Arguments, filters: usize) -> Vec<Box<dyn Measured>> {
     if arguments.model.includes(ModelChoice::Amoebanet32) {
         let filters = arguments.small_filters.unwrap_or(16);
         let shape = amoebanet(filters, pick(32, 8), false);
-        models.push(Box::new(amoebanet_d("amoebanet-32", shape, samples(16))));
+        models.push(model(shape, samples(16)));
     }
     if arguments.model.includes(ModelChoice::Amoebanet224) {
         let shape = amoebanet(filters, pick(224, 32), true);
-        models.push(Box::new(amoebanet_d("amoebanet-224", shape, samples(4))));
+        models.push(model(shape, samples(4)));
     }
     if arguments.model.includes(ModelChoice::Transformer) {
         let shape = Shape::Transformer {
@@ -84,14 +137,14 @@ pub fn models(arguments: &Arguments, filters: usize) -> Vec<Box<dyn Measured>> {
             heads: pick(4, 2),
             length: pick(64, 4),
         };
-        models.push(Box::new(transformer("transformer", shape, samples(8))));
+        models.push(model(shape, samples(8)));
     }
     models
 }
 
-fn amoebanet_d(name: &'static str, shape: Shape, samples: usize) -> Recipe<AmoebaLayer> {
+fn amoebanet_d(shape: Shape, samples: usize) -> Recipe<AmoebaLayer> {
     Recipe {
-        name,
+        name: shape.name(),
         shape,
         samples,
         make: |shape| match shape {
@@ -107,16 +160,17 @@ fn amoebanet_d(name: &'static str, shape: Shape, samples: usize) -> Recipe<Amoeb
             }
             Shape::Transformer { .. } => Err("not the shape of an AmoebaNet".into()),
         },
-        input: |shape, samples| {
+        input: |shape, waves| {
             let side = shape.extent();
-            waves(samples * 3 * side * side).reshape([samples, 3, side, side])
+            waves.reshape([-1, 3, side as i32, side as i32])
         },
+        keys: || Ok(KeyRemapper::new()), // the peer's names are ours
     }
 }
 
-fn transformer(name: &'static str, shape: Shape, samples: usize) -> Recipe<TransformerLayer> {
+fn transformer(shape: Shape, samples: usize) -> Recipe<TransformerLayer> {
     Recipe {
-        name,
+        name: shape.name(),
         shape,
         samples,
         make: |shape| match shape {
@@ -128,21 +182,16 @@ fn transformer(name: &'static str, shape: Shape, samples: usize) -> Recipe<Trans
             }
             Shape::Amoebanet { .. } => Err("not the shape of a Transformer".into()),
         },
-        input: |shape, samples| {
+        input: |shape, waves| {
             let (length, width) = (shape.extent(), shape.width());
-            waves(samples * length * width).reshape([samples, length, width])
+            waves.reshape([-1, length as i32, width as i32])
         },
+        keys: torch_keys,
     }
 }
 
-/// Values that look like data and are the same in every run.
-fn waves(length: usize) -> Tensor<1> {
-    let places = Tensor::<1, Int>::arange(0..length as i64, &Device::flex());
-    (places.float() * 0.37).sin()
-}
-
 /// The sizes of a model.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Shape {
     /// AmoebaNet-D(layers, filters) for images of `side`×`side`.
@@ -170,6 +219,25 @@ pub enum Shape {
 }
 
 impl Shape {
+    /// What tables and flags call the model.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Amoebanet { large: false, .. } => "amoebanet-32",
+            Self::Amoebanet { large: true, .. } => "amoebanet-224",
+            Self::Transformer { .. } => "transformer",
+        }
+    }
+
+    /// The numbers that a sample consists of.
+    #[must_use]
+    pub fn numbers(self) -> usize {
+        match self {
+            Self::Amoebanet { side, .. } => 3 * side * side,
+            Self::Transformer { d, length, .. } => d * length,
+        }
+    }
+
     /// Height and width of images, or the length of sequences.
     #[must_use]
     pub fn extent(self) -> usize {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use burn::tensor::{Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 use stovepipe::{
-    pipeline::Held,
+    pipeline::{DeviceError, Held, NamedDevice, Precision},
     prelude::*,
     schedule::{Rule, Timeline},
     train::{StagedOptimizer, TrainSettings},
@@ -28,6 +28,10 @@ pub struct Plan {
     pub recompute: Recompute,
     /// Threads of each stage.
     pub threads: usize,
+    /// The device of each worker, by name; the CPU if none is named.
+    pub devices: Vec<String>,
+    /// What is computed in.
+    pub precision: Precision,
 }
 
 impl Plan {
@@ -41,7 +45,22 @@ impl Plan {
             given: None,
             recompute: Recompute::Never,
             threads: 1,
+            devices: Vec::new(),
+            precision: Precision::F32,
         }
+    }
+
+    /// The device of each of so many workers.
+    ///
+    /// # Errors
+    ///
+    /// If one is not to be had.
+    fn placed(&self, workers: usize) -> Result<Vec<NamedDevice>, Failure> {
+        if self.devices.is_empty() {
+            return Ok(vec![NamedDevice::from(Device::flex()); workers]);
+        }
+        let devices = self.devices.iter().map(|name| name.parse());
+        Ok(devices.collect::<Result<_, DeviceError>>()?)
     }
 
     /// What flags call the schedule.
@@ -85,14 +104,18 @@ impl Plan {
 
 /// A pipeline and one mini-batch, trained again and again.
 pub struct Piped<L: Classifier> {
+    model: Recipe<L>,
     pipeline: Pipeline<L>,
     input: L::Input,
     labels: Tensor<1, Int>,
     optimizer: Option<StagedOptimizer>,
+    rate: f64,
 }
 
 /// What a step leaves behind, but its gradients.
 pub struct Done {
+    /// The loss.
+    pub loss: f64,
     /// What each worker did when; updates are in it if there is an optimizer.
     pub timeline: Timeline,
     /// The most that each stage held.
@@ -109,42 +132,89 @@ impl<L: Classifier> Piped<L> {
     /// # Errors
     ///
     /// If the plan does not fit the model.
-    pub fn new(model: &Recipe<L>, plan: &Plan) -> Result<Self, Failure> {
+    pub fn new(model: &Recipe<L>, layers: Vec<L>, plan: &Plan) -> Result<Self, Failure> {
         let schedule = plan.actions()?;
-        let builder = Pipeline::builder(model.layers()?)
-            .devices(vec![Device::flex(); schedule.workers().len()])
+        let builder = Pipeline::builder(layers)
+            .devices(plan.placed(schedule.workers().len())?)
             .balance(Balance::Layers(plan.cut.clone()))
             .micro_batches(plan.micro_batches)
             .recompute(plan.recompute)
             .threads_per_stage(plan.threads)
+            .precision(plan.precision)
             // Burn's Transformer layers hold dropouts, whose probability is 0 here.
             .allow_unkeyed(true)
             .schedule(schedule);
         let (input, labels) = model.batch(plan.micro_batches * model.samples);
         Ok(Self {
+            model: model.clone(),
             pipeline: builder.build()?,
             input,
             labels,
             optimizer: None,
+            rate: RATE,
         })
+    }
+
+    /// From now on takes the mini-batch of this number, and learns at this rate.
+    pub fn learn(&mut self, number: usize, rate: f64) {
+        let [samples] = self.labels.dims();
+        (self.input, self.labels) = self.model.batch_from(number * samples, samples);
+        self.rate = rate;
+    }
+}
+
+impl<L: Classifier> Piped<L> {
+    /// The layers, each where its stage had it.
+    #[must_use]
+    pub fn into_layers(self) -> Vec<L> {
+        self.pipeline.into_layers()
+    }
+
+    /// A mini-batch forward and backward.
+    ///
+    /// # Errors
+    ///
+    /// If the step fails.
+    pub fn passes(&self) -> Result<Step<L>, Failure> {
+        let (input, labels) = (self.input.clone(), self.labels.clone());
+        Ok((self.pipeline).train_step(input, labels, &CrossEntropy::new())?)
+    }
+
+    /// Waits until devices have done what they were told: a step returns when its loss is known, and the update
+    /// only orders what there is to do.
+    fn wait(&self) -> Result<(), Failure> {
+        for stage in self.pipeline.stages() {
+            stage
+                .device
+                .sync()
+                .map_err(|error| format!("{}: {error:?}", stage.device_name))?;
+        }
+        Ok(())
+    }
+
+    /// The layers.
+    #[must_use]
+    pub fn layers(&self) -> &[L] {
+        self.pipeline.layers()
     }
 }
 
 impl<L: Classifier> PipedLoop for Piped<L> {
     fn step(&mut self) -> Result<Done, Failure> {
         let began = Instant::now();
-        let (input, labels) = (self.input.clone(), self.labels.clone());
-        let step = (self.pipeline).train_step(input, labels, &CrossEntropy::new())?;
+        let step = self.passes()?;
         let passes = began.elapsed();
-        let (mut timeline, held) = (step.timeline, step.held);
+        let (loss, mut timeline, held) = (step.loss, step.timeline, step.held);
         if let Some(optimizer) = &mut self.optimizer {
             let (pipeline, gradients) = (&mut self.pipeline, step.gradients);
-            let updates = optimizer.step(RATE, pipeline, gradients, began)?;
+            let updates = optimizer.step(self.rate, pipeline, gradients, began)?;
             for (stage, update) in self.pipeline.stages().iter().zip(updates) {
                 timeline.workers[stage.worker].push(update);
             }
         }
+        self.wait()?;
         Ok(Done {
+            loss,
             timeline,
             held,
             passes: passes.as_secs_f64(),

@@ -16,26 +16,58 @@ pub const RATE: f64 = 1e-6;
 /// One model and one mini-batch, trained again and again. Gradients are accumulated over
 /// micro-batches with one backward pass each, as one does where a mini-batch is too large.
 pub struct Plain<L: Classifier> {
+    model: Recipe<L>,
     layers: Option<Vec<L>>,
     batches: Vec<(L::Input, Tensor<1, Int>)>,
     loss: CrossEntropyLoss,
     optimizer: Option<ModuleOptimizer>,
+    rate: f64,
 }
 
 impl<L: Classifier> Plain<L> {
     /// A loop over so many micro-batches.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such model.
-    pub fn new(model: &Recipe<L>, micro_batches: usize) -> Result<Self, Failure> {
-        let layers = model.layers()?.into_iter().map(Module::train).collect();
-        Ok(Self {
-            layers: Some(layers),
+    #[must_use]
+    pub fn new(model: &Recipe<L>, layers: Vec<L>, micro_batches: usize) -> Self {
+        Self {
+            model: model.clone(),
+            layers: Some(layers.into_iter().map(Module::train).collect()),
             batches: vec![model.batch(model.samples); micro_batches],
             loss: CrossEntropyLossConfig::new().init(&Device::flex()),
             optimizer: None,
-        })
+            rate: RATE,
+        }
+    }
+
+    /// From now on takes the mini-batch of this number, and learns at this rate.
+    pub fn learn(&mut self, number: usize, rate: f64) {
+        let (samples, micro_batches) = (self.model.samples, self.batches.len());
+        let begin = number * micro_batches;
+        self.batches = (begin..begin + micro_batches)
+            .map(|micro_batch| self.model.batch_from(micro_batch * samples, samples))
+            .collect();
+        self.rate = rate;
+    }
+
+    /// A mini-batch, and the update if there is an optimizer. Returns the loss before it.
+    ///
+    /// # Errors
+    ///
+    /// If a layer is miswired.
+    pub fn mini_batch(&mut self) -> Result<f64, Failure> {
+        let layers = self.layers.take().ok_or("an earlier step failed")?;
+        let mut accumulator = GradientsAccumulator::new();
+        let mut total = 0.0;
+        for (input, labels) in &self.batches {
+            let (loss, gradients) = self.micro_batch(&layers, input.clone(), labels.clone())?;
+            accumulator.accumulate(&layers, gradients);
+            total += loss;
+        }
+        let gradients = accumulator.grads();
+        self.layers = Some(match &mut self.optimizer {
+            Some(optimizer) => optimizer.step(self.rate, layers, gradients),
+            None => layers,
+        });
+        Ok(total)
     }
 
     fn micro_batch(
@@ -43,7 +75,7 @@ impl<L: Classifier> Plain<L> {
         layers: &Vec<L>,
         input: L::Input,
         labels: Tensor<1, Int>,
-    ) -> Result<GradientsParams, Failure> {
+    ) -> Result<(f64, GradientsParams), Failure> {
         let mut flow = L::enter(attach(input, false));
         for layer in layers {
             flow = layer.forward(flow, &mut Context::new(&(), true))?;
@@ -51,27 +83,19 @@ impl<L: Classifier> Plain<L> {
         let logits = L::leave(flow)?;
         let loss = self.loss.forward(logits, labels.autodiff());
         let share = loss.div_scalar(self.batches.len() as f64);
-        Ok(GradientsParams::from_grads(share.backward(), layers))
+        let gradients = GradientsParams::from_grads(share.backward(), layers);
+        Ok((f64::from(share.into_scalar::<f32>()), gradients))
     }
 }
 
 impl<L: Classifier> PlainLoop for Plain<L> {
     fn step(&mut self) -> Result<(), Failure> {
-        let layers = self.layers.take().ok_or("an earlier step failed")?;
-        let mut accumulator = GradientsAccumulator::new();
-        for (input, labels) in &self.batches {
-            let gradients = self.micro_batch(&layers, input.clone(), labels.clone())?;
-            accumulator.accumulate(&layers, gradients);
-        }
-        let gradients = accumulator.grads();
-        self.layers = Some(match &mut self.optimizer {
-            Some(optimizer) => optimizer.step(RATE, layers, gradients),
-            None => layers,
-        });
-        Ok(())
+        self.mini_batch().map(|_| ())
     }
 
     fn add_optimizer(&mut self) {
-        self.optimizer = Some(AdamWConfig::new().with_weight_decay(0.01).init());
+        let optimizer = AdamWConfig::new().with_weight_decay(0.01);
+        // PyTorch's, and the pipeline's.
+        self.optimizer = Some(optimizer.with_epsilon(1e-8).init());
     }
 }

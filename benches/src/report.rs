@@ -73,6 +73,32 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Saves notes and tables as `FOLDER/BENCH.md`.
+    ///
+    /// # Errors
+    ///
+    /// If the folder or the file cannot be written.
+    pub fn save_markdown(&self, folder: &Path) -> Result<(), Failure> {
+        let Machine { cpu, threads, .. } = &self.machine;
+        let mut text = format!(
+            "# {}\n\n{cpu}, {threads} threads, {}",
+            self.bench, self.date
+        );
+        for note in &self.notes {
+            let _ = write!(text, "\n\n{note}");
+        }
+        for table in &self.tables {
+            let _ = write!(text, "\n\n{}", table.markdown());
+        }
+        fs::create_dir_all(folder)?;
+        let path = folder.join(format!("{}.md", self.bench));
+        fs::write(&path, text + "\n")?;
+        println!("saved in {}", path.display());
+        Ok(())
+    }
+}
+
 /// A column: its key in JSON, and how it is printed.
 #[derive(Clone, Debug)]
 pub struct Column {
@@ -148,6 +174,21 @@ impl Table {
             text.truncate(text.trim_end().len());
         }
         text
+    }
+
+    fn markdown(&self) -> String {
+        let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
+        let headings: Vec<_> = (self.columns.iter())
+            .map(|c| c.heading.to_owned())
+            .collect();
+        let rule = (0..self.columns.len()).map(|column| match self.is_text(column) {
+            true => "---".to_owned(),
+            false => "--:".to_owned(),
+        });
+        let head = [line(&headings), line(&rule.collect::<Vec<_>>())];
+        let rows = self.rows.iter().map(|row| line(&self.cells(row)));
+        let lines: Vec<_> = head.into_iter().chain(rows).collect();
+        format!("{}\n\n{}", self.title, lines.join("\n"))
     }
 
     fn cells(&self, row: &[Value]) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 use burn::{
     module::Module,
+    store::KeyRemapper,
     tensor::{Device, Tensor},
 };
 use stovepipe::prelude::*;
@@ -50,4 +51,27 @@ impl Layer for TransformerLayer {
         let [samples, _, d] = x.dims();
         Ok(x.mean_dim(1).reshape([samples, d]))
     }
+}
+
+/// What PyTorch's `TransformerEncoderLayer` calls the parts of a block, and what they are called here.
+const PARTS: [(&str, &str); 6] = [
+    (r"self_attn\.in_proj_", "attention.qkv."),
+    (r"self_attn\.out_proj\.", "attention.output."),
+    (r"linear1\.", "mlp.inner."),
+    (r"linear2\.", "mlp.outer."),
+    (r"norm1\.", "norm_attention."),
+    (r"norm2\.", "norm_mlp."),
+];
+
+/// Renames the tensors of a stack of such layers to those of a list of ours.
+///
+/// # Errors
+///
+/// None: the patterns are valid.
+pub fn torch_keys() -> Result<KeyRemapper, Failure> {
+    let patterns = PARTS.map(|(theirs, ours)| {
+        let pattern = format!(r"^(\d+)\.{theirs}(\w+)$");
+        (pattern, format!("${{1}}.block.{ours}${{2}}"))
+    });
+    Ok(KeyRemapper::from_patterns(patterns.into())?)
 }

@@ -29,6 +29,11 @@ fn figures(bench: &str, program: &str) -> Value {
     let output = run(program, &folder, &[]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{bench}: {errors}");
+    read(&folder, bench)
+}
+
+/// What a program saved in a folder.
+fn read(folder: &Path, bench: &str) -> Value {
     let text = fs::read_to_string(folder.join(format!("{bench}.json"))).unwrap();
     let figures: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(figures["bench"], bench);
@@ -49,6 +54,12 @@ fn rows<'a>(figures: &'a Value, title: &str) -> &'a Vec<Value> {
     tables.iter().find(fits).unwrap()["rows"]
         .as_array()
         .unwrap()
+}
+
+/// Whether `python3` can do this.
+fn python_has(what: &str) -> bool {
+    let output = Command::new("python3").args(["-c", what]).output();
+    output.is_ok_and(|output| output.status.success())
 }
 
 /// Says that a test did not run its program. A test's own output is not shown when it passes, so this goes round it.
@@ -144,15 +155,46 @@ fn breakdown() {
 }
 
 #[test]
+fn memory() {
+    let figures = figures("memory", env!("CARGO_BIN_EXE_memory"));
+    let largest = rows(&figures, "largest");
+    assert_eq!(largest.len(), 3);
+    for row in largest {
+        assert!(is_positive(row, "trained_filters"), "{row}");
+        assert!(is_positive(row, "peak_mib"), "{row}");
+    }
+    // What is counted by other means than shapes is what shapes say.
+    for row in rows(&figures, "items") {
+        let item = row["item"].as_str().unwrap();
+        if ["optimizer", "gradients"].contains(&item) {
+            let ratio = row["ratio"].as_f64().unwrap();
+            assert!((0.8..1.1).contains(&ratio), "{row}");
+        }
+    }
+    assert_eq!(rows(&figures, "foretold: the papers'").len(), 5);
+    let folder = folder("memory");
+    let markdown = fs::read_to_string(folder.join("memory.md")).unwrap();
+    assert!(
+        markdown.contains("| naive-1 | (18, 208) | 81505540 |"),
+        "{markdown}"
+    );
+    assert!(
+        fs::read_to_string(folder.join("memory.svg"))
+            .unwrap()
+            .starts_with("<svg")
+    );
+}
+
+#[test]
 fn pytorch() {
     let program = env!("CARGO_BIN_EXE_pytorch");
     let missing = run(program, &folder("missing"), &["--python", "no-such-python"]);
     let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
-    assert!(errors.contains("--python PATH"), "{errors}");
-    let has_torch = Command::new("python3")
-        .args(["-c", "import torch"])
-        .output();
-    if !has_torch.is_ok_and(|output| output.status.success()) {
+    assert!(
+        errors.contains("--python target/pytorch/bin/python"),
+        "{errors}"
+    );
+    if !python_has("import torch") {
         return skipped("python3 has no PyTorch");
     }
     let figures = figures("pytorch", program);
@@ -164,14 +206,108 @@ fn pytorch() {
 }
 
 #[test]
+fn peers_without_pytorch() {
+    let program = env!("CARGO_BIN_EXE_peers");
+    let folder = folder("peers-alone");
+    let output = run(program, &folder, &["--alone"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let figures = read(&folder, "peers");
+    for model in MODELS {
+        for (m, ways) in [(2, 6), (4, 2)] {
+            let rows = peers_rows(&figures, model, m);
+            assert_eq!(rows.len(), ways, "{model}, m = {m}");
+            assert!(
+                rows.iter()
+                    .all(|row| is_positive(row, "samples_per_second"))
+            );
+            assert!(rows.iter().all(|row| row["over_pytorch"].is_null()));
+        }
+        assert!(
+            peers_rows(&figures, model, 2)
+                .iter()
+                .all(|row| is_positive(row, "over_one"))
+        );
+    }
+}
+
+#[test]
+fn peers_says_what_is_missing() {
+    let program = env!("CARGO_BIN_EXE_peers");
+    let flags = |python| ["--model", "transformer", "--python", python];
+    let missing = run(program, &folder("missing"), &flags("no-such-python"));
+    let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(
+        !missing.status.success() && errors.contains("--python target/pytorch"),
+        "{errors}"
+    );
+    // A Python that says what one without PyTorch would.
+    let other = python_that("echo '{\"missing\": \"No module named torch\"}'");
+    let missing = run(program, &folder("missing"), &flags(other.to_str().unwrap()));
+    let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(
+        errors.contains("No module named torch") && errors.contains("pip install"),
+        "{errors}"
+    );
+    // One that is ready, and ends at its first turn.
+    let dies = python_that("echo '{\"parameters\": 13056, \"version\": \"0\"}'");
+    let gone = run(program, &folder("missing"), &flags(dies.to_str().unwrap()));
+    let errors = String::from_utf8_lossy(&gone.stderr).into_owned();
+    assert!(
+        !gone.status.success() && errors.contains("has ended"),
+        "{errors}"
+    );
+}
+
+/// A script in place of Python.
+fn python_that(does: &str) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+
+    let name = format!("python-{}", does.len());
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, format!("#!/bin/sh\n{does}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn peers() {
+    if !python_has("import torch.distributed.pipelining") {
+        return skipped("python3 has no PyTorch");
+    }
+    let figures = figures("peers", env!("CARGO_BIN_EXE_peers"));
+    for model in MODELS {
+        let race = peers_rows(&figures, model, 2);
+        assert!(race.iter().all(|row| is_positive(row, "over_pytorch")));
+        let losses = rows(&figures, &format!("{model}: losses"));
+        assert_eq!(losses.len(), 3);
+    }
+    // That losses agree, the program sees to itself.
+    assert_eq!(rows(&figures, "losses next to").len(), 4 * MODELS.len());
+    let picture = fs::read_to_string(folder("peers").join("peers.svg")).unwrap();
+    assert_eq!(picture.matches("<polyline").count(), 4 * MODELS.len());
+}
+
+/// The rows of a race.
+fn peers_rows<'a>(figures: &'a Value, model: &str, m: usize) -> &'a Vec<Value> {
+    let tables = figures["tables"].as_array().unwrap();
+    let fits = |table: &&Value| {
+        let title = table["title"].as_str().unwrap();
+        title.starts_with(&format!("{model}: ")) && title.contains(&format!("m = {m},"))
+    };
+    tables.iter().find(fits).unwrap()["rows"]
+        .as_array()
+        .unwrap()
+}
+
+#[test]
 fn loading() {
     let program = env!("CARGO_BIN_EXE_loading");
     let missing = run(program, &folder("missing"), &["--python", "no-such-python"]);
     let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(errors.contains("--python PATH"), "{errors}");
     let imports = "import torchvision, skimage, sklearn";
-    let has_all = Command::new("python3").args(["-c", imports]).output();
-    if !has_all.is_ok_and(|output| output.status.success()) {
+    if !python_has(imports) {
         return skipped("python3 has no torchvision, scikit-image and scikit-learn");
     }
     let figures = figures("loading", program);

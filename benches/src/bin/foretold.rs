@@ -151,7 +151,7 @@ fn forecast(
     cut: Option<&[usize]>,
 ) -> Result<(Vec<usize>, f64), Failure> {
     let setup = Setup {
-        profile,
+        profiles: std::slice::from_ref(profile),
         machine: &Machine::uniform(WORKERS),
         devices: &[0, 1],
         schedule: &rule.scheduler(1).schedule(WORKERS, m)?,

@@ -16,7 +16,7 @@ use stovepipe_benches::{
     measure::{Turn, repeat, take_turns},
     measured::Measured,
     models::{CLASSES, models},
-    peer::{Peer, Task},
+    peer::{Peer, Task, Way},
     piped::Plan,
     report::{Report, Table, column, number},
     threads::compute_alone,
@@ -120,7 +120,11 @@ impl BesidePyTorch<'_> {
             shape: model.shape(),
             classes: CLASSES,
             batch,
-            threads,
+            way: Way::OneDevice { threads },
+            micro_batches: 1,
+            rate: None,
+            vary: false,
+            save: None,
             channels_last: self.flags.channels_last,
         })
     }

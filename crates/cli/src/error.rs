@@ -89,6 +89,8 @@ pub enum CliError {
         bytes(*has)
     )]
     Unmeasurable { layer: String, needs: u64, has: u64 },
+    #[error("none of the devices can be used, so there is no machine to write down")]
+    NoDevices,
     // simulate
     #[error(transparent)]
     Schedule(#[from] ScheduleError),

@@ -209,7 +209,7 @@ impl Run {
         if !config.is_file() {
             return Err(CliError::NoRun(folder.to_owned()));
         }
-        let mut settings = Settings::read(Some(&config), None, matches)?;
+        let mut settings = Settings::read(Some(&config), None, None, matches)?;
         settings.training.check()?;
         // The run's own copy, wherever the one that it was made with is.
         let tokenizer = Some(folder.join(TOKENIZER_FILE)).filter(|path| path.is_file());

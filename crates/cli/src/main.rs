@@ -1,6 +1,7 @@
 //! `stovepipe`: trains models through a pipeline of stages, and says beforehand what it will cost.
 
 mod data;
+mod devices;
 mod error;
 mod eval;
 mod from;
@@ -55,6 +56,7 @@ fn command() -> Command {
         .arg_required_else_help(true)
         .subcommand(train::command())
         .subcommand(eval::command())
+        .subcommand(devices::command())
         .subcommand(plan::command())
         .subcommand(simulate::command())
         .subcommand(verify::command())
@@ -64,6 +66,7 @@ fn run(matches: &ArgMatches) -> Result<ExitCode, error::CliError> {
     match matches.subcommand() {
         Some(("train", matches)) => train::main(matches),
         Some(("eval", matches)) => eval::main(matches),
+        Some(("devices", matches)) => devices::main(matches),
         Some(("plan", matches)) => plan::main(matches),
         Some(("simulate", matches)) => simulate::main(matches),
         Some(("verify", matches)) => verify::main(matches),

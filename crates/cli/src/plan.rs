@@ -5,7 +5,10 @@ mod file;
 mod graph;
 mod measure;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
 use stovepipe::{
@@ -30,7 +33,7 @@ pub struct Request {
     /// What each layer costs: a profile as --measure writes it (TOML), or PipeDream's graph.txt
     #[arg(long, value_name = "FILE", default_value = "profile.toml")]
     profile: PathBuf,
-    /// Devices and links (TOML) instead of the flags below
+    /// Devices and links (TOML), as `devices --out` writes them, instead of the flags below
     #[arg(long, value_name = "FILE", help_heading = MACHINE,
         conflicts_with_all = ["workers", "bandwidth", "levels", "memory", "latency"])]
     machine: Option<PathBuf>,
@@ -134,6 +137,14 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A machine file.
+pub fn read_machine(path: &Path) -> Result<Machine, CliError> {
+    Machine::from_toml(&output::read(path)?).map_err(|error| CliError::Unreadable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
 /// PipeDream's files begin with a node or an edge between two.
 fn is_graph(text: &str) -> bool {
     let first = text.lines().find(|line| !line.trim().is_empty());
@@ -143,12 +154,7 @@ fn is_graph(text: &str) -> bool {
 impl Request {
     fn machine(&self) -> Result<Machine, CliError> {
         if let Some(path) = &self.machine {
-            return Machine::from_toml(&output::read(path)?).map_err(|error| {
-                CliError::Unreadable {
-                    path: path.clone(),
-                    reason: error.to_string(),
-                }
-            });
+            return read_machine(path);
         }
         let product = || self.levels.iter().copied().fold(1, usize::saturating_mul);
         let workers = match (self.workers, self.levels.is_empty(), self.devices.len()) {

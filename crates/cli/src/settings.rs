@@ -7,13 +7,16 @@ use std::{fs, path::Path};
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use stovepipe::train::{OptimizerSetting, PipelineSettings, TrainError, TrainSettings};
+use stovepipe::{
+    plan::{DeviceSpec, Machine},
+    train::{OptimizerSetting, PipelineSettings, TrainError, TrainSettings},
+};
 
 use crate::{
     data::{DataName, DataSettings},
     error::CliError,
     model::{ModelName, ModelSettings},
-    plan::PlanFile,
+    plan::{PlanFile, read_machine},
 };
 
 /// All settings of a training run; a table of `config.toml` each.
@@ -115,11 +118,12 @@ impl Settings {
         Ok(())
     }
 
-    /// What is usual, then `config` if there is one, then a plan, then the flags, then what data set and model
+    /// What is usual, then `config` if there is one, then a plan, then a machine, then the flags, then what data set and model
     /// have besides.
     pub fn read(
         config: Option<&Path>,
         plan: Option<&Path>,
+        machine: Option<&Path>,
         flags: &ArgMatches,
     ) -> Result<Self, CliError> {
         let by_flags = Named {
@@ -132,8 +136,15 @@ impl Settings {
         };
         if let Some(path) = plan {
             let plan: PlanFile = parse(path, &read(path)?)?;
-            settings.pipeline = plan.pipeline;
+            // Layers are measured in f32, whatever they will compute in.
+            settings.pipeline = PipelineSettings {
+                precision: settings.pipeline.precision,
+                ..plan.pipeline
+            };
             settings.training.batch_size = plan.training.batch_size;
+        }
+        if let Some(path) = machine {
+            settings.run_on(&read_machine(path)?);
         }
         settings.update_from_arg_matches(flags)?;
         let settled = (settings.data.settle())
@@ -146,6 +157,28 @@ impl Settings {
                 data: settings.data.name(),
             }),
         }
+    }
+}
+
+impl Settings {
+    /// A worker for each device of a machine.
+    fn run_on(&mut self, machine: &Machine) {
+        let devices = &machine.devices;
+        // Workers on the CPU have shares of one memory.
+        let holder = |device: &DeviceSpec| match device.name.starts_with("cpu") {
+            true => "cpu".to_owned(),
+            false => device.name.clone(),
+        };
+        let memory_of = |device: &DeviceSpec| {
+            let sharing = devices
+                .iter()
+                .filter(|other| holder(other) == holder(device));
+            sharing.map(|other| other.memory).sum::<Option<u64>>()
+        };
+        let memory: Option<Vec<_>> = devices.iter().map(memory_of).collect();
+        self.pipeline.stages = devices.len();
+        self.pipeline.devices = devices.iter().map(|device| device.name.clone()).collect();
+        self.pipeline.device_memory = memory.unwrap_or_default();
     }
 }
 

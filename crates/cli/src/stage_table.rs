@@ -2,20 +2,42 @@
 
 use std::fmt::Write;
 
-use stovepipe::pipeline::{Layer, LayerProfile, Profile, count_parameters};
+use stovepipe::pipeline::{Layer, LayerProfile, Measured, Profile, count_parameters};
 
 /// What shares are of.
 #[derive(Clone, Copy)]
 pub enum Costs<'a> {
     /// Forward and backward.
-    Time(&'a Profile),
+    Time(&'a Measured),
     /// Parameters, with what training adds to them, and what is handed on.
-    Memory(&'a Profile),
+    Memory(&'a Measured),
     /// Parameters alone, next to what was measured if something was.
-    Parameters(Option<&'a Profile>),
+    Parameters(Option<&'a Measured>),
 }
 
-/// A line for each layer, and one for each stage with its share of the whole.
+impl Costs<'_> {
+    /// The line of a layer on a worker, by what it costs there.
+    fn row<L: Layer>(self, layer: &L, index: usize, worker: usize) -> Row {
+        let own = |measured: &Measured, costs: fn(&Profile) -> Vec<f64>| {
+            let profile = measured.profile(worker);
+            Row::of_layer(
+                layer,
+                Some(costs(profile)[index]),
+                Some(&profile.layers[index]),
+            )
+        };
+        match self {
+            Self::Time(measured) => own(measured, Profile::times),
+            Self::Memory(measured) => own(measured, Profile::sizes),
+            Self::Parameters(measured) => {
+                let profile = measured.map(|measured| &measured.profile(worker).layers[index]);
+                Row::of_layer(layer, None, profile)
+            }
+        }
+    }
+}
+
+/// A line for each layer, and one for each stage with its share of the whole. Times are those of the stage's device.
 pub fn stage_table<L: Layer>(
     layers: &[L],
     cut: &[usize],
@@ -23,16 +45,15 @@ pub fn stage_table<L: Layer>(
     devices: &[String],
     costs: Costs,
 ) -> String {
-    let (of, costs, profile) = match costs {
-        Costs::Time(profile) => ("of time", Some(profile.times()), Some(profile)),
-        Costs::Memory(profile) => ("of memory", Some(profile.sizes()), Some(profile)),
-        Costs::Parameters(profile) => ("of parameters", None, profile),
+    let of = match costs {
+        Costs::Time(_) => "of time",
+        Costs::Memory(_) => "of memory",
+        Costs::Parameters(_) => "of parameters",
     };
-    let rows: Vec<_> = (layers.iter().enumerate())
-        .map(|(index, layer)| {
-            let cost = costs.as_ref().map(|costs| costs[index]);
-            Row::of_layer(layer, cost, profile.map(|profile| &profile.layers[index]))
-        })
+    let of_stages = cut.iter().zip(workers);
+    let of_layers = of_stages.flat_map(|(&count, &worker)| std::iter::repeat_n(worker, count));
+    let rows: Vec<_> = (layers.iter().zip(of_layers).enumerate())
+        .map(|(index, (layer, worker))| costs.row(layer, index, worker))
         .collect();
     let whole = Row::sum(&rows);
     let mut table = format!(

@@ -9,9 +9,10 @@ use std::{
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use stovepipe::{
     pipeline::{
-        Balance, CrossEntropy, Flow, Layer, Objective, Pipeline, PipelineBuilder, count_parameters,
+        Balance, CrossEntropy, Flow, Layer, Measured, Objective, Pipeline, PipelineBuilder,
+        count_parameters,
     },
-    plan::{Forecast, Machine, MemoryUse, Profile},
+    plan::{Forecast, MemoryUse},
     train::{
         BalanceSetting, Checkpoints, DeviceMemory, Progress, Resumed, RunFolder, Source, Summary,
         TrainError, Trainer, free_memory, show_layers,
@@ -55,6 +56,12 @@ pub fn command() -> Command {
                 "A plan that `plan --out` wrote: cut, schedule, micro-batches, recomputation",
             ),
         )
+        .arg(
+            path("machine")
+                .value_name("FILE")
+                .conflicts_with("plan")
+                .help("Devices, as `devices --out` wrote them: a worker for each"),
+        )
         .arg(path("out").value_name("DIR").help(
             "Folder for the run's files [default: runs/train-1, or the next number that is free]",
         ))
@@ -91,7 +98,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         |name| (folder.as_ref().map(|folder| folder.join(name))).filter(|path| path.is_file());
     let own_config = own(CONFIG);
     let config = path("config").or(own_config.as_deref());
-    let mut settings = Settings::read(config, path("plan"), matches)?;
+    let mut settings = Settings::read(config, path("plan"), path("machine"), matches)?;
     settings.training.check()?;
     let mut data = settings.data.clone();
     // The file that a run was begun with may have changed, or be gone.
@@ -146,23 +153,23 @@ impl Work for DryRun<'_> {
         let (settings, layers) = (self.0, &model.layers);
         let pipeline = &settings.pipeline;
         pipeline.check(layers.len())?;
-        let (profile, why_not) = match check_room(settings, layers) {
+        let (measured, why_not) = match check_room(settings, layers) {
             Ok(()) => (Some(measure(settings, &model)?), None),
             Err(why_not) => (None, Some(why_not)),
         };
-        let mut builder = pipeline.builder_with(layers.clone(), profile.as_ref())?;
-        let forecast = match &profile {
-            Some(profile) => {
-                let forecast = forecast(settings, &builder, profile)?;
+        let mut builder = pipeline.builder_with(layers.clone(), measured.as_ref())?;
+        let forecast = match &measured {
+            Some(measured) => {
+                let forecast = forecast(settings, &builder, measured)?;
                 builder = builder.balance(found(&forecast));
                 Some(forecast)
             }
             None => None,
         };
-        let costs = match (&profile, &pipeline.balance) {
-            (Some(profile), BalanceSetting::Size) => Costs::Memory(profile),
-            (Some(profile), BalanceSetting::Even) => Costs::Parameters(Some(profile)),
-            (Some(profile), _) => Costs::Time(profile),
+        let costs = match (&measured, &pipeline.balance) {
+            (Some(measured), BalanceSetting::Size) => Costs::Memory(measured),
+            (Some(measured), BalanceSetting::Even) => Costs::Parameters(Some(measured)),
+            (Some(measured), _) => Costs::Time(measured),
             (None, _) => Costs::Parameters(None),
         };
         let (cut, workers) = (builder.cut()?, builder.workers()?);
@@ -222,32 +229,34 @@ fn rest_lines<L: Layer>(
 /// Makes sure that there is room for what a run keeps between steps, and for measuring. Workers on the CPU measure there.
 fn check_room<L: Layer>(settings: &Settings, layers: &[L]) -> Result<(), CliError> {
     room::at_rest(settings, layers)?;
-    let is_cpu = (settings.pipeline.devices.first()).is_some_and(|name| name.trim() == "cpu");
+    let is_cpu = |name: &String| name.trim().starts_with("cpu");
+    let is_cpu = settings.pipeline.devices.iter().any(is_cpu);
     room::to_measure(layers, free_memory().filter(|_| is_cpu))
 }
 
-/// Measures what each layer costs for a micro-batch.
+/// Measures what each layer costs for a micro-batch, on each device that is unlike the others.
 fn measure<L: Layer<Side = ()>, T>(
     settings: &Settings,
     model: &Model<L, T>,
-) -> Result<Profile, CliError> {
+) -> Result<Measured, CliError> {
     let batch = settings.training.batch_size.min(model.samples);
     let samples = batch.div_ceil(settings.pipeline.micro_batches);
-    let profiler = settings.pipeline.profiler()?.counting(allocated);
-    let shown = show_layers("a micro-batch", model.layers.len());
-    let profiler = profiler.on_progress(shown);
-    Ok(profiler.measure(&model.layers, (model.sample)(samples.max(1)))?)
+    let sample = (model.sample)(samples.max(1));
+    settings.pipeline.measure(|device, profiler| {
+        let shown = show_layers(&format!("a micro-batch on {device}"), model.layers.len());
+        let profiler = profiler.counting(allocated).on_progress(shown);
+        Ok(profiler.measure(&model.layers, sample.clone())?)
+    })
 }
 
 /// What can be said of the run beforehand.
 fn forecast<L: Layer>(
     settings: &Settings,
     builder: &PipelineBuilder<L>,
-    profile: &Profile,
+    measured: &Measured,
 ) -> Result<Forecast, CliError> {
-    let machine = Machine::uniform(settings.pipeline.stages);
     let state = settings.training.optimizer_state();
-    Ok(builder.forecast(profile, &machine, state)?)
+    Ok(builder.forecast(measured, state)?)
 }
 
 /// The cut that was found for a forecast, so that it is not sought again.
@@ -320,8 +329,8 @@ impl Work for Train<'_> {
         settings.pipeline.check(model.layers.len())?;
         check_batch(settings, model.samples)?;
         check_room(settings, &model.layers)?;
-        let profile = measure(settings, &model)?;
-        let mut pipeline = pipeline(settings, model.layers, &profile)?;
+        let measured = measure(settings, &model)?;
+        let mut pipeline = pipeline(settings, model.layers, &measured)?;
         if let Some(beginning) = self.beginning.take() {
             let classes = model.files.iter().find(|(name, _)| *name == CLASSES_FILE);
             let classes = classes.map(|(_, names)| String::from_utf8_lossy(names));
@@ -385,10 +394,10 @@ fn check_batch(settings: &Settings, samples: usize) -> Result<(), TrainError> {
 fn pipeline<L: Layer>(
     settings: &Settings,
     layers: Vec<L>,
-    profile: &Profile,
+    measured: &Measured,
 ) -> Result<Pipeline<L>, CliError> {
-    let builder = settings.pipeline.builder_with(layers, Some(profile))?;
-    let forecast = forecast(settings, &builder, profile)?;
+    let builder = settings.pipeline.builder_with(layers, Some(measured))?;
+    let forecast = forecast(settings, &builder, measured)?;
     eprint!("{}", memory_lines(settings, &forecast));
     settings.pipeline.check_memory(&forecast)?;
     let builder = builder.balance(found(&forecast));

@@ -61,6 +61,10 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
     check_error(&["--balance", "fast"], "auto, time, size or even");
     check_error(&["--devices", "tpu:0"], "unknown device `tpu:0`");
     check_error(
+        &["--devices", "cpu:threads=0,cpu"],
+        "device `cpu:threads=0` needs at least 1 thread",
+    );
+    check_error(
         &["--devices", "cpu,cpu,cpu"],
         "3 devices were given for 2 stages",
     );
@@ -97,6 +101,7 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
         &["--recompute", "sometimes"],
         "use always, except-last or never",
     );
+    check_error(&["--precision", "f64"], "write f32, bf16 or f16");
     check_error(&["--config", "nowhere.toml"], "nowhere.toml");
     for name in [
         "stages",
@@ -154,6 +159,26 @@ fn a_device_whose_feature_is_missing_names_the_feature() {
     check_error(&["--devices", "cuda:0"], "--features cuda");
     #[cfg(not(feature = "wgpu"))]
     check_error(&["--devices", "wgpu:0"], "--features wgpu");
+}
+
+/// Loaders of drivers are told to load none.
+#[cfg(feature = "wgpu")]
+#[test]
+fn a_machine_without_a_driver_is_told_what_to_install() {
+    for name in ["wgpu", "wgpu:0"] {
+        let directory = TempDir::new().unwrap();
+        let output = command(&["train", "--devices", name], directory.path())
+            .env("VK_DRIVER_FILES", "/nonexistent.json")
+            .env("__EGL_VENDOR_LIBRARY_FILENAMES", "/nonexistent.json")
+            .output()
+            .unwrap();
+        let stderr = text(&output.stderr);
+        assert!(!output.status.success());
+        let expected = format!("there is no device `{name}`: none of its kind was found");
+        assert!(stderr.contains(&expected), "{stderr}");
+        assert!(stderr.contains("mesa-vulkan-drivers"), "{stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
+    }
 }
 
 #[test]

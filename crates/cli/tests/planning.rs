@@ -309,12 +309,12 @@ fn a_chain_is_planned_and_written_down() {
         found["runners_up"][0]["why"],
         "as fast, but computes or keeps no less"
     );
-    // 1F1B holds two micro-batches of 100 + 2 · 5000 bytes, and four times the parameters.
+    // 1F1B holds two micro-batches of 100 + 2 · 5000 bytes, four times the parameters, and the gradients of a layer.
     let best = json_of(
         &format!("{line} --schedules 1f1b --memory 30000"),
         here.path(),
     );
-    assert_eq!(best["memory"][0], 8000 + 2 * 10100);
+    assert_eq!(best["memory"][0], 8000 + 1000 + 2 * 10100);
     fail(
         &format!("{line} --schedules gpipe --memory 30000"),
         here.path(),

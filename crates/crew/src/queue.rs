@@ -77,6 +77,12 @@ impl<T> Sender<T> {
         wake(asleep);
         Ok(())
     }
+
+    /// Whether somebody can still receive what is sent.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        lock(&self.0).received
+    }
 }
 
 impl<T> Clone for Sender<T> {

@@ -12,12 +12,13 @@
 use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
 };
 
 use crate::{
-    queue::{Receiver, Sender, queue},
+    queue::{Receiver, Sender, Silence, queue},
     sync::{
-        Arc, Mutex, lock,
+        Arc, Deadline, Mutex, lock,
         thread::{Builder, JoinHandle},
     },
 };
@@ -92,6 +93,34 @@ impl Worker {
         self.jobs
             .as_ref()
             .is_some_and(|jobs| jobs.send(Box::new(job)).is_ok())
+    }
+
+    /// Waits until the jobs that it was handed so far have ended, but no longer than `patience`: then
+    /// it is given up.
+    ///
+    /// ```
+    /// use std::{sync::mpsc::channel, time::Duration};
+    ///
+    /// use stovepipe_crew::Worker;
+    ///
+    /// let worker = Worker::spawn("waiter", || Ok(()))?;
+    /// let (open, gate) = channel::<()>();
+    /// worker.run(move || drop(gate.recv()));
+    /// worker.settle(Some(Duration::from_millis(10)));
+    /// assert!(worker.is_stuck());
+    /// drop(open);
+    /// worker.settle(None);
+    /// assert!(!worker.is_stuck());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn settle(&self, patience: Option<Duration>) {
+        let (last, ended) = queue::<()>();
+        // Not sent, but dropped: with the job, and if there is nobody to run it, at once.
+        self.run(move || drop(last));
+        let deadline = patience.and_then(Deadline::after);
+        if ended.receive_until(deadline) == Err(Silence::TimeUp) {
+            self.give_up();
+        }
     }
 
     /// Stops counting on the jobs that it has to end.

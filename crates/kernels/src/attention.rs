@@ -16,6 +16,7 @@ use crate::{
     planes::{in_order, in_shares, joined, numbers, tensor, vectorised},
     products::{Columns, matrix, matrix_mut, multiply, multiply_and_add},
     rows::{change, largest, sum_of, sum_of_pairs},
+    widened::widened,
 };
 
 /// How attention is cut into heads, and what a place may look at.
@@ -94,15 +95,17 @@ fn by_burn(projected: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tenso
         let later = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device());
         scores = scores.mask_fill(later.unsqueeze(), f32::NEG_INFINITY);
     }
-    let mut shares = softmax(scores, 3);
+    let dtype = scores.dtype();
+    let mut shares = softmax(widened(scores), 3);
     if let Some(kept) = kept {
+        let kept = kept.cast(shares.dtype());
         let kept = match shares.is_autodiff() && !kept.is_autodiff() {
             true => kept.autodiff(),
             false => kept,
         };
         shares = shares * kept;
     }
-    shares
+    (shares.cast(dtype))
         .matmul(v)
         .swap_dims(1, 2)
         .reshape([samples, length, d])

@@ -1,11 +1,16 @@
 //! Batch normalization in two passes forward and two backward.
 
-use burn::{module::RunningState, nn::BatchNorm, tensor::Tensor};
+use burn::{
+    module::RunningState,
+    nn::BatchNorm,
+    tensor::{Tensor, module},
+};
 use burn_flex::FlexTensor;
 
 use crate::{
     differentiable::{self, Kernel, Operand},
     planes::{Dims, dims, in_order, in_parts, numbers, tensor, vectorised},
+    widened::widened,
 };
 
 /// Normalizes `x` `[n, c, h, w]` as `norm` does: by the statistics of the batch while it trains,
@@ -33,35 +38,63 @@ pub fn batch_norm(norm: &BatchNorm, x: Tensor<4>) -> Tensor<4> {
         x.dims()[1],
         "channels of the norm and of its input"
     );
-    let trains = x.is_autodiff() && norm.training.is_enabled();
-    if !trains || x.shape().num_elements() == 0 {
+    if x.shape().num_elements() == 0 {
         return norm.forward(x);
     }
-    let parameters = (norm.gamma.val(), norm.beta.val());
-    let operands = (
-        Operand::of(&x),
-        Operand::of(&parameters.0),
-        Operand::of(&parameters.1),
-    );
-    let (Some(input), Some(gamma), Some(beta)) = operands else {
-        return norm.forward(x);
+    let dtype = x.dtype();
+    let x = widened(x);
+    let [gamma, beta] = [&norm.gamma, &norm.beta].map(|param| widened(param.val()));
+    let trains = x.is_autodiff() && norm.training.is_enabled();
+    let output = match trains {
+        true => {
+            let (output, [mean, variance]) = by_kernel(&x, &gamma, &beta, norm.epsilon)
+                .unwrap_or_else(|| by_burn(x, gamma, beta, norm.epsilon));
+            drift(&norm.running_mean, mean, norm.momentum);
+            drift(&norm.running_var, variance, norm.momentum);
+            output
+        }
+        false => {
+            let device = x.device();
+            let running =
+                |state: &RunningState<Tensor<1>>| widened(state.value()).to_device(&device);
+            let (mean, variance) = (running(&norm.running_mean), running(&norm.running_var));
+            module::batch_norm(x, gamma, beta, mean, variance, norm.epsilon)
+        }
     };
+    output.cast(dtype)
+}
+
+/// The output, and mean and variance of the batch without a graph.
+type Normalized = (Tensor<4>, [Tensor<1>; 2]);
+
+fn by_kernel(
+    x: &Tensor<4>,
+    gamma: &Tensor<1>,
+    beta: &Tensor<1>,
+    epsilon: f64,
+) -> Option<Normalized> {
     let kernel = Normalize {
-        epsilon: norm.epsilon as f32,
+        epsilon: epsilon as f32,
     };
-    let Some((output, saved)) = differentiable::run(kernel, [input, gamma, beta]) else {
-        return norm.forward(x);
-    };
-    drift(&norm.running_mean, saved.mean, norm.momentum);
-    drift(&norm.running_var, saved.variance, norm.momentum);
-    output.into_tensor()
+    let operands = [Operand::of(x)?, Operand::of(gamma)?, Operand::of(beta)?];
+    let (output, saved) = differentiable::run(kernel, operands)?;
+    let plain = |statistic| Operand::Plain(statistic).into_tensor();
+    Some((
+        output.into_tensor(),
+        [saved.mean, saved.variance].map(plain),
+    ))
+}
+
+fn by_burn(x: Tensor<4>, gamma: Tensor<1>, beta: Tensor<1>, epsilon: f64) -> Normalized {
+    let made = module::batch_norm_train(x, gamma, beta, epsilon);
+    (made.output, [made.mean, made.variance].map(Tensor::inner))
 }
 
 /// Moves a running statistic towards that of a batch.
-fn drift(state: &RunningState<Tensor<1>>, batch: FlexTensor, momentum: f64) {
-    let batch = Operand::Plain(batch).into_tensor::<1>();
+fn drift(state: &RunningState<Tensor<1>>, batch: Tensor<1>, momentum: f64) {
     let old = state.value_sync().inner();
-    let new = old.mul_scalar(1.0 - momentum) + batch.mul_scalar(momentum);
+    let batch = batch.mul_scalar(momentum).cast(old.dtype());
+    let new = old.mul_scalar(1.0 - momentum) + batch;
     state.update(new.autodiff());
 }
 

@@ -5,6 +5,7 @@ use burn::tensor::Tensor;
 use crate::{
     batch_norm::Normalize,
     differentiable::{self, Operand},
+    widened::widened,
 };
 
 /// Normalizes each map of `x` `[n, c, h, w]` to mean 0 and variance 1, in training and in evaluation:
@@ -27,9 +28,10 @@ pub fn instance_norm(x: Tensor<4>, epsilon: f64) -> Tensor<4> {
         return x;
     }
     // To a batch norm, the maps of one sample are its channels.
-    let maps = x.reshape([1, samples * channels, height, width]);
+    let dtype = x.dtype();
+    let maps = widened(x).reshape([1, samples * channels, height, width]);
     let output = by_kernel(&maps, epsilon).unwrap_or_else(|| by_burn(maps, epsilon));
-    output.reshape(shape)
+    output.reshape(shape).cast(dtype)
 }
 
 fn by_kernel(maps: &Tensor<4>, epsilon: f64) -> Option<Tensor<4>> {

@@ -7,6 +7,7 @@ use crate::{
     differentiable::{self, Kernel, Operand},
     planes::{in_order, in_shares, joined, numbers, tensor, vectorised},
     rows::{ROWS, folded, sum_of, sum_of_pairs, width},
+    widened::widened,
 };
 
 /// (x − mean) / √(variance + ε) · γ + β, by the mean and the variance of each row: `[…, d]` to the same,
@@ -34,8 +35,11 @@ pub fn layer_norm<const D: usize>(
     beta: Tensor<1>,
     epsilon: f64,
 ) -> Tensor<D> {
+    let dtype = x.dtype();
+    let (x, [gamma, beta]) = (widened(x), [gamma, beta].map(widened));
     by_kernel(&x, &gamma, &beta, epsilon)
         .unwrap_or_else(|| module::layer_norm(x, gamma, Some(beta), epsilon))
+        .cast(dtype)
 }
 
 fn by_kernel<const D: usize>(

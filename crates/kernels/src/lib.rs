@@ -2,8 +2,9 @@
 //!
 //! On the CPU (Burn's `flex` backend) these are kernels of our own, forward and backward; on any
 //! other backend, and under Burn's gradient checkpointing, they are Burn's operations. Results
-//! differ by rounding only.
+//! differ by rounding only. In f16 and bf16, too, they are Burn's, but norms and softmax are found in f32.
 
+mod adam_w;
 mod attention;
 mod batch_norm;
 mod convolution;
@@ -21,7 +22,9 @@ mod products;
 mod rows;
 mod seed;
 mod taps;
+mod widened;
 
+pub use adam_w::AdamWUpdate;
 pub use attention::{Heads, attention};
 pub use batch_norm::batch_norm;
 pub use convolution::{convolve, relu_convolve, relu_convolve_odd};
@@ -35,3 +38,4 @@ pub use layer_norm::layer_norm;
 pub use linear::{linear, linear_by_rows};
 pub use pool::{Window, average_pool, max_pool};
 pub use seed::seed;
+pub use widened::widened;

@@ -6,11 +6,11 @@ mod common;
 use burn::{
     module::{Module, Param},
     nn::{
-        BatchNormConfig, InstanceNormConfig, PaddingConfig2d,
+        BatchNorm, BatchNormConfig, InstanceNormConfig, PaddingConfig2d,
         conv::{Conv2d, Conv2dConfig},
         pool::{AvgPool2dConfig, MaxPool2dConfig},
     },
-    tensor::{Device, Tensor, Tolerance, activation::relu, s},
+    tensor::{DType, Device, Tensor, Tolerance, activation::relu, s},
 };
 use stovepipe_kernels::{
     Window, average_pool, batch_norm, convolve, instance_norm, max_pool, relu_convolve,
@@ -349,4 +349,67 @@ fn under_burns_checkpointing_the_operations_are_burns() {
     let gradients = y.sum().backward();
     let sum = x.grad(&gradients).unwrap().sum().into_data();
     sum.assert_approx_eq::<f32>(&[2.0 * 3.0 * 25.0].into(), Tolerance::default());
+}
+
+/// In f16, squares overflow from 256 on, and means of bf16 are coarse: norms find them in f32, and round what comes out.
+#[test]
+fn norms_of_few_bits_are_found_in_f32() {
+    let shape = [3, 4, 5, 6];
+    let spread = common::normal::<4>(shape, 500.0, 1000.0);
+    let device = Device::flex();
+    for (dtype, rounding) in [(DType::BF16, 0.5f32.powi(8)), (DType::F16, 0.5f32.powi(11))] {
+        let narrow = |x: Tensor<4>| x.autodiff().cast(dtype);
+        let exact = |x: Tensor<4>| narrow(x).cast(DType::F32);
+        let norm = || BatchNormConfig::new(4).init(&device.clone().autodiff());
+        let norms = [norm(), norm()];
+        let runs: [(Tensor<4>, Tensor<4>); 2] = [
+            (
+                batch_norm(&norms[0], narrow(spread.clone())),
+                batch_norm(&norms[1], exact(spread.clone())),
+            ),
+            (
+                instance_norm(narrow(spread.clone()), 1e-5),
+                instance_norm(exact(spread.clone()), 1e-5),
+            ),
+        ];
+        for (found, expected) in runs {
+            assert_eq!(found.dtype(), dtype);
+            let expected = expected.inner();
+            let difference = (found.inner().cast(DType::F32) - expected.clone()).abs();
+            // To the next number and no further.
+            let over = difference - expected.abs().mul_scalar(rounding).add_scalar(1e-6);
+            assert!(over.max().into_scalar::<f32>() <= 0.0, "{dtype:?}");
+        }
+        // Statistics that have the bits get all of them.
+        let [found, expected] = norms.map(|norm| norm.valid().running_var.value());
+        assert_eq!(found.dtype(), DType::F32);
+        assert_eq!(found.to_data(), expected.to_data());
+        // So does evaluation.
+        let norm = norm().valid();
+        let x = spread.clone().cast(dtype);
+        let found = batch_norm(&norm, x.clone());
+        let expected = norm.forward(x.cast(DType::F32)).cast(dtype);
+        assert_eq!(found.to_data(), expected.to_data());
+    }
+}
+
+#[test]
+fn gradients_come_back_in_the_type_of_the_input() {
+    let norm = BatchNormConfig::new(4).init(&Device::flex().autodiff());
+    let x = || {
+        random([2, 4, 3, 3])
+            .cast(DType::BF16)
+            .autodiff()
+            .require_grad()
+    };
+    for run in [
+        (|norm, x| batch_norm(norm, x)) as fn(&BatchNorm, Tensor<4>) -> Tensor<4>,
+        |_, x| instance_norm(x, 1e-5),
+    ] {
+        let x = x();
+        let gradients = run(&norm, x.clone()).powi_scalar(3).sum().backward();
+        let gradient = x.grad(&gradients).unwrap();
+        assert_eq!(gradient.dtype(), DType::BF16);
+        assert!(gradient.abs().max().into_scalar::<f32>() > 0.0);
+    }
 }

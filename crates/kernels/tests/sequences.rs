@@ -418,3 +418,43 @@ fn under_burns_checkpointing_the_operations_are_burns() {
     };
     close(&run(Some(&device)), &run(None), "checkpointed");
 }
+
+/// The softmax and the norm of f16 and bf16 are those of f32 on the same numbers, rounded when they are found.
+#[test]
+fn few_bits_are_widened_for_sums_and_exponentials() {
+    for (dtype, rounding) in [
+        (FloatDType::BF16, 0.5f64.powi(8)),
+        (FloatDType::F16, 0.5f64.powi(11)),
+    ] {
+        let narrow = |x: Flat| x.cast(dtype);
+        let far = common::normal::<1>([6 * 40], 300.0, 900.0);
+        let (gamma, beta) = (random::<1>([40]), random::<1>([40]));
+        let normalized =
+            |[x, gamma, beta]: [Flat; 3]| flat(layer_norm(x.reshape([6, 40]), gamma, beta, 1e-5));
+        let inputs = [far, gamma, beta].map(narrow);
+        let found = normalized(inputs.clone());
+        assert_eq!(found.dtype(), dtype.into());
+        let expected = normalized(inputs.map(|x| x.cast(FloatDType::F32)));
+        assert_eq!(floats(found), floats(expected.cast(dtype)));
+
+        let heads = Heads {
+            count: 2,
+            causal: true,
+        };
+        let projected = narrow(random::<1>([2 * 9 * 24]));
+        let mixed = |x: Flat| flat(attention(x.reshape([2, 9, 24]), heads, None));
+        let found = outcome([projected.clone()], |[x]| mixed(x));
+        let expected = outcome([projected.cast(FloatDType::F32)], |[x]| mixed(x));
+        for (found, expected) in found.iter().zip(&expected) {
+            // Rounded are scores, shares and what they are summed to, and as much on the way back, twice over.
+            let largest = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+            for (found, expected) in found.iter().zip(expected) {
+                let difference = (found - expected).abs();
+                assert!(
+                    difference < 12.0 * rounding * largest,
+                    "{difference} of {largest}"
+                );
+            }
+        }
+    }
+}

@@ -1,9 +1,9 @@
 //! How many layers each stage gets.
 
-use stovepipe_plan::{LayerProfile, Machine, OptimizerState, Profile, Setup, cut_chain_by};
+use stovepipe_plan::{OptimizerState, Profile, Setup, cut_chain_by};
 use stovepipe_schedule::{Recompute, Schedule};
 
-use crate::{error::BuildError, layer::Layer};
+use crate::{error::BuildError, layer::Layer, measured::Measured};
 
 /// Where a model is cut into stages.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -15,16 +15,11 @@ pub enum Balance {
     Layers(Vec<usize>),
     /// The cost of each layer, in any unit: the most costly stage costs as little as can be.
     Costs(Vec<f64>),
-    /// The times of each layer, in seconds: the slowest stage takes as little as can be. Stages that
-    /// compute forward passes again count them twice.
-    Times {
-        /// Forward.
-        forward: Vec<f64>,
-        /// Backward.
-        backward: Vec<f64>,
-    },
+    /// What each layer costs: the slowest stage takes as little as can be. Stages that compute forward
+    /// passes again count them twice.
+    Times(Measured),
     /// What each layer costs: of all cuts, the one whose step is foretold to take least.
-    Planned(Profile),
+    Planned(Measured),
 }
 
 impl Balance {
@@ -76,12 +71,8 @@ impl Balance {
 
     /// By the time that forward and backward took.
     #[must_use]
-    pub fn by_time(profile: &Profile) -> Self {
-        let seconds = |time: fn(&LayerProfile) -> f64| profile.layers.iter().map(time).collect();
-        Self::Times {
-            forward: seconds(|layer| layer.forward),
-            backward: seconds(|layer| layer.backward),
-        }
+    pub fn by_time(measured: impl Into<Measured>) -> Self {
+        Self::Times(measured.into())
     }
 
     /// By the memory that training needs.
@@ -112,7 +103,7 @@ impl Balance {
             (0, _) => Err(BuildError::NoLayers),
             (_, 0) => Err(BuildError::NoStages),
             _ if stages > layers => Err(BuildError::MoreStagesThanLayers { stages, layers }),
-            _ => self.cut_for(layers, &vec![0.0; stages]),
+            _ => self.cut_into(layers, stages),
         }
     }
 
@@ -124,52 +115,44 @@ impl Balance {
         recompute: Recompute,
     ) -> Result<Vec<usize>, BuildError> {
         match self {
-            Self::Planned(profile) if profile.layers.len() != layers => {
-                Err(BuildError::CostCount {
-                    costs: profile.layers.len(),
-                    layers,
-                })
-            }
-            Self::Planned(profile) => {
+            Self::Times(measured) | Self::Planned(measured) => {
+                let costs = measured.profile(0).layers.len();
+                if costs != layers {
+                    return Err(BuildError::CostCount { costs, layers });
+                }
                 let workers = schedule.workers().len();
                 let setup = Setup {
-                    profile,
-                    machine: &Machine::uniform(workers),
+                    profiles: measured.profiles(),
+                    machine: &measured.machine(workers),
                     devices: &(0..workers).collect::<Vec<_>>(),
                     schedule,
                     recompute,
                     state: OptimizerState::default(),
                 };
-                Ok(setup.best_cut()?.balance)
+                Ok(match self {
+                    Self::Times(_) => setup.balanced_cut()?,
+                    _ => setup.best_cut()?.balance,
+                })
             }
-            _ => {
-                let again = (0..schedule.stages()).map(|stage| {
-                    let kept = recompute.kept(schedule, stage);
-                    let again = kept.iter().filter(|&&kept| !kept).count();
-                    again as f64 / kept.len() as f64
-                });
-                self.cut_for(layers, &again.collect::<Vec<_>>())
-            }
+            _ => self.cut(layers, schedule.stages()),
         }
     }
 
-    /// The cut into stages, of which these shares of forward passes are computed again: from one to
-    /// as many as there are layers.
-    fn cut_for(&self, layers: usize, again: &[f64]) -> Result<Vec<usize>, BuildError> {
-        let stages = again.len();
+    /// The cut into stages, from one to as many as there are layers.
+    fn cut_into(&self, layers: usize, stages: usize) -> Result<Vec<usize>, BuildError> {
         match self {
             Self::Even => Ok((0..stages)
                 .map(|stage| layers / stages + usize::from(stage < layers % stages))
                 .collect()),
             Self::Layers(balance) => by_hand(balance, layers, stages),
             Self::Costs(costs) => by_costs(costs.len(), layers, stages, |_, layer| costs[layer]),
-            Self::Times { forward, backward } => {
-                let costs = forward.len().min(backward.len());
-                by_costs(costs, layers, stages, |stage, layer| {
-                    (1.0 + again[stage]) * forward[layer] + backward[layer]
-                })
+            Self::Times(measured) | Self::Planned(measured) => {
+                let times: Vec<_> = (0..stages)
+                    .map(|stage| measured.profile(stage).times())
+                    .collect();
+                let costs = times.iter().map(Vec::len).min().unwrap_or_default();
+                by_costs(costs, layers, stages, |stage, layer| times[stage][layer])
             }
-            Self::Planned(profile) => Self::by_time(profile).cut_for(layers, again),
         }
     }
 }

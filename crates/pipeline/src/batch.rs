@@ -61,6 +61,10 @@ pub struct Step<L: Layer> {
     pub outputs: Option<L::Output>,
     /// The gradient of each parameter, on the device of its stage.
     pub gradients: GradientsParams,
+    /// Whether the step is to be skipped: in f16, its gradients were not finite, so that there are none, running
+    /// statistics are what they were, and the [scale of the loss](crate::LossScaler) is halved. An optimizer
+    /// that takes no gradients changes nothing.
+    pub overflowed: bool,
     /// The number of samples in each micro-batch.
     pub micro_batches: Vec<usize>,
     /// What each worker did when.

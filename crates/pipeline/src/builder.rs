@@ -2,24 +2,28 @@
 
 use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
-use burn::tensor::{Device, Tensor};
-use stovepipe_plan::{CutError, Forecast, Machine, OptimizerState, Profile, Setup};
+use burn::tensor::Tensor;
+use stovepipe_plan::{CutError, Forecast, OptimizerState, Setup};
 use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler};
 
 use crate::{
     balance::Balance,
     control::{Progress, StopHandle},
-    device,
+    device::{self, NamedDevice},
     engine::{
-        self, Engine, Placement, ProgressCallback, guard,
+        self, Engine, Placement, ProgressCallback,
+        carrier::{Carriers, TransferHook},
+        guard,
         skips::StageSkips,
         statistics::Cells,
         worker::{self, Worker},
     },
-    error::BuildError,
+    error::{BuildError, Transfer},
     initialise::{initialise, initialise_some},
     layer::Layer,
+    measured::Measured,
     pipeline::Pipeline,
+    precision::{LossScaler, Precision},
     ties::Ties,
     unkeyed,
     wiring::Wiring,
@@ -29,7 +33,7 @@ use crate::{
 #[must_use = "a builder builds nothing until `build` is called"]
 pub struct PipelineBuilder<L: Layer> {
     layers: Vec<L>,
-    devices: Vec<Device>,
+    devices: Vec<NamedDevice>,
     balance: Balance,
     scheduler: Arc<dyn Scheduler>,
     micro_batches: usize,
@@ -40,8 +44,10 @@ pub struct PipelineBuilder<L: Layer> {
     stop: StopHandle,
     progress: Option<ProgressCallback>,
     check_finite: bool,
+    precision: Precision,
     allow_unkeyed: bool,
     sample: Option<(L::Input, L::Side)>,
+    on_transfer: Option<TransferHook>,
 }
 
 impl<L: Layer> PipelineBuilder<L> {
@@ -59,15 +65,18 @@ impl<L: Layer> PipelineBuilder<L> {
             stop: StopHandle::new(),
             progress: None,
             check_finite: true,
+            precision: Precision::F32,
             allow_unkeyed: false,
             sample: None,
+            on_transfer: None,
         }
     }
 
     /// The device of each worker, and so the number of workers. A worker has one stage, or as many as
-    /// the [schedule](Self::schedule) gives it, all on its device. A device may be named several times.
-    pub fn devices(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
-        self.devices = devices.into_iter().collect();
+    /// the [schedule](Self::schedule) gives it, all on its device. A device may be named several times:
+    /// each worker has a thread, and on a GPU a stream, of its own.
+    pub fn devices(mut self, devices: impl IntoIterator<Item = impl Into<NamedDevice>>) -> Self {
+        self.devices = devices.into_iter().map(Into::into).collect();
         self
     }
 
@@ -102,7 +111,8 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
-    /// The number of CPU threads that a worker's kernels may use; 1 by default.
+    /// The number of CPU threads that a worker's kernels may use, unless its
+    /// [device](NamedDevice::threads) says another; 1 by default.
     ///
     /// With one thread, results are the same bit for bit for any number of stages. More threads
     /// may add up large sums in another order.
@@ -146,6 +156,43 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
+    /// What stages compute in; f32 by default. Parameters and gradients are in f32 whatever it is, for optimizers
+    /// and files. In f16, a step whose gradients are not finite has none and says so
+    /// ([`Step::overflowed`](crate::Step::overflowed)), until the [scale of the loss](LossScaler) is less than 1.
+    ///
+    /// ```
+    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{DType, Device, Int, Tensor}};
+    /// # use stovepipe_pipeline::{Context, CrossEntropy, Layer, Miswired, Pipeline};
+    /// # #[derive(Module, Debug)]
+    /// # struct Dense { linear: Linear }
+    /// # impl Layer for Dense {
+    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #         Ok(self.linear.forward(x))
+    /// #     }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// # }
+    /// use stovepipe_pipeline::Precision;
+    ///
+    /// let device = Device::flex();
+    /// let layers = vec![Dense { linear: LinearConfig::new(3, 2).init(&device) }];
+    /// let builder = Pipeline::builder(layers).devices([device.clone()]);
+    /// let pipeline = builder.precision(Precision::F16).build()?;
+    ///
+    /// let (x, classes) = (Tensor::ones([4, 3], &device), Tensor::<1, Int>::zeros([4], &device));
+    /// let step = pipeline.train_step(x, classes, &CrossEntropy::new())?;
+    /// assert!(!step.overflowed);
+    /// let weight = &pipeline.layers()[0].linear.weight;
+    /// let gradient = step.gradients.get::<2>(weight.id).unwrap();
+    /// assert_eq!([weight.val().dtype(), gradient.dtype()], [DType::F32; 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+
     /// Lets Burn's own `Dropout`, `GaussianNoise` and `RRelu` pass, which draw other numbers when a layer is
     /// recomputed; false by default. It is right for those that change nothing, such as a dropout with
     /// probability 0: that is not to be seen from outside. Where they drop, use [`nn`](crate::nn)
@@ -159,6 +206,14 @@ impl<L: Layer> PipelineBuilder<L> {
     /// is found there. One sample is enough.
     pub fn sample(mut self, input: L::Input, side: L::Side) -> Self {
         self.sample = Some((input, side));
+        self
+    }
+
+    /// For tests of transfers: has every worker taken to lie on a device of its own, and calls `hook`
+    /// before what one sends another is copied, on the thread that does so.
+    #[doc(hidden)]
+    pub fn on_transfer(mut self, hook: impl Fn(&Transfer) + Send + Sync + 'static) -> Self {
+        self.on_transfer = Some(Arc::new(hook));
         self
     }
 
@@ -227,21 +282,19 @@ impl<L: Layer> PipelineBuilder<L> {
 
     /// What can be said beforehand of the pipeline that these settings make, given what each layer
     /// costs for a micro-batch, and what the optimizer keeps: times, bubble, and memory of each worker.
-    /// The machine has a device for each worker.
     ///
     /// # Errors
     ///
-    /// Those of [`cut`](Self::cut), and if the machine has another number of devices.
+    /// Those of [`cut`](Self::cut), and if it was measured for another number of workers.
     pub fn forecast(
         &self,
-        profile: &Profile,
-        machine: &Machine,
+        measured: &Measured,
         state: OptimizerState,
     ) -> Result<Forecast, BuildError> {
         let plan = self.plan()?;
         let setup = Setup {
-            profile,
-            machine,
+            profiles: measured.profiles(),
+            machine: &measured.machine(self.devices.len()),
             devices: &(0..self.devices.len()).collect::<Vec<_>>(),
             schedule: &plan.schedule,
             recompute: self.recompute,
@@ -285,11 +338,15 @@ impl<L: Layer> PipelineBuilder<L> {
     /// # Errors
     ///
     /// If the model cannot be cut that way, a number is zero, the schedule is not to be had, skips are
-    /// not wired well, a layer draws numbers that it cannot draw again, the sample does not pass, or a
-    /// thread cannot be started.
+    /// not wired well, a layer draws numbers that it cannot draw again, a device cannot compute in the precision, the
+    /// sample does not pass, or a thread cannot be started.
     pub fn build(self) -> Result<Pipeline<L>, BuildError> {
         let Plan { cut, owners, .. } = self.plan()?;
-        if self.threads_per_stage == 0 {
+        let threads = self.devices.iter().map(|device| device.threads);
+        let threads: Vec<_> = threads
+            .map(|threads| threads.unwrap_or(self.threads_per_stage))
+            .collect();
+        if threads.contains(&0) {
             return Err(BuildError::NoThreads);
         }
         let ties = Ties::of(&self.layers);
@@ -299,9 +356,14 @@ impl<L: Layer> PipelineBuilder<L> {
             Ok(placements(&self.layers, &cut, devices, &Arc::new(wiring)))
         })?;
         check_devices(&stages)?;
-        let workers = (0..self.devices.len())
-            .map(|worker| spawn(worker, self.threads_per_stage))
+        for device in &self.devices {
+            self.precision.check(device)?;
+        }
+        let workers = (threads.into_iter().enumerate())
+            .map(|(worker, threads)| spawn(worker, threads))
             .collect::<Result<_, _>>()?;
+        let carriers = Carriers::between(&stages, &owners, self.on_transfer.as_ref())
+            .map_err(|source| BuildError::Carrier { source })?;
         // To move a lazy parameter that is shared gives it its value, which must be the seed's.
         initialise_some(&self.layers, self.seed, |layer| ties.touch(layer));
         let layers = place(self.layers, &stages);
@@ -317,6 +379,7 @@ impl<L: Layer> PipelineBuilder<L> {
 
         let engine = Engine {
             workers,
+            carriers,
             owners,
             stages,
             scheduler: self.scheduler,
@@ -329,6 +392,8 @@ impl<L: Layer> PipelineBuilder<L> {
             steps: 0.into(),
             training_progress: 1f64.to_bits().into(),
             check_finite: self.check_finite,
+            precision: self.precision,
+            loss_scaler: LossScaler::default().into(),
             allow_unkeyed: self.allow_unkeyed,
             ties,
             momenta: Arc::default(),
@@ -362,8 +427,8 @@ fn check_devices(stages: &[Placement]) -> Result<(), BuildError> {
         let first_use = || Tensor::<1>::zeros([1], device).into_data();
         guard::guarded("device", first_use).map_err(|error| BuildError::Device {
             stage,
-            device: device::name(device),
-            cause: error.to_string(),
+            device: placement.device_name.clone(),
+            cause: format!("{error}. {}", device::advice(&placement.device_name)),
         })?;
     }
     Ok(())
@@ -383,7 +448,7 @@ fn of_stages<T: Clone>(owners: &[usize], of_workers: &[T]) -> Vec<T> {
 fn placements<L: Layer>(
     layers: &[L],
     cut: &[usize],
-    devices: Vec<Device>,
+    devices: Vec<NamedDevice>,
     wiring: &Arc<Wiring>,
 ) -> Vec<Placement> {
     let mut start = 0;
@@ -397,7 +462,8 @@ fn placements<L: Layer>(
         .map(|((range, device), skips)| Placement {
             names: layers[range.clone()].iter().map(L::name).collect(),
             layers: range,
-            device: device.inner(),
+            device: device.device.inner(),
+            device_name: device.name,
             skips,
             cells: Arc::default(), // found when the layers are placed
         })
@@ -440,11 +506,8 @@ fn check_statistics(stages: &[Placement]) -> Result<(), BuildError> {
 
 /// Runs what asks the user's layers for something.
 fn guarded<R>(code: impl FnOnce() -> Result<R, BuildError>) -> Result<R, BuildError> {
-    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(code));
-    caught.unwrap_or_else(|panic| {
-        let message = guard::panic_message(&*panic).to_owned();
-        Err(BuildError::Panicked { message })
-    })
+    let caught = guard::caught(code);
+    caught.unwrap_or_else(|message| Err(BuildError::Panicked { message }))
 }
 
 #[cfg(test)]

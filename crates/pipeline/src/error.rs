@@ -6,7 +6,7 @@ use stovepipe_plan::{CutError, PlanError};
 use stovepipe_schedule::{Action, Pass, ScheduleError};
 use thiserror::Error;
 
-use crate::{unkeyed::Unkeyed, wiring::WiringError};
+use crate::{full, precision::PrecisionError, unkeyed::Unkeyed, wiring::WiringError};
 
 /// A pipeline that cannot be built.
 #[derive(Debug, Error)]
@@ -135,6 +135,9 @@ pub enum BuildError {
         /// What the device said.
         cause: String,
     },
+    /// A device cannot compute in the precision.
+    #[error(transparent)]
+    Precision(#[from] PrecisionError),
     /// A thread could not be started.
     #[error("could not start worker {worker}: {source}")]
     Worker {
@@ -143,7 +146,21 @@ pub enum BuildError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The link between two devices could not be measured.
+    /// A thread that takes values from device to device could not be started.
+    #[error("could not start a thread that takes values from device to device: {source}")]
+    Carrier {
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A device cannot be opened, or does not answer.
+    #[error("device `{device}` cannot be used: {cause}")]
+    Unusable {
+        /// Its name.
+        device: String,
+        /// What it said.
+        cause: String,
+    },
+    /// What lies between two devices could not be measured.
     #[error("the link between two devices could not be measured: {cause}")]
     Link {
         /// What a device said.
@@ -271,6 +288,9 @@ pub enum StepError {
         /// The worker.
         worker: usize,
     },
+    /// A message is still stuck between two devices in an earlier step.
+    #[error("{0} are stuck since an earlier step stalled; build the pipeline anew")]
+    StuckTransfer(Transfer),
     /// The progress callback used the pipeline whose step it was told about.
     #[error("a progress callback cannot use its own pipeline: the step is still under way")]
     InCallback,
@@ -378,6 +398,9 @@ impl fmt::Display for StageFailure {
         }
         let micro_batch = self.action.micro_batch;
         write!(f, ", {pass} of micro-batch {micro_batch}: {}", self.cause)?;
+        if full::is_full(&self.cause) {
+            write!(f, ". {}", full::ADVICE)?;
+        }
         write!(f, "\n{}", self.flight)
     }
 }
@@ -387,6 +410,52 @@ impl fmt::Display for StageFailure {
 pub struct FlightRecord {
     /// One record a worker.
     pub workers: Vec<WorkerRecord>,
+    /// What was on its way from device to device.
+    pub transfers: Vec<Transfer>,
+}
+
+/// What a stage sends one on another device for a micro-batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// What it is.
+    pub cargo: Cargo,
+    /// The micro-batch.
+    pub micro_batch: usize,
+    /// The stage that sends it, and the one that receives it.
+    pub stages: [usize; 2],
+    /// Their devices.
+    pub devices: [String; 2],
+}
+
+/// What stages send each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cargo {
+    /// What the last layer of a stage made.
+    Values,
+    /// Its gradients.
+    Gradients,
+    /// What layers sent past their neighbours.
+    Skips,
+    /// Its gradients.
+    SkipGradients,
+}
+
+impl fmt::Display for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cargo = match self.cargo {
+            Cargo::Values => "values",
+            Cargo::Gradients => "gradients",
+            Cargo::Skips => "skips",
+            Cargo::SkipGradients => "gradients of skips",
+        };
+        let ([from, to], [source, target]) = (self.stages, &self.devices);
+        let micro_batch = self.micro_batch;
+        write!(
+            f,
+            "the {cargo} of micro-batch {micro_batch} from stage {from} on {source} to stage {to} on \
+             {target}"
+        )
+    }
 }
 
 /// What one worker did last.
@@ -429,6 +498,9 @@ impl fmt::Display for FlightRecord {
                 writeln!(f)?;
             }
             write!(f, "  worker {index}: {worker}")?;
+        }
+        for transfer in &self.transfers {
+            write!(f, "\n  on their way: {transfer}")?;
         }
         Ok(())
     }

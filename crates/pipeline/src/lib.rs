@@ -25,15 +25,19 @@ mod draws;
 mod engine;
 mod error;
 mod flow;
+mod full;
+mod gauge;
 mod initialise;
 mod layer;
 mod link;
+mod measured;
 mod module;
 pub mod nn;
 mod objective;
 mod parameters;
 mod pipeline;
 mod plain;
+mod precision;
 mod profile;
 mod ties;
 mod unkeyed;
@@ -45,22 +49,25 @@ pub use builder::PipelineBuilder;
 pub use context::Context;
 pub use control::{Progress, StopHandle};
 pub use cross_entropy::CrossEntropy;
-pub use device::{DeviceError, device_from_name};
+pub use device::{DeviceError, NamedDevice};
 pub use draws::Draws;
 #[doc(hidden)]
 pub use engine::guard::panic_message;
 pub use engine::{check_schedule, stage::Held};
 pub use error::{
-    BuildError, FlightRecord, ProfileError, StageFailure, StepError, WorkerRecord, WorkerState,
-    WrongSchedule,
+    BuildError, Cargo, FlightRecord, ProfileError, StageFailure, StepError, Transfer, WorkerRecord,
+    WorkerState, WrongSchedule,
 };
 pub use flow::{Flow, FlowMapper, Replicated};
+pub use gauge::{DeviceFacts, DeviceRates, ProductRate, device_facts, measure_rates};
 pub use layer::{Layer, Miswired};
 pub use link::measure_link;
+pub use measured::Measured;
 pub use objective::{MeanOf, Objective};
 pub use parameters::count_parameters;
 pub use pipeline::{Pipeline, Stage};
 pub use plain::{Plain, run_plain};
+pub use precision::{LossScaler, Precision, PrecisionError};
 pub use profile::Profiler;
 pub use stovepipe_plan::{Forecast, LayerProfile, Machine, OptimizerState, Profile};
 pub use stovepipe_schedule::{Recompute, UnknownRecompute};

@@ -18,7 +18,7 @@ use crate::{
     batch::{self, Batch, Evaluation, Outputs, Step},
     builder::PipelineBuilder,
     control::StopHandle,
-    device,
+    device::NamedDevice,
     draws::StepKey,
     engine::{
         Engine, Placement, guard, links,
@@ -32,8 +32,10 @@ use crate::{
     error::{BuildError, StepError},
     flow::Flow,
     layer::Layer,
+    measured::Measured,
     objective::Objective,
     parameters::{ParameterVisitor, count_parameters, is_trainable, visit_parameters},
+    precision::{LossScaler, Precision},
     profile::Profiler,
     unkeyed,
 };
@@ -107,8 +109,9 @@ impl<L: Layer> Pipeline<L> {
     /// Begins to build a pipeline of `layers`, a worker for each device, cut where the time that the
     /// layers take for `sample` says: for a model that reads nothing from the side.
     ///
-    /// The sample is measured on the first device, with one CPU thread; one of the size of a
-    /// micro-batch tells most. For other costs, see [`Profiler`] and [`Balance`](crate::Balance).
+    /// The sample is measured on each device that is unlike those before it, with one CPU thread unless it says
+    /// another; one of the size of a micro-batch tells most. For other costs, see [`Measured`] and
+    /// [`Balance`](crate::Balance).
     ///
     /// ```
     /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
@@ -139,17 +142,18 @@ impl<L: Layer> Pipeline<L> {
     /// If there is no device, or the sample does not pass through the model.
     pub fn auto(
         layers: Vec<L>,
-        devices: impl IntoIterator<Item = Device>,
+        devices: impl IntoIterator<Item = impl Into<NamedDevice>>,
         sample: L::Input,
     ) -> Result<PipelineBuilder<L>, BuildError>
     where
         L: Layer<Side = ()>,
     {
-        let devices: Vec<_> = devices.into_iter().collect();
-        let first = devices.first().ok_or(BuildError::NoStages)?;
-        let profile = Profiler::new(first).measure(&layers, sample)?;
+        let devices: Vec<NamedDevice> = devices.into_iter().map(Into::into).collect();
+        let measured = Measured::on(&devices, |device| {
+            Profiler::on(device).measure(&layers, sample.clone())
+        })?;
         let builder = Self::builder(layers).devices(devices);
-        Ok(builder.balance(Balance::Planned(profile)))
+        Ok(builder.balance(Balance::Planned(measured)))
     }
 
     pub(crate) fn new(layers: Vec<L>, engine: Engine) -> Self {
@@ -184,7 +188,7 @@ impl<L: Layer> Pipeline<L> {
                 layers: stage.layers.clone(),
                 worker,
                 device: stage.device.clone(),
-                device_name: device::name(&stage.device),
+                device_name: stage.device_name.clone(),
                 parameters: self.layers_of(stage).iter().map(count_parameters).sum(),
             })
             .collect()
@@ -228,6 +232,26 @@ impl<L: Layer> Pipeline<L> {
             .store(share, Ordering::Release);
     }
 
+    /// What its stages compute in.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        self.engine.precision
+    }
+
+    /// What scales the loss, in f16: a copy of how it stands.
+    #[must_use]
+    pub fn loss_scaler(&self) -> Option<LossScaler> {
+        self.engine.loss_scaler().as_deref().copied()
+    }
+
+    /// Has the scale of the loss go on from where it stood elsewhere; without effect but in f16. Clones of the
+    /// pipeline scale together.
+    pub fn set_loss_scaler(&self, scaler: LossScaler) {
+        if let Some(mut own) = self.engine.loss_scaler() {
+            *own = scaler;
+        }
+    }
+
     /// The handle that stops this pipeline's steps.
     #[must_use]
     pub fn stop_handle(&self) -> StopHandle {
@@ -241,8 +265,8 @@ impl<L: Layer> Pipeline<L> {
     ///
     /// # Errors
     ///
-    /// If the batch is empty or its parts disagree, a layer fails, the loss or a gradient is not finite,
-    /// or the step is stopped or stalls. The model is then as it was, running statistics included.
+    /// If the batch is empty or its parts disagree, a layer fails, the loss or a gradient is not finite
+    /// (in f16: with a [scale](LossScaler) less than 1), or the step is stopped or stalls. The model is then as it was, running statistics included.
     pub fn train_step<T: Flow>(
         &self,
         input: L::Input,
@@ -284,6 +308,7 @@ impl<L: Layer> Pipeline<L> {
         let targets = batch::split(batch.target, &sizes, "target")?;
         let plan = self.engine.plan(sizes.len())?;
         let trainable_from = self.trainable_from();
+        let loss_scale = self.loss_scaler().map(|scaler| scaler.scale());
         let run = |inspect| {
             let training = |stage: usize| Training {
                 recorded: plan.recorded[stage].clone(),
@@ -296,6 +321,7 @@ impl<L: Layer> Pipeline<L> {
                 cells: self.engine.stages[stage].cells.clone(),
                 momenta: self.engine.momenta.clone(),
                 inspect,
+                loss_scale,
             };
             let at_end = |stage: usize| AtEnd {
                 judge: Some(self.judge_on(stage, objective, &targets, weight)),
@@ -309,7 +335,11 @@ impl<L: Layer> Pipeline<L> {
             step::run(&self.engine, &plan.schedule, tasks)
         };
         let outcome = run(false)?;
-        if let Some(what) = self.not_finite(&outcome) {
+        let not_finite = self.not_finite(&outcome);
+        if self.overflowed(not_finite.is_some()) {
+            return self.gather_skipped(outcome, sizes, weight, keep_outputs);
+        }
+        if let Some(what) = not_finite.filter(|_| self.engine.check_finite) {
             // The step draws the same numbers again: what went wrong will, before somebody's eyes.
             let place = match run(true) {
                 Ok(_) => None,
@@ -327,11 +357,20 @@ impl<L: Layer> Pipeline<L> {
         first.unwrap_or(self.layers.len())
     }
 
-    /// What of a step is infinite or no number, if that matters.
-    fn not_finite(&self, outcome: &Outcome<L>) -> Option<String> {
-        if !self.engine.check_finite {
-            return None;
+    /// Tells the scaler of the loss, if there is one, how a step went. Returns whether a smaller scale may help.
+    fn overflowed(&self, not_finite: bool) -> bool {
+        let Some(mut scaler) = self.engine.loss_scaler() else {
+            return false;
+        };
+        let overflowed = not_finite && scaler.is_above_floor();
+        if overflowed || !not_finite {
+            scaler.update(overflowed);
         }
+        overflowed
+    }
+
+    /// What of a step is infinite or no number.
+    fn not_finite(&self, outcome: &Outcome<L>) -> Option<String> {
         for stage in &outcome.stages {
             let losses = stage.losses.iter().chain(&stage.auxiliary);
             if let Some((micro_batch, _)) = losses.into_iter().find(|(_, loss)| !loss.is_finite()) {
@@ -505,8 +544,11 @@ impl<L: Layer> Pipeline<L> {
         for (stage, state) in (0..engine.stages.len()).zip(states).rev() {
             let own = rest.split_off(engine.stages[stage].layers.start);
             let (change, results) = (change.clone(), results.clone());
+            let device = engine.stages[stage].device.clone();
             engine.workers[engine.owners[stage]].run(move || {
-                let _ = results.send((stage, change(stage, own, state)));
+                let changed = change(stage, own, state);
+                let _ = device.flush(); // other threads read it
+                let _ = results.send((stage, changed));
             });
         }
         drop(results);
@@ -568,9 +610,9 @@ impl<L: Layer> Pipeline<L> {
         let samples: Arc<[_]> = ranges(sizes).collect();
         let placed = &self.engine.stages;
         let skips: Vec<_> = placed.iter().map(|stage| stage.skips.clone()).collect();
-        let skip_links = SkipLinks::of_stages(&skips, trainable_from);
+        let skip_links = SkipLinks::of_stages(&skips, trainable_from, &self.engine.carriers);
         Ok((placed.iter().enumerate())
-            .zip(links::chain(placed.len()))
+            .zip(links::chain(placed.len(), &self.engine.carriers))
             .zip(skips.into_iter().zip(skip_links))
             .map(|(((index, stage), links), (skips, skip_links))| StageTask {
                 index,
@@ -581,6 +623,7 @@ impl<L: Layer> Pipeline<L> {
                 links,
                 skips,
                 skip_links,
+                dtype: self.engine.precision.cast(),
                 feed: std::mem::take(&mut feed),
                 side: side.clone(),
                 samples: samples.clone(),
@@ -602,6 +645,7 @@ impl<L: Layer> Pipeline<L> {
         let (objective, targets) = (objective.clone(), targets.to_vec());
         Box::new(move |micro_batch, head, output| {
             let target = values::to_device(targets[micro_batch].clone(), &device);
+            let output = values::widened(output);
             let (loss, scores) = match head {
                 Head::Main => {
                     let scores = objective.scores(values::detach(output.clone()), target.clone());
@@ -613,6 +657,25 @@ impl<L: Layer> Pipeline<L> {
                 loss: loss.div_scalar(weight),
                 scores,
             }
+        })
+    }
+
+    /// Makes a step of what the stages left that changes nothing: gradients and statistics are dropped.
+    fn gather_skipped(
+        &self,
+        mut outcome: Outcome<L>,
+        micro_batches: Vec<usize>,
+        weight: f64,
+        keep_outputs: bool,
+    ) -> Result<Step<L>, StepError> {
+        for stage in &mut outcome.stages {
+            stage.gradients.clear();
+            stage.statistics.clear();
+        }
+        let step = self.gather(outcome, micro_batches, weight, keep_outputs)?;
+        Ok(Step {
+            overflowed: true,
+            ..step
         })
     }
 
@@ -661,6 +724,7 @@ impl<L: Layer> Pipeline<L> {
             scores,
             outputs,
             gradients,
+            overflowed: false,
             micro_batches,
             timeline,
             held,

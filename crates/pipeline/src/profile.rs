@@ -16,6 +16,7 @@ use stovepipe_plan::{LayerProfile, Profile};
 use crate::{
     alike::Likeness,
     batch,
+    device::NamedDevice,
     draws::StepKey,
     engine::{
         copies, guard,
@@ -93,6 +94,11 @@ impl Profiler {
         }
     }
 
+    /// Measures on a device with its threads, or one.
+    pub fn on(device: &NamedDevice) -> Self {
+        Self::new(&device.device).threads(device.threads.unwrap_or(1))
+    }
+
     /// The number of CPU threads that kernels may use.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
@@ -100,7 +106,7 @@ impl Profiler {
     }
 
     /// Measures what layers keep in memory from forward to backward, too. `allocated` says how many
-    /// bytes the process has allocated; a counting allocator knows.
+    /// bytes the process has allocated; a counting allocator knows. A GPU says so itself.
     pub fn counting(mut self, allocated: fn() -> usize) -> Self {
         self.allocated = Some(allocated);
         self
@@ -211,6 +217,7 @@ impl Profiler {
                     first: index,
                     trainable_from: 0,
                     inspect: false,
+                    loss_scale: None,
                 },
                 profiler: self,
             };
@@ -381,15 +388,24 @@ impl<L: Layer> Bench<'_, L> {
         let nothing = || Tensor::zeros([1], &device);
         let loss = |_: Head, output| values::sum(output).unwrap_or_else(nothing);
         self.finish()?;
-        let allocated = || self.profiler.allocated.map(|allocated| allocated());
-        let before = allocated();
+        let before = self.allocated();
         let began = Instant::now();
         let recorded = tape::record(modules, input.clone(), &self.scene, &loss, &Unwatched);
         let recorded = recorded.map_err(|tape::Refused(cause)| cause)?;
         self.finish()?;
         let time = began.elapsed();
-        let kept = (before.zip(allocated())).map(|(before, after)| after.saturating_sub(before));
+        let kept = before.zip(self.allocated());
+        let kept = kept.map(|(before, after)| after.saturating_sub(before));
         Ok((time, kept, recorded))
+    }
+
+    /// The bytes that are allocated now: a GPU knows of its own.
+    fn allocated(&self) -> Option<usize> {
+        let of_device = self.profiler.device.memory_pool_usage();
+        match (of_device, self.profiler.allocated) {
+            (Some(usage), _) => usize::try_from(usage.bytes_in_use).ok(),
+            (None, allocated) => allocated.map(|allocated| allocated()),
+        }
     }
 
     /// Waits until the device has done what it was told.

@@ -333,6 +333,39 @@ fn growth(rule: Rule, recompute: Recompute) -> [usize; 3] {
     })
 }
 
+/// Burn notes every operation of a pass without a tape, and forgets it in the next backward pass: GPipe has none until
+/// all micro-batches have gone forward.
+#[test]
+fn passes_without_a_tape_leave_no_notes() {
+    const TEST: &str = "passes_without_a_tape_leave_no_notes";
+    if let Ok(case) = env::var(CASE) {
+        let micro_batches: usize = case.parse().unwrap();
+        let device = Device::flex();
+        let pipeline = Pipeline::builder(everything())
+            .devices([device.clone()])
+            .schedule(By(Rule::GPipe))
+            .micro_batches(micro_batches)
+            .recompute(Recompute::Always)
+            .build()
+            .unwrap();
+        let input = Tensor::<2>::ones([micro_batches, 8], &device);
+        let target = Tensor::<1, Int>::zeros([micro_batches], &device);
+        let before = ALLOCATOR.allocated();
+        drop(
+            pipeline
+                .train_step(input, target, &CrossEntropy::new())
+                .unwrap(),
+        );
+        println!("[{}]", ALLOCATOR.max_allocated() - before);
+        return;
+    }
+    let peak = |case: &str| in_child(TEST, case)[0];
+    let (few, many) = (peak("8"), peak("72"));
+    let each = (many - few) / 64.0;
+    println!("{each:.0} bytes a micro-batch");
+    assert!(each < 8_000.0, "{few} and {many}: {each} a micro-batch");
+}
+
 #[test]
 fn nothing_grows_over_a_thousand_steps() {
     const TEST: &str = "nothing_grows_over_a_thousand_steps";

@@ -26,7 +26,7 @@ impl Default for OptimizerState {
 pub struct MemoryUse {
     /// The parameters, and what else a layer always has.
     pub parameters: u64,
-    /// The sum of the gradients of all micro-batches.
+    /// The sum of the gradients of all micro-batches, and those of one layer on their way into it.
     pub gradients: u64,
     /// The state of the optimizer.
     pub optimizer: u64,

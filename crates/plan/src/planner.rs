@@ -205,6 +205,17 @@ pub enum PlanError {
         /// Devices there are.
         devices: usize,
     },
+    /// The profiles are not those of one model on the machine's devices.
+    #[error(
+        "{profiles} profiles are not those of one model on {devices} devices: give one for all of them, or one \
+         for each, with the same layers"
+    )]
+    Profiles {
+        /// Profiles given.
+        profiles: usize,
+        /// Devices there are.
+        devices: usize,
+    },
     /// There are more micro-batches than samples, or none.
     #[error(
         "a mini-batch of {mini_batch} samples cannot be cut into {micro_batches} micro-batches"
@@ -295,7 +306,7 @@ impl PlanRequest<'_> {
 
     fn model(&self, profile: &Profile, micro_batches: usize) -> Model<'_> {
         let profile = profile.for_samples(self.mini_batch.div_ceil(micro_batches));
-        Model::new(profile, self.machine, self.state)
+        Model::new([profile], self.machine, self.state)
     }
 
     fn check(&self) -> Result<(), PlanError> {

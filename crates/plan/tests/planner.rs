@@ -8,7 +8,8 @@ use stovepipe_plan::{
     Verdict,
 };
 use stovepipe_schedule::{
-    Costs, Link, Recompute, RoundRobin, Rule, Schedule, Scheduler, StageCosts, StageMemory,
+    Action, Costs, Link, Pass, Recompute, RoundRobin, Rule, Schedule, Scheduler, StageCosts,
+    StageMemory,
 };
 
 /// All ways to write `sum` as `parts` positive numbers.
@@ -123,6 +124,23 @@ fn costs(
     }
 }
 
+/// The gradients of each worker's largest layer, if it adds any up.
+fn passing_gradients(request: &PlanRequest, schedule: &Schedule, cut: &[usize]) -> Vec<u64> {
+    let workers = schedule.workers().iter().map(|actions| {
+        let forwards = |stage: usize| {
+            let is_own = |a: &&Action| a.stage == stage && a.pass == Pass::Forward;
+            actions.iter().filter(is_own).count()
+        };
+        let stages = (0..cut.len()).filter(|&stage| forwards(stage) > 1);
+        let layers = stages.flat_map(|stage| {
+            let first: usize = cut[..stage].iter().sum();
+            &request.profile.layers[first..first + cut[stage]]
+        });
+        layers.map(|layer| layer.parameters).max().unwrap_or(0)
+    });
+    workers.collect()
+}
+
 /// The fastest step of all candidates that fit, by trying every one.
 fn brute_force(request: &PlanRequest) -> Option<f64> {
     let layers = request.profile.layers.len();
@@ -165,10 +183,11 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
                         let costs =
                             costs(request, schedule, micro_batches, recompute, &cut, &devices);
                         let simulation = schedule.simulate(&costs).unwrap();
-                        let memory = simulation.peak_memory().into_iter().zip(&devices);
-                        let fits = memory.into_iter().all(|(needs, &device)| {
+                        let passing = passing_gradients(request, schedule, &cut);
+                        let memory = simulation.peak_memory().into_iter().zip(passing);
+                        let fits = memory.zip(&devices).all(|((needs, passing), &device)| {
                             let has = request.machine.devices[device].memory;
-                            has.is_none_or(|has| needs as u64 <= has)
+                            has.is_none_or(|has| needs as u64 + passing <= has)
                         });
                         let time = simulation.makespan();
                         if fits && best.is_none_or(|best| time < best) {

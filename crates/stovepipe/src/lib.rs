@@ -77,9 +77,9 @@ pub use stovepipe_pipeline::facade::Flow;
 pub mod prelude {
     pub use crate::Flow;
     pub use stovepipe_pipeline::{
-        Balance, Batch, BuildError, Context, CrossEntropy, Draws, Layer, MeanOf, Miswired,
-        Objective, Outputs, Pipeline, Profile, Profiler, Progress, Recompute, Replicated, SkipUse,
-        Step, StepError, StopHandle, device_from_name,
+        Balance, Batch, BuildError, Context, CrossEntropy, Draws, Layer, MeanOf, Measured,
+        Miswired, NamedDevice, Objective, Outputs, Pipeline, Precision, Profile, Profiler,
+        Progress, Recompute, Replicated, SkipUse, Step, StepError, StopHandle,
     };
     pub use stovepipe_schedule::{
         GPipe, Interleaved, OneForwardOneBackward, Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2,

@@ -9,7 +9,7 @@ use burn::{
 };
 use stovepipe_pipeline::{Layer, Pipeline};
 
-use crate::optimizer::Names;
+use crate::{checkpoint::Standing, optimizer::Names};
 
 /// The gradients of mini-batches that wait for an update together.
 #[derive(Default)]
@@ -18,9 +18,19 @@ pub(crate) struct Window {
     sum: GradientsParams,
     weight: f64,
     mini_batches: usize,
+    /// Whether those of a mini-batch were not finite, so that none of the window's count.
+    spoiled: bool,
 }
 
 impl Window {
+    /// Counts a mini-batch whose gradients were not finite.
+    pub(crate) fn spoil(&mut self, weight: f64) {
+        self.sum = GradientsParams::new();
+        self.weight += weight;
+        self.mini_batches += 1;
+        self.spoiled = true;
+    }
+
     /// Adds the gradients of a mini-batch's mean loss over `weight` samples or tokens.
     pub(crate) fn add<L: Layer>(
         &mut self,
@@ -32,6 +42,10 @@ impl Window {
             sum: &'a mut GradientsParams,
             gradients: GradientsParams,
             weight: f64,
+        }
+
+        if self.spoiled {
+            return self.spoil(weight);
         }
 
         impl ModuleVisitor for Add<'_> {
@@ -65,6 +79,10 @@ impl Window {
         self.weight
     }
 
+    pub(crate) fn is_spoiled(&self) -> bool {
+        self.spoiled
+    }
+
     /// What has been added up for each parameter, by its name.
     pub(crate) fn sums<L: Layer>(&self, pipeline: &Pipeline<L>, names: &Names) -> StateSink {
         struct Read<'a> {
@@ -94,12 +112,12 @@ impl Window {
         visitor.read
     }
 
-    /// A window with what was added up before, of so many mini-batches and their weight.
+    /// A window with what was added up before, as `standing` has counted it.
     pub(crate) fn restore<L: Layer>(
         pipeline: &Pipeline<L>,
         names: &Names,
         sums: StateSink,
-        (mini_batches, weight): (usize, f64),
+        standing: &Standing,
     ) -> Self {
         struct Write<'a> {
             sums: HashMap<String, TensorData>,
@@ -127,15 +145,16 @@ impl Window {
         pipeline.visit(&mut visitor);
         Self {
             sum: visitor.sum,
-            weight,
-            mini_batches,
+            weight: standing.waiting_weight,
+            mini_batches: standing.waiting,
+            spoiled: standing.spoiled,
         }
     }
 
-    /// The gradients of the mean loss over all that was added, and begins anew.
-    pub(crate) fn take<L: Layer>(&mut self, pipeline: &Pipeline<L>) -> GradientsParams {
-        let Self { sum, weight, .. } = std::mem::take(self);
-        scale(pipeline, sum, 1.0 / weight)
+    /// The gradients of the mean loss over all that was added, unless it is spoiled; and begins anew.
+    pub(crate) fn take<L: Layer>(&mut self, pipeline: &Pipeline<L>) -> Option<GradientsParams> {
+        let window = std::mem::take(self);
+        (!window.spoiled).then(|| scale(pipeline, window.sum, 1.0 / window.weight))
     }
 }
 

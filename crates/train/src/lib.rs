@@ -1,6 +1,7 @@
 //! A training run of a Stovepipe pipeline: it loads ahead, trains, tests, shows how far it is, and
 //! leaves files that one can open.
 
+mod adam_w;
 mod allocator;
 mod average;
 mod checkpoint;
@@ -45,6 +46,6 @@ pub use settings::{
     TrainSettings,
 };
 pub use source::{Batches, Data, PADDING, Pass, Source, Task};
-pub use summary::{StageSummary, Summary, stage_summaries};
+pub use summary::{LossScale, StageSummary, Summary, stage_summaries};
 pub use trainer::{Resumed, Trainer};
 pub use weights::{Convention, Weights};

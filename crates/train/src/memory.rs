@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stovepipe_pipeline::{Forecast, OptimizerState};
+use stovepipe_pipeline::{Forecast, NamedDevice, OptimizerState, device_facts};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
 use crate::{
@@ -36,8 +36,8 @@ pub struct DeviceMemory {
 impl PipelineSettings {
     /// What each device has to hold, as it is foretold.
     ///
-    /// A device's memory is what `device-memory` says; of the CPU else what is free. Of other devices it
-    /// is not known.
+    /// A device's memory is what `device-memory` says; of the CPU else what is free, which graphics adapters in
+    /// software share, and of a CUDA device all it has. Of other devices it is not known.
     ///
     /// ```
     /// use stovepipe_pipeline::Forecast;
@@ -56,29 +56,51 @@ impl PipelineSettings {
     /// ```
     #[must_use]
     pub fn device_memory(&self, forecast: &Forecast) -> Vec<DeviceMemory> {
-        let mut devices = BTreeMap::<&str, DeviceMemory>::new();
+        let mut devices = BTreeMap::<String, DeviceMemory>::new();
         for (worker, memory) in forecast.memory.iter().enumerate() {
-            let name = self.devices.get(worker).or(self.devices.first());
-            let name = name.map_or("", |name| name.trim());
-            let device = devices.entry(name).or_insert_with(|| DeviceMemory {
-                device: name.to_owned(),
+            let (name, has) = self.memory_of(worker);
+            let device = devices.entry(name).or_insert_with_key(|name| DeviceMemory {
+                device: name.clone(),
                 needs: 0,
-                has: self.memory_of(worker, name),
+                has,
             });
             device.needs = device.needs.saturating_add(memory.total());
         }
         devices.into_values().collect()
     }
 
-    fn memory_of(&self, worker: usize, name: &str) -> Option<u64> {
+    /// What each worker's device holds, as far as that is known, of those that no other worker shares.
+    pub(crate) fn own_memory(&self) -> Vec<Option<u64>> {
+        let all: Vec<_> = (0..self.stages)
+            .map(|worker| self.memory_of(worker))
+            .collect();
+        let is_alone = |name: &str| all.iter().filter(|(other, _)| other == name).count() == 1;
+        all.iter()
+            .map(|(name, has)| has.filter(|_| is_alone(name)))
+            .collect()
+    }
+
+    /// The name of what holds a worker's tensors, and how much that is, if it is known.
+    fn memory_of(&self, worker: usize) -> (String, Option<u64>) {
+        let name = self.devices.get(worker).or(self.devices.first());
+        let name = name.map_or("", |name| name.trim());
         let given = self
             .device_memory
             .get(worker)
             .or(self.device_memory.first());
-        match (given, name) {
-            (Some(&bytes), _) => Some(bytes),
-            (None, "cpu") => free_memory(),
-            (None, _) => None,
+        // Workers on the CPU share its memory, whatever their threads.
+        if name.starts_with("cpu") {
+            return ("cpu".to_owned(), given.copied().or_else(free_memory));
+        }
+        if let Some(&given) = given {
+            return (name.to_owned(), Some(given));
+        }
+        // One that cannot be opened is an error later on, when it is used.
+        let device = name.parse::<NamedDevice>().ok();
+        let facts = device.and_then(|device| device_facts(&device).ok());
+        match facts.unwrap_or_default() {
+            facts if facts.software => ("cpu".to_owned(), free_memory()),
+            facts => (name.to_owned(), facts.memory),
         }
     }
 

@@ -9,8 +9,8 @@ use std::{
 use burn::{
     module::{ModuleMapper, ModuleVisitor, Param, ParamId},
     optim::{
-        AdamConfig, AdamWConfig, DynOptimizer, DynState, GradientsParams, RmsPropConfig, SgdConfig,
-        StateSink, StateSource, decay::WeightDecayConfig, momentum::MomentumConfig,
+        AdamConfig, DynOptimizer, DynState, GradientsParams, RmsPropConfig, SgdConfig, StateSink,
+        StateSource, decay::WeightDecayConfig, momentum::MomentumConfig,
     },
     tensor::{Device, Tensor},
 };
@@ -18,6 +18,7 @@ use stovepipe_pipeline::{Layer, Pipeline, StepError};
 use stovepipe_schedule::{Span, SpanKind};
 
 use crate::{
+    adam_w::AdamW,
     gradients::clip,
     settings::{OptimizerSetting, TrainSettings},
 };
@@ -254,11 +255,6 @@ fn optimizer(settings: &TrainSettings) -> Arc<dyn DynOptimizer> {
                 .with_weight_decay(weight_decay)
                 .build(),
         ),
-        OptimizerSetting::AdamW => Arc::new(
-            AdamWConfig::new()
-                .with_epsilon(epsilon)
-                .with_weight_decay(settings.weight_decay as f32)
-                .build(),
-        ),
+        OptimizerSetting::AdamW => Arc::new(AdamW::new(settings)),
     }
 }

@@ -5,12 +5,11 @@
 
 use std::str::FromStr;
 
-use burn::tensor::Device;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use stovepipe_pipeline::{
-    Balance, BuildError, Layer, Pipeline, PipelineBuilder, Profile, Profiler, Recompute,
-    device_from_name,
+    Balance, BuildError, DeviceError, Layer, Measured, NamedDevice, Pipeline, PipelineBuilder,
+    Precision, Profile, Profiler, Recompute,
 };
 use stovepipe_schedule::{Rule, Scheduler};
 
@@ -32,7 +31,7 @@ pub struct PipelineSettings {
     /// Number of stages; with several chunks on each device, number of devices
     #[arg(long, required = false, value_name = "N")]
     pub stages: usize,
-    /// Devices: one for all stages, or one for each (cpu, wgpu:0, cuda:0)
+    /// Devices: one for all stages, or one for each (cpu, cpu:threads=4, wgpu:0, cuda:0)
     #[arg(long, required = false, value_name = "LIST", value_delimiter = ',')]
     pub devices: Vec<String>,
     /// Where to cut: `auto` (the cut whose step is foretold to be the fastest, from measured layers), `time`
@@ -53,11 +52,14 @@ pub struct PipelineSettings {
     /// Micro-batches whose activations are computed again: always, except-last, never
     #[arg(long, required = false, value_name = "MODE")]
     pub recompute: Recompute,
-    /// CPU threads of each stage
+    /// CPU threads of each stage whose device does not say another number
     #[arg(long, required = false, value_name = "N")]
     pub threads_per_stage: usize,
-    /// Bytes that each device holds: one for all, or one for each [default: on the CPU what is free,
-    /// else not known]
+    /// Numbers that stages compute in: f32, or bf16 or f16 in mixed precision (parameters and their updates stay in f32)
+    #[arg(long, required = false, value_name = "TYPE")]
+    pub precision: Precision,
+    /// Bytes that each device holds: one for all, or one for each [default: on the CPU what is free, on
+    /// CUDA devices what they have, else not known]
     #[arg(long, required = false, value_name = "LIST", value_delimiter = ',')]
     pub device_memory: Vec<u64>,
 }
@@ -73,6 +75,7 @@ impl Default for PipelineSettings {
             chunks: 2,
             recompute: Recompute::ExceptLast,
             threads_per_stage: 1,
+            precision: Precision::F32,
             device_memory: Vec::new(),
         }
     }
@@ -114,7 +117,9 @@ impl PipelineSettings {
         }
         let stages = self.scheduler()?.stages(self.stages);
         self.balance(None).cut(layers, stages)?;
-        self.worker_devices()?;
+        for device in self.worker_devices()? {
+            self.precision.check(&device).map_err(BuildError::from)?;
+        }
         Ok(())
     }
 
@@ -122,22 +127,28 @@ impl PipelineSettings {
         (self.schedule).scheduler(self.chunks, self.stages, self.micro_batches)
     }
 
-    /// Measures layers as a stage would run them, on the first device.
+    /// Measures layers as stages would run them: `measure` is given each device that is unlike those before it, and
+    /// what measures there. What is known of the devices' memory goes with it.
     ///
     /// # Errors
     ///
-    /// If a device is not to be had, or there is none.
-    pub fn profiler(&self) -> Result<Profiler, TrainError> {
+    /// If a device is not to be had, there is none, or it cannot be measured.
+    pub fn measure<E: From<BuildError> + From<TrainError>>(
+        &self,
+        mut measure: impl FnMut(&NamedDevice, Profiler) -> Result<Profile, E>,
+    ) -> Result<Measured, E> {
         let devices = self.worker_devices()?;
-        let device = devices.first().ok_or(BuildError::NoStages)?;
-        Ok(Profiler::new(device).threads(self.threads_per_stage))
+        let measured = Measured::on(&devices, |device| {
+            let threads = device.threads.unwrap_or(self.threads_per_stage);
+            measure(device, Profiler::on(device).threads(threads))
+        })?;
+        Ok(measured.with_memory(&self.own_memory()))
     }
 
     /// The device of each worker.
-    fn worker_devices(&self) -> Result<Vec<Device>, TrainError> {
-        let devices = (self.devices.iter())
-            .map(|name| device_from_name(name.trim()))
-            .collect::<Result<Vec<_>, _>>()?;
+    fn worker_devices(&self) -> Result<Vec<NamedDevice>, TrainError> {
+        let devices = self.devices.iter().map(|name| name.parse());
+        let devices = devices.collect::<Result<Vec<NamedDevice>, DeviceError>>()?;
         match devices.len() {
             1 => Ok(vec![devices[0].clone(); self.stages]),
             count if count == self.stages => Ok(devices),
@@ -184,11 +195,16 @@ impl PipelineSettings {
         sample: impl FnOnce() -> L::Input,
     ) -> Result<PipelineBuilder<L>, TrainError> {
         self.check(layers.len())?;
-        let profile = match self.measures() {
-            true => Some(self.profiler()?.measure(&layers, sample())?),
+        let measured = match self.measures() {
+            true => {
+                let sample = sample();
+                Some(self.measure::<TrainError>(|_, profiler| {
+                    Ok(profiler.measure(&layers, sample.clone())?)
+                })?)
+            }
             false => None,
         };
-        self.builder_with(layers, profile.as_ref())
+        self.builder_with(layers, measured.as_ref())
     }
 
     /// Like [`builder`](Self::builder), with layers measured before, or not at all.
@@ -199,18 +215,19 @@ impl PipelineSettings {
     pub fn builder_with<L: Layer>(
         &self,
         layers: Vec<L>,
-        profile: Option<&Profile>,
+        measured: Option<&Measured>,
     ) -> Result<PipelineBuilder<L>, TrainError> {
         self.check(layers.len())?;
         let devices = self.worker_devices()?;
-        let balance = self.balance(profile);
+        let balance = self.balance(measured);
         Ok(Pipeline::builder(layers)
             .devices(devices)
             .balance(balance)
             .schedule(self.scheduler()?)
             .micro_batches(self.micro_batches)
             .recompute(self.recompute)
-            .threads_per_stage(self.threads_per_stage))
+            .threads_per_stage(self.threads_per_stage)
+            .precision(self.precision))
     }
 
     /// Whether layers are measured before they are cut.
@@ -222,13 +239,13 @@ impl PipelineSettings {
         }
     }
 
-    /// The balance by these settings, given a profile if they [measure](Self::measures); without it,
+    /// The balance by these settings, given what was measured if they [measure](Self::measures); without it,
     /// even.
-    pub(crate) fn balance(&self, profile: Option<&Profile>) -> Balance {
-        match (&self.balance, profile) {
-            (BalanceSetting::Auto, Some(profile)) => Balance::Planned(profile.clone()),
-            (BalanceSetting::Time, Some(profile)) => Balance::by_time(profile),
-            (BalanceSetting::Size, Some(profile)) => Balance::by_size(profile),
+    pub(crate) fn balance(&self, measured: Option<&Measured>) -> Balance {
+        match (&self.balance, measured) {
+            (BalanceSetting::Auto, Some(measured)) => Balance::Planned(measured.clone()),
+            (BalanceSetting::Time, Some(measured)) => Balance::by_time(measured.clone()),
+            (BalanceSetting::Size, Some(measured)) => Balance::by_size(measured.profile(0)),
             (BalanceSetting::Layers(layers), _) => Balance::Layers(layers.clone()),
             _ => Balance::Even,
         }

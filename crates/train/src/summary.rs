@@ -30,10 +30,22 @@ pub struct Summary {
     pub samples_per_second: f64,
     /// Mean share of a step in which stages were idle.
     pub bubble: f64,
+    /// In f16, how the loss is scaled, and what that has cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
     /// Duration of the run.
     pub seconds: f64,
     /// Whether it was stopped before its end.
     pub stopped: bool,
+}
+
+/// What came of scaling the loss.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LossScale {
+    /// What the loss is multiplied by in the end.
+    pub scale: f64,
+    /// Updates that were skipped because gradients were not finite.
+    pub skipped: usize,
 }
 
 /// A stage in a summary.
@@ -62,6 +74,8 @@ pub(crate) struct EpochMetrics {
     pub(crate) test: Metrics,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) averaged: Option<Metrics>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) loss_scale: Option<LossScale>,
     pub(crate) samples_per_second: f64,
     pub(crate) bubble: f64,
     pub(crate) seconds: f64,
@@ -110,6 +124,9 @@ impl fmt::Display for EpochMetrics {
         )?;
         if let Some(averaged) = &self.averaged {
             write!(f, " · averaged {averaged}")?;
+        }
+        if let Some(LossScale { scale, skipped }) = self.loss_scale {
+            write!(f, " · loss scale {scale}, {skipped} updates skipped")?;
         }
         write!(
             f,

@@ -29,7 +29,7 @@ use crate::{
     scores::{Metrics, score},
     settings::{SaveErrorSetting, TrainSettings},
     source::{self, Pass, Source, Task},
-    summary::{EpochMetrics, Summary, stage_summaries},
+    summary::{EpochMetrics, LossScale, Summary, stage_summaries},
 };
 
 /// Trains a pipeline as settings say, by cross-entropy.
@@ -82,12 +82,15 @@ impl Sums {
 
     /// Adds a mini-batch, which ended when so many seconds of the epoch were over.
     fn count(&mut self, trained: &Trained, seconds: f64) {
-        self.scores.add(
-            trained.samples,
-            trained.loss,
-            trained.weight,
-            &trained.scores,
-        );
+        // Of one that overflowed, the loss may be no number.
+        if trained.loss.is_finite() || !trained.overflowed {
+            self.scores.add(
+                trained.samples,
+                trained.loss,
+                trained.weight,
+                &trained.scores,
+            );
+        }
         self.steps += 1;
         self.bubbles += trained.timeline.bubble();
         self.seconds = seconds;
@@ -257,6 +260,8 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             averaged: self.average.as_ref().map_or(0, WeightAverage::updates),
             waiting: self.window.mini_batches(),
             waiting_weight: self.window.weight(),
+            spoiled: self.window.is_spoiled(),
+            loss_scaler: self.pipeline.loss_scaler(),
             seconds: self.seconds(),
             ..self.standing.clone()
         };
@@ -350,9 +355,11 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             };
             // The last window of an epoch may be smaller.
             let is_last = loaded.peek().is_none();
-            let updated = self.gather(&mut trained, is_last, rate.at(update))?;
+            let gathered = self.gather(&mut trained, is_last, rate.at(update))?;
             let standing = &mut self.standing;
-            standing.updates += usize::from(updated);
+            // The learning rate falls by what was to be updated.
+            standing.updates += usize::from(gathered != Gathered::Waiting);
+            standing.under_way.skipped += usize::from(gathered == Gathered::Skipped);
             standing.batch += 1;
             standing.test = None;
             let seconds = before + began.elapsed().as_secs_f64();
@@ -417,29 +424,37 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             weight: step.weight,
             scores: step.scores,
             gradients: step.gradients,
+            overflowed: step.overflowed,
             timeline: step.timeline,
             began,
         })
     }
 
     /// Puts a mini-batch's gradients with those that wait. Where that makes a whole window, or the last one of
-    /// an epoch, updates the parameters, and says so.
+    /// an epoch, updates the parameters, unless some gradients of it were not finite.
     fn gather(
         &mut self,
         trained: &mut Trained,
         is_last: bool,
         rate: f64,
-    ) -> Result<bool, TrainError> {
-        let mut gradients = std::mem::take(&mut trained.gradients);
+    ) -> Result<Gathered, TrainError> {
+        let own = std::mem::take(&mut trained.gradients);
+        let mut gradients = (!trained.overflowed).then_some(own);
         let window = &mut self.window;
         let is_whole = window.mini_batches() + 1 >= self.settings.accumulate;
         if window.mini_batches() > 0 || !(is_whole || is_last) {
-            window.add(&self.pipeline, gradients, trained.weight);
+            match gradients {
+                Some(gradients) => window.add(&self.pipeline, gradients, trained.weight),
+                None => window.spoil(trained.weight),
+            }
             if !(is_whole || is_last) {
-                return Ok(false);
+                return Ok(Gathered::Waiting);
             }
             gradients = window.take(&self.pipeline);
         }
+        let Some(gradients) = gradients else {
+            return Ok(Gathered::Skipped);
+        };
         let (pipeline, began) = (&mut self.pipeline, trained.began);
         let spans = self.optimizer.step(rate, pipeline, gradients, began)?;
         for (stage, span) in self.pipeline.stages().iter().zip(spans) {
@@ -448,7 +463,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         if let Some(average) = &mut self.average {
             average.update(&self.pipeline)?;
         }
-        Ok(true)
+        Ok(Gathered::Updated)
     }
 
     /// Scores the test set, once more if it was stopped meanwhile. Returns whether it was.
@@ -506,6 +521,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             train_accuracy: sums.scores.accuracy(),
             test: tested.model,
             averaged: tested.averaged,
+            loss_scale: self.loss_scale(sums),
             samples_per_second: sums.samples_per_second(),
             bubble: sums.bubble(),
             seconds: sums.seconds,
@@ -530,9 +546,19 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             averaged: tested.averaged,
             samples_per_second: all.samples_per_second(),
             bubble: all.bubble(),
+            loss_scale: self.loss_scale(&all),
             seconds: self.seconds(),
             stopped,
         }
+    }
+
+    /// How the loss is scaled now, if it is, and what that has cost.
+    fn loss_scale(&self, sums: &Sums) -> Option<LossScale> {
+        let scaler = self.pipeline.loss_scaler()?;
+        Some(LossScale {
+            scale: scaler.scale(),
+            skipped: sums.skipped,
+        })
     }
 
     /// What the training has taken so far, in all its parts.
@@ -562,6 +588,18 @@ struct Trained {
     weight: f64,
     scores: Vec<f64>,
     gradients: GradientsParams,
+    overflowed: bool,
     timeline: Timeline,
     began: Instant,
+}
+
+/// What became of a mini-batch's gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gathered {
+    /// They wait for those of others.
+    Waiting,
+    /// Parameters are updated.
+    Updated,
+    /// There is nothing to update by: some were not finite.
+    Skipped,
 }

@@ -30,16 +30,16 @@ pub fn main(names: &[&str]) -> Result<(), Failure> {
 }
 
 fn on_devices(names: &[&str]) -> Result<Pipeline<Net>, Failure> {
-    let devices = names.iter().map(|name| device_from_name(name));
-    let devices = devices.collect::<Result<Vec<_>, _>>()?;
-    let layers = Model::new(&devices[0]).into_layers();
+    let devices = names.iter().map(|name| name.parse());
+    let devices = devices.collect::<Result<Vec<NamedDevice>, _>>()?;
+    let layers = Model::new(&devices[0].device).into_layers();
 
     // What each layer costs on the first device, and how fast the others are, compared with it.
-    let first = profile(&layers, &devices[0])?;
+    let first = profile(&layers, &devices[0].device)?;
     let mut machine = Machine::uniform(devices.len());
     for (device, spec) in devices.iter().zip(&mut machine.devices) {
         if device != &devices[0] {
-            spec.speed = seconds(&first) / seconds(&profile(&layers, device)?);
+            spec.speed = seconds(&first) / seconds(&profile(&layers, &device.device)?);
         }
     }
 

@@ -50,7 +50,7 @@ fn balance_of_another_model() -> Result<(), Failure> {
 }
 
 fn device_that_is_not_built_in() -> Result<(), Failure> {
-    device_from_name("cuda:0")?;
+    "cuda:0".parse::<NamedDevice>()?;
     Ok(())
 }
 

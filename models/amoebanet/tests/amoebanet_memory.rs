@@ -13,9 +13,7 @@ use burn::{
 };
 use cap::Cap;
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, Stem};
-use stovepipe_pipeline::{
-    Balance, CrossEntropy, Machine, OptimizerState, Pipeline, Profiler, Recompute,
-};
+use stovepipe_pipeline::{Balance, CrossEntropy, OptimizerState, Pipeline, Profiler, Recompute};
 use stovepipe_plan::MemoryUse;
 use stovepipe_schedule::Rule;
 
@@ -68,9 +66,8 @@ fn measure(case: &str) -> [u64; 4] {
         Rule::Interleaved => builder.schedule(stovepipe_schedule::Interleaved { chunks: 2 }),
         _ => builder.schedule(stovepipe_schedule::OneForwardOneBackward),
     };
-    let machine = Machine::uniform(workers);
     let forecast = builder
-        .forecast(&profile, &machine, OptimizerState(2))
+        .forecast(&profile.into(), OptimizerState(2))
         .unwrap();
     let sum = |part: fn(&MemoryUse) -> u64| forecast.memory.iter().map(part).sum::<u64>();
 

@@ -67,7 +67,7 @@ impl PlanFile {
                 chunks,
                 recompute: candidate.recompute,
                 threads_per_stage,
-                device_memory: Vec::new(),
+                ..PipelineSettings::default()
             },
             training: Batch {
                 batch_size: mini_batch,

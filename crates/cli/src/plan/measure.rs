@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stovepipe::{
-    pipeline::{Layer, Profiler, device_from_name, measure_link},
+    pipeline::{Layer, NamedDevice, Profiler, device_facts, measure_link},
     plan::{LinkLevel, Machine, Profile},
     train::{TrainError, free_memory, show_layers},
 };
@@ -53,8 +53,9 @@ fn measure_model<L: Layer<Side = ()>, T>(
     room::to_measure(layers, free_memory())?;
     let samples = request.batch_size.unwrap_or(BATCH).div_ceil(SHARE);
     let profile_of = |name: &str, samples: usize| -> Result<Profile, CliError> {
-        let device = device_from_name(name).map_err(TrainError::from)?;
-        let profiler = Profiler::new(&device).threads(request.threads_per_stage);
+        let device: NamedDevice = name.parse().map_err(TrainError::from)?;
+        let threads = device.threads.unwrap_or(request.threads_per_stage);
+        let profiler = Profiler::new(&device.device).threads(threads);
         let shown = show_layers(&format!("{samples} samples on {name}"), layers.len());
         Ok(profiler
             .counting(allocated)
@@ -89,18 +90,22 @@ fn measure_model<L: Layer<Side = ()>, T>(
     Ok(())
 }
 
-/// Workers on the CPU share what is free.
+/// Workers on the CPU share what is free, and a GPU may say what it has.
 fn share_memory(machine: &mut Machine) {
+    for device in &mut machine.devices {
+        let facts = || device_facts(&device.name.parse().ok()?).ok();
+        device.memory = device.memory.or_else(|| facts()?.memory);
+    }
     let on_cpu = machine
         .devices
         .iter()
-        .filter(|device| device.name == "cpu")
+        .filter(|device| device.name.starts_with("cpu"))
         .count();
     let Some(free) = free_memory().filter(|_| on_cpu > 0) else {
         return;
     };
     let devices = machine.devices.iter_mut();
-    for device in devices.filter(|device| device.name == "cpu") {
+    for device in devices.filter(|device| device.name.starts_with("cpu")) {
         device.memory.get_or_insert(free / on_cpu as u64);
     }
 }
@@ -121,8 +126,9 @@ fn measure_links(machine: &mut Machine) -> Result<(), CliError> {
         if !known.insert(names.clone()) {
             continue;
         }
-        let device = |name: &str| device_from_name(name).map_err(TrainError::from);
-        let (latency, bandwidth) = measure_link(&device(&names.0)?, &device(&names.1)?)?;
+        let device = |name: &str| name.parse::<NamedDevice>().map_err(TrainError::from);
+        let (from, to) = (device(&names.0)?, device(&names.1)?);
+        let (latency, bandwidth) = measure_link(&from.device, &to.device)?;
         level.latency = level.latency.max(latency);
         level.bandwidth = level.bandwidth.min(bandwidth);
     }

@@ -1,6 +1,6 @@
 //! Workers: their jobs, their end, and what happens when a job does not end.
 
-use std::io;
+use std::{io, time::Duration};
 
 use crate::{
     checks::{Count, Gate, in_all_orders, in_many_orders, panic_quietly},
@@ -106,5 +106,41 @@ fn a_worker_that_is_back_is_not_stuck_and_is_joined() {
         drop(worker);
         assert_eq!((done.get(), ended.get()), (1, 1));
         let _ = opens.join();
+    });
+}
+
+#[test]
+fn settling_waits_for_all_jobs() {
+    in_many_orders(5000, || {
+        let worker = worker(&Count::default());
+        let done = Count::default();
+        for _ in 0..2 {
+            let job = done.on_drop();
+            worker.run(move || {
+                drop(job);
+                panic_quietly();
+            });
+        }
+        worker.settle(None);
+        assert_eq!(done.get(), 2);
+        assert!(!worker.is_stuck());
+    });
+}
+
+/// The limit may be over at any moment, the job's end included.
+#[test]
+fn settling_ends_with_its_patience_and_what_is_stuck_by_then_comes_back() {
+    in_many_orders(5000, || {
+        let (ended, gate) = (Count::default(), Gate::default());
+        let worker = worker(&ended);
+        let inside = gate.clone();
+        worker.run(move || inside.pass());
+        worker.settle(Some(Duration::from_secs(1)));
+        assert!(worker.is_stuck());
+        gate.open();
+        worker.settle(None);
+        assert!(!worker.is_stuck());
+        drop(worker);
+        assert_eq!(ended.get(), 1);
     });
 }

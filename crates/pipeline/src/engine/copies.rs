@@ -11,13 +11,20 @@
 //!   same leaves would be one graph to Burn, and each backward pass would walk all of it. Those for
 //!   forward passes share `live`'s cells; those for recomputation have cells that nobody reads, so
 //!   that each micro-batch counts once. A backward pass gives them back, for the next tape.
+//!
+//! In mixed precision, copies have numbers of another type than the model: they are cast once a step,
+//! and the gradients that they leave are cast back.
 
 use burn::{
     module::{Module, ModuleMapper, Param},
-    tensor::Tensor,
+    optim::GradientsParams,
+    tensor::{FloatDType, Tensor},
 };
 
-use crate::ties::share_leaves;
+use crate::{
+    parameters::{ParameterVisitor, visit_parameters},
+    ties::share_leaves,
+};
 
 /// The copies of a stage's layers.
 pub(crate) struct Copies<L> {
@@ -37,8 +44,9 @@ pub(crate) enum Kind {
 }
 
 impl<L: Module> Copies<L> {
-    pub(crate) fn to_train(layers: &[L]) -> Self {
-        let live: Vec<_> = layers.iter().map(live).collect();
+    pub(crate) fn to_train(layers: &[L], dtype: Option<FloatDType>) -> Self {
+        let copy = |layer: &L| share_leaves(cast(layer.valid().train(), dtype));
+        let live: Vec<_> = layers.iter().map(copy).collect();
         Self {
             counted: vec![live.clone()],
             uncounted: Vec::new(),
@@ -47,10 +55,11 @@ impl<L: Module> Copies<L> {
         }
     }
 
-    pub(crate) fn to_infer(layers: &[L]) -> Self {
+    pub(crate) fn to_infer(layers: &[L], dtype: Option<FloatDType>) -> Self {
+        let copy = |layer: &L| cast(layer.valid(), dtype);
         Self {
             live: Vec::new(),
-            quiet: layers.iter().map(L::valid).collect(),
+            quiet: layers.iter().map(copy).collect(),
             counted: Vec::new(),
             uncounted: Vec::new(),
         }
@@ -95,6 +104,60 @@ pub(crate) fn live<L: Module>(layer: &L) -> L {
 /// The same statistics, but no gradients.
 pub(crate) fn quiet<L: Module>(live: &L) -> L {
     live.clone().no_grad()
+}
+
+/// The same with floats of another type, statistics among them, if there is one. The module shares its
+/// statistics with no other.
+fn cast<M: Module>(module: M, dtype: Option<FloatDType>) -> M {
+    struct Cast(FloatDType);
+
+    impl ModuleMapper for Cast {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let require_grad = param.is_require_grad();
+            param.map(|tensor| match tensor.is_autodiff() {
+                // What is cast should be a leaf, and not hang on the one that it is cast from.
+                true => (tensor.inner().cast(self.0).autodiff()).set_require_grad(require_grad),
+                false => tensor.cast(self.0),
+            })
+        }
+    }
+
+    match dtype {
+        Some(dtype) => module.map(&mut Cast(dtype)),
+        None => module,
+    }
+}
+
+/// The gradients that a loss of another scale and copies of another type have left, for the model: in f32,
+/// and of the loss as it is.
+pub(crate) fn of_model<M: Module>(
+    module: &M,
+    gradients: GradientsParams,
+    scale: f64,
+) -> GradientsParams {
+    struct Restore {
+        from: GradientsParams,
+        to: GradientsParams,
+        scale: f64,
+    }
+
+    impl ParameterVisitor for Restore {
+        fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // What is met a second time has been taken.
+            if let Some(gradient) = self.from.remove::<D>(param.id) {
+                let gradient = gradient.cast(FloatDType::F32).mul_scalar(1.0 / self.scale);
+                self.to.register(param.id, gradient);
+            }
+        }
+    }
+
+    let mut restore = Restore {
+        from: gradients,
+        to: GradientsParams::new(),
+        scale,
+    };
+    visit_parameters(module, &mut restore);
+    restore.to
 }
 
 /// The same values and statistics, but leaves of a graph of their own.

@@ -38,7 +38,7 @@ pub(crate) fn are_finite<F: Flow>(flow: &F, gradients: &FlowGradients) -> bool {
 
     impl FlowMapper for Check<'_> {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            let gradient = self.gradients.get::<Tensor<D>>(&self.index);
+            let gradient = self.gradients.get::<D>(self.index).cloned();
             self.finite &= gradient.is_none_or(all_finite);
             self.index += 1;
             tensor

@@ -9,10 +9,12 @@ use crate::error::StepError;
 
 /// Runs `code`, which is called `place` in the error if it panics.
 pub(crate) fn guarded<R>(place: &'static str, code: impl FnOnce() -> R) -> Result<R, StepError> {
-    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| StepError::Panicked {
-        place,
-        message: panic_message(&*panic).to_owned(),
-    })
+    caught(code).map_err(|message| StepError::Panicked { place, message })
+}
+
+/// Runs `code`; the error is what it said when it panicked.
+pub(crate) fn caught<R>(code: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| panic_message(&*panic).to_owned())
 }
 
 /// What a panic said.

@@ -1,11 +1,20 @@
 //! What stages send each other.
 //!
 //! A boundary between two stages is two mailboxes: values go forward, gradients go back. A stage
-//! that fails drops its ends of them, so that its neighbours end too.
+//! that fails drops its ends of them, so that its neighbours end too. What goes to another device is
+//! taken there by a [carrier](super::carrier).
 
-pub(crate) use stovepipe_crew::{Alarm, CutOff, Inbox, Outbox, mailbox as queue};
+pub(crate) use stovepipe_crew::{Alarm, CutOff};
 
-use crate::{engine::values::FlowGradients, layer::Layer};
+pub(crate) use super::carrier::{Inbox, Outbox};
+use crate::{
+    engine::{
+        carrier::Carriers,
+        values::{self, FlowGradients},
+    },
+    error::Cargo,
+    layer::Layer,
+};
 
 /// The ends of its boundaries that a stage holds; none where the model begins or ends.
 pub(crate) struct Links<L: Layer> {
@@ -16,7 +25,7 @@ pub(crate) struct Links<L: Layer> {
 }
 
 /// Links `stages` stages into a chain.
-pub(crate) fn chain<L: Layer>(stages: usize) -> Vec<Links<L>> {
+pub(crate) fn chain<L: Layer>(stages: usize, carriers: &Carriers) -> Vec<Links<L>> {
     let mut links: Vec<_> = (0..stages)
         .map(|_| Links {
             values_in: None,
@@ -25,13 +34,15 @@ pub(crate) fn chain<L: Layer>(stages: usize) -> Vec<Links<L>> {
             gradients_out: None,
         })
         .collect();
-    for boundary in 1..stages {
-        let (values_out, values_in) = queue();
-        let (gradients_out, gradients_in) = queue();
-        links[boundary - 1].values_out = Some(values_out);
-        links[boundary].values_in = Some(values_in);
-        links[boundary].gradients_out = Some(gradients_out);
-        links[boundary - 1].gradients_in = Some(gradients_in);
+    for (from, to) in (1..stages).map(|to| (to - 1, to)) {
+        let (values_out, values_in) =
+            carriers.mailbox(from, to, Cargo::Values, values::to_device::<L::Flow>);
+        let (gradients_out, gradients_in) =
+            carriers.mailbox(to, from, Cargo::Gradients, FlowGradients::moved_to);
+        links[from].values_out = Some(values_out);
+        links[to].values_in = Some(values_in);
+        links[to].gradients_out = Some(gradients_out);
+        links[from].gradients_in = Some(gradients_in);
     }
     links
 }

@@ -11,11 +11,13 @@
 //!     ├ skips    what stages send past their neighbours
 //!     └ record   what happened when
 //! worker    a worker's thread, a member of a CPU pool of its own
+//! carrier   threads that take what stages send each other from device to device
 //! values    what is done to a flow: move, cut from its graph, seed, join
 //! finite    whether its numbers are numbers
 //! guard     a user's panic made an error
 //! ```
 
+pub(crate) mod carrier;
 pub(crate) mod copies;
 pub(crate) mod finite;
 pub(crate) mod guard;
@@ -45,10 +47,12 @@ use stovepipe_schedule::{Recompute, Schedule, Scheduler};
 use crate::{
     control::{Progress, StopHandle},
     engine::{
+        carrier::Carriers,
         skips::StageSkips,
         statistics::{Cells, Momenta},
     },
     error::{StepError, WrongSchedule},
+    precision::{LossScaler, Precision},
     ties::Ties,
 };
 use worker::Worker;
@@ -61,6 +65,8 @@ pub(crate) struct Placement {
     /// Their names, for errors.
     pub(crate) names: Arc<[String]>,
     pub(crate) device: Device,
+    /// What it is called.
+    pub(crate) device_name: String,
     pub(crate) skips: StageSkips,
     /// The cells of each layer's running statistics.
     pub(crate) cells: Arc<[Cells]>,
@@ -71,6 +77,8 @@ pub(crate) type ProgressCallback = Box<dyn Fn(&Progress) + Send + Sync>;
 /// All of a pipeline but its layers.
 pub(crate) struct Engine {
     pub(crate) workers: Vec<Worker>,
+    /// What goes between workers on different devices.
+    pub(crate) carriers: Carriers,
     pub(crate) stages: Vec<Placement>,
     /// The worker of each stage.
     pub(crate) owners: Vec<usize>,
@@ -90,6 +98,10 @@ pub(crate) struct Engine {
     pub(crate) training_progress: AtomicU64,
     /// Whether a step whose loss or gradients are not finite is an error.
     pub(crate) check_finite: bool,
+    /// What stages compute in.
+    pub(crate) precision: Precision,
+    /// The scale of the loss, if it is scaled.
+    pub(crate) loss_scaler: Mutex<LossScaler>,
     /// Whether layers may draw random numbers that cannot be drawn again.
     pub(crate) allow_unkeyed: bool,
     /// Parameters that several layers share.
@@ -123,10 +135,19 @@ impl Engine {
             return Err(StepError::InCallback);
         }
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.workers.iter().position(Worker::is_stuck) {
-            Some(worker) => Err(StepError::Stuck { worker }),
+        if let Some(worker) = self.workers.iter().position(Worker::is_stuck) {
+            return Err(StepError::Stuck { worker });
+        }
+        match self.carriers.stuck() {
+            Some(transfer) => Err(StepError::StuckTransfer(transfer)),
             None => Ok(turn),
         }
+    }
+
+    /// The scaler of the loss, if it is scaled.
+    pub(crate) fn loss_scaler(&self) -> Option<MutexGuard<'_, LossScaler>> {
+        let scaler = || (self.loss_scaler.lock()).unwrap_or_else(PoisonError::into_inner);
+        (self.precision == Precision::F16).then(scaler)
     }
 
     /// Calls the progress callback, if there is one.

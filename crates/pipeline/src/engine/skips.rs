@@ -12,11 +12,15 @@ use std::{
     sync::Arc,
 };
 
+use burn::tensor::Device;
+
 use crate::{
     engine::{
-        links::{Inbox, Outbox, queue},
-        values::FlowGradients,
+        carrier::Carriers,
+        links::{Inbox, Outbox},
+        values::{self, FlowGradients},
     },
+    error::Cargo,
     layer::Layer,
     wiring::Wiring,
 };
@@ -111,7 +115,7 @@ impl StageSkips {
     }
 
     /// What the stage sends to others: which skips to which.
-    fn outgoing(&self) -> Vec<(usize, usize)> {
+    pub(crate) fn outgoing(&self) -> Vec<(usize, usize)> {
         let own = self.own.clone().flat_map(|layer| self.sent_by(layer));
         own.flat_map(|&skip| (self.takers_elsewhere(skip).into_iter()).map(move |to| (skip, to)))
             .collect()
@@ -138,19 +142,25 @@ impl<L: Layer> SkipLinks<L> {
 
     /// Links all stages. Gradients go back only for values that want one: of layers from
     /// `trainable_from` on.
-    pub(crate) fn of_stages(stages: &[StageSkips], trainable_from: usize) -> Vec<Self> {
+    pub(crate) fn of_stages(
+        stages: &[StageSkips],
+        trainable_from: usize,
+        carriers: &Carriers,
+    ) -> Vec<Self> {
         let mut links: Vec<_> = stages.iter().map(|_| Self::none()).collect();
         for (from, stage) in stages.iter().enumerate() {
             let outgoing = stage.outgoing();
             let wanted = |&&(skip, _): &&(usize, usize)| stage.sender(skip) >= trainable_from;
             for to in outgoing.iter().map(|&(_, to)| to).collect::<BTreeSet<_>>() {
-                let (values_out, values_in) = queue();
+                let (values_out, values_in) =
+                    carriers.mailbox(from, to, Cargo::Skips, copy_values::<L>);
                 links[from].values_out.push((to, values_out));
                 links[to].values_in.push((from, values_in));
             }
             let wanting = outgoing.iter().filter(wanted);
             for to in wanting.map(|&(_, to)| to).collect::<BTreeSet<_>>() {
-                let (gradients_out, gradients_in) = queue();
+                let (gradients_out, gradients_in) =
+                    carriers.mailbox(to, from, Cargo::SkipGradients, copy_gradients);
                 links[to].gradients_out.push((from, gradients_out));
                 links[from].gradients_in.push((to, gradients_in));
             }
@@ -170,8 +180,7 @@ impl<L: Layer> SkipLinks<L> {
                 .iter()
                 .filter(|&(&skip, _)| skips.takers_elsewhere(skip).contains(to));
             let message = to_it.map(|(&skip, value)| (skip, value.clone())).collect();
-            // A receiver that is gone has failed, and says so itself.
-            let _ = outbox.send((micro_batch, message));
+            outbox.send(micro_batch, message);
         }
     }
 
@@ -186,7 +195,17 @@ impl<L: Layer> SkipLinks<L> {
             let message = gradients
                 .extract_if(|taking, _| skips.stage_of(skips.sender(taking.skip)) == *to)
                 .collect();
-            let _ = outbox.send((micro_batch, message));
+            outbox.send(micro_batch, message);
         }
     }
+}
+
+fn copy_values<L: Layer>(values: SkipValues<L::Flow>, device: &Device) -> SkipValues<L::Flow> {
+    let copy = |(skip, value)| (skip, values::to_device(value, device));
+    values.into_iter().map(copy).collect()
+}
+
+fn copy_gradients(gradients: SkipGradients, device: &Device) -> SkipGradients {
+    let copy = |(taking, gradients): (_, FlowGradients)| (taking, gradients.moved_to(device));
+    gradients.into_iter().map(copy).collect()
 }

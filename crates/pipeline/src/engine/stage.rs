@@ -9,7 +9,7 @@ use std::{
 
 use burn::{
     optim::{GradientsAccumulator, GradientsParams},
-    tensor::{Device, Tensor},
+    tensor::{Device, FloatDType, Tensor},
 };
 use stovepipe_schedule::{Action, Pass, SpanKind};
 
@@ -62,6 +62,8 @@ pub(crate) struct StageTask<L: Layer> {
     pub(crate) side: Vec<L::Side>,
     /// The samples of each micro-batch, by their place in the mini-batch.
     pub(crate) samples: Arc<[Range<usize>]>,
+    /// What layers and inputs are cast to, if they are.
+    pub(crate) dtype: Option<FloatDType>,
     /// How to train; `None` for inference and evaluation.
     pub(crate) training: Option<Training>,
     pub(crate) at_end: AtEnd<L>,
@@ -81,6 +83,8 @@ pub(crate) struct Training {
     pub(crate) momenta: Arc<Mutex<Momenta>>,
     /// Whether each value is looked at, to find the first that is no number.
     pub(crate) inspect: bool,
+    /// What losses are multiplied by before the backward pass, and gradients divided by after it.
+    pub(crate) loss_scale: Option<f64>,
 }
 
 /// What a stage leaves behind.
@@ -131,16 +135,22 @@ pub(crate) struct Stage<L: Layer> {
 
 impl<L: Layer> Stage<L> {
     pub(crate) fn new(mut task: StageTask<L>, recorder: Recorder) -> Self {
-        let layers = std::mem::take(&mut task.layers);
         let copies = match task.training {
-            Some(_) => Copies::to_train(&layers),
-            None => Copies::to_infer(&layers),
+            Some(_) => Copies::to_train(&task.layers, task.dtype),
+            None => Copies::to_infer(&task.layers, task.dtype),
         };
         let cells = task.training.iter().flat_map(|training| &*training.cells);
+        let layers = task.layers.iter();
         Self {
-            accumulators: layers.iter().map(|_| GradientsAccumulator::new()).collect(),
-            statistics: (cells.zip(copies.live()))
-                .map(|(cells, live)| Statistics::begin(cells.clone(), live))
+            accumulators: layers
+                .clone()
+                .map(|_| GradientsAccumulator::new())
+                .collect(),
+            statistics: (cells.zip(layers.zip(copies.live())))
+                .map(|(cells, (layer, live))| match task.dtype {
+                    None => Statistics::begin(cells.clone(), live),
+                    Some(_) => Statistics::begin_narrow(cells.clone(), layer, live),
+                })
                 .collect(),
             copies,
             feed: std::mem::take(&mut task.feed)
@@ -200,6 +210,8 @@ impl<L: Layer> Stage<L> {
         let sums = self.copies.live().iter().zip(&gradients);
         let sums = sums.map(|(layer, gradients)| gradient_sum(layer, gradients).map(scalar));
         let sums: Vec<_> = sums.collect();
+        // Others read what is left: see `carrier`. A device that is lost was found so by the sums.
+        let _ = self.task.device.flush();
         StageResult {
             statistics: self.statistics,
             not_finite: sums
@@ -242,7 +254,8 @@ impl<L: Layer> Stage<L> {
         let flow = match &mut self.task.links.values_in {
             None => {
                 let fed = self.feed.get_mut(micro_batch).and_then(Option::take);
-                L::enter(fed.ok_or(Ended::CutOff)?)
+                let fed = values::cast(fed.ok_or(Ended::CutOff)?, self.task.dtype);
+                values::to_device(L::enter(fed), &self.task.device)
             }
             Some(inbox) => {
                 self.recorder.waiting(action, self.task.index - 1);
@@ -254,13 +267,7 @@ impl<L: Layer> Stage<L> {
             self.recorder.waiting(action, *from);
             skips.extend(receive(inbox, micro_batch, alarm)?);
         }
-        let device = &self.task.device;
-        Ok(Given {
-            flow: values::to_device(flow, device),
-            skips: (skips.into_iter())
-                .map(|(skip, value)| (skip, values::to_device(value, device)))
-                .collect(),
-        })
+        Ok(Given { flow, skips })
     }
 
     fn receive_gradients(
@@ -269,7 +276,7 @@ impl<L: Layer> Stage<L> {
         alarm: &Alarm,
     ) -> Result<values::FlowGradients, Ended> {
         match &mut self.task.links.gradients_in {
-            None => Ok(values::FlowGradients::new()),
+            None => Ok(values::FlowGradients::default()),
             Some(inbox) => {
                 self.recorder.waiting(action, self.task.index + 1);
                 receive(inbox, action.micro_batch, alarm)
@@ -313,8 +320,7 @@ impl<L: Layer> Stage<L> {
         };
         (self.task.skip_links).send_values(&self.task.skips, micro_batch, &made.skips);
         match &self.task.links.values_out {
-            // A receiver that is gone has failed, and says so itself.
-            Some(outbox) => drop(outbox.send((micro_batch, made.flow))),
+            Some(outbox) => outbox.send(micro_batch, made.flow),
             None => self.conclude(micro_batch, made.flow)?,
         }
         for (statistics, live) in self.statistics.iter_mut().zip(self.copies.live()) {
@@ -346,7 +352,7 @@ impl<L: Layer> Stage<L> {
                 .extend(scores.map(|scores| (micro_batch, scores)));
         }
         if *keep_outputs {
-            self.outputs.insert(micro_batch, output);
+            self.outputs.insert(micro_batch, values::widened(output));
         }
         Ok(())
     }
@@ -374,8 +380,13 @@ impl<L: Layer> Stage<L> {
         let watch = self.watch();
         let layers = self.copies.quiet();
         let scene = scene(&self.task, action.micro_batch, &side);
+        let device = self.task.training.as_ref().map(|_| &self.task.device);
         self.recorder.time(SpanKind::Forward, action, || {
-            tape::forward(layers, given, &scene, &watch)
+            let made = tape::forward(layers, given, &scene, &watch)?;
+            // Else what Burn notes of these passes piles up until the first backward pass: 0.4 MB each for nine
+            // layers of AmoebaNet-D.
+            device.into_iter().for_each(values::sweep);
+            Ok(made)
         })
     }
 
@@ -400,14 +411,24 @@ impl<L: Layer> Stage<L> {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
         };
-        let several = self.task.samples.len() > 1;
-        if !several || self.knows_momenta(training) {
+        // Elsewhere, statistics are what the one forward pass leaves.
+        let wanted = self.task.samples.len() > 1 || self.task.dtype.is_some();
+        if !wanted || self.knows_momenta(training) {
             return Ok(());
         }
-        let side = self.side(action.micro_batch);
+        // On the model's own numbers whatever the step computes in: to find momenta takes all their bits.
+        let dtype = self.task.dtype.map(|_| FloatDType::F32);
+        let side = values::cast(self.side(action.micro_batch), dtype);
+        let skips = given.skips.clone().into_iter();
+        let given = Given {
+            flow: values::cast(given.flow.clone(), dtype),
+            skips: skips
+                .map(|(skip, value)| (skip, values::cast(value, dtype)))
+                .collect(),
+        };
         let (scene, watch) = (scene(&self.task, action.micro_batch, &side), self.watch());
         let layers: Vec<_> = (training.cells.iter().cloned())
-            .zip(self.copies.live().iter().cloned())
+            .zip(self.task.layers.iter().map(copies::live))
             .collect();
         let copy = |layer: &L| copies::quiet(&copies::live(layer));
         let found = statistics::momenta(&layers, copy, |copies| {
@@ -499,10 +520,15 @@ impl<L: Layer> Stage<L> {
         };
         let side = self.side(micro_batch);
         let (scene, watch) = (scene(&self.task, micro_batch, &side), self.watch());
+        let (dtype, loss_scale) = (self.task.dtype, scene.loss_scale);
         let accumulators = &mut self.accumulators;
         let played = self.recorder.time(action.pass.into(), action, || {
             // Layer by layer, so that no more than a layer's gradients are held twice.
             let accumulate = |layer: usize, module: &L, gradients| {
+                let gradients = match dtype {
+                    Some(_) => copies::of_model(module, gradients, loss_scale.unwrap_or(1.0)),
+                    None => gradients,
+                };
                 accumulators[layer].accumulate(module, gradients);
             };
             let how = (extent, &scene);
@@ -515,7 +541,7 @@ impl<L: Layer> Stage<L> {
             .as_ref()
             .filter(|_| self.owes_gradients())
         {
-            let _ = outbox.send((micro_batch, played.input));
+            outbox.send(micro_batch, played.input);
         }
         (self.task.skip_links).send_gradients(&self.task.skips, micro_batch, played.skips);
         self.copies.give_back(kind, played.modules);
@@ -543,7 +569,8 @@ impl<L: Layer> Stage<L> {
     }
 
     fn side(&self, micro_batch: usize) -> L::Side {
-        let side = values::to_device(self.task.side[micro_batch].clone(), &self.task.device);
+        let side = values::cast(self.task.side[micro_batch].clone(), self.task.dtype);
+        let side = values::to_device(side, &self.task.device);
         match self.task.training {
             Some(_) => values::attach(side, false),
             None => side,
@@ -574,13 +601,14 @@ fn scene<'a, L: Layer>(
         first: task.range.start,
         trainable_from: training.map_or(usize::MAX, |training| training.trainable_from),
         inspect: training.is_some_and(|training| training.inspect),
+        loss_scale: training.and_then(|training| training.loss_scale),
     }
 }
 
-/// Waits for a message.
+/// Waits for a message, which may be that there is none.
 fn receive<T>(inbox: &mut Inbox<T>, micro_batch: usize, alarm: &Alarm) -> Result<T, Ended> {
     let received = inbox.receive(micro_batch, alarm);
-    received.map_err(|CutOff| Ended::CutOff)
+    (received.map_err(|CutOff| Ended::CutOff)?).map_err(Ended::Failed)
 }
 
 struct LayerWatch {

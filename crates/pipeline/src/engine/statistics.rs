@@ -13,6 +13,10 @@
 //! show q; [`momentum`] finds it by two forward passes that begin with different r.
 //!
 //! A statistic of any other kind is taken to be one that means can be taken of.
+//!
+//! In mixed precision, a forward pass has cells of few bits, in which small steps of r would be lost. So the cells of
+//! norms that train begin with zero, which nothing reads while they train, and are left with q bᵢ, to all
+//! the bits there are; r keeps its own, in f32, and comes to (1 − q) r + Σ wᵢ (q bᵢ).
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -21,7 +25,7 @@ use std::{
 
 use burn::{
     module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId},
-    tensor::{Tensor, container::TensorContainer},
+    tensor::{DType, Tensor, container::TensorContainer},
 };
 
 /// The cells of a layer that hold running statistics, and what is in them.
@@ -182,8 +186,16 @@ trait CellMapper {
 pub(crate) struct Statistics {
     cells: Cells,
     start: Values,
+    narrow: Option<Narrow>,
     /// All cells of the layer in a row: many small tensors would cost more than what is in them.
     after: BTreeMap<usize, Tensor<1>>,
+}
+
+/// What cells of few bits begin with, where the model's have more.
+struct Narrow {
+    start: Values,
+    /// Those that begin with zero.
+    zeros: HashSet<ParamId>,
 }
 
 impl Statistics {
@@ -195,7 +207,36 @@ impl Statistics {
                 false => cells.read(live),
             },
             cells,
+            narrow: None,
             after: BTreeMap::new(),
+        }
+    }
+
+    /// The same where `live` has numbers of fewer bits than `layer`, the model's.
+    pub(crate) fn begin_narrow<M: Module>(cells: Cells, layer: &M, live: &M) -> Self {
+        struct Zero<'a>(&'a HashSet<ParamId>);
+
+        impl CellMapper for Zero<'_> {
+            fn value<const D: usize>(&mut self, id: ParamId, old: Tensor<D>) -> Tensor<D> {
+                match self.0.contains(&id) {
+                    true => old.zeros_like(),
+                    false => old,
+                }
+            }
+        }
+
+        if cells.is_empty() {
+            return Self::begin(cells, live);
+        }
+        let mut zeros = training_means(live);
+        let variances = cells.means.iter().filter(|(_, mean)| zeros.contains(mean));
+        let variances: Vec<_> = variances.map(|(&variance, _)| variance).collect();
+        zeros.extend(variances);
+        cells.write(live, Zero(&zeros));
+        let start = cells.read(live);
+        Self {
+            narrow: Some(Narrow { start, zeros }),
+            ..Self::begin(cells, layer)
         }
     }
 
@@ -212,7 +253,11 @@ impl Statistics {
 
         if !self.cells.is_empty() {
             self.after.insert(micro_batch, self.cells.read_row(live));
-            self.cells.write(live, Restore(&self.start));
+            let start = self
+                .narrow
+                .as_ref()
+                .map_or(&self.start, |narrow| &narrow.start);
+            self.cells.write(live, Restore(start));
         }
     }
 
@@ -228,10 +273,15 @@ impl Statistics {
         };
         let counted: f32 = micro_batches.iter().sum();
         let shares = Tensor::<1>::from_floats(micro_batches.as_slice(), &device);
+        let rows = Tensor::stack(self.after.into_values().collect(), 0);
         let sum = Sum {
             shares: shares.div_scalar(counted).reshape([-1, 1]),
-            rows: Tensor::stack(self.after.into_values().collect(), 0),
+            rows: match self.narrow {
+                Some(_) => rows.cast(DType::F32),
+                None => rows,
+            },
             start: &self.start,
+            narrow: self.narrow.as_ref(),
             means: &self.cells.means,
             momenta,
             places: HashMap::new(),
@@ -248,6 +298,7 @@ struct Sum<'a> {
     /// What the cells came to: `[micro-batches, numbers]`.
     rows: Tensor<2>,
     start: &'a Values,
+    narrow: Option<&'a Narrow>,
     means: &'a HashMap<ParamId, ParamId>,
     momenta: &'a Momenta,
     /// Where a cell's numbers are, of those that were met.
@@ -264,6 +315,31 @@ impl Sum<'_> {
     /// Σ wᵢ rᵢ.
     fn mean(&self, rows: Tensor<2>) -> Tensor<2> {
         (rows * self.shares.clone()).sum_dim(0)
+    }
+
+    /// The momentum by which a cell moves, if it is one of a batch norm.
+    fn momentum(&self, id: ParamId) -> Option<f64> {
+        let mean = self.means.get(&id).unwrap_or(&id);
+        self.momenta.get(mean).copied()
+    }
+
+    /// What a cell held before each forward pass, where the model's held `start`.
+    fn begun<const D: usize>(&self, id: ParamId, start: &Tensor<D>) -> Tensor<D> {
+        let narrow = self
+            .narrow
+            .and_then(|narrow| narrow.start.get::<Tensor<D>>(&id));
+        narrow.map_or_else(|| start.clone(), |begun| begun.cast(start.dtype()))
+    }
+
+    /// What a forward pass would have taken from the model's cell, and did not from one that began with zero.
+    fn forgotten<const D: usize>(&self, id: ParamId, start: &Tensor<D>) -> Option<Tensor<2>> {
+        self.narrow.filter(|narrow| narrow.zeros.contains(&id))?;
+        Some(
+            start
+                .clone()
+                .reshape([1, -1])
+                .mul_scalar(self.momentum(id)?),
+        )
     }
 
     /// What the micro-batches' means add to the variance.
@@ -284,11 +360,14 @@ impl CellMapper for Sum<'_> {
         self.places.insert(id, place.clone());
         let rows = self.rows(&place);
         let start = self.start.get(&id).unwrap_or(old);
-        if rows.dims()[0] == 1 {
+        if rows.dims()[0] == 1 && self.narrow.is_none() {
             return rows.reshape(start.shape());
         }
         // By differences, so that what did not move stays to the bit.
-        let mut shift = self.mean(rows - start.clone().reshape([1, -1]));
+        let mut shift = self.mean(rows - self.begun(id, &start).reshape([1, -1]));
+        if let Some(forgotten) = self.forgotten(id, &start) {
+            shift = shift - forgotten;
+        }
         if let Some(spread) = self.spread(id) {
             shift = shift + spread;
         }

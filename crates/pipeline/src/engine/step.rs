@@ -60,7 +60,12 @@ pub(crate) fn run<L: Layer>(
         })
     };
     let explain = |fault| explain(fault, engine, schedule, &recorders);
-    let of_workers = stovepipe_crew::step(&engine.workers, jobs, terms, tell, explain)?;
+    let of_workers = stovepipe_crew::step(&engine.workers, jobs, terms, tell, explain);
+    if let Err(error) = &of_workers {
+        let has_stalled = matches!(error, StepError::Stalled { .. });
+        (engine.carriers).settle(engine.stall_timeout, has_stalled);
+    }
+    let of_workers = of_workers?;
     let mut stages: Vec<_> = of_workers.into_iter().flatten().collect();
     stages.sort_by_key(|(index, _)| *index);
     Ok(Outcome {
@@ -102,7 +107,7 @@ fn explain(
     schedule: &Schedule,
     recorders: &[Recorder],
 ) -> StepError {
-    let flight = || record::flight_record(recorders);
+    let flight = || record::flight_record(recorders, &engine.carriers);
     let (worker, action, cause) = match fault {
         Fault::Failed {
             worker,
@@ -128,7 +133,7 @@ fn explain(
         stage: action.stage,
         layer,
         action,
-        device: crate::device::name(&engine.stages[action.stage].device),
+        device: engine.stages[action.stage].device_name.clone(),
         cause: match cause {
             Cause::Said(cause) => cause,
             Cause::Panicked(panic) => format!("panicked: {}", guard::panic_message(&*panic)),

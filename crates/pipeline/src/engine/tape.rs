@@ -63,9 +63,18 @@ pub(crate) struct Scene<'a, L: Layer> {
     pub(crate) trainable_from: usize,
     /// Whether each value is looked at, to find the first that is no number.
     pub(crate) inspect: bool,
+    /// What losses are multiplied by before the backward pass.
+    pub(crate) loss_scale: Option<f64>,
 }
 
 impl<'a, L: Layer> Scene<'a, L> {
+    fn scaled(&self, loss: Tensor<1>) -> Tensor<1> {
+        match self.loss_scale {
+            Some(scale) => loss.mul_scalar(scale),
+            None => loss,
+        }
+    }
+
     fn is_training(&self) -> bool {
         self.draws.is_some()
     }
@@ -315,7 +324,7 @@ pub(crate) fn record<L: Layer>(
             taken,
             output: ran.output,
             sent: ran.sent,
-            auxiliary: aside,
+            auxiliary: aside.map(|loss| scene.scaled(loss)),
         });
     }
     watch.leave();
@@ -375,6 +384,7 @@ impl<L: Layer> Tape<L> {
             let cause = "the loss is not finite, the model's output was";
             return Err(Refused(cause.to_owned()));
         }
+        let loss = scene.scaled(loss);
         self.head = Some(HeadTape { input, loss });
         Ok(value)
     }
@@ -478,8 +488,8 @@ fn backward_from<F: Flow, R>(
     collect: impl FnOnce(&mut Gradients) -> R,
 ) -> (Option<R>, FlowGradients, Vec<FlowGradients>) {
     let Some(scalar) = scalar.filter(Tensor::is_tracked) else {
-        let none = more.iter().map(|_| FlowGradients::new()).collect();
-        return (None, FlowGradients::new(), none);
+        let none = more.iter().map(|_| FlowGradients::default()).collect();
+        return (None, FlowGradients::default(), none);
     };
     let mut gradients = scalar.backward();
     drop(scalar);

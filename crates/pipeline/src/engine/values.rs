@@ -1,6 +1,8 @@
 //! What the engine does to a flow without knowing what is in it.
 
-use burn::tensor::{Bool, Device, Gradients, Int, Tensor, container::TensorContainer};
+use std::{any::Any, collections::HashMap};
+
+use burn::tensor::{Bool, Device, FloatDType, Gradients, Int, Tensor, container::TensorContainer};
 use stovepipe_kernels as kernels;
 
 use crate::flow::{Flow, FlowMapper};
@@ -22,6 +24,35 @@ pub(crate) fn to_device<F: Flow>(flow: F, device: &Device) -> F {
     }
 
     flow.map(&mut Move(device))
+}
+
+/// Gives the floats of a flow another type, if there is one. Gradients come back in the type that they have.
+pub(crate) fn cast<F: Flow>(flow: F, dtype: Option<FloatDType>) -> F {
+    struct Cast(FloatDType);
+
+    impl FlowMapper for Cast {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            tensor.cast(self.0)
+        }
+    }
+
+    match dtype {
+        Some(dtype) => flow.map(&mut Cast(dtype)),
+        None => flow,
+    }
+}
+
+/// Gives the floats of a flow that have fewer bits than f32 that type.
+pub(crate) fn widened<F: Flow>(flow: F) -> F {
+    struct Widen;
+
+    impl FlowMapper for Widen {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            kernels::widened(tensor)
+        }
+    }
+
+    flow.map(&mut Widen)
 }
 
 /// Takes a flow out of its graph: the values alone.
@@ -67,7 +98,52 @@ pub(crate) fn attach<F: Flow>(flow: F, want_gradients: bool) -> F {
 
 /// The gradients of a flow: of its float tensors, numbered in the order of a visit. A tensor that
 /// has no part in the loss has none.
-pub(crate) type FlowGradients = TensorContainer<usize>;
+#[derive(Default)]
+pub(crate) struct FlowGradients(HashMap<usize, Box<dyn Gradient>>);
+
+impl FlowGradients {
+    pub(crate) fn register<const D: usize>(&mut self, index: usize, gradient: Tensor<D>) {
+        self.0.insert(index, Box::new(gradient));
+    }
+
+    pub(crate) fn remove<const D: usize>(&mut self, index: usize) -> Option<Tensor<D>> {
+        let gradient = self.0.remove(&index)?;
+        gradient
+            .into_any()
+            .downcast()
+            .ok()
+            .map(|gradient| *gradient)
+    }
+
+    pub(crate) fn get<const D: usize>(&self, index: usize) -> Option<&Tensor<D>> {
+        self.0.get(&index)?.as_any().downcast_ref()
+    }
+
+    /// Moves them to a device.
+    pub(crate) fn moved_to(self, device: &Device) -> Self {
+        let moved = |(index, gradient): (_, Box<dyn Gradient>)| (index, gradient.to_device(device));
+        Self(self.0.into_iter().map(moved).collect())
+    }
+}
+
+/// A float tensor of any rank.
+trait Gradient: Send {
+    fn to_device(self: Box<Self>, device: &Device) -> Box<dyn Gradient>;
+    fn as_any(&self) -> &dyn Any;
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+impl<const D: usize> Gradient for Tensor<D> {
+    fn to_device(self: Box<Self>, device: &Device) -> Box<dyn Gradient> {
+        Box::new(Tensor::to_device(*self, device))
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
 
 /// Takes the gradients of a flow's leaves out of a finished backward pass.
 pub(crate) fn take_gradients<F: Flow>(leaves: F, gradients: &mut Gradients) -> FlowGradients {
@@ -89,7 +165,7 @@ pub(crate) fn take_gradients<F: Flow>(leaves: F, gradients: &mut Gradients) -> F
 
     let mut take = Take {
         gradients,
-        taken: FlowGradients::new(),
+        taken: FlowGradients::default(),
         index: 0,
     };
     leaves.map(&mut take);
@@ -107,14 +183,12 @@ pub(crate) fn seed<F: Flow>(output: F, gradients: FlowGradients) -> Option<Tenso
 
     impl FlowMapper for Seed {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            let gradient = self.gradients.remove::<Tensor<D>>(&self.index);
+            let gradient = self.gradients.remove(self.index);
             self.index += 1;
             if let Some(gradient) = gradient.filter(|_| tensor.is_tracked()) {
-                let gradient = gradient.to_device(&tensor.device().inner());
-                self.sum = add(
-                    self.sum.take(),
-                    Some(kernels::seed(tensor.clone(), gradient)),
-                );
+                // In f32, as losses are that may be added to it.
+                let scalar = kernels::widened(kernels::seed(tensor.clone(), gradient));
+                self.sum = add(self.sum.take(), Some(scalar));
             }
             tensor
         }

@@ -4,6 +4,12 @@
 //! keeps running statistics by thread, and runs CPU kernels in the pool of the thread that asks.
 //! So the worker's thread *is* a member of its pool (`use_current_thread`): whatever a job does
 //! directly is done by one thread, always the same, and only kernels spread over the pool.
+//!
+//! On a GPU, a thread is also a stream: CubeCL 0.11 numbers streams by thread (`StreamId::current`) and
+//! has up to 128 of them a device (`streaming.max_streams`). On CUDA each is a stream of the driver, so that
+//! workers on one card run side by side; on wgpu each has memory and encoders of its own, and all share the
+//! device's one queue. A kernel that reads what another stream writes waits for it, so that workers on one
+//! device can hand over tensors as they are.
 
 use std::{
     io,

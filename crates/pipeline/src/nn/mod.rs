@@ -33,8 +33,15 @@ fn scale<const D: usize>(x: Tensor<D>, drawn: Tensor<D>, by: f64) -> Tensor<D> {
 
 /// Multiplies by what has no gradient.
 fn times<const D: usize>(x: Tensor<D>, factors: Tensor<D>) -> Tensor<D> {
+    let factors = like(factors, &x);
+    x * factors
+}
+
+/// Gives what was drawn a place beside `x` in a graph, and its type.
+fn like<const D: usize>(drawn: Tensor<D>, x: &Tensor<D>) -> Tensor<D> {
+    let drawn = drawn.cast(x.dtype());
     match x.is_autodiff() {
-        true => x * factors.autodiff(),
-        false => x * factors,
+        true => drawn.autodiff(),
+        false => drawn,
     }
 }

@@ -5,6 +5,7 @@ use burn::{
     tensor::Tensor,
 };
 
+use super::like;
 use crate::draws::Draws;
 
 /// Adds normal noise of mean zero: in place of Burn's `GaussianNoise` in a pipelined model.
@@ -49,9 +50,7 @@ impl GaussianNoise {
         }
         let noise = draws.normal(x.dims(), &x.device().inner());
         let noise = noise.mul_scalar(self.deviation);
-        match x.is_autodiff() {
-            true => x + noise.autodiff(),
-            false => x + noise,
-        }
+        let noise = like(noise, &x);
+        x + noise
     }
 }

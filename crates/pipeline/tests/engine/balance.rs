@@ -10,8 +10,8 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Balance, BuildError, Context, Layer, LayerProfile, Miswired, Pipeline, Profile, Profiler,
-    Recompute,
+    Balance, BuildError, Context, Layer, LayerProfile, Measured, Miswired, NamedDevice, Pipeline,
+    Profile, Profiler, Recompute,
 };
 
 use crate::models::*;
@@ -204,7 +204,7 @@ fn a_sample_that_does_not_pass_names_the_layer() {
         .measure(&layers, vectors(7, 3))
         .unwrap_err();
     assert!(matches!(error, BuildError::NoThreads), "{error}");
-    let none = Pipeline::auto(layers, [], vectors(7, 3))
+    let none = Pipeline::auto(layers, Vec::<NamedDevice>::new(), vectors(7, 3))
         .map(|_| ())
         .unwrap_err();
     assert!(matches!(none, BuildError::NoStages), "{none}");
@@ -250,7 +250,7 @@ fn what_is_computed_again_counts() {
     };
     for balance in [
         Balance::by_time(&profile),
-        Balance::Planned(profile.clone()),
+        Balance::Planned((&profile).into()),
     ] {
         let stages = |recompute| {
             let builder = Pipeline::builder(dense(&[2; 11])).devices([cpu(), cpu()]);
@@ -261,6 +261,51 @@ fn what_is_computed_again_counts() {
         // 4 layers at 30 ms (but for one micro-batch in 50), 6 at 20 ms.
         assert_eq!(stages(Recompute::Always), [4, 6]);
         assert_eq!(stages(Recompute::ExceptLast), [4, 6]);
+    }
+}
+
+/// A device that is slow at the last layer gets it alone, or none of it, if it can.
+#[test]
+fn unlike_devices_are_cut_for_their_own_times() {
+    let profile = |seconds: [f64; 4]| {
+        let layer = |forward| LayerProfile {
+            forward,
+            backward: 2.0 * forward,
+            ..LayerProfile::default()
+        };
+        Profile {
+            samples: 1,
+            input: 0,
+            layers: seconds.map(layer).into(),
+        }
+    };
+    let one: NamedDevice = "cpu".parse().unwrap();
+    let two: NamedDevice = "cpu:threads=2".parse().unwrap();
+    for (devices, expected) in [
+        ([&one, &two], [3, 1]), // 9 s and 15 s
+        ([&two, &one], [2, 2]), // 6 s and 6 s
+        ([&one, &one], [2, 2]),
+        ([&two, &two], [3, 1]), // 9 s and 15 s
+    ] {
+        let devices: Vec<_> = devices.into_iter().cloned().collect();
+        let mut asked = 0;
+        let measured = Measured::on(&devices, |device| {
+            asked += 1;
+            Ok::<_, BuildError>(match device.threads {
+                None => profile([1.0, 1.0, 1.0, 1.0]),
+                _ => profile([1.0, 1.0, 1.0, 5.0]),
+            })
+        });
+        let measured = measured.unwrap();
+        assert_eq!(asked, if devices[0] == devices[1] { 1 } else { 2 });
+        for balance in [
+            Balance::by_time(measured.clone()),
+            Balance::Planned(measured),
+        ] {
+            let builder = Pipeline::builder(dense(&[2; 5])).devices(devices.clone());
+            let builder = builder.balance(balance).recompute(Recompute::Never);
+            assert_eq!(builder.micro_batches(50).cut().unwrap(), expected);
+        }
     }
 }
 

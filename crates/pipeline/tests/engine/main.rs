@@ -3,6 +3,8 @@
 
 mod balance;
 mod building;
+mod carriers;
+mod devices;
 mod draws;
 mod equivalence;
 mod evaluation;
@@ -15,6 +17,7 @@ mod held;
 mod losses;
 mod models;
 mod module;
+mod precision;
 mod skips;
 mod statistics;
 mod ties;

@@ -16,7 +16,7 @@ use crate::models::*;
 
 /// A linear layer that adds what it takes and sends what it makes.
 #[derive(Module, Debug)]
-struct Jumping {
+pub struct Jumping {
     linear: Linear,
     #[module(skip)]
     uses: Vec<SkipUse>,
@@ -65,7 +65,7 @@ impl Layer for Jumping {
 }
 
 /// Layers as words: `+a` sends, `-a` takes.
-fn jumping(layers: &[&str]) -> Vec<Jumping> {
+pub fn jumping(layers: &[&str]) -> Vec<Jumping> {
     let uses = |layer: &str| {
         let words = layer.split_whitespace().map(|word| match word.split_at(1) {
             ("+", name) => SkipUse::send(name),

@@ -18,7 +18,7 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 /// let layer = |forward, backward| LayerProfile { forward, backward, ..LayerProfile::default() };
 /// let layers = vec![layer(1.0, 2.0), layer(1.0, 2.0), layer(2.0, 4.0)];
 /// let setup = Setup {
-///     profile: &Profile { samples: 4, input: 0, layers },
+///     profiles: &[Profile { samples: 4, input: 0, layers }],
 ///     machine: &Machine::uniform(2),
 ///     devices: &[0, 1],
 ///     schedule: &GPipe.schedule(2, 3)?,
@@ -32,8 +32,9 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
-    /// The model, for the samples of a micro-batch.
-    pub profile: &'a Profile,
+    /// The model, for the samples of a micro-batch: one profile for all devices of the machine, or one for
+    /// each, measured there. Times are divided by the device's speed.
+    pub profiles: &'a [Profile],
     /// The devices and links.
     pub machine: &'a Machine,
     /// The device of each worker, by its place in the machine.
@@ -51,8 +52,8 @@ impl Setup<'_> {
     ///
     /// # Errors
     ///
-    /// If the cut is not one of this model into the schedule's stages, a worker has no device, or a cost
-    /// is out of range.
+    /// If the cut is not one of this model into the schedule's stages, a worker has no device, the profiles do
+    /// not fit each other or the machine, or a cost is out of range.
     pub fn forecast(&self, balance: &[usize]) -> Result<Forecast, PlanError> {
         let model = self.model()?;
         let layers: usize = balance.iter().sum();
@@ -73,7 +74,8 @@ impl Setup<'_> {
     ///
     /// # Errors
     ///
-    /// If there are more stages than layers, a worker has no device, or a cost is out of range.
+    /// If there are more stages than layers, a worker has no device, the profiles do not fit each other or the
+    /// machine, or a cost is out of range.
     pub fn best_cut(&self) -> Result<Forecast, PlanError> {
         let model = self.model()?;
         let mut found = Found::default();
@@ -81,6 +83,16 @@ impl Setup<'_> {
         let misfit = found.misfit.map(|(_, forecast, _)| forecast);
         let fitting = found.fitting.map(|(_, forecast)| forecast);
         fitting.or(misfit).ok_or(PlanError::Nothing("cut"))
+    }
+
+    /// The cut whose slowest stage takes least, whether it fits or not. Stages that compute forward passes
+    /// again count them twice.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`best_cut`](Self::best_cut).
+    pub fn balanced_cut(&self) -> Result<Vec<usize>, PlanError> {
+        Ok(self.shape(&self.model()?).balanced_cut()?)
     }
 
     fn model(&self) -> Result<Model<'_>, PlanError> {
@@ -92,11 +104,29 @@ impl Setup<'_> {
         if workers != devices || !exist {
             return Err(PlanError::TooFewDevices { workers, devices });
         }
-        let (stages, layers) = (self.schedule.stages(), self.profile.layers.len());
+        let (stages, layers) = (self.schedule.stages(), self.layers()?);
         if stages > layers {
             return Err(CutError::TooManyStages { stages, layers }.into());
         }
-        Ok(Model::new(self.profile.clone(), self.machine, self.state))
+        let profiles = self.profiles.iter().cloned();
+        Ok(Model::new(profiles, self.machine, self.state))
+    }
+
+    /// The number of layers of the model.
+    fn layers(&self) -> Result<usize, PlanError> {
+        let (profiles, devices) = (self.profiles.len(), self.machine.devices.len());
+        let first = self.profiles.first().ok_or(PlanError::Nothing("profile"))?;
+        let layers = first.layers.len();
+        let is_fitting = profiles == 1 || profiles == devices;
+        match is_fitting
+            && self
+                .profiles
+                .iter()
+                .all(|other| other.layers.len() == layers)
+        {
+            true => Ok(layers),
+            false => Err(PlanError::Profiles { profiles, devices }),
+        }
     }
 
     fn shape<'a>(&'a self, model: &'a Model<'a>) -> Shape<'a> {

@@ -13,6 +13,12 @@ use crate::{
 pub(super) struct Model<'a> {
     pub machine: &'a Machine,
     pub state: OptimizerState,
+    /// One for all devices of the machine, or one for each.
+    profiles: Vec<Profiled>,
+}
+
+/// A profile, summed up.
+struct Profiled {
     profile: Profile,
     sums: Sums,
 }
@@ -63,56 +69,76 @@ fn bytes(sums: &[u128], layers: &Range<usize>) -> u64 {
 }
 
 impl<'a> Model<'a> {
-    pub fn new(profile: Profile, machine: &'a Machine, state: OptimizerState) -> Self {
+    /// Of one profile for all devices of the machine, or one for each; there is at least one.
+    pub fn new(
+        profiles: impl IntoIterator<Item = Profile>,
+        machine: &'a Machine,
+        state: OptimizerState,
+    ) -> Self {
+        let summed = |profile: Profile| Profiled {
+            sums: Sums::of(&profile.layers),
+            profile,
+        };
         Self {
             machine,
             state,
-            sums: Sums::of(&profile.layers),
-            profile,
+            profiles: profiles.into_iter().map(summed).collect(),
         }
     }
 
     pub fn layers(&self) -> usize {
-        self.profile.layers.len()
+        self.on(0).profile.layers.len()
     }
 
-    fn input_of(&self, layer: usize) -> u64 {
-        match layer {
-            0 => self.profile.input,
-            _ => self.profile.layers[layer - 1].output,
+    /// What there is to know about the model on a device.
+    fn on(&self, device: usize) -> &Profiled {
+        match self.profiles.len() {
+            1 => &self.profiles[0],
+            _ => &self.profiles[device],
         }
     }
 
     fn parameters(&self, layers: &Range<usize>) -> u64 {
-        bytes(&self.sums.parameters, layers)
+        bytes(&self.on(0).sums.parameters, layers)
     }
 
-    /// Seconds of both passes through all layers on a device of speed 1, the first one keeping nothing if
-    /// that is faster.
+    /// Seconds of both passes through all layers on the first device if its speed were 1, the first one
+    /// keeping nothing if that is faster.
     pub fn total(&self) -> f64 {
+        let sums = &self.on(0).sums;
         let total = |sums: &[f64]| sums.last().copied().unwrap_or_default();
-        let forward = total(&self.sums.forward).min(total(&self.sums.quiet));
-        forward + total(&self.sums.input) + total(&self.sums.weight)
+        let forward = total(&sums.forward).min(total(&sums.quiet));
+        forward + total(&sums.input) + total(&sums.weight)
     }
 
     /// What a stage takes and keeps on a device.
-    fn stage(&self, layers: Range<usize>, speed: f64) -> StageCosts {
+    fn stage(&self, device: usize, layers: Range<usize>) -> StageCosts {
+        let Profiled { profile, sums } = self.on(device);
+        let speed = self.machine.devices[device].speed;
         let sum = |sums: &[f64]| ((sums[layers.end] - sums[layers.start]) / speed).max(0.0);
-        let memory = memory::stage_memory(
-            self.parameters(&layers),
-            bytes(&self.sums.kept, &layers),
-            self.input_of(layers.start),
-            self.state,
-        );
+        let input = match layers.start {
+            0 => profile.input,
+            start => profile.layers[start - 1].output,
+        };
+        let kept = bytes(&sums.kept, &layers);
         StageCosts {
-            forward: sum(&self.sums.forward),
-            quiet: sum(&self.sums.quiet),
-            input: sum(&self.sums.input),
-            weight: sum(&self.sums.weight),
+            forward: sum(&sums.forward),
+            quiet: sum(&sums.quiet),
+            input: sum(&sums.input),
+            weight: sum(&sums.weight),
             update: 0.0,
-            output: self.profile.layers[layers.end - 1].output as f64,
-            memory,
+            output: profile.layers[layers.end - 1].output as f64,
+            memory: memory::stage_memory(self.parameters(&layers), kept, input, self.state),
         }
+    }
+
+    /// Seconds that passes through a layer take on a device: so many micro-batches, some of them forward
+    /// twice.
+    fn seconds(&self, device: usize, layer: usize, count: usize, again: usize) -> f64 {
+        let layer = &self.on(device).profile.layers[layer];
+        let kept = (count - again) as f64 * layer.forward;
+        let twice = again as f64 * (layer.forward + layer.quiet_or_forward());
+        (kept + twice + count as f64 * layer.backward) / self.machine.devices[device].speed
     }
 }
 
@@ -165,34 +191,28 @@ impl<'a> Shape<'a> {
         self.schedule.stages()
     }
 
-    pub fn speed(&self, worker: usize) -> f64 {
-        self.model.machine.devices[self.devices[worker]].speed
-    }
-
     /// What a stage of these layers takes on a worker.
     pub fn stage(&self, worker: usize, layers: Range<usize>) -> StageCosts {
-        self.model.stage(layers, self.speed(worker))
+        self.model.stage(self.devices[worker], layers)
     }
 
     /// The cut whose slowest stage takes least.
     pub fn balanced_cut(&self) -> Result<Vec<usize>, CutError> {
         // Of replicas, the one with most to do, at the speed of the slowest.
-        let mut of_stage = vec![(0, 0, f64::INFINITY); self.stages()];
+        let mut of_stage = vec![(0, 0, Vec::new()); self.stages()];
         for (worker, loads) in self.loads.iter().enumerate() {
             for load in loads {
-                let (count, again, speed) = &mut of_stage[load.stage];
+                let (count, again, devices) = &mut of_stage[load.stage];
                 *count = load.count.max(*count);
                 *again = load.again.max(*again);
-                *speed = self.speed(worker).min(*speed);
+                devices.push(self.devices[worker]);
             }
         }
-        let layers = &self.model.profile.layers;
-        cut_chain_by(layers.len(), self.stages(), |stage, layer| {
-            let (count, again, speed) = of_stage[stage];
-            let layer = &layers[layer];
-            let kept = (count - again) as f64 * layer.forward;
-            let twice = again as f64 * (layer.forward + layer.quiet_or_forward());
-            (kept + twice + count as f64 * layer.backward) / speed
+        cut_chain_by(self.model.layers(), self.stages(), |stage, layer| {
+            let (count, again, devices) = &of_stage[stage];
+            let seconds = |&device| self.model.seconds(device, layer, *count, *again);
+            let slowest = devices.iter().map(seconds).max_by(f64::total_cmp);
+            slowest.unwrap_or_default()
         })
     }
 
@@ -231,11 +251,22 @@ impl<'a> Shape<'a> {
             MemoryUse::at_rest(parameters, self.model.state)
         });
         let rest = rest.fold(MemoryUse::default(), |sum, stage| sum + stage);
+        let passing = self.passing_gradients(worker, &ranges);
         MemoryUse {
+            gradients: rest.gradients.saturating_add(passing),
             inputs: held.inputs as u64,
             activations: (held.activations + held.contexts) as u64,
             ..rest
         }
+    }
+
+    /// Gradients on their way into the sum of several micro-batches: a layer's at a time, and most of them where
+    /// most activations are still there, since the largest layers tend to be the last.
+    fn passing_gradients(&self, worker: usize, ranges: &[Range<usize>]) -> u64 {
+        let adding = self.loads[worker].iter().filter(|load| load.count > 1);
+        let layers = adding.flat_map(|load| ranges[load.stage].clone());
+        let bytes = layers.map(|layer| self.model.parameters(&(layer..layer + 1)));
+        bytes.max().unwrap_or_default()
     }
 
     fn costs(&self, cut: &[usize]) -> Costs {
@@ -243,10 +274,12 @@ impl<'a> Shape<'a> {
         let mut stages = Vec::with_capacity(ranges.len());
         for (stage, layers) in ranges.iter().enumerate() {
             let replicas = self.schedule.replicas(stage);
+            let own = |&worker: &usize| self.stage(worker, layers.clone());
+            let seconds = |costs: &StageCosts| costs.forward + costs.input + costs.weight;
             // Replicas wait for the slowest.
             let slowest =
-                (replicas.iter().map(|&worker| self.speed(worker))).fold(f64::INFINITY, f64::min);
-            let mut costs = self.model.stage(layers.clone(), slowest);
+                (replicas.iter().map(own)).max_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+            let mut costs = slowest.unwrap_or_default();
             costs.update = self.all_reduce(replicas, costs.memory.version);
             stages.push(costs);
         }

@@ -83,10 +83,12 @@ impl<L: Layer> Contents<'_, L> {
         }
         if standing.waiting > 0 {
             let sums = tensor_file::read(&folder.join(GRADIENTS), |_| true)?;
-            let counted = (standing.waiting, standing.waiting_weight);
-            *self.window = Window::restore(self.pipeline, &names, sums, counted);
+            *self.window = Window::restore(self.pipeline, &names, sums, standing);
         }
         self.pipeline.set_steps(standing.steps);
+        if let Some(scaler) = standing.loss_scaler {
+            self.pipeline.set_loss_scaler(scaler);
+        }
         Ok(())
     }
 }

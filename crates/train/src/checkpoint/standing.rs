@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use stovepipe_pipeline::LossScaler;
 
 use crate::{
     error::TrainError,
@@ -32,6 +33,9 @@ pub(crate) struct Standing {
     pub(crate) waiting: usize,
     /// What these count by.
     pub(crate) waiting_weight: f64,
+    /// Whether one of them had gradients that were not finite.
+    #[serde(default)]
+    pub(crate) spoiled: bool,
     /// Samples of the training set, which is the same as long as the training goes on.
     pub(crate) samples: usize,
     /// That the training has taken, tests included.
@@ -39,6 +43,9 @@ pub(crate) struct Standing {
     /// Mean training loss of the last epoch that is over.
     pub(crate) train_loss: f64,
     pub(crate) of: Fixed,
+    /// What scales the loss, in f16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) loss_scaler: Option<LossScaler>,
     /// What the test set said at the end of an epoch, if one ends here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) test: Option<Metrics>,
@@ -64,6 +71,9 @@ pub(crate) struct Fixed {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Sums {
     pub(crate) steps: usize,
+    /// Updates that were skipped because gradients were not finite.
+    #[serde(default)]
+    pub(crate) skipped: usize,
     pub(crate) bubbles: f64,
     pub(crate) seconds: f64,
     pub(crate) scores: Scores,
@@ -81,6 +91,7 @@ impl Standing {
             averaged: 0,
             waiting: 0,
             waiting_weight: 0.0,
+            spoiled: false,
             samples: 0,
             seconds: 0.0,
             train_loss: 0.0,
@@ -91,6 +102,7 @@ impl Standing {
                 optimizer: settings.optimizer,
                 averages: settings.ema > 0.0,
             },
+            loss_scaler: None,
             test: None,
             under_way: Sums::default(),
             over: Sums::default(),
@@ -157,6 +169,7 @@ impl Sums {
     /// Adds those of an epoch.
     pub(crate) fn add(&mut self, other: &Self) {
         self.steps += other.steps;
+        self.skipped += other.skipped;
         self.bubbles += other.bubbles;
         self.seconds += other.seconds;
         self.scores.merge(&other.scores);

@@ -8,9 +8,9 @@ use super::*;
 
 /// A layer with all that a training has besides parameters: running statistics, and random numbers.
 #[derive(Module, Debug)]
-struct Noisy {
-    dense: Dense,
-    dropout: Dropout,
+pub struct Noisy {
+    pub dense: Dense,
+    pub dropout: Dropout,
 }
 
 impl Layer for Noisy {
@@ -60,13 +60,13 @@ fn noisy_of(layers: Vec<Dense>, stages: usize) -> Pipeline<Noisy> {
 }
 
 /// Data of which no more can be loaded after so many batches: what ends a training from outside.
-struct Ending {
-    data: Data<Point, InMemDataset<Point>, Points>,
-    left: Cell<usize>,
+pub struct Ending {
+    pub data: Data<Point, InMemDataset<Point>, Points>,
+    pub left: Cell<usize>,
 }
 
 impl Ending {
-    fn after(batches: usize) -> Self {
+    pub fn after(batches: usize) -> Self {
         let (data, left) = (data(610, 200), Cell::new(batches));
         Self { data, left }
     }
@@ -99,7 +99,7 @@ impl Source<Tensor<2>, Tensor<1, Int>> for Ending {
 }
 
 /// Trains in `folder` until the data end. Returns what the training went on from.
-fn train(
+pub fn train(
     pipeline: Pipeline<Noisy>,
     settings: &TrainSettings,
     data: &Ending,
@@ -116,7 +116,7 @@ fn train(
 }
 
 /// What a run leaves of its models and its metrics, but for times.
-fn left_by(run: &Path) -> (Vec<Vec<u8>>, Vec<Value>) {
+pub fn left_by(run: &Path) -> (Vec<Vec<u8>>, Vec<Value>) {
     let models = ["model.safetensors", "averaged.safetensors"]
         .iter()
         .filter_map(|name| fs::read(run.join(name)).ok())

@@ -5,6 +5,7 @@
 mod broken;
 mod models;
 mod palette;
+mod precision;
 mod random;
 
 use std::ops::RangeInclusive;

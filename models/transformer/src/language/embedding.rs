@@ -74,6 +74,7 @@ impl TokenEmbedding {
             Some(positions) => rows + positions.val().narrow(0, 0, length).unsqueeze(),
             None => {
                 let sinusoids = self.sinusoids.rows(length, &rows.device().inner());
+                let sinusoids = sinusoids.cast(rows.dtype());
                 let sinusoids = match rows.is_autodiff() {
                     true => sinusoids.autodiff(),
                     false => sinusoids,

@@ -1,0 +1,86 @@
+//! What other devices compute, next to what the CPU does.
+
+use burn::{
+    module::{ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::{Device, Tensor},
+};
+use stovepipe::pipeline::Precision;
+
+use crate::{
+    Failure,
+    classifier::Classifier,
+    models::Recipe,
+    piped::{Piped, Plan},
+};
+
+/// How far a step lies from the CPU's, from the same weights.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Agreement {
+    /// The difference of the losses, as a share of the CPU's.
+    pub loss: f64,
+    /// Of all parameters, the largest norm of the difference of a gradient, as a share of the norm of the CPU's.
+    pub gradient: f64,
+}
+
+/// Runs a mini-batch on the CPU in f32, and then as planned.
+///
+/// # Errors
+///
+/// If a device is not to be had, or a step fails.
+pub fn agreement<L: Classifier>(model: &Recipe<L>, plan: &Plan) -> Result<Agreement, Failure> {
+    let on_cpu = Plan {
+        devices: Vec::new(),
+        precision: Precision::F32,
+        ..plan.clone()
+    };
+    let reference = Piped::new(model, model.layers()?, &on_cpu)?;
+    let expected = reference.passes()?;
+    let placed = Piped::new(model, reference.into_layers(), plan)?;
+    let found = placed.passes()?;
+    let mut differences = Differences {
+        expected: expected.gradients,
+        found: found.gradients,
+        largest: 0.0,
+    };
+    for layer in placed.layers() {
+        layer.visit(&mut differences);
+    }
+    Ok(Agreement {
+        loss: (found.loss - expected.loss).abs() / expected.loss.abs(),
+        gradient: differences.largest,
+    })
+}
+
+struct Differences {
+    expected: GradientsParams,
+    found: GradientsParams,
+    largest: f64,
+}
+
+impl ModuleVisitor for Differences {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(expected) = self.expected.remove::<D>(param.id) else {
+            return; // running statistics have none
+        };
+        let here = Device::flex();
+        let share = match self.found.remove::<D>(param.id) {
+            Some(found) => {
+                let difference = found.to_device(&here) - expected.clone();
+                norm(difference) / norm(expected).max(f64::MIN_POSITIVE)
+            }
+            None => f64::INFINITY,
+        };
+        // `f64::max` would pass over what is no number.
+        if share.is_nan() || share > self.largest {
+            self.largest = share;
+        }
+    }
+}
+
+fn norm<const D: usize>(tensor: Tensor<D>) -> f64 {
+    let squares: f64 = (tensor.into_data().iter::<f32>())
+        .map(|value| f64::from(value).powi(2))
+        .sum();
+    squares.sqrt()
+}

@@ -1,0 +1,151 @@
+//! Curves that ought to lie on each other, as a drawing that shows whether they do: the first is drawn
+//! broad and pale, each further one narrower and darker on top of it.
+
+use svg::{
+    Document, Node,
+    node::element::{Group, Line, Polyline, Rectangle, Style, Text},
+};
+
+/// Curves in one pair of axes.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// What stands above.
+    pub title: String,
+    /// A value for each step, of each curve.
+    pub curves: Vec<Vec<f64>>,
+}
+
+const WIDTH: f64 = 960.0;
+const HEIGHT: f64 = 330.0;
+const MARGIN: f64 = 24.0;
+/// Room for the numbers at the axes.
+const GUTTER: f64 = 44.0;
+const TOP: f64 = 96.0;
+const BOTTOM: f64 = 282.0;
+const TICKS: usize = 4;
+
+const STYLE: &str = "\
+text { font: 13px system-ui, sans-serif; fill: #333 } .title { font-size: 16px; font-weight: 600 }
+.number { font-size: 11px; fill: #666 } .end { text-anchor: end } .middle { text-anchor: middle }
+.page { fill: #fff } .grid { stroke: #ddd } polyline, .key { fill: none; stroke-linejoin: round }
+.curve0 { stroke: #bcd7f2; stroke-width: 11 } .curve1 { stroke: #5b9bd5; stroke-width: 7 }
+.curve2 { stroke: #f4b183; stroke-width: 4 } .curve3 { stroke: #7f2704; stroke-width: 1.5 }";
+
+/// Draws panels side by side. `names` are those of the curves, four at most, the same in each panel.
+///
+/// ```
+/// use stovepipe_benches::curves::{Panel, draw};
+///
+/// let panel = Panel { title: "model".into(), curves: vec![vec![2.3, 1.9], vec![2.3, 1.8]] };
+/// let picture = draw("losses", &["one", "other"], &[panel]);
+/// assert_eq!(picture.matches("<polyline").count(), 2);
+/// ```
+#[must_use]
+pub fn draw(title: &str, names: &[&str], panels: &[Panel]) -> String {
+    let mut page = Document::new()
+        .set("viewBox", (0, 0, WIDTH, HEIGHT))
+        .set("width", WIDTH)
+        .set("height", HEIGHT)
+        .set("role", "img")
+        .set("aria-label", title)
+        .add(Style::new(STYLE))
+        .add(
+            Rectangle::new()
+                .set("class", "page")
+                .set("width", WIDTH)
+                .set("height", HEIGHT),
+        )
+        .add(text("title", MARGIN, 32.0, title))
+        .add(legend(names));
+    let width = (WIDTH - 2.0 * MARGIN) / panels.len().max(1) as f64;
+    for (index, panel) in panels.iter().enumerate() {
+        let left = MARGIN + width * index as f64;
+        page.append(drawn(panel, left + GUTTER, left + width - MARGIN));
+    }
+    page.to_string()
+}
+
+fn legend(names: &[&str]) -> Group {
+    let pitch = (WIDTH - 2.0 * MARGIN) / names.len().max(1) as f64;
+    let mut legend = Group::new();
+    for (index, name) in names.iter().enumerate() {
+        let x = MARGIN + pitch * index as f64;
+        legend.append(line(
+            &format!("key curve{index}"),
+            [x, 54.0],
+            [x + 28.0, 54.0],
+        ));
+        legend.append(text("name", x + 36.0, 58.0, *name));
+    }
+    legend
+}
+
+/// A panel between two places from left to right.
+fn drawn(panel: &Panel, left: f64, right: f64) -> Group {
+    let values = || {
+        panel
+            .curves
+            .iter()
+            .flatten()
+            .copied()
+            .filter(|v| v.is_finite())
+    };
+    let low = values().fold(f64::INFINITY, f64::min);
+    let high = values().fold(f64::NEG_INFINITY, f64::max).max(low + 1e-6);
+    let steps = panel.curves.iter().map(Vec::len).max().unwrap_or(0);
+    let x =
+        |step: usize| left + (right - left) * step as f64 / steps.saturating_sub(1).max(1) as f64;
+    let y = |value: f64| BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low);
+    let mut group = Group::new().add(text("name", left, TOP - 12.0, panel.title.as_str()));
+    for tick in 0..=TICKS {
+        let value = low + (high - low) * tick as f64 / TICKS as f64;
+        group.append(line("grid", [left, y(value)], [right, y(value)]));
+        group.append(text(
+            "number end",
+            left - 6.0,
+            y(value) + 4.0,
+            format!("{value:.2}"),
+        ));
+    }
+    for step in [0, steps / 2, steps.saturating_sub(1)] {
+        group.append(text(
+            "number middle",
+            x(step),
+            BOTTOM + 18.0,
+            (step + 1).to_string(),
+        ));
+    }
+    group.append(text(
+        "number middle",
+        (left + right) / 2.0,
+        BOTTOM + 34.0,
+        "step",
+    ));
+    for (index, curve) in panel.curves.iter().enumerate() {
+        let points = curve
+            .iter()
+            .enumerate()
+            .filter(|(_, value)| value.is_finite());
+        let points: Vec<_> = points
+            .map(|(step, &value)| format!("{:.1},{:.1}", x(step), y(value)))
+            .collect();
+        let curve = Polyline::new().set("class", format!("curve{index}"));
+        group.append(curve.set("points", points.join(" ")));
+    }
+    group
+}
+
+fn text(class: &str, x: f64, y: f64, content: impl Into<String>) -> Text {
+    Text::new(content)
+        .set("class", class)
+        .set("x", x)
+        .set("y", y)
+}
+
+fn line(class: &str, from: [f64; 2], to: [f64; 2]) -> Line {
+    let line = Line::new()
+        .set("class", class)
+        .set("x1", from[0])
+        .set("y1", from[1]);
+    line.set("x2", to[0]).set("y2", to[1])
+}

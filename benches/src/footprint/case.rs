@@ -1,0 +1,156 @@
+//! A network, and how it is trained.
+
+use std::fmt;
+
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use stovepipe::{
+    pipeline::count_parameters,
+    prelude::{GPipe, Recompute, Schedule, Scheduler},
+    train::{OptimizerSetting, TrainSettings},
+};
+use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig};
+
+use crate::Failure;
+
+/// Classes of ImageNet.
+const CLASSES: usize = 1000;
+
+/// AmoebaNet-D(L, D) for ImageNet's classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// L, the normal cells.
+    pub layers: usize,
+    /// D, the filters of the first of them.
+    pub filters: usize,
+}
+
+impl Network {
+    /// The layers; nothing is allocated on the device yet.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such network.
+    pub fn init(self, device: &Device) -> Result<Vec<AmoebaLayer>, Failure> {
+        Ok(AmoebaNetDConfig::new(self.layers, self.filters, CLASSES).init(device)?)
+    }
+
+    /// The number of its parameters.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such network.
+    pub fn parameters(self) -> Result<usize, Failure> {
+        let layers = self.init(&Device::flex())?;
+        Ok(layers.iter().map(count_parameters).sum())
+    }
+
+    /// The same network with other filters.
+    #[must_use]
+    pub fn with_filters(self, filters: usize) -> Self {
+        Self { filters, ..self }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({}, {})", self.layers, self.filters)
+    }
+}
+
+/// How a network is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// The whole mini-batch at once on one device, all activations kept.
+    Naive,
+    /// GPipe on so many devices: a micro-batch for each sample, and all but the inputs of stages computed again.
+    Pipeline(usize),
+}
+
+impl Way {
+    /// The number of devices.
+    #[must_use]
+    pub fn devices(self) -> usize {
+        match self {
+            Self::Naive => 1,
+            Self::Pipeline(devices) => devices,
+        }
+    }
+
+    /// What is computed again.
+    #[must_use]
+    pub fn recompute(self) -> Recompute {
+        match self {
+            Self::Naive => Recompute::Never,
+            Self::Pipeline(_) => Recompute::Always,
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Naive => write!(f, "naive-1"),
+            Self::Pipeline(devices) => write!(f, "pipeline-{devices}"),
+        }
+    }
+}
+
+/// What a mini-batch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Images {
+    /// Height and width.
+    pub side: usize,
+    /// Images in a mini-batch.
+    pub count: usize,
+}
+
+/// A network, what it is trained on, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Case {
+    /// The network.
+    pub network: Network,
+    /// The mini-batch.
+    pub images: Images,
+    /// How it is trained.
+    pub way: Way,
+    /// Who updates it.
+    pub optimizer: OptimizerSetting,
+}
+
+impl Case {
+    /// The number of micro-batches.
+    #[must_use]
+    pub fn micro_batches(&self) -> usize {
+        match self.way {
+            Way::Naive => 1,
+            Way::Pipeline(_) => self.images.count,
+        }
+    }
+
+    /// The images of a micro-batch.
+    #[must_use]
+    pub fn micro_batch(&self) -> usize {
+        self.images.count / self.micro_batches()
+    }
+
+    /// Who does what when.
+    ///
+    /// # Errors
+    ///
+    /// If there are no devices or no images.
+    pub fn schedule(&self) -> Result<Schedule, Failure> {
+        Ok(GPipe.schedule(self.way.devices(), self.micro_batches())?)
+    }
+
+    /// The recipe by which AmoebaNet was trained, as far as memory is concerned.
+    #[must_use]
+    pub fn settings(&self) -> TrainSettings {
+        TrainSettings {
+            optimizer: self.optimizer,
+            epsilon: 1.0,
+            weight_decay: 4e-5,
+            ..TrainSettings::default()
+        }
+    }
+}

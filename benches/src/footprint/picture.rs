@@ -1,0 +1,199 @@
+//! Bars next to each other: what was measured, foretold and published, item by item.
+
+use svg::{
+    Document, Node,
+    node::element::{Group, Line, Rectangle, Style, Text},
+};
+
+const WIDTH: f64 = 960.0;
+const MARGIN: f64 = 24.0;
+/// Where bars begin and end; labels are left of them, totals right.
+const LEFT: f64 = 210.0;
+const RIGHT: f64 = WIDTH - 84.0;
+const BAR: f64 = 15.0;
+const PITCH: f64 = 18.0;
+/// Between groups, and above a panel's first.
+const SPACE: f64 = 12.0;
+const STYLE: &str = include_str!("picture.css");
+
+/// What a piece of a bar stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The parameters.
+    Parameters,
+    /// What the optimizer keeps.
+    Optimizer,
+    /// Both, where they are not told apart.
+    Model,
+    /// The gradients.
+    Gradients,
+    /// Kept inputs, activations, and what layers take for a moment.
+    Activations,
+    /// Anything else.
+    Other,
+}
+
+impl Part {
+    const ALL: [Self; 6] = [
+        Self::Parameters,
+        Self::Optimizer,
+        Self::Model,
+        Self::Gradients,
+        Self::Activations,
+        Self::Other,
+    ];
+
+    fn class(self) -> &'static str {
+        match self {
+            Self::Parameters => "parameters",
+            Self::Optimizer => "optimizer",
+            Self::Model => "model",
+            Self::Gradients => "gradients",
+            Self::Activations => "activations",
+            Self::Other => "other",
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Model => "parameters and optimizer",
+            Self::Activations => "activations and kept inputs",
+            Self::Other => "mini-batch, buffers, the update",
+            other => other.class(),
+        }
+    }
+}
+
+/// A bar: its label, and its pieces in bytes. One without pieces says `missing` instead.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// Whose figures they are.
+    pub label: String,
+    /// From left to right.
+    pub parts: Vec<(Part, f64)>,
+    /// What there is to say instead of a total.
+    pub missing: Option<&'static str>,
+}
+
+/// Groups of bars on one scale.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// What it shows.
+    pub title: String,
+    /// What the unit is called, and its bytes.
+    pub unit: (&'static str, f64),
+    /// Groups of bars by their names.
+    pub groups: Vec<(String, Vec<Bar>)>,
+}
+
+/// Draws panels below each other, as SVG.
+#[must_use]
+pub fn draw(panels: &[Panel]) -> String {
+    let mut body = Group::new();
+    let mut y = legend(&mut body, panels, MARGIN + 10.0);
+    for panel in panels {
+        y = panel.draw(&mut body, y + 22.0);
+    }
+    let height = y + MARGIN / 2.0;
+    Document::new()
+        .set("viewBox", (0, 0, WIDTH, height))
+        .set("width", WIDTH)
+        .set("height", height)
+        .set("role", "img")
+        .set("aria-label", "Memory of training, by item")
+        .add(Style::new(STYLE))
+        .add(rectangle("page", 0.0, 0.0, WIDTH, height).set("rx", 8))
+        .add(body)
+        .to_string()
+}
+
+/// What the colours mean; returns where the next thing may begin.
+fn legend(body: &mut Group, panels: &[Panel], y: f64) -> f64 {
+    let bars = || panels.iter().flat_map(|panel| &panel.groups);
+    let occurs = |part: &Part| {
+        let mut parts = bars().flat_map(|(_, bars)| bars).flat_map(|bar| &bar.parts);
+        parts.any(|(other, bytes)| other == part && *bytes > 0.0)
+    };
+    let mut x = MARGIN;
+    for part in Part::ALL.into_iter().filter(occurs) {
+        body.append(rectangle(part.class(), x, y - 10.5, 12.0, 12.0).set("rx", 2));
+        body.append(text("legend", x + 17.0, y, part.words()));
+        x += 35.0 + 6.3 * part.words().len() as f64;
+    }
+    y + 8.0
+}
+
+impl Panel {
+    fn draw(&self, body: &mut Group, top: f64) -> f64 {
+        body.append(text("title", MARGIN, top, self.title.as_str()));
+        let most = self
+            .groups
+            .iter()
+            .flat_map(|(_, bars)| bars)
+            .map(Bar::total);
+        let scale = (RIGHT - LEFT) / most.fold(f64::MIN_POSITIVE, f64::max);
+        let mut y = top + SPACE;
+        for (name, bars) in &self.groups {
+            body.append(text("label", MARGIN, y + BAR - 3.0, name.as_str()));
+            for bar in bars {
+                bar.draw(body, y, scale, self.unit);
+                y += PITCH;
+            }
+            y += SPACE;
+        }
+        body.append(axis(top + SPACE - 4.0, y - SPACE + 2.0));
+        y
+    }
+}
+
+impl Bar {
+    fn total(&self) -> f64 {
+        self.parts.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    fn draw(&self, body: &mut Group, y: f64, scale: f64, (unit, bytes): (&str, f64)) {
+        let base = y + BAR - 3.5;
+        body.append(text("who", LEFT - 8.0, base, self.label.as_str()));
+        let mut x = LEFT;
+        for (part, bytes) in &self.parts {
+            body.append(rectangle(part.class(), x, y, bytes * scale, BAR));
+            x += bytes * scale;
+        }
+        let total = match (self.missing, self.total() / bytes) {
+            (Some(words), _) => words.to_owned(),
+            (None, total) if total < 100.0 => format!("{total:.1} {unit}"),
+            (None, total) => format!("{total:.0} {unit}"),
+        };
+        body.append(text("total", x + 6.0, base, total));
+    }
+}
+
+fn axis(from: f64, to: f64) -> Line {
+    Line::new()
+        .set("class", "axis")
+        .set("x1", LEFT)
+        .set("x2", LEFT)
+        .set("y1", round(from))
+        .set("y2", round(to))
+}
+
+fn text(class: &str, x: f64, y: f64, content: impl Into<String>) -> Text {
+    Text::new(content)
+        .set("class", class)
+        .set("x", round(x))
+        .set("y", round(y))
+}
+
+fn rectangle(class: &str, x: f64, y: f64, width: f64, height: f64) -> Rectangle {
+    Rectangle::new()
+        .set("class", class)
+        .set("x", round(x))
+        .set("y", round(y))
+        .set("width", round(width))
+        .set("height", round(height))
+}
+
+/// Hundredths of a pixel are enough.
+fn round(pixels: f64) -> f64 {
+    (pixels * 100.0).round() / 100.0
+}

@@ -1,0 +1,159 @@
+//! One training in a process of its own, every byte counted.
+
+use std::{
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use serde::{Deserialize, Serialize};
+use stovepipe::{pipeline::NamedDevice, prelude::*, train::StagedOptimizer};
+
+use super::case::Case;
+use crate::{Failure, memory::Counter};
+
+/// Any rate: it changes no byte.
+const RATE: f64 = 1e-3;
+
+/// What a child process is to try.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Trial {
+    /// What is trained, and how.
+    pub case: Case,
+    /// The layers of each stage.
+    pub cut: Vec<usize>,
+    /// The name of the device of all stages.
+    pub device: String,
+    /// Bytes that the process may have.
+    pub budget: u64,
+}
+
+/// What a training had allocated, in bytes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Items {
+    /// The network before the first step: parameters and running statistics.
+    pub parameters: u64,
+    /// What the optimizer keeps from the first update on.
+    pub optimizer: u64,
+    /// The gradients that a step returns.
+    pub gradients: u64,
+    /// What the step had allocated at most beside all of this: kept inputs, activations, and what layers take for a moment.
+    pub activations: u64,
+    /// Images and classes of the mini-batch.
+    pub batch: u64,
+    /// What else was there between steps: buffers of threads.
+    pub other: u64,
+    /// The most that there ever was.
+    pub peak: u64,
+    /// Seconds of a step with its update.
+    pub seconds: f64,
+}
+
+impl Trial {
+    /// Two steps with their updates, the second of which finds all there is: an optimizer has no state before its first
+    /// update. In this process, in which nothing large may have lived before.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such device, or a step fails.
+    pub fn run(&self, counter: &Counter) -> Result<Items, Failure> {
+        let now = || (counter.now)() as u64;
+        let device = self.device.parse::<NamedDevice>()?.device;
+        let empty = now();
+        let mut pipeline = self.pipeline(&device)?;
+        let parameters = now() - empty;
+        let before_batch = now();
+        let images = self.case.images;
+        let shape = [images.count, 3, images.side, images.side];
+        let input = Tensor::<4>::random(shape, Distribution::Normal(0.0, 1.0), &device);
+        let classes = Tensor::<1, Int>::arange(0..images.count as i64, &device);
+        let batch = now() - before_batch;
+
+        let settings = self.case.settings();
+        let mut optimizer = StagedOptimizer::new(&settings, self.cut.len());
+        let mut update = |pipeline: &mut _, gradients| {
+            let before = now();
+            optimizer.step(RATE, pipeline, gradients, Instant::now())?;
+            Ok::<_, Failure>([before, now()])
+        };
+        let step = |pipeline: &Pipeline<_>| {
+            let step = pipeline.train_step(input.clone(), classes.clone(), &CrossEntropy::new());
+            step.map(|step| step.gradients)
+        };
+        let gradients = step(&pipeline)?;
+        let first = update(&mut pipeline, gradients)?;
+        let began = Instant::now();
+        let gradients = step(&pipeline)?;
+        let most = (counter.most)() as u64;
+        let second = update(&mut pipeline, gradients)?;
+        let seconds = began.elapsed().as_secs_f64();
+
+        // An update takes gradients away; the first also brings the optimizer's state.
+        let gradients = second[0].saturating_sub(second[1]);
+        let optimizer = (first[1] + gradients).saturating_sub(first[0]);
+        let resting = first[1];
+        Ok(Items {
+            parameters,
+            optimizer,
+            gradients,
+            activations: most.saturating_sub(resting + gradients),
+            batch,
+            other: resting.saturating_sub(empty + parameters + batch + optimizer),
+            peak: (counter.most)() as u64,
+            seconds,
+        })
+    }
+
+    fn pipeline(
+        &self,
+        device: &Device,
+    ) -> Result<Pipeline<stovepipe_amoebanet::AmoebaLayer>, Failure> {
+        let Case { network, way, .. } = self.case;
+        let builder = Pipeline::builder(network.init(device)?)
+            .devices(vec![device.clone(); way.devices()])
+            .balance(Balance::Layers(self.cut.clone()))
+            .schedule(GPipe)
+            .micro_batches(self.case.micro_batches())
+            .recompute(way.recompute());
+        Ok(builder.build()?)
+    }
+
+    /// Runs in a child process, which is this program again. None if there was not enough memory.
+    ///
+    /// # Errors
+    ///
+    /// If the child fails for another reason.
+    pub fn in_child(&self) -> Result<Option<Items>, Failure> {
+        let mut child = Command::new(std::env::current_exe()?);
+        child.args(["--trial", &serde_json::to_string(self)?]);
+        let output = child.stdin(Stdio::null()).output()?;
+        if output.status.success() {
+            let items: Items = serde_json::from_slice(&output.stdout)?;
+            return Ok((items.peak <= self.budget).then_some(items));
+        }
+        let errors = String::from_utf8_lossy(&output.stderr);
+        match is_about_memory(&errors) {
+            true => Ok(None),
+            false => Err(format!("training {} failed: {errors}", self.case.network).into()),
+        }
+    }
+}
+
+/// Whether a process ended since there was no more memory: what Rust says when its allocator has none, and what
+/// Burn's devices say.
+fn is_about_memory(errors: &str) -> bool {
+    let errors = errors.to_lowercase();
+    let signs = ["memory allocation of", "out of memory", "outofmemory"];
+    signs.iter().any(|sign| errors.contains(sign))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_about_memory;
+
+    #[test]
+    fn only_a_lack_of_memory_is_one() {
+        assert!(is_about_memory("memory allocation of 1048576 bytes failed"));
+        assert!(!is_about_memory("stage 0, layer 3: the loss is not finite"));
+    }
+}

@@ -1,0 +1,266 @@
+//! What goes from device to device. CPUs are one device to Burn: here, each worker is taken to have one of its own.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::Duration,
+};
+
+use stovepipe_pipeline::{
+    Cargo, CrossEntropy, Layer, NamedDevice, Pipeline, PipelineBuilder, Recompute, StepError,
+    Transfer, WorkerState,
+};
+use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass};
+
+use crate::{models::*, skips::jumping};
+
+fn step(pipeline: &Pipeline<ConvNet>) -> Result<Vec<(String, Vec<u32>)>, StepError> {
+    let step = pipeline.train_step(images(8), labels(8, 4), &CrossEntropy::new())?;
+    let mut seen = gradient_bits(pipeline, &step.gradients);
+    seen.push(("loss".to_owned(), vec![(step.loss as f32).to_bits()]));
+    seen.extend(bits(pipeline));
+    Ok(seen)
+}
+
+/// Counts transfers by what they are and from where to where.
+type Counts = Arc<Mutex<BTreeMap<String, usize>>>;
+
+fn counted<L: Layer>(builder: PipelineBuilder<L>) -> (PipelineBuilder<L>, Counts) {
+    let counts = Counts::default();
+    let own = counts.clone();
+    let builder = builder.on_transfer(move |transfer| {
+        let [from, to] = transfer.stages;
+        let what = format!("{:?} {from}->{to}", transfer.cargo);
+        *own.lock().unwrap().entry(what).or_default() += 1;
+    });
+    (builder, counts)
+}
+
+#[test]
+fn what_is_carried_is_what_was_sent() {
+    for rule in RULES {
+        for recompute in Recompute::ALL {
+            let builder = || builder(conv_net(), 2, rule, 4, recompute);
+            let (carried, counts) = counted(builder());
+            let direct = step(&builder().build().unwrap()).unwrap();
+            assert!(
+                step(&carried.build().unwrap()).unwrap() == direct,
+                "{rule:?}"
+            );
+            // Each boundary between workers, each micro-batch, once forward and once back. In a V, the
+            // stages at its foot lie on one worker.
+            let counts = counts.lock().unwrap().clone();
+            let stages = stovepipe_schedule::Scheduler::stages(&rule, 2);
+            let crossings = match rule.0 {
+                stovepipe_schedule::Rule::ZeroBubbleV => stages - 2,
+                _ => stages - 1,
+            };
+            assert_eq!(counts.len(), 2 * crossings, "{rule:?} {counts:?}");
+            assert!(counts.values().all(|&count| count == 4), "{counts:?}");
+        }
+    }
+}
+
+#[test]
+fn skips_are_carried_straight_and_their_gradients_back() {
+    let layers = || jumping(&["+a", "", "-a +b", "-b"]);
+    let builder = || builder(layers(), 4, OneForwardOneBackward, 2, Recompute::Always);
+    let train = |pipeline: Pipeline<_>| {
+        let step = pipeline.train_step(vectors(6, 4), labels(6, 4), &CrossEntropy::new());
+        gradient_bits(&pipeline, &step.unwrap().gradients)
+    };
+    let (carried, counts) = counted(builder());
+    let carried = train(carried.build().unwrap());
+    assert_eq!(carried, train(builder().build().unwrap()));
+    let counts = counts.lock().unwrap();
+    let of_skips: Vec<_> = counts.keys().filter(|key| key.contains("Skip")).collect();
+    let expected = [
+        "SkipGradients 2->0",
+        "SkipGradients 3->2",
+        "Skips 0->2",
+        "Skips 2->3",
+    ];
+    assert_eq!(of_skips, expected);
+}
+
+/// Opens once, for all who wait.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut open = self.0.0.lock().unwrap();
+        while !*open {
+            open = self.0.1.wait(open).unwrap();
+        }
+    }
+}
+
+/// The first values are on their way until the first stage has done all its forward passes. Were it the
+/// stage that copied them, that would never be.
+#[test]
+fn a_stage_goes_on_while_what_it_sent_travels() {
+    let gate = Gate::default();
+    let (waits, opens) = (gate.clone(), gate);
+    let pipeline = builder(conv_net(), 2, GPipe, 4, Recompute::Never)
+        .stall_timeout(Some(Duration::from_secs(60)))
+        .on_transfer(move |transfer| {
+            if (transfer.cargo, transfer.micro_batch) == (Cargo::Values, 0) {
+                waits.pass();
+            }
+        })
+        .on_progress(move |progress| {
+            let action = progress.action;
+            if (action.pass, action.stage, action.micro_batch) == (Pass::Forward, 0, 3) {
+                opens.open();
+            }
+        })
+        .build()
+        .unwrap();
+    step(&pipeline).unwrap();
+}
+
+#[test]
+fn a_transfer_that_panics_fails_the_step_and_says_what_did_not_arrive() {
+    let named = |name: &str| NamedDevice {
+        name: name.to_owned(),
+        ..cpu().into()
+    };
+    for (cargo, stages, told) in [
+        (
+            Cargo::Values,
+            [0, 1],
+            "the values of micro-batch 2 from stage 0 on left to stage 1 on middle",
+        ),
+        (
+            Cargo::Gradients,
+            [2, 1],
+            "the gradients of micro-batch 2 from stage 2 on right to stage 1 on middle",
+        ),
+    ] {
+        let fails = Arc::new(AtomicBool::new(true));
+        let fails_now = fails.clone();
+        let pipeline = builder(
+            conv_net(),
+            3,
+            OneForwardOneBackward,
+            4,
+            Recompute::ExceptLast,
+        )
+        .devices(["left", "middle", "right"].map(named))
+        .on_transfer(move |transfer| {
+            let is_it =
+                (transfer.cargo, transfer.stages, transfer.micro_batch) == (cargo, stages, 2);
+            assert!(
+                !(is_it && fails_now.load(Ordering::SeqCst)),
+                "the device is lost"
+            );
+        })
+        .build()
+        .unwrap();
+        let before = bits(&pipeline);
+        let Err(error @ StepError::Failed(_)) = step(&pipeline) else {
+            panic!("the step should fail");
+        };
+        let text = error.to_string();
+        assert!(text.contains("stage 1 failed on middle"), "{text}");
+        assert!(text.contains(told), "{text}");
+        assert!(
+            text.contains("did not arrive: panicked: the device is lost"),
+            "{text}"
+        );
+        assert_eq!(bits(&pipeline), before);
+        fails.store(false, Ordering::SeqCst);
+        step(&pipeline).unwrap();
+    }
+}
+
+/// A pipeline whose gradients of micro-batch 1 travel until the sender is dropped.
+fn never_answering() -> (Pipeline<ConvNet>, Sender<()>) {
+    let (release, until): (_, Receiver<()>) = channel();
+    let until = Mutex::new(until);
+    let pipeline = builder(conv_net(), 2, GPipe, 3, Recompute::Never)
+        .stall_timeout(Some(Duration::from_millis(200)))
+        .on_transfer(move |transfer: &Transfer| {
+            if (transfer.cargo, transfer.micro_batch) == (Cargo::Gradients, 1) {
+                let _ = until.lock().unwrap().recv();
+            }
+        })
+        .build()
+        .unwrap();
+    (pipeline, release)
+}
+
+#[test]
+fn a_transfer_that_does_not_come_back_stalls_the_step_and_is_named() {
+    let (pipeline, release) = never_answering();
+    let before = bits(&pipeline);
+    let Err(error) = step(&pipeline) else {
+        panic!("the step should stall");
+    };
+    let StepError::Stalled { flight, .. } = &error else {
+        panic!("{error}");
+    };
+    let [transfer] = &flight.transfers[..] else {
+        panic!("{:?} are on their way", flight.transfers);
+    };
+    assert_eq!(
+        (transfer.cargo, transfer.stages, transfer.micro_batch),
+        (Cargo::Gradients, [1, 0], 1)
+    );
+    let state = &flight.workers[0].state;
+    assert!(
+        matches!(state, WorkerState::Waiting { on_stage: 1, .. }),
+        "{state:?}"
+    );
+    let told = "on their way: the gradients of micro-batch 1 from stage 1 on cpu to stage 0 on cpu";
+    assert!(error.to_string().contains(told), "{error}");
+    assert_eq!(bits(&pipeline), before);
+
+    assert!(matches!(step(&pipeline), Err(StepError::StuckTransfer(stuck)) if stuck == *transfer));
+    drop(release);
+    while matches!(step(&pipeline), Err(StepError::StuckTransfer(_))) {
+        std::thread::yield_now();
+    }
+    step(&pipeline).unwrap();
+}
+
+#[test]
+fn a_pipeline_with_a_transfer_under_way_can_be_dropped() {
+    let (pipeline, release) = never_answering();
+    assert!(matches!(step(&pipeline), Err(StepError::Stalled { .. })));
+    drop(pipeline);
+    drop(release);
+}
+
+/// The step fails while a transfer takes its time: it waits for it, and what is left over is not copied.
+#[test]
+fn nothing_of_a_step_that_failed_is_copied_after_it() {
+    let copied = Arc::new(Mutex::new(0));
+    let counts = copied.clone();
+    let stop = stovepipe_pipeline::StopHandle::new();
+    let stops = stop.clone();
+    let pipeline = builder(conv_net(), 2, GPipe, 8, Recompute::Never)
+        .stop_handle(stop.clone())
+        .on_transfer(move |_| {
+            stops.stop();
+            std::thread::sleep(Duration::from_millis(50));
+            *counts.lock().unwrap() += 1;
+        })
+        .build()
+        .unwrap();
+    assert!(matches!(step(&pipeline), Err(StepError::Stopped)));
+    let at_end = *copied.lock().unwrap();
+    assert!(at_end >= 1);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(*copied.lock().unwrap(), at_end);
+}

@@ -1,0 +1,491 @@
+//! Mixed precision: stages compute in bf16 or f16, the model stays in f32.
+
+use burn::{
+    module::Module,
+    nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig},
+    tensor::{DType, Tensor},
+};
+use stovepipe_pipeline::{
+    Batch, BuildError, Context, CrossEntropy, Layer, LossScaler, MeanOf, Miswired, NamedDevice,
+    Objective, Outputs, Pipeline, Precision, Recompute, Step, StepError,
+};
+use stovepipe_schedule::{Rule, Scheduler};
+
+use crate::models::*;
+
+const MIXED: [Precision; 2] = [Precision::Bf16, Precision::F16];
+
+/// The largest relative error of a rounding: half the distance of neighbouring numbers.
+fn rounding(precision: Precision) -> f64 {
+    match precision {
+        Precision::F32 => 2f64.powi(-24),
+        Precision::Bf16 => 2f64.powi(-8),
+        Precision::F16 => 2f64.powi(-11),
+    }
+}
+
+fn in_one_stage<L: Layer>(layers: Vec<L>, precision: Precision) -> Pipeline<L> {
+    let builder = builder(layers, 1, By(Rule::GPipe, 1), 3, Recompute::Never);
+    builder.precision(precision).build().unwrap()
+}
+
+/// What is left of the scale after so many steps that overflow.
+fn halved(times: usize) -> LossScaler {
+    let mut scaler = LossScaler::default();
+    (0..times).for_each(|_| scaler.update(true));
+    scaler
+}
+
+/// All gradients in one list.
+fn gradients<L: Layer>(pipeline: &Pipeline<L>, step: &Step<L>) -> Vec<f32> {
+    let gradients = gradients_of(pipeline, &step.gradients);
+    gradients.into_iter().flat_map(|(_, own)| own).collect()
+}
+
+/// What a training step shows, as bits: its loss, gradients, outputs, and the model that it leaves.
+type Seen = (
+    u64,
+    Vec<(String, Vec<u32>)>,
+    Vec<u32>,
+    Vec<(String, Vec<u32>)>,
+);
+
+fn seen(pipeline: &Pipeline<ConvNet>) -> Seen {
+    let batch = Batch::from((images(7), labels(7, 4)));
+    let objective = CrossEntropy::new();
+    let step = pipeline.train_step_with(batch, &objective, Outputs::Keep);
+    let step = step.unwrap();
+    let gradients = gradient_bits(pipeline, &step.gradients);
+    let outputs = tensor_bits(step.outputs.unwrap());
+    (step.loss.to_bits(), gradients, outputs, bits(pipeline))
+}
+
+#[test]
+fn stages_make_no_difference_in_any_precision() {
+    for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+        let expected = seen(&in_one_stage(conv_net(), precision));
+        for rule in RULES {
+            for recompute in [Recompute::Always, Recompute::ExceptLast, Recompute::Never] {
+                let workers = 2.min(7 / rule.stages(1));
+                let builder = builder(conv_net(), workers, rule, 3, recompute);
+                let found = seen(&builder.precision(precision).build().unwrap());
+                assert!(found == expected, "{precision}, {rule:?}, {recompute:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn f32_is_what_a_pipeline_computes_in() {
+    let builder = builder(conv_net(), 1, By(Rule::GPipe, 1), 3, Recompute::Never);
+    let usual = builder.build().unwrap();
+    assert_eq!(usual.precision(), Precision::F32);
+    assert!(usual.loss_scaler().is_none());
+    assert!(seen(&usual) == seen(&in_one_stage(conv_net(), Precision::F32)));
+}
+
+/// A gradient passes through each layer twice. On the way, a dense layer rounds its parameters, the product, the sum with
+/// the bias and the tangent; on the way back, the three operations of the tangent's slope and two products: nine times,
+/// and none of these makes a relative error larger, to first order, where slopes are about 1.
+#[test]
+fn gradients_are_those_of_f32_but_for_rounding() {
+    let widths = [5, 8, 8, 8, 3];
+    let train = |precision| {
+        let pipeline = in_one_stage(dense(&widths), precision);
+        let step = pipeline.train_step(vectors(8, 5), labels(8, 3), &CrossEntropy::new());
+        let step = step.unwrap();
+        (step.loss, gradients(&pipeline, &step))
+    };
+    let (loss, exact) = train(Precision::F32);
+    let errors = MIXED.map(|precision| {
+        let (own_loss, own) = train(precision);
+        let error = relative_difference(&own, &exact);
+        let roundings = 9.0 * (widths.len() - 1) as f64;
+        let most = roundings * rounding(precision);
+        assert!(error < most, "{precision}: {error} of {most}");
+        assert!(
+            (own_loss - loss).abs() < most * loss,
+            "{precision}: {own_loss}, {loss}"
+        );
+        error
+    });
+    // It is rounded indeed: bf16 has three bits less.
+    assert!(errors[1] > 0.1 * rounding(Precision::F16), "{errors:?}");
+    assert!(errors[0] > 4.0 * errors[1], "{errors:?}");
+}
+
+/// A layer that says what it computes in, and wants its input like its weight.
+#[derive(Module, Debug)]
+struct Typed {
+    linear: Linear,
+    #[module(skip)]
+    expected: Option<DType>,
+}
+
+impl Layer for Typed {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = Tensor<2>;
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(
+        &self,
+        x: Tensor<2>,
+        context: &mut Context<'_, Self>,
+    ) -> Result<Tensor<2>, Miswired> {
+        let found = [
+            x.dtype(),
+            self.linear.weight.val().dtype(),
+            context.side().dtype(),
+        ];
+        match self.expected {
+            Some(expected) if found != [expected; 3] => {
+                Err(Miswired::new(format!("{expected:?}"), format!("{found:?}")))
+            }
+            _ => Ok(self.linear.forward(x + context.side().clone())),
+        }
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+/// Of the objective, only what it is given counts.
+#[derive(Clone)]
+struct InF32;
+
+impl Objective<Tensor<2>, Tensor<2>> for InF32 {
+    fn loss(&self, output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+        assert_eq!([output.dtype(), target.dtype()], [DType::F32; 2]);
+        (output - target).powi_scalar(2).sum()
+    }
+
+    fn weight(&self, target: &Tensor<2>) -> f64 {
+        target.dims()[0] as f64
+    }
+}
+
+#[test]
+fn layers_compute_in_it_and_all_else_is_in_f32() {
+    for (precision, dtype) in [
+        (Precision::F32, DType::F32),
+        (Precision::Bf16, DType::BF16),
+        (Precision::F16, DType::F16),
+    ] {
+        let layers = (0..3).map(|_| Typed {
+            linear: LinearConfig::new(4, 4).init(&cpu()),
+            expected: Some(dtype),
+        });
+        let builder = builder(
+            layers.collect(),
+            2,
+            By(Rule::OneForwardOneBackward, 1),
+            2,
+            Recompute::Always,
+        );
+        let pipeline = builder.precision(precision).build().unwrap();
+        pipeline.set_loss_scaler(halved(10)); // These are large gradients.
+        let batch = || Batch {
+            input: vectors(4, 4),
+            target: vectors(4, 4),
+            side: vectors(4, 4),
+        };
+        let step = pipeline
+            .train_step_with(batch(), &InF32, Outputs::Keep)
+            .unwrap();
+        assert_eq!(step.outputs.unwrap().dtype(), DType::F32);
+        for layer in pipeline.layers() {
+            let gradient = step.gradients.get::<2>(layer.linear.weight.id).unwrap();
+            assert_eq!(layer.linear.weight.val().dtype(), DType::F32);
+            assert_eq!(gradient.dtype(), DType::F32);
+        }
+        pipeline.evaluate_with(batch(), &InF32).unwrap();
+        let output = pipeline.infer_with(vectors(4, 4), vectors(4, 4)).unwrap();
+        assert_eq!(output.dtype(), DType::F32);
+    }
+}
+
+#[derive(Module, Debug)]
+struct Normed {
+    linear: Linear,
+    norm: BatchNorm,
+}
+
+impl Layer for Normed {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = ();
+
+    fn enter(input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+        Ok(self.norm.forward(self.linear.forward(x)))
+    }
+
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+        Ok(flow)
+    }
+}
+
+/// With a momentum of 0.002, the last steps move a statistic by less than bf16 can tell from none, and would add up to
+/// a fifth of it.
+#[test]
+fn running_statistics_move_by_less_than_a_rounding() {
+    let statistics = |precision, micro_batches| {
+        let layers = vec![Normed {
+            linear: LinearConfig::new(4, 4).init(&cpu()),
+            norm: BatchNormConfig::new(4).with_momentum(0.002).init(&cpu()),
+        }];
+        let by = By(Rule::GPipe, 1);
+        let builder = builder(layers, 1, by, micro_batches, Recompute::Never);
+        let pipeline = builder.precision(precision).build().unwrap();
+        for _ in 0..200 {
+            let step = pipeline.train_step(vectors(12, 4), labels(12, 4), &CrossEntropy::new());
+            let _ = step.unwrap();
+        }
+        let norm = &pipeline.layers()[0].norm.valid();
+        let read = [&norm.running_mean, &norm.running_var].map(|state| state.value());
+        assert!(read.iter().all(|state| state.dtype() == DType::F32));
+        read.map(floats)
+    };
+    for micro_batches in [1, 3] {
+        let [means, variances] = statistics(Precision::F32, micro_batches);
+        for precision in MIXED {
+            let [own_means, own_variances] = statistics(precision, micro_batches);
+            // What is rounded: input, weight and product, their mean, squares and sum, and the momentum.
+            let most = 8.0 * rounding(precision);
+            for (own, exact) in [(&own_means, &means), (&own_variances, &variances)] {
+                let error = relative_difference(own, exact);
+                assert!(
+                    error < most,
+                    "{precision}, {micro_batches}: {error} of {most}"
+                );
+            }
+        }
+    }
+}
+
+fn overflowing(factor: f64) -> MeanOf<impl Fn(Tensor<2>, Tensor<2>) -> Tensor<1> + Clone + Send> {
+    MeanOf(move |y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean().mul_scalar(factor))
+}
+
+#[test]
+fn a_step_that_overflows_changes_nothing_and_training_goes_on() {
+    let layers = || vec![normed(), normed(), normed()];
+    fn normed() -> Normed {
+        Normed {
+            linear: LinearConfig::new(4, 4).init(&cpu()),
+            norm: BatchNormConfig::new(4).init(&cpu()),
+        }
+    }
+    let train = |pipeline: &Pipeline<Normed>, factor| {
+        pipeline.train_step(vectors(24, 4), vectors(24, 4), &overflowing(factor))
+    };
+    let by = By(Rule::OneForwardOneBackward, 1);
+    for recompute in [Recompute::Always, Recompute::Never] {
+        let build = |precision| {
+            let builder = builder(layers(), 2, by, 3, recompute);
+            builder.precision(precision).build().unwrap()
+        };
+        let pipeline = build(Precision::F16);
+        let before = bits(&pipeline);
+        let mut skipped = 0;
+        let step = loop {
+            let step = train(&pipeline, 1000.0).unwrap();
+            if !step.overflowed {
+                break step;
+            }
+            skipped += 1;
+            assert!(step.loss.is_finite(), "{}", step.loss);
+            assert!(step.gradients.is_empty());
+            assert_eq!(bits(&pipeline), before, "statistics, too");
+            let scale = pipeline.loss_scaler().unwrap().scale();
+            assert_eq!(scale, 65536.0 / 2f64.powi(skipped));
+        };
+        assert!((3..16).contains(&skipped), "{skipped}");
+        assert_eq!(pipeline.steps(), skipped as u64 + 1);
+        assert_ne!(bits(&pipeline), before, "statistics move again");
+        let exact = build(Precision::F32);
+        let expected = train(&exact, 1000.0).unwrap();
+        let error =
+            relative_difference(&gradients(&pipeline, &step), &gradients(&exact, &expected));
+        // Norms of few samples make what was rounded before larger.
+        assert!(error < 0.05, "{error}");
+        // bf16 has room for it.
+        assert!(!train(&build(Precision::Bf16), 1000.0).unwrap().overflowed);
+    }
+}
+
+#[test]
+fn what_no_scale_makes_finite_is_an_error_in_the_end() {
+    let pipeline = in_one_stage(dense(&[4, 4, 4]), Precision::F16);
+    let train = || pipeline.train_step(vectors(6, 4), vectors(6, 4), &overflowing(1e9));
+    // From 65536 to 1, each once.
+    for _ in 0..17 {
+        assert!(train().unwrap().overflowed);
+    }
+    for _ in 0..2 {
+        let error = train().unwrap_err();
+        assert!(matches!(error, StepError::NotFinite { .. }), "{error}");
+        assert!(error.to_string().contains("gradient"), "{error}");
+        assert_eq!(pipeline.loss_scaler().unwrap().scale(), 0.5);
+    }
+    // Who wants to handle that himself can, from there on.
+    let builder = builder(dense(&[4, 4]), 1, By(Rule::GPipe, 1), 1, Recompute::Never);
+    let builder = builder.precision(Precision::F16).check_finite(false);
+    let lenient = builder.build().unwrap();
+    let skipped = (0..20).filter(|_| {
+        let step = lenient.train_step(vectors(6, 4), vectors(6, 4), &overflowing(1e9));
+        step.unwrap().overflowed
+    });
+    assert_eq!(skipped.count(), 17);
+}
+
+/// 2⁻²⁴ is the least number that f16 has; what is less than half of it is zero.
+#[test]
+fn small_gradients_are_there_because_the_loss_is_scaled() {
+    let squares = |pipeline: &Pipeline<Dense>| {
+        let step = pipeline.train_step(vectors(6, 4), vectors(6, 4), &overflowing(1e-7));
+        let step = step.unwrap();
+        let squares = gradients(pipeline, &step)
+            .into_iter()
+            .map(|g| f64::from(g).powi(2));
+        squares.sum::<f64>()
+    };
+    let build = |precision| in_one_stage(dense(&[4, 4, 4]), precision);
+    let scaled = squares(&build(Precision::F16));
+    let exact = squares(&build(Precision::F32));
+    assert!((scaled / exact - 1.0).abs() < 0.05, "{scaled} of {exact}");
+    let unscaled = build(Precision::F16);
+    unscaled.set_loss_scaler(halved(16));
+    assert_eq!(unscaled.loss_scaler().unwrap().scale(), 1.0);
+    assert_eq!(squares(&unscaled), 0.0);
+}
+
+/// The scales that `torch.amp.GradScaler("cpu")` of PyTorch 2.15 goes through, as steps and the scale before each, for good
+/// steps and then a step with an infinite gradient, so many times; the last ones are good.
+#[test]
+fn scales_are_those_of_grad_scaler() {
+    let good_steps = [0, 1, 5, 1999, 2000, 2001, 4003, 3, 2000, 1998];
+    let after = 6001;
+    let expected = [
+        (1, 65536.0),
+        (2, 32768.0),
+        (6, 16384.0),
+        (2000, 8192.0),
+        (2000, 4096.0),
+        (1, 8192.0),
+        (2000, 4096.0),
+        (2, 8192.0),
+        (2000, 4096.0),
+        (2000, 8192.0),
+        (4, 16384.0),
+        (4, 8192.0),
+        (2000, 4096.0),
+        (1, 8192.0),
+        (1999, 4096.0),
+        (2000, 2048.0),
+        (2000, 4096.0),
+        (2000, 8192.0),
+        (2, 16384.0),
+    ];
+    let steps = good_steps
+        .into_iter()
+        .flat_map(|good| std::iter::repeat_n(false, good).chain(std::iter::once(true)));
+    let mut scaler = LossScaler::default();
+    let mut scales = vec![scaler.scale()];
+    for overflowed in steps.chain(std::iter::repeat_n(false, after)) {
+        scaler.update(overflowed);
+        scales.push(scaler.scale());
+    }
+    let runs: Vec<_> = (scales.chunk_by(|a, b| a == b))
+        .map(|run| (run.len(), run[0]))
+        .collect();
+    assert_eq!(runs, expected);
+}
+
+#[test]
+fn a_device_that_cannot_is_said_before_anything_runs() {
+    let Ok(device) = "wgpu:0".parse::<NamedDevice>() else {
+        return; // Nothing here but the CPU, which can.
+    };
+    let error = Pipeline::builder(dense(&[4, 4]))
+        .devices([device])
+        .precision(Precision::Bf16)
+        .build()
+        .unwrap_err();
+    assert!(matches!(error, BuildError::Precision(_)), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("cannot compute in bf16"), "{text}");
+    assert!(
+        text.contains("use f32 (`--precision f32`), or a device that can: cpu"),
+        "{text}"
+    );
+}
+
+/// A GPU that computes in f16 finds the gradients of f32 but for rounding, alone and beside the CPU.
+#[test]
+fn f16_on_a_gpu() {
+    let Ok(NamedDevice { device: gpu, .. }) = "wgpu:0".parse() else {
+        eprintln!("left out: there is no adapter");
+        return;
+    };
+    if let Err(error) = Precision::F16.check(&gpu.clone().into()) {
+        eprintln!("left out: {error}");
+        return;
+    }
+    let widths = [5, 8, 8, 8, 3];
+    let train = |devices: Vec<burn::tensor::Device>, precision| {
+        let builder = Pipeline::builder(dense(&widths)).devices(devices).seed(7);
+        let pipeline = builder
+            .micro_batches(3)
+            .precision(precision)
+            .build()
+            .unwrap();
+        pipeline.set_loss_scaler(halved(6));
+        // Of one seed, devices draw different numbers.
+        let pipeline = pipeline.map(&mut Waves);
+        let step = pipeline.train_step(vectors(8, 5), labels(8, 3), &CrossEntropy::new());
+        let step = step.unwrap();
+        assert!(!step.overflowed);
+        gradients(&pipeline, &step)
+    };
+    let exact = train(vec![cpu()], Precision::F32);
+    // The first kernels of a type take minutes to compile on a driver without a card.
+    for devices in [vec![gpu.clone()], vec![gpu.clone(), cpu()]] {
+        let own = train(devices.clone(), Precision::F16);
+        let error = relative_difference(&own, &exact);
+        eprintln!("f16 on {devices:?}: {error}");
+        let most = 9.0 * (widths.len() - 1) as f64 * rounding(Precision::F16);
+        assert!(error < most, "{devices:?}: {error} of {most}");
+        assert!(
+            error > 0.1 * rounding(Precision::F16),
+            "{devices:?}: {error}"
+        );
+    }
+}
+
+/// Parameters that are the same on all devices.
+struct Waves;
+
+impl burn::module::ModuleMapper for Waves {
+    fn map_float<const D: usize>(
+        &mut self,
+        param: burn::module::Param<Tensor<D>>,
+    ) -> burn::module::Param<Tensor<D>> {
+        param.map(|old| {
+            let new = pattern(old.dims()).mul_scalar(0.5);
+            new.to_device(&old.device().inner())
+                .autodiff()
+                .require_grad()
+        })
+    }
+}

@@ -1,0 +1,200 @@
+//! Whole trainings in mixed precision.
+
+use stovepipe_pipeline::{Precision, nn::Dropout};
+
+use super::{
+    resume::{Ending, Noisy, left_by, train},
+    *,
+};
+
+fn builder_of(stages: usize, precision: Precision) -> PipelineSettings {
+    PipelineSettings {
+        stages,
+        precision,
+        balance: BalanceSetting::Even,
+        ..PipelineSettings::default()
+    }
+}
+
+fn pipeline_in(stages: usize, precision: Precision) -> Pipeline<Dense> {
+    let builder = builder_of(stages, precision).builder(layers(), sample);
+    builder.unwrap().seed(3).build().unwrap()
+}
+
+fn noisy_in(stages: usize, precision: Precision) -> Pipeline<Noisy> {
+    let noisy = layers().into_iter().map(|dense| Noisy {
+        dense,
+        dropout: Dropout::new(0.2),
+    });
+    let builder = builder_of(stages, precision).builder(noisy.collect(), sample);
+    builder.unwrap().seed(3).build().unwrap()
+}
+
+/// The data, where one of the training samples is so large that it is infinite in f16.
+fn data_with_one_too_large(samples: usize) -> Data<Point, InMemDataset<Point>, Points> {
+    use burn::data::dataset::Dataset;
+    let mut train: Vec<Point> = points(samples, 0).iter().map(Result::unwrap).collect();
+    train[samples / 2].0 = 1e6;
+    Data::new(InMemDataset::new(train), points(200, 5000), Points)
+}
+
+#[test]
+fn a_training_learns_as_much_as_in_f32() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |precision: Precision, stages: usize| {
+        let path = directory.path().join(format!("{precision}-{stages}"));
+        let folder = RunFolder::create(&path).unwrap();
+        let settings = TrainSettings {
+            epochs: 20,
+            ema: 0.9,
+            ..settings(OptimizerSetting::AdamW, 1e-2)
+        };
+        let mut trainer = Trainer::new(pipeline_in(stages, precision), settings).unwrap();
+        let data = data(610, 200);
+        let summary = trainer.run(&data, &folder, |_, _| Progress::silent());
+        let summary = summary.unwrap();
+        let models = ["model.safetensors", "averaged.safetensors"];
+        (
+            summary,
+            models.map(|name| fs::read(folder.file(name)).unwrap()),
+        )
+    };
+    let (exact, in_f32) = run(Precision::F32, 2);
+    assert!(exact.loss_scale.is_none());
+    for precision in [Precision::Bf16, Precision::F16] {
+        let (summary, models) = run(precision, 2);
+        let lost = exact.test.accuracy - summary.test.accuracy;
+        assert!(lost < 0.03, "{precision}: {summary:?}, {exact:?}");
+        assert_eq!(summary.loss_scale.is_some(), precision == Precision::F16);
+        assert!(models != in_f32, "nothing was rounded");
+        for stages in [1, 4] {
+            assert!(
+                run(precision, stages).1 == models,
+                "{precision}, {stages} stages"
+            );
+        }
+    }
+}
+
+/// A sample that is infinite in f16 spoils the window that it is in, once an epoch, and nothing else.
+#[test]
+fn updates_that_overflow_are_skipped_and_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    for accumulate in [1, 3] {
+        let path = directory.path().join(accumulate.to_string());
+        let folder = RunFolder::create(&path).unwrap();
+        let settings = TrainSettings {
+            accumulate,
+            epochs: 12,
+            ..settings(OptimizerSetting::AdamW, 1e-2)
+        };
+        let mut trainer = Trainer::new(pipeline_in(2, Precision::F16), settings).unwrap();
+        let data = data_with_one_too_large(610);
+        let summary = trainer.run(&data, &folder, |_, _| Progress::silent());
+        let summary = summary.unwrap();
+        assert!(summary.train_loss.is_finite());
+        assert!(summary.test.accuracy > 0.85, "{summary:?}");
+        // Norms of the few samples of an epoch's last mini-batch may overflow once themselves.
+        let LossScale { scale, skipped } = summary.loss_scale.unwrap();
+        assert!((12..=14).contains(&skipped), "{skipped}");
+        assert_eq!(scale, 65536.0 / 2f64.powi(skipped as i32));
+        let mut so_far = 0;
+        let metrics = fs::read_to_string(folder.file("metrics.jsonl")).unwrap();
+        for line in metrics.lines() {
+            let line: Value = serde_json::from_str(line).unwrap();
+            let own = line["loss_scale"]["skipped"].as_i64().unwrap();
+            assert!(own >= 1, "{line}");
+            so_far += own as i32;
+            assert_eq!(line["loss_scale"]["scale"], 65536.0 / 2f64.powi(so_far));
+            assert_eq!(line["steps"], 13);
+            assert_eq!(line["updates"], 13usize.div_ceil(accumulate));
+        }
+    }
+}
+
+/// If all of a training overflows, nothing of the model changes until the error that ends it.
+#[test]
+fn a_skipped_update_leaves_every_bit() {
+    let directory = tempfile::tempdir().unwrap();
+    for accumulate in [1, 4] {
+        let path = directory.path().join(accumulate.to_string());
+        let folder = RunFolder::create(&path).unwrap();
+        let settings = TrainSettings {
+            accumulate,
+            weight_decay: 0.1,
+            ..settings(OptimizerSetting::AdamW, 1e-2)
+        };
+        let mut trainer = Trainer::new(pipeline_in(2, Precision::F16), settings).unwrap();
+        let before = values(trainer.pipeline());
+        let mut train: Vec<Point> = vec![(1e6, 0.0, 1); 610];
+        train[0].0 = 1.0;
+        let data = Data::new(InMemDataset::new(train), points(200, 5000), Points);
+        let error = trainer.run(&data, &folder, |_, _| Progress::silent());
+        let error = error.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                TrainError::Diverged {
+                    epoch: 2,
+                    batch: 5,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        assert_eq!(values(trainer.pipeline()), before);
+    }
+}
+
+/// Ended in windows, spoiled ones among them, under two, three and one stage: the same bits, scales and counts.
+#[test]
+fn a_training_in_mixed_precision_goes_on_as_if_it_had_not_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    for (precision, accumulate) in [
+        (Precision::Bf16, 3),
+        (Precision::F16, 1),
+        (Precision::F16, 4),
+    ] {
+        let settings = TrainSettings {
+            epochs: 3,
+            accumulate,
+            ema: 0.9,
+            clip: 0.5,
+            save_every: 1,
+            ..settings(OptimizerSetting::AdamW, 3e-3)
+        };
+        let path = |name: &str| {
+            directory
+                .path()
+                .join(format!("{name}-{precision}-{accumulate}"))
+        };
+        let data = |batches| Ending {
+            data: data_with_one_too_large(610),
+            ..Ending::after(batches)
+        };
+        let whole = noisy_in(2, precision);
+        let (_, summary) = train(whole, &settings, &data(1000), &path("whole"));
+        let summary = summary.unwrap();
+        let skipped = summary.loss_scale.map(|scaled| scaled.skipped);
+        assert_eq!(skipped, (precision == Precision::F16).then_some(3));
+        for (stages, batches) in [(2, 6), (3, 11), (1, 22), (2, 12), (4, 22)] {
+            let broken = noisy_in(stages, precision);
+            let (_, summary) = train(broken, &settings, &data(batches), &path("broken"));
+            assert!(matches!(summary, Err(TrainError::Data(_))), "{summary:?}");
+        }
+        let (resumed, again) = train(
+            noisy_in(3, precision),
+            &settings,
+            &data(1000),
+            &path("broken"),
+        );
+        assert!(resumed.checkpoint.is_some());
+        assert_eq!(again.unwrap().loss_scale, summary.loss_scale);
+        let [whole, broken] = ["whole", "broken"].map(|name| left_by(&path(name)));
+        assert!(
+            whole.0 == broken.0,
+            "{precision}, {accumulate}: other weights"
+        );
+        assert_eq!(whole.1, broken.1);
+    }
+}

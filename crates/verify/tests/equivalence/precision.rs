@@ -1,0 +1,217 @@
+//! Models in bf16 and f16: the number of stages changes no bit, and what comes out is that of f32 but for rounding.
+
+use burn::{
+    module::{Module, ModuleMapper, ModuleVisitor, Param},
+    optim::GradientsParams,
+    tensor::{DType, Tensor},
+};
+use stovepipe_amoebanet::{AmoebaNetBConfig, AmoebaNetDConfig, Stem};
+use stovepipe_pipeline::{
+    Batch, CrossEntropy, Flow, Layer, LossScaler, Objective, Outputs, Pipeline, Precision,
+    Recompute,
+};
+use stovepipe_schedule::Rule;
+use stovepipe_transformer::{LmConfig, Positions, VitConfig};
+
+use crate::{SAMPLES, palette::*};
+
+/// What a step shows: its loss, and all gradients and the running statistics that it left in one list.
+struct Seen {
+    loss: f64,
+    numbers: Vec<f32>,
+}
+
+fn seen<L, T>(
+    layers: &[L],
+    batch: &Batch<L::Input, T, L::Side>,
+    objective: &impl Objective<L::Output, T>,
+    (workers, rule, recompute): (usize, Rule, Recompute),
+    precision: Precision,
+) -> Seen
+where
+    L: Layer,
+    T: Flow,
+{
+    let layers = layers.iter().map(|layer| layer.valid().train()).collect();
+    let scheduler = rule.scheduler(1);
+    let schedule = scheduler.schedule(scheduler.stages(workers), 3).unwrap();
+    let pipeline = Pipeline::builder(layers)
+        .devices(vec![cpu(); workers])
+        .schedule(schedule)
+        .micro_batches(3)
+        .recompute(recompute)
+        .precision(precision)
+        .build()
+        .unwrap();
+    // A scale at which nothing overflows: a step that is skipped would have the next one draw other numbers.
+    let mut scaler = LossScaler::default();
+    (0..8).for_each(|_| scaler.update(true));
+    pipeline.set_loss_scaler(scaler);
+    let step = pipeline.train_step_with(batch.clone(), objective, Outputs::Drop);
+    let step = step.unwrap();
+    assert!(!step.overflowed);
+    Seen {
+        loss: step.loss,
+        numbers: numbers(&pipeline, &step.gradients),
+    }
+}
+
+/// The gradient of each parameter, and each running statistic.
+fn numbers<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<f32> {
+    struct Numbers<'a>(&'a GradientsParams, Vec<f32>);
+
+    impl ModuleVisitor for Numbers<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let shown = match param.is_require_grad() {
+                true => self.0.get::<D>(param.id),
+                false => Some(param.val().inner()),
+            };
+            self.1.extend(shown.iter().flat_map(|shown| {
+                let numbers = shown.to_data().try_to_vec::<f32>().unwrap();
+                numbers.into_iter()
+            }));
+        }
+    }
+
+    let mut numbers = Numbers(gradients, Vec::new());
+    module.visit(&mut numbers);
+    numbers.1
+}
+
+/// The norm of the difference over the norm.
+fn difference(own: &[f32], exact: &[f32]) -> f64 {
+    assert_eq!(own.len(), exact.len());
+    let norm = |numbers: &mut dyn Iterator<Item = f32>| {
+        let squares = numbers.map(|number| f64::from(number).powi(2));
+        squares.sum::<f64>().sqrt()
+    };
+    let pairs = own.iter().zip(exact);
+    norm(&mut pairs.map(|(own, exact)| own - exact)) / norm(&mut exact.iter().copied())
+}
+
+/// The same layers, with each parameter rounded once.
+fn rounded<L: Layer>(layers: &[L], dtype: DType) -> Vec<L> {
+    struct Round(DType);
+
+    impl ModuleMapper for Round {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|tensor| tensor.cast(self.0).cast(DType::F32))
+        }
+    }
+
+    let layers = layers.iter().map(Module::valid);
+    layers.map(|layer| layer.map(&mut Round(dtype))).collect()
+}
+
+/// How much roundings change what comes out is seen from parameters that are rounded once, before a step in f32. A step of
+/// few bits rounds what each operation makes, too: some dozens of times on the longest way, and to add up at random is to
+/// grow with the root of that.
+fn check<L, T>(
+    layers: Vec<L>,
+    batch: Batch<L::Input, T, L::Side>,
+    objective: impl Objective<L::Output, T>,
+) where
+    L: Layer,
+    T: Flow,
+{
+    let alone = (1, Rule::GPipe, Recompute::Never);
+    let see = |how, precision| seen(&layers, &batch, &objective, how, precision);
+    let exact = see(alone, Precision::F32);
+    for (precision, dtype) in [(Precision::Bf16, DType::BF16), (Precision::F16, DType::F16)] {
+        let expected = see(alone, precision);
+        let of_rounded = rounded(&layers, dtype);
+        let once = seen(&of_rounded, &batch, &objective, alone, Precision::F32);
+        let once = difference(&once.numbers, &exact.numbers);
+        let error = difference(&expected.numbers, &exact.numbers);
+        eprintln!("{precision}: {error:.5}, parameters rounded once: {once:.5}");
+        assert!(error < 10.0 * once, "{precision}: {error}, {once}");
+        assert!(error > 0.2 * once, "{precision}: nothing was rounded");
+        let of_loss = (expected.loss / exact.loss - 1.0).abs();
+        assert!(of_loss < 10.0 * once, "{precision}: {of_loss}, {once}");
+        for how in [
+            (2, Rule::OneForwardOneBackward, Recompute::ExceptLast),
+            (3, Rule::GPipe, Recompute::Always),
+            (2, Rule::ZeroBubbleH1, Recompute::Never),
+            (2, Rule::ZeroBubbleV, Recompute::Always),
+        ] {
+            let found = see(how, precision);
+            let bits = |seen: &Seen| seen.numbers.iter().map(|n| n.to_bits()).collect::<Vec<_>>();
+            assert_eq!(
+                found.loss.to_bits(),
+                expected.loss.to_bits(),
+                "{precision}, {how:?}"
+            );
+            assert!(bits(&found) == bits(&expected), "{precision}, {how:?}");
+        }
+    }
+}
+
+fn images(samples: usize, size: usize) -> Batch<Tensor<4>, Tensor<1, burn::tensor::Int>> {
+    Batch::from((pattern([samples, 3, size, size]), labels([samples], 3)))
+}
+
+#[test]
+fn amoebanets() {
+    let objective = || CrossEntropy::new().with_auxiliary_share(0.4);
+    let d = AmoebaNetDConfig::new(3, 8, 3)
+        .with_stem(Stem::Small)
+        .with_auxiliary(true);
+    check(d.init(&cpu()).unwrap(), images(24, 16), objective());
+    let b = AmoebaNetBConfig::new(3, 8, 3)
+        .with_stem(Stem::Small)
+        .with_drop_path(0.2);
+    check(b.init(&cpu()).unwrap(), images(24, 16), objective());
+}
+
+#[test]
+fn language_models() {
+    for positions in [Positions::Learned, Positions::Sinusoidal] {
+        let config = LmConfig::new(7, 5, 2, 8, 2)
+            .with_dropout(0.2)
+            .with_positions(positions);
+        let batch = Batch::from((labels([SAMPLES, 5], 7), labels([SAMPLES, 5], 7)));
+        check(config.init(&cpu()).unwrap(), batch, CrossEntropy::new());
+    }
+}
+
+#[test]
+fn a_vision_transformer() {
+    let config = VitConfig::new(8, 4, 3, 12, 3, 3)
+        .with_drop_path(0.4)
+        .with_attention_dropout(0.2);
+    check(
+        config.init(&cpu()).unwrap(),
+        images(SAMPLES, 8),
+        CrossEntropy::new(),
+    );
+}
+
+/// Values that are sent past layers, heads on the side, and every kind of randomness.
+#[test]
+fn skips_heads_and_noise() {
+    let uses = ["+a", "+b +c", "-a", "-b +d", "-b", "-c -d"];
+    let skips = uses.map(|uses| skip(6, uses)).to_vec();
+    check(skips, vectors(SAMPLES, 6, 6), CrossEntropy::new());
+    let noisy = vec![
+        noisy(6),
+        noisy(6),
+        head(6, 3),
+        noisy(6),
+        Part::Linear(linear(6, 3)),
+    ];
+    let objective = CrossEntropy::new().with_auxiliary_share(0.3);
+    check(noisy, vectors(SAMPLES, 6, 3), objective);
+}
+
+/// Frozen norms keep to their statistics, which the others move.
+#[test]
+fn frozen_layers_and_norms() {
+    let layers = vec![
+        Part::Linear(linear(5, 6)).freeze(),
+        normed(6, 6).freeze(),
+        normed(6, 6),
+        Part::Linear(linear(6, 6)).freeze(),
+        Part::Linear(linear(6, 3)),
+    ];
+    check(layers, vectors(SAMPLES, 5, 3), CrossEntropy::new());
+}
