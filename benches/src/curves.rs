@@ -2,9 +2,11 @@
 //! broad and pale, each further one narrower and darker on top of it.
 
 use svg::{
-    Document, Node,
-    node::element::{Group, Line, Polyline, Rectangle, Style, Text},
+    Node,
+    node::element::{Group, Polyline},
 };
+
+use crate::drawing::{MARGIN, WIDTH, line, page, text};
 
 /// Curves in one pair of axes.
 #[derive(Clone, Debug)]
@@ -15,9 +17,7 @@ pub struct Panel {
     pub curves: Vec<Vec<f64>>,
 }
 
-const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 330.0;
-const MARGIN: f64 = 24.0;
 /// Room for the numbers at the axes.
 const GUTTER: f64 = 44.0;
 const TOP: f64 = 96.0;
@@ -42,27 +42,15 @@ text { font: 13px system-ui, sans-serif; fill: #333 } .title { font-size: 16px; 
 /// ```
 #[must_use]
 pub fn draw(title: &str, names: &[&str], panels: &[Panel]) -> String {
-    let mut page = Document::new()
-        .set("viewBox", (0, 0, WIDTH, HEIGHT))
-        .set("width", WIDTH)
-        .set("height", HEIGHT)
-        .set("role", "img")
-        .set("aria-label", title)
-        .add(Style::new(STYLE))
-        .add(
-            Rectangle::new()
-                .set("class", "page")
-                .set("width", WIDTH)
-                .set("height", HEIGHT),
-        )
-        .add(text("title", MARGIN, 32.0, title))
+    let mut body = Group::new()
+        .add(text("title", [MARGIN, 32.0], title))
         .add(legend(names));
     let width = (WIDTH - 2.0 * MARGIN) / panels.len().max(1) as f64;
     for (index, panel) in panels.iter().enumerate() {
         let left = MARGIN + width * index as f64;
-        page.append(drawn(panel, left + GUTTER, left + width - MARGIN));
+        body.append(drawn(panel, left + GUTTER, left + width - MARGIN));
     }
-    page.to_string()
+    page(title, HEIGHT, STYLE, body)
 }
 
 fn legend(names: &[&str]) -> Group {
@@ -75,7 +63,7 @@ fn legend(names: &[&str]) -> Group {
             [x, 54.0],
             [x + 28.0, 54.0],
         ));
-        legend.append(text("name", x + 36.0, 58.0, *name));
+        legend.append(text("name", [x + 36.0, 58.0], *name));
     }
     legend
 }
@@ -96,29 +84,26 @@ fn drawn(panel: &Panel, left: f64, right: f64) -> Group {
     let x =
         |step: usize| left + (right - left) * step as f64 / steps.saturating_sub(1).max(1) as f64;
     let y = |value: f64| BOTTOM - (BOTTOM - TOP) * (value - low) / (high - low);
-    let mut group = Group::new().add(text("name", left, TOP - 12.0, panel.title.as_str()));
+    let mut group = Group::new().add(text("name", [left, TOP - 12.0], panel.title.as_str()));
     for tick in 0..=TICKS {
         let value = low + (high - low) * tick as f64 / TICKS as f64;
         group.append(line("grid", [left, y(value)], [right, y(value)]));
         group.append(text(
             "number end",
-            left - 6.0,
-            y(value) + 4.0,
+            [left - 6.0, y(value) + 4.0],
             format!("{value:.2}"),
         ));
     }
     for step in [0, steps / 2, steps.saturating_sub(1)] {
         group.append(text(
             "number middle",
-            x(step),
-            BOTTOM + 18.0,
+            [x(step), BOTTOM + 18.0],
             (step + 1).to_string(),
         ));
     }
     group.append(text(
         "number middle",
-        (left + right) / 2.0,
-        BOTTOM + 34.0,
+        [(left + right) / 2.0, BOTTOM + 34.0],
         "step",
     ));
     for (index, curve) in panel.curves.iter().enumerate() {
@@ -133,19 +118,4 @@ fn drawn(panel: &Panel, left: f64, right: f64) -> Group {
         group.append(curve.set("points", points.join(" ")));
     }
     group
-}
-
-fn text(class: &str, x: f64, y: f64, content: impl Into<String>) -> Text {
-    Text::new(content)
-        .set("class", class)
-        .set("x", x)
-        .set("y", y)
-}
-
-fn line(class: &str, from: [f64; 2], to: [f64; 2]) -> Line {
-    let line = Line::new()
-        .set("class", class)
-        .set("x1", from[0])
-        .set("y1", from[1]);
-    line.set("x2", to[0]).set("y2", to[1])
 }

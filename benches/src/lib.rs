@@ -27,6 +27,7 @@ pub mod classifier;
 pub mod contender;
 pub mod copies;
 pub mod curves;
+mod drawing;
 pub mod flows;
 pub mod footprint;
 pub mod layers;

@@ -1,12 +1,9 @@
 //! Bars next to each other: what was measured, foretold and published, item by item.
 
-use svg::{
-    Document, Node,
-    node::element::{Group, Line, Rectangle, Style, Text},
-};
+use svg::{Node, node::element::Group};
 
-const WIDTH: f64 = 960.0;
-const MARGIN: f64 = 24.0;
+use crate::drawing::{MARGIN, WIDTH, line, page, rectangle, text};
+
 /// Where bars begin and end; labels are left of them, totals right.
 const LEFT: f64 = 210.0;
 const RIGHT: f64 = WIDTH - 84.0;
@@ -95,16 +92,7 @@ pub fn draw(panels: &[Panel]) -> String {
         y = panel.draw(&mut body, y + 22.0);
     }
     let height = y + MARGIN / 2.0;
-    Document::new()
-        .set("viewBox", (0, 0, WIDTH, height))
-        .set("width", WIDTH)
-        .set("height", height)
-        .set("role", "img")
-        .set("aria-label", "Memory of training, by item")
-        .add(Style::new(STYLE))
-        .add(rectangle("page", 0.0, 0.0, WIDTH, height).set("rx", 8))
-        .add(body)
-        .to_string()
+    page("Memory of training, by item", height, STYLE, body)
 }
 
 /// What the colours mean; returns where the next thing may begin.
@@ -116,8 +104,8 @@ fn legend(body: &mut Group, panels: &[Panel], y: f64) -> f64 {
     };
     let mut x = MARGIN;
     for part in Part::ALL.into_iter().filter(occurs) {
-        body.append(rectangle(part.class(), x, y - 10.5, 12.0, 12.0).set("rx", 2));
-        body.append(text("legend", x + 17.0, y, part.words()));
+        body.append(rectangle(part.class(), [x, y - 10.5], [12.0, 12.0]).set("rx", 2));
+        body.append(text("legend", [x + 17.0, y], part.words()));
         x += 35.0 + 6.3 * part.words().len() as f64;
     }
     y + 8.0
@@ -125,7 +113,7 @@ fn legend(body: &mut Group, panels: &[Panel], y: f64) -> f64 {
 
 impl Panel {
     fn draw(&self, body: &mut Group, top: f64) -> f64 {
-        body.append(text("title", MARGIN, top, self.title.as_str()));
+        body.append(text("title", [MARGIN, top], self.title.as_str()));
         let most = self
             .groups
             .iter()
@@ -134,14 +122,15 @@ impl Panel {
         let scale = (RIGHT - LEFT) / most.fold(f64::MIN_POSITIVE, f64::max);
         let mut y = top + SPACE;
         for (name, bars) in &self.groups {
-            body.append(text("label", MARGIN, y + BAR - 3.0, name.as_str()));
+            body.append(text("label", [MARGIN, y + BAR - 3.0], name.as_str()));
             for bar in bars {
                 bar.draw(body, y, scale, self.unit);
                 y += PITCH;
             }
             y += SPACE;
         }
-        body.append(axis(top + SPACE - 4.0, y - SPACE + 2.0));
+        let ends = [top + SPACE - 4.0, y - SPACE + 2.0];
+        body.append(line("axis", [LEFT, ends[0]], [LEFT, ends[1]]));
         y
     }
 }
@@ -153,10 +142,10 @@ impl Bar {
 
     fn draw(&self, body: &mut Group, y: f64, scale: f64, (unit, bytes): (&str, f64)) {
         let base = y + BAR - 3.5;
-        body.append(text("who", LEFT - 8.0, base, self.label.as_str()));
+        body.append(text("who", [LEFT - 8.0, base], self.label.as_str()));
         let mut x = LEFT;
         for (part, bytes) in &self.parts {
-            body.append(rectangle(part.class(), x, y, bytes * scale, BAR));
+            body.append(rectangle(part.class(), [x, y], [bytes * scale, BAR]));
             x += bytes * scale;
         }
         let total = match (self.missing, self.total() / bytes) {
@@ -164,36 +153,6 @@ impl Bar {
             (None, total) if total < 100.0 => format!("{total:.1} {unit}"),
             (None, total) => format!("{total:.0} {unit}"),
         };
-        body.append(text("total", x + 6.0, base, total));
+        body.append(text("total", [x + 6.0, base], total));
     }
-}
-
-fn axis(from: f64, to: f64) -> Line {
-    Line::new()
-        .set("class", "axis")
-        .set("x1", LEFT)
-        .set("x2", LEFT)
-        .set("y1", round(from))
-        .set("y2", round(to))
-}
-
-fn text(class: &str, x: f64, y: f64, content: impl Into<String>) -> Text {
-    Text::new(content)
-        .set("class", class)
-        .set("x", round(x))
-        .set("y", round(y))
-}
-
-fn rectangle(class: &str, x: f64, y: f64, width: f64, height: f64) -> Rectangle {
-    Rectangle::new()
-        .set("class", class)
-        .set("x", round(x))
-        .set("y", round(y))
-        .set("width", round(width))
-        .set("height", round(height))
-}
-
-/// Hundredths of a pixel are enough.
-fn round(pixels: f64) -> f64 {
-    (pixels * 100.0).round() / 100.0
 }

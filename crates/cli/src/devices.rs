@@ -1,22 +1,20 @@
 //! `stovepipe devices`: what this build and this machine offer, and what they do in a second.
 
+mod machine;
+mod shown;
+
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use serde_json::{Value, json};
 use stovepipe::{
     pipeline::{
         BuildError, DeviceError, DeviceFacts, DeviceRates, NamedDevice, device_facts, measure_link,
         measure_rates,
     },
-    plan::{DeviceSpec, LinkLevel, Machine},
     train::{TrainError, free_memory, show_count},
 };
 
-use crate::{
-    error::CliError,
-    output::{self, Align, Table},
-};
+use crate::{error::CliError, output};
 
 /// Kinds of devices that a build may lack, or a machine.
 const KINDS: [&str; 2] = ["wgpu", "cuda"];
@@ -155,141 +153,11 @@ impl Survey {
         }
         self.ways = ways;
     }
-
-    fn name(&self, index: usize) -> &str {
-        &self.found[index].device.name
-    }
-
-    /// What a planner has to know of the devices that can be used. The CPU by another name is left out unless
-    /// somebody asked for it.
-    fn machine(&self) -> Option<Machine> {
-        let is_taken = |found: &&Found| match &found.facts {
-            Ok((facts, _)) => self.is_chosen || !facts.software,
-            Err(_) => false,
-        };
-        let taken: Vec<_> = self.found.iter().filter(is_taken).collect();
-        // Workers on a GPU share its time and its memory; those on the CPU have threads of their own.
-        let sharing = |found: &Found, is_with: fn(&Found, &Found) -> bool| {
-            taken.iter().filter(|other| is_with(found, other)).count() as u64
-        };
-        let rate = |found: &Found| {
-            found.rate().unwrap_or(1.0) / sharing(found, Found::shares_time_with) as f64
-        };
-        let first = rate(taken.first()?);
-        let spec = |found: &&Found| DeviceSpec {
-            name: found.device.name.clone(),
-            speed: rate(found) / first,
-            memory: (found.memory()).map(|bytes| bytes / sharing(found, Found::shares_memory_with)),
-        };
-        let is_way = |way: &&Way| {
-            let ends = [way.from, way.to].map(|end| &self.found[end].device.device);
-            ends.iter()
-                .all(|end| taken.iter().any(|found| found.device.device == **end))
-        };
-        let slowest = |level: LinkLevel, way: &Way| LinkLevel {
-            bandwidth: level.bandwidth.min(way.bandwidth),
-            latency: level.latency.max(way.latency),
-            ..level
-        };
-        let level = LinkLevel {
-            workers: taken.len(),
-            bandwidth: f64::MAX,
-            latency: 0.0,
-        };
-        let ways: Vec<_> = self.ways.iter().filter(is_way).collect();
-        Some(Machine {
-            devices: taken.iter().map(spec).collect(),
-            levels: match ways.is_empty() {
-                true => Vec::new(),
-                false => vec![ways.into_iter().fold(level, slowest)],
-            },
-        })
-    }
-
-    fn text(&self) -> String {
-        let mut table = Table::new(&[
-            ("device", Align::Left),
-            ("is", Align::Left),
-            ("memory", Align::Right),
-            ("f32", Align::Right),
-            ("bf16", Align::Right),
-            ("f16", Align::Right),
-            ("from host", Align::Right),
-            ("to host", Align::Right),
-        ]);
-        for found in &self.found {
-            table.row(found.row());
-        }
-        let mut text = format!("{table}");
-        if !self.ways.is_empty() {
-            text += &format!("\n{}", self.way_table());
-        }
-        let refused = self.found.iter().filter_map(|found| {
-            let error = found.facts.as_ref().err()?;
-            Some(format!("{}: {error}\n", found.device))
-        });
-        let absent = self
-            .absent
-            .iter()
-            .map(|(kind, why)| format!("{kind}: {why}\n"));
-        let notes: String = refused.chain(absent).collect();
-        if !notes.is_empty() {
-            text += &format!("\n{notes}");
-        }
-        text
-    }
-
-    fn way_table(&self) -> Table {
-        let mut table = Table::new(&[
-            ("from", Align::Left),
-            ("to", Align::Left),
-            ("bandwidth", Align::Right),
-            ("latency", Align::Right),
-        ]);
-        for way in &self.ways {
-            table.row(vec![
-                self.name(way.from).to_owned(),
-                self.name(way.to).to_owned(),
-                bytes_a_second(way.bandwidth),
-                output::seconds(way.latency),
-            ]);
-        }
-        table
-    }
-
-    fn json(&self) -> Value {
-        let ways = self.ways.iter().map(|way| {
-            json!({
-                "from": self.name(way.from),
-                "to": self.name(way.to),
-                "latency": way.latency,
-                "bandwidth": way.bandwidth,
-            })
-        });
-        let absent = self.absent.iter();
-        json!({
-            "devices": self.found.iter().map(Found::json).collect::<Vec<_>>(),
-            "links": ways.collect::<Vec<_>>(),
-            "absent": absent.map(|(kind, why)| json!({ "kind": kind, "why": why })).collect::<Vec<_>>(),
-        })
-    }
 }
 
 impl Found {
     fn memory(&self) -> Option<u64> {
         self.facts.as_ref().ok()?.0.memory
-    }
-
-    fn shares_memory_with(&self, other: &Self) -> bool {
-        let in_main = self.is_in_main_memory() && other.is_in_main_memory();
-        in_main || self.device.device == other.device.device
-    }
-
-    fn shares_time_with(&self, other: &Self) -> bool {
-        match self.is_cpu() && other.is_cpu() {
-            true => std::ptr::eq(self, other),
-            false => self.device.device == other.device.device,
-        }
     }
 
     fn is_cpu(&self) -> bool {
@@ -298,77 +166,6 @@ impl Found {
 
     fn is_in_main_memory(&self) -> bool {
         self.is_cpu() || matches!(&self.facts, Ok((facts, _)) if facts.software)
-    }
-
-    /// Operations a second of single floats.
-    fn rate(&self) -> Option<f64> {
-        let (_, rates) = self.facts.as_ref().ok()?;
-        Some(rates.products.first()?.rate)
-    }
-
-    fn kind(&self) -> String {
-        match &self.facts {
-            Err(_) => "cannot be used, see below".to_owned(),
-            Ok(_) if self.is_cpu() => {
-                let threads = self.device.threads.unwrap_or(1);
-                output::count(threads, "thread", "threads")
-            }
-            Ok((facts, _)) => {
-                let hardware = facts.hardware.as_deref().unwrap_or_default();
-                let software = if facts.software {
-                    " (software, on the CPU)"
-                } else {
-                    ""
-                };
-                format!("{hardware}{software}")
-            }
-        }
-    }
-
-    fn row(&self) -> Vec<String> {
-        let free = if self.is_in_main_memory() {
-            " free"
-        } else {
-            ""
-        };
-        let memory = (self.memory()).map(|memory| format!("{}{free}", output::bytes(memory)));
-        let none = DeviceRates::default();
-        let rates = self.facts.as_ref().map_or(&none, |(_, rates)| rates);
-        let product = |dtype: &str| {
-            let product = rates.products.iter().find(|product| product.dtype == dtype);
-            product.map_or("-".to_owned(), |product| operations_a_second(product.rate))
-        };
-        let copy = |rate: Option<f64>| rate.map_or("-".to_owned(), bytes_a_second);
-        vec![
-            self.device.name.clone(),
-            self.kind(),
-            memory.unwrap_or_else(|| "unknown".to_owned()),
-            product("f32"),
-            product("bf16"),
-            product("f16"),
-            copy(rates.to_device),
-            copy(rates.to_host),
-        ]
-    }
-
-    fn json(&self) -> Value {
-        let mut value = match &self.facts {
-            Ok((facts, rates)) => json!({
-                "hardware": facts.hardware,
-                "software": facts.software,
-                "memory": self.memory(),
-                "largest_tensor": facts.largest_tensor,
-                "products": rates.products,
-                "from_host": rates.to_device,
-                "to_host": rates.to_host,
-            }),
-            Err(error) => json!({ "error": error }),
-        };
-        value["name"] = json!(self.device.name);
-        if self.is_cpu() {
-            value["threads"] = json!(self.device.threads.unwrap_or(1));
-        }
-        value
     }
 }
 
@@ -410,15 +207,4 @@ fn absent(devices: &[NamedDevice]) -> Vec<(&'static str, String)> {
         .filter(|kind| !is_there(kind))
         .filter_map(why)
         .collect()
-}
-
-fn operations_a_second(rate: f64) -> String {
-    match rate {
-        1e13.. => format!("{:.1} TFLOP/s", rate / 1e12),
-        _ => format!("{:.1} GFLOP/s", rate / 1e9),
-    }
-}
-
-fn bytes_a_second(rate: f64) -> String {
-    format!("{:.1} GB/s", rate / 1e9)
 }

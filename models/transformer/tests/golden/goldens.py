@@ -1,6 +1,6 @@
 """What PyTorch's Transformer layers and timm's vision transformer compute on small inputs.
 
-Writes lm_*.safetensors and vit_*.safetensors beside itself, for tests/transformer_golden.rs:
+Writes lm_*.safetensors and vit_*.safetensors beside itself, for tests/transformer/golden.rs:
 
     pip install torch safetensors timm
     python goldens.py
@@ -9,7 +9,7 @@ A file holds `weights/…`, `input`, `target`, and of one pass with nothing drop
 cross-entropy) and `grad/…`, by the names of the weights. Those are the names here, and so are shapes:
 PyTorch's linear layers have their weights turned, and timm's convolution of patches is a linear layer.
 
-For tests/transformer_weights.rs the weights of the vision transformers are also written as people have them,
+For tests/transformer/weights.rs the weights of the vision transformers are also written as people have them,
 with timm's names: vit_class_token.pt, timm_class_token.safetensors, and vit_mean.pt, a checkpoint of a
 parallel training in the format of PyTorch before 1.6.
 """

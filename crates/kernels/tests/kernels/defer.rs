@@ -1,0 +1,166 @@
+//! Gradients of weights that come later are the ones that would have come at once, bit for bit.
+
+use crate::common;
+
+use burn::{
+    module::{Param, ParamId},
+    nn::{
+        PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+    },
+    tensor::{Device, Gradients, Tensor},
+};
+use stovepipe_kernels::{Deferred, Parameters, convolve, defer, relu_convolve, relu_convolve_odd};
+
+fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+fn conv(kernel: [usize; 2]) -> Conv2d {
+    let [rows, columns] = kernel.map(|size| size / 2);
+    Conv2dConfig::new([3, 3], kernel)
+        .with_padding(PaddingConfig2d::Explicit(rows, columns, rows, columns))
+        .with_bias(false)
+        .init(&device())
+}
+
+fn map() -> Tensor<4> {
+    common::normal([5, 3, 6, 7], 0.0, 1.0)
+}
+
+fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
+    let floats = tensor.into_data().try_to_vec::<f32>().unwrap();
+    floats.into_iter().map(f32::to_bits).collect()
+}
+
+fn parameters(convs: &[&Conv2d]) -> Parameters {
+    let mut parameters = Parameters::default();
+    convs
+        .iter()
+        .for_each(|conv| parameters.insert(&conv.weight));
+    parameters
+}
+
+/// The gradients of `x` and of the weights, at once.
+fn whole(x: &Tensor<4>, convs: &[&Conv2d], run: impl Fn(Tensor<4>) -> Tensor<4>) -> Vec<Vec<u32>> {
+    let x = x.clone().autodiff().require_grad();
+    let gradients = loss(run(x.clone())).backward();
+    let of_weights = convs
+        .iter()
+        .map(|conv| now(&conv.weight, &gradients).unwrap());
+    let of_x = bits(x.grad(&gradients).unwrap());
+    std::iter::once(of_x).chain(of_weights).collect()
+}
+
+/// The same in two halves. In the first, no weight may have a gradient.
+fn halves(x: &Tensor<4>, convs: &[&Conv2d], run: impl Fn(Tensor<4>) -> Tensor<4>) -> Vec<Vec<u32>> {
+    let x = x.clone().autodiff().require_grad();
+    let loss = loss(run(x.clone()));
+    let (gradients, deferred) = defer(parameters(convs), || loss.backward());
+    assert!(
+        convs
+            .iter()
+            .all(|conv| now(&conv.weight, &gradients).is_none())
+    );
+    let mut later = deferred.run();
+    let of_weights = convs
+        .iter()
+        .map(|conv| bits(later.remove::<4>(conv.weight.id).unwrap()));
+    let of_x = bits(x.grad(&gradients).unwrap());
+    std::iter::once(of_x).chain(of_weights).collect()
+}
+
+/// Weighs every number of `y` differently.
+fn loss(y: Tensor<4>) -> Tensor<1> {
+    let count = y.shape().num_elements() as i64;
+    let slopes = Tensor::arange(1..count + 1, &y.device()).float().sin();
+    (y.clone() * slopes.reshape(y.dims())).sum()
+}
+
+fn now(weight: &Param<Tensor<4>>, gradients: &Gradients) -> Option<Vec<u32>> {
+    weight.val().grad(gradients).map(bits)
+}
+
+#[test]
+fn the_bits_are_those_of_a_whole_backward_pass() {
+    for kernel in [[1, 1], [1, 7], [3, 3], [5, 1]] {
+        let conv = conv(kernel);
+        let x = map();
+        let all = [&conv];
+        let check = |run: &dyn Fn(Tensor<4>) -> Tensor<4>| {
+            assert_eq!(halves(&x, &all, run), whole(&x, &all, run), "{kernel:?}");
+        };
+        check(&|x| convolve(&conv, x));
+        check(&|x| relu_convolve(&conv, x));
+        if kernel == [1, 1] {
+            check(&|x| relu_convolve_odd(&conv, x));
+        }
+        // Read twice and three times: sums in the order of the backward pass.
+        check(&|x| convolve(&conv, relu_convolve(&conv, x)));
+        check(&|x| convolve(&conv, relu_convolve(&conv, convolve(&conv, x.tanh()))));
+    }
+}
+
+#[test]
+fn each_gradient_goes_to_its_own_weight() {
+    let (first, second) = (conv([3, 3]), conv([1, 7]));
+    let run = |x| convolve(&second, relu_convolve(&first, x).tanh());
+    let x = map();
+    let all = [&first, &second];
+    assert_eq!(halves(&x, &all, run), whole(&x, &all, run));
+}
+
+/// Only what was asked for waits: not the weights of others, not outside of the scope, and not what
+/// another operation than a kernel of ours finds.
+#[test]
+fn what_cannot_wait_comes_at_once() {
+    let (first, second) = (conv([3, 3]), conv([1, 7]));
+    let y = || convolve(&second, relu_convolve(&first, map().autodiff()));
+    let found = |(gradients, deferred): (Gradients, Deferred)| {
+        let ids: Vec<ParamId> = deferred.parameters().into_iter().collect();
+        let all = [&first, &second].map(|conv| now(&conv.weight, &gradients).is_some());
+        (all, ids)
+    };
+    let half = found(defer(parameters(&[&first]), || y().sum().backward()));
+    assert_eq!(half, ([false, true], vec![first.weight.id]));
+    let none = found(defer(Parameters::default(), || y().sum().backward()));
+    assert_eq!(none, ([true, true], vec![]));
+    let ((), nothing) = defer(parameters(&[&first]), || ());
+    assert!(nothing.is_empty());
+    assert!(now(&first.weight, &y().sum().backward()).is_some());
+    let all = parameters(&[&first, &second]);
+    let burns = || second.forward(first.forward(map().autodiff())).sum();
+    let burns = found(defer(all, || burns().backward()));
+    assert_eq!(burns, ([true, true], vec![]));
+}
+
+/// A weight that is computed has a gradient that goes on to what it is computed from.
+#[test]
+fn the_gradient_of_a_computed_weight_does_not_wait() {
+    let raw = conv([3, 3]);
+    let mut computed = raw.clone();
+    computed.weight = Param::initialized(ParamId::new(), raw.weight.val().tanh());
+    let y = convolve(&computed, map().autodiff());
+    let (gradients, deferred) = defer(parameters(&[&raw]), || y.sum().backward());
+    assert!(deferred.is_empty());
+    assert!(now(&raw.weight, &gradients).is_some());
+}
+
+/// Scopes may lie in one another, and one that panics leaves the outer one as it was.
+#[test]
+fn a_scope_ends_when_its_backward_pass_does() {
+    let (outer, inner) = (conv([1, 1]), conv([3, 3]));
+    let run = |conv: &Conv2d| convolve(conv, map().autodiff()).sum().backward();
+    let ((), deferred) = defer(parameters(&[&outer]), || {
+        let (_, deferred) = defer(parameters(&[&inner]), || run(&inner));
+        assert!(deferred.parameters().contains(&inner.weight.id));
+        let panicked = std::panic::catch_unwind(|| {
+            let _ = defer(Parameters::default(), || panic!("on purpose"));
+        });
+        assert!(panicked.is_err());
+        run(&outer);
+    });
+    let ids: Vec<_> = deferred.parameters().into_iter().collect();
+    assert_eq!(ids, [outer.weight.id]);
+    assert!(now(&outer.weight, &run(&outer)).is_some());
+}

@@ -1,0 +1,414 @@
+//! The kernels against Burn's own operations: outputs, gradients, statistics.
+
+use crate::common;
+
+use burn::{
+    module::{Module, Param},
+    nn::{
+        BatchNorm, BatchNormConfig, InstanceNormConfig, PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+        pool::{AvgPool2dConfig, MaxPool2dConfig},
+    },
+    tensor::{DType, Device, Tensor, Tolerance, activation::relu, s},
+};
+use stovepipe_kernels::{
+    Window, average_pool, batch_norm, convolve, instance_norm, max_pool, relu_convolve,
+    relu_convolve_odd,
+};
+
+const SIZES: [[usize; 2]; 7] = [[1, 1], [2, 3], [4, 4], [5, 7], [8, 8], [9, 17], [33, 40]];
+
+fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+    common::normal(shape, 0.5, 2.0)
+}
+
+fn close<const D: usize>(ours: Tensor<D>, burns: Tensor<D>, what: &str) {
+    assert_eq!(ours.dims(), burns.dims(), "{what}");
+    let difference = (ours - burns.clone())
+        .powi_scalar(2)
+        .sum()
+        .sqrt()
+        .into_scalar::<f32>();
+    let norm = burns.powi_scalar(2).sum().sqrt().into_scalar::<f32>();
+    assert!(
+        difference <= 1e-5 * norm.max(1e-3),
+        "{what}: {difference} of {norm}"
+    );
+}
+
+/// The output of `run`, and the gradients of `x` and `weights` for a loss that weighs every number
+/// of the output differently.
+fn outcome(
+    x: &Tensor<4>,
+    weights: &[Param<Tensor<1>>],
+    run: impl Fn(Tensor<4>) -> Tensor<4>,
+) -> (Tensor<4>, Tensor<4>, Vec<Tensor<1>>) {
+    let x = x.clone().autodiff().require_grad();
+    let y = run(x.clone());
+    let slopes = Tensor::arange(1..y.shape().num_elements() as i64 + 1, &x.device())
+        .float()
+        .sin();
+    let gradients = (y.clone() * slopes.reshape(y.dims())).sum().backward();
+    let of_weights = weights
+        .iter()
+        .map(|weight| weight.val().grad(&gradients).unwrap());
+    (y.inner(), x.grad(&gradients).unwrap(), of_weights.collect())
+}
+
+/// Compares with a tape, on the autodiff device without, and without autodiff.
+fn compare(
+    x: &Tensor<4>,
+    ours: impl Fn(Tensor<4>) -> Tensor<4>,
+    burns: impl Fn(Tensor<4>) -> Tensor<4>,
+    what: &str,
+) {
+    let (y, dx, _) = outcome(x, &[], &ours);
+    let (expected_y, expected_dx, _) = outcome(x, &[], &burns);
+    close(y, expected_y.clone(), &format!("{what}: output"));
+    close(dx, expected_dx, &format!("{what}: gradient"));
+    close(
+        ours(x.clone().autodiff()).inner(),
+        expected_y.clone(),
+        &format!("{what}: no tape"),
+    );
+    close(ours(x.clone()), expected_y, &format!("{what}: no autodiff"));
+}
+
+#[test]
+fn pools_are_burns() {
+    for (size, stride) in [(2, 1), (2, 2), (3, 1), (3, 2), (3, 3), (5, 2), (1, 2)] {
+        for map in SIZES {
+            let window = Window { size, stride };
+            let what = format!("{size} by {stride} of {map:?}");
+            // More maps than are pooled at once, and not a multiple of that.
+            let x = random([3, 30, map[0], map[1]]);
+            let half = size / 2;
+            let padding = match size % 2 {
+                0 => PaddingConfig2d::Same,
+                _ => PaddingConfig2d::Explicit(half, half, half, half),
+            };
+            let largest = MaxPool2dConfig::new([size; 2])
+                .with_strides([stride; 2])
+                .with_padding(padding.clone())
+                .init();
+            let ours = |x| max_pool(x, window);
+            compare(&x, ours, |x| largest.forward(x), &format!("max {what}"));
+            if size % 2 == 1 {
+                let mean = AvgPool2dConfig::new([size; 2])
+                    .with_strides([stride; 2])
+                    .with_padding(padding)
+                    .with_count_include_pad(false)
+                    .init();
+                let ours = |x| average_pool(x, window);
+                compare(&x, ours, |x| mean.forward(x), &format!("average {what}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_of_equals_takes_the_gradient() {
+    let x = Tensor::<4>::ones([1, 1, 4, 5], &Device::flex());
+    let largest = MaxPool2dConfig::new([3, 3])
+        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+        .with_strides([1, 1])
+        .init();
+    let window = Window { size: 3, stride: 1 };
+    compare(
+        &x,
+        |x| max_pool(x, window),
+        |x| largest.forward(x),
+        "equals",
+    );
+}
+
+#[test]
+fn a_view_is_pooled_as_its_copy() {
+    let x = random([2, 3, 6, 5]);
+    let window = Window { size: 3, stride: 1 };
+    let view = |x: Tensor<4>| max_pool(x.swap_dims(2, 3), window);
+    let largest = MaxPool2dConfig::new([3, 3])
+        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+        .with_strides([1, 1])
+        .init();
+    compare(&x, view, |x| largest.forward(x.swap_dims(2, 3)), "view");
+}
+
+#[test]
+fn nan_is_the_largest() {
+    let x = Tensor::<4>::from_floats([[[[f32::NAN, 1.0, 2.0, 3.0]]]], &Device::flex());
+    let y = max_pool(x, Window { size: 3, stride: 1 })
+        .into_data()
+        .try_to_vec::<f32>()
+        .unwrap();
+    assert!(y[0].is_nan() && y[1].is_nan());
+    assert_eq!(y[2..], [3.0, 3.0]);
+}
+
+fn conv(
+    channels: [usize; 2],
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 2],
+) -> Conv2d {
+    let [rows, columns] = padding;
+    Conv2dConfig::new(channels, kernel)
+        .with_stride(stride)
+        .with_padding(PaddingConfig2d::Explicit(rows, columns, rows, columns))
+        .with_bias(false)
+        .init(&Device::flex())
+}
+
+#[test]
+fn convolutions_are_burns() {
+    let kernels = [
+        ([1, 1], [1, 1], [0, 0]),
+        ([1, 1], [2, 2], [0, 0]),
+        ([3, 3], [1, 1], [1, 1]),
+        ([3, 3], [2, 2], [1, 1]),
+        ([3, 3], [1, 1], [0, 0]),
+        ([1, 7], [1, 1], [0, 3]),
+        ([7, 1], [1, 1], [3, 0]),
+        ([1, 7], [1, 2], [0, 3]),
+        ([7, 1], [2, 1], [3, 0]),
+        ([2, 4], [3, 2], [1, 2]),
+    ];
+    for (kernel, stride, padding) in kernels {
+        for map in SIZES {
+            let fits = (0..2).all(|i| map[i] + 2 * padding[i] >= kernel[i]);
+            if !fits {
+                continue;
+            }
+            let what = format!("{kernel:?} by {stride:?} of {map:?}");
+            let x = random([3, 4, map[0], map[1]]);
+            let plain = conv([4, 6], kernel, stride, padding);
+            close(convolve(&plain, x.clone()), plain.forward(x.clone()), &what);
+            let conv = plain.train();
+            let same = |ours: &dyn Fn(Tensor<4>) -> Tensor<4>,
+                        burns: &dyn Fn(Tensor<4>) -> Tensor<4>,
+                        what: &str| {
+                let (y, dx, dw) = conv_outcome(&conv, &x, ours);
+                let (expected_y, expected_dx, expected_dw) = conv_outcome(&conv, &x, burns);
+                close(y, expected_y, &format!("{what}: output"));
+                close(dx, expected_dx, &format!("{what}: gradient of x"));
+                close(dw, expected_dw, &format!("{what}: gradient of the weight"));
+            };
+            same(&|x| convolve(&conv, x), &|x| conv.forward(x), &what);
+            same(
+                &|x| relu_convolve(&conv, x),
+                &|x| conv.forward(relu(x)),
+                &format!("relu, {what}"),
+            );
+            let moved = |x: Tensor<4>| x.pad([(0, 1), (0, 1)], 0.0).slice(s![.., .., 1.., 1..]);
+            let burns = |x| conv.forward(moved(relu(x)));
+            same(
+                &|x| relu_convolve_odd(&conv, x),
+                &burns,
+                &format!("odd, {what}"),
+            );
+        }
+    }
+}
+
+/// The output and the gradients of `x` and of the weight.
+fn conv_outcome(
+    conv: &Conv2d,
+    x: &Tensor<4>,
+    forward: &dyn Fn(Tensor<4>) -> Tensor<4>,
+) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
+    let x = x.clone().autodiff().require_grad();
+    let y = forward(x.clone());
+    let slopes = Tensor::arange(1..y.shape().num_elements() as i64 + 1, &x.device());
+    let slopes = slopes.float().cos().reshape(y.dims());
+    let gradients = (y.clone() * slopes).sum().backward();
+    let of_weight = conv.weight.val().grad(&gradients).unwrap();
+    (y.inner(), x.grad(&gradients).unwrap(), of_weight)
+}
+
+#[test]
+fn other_convolutions_run_as_they_are() {
+    let device = Device::flex();
+    let x = random([2, 4, 9, 9]);
+    let configs = [
+        Conv2dConfig::new([4, 4], [3, 3]).with_groups(4),
+        Conv2dConfig::new([4, 4], [3, 3]).with_dilation([2, 2]),
+        Conv2dConfig::new([4, 4], [3, 3]),
+        Conv2dConfig::new([4, 4], [2, 2]).with_padding(PaddingConfig2d::Same),
+    ];
+    for config in configs {
+        let conv = config.init(&device);
+        close(
+            convolve(&conv, x.clone()),
+            conv.forward(x.clone()),
+            &format!("{config}"),
+        );
+    }
+}
+
+#[test]
+fn batch_norm_is_burns() {
+    for map in SIZES.into_iter().skip(1) {
+        let x = random([3, 5, map[0], map[1]]);
+        let norm = || {
+            let mut norm = BatchNormConfig::new(5).init(&Device::flex()).train();
+            norm.gamma = Param::from_tensor(Tensor::from_floats(
+                [0.5, 1.0, -2.0, 3.0, 0.1],
+                &Device::flex().autodiff(),
+            ));
+            norm.beta = Param::from_tensor(Tensor::from_floats(
+                [0.5, 1.0, 2.0, -3.0, 0.0],
+                &Device::flex().autodiff(),
+            ));
+            norm
+        };
+        let (own, other) = (norm(), norm());
+        let parameters = |norm: &burn::nn::BatchNorm| [norm.gamma.clone(), norm.beta.clone()];
+        let (y, dx, dw) = outcome(&x, &parameters(&own), |x| batch_norm(&own, x));
+        let (expected_y, expected_dx, expected_dw) =
+            outcome(&x, &parameters(&other), |x| other.forward(x));
+        let what = format!("batch norm of {map:?}");
+        close(y, expected_y.clone(), &what);
+        close(dx, expected_dx, &format!("{what}: gradient of x"));
+        for (ours, burns) in dw.into_iter().zip(expected_dw) {
+            close(ours, burns, &format!("{what}: gradient of a parameter"));
+        }
+        let quiet = batch_norm(&own.clone().no_grad(), x.clone().autodiff());
+        close(quiet.inner(), expected_y, &format!("{what}: no tape"));
+        other.forward(x.clone().autodiff());
+
+        let (own, other) = (own.valid(), other.valid());
+        close(
+            own.running_mean.value(),
+            other.running_mean.value(),
+            &format!("{what}: mean"),
+        );
+        close(
+            own.running_var.value(),
+            other.running_var.value(),
+            &format!("{what}: variance"),
+        );
+        close(
+            batch_norm(&own, x.clone()),
+            other.forward(x),
+            &format!("{what}: evaluation"),
+        );
+    }
+}
+
+#[test]
+fn instance_norm_is_burns() {
+    let norm = InstanceNormConfig::new(5)
+        .with_affine(false)
+        .init(&Device::flex());
+    for map in SIZES.into_iter().skip(1) {
+        let x = random([3, 5, map[0], map[1]]);
+        let what = format!("instance norm of {map:?}");
+        let ours = |x| instance_norm(x, norm.epsilon);
+        compare(&x, ours, |x| norm.forward(x), &what);
+        // Each sample for itself.
+        let alone = x.clone().slice(s![1..2]);
+        let together = instance_norm(x, 1e-5).slice(s![1..2]);
+        assert_eq!(instance_norm(alone, 1e-5).to_data(), together.to_data());
+    }
+    assert_eq!(
+        instance_norm(random([0, 5, 2, 2]), 1e-5).dims(),
+        [0, 5, 2, 2]
+    );
+}
+
+#[test]
+fn threads_change_nothing_but_rounding() {
+    let pool = |threads| {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .unwrap()
+    };
+    let x = random([4, 6, 40, 50]);
+    let conv = conv([6, 5], [3, 3], [1, 1], [1, 1]).train();
+    let norm = BatchNormConfig::new(5).init(&Device::flex()).train();
+    let run = |x: Tensor<4>| {
+        let y = batch_norm(&norm, convolve(&conv, x));
+        average_pool(
+            max_pool(y, Window { size: 3, stride: 2 }),
+            Window { size: 3, stride: 1 },
+        )
+    };
+    let (y, dx, _) = pool(1).install(|| outcome(&x, &[], run));
+    let (other_y, other_dx, _) = pool(3).install(|| outcome(&x, &[], run));
+    close(other_y, y, "output");
+    close(other_dx, dx, "gradient");
+}
+
+#[test]
+fn under_burns_checkpointing_the_operations_are_burns() {
+    let device = Device::flex().autodiff().gradient_checkpointing();
+    let x = Tensor::<4>::from_data(random([2, 3, 5, 5]).into_data(), &device).require_grad();
+    let y = max_pool(x.clone(), Window { size: 3, stride: 1 });
+    let gradients = y.sum().backward();
+    let sum = x.grad(&gradients).unwrap().sum().into_data();
+    sum.assert_approx_eq::<f32>(&[2.0 * 3.0 * 25.0].into(), Tolerance::default());
+}
+
+/// In f16, squares overflow from 256 on, and means of bf16 are coarse: norms find them in f32, and round what comes out.
+#[test]
+fn norms_of_few_bits_are_found_in_f32() {
+    let shape = [3, 4, 5, 6];
+    let spread = common::normal::<4>(shape, 500.0, 1000.0);
+    let device = Device::flex();
+    for (dtype, rounding) in [(DType::BF16, 0.5f32.powi(8)), (DType::F16, 0.5f32.powi(11))] {
+        let narrow = |x: Tensor<4>| x.autodiff().cast(dtype);
+        let exact = |x: Tensor<4>| narrow(x).cast(DType::F32);
+        let norm = || BatchNormConfig::new(4).init(&device.clone().autodiff());
+        let norms = [norm(), norm()];
+        let runs: [(Tensor<4>, Tensor<4>); 2] = [
+            (
+                batch_norm(&norms[0], narrow(spread.clone())),
+                batch_norm(&norms[1], exact(spread.clone())),
+            ),
+            (
+                instance_norm(narrow(spread.clone()), 1e-5),
+                instance_norm(exact(spread.clone()), 1e-5),
+            ),
+        ];
+        for (found, expected) in runs {
+            assert_eq!(found.dtype(), dtype);
+            let expected = expected.inner();
+            let difference = (found.inner().cast(DType::F32) - expected.clone()).abs();
+            // To the next number and no further.
+            let over = difference - expected.abs().mul_scalar(rounding).add_scalar(1e-6);
+            assert!(over.max().into_scalar::<f32>() <= 0.0, "{dtype:?}");
+        }
+        // Statistics that have the bits get all of them.
+        let [found, expected] = norms.map(|norm| norm.valid().running_var.value());
+        assert_eq!(found.dtype(), DType::F32);
+        assert_eq!(found.to_data(), expected.to_data());
+        // So does evaluation.
+        let norm = norm().valid();
+        let x = spread.clone().cast(dtype);
+        let found = batch_norm(&norm, x.clone());
+        let expected = norm.forward(x.cast(DType::F32)).cast(dtype);
+        assert_eq!(found.to_data(), expected.to_data());
+    }
+}
+
+#[test]
+fn gradients_come_back_in_the_type_of_the_input() {
+    let norm = BatchNormConfig::new(4).init(&Device::flex().autodiff());
+    let x = || {
+        random([2, 4, 3, 3])
+            .cast(DType::BF16)
+            .autodiff()
+            .require_grad()
+    };
+    for run in [
+        (|norm, x| batch_norm(norm, x)) as fn(&BatchNorm, Tensor<4>) -> Tensor<4>,
+        |_, x| instance_norm(x, 1e-5),
+    ] {
+        let x = x();
+        let gradients = run(&norm, x.clone()).powi_scalar(3).sum().backward();
+        let gradient = x.grad(&gradients).unwrap();
+        assert_eq!(gradient.dtype(), DType::BF16);
+        assert!(gradient.abs().max().into_scalar::<f32>() > 0.0);
+    }
+}

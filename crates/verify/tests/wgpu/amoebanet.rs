@@ -1,0 +1,51 @@
+//! AmoebaNets on wgpu compute what they compute on the CPU.
+
+use burn::tensor::{Device, Int, Tensor};
+use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, Stem};
+use stovepipe_pipeline::CrossEntropy;
+
+use crate::beside_cpu;
+
+const SAMPLES: usize = 8;
+
+/// Images of 32² and their classes.
+fn batch() -> (Tensor<4>, Tensor<1, Int>) {
+    let device = Device::flex();
+    let count = SAMPLES * 3 * 32 * 32;
+    let numbers = (0..count).map(|i| ((i as f32 * 12.9898).sin() * 43_758.547).fract());
+    let numbers: Vec<f32> = numbers.collect();
+    let images = Tensor::<1>::from_floats(numbers.as_slice(), &device);
+    let labels = Tensor::arange(0..SAMPLES as i64, &device);
+    (images.reshape([SAMPLES, 3, 32, 32]), labels)
+}
+
+fn check(layers: impl Fn() -> Vec<AmoebaLayer>) {
+    let objective = CrossEntropy::new().with_smoothing(0.1);
+    beside_cpu::check(layers, batch, &objective, |builder| builder);
+}
+
+/// With an auxiliary head, and operations that are dropped.
+#[test]
+#[ignore = "many shapes to compile: takes long on a driver in software; run with --ignored"]
+fn amoebanet_d() {
+    check(|| {
+        AmoebaNetDConfig::new(3, 16, 10)
+            .with_stem(Stem::Small)
+            .with_auxiliary(true)
+            .with_drop_path(0.2)
+            .init(&Device::flex())
+            .unwrap()
+    });
+}
+
+/// Its separable convolutions have groups and dilations.
+#[test]
+#[ignore = "many shapes to compile: takes long on a driver in software; run with --ignored"]
+fn amoebanet_b() {
+    check(|| {
+        AmoebaNetBConfig::new(3, 8, 10)
+            .with_stem(Stem::Small)
+            .init(&Device::flex())
+            .unwrap()
+    });
+}

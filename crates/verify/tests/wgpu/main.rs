@@ -1,0 +1,11 @@
+//! Pipelines on wgpu, next to the same ones on the CPU.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod amoebanet;
+mod beside_cpu;
+mod engine;
+#[allow(dead_code)]
+#[path = "../../../pipeline/tests/engine/models.rs"]
+mod models;
+mod precision;
+mod transformer;

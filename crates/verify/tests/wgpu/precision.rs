@@ -1,0 +1,72 @@
+//! Mixed precision on wgpu.
+
+use std::io::Write as _;
+
+use burn::{
+    module::{Module, ModuleMapper, Param},
+    tensor::Tensor,
+};
+use stovepipe_pipeline::{CrossEntropy, LossScaler, NamedDevice, Pipeline, Precision};
+
+use crate::{
+    beside_cpu::{cpu, two_devices},
+    models::{dense, gradients_of, labels, pattern, relative_difference, vectors},
+};
+
+/// The largest relative error of a rounding to f16.
+const ROUNDING: f64 = 1.0 / 2048.0;
+
+/// A GPU that computes in f16 finds the gradients of f32 but for rounding, alone and beside the CPU; of one that does
+/// not, it is said.
+#[test]
+fn f16() {
+    let Some([gpu, _]) = two_devices() else {
+        return;
+    };
+    if let Err(error) = Precision::F16.check(&gpu) {
+        let _ = writeln!(std::io::stderr(), "skipped: {error}");
+        return;
+    }
+    let exact = train(vec![cpu()], Precision::F32);
+    for devices in [vec![gpu.clone()], vec![gpu.clone(), cpu()]] {
+        let own = train(devices.clone(), Precision::F16);
+        let error = relative_difference(&own, &exact);
+        // As on the CPU: a gradient is rounded nine times a layer.
+        let most = 9.0 * (WIDTHS.len() - 1) as f64 * ROUNDING;
+        assert!(error < most, "{devices:?}: {error} of {most}");
+        assert!(error > 0.1 * ROUNDING, "{devices:?}: {error}");
+    }
+}
+
+const WIDTHS: [usize; 5] = [5, 8, 8, 8, 3];
+
+/// All gradients of a step, in one list.
+fn train(devices: Vec<NamedDevice>, precision: Precision) -> Vec<f32> {
+    let builder = Pipeline::builder(dense(&WIDTHS)).devices(devices).seed(7);
+    let builder = builder.micro_batches(3).precision(precision);
+    let pipeline = builder.build().unwrap();
+    let mut scaler = LossScaler::default();
+    (0..6).for_each(|_| scaler.update(true));
+    pipeline.set_loss_scaler(scaler);
+    // Of one seed, devices draw different numbers.
+    let pipeline = pipeline.map(&mut Waves);
+    let step = pipeline.train_step(vectors(8, 5), labels(8, 3), &CrossEntropy::new());
+    let step = step.unwrap();
+    assert!(!step.overflowed);
+    let gradients = gradients_of(&pipeline, &step.gradients);
+    gradients.into_iter().flat_map(|(_, own)| own).collect()
+}
+
+/// Parameters that are the same on all devices.
+struct Waves;
+
+impl ModuleMapper for Waves {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|old| {
+            let new = pattern(old.dims()).mul_scalar(0.5);
+            new.to_device(&old.device().inner())
+                .autodiff()
+                .require_grad()
+        })
+    }
+}

@@ -1,0 +1,7 @@
+//! CIFAR.
+#![allow(clippy::expect_used, clippy::unwrap_used, missing_docs)]
+
+#[path = "../folder/mod.rs"]
+mod folder;
+mod reading;
+mod showing;

@@ -1,0 +1,8 @@
+//! Text.
+#![allow(clippy::expect_used, clippy::unwrap_used, missing_docs)]
+
+mod files;
+mod n_gram;
+mod pieces;
+mod tokenizers;
+mod windows;

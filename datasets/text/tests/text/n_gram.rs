@@ -1,0 +1,181 @@
+//! The n-gram model next to its definition, computed the slow way.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use stovepipe_text::{NGram, Split, SplitSettings, Text, TextError, Tokenizer};
+
+const VOCABULARY: usize = 5;
+
+/// Chen & Goodman's model by its equations: each count is made by going through the whole text.
+struct Definition<'a> {
+    text: &'a [u32],
+    order: usize,
+}
+
+impl Definition<'_> {
+    fn occurs(&self, gram: &[u32]) -> usize {
+        self.text
+            .windows(gram.len())
+            .filter(|place| *place == gram)
+            .count()
+    }
+
+    /// c(gram) for the longest, N₁₊(· gram) for shorter ones.
+    fn count(&self, gram: &[u32]) -> usize {
+        if gram.len() == self.order {
+            return self.occurs(gram);
+        }
+        let before = (0..VOCABULARY as u32).filter(|&token| {
+            let longer = [&[token], gram].concat();
+            self.occurs(&longer) > 0
+        });
+        before.count()
+    }
+
+    /// D₁, D₂, D₃₊ of grams of one length.
+    fn discounts(&self, length: usize) -> [f64; 3] {
+        let grams: BTreeSet<_> = self.text.windows(length).collect();
+        let with = |count| {
+            let grams = grams.iter().filter(|gram| self.count(gram) == count);
+            grams.count() as f64
+        };
+        let n = [f64::NAN, with(1), with(2), with(3), with(4)];
+        let y = n[1] / (n[1] + 2.0 * n[2]);
+        let by_count = [
+            1.0 - 2.0 * y * n[2] / n[1],
+            2.0 - 3.0 * y * n[3] / n[2],
+            3.0 - 4.0 * y * n[4] / n[3],
+        ];
+        let unknown = n[1..].contains(&0.0);
+        [0, 1, 2].map(|place| match unknown || by_count[place] <= 0.0 {
+            true => (place + 1) as f64 / 2.0,
+            false => by_count[place],
+        })
+    }
+
+    fn probability(&self, history: &[u32], token: u32) -> f64 {
+        let history = &history[history.len().saturating_sub(self.order - 1)..];
+        let shorter = match history {
+            [] => 1.0 / VOCABULARY as f64,
+            [_, rest @ ..] => self.probability(rest, token),
+        };
+        let count = |token: u32| self.count(&[history, &[token]].concat());
+        let counts: Vec<_> = (0..VOCABULARY as u32).map(count).collect();
+        let total: usize = counts.iter().sum();
+        if total == 0 {
+            return shorter;
+        }
+        let discounts = self.discounts(history.len() + 1);
+        let discount = |count: usize| match count {
+            0 => 0.0,
+            1 | 2 => discounts[count - 1],
+            _ => discounts[2],
+        };
+        let freed: f64 = counts.iter().map(|&count| discount(count)).sum();
+        let count = counts[token as usize];
+        ((count as f64 - discount(count)).max(0.0) + freed * shorter) / total as f64
+    }
+}
+
+fn tokens(length: impl Into<proptest::collection::SizeRange>) -> impl Strategy<Value = Vec<u32>> {
+    // Token 4 is in the vocabulary, but in few texts; 0 is in most places.
+    let token = prop_oneof![8 => Just(0), 4 => Just(1), 2 => Just(2), 2 => Just(3), 1 => Just(4)];
+    prop::collection::vec(token, length)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn probabilities_are_those_of_the_definition(
+        text in tokens(1..120), order in 1..=5_usize, history in tokens(0..7),
+    ) {
+        let model = NGram::fit(&text, VOCABULARY, order).unwrap();
+        let definition = Definition { text: &text, order: order.min(text.len()) };
+        for token in 0..VOCABULARY as u32 {
+            let (found, expected) = (model.probability(&history, token), definition.probability(&history, token));
+            prop_assert!((found / expected - 1.0).abs() < 1e-12, "{token} after {history:?}: {found}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn probabilities_add_up_to_one_and_none_is_zero(
+        text in tokens(0..200), order in 0..=6_usize, history in tokens(0..8), vocabulary in 5..40_usize,
+    ) {
+        let model = NGram::fit(&text, vocabulary, order).unwrap();
+        let all = (0..vocabulary as u32).map(|token| model.probability(&history, token));
+        let all: Vec<_> = all.collect();
+        prop_assert!((all.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        prop_assert!(all.iter().all(|&probability| probability > 0.0));
+    }
+
+    #[test]
+    fn perplexity_is_of_each_token_after_those_before(
+        text in tokens(0..100), order in 0..=5_usize, held_out in tokens(2..60),
+    ) {
+        let model = NGram::fit(&text, VOCABULARY, order).unwrap();
+        let surprises = (1..held_out.len()).map(|place| -model.probability(&held_out[..place], held_out[place]).ln());
+        let expected = (surprises.sum::<f64>() / (held_out.len() - 1) as f64).exp();
+        prop_assert!((model.perplexity(&held_out) / expected - 1.0).abs() < 1e-12);
+    }
+}
+
+/// A text long enough that no discount is a stand-in.
+#[test]
+fn probabilities_of_a_long_text_are_those_of_the_definition() {
+    let bytes = Text::embedded()
+        .unwrap()
+        .encode(&Tokenizer::bytes())
+        .unwrap();
+    let text: Vec<u32> = bytes[..6_000].iter().map(|byte| byte % 5).collect();
+    for order in [2, 3, 5] {
+        let model = NGram::fit(&text, VOCABULARY, order).unwrap();
+        let definition = Definition { text: &text, order };
+        for history in [&[0, 1, 2, 3][..], &[4, 4, 4, 4], &text[17..21], &[2], &[]] {
+            for token in 0..VOCABULARY as u32 {
+                let found = model.probability(history, token);
+                let expected = definition.probability(history, token);
+                assert!(
+                    (found / expected - 1.0).abs() < 1e-12,
+                    "order {order}, {token} after {history:?}: {found}, not {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_token_out_of_the_vocabulary_is_named() {
+    let error = NGram::fit(&[3, 1, 7, 9], 7, 2).unwrap_err();
+    assert!(matches!(error, TextError::Token { .. }));
+    let expected = "token 2 of the text is 7, but the vocabulary has 7 tokens";
+    assert_eq!(error.to_string(), expected);
+    // One that was never counted is as good as any other.
+    let model = NGram::fit(&[3, 1, 3, 1], 7, 2).unwrap();
+    assert!(model.perplexity(&[3, 6, 1_000_000]).is_finite());
+}
+
+#[test]
+fn perplexity_of_nothing_to_predict_is_no_number() {
+    let model = NGram::fit(&[3, 1, 3, 1], 7, 2).unwrap();
+    assert!(model.perplexity(&[]).is_nan());
+    assert!(model.perplexity(&[3]).is_nan());
+}
+
+/// What the readme says.
+#[test]
+fn the_five_gram_of_the_embedded_text() {
+    let tokens = Text::embedded()
+        .unwrap()
+        .encode(&Tokenizer::bytes())
+        .unwrap();
+    let split = Split::new(tokens, &SplitSettings::default()).unwrap();
+    let perplexity = |order| {
+        let model = NGram::fit(split.training.tokens(), 256, order).unwrap();
+        model.perplexity(split.held_out.tokens())
+    };
+    assert!((perplexity(5) - 3.230).abs() < 5e-4, "{}", perplexity(5));
+    // Longer memory helps, and none hurts.
+    assert!(perplexity(5) < perplexity(3) && perplexity(3) < perplexity(1));
+}

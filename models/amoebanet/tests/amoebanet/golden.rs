@@ -1,0 +1,122 @@
+//! The same numbers as PyTorch, in one piece and through a pipeline.
+
+use burn::{
+    module::Module, nn::loss::CrossEntropyLossConfig, optim::GradientsParams, tensor::Device,
+};
+use stovepipe_pipeline::{Balance, Batch, Context, CrossEntropy, Outputs, Pipeline, Recompute};
+
+use crate::common::{
+    AMOEBANET_B, AMOEBANET_D, Golden, Kink, Member, difference, floats, gradients_of,
+    largest_difference, run, statistics_of,
+};
+
+const TOLERANCE: f64 = 1e-4;
+const MEMBERS: [&Member; 2] = [&AMOEBANET_D, &AMOEBANET_B];
+
+/// What was compared, and the norm of the difference over the norm.
+type Differences = Vec<(f64, String)>;
+
+#[test]
+fn evaluation_agrees_with_pytorch() {
+    for member in MEMBERS {
+        let golden = member.load(Kink::Leave);
+        let layers = golden.layers.valid();
+        let mut context = Context::new(&(), false);
+        let logits = run(&layers, golden.input.inner(), &mut context).unwrap();
+        let difference = difference(&floats(logits.into_data()), &golden.eval_logits);
+        println!("{}: logits {difference:.1e}", member.name);
+        assert!(difference < TOLERANCE, "{}", member.name);
+    }
+}
+
+#[test]
+fn a_training_step_agrees_with_pytorch() {
+    for member in MEMBERS {
+        check(member, "in one piece", plain_step);
+    }
+}
+
+#[test]
+fn a_training_step_through_three_stages_agrees_with_pytorch() {
+    for member in MEMBERS {
+        for recompute in [Recompute::Always, Recompute::Never] {
+            check(member, &format!("three stages, {recompute}"), |golden| {
+                pipelined_step(golden, recompute)
+            });
+        }
+    }
+}
+
+/// Compares a training step. Where the machine rounds a kink to the other side, the golden with the
+/// kink avoided decides.
+fn check(member: &'static Member, name: &str, step: impl Fn(Golden) -> Differences) {
+    let name = format!("{}, {name}", member.name);
+    let agrees =
+        |differences: &Differences| differences.iter().all(|(apart, _)| *apart < TOLERANCE);
+    let mut differences = step(member.load(Kink::Leave));
+    if !agrees(&differences) && member.has_kink() {
+        println!("{name}: not with the kink, {differences:?}");
+        differences = step(member.load(Kink::Avoid));
+    }
+    println!("{name}: {differences:?}");
+    assert!(agrees(&differences), "{name}: {differences:?}");
+}
+
+/// One forward and one backward pass with Burn alone.
+fn plain_step(golden: Golden) -> Differences {
+    let device = golden.input.device();
+    let logits = run(&golden.layers, golden.input, &mut Context::new(&(), true)).unwrap();
+    let loss = CrossEntropyLossConfig::new()
+        .init(&device)
+        .forward(logits.clone(), golden.target);
+    let gradients = GradientsParams::from_grads(loss.backward(), &golden.layers);
+    let before = &golden.statistics_before;
+    let statistics = statistics_of(golden.member, &golden.layers, before, 2);
+    vec![
+        (
+            difference(&floats(logits.into_data()), &golden.train_logits),
+            "logits".to_owned(),
+        ),
+        (
+            difference(&floats(loss.into_data()), &golden.train_loss),
+            "loss".to_owned(),
+        ),
+        largest_difference(&gradients_of(&golden.layers, &gradients), &golden.gradients),
+        largest_difference(&statistics, &golden.statistics),
+    ]
+}
+
+/// The same through a pipeline. One micro-batch, since PyTorch normalised by both images at once.
+fn pipelined_step(golden: Golden, recompute: Recompute) -> Differences {
+    let pipeline = Pipeline::builder(golden.layers)
+        .devices(vec![Device::flex(); 3])
+        .balance(Balance::Layers(vec![2, 3, 4]))
+        .micro_batches(1)
+        .recompute(recompute)
+        .build()
+        .unwrap();
+    let batch = Batch {
+        input: golden.input.inner(),
+        target: golden.target.inner(),
+        side: (),
+    };
+    let step = pipeline
+        .train_step_with(batch, &CrossEntropy::new(), Outputs::Keep)
+        .unwrap();
+    let layers = pipeline.layers();
+    let before = &golden.statistics_before;
+    let statistics = statistics_of(golden.member, layers, before, 2);
+    let logits = floats(step.outputs.unwrap().into_data());
+    vec![
+        (
+            difference(&logits, &golden.train_logits),
+            "logits".to_owned(),
+        ),
+        (
+            difference(&[step.loss as f32], &golden.train_loss),
+            "loss".to_owned(),
+        ),
+        largest_difference(&gradients_of(layers, &step.gradients), &golden.gradients),
+        largest_difference(&statistics, &golden.statistics),
+    ]
+}

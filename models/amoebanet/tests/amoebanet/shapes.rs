@@ -1,0 +1,299 @@
+//! Images of any size go through; what does not fit is refused.
+
+use crate::common;
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    tensor::{Device, Distribution, Tensor},
+};
+use stovepipe_amoebanet::{
+    AmoebaFlow, AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, AmoebaNetError, Stem,
+};
+use stovepipe_pipeline::{Context, Layer, Miswired};
+
+fn model(config: AmoebaNetDConfig, device: &Device) -> Vec<AmoebaLayer> {
+    config.init(device).unwrap()
+}
+
+fn tiny() -> AmoebaNetDConfig {
+    AmoebaNetDConfig::new(3, 8, 10)
+}
+
+/// The same of each member of the family: D and B.
+fn members(stem: Stem, auxiliary: bool, device: &Device) -> [Vec<AmoebaLayer>; 2] {
+    let b = AmoebaNetBConfig::new(3, 8, 10).with_stem(stem);
+    [
+        model(tiny().with_stem(stem).with_auxiliary(auxiliary), device),
+        b.with_auxiliary(auxiliary).init(device).unwrap(),
+    ]
+}
+
+fn images(samples: usize, size: usize, device: &Device) -> Tensor<4> {
+    Tensor::random(
+        [samples, 3, size, size],
+        Distribution::Normal(0.0, 1.0),
+        device,
+    )
+}
+
+fn forward(layer: &AmoebaLayer, flow: AmoebaFlow) -> Result<AmoebaFlow, Miswired> {
+    layer.forward(flow, &mut Context::new(&(), false))
+}
+
+fn states(first: [usize; 4], second: [usize; 4]) -> AmoebaFlow {
+    let device = Device::flex();
+    AmoebaFlow::Pair(
+        Tensor::zeros(first, &device),
+        Tensor::zeros(second, &device),
+    )
+}
+
+/// The channels and the height of each layer's state.
+fn sizes(layers: &[AmoebaLayer], size: usize) -> Vec<[usize; 2]> {
+    let mut flow = AmoebaLayer::enter(images(1, size, &Device::flex()));
+    let mut sizes = Vec::new();
+    for layer in layers {
+        flow = forward(layer, flow).unwrap();
+        if let AmoebaFlow::Single(state) | AmoebaFlow::Pair(state, _) = &flow {
+            let [_, channels, height, width] = state.dims();
+            assert_eq!(height, width);
+            sizes.push([channels, height]);
+        }
+    }
+    assert_eq!(AmoebaLayer::leave(flow).unwrap().dims(), [1, 10]);
+    sizes
+}
+
+#[test]
+fn every_image_size_has_its_maps() {
+    for (stem, size, maps) in [
+        (Stem::ImageNet, 224, [112, 56, 28, 28, 14, 14, 7, 7]),
+        (Stem::ImageNet, 331, [166, 83, 42, 42, 21, 21, 11, 11]),
+        (Stem::ImageNet, 480, [240, 120, 60, 60, 30, 30, 15, 15]),
+        (Stem::ImageNet, 1, [1; 8]),
+        (Stem::Small, 32, [32, 32, 16, 16, 8, 8, 4, 4]),
+        (Stem::Small, 33, [33, 33, 17, 17, 9, 9, 5, 5]),
+    ] {
+        // A normal cell puts out four states, a reduction cell three or two, whose widths double.
+        let first = |reduction| if stem == Stem::Small { 4 } else { reduction };
+        let d = [
+            2,
+            first(3) * 4,
+            3 * 8,
+            4 * 8,
+            3 * 16,
+            4 * 16,
+            3 * 32,
+            4 * 32,
+        ];
+        let b = [
+            2,
+            first(2) * 2,
+            2 * 4,
+            4 * 8,
+            2 * 16,
+            4 * 16,
+            2 * 32,
+            4 * 32,
+        ];
+        let models = members(stem, false, &Device::flex());
+        for (layers, channels) in models.iter().zip([d, b]) {
+            let expected: Vec<_> = channels
+                .into_iter()
+                .zip(maps)
+                .map(|(c, n)| [c, n])
+                .collect();
+            assert_eq!(sizes(layers, size), expected, "{stem:?} {size}");
+        }
+    }
+}
+
+#[test]
+fn images_need_not_be_square() {
+    let device = Device::flex();
+    for layers in members(Stem::ImageNet, false, &device) {
+        let images = Tensor::ones([2, 3, 37, 50], &device);
+        let logits = common::run(&layers, images, &mut Context::new(&(), false)).unwrap();
+        assert_eq!(logits.dims(), [2, 10]);
+    }
+}
+
+#[test]
+fn layers_have_names() {
+    let body = [
+        "NormalCell",
+        "ReductionCell",
+        "NormalCell",
+        "ReductionCell",
+        "NormalCell",
+        "Head",
+    ];
+    for (stem, start) in [
+        (Stem::ImageNet, ["Stem", "ReductionCell", "ReductionCell"]),
+        (Stem::Small, ["Stem", "NormalCell", "ReductionCell"]),
+    ] {
+        for layers in members(stem, false, &Device::flex()) {
+            let names: Vec<String> = layers.iter().map(Layer::name).collect();
+            assert_eq!(names[..3], start);
+            assert_eq!(names[3..], body);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_miswired() {
+    let device = Device::flex();
+    let layers = model(tiny(), &device);
+    let single = |dims: [usize; 4]| AmoebaFlow::Single(Tensor::zeros(dims, &device));
+    let logits = || AmoebaFlow::Logits(Tensor::zeros([2, 10], &device));
+    let (stem, first, normal, head) = (&layers[0], &layers[1], &layers[3], &layers[8]);
+    for (layer, flow, message) in [
+        (
+            stem,
+            single([2, 1, 32, 32]),
+            "expected images [n, 3, height, width], found [2, 1, 32, 32]",
+        ),
+        (
+            stem,
+            single([2, 3, 32, 0]),
+            "expected images [n, 3, height, width], found [2, 3, 32, 0]",
+        ),
+        (stem, logits(), "expected images, found logits [2, 10]"),
+        (
+            first,
+            logits(),
+            "expected one or two states, found logits [2, 10]",
+        ),
+        (
+            first,
+            single([2, 3, 8, 8]),
+            "expected states of 2 and 2 channels and the same size, \
+             found [2, 3, 8, 8] and [2, 3, 8, 8]",
+        ),
+        (
+            normal,
+            states([2, 24, 8, 8], [2, 12, 8, 8]),
+            "expected states of 24 and 12 channels, the second of twice the size, \
+             found [2, 24, 8, 8] and [2, 12, 8, 8]",
+        ),
+        (
+            head,
+            single([2, 128, 1, 1]),
+            "expected two states, found one state [2, 128, 1, 1]",
+        ),
+        (
+            head,
+            states([2, 96, 4, 4], [2, 96, 4, 4]),
+            "expected a state of 128 channels, found [2, 96, 4, 4]",
+        ),
+    ] {
+        assert_eq!(forward(layer, flow).unwrap_err().to_string(), message);
+    }
+    let left = AmoebaLayer::leave(states([1, 2, 3, 4], [1, 1, 1, 1])).unwrap_err();
+    assert_eq!(
+        left.to_string(),
+        "expected logits, found states [1, 2, 3, 4] and [1, 1, 1, 1]"
+    );
+}
+
+#[test]
+fn bad_configurations_are_refused() {
+    let error = |layers, filters, classes| {
+        let device = Device::flex();
+        let d = AmoebaNetDConfig::new(layers, filters, classes).init(&device);
+        let b = AmoebaNetBConfig::new(layers, filters, classes).init(&device);
+        assert_eq!(b.unwrap_err(), d.as_ref().unwrap_err().clone());
+        d.unwrap_err()
+    };
+    assert_eq!(error(0, 8, 10), AmoebaNetError::Layers(0));
+    assert_eq!(error(4, 8, 10), AmoebaNetError::Layers(4));
+    assert_eq!(error(3, 0, 10), AmoebaNetError::Filters(0));
+    assert_eq!(error(3, 6, 10), AmoebaNetError::Filters(6));
+    assert_eq!(error(3, 8, 0), AmoebaNetError::Classes);
+    assert_eq!(
+        error(4, 8, 10).to_string(),
+        "the number of normal cells must be a multiple of 3 from 3 to 3000, not 4"
+    );
+    for drop_path in [1.0, -0.1, f64::NAN] {
+        let device = Device::flex();
+        let d = AmoebaNetDConfig::new(3, 8, 10).with_drop_path(drop_path);
+        let b = AmoebaNetBConfig::new(3, 8, 10).with_drop_path(drop_path);
+        let expected = format!(
+            "the probability of drop-path must be at least 0 and less than 1, not {drop_path}"
+        );
+        for error in [d.init(&device), b.init(&device)] {
+            assert_eq!(error.unwrap_err().to_string(), expected);
+        }
+    }
+}
+
+#[test]
+fn the_smallest_model_trains() {
+    let device = Device::flex().autodiff();
+    let d = AmoebaNetDConfig::new(3, 4, 1).with_stem(Stem::Small);
+    let b = AmoebaNetBConfig::new(3, 4, 1).with_stem(Stem::Small);
+    for layers in [model(d, &device), b.init(&device).unwrap()] {
+        let mut context = Context::new(&(), true);
+        let logits = common::run(&layers, images(2, 8, &device), &mut context).unwrap();
+        assert_eq!(logits.dims(), [2, 1]);
+        logits.sum().backward();
+    }
+}
+
+/// Whether the parameters of the auxiliary head have been allocated.
+fn auxiliary_head_was_used(layers: &[AmoebaLayer]) -> bool {
+    #[derive(Default)]
+    struct Used {
+        path: Vec<String>,
+        used: bool,
+    }
+
+    impl ModuleVisitor for Used {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let [.., layer, name] = &self.path[..] else {
+                return;
+            };
+            self.used |= layer == "fc" && name == "weight" && param.is_initialized();
+        }
+    }
+
+    let mut visitor = Used::default();
+    layers
+        .iter()
+        .filter(|layer| matches!(layer, AmoebaLayer::Cell(_)))
+        .for_each(|layer| layer.visit(&mut visitor));
+    visitor.used
+}
+
+#[test]
+fn the_auxiliary_head_runs_in_training_only() {
+    // Maps of 14, 2 and 4 pixels: with and without room for its window.
+    for (stem, size) in [
+        (Stem::ImageNet, 224),
+        (Stem::ImageNet, 32),
+        (Stem::Small, 16),
+    ] {
+        let device = Device::flex().autodiff();
+        for layers in members(stem, true, &device) {
+            let auxiliary = |training| {
+                let mut context = Context::new(&(), training);
+                common::run(&layers, images(2, size, &device), &mut context).unwrap();
+                context.into_auxiliary()
+            };
+            assert!(auxiliary(false).is_empty());
+            assert!(!auxiliary_head_was_used(&layers));
+            let outputs = auxiliary(true);
+            assert!(auxiliary_head_was_used(&layers));
+            assert_eq!(outputs.len(), 1);
+            assert_eq!(outputs[0].dims(), [2, 10]);
+        }
+    }
+}

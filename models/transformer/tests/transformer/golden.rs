@@ -1,0 +1,291 @@
+//! The same numbers as PyTorch's Transformer layers and timm's vision transformer, in one piece and
+//! through a pipeline.
+
+use std::collections::BTreeMap;
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    store::{ModuleSnapshot, ModuleStore, SafetensorsStore, bridge},
+    tensor::{Device, Int, Tensor},
+};
+use stovepipe_pipeline::{
+    Batch, CrossEntropy, Draws, Flow, Layer, Objective, Outputs, Pipeline, Recompute, run_plain,
+};
+use stovepipe_transformer::{LmConfig, Pool, Positions, VitConfig};
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+/// Asked for are 1e-4.
+const TOLERANCE: f64 = 1e-5;
+
+struct Golden(SafetensorsStore);
+
+impl Golden {
+    fn open(name: &str) -> Self {
+        let path = format!("{GOLDEN}/{name}.safetensors");
+        Self(SafetensorsStore::from_file(path))
+    }
+
+    fn floats(&mut self, name: &str) -> Vec<f32> {
+        let tensor = self.0.get_tensor(name).unwrap().unwrap();
+        bridge::to_data(tensor).unwrap().try_into_vec_as().unwrap()
+    }
+
+    fn tensor<const D: usize>(&mut self, name: &str) -> Tensor<D> {
+        let tensor = self.0.get_tensor(name).unwrap().unwrap();
+        Tensor::from_data(bridge::to_data(tensor).unwrap(), &Device::flex())
+    }
+
+    fn ints<const D: usize>(&mut self, name: &str) -> Tensor<D, Int> {
+        let tensor = self.0.get_tensor(name).unwrap().unwrap();
+        Tensor::from_data(bridge::to_data(tensor).unwrap(), &Device::flex())
+    }
+
+    /// All gradients, by the names of their parameters.
+    fn gradients(&mut self) -> BTreeMap<String, Vec<f32>> {
+        let all = self.0.get_all_tensors().unwrap().iter();
+        let gradients = all.filter_map(|(name, tensor)| {
+            let name = name.strip_prefix("grad/")?.to_owned();
+            let data = bridge::to_data(tensor).unwrap();
+            Some((name, data.try_into_vec_as().unwrap()))
+        });
+        gradients.collect()
+    }
+}
+
+/// Finds the parameters of layers: by name, what `find` finds for them.
+struct Named<F> {
+    path: Vec<String>,
+    find: F,
+    found: BTreeMap<String, Vec<f32>>,
+}
+
+/// What is found for a parameter, of whatever rank.
+trait Find {
+    fn find<const D: usize>(&self, parameter: &Param<Tensor<D>>) -> Option<Tensor<D>>;
+}
+
+impl<F: Find> ModuleVisitor for Named<F> {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, parameter: &Param<Tensor<D>>) {
+        let variants = ["Embed", "Block", "Head"];
+        let path = self.path.iter().map(String::as_str);
+        let path: Vec<_> = path.filter(|name| !variants.contains(name)).collect();
+        if let Some(tensor) = self.find.find(parameter) {
+            self.found.insert(path.join("."), floats(tensor));
+        }
+    }
+}
+
+impl Find for &burn::optim::GradientsParams {
+    fn find<const D: usize>(&self, parameter: &Param<Tensor<D>>) -> Option<Tensor<D>> {
+        self.get(parameter.id)
+    }
+}
+
+impl Find for &burn::tensor::Gradients {
+    fn find<const D: usize>(&self, parameter: &Param<Tensor<D>>) -> Option<Tensor<D>> {
+        parameter.val().grad(self)
+    }
+}
+
+fn by_name<L: Layer>(layers: &[L], find: impl Find) -> BTreeMap<String, Vec<f32>> {
+    let mut named = Named {
+        path: Vec::new(),
+        find,
+        found: BTreeMap::new(),
+    };
+    layers.to_vec().visit(&mut named);
+    named.found
+}
+
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec_as().unwrap()
+}
+
+/// The norm of the difference over the norm; not a number if anything is not.
+fn assert_close(ours: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(ours.len(), expected.len(), "{what}");
+    let norm =
+        |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    let apart = norm(&mut ours.iter().zip(expected).map(|(a, b)| a - b));
+    // The gradient of the keys' bias is zero but for rounding: shares do not change with it.
+    let apart = apart / norm(&mut expected.iter().copied()).max(1e-3);
+    println!("{what}: {apart:.1e}");
+    assert!(apart < TOLERANCE, "{what}: {apart}");
+}
+
+/// The gradients of all parameters. `tied` is the name of a second place of one of them.
+fn check_gradients(golden: &mut Golden, mut found: BTreeMap<String, Vec<f32>>, tied: Option<&str>) {
+    if let Some(tied) = tied {
+        found.remove(tied);
+    }
+    let expected = golden.gradients();
+    assert_eq!(
+        found.keys().collect::<Vec<_>>(),
+        expected.keys().collect::<Vec<_>>()
+    );
+    for (name, expected) in &expected {
+        assert_close(&found[name], expected, name);
+    }
+}
+
+/// Compares logits, loss and gradients, in one piece, and through one to three stages.
+fn check<L, T, const D: usize>(
+    name: &str,
+    layers: impl Fn() -> Vec<L>,
+    read: fn(&mut Golden) -> (L::Input, T),
+    tied: Option<&str>,
+) where
+    L: Layer<Output = Tensor<D>, Side = ()>,
+    T: Flow,
+    CrossEntropy: Objective<Tensor<D>, T>,
+{
+    let mut golden = Golden::open(name);
+    for (stages, recompute) in [
+        (1, Recompute::Never),
+        (2, Recompute::Always),
+        (3, Recompute::ExceptLast),
+    ] {
+        let mut pipeline = Pipeline::builder(layers())
+            .devices(vec![Device::flex(); stages])
+            .micro_batches(2)
+            .recompute(recompute)
+            .build()
+            .unwrap();
+        let mut weights = SafetensorsStore::from_file(format!("{GOLDEN}/{name}.safetensors"))
+            .skip_enum_variants(true)
+            .allow_partial(true)
+            .with_key_remapping("^weights/", "layers.");
+        let loaded = pipeline.load_from(&mut weights).unwrap();
+        let missing: Vec<_> = loaded
+            .missing
+            .iter()
+            .map(|missing| format!("{missing:?}"))
+            .collect();
+        assert_eq!(missing.len(), usize::from(tied.is_some()), "{missing:?}");
+
+        let (input, target) = read(&mut golden);
+        let batch = Batch {
+            input,
+            target,
+            side: (),
+        };
+        let step = pipeline
+            .train_step_with(batch, &CrossEntropy::new(), Outputs::Keep)
+            .unwrap();
+        println!("{name}, {stages} stages:");
+        assert_close(
+            &floats(step.outputs.unwrap()),
+            &golden.floats("logits"),
+            "logits",
+        );
+        assert_close(&[step.loss as f32], &golden.floats("loss"), "loss");
+        check_gradients(
+            &mut golden,
+            by_name(pipeline.layers(), &step.gradients),
+            tied,
+        );
+
+        let (input, target) = read(&mut golden);
+        let evaluated = pipeline.infer(input).unwrap();
+        assert_close(&floats(evaluated), &golden.floats("logits"), "evaluated");
+        if tied.is_none() {
+            in_one_piece(&mut golden, pipeline.into_layers(), read, target);
+        }
+    }
+}
+
+/// Without a pipeline, in one graph.
+fn in_one_piece<L, T, const D: usize>(
+    golden: &mut Golden,
+    layers: Vec<L>,
+    read: impl Fn(&mut Golden) -> (L::Input, T),
+    target: T,
+) where
+    L: Layer<Output = Tensor<D>, Side = ()>,
+    T: Flow,
+    CrossEntropy: Objective<Tensor<D>, T>,
+{
+    struct Attach;
+
+    impl stovepipe_pipeline::FlowMapper for Attach {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            tensor.autodiff()
+        }
+
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor.autodiff()
+        }
+    }
+
+    let layers = layers.train();
+    let input = read(golden).0.map(&mut Attach);
+    let weight = CrossEntropy::new().weight(&target);
+    let plain = run_plain(&layers, input, &(), |_| Draws::none()).unwrap();
+    let loss = CrossEntropy::new().loss(plain.output, target.map(&mut Attach)) / weight;
+    let gradients = loss.backward();
+    check_gradients(golden, by_name(&layers, &gradients), None);
+}
+
+fn check_lm(name: &str, config: LmConfig, tied: Option<&str>) {
+    check(
+        name,
+        || {
+            config
+                .clone()
+                .with_dropout(0.0)
+                .init(&Device::flex())
+                .unwrap()
+        },
+        |golden| (golden.ints("input"), golden.ints::<2>("target")),
+        tied,
+    );
+}
+
+fn check_vit(name: &str, config: VitConfig) {
+    check(
+        name,
+        || config.init(&Device::flex()).unwrap(),
+        |golden| (golden.tensor("input"), golden.ints::<1>("target")),
+        None,
+    );
+}
+
+fn lm(layers: usize) -> LmConfig {
+    LmConfig::new(23, 9, layers, 16, 4).with_d_ff(Some(40))
+}
+
+#[test]
+fn a_tied_language_model_is_pytorchs() {
+    check_lm("lm_causal_tied_learned", lm(3), Some("4.tokens"));
+}
+
+#[test]
+fn a_language_model_with_sinusoids_is_pytorchs() {
+    let config = lm(2).with_tied(false).with_positions(Positions::Sinusoidal);
+    check_lm("lm_causal_sinusoidal", config, None);
+}
+
+#[test]
+fn a_language_model_that_looks_both_ways_is_pytorchs() {
+    let config = lm(2).with_tied(false).with_causal(false);
+    check_lm("lm_both_ways", config, None);
+}
+
+#[test]
+fn a_vision_transformer_with_a_class_token_is_timms() {
+    check_vit("vit_class_token", VitConfig::new(12, 4, 2, 24, 3, 5));
+}
+
+#[test]
+fn a_vision_transformer_that_takes_the_mean_is_timms() {
+    let config = VitConfig::new(12, 4, 2, 24, 3, 5).with_pool(Pool::Mean);
+    check_vit("vit_mean", config);
+}

@@ -1,0 +1,225 @@
+//! Shapes, what is refused, dropout, and texts.
+
+use burn::{
+    module::{Module, ModuleVisitor, Param},
+    tensor::{Device, Distribution, Int, Tensor},
+};
+use stovepipe_pipeline::{Draws, Pipeline, run_plain};
+use stovepipe_transformer::{
+    BlockConfig, LmConfig, LmLayer, Pool, Positions, Sampling, TextError, VitConfig, continue_text,
+};
+
+fn device() -> Device {
+    Device::flex()
+}
+
+fn tokens(shape: [usize; 2], below: i64) -> Tensor<2, Int> {
+    let count = (shape[0] * shape[1]) as i64;
+    let numbers = Tensor::<1, Int>::arange(0..count, &device());
+    numbers.remainder_scalar(below).reshape(shape)
+}
+
+fn logits(layers: &[LmLayer], tokens: Tensor<2, Int>) -> Result<Tensor<3>, String> {
+    let plain = run_plain(layers, tokens, &(), |_| Draws::none());
+    plain
+        .map(|plain| plain.output)
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn sequences_may_be_short_but_not_long() {
+    for positions in [Positions::Learned, Positions::Sinusoidal] {
+        let config = LmConfig::new(11, 6, 2, 8, 2).with_positions(positions);
+        let layers = config.init(&device()).unwrap();
+        let whole = logits(&layers, tokens([2, 6], 11)).unwrap();
+        assert_eq!(whole.dims(), [2, 6, 11]);
+        // What comes later makes no difference to what came before.
+        let short = logits(&layers, tokens([2, 6], 11).narrow(1, 0, 4)).unwrap();
+        let apart = (whole.narrow(1, 0, 4) - short)
+            .abs()
+            .max()
+            .into_scalar::<f32>();
+        assert!(apart < 1e-5, "{apart}");
+        for length in [0, 7] {
+            let error = logits(&layers, Tensor::zeros([2, length], &device())).unwrap_err();
+            assert!(error.contains("sequences of 1 to 6 tokens"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn tokens_must_be_known() {
+    let layers = LmConfig::new(11, 6, 1, 8, 2).init(&device()).unwrap();
+    let error = logits(&layers, tokens([2, 6], 12)).unwrap_err();
+    assert_eq!(error, "expected tokens from 0 to 10, found 0 to 11");
+    let error = logits(&layers, tokens([1, 3], 11) - 1).unwrap_err();
+    assert_eq!(error, "expected tokens from 0 to 10, found -1 to 1");
+}
+
+#[test]
+fn images_must_be_of_the_models_size() {
+    for pool in [Pool::ClassToken, Pool::Mean] {
+        let config = VitConfig::new(8, 4, 2, 12, 3, 5)
+            .with_channels(2)
+            .with_pool(pool);
+        let layers = config.init(&device()).unwrap();
+        let run = |shape: [usize; 4]| {
+            let images = Tensor::random(shape, Distribution::Default, &device());
+            run_plain(&layers, images, &(), |_| Draws::none())
+        };
+        assert_eq!(run([3, 2, 8, 8]).unwrap().output.dims(), [3, 5]);
+        for wrong in [[3, 3, 8, 8], [3, 2, 8, 4], [3, 2, 16, 16]] {
+            let error = run(wrong).unwrap_err().to_string();
+            assert!(error.starts_with("expected images [n, 2, 8, 8]"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn layers_in_the_wrong_order_are_miswired() {
+    let mut layers = LmConfig::new(11, 6, 1, 8, 2).init(&device()).unwrap();
+    layers.swap(0, 1);
+    let error = logits(&layers, tokens([2, 6], 11)).unwrap_err();
+    assert_eq!(error, "expected states, found tokens [2, 6]");
+}
+
+/// Attention drops by itself, by key, and only while it trains.
+#[test]
+fn dropout_inside_attention_has_a_key() {
+    let config = BlockConfig {
+        attention_dropout: 0.5,
+        ..BlockConfig::new(12, 3)
+    };
+    let block = config.init(&device()).unwrap();
+    let x = Tensor::<3>::random([4, 7, 12], Distribution::Default, &device());
+    let run = |x: Tensor<3>, mut draws: Draws| block.forward(x, &mut draws).unwrap();
+    let whole = run(x.clone(), Draws::new(1, 2, 3, 0..4));
+    assert_eq!(
+        whole.to_data(),
+        run(x.clone(), Draws::new(1, 2, 3, 0..4)).to_data()
+    );
+    assert_ne!(
+        whole.to_data(),
+        run(x.clone(), Draws::new(1, 3, 3, 0..4)).to_data()
+    );
+    assert_ne!(whole.to_data(), run(x.clone(), Draws::none()).to_data());
+    // The last two samples by themselves draw what they drew among all.
+    let part = run(x.narrow(0, 2, 2), Draws::new(1, 2, 3, 2..4));
+    let apart = (whole.narrow(0, 2, 2) - part)
+        .abs()
+        .max()
+        .into_scalar::<f32>();
+    assert!(apart < 1e-6, "{apart}");
+}
+
+/// Weights begin as the field has them.
+#[test]
+fn weights_begin_small_and_smaller_at_the_end_of_a_branch() {
+    #[derive(Default)]
+    struct Deviations(Vec<(String, f32)>, Vec<String>);
+
+    impl ModuleVisitor for Deviations {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.1.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.1.pop();
+        }
+
+        fn visit_float<const D: usize>(&mut self, parameter: &Param<Tensor<D>>) {
+            let square = parameter.val().powi_scalar(2).mean().into_scalar::<f32>();
+            self.0.push((self.1.join("."), square.sqrt()));
+        }
+    }
+
+    let layers = LmConfig::new(50, 30, 8, 64, 4).init(&device()).unwrap();
+    let mut found = Deviations::default();
+    layers.visit(&mut found);
+    let mut seen = 0;
+    for (name, deviation) in &found.0 {
+        let expected = match name {
+            name if name.ends_with("output.weight") || name.ends_with("outer.weight") => 0.02 / 4.0,
+            name if name.ends_with(".weight") || name.ends_with("tokens") => 0.02,
+            name if name.ends_with("positions") => 0.02,
+            name if name.ends_with("gamma") => 1.0,
+            _ => 0.0,
+        };
+        assert!(
+            (deviation - expected).abs() <= 0.1 * expected,
+            "{name}: {deviation}"
+        );
+        seen += usize::from(expected > 0.0);
+    }
+    assert_eq!(seen, 2 + 8 * 6 + 2);
+}
+
+/// A model that says that the next token is the one after, whatever it is asked: as soon as it has
+/// learned so.
+#[test]
+fn a_trained_model_goes_on_as_it_learned() {
+    use burn::optim::AdamConfig;
+    use stovepipe_pipeline::CrossEntropy;
+
+    let config = LmConfig::new(7, 8, 1, 16, 2).with_dropout(0.0);
+    let layers = config.init(&device()).unwrap();
+    let mut pipeline = Pipeline::builder(layers)
+        .devices(vec![device(); 2])
+        .build()
+        .unwrap();
+    let mut optimizer = AdamConfig::new().init();
+    for step in 0..150 {
+        let inputs = (tokens([4, 8], 7) + step % 7).remainder_scalar(7);
+        let targets = (inputs.clone() + 1).remainder_scalar(7);
+        let step = pipeline
+            .train_step(inputs, targets, &CrossEntropy::new())
+            .unwrap();
+        pipeline = optimizer.step(0.01, pipeline, step.gradients);
+    }
+    let greedy = Sampling {
+        temperature: 0.0,
+        ..Sampling::default()
+    };
+    // Longer than the window.
+    let text = continue_text(&pipeline, &[3], 12, &greedy).unwrap();
+    assert_eq!(text, [4, 5, 6, 0, 1, 2, 3, 4, 5, 6, 0, 1]);
+    let again = |seed| {
+        let hot = Sampling {
+            temperature: 10.0,
+            seed,
+            ..greedy
+        };
+        continue_text(&pipeline, &[3, 4], 12, &hot).unwrap()
+    };
+    assert_eq!(again(5), again(5));
+    assert_ne!(again(5), again(6));
+}
+
+#[test]
+fn texts_that_cannot_be_continued() {
+    let layers = LmConfig::new(7, 8, 1, 8, 2).init(&device()).unwrap();
+    let pipeline = Pipeline::builder(layers)
+        .devices([device()])
+        .build()
+        .unwrap();
+    let error = |prompt: &[u32], temperature, top_k| {
+        let sampling = Sampling {
+            temperature,
+            top_k,
+            seed: 0,
+        };
+        continue_text(&pipeline, prompt, 1, &sampling).unwrap_err()
+    };
+    assert!(matches!(error(&[], 1.0, None), TextError::EmptyPrompt));
+    let unknown = error(&[1, 7], 1.0, None);
+    assert_eq!(
+        unknown.to_string(),
+        "the prompt has token 7 at place 1, but the model knows only 0 to 6"
+    );
+    assert!(matches!(
+        error(&[1], f64::NAN, None),
+        TextError::Temperature(_)
+    ));
+    assert!(matches!(error(&[1], -1.0, None), TextError::Temperature(_)));
+    assert!(matches!(error(&[1], 1.0, Some(0)), TextError::TopK));
+}

@@ -1,0 +1,239 @@
+//! Weights that timm and PyTorch wrote, in pipelines.
+
+use std::path::{Path, PathBuf};
+
+use burn::{
+    module::Module,
+    store::{BurnToPyTorchAdapter, ModuleSnapshot, ModuleStore, SafetensorsStore, bridge},
+    tensor::{Device, Tensor},
+};
+use stovepipe_pipeline::{Draws, Pipeline, run_plain};
+use stovepipe_train::{OtherTensors, TrainError, Weights, load_model, save_model};
+use stovepipe_transformer::{Pool, VitConfig, VitLayer};
+
+/// Asked for are 1e-4.
+const TOLERANCE: f32 = 1e-5;
+
+fn path(file: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests", "golden", file]
+        .iter()
+        .collect()
+}
+
+fn config(pool: Pool) -> VitConfig {
+    VitConfig::new(12, 4, 2, 24, 3, 5).with_pool(pool)
+}
+
+fn pipeline(config: &VitConfig, stages: usize) -> Pipeline<VitLayer> {
+    Pipeline::builder(config.init(&Device::flex()).unwrap())
+        .devices(vec![Device::flex(); stages])
+        .build()
+        .unwrap()
+}
+
+fn weights(file: &str, config: &VitConfig) -> Weights {
+    let weights = Weights::open(path(file)).unwrap();
+    weights.renamed(&config.timm_keys()).unwrap()
+}
+
+fn load(file: &str, config: &VitConfig) -> Result<(), TrainError> {
+    weights(file, config).load_into(&mut pipeline(config, 1))
+}
+
+fn other_tensors(result: Result<(), TrainError>) -> OtherTensors {
+    match result {
+        Err(TrainError::OtherModel { tensors, .. }) => *tensors,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn golden<const D: usize>(file: &str, name: &str) -> Tensor<D> {
+    let mut file = SafetensorsStore::from_file(path(file));
+    let data = bridge::to_data(file.get_tensor(name).unwrap().unwrap()).unwrap();
+    Tensor::from_data(data, &Device::flex())
+}
+
+/// That the logits for the images of a golden are timm's.
+fn assert_same(found: Tensor<2>, file: &str) {
+    let apart = (found - golden(file, "logits")).abs().max();
+    let apart: f32 = apart.into_scalar();
+    println!("{file}: {apart:.1e}");
+    assert!(apart < TOLERANCE, "{file}: {apart}");
+}
+
+#[test]
+fn timms_weights_give_timms_logits() {
+    for (file, expected, pool) in [
+        (
+            "vit_class_token.pt",
+            "vit_class_token.safetensors",
+            Pool::ClassToken,
+        ),
+        (
+            "timm_class_token.safetensors",
+            "vit_class_token.safetensors",
+            Pool::ClassToken,
+        ),
+        // A checkpoint of a parallel training, in the format of PyTorch before 1.6.
+        ("vit_mean.pt", "vit_mean.safetensors", Pool::Mean),
+    ] {
+        let config = config(pool);
+        for stages in 1..=3 {
+            let mut pipeline = pipeline(&config, stages);
+            weights(file, &config).load_into(&mut pipeline).unwrap();
+            let logits = pipeline.infer(golden(expected, "input")).unwrap();
+            assert_same(logits, expected);
+        }
+    }
+}
+
+#[test]
+fn what_is_saved_is_loaded_whoever_asks() {
+    /// A module on one device that knows of no pipeline.
+    #[derive(Module, Debug)]
+    struct Plain {
+        layers: Vec<VitLayer>,
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.safetensors");
+    let config = config(Pool::ClassToken);
+    let mut three = pipeline(&config, 3);
+    weights("vit_class_token.pt", &config)
+        .load_into(&mut three)
+        .unwrap();
+    save_model(&three, file.clone()).unwrap();
+
+    let expected = "vit_class_token.safetensors";
+    let images = || golden::<4>(expected, "input");
+    // The names are a pipeline's own: timm's mapping leaves them.
+    let renamed = Weights::open(&file)
+        .unwrap()
+        .renamed(&config.timm_keys())
+        .unwrap();
+    let mut two = pipeline(&config, 2);
+    renamed.load_into(&mut two).unwrap();
+    assert_same(two.infer(images()).unwrap(), expected);
+    let mut two = pipeline(&config, 2);
+    load_model(&mut two, &file).unwrap();
+    assert_same(two.infer(images()).unwrap(), expected);
+
+    let mut plain = Plain {
+        layers: config.init(&Device::flex()).unwrap(),
+    };
+    let mut store = SafetensorsStore::from_file(&file).skip_enum_variants(true);
+    let loaded = plain.load_from(&mut store).unwrap();
+    assert!(
+        loaded.missing.is_empty() && loaded.unused.is_empty(),
+        "{loaded}"
+    );
+    let logits = run_plain(&plain.layers, images(), &(), |_| Draws::none()).unwrap();
+    assert_same(logits.output, expected);
+}
+
+#[test]
+fn what_is_written_for_pytorch_is_as_timm_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("for-pytorch.safetensors");
+    let config = config(Pool::ClassToken);
+    let mut saved = pipeline(&config, 2);
+    let timm = "timm_class_token.safetensors";
+    weights(timm, &config).load_into(&mut saved).unwrap();
+    let mut store = SafetensorsStore::from_file(&file)
+        .with_to_adapter(BurnToPyTorchAdapter)
+        .clear_metadata()
+        .metadata("format", "pt")
+        .skip_enum_variants(true);
+    saved.valid().save_into(&mut store).unwrap();
+
+    let data = |path: &Path, name: &str| {
+        let mut file = SafetensorsStore::from_file(path);
+        bridge::to_data(file.get_tensor(name).unwrap().unwrap()).unwrap()
+    };
+    for (ours, theirs) in [
+        ("layers.0.class_token", "cls_token"),
+        ("layers.1.attention.qkv.weight", "blocks.0.attn.qkv.weight"),
+        ("layers.2.norm_mlp.bias", "blocks.1.norm2.bias"),
+        ("layers.3.classes.weight", "head.weight"),
+    ] {
+        let (ours, theirs) = (data(&file, ours), data(&path(timm), theirs));
+        assert_eq!(ours.as_bytes(), theirs.as_bytes());
+    }
+    let mut loaded = pipeline(&config, 3);
+    let weights = Weights::open(&file).unwrap();
+    weights.load_into(&mut loaded).unwrap();
+    let expected = "vit_class_token.safetensors";
+    assert_same(loaded.infer(golden(expected, "input")).unwrap(), expected);
+}
+
+#[test]
+fn another_models_weights_are_refused_by_name() {
+    let deeper = VitConfig {
+        layers: 3,
+        ..config(Pool::ClassToken)
+    };
+    let tensors = other_tensors(load("vit_class_token.pt", &deeper));
+    assert_eq!(tensors.missing.len(), 12, "{tensors}");
+    assert!(
+        tensors
+            .missing
+            .contains(&"layers.3.attention.qkv.weight".to_owned())
+    );
+    assert!(
+        tensors.extra.is_empty() && tensors.misshapen.is_empty(),
+        "{tensors}"
+    );
+
+    let shallower = VitConfig {
+        layers: 1,
+        ..config(Pool::ClassToken)
+    };
+    let tensors = other_tensors(load("timm_class_token.safetensors", &shallower));
+    assert_eq!(tensors.extra.len(), 12, "{tensors}");
+    assert!(
+        tensors
+            .extra
+            .contains(&"blocks.1.attn.qkv.weight".to_owned()),
+        "{tensors}"
+    );
+
+    // The mean over patches has neither the token nor its place, and another norm.
+    let tensors = other_tensors(load("vit_class_token.pt", &config(Pool::Mean)));
+    assert_eq!(
+        tensors.missing,
+        ["layers.3.norm.gamma", "layers.3.norm.beta"]
+    );
+    assert_eq!(tensors.extra, ["cls_token", "norm.bias", "norm.weight"]);
+    assert_eq!(
+        tensors.misshapen,
+        ["layers.0.positions (from pos_embed) is [10, 24], not [9, 24]"]
+    );
+}
+
+#[test]
+fn a_classifier_for_other_classes_stays_as_it_is() {
+    let others = VitConfig {
+        classes: 7,
+        ..config(Pool::ClassToken)
+    };
+    let weights = || weights("vit_class_token.pt", &others);
+    let classifier = others.classifier();
+    assert_eq!(
+        weights().shape(&format!("{classifier}.bias")),
+        Some(&[5][..])
+    );
+    let mut pipeline = pipeline(&others, 2);
+    let tensors = other_tensors(weights().load_into(&mut pipeline));
+    assert_eq!(
+        tensors.misshapen,
+        [
+            "layers.3.classes.weight (from head.weight) is [24, 5], not [24, 7]",
+            "layers.3.classes.bias (from head.bias) is [5], not [7]",
+        ]
+    );
+
+    let weights = weights().without(move |name| name.starts_with(&classifier));
+    weights.load_into(&mut pipeline).unwrap();
+    let images = golden::<4>("vit_class_token.safetensors", "input");
+    assert_eq!(pipeline.infer(images).unwrap().dims(), [4, 7]);
+}

@@ -1,0 +1,185 @@
+//! Skips through pipelines: the same bits for any stages, schedule and recomputation, and the numbers of
+//! the same layers without a pipeline.
+
+use crate::common::{OnTheWay, difference, floats, gradients_of, run, unchanged};
+use burn::{
+    optim::GradientsParams,
+    tensor::{Device, Int, Tensor},
+};
+use stovepipe_pipeline::{Balance, Draws, MeanOf, Objective, Pipeline, Profiler, Recompute};
+use stovepipe_schedule::{OneForwardOneBackward, Rule, Schedule, Scheduler};
+use stovepipe_unet::{UNetConfig, UNetLayer};
+
+const SEED: u64 = 7;
+/// B = 2, at three levels.
+const LAYERS: usize = 3 * 2 + 2 + 3 * 2 + 1;
+
+/// Every rule that the engine runs; with the stages of a worker, where it asks for them.
+const RULES: [(Rule, usize); 7] = [
+    (Rule::GPipe, 1),
+    (Rule::OneForwardOneBackward, 1),
+    (Rule::Interleaved, 2),
+    (Rule::Interleaved, 3),
+    (Rule::ZeroBubbleH1, 1),
+    (Rule::ZeroBubbleH2, 1),
+    (Rule::ZeroBubbleV, 1),
+];
+
+fn layers() -> Vec<UNetLayer> {
+    let config = UNetConfig::new(2, 4).with_depth(2).with_dropout(0.3);
+    config.init(&Device::flex()).unwrap()
+}
+
+fn waves(shape: [usize; 4], pitch: f64) -> Tensor<4> {
+    let count = shape.iter().product::<usize>() as i64;
+    let numbers = Tensor::<1, Int>::arange(0..count, &Device::flex()).float();
+    numbers.mul_scalar(pitch).sin().reshape(shape)
+}
+
+/// Both halve to odd maps.
+fn images(samples: usize) -> Tensor<4> {
+    waves([samples, 3, 11, 14], 1.7)
+}
+
+fn target(samples: usize) -> Tensor<4> {
+    waves([samples, 1, 11, 14], 0.3)
+}
+
+fn squared() -> impl Objective<Tensor<4>, Tensor<4>> {
+    MeanOf(|y: Tensor<4>, t: Tensor<4>| (y - t).powi_scalar(2).mean())
+}
+
+fn pipeline(
+    workers: usize,
+    schedule: impl Scheduler + 'static,
+    micro_batches: usize,
+    recompute: Recompute,
+) -> Pipeline<UNetLayer> {
+    Pipeline::builder(layers())
+        .devices(vec![Device::flex(); workers])
+        .schedule(schedule)
+        .micro_batches(micro_batches)
+        .recompute(recompute)
+        .seed(SEED)
+        .build()
+        .unwrap()
+}
+
+/// The losses and the gradients of two steps, which drop other channels, and an output.
+fn two_steps(pipeline: &Pipeline<UNetLayer>, samples: usize) -> Vec<Vec<u32>> {
+    let mut bits = Vec::new();
+    let mut add = |floats: Vec<f32>| bits.push(floats.into_iter().map(f32::to_bits).collect());
+    for _ in 0..2 {
+        let (images, target) = (images(samples), target(samples));
+        let step = pipeline.train_step(images, target, &squared()).unwrap();
+        add(vec![step.loss as f32]);
+        let gradients = gradients_of(pipeline.layers(), &step.gradients);
+        gradients.into_iter().for_each(|(_, values)| add(values));
+    }
+    add(floats(pipeline.infer(images(3)).unwrap()));
+    bits
+}
+
+#[test]
+fn stages_schedules_and_recomputation_leave_every_bit_alone() {
+    for (samples, micro_batches) in [(4, 4), (5, 3)] {
+        let one = pipeline(1, OneForwardOneBackward, micro_batches, Recompute::Never);
+        let expected = two_steps(&one, samples);
+        // A loss and a gradient of each convolution, twice, and an output.
+        assert_eq!(expected.len(), 2 * (1 + 11) + 1);
+        assert!(
+            expected[0] != expected[12],
+            "the same channels were dropped"
+        );
+        for (rule, chunks) in RULES {
+            let scheduler = rule.scheduler(chunks);
+            for workers in [1, 2, 4, LAYERS] {
+                let stages = scheduler.stages(workers);
+                if stages > LAYERS {
+                    continue;
+                }
+                let schedule: Schedule = scheduler.schedule(stages, micro_batches).unwrap();
+                for recompute in Recompute::ALL {
+                    let pipeline = pipeline(workers, schedule.clone(), micro_batches, recompute);
+                    assert!(
+                        two_steps(&pipeline, samples) == expected,
+                        "{samples} samples, {rule}, {workers} workers, {recompute}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cut_by_measured_time_leaves_every_bit_alone() {
+    let build = |balance| {
+        let pipeline = Pipeline::builder(layers())
+            .devices(vec![Device::flex(); 3])
+            .balance(balance)
+            .micro_batches(2)
+            .seed(SEED);
+        two_steps(&pipeline.build().unwrap(), 4)
+    };
+    let profile = Profiler::new(&Device::flex())
+        .measure(&layers(), images(2))
+        .unwrap();
+    assert_eq!(profile.layers.len(), LAYERS);
+    let measured = build(Balance::by_time(&profile));
+    assert!(measured == build(Balance::Layers(vec![1, 2, 12])));
+}
+
+/// The mini-batch in one piece, through Burn alone, with the channels that a first step drops.
+fn plain(
+    layers: &[UNetLayer],
+    samples: usize,
+    on_the_way: OnTheWay,
+) -> (f32, Vec<(usize, Vec<f32>)>) {
+    let draws = |layer| Draws::new(SEED, 0, layer, 0..samples);
+    let images = images(samples).autodiff();
+    let output = run(layers, images, draws, on_the_way).unwrap();
+    let loss = (output - target(samples).autodiff()).powi_scalar(2).mean();
+    let gradients = GradientsParams::from_grads(loss.backward(), &layers.to_vec());
+    (loss.into_scalar::<f32>(), gradients_of(layers, &gradients))
+}
+
+#[test]
+fn losses_and_gradients_are_those_of_the_layers_without_a_pipeline() {
+    for (workers, micro_batches) in [(1, 1), (4, 1), (4, 3), (LAYERS, 2)] {
+        let pipeline = pipeline(
+            workers,
+            OneForwardOneBackward,
+            micro_batches,
+            Recompute::ExceptLast,
+        );
+        let step = pipeline
+            .train_step(images(6), target(6), &squared())
+            .unwrap();
+        let (loss, expected) = plain(pipeline.layers(), 6, unchanged);
+        assert!((step.loss - f64::from(loss)).abs() < 1e-5 * f64::from(loss));
+        let found = gradients_of(pipeline.layers(), &step.gradients);
+        assert_eq!(found.len(), 11);
+        for ((layer, found), (_, expected)) in found.iter().zip(&expected) {
+            let apart = difference(found, expected);
+            assert!(apart < 1e-5, "layer {layer}: {apart}, {workers} workers");
+        }
+
+        // The way down would have other gradients if those of its skips did not arrive.
+        let (same_loss, without) = plain(pipeline.layers(), 6, Tensor::detach);
+        assert!((same_loss - loss).abs() < 1e-6);
+        let apart = difference(&without[0].1, &expected[0].1);
+        assert!(apart > 1e-2, "{apart}");
+    }
+}
+
+#[test]
+fn channels_are_dropped_in_training_only() {
+    let pipeline = pipeline(2, OneForwardOneBackward, 2, Recompute::Never);
+    let once = floats(pipeline.infer(images(4)).unwrap());
+    let plain = |draws: fn(usize) -> Draws| {
+        let layers = pipeline.layers();
+        floats(run(layers, images(4).autodiff(), draws, unchanged).unwrap())
+    };
+    assert!(difference(&once, &plain(|_| Draws::none())) < 1e-5);
+    assert!(difference(&once, &plain(|layer| Draws::new(SEED, 0, layer, 0..4))) > 1e-2);
+}
