@@ -300,6 +300,46 @@ fn peers_rows<'a>(figures: &'a Value, model: &str, m: usize) -> &'a Vec<Value> {
         .unwrap()
 }
 
+/// The CPU in place of a card: what is compared and raced is the same.
+#[test]
+fn gpu() {
+    let program = env!("CARGO_BIN_EXE_gpu");
+    let folder = folder("gpu");
+    let output = run(program, &folder, &["--alone", "--device", "cpu"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let figures = read(&folder, "gpu");
+    let compared = rows(&figures, "next to the CPU");
+    assert_eq!(compared.len(), 2 * 3 * 2);
+    for row in compared.iter().filter(|row| row["precision"] == "f32") {
+        assert!(
+            row["gradient"].as_f64().is_some_and(|off| off <= 1e-4),
+            "{row}"
+        );
+    }
+    let raced = rows(&figures, "training steps on one card");
+    assert_eq!(raced.len(), 2 * 2 * 2);
+    assert!(
+        raced
+            .iter()
+            .all(|row| is_positive(row, "samples_per_second"))
+    );
+    let markdown = fs::read_to_string(folder.join("gpu.md")).unwrap();
+    assert!(markdown.contains("| ours, one stage |"), "{markdown}");
+}
+
+/// A device that is not there is said before anything is measured.
+#[test]
+fn gpu_without_a_card() {
+    let program = env!("CARGO_BIN_EXE_gpu");
+    let output = run(program, &folder("missing"), &["--device", "cuda:77"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && errors.contains("device `cuda:77`"),
+        "{errors}"
+    );
+}
+
 #[test]
 fn loading() {
     let program = env!("CARGO_BIN_EXE_loading");

@@ -4,7 +4,7 @@ use burn::tensor::{Device, Int, Tensor};
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, Stem};
 use stovepipe_pipeline::CrossEntropy;
 
-use crate::beside_cpu;
+use crate::beside_cpu::{self, Pairs};
 
 const SAMPLES: usize = 8;
 
@@ -21,12 +21,11 @@ fn batch() -> (Tensor<4>, Tensor<1, Int>) {
 
 fn check(layers: impl Fn() -> Vec<AmoebaLayer>) {
     let objective = CrossEntropy::new().with_smoothing(0.1);
-    beside_cpu::check(layers, batch, &objective, |builder| builder);
+    beside_cpu::check(&Pairs::One, layers, batch, &objective, |builder| builder);
 }
 
 /// With an auxiliary head, and operations that are dropped.
 #[test]
-#[ignore = "many shapes to compile: takes long on a driver in software; run with --ignored"]
 fn amoebanet_d() {
     check(|| {
         AmoebaNetDConfig::new(3, 16, 10)
@@ -40,10 +39,10 @@ fn amoebanet_d() {
 
 /// Its separable convolutions have groups and dilations.
 #[test]
-#[ignore = "many shapes to compile: takes long on a driver in software; run with --ignored"]
+#[ignore = "many shapes to compile: takes minutes on a driver in software; run with --ignored"]
 fn amoebanet_b() {
     check(|| {
-        AmoebaNetBConfig::new(3, 8, 10)
+        AmoebaNetBConfig::new(3, 16, 10)
             .with_stem(Stem::Small)
             .init(&Device::flex())
             .unwrap()

@@ -40,11 +40,19 @@ pub fn cpu() -> NamedDevice {
     Device::flex().into()
 }
 
-/// Pulls a model through pipelines of two stages: of two devices of wgpu, and of one and the CPU, with
-/// recomputation and without. Each must train, and infer afterwards, as the same pipeline on the CPU does.
+/// Which pipelines of two stages.
+pub enum Pairs {
+    /// Of two devices of wgpu, with recomputation.
+    One,
+    /// Of two devices of wgpu, and of one and the CPU, with recomputation and without.
+    Each,
+}
+
+/// Pulls a model through pipelines of two stages. Each must train, and infer afterwards, as the same pipeline on the CPU does.
 ///
 /// `layers` is to make the same layers each time, but for what is drawn.
 pub fn check<L, T>(
+    pairs: &Pairs,
     layers: impl Fn() -> Vec<L>,
     batch: impl Fn() -> (L::Input, T),
     objective: &impl Objective<L::Output, T>,
@@ -56,7 +64,11 @@ pub fn check<L, T>(
     let Some([best, first]) = two_devices() else {
         return;
     };
-    for recompute in [Recompute::Always, Recompute::Never] {
+    let modes: &[_] = match pairs {
+        Pairs::One => &[Recompute::Always],
+        Pairs::Each => &[Recompute::Always, Recompute::Never],
+    };
+    for &recompute in modes {
         let train = |devices: [NamedDevice; 2]| {
             let build = |layers: Vec<L>, devices: &[NamedDevice; 2]| {
                 let builder = Pipeline::builder(layers).devices(devices.clone());
@@ -72,7 +84,12 @@ pub fn check<L, T>(
             Recompute::Always => [best.clone(), cpu()],
             _ => [cpu(), best.clone()],
         };
-        for devices in [[best.clone(), first.clone()], mixed] {
+        let unmixed = [best.clone(), first.clone()];
+        let all = match pairs {
+            Pairs::One => vec![unmixed],
+            Pairs::Each => vec![unmixed, mixed],
+        };
+        for devices in all {
             let what = format!("{}, {}, recompute {recompute}", devices[0], devices[1]);
             expected.assert_like(&train(devices), &what);
         }

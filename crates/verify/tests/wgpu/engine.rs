@@ -5,7 +5,7 @@ use stovepipe_pipeline::{
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Rule};
 
 use crate::{
-    beside_cpu::{check, cpu, two_devices},
+    beside_cpu::{Pairs, check, cpu, two_devices},
     models::{self, By, builder, conv_net, images, labels},
 };
 
@@ -13,16 +13,26 @@ use crate::{
 #[test]
 fn a_net_of_convolutions() {
     let batch = || (images(8), labels(8, 4));
-    check(conv_net, batch, &CrossEntropy::new(), |builder| builder);
+    check(
+        &Pairs::Each,
+        conv_net,
+        batch,
+        &CrossEntropy::new(),
+        |builder| builder,
+    );
 }
 
 /// Where no gradient can come later, the second half of a backward pass is empty.
 #[test]
 fn backward_passes_in_halves() {
     let batch = || (images(8), labels(8, 4));
-    check(conv_net, batch, &CrossEntropy::new(), |builder| {
-        builder.schedule(By(Rule::ZeroBubbleH1, 1)).micro_batches(3)
-    });
+    check(
+        &Pairs::One,
+        conv_net,
+        batch,
+        &CrossEntropy::new(),
+        |builder| builder.schedule(By(Rule::ZeroBubbleH1, 1)).micro_batches(3),
+    );
 }
 
 /// Workers on one device hand over without a copy, each on a stream of its own; skips go past a worker elsewhere.

@@ -4,7 +4,7 @@ use burn::tensor::{Device, Int, Tensor};
 use stovepipe_pipeline::CrossEntropy;
 use stovepipe_transformer::{LmConfig, VitConfig};
 
-use crate::beside_cpu;
+use crate::beside_cpu::{self, Pairs};
 
 const SAMPLES: usize = 4;
 const LENGTH: usize = 12;
@@ -28,6 +28,7 @@ fn a_language_model() {
             .unwrap()
     };
     beside_cpu::check(
+        &Pairs::Each,
         layers,
         || (tokens(0), tokens(1)),
         &objective,
@@ -52,6 +53,7 @@ fn a_vision_transformer() {
             .unwrap()
     };
     beside_cpu::check(
+        &Pairs::Each,
         layers,
         || (images(), labels()),
         &CrossEntropy::new(),
