@@ -28,6 +28,7 @@ pub mod contender;
 pub mod copies;
 pub mod curves;
 mod drawing;
+mod failure;
 pub mod flows;
 pub mod footprint;
 pub mod layers;
@@ -45,5 +46,4 @@ pub mod report;
 pub mod threads;
 pub mod transformer;
 
-/// What went wrong, for a person to read.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub use failure::Failure;

@@ -19,15 +19,19 @@ fn batch() -> (Tensor<4>, Tensor<1, Int>) {
     (images.reshape([SAMPLES, 3, 32, 32]), labels)
 }
 
-fn check(layers: impl Fn() -> Vec<AmoebaLayer>) {
+/// Draws parameters by a seed of which no ReLU's input is so near zero that rounding decides: each that is changes
+/// gradients by a hundredth.
+fn check(seed: u64, layers: impl Fn() -> Vec<AmoebaLayer>) {
     let objective = CrossEntropy::new().with_smoothing(0.1);
-    beside_cpu::check(&Pairs::One, layers, batch, &objective, |builder| builder);
+    beside_cpu::check(&Pairs::One, layers, batch, &objective, |builder| {
+        builder.seed(seed)
+    });
 }
 
 /// With an auxiliary head, and operations that are dropped.
 #[test]
 fn amoebanet_d() {
-    check(|| {
+    check(7, || {
         AmoebaNetDConfig::new(3, 16, 10)
             .with_stem(Stem::Small)
             .with_auxiliary(true)
@@ -37,12 +41,12 @@ fn amoebanet_d() {
     });
 }
 
-/// Its separable convolutions have groups and dilations.
+/// Its separable convolutions have groups and dilations, and its narrowest norms one channel.
 #[test]
 #[ignore = "many shapes to compile: takes minutes on a driver in software; run with --ignored"]
 fn amoebanet_b() {
-    check(|| {
-        AmoebaNetBConfig::new(3, 16, 10)
+    check(8, || {
+        AmoebaNetBConfig::new(3, 8, 10)
             .with_stem(Stem::Small)
             .init(&Device::flex())
             .unwrap()
