@@ -71,7 +71,7 @@ impl Peers<'_> {
                 ]));
             }
             panels.push(Panel {
-                title: shape.describe(),
+                title: shape.name().to_owned(),
                 curves,
             });
         }
