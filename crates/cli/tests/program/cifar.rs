@@ -1,24 +1,14 @@
 //! Training on CIFAR, as a user does it: on small folders in the official layout.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+use std::{fs, path::Path};
 
-use crate::folder::{record, write_cifar10, write_cifar100};
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 
-fn stovepipe(arguments: &[&str], directory: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-    command.args(arguments).current_dir(directory);
-    command.output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
+use crate::{
+    folder::{record, write_cifar10, write_cifar100},
+    running::{stovepipe, text},
+};
 
 /// Classes that are told apart by their colour.
 const COLOURS: [[u8; 3]; 4] = [[200, 60, 60], [60, 200, 60], [60, 60, 200], [180, 180, 60]];

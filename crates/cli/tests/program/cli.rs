@@ -9,19 +9,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-fn stovepipe(arguments: &[&str], directory: &Path) -> Output {
-    command(arguments, directory).output().unwrap()
-}
-
-fn command(arguments: &[&str], directory: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-    command.args(arguments).current_dir(directory);
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
+use crate::running::{command, stovepipe, text};
 
 /// Runs `train` with `arguments`, which must fail, say so, and leave nothing behind.
 fn check_error(arguments: &[&str], expected: &str) {

@@ -1,35 +1,11 @@
 //! Language models, as a user trains, tests and asks them.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+use std::{fs, path::Path, process::Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-fn stovepipe(arguments: &[&str], directory: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-    command.args(arguments).current_dir(directory);
-    command.output().unwrap()
-}
-
-/// A subcommand with flags and their values, but for those that `more` has as well, and `more`.
-fn over<'a>(arguments: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
-    let (subcommand, flags) = arguments.split_first().unwrap();
-    let kept = flags.chunks(2).filter(|flag| !more.contains(&flag[0]));
-    [
-        &[*subcommand],
-        &*kept.flatten().copied().collect::<Vec<_>>(),
-        more,
-    ]
-    .concat()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
+use crate::running::{over, stovepipe, text};
 
 /// A folder with a text that is learned soon.
 fn directory() -> TempDir {

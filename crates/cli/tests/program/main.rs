@@ -13,4 +13,5 @@ mod planning;
 mod recipes;
 #[cfg(unix)]
 mod resume;
+mod running;
 mod transfer;

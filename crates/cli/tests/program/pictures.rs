@@ -1,34 +1,14 @@
 //! Folders of pictures in ImageNet's layout, as a user trains on them.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+use std::{fs, path::Path, process::Output};
 
 use image::{Rgb, RgbImage};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::running::{over, stovepipe};
+
 const CLASSES: [(&str, [u8; 3]); 2] = [("n01440764", [200, 60, 30]), ("n02102040", [30, 80, 210])];
-
-fn stovepipe(arguments: &[&str], directory: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-    command.args(arguments).current_dir(directory);
-    command.output().unwrap()
-}
-
-/// A subcommand with flags and their values, but for those that `more` has as well, and `more`.
-fn over<'a>(arguments: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
-    let (subcommand, flags) = arguments.split_first().unwrap();
-    let kept = flags.chunks(2).filter(|flag| !more.contains(&flag[0]));
-    [
-        &[*subcommand],
-        &*kept.flatten().copied().collect::<Vec<_>>(),
-        more,
-    ]
-    .concat()
-}
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
