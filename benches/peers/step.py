@@ -21,6 +21,7 @@ def flags():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--micro-batches", type=int, default=1)
     parser.add_argument("--rate", type=float, help="updates parameters by AdamW, with this learning rate")
+    parser.add_argument("--double", action="store_true", help="computes in double precision")
     parser.add_argument("--vary", action="store_true", help="takes another mini-batch in each step")
     parser.add_argument("--save", metavar="FILE", help="where to write the weights before the first step")
     card = parser.add_argument_group("a GPU")
@@ -104,18 +105,24 @@ def main():
     import torch
 
     torch.set_num_threads(args.threads)
-    model = models.layers(args).to(args.device)
+    dtype = torch.float64 if args.double else torch.float32
+    model = models.layers(args).to(args.device, dtype)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if args.save:
         torch.save(model.state_dict(), args.save)
     step = trained(model, args)
-    data = [tensor.to(args.device) for tensor in models.batch(args, 0)]
+
+    def batch(number):
+        x, labels = models.batch(args, number)
+        return x.to(args.device, dtype), labels.to(args.device)
+
+    data = batch(0)
     if not args.vary:
         step(*data)
     print(json.dumps({"parameters": parameters, "version": torch.__version__}), flush=True)
     for number, _ in enumerate(sys.stdin):
         if args.vary:
-            data = models.batch(args, number)
+            data = batch(number)
         began = time.perf_counter()
         loss = step(*data)
         print(time.perf_counter() - began, loss, flush=True)

@@ -28,10 +28,11 @@ const STYLE: &str = "\
 text { font: 13px system-ui, sans-serif; fill: #333 } .title { font-size: 16px; font-weight: 600 }
 .number { font-size: 11px; fill: #666 } .end { text-anchor: end } .middle { text-anchor: middle }
 .page { fill: #fff } .grid { stroke: #ddd } polyline, .key { fill: none; stroke-linejoin: round }
-.curve0 { stroke: #bcd7f2; stroke-width: 11 } .curve1 { stroke: #5b9bd5; stroke-width: 7 }
-.curve2 { stroke: #f4b183; stroke-width: 4 } .curve3 { stroke: #7f2704; stroke-width: 1.5 }";
+.curve0 { stroke: #e2e2e2; stroke-width: 15 } .curve1 { stroke: #bcd7f2; stroke-width: 11 }
+.curve2 { stroke: #5b9bd5; stroke-width: 7 } .curve3 { stroke: #f4b183; stroke-width: 4 }
+.curve4 { stroke: #7f2704; stroke-width: 1.5 }";
 
-/// Draws panels side by side. `names` are those of the curves, four at most, the same in each panel.
+/// Draws panels side by side. `names` are those of the curves, five at most, the same in each panel.
 ///
 /// ```
 /// use stovepipe_benches::curves::{Panel, draw};

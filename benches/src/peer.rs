@@ -87,6 +87,8 @@ pub struct Task<'a> {
     pub save: Option<PathBuf>,
     /// Whether maps lie in memory with channels last.
     pub channels_last: bool,
+    /// Whether it computes in double precision.
+    pub double: bool,
 }
 
 /// Where PyTorch runs.
@@ -345,6 +347,7 @@ fn flags(task: &Task<'_>) -> Vec<String> {
     let switches = [
         ("--vary", task.vary),
         ("--channels-last", task.channels_last),
+        ("--double", task.double),
     ];
     let switches = switches.iter().filter(|(_, on)| *on);
     flags.extend(switches.map(|(name, _)| (*name).to_owned()));

@@ -284,6 +284,7 @@ impl Gpu<'_> {
             vary: false,
             save: None,
             channels_last: matches!(shape, Shape::Amoebanet { .. }),
+            double: false,
         })?;
         let start = began.elapsed().as_secs_f64();
         let least = self.flags.arguments.turn();

@@ -126,6 +126,7 @@ impl BesidePyTorch<'_> {
             vary: false,
             save: None,
             channels_last: self.flags.channels_last,
+            double: false,
         })
     }
 }

@@ -101,7 +101,12 @@ impl Survey {
         } else {
             "measuring"
         };
-        let shown = show_count(doing, "devices", devices.len());
+        let what = if devices.len() == 1 {
+            "device"
+        } else {
+            "devices"
+        };
+        let shown = show_count(doing, what, devices.len());
         let free = free_memory();
         for device in devices {
             let known = found.iter().find(|known| known.device == *device);

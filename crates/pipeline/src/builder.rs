@@ -19,7 +19,7 @@ use crate::{
         worker::{self, Worker},
     },
     error::{BuildError, Transfer},
-    initialise::{initialise, initialise_some},
+    initialise::{initialise, initialise_in_place},
     layer::Layer,
     measured::Measured,
     pipeline::Pipeline,
@@ -121,9 +121,11 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
-    /// The seed of parameters that have no value yet, and of what layers draw in training; 0 by default. Building seeds Burn's generators
-    /// of the stages' devices with it; on the CPU that is one for the whole process, so do not draw
-    /// from it on another thread meanwhile.
+    /// The seed of parameters that have no value yet, and of what layers draw in training; 0 by default.
+    ///
+    /// Parameters are drawn on the CPU and moved, so that a seed means the same model on any devices; those that layers
+    /// share are drawn where they were built. Building seeds Burn's generator with it; on the CPU that is one for the
+    /// whole process, so do not draw from it on another thread meanwhile.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -365,9 +367,12 @@ impl<L: Layer> PipelineBuilder<L> {
         let carriers = Carriers::between(&stages, &owners, self.on_transfer.as_ref())
             .map_err(|source| BuildError::Carrier { source })?;
         // To move a lazy parameter that is shared gives it its value, which must be the seed's.
-        initialise_some(&self.layers, self.seed, |layer| ties.touch(layer));
-        let layers = place(self.layers, &stages);
-        initialise(&layers, self.seed);
+        for (index, layer) in self.layers.iter().enumerate() {
+            if ties.touch(layer) {
+                initialise_in_place(layer, index, self.seed);
+            }
+        }
+        let layers = place(self.layers, self.seed, &stages);
         let layers: Vec<_> = ties.tie(layers.into_iter().map(L::train).collect());
         for stage in &mut stages {
             stage.cells = layers[stage.layers.clone()].iter().map(Cells::of).collect();
@@ -470,14 +475,14 @@ fn placements<L: Layer>(
         .collect()
 }
 
-/// Puts each layer on its stage's device, ready to train.
-fn place<L: Layer>(layers: Vec<L>, stages: &[Placement]) -> Vec<L> {
-    let mut layers = layers.into_iter();
+/// Puts each layer on its stage's device, ready to train. One after the other, so that the CPU holds the
+/// values of no more than one.
+fn place<L: Layer>(layers: Vec<L>, seed: u64, stages: &[Placement]) -> Vec<L> {
+    let mut layers = layers.into_iter().enumerate();
     let mut placed = Vec::new();
     for stage in stages {
-        for layer in layers.by_ref().take(stage.layers.len()) {
-            // `fork` before anything initialises: it moves where a lazy parameter will be made.
-            placed.push(layer.fork(&stage.device));
+        for (index, layer) in layers.by_ref().take(stage.layers.len()) {
+            placed.push(initialise(layer, index, seed).fork(&stage.device));
         }
     }
     placed

@@ -162,8 +162,9 @@ struct Kind {
 static KINDS: [Kind; 2] = [
     Kind {
         name: "wgpu",
-        install: "wgpu needs a graphics driver: the one of your GPU's maker, or one in software, such \
-                  as Debian's package mesa-vulkan-drivers",
+        install: "wgpu needs a graphics driver for Vulkan, Metal or DirectX 12 (OpenGL alone will not do): \
+                  the one of your GPU's maker, or one in software, such as Debian's package \
+                  mesa-vulkan-drivers",
         found: LazyLock::new(wgpu_devices),
         own_choice: wgpu_choice,
     },
@@ -216,9 +217,14 @@ fn listed(kind: burn::tensor::DeviceType) -> Option<Vec<Device>> {
     Some(std::panic::catch_unwind(std::panic::AssertUnwindSafe(list)).unwrap_or_default())
 }
 
+/// None of OpenGL's, which Burn falls back to: wgpu aborts where threads wait for its one context.
 #[cfg(feature = "wgpu")]
 fn wgpu_devices() -> Option<Vec<Device>> {
-    listed(burn::tensor::DeviceType::Wgpu)
+    use cubecl_wgpu::{AutoGraphicsApi, Backend, GraphicsApi};
+    match std::panic::catch_unwind(AutoGraphicsApi::backend) {
+        Ok(Backend::Gl) | Err(_) => Some(Vec::new()),
+        Ok(_) => listed(burn::tensor::DeviceType::Wgpu),
+    }
 }
 
 #[cfg(feature = "wgpu")]

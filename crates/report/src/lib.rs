@@ -54,6 +54,6 @@ pub use error::{ReportError, WrongDrawing, WrongPicture};
 pub use mistake::{Mistake, MistakeEntry, PicturePath};
 pub use picture::Picture;
 pub use report::Report;
-pub use run::{Epoch, Scores, Stage, Summary};
+pub use run::{Epoch, LossScale, Scores, Stage, Summary};
 pub use settings::{Settings, SettingsTable};
 pub use timeline::{Drawing, Timeline};

@@ -119,6 +119,8 @@ pub struct Epoch {
     pub test: Scores,
     /// What it says of the averaged weights, if there are any.
     pub averaged: Option<Scores>,
+    /// How the loss was scaled, if it was.
+    pub loss_scale: Option<LossScale>,
     /// Training samples a second.
     #[serde(deserialize_with = "number")]
     pub samples_per_second: f64,
@@ -128,6 +130,16 @@ pub struct Epoch {
     /// Seconds that it took to train.
     #[serde(deserialize_with = "number")]
     pub seconds: f64,
+}
+
+/// What an epoch in f16 made of its gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+pub struct LossScale {
+    /// What the loss was multiplied by in the end.
+    #[serde(deserialize_with = "number")]
+    pub scale: f64,
+    /// Updates that were skipped because gradients were not finite.
+    pub skipped: u64,
 }
 
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

@@ -6,7 +6,7 @@ mod common;
 
 use common::{
     dom::Element,
-    folder::{Run, SVG},
+    folder::{Folder, Run, SVG},
 };
 use stovepipe_report::{Drawing, Report, Timeline};
 
@@ -238,6 +238,37 @@ fn the_best_epoch_is_told_if_it_was_not_the_last() {
         "{outcome}"
     );
     assert!(outcome.contains("averaged weights"));
+}
+
+/// In f16, by the second epoch's line.
+#[test]
+fn the_scale_of_the_loss_is_among_the_numbers() {
+    let run = Run::images(2).folder();
+    let heads = |run: &Folder| {
+        let page = page(&run.report());
+        let heads = page.named("th").into_iter();
+        let heads: Vec<_> = heads.map(|head| head.text.clone()).collect();
+        let cells = page.named("td").into_iter();
+        (
+            heads,
+            cells.map(|cell| cell.text.clone()).collect::<Vec<_>>(),
+        )
+    };
+    let (without, _) = heads(&run);
+    assert!(!without.contains(&"loss scale".to_owned()));
+    let metrics = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap();
+    let scaled = metrics.replacen(
+        "{\"averaged\"",
+        "{\"loss_scale\":{\"scale\":512.0,\"skipped\":3},\"averaged\"",
+        1,
+    );
+    assert_ne!(scaled, metrics);
+    run.write("metrics.jsonl", scaled);
+    let (with, cells) = heads(&run);
+    let at = |name: &str| with.iter().position(|head| head == name).unwrap();
+    assert_eq!(at("skipped updates"), at("loss scale") + 1);
+    let number = cells.iter().position(|cell| cell == "512").unwrap();
+    assert_eq!(cells[number + 1], "3");
 }
 
 #[test]

@@ -114,6 +114,7 @@ impl Peers<'_> {
             vary: false,
             save: None,
             channels_last: matches!(shape, Shape::Amoebanet { .. }) && !self.flags.contiguous,
+            double: false,
         }
     }
 }

@@ -148,26 +148,6 @@ fn a_device_whose_feature_is_missing_names_the_feature() {
     check_error(&["--devices", "wgpu:0"], "--features wgpu");
 }
 
-/// Loaders of drivers are told to load none.
-#[cfg(feature = "wgpu")]
-#[test]
-fn a_machine_without_a_driver_is_told_what_to_install() {
-    for name in ["wgpu", "wgpu:0"] {
-        let directory = TempDir::new().unwrap();
-        let output = command(&["train", "--devices", name], directory.path())
-            .env("VK_DRIVER_FILES", "/nonexistent.json")
-            .env("__EGL_VENDOR_LIBRARY_FILENAMES", "/nonexistent.json")
-            .output()
-            .unwrap();
-        let stderr = text(&output.stderr);
-        assert!(!output.status.success());
-        let expected = format!("there is no device `{name}`: none of its kind was found");
-        assert!(stderr.contains(&expected), "{stderr}");
-        assert!(stderr.contains("mesa-vulkan-drivers"), "{stderr}");
-        assert!(!stderr.contains("panicked"), "{stderr}");
-    }
-}
-
 #[test]
 fn a_configuration_with_an_unknown_key_is_refused_by_name() {
     let directory = TempDir::new().unwrap();

@@ -73,6 +73,14 @@ fn columns(epochs: &[Epoch]) -> Vec<Column> {
             percent(epoch.averaged.map_or(f64::NAN, |scores| scores.accuracy))
         }));
     }
+    if epochs.iter().any(|epoch| epoch.loss_scale.is_some()) {
+        columns.push(("loss scale", |epoch| {
+            short(epoch.loss_scale.map_or(f64::NAN, |scaled| scaled.scale))
+        }));
+        columns.push(("skipped updates", |epoch| {
+            number::count(epoch.loss_scale.map_or(0, |scaled| scaled.skipped))
+        }));
+    }
     columns.push(("samples/s", |epoch| short(epoch.samples_per_second)));
     columns.push(("bubble", |epoch| percent(epoch.bubble)));
     columns.push(("time", |epoch| duration(epoch.seconds)));

@@ -1,7 +1,5 @@
 //! The engine on wgpu.
-use stovepipe_pipeline::{
-    Cargo, CrossEntropy, NamedDevice, Pipeline, Recompute, StepError, measure_link,
-};
+use stovepipe_pipeline::{Cargo, CrossEntropy, NamedDevice, Recompute, StepError, measure_link};
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Rule};
 
 use crate::{
@@ -42,13 +40,17 @@ fn several_workers_on_a_device() {
         return;
     };
     let train = |devices: &[&NamedDevice]| {
-        let built = |layers, devices: Vec<NamedDevice>| {
-            let rule = OneForwardOneBackward;
-            let builder = builder(layers, 3, rule, 4, Recompute::ExceptLast);
-            builder.devices(devices).build().unwrap()
-        };
-        let drawn = built(conv_net(), vec![cpu(); 3]).into_layers();
-        let pipeline: Pipeline<_> = built(drawn, devices.iter().copied().cloned().collect());
+        let builder = builder(
+            conv_net(),
+            3,
+            OneForwardOneBackward,
+            4,
+            Recompute::ExceptLast,
+        );
+        let pipeline = builder
+            .devices(devices.iter().copied().cloned())
+            .build()
+            .unwrap();
         let step = pipeline.train_step(images(8), labels(8, 4), &CrossEntropy::new());
         let step = step.unwrap();
         (step.loss, models::gradients_of(&pipeline, &step.gradients))
