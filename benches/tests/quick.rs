@@ -283,9 +283,9 @@ fn peers() {
         assert_eq!(losses.len(), 3);
     }
     // That losses agree, the program sees to itself.
-    assert_eq!(rows(&figures, "losses next to").len(), 4 * MODELS.len());
+    assert_eq!(rows(&figures, "losses next to").len(), 5 * MODELS.len());
     let picture = fs::read_to_string(folder("peers").join("peers.svg")).unwrap();
-    assert_eq!(picture.matches("<polyline").count(), 4 * MODELS.len());
+    assert_eq!(picture.matches("<polyline").count(), 5 * MODELS.len());
 }
 
 /// The rows of a race.

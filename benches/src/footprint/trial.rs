@@ -7,7 +7,11 @@ use std::{
 
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use serde::{Deserialize, Serialize};
-use stovepipe::{pipeline::NamedDevice, prelude::*, train::StagedOptimizer};
+use stovepipe::{
+    pipeline::{NamedDevice, is_out_of_memory},
+    prelude::*,
+    train::StagedOptimizer,
+};
 
 use super::case::Case;
 use crate::{Failure, memory::Counter};
@@ -140,11 +144,9 @@ impl Trial {
 }
 
 /// Whether a process ended since there was no more memory: what Rust says when its allocator has none, and what
-/// Burn's devices say.
+/// devices say.
 fn is_about_memory(errors: &str) -> bool {
-    let errors = errors.to_lowercase();
-    let signs = ["memory allocation of", "out of memory", "outofmemory"];
-    signs.iter().any(|sign| errors.contains(sign))
+    errors.contains("memory allocation of") || is_out_of_memory(errors)
 }
 
 #[cfg(test)]
@@ -154,6 +156,9 @@ mod tests {
     #[test]
     fn only_a_lack_of_memory_is_one() {
         assert!(is_about_memory("memory allocation of 1048576 bytes failed"));
+        assert!(is_about_memory(
+            "out of device memory allocating 1048576 bytes"
+        ));
         assert!(!is_about_memory("stage 0, layer 3: the loss is not finite"));
     }
 }

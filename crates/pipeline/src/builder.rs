@@ -2,7 +2,6 @@
 
 use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
-use burn::tensor::Tensor;
 use stovepipe_plan::{CutError, Forecast, OptimizerState, Setup};
 use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler};
 
@@ -19,6 +18,7 @@ use crate::{
         worker::{self, Worker},
     },
     error::{BuildError, Transfer},
+    gauge,
     initialise::{initialise, initialise_in_place},
     layer::Layer,
     measured::Measured,
@@ -357,7 +357,7 @@ impl<L: Layer> PipelineBuilder<L> {
             let wiring = Wiring::of(&self.layers)?;
             Ok(placements(&self.layers, &cut, devices, &Arc::new(wiring)))
         })?;
-        check_devices(&stages)?;
+        check_devices(&owners, &self.devices)?;
         for device in &self.devices {
             self.precision.check(device)?;
         }
@@ -425,15 +425,18 @@ struct Plan {
     schedule: Schedule,
 }
 
-/// Uses each device once: one that is not there panics in Burn, and should be an error here.
-fn check_devices(stages: &[Placement]) -> Result<(), BuildError> {
-    for (stage, placement) in stages.iter().enumerate() {
-        let device = &placement.device;
-        let first_use = || Tensor::<1>::zeros([1], device).into_data();
-        guard::guarded("device", first_use).map_err(|error| BuildError::Device {
+/// Uses the device of each stage once.
+fn check_devices(owners: &[usize], devices: &[NamedDevice]) -> Result<(), BuildError> {
+    for (stage, &owner) in owners.iter().enumerate() {
+        let device = &devices[owner];
+        let refused = |cause| BuildError::Device {
             stage,
-            device: placement.device_name.clone(),
-            cause: format!("{error}. {}", device::advice(&placement.device_name)),
+            device: device.name.clone(),
+            cause: format!("{cause}. {}", device::advice(&device.name)),
+        };
+        gauge::call(device).map_err(|error| match error {
+            BuildError::Unusable { cause, .. } => refused(cause),
+            error => error,
         })?;
     }
     Ok(())

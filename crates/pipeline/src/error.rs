@@ -6,7 +6,7 @@ use stovepipe_plan::{CutError, PlanError};
 use stovepipe_schedule::{Action, Pass, ScheduleError};
 use thiserror::Error;
 
-use crate::{full, precision::PrecisionError, unkeyed::Unkeyed, wiring::WiringError};
+use crate::{full::advised, precision::PrecisionError, unkeyed::Unkeyed, wiring::WiringError};
 
 /// A pipeline that cannot be built.
 #[derive(Debug, Error)]
@@ -297,11 +297,32 @@ pub enum StepError {
     /// Somebody asked the pipeline to stop.
     #[error("stopped on request")]
     Stopped,
-    /// The function given to `change_stages` panicked.
+    /// A stage's device could not be read outside of a step.
+    #[error("stage {stage} on {device}: {}", advised(cause))]
+    Device {
+        /// The stage.
+        stage: usize,
+        /// Its device.
+        device: String,
+        /// What the device said.
+        cause: String,
+    },
+    /// The function given to `change_stages` failed on a stage, as an optimizer does on a device that is lost or full.
     #[error(
-        "a change of the stages' layers panicked, and the layers are lost: build the pipeline anew"
+        "stage {stage} on {device} could not be changed: {}. The layers are lost: build the pipeline anew",
+        advised(cause)
     )]
-    ChangeFailed,
+    ChangeFailed {
+        /// The stage.
+        stage: usize,
+        /// Its device.
+        device: String,
+        /// What went wrong.
+        cause: String,
+    },
+    /// The layers went with a change that failed.
+    #[error("the layers were lost when an earlier change of them failed: build the pipeline anew")]
+    LayersLost,
     /// The outputs of the micro-batches are of different kinds.
     #[error("the outputs of the micro-batches differ in kind or shape and cannot be joined")]
     UnlikeOutputs,
@@ -397,11 +418,12 @@ impl fmt::Display for StageFailure {
             None => write!(f, ", outside its layers")?,
         }
         let micro_batch = self.action.micro_batch;
-        write!(f, ", {pass} of micro-batch {micro_batch}: {}", self.cause)?;
-        if full::is_full(&self.cause) {
-            write!(f, ". {}", full::ADVICE)?;
-        }
-        write!(f, "\n{}", self.flight)
+        let cause = advised(&self.cause);
+        write!(
+            f,
+            ", {pass} of micro-batch {micro_batch}: {cause}\n{}",
+            self.flight
+        )
     }
 }
 

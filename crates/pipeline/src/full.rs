@@ -1,7 +1,7 @@
 //! Devices whose memory is spent.
 
 /// What to do then.
-pub(crate) const ADVICE: &str = "The device has no memory left for this stage: take more micro-batches, compute \
+const ADVICE: &str = "The device has no memory left for this stage: take more micro-batches, compute \
      again always, take more stages, or put fewer layers there";
 
 /// What Burn, wgpu and CUDA say then. Burn hands their errors on as text.
@@ -14,10 +14,26 @@ const SAID: [&str; 6] = [
     "can't allocate",
 ];
 
-/// Whether an error says that a device has no memory left.
-pub(crate) fn is_full(error: &str) -> bool {
+/// Whether the text of an error says that a device has no memory left.
+///
+/// ```
+/// use stovepipe_pipeline::is_out_of_memory;
+///
+/// assert!(is_out_of_memory("out of device memory allocating 4096 bytes"));
+/// assert!(!is_out_of_memory("the device was lost"));
+/// ```
+#[must_use]
+pub fn is_out_of_memory(error: &str) -> bool {
     let error = error.to_lowercase();
     SAID.iter().any(|said| error.contains(said))
+}
+
+/// What went wrong, with what to do if memory was short.
+pub(crate) fn advised(cause: &str) -> String {
+    match is_out_of_memory(cause) {
+        true => format!("{cause}. {ADVICE}"),
+        false => cause.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -39,7 +55,7 @@ mod tests {
             ("the device was lost", false),
             ("shapes do not match: memory [4, 3]", false),
         ] {
-            assert_eq!(is_full(error), expected, "{error}");
+            assert_eq!(is_out_of_memory(error), expected, "{error}");
         }
     }
 }

@@ -67,7 +67,7 @@ const ENOUGH: Duration = Duration::from_millis(500);
 /// Numbers that are copied.
 const COPIED: usize = 8 << 20;
 /// A device that takes longer does not answer.
-const SILENCE: Duration = Duration::from_secs(120);
+pub(crate) const SILENCE: Duration = Duration::from_secs(120);
 
 /// What a device says of itself. It is opened for that.
 ///
@@ -104,6 +104,14 @@ pub fn device_facts(device: &NamedDevice) -> Result<DeviceFacts, BuildError> {
 /// If it cannot be used, or does not answer.
 pub fn measure_rates(device: &NamedDevice) -> Result<DeviceRates, BuildError> {
     ask(device, rates)
+}
+
+/// Makes sure that a device computes and answers. One that is not there panics in Burn, and should be an error here.
+pub(crate) fn call(device: &NamedDevice) -> Result<(), BuildError> {
+    ask(device, |device| {
+        let first_use = Tensor::<1>::zeros([1], device).try_into_data();
+        first_use.map(drop).map_err(|error| error.to_string())
+    })
 }
 
 /// Asks a device something on a worker of its own, which is left behind if there is no answer.

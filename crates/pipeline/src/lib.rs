@@ -59,6 +59,7 @@ pub use error::{
     WorkerState, WrongSchedule,
 };
 pub use flow::{Flow, FlowMapper, Replicated};
+pub use full::is_out_of_memory;
 pub use gauge::{DeviceFacts, DeviceRates, ProductRate, device_facts, measure_rates};
 pub use layer::{Layer, Miswired};
 pub use link::measure_link;

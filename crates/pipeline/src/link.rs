@@ -1,14 +1,14 @@
 //! What it takes to hand a value from one device to another.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{RecvTimeoutError, unbounded};
 
 use crate::{
     engine::{guard, worker},
     error::BuildError,
-    gauge::touch,
+    gauge::{SILENCE, touch},
 };
 
 /// Numbers of a small message and of a large one.
@@ -33,7 +33,7 @@ const MOST: f64 = 1e13;
 ///
 /// # Errors
 ///
-/// If a device cannot be used, or a thread cannot be started.
+/// If a device cannot be used or does not answer, or a thread cannot be started.
 pub fn measure_link(from: &Device, to: &Device) -> Result<(f64, f64), BuildError> {
     let small = transfer(from, to, SMALL)?;
     let large = transfer(from, to, LARGE)?;
@@ -84,10 +84,14 @@ fn transfer(from: &Device, to: &Device, numbers: usize) -> Result<f64, BuildErro
         if values.send(value).is_err() {
             return Err(BuildError::Unmeasured);
         }
-        let arrived = arrivals
-            .recv()
-            .map_err(|_| BuildError::Unmeasured)?
-            .map_err(refused)?;
+        let arrived = arrivals.recv_timeout(SILENCE).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                worker.settle(Some(Duration::ZERO)); // which leaves it behind
+                refused(format!("no answer for {} s", SILENCE.as_secs()))
+            }
+            RecvTimeoutError::Disconnected => BuildError::Unmeasured,
+        });
+        let arrived = arrived?.map_err(refused)?;
         times.push(arrived.duration_since(began).as_secs_f64());
     }
     drop(values);

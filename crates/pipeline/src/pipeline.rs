@@ -1,6 +1,7 @@
 //! The pipeline itself: a list of layers, and the engine that runs them.
 
 use std::{
+    collections::HashMap,
     fmt,
     ops::Range,
     sync::{Arc, PoisonError, atomic::Ordering},
@@ -27,7 +28,7 @@ use crate::{
         statistics::Statistics,
         step::{self, Outcome},
         tape::Head,
-        values,
+        values, worker,
     },
     error::{BuildError, StepError},
     flow::Flow,
@@ -525,7 +526,8 @@ impl<L: Layer> Pipeline<L> {
     /// # Errors
     ///
     /// If there is not one state for each stage, or a worker is stuck in an earlier step; or if
-    /// `change` panics or returns another number of layers. The layers that it held are then lost,
+    /// `change` panics, returns another number of layers, or takes longer than the
+    /// [limit](crate::PipelineBuilder::stall_timeout). The layers that it held are then lost,
     /// and with them the pipeline: keep a clone where that could happen.
     pub fn change_stages<S: Send + 'static>(
         &mut self,
@@ -546,21 +548,18 @@ impl<L: Layer> Pipeline<L> {
             let (change, results) = (change.clone(), results.clone());
             let device = engine.stages[stage].device.clone();
             engine.workers[engine.owners[stage]].run(move || {
-                let changed = change(stage, own, state);
-                let _ = device.flush(); // other threads read it
+                let changed = guard::caught(|| change(stage, own, state)).and_then(|changed| {
+                    let flushed = device.flush(); // other threads read it
+                    flushed.map_or_else(|error| Err(error.to_string()), |()| Ok(changed))
+                });
                 let _ = results.send((stage, changed));
             });
         }
-        drop(results);
-        let mut changed: Vec<_> = inbox.iter().collect();
-        changed.sort_by_key(|(stage, _)| *stage);
-        let is_whole = |(stage, (layers, _)): &(usize, (Vec<L>, S))| {
-            layers.len() == engine.stages[*stage].layers.len()
-        };
-        if changed.len() != stages || !changed.iter().all(is_whole) {
-            return Err(StepError::ChangeFailed);
-        }
-        let (layers, states): (Vec<_>, _) = changed.into_iter().map(|(_, result)| result).unzip();
+        worker::settle(&engine.workers, engine.stall_timeout);
+        let mut changed: HashMap<_, _> = inbox.try_iter().collect();
+        let changed = (0..stages).map(|stage| engine.changed(stage, changed.remove(&stage)));
+        let changed = changed.collect::<Result<Vec<_>, _>>()?;
+        let (layers, states): (Vec<_>, _) = changed.into_iter().unzip();
         self.layers = (engine.ties).tie(layers.into_iter().flatten().collect());
         Ok(states)
     }
@@ -603,7 +602,7 @@ impl<L: Layer> Pipeline<L> {
         at_end: impl Fn(usize) -> AtEnd<L>,
     ) -> Result<Vec<StageTask<L>>, StepError> {
         if self.layers.is_empty() {
-            return Err(StepError::ChangeFailed);
+            return Err(StepError::LayersLost);
         }
         let mut feed = batch::split(input, sizes, "input")?;
         let side = batch::split(side, sizes, "side input")?;

@@ -25,6 +25,7 @@ use crate::{
         values, worker,
     },
     error::{BuildError, ProfileError},
+    gauge,
     layer::Layer,
     parameters::count_parameters,
     wiring::Wiring,
@@ -147,6 +148,7 @@ impl Profiler {
             return Err(BuildError::NoThreads);
         }
         let wiring = Arc::new(Wiring::of(layers)?);
+        gauge::call(&self.device.clone().into())?;
         // On a worker like those that will run the stages.
         let worker = worker::spawn("profile", self.threads)
             .map_err(|source| BuildError::Worker { worker: 0, source })?;

@@ -7,7 +7,7 @@ use burn::{
     optim::{GradientsParams, StateSink},
     tensor::{Tensor, TensorData},
 };
-use stovepipe_pipeline::{Layer, Pipeline};
+use stovepipe_pipeline::{Layer, Pipeline, StepError};
 
 use crate::{checkpoint::Standing, optimizer::Names};
 
@@ -165,19 +165,25 @@ pub(crate) fn clip<L: Layer>(
     pipeline: &Pipeline<L>,
     gradients: GradientsParams,
     largest: f64,
-) -> GradientsParams {
+) -> Result<GradientsParams, StepError> {
     // A parameter that several layers share has one gradient.
     let mut seen = HashSet::new();
-    let squares = pipeline
-        .stage_layers()
-        .flat_map(|layers| squares(layers, &gradients, &mut seen));
-    let norm = squares.sum::<f64>().sqrt();
+    let mut sum = 0.0;
+    for (stage, layers) in pipeline.stage_layers().enumerate() {
+        let squares = squares(layers, &gradients, &mut seen);
+        let squares = squares.map_err(|cause| StepError::Device {
+            stage,
+            device: pipeline.stages()[stage].device_name.clone(),
+            cause,
+        })?;
+        squares.iter().for_each(|square| sum += square);
+    }
     // The small number is PyTorch's, too.
-    let factor = largest / (norm + 1e-6);
-    match factor < 1.0 {
+    let factor = largest / (sum.sqrt() + 1e-6);
+    Ok(match factor < 1.0 {
         true => scale(pipeline, gradients, factor),
         false => gradients,
-    }
+    })
 }
 
 /// The squared norm of each gradient of a stage that was not seen before, read from its device at once.
@@ -185,7 +191,7 @@ fn squares<L: Layer>(
     layers: &[L],
     gradients: &GradientsParams,
     seen: &mut HashSet<ParamId>,
-) -> Vec<f64> {
+) -> Result<Vec<f64>, String> {
     struct Squares<'a> {
         gradients: &'a GradientsParams,
         seen: &'a mut HashSet<ParamId>,
@@ -208,10 +214,11 @@ fn squares<L: Layer>(
     };
     layers.iter().for_each(|layer| layer.visit(&mut visitor));
     if visitor.sums.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let sums = Tensor::cat(visitor.sums, 0).into_data();
-    sums.iter::<f64>().collect()
+    let sums = Tensor::cat(visitor.sums, 0).try_into_data();
+    let sums = sums.map_err(|error| error.to_string())?;
+    Ok(sums.iter::<f64>().collect())
 }
 
 fn scale<L: Layer>(

@@ -59,7 +59,7 @@ impl StagedOptimizer {
     ///
     /// # Errors
     ///
-    /// Those of [`Pipeline::change_stages`].
+    /// If gradients cannot be read from a device, and those of [`Pipeline::change_stages`].
     pub fn step<L: Layer>(
         &mut self,
         rate: f64,
@@ -68,7 +68,7 @@ impl StagedOptimizer {
         began: Instant,
     ) -> Result<Vec<Span>, StepError> {
         let gradients = match self.clip {
-            Some(largest) => clip(pipeline, gradients, largest),
+            Some(largest) => clip(pipeline, gradients, largest)?,
             None => gradients,
         };
         let gradients = pipeline.split_gradients(gradients);

@@ -104,12 +104,18 @@ fn main() -> Result<(), Failure> {
             ..flags
         };
     }
-    let device = flags.device.parse::<NamedDevice>()?.device;
+    let trial: Option<Trial> = flags
+        .trial
+        .as_deref()
+        .map(serde_json::from_str)
+        .transpose()?;
+    let name = trial.as_ref().map_or(&flags.device, |trial| &trial.device);
+    let device = name.parse::<NamedDevice>()?.device;
     if device.memory_pool_usage().is_some() {
         let _ = ACCOUNTANT.set(device.clone());
     }
-    if let Some(trial) = &flags.trial {
-        return show_trial(&serde_json::from_str(trial)?);
+    if let Some(trial) = &trial {
+        return show_trial(trial);
     }
     let mut bench = Bench {
         report: Report::begin("memory", &flags)?,

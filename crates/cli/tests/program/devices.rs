@@ -3,47 +3,13 @@
 //! What needs a graphics adapter is skipped where there is none, and says so; with `STOVEPIPE_REQUIRE_WGPU=1` that
 //! is a failure.
 
-use std::{
-    env, fs,
-    path::Path,
-    process::{Command, Output},
-};
+use std::{env, fs, path::Path};
 
 use serde_json::Value;
 use stovepipe::plan::Machine;
 use tempfile::TempDir;
 
-fn command(line: &str, directory: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-    command.args(line.split_whitespace()).current_dir(directory);
-    command.env("XDG_RUNTIME_DIR", directory);
-    command
-}
-
-fn run(line: &str, directory: &Path) -> Output {
-    command(line, directory).output().unwrap()
-}
-
-fn succeed(line: &str, directory: &Path) -> String {
-    let output = run(line, directory);
-    check_success(line, &output);
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn check_success(line: &str, output: &Output) {
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {error}");
-    assert!(!error.contains("panicked"), "{line}: {error}");
-}
-
-/// The program must refuse, say this, and not panic.
-fn check_refused(mut command: Command, says: &str) {
-    let output = command.output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{command:?}: {error}");
-    assert!(error.contains(says), "{command:?}: {error}");
-    assert!(!error.contains("panicked"), "{command:?}: {error}");
-}
+use crate::running::{check_refused, check_success, succeed, typed};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
@@ -177,7 +143,7 @@ fn losses(model: &str, devices: &str, out: &str, directory: &Path) -> Vec<f64> {
         "train {model} --devices {devices} --out {out} --per-class 4 --batch-size 20 --micro-batches 2 \
          --epochs 2 --optimizer sgd --lr 0.01"
     );
-    let mut command = command(&line, directory);
+    let mut command = typed(&line, directory);
     // Which kernel is fastest is of no account here, and takes long to find where the adapter is in software.
     let output = command.env("CUBECL_AUTOTUNE_LEVEL", "minimal").output();
     check_success(&line, &output.unwrap());
@@ -230,19 +196,16 @@ fn devices_that_are_not_to_be_had_are_errors() {
             format!("devices --devices cpu,{device}"),
             format!("plan --measure --devices {device},cpu"),
         ] {
-            check_refused(command(&line, here.path()), says);
+            check_refused(typed(&line, here.path()), says);
         }
     }
     if !cfg!(feature = "cuda") {
         let line = "train --out run --devices cpu,cuda:0";
-        check_refused(
-            command(line, here.path()),
-            "was built with `--features cuda`",
-        );
+        check_refused(typed(line, here.path()), "was built with `--features cuda`");
     }
     if has_adapter(here.path()) {
         let line = "train --out run --devices wgpu:7";
-        check_refused(command(line, here.path()), "there is no device `wgpu:7`");
+        check_refused(typed(line, here.path()), "there is no device `wgpu:7`");
     }
     assert_eq!(
         fs::read_dir(here.path()).unwrap().count(),
@@ -259,7 +222,7 @@ fn without_a_driver_it_is_said_what_to_install() {
     const OPENGL: [&str; 1] = ["__EGL_VENDOR_LIBRARY_FILENAMES"];
     let here = TempDir::new().unwrap();
     let without = |loaders: &[&str], line: &str| {
-        let mut command = command(line, here.path());
+        let mut command = typed(line, here.path());
         command.envs(loaders.iter().map(|loader| (loader, "/dev/null")));
         command
     };
@@ -287,8 +250,8 @@ fn what_does_not_fit_the_devices_is_said_before_the_run() {
     let line = "train --out run --layers 3 --filters 4 --device-memory 1000,1000 --devices";
     if has_adapter(here.path()) {
         let line = format!("{line} wgpu:0,cpu");
-        check_refused(command(&line, here.path()), "on cpu and wgpu:0, which has");
+        check_refused(typed(&line, here.path()), "on cpu and wgpu:0, which has");
     }
     let line = format!("{line} cpu,cpu:threads=2");
-    check_refused(command(&line, here.path()), "on cpu, which has");
+    check_refused(typed(&line, here.path()), "on cpu, which has");
 }

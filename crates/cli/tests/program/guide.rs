@@ -3,8 +3,9 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
+
+use crate::running::command;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -47,9 +48,8 @@ fn check(document: &str, pictures: &Path) -> usize {
         fs::create_dir_all(&own).unwrap();
         let profile = Path::new("docs/guide/profile.toml");
         fs::copy(root().join(profile), directory.path().join(profile)).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-        let output = command.args(arguments).current_dir(directory.path());
-        let output = output.output().unwrap();
+        let output = command(&[], directory.path()).args(arguments).output();
+        let output = output.unwrap();
         assert!(output.status.success(), "{arguments:?}");
         if let Some(prints) = prints {
             let printed = String::from_utf8(output.stdout).unwrap();

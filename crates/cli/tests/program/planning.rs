@@ -1,39 +1,18 @@
 //! `stovepipe simulate` and `stovepipe plan`, as a user meets them.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
-fn run(line: &str, directory: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-    command.args(line.split_whitespace()).current_dir(directory);
-    command.output().unwrap()
-}
-
-fn succeed(line: &str, directory: &Path) -> String {
-    let output = run(line, directory);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {error}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use crate::running::{check_refused, succeed, typed};
 
 fn json_of(line: &str, directory: &Path) -> Value {
     serde_json::from_str(&succeed(&format!("{line} --json"), directory)).unwrap()
 }
 
-/// The error must say this, and must not be a panic.
 fn fail(line: &str, directory: &Path, says: &str) {
-    let output = run(line, directory);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success(), "{line} succeeded");
-    assert!(error.contains(says), "{line}: {error}");
-    assert!(!error.contains("panicked"), "{line}: {error}");
-    assert!(!error.contains("error: error"), "{line}: {error}");
+    check_refused(typed(line, directory), says);
 }
 
 fn floats(value: &Value) -> Vec<f64> {

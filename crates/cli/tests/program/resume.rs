@@ -13,6 +13,8 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::running::{command, stovepipe, text};
+
 /// A small training with everything that has to be kept: an optimizer with states, averages, windows, running
 /// statistics and random numbers.
 const SMALL: [&str; 18] = [
@@ -37,21 +39,16 @@ const SMALL: [&str; 18] = [
 ];
 
 fn train(more: &[&str], directory: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-    command.arg("train").args(SMALL).args(more);
+    let mut command = command(&["train"], directory);
+    command.args(SMALL).args(more);
     if !more.contains(&"--epochs") {
         command.args(["--epochs", "2"]);
     }
-    command.current_dir(directory);
     command
 }
 
 fn run(more: &[&str], directory: &Path) -> Output {
     train(more, directory).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
 }
 
 /// The models and the metrics of a run, without times.
@@ -147,11 +144,7 @@ fn wait_for_checkpoints(child: &mut Child, folder: &Path, count: usize) {
 fn resuming_says_what_it_does() {
     let directory = TempDir::new().unwrap();
     let path = directory.path();
-    let resume = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-        command.args(["train", "--resume"]).args(more);
-        command.current_dir(path).output().unwrap()
-    };
+    let resume = |more: &[&str]| stovepipe(&[&["train", "--resume"], more].concat(), path);
     let error = resume(&[]);
     assert!(
         text(&error.stderr).contains("--out <DIR>"),
@@ -194,11 +187,7 @@ fn resuming_says_what_it_does() {
         assert!(path.join("run/summary.json").exists());
     }
 
-    let eval = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-        command.args(["eval", "run", "--json"]).args(more);
-        command.current_dir(path).output().unwrap()
-    };
+    let eval = |more: &[&str]| stovepipe(&[&["eval", "run", "--json"], more].concat(), path);
     let newest = eval(&["--checkpoint", "newest"]);
     assert_eq!(text(&newest.stdout), text(&eval(&[]).stdout));
     assert!(
@@ -335,11 +324,9 @@ fn a_damaged_checkpoint_is_neither_scored_nor_begun_with() {
     fs::write(&model, bytes).unwrap();
 
     let expected = format!("{newest}: the checkpoint is damaged: model.safetensors is damaged");
-    let mut eval = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-    eval.args(["eval", "run", "--checkpoint", "newest"]);
     let from = format!("run/checkpoints/{newest}");
     for output in [
-        eval.current_dir(path).output().unwrap(),
+        stovepipe(&["eval", "run", "--checkpoint", "newest"], path),
         run(&["--from", &from, "--out", "other"], path),
     ] {
         let said = text(&output.stderr);

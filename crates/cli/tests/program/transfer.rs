@@ -1,39 +1,30 @@
 //! Trainings that begin with the weights of others.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::Path,
-    process::{Command, Output},
-};
+use std::{collections::BTreeMap, fs, path::Path, process::Output};
 
 use safetensors::SafeTensors;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::running::{stovepipe, text};
+
 const SMALL: [&str; 6] = ["--layers", "3", "--filters", "4", "--epochs", "1"];
 
 fn train(more: &[&str], directory: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
-    command.arg("train").args(SMALL).args(more);
-    command.current_dir(directory).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
+    stovepipe(&[&["train"], &SMALL[..], more].concat(), directory)
 }
 
 /// What a training says that went well.
 fn said(more: &[&str], directory: &Path) -> String {
     let output = train(more, directory);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    text(&output.stderr).to_owned()
+    text(&output.stderr)
 }
 
 fn refused(more: &[&str], directory: &Path) -> String {
     let output = train(more, directory);
     assert!(!output.status.success(), "{more:?}");
-    text(&output.stderr).to_owned()
+    text(&output.stderr)
 }
 
 fn tensors(run: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -179,13 +170,13 @@ fn what_does_not_fit_is_named() {
             .chunks(2)
             .filter(|flag| !flags.contains(&flag[0]))
             .collect();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stovepipe"));
         let is_of_images = !flags.contains(&"transformer-lm") && !flags.contains(&"vit");
-        command.arg("train").args(flags).args(["--out", "no"]);
-        if is_of_images {
-            command.args(own.concat());
-        }
-        let output = command.current_dir(path).output().unwrap();
+        let own = if is_of_images {
+            own.concat()
+        } else {
+            Vec::new()
+        };
+        let output = stovepipe(&[&["train"], flags, &["--out", "no"], &own].concat(), path);
         let stderr = text(&output.stderr);
         assert!(
             !output.status.success() && stderr.contains(expected),

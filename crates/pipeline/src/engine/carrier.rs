@@ -41,12 +41,13 @@ use burn::tensor::Device;
 use stovepipe_crew::{self as crew, Worker};
 
 use crate::{
-    engine::{Placement, guard::caught},
+    engine::{
+        Placement,
+        guard::caught,
+        worker::{self, GRACE},
+    },
     error::{Cargo, Transfer},
 };
-
-/// How long carriers may take to end their jobs after a step that something did not come back from.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// What is called before each copy: a test's way to see it, to hold it up, and to make it fail. If there
 /// is one, all workers are taken to lie on devices of their own.
@@ -244,9 +245,10 @@ impl Carriers {
             (Some(patience), true) => Some(patience.min(GRACE)),
             (patience, _) => patience,
         };
-        for carrier in self.carriers.values() {
-            carrier.worker.settle(patience);
-        }
+        worker::settle(
+            self.carriers.values().map(|carrier| &carrier.worker),
+            patience,
+        );
     }
 
     /// What was given up and is not back yet.

@@ -144,6 +144,33 @@ impl Engine {
         }
     }
 
+    /// What a change made of a stage, if all its layers came back; nothing came back from a worker that is gone or hangs.
+    pub(crate) fn changed<L, S>(
+        &self,
+        stage: usize,
+        outcome: Option<Result<(Vec<L>, S), String>>,
+    ) -> Result<(Vec<L>, S), StepError> {
+        let placement = &self.stages[stage];
+        let cause = match outcome {
+            Some(Ok(changed)) if changed.0.len() == placement.layers.len() => return Ok(changed),
+            Some(Ok((layers, _))) => format!(
+                "{} layers came back of {}",
+                layers.len(),
+                placement.layers.len()
+            ),
+            Some(Err(cause)) => cause,
+            None => match self.stall_timeout {
+                Some(limit) => format!("no answer for {:.1} s", limit.as_secs_f64()),
+                None => "its worker is gone".to_owned(),
+            },
+        };
+        Err(StepError::ChangeFailed {
+            stage,
+            device: placement.device_name.clone(),
+            cause,
+        })
+    }
+
     /// The scaler of the loss, if it is scaled.
     pub(crate) fn loss_scaler(&self) -> Option<MutexGuard<'_, LossScaler>> {
         let scaler = || (self.loss_scaler.lock()).unwrap_or_else(PoisonError::into_inner);

@@ -14,15 +14,32 @@
 use std::{
     io,
     thread::{Builder, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 pub(crate) use stovepipe_crew::Worker;
 
+/// How long an idle worker may take to say so.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
+
 /// Starts a worker whose kernels use `threads` threads, its own among them.
 pub(crate) fn spawn(name: &str, threads: usize) -> io::Result<Worker> {
     let own_name = name.to_owned();
     Worker::spawn(name, move || Pool::around_this_thread(&own_name, threads))
+}
+
+/// Waits until all workers have done what they were handed so far, for no longer than `patience` in all, and
+/// [`GRACE`] for each: who has not by then is given up.
+pub(crate) fn settle<'a>(
+    workers: impl IntoIterator<Item = &'a Worker>,
+    patience: Option<Duration>,
+) {
+    let began = Instant::now();
+    for worker in workers {
+        let left = patience.map(|patience| patience.saturating_sub(began.elapsed()));
+        worker.settle(left.map(|left| left.max(GRACE)));
+    }
 }
 
 /// A pool of which the thread that made it is a member.

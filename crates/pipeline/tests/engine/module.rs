@@ -1,5 +1,7 @@
 //! The pipeline as a Burn module.
 
+use std::time::Duration;
+
 use burn::{
     module::Module,
     optim::{AdamConfig, GradientsParams, ModuleOptimizer},
@@ -136,10 +138,48 @@ fn a_panic_in_a_change_is_an_error() {
         assert_ne!(stage, 1, "on purpose");
         (layers, ())
     });
-    assert!(matches!(changed, Err(StepError::ChangeFailed)));
+    let error = changed.err().map(|error| error.to_string()).unwrap();
+    assert!(
+        error.starts_with("stage 1 on cpu could not be changed: "),
+        "{error}"
+    );
+    assert!(error.contains("on purpose"), "{error}");
     assert_eq!(pipeline.stages().len(), 2);
     assert!(matches!(
         pipeline.infer(vectors(2, 2)),
-        Err(StepError::ChangeFailed)
+        Err(StepError::LayersLost)
     ));
+}
+
+/// A device that is lost may hang, and one that is full says so.
+#[test]
+fn a_change_that_hangs_or_has_no_memory_is_an_error() {
+    let pipeline = || {
+        let builder = builder(dense(&[2, 2, 2]), 2, GPipe, 2, Recompute::Always);
+        let limit = Duration::from_millis(100);
+        builder.stall_timeout(Some(limit)).build().unwrap()
+    };
+    let mut full = pipeline();
+    let changed = full.change_stages(vec![(), ()], |_, _, ()| panic!("out of memory"));
+    let error = changed.err().map(|error| error.to_string()).unwrap();
+    assert!(error.contains("take more micro-batches"), "{error}");
+
+    let (open, gate) = crossbeam_channel::unbounded::<()>();
+    let mut hangs = pipeline();
+    let changed = hangs.change_stages(vec![(), ()], move |stage, layers, ()| {
+        if stage == 0 {
+            let _ = gate.recv();
+        }
+        (layers, ())
+    });
+    let error = changed.err().map(|error| error.to_string()).unwrap();
+    assert!(
+        error.starts_with("stage 0 on cpu could not be changed: no answer for 0.1 s"),
+        "{error}"
+    );
+    assert!(matches!(
+        hangs.infer(vectors(2, 2)),
+        Err(StepError::Stuck { worker: 0 })
+    ));
+    drop(open);
 }

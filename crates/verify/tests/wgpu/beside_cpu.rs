@@ -91,7 +91,7 @@ pub fn check<L, T>(
     }
 }
 
-/// What two steps and an inference leave, by name.
+/// What a step and an inference leave, by name.
 pub struct Seen(Vec<(String, Vec<f32>)>);
 
 fn seen<L, T>(
