@@ -7,6 +7,7 @@
 //! convolution is computed as they are made.
 
 use burn::{
+    module::Param,
     nn::{PaddingConfig2d, conv::Conv2d},
     tensor::{Tensor, activation::relu, s},
 };
@@ -40,7 +41,7 @@ use crate::{
 /// As Burn does, if the input does not fit.
 #[must_use]
 pub fn relu_convolve(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
-    by_products(conv, &x, true, 0).unwrap_or_else(|| conv.forward(relu(x)))
+    by_products(conv, &x, true, 0).unwrap_or_else(|| by_burn(conv, relu(x)))
 }
 
 /// Like [`relu_convolve`], but begins at row and column 1, with a row and a column of zeros at the
@@ -67,7 +68,7 @@ pub fn relu_convolve_odd(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
         let moved = relu(x)
             .pad([(0, 1), (0, 1)], 0.0)
             .slice(s![.., .., 1.., 1..]);
-        conv.forward(moved)
+        by_burn(conv, moved)
     })
 }
 
@@ -89,7 +90,35 @@ pub fn relu_convolve_odd(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 /// As Burn does, if the input does not fit.
 #[must_use]
 pub fn convolve(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
-    by_products(conv, &x, false, 0).unwrap_or_else(|| conv.forward(x))
+    by_products(conv, &x, false, 0).unwrap_or_else(|| by_burn(conv, x))
+}
+
+/// On a GPU, fused kernels of Burn 0.22 make wrong gradients next to a convolution of one channel or
+/// one filter: it gets a second, of zeros.
+fn by_burn(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
+    let (channels, filters) = (x.dims()[1], conv.weight.dims()[0]);
+    if channels > 1 && filters > 1 {
+        return conv.forward(x);
+    }
+    let mut weight = in_pairs(conv.weight.val(), 0);
+    if channels == 1 {
+        weight = in_pairs(weight, 1);
+    }
+    let bias = conv.bias.as_ref();
+    let widened = Conv2d {
+        weight: Param::initialized(conv.weight.id, weight),
+        bias: bias.map(|bias| Param::initialized(bias.id, in_pairs(bias.val(), 0))),
+        ..conv.clone()
+    };
+    widened.forward(in_pairs(x, 1)).narrow(1, 0, filters)
+}
+
+/// With zeros beside what is alone along a dimension.
+fn in_pairs<const D: usize>(tensor: Tensor<D>, dim: usize) -> Tensor<D> {
+    match tensor.dims()[dim] {
+        1 => Tensor::cat(vec![tensor.clone(), tensor.zeros_like()], dim),
+        _ => tensor,
+    }
 }
 
 fn by_products(conv: &Conv2d, x: &Tensor<4>, rectified: bool, first: usize) -> Option<Tensor<4>> {

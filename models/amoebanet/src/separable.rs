@@ -54,7 +54,7 @@ impl SeparableConvNorm {
     }
 
     fn convolve(&self, x: Tensor<4>) -> Tensor<4> {
-        convolve(&self.pointwise, self.depthwise.forward(x))
+        convolve(&self.pointwise, convolve(&self.depthwise, x))
     }
 }
 

@@ -225,6 +225,21 @@ fn conv_outcome(
     (y.inner(), x.grad(&gradients).unwrap(), of_weight)
 }
 
+/// With the channel or filter beside the only one that they get for GPUs.
+#[test]
+fn others_of_one_channel_or_filter_are_as_they_were() {
+    for channels in [[1, 1], [1, 3], [3, 1]] {
+        let config = Conv2dConfig::new(channels, [3, 3]).with_dilation([2, 2]);
+        let conv = config.init(&Device::flex()).train();
+        let x = random([2, channels[0], 9, 9]);
+        let (y, dx, dw) = conv_outcome(&conv, &x, &|x| relu_convolve(&conv, x));
+        let burns = conv_outcome(&conv, &x, &|x| conv.forward(relu(x)));
+        close(y, burns.0, &format!("{channels:?}: output"));
+        close(dx, burns.1, &format!("{channels:?}: gradient of x"));
+        close(dw, burns.2, &format!("{channels:?}: gradient of the weight"));
+    }
+}
+
 #[test]
 fn other_convolutions_run_as_they_are() {
     let device = Device::flex();

@@ -7,6 +7,6 @@ mod engine;
 #[allow(dead_code)]
 #[path = "../../../pipeline/tests/engine/models.rs"]
 mod models;
-mod norms;
+mod one_channel;
 mod precision;
 mod transformer;

@@ -1,0 +1,75 @@
+//! Maps of a single channel on wgpu, where Burn's own gradients are wrong next to a convolution.
+
+use burn::{
+    module::Param,
+    nn::{
+        BatchNormConfig, PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+    },
+    tensor::{Device, Tensor},
+};
+use stovepipe_kernels::{batch_norm, convolve, relu_convolve, relu_convolve_odd};
+
+use crate::{
+    beside_cpu::{TOLERANCE, two_devices},
+    models::{pattern, relative_difference},
+};
+
+/// Of one channel or two to one or two.
+type Operation = fn(&Conv2d, Tensor<4>) -> Tensor<4>;
+
+const OPERATIONS: [(&str, Operation); 6] = [
+    ("a convolution", |conv, x| convolve(conv, x)),
+    ("a convolution of what a function makes", |conv, x| {
+        convolve(conv, x.tanh())
+    }),
+    ("a function of a convolution", |conv, x| {
+        convolve(conv, x).tanh()
+    }),
+    ("a ReLU before a convolution", |conv, x| {
+        relu_convolve(conv, x)
+    }),
+    ("that, one pixel on", |conv, x| relu_convolve_odd(conv, x)),
+    ("a norm of a convolution", |conv, x| {
+        let [filters, ..] = conv.weight.dims();
+        let norm = BatchNormConfig::new(filters).init(&x.device());
+        batch_norm(&norm, convolve(conv, x))
+    }),
+];
+
+#[test]
+fn gradients_are_those_of_the_cpu_for_any_number_of_channels() {
+    let Some([gpu, _]) = two_devices() else {
+        return;
+    };
+    let mut wrong = Vec::new();
+    for (what, operation) in OPERATIONS {
+        for channels in [[1, 1], [1, 2], [2, 1], [2, 2]] {
+            let expected = gradients(&Device::flex(), channels, operation);
+            let found = gradients(&gpu.device, channels, operation);
+            for (found, expected) in found.iter().zip(&expected) {
+                let difference = relative_difference(found, expected);
+                if difference.is_nan() || difference > TOLERANCE {
+                    wrong.push(format!("{what}, {channels:?}: {difference}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Of the input and the weight of a convolution, where what comes out meets a pattern.
+fn gradients(device: &Device, [from, to]: [usize; 2], operation: Operation) -> [Vec<f32>; 2] {
+    let device = device.clone().autodiff();
+    let on_device = |tensor: Tensor<4>| tensor.to_device(&device.clone().inner()).autodiff();
+    let padded =
+        Conv2dConfig::new([from, to], [3, 3]).with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1));
+    let mut conv = padded.with_bias(false).init(&device);
+    conv.weight = Param::from_tensor(on_device(pattern([to, from, 3, 3])));
+    let x = on_device(pattern([4, from, 16, 16]) - 0.3).require_grad();
+    let y = operation(&conv, x.clone());
+    let slope = on_device(pattern(y.dims()).powi_scalar(2));
+    let gradients = (y * slope).sum().backward();
+    [x.grad(&gradients), conv.weight.grad(&gradients)]
+        .map(|gradient| gradient.unwrap().into_data().try_to_vec().unwrap())
+}
