@@ -8,8 +8,8 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use stovepipe::{
     pipeline::{
-        BuildError, DeviceError, DeviceFacts, DeviceRates, NamedDevice, device_facts, measure_link,
-        measure_rates,
+        BuildError, DeviceError, DeviceFacts, DeviceRates, Link, NamedDevice, device_facts,
+        measure_link, measure_rates,
     },
     train::{TrainError, free_memory, show_count},
 };
@@ -77,12 +77,11 @@ struct Found {
     facts: Result<(DeviceFacts, DeviceRates), String>,
 }
 
-/// What lies between two devices, by their places: seconds, and bytes a second.
+/// What lies between two devices, by their places.
 struct Way {
     from: usize,
     to: usize,
-    latency: f64,
-    bandwidth: f64,
+    link: Link,
 }
 
 struct Survey {
@@ -146,12 +145,7 @@ impl Survey {
         let mut ways = Vec::new();
         for (index, &(from, to)) in pairs.iter().enumerate() {
             match measure_link(device(from), device(to)) {
-                Ok((latency, bandwidth)) => ways.push(Way {
-                    from,
-                    to,
-                    latency,
-                    bandwidth,
-                }),
+                Ok(link) => ways.push(Way { from, to, link }),
                 Err(error) => eprintln!("{error}"),
             }
             shown(index + 1);
@@ -166,7 +160,7 @@ impl Found {
     }
 
     fn is_cpu(&self) -> bool {
-        self.device.name.starts_with("cpu")
+        self.device.is_cpu()
     }
 
     fn is_in_main_memory(&self) -> bool {
@@ -178,7 +172,7 @@ impl Found {
 fn look_at(device: &NamedDevice, list_only: bool, free: Option<u64>) -> Found {
     let look = || {
         let mut facts = device_facts(device)?;
-        if facts.software || device.name.starts_with("cpu") {
+        if facts.software || device.is_cpu() {
             facts.memory = free;
         }
         let rates = match list_only {

@@ -7,10 +7,7 @@ use std::{fs, path::Path};
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use stovepipe::{
-    plan::{DeviceSpec, Machine},
-    train::{OptimizerSetting, PipelineSettings, TrainError, TrainSettings},
-};
+use stovepipe::train::{OptimizerSetting, PipelineSettings, TrainError, TrainSettings};
 
 use crate::{
     data::{DataName, DataSettings},
@@ -144,7 +141,7 @@ impl Settings {
             settings.training.batch_size = plan.training.batch_size;
         }
         if let Some(path) = machine {
-            settings.run_on(&read_machine(path)?);
+            settings.pipeline.run_on(&read_machine(path)?);
         }
         settings.update_from_arg_matches(flags)?;
         let settled = (settings.data.settle())
@@ -157,28 +154,6 @@ impl Settings {
                 data: settings.data.name(),
             }),
         }
-    }
-}
-
-impl Settings {
-    /// A worker for each device of a machine.
-    fn run_on(&mut self, machine: &Machine) {
-        let devices = &machine.devices;
-        // Workers on the CPU have shares of one memory.
-        let holder = |device: &DeviceSpec| match device.name.starts_with("cpu") {
-            true => "cpu".to_owned(),
-            false => device.name.clone(),
-        };
-        let memory_of = |device: &DeviceSpec| {
-            let sharing = devices
-                .iter()
-                .filter(|other| holder(other) == holder(device));
-            sharing.map(|other| other.memory).sum::<Option<u64>>()
-        };
-        let memory: Option<Vec<_>> = devices.iter().map(memory_of).collect();
-        self.pipeline.stages = devices.len();
-        self.pipeline.devices = devices.iter().map(|device| device.name.clone()).collect();
-        self.pipeline.device_memory = memory.unwrap_or_default();
     }
 }
 

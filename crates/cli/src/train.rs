@@ -9,8 +9,8 @@ use std::{
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use stovepipe::{
     pipeline::{
-        Balance, CrossEntropy, Flow, Layer, Measured, Objective, Pipeline, PipelineBuilder,
-        count_parameters,
+        Balance, CrossEntropy, Flow, Layer, Measured, NamedDevice, Objective, Pipeline,
+        PipelineBuilder, count_parameters,
     },
     plan::{Forecast, MemoryUse},
     train::{
@@ -229,9 +229,12 @@ fn rest_lines<L: Layer>(
 /// Makes sure that there is room for what a run keeps between steps, and for measuring. Workers on the CPU measure there.
 fn check_room<L: Layer>(settings: &Settings, layers: &[L]) -> Result<(), CliError> {
     room::at_rest(settings, layers)?;
-    let is_cpu = |name: &String| name.trim().starts_with("cpu");
-    let is_cpu = settings.pipeline.devices.iter().any(is_cpu);
-    room::to_measure(layers, free_memory().filter(|_| is_cpu))
+    let is_cpu = |name: &String| {
+        name.parse::<NamedDevice>()
+            .is_ok_and(|device| device.is_cpu())
+    };
+    let uses_cpu = settings.pipeline.devices.iter().any(is_cpu);
+    room::to_measure(layers, free_memory().filter(|_| uses_cpu))
 }
 
 /// Measures what each layer costs for a micro-batch, on each device that is unlike the others.

@@ -96,6 +96,38 @@ impl NamedDevice {
         }
         offered
     }
+
+    /// Whether it is the CPU, with whatever threads.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::NamedDevice;
+    ///
+    /// assert!("cpu:threads=2".parse::<NamedDevice>()?.is_cpu());
+    /// # Ok::<(), stovepipe_pipeline::DeviceError>(())
+    /// ```
+    #[must_use]
+    pub fn is_cpu(&self) -> bool {
+        self.device == Device::flex()
+    }
+
+    /// The share of a device's time that a worker there has, of such `workers`: a GPU is shared evenly, and
+    /// on the CPU each has threads of its own.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::NamedDevice;
+    ///
+    /// let cpu: NamedDevice = "cpu".parse()?;
+    /// assert_eq!(cpu.share_of_time(&[cpu.clone(), cpu.clone()]), 1.0);
+    /// # Ok::<(), stovepipe_pipeline::DeviceError>(())
+    /// ```
+    #[must_use]
+    pub fn share_of_time(&self, workers: &[Self]) -> f64 {
+        let sharing = workers.iter().filter(|other| other.device == self.device);
+        match self.is_cpu() {
+            true => 1.0,
+            false => 1.0 / sharing.count().max(1) as f64,
+        }
+    }
 }
 
 impl fmt::Display for NamedDevice {

@@ -71,7 +71,7 @@ pub use plain::{Plain, run_plain};
 pub use precision::{LossScaler, Precision, PrecisionError};
 pub use profile::Profiler;
 pub use stovepipe_plan::{Forecast, LayerProfile, Machine, OptimizerState, Profile};
-pub use stovepipe_schedule::{Recompute, UnknownRecompute};
+pub use stovepipe_schedule::{Link, Recompute, UnknownRecompute};
 pub use unkeyed::Unkeyed;
 pub use wiring::{LayerName, SkipUse, WiringError};
 /// The trait without the derive of its name, for the facade, which has a derive of its own.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 use crossbeam_channel::{RecvTimeoutError, unbounded};
+use stovepipe_schedule::Link;
 
 use crate::{
     engine::{guard, worker},
@@ -18,29 +19,31 @@ const RUNS: usize = 9;
 /// Nothing in this world is faster; where nothing is copied, no limit can be measured.
 const MOST: f64 = 1e13;
 
-/// The latency in seconds and the bandwidth in bytes a second between the workers of two devices: the
-/// hand-over from thread to thread, and the copy. Stages on one device hand over without a copy.
+/// What lies between the workers of two devices, one way: the hand-over from thread to thread, and the copy. Stages on one device hand over without a copy.
 ///
 /// ```
 /// use burn::tensor::Device;
 /// use stovepipe_pipeline::measure_link;
 ///
-/// let (latency, bandwidth) = measure_link(&Device::flex(), &Device::flex())?;
-/// assert!(latency >= 0.0 && latency < 1.0);
-/// assert!(bandwidth > 1e6);
+/// let link = measure_link(&Device::flex(), &Device::flex())?;
+/// assert!(link.latency >= 0.0 && link.latency < 1.0);
+/// assert!(link.bandwidth > 1e6);
 /// # Ok::<(), stovepipe_pipeline::BuildError>(())
 /// ```
 ///
 /// # Errors
 ///
 /// If a device cannot be used or does not answer, or a thread cannot be started.
-pub fn measure_link(from: &Device, to: &Device) -> Result<(f64, f64), BuildError> {
+pub fn measure_link(from: &Device, to: &Device) -> Result<Link, BuildError> {
     let small = transfer(from, to, SMALL)?;
     let large = transfer(from, to, LARGE)?;
     let bytes = (size_of::<f32>() * (LARGE - SMALL)) as f64;
     // Both are noisy: not more than half of the large message's time is taken to be latency.
     let copying = (large - small).max(large / 2.0);
-    Ok((small, (bytes / copying).min(MOST)))
+    Ok(Link {
+        latency: small,
+        bandwidth: (bytes / copying).min(MOST),
+    })
 }
 
 /// The median of the seconds from sending so many numbers on one worker to having them on the other.

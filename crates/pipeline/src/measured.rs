@@ -1,7 +1,7 @@
 //! What a model costs on a pipeline's devices, which need not be alike.
 
-use burn::tensor::Device;
 use stovepipe_plan::{DeviceSpec, LinkLevel, Machine, Profile};
+use stovepipe_schedule::Link;
 
 use crate::{device::NamedDevice, error::BuildError, link::measure_link};
 
@@ -73,9 +73,10 @@ impl Measured {
         if profiles.is_empty() {
             return Err(BuildError::NoStages.into());
         }
+        let link = slowest_link(devices)?.map(|link| LinkLevel::joining(devices.len(), link));
         let machine = Machine {
             devices: devices.iter().map(|device| spec(device, devices)).collect(),
-            levels: links(devices)?.into_iter().collect(),
+            levels: link.into_iter().collect(),
         };
         Ok(Self {
             profiles,
@@ -106,8 +107,18 @@ impl Measured {
         &self.profiles
     }
 
-    /// The devices of so many workers.
-    pub(crate) fn machine(&self, workers: usize) -> Machine {
+    /// The devices of so many workers. Each has a [profile](Self::profile) of its own, so that a speed is only
+    /// what [its share of the device](NamedDevice::share_of_time) makes of it.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::Measured;
+    /// use stovepipe_plan::{Machine, Profile};
+    ///
+    /// let profile = Profile { samples: 1, input: 0, layers: Vec::new(), context: Vec::new() };
+    /// assert_eq!(Measured::from(profile).machine(2), Machine::uniform(2));
+    /// ```
+    #[must_use]
+    pub fn machine(&self, workers: usize) -> Machine {
         (self.machine.clone()).unwrap_or_else(|| Machine::uniform(workers))
     }
 }
@@ -132,40 +143,26 @@ fn is_like(one: &NamedDevice, other: &NamedDevice) -> bool {
 }
 
 fn spec(device: &NamedDevice, all: &[NamedDevice]) -> DeviceSpec {
-    let sharing = all.iter().filter(|other| other.device == device.device);
     DeviceSpec {
         name: device.name.clone(),
-        // A worker on the CPU has threads of its own.
-        speed: match device.device == Device::flex() {
-            true => 1.0,
-            false => 1.0 / sharing.count() as f64,
-        },
+        speed: device.share_of_time(all),
         memory: None,
     }
 }
 
-/// One level with the slowest of the links between neighbours; none if all are on one device.
-fn links(devices: &[NamedDevice]) -> Result<Option<LinkLevel>, BuildError> {
-    let mut slowest: Option<LinkLevel> = None;
-    let mut known: Vec<(&NamedDevice, &NamedDevice)> = Vec::new();
+/// The slowest of what lies between neighbours, both ways; none if all are on one device.
+fn slowest_link(devices: &[NamedDevice]) -> Result<Option<Link>, BuildError> {
+    let mut known = Vec::new();
+    let mut slowest: Option<Link> = None;
     for pair in devices.windows(2) {
-        let (from, to) = (&pair[0], &pair[1]);
-        let is_known = |pair: &(&NamedDevice, &NamedDevice)| {
-            (&pair.0.device, &pair.1.device) == (&from.device, &to.device)
-        };
-        if from.device == to.device || known.iter().any(is_known) {
-            continue;
-        }
-        known.push((from, to));
-        for (from, to) in [(from, to), (to, from)] {
-            let (latency, bandwidth) = measure_link(&from.device, &to.device)?;
-            let level = slowest.get_or_insert(LinkLevel {
-                workers: devices.len(),
-                bandwidth,
-                latency,
-            });
-            level.bandwidth = level.bandwidth.min(bandwidth);
-            level.latency = level.latency.max(latency);
+        let ways = [(&pair[0], &pair[1]), (&pair[1], &pair[0])];
+        for (from, to) in ways.map(|(from, to)| (&from.device, &to.device)) {
+            if from == to || known.contains(&(from, to)) {
+                continue;
+            }
+            known.push((from, to));
+            let link = measure_link(from, to)?;
+            slowest = Some(slowest.map_or(link, |slowest| slowest.or_slower(link)));
         }
     }
     Ok(slowest)
@@ -174,13 +171,15 @@ fn links(devices: &[NamedDevice]) -> Result<Option<LinkLevel>, BuildError> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use burn::tensor::Device;
+
     use super::*;
 
     #[test]
     fn workers_on_the_cpu_have_threads_of_their_own() {
         let devices: Vec<NamedDevice> = vec![Device::flex().into(); 2];
         assert_eq!(spec(&devices[0], &devices).speed, 1.0);
-        assert_eq!(links(&devices).unwrap(), None);
+        assert_eq!(slowest_link(&devices).unwrap(), None);
     }
 
     #[cfg(feature = "wgpu")]

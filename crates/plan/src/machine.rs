@@ -71,6 +71,27 @@ pub struct LinkLevel {
     pub latency: f64,
 }
 
+impl LinkLevel {
+    /// So many devices, each joined to each by such a link.
+    ///
+    /// ```
+    /// use stovepipe_plan::{LinkLevel, Machine};
+    /// use stovepipe_schedule::Link;
+    ///
+    /// let link = Link { latency: 1e-5, bandwidth: 16e9 };
+    /// let machine = Machine { levels: vec![LinkLevel::joining(2, link)], ..Machine::uniform(2) };
+    /// assert_eq!(machine.link(0, 1).copied().map(Link::from), Some(link));
+    /// ```
+    #[must_use]
+    pub fn joining(workers: usize, link: Link) -> Self {
+        Self {
+            workers,
+            bandwidth: link.bandwidth,
+            latency: link.latency,
+        }
+    }
+}
+
 impl From<LinkLevel> for Link {
     fn from(level: LinkLevel) -> Self {
         Self {

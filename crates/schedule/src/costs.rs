@@ -71,6 +71,24 @@ impl Default for Link {
     }
 }
 
+impl Link {
+    /// What a message passes that has to pass the slower of two: the longer latency, the lower bandwidth.
+    ///
+    /// ```
+    /// use stovepipe_schedule::Link;
+    ///
+    /// let (far, narrow) = (Link { latency: 1e-3, bandwidth: 1e9 }, Link { latency: 1e-6, bandwidth: 1e6 });
+    /// assert_eq!(far.or_slower(narrow), Link { latency: 1e-3, bandwidth: 1e6 });
+    /// ```
+    #[must_use]
+    pub fn or_slower(self, other: Self) -> Self {
+        Self {
+            latency: self.latency.max(other.latency),
+            bandwidth: self.bandwidth.min(other.bandwidth),
+        }
+    }
+}
+
 impl Costs {
     /// All stages alike, in seconds: forward, and both halves of backward. Sending takes no time, and
     /// nothing is computed again.

@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 
 use stovepipe_pipeline::{Forecast, NamedDevice, OptimizerState, device_facts};
+use stovepipe_plan::{DeviceSpec, Machine};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
 use crate::{
     error::TrainError,
     settings::{OptimizerSetting, PipelineSettings, TrainSettings},
 };
+
+/// What workers on the CPU share, whatever their threads.
+const MAIN: &str = "cpu";
 
 /// The bytes of main memory that are free or can be made free, if the system says so.
 ///
@@ -69,38 +73,72 @@ impl PipelineSettings {
         devices.into_values().collect()
     }
 
-    /// What each worker's device holds, as far as that is known, of those that no other worker shares.
-    pub(crate) fn own_memory(&self) -> Vec<Option<u64>> {
-        let all: Vec<_> = (0..self.stages)
-            .map(|worker| self.memory_of(worker))
-            .collect();
-        let is_alone = |name: &str| all.iter().filter(|(other, _)| other == name).count() == 1;
-        all.iter()
-            .map(|(name, has)| has.filter(|_| is_alone(name)))
-            .collect()
+    /// Bytes that each worker has, as far as that is known: workers on one device share what it holds evenly.
+    ///
+    /// ```
+    /// use stovepipe_train::PipelineSettings;
+    ///
+    /// let devices = ["cpu", "cpu:threads=2"].map(str::to_owned).to_vec();
+    /// let settings = PipelineSettings { devices, device_memory: vec![1000], ..Default::default() };
+    /// assert_eq!(settings.memory_shares(), [Some(500); 2]);
+    /// ```
+    #[must_use]
+    pub fn memory_shares(&self) -> Vec<Option<u64>> {
+        let mut of_holders = BTreeMap::<String, (Option<u64>, u64)>::new();
+        let mut holders = Vec::new();
+        for (name, has) in (0..self.stages).map(|worker| self.memory_of(worker)) {
+            of_holders.entry(name.clone()).or_insert((has, 0)).1 += 1;
+            holders.push(name);
+        }
+        let share = |(has, sharing): (Option<u64>, u64)| has.map(|bytes| bytes / sharing);
+        holders.iter().map(|name| share(of_holders[name])).collect()
+    }
+
+    /// A worker for each device of a machine, with the memory that the machine's file says.
+    ///
+    /// ```
+    /// use stovepipe_plan::Machine;
+    /// use stovepipe_train::PipelineSettings;
+    ///
+    /// let machine = "[[device]]\nname = 'cpu'\nmemory = 1000\n".repeat(3);
+    /// let mut settings = PipelineSettings::default();
+    /// settings.run_on(&Machine::from_toml(&machine)?);
+    /// assert_eq!((settings.stages, settings.memory_shares()[0]), (3, Some(1000)));
+    /// # Ok::<(), stovepipe_plan::MachineError>(())
+    /// ```
+    pub fn run_on(&mut self, machine: &Machine) {
+        let devices = &machine.devices;
+        // A machine's memory is of workers, these settings' of devices.
+        let memory_of = |device: &DeviceSpec| {
+            let holder = holder(&device.name);
+            let sharing = devices
+                .iter()
+                .filter(|other| self::holder(&other.name) == holder);
+            sharing.map(|other| other.memory).sum::<Option<u64>>()
+        };
+        let memory: Option<Vec<_>> = devices.iter().map(memory_of).collect();
+        self.stages = devices.len();
+        self.devices = devices.iter().map(|device| device.name.clone()).collect();
+        self.device_memory = memory.unwrap_or_default();
     }
 
     /// The name of what holds a worker's tensors, and how much that is, if it is known.
     fn memory_of(&self, worker: usize) -> (String, Option<u64>) {
         let name = self.devices.get(worker).or(self.devices.first());
-        let name = name.map_or("", |name| name.trim());
-        let given = self
-            .device_memory
-            .get(worker)
-            .or(self.device_memory.first());
-        // Workers on the CPU share its memory, whatever their threads.
-        if name.starts_with("cpu") {
-            return ("cpu".to_owned(), given.copied().or_else(free_memory));
-        }
+        let name = name.map_or("", String::as_str);
+        let given = (self.device_memory.get(worker)).or(self.device_memory.first());
         if let Some(&given) = given {
-            return (name.to_owned(), Some(given));
+            return (holder(name), Some(given));
         }
-        // One that cannot be opened is an error later on, when it is used.
+        // One that is not there or cannot be opened is an error later on, when it is used.
         let device = name.parse::<NamedDevice>().ok();
-        let facts = device.and_then(|device| device_facts(&device).ok());
-        match facts.unwrap_or_default() {
-            facts if facts.software => ("cpu".to_owned(), free_memory()),
-            facts => (name.to_owned(), facts.memory),
+        let facts = || device_facts(device.as_ref()?).ok();
+        match device.as_ref().is_some_and(NamedDevice::is_cpu) {
+            true => (MAIN.to_owned(), free_memory()),
+            false => match facts().unwrap_or_default() {
+                facts if facts.software => (MAIN.to_owned(), free_memory()),
+                facts => (holder(name), facts.memory),
+            },
         }
     }
 
@@ -116,6 +154,15 @@ impl PipelineSettings {
             }
         }
         Ok(())
+    }
+}
+
+/// What holds a device's tensors: the device, or main memory. One device may have several names.
+fn holder(name: &str) -> String {
+    match name.parse::<NamedDevice>() {
+        Ok(device) if device.is_cpu() => MAIN.to_owned(),
+        Ok(device) => device.name,
+        Err(_) => name.trim().to_owned(),
     }
 }
 

@@ -142,7 +142,7 @@ impl PipelineSettings {
             let threads = device.threads.unwrap_or(self.threads_per_stage);
             measure(device, Profiler::on(device).threads(threads))
         })?;
-        Ok(measured.with_memory(&self.own_memory()))
+        Ok(measured.with_memory(&self.memory_shares()))
     }
 
     /// The device of each worker.

@@ -1,6 +1,10 @@
 //! The planner's machine, from what was measured.
 
-use stovepipe::plan::{DeviceSpec, LinkLevel, Machine};
+use stovepipe::{
+    pipeline::{Link, NamedDevice},
+    plan::{DeviceSpec, LinkLevel, Machine},
+    train::PipelineSettings,
+};
 
 use super::{Found, Survey, Way};
 
@@ -13,58 +17,49 @@ impl Survey {
             Err(_) => false,
         };
         let taken: Vec<_> = self.found.iter().filter(is_taken).collect();
-        // Workers on a GPU share its time and its memory; those on the CPU have threads of their own.
-        let sharing = |found: &Found, is_with: fn(&Found, &Found) -> bool| {
-            taken.iter().filter(|other| is_with(found, other)).count() as u64
-        };
-        let rate = |found: &Found| {
-            found.rate().unwrap_or(1.0) / sharing(found, Found::shares_time_with) as f64
-        };
+        let devices: Vec<_> = taken.iter().map(|found| found.device.clone()).collect();
+        let rate =
+            |found: &Found| found.rate().unwrap_or(1.0) * found.device.share_of_time(&devices);
         let first = rate(taken.first()?);
-        let spec = |found: &&Found| DeviceSpec {
+        let spec = |(found, memory): (&&Found, Option<u64>)| DeviceSpec {
             name: found.device.name.clone(),
             speed: rate(found) / first,
-            memory: (found.memory()).map(|bytes| bytes / sharing(found, Found::shares_memory_with)),
+            memory,
         };
-        let is_way = |way: &&Way| {
-            let ends = [way.from, way.to].map(|end| &self.found[end].device.device);
-            ends.iter()
-                .all(|end| taken.iter().any(|found| found.device.device == **end))
-        };
-        let slowest = |level: LinkLevel, way: &Way| LinkLevel {
-            bandwidth: level.bandwidth.min(way.bandwidth),
-            latency: level.latency.max(way.latency),
-            ..level
-        };
-        let level = LinkLevel {
-            workers: taken.len(),
-            bandwidth: f64::MAX,
-            latency: 0.0,
-        };
-        let ways: Vec<_> = self.ways.iter().filter(is_way).collect();
+        let link = self.slowest_link(&devices);
+        let level = link.map(|link| LinkLevel::joining(devices.len(), link));
         Some(Machine {
-            devices: taken.iter().map(spec).collect(),
-            levels: match ways.is_empty() {
-                true => Vec::new(),
-                false => vec![ways.into_iter().fold(level, slowest)],
-            },
+            devices: taken
+                .iter()
+                .zip(memory_shares(&devices))
+                .map(spec)
+                .collect(),
+            levels: level.into_iter().collect(),
         })
+    }
+
+    fn slowest_link(&self, devices: &[NamedDevice]) -> Option<Link> {
+        let is_taken = |end: usize| {
+            let end = &self.found[end].device.device;
+            devices.iter().any(|taken| taken.device == *end)
+        };
+        let ways = self.ways.iter();
+        ways.filter(|way: &&Way| is_taken(way.from) && is_taken(way.to))
+            .map(|way| way.link)
+            .reduce(Link::or_slower)
     }
 }
 
+fn memory_shares(devices: &[NamedDevice]) -> Vec<Option<u64>> {
+    let pipeline = PipelineSettings {
+        stages: devices.len(),
+        devices: devices.iter().map(|device| device.name.clone()).collect(),
+        ..PipelineSettings::default()
+    };
+    pipeline.memory_shares()
+}
+
 impl Found {
-    fn shares_memory_with(&self, other: &Self) -> bool {
-        let in_main = self.is_in_main_memory() && other.is_in_main_memory();
-        in_main || self.device.device == other.device.device
-    }
-
-    fn shares_time_with(&self, other: &Self) -> bool {
-        match self.is_cpu() && other.is_cpu() {
-            true => std::ptr::eq(self, other),
-            false => self.device.device == other.device.device,
-        }
-    }
-
     /// Operations a second of single floats.
     fn rate(&self) -> Option<f64> {
         let (_, rates) = self.facts.as_ref().ok()?;

@@ -51,8 +51,8 @@ impl Survey {
             table.row(vec![
                 self.name(way.from).to_owned(),
                 self.name(way.to).to_owned(),
-                bytes_a_second(way.bandwidth),
-                output::seconds(way.latency),
+                bytes_a_second(way.link.bandwidth),
+                output::seconds(way.link.latency),
             ]);
         }
         table
@@ -63,8 +63,8 @@ impl Survey {
             json!({
                 "from": self.name(way.from),
                 "to": self.name(way.to),
-                "latency": way.latency,
-                "bandwidth": way.bandwidth,
+                "latency": way.link.latency,
+                "bandwidth": way.link.bandwidth,
             })
         });
         let absent = self.absent.iter();

@@ -1,11 +1,9 @@
 //! What a built-in model costs on the devices that are here.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use stovepipe::{
-    pipeline::{Layer, NamedDevice, Profiler, device_facts, measure_link},
-    plan::{LinkLevel, Machine, Profile},
-    train::{TrainError, free_memory, show_layers},
+    pipeline::{Layer, NamedDevice, Profiler},
+    plan::{Machine, Profile},
+    train::{PipelineSettings, free_memory, show_layers},
 };
 
 use super::Request;
@@ -52,86 +50,38 @@ fn measure_model<L: Layer<Side = ()>, T>(
     let layers = &model.layers;
     room::to_measure(layers, free_memory())?;
     let samples = request.batch_size.unwrap_or(BATCH).div_ceil(SHARE);
-    let profile_of = |name: &str, samples: usize| -> Result<Profile, CliError> {
-        let device: NamedDevice = name.parse().map_err(TrainError::from)?;
-        let threads = device.threads.unwrap_or(request.threads_per_stage);
-        let profiler = Profiler::new(&device.device).threads(threads);
-        let shown = show_layers(&format!("{samples} samples on {name}"), layers.len());
-        Ok(profiler
-            .counting(allocated)
-            .on_progress(shown)
-            .measure(layers, (model.sample)(samples))?)
+    let profile_of = |device: &NamedDevice, profiler: Profiler, samples: usize| {
+        let shown = show_layers(&format!("{samples} samples on {device}"), layers.len());
+        let profiler = profiler.counting(allocated).on_progress(shown);
+        profiler.measure(layers, (model.sample)(samples))
     };
-    let both = |name: &str| -> Result<Profile, CliError> {
-        let profile = profile_of(name, samples)?;
+    let workers = machine.devices.len();
+    let pipeline = PipelineSettings {
+        stages: workers,
+        devices: (machine.devices.iter().map(|device| device.name.clone())).collect(),
+        threads_per_stage: request.threads_per_stage,
+        ..PipelineSettings::default()
+    };
+    let measured = pipeline.measure(|device, profiler| -> Result<Profile, CliError> {
+        let profile = profile_of(device, profiler.clone(), samples)?;
         match samples {
             1 => Ok(profile),
-            _ => Ok(profile.with_fixed_parts(&profile_of(name, samples.div_ceil(4))?)),
+            _ => Ok(profile.with_fixed_parts(&profile_of(device, profiler, samples.div_ceil(4))?)),
         }
-    };
-    let first = machine.devices[0].name.clone();
-    let profile = both(&first)?;
-    let time = |profile: &Profile| profile.times().iter().sum::<f64>();
-    let mut speeds = BTreeMap::from([(first.clone(), 1.0)]);
-    for device in &mut machine.devices {
-        let speed = match speeds.get(&device.name) {
-            Some(&speed) => speed,
-            None => time(&profile) / time(&both(&device.name)?),
-        };
-        speeds.insert(device.name.clone(), speed);
-        device.speed = speed;
+    })?;
+    let time = |worker: usize| measured.profile(worker).times().iter().sum::<f64>();
+    let found = measured.machine(workers);
+    for (worker, (device, found)) in machine.devices.iter_mut().zip(found.devices).enumerate() {
+        // A plan is made from the profile of the first device.
+        device.speed = found.speed * time(0) / time(worker);
+        device.memory = device.memory.or(found.memory);
     }
-    share_memory(machine);
-    measure_links(machine)?;
-    output::write(&request.profile, &profile.to_toml())?;
+    if machine.levels.is_empty() {
+        machine.levels = found.levels;
+    }
+    output::write(&request.profile, &measured.profile(0).to_toml())?;
     if let Some(path) = &request.write_machine {
         output::write(path, &machine.to_toml())?;
     }
-    Ok(())
-}
-
-/// Workers on the CPU share what is free, and a GPU may say what it has.
-fn share_memory(machine: &mut Machine) {
-    for device in &mut machine.devices {
-        let facts = || device_facts(&device.name.parse().ok()?).ok();
-        device.memory = device.memory.or_else(|| facts()?.memory);
-    }
-    let on_cpu = machine
-        .devices
-        .iter()
-        .filter(|device| device.name.starts_with("cpu"))
-        .count();
-    let Some(free) = free_memory().filter(|_| on_cpu > 0) else {
-        return;
-    };
-    let devices = machine.devices.iter_mut();
-    for device in devices.filter(|device| device.name.starts_with("cpu")) {
-        device.memory.get_or_insert(free / on_cpu as u64);
-    }
-}
-
-/// One level with the slowest link between neighbours, unless levels were given.
-fn measure_links(machine: &mut Machine) -> Result<(), CliError> {
-    if !machine.levels.is_empty() || machine.devices.len() < 2 {
-        return Ok(());
-    }
-    let mut level = LinkLevel {
-        workers: machine.devices.len(),
-        bandwidth: f64::MAX,
-        latency: 0.0,
-    };
-    let mut known = BTreeSet::new();
-    for pair in machine.devices.windows(2) {
-        let names = (pair[0].name.clone(), pair[1].name.clone());
-        if !known.insert(names.clone()) {
-            continue;
-        }
-        let device = |name: &str| name.parse::<NamedDevice>().map_err(TrainError::from);
-        let (from, to) = (device(&names.0)?, device(&names.1)?);
-        let (latency, bandwidth) = measure_link(&from.device, &to.device)?;
-        level.latency = level.latency.max(latency);
-        level.bandwidth = level.bandwidth.min(bandwidth);
-    }
-    machine.levels.push(level);
     Ok(())
 }

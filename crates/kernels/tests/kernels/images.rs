@@ -236,7 +236,11 @@ fn others_of_one_channel_or_filter_are_as_they_were() {
         let burns = conv_outcome(&conv, &x, &|x| conv.forward(relu(x)));
         close(y, burns.0, &format!("{channels:?}: output"));
         close(dx, burns.1, &format!("{channels:?}: gradient of x"));
-        close(dw, burns.2, &format!("{channels:?}: gradient of the weight"));
+        close(
+            dw,
+            burns.2,
+            &format!("{channels:?}: gradient of the weight"),
+        );
     }
 }
 

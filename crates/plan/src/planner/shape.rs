@@ -308,7 +308,7 @@ impl<'a> Shape<'a> {
             .flat_map(|&a| after.iter().map(move |&b| (a, b)));
         pairs
             .map(|(a, b)| self.connection(a, b))
-            .fold(Link::default(), slower)
+            .fold(Link::default(), Link::or_slower)
     }
 
     fn connection(&self, a: usize, b: usize) -> Link {
@@ -327,16 +327,9 @@ impl<'a> Shape<'a> {
         let neighbours = replicas
             .windows(2)
             .map(|pair| self.connection(pair[0], pair[1]));
-        let link = neighbours.fold(Link::default(), slower);
+        let link = neighbours.fold(Link::default(), Link::or_slower);
         let rounds = 2.0 * (count - 1.0);
         rounds * (link.latency + bytes / count / link.bandwidth)
-    }
-}
-
-fn slower(a: Link, b: Link) -> Link {
-    Link {
-        latency: a.latency.max(b.latency),
-        bandwidth: a.bandwidth.min(b.bandwidth),
     }
 }
 

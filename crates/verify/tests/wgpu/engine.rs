@@ -121,10 +121,10 @@ fn a_link_is_measured_between_devices() {
         return;
     };
     for (from, to) in [(&best, &first), (&best, &cpu()), (&cpu(), &best)] {
-        let (latency, bandwidth) = measure_link(&from.device, &to.device).unwrap();
+        let link = measure_link(&from.device, &to.device).unwrap();
         assert!(
-            latency > 0.0 && bandwidth > 1e6,
-            "{from} to {to}: {latency} {bandwidth}"
+            link.latency > 0.0 && link.bandwidth > 1e6,
+            "{from} to {to}: {link:?}"
         );
     }
 }
