@@ -133,7 +133,7 @@ impl Settings {
         };
         if let Some(path) = plan {
             let plan: PlanFile = parse(path, &read(path)?)?;
-            // Layers are measured in f32, whatever they will compute in.
+            // A plan is made of layers in f32, whatever they will compute in.
             settings.pipeline = PipelineSettings {
                 precision: settings.pipeline.precision,
                 ..plan.pipeline

@@ -8,7 +8,7 @@ use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler};
 use crate::{
     balance::Balance,
     control::{Progress, StopHandle},
-    device::{self, NamedDevice},
+    device::NamedDevice,
     engine::{
         self, Engine, Placement, ProgressCallback,
         carrier::{Carriers, TransferHook},
@@ -285,6 +285,8 @@ impl<L: Layer> PipelineBuilder<L> {
     /// What can be said beforehand of the pipeline that these settings make, given what each layer
     /// costs for a micro-batch, and what the optimizer keeps: times, bubble, and memory of each worker.
     ///
+    /// Layers are to be measured in the [precision](crate::Profiler::precision) that the pipeline will have.
+    ///
     /// # Errors
     ///
     /// Those of [`cut`](Self::cut), and if it was measured for another number of workers.
@@ -302,7 +304,14 @@ impl<L: Layer> PipelineBuilder<L> {
             recompute: self.recompute,
             state,
         };
-        Ok(setup.forecast(&plan.cut)?)
+        let mut forecast = setup.forecast(&plan.cut)?;
+        if self.precision.cast().is_some() {
+            // A step computes on copies of half the size.
+            for memory in &mut forecast.memory {
+                memory.parameters += memory.parameters / 2;
+            }
+        }
+        Ok(forecast)
     }
 
     /// The number of stages that the scheduler wants for the devices.
@@ -432,7 +441,7 @@ fn check_devices(owners: &[usize], devices: &[NamedDevice]) -> Result<(), BuildE
         let refused = |cause| BuildError::Device {
             stage,
             device: device.name.clone(),
-            cause: format!("{cause}. {}", device::advice(&device.name)),
+            cause,
         };
         gauge::call(device).map_err(|error| match error {
             BuildError::Unusable { cause, .. } => refused(cause),

@@ -202,7 +202,8 @@ static KINDS: [Kind; 2] = [
     },
     Kind {
         name: "cuda",
-        install: "CUDA needs an NVIDIA GPU, NVIDIA's driver, and the library NVRTC of the CUDA toolkit",
+        install: "CUDA needs an NVIDIA GPU, NVIDIA's driver, and libdevice of the CUDA toolkit: the file \
+                  nvvm/libdevice/libdevice.10.bc in /usr/local/cuda, or in the folder that CUDA_PATH names",
         found: LazyLock::new(cuda_devices),
         own_choice: || None,
     },
@@ -329,8 +330,10 @@ fn name_of_set_up(device: &Device) -> Option<String> {
     }
 }
 
-/// What a device may lack that is there and does not work.
-pub(crate) fn advice(name: &str) -> &'static str {
-    let kind = KINDS.iter().find(|kind| name.starts_with(kind.name));
-    kind.map_or("", |kind| kind.install)
+/// Why a device that is there does not work, with what it may lack.
+pub(crate) fn with_advice(name: &str, cause: &str) -> String {
+    match KINDS.iter().find(|kind| name.starts_with(kind.name)) {
+        Some(kind) => format!("{cause}. {}", kind.install),
+        None => cause.to_owned(),
+    }
 }

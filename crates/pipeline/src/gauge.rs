@@ -7,7 +7,7 @@ use crossbeam_channel::bounded;
 use serde::Serialize;
 
 use crate::{
-    device::NamedDevice,
+    device::{NamedDevice, with_advice},
     engine::{guard, worker},
     error::BuildError,
 };
@@ -69,7 +69,7 @@ const COPIED: usize = 8 << 20;
 /// A device that takes longer does not answer.
 pub(crate) const SILENCE: Duration = Duration::from_secs(120);
 
-/// What a device says of itself. It is opened for that.
+/// What a device says of itself. It is opened and used for that.
 ///
 /// ```
 /// use stovepipe_pipeline::{NamedDevice, device_facts};
@@ -81,9 +81,9 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 ///
-/// If it cannot be opened, or does not answer.
+/// If it cannot be used, or does not answer.
 pub fn device_facts(device: &NamedDevice) -> Result<DeviceFacts, BuildError> {
-    ask(device, |device| Ok(facts(device)))
+    ask(device, |device| use_once(device).map(|()| facts(device)))
 }
 
 /// How fast a device multiplies and copies, with the CPU threads that it has (or one): medians, after its
@@ -108,10 +108,13 @@ pub fn measure_rates(device: &NamedDevice) -> Result<DeviceRates, BuildError> {
 
 /// Makes sure that a device computes and answers. One that is not there panics in Burn, and should be an error here.
 pub(crate) fn call(device: &NamedDevice) -> Result<(), BuildError> {
-    ask(device, |device| {
-        let first_use = Tensor::<1>::zeros([1], device).try_into_data();
-        first_use.map(drop).map_err(|error| error.to_string())
-    })
+    ask(device, use_once)
+}
+
+/// Computes what CUDA has in a library of its own, which may not be installed.
+fn use_once(device: &Device) -> Result<(), String> {
+    let computed = Tensor::<1>::zeros([1], device).tanh().try_into_data();
+    computed.map(drop).map_err(|error| error.to_string())
 }
 
 /// Asks a device something on a worker of its own, which is left behind if there is no answer.
@@ -119,9 +122,9 @@ fn ask<T: Send + 'static>(
     device: &NamedDevice,
     question: impl FnOnce(&Device) -> Result<T, String> + Send + 'static,
 ) -> Result<T, BuildError> {
-    let refused = |cause| BuildError::Unusable {
+    let refused = |cause: String| BuildError::Unusable {
         device: device.name.clone(),
-        cause,
+        cause: with_advice(&device.name, &cause),
     };
     let worker = worker::spawn("device", device.threads.unwrap_or(1))
         .map_err(|source| BuildError::Worker { worker: 0, source })?;
@@ -277,6 +280,13 @@ mod tests {
         );
         let refusing: Result<(), _> = ask(&cpu(), |_| Err("busy".to_owned()));
         assert!(refusing.unwrap_err().to_string().contains("busy"));
+    }
+
+    #[test]
+    fn what_a_device_may_lack_is_said_of_its_kind() {
+        assert_eq!(with_advice("cpu", "busy"), "busy");
+        let of_cuda = with_advice("cuda:0", "no libdevice");
+        assert!(of_cuda.starts_with("no libdevice. CUDA needs"), "{of_cuda}");
     }
 
     #[test]

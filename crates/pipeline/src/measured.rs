@@ -114,7 +114,7 @@ impl Measured {
     /// use stovepipe_pipeline::Measured;
     /// use stovepipe_plan::{Machine, Profile};
     ///
-    /// let profile = Profile { samples: 1, input: 0, layers: Vec::new(), context: Vec::new() };
+    /// let profile = Profile { samples: 1, input: 0, layers: Vec::new() };
     /// assert_eq!(Measured::from(profile).machine(2), Machine::uniform(2));
     /// ```
     #[must_use]

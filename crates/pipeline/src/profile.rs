@@ -25,9 +25,11 @@ use crate::{
         values, worker,
     },
     error::{BuildError, ProfileError},
+    flow::Flow,
     gauge,
     layer::Layer,
     parameters::count_parameters,
+    precision::Precision,
     wiring::Wiring,
 };
 
@@ -80,6 +82,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Profiler {
     device: Device,
     threads: usize,
+    precision: Precision,
     allocated: Option<fn() -> usize>,
     progress: Option<Arc<dyn Fn(usize) + Send + Sync>>,
 }
@@ -90,6 +93,7 @@ impl Profiler {
         Self {
             device: device.clone().inner(),
             threads: 1,
+            precision: Precision::F32,
             allocated: None,
             progress: None,
         }
@@ -103,6 +107,12 @@ impl Profiler {
     /// The number of CPU threads that kernels may use.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
+        self
+    }
+
+    /// What layers compute in, as for the pipeline that they are measured for; f32 by default.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
         self
     }
 
@@ -123,8 +133,8 @@ impl Profiler {
     ///
     /// # Errors
     ///
-    /// If the sample does not pass through a layer, forward and backward, or a thread cannot be
-    /// started.
+    /// If the sample does not pass through a layer, forward and backward, the device cannot compute in the
+    /// precision, or a thread cannot be started.
     pub fn measure<L: Layer<Side = ()>>(
         &self,
         layers: &[L],
@@ -148,7 +158,9 @@ impl Profiler {
             return Err(BuildError::NoThreads);
         }
         let wiring = Arc::new(Wiring::of(layers)?);
-        gauge::call(&self.device.clone().into())?;
+        let device = self.device.clone().into();
+        gauge::call(&device)?;
+        self.precision.check(&device)?;
         // On a worker like those that will run the stages.
         let worker = worker::spawn("profile", self.threads)
             .map_err(|source| BuildError::Worker { worker: 0, source })?;
@@ -171,6 +183,7 @@ impl Profiler {
         let refused = |error: crate::StepError| ProfileError::new(layers, 0, error.to_string());
         let samples = batch::samples(&sample).map_err(refused)?;
         let given = guard::guarded("enter", || {
+            let (sample, side) = (self.cast(sample), self.cast(side));
             let side = values::attach(values::to_device(side, &self.device), false);
             (values::to_device(L::enter(sample), &self.device), side)
         });
@@ -211,7 +224,7 @@ impl Profiler {
                 continue;
             }
             let bench = Bench {
-                layer: stand_in(layer, &self.device),
+                layer: copies::cast(stand_in(layer, &self.device), self.precision.cast()),
                 scene: Scene {
                     side,
                     draws: Some((StepKey::APART, 0..samples)),
@@ -239,6 +252,10 @@ impl Profiler {
             self.tell(profiles.len());
         }
         Ok(profiles)
+    }
+
+    fn cast<F: Flow>(&self, flow: F) -> F {
+        values::cast(flow, self.precision.cast())
     }
 
     fn tell(&self, measured: usize) {

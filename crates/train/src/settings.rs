@@ -140,7 +140,8 @@ impl PipelineSettings {
         let devices = self.worker_devices()?;
         let measured = Measured::on(&devices, |device| {
             let threads = device.threads.unwrap_or(self.threads_per_stage);
-            measure(device, Profiler::on(device).threads(threads))
+            let profiler = Profiler::on(device).threads(threads);
+            measure(device, profiler.precision(self.precision))
         })?;
         Ok(measured.with_memory(&self.memory_shares()))
     }

@@ -108,7 +108,7 @@ pub(crate) fn quiet<L: Module>(live: &L) -> L {
 
 /// The same with floats of another type, statistics among them, if there is one. The module shares its
 /// statistics with no other.
-fn cast<M: Module>(module: M, dtype: Option<FloatDType>) -> M {
+pub(crate) fn cast<M: Module>(module: M, dtype: Option<FloatDType>) -> M {
     struct Cast(FloatDType);
 
     impl ModuleMapper for Cast {

@@ -6,8 +6,9 @@ use burn::{
     tensor::{DType, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, BuildError, Context, CrossEntropy, Layer, LossScaler, MeanOf, Miswired, NamedDevice,
-    Objective, Outputs, Pipeline, Precision, Recompute, Step, StepError,
+    Batch, BuildError, Context, CrossEntropy, Layer, LossScaler, MeanOf, Measured, Miswired,
+    NamedDevice, Objective, OptimizerState, Outputs, Pipeline, Precision, Profiler, Recompute,
+    Step, StepError,
 };
 use stovepipe_schedule::{Rule, Scheduler};
 
@@ -71,6 +72,34 @@ fn stages_make_no_difference_in_any_precision() {
                 let found = seen(&builder.precision(precision).build().unwrap());
                 assert!(found == expected, "{precision}, {rule:?}, {recompute:?}");
             }
+        }
+    }
+}
+
+/// What passes from layer to layer has half the size, parameters the one that they have, and a step keeps copies
+/// of those.
+#[test]
+fn sizes_are_foretold_of_the_precision() {
+    let sized = |precision| {
+        let profiler = Profiler::new(&cpu()).precision(precision);
+        let profile = profiler.measure(&conv_net(), images(4)).unwrap();
+        let builder = builder(conv_net(), 2, By(Rule::GPipe, 1), 3, Recompute::Always);
+        let builder = builder.precision(precision);
+        let forecast = builder.forecast(&Measured::from(&profile), OptimizerState(2));
+        (profile, forecast.unwrap().memory)
+    };
+    let (wide, wide_memory) = sized(Precision::F32);
+    for precision in MIXED {
+        let (narrow, memory) = sized(precision);
+        assert_eq!(2 * narrow.input, wide.input);
+        for (narrow, wide) in narrow.layers.iter().zip(&wide.layers) {
+            assert_eq!(2 * narrow.output, wide.output, "{}", wide.name);
+            assert_eq!(narrow.parameters, wide.parameters, "{}", wide.name);
+        }
+        for (narrow, wide) in memory.iter().zip(&wide_memory) {
+            assert_eq!(2 * narrow.parameters, 3 * wide.parameters);
+            assert_eq!(narrow.optimizer, wide.optimizer);
+            assert_eq!(2 * narrow.inputs, wide.inputs);
         }
     }
 }
