@@ -15,6 +15,7 @@
 //! memory       what a step allocates
 //! footprint    how large a network trains within a budget
 //! peer         PyTorch beside us
+//! pace         how far a program is
 //! learning     losses of a short training, and curves, a drawing of them
 //! report       tables, printed and saved
 //! ```
@@ -39,6 +40,7 @@ pub mod measure;
 pub mod measured;
 pub mod memory;
 pub mod models;
+pub mod pace;
 pub mod peer;
 pub mod piped;
 pub mod plain;

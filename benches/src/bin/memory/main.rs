@@ -3,7 +3,6 @@
 //! `cargo build --workspace --release && target/release/memory`
 
 mod bars;
-mod pace;
 mod papers;
 mod trained;
 
@@ -28,10 +27,9 @@ use stovepipe_benches::{
         trial::Trial,
     },
     memory::Counter,
+    pace::Pace,
     report::Report,
 };
-
-use pace::Pace;
 
 #[global_allocator]
 static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);

@@ -10,6 +10,7 @@ use stovepipe_benches::{
     layers::cut_in_two,
     learning::{self, Learning},
     models::{Shape, model},
+    pace::Pace,
     peer::{Peer, Task, Way},
     piped::Plan,
     report::{Table, column, number},
@@ -51,9 +52,12 @@ impl Peers<'_> {
         let mut summary = Table::new(title, columns);
         let mut panels = Vec::new();
         let mut unlike = Vec::new();
-        for shape in shapes(&self.flags.arguments) {
+        let shapes = shapes(&self.flags.arguments);
+        let mut pace = Pace::new(shapes.len());
+        for shape in shapes {
             let shape = short(shape);
             let curves = self.curves(shape)?;
+            pace.tell(&format!("losses of {}", shape.name()));
             self.report.table(losses_table(shape, &curves));
             let apart: Vec<_> = curves
                 .iter()

@@ -8,6 +8,7 @@ use stovepipe_benches::{
     layers::{LayerCost, cut_in_two},
     measure::{Costs, Seconds, Turn, take_turns},
     models::{Shape, model},
+    pace::Pace,
     peer::{Peer, Task, Way},
     piped::Plan,
     plain::RATE,
@@ -38,7 +39,9 @@ struct Race {
 
 impl Peers<'_> {
     pub(crate) fn speed(&mut self) -> Result<(), Failure> {
-        for shape in shapes(&self.flags.arguments) {
+        let shapes = shapes(&self.flags.arguments);
+        let mut pace = Pace::new(2 * shapes.len());
+        for shape in shapes {
             let cut = self.cut(shape)?;
             let counts = if self.flags.arguments.quick {
                 [2, 4]
@@ -55,6 +58,7 @@ impl Peers<'_> {
                 };
                 let table = self.race(&race)?;
                 self.report.table(table);
+                pace.tell(&format!("{}, m = {micro_batches}", shape.name()));
             }
         }
         Ok(())
