@@ -88,7 +88,6 @@ fn main() -> Result<(), Failure> {
     }
     let device: NamedDevice = flags.device.parse()?;
     let mut bench = Gpu {
-        pace: Pace::new(0),
         report: Report::begin("gpu", &flags)?,
         device: device.name,
         flags: &flags,
@@ -108,7 +107,6 @@ fn main() -> Result<(), Failure> {
 
 struct Gpu<'a> {
     report: Report,
-    pace: Pace,
     device: String,
     flags: &'a Flags,
 }
@@ -128,7 +126,7 @@ impl Gpu<'_> {
         let mut table = Table::new("next to the CPU", columns);
         let mut worst = 0.0_f64;
         let shapes = self.chosen(small_shapes());
-        self.pace = Pace::new(shapes.len() * 3 * 2);
+        let mut pace = Pace::new(shapes.len() * 3 * 2);
         for shape in shapes {
             let (own, cpu) = (self.device.clone(), "cpu".to_owned());
             for devices in [
@@ -139,7 +137,7 @@ impl Gpu<'_> {
                 for precision in [Precision::F32, Precision::Bf16] {
                     let (row, off) = compare(shape, &devices, precision)?;
                     let places = devices.join(",");
-                    (self.pace).tell(&format!("{}, {places}, {precision}", shape.name()));
+                    pace.tell(&format!("{}, {places}, {precision}", shape.name()));
                     if precision == Precision::F32 {
                         worst = if off.is_nan() {
                             f64::INFINITY
@@ -176,10 +174,10 @@ impl Gpu<'_> {
         let mut table = Table::new("training steps on one card", columns);
         let sizes = self.chosen_sizes();
         let contenders = if self.flags.alone { 2 } else { 4 };
-        self.pace = Pace::new(sizes.len() * 2 * contenders);
+        let mut pace = Pace::new(sizes.len() * 2 * contenders);
         for (shape, batch) in sizes {
             for precision in [Precision::F32, Precision::Bf16] {
-                self.race(shape, batch, precision, &mut table)?;
+                self.race(shape, batch, precision, (&mut table, &mut pace))?;
             }
         }
         self.report.table(table);
@@ -192,19 +190,19 @@ impl Gpu<'_> {
         shape: Shape,
         batch: usize,
         precision: Precision,
-        table: &mut Table,
+        (table, pace): (&mut Table, &mut Pace),
     ) -> Result<(), Failure> {
         let what = format!("{}, {precision}", shape.name());
         let mut found = Vec::new();
         if !self.flags.alone {
             for (who, compiled) in [("PyTorch eager", false), ("PyTorch compiled", true)] {
                 found.push((who, self.peer(shape, batch, precision, compiled)));
-                self.pace.tell(&format!("{what}: {who}"));
+                pace.tell(&format!("{what}: {who}"));
             }
         }
         for (who, plan) in self.plans(shape, precision)? {
             found.push((who, self.ours(shape, batch, &plan)));
-            self.pace.tell(&format!("{what}: {who}"));
+            pace.tell(&format!("{what}: {who}"));
         }
         let rate = |index: usize| match found.get(index) {
             Some((_, Ok(measured))) => batch as f64 / measured.costs.seconds.median(),

@@ -110,10 +110,8 @@ impl PipelineSettings {
         let devices = &machine.devices;
         // A machine's memory is of workers, these settings' of devices.
         let memory_of = |device: &DeviceSpec| {
-            let holder = holder(&device.name);
-            let sharing = devices
-                .iter()
-                .filter(|other| self::holder(&other.name) == holder);
+            let same = holder(&device.name);
+            let sharing = devices.iter().filter(|other| holder(&other.name) == same);
             sharing.map(|other| other.memory).sum::<Option<u64>>()
         };
         let memory: Option<Vec<_>> = devices.iter().map(memory_of).collect();
@@ -126,19 +124,20 @@ impl PipelineSettings {
     fn memory_of(&self, worker: usize) -> (String, Option<u64>) {
         let name = self.devices.get(worker).or(self.devices.first());
         let name = name.map_or("", String::as_str);
+        let holder = holder(name);
         let given = (self.device_memory.get(worker)).or(self.device_memory.first());
         if let Some(&given) = given {
-            return (holder(name), Some(given));
+            return (holder, Some(given));
         }
-        // One that is not there or cannot be opened is an error later on, when it is used.
+        if holder == MAIN {
+            return (holder, free_memory());
+        }
+        // One that is not there or cannot be used is an error later on, when it is.
         let device = name.parse::<NamedDevice>().ok();
-        let facts = || device_facts(device.as_ref()?).ok();
-        match device.as_ref().is_some_and(NamedDevice::is_cpu) {
-            true => (MAIN.to_owned(), free_memory()),
-            false => match facts().unwrap_or_default() {
-                facts if facts.software => (MAIN.to_owned(), free_memory()),
-                facts => (holder(name), facts.memory),
-            },
+        let facts = device.and_then(|device| device_facts(&device).ok());
+        match facts.unwrap_or_default() {
+            facts if facts.software => (MAIN.to_owned(), free_memory()),
+            facts => (holder, facts.memory),
         }
     }
 
