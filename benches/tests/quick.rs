@@ -233,41 +233,22 @@ fn peers_without_pytorch() {
 
 #[test]
 fn peers_says_what_is_missing() {
-    let program = env!("CARGO_BIN_EXE_peers");
-    let flags = |python| ["--model", "transformer", "--python", python];
-    let missing = run(program, &folder("missing"), &flags("no-such-python"));
-    let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
-    assert!(
-        !missing.status.success() && errors.contains("--python target/pytorch"),
-        "{errors}"
-    );
-    // A Python that says what one without PyTorch would.
-    let other = python_that("echo '{\"missing\": \"No module named torch\"}'");
-    let missing = run(program, &folder("missing"), &flags(other.to_str().unwrap()));
-    let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
-    assert!(
-        errors.contains("No module named torch") && errors.contains("pip install"),
-        "{errors}"
-    );
-    // One that is ready, and ends at its first turn.
-    let dies = python_that("echo '{\"parameters\": 13056, \"version\": \"0\"}'");
-    let gone = run(program, &folder("missing"), &flags(dies.to_str().unwrap()));
-    let errors = String::from_utf8_lossy(&gone.stderr).into_owned();
-    assert!(
-        !gone.status.success() && errors.contains("has ended"),
-        "{errors}"
-    );
-}
-
-/// A script in place of Python.
-fn python_that(does: &str) -> PathBuf {
-    use std::os::unix::fs::PermissionsExt;
-
-    let name = format!("python-{}", does.len());
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    fs::write(&path, format!("#!/bin/sh\n{does}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    path
+    let pythons = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pythons");
+    for (python, words) in [
+        ("none-there", ["cannot be run", "--python target/pytorch"]),
+        ("without-pytorch", ["No module named torch", "pip install"]),
+        ("other-model", ["13120 parameters here", ", 1 in PyTorch"]),
+        // Seen before its second stage is ready, or at the first step.
+        ("ends", ["PyTorch's stage", "has ended"]),
+    ] {
+        let path = pythons.join(python);
+        let flags = ["--model", "transformer", "--python", path.to_str().unwrap()];
+        let folder = folder(&format!("peers-{python}"));
+        let output = run(env!("CARGO_BIN_EXE_peers"), &folder, &flags);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{python}");
+        assert!(words.iter().all(|word| errors.contains(word)), "{errors}");
+    }
 }
 
 #[test]
