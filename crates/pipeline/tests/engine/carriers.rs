@@ -189,7 +189,7 @@ fn never_answering() -> (Pipeline<ConvNet>, Sender<()>) {
     let (release, until): (_, Receiver<()>) = channel();
     let until = Mutex::new(until);
     let pipeline = builder(conv_net(), 2, GPipe, 3, Recompute::Never)
-        .stall_timeout(Some(Duration::from_millis(200)))
+        .stall_timeout(Some(Duration::from_secs(1)))
         .on_transfer(move |transfer: &Transfer| {
             if (transfer.cargo, transfer.micro_batch) == (Cargo::Gradients, 1) {
                 let _ = until.lock().unwrap().recv();

@@ -221,7 +221,7 @@ fn a_stall_ends_the_step_and_says_who_waits_for_whom() {
         4,
         Recompute::Always,
     )
-    .stall_timeout(Some(Duration::from_millis(100)))
+    .stall_timeout(Some(Duration::from_secs(1)))
     .build()
     .unwrap();
     let before = bits(&pipeline);
@@ -258,7 +258,7 @@ fn a_stall_with_several_stages_a_worker_names_stage_and_worker() {
     let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 1);
     let rule = By(Rule::Interleaved, 3);
     let pipeline = builder(trapped(3, &trap), 2, rule, 2, Recompute::Never)
-        .stall_timeout(Some(Duration::from_millis(100)))
+        .stall_timeout(Some(Duration::from_secs(1)))
         .build()
         .unwrap();
     let before = bits(&pipeline);
@@ -291,7 +291,7 @@ fn a_pipeline_with_a_stuck_worker_can_be_dropped() {
     let (release, until): (Sender<()>, _) = channel();
     let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 1);
     let pipeline = builder(trapped(0, &trap), 2, GPipe, 2, Recompute::Never)
-        .stall_timeout(Some(Duration::from_millis(50)))
+        .stall_timeout(Some(Duration::from_secs(1)))
         .build()
         .unwrap();
     assert!(matches!(step(&pipeline), Err(StepError::Stalled { .. })));
@@ -471,7 +471,7 @@ fn no_thread_outlives_its_pipeline() {
     let (release, until): (Sender<()>, _) = channel();
     let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 1);
     let pipeline = builder(trapped(2, &trap), 3, GPipe, 4, Recompute::Always)
-        .stall_timeout(Some(Duration::from_millis(50)))
+        .stall_timeout(Some(Duration::from_secs(1)))
         .build()
         .unwrap();
     assert!(matches!(step(&pipeline), Err(StepError::Stalled { .. })));
