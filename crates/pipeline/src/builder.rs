@@ -61,7 +61,7 @@ impl<L: Layer> PipelineBuilder<L> {
             recompute: Recompute::default(),
             threads_per_stage: 1,
             seed: 0,
-            stall_timeout: Some(Duration::from_secs(600)),
+            stall_timeout: Some(worker::STALL_TIMEOUT),
             stop: StopHandle::new(),
             progress: None,
             check_finite: true,

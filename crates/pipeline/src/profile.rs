@@ -10,7 +10,7 @@ use burn::{
     optim::GradientsAccumulator,
     tensor::{Device, Tensor, TensorData},
 };
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use stovepipe_plan::{LayerProfile, Profile};
 
 use crate::{
@@ -85,6 +85,14 @@ pub struct Profiler {
     precision: Precision,
     allocated: Option<fn() -> usize>,
     progress: Option<Arc<dyn Fn(usize) + Send + Sync>>,
+    stall_timeout: Option<Duration>,
+}
+
+/// What is heard from the worker that measures.
+enum News {
+    /// So many layers have been measured.
+    Layers(usize),
+    End(Result<Profile, ProfileError>),
 }
 
 impl Profiler {
@@ -96,6 +104,7 @@ impl Profiler {
             precision: Precision::F32,
             allocated: None,
             progress: None,
+            stall_timeout: Some(worker::STALL_TIMEOUT),
         }
     }
 
@@ -129,12 +138,20 @@ impl Profiler {
         self
     }
 
+    /// How long a layer may take to be measured, with what it takes to compile its kernels: a device that is lost may
+    /// never answer. None: for ever. By default ten minutes, as for a step of a
+    /// [pipeline](crate::PipelineBuilder::stall_timeout).
+    pub fn stall_timeout(mut self, limit: Option<Duration>) -> Self {
+        self.stall_timeout = limit;
+        self
+    }
+
     /// Measures each layer of a model that reads nothing from the side.
     ///
     /// # Errors
     ///
-    /// If the sample does not pass through a layer, forward and backward, the device cannot compute in the
-    /// precision, or a thread cannot be started.
+    /// If the sample does not pass through a layer, forward and backward, a layer takes too
+    /// [long](Self::stall_timeout), the device cannot compute in the precision, or a thread cannot be started.
     pub fn measure<L: Layer<Side = ()>>(
         &self,
         layers: &[L],
@@ -164,12 +181,50 @@ impl Profiler {
         // On a worker like those that will run the stages.
         let worker = worker::spawn("profile", self.threads)
             .map_err(|source| BuildError::Worker { worker: 0, source })?;
-        let (sender, result) = bounded(1);
-        let (layers, profiler) = (layers.to_vec(), self.clone());
+        let (sender, news) = unbounded();
+        let (own_layers, profiler) = (layers.to_vec(), self.telling(sender.clone()));
         worker.run(move || {
-            let _ = sender.send(profiler.measure_here(&layers, &wiring, sample, side));
+            let end = profiler.measure_here(&own_layers, &wiring, sample, side);
+            let _ = sender.send(News::End(end));
         });
-        Ok(result.recv().map_err(|_| BuildError::Unmeasured)??)
+        let profile = self.hear(&news, layers);
+        if profile.is_err() {
+            worker.settle(Some(worker::GRACE)); // leaves it behind if it hangs
+        }
+        profile
+    }
+
+    /// One like this whose progress is heard of, too.
+    fn telling(&self, news: Sender<News>) -> Self {
+        let progress = self.progress.clone();
+        self.clone().on_progress(move |measured| {
+            if let Some(progress) = &progress {
+                progress(measured);
+            }
+            let _ = news.send(News::Layers(measured));
+        })
+    }
+
+    /// Waits for the end, and for each layer for no longer than the limit.
+    fn hear<L: Layer>(&self, news: &Receiver<News>, layers: &[L]) -> Result<Profile, BuildError> {
+        let mut measured = 0;
+        loop {
+            let heard = match self.stall_timeout {
+                Some(limit) => news.recv_timeout(limit),
+                None => news.recv().map_err(RecvTimeoutError::from),
+            };
+            match heard {
+                Ok(News::Layers(count)) => measured = count,
+                Ok(News::End(profile)) => return Ok(profile?),
+                Err(RecvTimeoutError::Timeout) => {
+                    let limit = self.stall_timeout.unwrap_or_default().as_secs_f64();
+                    let device = NamedDevice::from(self.device.clone());
+                    let cause = format!("{device} did not answer for {limit:.1} s");
+                    return Err(ProfileError::new(layers, measured, cause).into());
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(BuildError::Unmeasured),
+            }
+        }
     }
 
     /// Measures on this thread.

@@ -224,6 +224,17 @@ pub enum TrainError {
     /// A checkpoint could not be made, and the training was to end then.
     #[error("no checkpoint could be made, the one before is as it was: {0}")]
     NotSaved(Box<Self>),
+    /// A device does not hand over what is to be saved.
+    #[error(
+        "{}: a device does not hand over what is to be saved ({cause}): a run goes on from its last checkpoint by --resume",
+        path.display()
+    )]
+    NotFetched {
+        /// The file or folder that was to hold it.
+        path: PathBuf,
+        /// What the device said.
+        cause: String,
+    },
     /// A file could not be read or written.
     #[error("{}: {source}", path.display())]
     File {

@@ -6,6 +6,7 @@ mod allocator;
 mod average;
 mod checkpoint;
 mod error;
+mod fetched;
 mod folder;
 mod freeze;
 mod gradients;

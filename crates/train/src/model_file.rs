@@ -13,6 +13,7 @@ use stovepipe_pipeline::{Layer, Pipeline};
 
 use crate::{
     error::TrainError,
+    fetched::fetched,
     tensor_file::{BURN, FORMAT},
     weights::{Convention, Weights},
 };
@@ -107,7 +108,7 @@ pub fn load_model<L: Layer>(pipeline: &mut Pipeline<L>, path: &Path) -> Result<(
 ///
 /// # Errors
 ///
-/// If the file cannot be written.
+/// If the file cannot be written, or a device does not hand over what it holds.
 pub fn save_model<L: Layer>(pipeline: &Pipeline<L>, path: PathBuf) -> Result<(), TrainError> {
     // Burn keeps the permissions of a file that it overwrites; one of its own is for the owner alone.
     File::create(&path).map_err(TrainError::file(&path))?;
@@ -117,5 +118,8 @@ pub fn save_model<L: Layer>(pipeline: &Pipeline<L>, path: PathBuf) -> Result<(),
         .metadata(FORMAT, BURN)
         .skip_enum_variants(true)
         .overwrite(true);
-    (pipeline.valid().save_into(&mut store)).map_err(|error| TrainError::format(path, error))
+    fetched(&path, || {
+        let saved = pipeline.valid().save_into(&mut store);
+        saved.map_err(|error| TrainError::format(&path, error))
+    })
 }

@@ -23,6 +23,9 @@ pub(crate) use stovepipe_crew::Worker;
 /// How long an idle worker may take to say so.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
+/// How long a worker may take over one thing unless it is said: a device's first kernels may take minutes to compile.
+pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// Starts a worker whose kernels use `threads` threads, its own among them.
 pub(crate) fn spawn(name: &str, threads: usize) -> io::Result<Worker> {
     let own_name = name.to_owned();

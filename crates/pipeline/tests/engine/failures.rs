@@ -15,8 +15,8 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Context, CrossEntropy, Layer, MeanOf, Miswired, Objective, Pipeline, Recompute, StepError,
-    StopHandle, WorkerState,
+    Context, CrossEntropy, Layer, MeanOf, Miswired, Objective, Pipeline, Profiler, Recompute,
+    StepError, StopHandle, WorkerState,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass, Rule, Scheduler};
 
@@ -284,6 +284,21 @@ fn a_stall_with_several_stages_a_worker_names_stage_and_worker() {
         std::thread::yield_now();
     }
     step(&pipeline).unwrap();
+}
+
+#[test]
+fn a_layer_that_hangs_while_it_is_measured_is_named() {
+    let (release, until): (Sender<()>, _) = channel();
+    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 4);
+    let measured = Profiler::new(&cpu())
+        .stall_timeout(Some(Duration::from_secs(1)))
+        .measure(&trapped(3, &trap), vectors(8, 4));
+    let error = measured.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "layer 3 (Trapped) could not be measured: cpu did not answer for 1.0 s"
+    );
+    drop(release);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::{
     average::WeightAverage,
     checkpoint::Standing,
     error::TrainError,
+    fetched::fetched,
     gradients::Window,
     model_file::{load_model, save_model},
     optimizer::{Names, StagedOptimizer},
@@ -38,6 +39,10 @@ impl<L: Layer> Contents<'_, L> {
     /// Writes them, a file for each stage of the optimizer's: no more than one stage's states are in the host's memory
     /// at once.
     pub(super) fn save(&self, folder: &Path) -> Result<(), TrainError> {
+        fetched(folder, || self.write(folder))
+    }
+
+    fn write(&self, folder: &Path) -> Result<(), TrainError> {
         save_model(self.pipeline, folder.join(model_file(false)))?;
         if let Some(average) = &self.average {
             save_model(average.pipeline(), folder.join(model_file(true)))?;

@@ -523,3 +523,24 @@ fn a_checkpoint_that_cannot_be_made() {
         }
     }
 }
+
+/// A parameter whose numbers cannot be had stands for those of a device that is lost.
+#[test]
+fn what_a_device_does_not_hand_over_is_not_saved() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let mut pipeline = pipeline(2);
+    let change = |stage: usize, mut layers: Vec<Dense>, ()| {
+        if stage == 1 {
+            let lost = |_: &Device, _| panic!("the device is lost");
+            let shape = layers[0].linear.weight.lazy_shape();
+            let (id, device) = (layers[0].linear.weight.id, Device::flex());
+            layers[0].linear.weight = Param::uninitialized(id, lost, device, true, shape);
+        }
+        (layers, ())
+    };
+    pipeline.change_stages(vec![(), ()], change).unwrap();
+    let error = save_model(&pipeline, path).unwrap_err().to_string();
+    assert!(error.contains("model.safetensors: a device"), "{error}");
+    assert!(error.contains("(the device is lost)"), "{error}");
+}
