@@ -12,6 +12,7 @@ use std::{
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
 use stovepipe::{
+    pipeline::Precision,
     plan::{DeviceSpec, LayerGraph, LinkLevel, Machine, OptimizerState, Profile},
     schedule::{Recompute, Rule},
 };
@@ -83,6 +84,9 @@ pub struct Request {
     /// CPU threads of each worker
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = MEASURING)]
     threads_per_stage: usize,
+    /// Numbers that workers compute in: f32, or bf16 or f16 in mixed precision
+    #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = MEASURING)]
+    precision: Precision,
     /// Write what was found out about the devices, too
     #[arg(long, value_name = "FILE", requires = "measure", help_heading = MEASURING)]
     write_machine: Option<PathBuf>,
@@ -232,8 +236,10 @@ impl Request {
         levels.iter().enumerate().map(level).collect()
     }
 
+    /// In mixed precision a step computes on copies of half the size, which count as a whole number here.
     fn state(&self) -> OptimizerState {
-        OptimizerState(self.optimizer_state)
+        let copies = u8::from(self.precision != Precision::F32);
+        OptimizerState(self.optimizer_state + copies)
     }
 
     /// Prints a plan in the way that was asked for.

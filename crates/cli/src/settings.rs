@@ -133,11 +133,7 @@ impl Settings {
         };
         if let Some(path) = plan {
             let plan: PlanFile = parse(path, &read(path)?)?;
-            // A plan is made of layers in f32, whatever they will compute in.
-            settings.pipeline = PipelineSettings {
-                precision: settings.pipeline.precision,
-                ..plan.pipeline
-            };
+            settings.pipeline = plan.pipeline;
             settings.training.batch_size = plan.training.batch_size;
         }
         if let Some(path) = machine {

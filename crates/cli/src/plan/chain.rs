@@ -53,7 +53,8 @@ pub fn plan(request: &Request, profile: &Profile, machine: &Machine) -> Result<(
     };
     request.print(&report.text(), &report.json());
     if let Some(path) = &request.out {
-        PlanFile::new(&plan.best, machine, mini_batch, request.threads_per_stage)?.write(path)?;
+        let workers = (request.threads_per_stage, request.precision);
+        PlanFile::new(&plan.best, machine, mini_batch, workers)?.write(path)?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use stovepipe::{
+    pipeline::Precision,
     plan::{Candidate, Machine},
     schedule::Rule,
     train::{BalanceSetting, PipelineSettings, ScheduleSetting},
@@ -45,7 +46,7 @@ impl PlanFile {
         candidate: &Candidate,
         machine: &Machine,
         mini_batch: usize,
-        threads_per_stage: usize,
+        (threads_per_stage, precision): (usize, Precision),
     ) -> Result<Self, CliError> {
         if candidate.replicas.iter().any(|&count| count > 1) {
             return Err(CliError::ReplicasInPlan);
@@ -67,6 +68,7 @@ impl PlanFile {
                 chunks,
                 recompute: candidate.recompute,
                 threads_per_stage,
+                precision,
                 ..PipelineSettings::default()
             },
             training: Batch {

@@ -60,6 +60,7 @@ fn measure_model<L: Layer<Side = ()>, T>(
         stages: workers,
         devices: (machine.devices.iter().map(|device| device.name.clone())).collect(),
         threads_per_stage: request.threads_per_stage,
+        precision: request.precision,
         ..PipelineSettings::default()
     };
     let measured = pipeline.measure(|device, profiler| -> Result<Profile, CliError> {

@@ -178,6 +178,26 @@ fn a_graphics_adapter_and_a_cpu_come_to_the_loss_of_the_cpu() {
     }
 }
 
+/// A plan for unlike devices knows how fast they are beside each other, and what lies between them.
+#[test]
+fn a_plan_is_measured_on_a_graphics_adapter_and_a_cpu() {
+    let here = TempDir::new().unwrap();
+    if !has_adapter(here.path()) {
+        return;
+    }
+    let line = "plan --measure --devices wgpu:0,cpu --batch-size 8 --write-machine machine.toml";
+    let line = format!("{line} {TRANSFORMER}");
+    let mut command = typed(&line, here.path());
+    let output = command.env("CUBECL_AUTOTUNE_LEVEL", "minimal").output();
+    check_success(&line, &output.unwrap());
+    let text = fs::read_to_string(here.path().join("machine.toml")).unwrap();
+    let machine = Machine::from_toml(&text).unwrap();
+    assert_eq!(machine.devices[0].speed, 1.0);
+    assert!(machine.devices[1].speed > 0.0 && machine.devices[1].speed != 1.0);
+    let link = machine.link(0, 1).unwrap();
+    assert!(link.bandwidth.is_finite() && link.latency > 0.0, "{text}");
+}
+
 #[test]
 fn devices_that_are_not_to_be_had_are_errors() {
     let here = TempDir::new().unwrap();

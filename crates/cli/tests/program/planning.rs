@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use serde_json::{Value, json};
+use stovepipe::plan::Profile;
 use tempfile::{TempDir, tempdir};
 
 use crate::running::{check_refused, succeed, typed};
@@ -453,6 +454,40 @@ fn a_measured_plan_is_trained() {
         "{config}"
     );
     assert!(config.contains("batch-size = 256"), "{config}");
+}
+
+/// What passes between layers is half as large in bf16, parameters have copies, and the run computes in it, too.
+#[test]
+fn a_plan_for_mixed_precision_is_measured_in_it() {
+    let here = tempdir().unwrap();
+    let measure = |precision: &str| {
+        let line = "plan --measure --filters 4 --batch-size 16 --micro-batches 2 --out plan.toml";
+        let line = format!("{line} --precision {precision} --profile {precision}.toml");
+        succeed(&line, here.path());
+        let text = fs::read_to_string(here.path().join(format!("{precision}.toml")));
+        Profile::from_toml(&text.unwrap()).unwrap()
+    };
+    let (whole, half) = (measure("f32"), measure("bf16"));
+    assert_eq!(whole.input, 2 * half.input);
+    for (whole, half) in whole.layers.iter().zip(&half.layers) {
+        assert_eq!(
+            (whole.output, whole.parameters),
+            (2 * half.output, half.parameters)
+        );
+    }
+    let memory = |precision: &str| {
+        let one =
+            "--workers 1 --micro-batches 2 --schedules gpipe --recompute never --batch-size 16";
+        let line = format!("plan --profile bf16.toml {one} --precision {precision}");
+        json_of(&line, here.path())["memory"][0].as_u64().unwrap()
+    };
+    let parameters: u64 = half.layers.iter().map(|layer| layer.parameters).sum();
+    assert_eq!(memory("bf16") - memory("f32"), parameters);
+
+    let line = "train --plan plan.toml --filters 4 --epochs 1 --per-class 4 --out run";
+    succeed(line, here.path());
+    let config = fs::read_to_string(here.path().join("run/config.toml")).unwrap();
+    assert!(config.contains("precision = \"bf16\""), "{config}");
 }
 
 #[test]
