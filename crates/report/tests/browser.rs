@@ -85,6 +85,7 @@ fn frames(pages: &[(&str, String)]) -> String {
     let script = include_str!("browser/measure.js");
     let page = html! {
         (maud::DOCTYPE)
+        meta charset="utf-8"; // else it is guessed, from as much of the page as has been read
         script { (maud::PreEscaped(script)) }
         body {
             @for (name, page) in pages {
