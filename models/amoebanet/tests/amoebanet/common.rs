@@ -14,7 +14,7 @@ use burn::{
     tensor::{Device, Int, Tensor, TensorData},
 };
 use stovepipe_amoebanet::{AmoebaFlow, AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig};
-use stovepipe_pipeline::{Context, Layer, Miswired};
+use stovepipe_pipeline::{Context, Layer, Miswired, Pipeline};
 
 /// Tensors by the path that they have in a list of layers, in PyTorch's layouts.
 pub type Named = BTreeMap<String, Vec<f32>>;
@@ -184,6 +184,18 @@ impl Member {
 /// where the inputs are made alike, and in the first convolution of the bottleneck that halves it.
 fn sees_input(name: &str) -> bool {
     name.starts_with("reduce") || name.starts_with("operations.3.0.bn")
+}
+
+/// Layers whose parameters have been drawn: they are Burn's generator's, from which other tests draw meanwhile, so
+/// that drawn twice they need not be the same.
+pub fn drawn(layers: Vec<AmoebaLayer>) -> Vec<AmoebaLayer> {
+    let builder = Pipeline::builder(layers).devices([Device::flex()]);
+    builder.build().unwrap().into_layers()
+}
+
+/// Copies that share nothing with them, running statistics among it.
+pub fn copies(layers: &[AmoebaLayer]) -> Vec<AmoebaLayer> {
+    layers.iter().map(|layer| layer.valid().train()).collect()
 }
 
 /// Runs the layers one after the other, without a pipeline.

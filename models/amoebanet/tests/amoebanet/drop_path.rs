@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::common::{difference, floats};
+use crate::common::{copies, difference, drawn, floats};
 use burn::{
     module::{Module, ModuleVisitor, Param},
     optim::GradientsParams,
@@ -11,6 +11,7 @@ use burn::{
 use stovepipe_amoebanet::{AmoebaFlow, AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, Stem};
 use stovepipe_pipeline::{Context, CrossEntropy, Draws, Layer, Pipeline, Recompute};
 use stovepipe_schedule::{OneForwardOneBackward, Rule, Scheduler};
+use stovepipe_train::{load_model, save_model};
 
 const SAMPLES: usize = 6;
 const MICRO_BATCHES: usize = 3;
@@ -36,22 +37,35 @@ impl Member {
         }
         .unwrap()
     }
+}
 
-    fn pipeline(
-        self,
-        drop_path: f64,
-        workers: usize,
-        scheduler: impl Scheduler + 'static,
-        recompute: Recompute,
-    ) -> Pipeline<AmoebaLayer> {
-        Pipeline::builder(self.layers(drop_path))
-            .devices(vec![Device::flex(); workers])
-            .schedule(scheduler)
-            .micro_batches(MICRO_BATCHES)
-            .recompute(recompute)
-            .build()
-            .unwrap()
-    }
+fn pipeline(
+    layers: Vec<AmoebaLayer>,
+    workers: usize,
+    scheduler: impl Scheduler + 'static,
+    recompute: Recompute,
+) -> Pipeline<AmoebaLayer> {
+    Pipeline::builder(layers)
+        .devices(vec![Device::flex(); workers])
+        .schedule(scheduler)
+        .micro_batches(MICRO_BATCHES)
+        .recompute(recompute)
+        .build()
+        .unwrap()
+}
+
+/// Layers with another rate of drop-path and the same parameters.
+fn with_parameters_of(layers: &[AmoebaLayer], others: Vec<AmoebaLayer>) -> Vec<AmoebaLayer> {
+    let device = [Device::flex()];
+    let [from, mut to] = [copies(layers), others].map(|layers| {
+        let builder = Pipeline::builder(layers).devices(device.clone());
+        builder.build().unwrap()
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    save_model(&from, path.clone()).unwrap();
+    load_model(&mut to, &path).unwrap();
+    to.into_layers()
 }
 
 fn images() -> Tensor<4> {
@@ -99,12 +113,14 @@ fn two_steps(pipeline: &Pipeline<AmoebaLayer>) -> Vec<Vec<u32>> {
 #[test]
 fn stages_schedules_and_recomputation_drop_the_same() {
     for member in [Member::D, Member::B] {
-        let one = |drop_path| {
+        let layers = drawn(member.layers(0.3));
+        let one = |layers| {
             let recompute = Recompute::Never;
-            two_steps(&member.pipeline(drop_path, 1, OneForwardOneBackward, recompute))
+            two_steps(&pipeline(layers, 1, OneForwardOneBackward, recompute))
         };
-        let expected = one(0.3);
-        assert!(expected != one(0.0), "{member:?}: nothing was dropped");
+        let expected = one(copies(&layers));
+        let other = one(with_parameters_of(&layers, member.layers(0.0)));
+        assert!(expected != other, "{member:?}: nothing was dropped");
         for (rule, chunks, workers) in [
             (Rule::GPipe, 1, 3),
             (Rule::OneForwardOneBackward, 1, 9),
@@ -117,7 +133,7 @@ fn stages_schedules_and_recomputation_drop_the_same() {
             let stages = scheduler.stages(workers);
             let schedule = scheduler.schedule(stages, MICRO_BATCHES).unwrap();
             for recompute in Recompute::ALL {
-                let pipeline = member.pipeline(0.3, workers, schedule.clone(), recompute);
+                let pipeline = pipeline(copies(&layers), workers, schedule.clone(), recompute);
                 let same = two_steps(&pipeline) == expected;
                 assert!(same, "{member:?}, {rule}, {workers} workers, {recompute}");
             }
@@ -146,10 +162,10 @@ fn state(
 #[test]
 fn each_sample_drops_for_itself_in_training_only() {
     for member in [Member::D, Member::B] {
-        let pipelines = [0.0, 0.6].map(|drop_path| {
-            member.pipeline(drop_path, 2, OneForwardOneBackward, Recompute::Always)
-        });
-        let [without, with] = pipelines.each_ref().map(|pipeline| {
+        let layers = drawn(member.layers(0.0));
+        let dropping = with_parameters_of(&layers, member.layers(0.6));
+        let [without, with] = [copies(&layers), dropping].map(|layers| {
+            let pipeline = pipeline(layers, 2, OneForwardOneBackward, Recompute::Always);
             let logits = pipeline.infer(images()).unwrap();
             floats(logits.into_data())
         });

@@ -1,8 +1,11 @@
 //! Skips through pipelines: the same bits for any stages, schedule and recomputation, and the numbers of
 //! the same layers without a pipeline.
 
+use std::sync::Mutex;
+
 use crate::common::{OnTheWay, difference, floats, gradients_of, run, unchanged};
 use burn::{
+    module::Module,
     optim::GradientsParams,
     tensor::{Device, Int, Tensor},
 };
@@ -25,9 +28,17 @@ const RULES: [(Rule, usize); 7] = [
     (Rule::ZeroBubbleV, 1),
 ];
 
+/// Layers with the same parameters each time, drawn once: other tests draw from Burn's generator meanwhile.
 fn layers() -> Vec<UNetLayer> {
-    let config = UNetConfig::new(2, 4).with_depth(2).with_dropout(0.3);
-    config.init(&Device::flex()).unwrap()
+    static DRAWN: Mutex<Option<Vec<UNetLayer>>> = Mutex::new(None);
+    let mut drawn = DRAWN.lock().unwrap();
+    let drawn = drawn.get_or_insert_with(|| {
+        let config = UNetConfig::new(2, 4).with_depth(2).with_dropout(0.3);
+        let layers = config.init(&Device::flex()).unwrap();
+        let builder = Pipeline::builder(layers).devices([Device::flex()]);
+        builder.seed(SEED).build().unwrap().into_layers()
+    });
+    drawn.iter().map(|layer| layer.valid().train()).collect()
 }
 
 fn waves(shape: [usize; 4], pitch: f64) -> Tensor<4> {
