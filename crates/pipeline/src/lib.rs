@@ -52,7 +52,7 @@ pub use cross_entropy::CrossEntropy;
 pub use device::{DeviceError, NamedDevice};
 pub use draws::Draws;
 #[doc(hidden)]
-pub use engine::guard::panic_message;
+pub use engine::guard::caught;
 pub use engine::{check_schedule, stage::Held};
 pub use error::{
     BuildError, Cargo, FlightRecord, ProfileError, StageFailure, StepError, Transfer, WorkerRecord,

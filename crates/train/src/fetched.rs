@@ -1,11 +1,8 @@
 //! What devices hold, on its way to a file.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
-};
+use std::path::Path;
 
-use stovepipe_pipeline::panic_message;
+use stovepipe_pipeline::caught;
 
 use crate::error::TrainError;
 
@@ -15,11 +12,8 @@ pub(crate) fn fetched<R>(
     path: &Path,
     save: impl FnOnce() -> Result<R, TrainError>,
 ) -> Result<R, TrainError> {
-    let saved = catch_unwind(AssertUnwindSafe(save));
-    saved.unwrap_or_else(|panic| {
-        Err(TrainError::NotFetched {
-            path: path.to_owned(),
-            cause: panic_message(&*panic).to_owned(),
-        })
+    caught(save).unwrap_or_else(|cause| {
+        let path = path.to_owned();
+        Err(TrainError::NotFetched { path, cause })
     })
 }

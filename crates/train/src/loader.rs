@@ -1,7 +1,6 @@
 //! Loads batches ahead of training.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         mpsc::{Receiver, SyncSender, sync_channel},
@@ -15,7 +14,7 @@ use burn::{
 };
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
-use stovepipe_pipeline::panic_message;
+use stovepipe_pipeline::caught;
 
 use crate::error::TrainError;
 
@@ -122,9 +121,7 @@ fn send_all<O>(
 ) {
     for indices in order.chunks(batch_size) {
         // A set or batcher of the user's that panics is an error of the run, not the end of it.
-        let batch = catch_unwind(AssertUnwindSafe(|| load(indices)));
-        let batch = batch.unwrap_or_else(|panic| {
-            let said = panic_message(&*panic);
+        let batch = caught(|| load(indices)).unwrap_or_else(|said| {
             let first = indices.first().unwrap_or(&0);
             let text = format!("a panic in the batch that begins with sample {first}: {said}");
             Err(TrainError::Data(text))

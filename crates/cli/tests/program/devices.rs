@@ -139,16 +139,21 @@ const AMOEBANET: &str = "--layers 3 --filters 4";
 /// Few unlike kernels: those for wgpu are compiled as they are met.
 const TRANSFORMER: &str = "--model vit --layers 2 --width 16 --heads 2 --feed-forward 32";
 
+/// Runs the program. Which kernel is fastest is of no account here, and takes long to find where the adapter is in
+/// software.
+fn succeed_untuned(line: &str, directory: &Path) {
+    let mut command = typed(line, directory);
+    let output = command.env("CUBECL_AUTOTUNE_LEVEL", "minimal").output();
+    check_success(line, &output.unwrap());
+}
+
 /// The training loss of each epoch. Nothing that makes small differences large: plain SGD, few steps.
 fn losses(model: &str, devices: &str, out: &str, directory: &Path) -> Vec<f64> {
     let line = format!(
         "train {model} --devices {devices} --out {out} --per-class 4 --batch-size 20 --micro-batches 2 \
          --epochs 2 --optimizer sgd --lr 0.01"
     );
-    let mut command = typed(&line, directory);
-    // Which kernel is fastest is of no account here, and takes long to find where the adapter is in software.
-    let output = command.env("CUBECL_AUTOTUNE_LEVEL", "minimal").output();
-    check_success(&line, &output.unwrap());
+    succeed_untuned(&line, directory);
     let metrics = fs::read_to_string(directory.join(out).join("metrics.jsonl")).unwrap();
     let loss = |line: &str| json(line)["train_loss"].as_f64().unwrap();
     metrics.lines().map(loss).collect()
@@ -189,9 +194,7 @@ fn a_plan_is_measured_on_a_graphics_adapter_and_a_cpu() {
     }
     let line = "plan --measure --devices wgpu:0,cpu --batch-size 8 --write-machine machine.toml";
     let line = format!("{line} {TRANSFORMER}");
-    let mut command = typed(&line, here.path());
-    let output = command.env("CUBECL_AUTOTUNE_LEVEL", "minimal").output();
-    check_success(&line, &output.unwrap());
+    succeed_untuned(&line, here.path());
     let text = fs::read_to_string(here.path().join("machine.toml")).unwrap();
     let machine = Machine::from_toml(&text).unwrap();
     assert_eq!(machine.devices[0].speed, 1.0);

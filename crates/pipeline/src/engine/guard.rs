@@ -13,13 +13,12 @@ pub(crate) fn guarded<R>(place: &'static str, code: impl FnOnce() -> R) -> Resul
 }
 
 /// Runs `code`; the error is what it said when it panicked.
-pub(crate) fn caught<R>(code: impl FnOnce() -> R) -> Result<R, String> {
+pub fn caught<R>(code: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| panic_message(&*panic).to_owned())
 }
 
 /// What a panic said.
-#[must_use]
-pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

@@ -4,18 +4,13 @@
 //! file made to do harm has, and which are refused before: parts that are compressed, and so may be any size, and a table
 //! of contents of which each byte is a Python object.
 
-use std::{
-    fs::File,
-    io::BufReader,
-    panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
-};
+use std::{fs::File, io::BufReader, path::Path};
 
 use burn::store::{
     bridge, burn_pack,
     pytorch_reader::{PickleValue, PytorchError, PytorchReader},
 };
-use stovepipe_pipeline::panic_message;
+use stovepipe_pipeline::caught;
 use zip::{CompressionMethod, ZipArchive, result::ZipResult};
 
 use super::kind::Container;
@@ -34,14 +29,15 @@ pub(super) fn open(
     container: Container,
 ) -> Result<Vec<burn_pack::Tensor>, TrainError> {
     // The reader is not known to panic, but files may come from anywhere.
-    let read = catch_unwind(AssertUnwindSafe(|| {
+    let read = caught(|| {
         if container == Container::Zip {
             check(path)?;
         }
         tensors(path).map_err(|error| error.to_string())
-    }));
-    let read = read.unwrap_or_else(|panic| Err(panic_message(&*panic).to_owned()));
-    let tensors = read.map_err(|reason| TrainError::format(path, not_pytorch(&reason)))?;
+    });
+    let tensors = read
+        .flatten()
+        .map_err(|reason| TrainError::format(path, not_pytorch(&reason)))?;
     match tensors.is_empty() {
         true => Err(TrainError::format(path, "it holds no tensors")),
         false => Ok(tensors),
