@@ -131,7 +131,7 @@ impl LayerCost {
     }
 }
 
-fn run<L: Classifier>(layer: &L, input: L::Flow) -> Result<L::Flow, Miswired> {
+fn run<L: Classifier>(layer: &L, input: L::Flow) -> Result<L::Flow, LayerError> {
     layer.forward(input, &mut Context::new(&(), true))
 }
 

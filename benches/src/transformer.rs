@@ -42,12 +42,12 @@ impl Layer for TransformerLayer {
         &self,
         x: Tensor<3>,
         context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<3>, Miswired> {
-        self.block.forward(x, context.draws())
+    ) -> Result<Tensor<3>, LayerError> {
+        self.block.forward(x, context.rng())
     }
 
     /// The mean over the sequence stands for logits of `d` classes, so that no layer differs.
-    fn leave(x: Tensor<3>) -> Result<Tensor<2>, Miswired> {
+    fn leave(x: Tensor<3>) -> Result<Tensor<2>, LayerError> {
         let [samples, _, d] = x.dims();
         Ok(x.mean_dim(1).reshape([samples, d]))
     }

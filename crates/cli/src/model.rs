@@ -10,7 +10,7 @@ use stovepipe_transformer::{LmConfig, LmLayer, Pool, Positions, VitConfig, VitLa
 
 use stovepipe_text::Tokenizer;
 
-use crate::{error::CliError, from::Head};
+use crate::{error::CliError, pretrained::Head};
 
 /// What is trained. A setting that the model does not have is none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]

@@ -24,8 +24,8 @@ use stovepipe_report::Report;
 use crate::{
     allocated,
     error::CliError,
-    from::Beginning,
-    output, room,
+    memory_check, output,
+    pretrained::Beginning,
     settings::Settings,
     stage_table::{Costs, stage_table},
     work::{CLASSES_FILE, Epilogue, Load, Model, TOKENIZER_FILE, Work, with_model},
@@ -228,13 +228,13 @@ fn rest_lines<L: Layer>(
 
 /// Makes sure that there is room for what a run keeps between steps, and for measuring. Workers on the CPU measure there.
 fn check_room<L: Layer>(settings: &Settings, layers: &[L]) -> Result<(), CliError> {
-    room::at_rest(settings, layers)?;
+    memory_check::at_rest(settings, layers)?;
     let is_cpu = |name: &String| {
         name.parse::<NamedDevice>()
             .is_ok_and(|device| device.is_cpu())
     };
     let uses_cpu = settings.pipeline.devices.iter().any(is_cpu);
-    room::to_measure(layers, free_memory().filter(|_| uses_cpu))
+    memory_check::to_measure(layers, free_memory().filter(|_| uses_cpu))
 }
 
 /// Measures what each layer costs for a micro-batch, on each device that is unlike the others.

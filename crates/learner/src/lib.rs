@@ -56,7 +56,7 @@
 //! # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Int, Tensor}};
 //! use burn_train::ClassificationOutput;
 //! use stovepipe_learner::Staged;
-//! use stovepipe_pipeline::{Batch, BuildError, Context, CrossEntropy, Layer, Miswired, Pipeline};
+//! use stovepipe_pipeline::{Batch, BuildError, Context, CrossEntropy, Layer, LayerError, Pipeline};
 //!
 //! type Points = (Tensor<2>, Tensor<1, Int>);
 //! # #[derive(Module, Debug)]
@@ -73,11 +73,11 @@
 //!         points
 //!     }
 //!
-//!     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+//!     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
 //!         Ok(self.run(x))
 //!     }
 //!
-//!     fn leave(logits: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+//!     fn leave(logits: Tensor<2>) -> Result<Tensor<2>, LayerError> {
 //!         Ok(logits)
 //!     }
 //! }

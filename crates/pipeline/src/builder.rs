@@ -10,20 +10,19 @@ use crate::{
     control::{Progress, StopHandle},
     device::NamedDevice,
     engine::{
-        self, Engine, Placement, ProgressCallback,
-        carrier::{Carriers, TransferHook},
-        guard,
+        self, Engine, Placement, ProgressCallback, guard,
         skips::StageSkips,
         statistics::Cells,
+        transfer::{TransferHook, TransferThreads},
         worker::{self, Worker},
     },
     error::{BuildError, Transfer},
-    gauge,
     initialise::{initialise, initialise_in_place},
     layer::Layer,
     measured::Measured,
     pipeline::Pipeline,
     precision::{LossScaler, Precision},
+    probe,
     ties::Ties,
     unkeyed,
     wiring::Wiring,
@@ -164,16 +163,16 @@ impl<L: Layer> PipelineBuilder<L> {
     ///
     /// ```
     /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{DType, Device, Int, Tensor}};
-    /// # use stovepipe_pipeline::{Context, CrossEntropy, Layer, Miswired, Pipeline};
+    /// # use stovepipe_pipeline::{Context, CrossEntropy, Layer, LayerError, Pipeline};
     /// # #[derive(Module, Debug)]
     /// # struct Dense { linear: Linear }
     /// # impl Layer for Dense {
     /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
     /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
     /// #         Ok(self.linear.forward(x))
     /// #     }
-    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
     /// # }
     /// use stovepipe_pipeline::Precision;
     ///
@@ -232,16 +231,16 @@ impl<L: Layer> PipelineBuilder<L> {
     ///
     /// ```
     /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-    /// # use stovepipe_pipeline::{Context, Layer, Miswired, Pipeline};
+    /// # use stovepipe_pipeline::{Context, Layer, LayerError, Pipeline};
     /// # #[derive(Module, Debug)]
     /// # struct Dense { linear: Linear }
     /// # impl Layer for Dense {
     /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
     /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
     /// #         Ok(self.linear.forward(x))
     /// #     }
-    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
     /// # }
     /// use stovepipe_schedule::Interleaved;
     ///
@@ -373,8 +372,8 @@ impl<L: Layer> PipelineBuilder<L> {
         let workers = (threads.into_iter().enumerate())
             .map(|(worker, threads)| spawn(worker, threads))
             .collect::<Result<_, _>>()?;
-        let carriers = Carriers::between(&stages, &owners, self.on_transfer.as_ref())
-            .map_err(|source| BuildError::Carrier { source })?;
+        let transfers = TransferThreads::between(&stages, &owners, self.on_transfer.as_ref())
+            .map_err(|source| BuildError::TransferThread { source })?;
         // To move a lazy parameter that is shared gives it its value, which must be the seed's.
         for (index, layer) in self.layers.iter().enumerate() {
             if ties.touch(layer) {
@@ -393,7 +392,7 @@ impl<L: Layer> PipelineBuilder<L> {
 
         let engine = Engine {
             workers,
-            carriers,
+            transfers,
             owners,
             stages,
             scheduler: self.scheduler,
@@ -443,7 +442,7 @@ fn check_devices(owners: &[usize], devices: &[NamedDevice]) -> Result<(), BuildE
             device: device.name.clone(),
             cause,
         };
-        gauge::call(device).map_err(|error| match error {
+        probe::call(device).map_err(|error| match error {
             BuildError::Unusable { cause, .. } => refused(cause),
             error => error,
         })?;

@@ -3,14 +3,14 @@
 use std::ops::Range;
 
 use crate::{
-    draws::Draws,
-    layer::{Layer, Miswired},
+    keyed_rng::KeyedRng,
+    layer::{Layer, LayerError},
 };
 
 /// What a layer sees beside its input while it runs.
 pub struct Context<'a, L: Layer> {
     side: &'a L::Side,
-    draws: Draws,
+    rng: KeyedRng,
     auxiliary: Vec<L::Output>,
     /// What may be taken, by name.
     available: Vec<(String, L::Flow)>,
@@ -19,22 +19,22 @@ pub struct Context<'a, L: Layer> {
 
 impl<'a, L: Layer> Context<'a, L> {
     /// A context to run a layer in by hand, outside a pipeline. If it trains, then as layer 0 in step
-    /// 0 for sample 0 and seed 0, unless it is given other [draws](Self::with_draws).
+    /// 0 for sample 0 and seed 0, unless it is given other [draws](Self::with_rng).
     ///
     /// ```
     /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-    /// # use stovepipe_pipeline::{Context, Layer, Miswired};
+    /// # use stovepipe_pipeline::{Context, Layer, LayerError};
     /// # #[derive(Module, Debug)]
     /// # struct Dense { linear: Linear }
     /// # impl Layer for Dense {
     /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
     /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
     /// #         Ok(self.linear.forward(x))
     /// #     }
-    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
     /// # }
-    /// # fn main() -> Result<(), Miswired> {
+    /// # fn main() -> Result<(), LayerError> {
     /// let device = Device::flex();
     /// let layer = Dense { linear: LinearConfig::new(3, 2).init(&device) };
     /// let y = layer.forward(Tensor::ones([4, 3], &device), &mut Context::new(&(), false))?;
@@ -44,13 +44,13 @@ impl<'a, L: Layer> Context<'a, L> {
     /// ```
     #[must_use]
     pub fn new(side: &'a L::Side, training: bool) -> Self {
-        let draws = match training {
-            true => Draws::new(0, 0, 0, Range { start: 0, end: 1 }),
-            false => Draws::none(),
+        let rng = match training {
+            true => KeyedRng::new(0, 0, 0, Range { start: 0, end: 1 }),
+            false => KeyedRng::none(),
         };
         Self {
             side,
-            draws,
+            rng,
             auxiliary: Vec::new(),
             available: Vec::new(),
             sent: Vec::new(),
@@ -59,8 +59,8 @@ impl<'a, L: Layer> Context<'a, L> {
 
     /// The same with other random numbers. They say, too, whether the step trains.
     #[must_use]
-    pub fn with_draws(self, draws: Draws) -> Self {
-        Self { draws, ..self }
+    pub fn with_rng(self, rng: KeyedRng) -> Self {
+        Self { rng, ..self }
     }
 
     /// The same with a value that an earlier layer sent.
@@ -79,14 +79,14 @@ impl<'a, L: Layer> Context<'a, L> {
     /// Whether the step trains: false under `infer`.
     #[must_use]
     pub fn is_training(&self) -> bool {
-        self.draws.is_training()
+        self.rng.is_training()
     }
 
     /// The layer's random numbers for this micro-batch: the same ones whenever and wherever the layer
     /// is run again for it.
     #[must_use]
-    pub fn draws(&mut self) -> &mut Draws {
-        &mut self.draws
+    pub fn rng(&mut self) -> &mut KeyedRng {
+        &mut self.rng
     }
 
     /// Sends a value to the later layers that take it by this name, straight to where they are. The
@@ -101,12 +101,12 @@ impl<'a, L: Layer> Context<'a, L> {
     /// # Errors
     ///
     /// If it was not declared, or has been taken by this layer already.
-    pub fn take(&mut self, name: &str) -> Result<L::Flow, Miswired> {
+    pub fn take(&mut self, name: &str) -> Result<L::Flow, LayerError> {
         let found = (self.available.iter()).position(|(available, _)| available == name);
         let place = found.ok_or_else(|| {
             let expected = format!("a skip \"{name}\" that is declared and not taken yet");
             let names: Vec<_> = self.available.iter().map(|(name, _)| name).collect();
-            Miswired::new(expected, format!("those still to take: {names:?}"))
+            LayerError::new(expected, format!("those still to take: {names:?}"))
         })?;
         Ok(self.available.swap_remove(place).1)
     }

@@ -1,6 +1,6 @@
 //! Handles for programs that embed a training run.
 
-pub use stovepipe_crew::StopHandle;
+pub use stovepipe_runtime::StopHandle;
 use stovepipe_schedule::Action;
 
 /// Tells how far a step is: sent after each action, on the thread that called the step.

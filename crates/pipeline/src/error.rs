@@ -6,7 +6,9 @@ use stovepipe_plan::{CutError, PlanError};
 use stovepipe_schedule::{Action, Pass, ScheduleError};
 use thiserror::Error;
 
-use crate::{full::advised, precision::PrecisionError, unkeyed::Unkeyed, wiring::WiringError};
+use crate::{
+    out_of_memory::advised, precision::PrecisionError, unkeyed::Unkeyed, wiring::WiringError,
+};
 
 /// A pipeline that cannot be built.
 #[derive(Debug, Error)]
@@ -148,7 +150,7 @@ pub enum BuildError {
     },
     /// A thread that takes values from device to device could not be started.
     #[error("could not start a thread that takes values from device to device: {source}")]
-    Carrier {
+    TransferThread {
         /// What the system said.
         source: std::io::Error,
     },
@@ -440,7 +442,7 @@ pub struct FlightRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// What it is.
-    pub cargo: Cargo,
+    pub kind: TransferKind,
     /// The micro-batch.
     pub micro_batch: usize,
     /// The stage that sends it, and the one that receives it.
@@ -451,7 +453,7 @@ pub struct Transfer {
 
 /// What stages send each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cargo {
+pub enum TransferKind {
     /// What the last layer of a stage made.
     Values,
     /// Its gradients.
@@ -464,17 +466,17 @@ pub enum Cargo {
 
 impl fmt::Display for Transfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cargo = match self.cargo {
-            Cargo::Values => "values",
-            Cargo::Gradients => "gradients",
-            Cargo::Skips => "skips",
-            Cargo::SkipGradients => "gradients of skips",
+        let kind = match self.kind {
+            TransferKind::Values => "values",
+            TransferKind::Gradients => "gradients",
+            TransferKind::Skips => "skips",
+            TransferKind::SkipGradients => "gradients of skips",
         };
         let ([from, to], [source, target]) = (self.stages, &self.devices);
         let micro_batch = self.micro_batch;
         write!(
             f,
-            "the {cargo} of micro-batch {micro_batch} from stage {from} on {source} to stage {to} on \
+            "the {kind} of micro-batch {micro_batch} from stage {from} on {source} to stage {to} on \
              {target}"
         )
     }

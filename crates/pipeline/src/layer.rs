@@ -11,11 +11,11 @@ use crate::{context::Context, flow::Flow, wiring::SkipUse};
 /// A model of unlike layers is an enum of Burn modules with `#[derive(Module)]`; a model of like
 /// layers is a list of the same struct. [`Flow`](Self::Flow) is what passes between layers, and the
 /// compiler checks it; where it is an enum itself, a layer that receives the wrong variant returns
-/// [`Miswired`], and the engine adds which layer that was.
+/// [`LayerError`], and the engine adds which layer that was.
 ///
 /// ```
 /// use burn::{module::Module, nn::Linear, tensor::{Tensor, activation::relu}};
-/// use stovepipe_pipeline::{Context, Layer, Miswired};
+/// use stovepipe_pipeline::{Context, Layer, LayerError};
 ///
 /// #[derive(Module, Debug)]
 /// enum Mlp {
@@ -33,14 +33,14 @@ use crate::{context::Context, flow::Flow, wiring::SkipUse};
 ///         input
 ///     }
 ///
-///     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+///     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
 ///         Ok(match self {
 ///             Mlp::Hidden(linear) => relu(linear.forward(x)),
 ///             Mlp::Head(linear) => linear.forward(x),
 ///         })
 ///     }
 ///
-///     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+///     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
 ///         Ok(flow)
 ///     }
 /// }
@@ -70,19 +70,19 @@ pub trait Layer: Module + 'static {
     ///
     /// # Errors
     ///
-    /// [`Miswired`] if the layer cannot take what it was given.
+    /// [`LayerError`] if the layer cannot take what it was given.
     fn forward(
         &self,
         flow: Self::Flow,
         context: &mut Context<'_, Self>,
-    ) -> Result<Self::Flow, Miswired>;
+    ) -> Result<Self::Flow, LayerError>;
 
     /// Makes the model's output of what the last layer returned.
     ///
     /// # Errors
     ///
-    /// [`Miswired`] if that is no output.
-    fn leave(flow: Self::Flow) -> Result<Self::Output, Miswired>;
+    /// [`LayerError`] if that is no output.
+    fn leave(flow: Self::Flow) -> Result<Self::Output, LayerError>;
 
     /// The values that the layer sends to later layers past those between, and those that it takes:
     /// declared, so that a mistake in the wiring is found when the pipeline is built. None by default.
@@ -102,18 +102,18 @@ pub trait Layer: Module + 'static {
 
 /// A layer was given a value that it cannot take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Miswired {
+pub struct LayerError {
     expected: String,
     found: String,
 }
 
-impl Miswired {
+impl LayerError {
     /// Says what the layer takes and what it was given.
     ///
     /// ```
-    /// use stovepipe_pipeline::Miswired;
+    /// use stovepipe_pipeline::LayerError;
     ///
-    /// let error = Miswired::new("a pair of states", "logits");
+    /// let error = LayerError::new("a pair of states", "logits");
     /// assert_eq!(error.to_string(), "expected a pair of states, found logits");
     /// ```
     #[must_use]
@@ -125,13 +125,13 @@ impl Miswired {
     }
 }
 
-impl fmt::Display for Miswired {
+impl fmt::Display for LayerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "expected {}, found {}", self.expected, self.found)
     }
 }
 
-impl std::error::Error for Miswired {}
+impl std::error::Error for LayerError {}
 
 /// Remembers the name of the first thing that a module enters.
 struct Namer(Option<String>);

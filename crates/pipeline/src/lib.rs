@@ -13,7 +13,6 @@
 // Lets the derive name this crate in the same way from inside and from outside.
 extern crate self as stovepipe_pipeline;
 
-mod alike;
 mod balance;
 mod batch;
 mod builder;
@@ -21,23 +20,24 @@ mod context;
 mod control;
 mod cross_entropy;
 mod device;
-mod draws;
 mod engine;
 mod error;
+mod fingerprint;
 mod flow;
-mod full;
-mod gauge;
 mod initialise;
+mod keyed_rng;
 mod layer;
 mod link;
 mod measured;
 mod module;
 pub mod nn;
 mod objective;
+mod out_of_memory;
 mod parameters;
 mod pipeline;
 mod plain;
 mod precision;
+mod probe;
 mod profile;
 mod ties;
 mod unkeyed;
@@ -50,25 +50,25 @@ pub use context::Context;
 pub use control::{Progress, StopHandle};
 pub use cross_entropy::CrossEntropy;
 pub use device::{DeviceError, NamedDevice};
-pub use draws::Draws;
 #[doc(hidden)]
 pub use engine::guard::caught;
 pub use engine::{check_schedule, stage::Held};
 pub use error::{
-    BuildError, Cargo, FlightRecord, ProfileError, StageFailure, StepError, Transfer, WorkerRecord,
-    WorkerState, WrongSchedule,
+    BuildError, FlightRecord, ProfileError, StageFailure, StepError, Transfer, TransferKind,
+    WorkerRecord, WorkerState, WrongSchedule,
 };
 pub use flow::{Flow, FlowMapper, Replicated};
-pub use full::is_out_of_memory;
-pub use gauge::{DeviceFacts, DeviceRates, ProductRate, device_facts, measure_rates};
-pub use layer::{Layer, Miswired};
+pub use keyed_rng::KeyedRng;
+pub use layer::{Layer, LayerError};
 pub use link::measure_link;
 pub use measured::Measured;
 pub use objective::{MeanOf, Objective};
+pub use out_of_memory::is_out_of_memory;
 pub use parameters::count_parameters;
 pub use pipeline::{Pipeline, Stage};
 pub use plain::{Plain, run_plain};
 pub use precision::{LossScaler, Precision, PrecisionError};
+pub use probe::{DeviceFacts, DeviceRates, ProductRate, device_facts, measure_rates};
 pub use profile::Profiler;
 pub use stovepipe_plan::{Forecast, LayerProfile, Machine, OptimizerState, Profile};
 pub use stovepipe_schedule::{Link, Recompute, UnknownRecompute};

@@ -9,7 +9,7 @@ use stovepipe_schedule::Link;
 use crate::{
     engine::{guard, worker},
     error::BuildError,
-    gauge::{SILENCE, touch},
+    probe::{SILENCE, touch},
 };
 
 /// Numbers of a small message and of a large one.

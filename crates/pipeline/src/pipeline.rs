@@ -20,11 +20,10 @@ use crate::{
     builder::PipelineBuilder,
     control::StopHandle,
     device::NamedDevice,
-    draws::StepKey,
     engine::{
         Engine, Placement, guard, links,
         skips::SkipLinks,
-        stage::{AtEnd, JudgeOf, Judged, StageResult, StageTask, Training},
+        stage::{AtEnd, LossAndScores, LossFn, StageResult, StageTask, Training},
         statistics::Statistics,
         step::{self, Outcome},
         tape::Head,
@@ -32,6 +31,7 @@ use crate::{
     },
     error::{BuildError, StepError},
     flow::Flow,
+    keyed_rng::StepKey,
     layer::Layer,
     measured::Measured,
     objective::Objective,
@@ -56,10 +56,10 @@ use crate::{
 /// # impl Layer for Dense {
 /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
 /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
 /// #         Ok(self.linear.forward(x).tanh())
 /// #     }
-/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
 /// # }
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let device = Device::flex();
@@ -116,16 +116,16 @@ impl<L: Layer> Pipeline<L> {
     ///
     /// ```
     /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-    /// # use stovepipe_pipeline::{Context, Layer, Miswired};
+    /// # use stovepipe_pipeline::{Context, Layer, LayerError};
     /// # #[derive(Module, Debug)]
     /// # struct Dense { linear: Linear }
     /// # impl Layer for Dense {
     /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
     /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
     /// #         Ok(self.linear.forward(x))
     /// #     }
-    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
     /// # }
     /// use stovepipe_pipeline::Pipeline;
     ///
@@ -436,16 +436,16 @@ impl<L: Layer> Pipeline<L> {
     ///
     /// ```
     /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Int, Tensor}};
-    /// # use stovepipe_pipeline::{Context, CrossEntropy, Layer, Miswired, Pipeline};
+    /// # use stovepipe_pipeline::{Context, CrossEntropy, Layer, LayerError, Pipeline};
     /// # #[derive(Module, Debug)]
     /// # struct Dense { linear: Linear }
     /// # impl Layer for Dense {
     /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
     /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
     /// #         Ok(self.linear.forward(x))
     /// #     }
-    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
     /// # }
     /// let device = Device::flex();
     /// let layers = vec![Dense { linear: LinearConfig::new(3, 2).init(&device) }];
@@ -609,9 +609,9 @@ impl<L: Layer> Pipeline<L> {
         let samples: Arc<[_]> = ranges(sizes).collect();
         let placed = &self.engine.stages;
         let skips: Vec<_> = placed.iter().map(|stage| stage.skips.clone()).collect();
-        let skip_links = SkipLinks::of_stages(&skips, trainable_from, &self.engine.carriers);
+        let skip_links = SkipLinks::of_stages(&skips, trainable_from, &self.engine.transfers);
         Ok((placed.iter().enumerate())
-            .zip(links::chain(placed.len(), &self.engine.carriers))
+            .zip(links::chain(placed.len(), &self.engine.transfers))
             .zip(skips.into_iter().zip(skip_links))
             .map(|(((index, stage), links), (skips, skip_links))| StageTask {
                 index,
@@ -639,7 +639,7 @@ impl<L: Layer> Pipeline<L> {
         objective: &impl Objective<L::Output, T>,
         targets: &[T],
         weight: f64,
-    ) -> JudgeOf<L> {
+    ) -> LossFn<L> {
         let device = self.engine.stages[stage].device.clone();
         let (objective, targets) = (objective.clone(), targets.to_vec());
         Box::new(move |micro_batch, head, output| {
@@ -652,7 +652,7 @@ impl<L: Layer> Pipeline<L> {
                 }
                 Head::Auxiliary => (objective.auxiliary_loss(output, target), None),
             };
-            Judged {
+            LossAndScores {
                 loss: loss.div_scalar(weight),
                 scores,
             }

@@ -2,8 +2,8 @@
 
 use crate::{
     context::{Context, Left},
-    draws::Draws,
-    layer::{Layer, Miswired},
+    keyed_rng::KeyedRng,
+    layer::{Layer, LayerError},
 };
 
 /// What a model makes of an input.
@@ -21,18 +21,18 @@ pub struct Plain<L: Layer> {
 ///
 /// ```
 /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-/// # use stovepipe_pipeline::{Context, Layer, Miswired, Pipeline};
+/// # use stovepipe_pipeline::{Context, Layer, LayerError, Pipeline};
 /// # #[derive(Module, Debug)]
 /// # struct Dense { linear: Linear }
 /// # impl Layer for Dense {
 /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
 /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
 /// #         Ok(self.linear.forward(x))
 /// #     }
-/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
 /// # }
-/// use stovepipe_pipeline::{Draws, run_plain};
+/// use stovepipe_pipeline::{KeyedRng, run_plain};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let device = Device::flex();
@@ -44,7 +44,7 @@ pub struct Plain<L: Layer> {
 /// let x = Tensor::ones([5, 4], &device);
 /// let pipelined = pipeline.infer(x.clone())?;
 /// let layers: Vec<_> = pipeline.into_layers().iter().map(Module::valid).collect();
-/// let plain = run_plain(&layers, x, &(), |_| Draws::none())?;
+/// let plain = run_plain(&layers, x, &(), |_| KeyedRng::none())?;
 /// assert_eq!(plain.output.to_data(), pipelined.to_data());
 /// # Ok(())
 /// # }
@@ -57,13 +57,13 @@ pub fn run_plain<L: Layer>(
     layers: &[L],
     input: L::Input,
     side: &L::Side,
-    draws: impl Fn(usize) -> Draws,
-) -> Result<Plain<L>, Miswired> {
+    draws: impl Fn(usize) -> KeyedRng,
+) -> Result<Plain<L>, LayerError> {
     let mut flow = L::enter(input);
     let mut skips: Vec<(String, L::Flow)> = Vec::new();
     let mut auxiliary = Vec::new();
     for (index, layer) in layers.iter().enumerate() {
-        let context = Context::new(side, false).with_draws(draws(index));
+        let context = Context::new(side, false).with_rng(draws(index));
         let available = skips.iter().cloned();
         let mut context = available.fold(context, |context, (name, value)| {
             context.with_skip(name, value)

@@ -14,22 +14,22 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use stovepipe_plan::{LayerProfile, Profile};
 
 use crate::{
-    alike::Likeness,
     batch,
     device::NamedDevice,
-    draws::StepKey,
     engine::{
         copies, guard,
         skips::{SkipGradients, SkipValues, StageSkips},
-        tape::{self, Extent, Given, Head, Made, Recorded, Scene, Watch},
+        tape::{self, Extent, Head, PassContext, Recorded, StageInput, StageOutput, Watch},
         values, worker,
     },
     error::{BuildError, ProfileError},
+    fingerprint::Likeness,
     flow::Flow,
-    gauge,
+    keyed_rng::StepKey,
     layer::Layer,
     parameters::count_parameters,
     precision::Precision,
+    probe,
     wiring::Wiring,
 };
 
@@ -54,16 +54,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// ```
 /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-/// # use stovepipe_pipeline::{Context, Layer, Miswired};
+/// # use stovepipe_pipeline::{Context, Layer, LayerError};
 /// # #[derive(Module, Debug)]
 /// # struct Dense { linear: Linear }
 /// # impl Layer for Dense {
 /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
 /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
 /// #         Ok(self.linear.forward(x))
 /// #     }
-/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
 /// # }
 /// use stovepipe_pipeline::Profiler;
 ///
@@ -176,7 +176,7 @@ impl Profiler {
         }
         let wiring = Arc::new(Wiring::of(layers)?);
         let device = self.device.clone().into();
-        gauge::call(&device)?;
+        probe::call(&device)?;
         self.precision.check(&device)?;
         // On a worker like those that will run the stages.
         let worker = worker::spawn("profile", self.threads)
@@ -260,7 +260,7 @@ impl Profiler {
         let mut profiles = Vec::with_capacity(layers.len());
         let alone: Vec<_> = (0..layers.len()).map(|layer| layer..layer + 1).collect();
         let alone = StageSkips::of_stages(wiring, &alone);
-        let mut given = Given {
+        let mut given = StageInput {
             flow,
             skips: SkipValues::new(),
         };
@@ -280,7 +280,7 @@ impl Profiler {
             }
             let bench = Bench {
                 layer: copies::cast(stand_in(layer, &self.device), self.precision.cast()),
-                scene: Scene {
+                pass: PassContext {
                     side,
                     draws: Some((StepKey::APART, 0..samples)),
                     skips,
@@ -323,7 +323,7 @@ impl Profiler {
 /// A copy of a layer to be measured.
 struct Bench<'a, L: Layer> {
     layer: L,
-    scene: Scene<'a, L>,
+    pass: PassContext<'a, L>,
     profiler: &'a Profiler,
 }
 
@@ -334,12 +334,12 @@ struct Run<L: Layer> {
     /// Of the gradients of weights that came late.
     late: Duration,
     kept: Option<usize>,
-    made: Made<L>,
+    made: StageOutput<L>,
 }
 
 impl<L: Layer> Bench<'_, L> {
     /// The medians of everything, and the output.
-    fn measure(&self, input: &Given<L>) -> Result<(LayerProfile, Made<L>), String> {
+    fn measure(&self, input: &StageInput<L>) -> Result<(LayerProfile, StageOutput<L>), String> {
         let mut sum = GradientsAccumulator::new();
         self.run(input, Extent::Whole, &mut sum)?; // kernels are compiled
         let last = self.run(input, Extent::Whole, &mut sum)?; // and pages touched
@@ -368,7 +368,7 @@ impl<L: Layer> Bench<'_, L> {
     }
 
     /// Seconds of a forward pass without a tape.
-    fn quiet(&self, input: &Given<L>) -> Result<f64, String> {
+    fn quiet(&self, input: &StageInput<L>) -> Result<f64, String> {
         let quiet = [self.layer.clone().no_grad()];
         let (mut times, first) = (Vec::new(), Instant::now());
         for _ in 0..=MORE_RUNS {
@@ -377,7 +377,7 @@ impl<L: Layer> Bench<'_, L> {
             }
             self.finish()?;
             let began = Instant::now();
-            let forward = tape::forward(&quiet, input.clone(), &self.scene, &Unwatched);
+            let forward = tape::forward(&quiet, input.clone(), &self.pass, &Unwatched);
             forward.map_err(|tape::Refused(cause)| cause)?;
             self.finish()?;
             times.push(began.elapsed());
@@ -386,7 +386,7 @@ impl<L: Layer> Bench<'_, L> {
     }
 
     /// The share of a backward pass that may come late.
-    fn late(&self, input: &Given<L>) -> Result<f64, String> {
+    fn late(&self, input: &StageInput<L>) -> Result<f64, String> {
         let (mut shares, mut sum) = (Vec::new(), GradientsAccumulator::new());
         let first = Instant::now();
         for _ in 0..=MORE_RUNS {
@@ -406,7 +406,7 @@ impl<L: Layer> Bench<'_, L> {
 
     fn run(
         &self,
-        input: &Given<L>,
+        input: &StageInput<L>,
         extent: Extent,
         sum: &mut GradientsAccumulator<L>,
     ) -> Result<Run<L>, String> {
@@ -419,7 +419,7 @@ impl<L: Layer> Bench<'_, L> {
         let played = tape.backward(
             gradients,
             of_skips,
-            (extent, &self.scene),
+            (extent, &self.pass),
             |_, module, gradients| sum.accumulate(module, gradients),
             &Unwatched,
         );
@@ -442,8 +442,8 @@ impl<L: Layer> Bench<'_, L> {
     }
 
     /// Ones for the gradients that others have of what the layer sent.
-    fn ones(&self, made: &Made<L>) -> SkipGradients {
-        let skips = self.scene.skips;
+    fn ones(&self, made: &StageOutput<L>) -> SkipGradients {
+        let skips = self.pass.skips;
         let of_skip = |(&skip, value): (&usize, &L::Flow)| {
             let value = value.clone();
             skips
@@ -456,7 +456,10 @@ impl<L: Layer> Bench<'_, L> {
 
     /// A recorded forward pass: its time, and the bytes that were allocated in it and are still.
     #[allow(clippy::type_complexity)]
-    fn record(&self, input: &Given<L>) -> Result<(Duration, Option<usize>, Recorded<L>), String> {
+    fn record(
+        &self,
+        input: &StageInput<L>,
+    ) -> Result<(Duration, Option<usize>, Recorded<L>), String> {
         let modules = vec![copies::with_fresh_leaves(&self.layer)];
         let device = self.profiler.device.clone().autodiff();
         let nothing = || Tensor::zeros([1], &device);
@@ -464,7 +467,7 @@ impl<L: Layer> Bench<'_, L> {
         self.finish()?;
         let before = self.allocated();
         let began = Instant::now();
-        let recorded = tape::record(modules, input.clone(), &self.scene, &loss, &Unwatched);
+        let recorded = tape::record(modules, input.clone(), &self.pass, &loss, &Unwatched);
         let recorded = recorded.map_err(|tape::Refused(cause)| cause)?;
         self.finish()?;
         let time = began.elapsed();

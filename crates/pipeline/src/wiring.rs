@@ -13,7 +13,7 @@ use crate::layer::Layer;
 ///
 /// ```
 /// use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-/// use stovepipe_pipeline::{BuildError, Context, Layer, Miswired, Pipeline, SkipUse};
+/// use stovepipe_pipeline::{BuildError, Context, Layer, LayerError, Pipeline, SkipUse};
 ///
 /// #[derive(Module, Debug)]
 /// enum Part {
@@ -25,7 +25,7 @@ use crate::layer::Layer;
 /// impl Layer for Part {
 /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
 /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
 ///     fn skips(&self) -> Vec<SkipUse> {
 ///         match self {
 ///             Self::Begin(_) => vec![SkipUse::send("early")],
@@ -34,7 +34,7 @@ use crate::layer::Layer;
 ///         }
 ///     }
 ///
-///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
 ///         Ok(match self {
 ///             Self::Begin(linear) => {
 ///                 context.send("early", x.clone());

@@ -13,7 +13,7 @@ use burn::{
 };
 use cap::Cap;
 use stovepipe_pipeline::{
-    Context, CrossEntropy, Layer, MeanOf, Miswired, Pipeline, Recompute, SkipUse, nn::Dropout,
+    Context, CrossEntropy, Layer, LayerError, MeanOf, Pipeline, Recompute, SkipUse, nn::Dropout,
 };
 use stovepipe_schedule::{Rule, Schedule, ScheduleError, Scheduler};
 
@@ -56,11 +56,11 @@ impl Layer for Scale {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         Ok((x * self.factor.val()).tanh())
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }
@@ -188,11 +188,11 @@ impl Layer for Wide {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         Ok(self.linear.forward(x))
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }
@@ -263,7 +263,7 @@ impl Layer for Everything {
         &self,
         x: Tensor<2>,
         context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, Miswired> {
+    ) -> Result<Tensor<2>, LayerError> {
         let y = self.linear.forward(x).unsqueeze_dim::<3>(2);
         let mut y = self.norm.forward(y).squeeze_dim::<2>(2).tanh();
         for skip in &self.uses {
@@ -272,10 +272,10 @@ impl Layer for Everything {
                 SkipUse::Take(name) => y = y + context.take(name)?,
             }
         }
-        Ok(self.dropout.forward(y, context.draws()))
+        Ok(self.dropout.forward(y, context.rng()))
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

@@ -27,11 +27,11 @@
 //!         input
 //!     }
 //!
-//!     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+//!     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
 //!         Ok(relu(self.linear.forward(x)))
 //!     }
 //!
-//!     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+//!     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
 //!         Ok(flow)
 //!     }
 //! }
@@ -77,8 +77,8 @@ pub use stovepipe_pipeline::facade::Flow;
 pub mod prelude {
     pub use crate::Flow;
     pub use stovepipe_pipeline::{
-        Balance, Batch, BuildError, Context, CrossEntropy, Draws, Layer, MeanOf, Measured,
-        Miswired, NamedDevice, Objective, Outputs, Pipeline, Precision, Profile, Profiler,
+        Balance, Batch, BuildError, Context, CrossEntropy, KeyedRng, Layer, LayerError, MeanOf,
+        Measured, NamedDevice, Objective, Outputs, Pipeline, Precision, Profile, Profiler,
         Progress, Recompute, Replicated, SkipUse, Step, StepError, StopHandle,
     };
     pub use stovepipe_schedule::{

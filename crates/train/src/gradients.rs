@@ -9,11 +9,11 @@ use burn::{
 };
 use stovepipe_pipeline::{Layer, Pipeline, StepError};
 
-use crate::{checkpoint::Standing, optimizer::Names};
+use crate::{checkpoint::TrainerState, optimizer::Names};
 
 /// The gradients of mini-batches that wait for an update together.
 #[derive(Default)]
-pub(crate) struct Window {
+pub(crate) struct GradientAccumulator {
     /// Those of the mean loss of each mini-batch, times its weight, added up.
     sum: GradientsParams,
     weight: f64,
@@ -22,7 +22,7 @@ pub(crate) struct Window {
     spoiled: bool,
 }
 
-impl Window {
+impl GradientAccumulator {
     /// Counts a mini-batch whose gradients were not finite.
     pub(crate) fn spoil(&mut self, weight: f64) {
         self.sum = GradientsParams::new();
@@ -112,12 +112,12 @@ impl Window {
         visitor.read
     }
 
-    /// A window with what was added up before, as `standing` has counted it.
+    /// A window with what was added up before, as `state` has counted it.
     pub(crate) fn restore<L: Layer>(
         pipeline: &Pipeline<L>,
         names: &Names,
         sums: StateSink,
-        standing: &Standing,
+        state: &TrainerState,
     ) -> Self {
         struct Write<'a> {
             sums: HashMap<String, TensorData>,
@@ -145,9 +145,9 @@ impl Window {
         pipeline.visit(&mut visitor);
         Self {
             sum: visitor.sum,
-            weight: standing.waiting_weight,
-            mini_batches: standing.waiting,
-            spoiled: standing.spoiled,
+            weight: state.waiting_weight,
+            mini_batches: state.waiting,
+            spoiled: state.spoiled,
         }
     }
 

@@ -85,16 +85,16 @@ pub(crate) struct EpochMetrics {
 ///
 /// ```
 /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-/// # use stovepipe_pipeline::{Context, Layer, Miswired, Pipeline};
+/// # use stovepipe_pipeline::{Context, Layer, LayerError, Pipeline};
 /// # #[derive(Module, Debug)]
 /// # struct Dense { linear: Linear }
 /// # impl Layer for Dense {
 /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
 /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
 /// #         Ok(self.linear.forward(x))
 /// #     }
-/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(flow) }
+/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
 /// # }
 /// # let device = Device::flex();
 /// let layers = vec![Dense { linear: LinearConfig::new(3, 2).init(&device) }];

@@ -17,10 +17,10 @@ use stovepipe_schedule::Timeline;
 
 use crate::{
     average::WeightAverage,
-    checkpoint::{Contents, Damaged, Standing, Sums},
+    checkpoint::{Contents, Damaged, Sums, TrainerState},
     error::TrainError,
     folder::RunFolder,
-    gradients::Window,
+    gradients::GradientAccumulator,
     labels::worker_labels,
     learning_rate::LearningRate,
     model_file::save_model,
@@ -38,9 +38,9 @@ pub struct Trainer<L: Layer<Side = ()>> {
     optimizer: StagedOptimizer,
     average: Option<WeightAverage<L>>,
     /// Gradients that wait for an update.
-    window: Window,
+    window: GradientAccumulator,
     /// Where the training stands.
-    standing: Standing,
+    state: TrainerState,
     settings: TrainSettings,
     stop: StopHandle,
     /// Whether it is to end after the step under way.
@@ -119,8 +119,8 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         Ok(Self {
             optimizer: StagedOptimizer::new(&settings, pipeline.stage_layers().count()),
             average: average.then(|| WeightAverage::new(&pipeline, settings.ema)),
-            window: Window::default(),
-            standing: Standing::begin(&settings),
+            window: GradientAccumulator::default(),
+            state: TrainerState::begin(&settings),
             stop: pipeline.stop_handle(),
             ending: Arc::default(),
             began: Instant::now(),
@@ -171,15 +171,15 @@ impl<L: Layer<Side = ()>> Trainer<L> {
     pub fn resume(&mut self, folder: &RunFolder) -> Result<Resumed, TrainError> {
         let (checkpoint, damaged) = folder.checkpoints().newest()?;
         if let Some(checkpoint) = &checkpoint {
-            checkpoint.standing()?.check(&self.settings)?;
-            self.standing = checkpoint.load(self.contents())?;
+            checkpoint.state()?.check(&self.settings)?;
+            self.state = checkpoint.load(self.contents())?;
         }
         // Of what came after the checkpoint, nothing counts.
-        folder.keep_lines("metrics.jsonl", self.standing.epoch)?;
+        folder.keep_lines("metrics.jsonl", self.state.epoch)?;
         Ok(Resumed {
             checkpoint: checkpoint.map(|checkpoint| checkpoint.name().to_owned()),
-            epochs: self.standing.epoch,
-            batches: self.standing.batch,
+            epochs: self.state.epoch,
+            batches: self.state.batch,
             damaged,
         })
     }
@@ -220,20 +220,20 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         let batches = samples.div_ceil(self.settings.batch_size);
         let mut progress = progress(self.settings.epochs, batches);
         let (mut tested, mut stopped) = (None, false);
-        while self.standing.epoch < self.settings.epochs && !stopped {
+        while self.state.epoch < self.settings.epochs && !stopped {
             stopped = self.train_epoch(batches, source, folder, &mut progress)?;
             if stopped {
                 self.save(folder, &mut progress)?;
             }
             // Stopped or not, what was trained is tested and saved.
             let (found, stopped_in_test) = self.test_to_the_end(source)?;
-            let epoch = self.standing.epoch + 1;
+            let epoch = self.state.epoch + 1;
             if !found.model.loss.is_finite() {
                 let loss = found.model.loss;
                 return Err(TrainError::TestLossNotFinite { loss, epoch });
             }
             tested = Some(found);
-            if self.standing.under_way.steps > 0 {
+            if self.state.under_way.steps > 0 {
                 self.report(batches, found, folder, &mut progress)?;
             }
             if !stopped {
@@ -255,7 +255,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
 
     /// Makes a checkpoint. Where that fails, the setting says what becomes of the training.
     fn save(&mut self, folder: &RunFolder, progress: &mut Progress) -> Result<(), TrainError> {
-        let standing = Standing {
+        let state = TrainerState {
             steps: self.pipeline.steps(),
             averaged: self.average.as_ref().map_or(0, WeightAverage::updates),
             waiting: self.window.mini_batches(),
@@ -263,10 +263,10 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             spoiled: self.window.is_spoiled(),
             loss_scaler: self.pipeline.loss_scaler(),
             seconds: self.seconds(),
-            ..self.standing.clone()
+            ..self.state.clone()
         };
         let kept = (self.settings.keep_last, self.settings.keep_best);
-        let saved = folder.checkpoints().save(&self.contents(), &standing, kept);
+        let saved = folder.checkpoints().save(&self.contents(), &state, kept);
         match (saved, self.settings.on_save_error) {
             (Err(error), SaveErrorSetting::Stop) => Err(TrainError::NotSaved(Box::new(error))),
             (Err(error), SaveErrorSetting::Continue) => {
@@ -279,12 +279,12 @@ impl<L: Layer<Side = ()>> Trainer<L> {
 
     /// Begins the next epoch.
     fn end_epoch(&mut self, tested: Tested) {
-        let ended = std::mem::take(&mut self.standing.under_way);
-        self.standing.over.add(&ended);
-        self.standing.train_loss = ended.scores.mean_loss();
-        self.standing.test = Some(tested.averaged.unwrap_or(tested.model));
-        self.standing.epoch += 1;
-        (self.standing.batch, self.standing.updates) = (0, 0);
+        let ended = std::mem::take(&mut self.state.under_way);
+        self.state.over.add(&ended);
+        self.state.train_loss = ended.scores.mean_loss();
+        self.state.test = Some(tested.averaged.unwrap_or(tested.model));
+        self.state.epoch += 1;
+        (self.state.batch, self.state.updates) = (0, 0);
     }
 
     /// Finds what would end the run at the end of its first epoch before it begins.
@@ -300,7 +300,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
 
     /// Refuses to go on with another number of samples, which would be other ones.
     fn check_samples(&mut self, now: usize) -> Result<(), TrainError> {
-        let then = std::mem::replace(&mut self.standing.samples, now);
+        let then = std::mem::replace(&mut self.state.samples, now);
         match then == 0 || then == now {
             true => Ok(()),
             false => Err(TrainError::OtherSamples { then, now }),
@@ -328,7 +328,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         S: Source<L::Input, T> + ?Sized,
         CrossEntropy: Objective<L::Output, T>,
     {
-        let epoch = self.standing.epoch;
+        let epoch = self.state.epoch;
         let pass = Pass {
             epoch,
             seed: self.settings.seed,
@@ -336,8 +336,8 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         };
         let objective = self.objective(source.task());
         let rate = self.learning_rate(batches);
-        let (began, before) = (Instant::now(), self.standing.under_way.seconds);
-        let mut loaded = source.train_from(self.standing.batch, pass).peekable();
+        let (began, before) = (Instant::now(), self.state.under_way.seconds);
+        let mut loaded = source.train_from(self.state.batch, pass).peekable();
         while let Some(parts) = loaded.next() {
             let (input, target) = parts?;
             let update = self.update(batches);
@@ -347,7 +347,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
                 Err(source @ StepError::NotFinite { .. }) => {
                     return Err(TrainError::Diverged {
                         epoch: epoch + 1,
-                        batch: self.standing.batch + 1,
+                        batch: self.state.batch + 1,
                         source,
                     });
                 }
@@ -356,16 +356,16 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             // The last window of an epoch may be smaller.
             let is_last = loaded.peek().is_none();
             let gathered = self.gather(&mut trained, is_last, rate.at(update))?;
-            let standing = &mut self.standing;
+            let state = &mut self.state;
             // The learning rate falls by what was to be updated.
-            standing.updates += usize::from(gathered != Gathered::Waiting);
-            standing.under_way.skipped += usize::from(gathered == Gathered::Skipped);
-            standing.batch += 1;
-            standing.test = None;
+            state.updates += usize::from(gathered != Gathered::Waiting);
+            state.under_way.skipped += usize::from(gathered == Gathered::Skipped);
+            state.batch += 1;
+            state.test = None;
             let seconds = before + began.elapsed().as_secs_f64();
-            standing.under_way.count(&trained, seconds);
-            let report = standing.under_way.report(&trained, source.task());
-            progress.step(epoch + 1, standing.batch, &report);
+            state.under_way.count(&trained, seconds);
+            let report = state.under_way.report(&trained, source.task());
+            progress.step(epoch + 1, state.batch, &report);
             // The picture is of the last mini-batch that was whole.
             if trained.samples == self.settings.batch_size {
                 self.timeline = trained.timeline;
@@ -396,7 +396,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
 
     /// The number of the next update, counted over all epochs.
     fn update(&self, batches: usize) -> usize {
-        self.standing.epoch * self.updates_per_epoch(batches) + self.standing.updates
+        self.state.epoch * self.updates_per_epoch(batches) + self.state.updates
     }
 
     /// Runs a mini-batch.
@@ -510,12 +510,12 @@ impl<L: Layer<Side = ()>> Trainer<L> {
         folder: &RunFolder,
         progress: &mut Progress,
     ) -> Result<(), TrainError> {
-        let (standing, sums) = (&self.standing, &self.standing.under_way);
+        let (state, sums) = (&self.state, &self.state.under_way);
         let last_update = self.update(batches).saturating_sub(1);
         let metrics = EpochMetrics {
-            epoch: standing.epoch + 1,
+            epoch: state.epoch + 1,
             steps: sums.steps,
-            updates: standing.updates,
+            updates: state.updates,
             learning_rate: self.learning_rate(batches).at(last_update),
             train_loss: sums.scores.mean_loss(),
             train_accuracy: sums.scores.accuracy(),
@@ -526,21 +526,21 @@ impl<L: Layer<Side = ()>> Trainer<L> {
             bubble: sums.bubble(),
             seconds: sums.seconds,
         };
-        progress.epoch(standing.epoch + 1, &metrics.to_string());
+        progress.epoch(state.epoch + 1, &metrics.to_string());
         folder.append_json_line("metrics.jsonl", &metrics)
     }
 
     fn summary(&self, tested: Tested, stopped: bool) -> Summary {
-        let (standing, mut all) = (&self.standing, self.standing.over);
-        all.add(&standing.under_way);
-        let train_loss = match standing.under_way.steps {
-            0 => standing.train_loss,
-            _ => standing.under_way.scores.mean_loss(),
+        let (state, mut all) = (&self.state, self.state.over);
+        all.add(&state.under_way);
+        let train_loss = match state.under_way.steps {
+            0 => state.train_loss,
+            _ => state.under_way.scores.mean_loss(),
         };
         Summary {
             parameters: count_parameters(&self.pipeline),
             stages: stage_summaries(&self.pipeline),
-            epochs: standing.epoch,
+            epochs: state.epoch,
             train_loss,
             test: tested.model,
             averaged: tested.averaged,
@@ -563,7 +563,7 @@ impl<L: Layer<Side = ()>> Trainer<L> {
 
     /// What the training has taken so far, in all its parts.
     fn seconds(&self) -> f64 {
-        self.standing.seconds + self.began.elapsed().as_secs_f64()
+        self.state.seconds + self.began.elapsed().as_secs_f64()
     }
 
     fn write(&self, folder: &RunFolder, summary: &Summary) -> Result<(), TrainError> {

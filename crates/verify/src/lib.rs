@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Int, Tensor}};
-//! use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, Miswired};
+//! use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, LayerError};
 //! use stovepipe_verify::Verifier;
 //!
 //! #[derive(Module, Debug)]
@@ -25,11 +25,11 @@
 //!         input
 //!     }
 //!
-//!     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+//!     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
 //!         Ok(self.linear.forward(x).tanh())
 //!     }
 //!
-//!     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+//!     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
 //!         Ok(flow)
 //!     }
 //! }

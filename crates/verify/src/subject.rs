@@ -6,7 +6,7 @@ use burn::{
     tensor::{Bool, Device, Int, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, BuildError, Draws, Flow, FlowMapper, Held, Layer, Miswired, Objective, Outputs,
+    Batch, BuildError, Flow, FlowMapper, Held, KeyedRng, Layer, LayerError, Objective, Outputs,
     Pipeline, Step, StepError, run_plain,
 };
 
@@ -124,7 +124,7 @@ where
 
     /// Loss and gradients of the model in one piece, run and differentiated by Burn alone; `parts` at a
     /// time, added up.
-    pub(crate) fn in_one_piece(&self, parts: &[usize]) -> Result<Seen, Miswired> {
+    pub(crate) fn in_one_piece(&self, parts: &[usize]) -> Result<Seen, LayerError> {
         let layers = self.copies();
         let weight = self.objective.weight(&self.batch.target);
         let mut sum = GradientsSum::default();
@@ -141,7 +141,7 @@ where
         for (((input, target), side), &size) in batches.zip(parts) {
             let samples = first..first + size;
             first += size;
-            let draws = |layer| Draws::new(self.seed, 0, layer, samples.clone());
+            let draws = |layer| KeyedRng::new(self.seed, 0, layer, samples.clone());
             let (input, side) = (attach(input), attach(side));
             let plain = run_plain(&layers, input, &side, draws)?;
             let target = attach(target);

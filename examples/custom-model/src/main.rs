@@ -26,14 +26,14 @@ impl Layer for Net {
         images.flatten(1, 3)
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         Ok(match self {
             Self::Hidden(linear) => relu(linear.forward(x)),
             Self::Head(linear) => linear.forward(x),
         })
     }
 
-    fn leave(logits: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(logits: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(logits)
     }
 }

@@ -33,18 +33,18 @@ impl Layer for Net {
         Passing::Maps(images)
     }
 
-    fn forward(&self, x: Passing, _: &mut Context<'_, Self>) -> Result<Passing, Miswired> {
+    fn forward(&self, x: Passing, _: &mut Context<'_, Self>) -> Result<Passing, LayerError> {
         match (self, x) {
             (Self::Conv(conv), Passing::Maps(x)) => Ok(Passing::Maps(relu(conv.forward(x)))),
             (Self::Head(linear), Passing::Maps(x)) => Ok(Passing::Logits(linear.forward(pool(x)))),
-            (_, Passing::Logits(_)) => Err(Miswired::new("maps", "logits")),
+            (_, Passing::Logits(_)) => Err(LayerError::new("maps", "logits")),
         }
     }
 
-    fn leave(x: Passing) -> Result<Tensor<2>, Miswired> {
+    fn leave(x: Passing) -> Result<Tensor<2>, LayerError> {
         match x {
             Passing::Logits(logits) => Ok(logits),
-            Passing::Maps(_) => Err(Miswired::new("logits", "maps")),
+            Passing::Maps(_) => Err(LayerError::new("logits", "maps")),
         }
     }
 }

@@ -132,11 +132,11 @@ impl Layer for Dropping {
         x
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         Ok(self.dropout.forward(self.linear.forward(x)))
     }
 
-    fn leave(x: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(x: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(x)
     }
 }

@@ -46,11 +46,11 @@ impl Layer for Block {
         images
     }
 
-    fn forward(&self, map: Tensor<4>, _: &mut Context<'_, Self>) -> Result<Tensor<4>, Miswired> {
+    fn forward(&self, map: Tensor<4>, _: &mut Context<'_, Self>) -> Result<Tensor<4>, LayerError> {
         Ok(self.run(map))
     }
 
-    fn leave(map: Tensor<4>) -> Result<Tensor<2>, Miswired> {
+    fn leave(map: Tensor<4>) -> Result<Tensor<2>, LayerError> {
         Ok(map.flatten::<3>(2, 3).mean_dim(2).flatten(1, 2))
     }
 }

@@ -47,7 +47,7 @@ impl Layer for Net {
         }
     }
 
-    fn forward(&self, state: State, context: &mut Context<'_, Self>) -> Result<State, Miswired> {
+    fn forward(&self, state: State, context: &mut Context<'_, Self>) -> Result<State, LayerError> {
         let Side { scale, bias } = context.side().clone();
         Ok(match self {
             Self::Embed(linear) => {
@@ -63,7 +63,7 @@ impl Layer for Net {
             },
             Self::Head(linear) => {
                 let skipped = state.embedding;
-                let embedding = skipped.ok_or_else(|| Miswired::new("an embedding", "none"))?;
+                let embedding = skipped.ok_or_else(|| LayerError::new("an embedding", "none"))?;
                 State {
                     hidden: linear.forward(state.hidden + embedding),
                     embedding: None,
@@ -72,7 +72,7 @@ impl Layer for Net {
         })
     }
 
-    fn leave(state: State) -> Result<Tensor<2>, Miswired> {
+    fn leave(state: State) -> Result<Tensor<2>, LayerError> {
         Ok(state.hidden)
     }
 }

@@ -4,7 +4,7 @@ use burn::{
     module::Module,
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Draws, Miswired, nn::DropPath};
+use stovepipe_pipeline::{KeyedRng, LayerError, nn::DropPath};
 
 use crate::{
     auxiliary::AuxiliaryHead,
@@ -90,8 +90,8 @@ impl Cell {
         &self,
         previous: Tensor<4>,
         before: Tensor<4>,
-        draws: &mut Draws,
-    ) -> Result<Tensor<4>, Miswired> {
+        draws: &mut KeyedRng,
+    ) -> Result<Tensor<4>, LayerError> {
         self.check(previous.dims(), before.dims())?;
         let mut states = vec![self.reduce1.forward(previous), self.reduce2.forward(before)];
         let entries = self.genotype.entries.iter().zip(&self.operations);
@@ -111,14 +111,14 @@ impl Cell {
     }
 
     /// What an operation made, unless it is dropped; an identity never is.
-    fn keep(&self, choice: Choice, made: Tensor<4>, draws: &mut Draws) -> Tensor<4> {
+    fn keep(&self, choice: Choice, made: Tensor<4>, draws: &mut KeyedRng) -> Tensor<4> {
         match choice {
             Choice::Identity => made,
             _ => self.drop_path.forward(made, draws),
         }
     }
 
-    fn check(&self, previous: [usize; 4], before: [usize; 4]) -> Result<(), Miswired> {
+    fn check(&self, previous: [usize; 4], before: [usize; 4]) -> Result<(), LayerError> {
         let step = if self.reduce2.halves() { 2 } else { 1 };
         let size = |[_, _, height, width]: [usize; 4]| [height, width];
         let channels_fit = [previous[1], before[1]] == self.inputs;
@@ -131,7 +131,7 @@ impl Cell {
         } else {
             " and the same size"
         };
-        Err(Miswired::new(
+        Err(LayerError::new(
             format!("states of {first} and {second} channels{larger}"),
             format!("{previous:?} and {before:?}"),
         ))

@@ -5,7 +5,7 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::Miswired;
+use stovepipe_pipeline::LayerError;
 
 /// Mean over the map, then a linear layer: `[n, channels, h, w]` to logits `[n, classes]`.
 #[derive(Module, Debug)]
@@ -22,10 +22,10 @@ impl Classifier {
         }
     }
 
-    pub(crate) fn forward(&self, x: Tensor<4>) -> Result<Tensor<2>, Miswired> {
+    pub(crate) fn forward(&self, x: Tensor<4>) -> Result<Tensor<2>, LayerError> {
         let [_, channels, ..] = x.dims();
         if channels != self.channels {
-            return Err(Miswired::new(
+            return Err(LayerError::new(
                 format!("a state of {} channels", self.channels),
                 format!("{:?}", x.dims()),
             ));

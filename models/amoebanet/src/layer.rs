@@ -1,7 +1,7 @@
 //! AmoebaNet as an engine sees it: one type of layer, one type of value between layers.
 
 use burn::{module::Module, tensor::Tensor};
-use stovepipe_pipeline::{Context, Flow, Layer, Miswired};
+use stovepipe_pipeline::{Context, Flow, Layer, LayerError};
 
 use crate::{cell::Cell, head::Classifier, stem::StemConvolution};
 
@@ -52,7 +52,7 @@ impl Layer for AmoebaLayer {
         &self,
         flow: AmoebaFlow,
         context: &mut Context<'_, Self>,
-    ) -> Result<AmoebaFlow, Miswired> {
+    ) -> Result<AmoebaFlow, LayerError> {
         match (self, flow) {
             (Self::Stem(stem), AmoebaFlow::Single(images)) => {
                 Ok(AmoebaFlow::Single(stem.forward(images)?))
@@ -64,14 +64,14 @@ impl Layer for AmoebaLayer {
             (Self::Head(head), AmoebaFlow::Pair(last, _)) => {
                 Ok(AmoebaFlow::Logits(head.forward(last)?))
             }
-            (layer, flow) => Err(Miswired::new(layer.expects(), flow.describe())),
+            (layer, flow) => Err(LayerError::new(layer.expects(), flow.describe())),
         }
     }
 
-    fn leave(flow: AmoebaFlow) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: AmoebaFlow) -> Result<Tensor<2>, LayerError> {
         match flow {
             AmoebaFlow::Logits(logits) => Ok(logits),
-            other => Err(Miswired::new("logits", other.describe())),
+            other => Err(LayerError::new("logits", other.describe())),
         }
     }
 
@@ -99,8 +99,8 @@ fn run_cell(
     last: Tensor<4>,
     before: Tensor<4>,
     context: &mut Context<'_, AmoebaLayer>,
-) -> Result<AmoebaFlow, Miswired> {
-    let output = cell.forward(last.clone(), before, context.draws())?;
+) -> Result<AmoebaFlow, LayerError> {
+    let output = cell.forward(last.clone(), before, context.rng())?;
     if let Some(head) = cell.auxiliary().filter(|_| context.is_training()) {
         context.auxiliary(head.forward(output.clone()));
     }

@@ -6,7 +6,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use stovepipe_kernels::{batch_norm, relu_convolve};
-use stovepipe_pipeline::Miswired;
+use stovepipe_pipeline::LayerError;
 
 use crate::convolution::convolution;
 
@@ -29,10 +29,10 @@ impl StemConvolution {
         }
     }
 
-    pub(crate) fn forward(&self, image: Tensor<4>) -> Result<Tensor<4>, Miswired> {
+    pub(crate) fn forward(&self, image: Tensor<4>) -> Result<Tensor<4>, LayerError> {
         let [_, colors, height, width] = image.dims();
         if colors != COLORS || height * width == 0 {
-            return Err(Miswired::new(
+            return Err(LayerError::new(
                 format!("images [n, {COLORS}, height, width]"),
                 format!("{:?}", image.dims()),
             ));

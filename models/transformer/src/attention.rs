@@ -2,7 +2,7 @@
 
 use burn::{module::Module, nn::Linear, tensor::Tensor};
 use stovepipe_kernels::{Heads, attention, linear};
-use stovepipe_pipeline::{Draws, nn::Dropout};
+use stovepipe_pipeline::{KeyedRng, nn::Dropout};
 
 use crate::{block::BlockConfig, initial};
 
@@ -31,7 +31,7 @@ impl SelfAttention {
         }
     }
 
-    pub(crate) fn forward(&self, x: Tensor<3>, draws: &mut Draws) -> Tensor<3> {
+    pub(crate) fn forward(&self, x: Tensor<3>, draws: &mut KeyedRng) -> Tensor<3> {
         let [samples, length, _] = x.dims();
         let square = [samples, self.heads.count, length, length];
         let kept = self.dropout.factors(square, draws, &x.device());

@@ -7,7 +7,7 @@ use burn::{
 };
 use stovepipe_kernels::layer_norm;
 use stovepipe_pipeline::{
-    Draws, Miswired,
+    KeyedRng, LayerError,
     nn::{DropPath, Dropout},
 };
 
@@ -63,11 +63,11 @@ impl BlockConfig {
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
-    /// use stovepipe_pipeline::Draws;
+    /// use stovepipe_pipeline::KeyedRng;
     /// use stovepipe_transformer::BlockConfig;
     ///
     /// let block = BlockConfig::new(16, 4).init(&Device::flex())?;
-    /// let y = block.forward(Tensor::ones([2, 5, 16], &Device::flex()), &mut Draws::none())?;
+    /// let y = block.forward(Tensor::ones([2, 5, 16], &Device::flex()), &mut KeyedRng::none())?;
     /// assert_eq!(y.dims(), [2, 5, 16]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -138,11 +138,11 @@ impl Block {
     ///
     /// # Errors
     ///
-    /// [`Miswired`] if `x` has another width.
-    pub fn forward(&self, x: Tensor<3>, draws: &mut Draws) -> Result<Tensor<3>, Miswired> {
+    /// [`LayerError`] if `x` has another width.
+    pub fn forward(&self, x: Tensor<3>, draws: &mut KeyedRng) -> Result<Tensor<3>, LayerError> {
         if x.dims()[2] != self.width {
             let expected = format!("states [n, length, {}]", self.width);
-            return Err(Miswired::new(expected, format!("{:?}", x.dims())));
+            return Err(LayerError::new(expected, format!("{:?}", x.dims())));
         }
         let normal = normalized(&self.norm_attention, x.clone(), self.epsilon);
         let branch = self.attention.forward(normal, draws);
@@ -152,7 +152,7 @@ impl Block {
         Ok(self.add(x, branch, draws))
     }
 
-    fn add(&self, x: Tensor<3>, branch: Tensor<3>, draws: &mut Draws) -> Tensor<3> {
+    fn add(&self, x: Tensor<3>, branch: Tensor<3>, draws: &mut KeyedRng) -> Tensor<3> {
         let branch = self.dropout.forward(branch, draws);
         x + self.drop_path.forward(branch, draws)
     }

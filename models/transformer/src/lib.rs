@@ -16,7 +16,7 @@
 //!
 //! ```
 //! use burn::tensor::{Device, Int, Tensor};
-//! use stovepipe_pipeline::{Draws, run_plain};
+//! use stovepipe_pipeline::{KeyedRng, run_plain};
 //! use stovepipe_transformer::{LmConfig, VitConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,12 +24,12 @@
 //! let model = LmConfig::new(50, 16, 2, 32, 4).init(&device)?;
 //! assert_eq!(model.len(), 2 + 2); // an embedding, two blocks and a softmax over words
 //! let tokens = Tensor::<2, Int>::from_ints([[4, 8, 15], [16, 23, 42]], &device);
-//! let logits = run_plain(&model, tokens, &(), |_| Draws::none())?.output;
+//! let logits = run_plain(&model, tokens, &(), |_| KeyedRng::none())?.output;
 //! assert_eq!(logits.dims(), [2, 3, 50]);
 //!
 //! let model = VitConfig::new(32, 8, 2, 32, 4, 10).init(&device)?;
 //! let images = Tensor::zeros([2, 3, 32, 32], &device);
-//! let logits = run_plain(&model, images, &(), |_| Draws::none())?.output;
+//! let logits = run_plain(&model, images, &(), |_| KeyedRng::none())?.output;
 //! assert_eq!(logits.dims(), [2, 10]);
 //! # Ok(())
 //! # }

@@ -6,7 +6,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use stovepipe_kernels::gelu;
-use stovepipe_pipeline::{Draws, nn::Dropout};
+use stovepipe_pipeline::{KeyedRng, nn::Dropout};
 
 use crate::{attention::apply, block::BlockConfig, initial};
 
@@ -28,7 +28,7 @@ impl Mlp {
         }
     }
 
-    pub(crate) fn forward(&self, x: Tensor<3>, draws: &mut Draws) -> Tensor<3> {
+    pub(crate) fn forward(&self, x: Tensor<3>, draws: &mut KeyedRng) -> Tensor<3> {
         let hidden = gelu(apply(&self.inner, x));
         apply(&self.outer, self.dropout.forward(hidden, draws))
     }

@@ -9,7 +9,7 @@ use burn::{
     tensor::{Device, Tensor, activation::leaky_relu},
 };
 use stovepipe_kernels::{convolve, instance_norm};
-use stovepipe_pipeline::{Draws, Miswired, nn::ChannelDropout};
+use stovepipe_pipeline::{KeyedRng, LayerError, nn::ChannelDropout};
 
 /// Keeps the division by the deviation finite.
 const EPSILON: f64 = 1e-5;
@@ -36,7 +36,11 @@ impl Convolution {
         }
     }
 
-    pub(crate) fn forward(&self, x: Tensor<4>, draws: &mut Draws) -> Result<Tensor<4>, Miswired> {
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<4>,
+        draws: &mut KeyedRng,
+    ) -> Result<Tensor<4>, LayerError> {
         check_channels(&self.conv, &x)?;
         check_deviates(&x)?;
         let x = self.dropout.forward(convolve(&self.conv, x), draws);
@@ -45,11 +49,11 @@ impl Convolution {
 }
 
 /// A map must have the channels that the convolution reads.
-pub(crate) fn check_channels(conv: &Conv2d, x: &Tensor<4>) -> Result<(), Miswired> {
+pub(crate) fn check_channels(conv: &Conv2d, x: &Tensor<4>) -> Result<(), LayerError> {
     let [_, channels, ..] = conv.weight.shape().dims::<4>();
     match x.dims()[1] == channels {
         true => Ok(()),
-        false => Err(Miswired::new(
+        false => Err(LayerError::new(
             format!("maps of {channels} channels"),
             format!("{:?}", x.dims()),
         )),
@@ -57,11 +61,11 @@ pub(crate) fn check_channels(conv: &Conv2d, x: &Tensor<4>) -> Result<(), Miswire
 }
 
 /// A map of one pixel is its own mean: nothing would be left of it.
-fn check_deviates(x: &Tensor<4>) -> Result<(), Miswired> {
+fn check_deviates(x: &Tensor<4>) -> Result<(), LayerError> {
     let [_, _, height, width] = x.dims();
     match height * width > 1 {
         true => Ok(()),
-        false => Err(Miswired::new(
+        false => Err(LayerError::new(
             "maps of more than one pixel (larger images, or less depth)",
             format!("{:?}", x.dims()),
         )),

@@ -5,7 +5,7 @@ use burn::{
     tensor::{Tensor, s},
 };
 use stovepipe_kernels::{Window, max_pool};
-use stovepipe_pipeline::Miswired;
+use stovepipe_pipeline::LayerError;
 
 /// The largest of each 2×2: `[n, c, h, w]` to `[n, c, ⌊h/2⌋, ⌊w/2⌋]`. The last row or column of an odd map
 /// goes no further down; what was there is sent past the levels below, as all of the map is.
@@ -24,10 +24,10 @@ impl Down {
         self.level
     }
 
-    pub(crate) fn forward(&self, x: Tensor<4>) -> Result<Tensor<4>, Miswired> {
+    pub(crate) fn forward(&self, x: Tensor<4>) -> Result<Tensor<4>, LayerError> {
         let [_, _, height, width] = x.dims();
         if height < 2 || width < 2 {
-            return Err(Miswired::new(
+            return Err(LayerError::new(
                 "maps of 2×2 pixels or more to halve (larger images, or less depth)",
                 format!("{:?}", x.dims()),
             ));

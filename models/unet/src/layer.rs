@@ -1,7 +1,7 @@
 //! U-Net as an engine sees it: one type of layer, maps between layers, and a skip for each level.
 
 use burn::{module::Module, tensor::Tensor};
-use stovepipe_pipeline::{Context, Layer, Miswired, SkipUse};
+use stovepipe_pipeline::{Context, Layer, LayerError, SkipUse};
 
 use crate::{convolution::Convolution, down::Down, segment::Segment, up::Up};
 
@@ -32,9 +32,9 @@ impl Layer for UNetLayer {
         &self,
         x: Tensor<4>,
         context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<4>, Miswired> {
+    ) -> Result<Tensor<4>, LayerError> {
         match self {
-            Self::Convolution(convolution) => convolution.forward(x, context.draws()),
+            Self::Convolution(convolution) => convolution.forward(x, context.rng()),
             Self::Down(down) => {
                 context.send(skip(down.level()), x.clone());
                 down.forward(x)
@@ -44,7 +44,7 @@ impl Layer for UNetLayer {
         }
     }
 
-    fn leave(x: Tensor<4>) -> Result<Tensor<4>, Miswired> {
+    fn leave(x: Tensor<4>) -> Result<Tensor<4>, LayerError> {
         Ok(x)
     }
 

@@ -6,7 +6,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use stovepipe_kernels::convolve;
-use stovepipe_pipeline::Miswired;
+use stovepipe_pipeline::LayerError;
 
 use crate::convolution::check_channels;
 
@@ -25,7 +25,7 @@ impl Segment {
         }
     }
 
-    pub(crate) fn forward(&self, x: Tensor<4>) -> Result<Tensor<4>, Miswired> {
+    pub(crate) fn forward(&self, x: Tensor<4>) -> Result<Tensor<4>, LayerError> {
         check_channels(&self.conv, &x)?;
         Ok(convolve(&self.conv, x))
     }

@@ -1,7 +1,7 @@
 //! From a level to the one above.
 
 use burn::{module::Module, tensor::Tensor};
-use stovepipe_pipeline::Miswired;
+use stovepipe_pipeline::LayerError;
 
 /// Each pixel four times, then the channels that were sent past the levels below: `[n, c, h, w]` and
 /// `[n, c', H, W]` to `[n, c + c', H, W]`, where H is 2h or 2h + 1, and W likewise. A row or column that
@@ -21,7 +21,7 @@ impl Up {
         self.level
     }
 
-    pub(crate) fn forward(&self, x: Tensor<4>, skip: Tensor<4>) -> Result<Tensor<4>, Miswired> {
+    pub(crate) fn forward(&self, x: Tensor<4>, skip: Tensor<4>) -> Result<Tensor<4>, LayerError> {
         let missing = missing(x.dims(), skip.dims())?;
         let doubled = doubled(x);
         let padded = match missing {
@@ -33,11 +33,11 @@ impl Up {
 }
 
 /// The rows and columns that a map lacks when it is doubled.
-fn missing(x: [usize; 4], skip: [usize; 4]) -> Result<[usize; 2], Miswired> {
+fn missing(x: [usize; 4], skip: [usize; 4]) -> Result<[usize; 2], LayerError> {
     let lacks = |axis: usize| skip[axis].checked_sub(2 * x[axis]).filter(|&n| n < 2);
     match (lacks(2), lacks(3)) {
         (Some(rows), Some(columns)) if x[0] == skip[0] => Ok([rows, columns]),
-        _ => Err(Miswired::new(
+        _ => Err(LayerError::new(
             "maps of half the size of the skip",
             format!("{x:?} and {skip:?}"),
         )),

@@ -10,7 +10,7 @@ use super::Request;
 use crate::{
     allocated,
     error::CliError,
-    output, room,
+    memory_check, output,
     work::{Load, Model, Work, with_model},
 };
 
@@ -48,7 +48,7 @@ fn measure_model<L: Layer<Side = ()>, T>(
     model: &Model<L, T>,
 ) -> Result<(), CliError> {
     let layers = &model.layers;
-    room::to_measure(layers, free_memory())?;
+    memory_check::to_measure(layers, free_memory())?;
     let samples = request.batch_size.unwrap_or(BATCH).div_ceil(SHARE);
     let profile_of = |device: &NamedDevice, profiler: Profiler, samples: usize| {
         let shown = show_layers(&format!("{samples} samples on {device}"), layers.len());

@@ -27,7 +27,7 @@ use burn_train::{
     metric::{AccuracyMetric, LossMetric},
 };
 use stovepipe_learner::{Bars, Staged};
-use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, Miswired, Pipeline};
+use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, LayerError, Pipeline};
 
 #[derive(Module, Debug)]
 pub struct Dense {
@@ -45,11 +45,11 @@ impl Layer for Dense {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         Ok(self.run(x))
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

@@ -4,15 +4,15 @@
 //! that fails drops its ends of them, so that its neighbours end too. What goes to another device is
 //! taken there by a [carrier](super::carrier).
 
-pub(crate) use stovepipe_crew::{Alarm, CutOff};
+pub(crate) use stovepipe_runtime::{CancelToken, Cancelled};
 
-pub(crate) use super::carrier::{Inbox, Outbox};
+pub(crate) use super::transfer::{Inbox, Outbox};
 use crate::{
     engine::{
-        carrier::Carriers,
+        transfer::TransferThreads,
         values::{self, FlowGradients},
     },
-    error::Cargo,
+    error::TransferKind,
     layer::Layer,
 };
 
@@ -25,7 +25,7 @@ pub(crate) struct Links<L: Layer> {
 }
 
 /// Links `stages` stages into a chain.
-pub(crate) fn chain<L: Layer>(stages: usize, carriers: &Carriers) -> Vec<Links<L>> {
+pub(crate) fn chain<L: Layer>(stages: usize, transfers: &TransferThreads) -> Vec<Links<L>> {
     let mut links: Vec<_> = (0..stages)
         .map(|_| Links {
             values_in: None,
@@ -36,9 +36,9 @@ pub(crate) fn chain<L: Layer>(stages: usize, carriers: &Carriers) -> Vec<Links<L
         .collect();
     for (from, to) in (1..stages).map(|to| (to - 1, to)) {
         let (values_out, values_in) =
-            carriers.mailbox(from, to, Cargo::Values, values::to_device::<L::Flow>);
+            transfers.mailbox(from, to, TransferKind::Values, values::to_device::<L::Flow>);
         let (gradients_out, gradients_in) =
-            carriers.mailbox(to, from, Cargo::Gradients, FlowGradients::moved_to);
+            transfers.mailbox(to, from, TransferKind::Gradients, FlowGradients::moved_to);
         links[from].values_out = Some(values_out);
         links[to].values_in = Some(values_in);
         links[to].gradients_out = Some(gradients_out);

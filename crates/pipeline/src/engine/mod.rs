@@ -17,11 +17,10 @@
 //! guard     a user's panic made an error
 //! ```
 
-pub(crate) mod carrier;
 pub(crate) mod copies;
+pub(crate) mod deferred;
 pub(crate) mod finite;
 pub(crate) mod guard;
-pub(crate) mod late;
 pub(crate) mod links;
 pub(crate) mod record;
 pub(crate) mod skips;
@@ -29,6 +28,7 @@ pub(crate) mod stage;
 pub(crate) mod statistics;
 pub(crate) mod step;
 pub(crate) mod tape;
+pub(crate) mod transfer;
 pub(crate) mod values;
 pub(crate) mod worker;
 
@@ -47,9 +47,9 @@ use stovepipe_schedule::{Recompute, Schedule, Scheduler};
 use crate::{
     control::{Progress, StopHandle},
     engine::{
-        carrier::Carriers,
         skips::StageSkips,
         statistics::{Cells, Momenta},
+        transfer::TransferThreads,
     },
     error::{StepError, WrongSchedule},
     precision::{LossScaler, Precision},
@@ -78,7 +78,7 @@ pub(crate) type ProgressCallback = Box<dyn Fn(&Progress) + Send + Sync>;
 pub(crate) struct Engine {
     pub(crate) workers: Vec<Worker>,
     /// What goes between workers on different devices.
-    pub(crate) carriers: Carriers,
+    pub(crate) transfers: TransferThreads,
     pub(crate) stages: Vec<Placement>,
     /// The worker of each stage.
     pub(crate) owners: Vec<usize>,
@@ -138,7 +138,7 @@ impl Engine {
         if let Some(worker) = self.workers.iter().position(Worker::is_stuck) {
             return Err(StepError::Stuck { worker });
         }
-        match self.carriers.stuck() {
+        match self.transfers.stuck() {
             Some(transfer) => Err(StepError::StuckTransfer(transfer)),
             None => Ok(turn),
         }

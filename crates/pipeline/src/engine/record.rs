@@ -7,7 +7,7 @@ use std::{
 
 use stovepipe_schedule::{Action, Span, SpanKind, Timeline};
 
-use crate::engine::carrier::Carriers;
+use crate::engine::transfer::TransferThreads;
 use crate::error::{FlightRecord, WorkerRecord, WorkerState};
 
 /// Actions that an error shows of each worker.
@@ -104,10 +104,10 @@ impl Recorder {
     }
 }
 
-pub(crate) fn flight_record(recorders: &[Recorder], carriers: &Carriers) -> FlightRecord {
+pub(crate) fn flight_record(recorders: &[Recorder], transfers: &TransferThreads) -> FlightRecord {
     FlightRecord {
         workers: recorders.iter().map(Recorder::worker_record).collect(),
-        transfers: carriers.under_way(),
+        transfers: transfers.under_way(),
     }
 }
 

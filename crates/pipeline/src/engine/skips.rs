@@ -16,11 +16,11 @@ use burn::tensor::Device;
 
 use crate::{
     engine::{
-        carrier::Carriers,
         links::{Inbox, Outbox},
+        transfer::TransferThreads,
         values::{self, FlowGradients},
     },
-    error::Cargo,
+    error::TransferKind,
     layer::Layer,
     wiring::Wiring,
 };
@@ -145,7 +145,7 @@ impl<L: Layer> SkipLinks<L> {
     pub(crate) fn of_stages(
         stages: &[StageSkips],
         trainable_from: usize,
-        carriers: &Carriers,
+        transfers: &TransferThreads,
     ) -> Vec<Self> {
         let mut links: Vec<_> = stages.iter().map(|_| Self::none()).collect();
         for (from, stage) in stages.iter().enumerate() {
@@ -153,14 +153,14 @@ impl<L: Layer> SkipLinks<L> {
             let wanted = |&&(skip, _): &&(usize, usize)| stage.sender(skip) >= trainable_from;
             for to in outgoing.iter().map(|&(_, to)| to).collect::<BTreeSet<_>>() {
                 let (values_out, values_in) =
-                    carriers.mailbox(from, to, Cargo::Skips, copy_values::<L>);
+                    transfers.mailbox(from, to, TransferKind::Skips, copy_values::<L>);
                 links[from].values_out.push((to, values_out));
                 links[to].values_in.push((from, values_in));
             }
             let wanting = outgoing.iter().filter(wanted);
             for to in wanting.map(|&(_, to)| to).collect::<BTreeSet<_>>() {
                 let (gradients_out, gradients_in) =
-                    carriers.mailbox(to, from, Cargo::SkipGradients, copy_gradients);
+                    transfers.mailbox(to, from, TransferKind::SkipGradients, copy_gradients);
                 links[to].gradients_out.push((from, gradients_out));
                 links[from].gradients_in.push((to, gradients_in));
             }

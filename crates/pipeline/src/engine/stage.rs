@@ -14,26 +14,29 @@ use burn::{
 use stovepipe_schedule::{Action, Pass, SpanKind};
 
 use crate::{
-    draws::StepKey,
     engine::{
         copies::{self, Copies, Kind},
+        deferred::DeferredGradients,
         finite::{gradient_sum, is_finite},
-        late::Late,
-        links::{Alarm, CutOff, Inbox, Links},
+        links::{CancelToken, Cancelled, Inbox, Links},
         record::Recorder,
         skips::{SkipGradients, SkipLinks, SkipValues, StageSkips},
         statistics::{self, Cells, Momenta, Statistics},
-        tape::{self, Extent, Given, Head, Made, Recorded, Refused, Scene, Tape, Watch},
+        tape::{
+            self, Extent, Head, PassContext, Recorded, Refused, StageInput, StageOutput, Tape,
+            Watch,
+        },
         values,
     },
+    keyed_rng::StepKey,
     layer::Layer,
 };
 
 /// What an objective says of an output for a micro-batch.
-pub(crate) type JudgeOf<L> = Box<dyn Fn(usize, Head, <L as Layer>::Output) -> Judged + Send>;
+pub(crate) type LossFn<L> = Box<dyn Fn(usize, Head, <L as Layer>::Output) -> LossAndScores + Send>;
 
 /// What an objective says of an output.
-pub(crate) struct Judged {
+pub(crate) struct LossAndScores {
     /// Already divided by the weight of the mini-batch.
     pub(crate) loss: Tensor<1>,
     pub(crate) scores: Option<Tensor<1>>,
@@ -41,7 +44,7 @@ pub(crate) struct Judged {
 
 /// What becomes of the outputs of the last stage. Earlier ones judge their auxiliary heads.
 pub(crate) struct AtEnd<L: Layer> {
-    pub(crate) judge: Option<JudgeOf<L>>,
+    pub(crate) judge: Option<LossFn<L>>,
     pub(crate) keep_outputs: bool,
 }
 
@@ -113,17 +116,17 @@ pub struct Held {
 }
 
 /// Why a stage ended early.
-pub(crate) type Ended = stovepipe_crew::Ended<String>;
+pub(crate) type Ended = stovepipe_runtime::JobError<String>;
 
 pub(crate) struct Stage<L: Layer> {
     task: StageTask<L>,
     recorder: Recorder,
     copies: Copies<L>,
     feed: Vec<Option<L::Input>>,
-    inputs: HashMap<usize, Given<L>>,
+    inputs: HashMap<usize, StageInput<L>>,
     tapes: HashMap<usize, (Kind, Tape<L>)>,
     /// What the second half of a backward pass is to find, by layer.
-    late: HashMap<usize, Vec<(usize, Late)>>,
+    late: HashMap<usize, Vec<(usize, DeferredGradients)>>,
     accumulators: Vec<GradientsAccumulator<L>>,
     statistics: Vec<Statistics>,
     outputs: HashMap<usize, L::Output>,
@@ -171,13 +174,13 @@ impl<L: Layer> Stage<L> {
     }
 
     /// Waits for what the action needs, runs it, and sends what it makes.
-    pub(crate) fn run(&mut self, action: Action, alarm: &Alarm) -> Result<(), Ended> {
+    pub(crate) fn run(&mut self, action: Action, cancel: &CancelToken) -> Result<(), Ended> {
         let refused = |Refused(cause)| Ended::Failed(cause);
         match action.pass {
             Pass::Forward => {
                 // What needs no input is done before the wait for it.
                 let modules = self.modules_to_record(action.micro_batch);
-                let given = self.receive_input(action, alarm)?;
+                let given = self.receive_input(action, cancel)?;
                 self.recorder.running(action);
                 self.forward(action, given, modules).map_err(refused)
             }
@@ -188,8 +191,8 @@ impl<L: Layer> Stage<L> {
             }
             Pass::Backward | Pass::InputGradient => {
                 self.recompute(action).map_err(refused)?;
-                let gradients = self.receive_gradients(action, alarm)?;
-                let of_skips = self.receive_skip_gradients(action, alarm)?;
+                let gradients = self.receive_gradients(action, cancel)?;
+                let of_skips = self.receive_skip_gradients(action, cancel)?;
                 self.recorder.running(action);
                 self.backward(action, gradients, of_skips).map_err(refused)
             }
@@ -249,37 +252,41 @@ impl<L: Layer> Stage<L> {
         training.is_some_and(|t| t.trainable_from < self.task.range.start)
     }
 
-    fn receive_input(&mut self, action: Action, alarm: &Alarm) -> Result<Given<L>, Ended> {
+    fn receive_input(
+        &mut self,
+        action: Action,
+        cancel: &CancelToken,
+    ) -> Result<StageInput<L>, Ended> {
         let micro_batch = action.micro_batch;
         let flow = match &mut self.task.links.values_in {
             None => {
                 let fed = self.feed.get_mut(micro_batch).and_then(Option::take);
-                let fed = values::cast(fed.ok_or(Ended::CutOff)?, self.task.dtype);
+                let fed = values::cast(fed.ok_or(Ended::Cancelled)?, self.task.dtype);
                 values::to_device(L::enter(fed), &self.task.device)
             }
             Some(inbox) => {
                 self.recorder.waiting(action, self.task.index - 1);
-                receive(inbox, micro_batch, alarm)?
+                receive(inbox, micro_batch, cancel)?
             }
         };
         let mut skips = SkipValues::new();
         for (from, inbox) in &mut self.task.skip_links.values_in {
             self.recorder.waiting(action, *from);
-            skips.extend(receive(inbox, micro_batch, alarm)?);
+            skips.extend(receive(inbox, micro_batch, cancel)?);
         }
-        Ok(Given { flow, skips })
+        Ok(StageInput { flow, skips })
     }
 
     fn receive_gradients(
         &mut self,
         action: Action,
-        alarm: &Alarm,
+        cancel: &CancelToken,
     ) -> Result<values::FlowGradients, Ended> {
         match &mut self.task.links.gradients_in {
             None => Ok(values::FlowGradients::default()),
             Some(inbox) => {
                 self.recorder.waiting(action, self.task.index + 1);
-                receive(inbox, action.micro_batch, alarm)
+                receive(inbox, action.micro_batch, cancel)
             }
         }
     }
@@ -287,12 +294,12 @@ impl<L: Layer> Stage<L> {
     fn receive_skip_gradients(
         &mut self,
         action: Action,
-        alarm: &Alarm,
+        cancel: &CancelToken,
     ) -> Result<SkipGradients, Ended> {
         let mut gradients = SkipGradients::new();
         for (from, inbox) in &mut self.task.skip_links.gradients_in {
             self.recorder.waiting(action, *from);
-            gradients.extend(receive(inbox, action.micro_batch, alarm)?);
+            gradients.extend(receive(inbox, action.micro_batch, cancel)?);
         }
         Ok(gradients)
     }
@@ -308,7 +315,7 @@ impl<L: Layer> Stage<L> {
     fn forward(
         &mut self,
         action: Action,
-        given: Given<L>,
+        given: StageInput<L>,
         modules: Option<Vec<L>>,
     ) -> Result<(), Refused> {
         let micro_batch = action.micro_batch;
@@ -346,7 +353,7 @@ impl<L: Layer> Stage<L> {
         }
         let output = tape::leave::<L>(flow, self.task.names.len(), &self.watch())?;
         if let Some(judge) = judge {
-            let Judged { loss, scores } = judge(micro_batch, Head::Main, output.clone());
+            let LossAndScores { loss, scores } = judge(micro_batch, Head::Main, output.clone());
             self.losses.insert(micro_batch, loss);
             self.scores
                 .extend(scores.map(|scores| (micro_batch, scores)));
@@ -358,7 +365,7 @@ impl<L: Layer> Stage<L> {
     }
 
     /// Looks at the model's input, if the step looks at everything.
-    fn inspect_data(&self, given: &Given<L>) -> Result<(), Refused> {
+    fn inspect_data(&self, given: &StageInput<L>) -> Result<(), Refused> {
         let inspect = self
             .task
             .training
@@ -371,7 +378,11 @@ impl<L: Layer> Stage<L> {
     }
 
     /// Runs forward without a tape, and keeps the input if a backward pass will want it.
-    fn forward_quietly(&mut self, action: Action, given: Given<L>) -> Result<Made<L>, Refused> {
+    fn forward_quietly(
+        &mut self,
+        action: Action,
+        given: StageInput<L>,
+    ) -> Result<StageOutput<L>, Refused> {
         if self.task.training.is_some() {
             self.inputs.insert(action.micro_batch, given.clone());
             self.held.inputs = self.held.inputs.max(self.inputs.len());
@@ -379,10 +390,10 @@ impl<L: Layer> Stage<L> {
         let side = self.side(action.micro_batch);
         let watch = self.watch();
         let layers = self.copies.quiet();
-        let scene = scene(&self.task, action.micro_batch, &side);
+        let pass = pass(&self.task, action.micro_batch, &side);
         let device = self.task.training.as_ref().map(|_| &self.task.device);
         self.recorder.time(SpanKind::Forward, action, || {
-            let made = tape::forward(layers, given, &scene, &watch)?;
+            let made = tape::forward(layers, given, &pass, &watch)?;
             // Else what Burn notes of these passes piles up until the first backward pass: 0.4 MB each for nine
             // layers of AmoebaNet-D.
             device.into_iter().for_each(values::sweep);
@@ -401,7 +412,7 @@ impl<L: Layer> Stage<L> {
 
     /// Finds the momenta of the stage's batch norms, once in the life of a pipeline, where statistics of
     /// several micro-batches will be put together.
-    fn find_momenta(&mut self, action: Action, given: &Given<L>) -> Result<(), Refused> {
+    fn find_momenta(&mut self, action: Action, given: &StageInput<L>) -> Result<(), Refused> {
         let Some(training) = &self.task.training else {
             return Ok(());
         };
@@ -420,19 +431,19 @@ impl<L: Layer> Stage<L> {
         let dtype = self.task.dtype.map(|_| FloatDType::F32);
         let side = values::cast(self.side(action.micro_batch), dtype);
         let skips = given.skips.clone().into_iter();
-        let given = Given {
+        let given = StageInput {
             flow: values::cast(given.flow.clone(), dtype),
             skips: skips
                 .map(|(skip, value)| (skip, values::cast(value, dtype)))
                 .collect(),
         };
-        let (scene, watch) = (scene(&self.task, action.micro_batch, &side), self.watch());
+        let (pass, watch) = (pass(&self.task, action.micro_batch, &side), self.watch());
         let layers: Vec<_> = (training.cells.iter().cloned())
             .zip(self.task.layers.iter().map(copies::live))
             .collect();
         let copy = |layer: &L| copies::quiet(&copies::live(layer));
         let found = statistics::momenta(&layers, copy, |copies| {
-            tape::forward(&copies, given.clone(), &scene, &watch).map(|_| ())
+            tape::forward(&copies, given.clone(), &pass, &watch).map(|_| ())
         })?;
         lock().extend(found);
         values::sweep(&self.task.device);
@@ -445,8 +456,8 @@ impl<L: Layer> Stage<L> {
         action: Action,
         kind: SpanKind,
         modules: Vec<L>,
-        given: Given<L>,
-    ) -> Result<Made<L>, Refused> {
+        given: StageInput<L>,
+    ) -> Result<StageOutput<L>, Refused> {
         let micro_batch = action.micro_batch;
         let Some(judge) = &self.task.at_end.judge else {
             return Err(Refused("asked to train in inference".to_owned()));
@@ -460,14 +471,14 @@ impl<L: Layer> Stage<L> {
             judged.loss
         };
         let side = self.side(micro_batch);
-        let (scene, watch) = (scene(&self.task, micro_batch, &side), self.watch());
+        let (pass, watch) = (pass(&self.task, micro_batch, &side), self.watch());
         let (recorded, main) = self.recorder.time(kind, action, || {
-            let mut recorded = tape::record(modules, given, &scene, &loss, &watch)?;
+            let mut recorded = tape::record(modules, given, &pass, &loss, &watch)?;
             let main = match self.is_last() {
                 true => Some(recorded.tape.record_loss(
                     recorded.made.flow.clone(),
                     &loss,
-                    (&scene, &watch),
+                    (&pass, &watch),
                 )?),
                 false => None,
             };
@@ -519,8 +530,8 @@ impl<L: Layer> Stage<L> {
             _ => Extent::Whole,
         };
         let side = self.side(micro_batch);
-        let (scene, watch) = (scene(&self.task, micro_batch, &side), self.watch());
-        let (dtype, loss_scale) = (self.task.dtype, scene.loss_scale);
+        let (pass, watch) = (pass(&self.task, micro_batch, &side), self.watch());
+        let (dtype, loss_scale) = (self.task.dtype, pass.loss_scale);
         let accumulators = &mut self.accumulators;
         let played = self.recorder.time(action.pass.into(), action, || {
             // Layer by layer, so that no more than a layer's gradients are held twice.
@@ -531,7 +542,7 @@ impl<L: Layer> Stage<L> {
                 };
                 accumulators[layer].accumulate(module, gradients);
             };
-            let how = (extent, &scene);
+            let how = (extent, &pass);
             tape.backward(gradients, of_skips, how, accumulate, &watch)
         })?;
         if let Some(outbox) = self
@@ -587,14 +598,14 @@ impl<L: Layer> Stage<L> {
 }
 
 /// What the layers of a stage see for a micro-batch.
-fn scene<'a, L: Layer>(
+fn pass<'a, L: Layer>(
     task: &'a StageTask<L>,
     micro_batch: usize,
     side: &'a L::Side,
-) -> Scene<'a, L> {
+) -> PassContext<'a, L> {
     let training = task.training.as_ref();
     let samples = &task.samples[micro_batch];
-    Scene {
+    PassContext {
         side,
         draws: training.map(|training| (training.step.clone(), samples.clone())),
         skips: &task.skips,
@@ -606,9 +617,9 @@ fn scene<'a, L: Layer>(
 }
 
 /// Waits for a message, which may be that there is none.
-fn receive<T>(inbox: &mut Inbox<T>, micro_batch: usize, alarm: &Alarm) -> Result<T, Ended> {
-    let received = inbox.receive(micro_batch, alarm);
-    (received.map_err(|CutOff| Ended::CutOff)?).map_err(Ended::Failed)
+fn receive<T>(inbox: &mut Inbox<T>, micro_batch: usize, cancel: &CancelToken) -> Result<T, Ended> {
+    let received = inbox.receive(micro_batch, cancel);
+    (received.map_err(|Cancelled| Ended::Cancelled)?).map_err(Ended::Failed)
 }
 
 struct LayerWatch {

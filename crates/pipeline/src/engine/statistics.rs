@@ -364,14 +364,14 @@ impl CellMapper for Sum<'_> {
             return rows.reshape(start.shape());
         }
         // By differences, so that what did not move stays to the bit.
-        let mut shift = self.mean(rows - self.begun(id, &start).reshape([1, -1]));
+        let mut context = self.mean(rows - self.begun(id, &start).reshape([1, -1]));
         if let Some(forgotten) = self.forgotten(id, &start) {
-            shift = shift - forgotten;
+            context = context - forgotten;
         }
         if let Some(spread) = self.spread(id) {
-            shift = shift + spread;
+            context = context + spread;
         }
-        start.clone() + shift.reshape(start.shape())
+        start.clone() + context.reshape(start.shape())
     }
 }
 

@@ -1,10 +1,10 @@
 //! One step, from the caller's side: hands each worker its list of actions and the stages that they
 //! are of, and says what went wrong where. How workers run a step together, and end it together, is
-//! `stovepipe-crew`.
+//! `stovepipe-runtime`.
 
 use std::{collections::HashMap, time::Instant};
 
-use stovepipe_crew::{Cause, Fault, Shift, Terms};
+use stovepipe_runtime::{Cause, Fault, JobContext, StepOptions};
 use stovepipe_schedule::{Action, Schedule, Timeline};
 
 use crate::{
@@ -42,11 +42,13 @@ pub(crate) fn run<L: Layer>(
             own.extend(tasks.remove(&action.stage));
         }
         let actions = actions.clone();
-        jobs.push(move |shift: &mut Shift<'_, Action>| walk(shift, &actions, own, &recorder));
+        jobs.push(move |context: &mut JobContext<'_, Action>| {
+            walk(context, &actions, own, &recorder)
+        });
     }
-    let terms = Terms {
+    let terms = StepOptions {
         stop: &engine.stop,
-        patience: engine.stall_timeout,
+        stall_timeout: engine.stall_timeout,
     };
     let total = schedule.workers().iter().map(Vec::len).sum();
     let mut done = 0;
@@ -60,10 +62,10 @@ pub(crate) fn run<L: Layer>(
         })
     };
     let explain = |fault| explain(fault, engine, schedule, &recorders);
-    let of_workers = stovepipe_crew::step(&engine.workers, jobs, terms, tell, explain);
+    let of_workers = stovepipe_runtime::step(&engine.workers, jobs, terms, tell, explain);
     if let Err(error) = &of_workers {
         let has_stalled = matches!(error, StepError::Stalled { .. });
-        (engine.carriers).settle(engine.stall_timeout, has_stalled);
+        (engine.transfers).settle(engine.stall_timeout, has_stalled);
     }
     let of_workers = of_workers?;
     let mut stages: Vec<_> = of_workers.into_iter().flatten().collect();
@@ -76,7 +78,7 @@ pub(crate) fn run<L: Layer>(
 
 /// A worker's part of a step.
 fn walk<L: Layer>(
-    shift: &mut Shift<'_, Action>,
+    context: &mut JobContext<'_, Action>,
     actions: &[Action],
     tasks: Vec<StageTask<L>>,
     recorder: &Recorder,
@@ -86,12 +88,12 @@ fn walk<L: Layer>(
         .map(|task| (task.index, Stage::new(task, recorder.clone())))
         .collect();
     for &action in actions {
-        shift.act(action, |alarm| {
+        context.act(action, |cancel| {
             let Some(stage) = stages.get_mut(&action.stage) else {
                 let cause = "the worker was not given the stage".to_owned();
                 return Err(Ended::Failed(cause));
             };
-            stage.run(action, alarm)
+            stage.run(action, cancel)
         })?;
     }
     recorder.done();
@@ -107,7 +109,7 @@ fn explain(
     schedule: &Schedule,
     recorders: &[Recorder],
 ) -> StepError {
-    let flight = || record::flight_record(recorders, &engine.carriers);
+    let flight = || record::flight_record(recorders, &engine.transfers);
     let (worker, action, cause) = match fault {
         Fault::Failed {
             worker,
@@ -135,7 +137,7 @@ fn explain(
         action,
         device: engine.stages[action.stage].device_name.clone(),
         cause: match cause {
-            Cause::Said(cause) => cause,
+            Cause::Error(cause) => cause,
             Cause::Panicked(panic) => format!("panicked: {}", guard::panic_message(&*panic)),
         },
         flight: flight(),

@@ -15,15 +15,15 @@ use burn::{
 
 use crate::{
     context::{Context, Left},
-    draws::{Draws, StepKey},
     engine::{
+        deferred::{self, DeferredGradients},
         finite::{self, gradients_are_finite, is_finite},
-        late::{self, Late},
         skips::{SkipGradients, SkipValues, StageSkips, Taking},
         values::{self, FlowGradients},
     },
     flow::Flow,
-    layer::{Layer, Miswired},
+    keyed_rng::{KeyedRng, StepKey},
+    layer::{Layer, LayerError},
 };
 
 /// Runs the loss of a micro-batch on the output of the model or of an auxiliary head.
@@ -45,14 +45,14 @@ pub(crate) trait Watch {
 /// Why a pass ended early.
 pub(crate) struct Refused(pub(crate) String);
 
-impl From<Miswired> for Refused {
-    fn from(error: Miswired) -> Self {
+impl From<LayerError> for Refused {
+    fn from(error: LayerError) -> Self {
         Self(error.to_string())
     }
 }
 
 /// What the layers of a stage see for a micro-batch, beside what flows.
-pub(crate) struct Scene<'a, L: Layer> {
+pub(crate) struct PassContext<'a, L: Layer> {
     pub(crate) side: &'a L::Side,
     /// The key of random numbers, and the micro-batch's samples; `None` in inference.
     pub(crate) draws: Option<(StepKey, Range<usize>)>,
@@ -67,7 +67,7 @@ pub(crate) struct Scene<'a, L: Layer> {
     pub(crate) loss_scale: Option<f64>,
 }
 
-impl<'a, L: Layer> Scene<'a, L> {
+impl<'a, L: Layer> PassContext<'a, L> {
     fn scaled(&self, loss: Tensor<1>) -> Tensor<1> {
         match self.loss_scale {
             Some(scale) => loss.mul_scalar(scale),
@@ -86,10 +86,10 @@ impl<'a, L: Layer> Scene<'a, L> {
 
     fn context(&self, layer: usize, taken: &[L::Flow]) -> Context<'a, L> {
         let draws = match &self.draws {
-            Some((step, samples)) => Draws::of_step(step.clone(), layer, samples.clone()),
-            None => Draws::none(),
+            Some((step, samples)) => KeyedRng::of_step(step.clone(), layer, samples.clone()),
+            None => KeyedRng::none(),
         };
-        let context = Context::new(self.side, false).with_draws(draws);
+        let context = Context::new(self.side, false).with_rng(draws);
         let names = (self.skips.taken_by(layer).iter()).map(|&skip| self.skips.name(skip));
         (names.zip(taken)).fold(context, |context, (name, value)| {
             context.with_skip(name, value.clone())
@@ -191,14 +191,14 @@ struct Ran<L: Layer> {
 
 /// What a stage is given for a micro-batch, without a graph.
 #[derive(Clone)]
-pub(crate) struct Given<L: Layer> {
+pub(crate) struct StageInput<L: Layer> {
     pub(crate) flow: L::Flow,
     /// What other stages sent to its layers.
     pub(crate) skips: SkipValues<L::Flow>,
 }
 
 /// What a stage makes of a micro-batch, without a graph.
-pub(crate) struct Made<L: Layer> {
+pub(crate) struct StageOutput<L: Layer> {
     pub(crate) flow: L::Flow,
     /// What its layers sent.
     pub(crate) skips: SkipValues<L::Flow>,
@@ -207,11 +207,11 @@ pub(crate) struct Made<L: Layer> {
 /// Runs `layers` without a tape on detached values.
 pub(crate) fn forward<L: Layer>(
     layers: &[L],
-    given: Given<L>,
-    scene: &Scene<'_, L>,
+    given: StageInput<L>,
+    pass: &PassContext<'_, L>,
     watch: &impl Watch,
-) -> Result<Made<L>, Refused> {
-    let attach = |flow| match scene.is_training() {
+) -> Result<StageOutput<L>, Refused> {
+    let attach = |flow| match pass.is_training() {
         true => values::attach(flow, false),
         false => flow,
     };
@@ -219,17 +219,17 @@ pub(crate) fn forward<L: Layer>(
     let (mut here, mut elsewhere) = (given.skips, SkipValues::new());
     for (index, module) in layers.iter().enumerate() {
         watch.enter(index);
-        let layer = scene.first + index;
-        let taken = scene.take(layer, &mut here)?;
+        let layer = pass.first + index;
+        let taken = pass.take(layer, &mut here)?;
         let taken: Vec<_> = taken.into_iter().map(attach).collect();
         // Auxiliary outputs are dropped here: the loss is taken where the tape is recorded.
-        let ran = scene.run(module, layer, flow, &taken)?;
+        let ran = pass.run(module, layer, flow, &taken)?;
         let sent = ran.sent.into_iter().map(values::detach).collect();
-        scene.keep(layer, sent, &mut here, &mut elsewhere);
+        pass.keep(layer, sent, &mut here, &mut elsewhere);
         flow = ran.output;
     }
     watch.leave();
-    Ok(Made {
+    Ok(StageOutput {
         flow: values::detach(flow),
         skips: elsewhere,
     })
@@ -271,7 +271,7 @@ struct HeadTape<L: Layer> {
 
 /// What a recorded forward pass returns beside its tape.
 pub(crate) struct Recorded<L: Layer> {
-    pub(crate) made: Made<L>,
+    pub(crate) made: StageOutput<L>,
     /// Of the auxiliary heads, in the order of the layers; detached.
     pub(crate) auxiliary: Vec<Tensor<1>>,
     pub(crate) tape: Tape<L>,
@@ -290,8 +290,8 @@ pub(crate) enum Extent {
 /// until its backward pass gives them back.
 pub(crate) fn record<L: Layer>(
     modules: Vec<L>,
-    given: Given<L>,
-    scene: &Scene<'_, L>,
+    given: StageInput<L>,
+    pass: &PassContext<'_, L>,
     loss: &Loss<'_, L>,
     watch: &impl Watch,
 ) -> Result<Recorded<L>, Refused> {
@@ -301,17 +301,17 @@ pub(crate) fn record<L: Layer>(
     let mut auxiliary = Vec::new();
     for (index, module) in modules.into_iter().enumerate() {
         watch.enter(index);
-        let layer = scene.first + index;
-        let input = values::attach(flow, layer > 0 && scene.wants_gradient(layer - 1));
-        let taken = scene.take(layer, &mut here)?;
-        let taken: Vec<_> = (scene.skips.taken_by(layer).iter().zip(taken))
+        let layer = pass.first + index;
+        let input = values::attach(flow, layer > 0 && pass.wants_gradient(layer - 1));
+        let taken = pass.take(layer, &mut here)?;
+        let taken: Vec<_> = (pass.skips.taken_by(layer).iter().zip(taken))
             .map(|(&skip, value)| {
-                values::attach(value, scene.wants_gradient(scene.skips.sender(skip)))
+                values::attach(value, pass.wants_gradient(pass.skips.sender(skip)))
             })
             .collect();
-        let ran = scene.run(&module, layer, input.clone(), &taken)?;
+        let ran = pass.run(&module, layer, input.clone(), &taken)?;
         let sent = ran.sent.iter().cloned().map(values::detach).collect();
-        scene.keep(layer, sent, &mut here, &mut elsewhere);
+        pass.keep(layer, sent, &mut here, &mut elsewhere);
         let aside = (ran.auxiliary.into_iter()).fold(None, |sum, head| {
             values::add(sum, Some(loss(Head::Auxiliary, head)))
         });
@@ -324,12 +324,12 @@ pub(crate) fn record<L: Layer>(
             taken,
             output: ran.output,
             sent: ran.sent,
-            auxiliary: aside.map(|loss| scene.scaled(loss)),
+            auxiliary: aside.map(|loss| pass.scaled(loss)),
         });
     }
     watch.leave();
     Ok(Recorded {
-        made: Made {
+        made: StageOutput {
             flow,
             skips: elsewhere,
         },
@@ -372,11 +372,11 @@ impl<L: Layer> Tape<L> {
         &mut self,
         output: L::Flow,
         loss: &Loss<'_, L>,
-        (scene, watch): (&Scene<'_, L>, &impl Watch),
+        (pass, watch): (&PassContext<'_, L>, &impl Watch),
     ) -> Result<Tensor<1>, Refused> {
-        let was_finite = scene.inspect && is_finite(&output);
-        let last = scene.first + self.layers.len() - 1;
-        let input = values::attach(output, scene.wants_gradient(last));
+        let was_finite = pass.inspect && is_finite(&output);
+        let last = pass.first + self.layers.len() - 1;
+        let input = values::attach(output, pass.wants_gradient(last));
         let output = leave::<L>(input.clone(), self.layers.len(), watch)?;
         let loss = loss(Head::Main, output);
         let value = loss.clone().inner();
@@ -384,7 +384,7 @@ impl<L: Layer> Tape<L> {
             let cause = "the loss is not finite, the model's output was";
             return Err(Refused(cause.to_owned()));
         }
-        let loss = scene.scaled(loss);
+        let loss = pass.scaled(loss);
         self.head = Some(HeadTape { input, loss });
         Ok(value)
     }
@@ -396,7 +396,7 @@ impl<L: Layer> Tape<L> {
         self,
         gradients: FlowGradients,
         mut of_skips: SkipGradients,
-        (extent, scene): (Extent, &Scene<'_, L>),
+        (extent, pass): (Extent, &PassContext<'_, L>),
         mut accumulate: impl FnMut(usize, &L, GradientsParams),
         watch: &impl Watch,
     ) -> Result<Played<L>, Refused> {
@@ -408,8 +408,8 @@ impl<L: Layer> Tape<L> {
         let mut left = Vec::new();
         for (index, mut tape) in self.layers.into_iter().enumerate().rev() {
             watch.enter(index);
-            let was_finite = scene.inspect && finite::are_finite(&tape.output, &gradients);
-            let seed = tape.seed(gradients, &mut of_skips, scene.skips);
+            let was_finite = pass.inspect && finite::are_finite(&tape.output, &gradients);
+            let seed = tape.seed(gradients, &mut of_skips, pass.skips);
             let LayerTape {
                 layer,
                 module,
@@ -418,7 +418,7 @@ impl<L: Layer> Tape<L> {
                 ..
             } = tape;
             let leaves = (input, taken);
-            let like = scene.inspect.then(|| leaves.clone());
+            let like = pass.inspect.then(|| leaves.clone());
             let run = || {
                 backward_from(seed, leaves, |grads| {
                     GradientsParams::from_module(grads, &module)
@@ -427,8 +427,9 @@ impl<L: Layer> Tape<L> {
             let (parameters, input, of_taken) = match extent {
                 Extent::Whole => run(),
                 Extent::Input => {
-                    let ((mut parameters, input, taken), deferred) = late::input_half(&module, run);
-                    let late = Late::new(&module, deferred, parameters.as_mut());
+                    let ((mut parameters, input, taken), deferred) =
+                        deferred::input_half(&module, run);
+                    let late = DeferredGradients::new(&module, deferred, parameters.as_mut());
                     left.extend(late.map(|late| (index, late)));
                     (parameters, input, taken)
                 }
@@ -447,7 +448,7 @@ impl<L: Layer> Tape<L> {
             if let Some(parameters) = parameters {
                 accumulate(index, &module, parameters);
             }
-            let takings = scene
+            let takings = pass
                 .skips
                 .taken_by(layer)
                 .iter()
@@ -476,7 +477,7 @@ pub(crate) struct Played<L> {
     /// The gradients of what layers took from other stages.
     pub(crate) skips: SkipGradients,
     /// What layers left for the second half, the last layer's first.
-    pub(crate) late: Vec<(usize, Late)>,
+    pub(crate) late: Vec<(usize, DeferredGradients)>,
 }
 
 /// Runs Burn's backward from a scalar and collects what is wanted of it, and the gradients of the leaves:

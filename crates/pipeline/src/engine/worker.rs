@@ -18,7 +18,7 @@ use std::{
 };
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
-pub(crate) use stovepipe_crew::Worker;
+pub(crate) use stovepipe_runtime::Worker;
 
 /// How long an idle worker may take to say so.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
@@ -32,15 +32,15 @@ pub(crate) fn spawn(name: &str, threads: usize) -> io::Result<Worker> {
     Worker::spawn(name, move || Pool::around_this_thread(&own_name, threads))
 }
 
-/// Waits until all workers have done what they were handed so far, for no longer than `patience` in all, and
+/// Waits until all workers have done what they were handed so far, for no longer than `stall_timeout` in all, and
 /// [`GRACE`] for each: who has not by then is given up.
 pub(crate) fn settle<'a>(
     workers: impl IntoIterator<Item = &'a Worker>,
-    patience: Option<Duration>,
+    stall_timeout: Option<Duration>,
 ) {
     let began = Instant::now();
     for worker in workers {
-        let left = patience.map(|patience| patience.saturating_sub(began.elapsed()));
+        let left = stall_timeout.map(|stall_timeout| stall_timeout.saturating_sub(began.elapsed()));
         worker.settle(left.map(|left| left.max(GRACE)));
     }
 }

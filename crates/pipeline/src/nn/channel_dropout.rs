@@ -6,7 +6,7 @@ use burn::{
 };
 
 use super::{check_probability, scale};
-use crate::draws::Draws;
+use crate::keyed_rng::KeyedRng;
 
 /// Sets whole channels of a sample to zero with a probability, and scales the others so that the mean
 /// stays: the pixels of a map are too much alike for [`Dropout`](super::Dropout) to hide anything
@@ -15,10 +15,10 @@ use crate::draws::Draws;
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use stovepipe_pipeline::{Draws, nn::ChannelDropout};
+/// use stovepipe_pipeline::{KeyedRng, nn::ChannelDropout};
 ///
 /// let maps = Tensor::<4>::ones([4, 16, 1, 3], &Device::flex());
-/// let kept = ChannelDropout::new(0.5).forward(maps, &mut Draws::new(0, 0, 0, 0..4));
+/// let kept = ChannelDropout::new(0.5).forward(maps, &mut KeyedRng::new(0, 0, 0, 0..4));
 /// let kept: Vec<f32> = kept.to_data().try_to_vec()?;
 /// assert!(kept.chunks(3).all(|map| map == [0.0; 3] || map == [2.0; 3]));
 /// assert!(kept.contains(&0.0) && kept.contains(&2.0));
@@ -49,13 +49,13 @@ impl ChannelDropout {
 
     /// `[samples, channels, height, width]` to the same shape.
     #[must_use]
-    pub fn forward(&self, x: Tensor<4>, draws: &mut Draws) -> Tensor<4> {
-        if self.probability == 0.0 || !self.active.is_enabled() || !draws.is_training() {
+    pub fn forward(&self, x: Tensor<4>, rng: &mut KeyedRng) -> Tensor<4> {
+        if self.probability == 0.0 || !self.active.is_enabled() || !rng.is_training() {
             return x;
         }
         let keep = 1.0 - self.probability;
         let [samples, channels, ..] = x.dims();
-        let kept = draws.keep(keep, [samples, channels, 1, 1], &x.device().inner());
+        let kept = rng.keep(keep, [samples, channels, 1, 1], &x.device().inner());
         scale(x, kept, 1.0 / keep)
     }
 }

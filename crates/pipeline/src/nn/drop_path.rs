@@ -6,7 +6,7 @@ use burn::{
 };
 
 use super::{check_probability, scale};
-use crate::draws::Draws;
+use crate::keyed_rng::KeyedRng;
 
 /// Sets all of a sample to zero with a probability, and scales the other samples so that the mean stays:
 /// for a branch that is added to another one (Huang et al., "Deep Networks with Stochastic Depth", 2016;
@@ -14,10 +14,10 @@ use crate::draws::Draws;
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use stovepipe_pipeline::{Draws, nn::DropPath};
+/// use stovepipe_pipeline::{KeyedRng, nn::DropPath};
 ///
 /// let branch = Tensor::<2>::ones([64, 3], &Device::flex());
-/// let kept = DropPath::new(0.5).forward(branch, &mut Draws::new(0, 0, 0, 0..64));
+/// let kept = DropPath::new(0.5).forward(branch, &mut KeyedRng::new(0, 0, 0, 0..64));
 /// let kept: Vec<f32> = kept.to_data().try_to_vec()?;
 /// assert!(kept.chunks(3).all(|sample| sample == [0.0; 3] || sample == [2.0; 3]));
 /// assert!(kept.contains(&0.0) && kept.contains(&2.0));
@@ -55,13 +55,13 @@ impl DropPath {
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
-    /// use stovepipe_pipeline::{Draws, nn::DropPath};
+    /// use stovepipe_pipeline::{KeyedRng, nn::DropPath};
     ///
     /// let branch = Tensor::<2>::ones([1000, 1], &Device::flex());
     /// let drop_path = DropPath::new(0.8).growing();
     /// let dropped = |progress| {
-    ///     let mut draws = Draws::new(0, 0, 0, 0..1000).at_progress(progress);
-    ///     let kept = drop_path.forward(branch.clone(), &mut draws);
+    ///     let mut rng = KeyedRng::new(0, 0, 0, 0..1000).at_progress(progress);
+    ///     let kept = drop_path.forward(branch.clone(), &mut rng);
     ///     kept.equal_elem(0.0).int().sum().into_scalar::<i64>()
     /// };
     /// assert_eq!(dropped(0.0), 0);
@@ -78,18 +78,18 @@ impl DropPath {
 
     /// `[samples, …]` to the same shape.
     #[must_use]
-    pub fn forward<const D: usize>(&self, x: Tensor<D>, draws: &mut Draws) -> Tensor<D> {
+    pub fn forward<const D: usize>(&self, x: Tensor<D>, rng: &mut KeyedRng) -> Tensor<D> {
         let probability = match self.growing {
-            true => self.probability * draws.progress(),
+            true => self.probability * rng.progress(),
             false => self.probability,
         };
-        if probability == 0.0 || !self.active.is_enabled() || !draws.is_training() {
+        if probability == 0.0 || !self.active.is_enabled() || !rng.is_training() {
             return x;
         }
         let keep = 1.0 - probability;
         let mut shape = [1; D];
         shape[0] = x.dims()[0];
-        let kept = draws.keep(keep, shape, &x.device().inner());
+        let kept = rng.keep(keep, shape, &x.device().inner());
         scale(x, kept, 1.0 / keep)
     }
 }

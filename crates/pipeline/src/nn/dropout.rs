@@ -6,23 +6,23 @@ use burn::{
 };
 
 use super::{check_probability, times};
-use crate::draws::Draws;
+use crate::keyed_rng::KeyedRng;
 
 /// Sets numbers to zero with a probability, and scales the others so that the mean stays (Srivastava et
-/// al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014): in place of Burn's
+/// al., "Dropout: A Simple TransferPath to Prevent Neural Networks from Overfitting", 2014): in place of Burn's
 /// `Dropout` in a pipelined model.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use stovepipe_pipeline::{Draws, nn::Dropout};
+/// use stovepipe_pipeline::{KeyedRng, nn::Dropout};
 ///
 /// let dropout = Dropout::new(0.5);
 /// let x = Tensor::<2>::ones([2, 100], &Device::flex());
-/// let forward = dropout.forward(x.clone(), &mut Draws::new(0, 1, 2, 0..2));
-/// let again = dropout.forward(x.clone(), &mut Draws::new(0, 1, 2, 0..2));
+/// let forward = dropout.forward(x.clone(), &mut KeyedRng::new(0, 1, 2, 0..2));
+/// let again = dropout.forward(x.clone(), &mut KeyedRng::new(0, 1, 2, 0..2));
 /// assert_eq!(forward.to_data(), again.to_data()); // zeros and twos
 /// assert_ne!(forward.to_data(), x.to_data());
-/// let evaluated = dropout.forward(x.clone(), &mut Draws::none());
+/// let evaluated = dropout.forward(x.clone(), &mut KeyedRng::none());
 /// assert_eq!(evaluated.to_data(), x.to_data());
 /// ```
 #[derive(Module, Debug)]
@@ -50,8 +50,8 @@ impl Dropout {
 
     /// `[samples, …]` or `[samples · k, …]` to the same shape.
     #[must_use]
-    pub fn forward<const D: usize>(&self, x: Tensor<D>, draws: &mut Draws) -> Tensor<D> {
-        match self.factors(x.dims(), draws, &x.device()) {
+    pub fn forward<const D: usize>(&self, x: Tensor<D>, rng: &mut KeyedRng) -> Tensor<D> {
+        match self.factors(x.dims(), rng, &x.device()) {
             Some(factors) => times(x, factors),
             None => x,
         }
@@ -62,27 +62,27 @@ impl Dropout {
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
-    /// use stovepipe_pipeline::{Draws, nn::Dropout};
+    /// use stovepipe_pipeline::{KeyedRng, nn::Dropout};
     ///
     /// let (dropout, device) = (Dropout::new(0.5), Device::flex());
-    /// let draws = || Draws::new(0, 1, 2, 0..2);
-    /// let factors = dropout.factors::<2>([2, 100], &mut draws(), &device).unwrap();
-    /// let ones = dropout.forward(Tensor::<2>::ones([2, 100], &device), &mut draws());
+    /// let rng = || KeyedRng::new(0, 1, 2, 0..2);
+    /// let factors = dropout.factors::<2>([2, 100], &mut rng(), &device).unwrap();
+    /// let ones = dropout.forward(Tensor::<2>::ones([2, 100], &device), &mut rng());
     /// assert_eq!(factors.to_data(), ones.to_data());
-    /// assert!(dropout.factors([2, 100], &mut Draws::none(), &device).is_none());
+    /// assert!(dropout.factors([2, 100], &mut KeyedRng::none(), &device).is_none());
     /// ```
     #[must_use]
     pub fn factors<const D: usize>(
         &self,
         shape: [usize; D],
-        draws: &mut Draws,
+        rng: &mut KeyedRng,
         device: &Device,
     ) -> Option<Tensor<D>> {
-        if self.probability == 0.0 || !self.active.is_enabled() || !draws.is_training() {
+        if self.probability == 0.0 || !self.active.is_enabled() || !rng.is_training() {
             return None;
         }
         let keep = 1.0 - self.probability;
-        let kept = draws.keep(keep, shape, &device.clone().inner());
+        let kept = rng.keep(keep, shape, &device.clone().inner());
         Some(kept.mul_scalar(1.0 / keep))
     }
 }

@@ -4,7 +4,7 @@
 //! depends on who drew before, so that a recomputed stage would drop other values than its forward pass
 //! did. These draw from the [`Context`](crate::Context) instead, whose numbers depend on nothing but
 //! seed, step, layer and sample. In evaluation, and where `freeze` or `valid` was called, they do nothing.
-//! The first dimension of what they are given is the batch, as [`Draws`](crate::Draws) has it.
+//! The first dimension of what they are given is the batch, as [`KeyedRng`](crate::KeyedRng) has it.
 
 mod channel_dropout;
 mod drop_path;

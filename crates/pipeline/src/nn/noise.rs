@@ -6,16 +6,16 @@ use burn::{
 };
 
 use super::like;
-use crate::draws::Draws;
+use crate::keyed_rng::KeyedRng;
 
 /// Adds normal noise of mean zero: in place of Burn's `GaussianNoise` in a pipelined model.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use stovepipe_pipeline::{Draws, nn::GaussianNoise};
+/// use stovepipe_pipeline::{KeyedRng, nn::GaussianNoise};
 ///
 /// let x = Tensor::<2>::zeros([100, 100], &Device::flex());
-/// let noise = GaussianNoise::new(0.1).forward(x, &mut Draws::new(0, 0, 0, 0..100));
+/// let noise = GaussianNoise::new(0.1).forward(x, &mut KeyedRng::new(0, 0, 0, 0..100));
 /// let deviation = noise.powi_scalar(2).mean().sqrt().into_scalar::<f32>();
 /// assert!((deviation - 0.1).abs() < 0.01);
 /// ```
@@ -44,11 +44,11 @@ impl GaussianNoise {
 
     /// `[samples, …]` or `[samples · k, …]` to the same shape.
     #[must_use]
-    pub fn forward<const D: usize>(&self, x: Tensor<D>, draws: &mut Draws) -> Tensor<D> {
-        if self.deviation == 0.0 || !self.active.is_enabled() || !draws.is_training() {
+    pub fn forward<const D: usize>(&self, x: Tensor<D>, rng: &mut KeyedRng) -> Tensor<D> {
+        if self.deviation == 0.0 || !self.active.is_enabled() || !rng.is_training() {
             return x;
         }
-        let noise = draws.normal(x.dims(), &x.device().inner());
+        let noise = rng.normal(x.dims(), &x.device().inner());
         let noise = noise.mul_scalar(self.deviation);
         let noise = like(noise, &x);
         x + noise

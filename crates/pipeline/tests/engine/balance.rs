@@ -10,7 +10,7 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Balance, BuildError, Context, Layer, LayerProfile, Measured, Miswired, NamedDevice, Pipeline,
+    Balance, BuildError, Context, Layer, LayerError, LayerProfile, Measured, NamedDevice, Pipeline,
     Profile, Profiler, Recompute,
 };
 
@@ -76,12 +76,12 @@ impl Layer for Slow {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         std::thread::sleep(Duration::from_millis(self.milliseconds));
         Ok(x)
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }
@@ -130,13 +130,13 @@ impl Layer for Counted {
         &self,
         x: Tensor<2>,
         context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, Miswired> {
+    ) -> Result<Tensor<2>, LayerError> {
         RUNS[self.kind].fetch_add(1, Ordering::SeqCst);
         let _ = context;
         Ok(self.dense.linear.forward(x).repeat_dim(1, self.copies))
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

@@ -8,7 +8,7 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    BuildError, Context, CrossEntropy, DeviceError, Layer, Miswired, NamedDevice, Pipeline,
+    BuildError, Context, CrossEntropy, DeviceError, Layer, LayerError, NamedDevice, Pipeline,
 };
 
 use crate::models::*;
@@ -118,7 +118,7 @@ impl Layer for Noting {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         self.noted
             .lock()
             .unwrap()
@@ -126,7 +126,7 @@ impl Layer for Noting {
         Ok(self.linear.forward(x))
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

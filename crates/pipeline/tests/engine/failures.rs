@@ -15,7 +15,7 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Context, CrossEntropy, Layer, MeanOf, Miswired, Objective, Pipeline, Profiler, Recompute,
+    Context, CrossEntropy, Layer, LayerError, MeanOf, Objective, Pipeline, Profiler, Recompute,
     StepError, StopHandle, WorkerState,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass, Rule, Scheduler};
@@ -50,7 +50,7 @@ impl Trap {
         Self::new(Mishap::Panic, 0)
     }
 
-    fn spring(&self) -> Result<(), Miswired> {
+    fn spring(&self) -> Result<(), LayerError> {
         let run = self.runs.fetch_add(1, Ordering::SeqCst) + 1;
         if matches!(self.mishap, Mishap::Slow) {
             std::thread::sleep(Duration::from_millis(5));
@@ -61,7 +61,7 @@ impl Trap {
         match &self.mishap {
             Mishap::Panic => panic!("on purpose"),
             Mishap::Slow => Ok(()),
-            Mishap::Miswire => Err(Miswired::new("a cat", "a dog")),
+            Mishap::Miswire => Err(LayerError::new("a cat", "a dog")),
             Mishap::Hang(until) => {
                 let _ = until.lock().unwrap().recv();
                 Ok(())
@@ -87,13 +87,13 @@ impl Layer for Trapped {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         let y = self.norm.forward(x);
         self.trap.spring()?;
         Ok(y)
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

@@ -31,7 +31,7 @@ use burn::{
 };
 use stovepipe_kernels::{deferrable, leave};
 use stovepipe_pipeline::{
-    Batch, Context, CrossEntropy, Layer, Miswired, Outputs, Pipeline, Recompute, StageFailure,
+    Batch, Context, CrossEntropy, Layer, LayerError, Outputs, Pipeline, Recompute, StageFailure,
     StepError, WorkerState,
 };
 use stovepipe_schedule::{Action, Pass, Scheduler};
@@ -76,7 +76,7 @@ impl Trap {
         *self.0.lock().unwrap() = Some((place, fault));
     }
 
-    fn spring(&self, here: Place) -> Result<(), Miswired> {
+    fn spring(&self, here: Place) -> Result<(), LayerError> {
         let mut set = self.0.lock().unwrap();
         let fault = match set.take() {
             Some((place, fault)) if place == here => fault,
@@ -95,7 +95,7 @@ impl Trap {
         match fault {
             // Hundreds of them: they print nothing.
             Fault::Panic => std::panic::resume_unwind(Box::new("on purpose")),
-            Fault::Miswire => Err(Miswired::new("a cat", "a dog")),
+            Fault::Miswire => Err(LayerError::new("a cat", "a dog")),
             Fault::Hang(until) => {
                 let _ = until.recv();
                 Ok(())
@@ -143,7 +143,7 @@ impl Layer for Snared {
         &self,
         x: Tensor<2>,
         context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, Miswired> {
+    ) -> Result<Tensor<2>, LayerError> {
         let micro_batches = context.side().clone().into_data();
         let micro_batch = micro_batches.iter::<i64>().next().unwrap();
         let snare = Snare {
@@ -158,7 +158,7 @@ impl Layer for Snared {
         Ok(self.norm.forward(scaled(x, self.weight.val(), snare)))
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

@@ -6,7 +6,7 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Context, CrossEntropy, Layer, MeanOf, Miswired, Pipeline, Recompute, StepError,
+    Context, CrossEntropy, Layer, LayerError, MeanOf, Pipeline, Recompute, StepError,
 };
 use stovepipe_schedule::{Pass, Scheduler};
 
@@ -47,7 +47,7 @@ impl Layer for Flawed {
         &self,
         (x, input): Self::Flow,
         _: &mut Context<'_, Self>,
-    ) -> Result<Self::Flow, Miswired> {
+    ) -> Result<Self::Flow, LayerError> {
         let sound = input.clone().narrow(1, 0, 1).not_equal_elem(MARK).float();
         let sound = match x.is_autodiff() {
             true => sound.inner().autodiff(),
@@ -62,7 +62,7 @@ impl Layer for Flawed {
         Ok((y, input))
     }
 
-    fn leave((output, _): Self::Flow) -> Result<Tensor<2>, Miswired> {
+    fn leave((output, _): Self::Flow) -> Result<Tensor<2>, LayerError> {
         Ok(output)
     }
 }

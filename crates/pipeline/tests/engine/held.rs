@@ -8,7 +8,7 @@ use std::sync::{
 
 use burn::{module::Module, nn::Linear, tensor::Tensor};
 use stovepipe_pipeline::{
-    Context, CrossEntropy, Flow, FlowMapper, Held, Layer, MeanOf, Miswired, Recompute,
+    Context, CrossEntropy, Flow, FlowMapper, Held, Layer, LayerError, MeanOf, Recompute,
 };
 use stovepipe_schedule::{Pass, Rule, Schedule, Scheduler, SpanKind};
 
@@ -79,13 +79,13 @@ impl Layer for Counting {
         Counted { tensor, _token }
     }
 
-    fn forward(&self, x: Counted, _: &mut Context<'_, Self>) -> Result<Counted, Miswired> {
+    fn forward(&self, x: Counted, _: &mut Context<'_, Self>) -> Result<Counted, LayerError> {
         let _token = Some(Token::new(&self.census));
         let tensor = self.linear.forward(x.tensor).tanh();
         Ok(Counted { tensor, _token })
     }
 
-    fn leave(flow: Counted) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Counted) -> Result<Tensor<2>, LayerError> {
         Ok(flow.tensor)
     }
 }

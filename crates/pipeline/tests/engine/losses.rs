@@ -6,7 +6,7 @@ use burn::{
     tensor::{Int, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, Context, CrossEntropy, Flow, Layer, MeanOf, Miswired, Objective, Outputs, Recompute,
+    Batch, Context, CrossEntropy, Flow, Layer, LayerError, MeanOf, Objective, Outputs, Recompute,
     Replicated, StepError,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward};
@@ -65,7 +65,7 @@ impl Layer for Tagger {
         Text::Tokens(input)
     }
 
-    fn forward(&self, flow: Text, context: &mut Context<'_, Self>) -> Result<Text, Miswired> {
+    fn forward(&self, flow: Text, context: &mut Context<'_, Self>) -> Result<Text, LayerError> {
         let side = context.side();
         Ok(Text::Hidden(match (self, flow) {
             (Self::Embed(embedding), Text::Tokens(tokens)) => {
@@ -82,15 +82,15 @@ impl Layer for Tagger {
                 context.auxiliary(logits.clone().mul_scalar(0.5));
                 logits
             }
-            (_, Text::Tokens(_)) => return Err(Miswired::new("hidden states", "tokens")),
-            (_, Text::Hidden(_)) => return Err(Miswired::new("tokens", "hidden states")),
+            (_, Text::Tokens(_)) => return Err(LayerError::new("hidden states", "tokens")),
+            (_, Text::Hidden(_)) => return Err(LayerError::new("tokens", "hidden states")),
         }))
     }
 
-    fn leave(flow: Text) -> Result<Tensor<3>, Miswired> {
+    fn leave(flow: Text) -> Result<Tensor<3>, LayerError> {
         match flow {
             Text::Hidden(logits) => Ok(logits),
-            Text::Tokens(_) => Err(Miswired::new("logits", "tokens")),
+            Text::Tokens(_) => Err(LayerError::new("logits", "tokens")),
         }
     }
 }
@@ -231,7 +231,7 @@ impl Layer for Headed {
         &self,
         x: Tensor<2>,
         context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, Miswired> {
+    ) -> Result<Tensor<2>, LayerError> {
         let y = self.linear.forward(x).tanh();
         if self.head {
             context.auxiliary(y.clone());
@@ -239,7 +239,7 @@ impl Layer for Headed {
         Ok(y)
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

@@ -3,9 +3,7 @@
 
 mod balance;
 mod building;
-mod carriers;
 mod devices;
-mod draws;
 mod equivalence;
 mod evaluation;
 mod failures;
@@ -14,6 +12,7 @@ mod finite;
 mod flows;
 mod frozen;
 mod held;
+mod keyed_rng;
 mod losses;
 mod models;
 mod module;
@@ -21,3 +20,4 @@ mod precision;
 mod skips;
 mod statistics;
 mod ties;
+mod transfers;

@@ -10,7 +10,7 @@ use burn::{
     tensor::{Device, Int, Tensor},
 };
 use stovepipe_kernels::{convolve, relu_convolve};
-use stovepipe_pipeline::{Context, Flow, Layer, Miswired, Pipeline, PipelineBuilder, Recompute};
+use stovepipe_pipeline::{Context, Flow, Layer, LayerError, Pipeline, PipelineBuilder, Recompute};
 use stovepipe_schedule::{Rule, Schedule, ScheduleError, Scheduler};
 
 /// Every rule that the engine runs; of the interleaved one two kinds.
@@ -82,9 +82,9 @@ impl Layer for ConvNet {
         Signal::Map(input)
     }
 
-    fn forward(&self, flow: Signal, _: &mut Context<'_, Self>) -> Result<Signal, Miswired> {
+    fn forward(&self, flow: Signal, _: &mut Context<'_, Self>) -> Result<Signal, LayerError> {
         let Signal::Map(x) = flow else {
-            return Err(Miswired::new("a feature map", "logits"));
+            return Err(LayerError::new("a feature map", "logits"));
         };
         Ok(match self {
             Self::Stem(conv) => Signal::Map(conv.forward(x)),
@@ -107,10 +107,10 @@ impl Layer for ConvNet {
         })
     }
 
-    fn leave(flow: Signal) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Signal) -> Result<Tensor<2>, LayerError> {
         match flow {
             Signal::Logits(logits) => Ok(logits),
-            Signal::Map(_) => Err(Miswired::new("logits", "a feature map")),
+            Signal::Map(_) => Err(LayerError::new("logits", "a feature map")),
         }
     }
 }
@@ -156,11 +156,11 @@ impl Layer for Dense {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         Ok(self.linear.forward(x).tanh())
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

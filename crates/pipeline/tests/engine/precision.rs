@@ -6,7 +6,7 @@ use burn::{
     tensor::{DType, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, BuildError, Context, CrossEntropy, Layer, LossScaler, MeanOf, Measured, Miswired,
+    Batch, BuildError, Context, CrossEntropy, Layer, LayerError, LossScaler, MeanOf, Measured,
     NamedDevice, Objective, OptimizerState, Outputs, Pipeline, Precision, Profiler, Recompute,
     Step, StepError,
 };
@@ -165,21 +165,22 @@ impl Layer for Typed {
         &self,
         x: Tensor<2>,
         context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, Miswired> {
+    ) -> Result<Tensor<2>, LayerError> {
         let found = [
             x.dtype(),
             self.linear.weight.val().dtype(),
             context.side().dtype(),
         ];
         match self.expected {
-            Some(expected) if found != [expected; 3] => {
-                Err(Miswired::new(format!("{expected:?}"), format!("{found:?}")))
-            }
+            Some(expected) if found != [expected; 3] => Err(LayerError::new(
+                format!("{expected:?}"),
+                format!("{found:?}"),
+            )),
             _ => Ok(self.linear.forward(x + context.side().clone())),
         }
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }
@@ -255,11 +256,11 @@ impl Layer for Normed {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         Ok(self.norm.forward(self.linear.forward(x)))
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

@@ -7,8 +7,8 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Context, CrossEntropy, Draws, Layer, MeanOf, Miswired, Objective, Pipeline, Recompute, SkipUse,
-    StepError, run_plain,
+    Context, CrossEntropy, KeyedRng, Layer, LayerError, MeanOf, Objective, Pipeline, Recompute,
+    SkipUse, StepError, run_plain,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
 
@@ -43,7 +43,7 @@ impl Layer for Jumping {
         &self,
         x: Tensor<2>,
         context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, Miswired> {
+    ) -> Result<Tensor<2>, LayerError> {
         let mut y = self.linear.forward(x.clone()).tanh();
         for skip in self.does.as_ref().unwrap_or(&self.uses) {
             match skip {
@@ -59,7 +59,7 @@ impl Layer for Jumping {
         Ok(y)
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }
@@ -141,7 +141,7 @@ fn gradients_through_skips_are_those_of_the_model_in_one_piece() {
         let found = gradients_of(&pipeline, &step.unwrap().gradients);
 
         let input = vectors(8, 4).autodiff();
-        let plain = run_plain(pipeline.layers(), input, &(), |_| Draws::none()).unwrap();
+        let plain = run_plain(pipeline.layers(), input, &(), |_| KeyedRng::none()).unwrap();
         let loss = loss
             .loss(plain.output, labels(8, 4).autodiff())
             .div_scalar(8);

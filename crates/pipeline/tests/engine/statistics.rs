@@ -9,7 +9,7 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_kernels::batch_norm;
-use stovepipe_pipeline::{Context, CrossEntropy, Layer, Miswired, Pipeline, Recompute};
+use stovepipe_pipeline::{Context, CrossEntropy, Layer, LayerError, Pipeline, Recompute};
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
 
 use crate::models::*;
@@ -32,7 +32,7 @@ impl Layer for Norm {
         input
     }
 
-    fn forward(&self, x: Tensor<4>, _: &mut Context<'_, Self>) -> Result<Tensor<4>, Miswired> {
+    fn forward(&self, x: Tensor<4>, _: &mut Context<'_, Self>) -> Result<Tensor<4>, LayerError> {
         Ok(match self {
             Self::Burns(norm) => norm.forward(x),
             Self::Kernel(norm) => batch_norm(norm, x),
@@ -40,7 +40,7 @@ impl Layer for Norm {
         })
     }
 
-    fn leave(flow: Tensor<4>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<4>) -> Result<Tensor<2>, LayerError> {
         Ok(flow.flatten(1, 3))
     }
 }
@@ -51,8 +51,8 @@ fn pool() -> Norm {
 
 /// Images whose mean and spread differ from sample to sample and from channel to channel.
 fn uneven_images(samples: usize) -> Tensor<4> {
-    let shift = pattern([samples, 3, 1, 1]).mul_scalar(4) + 2;
-    images(samples) * shift.clone() + shift
+    let context = pattern([samples, 3, 1, 1]).mul_scalar(4) + 2;
+    images(samples) * context.clone() + context
 }
 
 fn numbers(norm: &BatchNorm) -> [Vec<f32>; 2] {

@@ -7,7 +7,8 @@ use burn::{
     tensor::{Int, Tensor},
 };
 use stovepipe_pipeline::{
-    Context, CrossEntropy, Draws, Flow, Layer, Miswired, Objective, Pipeline, Recompute, run_plain,
+    Context, CrossEntropy, Flow, KeyedRng, Layer, LayerError, Objective, Pipeline, Recompute,
+    run_plain,
 };
 use stovepipe_schedule::{GPipe, Scheduler};
 
@@ -53,7 +54,7 @@ impl Layer for Words {
         Value::Words(words)
     }
 
-    fn forward(&self, flow: Value, _: &mut Context<'_, Self>) -> Result<Value, Miswired> {
+    fn forward(&self, flow: Value, _: &mut Context<'_, Self>) -> Result<Value, LayerError> {
         Ok(Value::Vectors(match (self, flow) {
             (Self::Embed(table), Value::Words(words)) => table.weight.val().select(0, words),
             (Self::Mix(linear), Value::Vectors(x)) => linear.forward(x).tanh(),
@@ -62,14 +63,14 @@ impl Layer for Words {
                 let words = x.matmul(both.first.weight.val().transpose());
                 words.tanh().matmul(both.second.weight.val())
             }
-            _ => return Err(Miswired::new("words or vectors", "the other")),
+            _ => return Err(LayerError::new("words or vectors", "the other")),
         }))
     }
 
-    fn leave(flow: Value) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Value) -> Result<Tensor<2>, LayerError> {
         match flow {
             Value::Vectors(x) => Ok(x),
-            Value::Words(_) => Err(Miswired::new("vectors", "words")),
+            Value::Words(_) => Err(LayerError::new("vectors", "words")),
         }
     }
 }
@@ -155,7 +156,7 @@ fn the_gradient_is_the_sum_over_all_places() {
     let (first, second) = (table.clone(), table.clone());
     layers[2] = Words::Both(Twice { first, second });
     let input = labels(6, WORDS).autodiff();
-    let plain = run_plain(&layers, input, &(), |_| Draws::none()).unwrap();
+    let plain = run_plain(&layers, input, &(), |_| KeyedRng::none()).unwrap();
     let loss = loss.loss(plain.output, labels(6, WORDS).autodiff());
     let gradients = GradientsParams::from_grads(loss.div_scalar(6).backward(), &layers);
     let expected = gradients_of(&pipeline, &gradients);

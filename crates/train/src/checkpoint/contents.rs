@@ -7,10 +7,10 @@ use stovepipe_pipeline::{Layer, Pipeline};
 
 use crate::{
     average::WeightAverage,
-    checkpoint::Standing,
+    checkpoint::TrainerState,
     error::TrainError,
     fetched::fetched,
-    gradients::Window,
+    gradients::GradientAccumulator,
     model_file::{load_model, save_model},
     optimizer::{Names, StagedOptimizer},
     tensor_file,
@@ -32,7 +32,7 @@ pub(crate) struct Contents<'a, L: Layer> {
     pub(crate) pipeline: &'a mut Pipeline<L>,
     pub(crate) average: Option<&'a mut WeightAverage<L>>,
     pub(crate) optimizer: &'a mut StagedOptimizer,
-    pub(crate) window: &'a mut Window,
+    pub(crate) window: &'a mut GradientAccumulator,
 }
 
 impl<L: Layer> Contents<'_, L> {
@@ -63,10 +63,10 @@ impl<L: Layer> Contents<'_, L> {
     }
 
     /// Reads them, into any number of stages.
-    pub(super) fn load(self, folder: &Path, standing: &Standing) -> Result<(), TrainError> {
+    pub(super) fn load(self, folder: &Path, state: &TrainerState) -> Result<(), TrainError> {
         load_model(self.pipeline, &folder.join(model_file(false)))?;
         if let Some(average) = self.average {
-            average.restore(&folder.join(model_file(true)), standing.averaged)?;
+            average.restore(&folder.join(model_file(true)), state.averaged)?;
         }
         let names = names(self.pipeline);
         let stages = self.pipeline.stages();
@@ -86,12 +86,12 @@ impl<L: Layer> Contents<'_, L> {
             self.optimizer
                 .restore(number, (layers, &stage.device), &names, state);
         }
-        if standing.waiting > 0 {
+        if state.waiting > 0 {
             let sums = tensor_file::read(&folder.join(GRADIENTS), |_| true)?;
-            *self.window = Window::restore(self.pipeline, &names, sums, standing);
+            *self.window = GradientAccumulator::restore(self.pipeline, &names, sums, state);
         }
-        self.pipeline.set_steps(standing.steps);
-        if let Some(scaler) = standing.loss_scaler {
+        self.pipeline.set_steps(state.steps);
+        if let Some(scaler) = state.loss_scaler {
             self.pipeline.set_loss_scaler(scaler);
         }
         Ok(())

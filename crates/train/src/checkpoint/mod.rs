@@ -6,8 +6,8 @@
 //! name is whole, unless the disk has damaged it, which the sums show.
 
 mod contents;
-mod standing;
 mod sums;
+mod trainer_state;
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use std::{
 use stovepipe_pipeline::Layer;
 
 pub(crate) use contents::Contents;
-pub(crate) use standing::{Standing, Sums};
+pub(crate) use trainer_state::{Sums, TrainerState};
 
 use crate::{error::TrainError, scores::Metrics};
 
@@ -63,7 +63,7 @@ impl Checkpoint {
     pub fn at(folder: &Path) -> Option<Self> {
         let name = folder.file_name()?.to_str()?;
         Some(Self {
-            place: Standing::place(name)?,
+            place: TrainerState::place(name)?,
             name: name.to_owned(),
             path: folder.to_owned(),
         })
@@ -93,22 +93,22 @@ impl Checkpoint {
         self.path.join(contents::model_file(averaged))
     }
 
-    pub(crate) fn standing(&self) -> Result<Standing, TrainError> {
+    pub(crate) fn state(&self) -> Result<TrainerState, TrainError> {
         let path = self.path.join(STANDING);
         let text = fs::read_to_string(&path).map_err(TrainError::file(&path))?;
-        Standing::parse(&text, path)
+        TrainerState::parse(&text, path)
     }
 
     /// What the test set said of it, if it was made at the end of an epoch.
     fn tested(&self) -> Option<Metrics> {
-        self.standing().ok()?.test
+        self.state().ok()?.test
     }
 
     /// Takes a training to where it stood. Returns where that is.
-    pub(crate) fn load<L: Layer>(&self, into: Contents<'_, L>) -> Result<Standing, TrainError> {
-        let standing = self.standing()?;
-        into.load(&self.path, &standing)?;
-        Ok(standing)
+    pub(crate) fn load<L: Layer>(&self, into: Contents<'_, L>) -> Result<TrainerState, TrainError> {
+        let state = self.state()?;
+        into.load(&self.path, &state)?;
+        Ok(state)
     }
 }
 
@@ -184,17 +184,17 @@ impl Checkpoints {
     pub(crate) fn save<L: Layer>(
         &self,
         contents: &Contents<'_, L>,
-        standing: &Standing,
+        state: &TrainerState,
         (last, best): (usize, usize),
     ) -> Result<(), TrainError> {
-        let path = self.folder.join(standing.name());
+        let path = self.folder.join(state.name());
         if path.exists() {
             return Ok(());
         }
         let partial = path.with_extension("partial");
         remove(&partial)?;
         fs::create_dir_all(&partial).map_err(TrainError::file(&partial))?;
-        let written = write(&partial, contents, standing);
+        let written = write(&partial, contents, state);
         if written.is_err() {
             // What is left of it would only take room.
             let _ = fs::remove_dir_all(&partial);
@@ -224,11 +224,11 @@ impl Checkpoints {
 fn write<L: Layer>(
     folder: &Path,
     contents: &Contents<'_, L>,
-    standing: &Standing,
+    state: &TrainerState,
 ) -> Result<(), TrainError> {
     contents.save(folder)?;
     let path = folder.join(STANDING);
-    let text = toml::to_string(standing).map_err(|error| TrainError::Format {
+    let text = toml::to_string(state).map_err(|error| TrainError::Format {
         path: path.clone(),
         reason: error.to_string(),
     })?;

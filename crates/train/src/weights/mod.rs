@@ -48,17 +48,17 @@ pub enum Convention {
 ///
 /// ```
 /// use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-/// use stovepipe_pipeline::{Context, Layer, Miswired, Pipeline};
+/// use stovepipe_pipeline::{Context, Layer, LayerError, Pipeline};
 /// use stovepipe_train::{Weights, save_model};
 /// # #[derive(Module, Debug)]
 /// # struct Dense { linear: Linear }
 /// # impl Layer for Dense {
 /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
 /// #     fn enter(x: Tensor<2>) -> Tensor<2> { x }
-/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
 /// #         Ok(self.linear.forward(x))
 /// #     }
-/// #     fn leave(x: Tensor<2>) -> Result<Tensor<2>, Miswired> { Ok(x) }
+/// #     fn leave(x: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(x) }
 /// # }
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;

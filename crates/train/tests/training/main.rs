@@ -23,7 +23,7 @@ use burn::{
     tensor::{Device, Int, Tensor, activation::relu},
 };
 use serde_json::Value;
-use stovepipe_pipeline::{Context, CrossEntropy, Layer, Miswired, Pipeline, StopHandle};
+use stovepipe_pipeline::{Context, CrossEntropy, Layer, LayerError, Pipeline, StopHandle};
 use stovepipe_train::*;
 
 #[derive(Module, Debug)]
@@ -42,7 +42,7 @@ impl Layer for Dense {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         let y = self.linear.forward(x);
         Ok(match &self.norm {
             Some(norm) => relu(norm.forward(y)),
@@ -50,7 +50,7 @@ impl Layer for Dense {
         })
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

@@ -27,16 +27,16 @@ impl Layer for Noisy {
         &self,
         x: Tensor<2>,
         context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, Miswired> {
+    ) -> Result<Tensor<2>, LayerError> {
         let y = self.dense.linear.forward(x);
         let Some(norm) = &self.dense.norm else {
             return Ok(y);
         };
         let y = relu(norm.forward(y));
-        Ok(self.dropout.forward(y, context.draws()))
+        Ok(self.dropout.forward(y, context.rng()))
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

@@ -25,17 +25,17 @@ impl Layer for Bigram {
         &self,
         (tokens, hidden): Self::Flow,
         _: &mut Context<'_, Self>,
-    ) -> Result<Self::Flow, Miswired> {
+    ) -> Result<Self::Flow, LayerError> {
         let next = match (self, hidden) {
             (Self::Embed(embedding), None) => embedding.forward(tokens.clone()),
             (Self::Head(linear), Some(hidden)) => linear.forward(hidden),
-            _ => return Err(Miswired::new("another layer", "this one")),
+            _ => return Err(LayerError::new("another layer", "this one")),
         };
         Ok((tokens, Some(next)))
     }
 
-    fn leave((_, logits): Self::Flow) -> Result<Self::Output, Miswired> {
-        logits.ok_or_else(|| Miswired::new("logits", "none"))
+    fn leave((_, logits): Self::Flow) -> Result<Self::Output, LayerError> {
+        logits.ok_or_else(|| LayerError::new("logits", "none"))
     }
 }
 

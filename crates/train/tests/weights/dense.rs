@@ -5,7 +5,7 @@ use burn::{
     nn::{BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig},
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Context, Layer, Miswired, Pipeline};
+use stovepipe_pipeline::{Context, Layer, LayerError, Pipeline};
 
 /// A linear layer and perhaps norms of what it makes.
 #[derive(Module, Debug)]
@@ -45,13 +45,13 @@ impl Layer for Dense {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         let y = self.linear.forward(x);
         let y = self.norm.as_ref().map_or(y.clone(), |norm| norm.forward(y));
         Ok((self.batch.as_ref()).map_or(y.clone(), |norm| norm.forward(y)))
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

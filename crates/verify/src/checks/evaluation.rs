@@ -1,6 +1,6 @@
 //! Evaluation.
 
-use stovepipe_pipeline::{Draws, Flow, Layer, Objective, run_plain};
+use stovepipe_pipeline::{Flow, KeyedRng, Layer, Objective, run_plain};
 use stovepipe_schedule::Scheduler;
 
 use super::ROUNDING;
@@ -38,7 +38,7 @@ where
 {
     let layers = subject.evaluating();
     let (input, side) = subject.evaluation.clone();
-    let plain = run_plain(&layers, input, &side, |_| Draws::none());
+    let plain = run_plain(&layers, input, &side, |_| KeyedRng::none());
     let mut seen = Seen::default();
     seen.flow(
         "the output",

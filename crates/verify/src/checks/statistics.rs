@@ -1,6 +1,6 @@
 //! Running statistics.
 
-use stovepipe_pipeline::{Draws, Flow, Layer, Objective, Recompute, run_plain};
+use stovepipe_pipeline::{Flow, KeyedRng, Layer, Objective, Recompute, run_plain};
 use stovepipe_schedule::Rule;
 
 use super::STATISTICS;
@@ -75,7 +75,7 @@ where
     for ((input, side), &size) in inputs.into_iter().zip(sides).zip(&sizes) {
         let own = first..first + size;
         first += size;
-        let draws = |layer| Draws::new(subject.seed, 0, layer, own.clone());
+        let draws = |layer| KeyedRng::new(subject.seed, 0, layer, own.clone());
         let layers = subject.copies();
         run_plain(&layers, attach(input), &attach(side), draws)
             .map_err(|error| error.to_string())?;

@@ -10,7 +10,7 @@ use burn::{
     nn::{DropoutConfig, Linear, LinearConfig},
     tensor::{Int, Tensor},
 };
-use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, Miswired, Objective};
+use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, LayerError, Objective};
 use stovepipe_verify::{Report, Verdict, Verifier};
 
 use crate::palette::{cpu, labels, pattern};
@@ -29,7 +29,7 @@ struct Wrong {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Nothing,
-    /// Draws from Burn's generator.
+    /// KeyedRng from Burn's generator.
     Unkeyed,
     /// Remembers how often it was run.
     Counting,
@@ -55,7 +55,7 @@ impl Layer for Wrong {
         &self,
         x: Tensor<2>,
         context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, Miswired> {
+    ) -> Result<Tensor<2>, LayerError> {
         let y = self.linear.forward(x.clone()).tanh();
         Ok(match self.wrong {
             Kind::Nothing => y,
@@ -72,7 +72,7 @@ impl Layer for Wrong {
         })
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

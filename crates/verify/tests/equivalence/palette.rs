@@ -10,7 +10,7 @@ use burn::{
     tensor::{Bool, Device, Int, Tensor, activation::softmax},
 };
 use stovepipe_pipeline::{
-    Batch, Context, Draws, Flow, Layer, Miswired, SkipUse,
+    Batch, Context, Flow, KeyedRng, Layer, LayerError, SkipUse,
     nn::{DropPath, Dropout, GaussianNoise},
 };
 
@@ -122,7 +122,7 @@ impl Layer for Part {
         }
     }
 
-    fn forward(&self, value: Value, context: &mut Context<'_, Self>) -> Result<Value, Miswired> {
+    fn forward(&self, value: Value, context: &mut Context<'_, Self>) -> Result<Value, LayerError> {
         match (self, value) {
             (Self::Begin(linear), Value::Vectors(x)) => {
                 Ok(Value::Pair(linear.forward(x.clone()), x))
@@ -155,7 +155,7 @@ impl Layer for Part {
             }
             (Self::Block(block), Value::Sequences(x)) => {
                 let side = context.side().clone();
-                Ok(Value::Sequences(block.forward(x, side, context.draws())))
+                Ok(Value::Sequences(block.forward(x, side, context.rng())))
             }
             // Of all places of a sequence, one row each.
             (Self::TiedHead(table), Value::Sequences(x)) => {
@@ -165,23 +165,23 @@ impl Layer for Part {
             (Self::Pool(linear), Value::Sequences(x)) => {
                 Ok(Value::Vectors(linear.forward(x.mean_dim(1).flatten(1, 2))))
             }
-            (_, value) => Err(Miswired::new(
+            (_, value) => Err(LayerError::new(
                 "a value that the layer knows",
                 format!("{value:?}"),
             )),
         }
     }
 
-    fn leave(flow: Value) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Value) -> Result<Tensor<2>, LayerError> {
         match flow {
             Value::Vectors(x) => Ok(x),
-            other => Err(Miswired::new("vectors", format!("{other:?}"))),
+            other => Err(LayerError::new("vectors", format!("{other:?}"))),
         }
     }
 }
 
 impl Part {
-    fn vectors(&self, x: Tensor<2>, context: &mut Context<'_, Self>) -> Result<Value, Miswired> {
+    fn vectors(&self, x: Tensor<2>, context: &mut Context<'_, Self>) -> Result<Value, LayerError> {
         Ok(Value::Vectors(match self {
             Self::Linear(linear) => linear.forward(x).tanh(),
             Self::Four(linear) => {
@@ -189,7 +189,7 @@ impl Part {
                 y + x.clone().powi_scalar(2) + x.clone().sin() * x.clone().mul_scalar(0.3) - x
             }
             Self::Noisy(noisy) => {
-                let draws = context.draws();
+                let draws = context.rng();
                 let y = noisy
                     .linear
                     .forward(noisy.dropout.forward(x.clone(), draws))
@@ -202,7 +202,7 @@ impl Part {
                     match skip {
                         SkipUse::Take(name) => match context.take(name)? {
                             Value::Vectors(taken) => y = y * 0.8 + taken.mul_scalar(0.5),
-                            other => return Err(Miswired::new("vectors", format!("{other:?}"))),
+                            other => return Err(LayerError::new("vectors", format!("{other:?}"))),
                         },
                         SkipUse::Send(name) => {
                             context.send(name, Value::Vectors(x.clone() + y.clone()));
@@ -224,13 +224,13 @@ impl Part {
                 let [samples, width] = y.dims();
                 return Ok(Value::Maps(y.reshape([samples, width / 16, 4, 4])));
             }
-            _ => return Err(Miswired::new("another value", "vectors")),
+            _ => return Err(LayerError::new("another value", "vectors")),
         }))
     }
 }
 
 impl Block {
-    fn forward(&self, x: Tensor<3>, padding: Side, draws: &mut Draws) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, padding: Side, draws: &mut KeyedRng) -> Tensor<3> {
         let attended = self.attend(self.norms[0].forward(x.clone()), padding, draws);
         let x = x + self.dropout.forward(attended, draws);
         let hidden = self.feed[0].forward(self.norms[1].forward(x.clone()));
@@ -238,7 +238,7 @@ impl Block {
         x + self.dropout.forward(fed, draws)
     }
 
-    fn attend(&self, x: Tensor<3>, padding: Side, draws: &mut Draws) -> Tensor<3> {
+    fn attend(&self, x: Tensor<3>, padding: Side, draws: &mut KeyedRng) -> Tensor<3> {
         let [samples, length, width] = x.dims();
         let split = |x: Tensor<3>| {
             x.reshape([samples, length, self.heads, width / self.heads])

@@ -1,5 +1,7 @@
 //! The engine on wgpu.
-use stovepipe_pipeline::{Cargo, CrossEntropy, NamedDevice, Recompute, StepError, measure_link};
+use stovepipe_pipeline::{
+    CrossEntropy, NamedDevice, Recompute, StepError, TransferKind, measure_link,
+};
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Rule};
 
 use crate::{
@@ -101,7 +103,10 @@ fn a_transfer_that_fails_names_both_devices() {
     let pipeline = builder(conv_net(), 2, GPipe, 2, Recompute::Never)
         .devices([best, cpu()])
         .on_transfer(|transfer| {
-            assert!(transfer.cargo != Cargo::Gradients, "the device is lost");
+            assert!(
+                transfer.kind != TransferKind::Gradients,
+                "the device is lost"
+            );
         })
         .build()
         .unwrap();

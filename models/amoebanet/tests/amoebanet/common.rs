@@ -14,7 +14,7 @@ use burn::{
     tensor::{Device, Int, Tensor, TensorData},
 };
 use stovepipe_amoebanet::{AmoebaFlow, AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig};
-use stovepipe_pipeline::{Context, Layer, Miswired, Pipeline};
+use stovepipe_pipeline::{Context, Layer, LayerError, Pipeline};
 
 /// Tensors by the path that they have in a list of layers, in PyTorch's layouts.
 pub type Named = BTreeMap<String, Vec<f32>>;
@@ -203,7 +203,7 @@ pub fn run(
     layers: &[AmoebaLayer],
     input: Tensor<4>,
     context: &mut Context<'_, AmoebaLayer>,
-) -> Result<Tensor<2>, Miswired> {
+) -> Result<Tensor<2>, LayerError> {
     let start = AmoebaLayer::enter(input);
     let end = layers.iter().try_fold(start, |flow: AmoebaFlow, layer| {
         layer.forward(flow, context)

@@ -9,7 +9,7 @@ use burn::{
     tensor::{Device, Int, Tensor},
 };
 use stovepipe_amoebanet::{AmoebaFlow, AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, Stem};
-use stovepipe_pipeline::{Context, CrossEntropy, Draws, Layer, Pipeline, Recompute};
+use stovepipe_pipeline::{Context, CrossEntropy, KeyedRng, Layer, Pipeline, Recompute};
 use stovepipe_schedule::{OneForwardOneBackward, Rule, Scheduler};
 use stovepipe_train::{load_model, save_model};
 
@@ -145,12 +145,12 @@ fn stages_schedules_and_recomputation_drop_the_same() {
 fn state(
     layers: &[AmoebaLayer],
     samples: Range<usize>,
-    draws: impl Fn(usize) -> Draws,
+    draws: impl Fn(usize) -> KeyedRng,
 ) -> Vec<f32> {
     let mut flow = AmoebaLayer::enter(images().narrow(0, samples.start, samples.len()));
     let (_, body) = layers.split_last().unwrap();
     for (index, layer) in body.iter().enumerate() {
-        let mut context = Context::new(&(), true).with_draws(draws(index));
+        let mut context = Context::new(&(), true).with_rng(draws(index));
         flow = layer.forward(flow, &mut context).unwrap();
     }
     match flow {
@@ -175,12 +175,12 @@ fn each_sample_drops_for_itself_in_training_only() {
         // itself.
         let layers = member.layers(0.6);
         let run = |samples: Range<usize>, step| {
-            let draws = |index| Draws::new(0, step, index, samples.clone());
+            let draws = |index| KeyedRng::new(0, step, index, samples.clone());
             state(&layers, samples.clone(), draws)
         };
         let (whole, evaluated) = (
             run(0..SAMPLES, 0),
-            state(&layers, 0..SAMPLES, |_| Draws::none()),
+            state(&layers, 0..SAMPLES, |_| KeyedRng::none()),
         );
         let sample = whole.len() / SAMPLES;
         assert!(difference(&run(2..4, 0), &whole[2 * sample..4 * sample]) < 1e-5);

@@ -9,7 +9,7 @@ use burn::{
 use stovepipe_amoebanet::{
     AmoebaFlow, AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, AmoebaNetError, Stem,
 };
-use stovepipe_pipeline::{Context, Layer, Miswired};
+use stovepipe_pipeline::{Context, Layer, LayerError};
 
 fn model(config: AmoebaNetDConfig, device: &Device) -> Vec<AmoebaLayer> {
     config.init(device).unwrap()
@@ -36,7 +36,7 @@ fn images(samples: usize, size: usize, device: &Device) -> Tensor<4> {
     )
 }
 
-fn forward(layer: &AmoebaLayer, flow: AmoebaFlow) -> Result<AmoebaFlow, Miswired> {
+fn forward(layer: &AmoebaLayer, flow: AmoebaFlow) -> Result<AmoebaFlow, LayerError> {
     layer.forward(flow, &mut Context::new(&(), false))
 }
 

@@ -4,7 +4,7 @@ use burn::{
     module::{Module, Param},
     tensor::{Device, Int, Tensor, module::embedding},
 };
-use stovepipe_pipeline::{Draws, Miswired, nn::Dropout};
+use stovepipe_pipeline::{KeyedRng, LayerError, nn::Dropout};
 
 use super::{
     config::LmConfig,
@@ -63,8 +63,8 @@ impl TokenEmbedding {
     pub(super) fn forward(
         &self,
         tokens: Tensor<2, Int>,
-        draws: &mut Draws,
-    ) -> Result<Tensor<3>, Miswired> {
+        draws: &mut KeyedRng,
+    ) -> Result<Tensor<3>, LayerError> {
         self.check(&tokens)?;
         let [_, length] = tokens.dims();
         let table = self.tokens.val();
@@ -85,11 +85,11 @@ impl TokenEmbedding {
         Ok(self.dropout.forward(x, draws))
     }
 
-    fn check(&self, tokens: &Tensor<2, Int>) -> Result<(), Miswired> {
+    fn check(&self, tokens: &Tensor<2, Int>) -> Result<(), LayerError> {
         let [samples, length] = tokens.dims();
         if samples == 0 || !(1..=self.length).contains(&length) {
             let expected = format!("sequences of 1 to {} tokens", self.length);
-            return Err(Miswired::new(expected, format!("{:?}", tokens.dims())));
+            return Err(LayerError::new(expected, format!("{:?}", tokens.dims())));
         }
         // Elsewhere than on the CPU, a look would wait for all that the device has still to do.
         if tokens.device() != Device::flex() {
@@ -100,7 +100,7 @@ impl TokenEmbedding {
         let [least, most] = ends.map(|end| end.into_scalar::<i64>());
         if least < 0 || most >= vocabulary as i64 {
             let expected = format!("tokens from 0 to {}", vocabulary - 1);
-            return Err(Miswired::new(expected, format!("{least} to {most}")));
+            return Err(LayerError::new(expected, format!("{least} to {most}")));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use stovepipe_kernels::linear_by_rows;
-use stovepipe_pipeline::Miswired;
+use stovepipe_pipeline::LayerError;
 
 use super::{config::LmConfig, embedding::TokenEmbedding};
 use crate::{
@@ -35,12 +35,12 @@ impl LmHead {
         }
     }
 
-    pub(super) fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>, Miswired> {
+    pub(super) fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>, LayerError> {
         let table = self.tokens.val();
         let [_, width] = table.dims();
         if x.dims()[2] != width {
             let expected = format!("states [n, length, {width}]");
-            return Err(Miswired::new(expected, format!("{:?}", x.dims())));
+            return Err(LayerError::new(expected, format!("{:?}", x.dims())));
         }
         Ok(linear_by_rows(normalized(&self.norm, x, 1e-5), table))
     }

@@ -4,7 +4,7 @@ use burn::{
     module::Module,
     tensor::{Int, Tensor},
 };
-use stovepipe_pipeline::{Context, Flow, Layer, Miswired};
+use stovepipe_pipeline::{Context, Flow, Layer, LayerError};
 
 use super::{embedding::TokenEmbedding, head::LmHead};
 use crate::block::Block;
@@ -51,24 +51,24 @@ impl Layer for LmLayer {
         LmFlow::Tokens(tokens)
     }
 
-    fn forward(&self, flow: LmFlow, context: &mut Context<'_, Self>) -> Result<LmFlow, Miswired> {
+    fn forward(&self, flow: LmFlow, context: &mut Context<'_, Self>) -> Result<LmFlow, LayerError> {
         match (self, flow) {
             (Self::Embed(embedding), LmFlow::Tokens(tokens)) => {
-                Ok(LmFlow::States(embedding.forward(tokens, context.draws())?))
+                Ok(LmFlow::States(embedding.forward(tokens, context.rng())?))
             }
             (Self::Block(block), LmFlow::States(x)) => {
-                Ok(LmFlow::States(block.forward(x, context.draws())?))
+                Ok(LmFlow::States(block.forward(x, context.rng())?))
             }
             (Self::Head(head), LmFlow::States(x)) => Ok(LmFlow::Logits(head.forward(x)?)),
-            (Self::Embed(_), flow) => Err(Miswired::new("tokens", flow.describe())),
-            (_, flow) => Err(Miswired::new("states", flow.describe())),
+            (Self::Embed(_), flow) => Err(LayerError::new("tokens", flow.describe())),
+            (_, flow) => Err(LayerError::new("states", flow.describe())),
         }
     }
 
-    fn leave(flow: LmFlow) -> Result<Tensor<3>, Miswired> {
+    fn leave(flow: LmFlow) -> Result<Tensor<3>, LayerError> {
         match flow {
             LmFlow::Logits(logits) => Ok(logits),
-            other => Err(Miswired::new("logits", other.describe())),
+            other => Err(LayerError::new("logits", other.describe())),
         }
     }
 

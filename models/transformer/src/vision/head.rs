@@ -5,7 +5,7 @@ use burn::{
     nn::{LayerNorm, Linear},
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::Miswired;
+use stovepipe_pipeline::LayerError;
 
 use super::{
     EPSILON,
@@ -40,11 +40,11 @@ impl VitHead {
         }
     }
 
-    pub(super) fn forward(&self, x: Tensor<3>) -> Result<Tensor<2>, Miswired> {
+    pub(super) fn forward(&self, x: Tensor<3>) -> Result<Tensor<2>, LayerError> {
         let [samples, _, width] = x.dims();
         if width != self.width {
             let expected = format!("states [n, tokens, {}]", self.width);
-            return Err(Miswired::new(expected, format!("{:?}", x.dims())));
+            return Err(LayerError::new(expected, format!("{:?}", x.dims())));
         }
         let pooled = match self.takes_first {
             true => x.narrow(1, 0, 1),

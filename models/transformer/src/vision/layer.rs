@@ -1,7 +1,7 @@
 //! The model as an engine sees it: one type of layer, one type of value between layers.
 
 use burn::{module::Module, tensor::Tensor};
-use stovepipe_pipeline::{Context, Flow, Layer, Miswired};
+use stovepipe_pipeline::{Context, Flow, Layer, LayerError};
 
 use super::{head::VitHead, patches::PatchEmbedding};
 use crate::block::Block;
@@ -48,24 +48,28 @@ impl Layer for VitLayer {
         VitFlow::Images(images)
     }
 
-    fn forward(&self, flow: VitFlow, context: &mut Context<'_, Self>) -> Result<VitFlow, Miswired> {
+    fn forward(
+        &self,
+        flow: VitFlow,
+        context: &mut Context<'_, Self>,
+    ) -> Result<VitFlow, LayerError> {
         match (self, flow) {
             (Self::Embed(patches), VitFlow::Images(images)) => {
-                Ok(VitFlow::States(patches.forward(images, context.draws())?))
+                Ok(VitFlow::States(patches.forward(images, context.rng())?))
             }
             (Self::Block(block), VitFlow::States(x)) => {
-                Ok(VitFlow::States(block.forward(x, context.draws())?))
+                Ok(VitFlow::States(block.forward(x, context.rng())?))
             }
             (Self::Head(head), VitFlow::States(x)) => Ok(VitFlow::Logits(head.forward(x)?)),
-            (Self::Embed(_), flow) => Err(Miswired::new("images", flow.describe())),
-            (_, flow) => Err(Miswired::new("states", flow.describe())),
+            (Self::Embed(_), flow) => Err(LayerError::new("images", flow.describe())),
+            (_, flow) => Err(LayerError::new("states", flow.describe())),
         }
     }
 
-    fn leave(flow: VitFlow) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: VitFlow) -> Result<Tensor<2>, LayerError> {
         match flow {
             VitFlow::Logits(logits) => Ok(logits),
-            other => Err(Miswired::new("logits", other.describe())),
+            other => Err(LayerError::new("logits", other.describe())),
         }
     }
 

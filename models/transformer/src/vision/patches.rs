@@ -5,7 +5,7 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Draws, Miswired, nn::Dropout};
+use stovepipe_pipeline::{KeyedRng, LayerError, nn::Dropout};
 
 use super::config::{Pool, VitConfig};
 use crate::{attention::apply, initial};
@@ -45,13 +45,13 @@ impl PatchEmbedding {
     pub(super) fn forward(
         &self,
         images: Tensor<4>,
-        draws: &mut Draws,
-    ) -> Result<Tensor<3>, Miswired> {
+        draws: &mut KeyedRng,
+    ) -> Result<Tensor<3>, LayerError> {
         let [samples, channels, height, width] = images.dims();
         if samples == 0 || [channels, height, width] != self.image {
             let [channels, height, width] = self.image;
             let expected = format!("images [n, {channels}, {height}, {width}]");
-            return Err(Miswired::new(expected, format!("{:?}", images.dims())));
+            return Err(LayerError::new(expected, format!("{:?}", images.dims())));
         }
         let patches = apply(&self.patches, self.cut(images));
         let tokens = match &self.class_token {

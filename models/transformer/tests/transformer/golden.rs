@@ -9,7 +9,7 @@ use burn::{
     tensor::{Device, Int, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, CrossEntropy, Draws, Flow, Layer, Objective, Outputs, Pipeline, Recompute, run_plain,
+    Batch, CrossEntropy, Flow, KeyedRng, Layer, Objective, Outputs, Pipeline, Recompute, run_plain,
 };
 use stovepipe_transformer::{LmConfig, Pool, Positions, VitConfig};
 
@@ -228,7 +228,7 @@ fn in_one_piece<L, T, const D: usize>(
     let layers = layers.train();
     let input = read(golden).0.map(&mut Attach);
     let weight = CrossEntropy::new().weight(&target);
-    let plain = run_plain(&layers, input, &(), |_| Draws::none()).unwrap();
+    let plain = run_plain(&layers, input, &(), |_| KeyedRng::none()).unwrap();
     let loss = CrossEntropy::new().loss(plain.output, target.map(&mut Attach)) / weight;
     let gradients = loss.backward();
     check_gradients(golden, by_name(&layers, &gradients), None);

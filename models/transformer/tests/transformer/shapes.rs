@@ -4,7 +4,7 @@ use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{Device, Distribution, Int, Tensor},
 };
-use stovepipe_pipeline::{Draws, Pipeline, run_plain};
+use stovepipe_pipeline::{KeyedRng, Pipeline, run_plain};
 use stovepipe_transformer::{
     BlockConfig, LmConfig, LmLayer, Pool, Positions, Sampling, TextError, VitConfig, continue_text,
 };
@@ -20,7 +20,7 @@ fn tokens(shape: [usize; 2], below: i64) -> Tensor<2, Int> {
 }
 
 fn logits(layers: &[LmLayer], tokens: Tensor<2, Int>) -> Result<Tensor<3>, String> {
-    let plain = run_plain(layers, tokens, &(), |_| Draws::none());
+    let plain = run_plain(layers, tokens, &(), |_| KeyedRng::none());
     plain
         .map(|plain| plain.output)
         .map_err(|error| error.to_string())
@@ -65,7 +65,7 @@ fn images_must_be_of_the_models_size() {
         let layers = config.init(&device()).unwrap();
         let run = |shape: [usize; 4]| {
             let images = Tensor::random(shape, Distribution::Default, &device());
-            run_plain(&layers, images, &(), |_| Draws::none())
+            run_plain(&layers, images, &(), |_| KeyedRng::none())
         };
         assert_eq!(run([3, 2, 8, 8]).unwrap().output.dims(), [3, 5]);
         for wrong in [[3, 3, 8, 8], [3, 2, 8, 4], [3, 2, 16, 16]] {
@@ -92,19 +92,19 @@ fn dropout_inside_attention_has_a_key() {
     };
     let block = config.init(&device()).unwrap();
     let x = Tensor::<3>::random([4, 7, 12], Distribution::Default, &device());
-    let run = |x: Tensor<3>, mut draws: Draws| block.forward(x, &mut draws).unwrap();
-    let whole = run(x.clone(), Draws::new(1, 2, 3, 0..4));
+    let run = |x: Tensor<3>, mut draws: KeyedRng| block.forward(x, &mut draws).unwrap();
+    let whole = run(x.clone(), KeyedRng::new(1, 2, 3, 0..4));
     assert_eq!(
         whole.to_data(),
-        run(x.clone(), Draws::new(1, 2, 3, 0..4)).to_data()
+        run(x.clone(), KeyedRng::new(1, 2, 3, 0..4)).to_data()
     );
     assert_ne!(
         whole.to_data(),
-        run(x.clone(), Draws::new(1, 3, 3, 0..4)).to_data()
+        run(x.clone(), KeyedRng::new(1, 3, 3, 0..4)).to_data()
     );
-    assert_ne!(whole.to_data(), run(x.clone(), Draws::none()).to_data());
+    assert_ne!(whole.to_data(), run(x.clone(), KeyedRng::none()).to_data());
     // The last two samples by themselves draw what they drew among all.
-    let part = run(x.narrow(0, 2, 2), Draws::new(1, 2, 3, 2..4));
+    let part = run(x.narrow(0, 2, 2), KeyedRng::new(1, 2, 3, 2..4));
     let apart = (whole.narrow(0, 2, 2) - part)
         .abs()
         .max()

@@ -7,7 +7,7 @@ use burn::{
     store::{BurnToPyTorchAdapter, ModuleSnapshot, ModuleStore, SafetensorsStore, bridge},
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Draws, Pipeline, run_plain};
+use stovepipe_pipeline::{KeyedRng, Pipeline, run_plain};
 use stovepipe_train::{OtherTensors, TrainError, Weights, load_model, save_model};
 use stovepipe_transformer::{Pool, VitConfig, VitLayer};
 
@@ -127,7 +127,7 @@ fn what_is_saved_is_loaded_whoever_asks() {
         loaded.missing.is_empty() && loaded.unused.is_empty(),
         "{loaded}"
     );
-    let logits = run_plain(&plain.layers, images(), &(), |_| Draws::none()).unwrap();
+    let logits = run_plain(&plain.layers, images(), &(), |_| KeyedRng::none()).unwrap();
     assert_same(logits.output, expected);
 }
 

@@ -6,7 +6,7 @@ use burn::{
     optim::GradientsParams,
     tensor::Tensor,
 };
-use stovepipe_pipeline::{Context, Draws, Layer, Miswired};
+use stovepipe_pipeline::{Context, KeyedRng, Layer, LayerError};
 use stovepipe_unet::UNetLayer;
 
 /// What happens to a skip on its way.
@@ -16,13 +16,13 @@ pub type OnTheWay = fn(Tensor<4>) -> Tensor<4>;
 pub fn run(
     layers: &[UNetLayer],
     images: Tensor<4>,
-    draws: impl Fn(usize) -> Draws,
+    draws: impl Fn(usize) -> KeyedRng,
     on_the_way: OnTheWay,
-) -> Result<Tensor<4>, Miswired> {
+) -> Result<Tensor<4>, LayerError> {
     let mut x = UNetLayer::enter(images);
     let mut sent = Vec::new();
     for (index, layer) in layers.iter().enumerate() {
-        let mut context = Context::new(&(), true).with_draws(draws(index));
+        let mut context = Context::new(&(), true).with_rng(draws(index));
         for (name, value) in &sent {
             context = context.with_skip(name, Tensor::clone(value));
         }

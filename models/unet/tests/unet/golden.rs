@@ -11,7 +11,7 @@ use burn::{
     },
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Draws, MeanOf, Pipeline, Recompute};
+use stovepipe_pipeline::{KeyedRng, MeanOf, Pipeline, Recompute};
 use stovepipe_unet::{UNetConfig, UNetLayer};
 
 const PATH: &str = concat!(
@@ -96,7 +96,7 @@ fn one_pass_agrees_with_pytorch() {
     let layers = golden.layers.clone().train();
     let images = golden.tensor("input").autodiff().require_grad();
     let target = golden.tensor("target").autodiff();
-    let output = run(&layers, images.clone(), |_| Draws::none(), unchanged).unwrap();
+    let output = run(&layers, images.clone(), |_| KeyedRng::none(), unchanged).unwrap();
     let loss = (output.clone() - target).powi_scalar(2).mean();
     let mut gradients = loss.backward();
 

@@ -9,7 +9,7 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Int, Tensor},
 };
-use stovepipe_pipeline::{Balance, Draws, MeanOf, Objective, Pipeline, Profiler, Recompute};
+use stovepipe_pipeline::{Balance, KeyedRng, MeanOf, Objective, Pipeline, Profiler, Recompute};
 use stovepipe_schedule::{OneForwardOneBackward, Rule, Schedule, Scheduler};
 use stovepipe_unet::{UNetConfig, UNetLayer};
 
@@ -146,7 +146,7 @@ fn plain(
     samples: usize,
     on_the_way: OnTheWay,
 ) -> (f32, Vec<(usize, Vec<f32>)>) {
-    let draws = |layer| Draws::new(SEED, 0, layer, 0..samples);
+    let draws = |layer| KeyedRng::new(SEED, 0, layer, 0..samples);
     let images = images(samples).autodiff();
     let output = run(layers, images, draws, on_the_way).unwrap();
     let loss = (output - target(samples).autodiff()).powi_scalar(2).mean();
@@ -187,10 +187,10 @@ fn losses_and_gradients_are_those_of_the_layers_without_a_pipeline() {
 fn channels_are_dropped_in_training_only() {
     let pipeline = pipeline(2, OneForwardOneBackward, 2, Recompute::Never);
     let once = floats(pipeline.infer(images(4)).unwrap());
-    let plain = |draws: fn(usize) -> Draws| {
+    let plain = |draws: fn(usize) -> KeyedRng| {
         let layers = pipeline.layers();
         floats(run(layers, images(4).autodiff(), draws, unchanged).unwrap())
     };
-    assert!(difference(&once, &plain(|_| Draws::none())) < 1e-5);
-    assert!(difference(&once, &plain(|layer| Draws::new(SEED, 0, layer, 0..4))) > 1e-2);
+    assert!(difference(&once, &plain(|_| KeyedRng::none())) < 1e-5);
+    assert!(difference(&once, &plain(|layer| KeyedRng::new(SEED, 0, layer, 0..4))) > 1e-2);
 }

@@ -5,7 +5,9 @@ use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Context, Draws, Layer, Miswired, Pipeline, SkipUse, count_parameters};
+use stovepipe_pipeline::{
+    Context, KeyedRng, Layer, LayerError, Pipeline, SkipUse, count_parameters,
+};
 use stovepipe_unet::{UNetConfig, UNetError, UNetLayer};
 
 fn tiny(depth: usize) -> Vec<UNetLayer> {
@@ -90,7 +92,7 @@ fn an_output_has_the_size_of_its_image() {
     let device = Device::flex();
     for (depth, height, width) in [(1, 3, 4), (2, 8, 8), (2, 11, 14), (3, 9, 31), (5, 64, 33)] {
         let images = Tensor::ones([2, 3, height, width], &device);
-        let output = run(&tiny(depth), images, |_| Draws::none(), unchanged).unwrap();
+        let output = run(&tiny(depth), images, |_| KeyedRng::none(), unchanged).unwrap();
         assert_eq!(output.dims(), [2, 1, height, width]);
     }
     let config = UNetConfig::new(2, 3)
@@ -99,7 +101,7 @@ fn an_output_has_the_size_of_its_image() {
         .with_output_channels(4);
     let layers = config.init(&device).unwrap();
     let images = Tensor::ones([1, 1, 6, 4], &device);
-    let output = run(&layers, images, |_| Draws::none(), unchanged).unwrap();
+    let output = run(&layers, images, |_| KeyedRng::none(), unchanged).unwrap();
     assert_eq!(output.dims(), [1, 4, 6, 4]);
 }
 
@@ -126,7 +128,7 @@ fn what_does_not_fit_is_miswired() {
         let mut context =
             Context::new(&(), false).with_skip("level 0", Tensor::zeros([1, 4, 6, 6], &device));
         let x = Tensor::zeros(dims, &device);
-        let error: Miswired = layers[layer].forward(x, &mut context).unwrap_err();
+        let error: LayerError = layers[layer].forward(x, &mut context).unwrap_err();
         assert_eq!(error.to_string(), expected);
     };
     check(

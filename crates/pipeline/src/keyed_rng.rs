@@ -37,16 +37,16 @@ impl StepKey {
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
-/// use stovepipe_pipeline::Draws;
+/// use stovepipe_pipeline::KeyedRng;
 ///
 /// let device = Device::flex();
 /// // Seed 1, step 7, layer 3. Samples 0 to 4 of a mini-batch at once, and the last two by themselves:
-/// let whole = Draws::new(1, 7, 3, 0..4).uniform([4, 5], &device);
-/// let part = Draws::new(1, 7, 3, 2..4).uniform([2, 5], &device);
+/// let whole = KeyedRng::new(1, 7, 3, 0..4).uniform([4, 5], &device);
+/// let part = KeyedRng::new(1, 7, 3, 2..4).uniform([2, 5], &device);
 /// assert_eq!(whole.slice([2..4]).to_data(), part.to_data());
 /// ```
 #[derive(Clone, Debug)]
-pub struct Draws {
+pub struct KeyedRng {
     /// `None` where nothing is random: in evaluation.
     key: Option<Key>,
     /// How often the layer has drawn.
@@ -61,7 +61,7 @@ struct Key {
     samples: Range<usize>,
 }
 
-impl Draws {
+impl KeyedRng {
     /// Those of a layer in a training step, for some samples of a mini-batch, at the end of a training.
     #[must_use]
     pub fn new(seed: u64, step: u64, layer: usize, samples: Range<usize>) -> Self {
@@ -87,10 +87,10 @@ impl Draws {
     /// [told](crate::Pipeline::set_progress): for what grows while a model trains. 1 if it was told nothing.
     ///
     /// ```
-    /// use stovepipe_pipeline::Draws;
+    /// use stovepipe_pipeline::KeyedRng;
     ///
-    /// assert_eq!(Draws::new(0, 0, 0, 0..1).progress(), 1.0);
-    /// assert_eq!(Draws::new(0, 0, 0, 0..1).at_progress(0.25).progress(), 0.25);
+    /// assert_eq!(KeyedRng::new(0, 0, 0, 0..1).progress(), 1.0);
+    /// assert_eq!(KeyedRng::new(0, 0, 0, 0..1).at_progress(0.25).progress(), 0.25);
     /// ```
     #[must_use]
     pub fn progress(&self) -> f64 {
@@ -109,7 +109,7 @@ impl Draws {
     /// Those of evaluation, where layers should draw nothing.
     ///
     /// ```
-    /// assert!(!stovepipe_pipeline::Draws::none().is_training());
+    /// assert!(!stovepipe_pipeline::KeyedRng::none().is_training());
     /// ```
     #[must_use]
     pub fn none() -> Self {
@@ -140,9 +140,9 @@ impl Draws {
     ///
     /// ```
     /// use burn::tensor::Device;
-    /// use stovepipe_pipeline::Draws;
+    /// use stovepipe_pipeline::KeyedRng;
     ///
-    /// let x = Draws::new(0, 0, 0, 0..1000).normal([1000, 10], &Device::flex());
+    /// let x = KeyedRng::new(0, 0, 0, 0..1000).normal([1000, 10], &Device::flex());
     /// assert!(x.clone().mean().into_scalar::<f32>().abs() < 0.05);
     /// assert!((x.var(0).mean().into_scalar::<f32>() - 1.0).abs() < 0.05);
     /// ```
@@ -160,9 +160,9 @@ impl Draws {
     ///
     /// ```
     /// use burn::tensor::Device;
-    /// use stovepipe_pipeline::Draws;
+    /// use stovepipe_pipeline::KeyedRng;
     ///
-    /// let x = Draws::new(0, 0, 0, 0..1000).keep(0.75, [1000, 10], &Device::flex());
+    /// let x = KeyedRng::new(0, 0, 0, 0..1000).keep(0.75, [1000, 10], &Device::flex());
     /// assert!((x.mean().into_scalar::<f32>() - 0.75).abs() < 0.02);
     /// ```
     #[must_use]
@@ -230,8 +230,8 @@ impl Key {
 mod tests {
     use super::*;
 
-    fn numbers(mut draws: Draws, shape: [usize; 2]) -> Vec<f32> {
-        let tensor = draws.uniform(shape, &Device::flex());
+    fn numbers(mut rng: KeyedRng, shape: [usize; 2]) -> Vec<f32> {
+        let tensor = rng.uniform(shape, &Device::flex());
         tensor.into_data().try_to_vec().unwrap_or_default()
     }
 
@@ -239,14 +239,14 @@ mod tests {
     #[test]
     fn every_part_of_the_key_counts() {
         let device = Device::flex();
-        let mut twice = Draws::new(1, 2, 3, 4..6);
+        let mut twice = KeyedRng::new(1, 2, 3, 4..6);
         let _ = twice.uniform([2, 8], &device);
         let all = [
-            numbers(Draws::new(1, 2, 3, 4..6), [2, 8]),
-            numbers(Draws::new(0, 2, 3, 4..6), [2, 8]),
-            numbers(Draws::new(1, 0, 3, 4..6), [2, 8]),
-            numbers(Draws::new(1, 2, 0, 4..6), [2, 8]),
-            numbers(Draws::new(1, 2, 3, 0..2), [2, 8]),
+            numbers(KeyedRng::new(1, 2, 3, 4..6), [2, 8]),
+            numbers(KeyedRng::new(0, 2, 3, 4..6), [2, 8]),
+            numbers(KeyedRng::new(1, 0, 3, 4..6), [2, 8]),
+            numbers(KeyedRng::new(1, 2, 0, 4..6), [2, 8]),
+            numbers(KeyedRng::new(1, 2, 3, 0..2), [2, 8]),
             numbers(twice, [2, 8]),
         ];
         for (index, some) in all.iter().enumerate() {
@@ -261,11 +261,11 @@ mod tests {
 
     #[test]
     fn the_same_key_draws_the_same_numbers_however_the_batch_is_cut() {
-        let whole = numbers(Draws::new(1, 2, 3, 0..6), [12, 2]);
+        let whole = numbers(KeyedRng::new(1, 2, 3, 0..6), [12, 2]);
         let parts = [0..1, 1..4, 4..6]
-            .map(|part| numbers(Draws::new(1, 2, 3, part.clone()), [2 * part.len(), 2]));
+            .map(|part| numbers(KeyedRng::new(1, 2, 3, part.clone()), [2 * part.len(), 2]));
         assert_eq!(whole, parts.concat());
         // No batch in the first dimension: drawn as a whole.
-        assert_eq!(numbers(Draws::new(1, 2, 3, 0..6), [5, 2]).len(), 10);
+        assert_eq!(numbers(KeyedRng::new(1, 2, 3, 0..6), [5, 2]).len(), 10);
     }
 }

@@ -1,12 +1,12 @@
-//! Carriers: threads that take what stages send each other from device to device, while the stages go
+//! TransferThreads: threads that take what stages send each other from device to device, while the stages go
 //! on.
 //!
 //! Where two stages lie on one device, what one sends is put into the other's mailbox as it is. Where
 //! they do not, it must be copied, which may take as long as a pass, and to read from a GPU is to wait
 //! until it has computed what is read. A stage's own thread would do neither end any good there. So each
-//! worker has a carrier for each worker elsewhere that it sends to: a [`Worker`] of the crew, that
+//! worker has a carrier for each worker elsewhere that it sends to: a [`Worker`] of the runtime, that
 //! lives as long as the pipeline, and whose jobs are the messages. A message keeps its place: a carrier
-//! has one road, and goes it with one message at a time.
+//! has one route, and goes it with one message at a time.
 //!
 //! Who wakes whom: the sender hands over a job and goes on, which wakes the carrier. The carrier
 //! waits for nobody but the two devices, and puts what has arrived into the receiver's mailbox, which
@@ -18,7 +18,7 @@
 //! step's limit is over; the carrier is then given up like a worker that hangs (`settle`), and the
 //! pipeline says that it is stuck until the copy is back. Messages that are left over when a step has
 //! failed have nobody to receive them any more, and are dropped as their turn comes, uncopied. A job holds
-//! the road and not the carrier, so that no thread is ever the one to join itself.
+//! the route and not the carrier, so that no thread is ever the one to join itself.
 //!
 //! On a GPU, what is sent must be asked for before it is sent. Burn's fusion holds operations back, by
 //! thread; what another thread reads, it would compute on that one's stream, while memory that it reads from
@@ -38,7 +38,7 @@ use std::{
 };
 
 use burn::tensor::Device;
-use stovepipe_crew::{self as crew, Worker};
+use stovepipe_runtime::{self as runtime, Worker};
 
 use crate::{
     engine::{
@@ -46,7 +46,7 @@ use crate::{
         guard::caught,
         worker::{self, GRACE},
     },
-    error::{Cargo, Transfer},
+    error::{Transfer, TransferKind},
 };
 
 /// What is called before each copy: a test's way to see it, to hold it up, and to make it fail. If there
@@ -54,33 +54,33 @@ use crate::{
 pub(crate) type TransferHook = Arc<dyn Fn(&Transfer) + Send + Sync>;
 
 /// The end of a mailbox that receives, from a stage that may lie elsewhere.
-pub(crate) type Inbox<T> = crew::Inbox<Result<T, String>>;
+pub(crate) type Inbox<T> = runtime::Inbox<Result<T, String>>;
 
 /// The end of a mailbox that sends, to a stage that may lie elsewhere.
 pub(crate) struct Outbox<T> {
-    queue: crew::Outbox<Result<T, String>>,
+    queue: runtime::Outbox<Result<T, String>>,
     /// Where messages are made.
     device: Device,
-    way: Option<Way<T>>,
+    way: Option<TransferPath<T>>,
 }
 
 /// How a message gets from a stage to one on another device.
-struct Way<T> {
-    carrier: Arc<Carrier>,
+struct TransferPath<T> {
+    carrier: Arc<TransferThread>,
     /// The stages.
     from: usize,
     to: usize,
-    cargo: Cargo,
+    kind: TransferKind,
     copy: fn(T, &Device) -> T,
 }
 
-struct Carrier {
+struct TransferThread {
     worker: Worker,
-    road: Arc<Road>,
+    route: Arc<TransferRoute>,
 }
 
 /// From a device to another.
-struct Road {
+struct TransferRoute {
     from: Device,
     to: Device,
     /// What they are called.
@@ -100,33 +100,34 @@ impl<T: Send + 'static> Outbox<T> {
             let _ = self.queue.send((micro_batch, Ok(message)));
             return;
         };
-        let (road, copy) = (way.carrier.road.clone(), way.copy);
+        let (route, copy) = (way.carrier.route.clone(), way.copy);
         let transfer = Transfer {
-            cargo: way.cargo,
+            kind: way.kind,
             micro_batch,
             stages: [way.from, way.to],
-            devices: road.names.clone(),
+            devices: route.names.clone(),
         };
         let queue = self.queue.clone();
         way.carrier.worker.run(move || {
-            if queue.is_heard() {
-                let arrived = road.carry(&transfer, || copy(message, &road.to));
+            if queue.is_connected() {
+                let arrived = route.carry(&transfer, || copy(message, &route.to));
                 let _ = queue.send((micro_batch, arrived));
             }
         });
     }
 }
 
-impl Road {
+impl TransferRoute {
     fn carry<T>(&self, transfer: &Transfer, copy: impl FnOnce() -> T) -> Result<T, String> {
         *self.lock() = Some(transfer.clone());
         let carried = caught(|| {
             if let Some(hook) = &self.hook {
                 hook(transfer);
             }
-            let copied = match is_meeting(&self.from, &self.to) {
+            let copied = match is_paired_copy(&self.from, &self.to) {
                 true => {
-                    let _one_at_a_time = MEETINGS.lock().unwrap_or_else(PoisonError::into_inner);
+                    let _one_at_a_time =
+                        PAIRED_COPIES.lock().unwrap_or_else(PoisonError::into_inner);
                     copy()
                 }
                 false => copy(),
@@ -145,10 +146,10 @@ impl Road {
     }
 }
 
-static MEETINGS: Mutex<()> = Mutex::new(());
+static PAIRED_COPIES: Mutex<()> = Mutex::new(());
 
 #[cfg(feature = "cuda")]
-fn is_meeting(from: &Device, to: &Device) -> bool {
+fn is_paired_copy(from: &Device, to: &Device) -> bool {
     use burn::backend::{CubeDevice, DispatchDevice};
     let is_cuda = |device: &Device| {
         matches!(
@@ -160,50 +161,50 @@ fn is_meeting(from: &Device, to: &Device) -> bool {
 }
 
 #[cfg(not(feature = "cuda"))]
-fn is_meeting(_: &Device, _: &Device) -> bool {
+fn is_paired_copy(_: &Device, _: &Device) -> bool {
     false
 }
 
-/// The carriers of a pipeline, by the workers between which they go.
-pub(crate) struct Carriers {
+/// The transfers of a pipeline, by the workers between which they go.
+pub(crate) struct TransferThreads {
     /// The worker of each stage.
     owners: Vec<usize>,
     /// The device of each stage.
     devices: Vec<Device>,
-    carriers: HashMap<(usize, usize), Arc<Carrier>>,
+    transfers: HashMap<(usize, usize), Arc<TransferThread>>,
 }
 
-impl Carriers {
+impl TransferThreads {
     /// One for each two workers on different devices of which the first sends the second something.
     pub(crate) fn between(
         stages: &[Placement],
         owners: &[usize],
         hook: Option<&TransferHook>,
     ) -> io::Result<Self> {
-        let mut carriers = HashMap::new();
+        let mut transfers = HashMap::new();
         for (from, to) in correspondents(stages) {
             let workers = (owners[from], owners[to]);
             let [source, target] = [&stages[from], &stages[to]];
             let is_apart = source.device != target.device || hook.is_some();
-            if workers.0 == workers.1 || !is_apart || carriers.contains_key(&workers) {
+            if workers.0 == workers.1 || !is_apart || transfers.contains_key(&workers) {
                 continue;
             }
-            let road = Road {
+            let route = TransferRoute {
                 from: source.device.clone(),
                 to: target.device.clone(),
                 names: [source.device_name.clone(), target.device_name.clone()],
                 hook: hook.cloned(),
                 under_way: Mutex::new(None),
             };
-            let name = format!("carrier-{}-{}", workers.0, workers.1);
+            let name = format!("transfer-{}-{}", workers.0, workers.1);
             let worker = Worker::spawn(&name, || Ok(()))?;
-            let road = Arc::new(road);
-            carriers.insert(workers, Arc::new(Carrier { worker, road }));
+            let route = Arc::new(route);
+            transfers.insert(workers, Arc::new(TransferThread { worker, route }));
         }
         Ok(Self {
             owners: owners.to_vec(),
             devices: stages.iter().map(|stage| stage.device.clone()).collect(),
-            carriers,
+            transfers,
         })
     }
 
@@ -212,16 +213,16 @@ impl Carriers {
         &self,
         from: usize,
         to: usize,
-        cargo: Cargo,
+        kind: TransferKind,
         copy: fn(T, &Device) -> T,
     ) -> (Outbox<T>, Inbox<T>) {
-        let (queue, inbox) = crew::mailbox();
+        let (queue, inbox) = runtime::mailbox();
         let workers = (self.owners[from], self.owners[to]);
-        let way = self.carriers.get(&workers).map(|carrier| Way {
+        let way = self.transfers.get(&workers).map(|carrier| TransferPath {
             carrier: carrier.clone(),
             from,
             to,
-            cargo,
+            kind,
             copy,
         });
         let device = self.devices[from].clone();
@@ -230,9 +231,9 @@ impl Carriers {
 
     /// What is under way.
     pub(crate) fn under_way(&self) -> Vec<Transfer> {
-        let carriers = self.carriers.values();
-        let mut under_way: Vec<_> = carriers
-            .filter_map(|carrier| carrier.road.lock().clone())
+        let transfers = self.transfers.values();
+        let mut under_way: Vec<_> = transfers
+            .filter_map(|carrier| carrier.route.lock().clone())
             .collect();
         under_way.sort_by_key(|transfer| transfer.stages);
         under_way
@@ -240,22 +241,22 @@ impl Carriers {
 
     /// Waits until nothing of a step that has failed is under way any more; if something did not come
     /// back, not for long. What is not back by then is given up.
-    pub(crate) fn settle(&self, patience: Option<Duration>, has_stalled: bool) {
-        let patience = match (patience, has_stalled) {
-            (Some(patience), true) => Some(patience.min(GRACE)),
-            (patience, _) => patience,
+    pub(crate) fn settle(&self, stall_timeout: Option<Duration>, has_stalled: bool) {
+        let stall_timeout = match (stall_timeout, has_stalled) {
+            (Some(stall_timeout), true) => Some(stall_timeout.min(GRACE)),
+            (stall_timeout, _) => stall_timeout,
         };
         worker::settle(
-            self.carriers.values().map(|carrier| &carrier.worker),
-            patience,
+            self.transfers.values().map(|carrier| &carrier.worker),
+            stall_timeout,
         );
     }
 
     /// What was given up and is not back yet.
     pub(crate) fn stuck(&self) -> Option<Transfer> {
-        let stuck = |carrier: &&Arc<Carrier>| carrier.worker.is_stuck();
-        let carrier = self.carriers.values().find(stuck)?;
-        carrier.road.lock().clone()
+        let stuck = |carrier: &&Arc<TransferThread>| carrier.worker.is_stuck();
+        let carrier = self.transfers.values().find(stuck)?;
+        carrier.route.lock().clone()
     }
 }
 

@@ -1,12 +1,12 @@
-//! Queues, mailboxes and the alarm, in all orders.
+//! Queues, mailboxes and the cancel, in all orders.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::{
-    alarm::Siren,
+    cancel::CancelSource,
     checks::{Count, in_all_orders, in_many_orders, panic_quietly},
-    mailbox::{CutOff, mailbox},
-    queue::{Gone, Silence, queue},
+    mailbox::{Cancelled, mailbox},
+    queue::{Disconnected, ReceiveError, queue},
     sync::{Deadline, thread},
 };
 
@@ -16,7 +16,7 @@ fn a_message_is_received_once_and_then_the_queue_ends() {
         let (sender, receiver) = queue();
         thread::spawn(move || sender.send(1));
         assert_eq!(receiver.receive(), Ok(1));
-        assert_eq!(receiver.receive(), Err(Silence::Gone));
+        assert_eq!(receiver.receive(), Err(ReceiveError::Disconnected));
     });
     // By the message itself, not by the end of its sender.
     in_all_orders(|| {
@@ -38,7 +38,7 @@ fn what_two_threads_send_is_received_once_and_in_their_order() {
         let place = |message| received.iter().position(|found| *found == Some(message));
         assert!(place(1).is_some() && place(1) < place(2));
         assert!(place(3).is_some() && place(3) < place(4));
-        assert_eq!(receiver.receive(), Err(Silence::Gone));
+        assert_eq!(receiver.receive(), Err(ReceiveError::Disconnected));
     });
 }
 
@@ -53,7 +53,7 @@ fn a_receive_ends_when_its_sender_panics() {
             });
             let _ = catch_unwind(holds_it);
         });
-        assert_eq!(receiver.receive(), Err(Silence::Gone));
+        assert_eq!(receiver.receive(), Err(ReceiveError::Disconnected));
         let _ = thread.join();
     });
 }
@@ -68,7 +68,7 @@ fn a_message_that_nobody_receives_is_dropped() {
         let thread = thread::spawn(move || (sender.send(message), sender));
         drop(receiver);
         let sent = thread.join();
-        assert!(matches!(sent, Ok((Ok(()) | Err(Gone), _))));
+        assert!(matches!(sent, Ok((Ok(()) | Err(Disconnected), _))));
         assert_eq!(dropped.get(), 1);
     });
 }
@@ -77,67 +77,67 @@ fn a_message_that_nobody_receives_is_dropped() {
 fn messages_wait_for_their_turn_in_a_mailbox() {
     in_many_orders(20_000, || {
         let (outbox, mut inbox) = mailbox();
-        let mut siren = Siren::new();
-        let alarm = siren.alarm();
+        let mut cancel_source = CancelSource::new();
+        let cancel = cancel_source.token();
         thread::spawn(move || {
             for micro_batch in [2, 0, 1] {
                 let _ = outbox.send((micro_batch, micro_batch * 10));
             }
         });
         for micro_batch in 0..3 {
-            assert_eq!(inbox.receive(micro_batch, &alarm), Ok(micro_batch * 10));
+            assert_eq!(inbox.receive(micro_batch, &cancel), Ok(micro_batch * 10));
         }
-        assert_eq!(inbox.receive(0, &alarm), Err(CutOff));
+        assert_eq!(inbox.receive(0, &cancel), Err(Cancelled));
     });
 }
 
-/// Neither by who raises the siren, nor by who drops it.
+/// Neither by who raises the cancel_source, nor by who drops it.
 #[test]
 fn a_receive_that_is_called_off_ends() {
     for explicitly in [true, false] {
         in_all_orders(move || {
             let (outbox, mut inbox) = mailbox::<()>();
-            let mut siren = Siren::new();
-            let [_of_another, alarm] = [siren.alarm(), siren.alarm()];
+            let mut cancel_source = CancelSource::new();
+            let [_of_another, cancel] = [cancel_source.token(), cancel_source.token()];
             let caller = thread::spawn(move || {
                 if explicitly {
-                    siren.raise();
+                    cancel_source.cancel();
                 }
             });
-            assert_eq!(inbox.receive(0, &alarm), Err(CutOff));
-            assert!(alarm.is_raised());
+            assert_eq!(inbox.receive(0, &cancel), Err(Cancelled));
+            assert!(cancel.is_cancelled());
             drop(outbox);
             let _ = caller.join();
         });
     }
 }
 
-/// The message, the end of the sender and the alarm, all at once.
+/// The message, the end of the sender and the cancel, all at once.
 #[test]
 fn a_receive_ends_whichever_comes_first() {
     in_many_orders(20_000, || {
         let (outbox, mut inbox) = mailbox();
-        let mut siren = Siren::new();
-        let alarm = siren.alarm();
+        let mut cancel_source = CancelSource::new();
+        let cancel = cancel_source.token();
         thread::spawn(move || outbox.send((0, "here")));
-        thread::spawn(move || siren.raise());
-        let received = inbox.receive(0, &alarm);
-        assert!(matches!(received, Ok("here") | Err(CutOff)));
+        thread::spawn(move || cancel_source.cancel());
+        let received = inbox.receive(0, &cancel);
+        assert!(matches!(received, Ok("here") | Err(Cancelled)));
     });
 }
 
-/// Two boxes, one bell: a worker with two stages, or one that gets values and gradients.
+/// Two boxes, one parker: a worker with two stages, or one that gets values and gradients.
 #[test]
 fn one_alarm_serves_all_mailboxes_of_a_worker() {
     in_many_orders(20_000, || {
         let (left, mut from_left) = mailbox();
         let (right, mut from_right) = mailbox();
-        let mut siren = Siren::new();
-        let alarm = siren.alarm();
+        let mut cancel_source = CancelSource::new();
+        let cancel = cancel_source.token();
         thread::spawn(move || left.send((0, "left")));
         thread::spawn(move || right.send((0, "right")));
-        assert_eq!(from_right.receive(0, &alarm), Ok("right"));
-        assert_eq!(from_left.receive(0, &alarm), Ok("left"));
+        assert_eq!(from_right.receive(0, &cancel), Ok("right"));
+        assert_eq!(from_left.receive(0, &cancel), Ok("left"));
     });
 }
 
@@ -157,9 +157,15 @@ fn a_deadline_ends_a_wait_and_loses_nothing() {
             waits += 1;
             assert!(waits < 1000);
         }
-        assert_eq!(receiver.receive_until(deadline), Err(Silence::TimeUp));
+        assert_eq!(
+            receiver.receive_until(deadline),
+            Err(ReceiveError::TimedOut)
+        );
         drop(keep);
         let _ = thread.join();
-        assert_eq!(receiver.receive_until(deadline), Err(Silence::Gone));
+        assert_eq!(
+            receiver.receive_until(deadline),
+            Err(ReceiveError::Disconnected)
+        );
     });
 }

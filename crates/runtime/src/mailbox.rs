@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    alarm::Alarm,
+    cancel::CancelToken,
     queue::{Receiver, Sender, queue},
 };
 
@@ -25,26 +25,26 @@ pub struct Inbox<T> {
 
 /// Whoever should have sent is gone, or the step was called off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CutOff;
+pub struct Cancelled;
 
 /// A mailbox from one worker to another, or to itself.
 ///
 /// ```
-/// use stovepipe_crew::{Ended, Shift, StopHandle, Terms, Worker, mailbox, step};
+/// use stovepipe_runtime::{JobError, JobContext, StopHandle, StepOptions, Worker, mailbox, step};
 ///
 /// let (outbox, mut inbox) = mailbox();
 /// outbox.send((1, "second")).ok();
 /// outbox.send((0, "first")).ok();
 /// drop(outbox); // nothing more will come
 ///
-/// let job = move |shift: &mut Shift<'_, usize>| {
+/// let job = move |context: &mut JobContext<'_, usize>| {
 ///     let mut receive =
-///         |n| shift.act(n, |alarm| Ok::<_, Ended<()>>(inbox.receive(n, alarm).ok()));
+///         |n| context.act(n, |cancel| Ok::<_, JobError<()>>(inbox.receive(n, cancel).ok()));
 ///     Ok([receive(0)?, receive(1)?, receive(2)?])
 /// };
 /// let workers = [Worker::spawn("reader", || Ok(()))?];
-/// let terms = Terms { stop: &StopHandle::new(), patience: None };
-/// let received = step(&workers, vec![job], terms, |_, _| Ok(()), |_| "failed");
+/// let options = StepOptions { stop: &StopHandle::new(), stall_timeout: None };
+/// let received = step(&workers, vec![job], options, |_, _| Ok(()), |_| "failed");
 /// assert_eq!(received, Ok(vec![[Some("first"), Some("second"), None]]));
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -60,13 +60,13 @@ impl<T> Inbox<T> {
     ///
     /// # Errors
     ///
-    /// [`CutOff`], if it will not come.
-    pub fn receive(&mut self, micro_batch: usize, alarm: &Alarm) -> Result<T, CutOff> {
+    /// [`Cancelled`], if it will not come.
+    pub fn receive(&mut self, micro_batch: usize, cancel: &CancelToken) -> Result<T, Cancelled> {
         loop {
             if let Some(message) = self.early.remove(&micro_batch) {
                 return Ok(message);
             }
-            let (other, message) = self.queue.receive_unless(alarm).map_err(|_| CutOff)?;
+            let (other, message) = self.queue.receive_unless(cancel).map_err(|_| Cancelled)?;
             self.early.insert(other, message);
         }
     }

@@ -6,10 +6,10 @@ use crate::{
     checks::{
         Count, in_many_orders,
         schedules::{
-            Failure, MOMENTS, Mishap, SCHEDULES, crew, run, run_well, schedule, worker_of,
+            Failure, MOMENTS, Mishap, SCHEDULES, run, run_well, schedule, spawn_workers, worker_of,
         },
     },
-    step::{Ended, Fault, Shift, Terms, step},
+    step::{Fault, JobContext, JobError, StepOptions, step},
     stop::StopHandle,
     sync::thread,
 };
@@ -23,7 +23,7 @@ fn steps_of_every_schedule_end_and_threads_with_their_workers() {
     for given in SCHEDULES {
         in_many_orders(1000, move || {
             let schedule = schedule(given);
-            let (workers, ended) = crew(&schedule);
+            let (workers, ended) = spawn_workers(&schedule);
             run_well(&workers, &schedule);
             run_well(&workers, &schedule);
             let threads = workers.len();
@@ -45,20 +45,20 @@ fn a_failure_or_a_panic_anywhere_ends_the_step_and_the_next_one_works() {
             {
                 in_many_orders(30, move || {
                     let schedule = schedule(given);
-                    let (workers, ended) = crew(&schedule);
+                    let (workers, ended) = spawn_workers(&schedule);
                     let stop = StopHandle::new();
-                    let terms = Terms {
+                    let options = StepOptions {
                         stop: &stop,
-                        patience: None,
+                        stall_timeout: None,
                     };
                     let mishaps = vec![(action, moment, mishap.clone())];
-                    let result = run(&workers, &schedule, &mishaps, terms, |_| Ok(()));
+                    let result = run(&workers, &schedule, &mishaps, options, |_| Ok(()));
                     let worker = worker_of(&schedule, action);
                     assert_eq!(
                         result,
                         Err(match mishap {
                             Mishap::Panic => Failure::Panicked(worker, action),
-                            _ => Failure::Said(worker, action),
+                            _ => Failure::Error(worker, action),
                         })
                     );
                     assert!(!workers.iter().any(crate::Worker::is_stuck));
@@ -86,19 +86,19 @@ fn of_two_failures_one_is_returned() {
             let returned = returned.clone();
             in_many_orders(30, move || {
                 let schedule = schedule(given);
-                let (workers, _) = crew(&schedule);
+                let (workers, _) = spawn_workers(&schedule);
                 let stop = StopHandle::new();
-                let terms = Terms {
+                let options = StepOptions {
                     stop: &stop,
-                    patience: None,
+                    stall_timeout: None,
                 };
                 let mishaps = vec![
                     (one, MOMENTS[0], Mishap::Fail),
                     (other, MOMENTS[0], Mishap::Panic),
                 ];
-                let result = run(&workers, &schedule, &mishaps, terms, |_| Ok(()));
+                let result = run(&workers, &schedule, &mishaps, options, |_| Ok(()));
                 let expected = [
-                    Err(Failure::Said(worker_of(&schedule, one), one)),
+                    Err(Failure::Error(worker_of(&schedule, one), one)),
                     Err(Failure::Panicked(worker_of(&schedule, other), other)),
                 ];
                 let found = expected.iter().position(|expected| *expected == result);
@@ -117,22 +117,22 @@ fn a_request_to_stop_ends_the_step_and_the_next_one_works() {
         let (stopped, done) = (stopped.clone(), done.clone());
         in_many_orders(500, move || {
             let schedule = schedule(given);
-            let (workers, _) = crew(&schedule);
+            let (workers, _) = spawn_workers(&schedule);
             let stop = StopHandle::new();
             let asks = stop.clone();
             let thread = thread::spawn(move || asks.stop());
-            let terms = Terms {
+            let options = StepOptions {
                 stop: &stop,
-                patience: None,
+                stall_timeout: None,
             };
-            match run(&workers, &schedule, &Vec::new(), terms, |_| Ok(())) {
+            match run(&workers, &schedule, &Vec::new(), options, |_| Ok(())) {
                 Err(Failure::Stopped) => stopped.add(),
                 Ok(()) => done.add(), // it came too late
                 other => panic!("{other:?}"),
             }
             let _ = thread.join();
             // Asked before it begins, it ends at once.
-            let result = run(&workers, &schedule, &Vec::new(), terms, |_| Ok(()));
+            let result = run(&workers, &schedule, &Vec::new(), options, |_| Ok(()));
             assert_eq!(result, Err(Failure::Stopped));
             stop.reset();
             run_well(&workers, &schedule);
@@ -147,17 +147,17 @@ fn a_caller_that_will_not_go_on_ends_the_step_and_the_next_one_works() {
         for at in 1..=every_action(&schedule(given)).len() {
             in_many_orders(30, move || {
                 let schedule = schedule(given);
-                let (workers, _) = crew(&schedule);
+                let (workers, _) = spawn_workers(&schedule);
                 let stop = StopHandle::new();
-                let terms = Terms {
+                let options = StepOptions {
                     stop: &stop,
-                    patience: None,
+                    stall_timeout: None,
                 };
                 let refuses = |done| match done == at {
                     true => Err(Failure::Told),
                     false => Ok(()),
                 };
-                let result = run(&workers, &schedule, &Vec::new(), terms, refuses);
+                let result = run(&workers, &schedule, &Vec::new(), options, refuses);
                 assert_eq!(result, Err(Failure::Told));
                 run_well(&workers, &schedule);
             });
@@ -171,28 +171,34 @@ fn a_caller_that_will_not_go_on_ends_the_step_and_the_next_one_works() {
 fn nothing_of_a_step_outlives_it() {
     in_many_orders(1000, || {
         let schedule = schedule(SCHEDULES[0]);
-        let (workers, _) = crew(&schedule);
+        let (workers, _) = spawn_workers(&schedule);
         let stop = StopHandle::new();
-        let terms = Terms {
+        let options = StepOptions {
             stop: &stop,
-            patience: None,
+            stall_timeout: None,
         };
         let dropped = Count::default();
         let jobs = (0..2).map(|worker| {
             let held = dropped.on_drop();
-            move |_: &mut Shift<'_, ()>| {
+            move |_: &mut JobContext<'_, ()>| {
                 let _held = held;
                 match worker {
                     0 => Ok(()),
-                    _ => Err(Ended::Failed("at once")),
+                    _ => Err(JobError::Failed("at once")),
                 }
             }
         });
         let tell = |_, ()| Ok(());
-        let failed = step(&workers, jobs.collect(), terms, tell, |fault| match fault {
-            Fault::Failed { worker, action, .. } => Some((worker, action)),
-            _ => None,
-        });
+        let failed = step(
+            &workers,
+            jobs.collect(),
+            options,
+            tell,
+            |fault| match fault {
+                Fault::Failed { worker, action, .. } => Some((worker, action)),
+                _ => None,
+            },
+        );
         assert_eq!(failed, Err(Some((1, None))));
         assert_eq!(dropped.get(), 2);
     });
@@ -204,22 +210,22 @@ fn a_failure_ends_workers_that_wait_for_nothing() {
     let cut_off = Count::default();
     let counts = cut_off.clone();
     in_many_orders(1000, move || {
-        let (workers, _) = crew(&schedule(SCHEDULES[0]));
+        let (workers, _) = spawn_workers(&schedule(SCHEDULES[0]));
         let stop = StopHandle::new();
-        let terms = Terms {
+        let options = StepOptions {
             stop: &stop,
-            patience: None,
+            stall_timeout: None,
         };
         let counts = counts.clone();
         let jobs = (0..2).map(|worker| {
             let counts = counts.clone();
-            move |shift: &mut Shift<'_, usize>| {
+            move |context: &mut JobContext<'_, usize>| {
                 for action in 0..6 {
-                    let acted = shift.act(action, |_| match worker {
-                        0 => Err(Ended::Failed("at once")),
+                    let acted = context.act(action, |_| match worker {
+                        0 => Err(JobError::Failed("at once")),
                         _ => Ok(()),
                     });
-                    if acted == Err(Ended::CutOff) {
+                    if acted == Err(JobError::Cancelled) {
                         counts.add();
                     }
                     acted?;
@@ -228,7 +234,7 @@ fn a_failure_ends_workers_that_wait_for_nothing() {
             }
         });
         let tell = |_, _| Ok(());
-        let failed = step(&workers, jobs.collect(), terms, tell, |fault| {
+        let failed = step(&workers, jobs.collect(), options, tell, |fault| {
             matches!(
                 fault,
                 Fault::Failed {

@@ -10,7 +10,7 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Context, CrossEntropy, Draws, Layer, MeanOf, Miswired, Objective, Pipeline, Recompute,
+    Context, CrossEntropy, KeyedRng, Layer, LayerError, MeanOf, Objective, Pipeline, Recompute,
     StepError,
     nn::{DropPath, Dropout, GaussianNoise},
     run_plain,
@@ -42,14 +42,14 @@ impl Layer for Noisy {
         &self,
         x: Tensor<2>,
         context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, Miswired> {
-        let draws = context.draws();
+    ) -> Result<Tensor<2>, LayerError> {
+        let draws = context.rng();
         let y = self.linear.forward(self.dropout.forward(x.clone(), draws));
         let y = self.dropout.forward(y.tanh(), draws);
         Ok(self.noise.forward(x, draws) + self.path.forward(y, draws))
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }
@@ -116,7 +116,7 @@ fn the_mini_batch_in_one_piece_draws_the_same() {
         let found = gradients_of(&pipeline, &step.unwrap().gradients);
         assert_eq!(pipeline.steps(), 13);
 
-        let draws = |layer| Draws::new(7, 12, layer, 0..7);
+        let draws = |layer| KeyedRng::new(7, 12, layer, 0..7);
         let input = vectors(7, 6).autodiff();
         let plain = run_plain(pipeline.layers(), input, &(), draws).unwrap();
         let loss = loss
@@ -200,7 +200,7 @@ impl Layer for Burns {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         Ok(match self {
             Self::Dropout(dropout) => dropout.forward(x),
             Self::Noise(noise) => noise.forward(x),
@@ -209,7 +209,7 @@ impl Layer for Burns {
         })
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

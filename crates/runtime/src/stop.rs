@@ -8,7 +8,7 @@ use crate::sync::{Arc, AtomicBool, Ordering};
 /// model is as it was before the step. Later steps return the same until [`reset`](Self::reset).
 ///
 /// ```
-/// use stovepipe_crew::StopHandle;
+/// use stovepipe_runtime::StopHandle;
 ///
 /// let stop = StopHandle::new();
 /// stop.clone().stop(); // clones are the same handle

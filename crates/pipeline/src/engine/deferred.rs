@@ -32,13 +32,13 @@ pub(crate) fn input_half<M: Module, R>(module: &M, backward: impl FnOnce() -> R)
 }
 
 /// What the first half of a layer's backward pass left.
-pub(crate) struct Late {
+pub(crate) struct DeferredGradients {
     deferred: Deferred,
     /// What was found at once of the very same parameters.
     part: GradientsParams,
 }
 
-impl Late {
+impl DeferredGradients {
     /// `None` if nothing was left. Else takes from `found` what is only a part.
     pub(crate) fn new<M: Module>(
         module: &M,

@@ -10,9 +10,9 @@
 //! It is small so that it can be checked: its tests run it under a model checker, which tries the
 //! orders in which threads can run instead of hoping for the bad ones.
 
-mod alarm;
-mod bell;
+mod cancel;
 mod mailbox;
+mod parker;
 mod queue;
 mod step;
 mod stop;
@@ -22,9 +22,9 @@ mod worker;
 #[cfg(test)]
 mod checks;
 
-pub use alarm::Alarm;
-pub use mailbox::{CutOff, Inbox, Outbox, mailbox};
-pub use queue::{Gone, Sender};
-pub use step::{Cause, Ended, Fault, Shift, Terms, step};
+pub use cancel::CancelToken;
+pub use mailbox::{Cancelled, Inbox, Outbox, mailbox};
+pub use queue::{Disconnected, Sender};
+pub use step::{Cause, Fault, JobContext, JobError, StepOptions, step};
 pub use stop::StopHandle;
 pub use worker::Worker;

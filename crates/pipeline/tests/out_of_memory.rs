@@ -6,7 +6,7 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Context, Layer, MeanOf, Miswired, NamedDevice, Pipeline};
+use stovepipe_pipeline::{Context, Layer, LayerError, MeanOf, NamedDevice, Pipeline};
 
 /// A linear layer that asks for more than there is, if its input is a two.
 #[derive(Module, Debug)]
@@ -27,7 +27,7 @@ impl Layer for Greedy {
         input
     }
 
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, Miswired> {
+    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         let is_two = x.clone().max().into_scalar::<f32>() == 2.0;
         let more = match is_two {
             true => Tensor::<2>::zeros(MORE_THAN_THERE_IS, &x.device()).mean(),
@@ -36,7 +36,7 @@ impl Layer for Greedy {
         Ok(self.linear.forward(x) + more.reshape([1, 1]))
     }
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, Miswired> {
+    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
     }
 }

@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 /// Where a training stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Standing {
+pub(crate) struct TrainerState {
     pub(crate) version: u32,
     /// Epochs that are over, their tests included.
     pub(crate) epoch: usize,
@@ -79,7 +79,7 @@ pub(crate) struct Sums {
     pub(crate) scores: Scores,
 }
 
-impl Standing {
+impl TrainerState {
     /// Where a training begins.
     pub(crate) fn begin(settings: &TrainSettings) -> Self {
         Self {

@@ -11,8 +11,8 @@ use std::{
 };
 
 use stovepipe_pipeline::{
-    Cargo, CrossEntropy, Layer, NamedDevice, Pipeline, PipelineBuilder, Recompute, StepError,
-    Transfer, WorkerState,
+    CrossEntropy, Layer, NamedDevice, Pipeline, PipelineBuilder, Recompute, StepError, Transfer,
+    TransferKind, WorkerState,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass};
 
@@ -34,7 +34,7 @@ fn counted<L: Layer>(builder: PipelineBuilder<L>) -> (PipelineBuilder<L>, Counts
     let own = counts.clone();
     let builder = builder.on_transfer(move |transfer| {
         let [from, to] = transfer.stages;
-        let what = format!("{:?} {from}->{to}", transfer.cargo);
+        let what = format!("{:?} {from}->{to}", transfer.kind);
         *own.lock().unwrap().entry(what).or_default() += 1;
     });
     (builder, counts)
@@ -114,7 +114,7 @@ fn a_stage_goes_on_while_what_it_sent_travels() {
     let pipeline = builder(conv_net(), 2, GPipe, 4, Recompute::Never)
         .stall_timeout(Some(Duration::from_secs(60)))
         .on_transfer(move |transfer| {
-            if (transfer.cargo, transfer.micro_batch) == (Cargo::Values, 0) {
+            if (transfer.kind, transfer.micro_batch) == (TransferKind::Values, 0) {
                 waits.pass();
             }
         })
@@ -135,14 +135,14 @@ fn a_transfer_that_panics_fails_the_step_and_says_what_did_not_arrive() {
         name: name.to_owned(),
         ..cpu().into()
     };
-    for (cargo, stages, told) in [
+    for (kind, stages, told) in [
         (
-            Cargo::Values,
+            TransferKind::Values,
             [0, 1],
             "the values of micro-batch 2 from stage 0 on left to stage 1 on middle",
         ),
         (
-            Cargo::Gradients,
+            TransferKind::Gradients,
             [2, 1],
             "the gradients of micro-batch 2 from stage 2 on right to stage 1 on middle",
         ),
@@ -158,8 +158,7 @@ fn a_transfer_that_panics_fails_the_step_and_says_what_did_not_arrive() {
         )
         .devices(["left", "middle", "right"].map(named))
         .on_transfer(move |transfer| {
-            let is_it =
-                (transfer.cargo, transfer.stages, transfer.micro_batch) == (cargo, stages, 2);
+            let is_it = (transfer.kind, transfer.stages, transfer.micro_batch) == (kind, stages, 2);
             assert!(
                 !(is_it && fails_now.load(Ordering::SeqCst)),
                 "the device is lost"
@@ -191,7 +190,7 @@ fn never_answering() -> (Pipeline<ConvNet>, Sender<()>) {
     let pipeline = builder(conv_net(), 2, GPipe, 3, Recompute::Never)
         .stall_timeout(Some(Duration::from_secs(1)))
         .on_transfer(move |transfer: &Transfer| {
-            if (transfer.cargo, transfer.micro_batch) == (Cargo::Gradients, 1) {
+            if (transfer.kind, transfer.micro_batch) == (TransferKind::Gradients, 1) {
                 let _ = until.lock().unwrap().recv();
             }
         })
@@ -214,8 +213,8 @@ fn a_transfer_that_does_not_come_back_stalls_the_step_and_is_named() {
         panic!("{:?} are on their way", flight.transfers);
     };
     assert_eq!(
-        (transfer.cargo, transfer.stages, transfer.micro_batch),
-        (Cargo::Gradients, [1, 0], 1)
+        (transfer.kind, transfer.stages, transfer.micro_batch),
+        (TransferKind::Gradients, [1, 0], 1)
     );
     let state = &flight.workers[0].state;
     assert!(

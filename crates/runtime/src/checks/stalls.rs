@@ -1,4 +1,4 @@
-//! Steps whose caller loses patience: with a worker that hangs, and with none.
+//! Steps whose caller loses stall_timeout: with a worker that hangs, and with none.
 //!
 //! To the checker a limit may be over at any moment, so that a step may be given up in the midst of
 //! good work.
@@ -10,9 +10,11 @@ use stovepipe_schedule::{Action, Schedule};
 use crate::{
     checks::{
         Count, Gate, in_many_orders,
-        schedules::{Failure, Mishap, Moment, SCHEDULES, crew, run, run_well, schedule, worker_of},
+        schedules::{
+            Failure, Mishap, Moment, SCHEDULES, run, run_well, schedule, spawn_workers, worker_of,
+        },
     },
-    step::Terms,
+    step::StepOptions,
     stop::StopHandle,
     sync::thread,
     worker::Worker,
@@ -27,16 +29,16 @@ fn run_into(
     gate: &Gate,
 ) -> Result<(), Failure> {
     let stop = StopHandle::new();
-    let terms = Terms {
+    let options = StepOptions {
         stop: &stop,
-        patience: Some(Duration::from_secs(60)),
+        stall_timeout: Some(Duration::from_secs(60)),
     };
     let hang = Mishap::Hang(reached.clone(), gate.clone());
     run(
         workers,
         schedule,
         &vec![(at, Moment::Between, hang)],
-        terms,
+        options,
         |_| Ok(()),
     )
 }
@@ -53,12 +55,12 @@ fn a_hang_anywhere_stalls_the_step_and_once_it_is_over_the_next_one_works() {
             let (hung, cut_short) = (hung.clone(), cut_short.clone());
             in_many_orders(60, move || {
                 let schedule = schedule(given);
-                let (workers, ended) = crew(&schedule);
+                let (workers, ended) = spawn_workers(&schedule);
                 let (reached, gate) = (Count::default(), Gate::default());
                 let result = run_into(&workers, &schedule, action, &reached, &gate);
                 assert_eq!(result, Err(Failure::Stalled));
                 match reached.get() {
-                    // Its job cannot have ended: the crew must not be used.
+                    // Its job cannot have ended: the workers must not be used.
                     1 => {
                         hung.add();
                         assert!(workers[worker_of(&schedule, action)].is_stuck());
@@ -82,12 +84,12 @@ fn a_hang_anywhere_stalls_the_step_and_once_it_is_over_the_next_one_works() {
 }
 
 #[test]
-fn a_crew_with_a_stuck_worker_can_be_dropped_and_joins_the_others() {
+fn workers_with_a_stuck_one_can_be_dropped_and_joins_the_others() {
     for given in SCHEDULES {
         for action in schedule(given).workers().iter().flatten().copied() {
             in_many_orders(20, move || {
                 let schedule = schedule(given);
-                let (workers, ended) = crew(&schedule);
+                let (workers, ended) = spawn_workers(&schedule);
                 let (reached, gate) = (Count::default(), Gate::default());
                 let result = run_into(&workers, &schedule, action, &reached, &gate);
                 assert_eq!(result, Err(Failure::Stalled));
@@ -121,7 +123,7 @@ fn a_failure_is_returned_though_another_worker_hangs() {
             let (failed, stalled) = (failed.clone(), stalled.clone());
             in_many_orders(20, move || {
                 let schedule = schedule(given);
-                let (workers, _) = crew(&schedule);
+                let (workers, _) = spawn_workers(&schedule);
                 let (reached, gate) = (Count::default(), Gate::default());
                 let mishaps = vec![
                     (fails, Moment::First, Mishap::Fail),
@@ -132,13 +134,13 @@ fn a_failure_is_returned_though_another_worker_hangs() {
                     ),
                 ];
                 let stop = StopHandle::new();
-                let terms = Terms {
+                let options = StepOptions {
                     stop: &stop,
-                    patience: Some(Duration::from_secs(60)),
+                    stall_timeout: Some(Duration::from_secs(60)),
                 };
-                let result = run(&workers, &schedule, &mishaps, terms, |_| Ok(()));
+                let result = run(&workers, &schedule, &mishaps, options, |_| Ok(()));
                 match result {
-                    Err(Failure::Said(worker, action)) => {
+                    Err(Failure::Error(worker, action)) => {
                         assert_eq!((worker, action), (worker_of(&schedule, fails), fails));
                         failed.add();
                     }
@@ -166,13 +168,13 @@ fn a_step_that_is_given_up_for_nothing_does_no_harm() {
         let (done, stalled) = (done.clone(), stalled.clone());
         in_many_orders(500, move || {
             let schedule = schedule(given);
-            let (workers, ended) = crew(&schedule);
+            let (workers, ended) = spawn_workers(&schedule);
             let stop = StopHandle::new();
-            let terms = Terms {
+            let options = StepOptions {
                 stop: &stop,
-                patience: Some(Duration::from_secs(60)),
+                stall_timeout: Some(Duration::from_secs(60)),
             };
-            match run(&workers, &schedule, &Vec::new(), terms, |_| Ok(())) {
+            match run(&workers, &schedule, &Vec::new(), options, |_| Ok(())) {
                 Ok(()) => done.add(),
                 Err(Failure::Stalled) => stalled.add(),
                 other => panic!("{other:?}"),

@@ -16,7 +16,7 @@ use std::{
 };
 
 use crate::{
-    queue::{Receiver, Sender, Silence, queue},
+    queue::{ReceiveError, Receiver, Sender, queue},
     sync::{
         Arc, Deadline, Mutex, lock,
         thread::{Builder, JoinHandle},
@@ -45,7 +45,7 @@ impl Worker {
     /// and is dropped after the last.
     ///
     /// ```
-    /// use stovepipe_crew::Worker;
+    /// use stovepipe_runtime::Worker;
     ///
     /// let worker = Worker::spawn("adder", || Ok("what the jobs need on their thread"))?;
     /// let (sum, found) = std::sync::mpsc::channel();
@@ -95,13 +95,13 @@ impl Worker {
             .is_some_and(|jobs| jobs.send(Box::new(job)).is_ok())
     }
 
-    /// Waits until the jobs that it was handed so far have ended, but no longer than `patience`: then
+    /// Waits until the jobs that it was handed so far have ended, but no longer than `stall_timeout`: then
     /// it is given up.
     ///
     /// ```
     /// use std::{sync::mpsc::channel, time::Duration};
     ///
-    /// use stovepipe_crew::Worker;
+    /// use stovepipe_runtime::Worker;
     ///
     /// let worker = Worker::spawn("waiter", || Ok(()))?;
     /// let (open, gate) = channel::<()>();
@@ -113,12 +113,12 @@ impl Worker {
     /// assert!(!worker.is_stuck());
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn settle(&self, patience: Option<Duration>) {
+    pub fn settle(&self, stall_timeout: Option<Duration>) {
         let (last, ended) = queue::<()>();
         // Not sent, but dropped: with the job, and if there is nobody to run it, at once.
         self.run(move || drop(last));
-        let deadline = patience.and_then(Deadline::after);
-        if ended.receive_until(deadline) == Err(Silence::TimeUp) {
+        let deadline = stall_timeout.and_then(Deadline::after);
+        if ended.receive_until(deadline) == Err(ReceiveError::TimedOut) {
             self.give_up();
         }
     }

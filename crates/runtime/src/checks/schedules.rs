@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use stovepipe_schedule::{Action, Pass, Rule, Schedule};
 
 use crate::{
-    alarm::Alarm,
+    cancel::CancelToken,
     checks::{Count, Gate, panic_quietly},
     mailbox::{Inbox, Outbox, mailbox},
-    step::{Cause, Ended, Fault, Shift, Terms, step},
+    step::{Cause, Fault, JobContext, JobError, StepOptions, step},
     stop::StopHandle,
     worker::Worker,
 };
@@ -57,7 +57,7 @@ pub(super) type Mishaps = Vec<(Action, Moment, Mishap)>;
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Failure {
-    Said(usize, Action),
+    Error(usize, Action),
     Panicked(usize, Action),
     Told,
     Stalled,
@@ -66,7 +66,7 @@ pub(super) enum Failure {
 }
 
 /// Workers, and how many of their threads have ended.
-pub(super) fn crew(schedule: &Schedule) -> (Vec<Worker>, Count) {
+pub(super) fn spawn_workers(schedule: &Schedule) -> (Vec<Worker>, Count) {
     let ended = Count::default();
     let worker = |_| {
         let counts = ended.clone();
@@ -81,7 +81,7 @@ pub(super) fn run(
     workers: &[Worker],
     schedule: &Schedule,
     mishaps: &Mishaps,
-    terms: Terms<'_>,
+    options: StepOptions<'_>,
     mut tell: impl FnMut(usize) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let tokens = Count::default();
@@ -90,7 +90,7 @@ pub(super) fn run(
     let result = step(
         workers,
         jobs(schedule, mishaps, &tokens),
-        terms,
+        options,
         |_, _| {
             done += 1;
             tell(done)
@@ -104,9 +104,9 @@ pub(super) fn run(
                 assert_eq!(failed, None, "only the first failure is asked for");
                 let action = action.expect("jobs fail in actions");
                 let failure = match cause {
-                    Cause::Said(at) => {
+                    Cause::Error(at) => {
                         assert_eq!(at, action);
-                        Failure::Said(worker, action)
+                        Failure::Error(worker, action)
                     }
                     Cause::Panicked(_) => Failure::Panicked(worker, action),
                 };
@@ -138,11 +138,11 @@ pub(super) fn run(
 /// A step without mishaps and without conditions.
 pub(super) fn run_well(workers: &[Worker], schedule: &Schedule) {
     let stop = StopHandle::new();
-    let terms = Terms {
+    let options = StepOptions {
         stop: &stop,
-        patience: None,
+        stall_timeout: None,
     };
-    let result = run(workers, schedule, &Vec::new(), terms, |_| Ok(()));
+    let result = run(workers, schedule, &Vec::new(), options, |_| Ok(()));
     assert_eq!(result, Ok(()));
 }
 
@@ -166,7 +166,8 @@ fn jobs(
     schedule: &Schedule,
     mishaps: &Mishaps,
     tokens: &Count,
-) -> Vec<impl FnOnce(&mut Shift<'_, Action>) -> Result<usize, Ended<Action>> + Send + 'static> {
+) -> Vec<impl FnOnce(&mut JobContext<'_, Action>) -> Result<usize, JobError<Action>> + Send + 'static>
+{
     let mut chain: Vec<_> = (0..schedule.stages())
         .map(|index| Stage {
             index,
@@ -196,12 +197,13 @@ fn jobs(
             );
         }
         let (actions, mishaps, tokens) = (actions.clone(), mishaps.clone(), tokens.clone());
-        jobs.push(move |shift: &mut Shift<'_, Action>| {
+        jobs.push(move |context: &mut JobContext<'_, Action>| {
             let mut received = 0;
             for action in actions {
                 let stage = stages.get_mut(&action.stage).expect("a stage of its own");
-                received +=
-                    shift.act(action, |alarm| stage.run(action, alarm, &mishaps, &tokens))?;
+                received += context.act(action, |cancel| {
+                    stage.run(action, cancel, &mishaps, &tokens)
+                })?;
             }
             Ok(received)
         });
@@ -214,10 +216,10 @@ impl Stage {
     fn run(
         &mut self,
         action: Action,
-        alarm: &Alarm,
+        cancel: &CancelToken,
         mishaps: &Mishaps,
         tokens: &Count,
-    ) -> Result<usize, Ended<Action>> {
+    ) -> Result<usize, JobError<Action>> {
         let happens = |now| {
             for (at, moment, mishap) in mishaps {
                 if (*at, *moment) == (action, now) {
@@ -236,8 +238,8 @@ impl Stage {
         let token = match inbox {
             Some(inbox) => Some(
                 inbox
-                    .receive(micro_batch, alarm)
-                    .map_err(|_| Ended::CutOff)?,
+                    .receive(micro_batch, cancel)
+                    .map_err(|_| JobError::Cancelled)?,
             ),
             None => None,
         };
@@ -246,7 +248,7 @@ impl Stage {
         if let Some(token) = token {
             let is_right = token.micro_batch == micro_batch && token.from.abs_diff(self.index) == 1;
             if !is_right {
-                return Err(Ended::Failed(action));
+                return Err(JobError::Failed(action));
             }
             received = 1;
         }
@@ -267,9 +269,9 @@ impl Stage {
 }
 
 impl Mishap {
-    fn happen(&self, action: Action) -> Result<(), Ended<Action>> {
+    fn happen(&self, action: Action) -> Result<(), JobError<Action>> {
         match self {
-            Self::Fail => Err(Ended::Failed(action)),
+            Self::Fail => Err(JobError::Failed(action)),
             Self::Panic => panic_quietly(),
             Self::Hang(reached, gate) => {
                 reached.add();

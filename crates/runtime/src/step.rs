@@ -2,11 +2,11 @@
 //!
 //! Workers tell how they fare in one queue of reports. The first failure calls the step off for
 //! all; the caller still waits for every worker, so that nothing of a step outlives it. Only a
-//! worker that reports nothing for longer than the caller's patience is given up, and with it the
+//! worker that reports nothing for longer than the caller's stall_timeout is given up, and with it the
 //! step.
 //!
 //! Who wakes whom: a worker waits for another's message, and is woken by it, by the end of the
-//! other (which drops its outboxes), or by the siren. The caller waits for reports, and each
+//! other (which drops its outboxes), or by the cancel_source. The caller waits for reports, and each
 //! worker's last is that it has ended, whatever happened to it. A request to stop wakes nobody:
 //! some worker always has something to do, sees it before its next action, and ends.
 
@@ -17,8 +17,8 @@ use std::{
 };
 
 use crate::{
-    alarm::{Alarm, Siren},
-    queue::{Receiver, Sender, Silence, queue},
+    cancel::{CancelSource, CancelToken},
+    queue::{ReceiveError, Receiver, Sender, queue},
     stop::StopHandle,
     sync::Deadline,
     worker::Worker,
@@ -29,20 +29,20 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// What can end a step early.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms<'a> {
+pub struct StepOptions<'a> {
     /// Asks for its end.
     pub stop: &'a StopHandle,
     /// How long the caller waits for the next report; for ever, if there is none.
-    pub patience: Option<Duration>,
+    pub stall_timeout: Option<Duration>,
 }
 
 /// Why a job ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended<F> {
+pub enum JobError<F> {
     /// Because of itself.
     Failed(F),
     /// Because another has failed.
-    CutOff,
+    Cancelled,
     /// Because somebody asked for it.
     Stopped,
 }
@@ -58,7 +58,7 @@ pub enum Fault<A, F> {
         /// Why.
         cause: Cause<F>,
     },
-    /// Nothing was reported for longer than the caller's patience.
+    /// Nothing was reported for longer than the caller's stall_timeout.
     Stalled,
     /// Somebody asked to stop.
     Stopped,
@@ -69,20 +69,20 @@ pub enum Fault<A, F> {
 /// Why a job failed.
 pub enum Cause<F> {
     /// It said so.
-    Said(F),
+    Error(F),
     /// It panicked.
     Panicked(Box<dyn Any + Send>),
 }
 
 /// A job's side of a step.
-pub struct Shift<'a, A> {
+pub struct JobContext<'a, A> {
     at: &'a mut Option<A>,
-    alarm: Alarm,
+    cancel: CancelToken,
     stop: StopHandle,
     did: &'a dyn Fn(A),
 }
 
-impl<A: Copy> Shift<'_, A> {
+impl<A: Copy> JobContext<'_, A> {
     /// Does the next action, unless the step has ended, and reports that it is done.
     ///
     /// # Errors
@@ -91,16 +91,16 @@ impl<A: Copy> Shift<'_, A> {
     pub fn act<T, F>(
         &mut self,
         action: A,
-        work: impl FnOnce(&Alarm) -> Result<T, Ended<F>>,
-    ) -> Result<T, Ended<F>> {
+        work: impl FnOnce(&CancelToken) -> Result<T, JobError<F>>,
+    ) -> Result<T, JobError<F>> {
         *self.at = Some(action);
         if self.stop.is_stopped() {
-            return Err(Ended::Stopped);
+            return Err(JobError::Stopped);
         }
-        if self.alarm.is_raised() {
-            return Err(Ended::CutOff);
+        if self.cancel.is_cancelled() {
+            return Err(JobError::Cancelled);
         }
-        let done = work(&self.alarm)?;
+        let done = work(&self.cancel)?;
         (self.did)(action);
         Ok(done)
     }
@@ -120,7 +120,7 @@ enum Report<A, R, F> {
 
 enum End<R, F> {
     Done(R),
-    Early(Ended<F>),
+    Early(JobError<F>),
     Panicked(Box<dyn Any + Send>),
 }
 
@@ -132,24 +132,24 @@ enum End<R, F> {
 /// later ones.
 ///
 /// ```
-/// use stovepipe_crew::{Ended, Fault, Shift, StopHandle, Terms, Worker, mailbox, step};
+/// use stovepipe_runtime::{JobError, Fault, JobContext, StopHandle, StepOptions, Worker, mailbox, step};
 ///
 /// let workers = [Worker::spawn("left", || Ok(()))?, Worker::spawn("right", || Ok(()))?];
 /// let (outbox, mut inbox) = mailbox();
-/// type Job = Box<dyn FnOnce(&mut Shift<'_, &str>) -> Result<i32, Ended<String>> + Send>;
+/// type Job = Box<dyn FnOnce(&mut JobContext<'_, &str>) -> Result<i32, JobError<String>> + Send>;
 /// let jobs: Vec<Job> = vec![
-///     Box::new(move |shift| {
-///         shift.act("send", |_| Ok(drop(outbox.send((0, 20)))))?;
+///     Box::new(move |context| {
+///         context.act("send", |_| Ok(drop(outbox.send((0, 20)))))?;
 ///         Ok(1)
 ///     }),
-///     Box::new(move |shift| {
-///         shift.act("receive", |alarm| inbox.receive(0, alarm).map_err(|_| Ended::CutOff))
+///     Box::new(move |context| {
+///         context.act("receive", |cancel| inbox.receive(0, cancel).map_err(|_| JobError::Cancelled))
 ///     }),
 /// ];
-/// let terms = Terms { stop: &StopHandle::new(), patience: None };
+/// let options = StepOptions { stop: &StopHandle::new(), stall_timeout: None };
 /// let mut told = Vec::new();
 /// let tell = |worker, action| Ok(told.push((worker, action)));
-/// let done = step(&workers, jobs, terms, tell, |_fault| "failed");
+/// let done = step(&workers, jobs, options, tell, |_fault| "failed");
 /// assert_eq!(done, Ok(vec![1, 20]));
 /// assert_eq!(told, [(0, "send"), (1, "receive")]);
 /// # Ok::<(), std::io::Error>(())
@@ -161,7 +161,7 @@ enum End<R, F> {
 pub fn step<A, R, F, E, J>(
     workers: &[Worker],
     jobs: Vec<J>,
-    terms: Terms<'_>,
+    options: StepOptions<'_>,
     tell: impl FnMut(usize, A) -> Result<(), E>,
     explain: impl FnMut(Fault<A, F>) -> E,
 ) -> Result<Vec<R>, E>
@@ -169,14 +169,15 @@ where
     A: Copy + Send + 'static,
     R: Send + 'static,
     F: Send + 'static,
-    J: FnOnce(&mut Shift<'_, A>) -> Result<R, Ended<F>> + Send + 'static,
+    J: FnOnce(&mut JobContext<'_, A>) -> Result<R, JobError<F>> + Send + 'static,
 {
     let (reports, inbox) = queue();
-    let mut siren = Siren::new();
+    let mut cancel_source = CancelSource::new();
     let mut waited_for = Vec::new();
     for ((index, worker), job) in workers.iter().enumerate().zip(jobs) {
-        let (alarm, stop, reports) = (siren.alarm(), terms.stop.clone(), reports.clone());
-        worker.run(move || work(index, job, alarm, stop, &reports));
+        let (cancel, stop, reports) =
+            (cancel_source.token(), options.stop.clone(), reports.clone());
+        worker.run(move || work(index, job, cancel, stop, &reports));
         waited_for.push(true);
     }
     // Only the workers' senders are left: a queue without senders is one without workers.
@@ -184,9 +185,9 @@ where
     Coordinator {
         workers,
         inbox,
-        siren,
+        cancel_source,
         waited_for,
-        patience: terms.patience,
+        stall_timeout: options.stall_timeout,
         tell,
         explain,
     }
@@ -196,8 +197,8 @@ where
 /// Runs a worker's job, and reports its end whatever it is.
 fn work<A: Copy, R, F>(
     worker: usize,
-    job: impl FnOnce(&mut Shift<'_, A>) -> Result<R, Ended<F>>,
-    alarm: Alarm,
+    job: impl FnOnce(&mut JobContext<'_, A>) -> Result<R, JobError<F>>,
+    cancel: CancelToken,
     stop: StopHandle,
     reports: &Sender<Report<A, R, F>>,
 ) {
@@ -205,16 +206,16 @@ fn work<A: Copy, R, F>(
     let did = |action| {
         let _ = reports.send(Report::Did { worker, action });
     };
-    let mut shift = Shift {
+    let mut context = JobContext {
         at: &mut at,
-        alarm,
+        cancel,
         stop,
         did: &did,
     };
     // All that the job holds is dropped by the time it returns or unwinds, which is before the
     // report: its outboxes, so that others end too, and all that the caller may then want for
     // itself.
-    let end = match catch_unwind(AssertUnwindSafe(|| job(&mut shift))) {
+    let end = match catch_unwind(AssertUnwindSafe(|| job(&mut context))) {
         Ok(Ok(done)) => End::Done(done),
         Ok(Err(early)) => End::Early(early),
         Err(panic) => End::Panicked(panic),
@@ -226,9 +227,9 @@ fn work<A: Copy, R, F>(
 struct Coordinator<'a, A, R, F, Tell, Explain> {
     workers: &'a [Worker],
     inbox: Receiver<Report<A, R, F>>,
-    siren: Siren,
+    cancel_source: CancelSource,
     waited_for: Vec<bool>,
-    patience: Option<Duration>,
+    stall_timeout: Option<Duration>,
     tell: Tell,
     explain: Explain,
 }
@@ -263,13 +264,13 @@ where
                             results[worker] = Some(result);
                             continue;
                         }
-                        End::Early(Ended::CutOff) => None,
-                        End::Early(Ended::Stopped) => {
+                        End::Early(JobError::Cancelled) => None,
+                        End::Early(JobError::Stopped) => {
                             let stopped = || Failure::Other((self.explain)(Fault::Stopped));
                             failure.get_or_insert_with(stopped);
                             None
                         }
-                        End::Early(Ended::Failed(cause)) => Some(Cause::Said(cause)),
+                        End::Early(JobError::Failed(cause)) => Some(Cause::Error(cause)),
                         End::Panicked(panic) => Some(Cause::Panicked(panic)),
                     };
                     // A second failure of the same step may well come of the first.
@@ -283,18 +284,18 @@ where
                             cause,
                         })));
                     }
-                    self.siren.raise();
+                    self.cancel_source.cancel();
                 }
-                Err(Silence::TimeUp) => {
+                Err(ReceiveError::TimedOut) => {
                     let stalled = || Failure::Other((self.explain)(Fault::Stalled));
                     failure.get_or_insert_with(stalled);
                     self.give_up();
                     break;
                 }
-                Err(Silence::Gone | Silence::CalledOff) => break,
+                Err(ReceiveError::Disconnected | ReceiveError::Cancelled) => break,
             }
             if failure.is_some() {
-                self.siren.raise();
+                self.cancel_source.cancel();
             }
         }
         match failure {
@@ -306,14 +307,16 @@ where
         }
     }
 
-    fn next_report(&self) -> Result<Report<A, R, F>, Silence> {
-        (self.inbox).receive_until(self.patience.and_then(Deadline::after))
+    fn next_report(&self) -> Result<Report<A, R, F>, ReceiveError> {
+        (self.inbox).receive_until(self.stall_timeout.and_then(Deadline::after))
     }
 
     /// Nothing was heard for too long: lets those go that only wait, and gives up the rest.
     fn give_up(&mut self) {
-        self.siren.raise();
-        let grace = self.patience.map_or(GRACE, |patience| patience.min(GRACE));
+        self.cancel_source.cancel();
+        let grace = self
+            .stall_timeout
+            .map_or(GRACE, |stall_timeout| stall_timeout.min(GRACE));
         let deadline = Deadline::after(grace);
         while self.waited_for.contains(&true) {
             match self.inbox.receive_until(deadline) {
