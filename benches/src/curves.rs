@@ -32,7 +32,7 @@ text { font: 13px system-ui, sans-serif; fill: #333 } .title { font-size: 16px; 
 .curve2 { stroke: #5b9bd5; stroke-width: 7 } .curve3 { stroke: #f4b183; stroke-width: 4 }
 .curve4 { stroke: #7f2704; stroke-width: 1.5 }";
 
-/// KeyedRng panels side by side. `names` are those of the curves, five at most, the same in each panel.
+/// Draws panels side by side. `names` are those of the curves, five at most, the same in each panel.
 ///
 /// ```
 /// use stovepipe_benches::curves::{Panel, draw};

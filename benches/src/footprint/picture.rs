@@ -83,7 +83,7 @@ pub struct Panel {
     pub groups: Vec<(String, Vec<Bar>)>,
 }
 
-/// KeyedRng panels below each other, as SVG.
+/// Draws panels below each other, as SVG.
 #[must_use]
 pub fn draw(panels: &[Panel]) -> String {
     let mut body = Group::new();

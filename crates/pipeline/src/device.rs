@@ -55,7 +55,7 @@ pub enum DeviceError {
     NotCompiled {
         /// The name asked for.
         name: String,
-        /// The TransferKind feature that brings the kind.
+        /// The Cargo feature that brings the kind.
         feature: &'static str,
     },
     /// There is no device of this kind, or no driver for it.
@@ -181,7 +181,7 @@ fn cpu(name: &str, detail: Option<&str>) -> Result<NamedDevice, DeviceError> {
 
 /// A kind of GPU.
 struct Kind {
-    /// Also the TransferKind feature that brings it.
+    /// Also the Cargo feature that brings it.
     name: &'static str,
     install: &'static str,
     /// Those of the machine, as Burn lists them; `None` if the kind is not compiled in. Listed once:

@@ -9,7 +9,7 @@ use burn::{
 
 use crate::layer::Layer;
 
-/// KeyedRng the parameters of a layer that have no value yet, on the CPU: each backend has a generator of
+/// Draws the parameters of a layer that have no value yet, on the CPU: each backend has a generator of
 /// its own, and one seed means other numbers to each.
 ///
 /// Each layer draws from a generator seeded for it alone, so that neither the stages nor the layers before

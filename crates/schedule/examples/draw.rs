@@ -1,4 +1,4 @@
-//! KeyedRng a schedule of equal stages:
+//! Draws a schedule of equal stages:
 //! `cargo run --release -p stovepipe-schedule --example draw -- zb-v 4 8 > picture.svg`.
 //!
 //! A last word `text` or `trace` asks for a picture in the terminal, or a trace for Perfetto.

@@ -29,7 +29,7 @@ use crate::{
 /// The copies of a stage's layers.
 pub(crate) struct Copies<L> {
     live: Vec<L>,
-    /// StageOutput when it is first needed.
+    /// Made when it is first needed.
     quiet: Vec<L>,
     /// What may be recorded on, by [`Kind`].
     counted: Vec<Vec<L>>,

@@ -1,4 +1,4 @@
-//! TransferThreads: threads that take what stages send each other from device to device, while the stages go
+//! Threads that take what stages send each other from device to device, while the stages go
 //! on.
 //!
 //! Where two stages lie on one device, what one sends is put into the other's mailbox as it is. Where

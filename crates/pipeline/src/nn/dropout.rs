@@ -9,7 +9,7 @@ use super::{check_probability, times};
 use crate::keyed_rng::KeyedRng;
 
 /// Sets numbers to zero with a probability, and scales the others so that the mean stays (Srivastava et
-/// al., "Dropout: A Simple TransferPath to Prevent Neural Networks from Overfitting", 2014): in place of Burn's
+/// al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014): in place of Burn's
 /// `Dropout` in a pipelined model.
 ///
 /// ```

@@ -29,7 +29,7 @@ struct Wrong {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Nothing,
-    /// KeyedRng from Burn's generator.
+    /// Draws from Burn's generator.
     Unkeyed,
     /// Remembers how often it was run.
     Counting,

@@ -19,7 +19,7 @@ fn batch() -> (Tensor<4>, Tensor<1, Int>) {
     (images.reshape([SAMPLES, 3, 32, 32]), labels)
 }
 
-/// KeyedRng parameters by a seed of which no ReLU's input is so near zero that rounding decides: each that is changes
+/// Draws parameters by a seed of which no ReLU's input is so near zero that rounding decides: each that is changes
 /// gradients by a hundredth.
 fn check(seed: u64, layers: impl Fn() -> Vec<AmoebaLayer>) {
     let objective = CrossEntropy::new().with_smoothing(0.1);

@@ -15,7 +15,7 @@ use super::layer::LmLayer;
 pub struct Sampling {
     /// What logits are divided by: below 1 likely tokens become likelier, and at 0 the likeliest is taken.
     pub temperature: f64,
-    /// KeyedRng from so many of the likeliest tokens only; from all if `None`.
+    /// Draws from so many of the likeliest tokens only; from all if `None`.
     pub top_k: Option<usize>,
     /// The seed of the draws.
     pub seed: u64,
