@@ -5,7 +5,7 @@ use std::time::Instant;
 use burn::tensor::{Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 use stovepipe::{
-    pipeline::{DeviceError, Held, NamedDevice, Precision},
+    pipeline::{Held, NamedDevice, Precision, device::DeviceError},
     prelude::*,
     schedule::{Rule, Timeline},
     train::{StagedOptimizer, TrainSettings},

@@ -8,7 +8,7 @@ use std::{
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use serde::{Deserialize, Serialize};
 use stovepipe::{
-    pipeline::{NamedDevice, is_out_of_memory},
+    pipeline::{NamedDevice, device::is_out_of_memory},
     prelude::*,
     train::StagedOptimizer,
 };

@@ -8,8 +8,10 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use stovepipe::{
     pipeline::{
-        BuildError, DeviceError, DeviceFacts, DeviceRates, Link, NamedDevice, device_facts,
-        measure_link, measure_rates,
+        BuildError, NamedDevice,
+        device::{
+            DeviceError, DeviceFacts, DeviceRates, Link, device_facts, measure_link, measure_rates,
+        },
     },
     train::{TrainError, free_memory, show_count},
 };

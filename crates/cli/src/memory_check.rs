@@ -1,7 +1,7 @@
 //! Whether there is memory for a run, said before any is taken.
 
 use stovepipe::{
-    pipeline::{Forecast, Layer, count_parameters},
+    pipeline::{Layer, count_parameters, measure::Forecast},
     plan::MemoryUse,
     train::{DeviceMemory, TrainError},
 };

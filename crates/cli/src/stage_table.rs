@@ -2,7 +2,10 @@
 
 use std::fmt::Write;
 
-use stovepipe::pipeline::{Layer, LayerProfile, Measured, Profile, count_parameters};
+use stovepipe::pipeline::{
+    Layer, Measured, count_parameters,
+    measure::{LayerProfile, Profile},
+};
 
 /// What shares are of.
 #[derive(Clone, Copy)]

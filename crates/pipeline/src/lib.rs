@@ -13,71 +13,71 @@
 // Lets the derive name this crate in the same way from inside and from outside.
 extern crate self as stovepipe_pipeline;
 
-mod balance;
-mod batch;
-mod builder;
-mod context;
-mod control;
-mod cross_entropy;
-mod device;
+mod api;
 mod engine;
-mod error;
-mod fingerprint;
-mod flow;
-mod initialise;
-mod keyed_rng;
-mod layer;
-mod link;
-mod measured;
-mod module;
-pub mod nn;
-mod objective;
-mod out_of_memory;
-mod parameters;
-mod pipeline;
-mod plain;
-mod precision;
-mod probe;
-mod profile;
-mod ties;
-mod unkeyed;
-mod wiring;
+pub mod measure;
+mod model;
 
-pub use balance::Balance;
-pub use batch::{Batch, Evaluation, Outputs, Step};
-pub use builder::PipelineBuilder;
-pub use context::Context;
-pub use control::{Progress, StopHandle};
-pub use cross_entropy::CrossEntropy;
-pub use device::{DeviceError, NamedDevice};
+pub use api::{
+    batch::{Batch, Evaluation, Outputs, Step},
+    builder::PipelineBuilder,
+    control::{Progress, StopHandle},
+    cross_entropy::CrossEntropy,
+    error::{BuildError, StepError},
+    objective::{MeanOf, Objective},
+    pipeline::{Pipeline, Stage},
+    precision::{LossScaler, Precision},
+};
 #[doc(hidden)]
 pub use engine::guard::caught;
 pub use engine::{check_schedule, stage::Held};
-pub use error::{
-    BuildError, FlightRecord, ProfileError, StageFailure, StepError, Transfer, TransferKind,
-    WorkerRecord, WorkerState, WrongSchedule,
+pub use measure::{Measured, Profiler, balance::Balance, device::NamedDevice};
+pub use model::{
+    context::Context,
+    flow::{Flow, FlowMapper, Replicated},
+    keyed_rng::KeyedRng,
+    layer::{Layer, LayerError},
+    nn,
+    parameters::count_parameters,
+    plain::{Plain, run_plain},
+    wiring::SkipUse,
 };
-pub use flow::{Flow, FlowMapper, Replicated};
-pub use keyed_rng::KeyedRng;
-pub use layer::{Layer, LayerError};
-pub use link::measure_link;
-pub use measured::Measured;
-pub use objective::{MeanOf, Objective};
-pub use out_of_memory::is_out_of_memory;
-pub use parameters::count_parameters;
-pub use pipeline::{Pipeline, Stage};
-pub use plain::{Plain, run_plain};
-pub use precision::{LossScaler, Precision, PrecisionError};
-pub use probe::{DeviceFacts, DeviceRates, ProductRate, device_facts, measure_rates};
-pub use profile::Profiler;
-pub use stovepipe_plan::{Forecast, LayerProfile, Machine, OptimizerState, Profile};
-pub use stovepipe_schedule::{Link, Recompute, UnknownRecompute};
-pub use unkeyed::Unkeyed;
-pub use wiring::{LayerName, SkipUse, WiringError};
+pub use stovepipe_schedule::Recompute;
+
+/// Devices: what they are called, what they can do, and how fast they are.
+pub mod device {
+    pub use crate::measure::{
+        device::{DeviceError, NamedDevice},
+        link::measure_link,
+        out_of_memory::is_out_of_memory,
+        probe::{DeviceFacts, DeviceRates, ProductRate, device_facts, measure_rates},
+    };
+    pub use stovepipe_schedule::Link;
+}
+
+/// Everything that can go wrong, and where it did.
+pub mod error {
+    pub use crate::{
+        api::{
+            error::{
+                BuildError, FlightRecord, ProfileError, StageFailure, StepError, Transfer,
+                TransferKind, WorkerRecord, WorkerState, WrongSchedule,
+            },
+            precision::PrecisionError,
+        },
+        measure::device::DeviceError,
+        model::{
+            unkeyed::Unkeyed,
+            wiring::{LayerName, WiringError},
+        },
+    };
+    pub use stovepipe_schedule::UnknownRecompute;
+}
+
 /// The trait without the derive of its name, for the facade, which has a derive of its own.
 #[doc(hidden)]
 pub mod facade {
-    pub use crate::flow::Flow;
+    pub use crate::model::flow::Flow;
 }
 /// Derives [`Flow`](trait@Flow) for a struct or an enum of flows.
 pub use stovepipe_derive::Flow;

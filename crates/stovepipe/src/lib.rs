@@ -78,8 +78,8 @@ pub mod prelude {
     pub use crate::Flow;
     pub use stovepipe_pipeline::{
         Balance, Batch, BuildError, Context, CrossEntropy, KeyedRng, Layer, LayerError, MeanOf,
-        Measured, NamedDevice, Objective, Outputs, Pipeline, Precision, Profile, Profiler,
-        Progress, Recompute, Replicated, SkipUse, Step, StepError, StopHandle,
+        Measured, NamedDevice, Objective, Outputs, Pipeline, Precision, Profiler, Progress,
+        Recompute, Replicated, SkipUse, Step, StepError, StopHandle, measure::Profile,
     };
     pub use stovepipe_schedule::{
         GPipe, Interleaved, OneForwardOneBackward, Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2,

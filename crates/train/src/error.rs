@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use stovepipe_pipeline::{BuildError, DeviceError, StepError, WrongSchedule};
+use stovepipe_pipeline::{BuildError, StepError, device::DeviceError, error::WrongSchedule};
 use stovepipe_schedule::ScheduleError;
 use thiserror::Error;
 

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use stovepipe_pipeline::{Forecast, NamedDevice, OptimizerState, device_facts};
+use stovepipe_pipeline::{
+    NamedDevice,
+    device::device_facts,
+    measure::{Forecast, OptimizerState},
+};
 use stovepipe_plan::{DeviceSpec, Machine};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
@@ -44,7 +48,7 @@ impl PipelineSettings {
     /// software share, and of a CUDA device all it has. Of other devices it is not known.
     ///
     /// ```
-    /// use stovepipe_pipeline::Forecast;
+    /// use stovepipe_pipeline::measure::Forecast;
     /// use stovepipe_plan::MemoryUse;
     /// use stovepipe_train::PipelineSettings;
     ///
@@ -169,7 +173,7 @@ impl TrainSettings {
     /// What training keeps of each parameter: the optimizer's numbers, an average, gradients that wait.
     ///
     /// ```
-    /// use stovepipe_pipeline::OptimizerState;
+    /// use stovepipe_pipeline::measure::OptimizerState;
     /// use stovepipe_train::TrainSettings;
     ///
     /// assert_eq!(TrainSettings::default().optimizer_state(), OptimizerState(2)); // AdamW

@@ -8,8 +8,8 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use stovepipe_pipeline::{
-    Balance, BuildError, DeviceError, Layer, Measured, NamedDevice, Pipeline, PipelineBuilder,
-    Precision, Profile, Profiler, Recompute,
+    Balance, BuildError, Layer, Measured, NamedDevice, Pipeline, PipelineBuilder, Precision,
+    Profiler, Recompute, device::DeviceError, measure::Profile,
 };
 use stovepipe_schedule::{Rule, Scheduler};
 

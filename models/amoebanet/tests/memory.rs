@@ -13,7 +13,9 @@ use burn::{
 };
 use cap::Cap;
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, Stem};
-use stovepipe_pipeline::{Balance, CrossEntropy, OptimizerState, Pipeline, Profiler, Recompute};
+use stovepipe_pipeline::{
+    Balance, CrossEntropy, Pipeline, Profiler, Recompute, measure::OptimizerState,
+};
 use stovepipe_plan::MemoryUse;
 use stovepipe_schedule::Rule;
 

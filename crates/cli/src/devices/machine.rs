@@ -1,7 +1,7 @@
 //! The planner's machine, from what was measured.
 
 use stovepipe::{
-    pipeline::{Link, NamedDevice},
+    pipeline::{NamedDevice, device::Link},
     plan::{DeviceSpec, LinkLevel, Machine},
     train::PipelineSettings,
 };

@@ -1,7 +1,7 @@
 //! What was found out, as a table and as JSON.
 
 use serde_json::{Value, json};
-use stovepipe::pipeline::DeviceRates;
+use stovepipe::pipeline::device::DeviceRates;
 
 use super::{Found, Survey};
 use crate::output::{self, Align, Table};

@@ -21,7 +21,7 @@ use burn::{
     tensor::{FloatDType, Tensor},
 };
 
-use crate::{
+use crate::model::{
     parameters::{ParameterVisitor, visit_parameters},
     ties::share_leaves,
 };

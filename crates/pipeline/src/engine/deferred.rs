@@ -14,7 +14,7 @@ use burn::{
 };
 use stovepipe_kernels::{Deferred, Parameters, WeightGradients, defer};
 
-use crate::parameters::{ParameterVisitor, visit_parameters};
+use crate::model::parameters::{ParameterVisitor, visit_parameters};
 
 /// Runs the first half of a layer's backward pass.
 pub(crate) fn input_half<M: Module, R>(module: &M, backward: impl FnOnce() -> R) -> (R, Deferred) {

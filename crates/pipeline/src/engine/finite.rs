@@ -8,8 +8,10 @@ use burn::{
 
 use crate::{
     engine::values::{self, FlowGradients},
-    flow::{Flow, FlowMapper},
-    parameters::{ParameterVisitor, visit_parameters},
+    model::{
+        flow::{Flow, FlowMapper},
+        parameters::{ParameterVisitor, visit_parameters},
+    },
 };
 
 /// Whether all floats of a flow are finite.

@@ -5,7 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use crate::error::StepError;
+use crate::api::error::StepError;
 
 /// Runs `code`, which is called `place` in the error if it panics.
 pub(crate) fn guarded<R>(place: &'static str, code: impl FnOnce() -> R) -> Result<R, StepError> {

@@ -8,12 +8,12 @@ pub(crate) use stovepipe_runtime::{CancelToken, Cancelled};
 
 pub(crate) use super::transfer::{Inbox, Outbox};
 use crate::{
+    api::error::TransferKind,
     engine::{
         transfer::TransferThreads,
         values::{self, FlowGradients},
     },
-    error::TransferKind,
-    layer::Layer,
+    model::layer::Layer,
 };
 
 /// The ends of its boundaries that a stage holds; none where the model begins or ends.

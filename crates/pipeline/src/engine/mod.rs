@@ -45,15 +45,17 @@ use burn::tensor::Device;
 use stovepipe_schedule::{Recompute, Schedule, Scheduler};
 
 use crate::{
-    control::{Progress, StopHandle},
+    api::{
+        control::{Progress, StopHandle},
+        error::{StepError, WrongSchedule},
+        precision::{LossScaler, Precision},
+    },
     engine::{
         skips::StageSkips,
         statistics::{Cells, Momenta},
         transfer::TransferThreads,
     },
-    error::{StepError, WrongSchedule},
-    precision::{LossScaler, Precision},
-    ties::Ties,
+    model::ties::Ties,
 };
 use worker::Worker;
 
@@ -222,7 +224,7 @@ impl Engine {
 /// Makes sure that a pipeline of so many devices could run a schedule.
 ///
 /// ```
-/// use stovepipe_pipeline::{WrongSchedule, check_schedule};
+/// use stovepipe_pipeline::{check_schedule, error::WrongSchedule};
 /// use stovepipe_schedule::{Interleaved, PipeDream, Scheduler};
 ///
 /// let schedule = Interleaved { chunks: 2 }.schedule(4, 8)?;

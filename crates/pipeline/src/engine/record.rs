@@ -7,8 +7,8 @@ use std::{
 
 use stovepipe_schedule::{Action, Span, SpanKind, Timeline};
 
+use crate::api::error::{FlightRecord, WorkerRecord, WorkerState};
 use crate::engine::transfer::TransferThreads;
-use crate::error::{FlightRecord, WorkerRecord, WorkerState};
 
 /// Actions that an error shows of each worker.
 const SHOWN: usize = 8;

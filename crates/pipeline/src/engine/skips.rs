@@ -15,14 +15,13 @@ use std::{
 use burn::tensor::Device;
 
 use crate::{
+    api::error::TransferKind,
     engine::{
         links::{Inbox, Outbox},
         transfer::TransferThreads,
         values::{self, FlowGradients},
     },
-    error::TransferKind,
-    layer::Layer,
-    wiring::Wiring,
+    model::{layer::Layer, wiring::Wiring},
 };
 
 /// Values without a graph, by the skip's place in the wiring.

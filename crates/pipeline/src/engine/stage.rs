@@ -28,8 +28,7 @@ use crate::{
         },
         values,
     },
-    keyed_rng::StepKey,
-    layer::Layer,
+    model::{keyed_rng::StepKey, layer::Layer},
 };
 
 /// What an objective says of an output for a micro-batch.

@@ -8,14 +8,16 @@ use stovepipe_runtime::{Cause, Fault, JobContext, StepOptions};
 use stovepipe_schedule::{Action, Schedule, Timeline};
 
 use crate::{
-    control::Progress,
+    api::{
+        control::Progress,
+        error::{StageFailure, StepError, WorkerState},
+    },
     engine::{
         Engine, guard,
         record::{self, Recorder},
         stage::{Ended, Stage, StageResult, StageTask},
     },
-    error::{StageFailure, StepError, WorkerState},
-    layer::Layer,
+    model::layer::Layer,
 };
 
 /// What all stages left behind, by stage, and what happened when.

@@ -14,16 +14,18 @@ use burn::{
 };
 
 use crate::{
-    context::{Context, Left},
     engine::{
         deferred::{self, DeferredGradients},
         finite::{self, gradients_are_finite, is_finite},
         skips::{SkipGradients, SkipValues, StageSkips, Taking},
         values::{self, FlowGradients},
     },
-    flow::Flow,
-    keyed_rng::{KeyedRng, StepKey},
-    layer::{Layer, LayerError},
+    model::{
+        context::{Context, Left},
+        flow::Flow,
+        keyed_rng::{KeyedRng, StepKey},
+        layer::{Layer, LayerError},
+    },
 };
 
 /// Runs the loss of a micro-batch on the output of the model or of an auxiliary head.

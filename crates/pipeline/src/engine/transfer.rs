@@ -41,12 +41,12 @@ use burn::tensor::Device;
 use stovepipe_runtime::{self as runtime, Worker};
 
 use crate::{
+    api::error::{Transfer, TransferKind},
     engine::{
         Placement,
         guard::caught,
         worker::{self, GRACE},
     },
-    error::{Transfer, TransferKind},
 };
 
 /// What is called before each copy: a test's way to see it, to hold it up, and to make it fail. If there

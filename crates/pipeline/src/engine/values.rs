@@ -5,7 +5,7 @@ use std::{any::Any, collections::HashMap};
 use burn::tensor::{Bool, Device, FloatDType, Gradients, Int, Tensor, container::TensorContainer};
 use stovepipe_kernels as kernels;
 
-use crate::flow::{Flow, FlowMapper};
+use crate::model::flow::{Flow, FlowMapper};
 
 /// Moves a flow to a device. Tensors that are there already are not copied.
 pub(crate) fn to_device<F: Flow>(flow: F, device: &Device) -> F {

@@ -10,8 +10,9 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Balance, BuildError, Context, Layer, LayerError, LayerProfile, Measured, NamedDevice, Pipeline,
-    Profile, Profiler, Recompute,
+    Balance, BuildError, Context, Layer, LayerError, Measured, NamedDevice, Pipeline, Profiler,
+    Recompute,
+    measure::{LayerProfile, Profile},
 };
 
 use crate::models::*;

@@ -8,7 +8,8 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    BuildError, Context, CrossEntropy, DeviceError, Layer, LayerError, NamedDevice, Pipeline,
+    BuildError, Context, CrossEntropy, Layer, LayerError, NamedDevice, Pipeline,
+    device::DeviceError,
 };
 
 use crate::models::*;

@@ -16,7 +16,7 @@ use burn::{
 };
 use stovepipe_pipeline::{
     Context, CrossEntropy, Layer, LayerError, MeanOf, Objective, Pipeline, Profiler, Recompute,
-    StepError, StopHandle, WorkerState,
+    StepError, StopHandle, error::WorkerState,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass, Rule, Scheduler};
 

@@ -31,8 +31,8 @@ use burn::{
 };
 use stovepipe_kernels::{deferrable, leave};
 use stovepipe_pipeline::{
-    Batch, Context, CrossEntropy, Layer, LayerError, Outputs, Pipeline, Recompute, StageFailure,
-    StepError, WorkerState,
+    Batch, Context, CrossEntropy, Layer, LayerError, Outputs, Pipeline, Recompute, StepError,
+    error::{StageFailure, WorkerState},
 };
 use stovepipe_schedule::{Action, Pass, Scheduler};
 

@@ -7,8 +7,8 @@ use burn::{
 };
 use stovepipe_pipeline::{
     Batch, BuildError, Context, CrossEntropy, Layer, LayerError, LossScaler, MeanOf, Measured,
-    NamedDevice, Objective, OptimizerState, Outputs, Pipeline, Precision, Profiler, Recompute,
-    Step, StepError,
+    NamedDevice, Objective, Outputs, Pipeline, Precision, Profiler, Recompute, Step, StepError,
+    measure::OptimizerState,
 };
 use stovepipe_schedule::{Rule, Scheduler};
 

@@ -11,8 +11,8 @@ use std::{
 };
 
 use stovepipe_pipeline::{
-    CrossEntropy, Layer, NamedDevice, Pipeline, PipelineBuilder, Recompute, StepError, Transfer,
-    TransferKind, WorkerState,
+    CrossEntropy, Layer, NamedDevice, Pipeline, PipelineBuilder, Recompute, StepError,
+    error::{Transfer, TransferKind, WorkerState},
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass};
 

@@ -1,6 +1,6 @@
 //! The engine on wgpu.
 use stovepipe_pipeline::{
-    CrossEntropy, NamedDevice, Recompute, StepError, TransferKind, measure_link,
+    CrossEntropy, NamedDevice, Recompute, StepError, device::measure_link, error::TransferKind,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Rule};
 

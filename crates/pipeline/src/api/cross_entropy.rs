@@ -1,0 +1,294 @@
+//! Softmax cross-entropy.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+use burn::tensor::{Bool, Int, Tensor, activation::log_softmax};
+
+use crate::api::objective::Objective;
+
+/// Softmax cross-entropy, with label smoothing and a class that is ignored (padding).
+///
+/// Takes logits `[n, classes]` with targets `[n]`, or with shares of the classes `[n, classes]`, as mixed
+/// images have them; or logits `[n, length, classes]` with targets `[n, length]`. Smoothing ε gives every class ε / classes of the target, as in PyTorch and in
+/// Szegedy et al., "Rethinking the Inception Architecture" (2016).
+///
+/// ```
+/// use burn::tensor::{Device, Int, Tensor};
+/// use stovepipe_pipeline::{CrossEntropy, Objective};
+///
+/// let device = Device::flex();
+/// let logits = Tensor::<2>::zeros([2, 10], &device);
+/// let target = Tensor::<1, Int>::from_ints([3, -1], &device);
+/// let loss = CrossEntropy::new().ignoring(-1);
+/// assert_eq!(loss.weight(&target), 1.0);
+/// assert!((loss.loss(logits, target).into_scalar::<f32>() - 10f32.ln()).abs() < 1e-6);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CrossEntropy {
+    smoothing: f64,
+    ignored: Option<i64>,
+    auxiliary_share: Option<f64>,
+    counting: bool,
+}
+
+impl CrossEntropy {
+    /// Without smoothing; nothing ignored; auxiliary heads count fully.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Smooths the labels by `smoothing`, a fraction from 0 to 1.
+    #[must_use]
+    pub fn with_smoothing(self, smoothing: f64) -> Self {
+        Self { smoothing, ..self }
+    }
+
+    /// Gives targets equal to `class` no weight.
+    #[must_use]
+    pub fn ignoring(self, class: i64) -> Self {
+        Self {
+            ignored: Some(class),
+            ..self
+        }
+    }
+
+    /// Counts the loss of auxiliary heads by `share`.
+    #[must_use]
+    pub fn with_auxiliary_share(self, share: f64) -> Self {
+        Self {
+            auxiliary_share: Some(share),
+            ..self
+        }
+    }
+
+    /// Has two [scores](Objective::scores): how many samples (or tokens) had the class with the highest logit,
+    /// and how many a class among the five highest. Of equal logits, the first class's counts as higher; one
+    /// that is no number is never right.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use stovepipe_pipeline::{CrossEntropy, Objective};
+    ///
+    /// let device = Device::flex();
+    /// let logits = Tensor::<2>::from_floats(
+    ///     [[0.1, 0.9, 0.0, 0.0, 0.0, 0.0], [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]],
+    ///     &device,
+    /// );
+    /// let target = Tensor::<1, Int>::from_ints([1, 4], &device);
+    /// let scores = CrossEntropy::new().counting().scores(logits, target).unwrap();
+    /// assert_eq!(scores.into_data().iter::<f32>().collect::<Vec<_>>(), [1.0, 2.0]);
+    /// ```
+    #[must_use]
+    pub fn counting(self) -> Self {
+        Self {
+            counting: true,
+            ..self
+        }
+    }
+
+    fn shared(&self, auxiliary: Tensor<1>) -> Tensor<1> {
+        match self.auxiliary_share {
+            Some(share) => auxiliary.mul_scalar(share),
+            None => auxiliary,
+        }
+    }
+}
+
+impl Objective<Tensor<2>, Tensor<1, Int>> for CrossEntropy {
+    fn loss(&self, logits: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
+        let [_, classes] = logits.dims();
+        let ignored = self.ignored.map(|class| target.clone().equal_elem(class));
+        let target = match &ignored {
+            // Any class will do: its loss is masked below.
+            Some(mask) => target.mask_fill(mask.clone(), 0),
+            None => target,
+        };
+        let log_probabilities = log_softmax(logits, 1);
+        let mut losses = log_probabilities
+            .clone()
+            .gather(1, target.unsqueeze_dim(1))
+            .mul_scalar(-(1.0 - self.smoothing));
+        if self.smoothing > 0.0 {
+            let uniform = log_probabilities.sum_dim(1);
+            losses = losses - uniform.mul_scalar(self.smoothing / classes as f64);
+        }
+        if let Some(mask) = ignored {
+            losses = losses.mask_fill(mask.unsqueeze_dim(1), 0.0);
+        }
+        losses.sum()
+    }
+
+    fn weight(&self, target: &Tensor<1, Int>) -> f64 {
+        match self.ignored {
+            None => target.dims()[0] as f64,
+            Some(class) => {
+                let counted = target.clone().not_equal_elem(class).int().sum();
+                counted.into_scalar::<i64>() as f64
+            }
+        }
+    }
+
+    fn auxiliary_loss(&self, logits: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
+        self.shared(self.loss(logits, target))
+    }
+
+    fn scores(&self, logits: Tensor<2>, target: Tensor<1, Int>) -> Option<Tensor<1>> {
+        self.counting.then(|| {
+            let wanted = self
+                .ignored
+                .map(|class| target.clone().not_equal_elem(class));
+            // A class that is ignored is none that a logit could be looked up for.
+            let target = match &wanted {
+                Some(wanted) => target.mask_fill(wanted.clone().bool_not(), 0),
+                None => target,
+            };
+            right_answers(logits, target, wanted)
+        })
+    }
+}
+
+impl Objective<Tensor<2>, Tensor<2>> for CrossEntropy {
+    fn loss(&self, logits: Tensor<2>, shares: Tensor<2>) -> Tensor<1> {
+        let [_, classes] = logits.dims();
+        let smooth = self.smoothing / classes as f64;
+        let shares = shares.mul_scalar(1.0 - self.smoothing).add_scalar(smooth);
+        log_softmax(logits, 1).mul(shares).sum().neg()
+    }
+
+    fn weight(&self, shares: &Tensor<2>) -> f64 {
+        shares.dims()[0] as f64
+    }
+
+    fn auxiliary_loss(&self, logits: Tensor<2>, shares: Tensor<2>) -> Tensor<1> {
+        self.shared(self.loss(logits, shares))
+    }
+
+    /// The class with the largest share counts.
+    fn scores(&self, logits: Tensor<2>, shares: Tensor<2>) -> Option<Tensor<1>> {
+        let [samples, _] = shares.dims();
+        self.counting
+            .then(|| right_answers(logits, shares.argmax(1).reshape([samples]), None))
+    }
+}
+
+impl Objective<Tensor<3>, Tensor<2, Int>> for CrossEntropy {
+    fn loss(&self, logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
+        self.loss(logits.flatten::<2>(0, 1), target.flatten::<1>(0, 1))
+    }
+
+    fn weight(&self, target: &Tensor<2, Int>) -> f64 {
+        self.weight(&target.clone().flatten::<1>(0, 1))
+    }
+
+    fn auxiliary_loss(&self, logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
+        self.auxiliary_loss(logits.flatten::<2>(0, 1), target.flatten::<1>(0, 1))
+    }
+
+    fn scores(&self, logits: Tensor<3>, target: Tensor<2, Int>) -> Option<Tensor<1>> {
+        self.scores(logits.flatten::<2>(0, 1), target.flatten::<1>(0, 1))
+    }
+}
+
+/// How many of the `wanted` samples had the class with the highest logit, and how many one among the five
+/// highest.
+fn right_answers(
+    logits: Tensor<2>,
+    target: Tensor<1, Int>,
+    wanted: Option<Tensor<1, Bool>>,
+) -> Tensor<1> {
+    let [samples, classes] = logits.dims();
+    let target = target.unsqueeze_dim::<2>(1);
+    let own = logits.clone().gather(1, target.clone());
+    let higher = logits
+        .clone()
+        .greater(own.clone().expand([samples, classes]));
+    let equal = logits.equal(own.clone().expand([samples, classes]));
+    let places =
+        Tensor::<1, Int>::arange(0..classes as i64, &target.device()).unsqueeze_dim::<2>(0);
+    let before = places
+        .expand([samples, classes])
+        .lower(target.expand([samples, classes]));
+    let rank = higher.bool_or(equal.bool_and(before)).int().sum_dim(1);
+    let mut counts = own.is_nan().bool_not();
+    if let Some(wanted) = wanted {
+        counts = counts.bool_and(wanted.unsqueeze_dim(1));
+    }
+    let right = |most: i64| {
+        let right = rank.clone().lower_elem(most).bool_and(counts.clone());
+        right.int().sum().float()
+    };
+    Tensor::cat(vec![right(1), right(5)], 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, TensorData};
+
+    use super::*;
+
+    /// The same, a sample at a time, in the order of a sort.
+    fn by_sorting(logits: &[f32], target: usize) -> [f32; 2] {
+        let mut classes: Vec<_> = (0..logits.len()).collect();
+        classes.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let place = classes.iter().position(|&class| class == target).unwrap();
+        [place < 1, place < 5].map(|is_right| f32::from(u8::from(is_right)))
+    }
+
+    fn counted(logits: Vec<Vec<f32>>, targets: Vec<i64>) -> Vec<f32> {
+        let (samples, classes, device) = (logits.len(), logits[0].len(), Device::flex());
+        let logits = Tensor::from_data(
+            TensorData::new(logits.concat(), [samples, classes]),
+            &device,
+        );
+        let target = Tensor::<1, Int>::from_data(TensorData::new(targets, [samples]), &device);
+        let objective = CrossEntropy::new().ignoring(-1).counting();
+        let scores = objective.scores(logits, target).unwrap();
+        scores.into_data().iter().collect()
+    }
+
+    #[test]
+    fn right_answers_are_those_of_a_sort() {
+        // Few values, so that there are ties; a sort that is stable has the first class first.
+        let value = |sample: usize, class: usize| ((sample * 7 + class * class * 3) % 5) as f32;
+        let logits: Vec<Vec<_>> = (0..40)
+            .map(|sample| (0..9).map(|class| value(sample, class)).collect())
+            .collect();
+        let targets: Vec<_> = (0..40).map(|sample| sample % 9).collect();
+        let mut expected = [0.0; 2];
+        for (logits, &target) in logits.iter().zip(&targets) {
+            let right = by_sorting(logits, target);
+            expected = [expected[0] + right[0], expected[1] + right[1]];
+        }
+        let targets = targets.iter().map(|&target| target as i64).collect();
+        assert_eq!(counted(logits, targets), expected);
+        assert!(expected[0] > 0.0 && expected[1] > expected[0] && expected[1] < 40.0);
+    }
+
+    #[test]
+    fn padding_and_what_is_no_number_are_never_right() {
+        let logits = vec![vec![1.0, 0.0], vec![f32::NAN, 1.0], vec![f32::NAN, 1.0]];
+        assert_eq!(counted(logits.clone(), vec![-1, 0, 1]), [1.0, 1.0]);
+        assert_eq!(counted(logits, vec![0, 0, 0]), [1.0, 1.0]);
+    }
+
+    #[test]
+    fn shares_of_one_class_are_that_class() {
+        let device = Device::flex();
+        let logits = Tensor::<2>::from_floats([[0.3, -1.0, 2.0], [0.0, 0.5, 0.1]], &device);
+        let classes = Tensor::<1, Int>::from_ints([2, 0], &device);
+        let shares = Tensor::<2>::from_floats([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]], &device);
+        for smoothing in [0.0, 0.2] {
+            let objective = CrossEntropy::new().with_smoothing(smoothing).counting();
+            let of_classes = objective.loss(logits.clone(), classes.clone());
+            let of_shares = objective.loss(logits.clone(), shares.clone());
+            let difference = (of_classes - of_shares).into_scalar::<f32>();
+            assert!(difference.abs() < 1e-6, "{difference}");
+            let scores = objective.scores(logits.clone(), shares.clone()).unwrap();
+            assert_eq!(
+                scores.into_data().iter::<f32>().collect::<Vec<_>>(),
+                [1.0, 2.0]
+            );
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! What a user calls: builds a pipeline, trains and evaluates it.
+
+pub(crate) mod batch;
+pub(crate) mod builder;
+pub(crate) mod control;
+pub(crate) mod cross_entropy;
+pub(crate) mod error;
+mod module;
+pub(crate) mod objective;
+pub(crate) mod pipeline;
+pub(crate) mod precision;

@@ -1,0 +1,339 @@
+//! Devices by name.
+//!
+//! | name | device |
+//! |---|---|
+//! | `cpu` | the CPU, with as many threads a worker as the pipeline gives each |
+//! | `cpu:threads=4` | the CPU, with four threads for each worker that lies there |
+//! | `wgpu` | what wgpu takes to be the best; a logical device of its own |
+//! | `wgpu:1` | the second device that wgpu lists |
+//! | `cuda`, `cuda:0` | the first device that CUDA lists |
+
+use std::{fmt, str::FromStr, sync::LazyLock};
+
+use burn::tensor::Device;
+use thiserror::Error;
+
+/// A device, and what it is called.
+///
+/// A worker is given one; a plain [`Device`] becomes one whose name says what it is.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use stovepipe_pipeline::{NamedDevice, device::DeviceError};
+///
+/// let device: NamedDevice = "cpu:threads=4".parse()?;
+/// assert_eq!((device.device, device.threads), (Device::flex(), Some(4)));
+/// assert_eq!(NamedDevice::from(Device::flex()).name, "cpu");
+/// assert!(matches!("tpu:0".parse::<NamedDevice>(), Err(DeviceError::Unknown(_))));
+/// # Ok::<(), DeviceError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedDevice {
+    /// What errors and pictures call it.
+    pub name: String,
+    /// The device.
+    pub device: Device,
+    /// CPU threads of a worker there; `None` leaves it to the pipeline.
+    pub threads: Option<usize>,
+}
+
+/// A name that stands for no device here.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// Not the name of a kind of device.
+    #[error(
+        "unknown device `{0}`: use cpu, cpu:threads=4, wgpu, wgpu:0 or cuda:0 (the number counts \
+         devices of a kind)"
+    )]
+    Unknown(String),
+    /// A CPU without threads.
+    #[error("device `{0}` needs at least 1 thread")]
+    NoThreads(String),
+    /// The program was built without this kind.
+    #[error("device `{name}` needs a program that was built with `--features {feature}`")]
+    NotCompiled {
+        /// The name asked for.
+        name: String,
+        /// The Cargo feature that brings the kind.
+        feature: &'static str,
+    },
+    /// There is no device of this kind, or no driver for it.
+    #[error("there is no device `{name}`: none of its kind was found. {install}")]
+    NoDriver {
+        /// The name asked for.
+        name: String,
+        /// What its kind needs, and where that comes from.
+        install: &'static str,
+    },
+    /// There are not so many devices of this kind.
+    #[error("there is no device `{name}`: {count} of its kind were found, counted from 0")]
+    NotThere {
+        /// The name asked for.
+        name: String,
+        /// How many there are.
+        count: usize,
+    },
+}
+
+impl NamedDevice {
+    /// What this program and this machine offer: the CPU, and each GPU once for each kind that
+    /// reaches it. Where there is no driver, there is no device.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::NamedDevice;
+    ///
+    /// let offered = NamedDevice::offered();
+    /// assert_eq!(offered[0].name, "cpu");
+    /// assert!(offered.iter().all(|device| device.name.parse() == Ok(device.clone())));
+    /// ```
+    #[must_use]
+    pub fn offered() -> Vec<Self> {
+        let mut offered = vec![Self::from(Device::flex())];
+        for kind in &KINDS {
+            let found = kind.found().iter().enumerate();
+            offered.extend(found.map(|(index, device)| kind.named(index, device)));
+        }
+        offered
+    }
+
+    /// Whether it is the CPU, with whatever threads.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::NamedDevice;
+    ///
+    /// assert!("cpu:threads=2".parse::<NamedDevice>()?.is_cpu());
+    /// # Ok::<(), stovepipe_pipeline::device::DeviceError>(())
+    /// ```
+    #[must_use]
+    pub fn is_cpu(&self) -> bool {
+        self.device == Device::flex()
+    }
+
+    /// The share of a device's time that a worker there has, of such `workers`: a GPU is shared evenly, and
+    /// on the CPU each has threads of its own.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::NamedDevice;
+    ///
+    /// let cpu: NamedDevice = "cpu".parse()?;
+    /// assert_eq!(cpu.share_of_time(&[cpu.clone(), cpu.clone()]), 1.0);
+    /// # Ok::<(), stovepipe_pipeline::device::DeviceError>(())
+    /// ```
+    #[must_use]
+    pub fn share_of_time(&self, workers: &[Self]) -> f64 {
+        let sharing = workers.iter().filter(|other| other.device == self.device);
+        match self.is_cpu() {
+            true => 1.0,
+            false => 1.0 / sharing.count().max(1) as f64,
+        }
+    }
+}
+
+impl fmt::Display for NamedDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl FromStr for NamedDevice {
+    type Err = DeviceError;
+
+    /// The device of a name. Nothing is asked of it yet: it may be there and not work.
+    fn from_str(name: &str) -> Result<Self, DeviceError> {
+        let name = name.trim();
+        let unknown = || DeviceError::Unknown(name.to_owned());
+        let (kind, detail) = match name.split_once(':') {
+            Some((kind, detail)) => (kind, Some(detail)),
+            None => (name, None),
+        };
+        if kind == "cpu" {
+            return cpu(name, detail);
+        }
+        let kind = KINDS.iter().find(|known| known.name == kind);
+        let kind = kind.ok_or_else(unknown)?;
+        let index = detail
+            .map(str::parse::<usize>)
+            .transpose()
+            .map_err(|_| unknown())?;
+        kind.device(name, index)
+    }
+}
+
+fn cpu(name: &str, detail: Option<&str>) -> Result<NamedDevice, DeviceError> {
+    let unknown = || DeviceError::Unknown(name.to_owned());
+    let threads = match detail {
+        None | Some("0") => None,
+        Some(detail) => {
+            let number = detail.strip_prefix("threads=").ok_or_else(unknown)?;
+            Some(number.parse().map_err(|_| unknown())?)
+        }
+    };
+    match threads {
+        Some(0) => Err(DeviceError::NoThreads(name.to_owned())),
+        _ => Ok(NamedDevice {
+            name: threads.map_or("cpu".to_owned(), |threads| format!("cpu:threads={threads}")),
+            device: Device::flex(),
+            threads,
+        }),
+    }
+}
+
+/// A kind of GPU.
+struct Kind {
+    /// Also the Cargo feature that brings it.
+    name: &'static str,
+    install: &'static str,
+    /// Those of the machine, as Burn lists them; `None` if the kind is not compiled in. Listed once:
+    /// to do so is to load a driver.
+    found: LazyLock<Option<Vec<Device>>>,
+    /// What the kind's name alone stands for, if that is not its first device.
+    own_choice: fn() -> Option<Device>,
+}
+
+static KINDS: [Kind; 2] = [
+    Kind {
+        name: "wgpu",
+        install: "wgpu needs a graphics driver for Vulkan, Metal or DirectX 12 (OpenGL alone will not do): \
+                  the one of your GPU's maker, or one in software, such as Debian's package \
+                  mesa-vulkan-drivers",
+        found: LazyLock::new(wgpu_devices),
+        own_choice: wgpu_choice,
+    },
+    Kind {
+        name: "cuda",
+        install: "CUDA needs an NVIDIA GPU, NVIDIA's driver, and libdevice of the CUDA toolkit: the file \
+                  nvvm/libdevice/libdevice.10.bc in /usr/local/cuda, or in the folder that CUDA_PATH names",
+        found: LazyLock::new(cuda_devices),
+        own_choice: || None,
+    },
+];
+
+impl Kind {
+    fn found(&self) -> &[Device] {
+        self.found.as_deref().unwrap_or_default()
+    }
+
+    fn named(&self, index: usize, device: &Device) -> NamedDevice {
+        NamedDevice {
+            name: format!("{}:{index}", self.name),
+            device: device.clone(),
+            threads: None,
+        }
+    }
+
+    fn device(&self, name: &str, index: Option<usize>) -> Result<NamedDevice, DeviceError> {
+        let name = name.to_owned();
+        let Some(found) = &*self.found else {
+            let feature = self.name;
+            return Err(DeviceError::NotCompiled { name, feature });
+        };
+        let count = found.len();
+        if count == 0 {
+            let install = self.install;
+            return Err(DeviceError::NoDriver { name, install });
+        }
+        if let (None, Some(device)) = (index, (self.own_choice)()) {
+            return Ok(NamedDevice::from(device));
+        }
+        let index = index.unwrap_or_default();
+        let device = found.get(index);
+        let device = device.ok_or(DeviceError::NotThere { name, count })?;
+        Ok(self.named(index, device))
+    }
+}
+
+/// A driver that cannot be loaded is none, even if Burn should panic over it.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn listed(kind: burn::tensor::DeviceType) -> Option<Vec<Device>> {
+    let list = || Device::enumerate(kind).into_vec();
+    Some(std::panic::catch_unwind(std::panic::AssertUnwindSafe(list)).unwrap_or_default())
+}
+
+/// None of OpenGL's, which Burn falls back to: wgpu aborts where threads wait for its one context.
+#[cfg(feature = "wgpu")]
+fn wgpu_devices() -> Option<Vec<Device>> {
+    use cubecl_wgpu::{AutoGraphicsApi, Backend, GraphicsApi};
+    match std::panic::catch_unwind(AutoGraphicsApi::backend) {
+        Ok(Backend::Gl) | Err(_) => Some(Vec::new()),
+        Ok(_) => listed(burn::tensor::DeviceType::Wgpu),
+    }
+}
+
+#[cfg(feature = "wgpu")]
+fn wgpu_choice() -> Option<Device> {
+    Some(Device::wgpu(burn::tensor::DeviceKind::DefaultDevice))
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn wgpu_devices() -> Option<Vec<Device>> {
+    None
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn wgpu_choice() -> Option<Device> {
+    None
+}
+
+#[cfg(feature = "cuda")]
+fn cuda_devices() -> Option<Vec<Device>> {
+    listed(burn::tensor::DeviceType::Cuda)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda_devices() -> Option<Vec<Device>> {
+    None
+}
+
+impl From<Device> for NamedDevice {
+    /// Names a device as it would be asked for. A wgpu device that a program has set up itself has no
+    /// such name, and is called `wgpu#0`, `wgpu#1`, …
+    fn from(device: Device) -> Self {
+        let device = device.inner();
+        let name = match device == Device::flex() {
+            true => "cpu".to_owned(),
+            false => gpu_name(&device),
+        };
+        Self {
+            name,
+            device,
+            threads: None,
+        }
+    }
+}
+
+fn gpu_name(device: &Device) -> String {
+    #[cfg(feature = "wgpu")]
+    if let Some(name) = name_of_set_up(device) {
+        return name;
+    }
+    for kind in &KINDS {
+        if (kind.own_choice)().as_ref() == Some(device) {
+            return kind.name.to_owned();
+        }
+        if let Some(index) = kind.found().iter().position(|found| found == device) {
+            return format!("{}:{index}", kind.name);
+        }
+    }
+    format!("{:?}", device.as_dispatch()) // one that is not there, or of no kind of ours
+}
+
+#[cfg(feature = "wgpu")]
+fn name_of_set_up(device: &Device) -> Option<String> {
+    use burn::backend::{CubeDevice, DispatchDevice, WgpuDeviceKind};
+    match device.as_dispatch() {
+        DispatchDevice::Cube(CubeDevice::Wgpu(device)) => match device.kind {
+            WgpuDeviceKind::Existing(number) => Some(format!("wgpu#{number}")),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Why a device that is there does not work, with what it may lack.
+pub(crate) fn with_advice(name: &str, cause: &str) -> String {
+    match KINDS.iter().find(|kind| name.starts_with(kind.name)) {
+        Some(kind) => format!("{cause}. {}", kind.install),
+        None => cause.to_owned(),
+    }
+}

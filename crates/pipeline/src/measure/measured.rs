@@ -1,0 +1,196 @@
+//! What a model costs on a pipeline's devices, which need not be alike.
+
+use stovepipe_plan::{DeviceSpec, LinkLevel, Machine, Profile};
+use stovepipe_schedule::Link;
+
+use crate::{
+    api::error::BuildError,
+    measure::{device::NamedDevice, link::measure_link},
+};
+
+/// What each layer costs on the device of each worker, and what it takes to hand values from one to the
+/// next: what a [cut](crate::Balance) and a [forecast](crate::PipelineBuilder::forecast) are made from.
+///
+/// A [`Profile`] alone is that of devices that are all alike, and next to each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    profiles: Vec<Profile>,
+    machine: Option<Machine>,
+}
+
+impl Measured {
+    /// Has `measure` make a profile on each device that is not like one before it: another device, or
+    /// other [threads](NamedDevice::threads) on the CPU. What lies between neighbours is measured here.
+    ///
+    /// Workers that share a GPU share its time: a GPU with two is taken to be half as fast for each.
+    ///
+    /// ```
+    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
+    /// # use stovepipe_pipeline::{Context, Layer, LayerError};
+    /// # #[derive(Module, Debug)]
+    /// # struct Dense { linear: Linear }
+    /// # impl Layer for Dense {
+    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
+    /// #         Ok(self.linear.forward(x))
+    /// #     }
+    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
+    /// # }
+    /// use stovepipe_pipeline::{Balance, BuildError, Measured, NamedDevice, Pipeline, Profiler};
+    ///
+    /// let devices: Vec<NamedDevice> = vec!["cpu".parse()?, "cpu:threads=2".parse()?, "cpu".parse()?];
+    /// let device = Device::flex();
+    /// let layer = || Dense { linear: LinearConfig::new(4, 4).init(&device) };
+    /// let layers: Vec<_> = (0..6).map(|_| layer()).collect();
+    /// let mut seen = Vec::new();
+    /// let measured = Measured::on(&devices, |device| {
+    ///     seen.push(device.name.clone());
+    ///     let sample = Tensor::ones([16, 4], &device.device);
+    ///     Profiler::on(device).measure(&layers, sample)
+    /// })?;
+    /// assert_eq!(seen, ["cpu", "cpu:threads=2"]);
+    /// assert_eq!(measured.profile(0), measured.profile(2));
+    /// let builder = Pipeline::builder(layers).devices(devices).balance(Balance::Planned(measured));
+    /// assert_eq!(builder.cut()?.iter().sum::<usize>(), 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If there are no devices, `measure` fails, or what lies between two devices cannot be measured.
+    pub fn on<E: From<BuildError>>(
+        devices: &[NamedDevice],
+        mut measure: impl FnMut(&NamedDevice) -> Result<Profile, E>,
+    ) -> Result<Self, E> {
+        let mut profiles: Vec<Profile> = Vec::with_capacity(devices.len());
+        for (index, device) in devices.iter().enumerate() {
+            let known = devices[..index]
+                .iter()
+                .position(|known| is_like(known, device));
+            profiles.push(match known {
+                Some(known) => profiles[known].clone(),
+                None => measure(device)?,
+            });
+        }
+        if profiles.is_empty() {
+            return Err(BuildError::NoStages.into());
+        }
+        let link = slowest_link(devices)?.map(|link| LinkLevel::joining(devices.len(), link));
+        let machine = Machine {
+            devices: devices.iter().map(|device| spec(device, devices)).collect(),
+            levels: link.into_iter().collect(),
+        };
+        Ok(Self {
+            profiles,
+            machine: Some(machine),
+        })
+    }
+
+    /// What each layer costs on a worker's device.
+    #[must_use]
+    pub fn profile(&self, worker: usize) -> &Profile {
+        self.profiles.get(worker).unwrap_or(&self.profiles[0])
+    }
+
+    /// The same, with the bytes that the devices of some workers can hold: cuts that need more are taken only
+    /// if there is no other.
+    #[must_use]
+    pub fn with_memory(mut self, of_workers: &[Option<u64>]) -> Self {
+        let mut machine = self.machine(of_workers.len());
+        for (device, &memory) in machine.devices.iter_mut().zip(of_workers) {
+            device.memory = memory;
+        }
+        self.machine = Some(machine);
+        self
+    }
+
+    /// One for each worker, or one for all.
+    pub(crate) fn profiles(&self) -> &[Profile] {
+        &self.profiles
+    }
+
+    /// The devices of so many workers. Each has a [profile](Self::profile) of its own, so that a speed is only
+    /// what [its share of the device](NamedDevice::share_of_time) makes of it.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::Measured;
+    /// use stovepipe_plan::{Machine, Profile};
+    ///
+    /// let profile = Profile { samples: 1, input: 0, layers: Vec::new() };
+    /// assert_eq!(Measured::from(profile).machine(2), Machine::uniform(2));
+    /// ```
+    #[must_use]
+    pub fn machine(&self, workers: usize) -> Machine {
+        (self.machine.clone()).unwrap_or_else(|| Machine::uniform(workers))
+    }
+}
+
+impl From<Profile> for Measured {
+    fn from(profile: Profile) -> Self {
+        Self {
+            profiles: vec![profile],
+            machine: None,
+        }
+    }
+}
+
+impl From<&Profile> for Measured {
+    fn from(profile: &Profile) -> Self {
+        profile.clone().into()
+    }
+}
+
+fn is_like(one: &NamedDevice, other: &NamedDevice) -> bool {
+    (&one.device, one.threads) == (&other.device, other.threads)
+}
+
+fn spec(device: &NamedDevice, all: &[NamedDevice]) -> DeviceSpec {
+    DeviceSpec {
+        name: device.name.clone(),
+        speed: device.share_of_time(all),
+        memory: None,
+    }
+}
+
+/// The slowest of what lies between neighbours, both ways; none if all are on one device.
+fn slowest_link(devices: &[NamedDevice]) -> Result<Option<Link>, BuildError> {
+    let mut known = Vec::new();
+    let mut slowest: Option<Link> = None;
+    for pair in devices.windows(2) {
+        let ways = [(&pair[0], &pair[1]), (&pair[1], &pair[0])];
+        for (from, to) in ways.map(|(from, to)| (&from.device, &to.device)) {
+            if from == to || known.contains(&(from, to)) {
+                continue;
+            }
+            known.push((from, to));
+            let link = measure_link(from, to)?;
+            slowest = Some(slowest.map_or(link, |slowest| slowest.or_slower(link)));
+        }
+    }
+    Ok(slowest)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[test]
+    fn workers_on_the_cpu_have_threads_of_their_own() {
+        let devices: Vec<NamedDevice> = vec![Device::flex().into(); 2];
+        assert_eq!(spec(&devices[0], &devices).speed, 1.0);
+        assert_eq!(slowest_link(&devices).unwrap(), None);
+    }
+
+    #[cfg(feature = "wgpu")]
+    #[test]
+    fn workers_on_a_gpu_share_its_time() {
+        let gpu = Device::wgpu(burn::tensor::DeviceKind::DefaultDevice); // not opened
+        let devices: Vec<NamedDevice> = vec![gpu.clone().into(), gpu.into(), Device::flex().into()];
+        let speeds = devices.iter().map(|device| spec(device, &devices).speed);
+        assert_eq!(speeds.collect::<Vec<_>>(), [0.5, 0.5, 1.0]);
+    }
+}

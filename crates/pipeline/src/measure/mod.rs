@@ -1,0 +1,14 @@
+//! What layers and devices cost, measured, and where to cut a model by it.
+
+pub(crate) mod balance;
+pub(crate) mod device;
+mod fingerprint;
+pub(crate) mod link;
+pub(crate) mod measured;
+pub(crate) mod out_of_memory;
+pub(crate) mod probe;
+pub(crate) mod profile;
+
+pub use measured::Measured;
+pub use profile::Profiler;
+pub use stovepipe_plan::{Forecast, LayerProfile, Machine, OptimizerState, Profile};

@@ -1,0 +1,103 @@
+//! Gives lazy parameters their values, the same ones wherever the model is cut and wherever it lies.
+
+use std::sync::{Mutex, PoisonError};
+
+use burn::{
+    module::{Module, ModuleMapper, ModuleVisitor, Param},
+    tensor::{Bool, Device, Int, Tensor},
+};
+
+use crate::model::layer::Layer;
+
+/// Draws the parameters of a layer that have no value yet, on the CPU: each backend has a generator of
+/// its own, and one seed means other numbers to each.
+///
+/// Each layer draws from a generator seeded for it alone, so that neither the stages nor the layers before
+/// it make a difference.
+#[must_use]
+pub(crate) fn initialise<L: Layer>(layer: L, index: usize, seed: u64) -> L {
+    let host = Device::flex();
+    alone(|| {
+        host.seed(layer_seed(seed, index));
+        layer.map(&mut Draw(host))
+    })
+}
+
+/// Gives the parameters their values where the layer was built. A lazy parameter that is shared can be
+/// drawn nowhere else.
+pub(crate) fn initialise_in_place<L: Layer>(layer: &L, index: usize, seed: u64) {
+    alone(|| {
+        for device in layer.devices() {
+            device.seed(layer_seed(seed, index));
+        }
+        layer.visit(&mut Touch);
+    });
+}
+
+/// Burn's CPU backend has one generator for the whole process: two pipelines that are built at once
+/// would draw from each other's.
+fn alone<R>(draw: impl FnOnce() -> R) -> R {
+    static GENERATOR: Mutex<()> = Mutex::new(());
+    let _alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+    draw()
+}
+
+/// SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014) of
+/// the seed and the layer: neighbouring seeds and layers give unrelated numbers.
+fn layer_seed(seed: u64, layer: usize) -> u64 {
+    let mut z = seed.wrapping_add((layer as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Moves lazy parameters to a device, and makes their values there.
+struct Draw(Device);
+
+impl Draw {
+    fn drawn<P: Module>(&self, param: P, is_initialized: bool, value: impl FnOnce(&P)) -> P {
+        if is_initialized {
+            return param;
+        }
+        let param = param.fork(&self.0);
+        value(&param);
+        param
+    }
+}
+
+impl ModuleMapper for Draw {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let is_initialized = param.is_initialized();
+        self.drawn(param, is_initialized, |param| drop(param.val()))
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let is_initialized = param.is_initialized();
+        self.drawn(param, is_initialized, |param| drop(param.val()))
+    }
+
+    fn map_bool<const D: usize>(
+        &mut self,
+        param: Param<Tensor<D, Bool>>,
+    ) -> Param<Tensor<D, Bool>> {
+        let is_initialized = param.is_initialized();
+        self.drawn(param, is_initialized, |param| drop(param.val()))
+    }
+}
+
+/// Reads every value, which makes it if it was not there.
+struct Touch;
+
+impl ModuleVisitor for Touch {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let _ = param.val();
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let _ = param.val();
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let _ = param.val();
+    }
+}

@@ -1,0 +1,271 @@
+//! Random numbers that a layer can draw again.
+//!
+//! Each number is a function of a key: the run's seed, the step, the layer, which of the layer's
+//! draws it is, and the sample. Nothing else has a say: not the thread, not the order in which
+//! micro-batches come, not how many there are, not where the model is cut. So a layer that is run again
+//! to recompute what was not kept draws what it drew before, and a pipeline draws what the whole
+//! mini-batch would have drawn in one piece.
+
+use std::ops::Range;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rand_distr::StandardNormal;
+
+/// What draws of a step depend on, beside layer and sample.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StepKey {
+    pub(crate) seed: u64,
+    pub(crate) step: u64,
+    /// The share of the training that is behind: no part of the key, but of what is made of the draws.
+    pub(crate) progress: f64,
+}
+
+impl StepKey {
+    /// A step that is none of a training.
+    pub(crate) const APART: Self = Self {
+        seed: 0,
+        step: 0,
+        progress: 1.0,
+    };
+}
+
+/// The random numbers of a layer for a micro-batch; see [`Context::draws`](crate::Context::draws).
+///
+/// The layers in [`nn`](crate::model::nn) draw from it. A layer of one's own can, too:
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use stovepipe_pipeline::KeyedRng;
+///
+/// let device = Device::flex();
+/// // Seed 1, step 7, layer 3. Samples 0 to 4 of a mini-batch at once, and the last two by themselves:
+/// let whole = KeyedRng::new(1, 7, 3, 0..4).uniform([4, 5], &device);
+/// let part = KeyedRng::new(1, 7, 3, 2..4).uniform([2, 5], &device);
+/// assert_eq!(whole.slice([2..4]).to_data(), part.to_data());
+/// ```
+#[derive(Clone, Debug)]
+pub struct KeyedRng {
+    /// `None` where nothing is random: in evaluation.
+    key: Option<Key>,
+    /// How often the layer has drawn.
+    count: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Key {
+    step: StepKey,
+    layer: usize,
+    /// The micro-batch's samples, by their place in the mini-batch.
+    samples: Range<usize>,
+}
+
+impl KeyedRng {
+    /// Those of a layer in a training step, for some samples of a mini-batch, at the end of a training.
+    #[must_use]
+    pub fn new(seed: u64, step: u64, layer: usize, samples: Range<usize>) -> Self {
+        let progress = 1.0;
+        let step = StepKey {
+            seed,
+            step,
+            progress,
+        };
+        Self::of_step(step, layer, samples)
+    }
+
+    /// The same at another point of a training, from 0 to 1.
+    #[must_use]
+    pub fn at_progress(mut self, progress: f64) -> Self {
+        if let Some(key) = &mut self.key {
+            key.step.progress = progress;
+        }
+        self
+    }
+
+    /// The share of the training that is behind, from 0 to 1, as the pipeline was
+    /// [told](crate::Pipeline::set_progress): for what grows while a model trains. 1 if it was told nothing.
+    ///
+    /// ```
+    /// use stovepipe_pipeline::KeyedRng;
+    ///
+    /// assert_eq!(KeyedRng::new(0, 0, 0, 0..1).progress(), 1.0);
+    /// assert_eq!(KeyedRng::new(0, 0, 0, 0..1).at_progress(0.25).progress(), 0.25);
+    /// ```
+    #[must_use]
+    pub fn progress(&self) -> f64 {
+        self.key.as_ref().map_or(1.0, |key| key.step.progress)
+    }
+
+    pub(crate) fn of_step(step: StepKey, layer: usize, samples: Range<usize>) -> Self {
+        let key = Some(Key {
+            step,
+            layer,
+            samples,
+        });
+        Self { key, count: 0 }
+    }
+
+    /// Those of evaluation, where layers should draw nothing.
+    ///
+    /// ```
+    /// assert!(!stovepipe_pipeline::KeyedRng::none().is_training());
+    /// ```
+    #[must_use]
+    pub fn none() -> Self {
+        let key = None;
+        Self { key, count: 0 }
+    }
+
+    /// Whether the step trains, so that layers should draw.
+    #[must_use]
+    pub fn is_training(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Numbers from 0 up to 1, all as likely as each other; zeros in evaluation.
+    ///
+    /// The first dimension must be that of the samples, or of rows of which each sample has the same
+    /// number next to each other: then each sample draws by itself. A tensor that has the batch elsewhere
+    /// draws numbers that depend on how the mini-batch is cut into micro-batches, and on nothing more.
+    #[must_use]
+    pub fn uniform<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
+        self.fill(shape, device, |rng, row| {
+            row.extend(std::iter::repeat_with(|| rng.random::<f32>()).take(row.capacity()));
+        })
+    }
+
+    /// Numbers with mean 0 and variance 1 from the normal distribution; zeros in evaluation. Shapes as
+    /// in [`uniform`](Self::uniform).
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::KeyedRng;
+    ///
+    /// let x = KeyedRng::new(0, 0, 0, 0..1000).normal([1000, 10], &Device::flex());
+    /// assert!(x.clone().mean().into_scalar::<f32>().abs() < 0.05);
+    /// assert!((x.var(0).mean().into_scalar::<f32>() - 1.0).abs() < 0.05);
+    /// ```
+    #[must_use]
+    pub fn normal<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
+        self.fill(shape, device, |rng, row| {
+            row.extend(
+                std::iter::repeat_with(|| rng.sample::<f32, _>(StandardNormal))
+                    .take(row.capacity()),
+            );
+        })
+    }
+
+    /// 1 with probability `keep`, else 0; ones in evaluation. Shapes as in [`uniform`](Self::uniform).
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::KeyedRng;
+    ///
+    /// let x = KeyedRng::new(0, 0, 0, 0..1000).keep(0.75, [1000, 10], &Device::flex());
+    /// assert!((x.mean().into_scalar::<f32>() - 0.75).abs() < 0.02);
+    /// ```
+    #[must_use]
+    pub fn keep<const D: usize>(
+        &mut self,
+        keep: f64,
+        shape: [usize; D],
+        device: &Device,
+    ) -> Tensor<D> {
+        if !self.is_training() {
+            return Tensor::ones(shape, device);
+        }
+        // Whole numbers below the bound: one comparison each.
+        let bound = (keep * 2f64.powi(32)) as u64;
+        self.fill(shape, device, |rng, row| {
+            let kept = || f32::from(u8::from(u64::from(rng.random::<u32>()) < bound));
+            row.extend(std::iter::repeat_with(kept).take(row.capacity()));
+        })
+    }
+
+    /// A tensor whose rows `draw` fills to their capacity, sample by sample.
+    fn fill<const D: usize>(
+        &mut self,
+        shape: [usize; D],
+        device: &Device,
+        draw: impl Fn(&mut ChaCha8Rng, &mut Vec<f32>),
+    ) -> Tensor<D> {
+        let total: usize = shape.iter().product();
+        let Some(key) = &self.key else {
+            return Tensor::zeros(shape, device);
+        };
+        let samples = key.samples.len();
+        let of_samples = samples > 0 && shape[0].is_multiple_of(samples);
+        let parts = if of_samples { samples } else { 1 };
+        let mut numbers = Vec::with_capacity(total);
+        for sample in key.samples.start..key.samples.start + parts {
+            let mut row = Vec::with_capacity(total / parts);
+            draw(&mut key.generator(sample, self.count), &mut row);
+            numbers.append(&mut row);
+        }
+        self.count += 1;
+        Tensor::from_data(TensorData::new(numbers, shape), device)
+    }
+}
+
+impl Key {
+    fn generator(&self, sample: usize, count: u32) -> ChaCha8Rng {
+        let numbers = [
+            self.step.seed,
+            self.step.step,
+            self.layer as u64,
+            sample as u64,
+        ];
+        let mut seed = [0; 32];
+        for (place, number) in seed.chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        let mut generator = ChaCha8Rng::from_seed(seed);
+        generator.set_stream(count.into());
+        generator
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(mut rng: KeyedRng, shape: [usize; 2]) -> Vec<f32> {
+        let tensor = rng.uniform(shape, &Device::flex());
+        tensor.into_data().try_to_vec().unwrap_or_default()
+    }
+
+    /// Seed, step, layer, sample and which draw it is all make a difference.
+    #[test]
+    fn every_part_of_the_key_counts() {
+        let device = Device::flex();
+        let mut twice = KeyedRng::new(1, 2, 3, 4..6);
+        let _ = twice.uniform([2, 8], &device);
+        let all = [
+            numbers(KeyedRng::new(1, 2, 3, 4..6), [2, 8]),
+            numbers(KeyedRng::new(0, 2, 3, 4..6), [2, 8]),
+            numbers(KeyedRng::new(1, 0, 3, 4..6), [2, 8]),
+            numbers(KeyedRng::new(1, 2, 0, 4..6), [2, 8]),
+            numbers(KeyedRng::new(1, 2, 3, 0..2), [2, 8]),
+            numbers(twice, [2, 8]),
+        ];
+        for (index, some) in all.iter().enumerate() {
+            assert_eq!(some.len(), 16);
+            assert!(some.iter().all(|number| (0.0..1.0).contains(number)));
+            assert_ne!(some[..8], some[8..], "samples draw alike");
+            for other in &all[..index] {
+                assert_ne!(some, other);
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_key_draws_the_same_numbers_however_the_batch_is_cut() {
+        let whole = numbers(KeyedRng::new(1, 2, 3, 0..6), [12, 2]);
+        let parts = [0..1, 1..4, 4..6]
+            .map(|part| numbers(KeyedRng::new(1, 2, 3, part.clone()), [2 * part.len(), 2]));
+        assert_eq!(whole, parts.concat());
+        // No batch in the first dimension: drawn as a whole.
+        assert_eq!(numbers(KeyedRng::new(1, 2, 3, 0..6), [5, 2]).len(), 10);
+    }
+}

@@ -1,0 +1,340 @@
+//! Which layer sends what to which: skips, checked before anything runs.
+
+use std::{collections::HashMap, fmt};
+
+use thiserror::Error;
+
+use crate::model::layer::Layer;
+
+/// A value that a layer sends to later layers past those between, or takes from an earlier one.
+///
+/// What is sent is a [`Flow`](Layer::Flow) of the model. It travels from the sender's stage straight to
+/// the stages of those that take it, and its gradient straight back.
+///
+/// ```
+/// use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
+/// use stovepipe_pipeline::{BuildError, Context, Layer, LayerError, Pipeline, SkipUse};
+///
+/// #[derive(Module, Debug)]
+/// enum Part {
+///     Begin(Linear),
+///     Middle(Linear),
+///     End(Linear),
+/// }
+///
+/// impl Layer for Part {
+/// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
+/// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
+/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
+///     fn skips(&self) -> Vec<SkipUse> {
+///         match self {
+///             Self::Begin(_) => vec![SkipUse::send("early")],
+///             Self::Middle(_) => vec![],
+///             Self::End(_) => vec![SkipUse::take("early")],
+///         }
+///     }
+///
+///     fn forward(&self, x: Tensor<2>, context: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
+///         Ok(match self {
+///             Self::Begin(linear) => {
+///                 context.send("early", x.clone());
+///                 linear.forward(x)
+///             }
+///             Self::Middle(linear) => linear.forward(x),
+///             Self::End(linear) => linear.forward(x) + context.take("early")?,
+///         })
+///     }
+/// }
+///
+/// let device = Device::flex();
+/// let linear = || LinearConfig::new(4, 4).init(&device);
+/// let build = |layers| Pipeline::builder(layers).devices([device.clone()]).build();
+/// assert!(build(vec![Part::Begin(linear()), Part::Middle(linear()), Part::End(linear())]).is_ok());
+///
+/// let error = build(vec![Part::Begin(linear()), Part::Middle(linear())]).unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "layer 0 (Begin) sends the skip \"early\", which no later layer takes"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SkipUse {
+    /// The layer sends it.
+    Send(String),
+    /// The layer takes it.
+    Take(String),
+}
+
+impl SkipUse {
+    /// The layer sends a value by this name.
+    #[must_use]
+    pub fn send(name: impl Into<String>) -> Self {
+        Self::Send(name.into())
+    }
+
+    /// The layer takes the value that was sent by this name.
+    #[must_use]
+    pub fn take(name: impl Into<String>) -> Self {
+        Self::Take(name.into())
+    }
+}
+
+/// A mistake in the wiring of skips.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WiringError {
+    /// Nobody takes it.
+    #[error("{layer} sends the skip \"{name}\", which no later layer takes")]
+    NeverTaken {
+        /// The skip.
+        name: String,
+        /// The layer that sends it.
+        layer: LayerName,
+    },
+    /// Nobody sends it.
+    #[error("{layer} takes the skip \"{name}\", which no layer sends")]
+    NeverSent {
+        /// The skip.
+        name: String,
+        /// The layer that takes it.
+        layer: LayerName,
+    },
+    /// It is taken before it is sent, or by the very layer that sends it.
+    #[error("{taker} takes the skip \"{name}\", which {sender} sends no earlier")]
+    TakenBeforeSent {
+        /// The skip.
+        name: String,
+        /// The layer that takes it.
+        taker: LayerName,
+        /// The layer that sends it.
+        sender: LayerName,
+    },
+    /// Two values by one name.
+    #[error("{first} and {second} both send a skip \"{name}\": give them names of their own")]
+    SentTwice {
+        /// The skip.
+        name: String,
+        /// The first layer that sends one.
+        first: LayerName,
+        /// The second.
+        second: LayerName,
+    },
+    /// One layer declares to take it twice.
+    #[error(
+        "{layer} declares twice that it takes the skip \"{name}\": once is enough, clone the value"
+    )]
+    TakenTwice {
+        /// The skip.
+        name: String,
+        /// The layer.
+        layer: LayerName,
+    },
+}
+
+/// A layer by its place in the model and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerName {
+    /// Its place.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for LayerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "layer {} ({})", self.index, self.name)
+    }
+}
+
+/// The skips of a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wiring {
+    pub(crate) skips: Vec<Skip>,
+    /// What each layer sends and takes, as places in `skips`, in the order in which it declares them.
+    pub(crate) sends: Vec<Vec<usize>>,
+    pub(crate) takes: Vec<Vec<usize>>,
+}
+
+/// A value that is sent past layers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Skip {
+    pub(crate) name: String,
+    pub(crate) sender: usize,
+    /// In order; at least one.
+    pub(crate) takers: Vec<usize>,
+}
+
+impl Wiring {
+    pub(crate) fn of<L: Layer>(layers: &[L]) -> Result<Self, WiringError> {
+        let uses = layers.iter().map(L::skips).collect::<Vec<_>>();
+        Self::check(&uses, &|index| LayerName {
+            index,
+            name: layers[index].name(),
+        })
+    }
+
+    fn check(
+        uses: &[Vec<SkipUse>],
+        layer: &dyn Fn(usize) -> LayerName,
+    ) -> Result<Self, WiringError> {
+        let mut wiring = Self {
+            skips: Vec::new(),
+            sends: vec![Vec::new(); uses.len()],
+            takes: vec![Vec::new(); uses.len()],
+        };
+        let by_name = wiring.add_senders(uses, layer)?;
+        wiring.add_takers(uses, &by_name, layer)?;
+        match wiring.skips.iter().find(|skip| skip.takers.is_empty()) {
+            Some(skip) => Err(WiringError::NeverTaken {
+                name: skip.name.clone(),
+                layer: layer(skip.sender),
+            }),
+            None => Ok(wiring),
+        }
+    }
+
+    /// Returns the place of each skip by name.
+    fn add_senders<'a>(
+        &mut self,
+        uses: &'a [Vec<SkipUse>],
+        layer: &dyn Fn(usize) -> LayerName,
+    ) -> Result<HashMap<&'a str, usize>, WiringError> {
+        let mut by_name = HashMap::new();
+        for (index, name) in named(uses, |skip| match skip {
+            SkipUse::Send(name) => Some(name),
+            SkipUse::Take(_) => None,
+        }) {
+            if let Some(first) = by_name.insert(name, self.skips.len()) {
+                return Err(WiringError::SentTwice {
+                    name: name.to_owned(),
+                    first: layer(self.skips[first].sender),
+                    second: layer(index),
+                });
+            }
+            self.sends[index].push(self.skips.len());
+            self.skips.push(Skip {
+                name: name.to_owned(),
+                sender: index,
+                takers: Vec::new(),
+            });
+        }
+        Ok(by_name)
+    }
+
+    fn add_takers(
+        &mut self,
+        uses: &[Vec<SkipUse>],
+        by_name: &HashMap<&str, usize>,
+        layer: &dyn Fn(usize) -> LayerName,
+    ) -> Result<(), WiringError> {
+        for (index, name) in named(uses, |skip| match skip {
+            SkipUse::Take(name) => Some(name),
+            SkipUse::Send(_) => None,
+        }) {
+            let owned = || name.to_owned();
+            let Some(&place) = by_name.get(name) else {
+                return Err(WiringError::NeverSent {
+                    name: owned(),
+                    layer: layer(index),
+                });
+            };
+            let skip = &mut self.skips[place];
+            if skip.sender >= index {
+                return Err(WiringError::TakenBeforeSent {
+                    name: owned(),
+                    taker: layer(index),
+                    sender: layer(skip.sender),
+                });
+            }
+            if skip.takers.last() == Some(&index) {
+                return Err(WiringError::TakenTwice {
+                    name: owned(),
+                    layer: layer(index),
+                });
+            }
+            skip.takers.push(index);
+            self.takes[index].push(place);
+        }
+        Ok(())
+    }
+}
+
+/// The uses of one kind, by layer.
+fn named<'a>(
+    uses: &'a [Vec<SkipUse>],
+    pick: impl Fn(&'a SkipUse) -> Option<&'a String>,
+) -> impl Iterator<Item = (usize, &'a str)> {
+    let all = (uses.iter().enumerate())
+        .flat_map(|(index, uses)| uses.iter().map(move |skip| (index, skip)));
+    all.filter_map(move |(index, skip)| Some((index, pick(skip)?.as_str())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Layers as words: `+a` sends, `-a` takes.
+    fn wiring(layers: &[&str]) -> Result<Wiring, String> {
+        let uses: Vec<Vec<_>> = (layers.iter())
+            .map(|layer| {
+                let words = layer.split_whitespace();
+                words
+                    .map(|word| match word.split_at(1) {
+                        ("+", name) => SkipUse::send(name),
+                        (_, name) => SkipUse::take(name),
+                    })
+                    .collect()
+            })
+            .collect();
+        let name = |index| LayerName {
+            index,
+            name: "L".to_owned(),
+        };
+        Wiring::check(&uses, &name).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn senders_find_their_takers() -> Result<(), String> {
+        let found = wiring(&["+a", "+b -a", "", "-b -a"])?;
+        let skip = |name: &str, sender, takers: &[usize]| Skip {
+            name: name.to_owned(),
+            sender,
+            takers: takers.to_vec(),
+        };
+        assert_eq!(found.skips, [skip("a", 0, &[1, 3]), skip("b", 1, &[3])]);
+        assert_eq!(found.sends, [vec![0], vec![1], vec![], vec![]]);
+        assert_eq!(found.takes, [vec![], vec![0], vec![], vec![1, 0]]);
+        Ok(())
+    }
+
+    #[test]
+    fn mistakes_name_the_skip_and_the_layers() {
+        let check = |layers: &[&str], expected: &str| {
+            assert_eq!(wiring(layers), Err(expected.to_owned()));
+        };
+        check(
+            &["+a", ""],
+            "layer 0 (L) sends the skip \"a\", which no later layer takes",
+        );
+        check(
+            &["", "-a"],
+            "layer 1 (L) takes the skip \"a\", which no layer sends",
+        );
+        check(
+            &["-a", "+a", "-a"],
+            "layer 0 (L) takes the skip \"a\", which layer 1 (L) sends no earlier",
+        );
+        check(
+            &["+a -a", "-a"],
+            "layer 0 (L) takes the skip \"a\", which layer 0 (L) sends no earlier",
+        );
+        check(
+            &["+a", "+a", "-a"],
+            "layer 0 (L) and layer 1 (L) both send a skip \"a\": give them names of their own",
+        );
+        check(
+            &["+a", "-a -a"],
+            "layer 1 (L) declares twice that it takes the skip \"a\": once is enough, clone the value",
+        );
+    }
+}
