@@ -1,14 +1,15 @@
-//! Threads that run a step together, and end it together.
+//! Worker threads that run one step together.
 //!
-//! A step of a pipeline is a list of actions for each of a few workers, which send each other
-//! values. One that fails, panics, or does not come back must not leave the others waiting, and
-//! what it leaves must not harm the next step. This crate is that part of the engine and nothing
-//! else: it knows no tensors, no stages and no schedules. [`Worker`] is a thread, [`mailbox`] is
-//! what workers send each other values by, [`step`] hands a job to each worker and waits for all of
-//! them, and [`StopHandle`] asks for an early end.
+//! In a step, each worker runs a list of actions and sends values to other workers. If a worker
+//! fails, panics or hangs, the others must not wait for it, and the next step must still work. This
+//! crate does that and nothing else: it knows no tensors, stages or schedules.
 //!
-//! It is small so that it can be checked: its tests run it under a model checker, which tries the
-//! orders in which threads can run instead of hoping for the bad ones.
+//! * [`Worker`]: a thread that runs jobs in order.
+//! * [`mailbox`]: sends values from worker to worker.
+//! * [`step`]: gives each worker a job and waits for all of them.
+//! * [`StopHandle`]: asks a step to stop.
+//!
+//! The tests run this code under a model checker, which tries the orders in which threads can run.
 
 mod cancel;
 mod mailbox;

@@ -1,11 +1,11 @@
-//! What workers send each other, by micro-batch.
+//! Messages between workers, by micro-batch.
 //!
-//! A message says which micro-batch it is for, and one that comes before its turn is kept:
-//! schedules need not agree on an order.
+//! A message names its micro-batch. One that arrives early is kept until it is asked for, so sender
+//! and receiver need not agree on an order.
 //!
-//! How a wait ends: the message comes; the sender is gone, because its work failed or was called
-//! off, and with it its end of the queue; or the step is called off. There is no other way to wait
-//! for another worker, so that nothing waits for ever unless a worker's own code does not return.
+//! A receiver waits until the message arrives, the sender is dropped, or the step is cancelled.
+//! Workers wait for each other in no other way, so a wait is endless only if a worker's own code
+//! never returns.
 
 use std::collections::HashMap;
 
@@ -14,16 +14,16 @@ use crate::{
     queue::{Receiver, Sender, queue},
 };
 
-/// The end of a mailbox that sends.
+/// The sending end of a mailbox.
 pub type Outbox<T> = Sender<(usize, T)>;
 
-/// The end of a mailbox that receives.
+/// The receiving end of a mailbox.
 pub struct Inbox<T> {
     queue: Receiver<(usize, T)>,
     early: HashMap<usize, T>,
 }
 
-/// Whoever should have sent is gone, or the step was called off.
+/// The sender was dropped, or the step was cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cancelled;
 
@@ -60,7 +60,7 @@ impl<T> Inbox<T> {
     ///
     /// # Errors
     ///
-    /// [`Cancelled`], if it will not come.
+    /// [`Cancelled`], if the message will not arrive.
     pub fn receive(&mut self, micro_batch: usize, cancel: &CancelToken) -> Result<T, Cancelled> {
         loop {
             if let Some(message) = self.early.remove(&micro_batch) {

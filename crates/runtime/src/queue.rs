@@ -1,40 +1,40 @@
 //! A queue from many threads to one.
 //!
-//! A queue holds all that is sent, so only receiving waits. Messages, the number of senders, and
-//! the parker of a receiver that is about to sleep lie under one lock. A receiver that finds nothing
-//! leaves its parker there before it lets go of the lock; whoever then sends, or is the last sender
-//! to go, finds the parker, takes it and rings it. So what is sent before the look is seen, and what
-//! is sent after it rings.
+//! A queue has no limit, so only receiving waits. One lock guards the messages, the number of
+//! senders, and the parker of a receiver that is about to sleep. A receiver that finds no message
+//! stores its parker there before it releases the lock. The next sender, or the last one to be
+//! dropped, takes the parker and unparks it. So the receiver sees what was sent before it looked, and
+//! is woken by what is sent afterwards.
 //!
-//! A wait can have other ends: the cancel rings the same parker, a deadline ends the sleep by itself.
-//! After each look at the queue, the receiver looks whether one of them has come.
+//! A cancelled step unparks the same parker, and a deadline ends the sleep by itself. The receiver
+//! checks for both after each look at the queue.
 
 use std::collections::VecDeque;
 
 use crate::{
     cancel::CancelToken,
     parker::Parker,
-    sync::{Arc, Deadline, Mutex, lock, watch},
+    sync::{Arc, Deadline, Mutex, lock, poll},
 };
 
-/// The end of a queue that sends.
+/// The sending end of a queue.
 #[derive(Debug)]
 pub struct Sender<T>(Arc<Mutex<State<T>>>);
 
-/// Nobody is there to receive.
+/// The receiver was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disconnected;
 
 pub(crate) struct Receiver<T> {
     state: Arc<Mutex<State<T>>>,
-    /// For waits that no cancel ends.
+    /// For waits that cannot be cancelled.
     parker: Arc<Parker>,
 }
 
 /// Why nothing was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiveError {
-    /// All senders are gone.
+    /// All senders were dropped.
     Disconnected,
     Cancelled,
     TimedOut,
@@ -65,7 +65,7 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     ///
-    /// [`Disconnected`], if nobody can receive it any more.
+    /// [`Disconnected`], if the receiver was dropped.
     pub fn send(&self, message: T) -> Result<(), Disconnected> {
         let mut state = lock(&self.0);
         if !state.received {
@@ -78,7 +78,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Whether somebody can still receive what is sent.
+    /// Whether the receiver still exists.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         lock(&self.0).received
@@ -112,7 +112,7 @@ fn wake(asleep: Option<Arc<Parker>>) {
 }
 
 impl<T> Receiver<T> {
-    /// Waits for a message, or the end of all senders.
+    /// Waits for a message, or until all senders are dropped.
     pub(crate) fn receive(&self) -> Result<T, ReceiveError> {
         self.sleep(&self.parker, None, || None)
     }
@@ -124,12 +124,12 @@ impl<T> Receiver<T> {
         })
     }
 
-    /// The same, but no longer than until the cancel. Watches for a while first: workers wait for
-    /// each other shortly and often, and to be woken takes longer than that.
+    /// The same, but no longer than until the step is cancelled. Polls for a while before it sleeps:
+    /// workers wait often and briefly, and waking up takes longer than that.
     pub(crate) fn receive_unless(&self, cancel: &CancelToken) -> Result<T, ReceiveError> {
-        let called_off = || cancel.is_cancelled().then_some(ReceiveError::Cancelled);
-        watch(|| self.take(None).or_else(|| called_off().map(Err)))
-            .unwrap_or_else(|| self.sleep(&cancel.parker, None, called_off))
+        let cancelled = || cancel.is_cancelled().then_some(ReceiveError::Cancelled);
+        poll(|| self.take(None).or_else(|| cancelled().map(Err)))
+            .unwrap_or_else(|| self.sleep(&cancel.parker, None, cancelled))
     }
 
     fn sleep(
@@ -142,14 +142,15 @@ impl<T> Receiver<T> {
             if let Some(taken) = self.take(Some(parker)) {
                 return taken;
             }
-            if let Some(silence) = ended() {
-                return Err(silence);
+            if let Some(error) = ended() {
+                return Err(error);
             }
             parker.park(deadline);
         }
     }
 
-    /// What can be said without a wait; if nothing, leaves the parker of who is about to sleep.
+    /// A message or the end of all senders, without a wait. If there is neither, stores the parker of
+    /// the receiver that is about to sleep.
     fn take(&self, asleep: Option<&Arc<Parker>>) -> Option<Result<T, ReceiveError>> {
         let mut state = lock(&self.state);
         let message = state.messages.pop_front();
@@ -170,7 +171,7 @@ impl<T> Drop for Receiver<T> {
         state.received = false;
         let unread = std::mem::take(&mut state.messages);
         drop(state);
-        // Not under the lock: to drop a message may take its time, or send one.
+        // Not under the lock: dropping a message may take long, or send another one.
         drop(unread);
     }
 }

@@ -1,14 +1,13 @@
-//! One step: a job for each worker, and a caller who waits until all have ended.
+//! One step: a job for each worker, and a caller that waits until all jobs have ended.
 //!
-//! Workers tell how they fare in one queue of reports. The first failure calls the step off for
-//! all; the caller still waits for every worker, so that nothing of a step outlives it. Only a
-//! worker that reports nothing for longer than the caller's stall_timeout is given up, and with it the
-//! step.
+//! Workers send reports through one queue. The first failure cancels the step for all. The caller
+//! still waits for every worker, so nothing of a step outlives it. If no report arrives within the
+//! stall timeout, the caller gives up the workers that have not ended, and the step fails.
 //!
-//! Who wakes whom: a worker waits for another's message, and is woken by it, by the end of the
-//! other (which drops its outboxes), or by the cancel_source. The caller waits for reports, and each
-//! worker's last is that it has ended, whatever happened to it. A request to stop wakes nobody:
-//! some worker always has something to do, sees it before its next action, and ends.
+//! A worker that waits for a message is woken by the message, by the end of the sender (which drops
+//! its outboxes), or by the cancelled step. The caller is woken by reports; the last report of each
+//! worker says that it has ended, for whatever reason. A request to stop wakes nobody: a worker sees
+//! it before its next action, and some worker always has one.
 
 use std::{
     any::Any,
@@ -24,26 +23,26 @@ use crate::{
     worker::Worker,
 };
 
-/// How long the other workers may take to end once a worker is given up.
+/// How long the other workers may take to end when a step has stalled.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What can end a step early.
+/// When a step ends early.
 #[derive(Clone, Copy, Debug)]
 pub struct StepOptions<'a> {
-    /// Asks for its end.
+    /// Ends the step on request.
     pub stop: &'a StopHandle,
-    /// How long the caller waits for the next report; for ever, if there is none.
+    /// How long the caller waits for the next report; without a limit if `None`.
     pub stall_timeout: Option<Duration>,
 }
 
 /// Why a job ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobError<F> {
-    /// Because of itself.
+    /// It failed.
     Failed(F),
-    /// Because another has failed.
+    /// Another job failed.
     Cancelled,
-    /// Because somebody asked for it.
+    /// A stop was requested.
     Stopped,
 }
 
@@ -53,37 +52,37 @@ pub enum Fault<A, F> {
     Failed {
         /// The worker.
         worker: usize,
-        /// The action that it was in, if it had begun one.
+        /// The action that failed, if the job had begun one.
         action: Option<A>,
-        /// Why.
+        /// The reason.
         cause: Cause<F>,
     },
-    /// Nothing was reported for longer than the caller's stall_timeout.
+    /// No report arrived within the stall timeout.
     Stalled,
-    /// Somebody asked to stop.
+    /// A stop was requested.
     Stopped,
-    /// A worker ended without a word.
+    /// A worker ended without a report.
     Lost,
 }
 
 /// Why a job failed.
 pub enum Cause<F> {
-    /// It said so.
+    /// It returned an error.
     Error(F),
     /// It panicked.
     Panicked(Box<dyn Any + Send>),
 }
 
-/// A job's side of a step.
+/// What a job needs to take part in a step.
 pub struct JobContext<'a, A> {
-    at: &'a mut Option<A>,
+    current: &'a mut Option<A>,
     cancel: CancelToken,
     stop: StopHandle,
-    did: &'a dyn Fn(A),
+    report_done: &'a dyn Fn(A),
 }
 
 impl<A: Copy> JobContext<'_, A> {
-    /// Does the next action, unless the step has ended, and reports that it is done.
+    /// Runs the next action, unless the step has ended, and reports that it is done.
     ///
     /// # Errors
     ///
@@ -93,7 +92,7 @@ impl<A: Copy> JobContext<'_, A> {
         action: A,
         work: impl FnOnce(&CancelToken) -> Result<T, JobError<F>>,
     ) -> Result<T, JobError<F>> {
-        *self.at = Some(action);
+        *self.current = Some(action);
         if self.stop.is_stopped() {
             return Err(JobError::Stopped);
         }
@@ -101,35 +100,34 @@ impl<A: Copy> JobContext<'_, A> {
             return Err(JobError::Cancelled);
         }
         let done = work(&self.cancel)?;
-        (self.did)(action);
+        (self.report_done)(action);
         Ok(done)
     }
 }
 
 enum Report<A, R, F> {
-    Did {
+    ActionDone {
         worker: usize,
         action: A,
     },
-    Ended {
+    JobEnded {
         worker: usize,
-        at: Option<A>,
-        end: End<R, F>,
+        action: Option<A>,
+        end: JobEnd<R, F>,
     },
 }
 
-enum End<R, F> {
+enum JobEnd<R, F> {
     Done(R),
-    Early(JobError<F>),
+    Error(JobError<F>),
     Panicked(Box<dyn Any + Send>),
 }
 
-/// Runs a step: one job on each worker. Returns what each left behind, when all have ended.
+/// Runs a step: one job on each worker. Returns their results when all have ended.
 ///
-/// `tell` hears of each action that is done, on the caller's thread; an error of its own ends the
-/// step. `explain` makes an error of what went wrong, at the moment when it is known and before the
-/// step is called off for the others. A failure takes precedence over all else, and the first over
-/// later ones.
+/// `on_action` is called for each finished action, on the caller's thread; if it fails, the step
+/// ends. `to_error` turns a fault into an error, before the other workers are cancelled. A failed job
+/// takes precedence over any other fault, and the first failure over later ones.
 ///
 /// ```
 /// use stovepipe_runtime::{JobError, Fault, JobContext, StopHandle, StepOptions, Worker, mailbox, step};
@@ -147,23 +145,23 @@ enum End<R, F> {
 ///     }),
 /// ];
 /// let options = StepOptions { stop: &StopHandle::new(), stall_timeout: None };
-/// let mut told = Vec::new();
-/// let tell = |worker, action| Ok(told.push((worker, action)));
-/// let done = step(&workers, jobs, options, tell, |_fault| "failed");
+/// let mut actions = Vec::new();
+/// let on_action = |worker, action| Ok(actions.push((worker, action)));
+/// let done = step(&workers, jobs, options, on_action, |_fault| "failed");
 /// assert_eq!(done, Ok(vec![1, 20]));
-/// assert_eq!(told, [(0, "send"), (1, "receive")]);
+/// assert_eq!(actions, [(0, "send"), (1, "receive")]);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// What `tell` and `explain` returned.
+/// Those of `on_action` and `to_error`.
 pub fn step<A, R, F, E, J>(
     workers: &[Worker],
     jobs: Vec<J>,
     options: StepOptions<'_>,
-    tell: impl FnMut(usize, A) -> Result<(), E>,
-    explain: impl FnMut(Fault<A, F>) -> E,
+    on_action: impl FnMut(usize, A) -> Result<(), E>,
+    to_error: impl FnMut(Fault<A, F>) -> E,
 ) -> Result<Vec<R>, E>
 where
     A: Copy + Send + 'static,
@@ -173,28 +171,28 @@ where
 {
     let (reports, inbox) = queue();
     let mut cancel_source = CancelSource::new();
-    let mut waited_for = Vec::new();
+    let mut running = Vec::new();
     for ((index, worker), job) in workers.iter().enumerate().zip(jobs) {
         let (cancel, stop, reports) =
             (cancel_source.token(), options.stop.clone(), reports.clone());
         worker.run(move || work(index, job, cancel, stop, &reports));
-        waited_for.push(true);
+        running.push(true);
     }
-    // Only the workers' senders are left: a queue without senders is one without workers.
+    // Only the workers hold senders now: when all have ended, the queue is disconnected.
     drop(reports);
     Coordinator {
         workers,
         inbox,
         cancel_source,
-        waited_for,
+        running,
         stall_timeout: options.stall_timeout,
-        tell,
-        explain,
+        on_action,
+        to_error,
     }
     .wait()
 }
 
-/// Runs a worker's job, and reports its end whatever it is.
+/// Runs a worker's job and reports how it ended.
 fn work<A: Copy, R, F>(
     worker: usize,
     job: impl FnOnce(&mut JobContext<'_, A>) -> Result<R, JobError<F>>,
@@ -202,93 +200,82 @@ fn work<A: Copy, R, F>(
     stop: StopHandle,
     reports: &Sender<Report<A, R, F>>,
 ) {
-    let mut at = None;
-    let did = |action| {
-        let _ = reports.send(Report::Did { worker, action });
+    let mut current = None;
+    let report_done = |action| {
+        let _ = reports.send(Report::ActionDone { worker, action });
     };
     let mut context = JobContext {
-        at: &mut at,
+        current: &mut current,
         cancel,
         stop,
-        did: &did,
+        report_done: &report_done,
     };
-    // All that the job holds is dropped by the time it returns or unwinds, which is before the
-    // report: its outboxes, so that others end too, and all that the caller may then want for
-    // itself.
+    // When the job returns or unwinds, all that it holds is dropped before the report is sent: its
+    // outboxes, so that others end too, and what the caller may then need.
     let end = match catch_unwind(AssertUnwindSafe(|| job(&mut context))) {
-        Ok(Ok(done)) => End::Done(done),
-        Ok(Err(early)) => End::Early(early),
-        Err(panic) => End::Panicked(panic),
+        Ok(Ok(done)) => JobEnd::Done(done),
+        Ok(Err(error)) => JobEnd::Error(error),
+        Err(panic) => JobEnd::Panicked(panic),
     };
-    let _ = reports.send(Report::Ended { worker, at, end });
+    let action = current;
+    let _ = reports.send(Report::JobEnded {
+        worker,
+        action,
+        end,
+    });
 }
 
 /// The caller's side of a step.
-struct Coordinator<'a, A, R, F, Tell, Explain> {
+struct Coordinator<'a, A, R, F, OnAction, ToError> {
     workers: &'a [Worker],
     inbox: Receiver<Report<A, R, F>>,
     cancel_source: CancelSource,
-    waited_for: Vec<bool>,
+    /// Whether each worker's job has not ended yet.
+    running: Vec<bool>,
     stall_timeout: Option<Duration>,
-    tell: Tell,
-    explain: Explain,
+    on_action: OnAction,
+    to_error: ToError,
 }
 
 /// Why a step will fail.
 enum Failure<E> {
-    /// A worker failed.
-    OfWork(E),
+    /// A job failed.
+    Job(E),
     /// Anything else.
     Other(E),
 }
 
-impl<A, R, F, E, Tell, Explain> Coordinator<'_, A, R, F, Tell, Explain>
+impl<A, R, F, E, OnAction, ToError> Coordinator<'_, A, R, F, OnAction, ToError>
 where
-    Tell: FnMut(usize, A) -> Result<(), E>,
-    Explain: FnMut(Fault<A, F>) -> E,
+    OnAction: FnMut(usize, A) -> Result<(), E>,
+    ToError: FnMut(Fault<A, F>) -> E,
 {
     fn wait(mut self) -> Result<Vec<R>, E> {
-        let mut results: Vec<Option<R>> = self.waited_for.iter().map(|_| None).collect();
+        let mut results: Vec<Option<R>> = self.running.iter().map(|_| None).collect();
         let mut failure = None;
-        while self.waited_for.contains(&true) {
-            match self.next_report() {
-                Ok(Report::Did { worker, action }) => {
-                    if let Err(error) = (self.tell)(worker, action) {
+        while self.running.contains(&true) {
+            let deadline = self.stall_timeout.and_then(Deadline::after);
+            match self.inbox.receive_until(deadline) {
+                Ok(Report::ActionDone { worker, action }) => {
+                    if let Err(error) = (self.on_action)(worker, action) {
                         failure.get_or_insert(Failure::Other(error));
                     }
                 }
-                Ok(Report::Ended { worker, at, end }) => {
-                    self.waited_for[worker] = false;
-                    let cause = match end {
-                        End::Done(result) => {
-                            results[worker] = Some(result);
-                            continue;
-                        }
-                        End::Early(JobError::Cancelled) => None,
-                        End::Early(JobError::Stopped) => {
-                            let stopped = || Failure::Other((self.explain)(Fault::Stopped));
-                            failure.get_or_insert_with(stopped);
-                            None
-                        }
-                        End::Early(JobError::Failed(cause)) => Some(Cause::Error(cause)),
-                        End::Panicked(panic) => Some(Cause::Panicked(panic)),
-                    };
-                    // A second failure of the same step may well come of the first.
-                    if let Some(cause) = cause
-                        && !matches!(failure, Some(Failure::OfWork(_)))
-                    {
-                        let action = at;
-                        failure = Some(Failure::OfWork((self.explain)(Fault::Failed {
-                            worker,
-                            action,
-                            cause,
-                        })));
+                Ok(Report::JobEnded {
+                    worker,
+                    action,
+                    end,
+                }) => {
+                    self.running[worker] = false;
+                    if let JobEnd::Done(result) = end {
+                        results[worker] = Some(result);
+                        continue;
                     }
+                    self.job_failed(worker, action, end, &mut failure);
                     self.cancel_source.cancel();
                 }
                 Err(ReceiveError::TimedOut) => {
-                    let stalled = || Failure::Other((self.explain)(Fault::Stalled));
-                    failure.get_or_insert_with(stalled);
+                    failure.get_or_insert_with(|| Failure::Other((self.to_error)(Fault::Stalled)));
                     self.give_up();
                     break;
                 }
@@ -299,34 +286,54 @@ where
             }
         }
         match failure {
-            Some(Failure::OfWork(error) | Failure::Other(error)) => Err(error),
+            Some(Failure::Job(error) | Failure::Other(error)) => Err(error),
             None => {
                 let results: Option<Vec<_>> = results.into_iter().collect();
-                results.ok_or_else(|| (self.explain)(Fault::Lost))
+                results.ok_or_else(|| (self.to_error)(Fault::Lost))
             }
         }
     }
 
-    fn next_report(&self) -> Result<Report<A, R, F>, ReceiveError> {
-        (self.inbox).receive_until(self.stall_timeout.and_then(Deadline::after))
+    /// Remembers why a job ended early. The first failed job counts: later ones may follow from it.
+    fn job_failed(
+        &mut self,
+        worker: usize,
+        action: Option<A>,
+        end: JobEnd<R, F>,
+        failure: &mut Option<Failure<E>>,
+    ) {
+        let cause = match end {
+            JobEnd::Done(_) | JobEnd::Error(JobError::Cancelled) => return,
+            JobEnd::Error(JobError::Stopped) => {
+                failure.get_or_insert_with(|| Failure::Other((self.to_error)(Fault::Stopped)));
+                return;
+            }
+            JobEnd::Error(JobError::Failed(cause)) => Cause::Error(cause),
+            JobEnd::Panicked(panic) => Cause::Panicked(panic),
+        };
+        if !matches!(failure, Some(Failure::Job(_))) {
+            *failure = Some(Failure::Job((self.to_error)(Fault::Failed {
+                worker,
+                action,
+                cause,
+            })));
+        }
     }
 
-    /// Nothing was heard for too long: lets those go that only wait, and gives up the rest.
+    /// No report arrived in time: cancels the workers that only wait, and gives up the others.
     fn give_up(&mut self) {
         self.cancel_source.cancel();
-        let grace = self
-            .stall_timeout
-            .map_or(GRACE, |stall_timeout| stall_timeout.min(GRACE));
+        let grace = self.stall_timeout.map_or(GRACE, |limit| limit.min(GRACE));
         let deadline = Deadline::after(grace);
-        while self.waited_for.contains(&true) {
+        while self.running.contains(&true) {
             match self.inbox.receive_until(deadline) {
-                Ok(Report::Ended { worker, .. }) => self.waited_for[worker] = false,
-                Ok(Report::Did { .. }) => {}
+                Ok(Report::JobEnded { worker, .. }) => self.running[worker] = false,
+                Ok(Report::ActionDone { .. }) => {}
                 Err(_) => break,
             }
         }
-        for (worker, waited_for) in self.workers.iter().zip(&self.waited_for) {
-            if *waited_for {
+        for (worker, running) in self.workers.iter().zip(&self.running) {
+            if *running {
                 worker.give_up();
             }
         }

@@ -4,8 +4,8 @@ use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// Stops a pipeline from another thread, such as a user interface or a signal handler.
 ///
-/// The step under way ends at the next action of each worker and returns an error that says so; the
-/// model is as it was before the step. Later steps return the same until [`reset`](Self::reset).
+/// Each worker of the current step stops before its next action, and the step returns an error. The
+/// model stays as it was before the step. Later steps fail too, until [`reset`](Self::reset).
 ///
 /// ```
 /// use stovepipe_runtime::StopHandle;
@@ -18,7 +18,7 @@ use crate::sync::{Arc, AtomicBool, Ordering};
 pub struct StopHandle(Arc<AtomicBool>);
 
 impl StopHandle {
-    /// A handle that has not been used.
+    /// A handle that does not ask to stop yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -29,12 +29,12 @@ impl StopHandle {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Allows to go on.
+    /// Allows steps again.
     pub fn reset(&self) {
         self.0.store(false, Ordering::Release);
     }
 
-    /// Whether somebody asked to stop.
+    /// Whether a stop was requested.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Acquire)

@@ -1,15 +1,15 @@
-//! Locks, threads and time: the standard library's, and under test the model checker's.
+//! Locks, threads and time: the standard library's, or the model checker's in tests.
 //!
-//! Nothing else in this crate may name `std::sync` or `std::thread`, or what it does is not
-//! checked. All that threads share lies under a lock but two flags that only ever say "end", so
-//! that the checker, which knows no weak memory, sees all that can happen.
+//! No other file of this crate may use `std::sync` or `std::thread`, or its code is not checked.
+//! Locks guard all that threads share, except for two flags that are only ever set. So the checker,
+//! which does not model weak memory, sees every possible result.
 
 use std::time::Duration;
 
 #[cfg(test)]
-pub(crate) use modelled::{Deadline, wait_for, watch};
+pub(crate) use modelled::{Deadline, poll, wait_for};
 #[cfg(not(test))]
-pub(crate) use real::{Deadline, wait_for, watch};
+pub(crate) use real::{Deadline, poll, wait_for};
 #[cfg(test)]
 pub(crate) use shuttle::{
     sync::{
@@ -27,11 +27,11 @@ pub(crate) use std::{
     thread,
 };
 
-/// How long a thread watches before it goes to sleep.
+/// How long a thread polls before it sleeps.
 #[cfg_attr(test, expect(dead_code, reason = "the model knows no time"))]
-const WATCH: Duration = Duration::from_micros(200);
+const POLL_TIME: Duration = Duration::from_micros(200);
 
-/// Locks. Nobody leaves what a lock guards half done, so that a panic elsewhere does no harm.
+/// Locks. No code panics while it changes guarded data, so a poisoned lock is safe to use.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -40,15 +40,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod real {
     use std::time::Instant;
 
-    use super::{Condvar, Duration, Mutex, MutexGuard, PoisonError, WATCH, thread};
+    use super::{Condvar, Duration, Mutex, MutexGuard, POLL_TIME, PoisonError, thread};
 
-    /// When a wait is to end.
+    /// When a wait ends.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Deadline(Instant);
 
     impl Deadline {
         pub(crate) fn after(limit: Duration) -> Option<Self> {
-            // A limit that no clock can show is none.
+            // A limit beyond what the clock can hold is no limit.
             Instant::now().checked_add(limit).map(Self)
         }
 
@@ -57,7 +57,7 @@ mod real {
         }
     }
 
-    /// Sleeps until it is notified, or the deadline has passed, or for no reason at all.
+    /// Sleeps until notified or until the deadline; may wake early.
     pub(crate) fn wait_for<'a, T>(
         (_, condvar): (&'a Mutex<T>, &Condvar),
         guard: MutexGuard<'a, T>,
@@ -70,10 +70,10 @@ mod real {
         guard
     }
 
-    /// Looks again and again for a while.
-    pub(crate) fn watch<R>(mut look: impl FnMut() -> Option<R>) -> Option<R> {
+    /// Calls `look` again and again for a while.
+    pub(crate) fn poll<R>(mut look: impl FnMut() -> Option<R>) -> Option<R> {
         let began = Instant::now();
-        while began.elapsed() < WATCH {
+        while began.elapsed() < POLL_TIME {
             let seen = look();
             if seen.is_some() {
                 return seen;
@@ -85,7 +85,7 @@ mod real {
     }
 }
 
-/// Time as the checker sees it: whatever is to happen after a while may happen at any moment.
+/// Time in the model: a deadline may pass at any moment.
 #[cfg(test)]
 mod modelled {
     use shuttle::rand::{Rng, thread_rng};
@@ -100,14 +100,14 @@ mod modelled {
             Some(Self)
         }
 
-        /// Seldom enough that many a step ends before, often enough that many do not.
+        /// Rarely enough that many steps end first, often enough that many do not.
         pub(crate) fn has_passed(self) -> bool {
             thread_rng().gen_ratio(1, 24)
         }
     }
 
-    /// Wakes for no reason at all, so that the sleeper asks whether its time is up. Only sleepers
-    /// with a deadline do: to others no lost notification is made up for.
+    /// Wakes early, so that the sleeper checks its deadline. Sleepers without a deadline do not wake
+    /// early: that would hide a lost notification.
     pub(crate) fn wait_for<'a, T>(
         (mutex, _): (&'a Mutex<T>, &Condvar),
         guard: MutexGuard<'a, T>,
@@ -118,8 +118,8 @@ mod modelled {
         lock(mutex)
     }
 
-    /// One look is as good as many: a look changes nothing.
-    pub(crate) fn watch<R>(look: impl FnOnce() -> Option<R>) -> Option<R> {
+    /// One look is enough: it changes nothing.
+    pub(crate) fn poll<R>(look: impl FnOnce() -> Option<R>) -> Option<R> {
         look()
     }
 }

@@ -1,13 +1,13 @@
 //! A thread that lives as long as the pipeline.
 //!
-//! Life: `spawn` returns once the thread is set up. Jobs run in the order in which they are given;
-//! a job that panics ends itself alone. Dropping the worker closes its queue, waits for the job at
-//! hand and joins the thread, unless the worker is stuck in a job, which nothing can end from
-//! outside: then the thread is let go, and ends by itself when the job does.
+//! `spawn` returns once the thread is set up. Jobs run in the order in which they are queued. A job
+//! that panics ends only itself. Dropping the worker closes its queue, waits for the current job and
+//! joins the thread. If the worker is stuck in a job, the thread is detached instead and ends when the
+//! job does.
 //!
-//! Stuck is a worker that was given up and has not ended all that it had been given by then. Jobs
-//! are counted when they are handed over and when they have ended, and to give up is to remember
-//! how many were handed over: no flag needs to be reset, and so none is set too late.
+//! A worker is stuck if it was given up and has not finished the jobs that were queued before. It
+//! counts queued and finished jobs; giving up stores the number of queued ones. There is no flag to
+//! reset, so none can be reset too late.
 
 use std::{
     io,
@@ -25,7 +25,7 @@ use crate::{
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread that runs one job after the other.
+/// A thread that runs one job after another.
 pub struct Worker {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
@@ -34,20 +34,20 @@ pub struct Worker {
 
 #[derive(Debug, Default)]
 struct Tally {
-    handed: u64,
-    ended: u64,
-    /// How many must have ended before the worker is not stuck.
+    queued: u64,
+    finished: u64,
+    /// How many must be finished before the worker is no longer stuck.
     given_up: u64,
 }
 
 impl Worker {
-    /// Starts a worker. `set_up` runs on its thread before all jobs; what it returns stays there,
-    /// and is dropped after the last.
+    /// Starts a worker. `set_up` runs on its thread before the first job; its result stays there and
+    /// is dropped after the last job.
     ///
     /// ```
     /// use stovepipe_runtime::Worker;
     ///
-    /// let worker = Worker::spawn("adder", || Ok("what the jobs need on their thread"))?;
+    /// let worker = Worker::spawn("adder", || Ok("kept while the thread lives"))?;
     /// let (sum, found) = std::sync::mpsc::channel();
     /// worker.run(move || sum.send(1 + 2).unwrap());
     /// assert_eq!(found.recv(), Ok(3));
@@ -56,7 +56,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// If there is no thread to be had, or the set-up fails.
+    /// If the thread cannot be started, or `set_up` fails.
     pub fn spawn<G>(
         name: &str,
         set_up: impl FnOnce() -> io::Result<G> + Send + 'static,
@@ -79,7 +79,7 @@ impl Worker {
             })?;
         started
             .receive()
-            .unwrap_or_else(|_| Err(io::Error::other("the worker ended before it began")))?;
+            .unwrap_or_else(|_| Err(io::Error::other("the thread ended during set-up")))?;
         Ok(Self {
             jobs: Some(jobs),
             thread: Some(thread),
@@ -87,16 +87,16 @@ impl Worker {
         })
     }
 
-    /// Queues a job. Returns false if the worker is no more.
+    /// Queues a job. Returns false if the thread has ended.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
-        lock(&self.tally).handed += 1;
+        lock(&self.tally).queued += 1;
         self.jobs
             .as_ref()
             .is_some_and(|jobs| jobs.send(Box::new(job)).is_ok())
     }
 
-    /// Waits until the jobs that it was handed so far have ended, but no longer than `stall_timeout`: then
-    /// it is given up.
+    /// Waits until the jobs that are queued now have finished. After `stall_timeout`, gives the worker
+    /// up.
     ///
     /// ```
     /// use std::{sync::mpsc::channel, time::Duration};
@@ -115,7 +115,7 @@ impl Worker {
     /// ```
     pub fn settle(&self, stall_timeout: Option<Duration>) {
         let (last, ended) = queue::<()>();
-        // Not sent, but dropped: with the job, and if there is nobody to run it, at once.
+        // Dropped with the job, or at once if the thread has ended.
         self.run(move || drop(last));
         let deadline = stall_timeout.and_then(Deadline::after);
         if ended.receive_until(deadline) == Err(ReceiveError::TimedOut) {
@@ -123,17 +123,17 @@ impl Worker {
         }
     }
 
-    /// Stops counting on the jobs that it has to end.
+    /// Stops waiting for the jobs that are queued now.
     pub(crate) fn give_up(&self) {
         let mut tally = lock(&self.tally);
-        tally.given_up = tally.handed;
+        tally.given_up = tally.queued;
     }
 
-    /// Whether a job that was given up is still being run.
+    /// Whether a job that was given up is still running.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         let tally = lock(&self.tally);
-        tally.ended < tally.given_up
+        tally.finished < tally.given_up
     }
 }
 
@@ -148,8 +148,8 @@ impl Drop for Worker {
 
 fn serve(queue: &Receiver<Job>, tally: &Mutex<Tally>) {
     while let Ok(job) = queue.receive() {
-        // Jobs report their own panics; this only keeps the worker alive.
+        // Jobs report their own panics; this keeps the worker alive.
         let _ = catch_unwind(AssertUnwindSafe(job));
-        lock(tally).ended += 1;
+        lock(tally).finished += 1;
     }
 }

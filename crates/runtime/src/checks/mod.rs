@@ -1,10 +1,9 @@
 //! The protocol under the model checker.
 //!
-//! A check is a small program with threads, and the checker runs it in many orders: in all of them
-//! where they can be counted, else in orders drawn at random, and in orders with few but badly
-//! placed changes of the running thread. It finds what never ends by itself: that is a deadlock, or
-//! too many steps. Orders are drawn from a fixed seed, so that a check that fails fails again; the
-//! checker prints the order that did it.
+//! A check is a small program with threads. The checker runs it in all orders of its threads, or,
+//! where those are too many, in random ones and in ones with few changes of thread. A program that
+//! never ends is found as a deadlock or as too many steps. The seed is fixed, so a check that fails
+//! fails again, and the checker prints the order.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod queues;
@@ -26,19 +25,19 @@ const SEED: u64 = 7;
 
 fn config() -> Config {
     let mut config = Config::new();
-    config.stack_size = 0x2_0000; // panics take room
-    // It takes every order of memory accesses for sequential; see `sync`.
+    config.stack_size = 0x2_0000; // panics need space
+    // It takes all memory accesses as sequential; see `sync`.
     config.silence_warnings = true;
     config.max_steps = MaxSteps::FailAfter(100_000);
     config
 }
 
-/// Runs a check in every order there is. Returns how many that are.
+/// Runs a check in all orders. Returns their number.
 fn in_all_orders(check: impl Fn() + Send + Sync + 'static) -> usize {
     Runner::new(DfsScheduler::new(None, false), config()).run(check)
 }
 
-/// Runs a check in so many random orders, and in as many with few changes of thread.
+/// Runs a check in `orders` random orders, and in as many with few changes of thread.
 fn in_many_orders(orders: usize, check: impl Fn() + Send + Sync + 'static) {
     let check = std::sync::Arc::new(check);
     let again = check.clone();
@@ -48,7 +47,7 @@ fn in_many_orders(orders: usize, check: impl Fn() + Send + Sync + 'static) {
     Runner::new(few_changes, config()).run(move || again());
 }
 
-/// What holds a thread up until it is opened.
+/// Blocks a thread until it is opened.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -66,7 +65,7 @@ impl Gate {
     }
 }
 
-/// Counts what has been dropped, or what has happened over all orders.
+/// Counts drops or events, over all orders.
 #[derive(Clone, Default)]
 struct Count(std::sync::Arc<AtomicUsize>);
 
@@ -93,7 +92,7 @@ impl Drop for CountsDrop {
     }
 }
 
-/// A panic that is meant: it prints nothing.
+/// A deliberate panic, which prints nothing.
 fn panic_quietly() -> ! {
     std::panic::resume_unwind(Box::new("on purpose"))
 }

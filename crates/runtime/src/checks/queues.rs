@@ -1,4 +1,4 @@
-//! Queues, mailboxes and the cancel, in all orders.
+//! Queues, mailboxes and cancellation, in all orders.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,7 +18,7 @@ fn a_message_is_received_once_and_then_the_queue_ends() {
         assert_eq!(receiver.receive(), Ok(1));
         assert_eq!(receiver.receive(), Err(ReceiveError::Disconnected));
     });
-    // By the message itself, not by the end of its sender.
+    // The message ends the wait, not the end of its sender.
     in_all_orders(|| {
         let (sender, receiver) = queue();
         let thread = thread::spawn(move || (sender.send(1), sender));
@@ -91,9 +91,9 @@ fn messages_wait_for_their_turn_in_a_mailbox() {
     });
 }
 
-/// Neither by who raises the cancel_source, nor by who drops it.
+/// By a call of `cancel`, and by a dropped source.
 #[test]
-fn a_receive_that_is_called_off_ends() {
+fn a_cancelled_receive_ends() {
     for explicitly in [true, false] {
         in_all_orders(move || {
             let (outbox, mut inbox) = mailbox::<()>();
@@ -112,7 +112,7 @@ fn a_receive_that_is_called_off_ends() {
     }
 }
 
-/// The message, the end of the sender and the cancel, all at once.
+/// The message, the end of the sender and the cancellation, all at once.
 #[test]
 fn a_receive_ends_whichever_comes_first() {
     in_many_orders(20_000, || {
@@ -126,9 +126,9 @@ fn a_receive_ends_whichever_comes_first() {
     });
 }
 
-/// Two boxes, one parker: a worker with two stages, or one that gets values and gradients.
+/// Two mailboxes, one parker: a worker with two stages, or one that receives values and gradients.
 #[test]
-fn one_alarm_serves_all_mailboxes_of_a_worker() {
+fn one_token_serves_all_mailboxes_of_a_worker() {
     in_many_orders(20_000, || {
         let (left, mut from_left) = mailbox();
         let (right, mut from_right) = mailbox();
@@ -149,7 +149,7 @@ fn a_deadline_ends_a_wait_and_loses_nothing() {
         let (keep, kept) = queue::<()>();
         let thread = thread::spawn(move || {
             let _ = sender.send(1);
-            // Does not go before it is told to.
+            // Lives until it is told to end.
             let _ = kept.receive();
         });
         let mut waits = 0;

@@ -1,6 +1,6 @@
-//! Steps as a pipeline's: real schedules, whose stages are linked into a chain and send tokens.
+//! Steps like a pipeline's: real schedules, with a chain of stages that send tokens.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use stovepipe_schedule::{Action, Pass, Rule, Schedule};
 
@@ -13,7 +13,7 @@ use crate::{
     worker::Worker,
 };
 
-/// Rules, stages a worker where they ask for them, workers and micro-batches.
+/// Rule, stages per worker (for rules that ask for it), workers and micro-batches.
 pub(super) const SCHEDULES: [(Rule, usize, usize, usize); 8] = [
     (Rule::GPipe, 1, 2, 2),
     (Rule::GPipe, 1, 3, 2),
@@ -34,10 +34,10 @@ pub(super) fn schedule(
 
 /// What happens to a worker in an action.
 #[derive(Clone)]
-pub(super) enum Mishap {
+pub(super) enum InjectedFault {
     Fail,
     Panic,
-    /// Counts that it is there, and waits.
+    /// Counts that it is reached, then waits.
     Hang(Count, Gate),
 }
 
@@ -45,27 +45,25 @@ pub(super) enum Mishap {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Moment {
     First,
-    /// When it has received and not sent yet.
+    /// After it has received, before it sends.
     Between,
     Last,
 }
 
 pub(super) const MOMENTS: [Moment; 3] = [Moment::First, Moment::Between, Moment::Last];
 
-pub(super) type Mishaps = Vec<(Action, Moment, Mishap)>;
-
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Failure {
     Error(usize, Action),
     Panicked(usize, Action),
-    Told,
+    OnAction,
     Stalled,
     Stopped,
     Lost,
 }
 
-/// Workers, and how many of their threads have ended.
+/// Starts workers; the count says how many of their threads have ended.
 pub(super) fn spawn_workers(schedule: &Schedule) -> (Vec<Worker>, Count) {
     let ended = Count::default();
     let worker = |_| {
@@ -75,25 +73,27 @@ pub(super) fn spawn_workers(schedule: &Schedule) -> (Vec<Worker>, Count) {
     ((0..schedule.workers().len()).map(worker).collect(), ended)
 }
 
-/// Runs a step in which all goes well if `mishaps` is empty, and looks whether everything was
-/// received.
+/// Runs a step with faults. If none occurs, checks that every message was received.
 pub(super) fn run(
     workers: &[Worker],
     schedule: &Schedule,
-    mishaps: &Mishaps,
-    options: StepOptions<'_>,
-    mut tell: impl FnMut(usize) -> Result<(), Failure>,
+    faults: &[(Action, Moment, InjectedFault)],
+    (stop, stall_timeout): (&StopHandle, Option<Duration>),
+    mut on_action: impl FnMut(usize) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let tokens = Count::default();
     let mut done = 0;
     let mut failed = None;
     let result = step(
         workers,
-        jobs(schedule, mishaps, &tokens),
-        options,
+        jobs(schedule, faults, &tokens),
+        StepOptions {
+            stop,
+            stall_timeout,
+        },
         |_, _| {
             done += 1;
-            tell(done)
+            on_action(done)
         },
         |fault| match fault {
             Fault::Failed {
@@ -101,7 +101,7 @@ pub(super) fn run(
                 action,
                 cause,
             } => {
-                assert_eq!(failed, None, "only the first failure is asked for");
+                assert_eq!(failed, None, "only the first failure is reported");
                 let action = action.expect("jobs fail in actions");
                 let failure = match cause {
                     Cause::Error(at) => {
@@ -120,33 +120,25 @@ pub(super) fn run(
     );
     if let Some(failure) = failed {
         let result = result.as_ref().map(|_| ());
-        assert_eq!(result, Err(&failure), "whatever comes after it");
+        assert_eq!(result, Err(&failure), "whatever follows it");
     }
     let received: usize = result?.into_iter().sum();
     let boundaries = schedule.stages() - 1;
     let sent = 2 * boundaries * schedule.micro_batches();
     assert_eq!(received, sent);
-    assert_eq!(
-        tokens.get(),
-        sent,
-        "nothing is kept, and nothing came twice"
-    );
+    assert_eq!(tokens.get(), sent, "nothing is kept or received twice");
     assert_eq!(done, schedule.workers().iter().map(Vec::len).sum::<usize>());
     Ok(())
 }
 
-/// A step without mishaps and without conditions.
+/// Runs a step without faults, stop or time limit.
 pub(super) fn run_well(workers: &[Worker], schedule: &Schedule) {
-    let stop = StopHandle::new();
-    let options = StepOptions {
-        stop: &stop,
-        stall_timeout: None,
-    };
-    let result = run(workers, schedule, &Vec::new(), options, |_| Ok(()));
+    let unlimited = (&StopHandle::new(), None);
+    let result = run(workers, schedule, &[], unlimited, |_| Ok(()));
     assert_eq!(result, Ok(()));
 }
 
-/// Says where it comes from and what it is for, and counts when it is dropped.
+/// A message that names its sender and micro-batch, and counts when it is dropped.
 struct Token {
     from: usize,
     micro_batch: usize,
@@ -154,7 +146,7 @@ struct Token {
 }
 
 #[derive(Default)]
-struct Stage {
+struct TokenStage {
     index: usize,
     values_in: Option<Inbox<Token>>,
     values_out: Option<Outbox<Token>>,
@@ -164,14 +156,14 @@ struct Stage {
 
 fn jobs(
     schedule: &Schedule,
-    mishaps: &Mishaps,
+    faults: &[(Action, Moment, InjectedFault)],
     tokens: &Count,
 ) -> Vec<impl FnOnce(&mut JobContext<'_, Action>) -> Result<usize, JobError<Action>> + Send + 'static>
 {
     let mut chain: Vec<_> = (0..schedule.stages())
-        .map(|index| Stage {
+        .map(|index| TokenStage {
             index,
-            ..Stage::default()
+            ..TokenStage::default()
         })
         .collect();
     for boundary in 1..chain.len() {
@@ -196,14 +188,13 @@ fn jobs(
                     .map(|stage| (action.stage, stage)),
             );
         }
-        let (actions, mishaps, tokens) = (actions.clone(), mishaps.clone(), tokens.clone());
+        let (actions, faults, tokens) = (actions.clone(), faults.to_vec(), tokens.clone());
         jobs.push(move |context: &mut JobContext<'_, Action>| {
             let mut received = 0;
             for action in actions {
                 let stage = stages.get_mut(&action.stage).expect("a stage of its own");
-                received += context.act(action, |cancel| {
-                    stage.run(action, cancel, &mishaps, &tokens)
-                })?;
+                received +=
+                    context.act(action, |cancel| stage.run(action, cancel, &faults, &tokens))?;
             }
             Ok(received)
         });
@@ -211,19 +202,19 @@ fn jobs(
     jobs
 }
 
-impl Stage {
-    /// Runs an action. Returns how much it has received.
+impl TokenStage {
+    /// Runs an action. Returns the number of messages received.
     fn run(
         &mut self,
         action: Action,
         cancel: &CancelToken,
-        mishaps: &Mishaps,
+        faults: &[(Action, Moment, InjectedFault)],
         tokens: &Count,
     ) -> Result<usize, JobError<Action>> {
         let happens = |now| {
-            for (at, moment, mishap) in mishaps {
+            for (at, moment, fault) in faults {
                 if (*at, *moment) == (action, now) {
-                    mishap.happen(action)?;
+                    fault.happen(action)?;
                 }
             }
             Ok(())
@@ -268,7 +259,7 @@ impl Stage {
     }
 }
 
-impl Mishap {
+impl InjectedFault {
     fn happen(&self, action: Action) -> Result<(), JobError<Action>> {
         match self {
             Self::Fail => Err(JobError::Failed(action)),

@@ -1,7 +1,6 @@
-//! Steps whose caller loses stall_timeout: with a worker that hangs, and with none.
+//! Steps that run into the stall timeout, with and without a worker that hangs.
 //!
-//! To the checker a limit may be over at any moment, so that a step may be given up in the midst of
-//! good work.
+//! In the model, the timeout may end at any moment, so a step may also be given up without a fault.
 
 use std::time::Duration;
 
@@ -11,14 +10,16 @@ use crate::{
     checks::{
         Count, Gate, in_many_orders,
         schedules::{
-            Failure, Mishap, Moment, SCHEDULES, run, run_well, schedule, spawn_workers, worker_of,
+            Failure, InjectedFault, Moment, SCHEDULES, run, run_well, schedule, spawn_workers,
+            worker_of,
         },
     },
-    step::StepOptions,
     stop::StopHandle,
     sync::thread,
     worker::Worker,
 };
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// Runs a step in which the worker of `at` hangs.
 fn run_into(
@@ -28,17 +29,13 @@ fn run_into(
     reached: &Count,
     gate: &Gate,
 ) -> Result<(), Failure> {
-    let stop = StopHandle::new();
-    let options = StepOptions {
-        stop: &stop,
-        stall_timeout: Some(Duration::from_secs(60)),
-    };
-    let hang = Mishap::Hang(reached.clone(), gate.clone());
+    let hang = InjectedFault::Hang(reached.clone(), gate.clone());
+    let faults = [(at, Moment::Between, hang)];
     run(
         workers,
         schedule,
-        &vec![(at, Moment::Between, hang)],
-        options,
+        &faults,
+        (&StopHandle::new(), LIMIT),
         |_| Ok(()),
     )
 }
@@ -65,8 +62,7 @@ fn a_hang_anywhere_stalls_the_step_and_once_it_is_over_the_next_one_works() {
                         hung.add();
                         assert!(workers[worker_of(&schedule, action)].is_stuck());
                     }
-                    // Time was up before; a worker that was not heard of meanwhile may be on its
-                    // way there.
+                    // The step timed out first; a worker may still be about to hang.
                     _ => cut_short.add(),
                 }
                 gate.open();
@@ -104,7 +100,7 @@ fn workers_with_a_stuck_one_can_be_dropped_and_joins_the_others() {
     }
 }
 
-/// Whoever fails says why, though another worker hangs meanwhile and has to be given up.
+/// A failure is returned even if another worker hangs and is given up.
 #[test]
 fn a_failure_is_returned_though_another_worker_hangs() {
     let given = SCHEDULES[2];
@@ -125,26 +121,27 @@ fn a_failure_is_returned_though_another_worker_hangs() {
                 let schedule = schedule(given);
                 let (workers, _) = spawn_workers(&schedule);
                 let (reached, gate) = (Count::default(), Gate::default());
-                let mishaps = vec![
-                    (fails, Moment::First, Mishap::Fail),
+                let faults = [
+                    (fails, Moment::First, InjectedFault::Fail),
                     (
                         hangs,
                         Moment::First,
-                        Mishap::Hang(reached.clone(), gate.clone()),
+                        InjectedFault::Hang(reached.clone(), gate.clone()),
                     ),
                 ];
-                let stop = StopHandle::new();
-                let options = StepOptions {
-                    stop: &stop,
-                    stall_timeout: Some(Duration::from_secs(60)),
-                };
-                let result = run(&workers, &schedule, &mishaps, options, |_| Ok(()));
+                let result = run(
+                    &workers,
+                    &schedule,
+                    &faults,
+                    (&StopHandle::new(), LIMIT),
+                    |_| Ok(()),
+                );
                 match result {
                     Err(Failure::Error(worker, action)) => {
                         assert_eq!((worker, action), (worker_of(&schedule, fails), fails));
                         failed.add();
                     }
-                    // It hung, or time was up, before the other failed.
+                    // It hung, or the step timed out, before the other failed.
                     Err(Failure::Stalled) => stalled.add(),
                     other => panic!("{other:?}"),
                 }
@@ -160,7 +157,7 @@ fn a_failure_is_returned_though_another_worker_hangs() {
     assert!(failed.get() > 0 && stalled.get() > 0);
 }
 
-/// A step without a hang may be given up, if its workers are too slow; no worker stays stuck.
+/// A step may be given up because its workers are slow. No worker stays stuck.
 #[test]
 fn a_step_that_is_given_up_for_nothing_does_no_harm() {
     let (done, stalled) = (Count::default(), Count::default());
@@ -169,12 +166,13 @@ fn a_step_that_is_given_up_for_nothing_does_no_harm() {
         in_many_orders(500, move || {
             let schedule = schedule(given);
             let (workers, ended) = spawn_workers(&schedule);
-            let stop = StopHandle::new();
-            let options = StepOptions {
-                stop: &stop,
-                stall_timeout: Some(Duration::from_secs(60)),
-            };
-            match run(&workers, &schedule, &Vec::new(), options, |_| Ok(())) {
+            match run(
+                &workers,
+                &schedule,
+                &[],
+                (&StopHandle::new(), LIMIT),
+                |_| Ok(()),
+            ) {
                 Ok(()) => done.add(),
                 Err(Failure::Stalled) => stalled.add(),
                 other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! Steps that end by themselves: well, by a failure, on request.
+//! Steps that end by themselves: they succeed, fail, or are stopped.
 
 use stovepipe_schedule::Action;
 
@@ -6,13 +6,21 @@ use crate::{
     checks::{
         Count, in_many_orders,
         schedules::{
-            Failure, MOMENTS, Mishap, SCHEDULES, run, run_well, schedule, spawn_workers, worker_of,
+            Failure, InjectedFault, MOMENTS, SCHEDULES, run, run_well, schedule, spawn_workers,
+            worker_of,
         },
     },
     step::{Fault, JobContext, JobError, StepOptions, step},
     stop::StopHandle,
     sync::thread,
 };
+
+fn options(stop: &StopHandle) -> StepOptions<'_> {
+    StepOptions {
+        stop,
+        stall_timeout: None,
+    }
+}
 
 fn every_action(schedule: &stovepipe_schedule::Schedule) -> Vec<Action> {
     schedule.workers().iter().flatten().copied().collect()
@@ -33,31 +41,31 @@ fn steps_of_every_schedule_end_and_threads_with_their_workers() {
     }
 }
 
-/// Every action of every schedule, before and after what it receives and sends.
+/// At every action of every schedule, before and after it receives and sends.
 #[test]
 fn a_failure_or_a_panic_anywhere_ends_the_step_and_the_next_one_works() {
     for given in SCHEDULES {
         let actions = every_action(&schedule(given));
         for &action in &actions {
-            for (moment, mishap) in MOMENTS
-                .into_iter()
-                .flat_map(|moment| [Mishap::Fail, Mishap::Panic].map(|mishap| (moment, mishap)))
-            {
+            for (moment, fault) in MOMENTS.into_iter().flat_map(|moment| {
+                [InjectedFault::Fail, InjectedFault::Panic].map(|fault| (moment, fault))
+            }) {
                 in_many_orders(30, move || {
                     let schedule = schedule(given);
                     let (workers, ended) = spawn_workers(&schedule);
-                    let stop = StopHandle::new();
-                    let options = StepOptions {
-                        stop: &stop,
-                        stall_timeout: None,
-                    };
-                    let mishaps = vec![(action, moment, mishap.clone())];
-                    let result = run(&workers, &schedule, &mishaps, options, |_| Ok(()));
+                    let faults = [(action, moment, fault.clone())];
+                    let result = run(
+                        &workers,
+                        &schedule,
+                        &faults,
+                        (&StopHandle::new(), None),
+                        |_| Ok(()),
+                    );
                     let worker = worker_of(&schedule, action);
                     assert_eq!(
                         result,
-                        Err(match mishap {
-                            Mishap::Panic => Failure::Panicked(worker, action),
+                        Err(match fault {
+                            InjectedFault::Panic => Failure::Panicked(worker, action),
                             _ => Failure::Error(worker, action),
                         })
                     );
@@ -72,7 +80,7 @@ fn a_failure_or_a_panic_anywhere_ends_the_step_and_the_next_one_works() {
     }
 }
 
-/// Of two failures the one that was reported first, with its own place.
+/// The failure that was reported first is returned, with its own action.
 #[test]
 fn of_two_failures_one_is_returned() {
     let given = SCHEDULES[2];
@@ -87,16 +95,17 @@ fn of_two_failures_one_is_returned() {
             in_many_orders(30, move || {
                 let schedule = schedule(given);
                 let (workers, _) = spawn_workers(&schedule);
-                let stop = StopHandle::new();
-                let options = StepOptions {
-                    stop: &stop,
-                    stall_timeout: None,
-                };
-                let mishaps = vec![
-                    (one, MOMENTS[0], Mishap::Fail),
-                    (other, MOMENTS[0], Mishap::Panic),
+                let faults = [
+                    (one, MOMENTS[0], InjectedFault::Fail),
+                    (other, MOMENTS[0], InjectedFault::Panic),
                 ];
-                let result = run(&workers, &schedule, &mishaps, options, |_| Ok(()));
+                let result = run(
+                    &workers,
+                    &schedule,
+                    &faults,
+                    (&StopHandle::new(), None),
+                    |_| Ok(()),
+                );
                 let expected = [
                     Err(Failure::Error(worker_of(&schedule, one), one)),
                     Err(Failure::Panicked(worker_of(&schedule, other), other)),
@@ -121,18 +130,14 @@ fn a_request_to_stop_ends_the_step_and_the_next_one_works() {
             let stop = StopHandle::new();
             let asks = stop.clone();
             let thread = thread::spawn(move || asks.stop());
-            let options = StepOptions {
-                stop: &stop,
-                stall_timeout: None,
-            };
-            match run(&workers, &schedule, &Vec::new(), options, |_| Ok(())) {
+            match run(&workers, &schedule, &[], (&stop, None), |_| Ok(())) {
                 Err(Failure::Stopped) => stopped.add(),
-                Ok(()) => done.add(), // it came too late
+                Ok(()) => done.add(), // the request came too late
                 other => panic!("{other:?}"),
             }
             let _ = thread.join();
-            // Asked before it begins, it ends at once.
-            let result = run(&workers, &schedule, &Vec::new(), options, |_| Ok(()));
+            // A stop requested before the step ends it at once.
+            let result = run(&workers, &schedule, &[], (&stop, None), |_| Ok(()));
             assert_eq!(result, Err(Failure::Stopped));
             stop.reset();
             run_well(&workers, &schedule);
@@ -142,41 +147,39 @@ fn a_request_to_stop_ends_the_step_and_the_next_one_works() {
 }
 
 #[test]
-fn a_caller_that_will_not_go_on_ends_the_step_and_the_next_one_works() {
+fn an_error_of_the_callback_ends_the_step_and_the_next_one_works() {
     for given in SCHEDULES {
         for at in 1..=every_action(&schedule(given)).len() {
             in_many_orders(30, move || {
                 let schedule = schedule(given);
                 let (workers, _) = spawn_workers(&schedule);
-                let stop = StopHandle::new();
-                let options = StepOptions {
-                    stop: &stop,
-                    stall_timeout: None,
+                let refuses = |done| {
+                    if done == at {
+                        Err(Failure::OnAction)
+                    } else {
+                        Ok(())
+                    }
                 };
-                let refuses = |done| match done == at {
-                    true => Err(Failure::Told),
-                    false => Ok(()),
-                };
-                let result = run(&workers, &schedule, &Vec::new(), options, refuses);
-                assert_eq!(result, Err(Failure::Told));
+                let result = run(
+                    &workers,
+                    &schedule,
+                    &[],
+                    (&StopHandle::new(), None),
+                    refuses,
+                );
+                assert_eq!(result, Err(Failure::OnAction));
                 run_well(&workers, &schedule);
             });
         }
     }
 }
 
-/// A job need not have begun an action to fail, and what it holds is dropped before the step
-/// returns.
+/// A job can fail before its first action. What it holds is dropped before the step returns.
 #[test]
 fn nothing_of_a_step_outlives_it() {
     in_many_orders(1000, || {
         let schedule = schedule(SCHEDULES[0]);
         let (workers, _) = spawn_workers(&schedule);
-        let stop = StopHandle::new();
-        let options = StepOptions {
-            stop: &stop,
-            stall_timeout: None,
-        };
         let dropped = Count::default();
         let jobs = (0..2).map(|worker| {
             let held = dropped.on_drop();
@@ -192,7 +195,7 @@ fn nothing_of_a_step_outlives_it() {
         let failed = step(
             &workers,
             jobs.collect(),
-            options,
+            options(&StopHandle::new()),
             tell,
             |fault| match fault {
                 Fault::Failed { worker, action, .. } => Some((worker, action)),
@@ -204,18 +207,13 @@ fn nothing_of_a_step_outlives_it() {
     });
 }
 
-/// A worker that need not wait hears of a failure too, before its next action.
+/// A worker that waits for nothing also sees the failure, before its next action.
 #[test]
 fn a_failure_ends_workers_that_wait_for_nothing() {
-    let cut_off = Count::default();
-    let counts = cut_off.clone();
+    let cancelled = Count::default();
+    let counts = cancelled.clone();
     in_many_orders(1000, move || {
         let (workers, _) = spawn_workers(&schedule(SCHEDULES[0]));
-        let stop = StopHandle::new();
-        let options = StepOptions {
-            stop: &stop,
-            stall_timeout: None,
-        };
         let counts = counts.clone();
         let jobs = (0..2).map(|worker| {
             let counts = counts.clone();
@@ -234,17 +232,23 @@ fn a_failure_ends_workers_that_wait_for_nothing() {
             }
         });
         let tell = |_, _| Ok(());
-        let failed = step(&workers, jobs.collect(), options, tell, |fault| {
-            matches!(
-                fault,
-                Fault::Failed {
-                    worker: 0,
-                    action: Some(0),
-                    ..
-                }
-            )
-        });
+        let failed = step(
+            &workers,
+            jobs.collect(),
+            options(&StopHandle::new()),
+            tell,
+            |fault| {
+                matches!(
+                    fault,
+                    Fault::Failed {
+                        worker: 0,
+                        action: Some(0),
+                        ..
+                    }
+                )
+            },
+        );
         assert_eq!(failed, Err(true));
     });
-    assert!(cut_off.get() > 0);
+    assert!(cancelled.get() > 0);
 }

@@ -1,4 +1,4 @@
-//! Workers: their jobs, their end, and what happens when a job does not end.
+//! Workers: their jobs, their end, and jobs that do not end.
 
 use std::{io, time::Duration};
 
@@ -66,7 +66,7 @@ fn a_worker_that_cannot_be_set_up_is_an_error() {
             error.map(|error| error.to_string()),
             Some("no pool".to_owned())
         );
-        // A panic of the set-up itself would be one of the checker's.
+        // The checker would report a panic of the set-up itself.
     });
 }
 
@@ -81,7 +81,7 @@ fn a_stuck_worker_is_let_go_and_ends_by_itself() {
         assert!(worker.is_stuck());
         drop(worker);
         assert_eq!(ended.get(), 0);
-        gate.open(); // or the checker would find a thread that never ends
+        gate.open(); // or the checker reports a thread that never ends
     });
 }
 
@@ -98,7 +98,7 @@ fn a_worker_that_is_back_is_not_stuck_and_is_joined() {
         while worker.is_stuck() {
             thread::yield_now();
         }
-        // Another job, which nobody gave up, and a drop while it runs.
+        // Another job, which was not given up, and a drop while it runs.
         let done = Count::default();
         let job = done.on_drop();
         worker.run(move || drop(job));
@@ -127,9 +127,9 @@ fn settling_waits_for_all_jobs() {
     });
 }
 
-/// The limit may be over at any moment, the job's end included.
+/// The limit may end at any moment, also together with the job.
 #[test]
-fn settling_ends_with_its_patience_and_what_is_stuck_by_then_comes_back() {
+fn settling_ends_at_its_limit_and_a_stuck_worker_comes_back() {
     in_many_orders(5000, || {
         let (ended, gate) = (Count::default(), Gate::default());
         let worker = worker(&ended);
