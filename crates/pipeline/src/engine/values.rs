@@ -1,32 +1,24 @@
-//! What the engine does to a flow without knowing what is in it.
+//! Operations on any flow: move, cast, detach, seed a backward pass, join.
 
 use std::{any::Any, collections::HashMap};
 
 use burn::tensor::{Bool, Device, FloatDType, Gradients, Int, Tensor, container::TensorContainer};
 use stovepipe_kernels as kernels;
 
-use crate::model::flow::{Flow, FlowMapper};
+use crate::model::flow::{Flow, FlowMapper, every_kind};
 
-/// Moves a flow to a device. Tensors that are there already are not copied.
+/// Moves a flow to a device. Tensors that are already there are not copied.
 pub(crate) fn to_device<F: Flow>(flow: F, device: &Device) -> F {
     struct Move<'a>(&'a Device);
 
     impl FlowMapper for Move<'_> {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            tensor.to_device(self.0)
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor.to_device(self.0)
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor.to_device(self.0)
-        }
+        every_kind!(self, tensor => tensor.to_device(self.0));
     }
 
     flow.map(&mut Move(device))
 }
 
-/// Gives the floats of a flow another type, if there is one. Gradients come back in the type that they have.
+/// Casts the floats of a flow, if there is a type. Gradients return in the type that they have.
 pub(crate) fn cast<F: Flow>(flow: F, dtype: Option<FloatDType>) -> F {
     struct Cast(FloatDType);
 
@@ -42,7 +34,7 @@ pub(crate) fn cast<F: Flow>(flow: F, dtype: Option<FloatDType>) -> F {
     }
 }
 
-/// Gives the floats of a flow that have fewer bits than f32 that type.
+/// Casts floats with fewer bits than f32 to f32.
 pub(crate) fn widened<F: Flow>(flow: F) -> F {
     struct Widen;
 
@@ -55,30 +47,21 @@ pub(crate) fn widened<F: Flow>(flow: F) -> F {
     flow.map(&mut Widen)
 }
 
-/// Takes a flow out of its graph: the values alone.
+/// Detaches a flow from its autodiff graph.
 pub(crate) fn detach<F: Flow>(flow: F) -> F {
     struct Detach;
 
     impl FlowMapper for Detach {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            tensor.inner()
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor.inner()
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor.inner()
-        }
+        every_kind!(self, tensor => tensor.inner());
     }
 
     flow.map(&mut Detach)
 }
 
-/// Puts detached values into the autodiff world, as constants or as leaves that want a gradient.
+/// Makes detached values constants or leaves of an autodiff graph.
 ///
-/// Batch norm and dropout look at their input's device to know whether they train, so constants
-/// need this too.
-pub(crate) fn attach<F: Flow>(flow: F, want_gradients: bool) -> F {
+/// Constants need this too: batch norm and dropout ask their input's device whether they train.
+pub(crate) fn attach<F: Flow>(flow: F, require_grad: bool) -> F {
     struct Attach(bool);
 
     impl FlowMapper for Attach {
@@ -93,11 +76,11 @@ pub(crate) fn attach<F: Flow>(flow: F, want_gradients: bool) -> F {
         }
     }
 
-    flow.map(&mut Attach(want_gradients))
+    flow.map(&mut Attach(require_grad))
 }
 
-/// The gradients of a flow: of its float tensors, numbered in the order of a visit. A tensor that
-/// has no part in the loss has none.
+/// The gradients of a flow's float tensors, numbered in the order of a visit. A tensor that the loss
+/// does not depend on has none.
 #[derive(Default)]
 pub(crate) struct FlowGradients(HashMap<usize, Box<dyn Gradient>>);
 
@@ -172,8 +155,8 @@ pub(crate) fn take_gradients<F: Flow>(leaves: F, gradients: &mut Gradients) -> F
     take.taken
 }
 
-/// The scalar whose backward pass is the vector–Jacobian product, Burn's backward taking no initial
-/// gradient. `None` if no tensor of the flow is both tracked and wanted.
+/// A scalar whose backward pass computes the vector–Jacobian product: Burn's backward takes no initial
+/// gradient. `None` if no tensor of the flow is tracked and has a gradient.
 pub(crate) fn seed<F: Flow>(output: F, gradients: FlowGradients) -> Option<Tensor<1>> {
     struct Seed {
         gradients: FlowGradients,
@@ -186,7 +169,7 @@ pub(crate) fn seed<F: Flow>(output: F, gradients: FlowGradients) -> Option<Tenso
             let gradient = self.gradients.remove(self.index);
             self.index += 1;
             if let Some(gradient) = gradient.filter(|_| tensor.is_tracked()) {
-                // In f32, as losses are that may be added to it.
+                // In f32, like the losses that may be added to it.
                 let scalar = kernels::widened(kernels::seed(tensor.clone(), gradient));
                 self.sum = add(self.sum.take(), Some(scalar));
             }
@@ -245,18 +228,10 @@ pub(crate) fn bytes<F: Flow>(flow: F) -> usize {
     struct Bytes(usize);
 
     impl FlowMapper for Bytes {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        every_kind!(self, tensor => {
             self.0 += tensor.shape().num_elements() * tensor.dtype().size();
             tensor
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
-            tensor
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
-            tensor
-        }
+        });
     }
 
     let mut bytes = Bytes(0);
@@ -264,14 +239,13 @@ pub(crate) fn bytes<F: Flow>(flow: F) -> usize {
     bytes.0
 }
 
-/// Has Burn forget what it noted of passes without a tape, which it otherwise does in the next backward
-/// pass.
+/// Makes Burn drop what it recorded of passes without a tape. Otherwise the next backward pass does.
 pub(crate) fn sweep(device: &Device) {
     let one = Tensor::<1>::ones([1], &device.clone().autodiff());
     drop(one.require_grad().sum().backward());
 }
 
-/// Adds what there is.
+/// The sum of those that are present.
 pub(crate) fn add(a: Option<Tensor<1>>, b: Option<Tensor<1>>) -> Option<Tensor<1>> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a + b),
@@ -279,8 +253,8 @@ pub(crate) fn add(a: Option<Tensor<1>>, b: Option<Tensor<1>>) -> Option<Tensor<1
     }
 }
 
-/// Joins the parts of a batch again, or returns `None` if they are not of one shape (an output
-/// that is an enum and whose variant changed between micro-batches).
+/// Joins the parts of a batch, or returns `None` if their shapes differ, for example because an enum
+/// changed its variant between micro-batches.
 pub(crate) fn join<F: Flow>(parts: Vec<F>) -> Option<F> {
     struct Collect {
         tensors: TensorContainer<usize>,
@@ -296,15 +270,7 @@ pub(crate) fn join<F: Flow>(parts: Vec<F>) -> Option<F> {
     }
 
     impl FlowMapper for Collect {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.push(tensor)
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            self.push(tensor)
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            self.push(tensor)
-        }
+        every_kind!(self, tensor => self.push(tensor));
     }
 
     struct Join {
@@ -323,15 +289,7 @@ pub(crate) fn join<F: Flow>(parts: Vec<F>) -> Option<F> {
     }
 
     impl FlowMapper for Join {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            Tensor::cat(self.others(tensor), 0)
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            Tensor::cat(self.others(tensor), 0)
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            Tensor::cat(self.others(tensor), 0)
-        }
+        every_kind!(self, tensor => Tensor::cat(self.others(tensor), 0));
     }
 
     let shapes: Vec<_> = parts.iter().map(|part| shape_of(part.clone())).collect();
@@ -353,8 +311,8 @@ pub(crate) fn join<F: Flow>(parts: Vec<F>) -> Option<F> {
     Some(first.map(&mut Join { rest, index: 0 }))
 }
 
-/// Kind and shape, but for the batch, of each tensor. Parts are compared before they are joined
-/// because joining takes tensors by their place, and a wrong type there would be a panic.
+/// Kind and shape, without the batch dimension, of each tensor. Compared before parts are joined,
+/// because joining takes tensors by position and would panic on a wrong type.
 fn shape_of<F: Flow>(flow: F) -> Vec<(char, Vec<usize>)> {
     struct Shapes(Vec<(char, Vec<usize>)>);
 

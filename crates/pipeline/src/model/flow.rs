@@ -1,15 +1,30 @@
-//! What travels between layers: a tensor, or any value made of tensors.
+//! The values that pass between layers: a tensor, or any value made of tensors.
 
 use burn::tensor::{Bool, Int, Tensor};
 
-/// A value that travels through a pipeline: from layer to layer, across stages and back.
+/// The methods of a [`FlowMapper`] that treats tensors of every kind alike.
+macro_rules! every_kind {
+    ($self:ident, $tensor:ident => $body:expr) => {
+        fn float<const D: usize>(&mut $self, $tensor: Tensor<D>) -> Tensor<D> {
+            $body
+        }
+        fn int<const D: usize>(&mut $self, $tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            $body
+        }
+        fn bool<const D: usize>(&mut $self, $tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            $body
+        }
+    };
+}
+pub(crate) use every_kind;
+
+/// A value that passes from layer to layer.
 ///
-/// Tensors of any rank and kind are flows, and so are `()`, pairs and triples of flows, options
-/// and vectors of them. `#[derive(Flow)]` makes one of a struct or an enum whose fields are flows.
+/// Tensors of any rank and kind are flows, as are `()`, pairs, triples, options and vectors of flows.
+/// `#[derive(Flow)]` implements it for a struct or an enum whose fields are flows.
 ///
-/// The engine moves, cuts and joins a flow without knowing what is in it, by visiting its tensors
-/// in a fixed order. Every tensor holds the batch in its first dimension, unless it is
-/// [`Replicated`].
+/// The engine moves, splits and joins a flow by visiting its tensors in a fixed order. The first
+/// dimension of every tensor is the batch, unless it is [`Replicated`].
 ///
 /// ```
 /// use burn::tensor::{Bool, Tensor};
@@ -28,16 +43,16 @@ use burn::tensor::{Bool, Int, Tensor};
 /// assert_eq!(parts[1].hidden.dims(), [2, 7, 2]);
 /// ```
 pub trait Flow: Clone + Send + 'static {
-    /// Replaces every tensor by what `mapper` makes of it, always in the same order.
+    /// Maps every tensor with `mapper`, always in the same order.
     fn map<M: FlowMapper>(self, mapper: &mut M) -> Self;
 
-    /// Appends the batch size that each tensor shows, in the same order.
+    /// Appends the batch size of each tensor, in the same order.
     fn batch_sizes(&self, sizes: &mut Vec<usize>);
 
-    /// Cuts the batch into consecutive parts of the given sizes.
+    /// Splits the batch into consecutive parts of the given sizes.
     ///
-    /// Implement it by hand for a value that is cut in a way of its own. It must return a part for
-    /// each size, in order.
+    /// Implement it for a value that needs another way to split. It must return one part per size, in
+    /// order.
     #[must_use]
     fn split(self, sizes: &[usize]) -> Vec<Self> {
         let mut start = 0;
@@ -52,21 +67,21 @@ pub trait Flow: Clone + Send + 'static {
     }
 }
 
-/// Makes a new tensor of each tensor in a [`Flow`].
+/// Maps each tensor of a [`Flow`].
 pub trait FlowMapper {
     /// Maps a tensor of floats.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
-    /// Maps a tensor of integers; by default to itself.
+    /// Maps a tensor of integers; returns it unchanged by default.
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
         tensor
     }
-    /// Maps a tensor of booleans; by default to itself.
+    /// Maps a tensor of booleans; returns it unchanged by default.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor
     }
 }
 
-/// A flow that every micro-batch receives whole, such as a table of positions.
+/// A flow that is not split: every micro-batch gets all of it, such as a table of positions.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -200,22 +215,12 @@ impl<F: Flow> Flow for Vec<F> {
     }
 }
 
-/// Takes `length` samples from `start` on.
+/// Takes `length` samples from `start`.
 struct Slice {
     start: usize,
     length: usize,
 }
 
 impl FlowMapper for Slice {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        tensor.narrow(0, self.start, self.length)
-    }
-
-    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor.narrow(0, self.start, self.length)
-    }
-
-    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        tensor.narrow(0, self.start, self.length)
-    }
+    every_kind!(self, tensor => tensor.narrow(0, self.start, self.length));
 }
