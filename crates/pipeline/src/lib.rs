@@ -81,3 +81,4 @@ pub mod facade {
 }
 /// Derives [`Flow`](trait@Flow) for a struct or an enum of flows.
 pub use stovepipe_derive::Flow;
+pub use stovepipe_derive::{Layers, layer};

@@ -17,22 +17,10 @@
 //!     linear: Linear,
 //! }
 //!
-//! impl Layer for Dense {
-//!     type Input = Tensor<2>;
-//!     type Flow = Tensor<2>; // what passes between layers
-//!     type Output = Tensor<2>;
-//!     type Side = (); // what layers read from the side: here nothing
-//!
-//!     fn enter(input: Tensor<2>) -> Tensor<2> {
-//!         input
-//!     }
-//!
-//!     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-//!         Ok(relu(self.linear.forward(x)))
-//!     }
-//!
-//!     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-//!         Ok(flow)
+//! #[layer]
+//! impl Dense {
+//!     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+//!         relu(self.linear.forward(x))
 //!     }
 //! }
 //!
@@ -65,17 +53,18 @@ pub use stovepipe_verify as verify;
 
 pub use stovepipe_pipeline::nn;
 
-// What `#[derive(Flow)]` names.
+// What the macros name.
 /// Derives [`Flow`](trait@Flow) for a struct or an enum of flows.
 pub use stovepipe_derive::FacadeFlow as Flow;
-#[doc(hidden)]
-pub use stovepipe_pipeline::FlowMapper;
+pub use stovepipe_derive::{FacadeLayers as Layers, facade_layer as layer};
 /// What passes between layers.
 pub use stovepipe_pipeline::facade::Flow;
+#[doc(hidden)]
+pub use stovepipe_pipeline::{Context, FlowMapper, Layer, LayerError};
 
 /// What a training program names.
 pub mod prelude {
-    pub use crate::Flow;
+    pub use crate::{Flow, Layers, layer};
     pub use stovepipe_pipeline::{
         Balance, Batch, BuildError, Context, CrossEntropy, KeyedRng, Layer, LayerError, MeanOf,
         Measured, NamedDevice, Objective, Outputs, Pipeline, Precision, Profiler, Progress,

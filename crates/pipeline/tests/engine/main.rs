@@ -17,6 +17,7 @@ mod losses;
 mod models;
 mod module;
 mod precision;
+mod short_models;
 mod skips;
 mod statistics;
 mod ties;

@@ -1,0 +1,189 @@
+//! Layers written by `#[layer]` and `#[derive(Layers)]`.
+
+use burn::{
+    module::Module,
+    nn::{Linear, LinearConfig},
+    optim::GradientsParams,
+    tensor::{Device, Int, Tensor, activation::relu},
+};
+use stovepipe_pipeline::{
+    Context, CrossEntropy, KeyedRng, Layer, Layers, Pipeline, layer, nn::Dropout, run_plain,
+};
+
+#[derive(Module, Debug)]
+struct Dense {
+    linear: Linear,
+}
+
+#[layer]
+impl Dense {
+    fn new(from: usize, to: usize) -> Self {
+        let linear = LinearConfig::new(from, to).init(&Device::flex());
+        Self { linear }
+    }
+
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        relu(self.linear.forward(x))
+    }
+}
+
+#[derive(Module, Debug)]
+struct Noisy {
+    dropout: Dropout,
+}
+
+#[layer]
+impl Noisy {
+    fn forward(&self, x: Tensor<2>, rng: &mut KeyedRng) -> Tensor<2> {
+        self.dropout.forward(x, rng)
+    }
+}
+
+/// Types differ from field to field; one field is a list; dropout is used by two layers.
+#[derive(Module, Debug, Layers)]
+struct Model {
+    #[layers(|x: Tensor<3>| -> Tensor<2> { dropout.forward(first.forward(x.flatten(1, 2)), rng) })]
+    first: Dense,
+    blocks: Vec<Dense>,
+    #[layers(|x| relu(dropout.forward(last.forward(x), rng) * *scale))]
+    last: Linear,
+    #[layers(shared)]
+    dropout: Dropout,
+    #[layers(shared)]
+    scale: f64,
+}
+
+fn model() -> Model {
+    Model {
+        first: Dense::new(6, 5),
+        blocks: (0..3).map(|_| Dense::new(5, 5)).collect(),
+        last: LinearConfig::new(5, 3).init(&Device::flex()),
+        dropout: Dropout::new(0.25),
+        scale: 0.5,
+    }
+}
+
+#[test]
+fn one_method_makes_a_layer() -> Result<(), Box<dyn std::error::Error>> {
+    let (dense, x) = (Dense::new(4, 4), Tensor::ones([3, 4], &Device::flex()));
+    let mut context = Context::new(&(), false);
+    let through = Layer::forward(&dense, x.clone(), &mut context)?;
+    assert_eq!(through.to_data(), dense.forward(x.clone()).to_data());
+    assert_eq!(Layer::name(&dense), "Dense");
+
+    let noisy = Noisy {
+        dropout: Dropout::new(0.5),
+    };
+    let rng = || KeyedRng::new(1, 2, 3, 0..3);
+    let mut context = Context::new(&(), true).with_rng(rng());
+    let through = Layer::forward(&noisy, x.clone(), &mut context)?;
+    assert_eq!(
+        through.to_data(),
+        noisy.forward(x.clone(), &mut rng()).to_data()
+    );
+    assert_ne!(through.to_data(), x.to_data());
+    Ok(())
+}
+
+/// The struct's own fields, called one after the other, are the reference.
+#[test]
+fn fields_in_order_are_a_list_of_layers() -> Result<(), Box<dyn std::error::Error>> {
+    let (device, model) = (Device::flex(), model());
+    let x = Tensor::random([4, 2, 3], burn::tensor::Distribution::Default, &device);
+    let hidden = model
+        .blocks
+        .iter()
+        .fold(model.first.forward(x.clone().flatten(1, 2)), |x, block| {
+            block.forward(x)
+        });
+    let expected = relu(model.last.forward(hidden) * 0.5);
+
+    let layers = model.clone().into_layers();
+    let names: Vec<_> = layers.iter().map(Layer::name).collect();
+    assert_eq!(names, ["first", "blocks", "blocks", "blocks", "last"]);
+    assert_eq!(
+        run_plain(&layers, x.clone(), &(), |_| KeyedRng::none())?
+            .output
+            .to_data(),
+        expected.to_data()
+    );
+
+    let pipeline = Pipeline::builder(layers)
+        .devices([device.clone(), device.clone(), device.clone()])
+        .micro_batches(2)
+        .build()?;
+    assert_eq!(pipeline.infer(x.clone())?.to_data(), expected.to_data());
+
+    let again = Model::from_layers(pipeline.into_layers())?;
+    assert_eq!(again.blocks.len(), 3);
+    let expected = model.last.weight.val().to_data();
+    assert_eq!(again.last.weight.val().to_data(), expected);
+    Ok(())
+}
+
+/// Gradients are those of Burn on the struct in one piece, dropout switched off.
+#[test]
+fn gradients_are_those_of_the_struct() -> Result<(), Box<dyn std::error::Error>> {
+    let device = Device::flex();
+    let model = Model {
+        dropout: Dropout::new(0.0),
+        ..model()
+    };
+    let x = Tensor::random([4, 2, 3], burn::tensor::Distribution::Default, &device);
+    let targets = Tensor::<1, Int>::from_ints([0, 1, 2, 1], &device);
+
+    let whole = model.clone().train();
+    let hidden = whole.first.forward(x.clone().autodiff().flatten(1, 2));
+    let hidden = whole
+        .blocks
+        .iter()
+        .fold(hidden, |x, block| block.forward(x));
+    let logits = relu(whole.last.forward(hidden) * 0.5);
+    let loss = burn::nn::loss::CrossEntropyLossConfig::new().init(&device);
+    let loss = loss.forward(logits, targets.clone().autodiff());
+    let expected = GradientsParams::from_grads(loss.backward(), &whole);
+
+    let pipeline = Pipeline::builder(model.clone().into_layers())
+        .devices([device.clone(), device.clone()])
+        .build()?;
+    let step = pipeline.train_step(x, targets, &CrossEntropy::new())?;
+    for weight in [
+        &model.first.linear.weight,
+        &model.blocks[1].linear.weight,
+        &model.last.weight,
+    ] {
+        let gradient =
+            |gradients: &GradientsParams| gradients.get::<2>(weight.id).map(Tensor::into_data);
+        let (found, expected) = (gradient(&step.gradients), gradient(&expected));
+        let (found, expected) = (
+            found.ok_or("no gradient")?,
+            expected.ok_or("none expected")?,
+        );
+        found.assert_approx_eq::<f32>(&expected, burn::tensor::Tolerance::absolute(1e-6));
+    }
+    Ok(())
+}
+
+#[test]
+fn mistakes_say_what_is_wrong() -> Result<(), Box<dyn std::error::Error>> {
+    let x = Tensor::ones([4, 2, 3], &Device::flex());
+    let mut layers = model().into_layers();
+    layers.swap(0, 1);
+    let error = run_plain(&layers, x, &(), |_| KeyedRng::none())
+        .err()
+        .ok_or("it ran")?;
+    assert!(
+        error
+            .to_string()
+            .contains("expected Tensor<2>, found Tensor<3>"),
+        "{error}"
+    );
+
+    layers.pop();
+    let error = Model::from_layers(layers).err().ok_or("it is whole")?;
+    assert_eq!(
+        error.to_string(),
+        "expected the layer `last`, found no such layer"
+    );
+    Ok(())
+}
