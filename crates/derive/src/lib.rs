@@ -7,6 +7,9 @@ mod flow;
 mod layer;
 mod layers;
 
+#[cfg(test)]
+mod mistakes;
+
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;
 use quote::quote;
@@ -29,20 +32,6 @@ pub fn derive_facade_flow(input: TokenStream) -> TokenStream {
 
 /// Implements `Layer` for a module by its own `forward`, which takes and returns one type.
 ///
-/// ```ignore
-/// #[derive(Module, Debug)]
-/// struct Dense {
-///     linear: Linear,
-/// }
-///
-/// #[layer]
-/// impl Dense {
-///     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-///         relu(self.linear.forward(x))
-///     }
-/// }
-/// ```
-///
 /// `forward` may take the layer's random numbers as a second argument, `rng: &mut KeyedRng`. Where
 /// types differ from layer to layer, see `#[derive(Layers)]`; side inputs and skips need a `Layer`
 /// written out.
@@ -63,19 +52,7 @@ pub fn facade_layer(arguments: TokenStream, input: TokenStream) -> TokenStream {
 /// `Model::into_layers(self) -> Vec<ModelLayer>` and
 /// `Model::from_layers(Vec<ModelLayer>) -> Result<Model, LayerError>`.
 ///
-/// ```ignore
-/// #[derive(Module, Debug, Layers)]
-/// #[layers(Tensor<4>)] // what the first field takes
-/// struct Model {
-///     conv1: ConvBlock, // runs `conv1.forward(x)`
-///     blocks: Vec<ConvBlock>, // a layer for each
-///     #[layers(|x: Tensor<4>| -> Tensor<2> { dropout.forward(hidden.forward(x.flatten(1, 3)), rng) })]
-///     hidden: Linear,
-///     head: Linear,
-///     #[layers(shared)]
-///     dropout: Dropout,
-/// }
-/// ```
+/// The fields:
 ///
 /// - A field without an attribute runs `field.forward(x)`, from a type to the same type.
 /// - A closure says what else a layer does. It may name its field, `shared` fields, and `rng`, the

@@ -81,4 +81,46 @@ pub mod facade {
 }
 /// Derives [`Flow`](trait@Flow) for a struct or an enum of flows.
 pub use stovepipe_derive::Flow;
+/// # Example
+///
+/// ```
+/// use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor, activation::relu}};
+/// use stovepipe_pipeline::{KeyedRng, Layers, layer, nn::Dropout, run_plain};
+///
+/// #[derive(Module, Debug)]
+/// struct Block {
+///     linear: Linear,
+/// }
+///
+/// #[layer]
+/// impl Block {
+///     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+///         relu(self.linear.forward(x))
+///     }
+/// }
+///
+/// #[derive(Module, Debug, Layers)]
+/// struct Model {
+///     #[layers(|x: Tensor<3>| -> Tensor<2> { dropout.forward(input.forward(x.flatten(1, 2)), rng) })]
+///     input: Linear,
+///     blocks: Vec<Block>, // a layer for each
+///     head: Linear,
+///     #[layers(shared)]
+///     dropout: Dropout,
+/// }
+///
+/// let device = Device::flex();
+/// let linear = |from, to| LinearConfig::new(from, to).init(&device);
+/// let model = Model {
+///     input: linear(6, 4),
+///     blocks: vec![Block { linear: linear(4, 4) }, Block { linear: linear(4, 4) }],
+///     head: linear(4, 2),
+///     dropout: Dropout::new(0.1),
+/// };
+/// let layers = model.into_layers(); // for `Pipeline::builder`
+/// assert_eq!(layers.len(), 4);
+/// let output = run_plain(&layers, Tensor::ones([5, 2, 3], &device), &(), |_| KeyedRng::none())?.output;
+/// assert_eq!(output.dims(), [5, 2]);
+/// # Ok::<(), stovepipe_pipeline::LayerError>(())
+/// ```
 pub use stovepipe_derive::{Layers, layer};
