@@ -4,8 +4,16 @@
 //! that a single device would have computed.
 //!
 //! This crate is the one dependency that a user needs. [`prelude`] has what a training program
-//! names; [`schedule`], [`plan`], [`pipeline`] and [`train`] are the parts it is made of. The
-//! repository's `docs/guide.md` leads from a struct on one device to a pipeline on three.
+//! names; [`schedule`], [`plan`] and [`pipeline`] are the parts it is made of. The repository's
+//! `docs/guide.md` leads from a struct on one device to a pipeline on three.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `flex` (default) | Burn's CPU backend; in every build, since the engine needs it |
+//! | `wgpu`, `vulkan`, `metal`, `cuda`, `rocm` | Burn's backend of that name |
+//! | `train` | `stovepipe::train`: a training run with loader, optimizer, checkpoints and metrics |
+//! | `verify` | `stovepipe::verify`: compares a pipeline with the same model on one device |
+//! | `learner` | `stovepipe::learner`: a pipeline in the training loop of `burn-train` |
 //!
 //! ```
 //! use burn::{module::Module, nn::{Linear, LinearConfig}, optim::AdamConfig};
@@ -45,10 +53,14 @@
 //! # }
 //! ```
 
+#[cfg(feature = "learner")]
+pub use stovepipe_learner as learner;
 pub use stovepipe_pipeline as pipeline;
 pub use stovepipe_plan as plan;
 pub use stovepipe_schedule as schedule;
+#[cfg(feature = "train")]
 pub use stovepipe_train as train;
+#[cfg(feature = "verify")]
 pub use stovepipe_verify as verify;
 
 pub use stovepipe_pipeline::nn;

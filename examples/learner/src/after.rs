@@ -9,9 +9,9 @@ use burn::{
     tensor::{Device, Int, Tensor, activation::gelu},
 };
 use burn_train::ClassificationOutput;
+use stovepipe::learner::Staged;
 use stovepipe::prelude::*;
 use stovepipe_digits::DigitBatch;
-use stovepipe_learner::Staged;
 
 /// Halves a map's height and width.
 #[derive(Module, Debug)]

@@ -18,8 +18,8 @@ use burn_train::{
     },
 };
 use clap::{Parser, ValueEnum};
+use stovepipe::learner::Bars;
 use stovepipe_digits::{DigitBatch, DigitBatcher, Digits};
-use stovepipe_learner::Bars;
 
 mod after;
 mod before;

@@ -144,7 +144,7 @@ fn ask<T: Send + 'static>(
     }
 }
 
-#[cfg(any(feature = "cuda", feature = "wgpu"))]
+#[cfg(any(feature = "cuda", feature = "rocm", feature = "wgpu"))]
 fn facts(device: &Device) -> DeviceFacts {
     use burn::backend::DispatchDevice;
     match device.as_dispatch() {
@@ -163,7 +163,7 @@ fn facts(device: &Device) -> DeviceFacts {
     }
 }
 
-#[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+#[cfg(not(any(feature = "cuda", feature = "rocm", feature = "wgpu")))]
 fn facts(_device: &Device) -> DeviceFacts {
     DeviceFacts::default()
 }
