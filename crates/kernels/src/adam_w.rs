@@ -1,57 +1,46 @@
-//! AdamW's update in one pass.
-//!
-//! As operations on tensors it is a dozen passes, each of which reads and writes as many numbers as the
-//! model has parameters.
+//! AdamW's update in one pass over memory. As operations on tensors it takes a dozen.
 
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
+use stovepipe_autodiff::{Operand, contiguous, tensor, values};
 
-use crate::{
-    differentiable::Operand,
-    planes::{in_order, numbers, tensor, vectorised},
-};
+use crate::planes::vectorised;
 
-/// The numbers of an update by AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization",
-/// 2019).
+/// The settings of an update by AdamW (Loshchilov and Hutter, "Decoupled Weight Decay
+/// Regularization", 2019).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamWUpdate {
-    /// What is kept of the mean of gradients, and of that of their squares.
+    /// The decay of the mean of gradients, and of the mean of their squares.
     pub betas: [f32; 2],
-    /// What is added to the root of the latter.
+    /// Added to the square root of the latter.
     pub epsilon: f32,
-    /// What a parameter loses, as a share of the learning rate and itself.
+    /// The decay of the parameter, as a factor of the learning rate.
     pub weight_decay: f32,
     /// The learning rate.
     pub rate: f64,
-    /// Which update of the parameter it is, from 1 on.
+    /// The index of the update, from 1 on.
     pub time: i32,
 }
 
 impl AdamWUpdate {
-    /// Returns the parameter and both means as they are after the update: bit for bit what Burn's `AdamW`
-    /// makes of them.
+    /// Returns the updated parameter and means, bit for bit those of Burn's `AdamW`.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
     /// use stovepipe_kernels::AdamWUpdate;
     ///
-    /// let update = AdamWUpdate {
-    ///     betas: [0.9, 0.999],
-    ///     epsilon: 1e-8,
-    ///     weight_decay: 0.0,
-    ///     rate: 0.1,
-    ///     time: 1,
-    /// };
+    /// let (betas, epsilon, weight_decay) = ([0.9, 0.999], 1e-8, 0.0);
+    /// let update = AdamWUpdate { betas, epsilon, weight_decay, rate: 0.1, time: 1 };
     /// let of = |number| Tensor::<1>::from_floats([number], &Device::flex());
-    /// // The first update is by the rate, whatever the gradient.
+    /// // The first step has the length of the rate, for any gradient.
     /// let (parameter, _) = update.apply(of(1.0), of(7.0), [of(0.0), of(0.0)]);
     /// assert!((parameter.into_scalar::<f32>() - 0.9).abs() < 1e-6);
     /// ```
     ///
     /// # Panics
     ///
-    /// As Burn does, if shapes differ.
+    /// Like Burn, if shapes differ.
     #[must_use]
     pub fn apply<const D: usize>(
         &self,
@@ -61,15 +50,13 @@ impl AdamWUpdate {
     ) -> (Tensor<D>, [Tensor<D>; 2]) {
         let [mean, square] = means;
         let all = [parameter, gradient, mean, square];
-        match plain(&all) {
-            Some(operands) => {
-                drop(all); // else nothing could be written where it lies
-                let [parameter, mean, square] = self.in_one_pass(operands);
-                let [mean, square] = [mean, square].map(into_tensor);
-                (into_tensor(parameter), [mean, square])
-            }
-            None => self.by_burn(all),
-        }
+        let Some(operands) = plain(&all) else {
+            return self.by_burn(all);
+        };
+        drop(all); // updates in place need the only reference
+        let updated = self.in_one_pass(operands);
+        let [parameter, mean, square] = updated.map(|plain| Operand::Plain(plain).into_tensor());
+        (parameter, [mean, square])
     }
 
     fn by_burn<const D: usize>(&self, all: [Tensor<D>; 4]) -> (Tensor<D>, [Tensor<D>; 2]) {
@@ -84,30 +71,27 @@ impl AdamWUpdate {
         (parameter, [mean, square])
     }
 
-    /// Of parameter, gradient and means. The new parameter lies where the gradient lay.
+    /// Updates parameter and means, given the gradient too. Writes the parameter over the gradient.
     fn in_one_pass(&self, operands: [FlexTensor; 4]) -> [FlexTensor; 3] {
-        /// Numbers that threads take at a time.
+        /// Values that a thread takes at a time.
         const BLOCK: usize = 1 << 14;
         let factors = Factors::of(self);
         let [parameter, gradient, mean, square] = operands;
-        let parameter = in_order(parameter);
-        let mut written = [gradient, mean, square].map(whole);
+        let parameter = contiguous(parameter);
+        let mut written = [gradient, mean, square].map(unshared);
         let [gradients, means, squares] = written.each_mut().map(FlexTensor::storage_mut::<f32>);
-        let blocks = (numbers(&parameter).par_chunks(BLOCK))
+        let blocks = (values(&parameter).par_chunks(BLOCK))
             .zip(gradients.par_chunks_mut(BLOCK))
             .zip(means.par_chunks_mut(BLOCK))
             .zip(squares.par_chunks_mut(BLOCK));
         blocks.for_each(|(((parameters, gradients), means), squares)| {
-            vectorised(
-                #[inline(always)]
-                || factors.update(parameters, gradients, means, squares),
-            );
+            vectorised!(|| factors.update(parameters, gradients, means, squares));
         });
         written
     }
 }
 
-/// What numbers are multiplied with or divided by.
+/// What values are multiplied or divided by.
 #[derive(Clone, Copy)]
 struct Factors {
     keep_mean: f32,
@@ -138,7 +122,7 @@ impl Factors {
         }
     }
 
-    /// Writes new parameters to where the gradients are.
+    /// Writes the new parameters over the gradients.
     #[inline(always)]
     fn update(
         self,
@@ -159,33 +143,25 @@ impl Factors {
     }
 }
 
-/// The tensors, if they all lie on the CPU outside of any graph and have one shape.
+/// The tensors, if all lie on the CPU outside of any graph and have one shape.
 fn plain<const D: usize>(all: &[Tensor<D>; 4]) -> Option<[FlexTensor; 4]> {
     let shape = all[0].dims();
-    if all.iter().any(|tensor| tensor.dims() != shape) {
-        return None;
-    }
-    let mut operands = Vec::with_capacity(all.len());
-    for tensor in all {
-        match Operand::of(tensor)? {
-            Operand::Plain(tensor) => operands.push(tensor),
-            Operand::Tracked(_) => return None,
-        }
-    }
-    operands.try_into().ok()
+    let plain = |tensor: &Tensor<D>| {
+        Operand::of(tensor)?
+            .plain()
+            .filter(|_| tensor.dims() == shape)
+    };
+    let operands: Option<Vec<_>> = all.iter().map(plain).collect();
+    operands?.try_into().ok()
 }
 
-fn into_tensor<const D: usize>(tensor: FlexTensor) -> Tensor<D> {
-    Operand::Plain(tensor).into_tensor()
-}
-
-/// The same tensor with its numbers in order, and no others beside them: where they lie, if nobody else
-/// reads them there.
-fn whole(given: FlexTensor) -> FlexTensor {
-    let given = in_order(given);
-    let own = numbers(&given);
-    match given.is_unique() && given.storage::<f32>().len() == own.len() {
-        true => given,
-        false => tensor(own.to_vec(), given.layout().shape().clone()),
+/// A contiguous tensor that owns its whole storage: the same one if possible, else a copy.
+fn unshared(shared: FlexTensor) -> FlexTensor {
+    let shared = contiguous(shared);
+    let own = values(&shared);
+    if shared.is_unique() && shared.storage::<f32>().len() == own.len() {
+        shared
+    } else {
+        tensor(own.to_vec(), shared.layout().shape().clone())
     }
 }

@@ -1,20 +1,22 @@
 //! Batch normalization in two passes forward and two backward.
 
+use std::ops::Range;
+
 use burn::{
     module::RunningState,
     nn::BatchNorm,
     tensor::{Tensor, module},
 };
 use burn_flex::FlexTensor;
+use stovepipe_autodiff::{Kernel, Operand, at_least_f32, contiguous, tensor, values};
 
 use crate::{
-    differentiable::{self, Kernel, Operand},
-    planes::{Dims, dims, in_order, in_parts, numbers, tensor, vectorised},
-    widened::widened,
+    planes::{Dims, dims, in_parts, vectorised},
+    rows::fold_lanes,
 };
 
-/// Normalizes `x` `[n, c, h, w]` as `norm` does: by the statistics of the batch while it trains,
-/// which it then adds to the running ones; by the running ones else.
+/// `norm.forward(x)` up to rounding, for `x` `[n, c, h, w]`. In training it uses the statistics of the
+/// batch and updates the running ones; in evaluation it uses the running ones.
 ///
 /// ```
 /// use burn::{nn::BatchNormConfig, tensor::{Device, Tensor}};
@@ -29,45 +31,40 @@ use crate::{
 ///
 /// # Panics
 ///
-/// If `norm` is for another number of channels.
+/// If `norm` has another number of channels.
 #[must_use]
 pub fn batch_norm(norm: &BatchNorm, x: Tensor<4>) -> Tensor<4> {
-    let [channels] = norm.gamma.shape().dims();
+    let channels = [norm.gamma.dims()[0], x.dims()[1]];
     assert_eq!(
-        channels,
-        x.dims()[1],
+        channels[0], channels[1],
         "channels of the norm and of its input"
     );
     if x.shape().num_elements() == 0 {
         return norm.forward(x);
     }
     let dtype = x.dtype();
-    let x = widened(x);
-    let [gamma, beta] = [&norm.gamma, &norm.beta].map(|param| widened(param.val()));
-    let trains = x.is_autodiff() && norm.training.is_enabled();
-    let output = match trains {
-        true => {
-            let (output, [mean, variance]) = by_kernel(&x, &gamma, &beta, norm.epsilon)
-                .unwrap_or_else(|| by_burn(x, gamma, beta, norm.epsilon));
-            drift(&norm.running_mean, mean, norm.momentum);
-            drift(&norm.running_var, variance, norm.momentum);
-            output
+    let x = at_least_f32(x);
+    let [gamma, beta] = [&norm.gamma, &norm.beta].map(|param| at_least_f32(param.val()));
+    let (states, epsilon) = ([&norm.running_mean, &norm.running_var], norm.epsilon);
+    let output = if x.is_autodiff() && norm.training.is_enabled() {
+        let (output, statistics) = by_kernel(&x, &gamma, &beta, epsilon)
+            .unwrap_or_else(|| by_burn(x, gamma, beta, epsilon));
+        for (state, of_batch) in states.into_iter().zip(statistics) {
+            update(state, of_batch, norm.momentum);
         }
-        false => {
-            let device = x.device();
-            let running =
-                |state: &RunningState<Tensor<1>>| widened(state.value()).to_device(&device);
-            let (mean, variance) = (running(&norm.running_mean), running(&norm.running_var));
-            module::batch_norm(x, gamma, beta, mean, variance, norm.epsilon)
-        }
+        output
+    } else {
+        let device = x.device();
+        let [mean, variance] = states.map(|state| at_least_f32(state.value()).to_device(&device));
+        module::batch_norm(x, gamma, beta, mean, variance, epsilon)
     };
     output.cast(dtype)
 }
 
-/// The output, and mean and variance of the batch without a graph.
+/// The output, and the mean and variance of the batch outside of any graph.
 type Normalized = (Tensor<4>, [Tensor<1>; 2]);
 
-fn by_kernel(
+pub(crate) fn by_kernel(
     x: &Tensor<4>,
     gamma: &Tensor<1>,
     beta: &Tensor<1>,
@@ -77,21 +74,21 @@ fn by_kernel(
         epsilon: epsilon as f32,
     };
     let operands = [Operand::of(x)?, Operand::of(gamma)?, Operand::of(beta)?];
-    let (output, saved) = differentiable::run(kernel, operands)?;
-    let plain = |statistic| Operand::Plain(statistic).into_tensor();
-    Some((
-        output.into_tensor(),
-        [saved.mean, saved.variance].map(plain),
-    ))
+    let (output, saved) = kernel.run(operands)?;
+    let statistics = [saved.mean, saved.variance].map(|plain| Operand::Plain(plain).into_tensor());
+    Some((output.into_tensor(), statistics))
 }
 
 fn by_burn(x: Tensor<4>, gamma: Tensor<1>, beta: Tensor<1>, epsilon: f64) -> Normalized {
-    let made = module::batch_norm_train(x, gamma, beta, epsilon);
-    (made.output, [made.mean, made.variance].map(Tensor::inner))
+    let found = module::batch_norm_train(x, gamma, beta, epsilon);
+    (
+        found.output,
+        [found.mean, found.variance].map(Tensor::inner),
+    )
 }
 
 /// Moves a running statistic towards that of a batch.
-fn drift(state: &RunningState<Tensor<1>>, batch: Tensor<1>, momentum: f64) {
+fn update(state: &RunningState<Tensor<1>>, batch: Tensor<1>, momentum: f64) {
     let old = state.value_sync().inner();
     let batch = batch.mul_scalar(momentum).cast(old.dtype());
     let new = old.mul_scalar(1.0 - momentum) + batch;
@@ -100,12 +97,12 @@ fn drift(state: &RunningState<Tensor<1>>, batch: Tensor<1>, momentum: f64) {
 
 /// y = (x − mean) / √(variance + ε) · γ + β, by channel.
 #[derive(Clone, Debug)]
-pub(crate) struct Normalize {
-    pub(crate) epsilon: f32,
+struct Normalize {
+    epsilon: f32,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Saved {
+struct SavedMaps {
     x: FlexTensor,
     gamma: FlexTensor,
     mean: FlexTensor,
@@ -113,23 +110,22 @@ pub(crate) struct Saved {
 }
 
 impl Kernel<3> for Normalize {
-    type Saved = Saved;
+    type Saved = SavedMaps;
 
-    fn forward(&self, inputs: [FlexTensor; 3]) -> (FlexTensor, Saved) {
-        let [x, gamma, beta] = inputs.map(in_order);
+    fn forward(&self, inputs: [FlexTensor; 3]) -> (FlexTensor, SavedMaps) {
+        let [x, gamma, beta] = inputs.map(contiguous);
         let shape = dims(&x);
-        let (means, variances) = statistics(numbers(&x), shape);
-        let shifts: Vec<_> = (numbers(&gamma).iter().zip(numbers(&beta)))
-            .zip(means.iter().zip(&variances))
-            .map(|((&gamma, &beta), (&mean, &variance))| Shift {
-                center: mean,
-                scale: gamma * self.inverse_deviation(variance),
-                offset: beta,
-            })
+        let (means, variances) = statistics(values(&x), shape);
+        let scales: Vec<_> = (values(&gamma).iter().zip(&variances))
+            .map(|(gamma, &variance)| gamma * self.inverse_deviation(variance))
             .collect();
-        let output = shifted(numbers(&x), shape, &shifts);
+        let output = by_plane(shape, |place, channel, output| {
+            let (mean, scale) = (means[channel], scales[channel]);
+            let (plane, offset) = (&values(&x)[place], values(&beta)[channel]);
+            vectorised!(|| output.extend(plane.iter().map(|x| (x - mean) * scale + offset)));
+        });
         let channels = [shape[1]];
-        let saved = Saved {
+        let saved = SavedMaps {
             x,
             gamma,
             mean: tensor(means, channels),
@@ -140,41 +136,40 @@ impl Kernel<3> for Normalize {
 
     fn backward(
         &self,
-        saved: Saved,
+        saved: SavedMaps,
         gradient: FlexTensor,
         _: [bool; 3],
     ) -> [Option<FlexTensor>; 3] {
-        let gradient = in_order(gradient);
+        let gradient = contiguous(gradient);
         let shape @ [samples, channels, height, width] = dims(&saved.x);
         let count = (samples * height * width) as f32;
-        let (x, gradient) = (numbers(&saved.x), numbers(&gradient));
-        let means = numbers(&saved.mean);
-        let deviations: Vec<_> = (numbers(&saved.variance).iter())
+        let (x, gradient) = (values(&saved.x), values(&gradient));
+        let means = values(&saved.mean);
+        let deviations: Vec<_> = (values(&saved.variance).iter())
             .map(|&variance| self.inverse_deviation(variance))
             .collect();
         let sums = gradient_sums(x, gradient, shape, means);
-        let slopes: Vec<_> = (0..channels)
-            .map(|channel| {
-                let (gamma, deviation) = (numbers(&saved.gamma)[channel], deviations[channel]);
-                let (beta_gradient, projection) = sums[channel];
+        let factors: Vec<_> = (values(&saved.gamma).iter().zip(&deviations).zip(&sums))
+            .map(|((gamma, deviation), (beta_gradient, projection))| {
                 let scale = gamma * deviation;
-                Slope {
-                    center: means[channel],
-                    of_gradient: scale,
-                    of_x: -scale * deviation * deviation * projection / count,
-                    offset: -scale * beta_gradient / count,
-                }
+                let of_distance = -scale * deviation * deviation * projection / count;
+                [scale, of_distance, -scale * beta_gradient / count]
             })
             .collect();
-        let of_x = sloped(x, gradient, shape, &slopes);
+        let of_x = by_plane(shape, |place, channel, of_x| {
+            let [scale, of_distance, offset] = factors[channel];
+            let mean = means[channel];
+            let pairs = x[place.clone()].iter().zip(&gradient[place]);
+            vectorised!(|| {
+                of_x.extend(pairs.map(|(x, g)| g * scale + ((x - mean) * of_distance + offset)));
+            });
+        });
         let of_gamma = (sums.iter().zip(&deviations)).map(|((_, sum), deviation)| sum * deviation);
+        let of_beta = sums.iter().map(|(sum, _)| *sum);
         [
             Some(tensor(of_x, shape)),
             Some(tensor(of_gamma.collect(), [channels])),
-            Some(tensor(
-                sums.iter().map(|(sum, _)| *sum).collect(),
-                [channels],
-            )),
+            Some(tensor(of_beta.collect(), [channels])),
         ]
     }
 }
@@ -188,32 +183,27 @@ impl Normalize {
 /// The planes of a channel, one a sample.
 #[inline(always)]
 fn planes(
-    numbers: &[f32],
+    values: &[f32],
     [_, channels, height, width]: Dims,
     channel: usize,
 ) -> impl Iterator<Item = &[f32]> {
-    (numbers.chunks_exact(height * width).skip(channel)).step_by(channels)
+    (values.chunks_exact(height * width).skip(channel)).step_by(channels)
 }
 
 /// Mean and biased variance of each channel.
 fn statistics(x: &[f32], shape @ [samples, channels, height, width]: Dims) -> (Vec<f32>, Vec<f32>) {
     let count = (samples * height * width) as f64;
-    let of_channel = |channel: usize, both: &mut Vec<(f32, f32)>| {
-        both.push(vectorised(|| {
-            let sum: f64 = planes(x, shape, channel)
-                .map(|plane| sum_of(plane, |x| x))
-                .sum();
+    let both = in_parts(channels, samples * height * width, |channel, both| {
+        both.push(vectorised!(|| {
+            let planes = || planes(x, shape, channel);
+            let sum: f64 = planes().map(|plane| sum_of(plane, |x| x)).sum();
             let mean = (sum / count) as f32;
             let square = |x: f32| (x - mean) * (x - mean);
-            let squares: f64 = planes(x, shape, channel)
-                .map(|plane| sum_of(plane, square))
-                .sum();
+            let squares: f64 = planes().map(|plane| sum_of(plane, square)).sum();
             (mean, (squares / count) as f32)
         }));
-    };
-    in_parts(channels, samples * height * width, of_channel)
-        .into_iter()
-        .unzip()
+    });
+    both.into_iter().unzip()
 }
 
 /// Σ g and Σ g·(x − mean) of each channel.
@@ -223,8 +213,8 @@ fn gradient_sums(
     shape @ [samples, channels, height, width]: Dims,
     means: &[f32],
 ) -> Vec<(f32, f32)> {
-    let of_channel = |channel: usize, both: &mut Vec<(f32, f32)>| {
-        both.push(vectorised(|| {
+    in_parts(channels, samples * height * width, |channel, both| {
+        both.push(vectorised!(|| {
             let mean = means[channel];
             let pairs = planes(x, shape, channel).zip(planes(gradient, shape, channel));
             let (plain, projected) = pairs.fold((0.0, 0.0), |(plain, projected), (x, gradient)| {
@@ -233,77 +223,27 @@ fn gradient_sums(
             });
             (plain as f32, projected as f32)
         }));
-    };
-    in_parts(channels, samples * height * width, of_channel)
-}
-
-/// x to (x − center) · scale + offset.
-struct Shift {
-    center: f32,
-    scale: f32,
-    offset: f32,
-}
-
-fn shifted(x: &[f32], [samples, channels, height, width]: Dims, shifts: &[Shift]) -> Vec<f32> {
-    let size = height * width;
-    in_parts(samples * channels, size, |part, output| {
-        let plane = &x[part * size..][..size];
-        let &Shift {
-            center,
-            scale,
-            offset,
-        } = &shifts[part % channels];
-        vectorised(|| output.extend(plane.iter().map(|x| (x - center) * scale + offset)));
     })
 }
 
-/// The gradient g of the output to g · of_gradient + (x − center) · of_x + offset.
-struct Slope {
-    center: f32,
-    of_gradient: f32,
-    of_x: f32,
-    offset: f32,
-}
-
-fn sloped(
-    x: &[f32],
-    gradient: &[f32],
+/// The values that `work` appends for each plane, given its place in the batch and its channel.
+fn by_plane(
     [samples, channels, height, width]: Dims,
-    slopes: &[Slope],
+    work: impl Fn(Range<usize>, usize, &mut Vec<f32>) + Sync,
 ) -> Vec<f32> {
     let size = height * width;
     in_parts(samples * channels, size, |part, output| {
-        let place = part * size..(part + 1) * size;
-        let pairs = x[place.clone()].iter().zip(&gradient[place]);
-        let &Slope {
-            center,
-            of_gradient,
-            of_x,
-            offset,
-        } = &slopes[part % channels];
-        vectorised(|| {
-            output.extend(pairs.map(|(x, g)| g * of_gradient + ((x - center) * of_x + offset)));
-        });
+        work(part * size..(part + 1) * size, part % channels, output);
     })
 }
 
-/// Partial sums side by side: as many as the widest vectors hold several times over, on every
+/// Partial sums next to each other, enough for several of the widest vectors: the same number on every
 /// processor, so that the order of additions does not depend on it.
 const LANES: usize = 64;
 
 #[inline(always)]
-fn sum_of(numbers: &[f32], term: impl Fn(f32) -> f32) -> f64 {
-    let mut lanes = [0.0; LANES];
-    let (chunks, rest) = numbers.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane += term(x);
-        }
-    }
-    for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane += term(x);
-    }
-    total(lanes)
+fn sum_of(plane: &[f32], term: impl Fn(f32) -> f32) -> f64 {
+    total(fold_lanes(0.0, plane, plane, |sum, x, _| sum + term(x)))
 }
 
 /// Σ g and Σ g·(x − mean) of a plane.

@@ -1,10 +1,12 @@
 //! Convolution as matrix products, forward and backward.
 //!
-//! Burn's gradient of a convolution is a transposed convolution and one with swapped dimensions;
-//! on a CPU, products with the patches of the input (Chellapilla et al., "High Performance
-//! Convolutional Neural Networks for Document Processing", 2006) take a fraction of the time.
-//! They are made sample by sample, so that patches never leave the cache, and a ReLU before the
-//! convolution is computed as they are made.
+//! Burn computes the gradient of a convolution with a transposed convolution and one with swapped
+//! dimensions. On a CPU, products with the patches of the input (Chellapilla et al., "High
+//! Performance Convolutional Neural Networks for Document Processing", 2006) take a fraction of the
+//! time. Patches are made for one sample at a time, so that they stay in the cache, and a ReLU before
+//! the convolution is computed with them.
+
+use std::ops::Range;
 
 use burn::{
     module::Param,
@@ -12,17 +14,16 @@ use burn::{
     tensor::{Tensor, activation::relu, s},
 };
 use burn_flex::FlexTensor;
-use faer::{Accum, MatMut, Par, linalg::matmul::matmul};
+use stovepipe_autodiff::{Kernel, Operand, contiguous, tensor, values};
 
 use crate::{
-    differentiable::{self, Kernel, Operand},
     patches::Patches,
-    planes::{dims, in_order, in_shares, joined, numbers, tensor, vectorised},
-    products::matrix,
+    planes::{dims, in_shares, joined, vectorised},
+    products::{matrix, matrix_mut, multiply, multiply_and_add},
+    rows::add,
 };
 
-/// The convolution of the positive part of `x` `[n, in, h, w]`: `conv.forward(relu(x))` but for
-/// rounding.
+/// `conv.forward(relu(x))` up to rounding, for `x` `[n, in, h, w]`.
 ///
 /// ```
 /// use burn::{nn::conv::Conv2dConfig, tensor::{Device, Distribution, Tensor, Tolerance}};
@@ -38,14 +39,14 @@ use crate::{
 ///
 /// # Panics
 ///
-/// As Burn does, if the input does not fit.
+/// Like Burn, if the input does not fit.
 #[must_use]
 pub fn relu_convolve(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     by_products(conv, &x, true, 0).unwrap_or_else(|| by_burn(conv, relu(x)))
 }
 
-/// Like [`relu_convolve`], but begins at row and column 1, with a row and a column of zeros at the
-/// end: with a stride of 2, the odd pixels instead of the even ones.
+/// Like [`relu_convolve`], but starts at row and column 1, with a row and a column of zeros at the
+/// end. With a stride of 2, it reads the odd pixels, not the even ones.
 ///
 /// ```
 /// use burn::{module::Param, nn::conv::Conv2dConfig, tensor::{Device, Tensor}};
@@ -61,18 +62,16 @@ pub fn relu_convolve(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 ///
 /// # Panics
 ///
-/// As Burn does, if the input does not fit.
+/// Like Burn, if the input does not fit.
 #[must_use]
 pub fn relu_convolve_odd(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     by_products(conv, &x, true, 1).unwrap_or_else(|| {
-        let moved = relu(x)
-            .pad([(0, 1), (0, 1)], 0.0)
-            .slice(s![.., .., 1.., 1..]);
-        by_burn(conv, moved)
+        let padded = relu(x).pad([(0, 1), (0, 1)], 0.0);
+        by_burn(conv, padded.slice(s![.., .., 1.., 1..]))
     })
 }
 
-/// The convolution of `x` `[n, in, h, w]`: `conv.forward(x)` but for rounding.
+/// `conv.forward(x)` up to rounding, for `x` `[n, in, h, w]`.
 ///
 /// ```
 /// use burn::{nn::conv::Conv2dConfig, tensor::{Device, Distribution, Tensor, Tolerance}};
@@ -87,14 +86,14 @@ pub fn relu_convolve_odd(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 ///
 /// # Panics
 ///
-/// As Burn does, if the input does not fit.
+/// Like Burn, if the input does not fit.
 #[must_use]
 pub fn convolve(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     by_products(conv, &x, false, 0).unwrap_or_else(|| by_burn(conv, x))
 }
 
-/// On a GPU, fused kernels of Burn 0.22 make wrong gradients next to a convolution of one channel or
-/// one filter: it gets a second, of zeros.
+/// Burn's convolution. On a GPU, fused kernels of Burn 0.22 compute wrong gradients next to a
+/// convolution of one channel or one filter: it gets a second one, of zeros.
 fn by_burn(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     let (channels, filters) = (x.dims()[1], conv.weight.dims()[0]);
     if channels > 1 && filters > 1 {
@@ -113,7 +112,7 @@ fn by_burn(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     widened.forward(in_pairs(x, 1)).narrow(1, 0, filters)
 }
 
-/// With zeros beside what is alone along a dimension.
+/// Adds zeros along a dimension of length 1.
 fn in_pairs<const D: usize>(tensor: Tensor<D>, dim: usize) -> Tensor<D> {
     match tensor.dims()[dim] {
         1 => Tensor::cat(vec![tensor.clone(), tensor.zeros_like()], dim),
@@ -137,18 +136,10 @@ fn by_products(conv: &Conv2d, x: &Tensor<4>, rectified: bool, first: usize) -> O
     if !is_plain || !fits {
         return None;
     }
-    let kernel = Convolution {
-        patches: Patches::new(
-            [rows, columns],
-            conv.stride,
-            padding,
-            first,
-            [shape[2], shape[3]],
-        )?,
-        rectified,
-    };
-    let operands = [Operand::of(x)?, Operand::of(&weight)?];
-    let (output, _) = differentiable::run(kernel, operands)?;
+    let map = [shape[2], shape[3]];
+    let patches = Patches::new([rows, columns], conv.stride, padding, first, map)?;
+    let kernel = Convolution { patches, rectified };
+    let (output, _) = kernel.run([Operand::of(x)?, Operand::of(&weight)?])?;
     Some(output.into_tensor())
 }
 
@@ -158,73 +149,67 @@ struct Convolution {
     rectified: bool,
 }
 
-#[derive(Clone, Debug)]
-struct Saved {
-    x: FlexTensor,
-    weight: FlexTensor,
-}
-
 impl Kernel<2> for Convolution {
     const WEIGHT: Option<usize> = Some(1);
 
-    type Saved = Saved;
+    /// The input and the weight.
+    type Saved = [FlexTensor; 2];
 
-    fn forward(&self, inputs: [FlexTensor; 2]) -> (FlexTensor, Saved) {
-        let [x, weight] = inputs.map(in_order);
+    fn forward(&self, inputs: [FlexTensor; 2]) -> (FlexTensor, Self::Saved) {
+        let [x, weight] = inputs.map(contiguous);
         let samples = dims(&x)[0];
-        let sizes @ [filters, _, places] = self.sizes(&weight);
+        let [filters, patch, places] = self.sizes(&weight);
         let [rows, columns] = self.patches.output();
-        let shares = in_shares(samples, samples * filters * places, |range| {
+        let shares = in_shares(samples, samples * filters * places, &|range| {
             let mut scratch = Vec::new();
             let mut output = Vec::with_capacity(range.len() * filters * places);
             for sample in range {
                 let patches = self.patches_of(sample, &x, &mut scratch);
                 let begin = output.len();
                 output.resize(begin + filters * places, 0.0);
-                apply(numbers(&weight), patches, &mut output[begin..], sizes);
+                let target = matrix_mut(&mut output[begin..], filters, places);
+                let weight = matrix(values(&weight), filters, patch);
+                multiply(target, weight, matrix(patches, patch, places), 1.0);
             }
             output
         });
         let output = tensor(joined(shares), [samples, filters, rows, columns]);
-        (output, Saved { x, weight })
+        (output, [x, weight])
     }
 
     fn backward(
         &self,
-        Saved { x, weight }: Saved,
+        [x, weight]: Self::Saved,
         gradient: FlexTensor,
-        wanted: [bool; 2],
+        needed: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
-        let gradient = in_order(gradient);
+        let gradient = contiguous(gradient);
         let shape @ [samples, ..] = dims(&x);
-        let shares = in_shares(samples, numbers(&x).len(), |range| {
-            self.backward_of(range, &x, &weight, &gradient, wanted)
+        let shares = in_shares(samples, values(&x).len(), &|range| {
+            self.backward_of(range, &x, &weight, &gradient, needed)
         });
         let (of_x, of_weight): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
         let sum = |mut sum: Vec<f32>, share: Vec<f32>| {
-            sum.iter_mut()
-                .zip(share)
-                .for_each(|(sum, number)| *sum += number);
+            add(&mut sum, &share);
             sum
         };
         let of_weight = of_weight.into_iter().reduce(sum).unwrap_or_default();
         [
-            wanted[0].then(|| tensor(joined(of_x), shape)),
-            wanted[1].then(|| tensor(of_weight, dims(&weight))),
+            needed[0].then(|| tensor(joined(of_x), shape)),
+            needed[1].then(|| tensor(of_weight, dims(&weight))),
         ]
     }
 }
 
 impl Convolution {
-    /// Filters, numbers of a patch, and patches of a sample.
+    /// Filters, values of a patch, and patches of a sample.
     fn sizes(&self, weight: &FlexTensor) -> [usize; 3] {
         let [filters, channels, rows, columns] = dims(weight);
         let [height, width] = self.patches.output();
         [filters, channels * rows * columns, height * width]
     }
 
-    /// The patches of a sample, `[numbers of a patch, patches]`: in `scratch`, unless the map is
-    /// that already.
+    /// The patches of a sample, `[values of a patch, patches]`: in `scratch`, unless they are the map.
     fn patches_of<'a>(
         &self,
         sample: usize,
@@ -233,46 +218,49 @@ impl Convolution {
     ) -> &'a [f32] {
         let [_, channels, height, width] = dims(x);
         let size = height * width;
-        let map = &numbers(x)[sample * channels * size..][..channels * size];
+        let map = &values(x)[sample * channels * size..][..channels * size];
         if self.patches.are_the_map() && !self.rectified {
             return map;
         }
         let length = self.patches.size();
-        // What the patches do not meet stays zero from the first sample on.
+        // Places outside the map stay zero from the first sample on.
         scratch.resize(channels * length, 0.0);
         let planes = map.chunks_exact(size).zip(scratch.chunks_exact_mut(length));
-        vectorised(|| match self.rectified {
-            true => planes.for_each(|(plane, patches)| self.patches.read(plane, patches, positive)),
-            false => planes.for_each(|(plane, patches)| self.patches.read(plane, patches, |x| x)),
+        vectorised!(|| if self.rectified {
+            planes.for_each(|(plane, patches)| self.patches.read(plane, patches, positive));
+        } else {
+            planes.for_each(|(plane, patches)| self.patches.read(plane, patches, |x| x));
         });
         scratch
     }
 
-    /// The gradients of a range of samples, and what they add to that of the weight.
+    /// The gradients of a range of samples, and their share of the weight's.
     fn backward_of(
         &self,
-        samples: std::ops::Range<usize>,
+        samples: Range<usize>,
         x: &FlexTensor,
         weight: &FlexTensor,
         gradient: &FlexTensor,
-        [wants_x, wants_weight]: [bool; 2],
+        [needs_x, needs_weight]: [bool; 2],
     ) -> (Vec<f32>, Vec<f32>) {
         let sizes @ [filters, patch, places] = self.sizes(weight);
-        let weight = numbers(weight);
+        let weight = values(weight);
         let [_, channels, height, width] = dims(x);
         let size = channels * height * width;
-        let mut of_x = Vec::with_capacity(if wants_x { samples.len() * size } else { 0 });
-        let mut of_weight = vec![0.0; if wants_weight { filters * patch } else { 0 }];
-        let mut of_patches = vec![0.0; if wants_x { patch * places } else { 0 }];
+        let mut of_x = Vec::with_capacity(if needs_x { samples.len() * size } else { 0 });
+        let mut of_weight = vec![0.0; if needs_weight { filters * patch } else { 0 }];
+        let mut of_patches = vec![0.0; if needs_x { patch * places } else { 0 }];
         let mut scratch = Vec::new();
         for sample in samples {
-            let slope = &numbers(gradient)[sample * filters * places..][..filters * places];
-            if wants_weight {
+            let slope = &values(gradient)[sample * filters * places..][..filters * places];
+            if needs_weight {
                 let patches = self.patches_of(sample, x, &mut scratch);
-                add_product(slope, patches, &mut of_weight, sizes);
+                let target = matrix_mut(&mut of_weight, filters, patch);
+                let patches = matrix(patches, patch, places).transpose();
+                multiply_and_add(target, matrix(slope, filters, places), patches);
             }
-            if wants_x {
-                let map = &numbers(x)[sample * size..][..size];
+            if needs_x {
+                let map = &values(x)[sample * size..][..size];
                 self.append_gradient(map, weight, slope, &mut of_patches, &mut of_x, sizes);
             }
         }
@@ -292,27 +280,17 @@ impl Convolution {
         let begin = of_x.len();
         of_x.resize(begin + map.len(), 0.0);
         let of_map = &mut of_x[begin..];
-        let (direct, target) = match self.patches.are_the_map() {
-            true => (true, &mut of_map[..]),
-            false => (false, &mut of_patches[..]),
-        };
-        let product = MatMut::from_row_major_slice_mut(target, patch, places);
-        let transposed = matrix(weight, filters, patch).transpose();
-        matmul(
-            product,
-            Accum::Replace,
-            transposed,
-            matrix(slope, filters, places),
-            1.0,
-            Par::Seq,
-        );
-        vectorised(|| {
+        let direct = self.patches.are_the_map();
+        let target: &mut [f32] = if direct { of_map } else { of_patches };
+        let weight = matrix(weight, filters, patch).transpose();
+        let slope = matrix(slope, filters, places);
+        multiply(matrix_mut(target, patch, places), weight, slope, 1.0);
+        vectorised!(|| {
             if !direct {
                 let planes = of_map.chunks_exact_mut(self.patches.map_size());
                 let parts = of_patches.chunks_exact(self.patches.size());
-                planes
-                    .zip(parts)
-                    .for_each(|(plane, part)| self.patches.add(part, plane));
+                let pairs = planes.zip(parts);
+                pairs.for_each(|(plane, part)| self.patches.add(part, plane));
             }
             if self.rectified {
                 let pairs = of_map.iter_mut().zip(map);
@@ -322,22 +300,8 @@ impl Convolution {
     }
 }
 
-/// What ReLU leaves of a number: NaN stays.
+/// ReLU, except that NaN stays NaN.
 #[inline(always)]
 fn positive(x: f32) -> f32 {
     if x <= 0.0 { 0.0 } else { x }
-}
-
-/// output = weight · patches
-fn apply(weight: &[f32], patches: &[f32], output: &mut [f32], [m, k, n]: [usize; 3]) {
-    let product = MatMut::from_row_major_slice_mut(output, m, n);
-    let (weight, patches) = (matrix(weight, m, k), matrix(patches, k, n));
-    matmul(product, Accum::Replace, weight, patches, 1.0, Par::Seq);
-}
-
-/// sum += slope · patchesᵀ
-fn add_product(slope: &[f32], patches: &[f32], sum: &mut [f32], [m, k, n]: [usize; 3]) {
-    let sum = MatMut::from_row_major_slice_mut(sum, m, k);
-    let patches = matrix(patches, k, n).transpose();
-    matmul(sum, Accum::Add, matrix(slope, m, n), patches, 1.0, Par::Seq);
 }

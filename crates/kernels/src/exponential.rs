@@ -1,9 +1,8 @@
-//! Functions of single numbers that the compiler can make vectors of, which it cannot of those in
-//! the standard library.
+//! Scalar functions that the compiler can vectorise, unlike those in the standard library.
 
 use std::f32::consts::LOG2_E;
 
-/// e^x to within 2 ulp, for x from −87 to 88; what is less or more counts as those.
+/// e^x to within 2 ulp, for x from −87 to 88; x is clamped to this range.
 ///
 /// x = n ln 2 + r with |r| ≤ ln 2 / 2, and e^x = 2ⁿ e^r, the latter by the polynomial in Moshier's
 /// Cephes library (`expf`).
@@ -11,11 +10,11 @@ use std::f32::consts::LOG2_E;
 pub(crate) fn exp(x: f32) -> f32 {
     const LEAST: f32 = -87.0;
     const MOST: f32 = 88.0;
-    // Added to a number, this leaves the nearest whole number in the last bits.
+    // Adding this leaves the nearest whole number in the last bits.
     const WHOLE: f32 = 12_582_912.0; // 1.5 · 2²³
-    // ln 2 in two parts, the first of which has so few digits that n times it is exact.
+    // ln 2 in two parts; the first has few digits, so that its product with n is exact.
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-    // Comparisons that a NaN fails, so that it goes through.
+    // NaN fails these comparisons, so it stays NaN.
     let x = if x < LEAST { LEAST } else { x };
     let x = if x > MOST { MOST } else { x };
     let whole = x * LOG2_E + WHOLE;
@@ -35,11 +34,11 @@ pub(crate) fn exp(x: f32) -> f32 {
     (sum * (r * r) + r + 1.0) * power
 }
 
-/// Φ(x), the normal distribution's cumulative function, to within 2.5e-7, and e^(−x²/2), of which its
-/// slope is 1/√2π.
+/// Φ(x), the normal distribution's cumulative function, to within 2.5e-7, and e^(−x²/2), which is √2π
+/// times the slope of Φ.
 ///
 /// Φ(−|x|) e^(x²/2) is a polynomial in t = 1 / (1 + 0.3 |x|), as in Hastings, "Approximations for
-/// Digital Computers" (1955), with coefficients that make the relative error least for |x| ≤ 14.
+/// Digital Computers" (1955), with coefficients for the least relative error up to |x| = 14.
 #[inline(always)]
 pub(crate) fn normal(x: f32) -> (f32, f32) {
     const RATIO: [f32; 8] = [
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exp_is_that_of_the_standard_library() {
+    fn exp_equals_that_of_the_standard_library() {
         for step in -87_000..=88_000 {
             let x = step as f32 / 1000.0;
             let expected = f64::from(x).exp();
@@ -79,7 +78,7 @@ mod tests {
 
     /// Φ by its series, Φ(x) = ½ + φ(x) Σ x^(2k+1) / (1·3·5…(2k+1)).
     #[test]
-    fn normal_is_that_of_its_series() {
+    fn normal_equals_its_series() {
         for step in -8000..=8000 {
             let x = f64::from(step) / 1000.0;
             let bell = (-0.5 * x * x).exp();
@@ -95,9 +94,9 @@ mod tests {
         }
     }
 
-    /// Far out, where 1 − Φ would have no digits left.
+    /// Where 1 − Φ would have no digits left.
     #[test]
-    fn the_tail_is_exact_in_its_own_measure() {
+    fn the_relative_error_of_the_tail_is_small() {
         for (x, expected) in [
             (-3.0, 1.349_898_031_630_094_5e-3),
             (-6.0, 9.865_876_450_376_98e-10),

@@ -1,65 +1,49 @@
-//! Maps of several channels as slices, and work spread over them.
+//! Maps of several channels as slices, and work shared among threads.
 
 use std::ops::Range;
 
-use burn::tensor::{DType, Shape};
-use burn_flex::{FlexTensor, Layout};
-use pulp::Arch;
+use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 /// The sizes of a batch of maps: `[samples, channels, height, width]`.
 pub(crate) type Dims = [usize; 4];
 
-/// Below this many numbers, other threads cost more than they help.
-const WORTH_SPREADING: usize = 1 << 15;
+/// With fewer values than this, more threads cost more than they help.
+const WORTH_SHARING: usize = 1 << 15;
 
 pub(crate) fn dims(tensor: &FlexTensor) -> Dims {
     tensor.layout().shape().dims()
 }
 
-/// The same tensor with its numbers in order.
-pub(crate) fn in_order(tensor: FlexTensor) -> FlexTensor {
-    match tensor.as_slice::<f32>().is_some() {
-        true => tensor,
-        false => tensor.to_contiguous(),
-    }
+/// Runs a closure with the widest vectors of the processor. All that it calls must be inlined.
+macro_rules! vectorised {
+    (|| $work:expr) => {
+        $crate::planes::dispatch(
+            #[inline(always)]
+            || $work,
+        )
+    };
 }
+pub(crate) use vectorised;
 
-/// The numbers of a tensor that is [`in_order`].
-pub(crate) fn numbers(tensor: &FlexTensor) -> &[f32] {
-    tensor.as_slice().unwrap_or_default()
-}
-
-pub(crate) fn tensor(numbers: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
-    let bytes = burn::tensor::Bytes::from_elems(numbers);
-    FlexTensor::new(bytes, Layout::contiguous(shape.into()), DType::F32)
-}
-
-/// The sum of two tensors of one shape.
-pub(crate) fn added(a: FlexTensor, b: FlexTensor) -> FlexTensor {
-    let [a, b] = [a, b].map(in_order);
-    let pairs = numbers(&a).iter().zip(numbers(&b));
-    let sum = pairs.map(|(a, b)| a + b).collect();
-    tensor(sum, a.layout().shape().clone())
-}
-
-/// Runs `work` with the widest vectors that the processor has. It must be inlined, and so must what it
-/// calls: a closure of more than a few lines says so itself, `#[inline(always)] || …`.
+// The bound makes the closure an `FnOnce`. Without it, a shim that is not inlined calls the closure.
 #[inline(always)]
-pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
-    Arch::new().dispatch(work)
+pub(crate) fn dispatch<R>(work: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(work)
 }
 
-/// Calls `run` with ranges that make up `0..parts`: one, or one for each thread of the current pool
-/// if there are several and `size` numbers are worth it.
+/// Calls `run` with ranges that make up `0..parts`: one range, or one for each thread of the current
+/// pool if there are several and `size` values are worth it.
+// `run` is not generic: rayon's code would be compiled once for each caller.
 pub(crate) fn in_shares<R: Send>(
     parts: usize,
     size: usize,
-    run: impl Fn(Range<usize>) -> R + Sync,
+    run: &(dyn Fn(Range<usize>) -> R + Sync),
 ) -> Vec<R> {
-    let threads = match size < WORTH_SPREADING {
-        true => 1,
-        false => rayon::current_num_threads().min(parts),
+    let threads = if size < WORTH_SHARING {
+        1
+    } else {
+        rayon::current_num_threads().min(parts)
     };
     if threads <= 1 {
         return vec![run(0..parts)];
@@ -71,16 +55,16 @@ pub(crate) fn in_shares<R: Send>(
         .collect()
 }
 
-/// Numbers in parts of `length` each: `work` is called with the number of a part, and appends it.
+/// The values of `parts` parts, of `length` values each: `work` appends those of one part.
 pub(crate) fn in_parts<T: Copy + Send>(
     parts: usize,
     length: usize,
     work: impl Fn(usize, &mut Vec<T>) + Sync,
 ) -> Vec<T> {
-    joined(in_shares(parts, parts * length, |range| {
-        let mut numbers = Vec::with_capacity(range.len() * length);
-        range.for_each(|part| work(part, &mut numbers));
-        numbers
+    joined(in_shares(parts, parts * length, &|range| {
+        let mut values = Vec::with_capacity(range.len() * length);
+        range.for_each(|part| work(part, &mut values));
+        values
     }))
 }
 
@@ -89,4 +73,10 @@ pub(crate) fn joined<T: Copy>(mut shares: Vec<Vec<T>>) -> Vec<T> {
         1 => shares.pop().unwrap_or_default(),
         _ => shares.concat(),
     }
+}
+
+/// Joins what [`in_shares`] returned in pairs.
+pub(crate) fn joined_pairs<A: Copy, B: Copy>(shares: Vec<(Vec<A>, Vec<B>)>) -> (Vec<A>, Vec<B>) {
+    let (a, b): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
+    (joined(a), joined(b))
 }

@@ -1,20 +1,20 @@
-//! Products of matrices that lie in slices, row by row.
+//! Products of row-major matrices in slices.
 
 use std::ops::Range;
 
 use faer::{Accum, MatMut, MatRef, Par, linalg::matmul::matmul};
 
-/// All of a slice as a matrix.
-pub(crate) fn matrix(numbers: &[f32], rows: usize, columns: usize) -> MatRef<'_, f32> {
-    MatRef::from_row_major_slice(numbers, rows, columns)
+/// A whole slice as a matrix.
+pub(crate) fn matrix(values: &[f32], rows: usize, columns: usize) -> MatRef<'_, f32> {
+    MatRef::from_row_major_slice(values, rows, columns)
 }
 
-/// All of a slice as a matrix to write to.
-pub(crate) fn matrix_mut(numbers: &mut [f32], rows: usize, columns: usize) -> MatMut<'_, f32> {
-    MatMut::from_row_major_slice_mut(numbers, rows, columns)
+/// A whole slice as a matrix to write to.
+pub(crate) fn matrix_mut(values: &mut [f32], rows: usize, columns: usize) -> MatMut<'_, f32> {
+    MatMut::from_row_major_slice_mut(values, rows, columns)
 }
 
-/// Some columns of a matrix whose rows have `width` numbers.
+/// Some columns of a matrix whose rows have `width` values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Columns {
     pub(crate) first: usize,
@@ -23,19 +23,16 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Those columns of some rows.
-    pub(crate) fn of<'a>(&self, numbers: &'a [f32], rows: Range<usize>) -> MatRef<'a, f32> {
-        let begin = rows.start * self.width + self.first;
-        let (count, width) = (self.count, self.width);
-        MatRef::from_row_major_slice_with_stride(&numbers[begin..], rows.len(), count, width)
+    /// These columns of some rows.
+    pub(crate) fn of<'a>(&self, values: &'a [f32], rows: Range<usize>) -> MatRef<'a, f32> {
+        let values = &values[rows.start * self.width + self.first..];
+        MatRef::from_row_major_slice_with_stride(values, rows.len(), self.count, self.width)
     }
 
-    pub(crate) fn of_mut<'a>(&self, numbers: &'a mut [f32], rows: Range<usize>) -> MatMut<'a, f32> {
-        let begin = rows.start * self.width + self.first;
-        let (count, width) = (self.count, self.width);
-        // faer's constructor for rows with a stride, of its version 0.24, writes beyond them.
-        let numbers = &mut numbers[begin..];
-        MatMut::from_column_major_slice_with_stride_mut(numbers, count, rows.len(), width)
+    pub(crate) fn of_mut<'a>(&self, values: &'a mut [f32], rows: Range<usize>) -> MatMut<'a, f32> {
+        // The constructor for rows with a stride of faer 0.24 writes beyond them.
+        let values = &mut values[rows.start * self.width + self.first..];
+        MatMut::from_column_major_slice_with_stride_mut(values, self.count, rows.len(), self.width)
             .transpose_mut()
     }
 }

@@ -1,28 +1,24 @@
-//! Tensors of any rank as rows of numbers.
+//! Tensors of any rank as rows of values.
 
 use burn_flex::FlexTensor;
+use stovepipe_autodiff::values;
 
-use crate::planes::{in_parts, numbers};
+use crate::planes::in_parts;
 
-/// Rows whose sums are added up by themselves before they are added to those of others: whatever
-/// the number of threads.
+/// Rows in a block. The sum of a block is computed first, then the sum of all blocks: the order of
+/// additions does not depend on the number of threads.
 pub(crate) const ROWS: usize = 128;
 
-/// The numbers of a row: the length of a tensor's last dimension.
+/// The length of a row: of a tensor's last dimension.
 pub(crate) fn width(tensor: &FlexTensor) -> usize {
-    tensor
-        .layout()
-        .shape()
-        .as_slice()
-        .last()
-        .copied()
-        .unwrap_or(1)
+    let shape = tensor.layout().shape();
+    shape.as_slice().last().copied().unwrap_or(1)
 }
 
 /// The sum of all rows.
 pub(crate) fn sum_of_rows(tensor: &FlexTensor) -> Vec<f32> {
     let width = width(tensor);
-    let blocks: Vec<_> = numbers(tensor).chunks(ROWS * width).collect();
+    let blocks: Vec<_> = values(tensor).chunks(ROWS * width).collect();
     let sums = in_parts(blocks.len(), width, |block, sums| {
         let begin = sums.len();
         sums.resize(begin + width, 0.0);
@@ -40,28 +36,41 @@ pub(crate) fn folded(rows: &[f32], width: usize) -> Vec<f32> {
     sum
 }
 
+/// Adds a row to `sums`, value by value.
 #[inline(always)]
-fn add(sums: &mut [f32], row: &[f32]) {
+pub(crate) fn add(sums: &mut [f32], row: &[f32]) {
     sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
 }
 
-/// Numbers side by side in a vector, on every processor, so that the order of additions does not
-/// depend on it.
+/// Sums next to each other in vectors: the same number on every processor, so that the order of
+/// additions does not depend on it.
 const LANES: usize = 32;
 
-/// The sum of a row's terms, each of which is made of the numbers at one place of both slices.
+/// Folds pairs of values from two rows of one length into `L` lanes: pair i into lane i mod L.
 #[inline(always)]
-pub(crate) fn sum_of_pairs(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = [0.0; LANES];
-    let ((a, rest_of_a), (b, rest_of_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+pub(crate) fn fold_lanes<const L: usize>(
+    start: f32,
+    a: &[f32],
+    b: &[f32],
+    fold: impl Fn(f32, f32, f32) -> f32,
+) -> [f32; L] {
+    let mut lanes = [start; L];
+    let ((a, rest_of_a), (b, rest_of_b)) = (a.as_chunks::<L>(), b.as_chunks::<L>());
     for (a, b) in a.iter().zip(b) {
         for (lane, (&a, &b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
-            *lane += term(a, b);
+            *lane = fold(*lane, a, b);
         }
     }
     for (lane, (&a, &b)) in lanes.iter_mut().zip(rest_of_a.iter().zip(rest_of_b)) {
-        *lane += term(a, b);
+        *lane = fold(*lane, a, b);
     }
+    lanes
+}
+
+/// The sum of `term` over the pairs of two rows.
+#[inline(always)]
+pub(crate) fn sum_of_pairs(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
+    let lanes = fold_lanes::<LANES>(0.0, a, b, |sum, a, b| sum + term(a, b));
     reduced(lanes, |a, b| a + b)
 }
 
@@ -70,20 +79,11 @@ pub(crate) fn sum_of(row: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     sum_of_pairs(row, row, |x, _| term(x))
 }
 
-/// The largest number; NaNs are passed over.
+/// The largest value, without NaNs.
 #[inline(always)]
 pub(crate) fn largest(row: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (chunks, rest) = row.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane = larger(*lane, x);
-        }
-    }
-    for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane = larger(*lane, x);
-    }
+    let lanes = fold_lanes::<LANES>(f32::NEG_INFINITY, row, row, |most, x, _| larger(most, x));
     reduced(lanes, larger)
 }
 
@@ -100,8 +100,8 @@ fn reduced(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// Changes each number of a row. The last few take a vector of their own: one by one, they would
-/// take as long as all the others.
+/// Changes each value of a row. The last few are copied to a vector: one by one, they would take as
+/// long as all the others.
 #[inline(always)]
 pub(crate) fn change(row: &mut [f32], change: impl Fn(f32) -> f32) {
     let (chunks, rest) = row.as_chunks_mut::<WIDTH>();
@@ -120,7 +120,7 @@ pub(crate) fn change(row: &mut [f32], change: impl Fn(f32) -> f32) {
     }
 }
 
-/// The same by the numbers of another row.
+/// The same with the values of another row.
 #[inline(always)]
 pub(crate) fn change_by(row: &mut [f32], by: &[f32], change: impl Fn(f32, f32) -> f32) {
     let ((chunks, rest), (by, rest_by)) = (row.as_chunks_mut::<WIDTH>(), by.as_chunks::<WIDTH>());
@@ -140,5 +140,5 @@ pub(crate) fn change_by(row: &mut [f32], by: &[f32], change: impl Fn(f32, f32) -
     }
 }
 
-/// Numbers of a vector.
+/// Values of a vector.
 const WIDTH: usize = 16;

@@ -1,9 +1,9 @@
-//! A map and the same map shifted, number by number.
+//! Windows over a map as shifts of the whole map.
 //!
-//! Rows of a small map are too short for vectors, so a map is treated as one run of numbers: its
-//! neighbours to the side are a shift by one, those above and below a shift by its width. A shift
-//! to the side brings numbers in from the next row at the edges, and one up or down from the next
-//! map where several lie in a run; masks leave them out.
+//! Rows of a small map are too short for vectors, so a map is treated as one run of values: a
+//! neighbour to the side is a shift by one, one above or below a shift by the map's width. A shift
+//! to the side also brings in values of the next row, and one up or down values of the next map of
+//! the run; masks hide them.
 
 use std::ops::Range;
 
@@ -20,34 +20,20 @@ pub(crate) struct Taps {
     columns: Vec<Vec<u32>>,
 }
 
-/// A shift: what it meets, and where.
-#[derive(Clone, Debug)]
+/// A shift: the places it starts from, and those it meets.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tap<'a> {
     /// Places of the window's center.
     pub(crate) centers: Range<usize>,
-    /// The places that the tap meets from there; but only where the mask is.
+    /// The places that the tap meets from there, valid where the mask is set.
     pub(crate) met: Range<usize>,
     pub(crate) mask: &'a [u32],
 }
 
 impl Taps {
-    /// For [`all`](Self::all) over one map, which needs no masks of rows.
-    pub(crate) fn over_a_map(map: [usize; 2], size: [usize; 2], center: [usize; 2]) -> Self {
-        Self::new(map, size, center, 1, 0)
-    }
-
-    /// For runs of up to `maps` maps.
-    pub(crate) fn over_maps(
-        map: [usize; 2],
-        size: [usize; 2],
-        center: [usize; 2],
-        maps: usize,
-    ) -> Self {
-        Self::new(map, size, center, maps, size[0])
-    }
-
-    /// With masks of the first `rows` rows of the window.
-    fn new(
+    /// For runs of up to `maps` maps, with masks of the first `rows` rows of the window;
+    /// [`all`](Self::all) needs none.
+    pub(crate) fn new(
         map: [usize; 2],
         size: [usize; 2],
         center: [usize; 2],
@@ -61,17 +47,13 @@ impl Taps {
         };
         let row_mask = |tap: usize| {
             let of_row = |row: usize| vec![mask((row + tap).checked_sub(center[0]), height); width];
-            (0..height)
-                .flat_map(of_row)
-                .collect::<Vec<_>>()
-                .repeat(maps)
+            let of_map: Vec<_> = (0..height).flat_map(of_row).collect();
+            of_map.repeat(maps)
         };
         let column_mask = |tap: usize| {
             let of_column = |column: usize| mask((column + tap).checked_sub(center[1]), width);
-            (0..width)
-                .map(of_column)
-                .collect::<Vec<_>>()
-                .repeat(height * maps)
+            let of_row: Vec<_> = (0..width).map(of_column).collect();
+            of_row.repeat(height * maps)
         };
         Self {
             map,
@@ -86,38 +68,33 @@ impl Taps {
     #[inline(always)]
     pub(crate) fn all(&self) -> impl Iterator<Item = Tap<'_>> {
         let [height, width] = self.map;
-        let [rows, columns] = self.size;
-        (0..rows).flat_map(move |row| {
+        (0..self.size[0]).flat_map(move |row| {
             // The centers whose row meets the map are one run: only columns need a mask.
             let above = self.center[0].saturating_sub(row).min(height) * width;
             let below = row.saturating_sub(self.center[0]).min(height) * width;
             let end = (height * width - below).max(above);
-            (0..columns).map(move |column| {
-                self.tap(
-                    [row, column],
-                    above..end,
-                    height * width,
-                    &self.columns[column],
-                )
+            let masks = self.columns.iter().enumerate();
+            masks.map(move |(column, mask)| {
+                self.tap([row, column], above..end, height * width, mask)
             })
         })
     }
 
-    /// The taps of the window's middle row over a run of `length` numbers.
+    /// The taps of the window's middle row over a run of `length` values.
     #[inline(always)]
     pub(crate) fn in_row(&self, length: usize) -> impl Iterator<Item = Tap<'_>> {
         let masks = self.columns.iter().enumerate();
         masks.map(move |(column, mask)| self.tap([self.center[0], column], 0..length, length, mask))
     }
 
-    /// The taps of the window's middle column over a run of `length` numbers.
+    /// The taps of the window's middle column over a run of `length` values.
     #[inline(always)]
     pub(crate) fn in_column(&self, length: usize) -> impl Iterator<Item = Tap<'_>> {
         let masks = self.rows.iter().enumerate();
         masks.map(move |(row, mask)| self.tap([row, self.center[1]], 0..length, length, mask))
     }
 
-    /// A tap from those of `centers` from which it does not leave a run of `length` numbers.
+    /// A tap from those `centers` from which it stays within a run of `length` values.
     #[inline(always)]
     fn tap<'a>(
         &self,
@@ -127,19 +104,13 @@ impl Taps {
         mask: &'a [u32],
     ) -> Tap<'a> {
         let width = self.map[1];
-        let (to, from) = (
-            row * width + column,
-            self.center[0] * width + self.center[1],
-        );
+        let to = row * width + column;
+        let from = self.center[0] * width + self.center[1];
         let (forth, back) = (to.saturating_sub(from), from.saturating_sub(to));
         let first = centers.start.max(back);
         let end = centers.end.min(length.saturating_sub(forth));
         if first >= end {
-            return Tap {
-                centers: 0..0,
-                met: 0..0,
-                mask: &[],
-            };
+            return Tap::default();
         }
         Tap {
             centers: first..end,
@@ -149,8 +120,8 @@ impl Taps {
     }
 }
 
-/// The number where the mask is, else `other`.
+/// The value where the mask is set, else `other`.
 #[inline(always)]
-pub(crate) fn masked(number: f32, mask: u32, other: f32) -> f32 {
-    f32::from_bits((number.to_bits() & mask) | (other.to_bits() & !mask))
+pub(crate) fn masked(value: f32, mask: u32, other: f32) -> f32 {
+    f32::from_bits((value.to_bits() & mask) | (other.to_bits() & !mask))
 }

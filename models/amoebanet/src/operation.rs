@@ -6,7 +6,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use stovepipe_kernels::{
-    Window, average_pool, batch_norm, max_pool, relu_convolve, relu_convolve_odd,
+    PoolWindow, average_pool, batch_norm, max_pool, relu_convolve, relu_convolve_odd,
 };
 
 use crate::{
@@ -101,12 +101,12 @@ impl Operation {
 #[derive(Module, Debug)]
 pub(crate) struct Pool {
     #[module(skip)]
-    window: Window,
+    window: PoolWindow,
 }
 
 impl Pool {
     fn new(size: usize, stride: usize) -> Self {
-        let window = Window { size, stride };
+        let window = PoolWindow { size, stride };
         Self { window }
     }
 }

@@ -4,7 +4,7 @@ use burn::{
     module::Module,
     tensor::{Tensor, s},
 };
-use stovepipe_kernels::{Window, max_pool};
+use stovepipe_kernels::{PoolWindow, max_pool};
 use stovepipe_pipeline::LayerError;
 
 /// The largest of each 2×2: `[n, c, h, w]` to `[n, c, ⌊h/2⌋, ⌊w/2⌋]`. The last row or column of an odd map
@@ -36,6 +36,6 @@ impl Down {
             0 => x,
             _ => x.slice(s![.., .., ..height / 2 * 2, ..width / 2 * 2]),
         };
-        Ok(max_pool(even, Window { size: 2, stride: 2 }))
+        Ok(max_pool(even, PoolWindow { size: 2, stride: 2 }))
     }
 }

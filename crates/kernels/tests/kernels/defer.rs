@@ -10,7 +10,8 @@ use burn::{
     },
     tensor::{Device, Gradients, Tensor},
 };
-use stovepipe_kernels::{Deferred, Parameters, convolve, defer, relu_convolve, relu_convolve_odd};
+use stovepipe_autodiff::{Deferred, Parameters, defer};
+use stovepipe_kernels::{convolve, relu_convolve, relu_convolve_odd};
 
 fn device() -> Device {
     Device::flex().autodiff()

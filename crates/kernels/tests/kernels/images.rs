@@ -12,7 +12,7 @@ use burn::{
     tensor::{DType, Device, Tensor, Tolerance, activation::relu, s},
 };
 use stovepipe_kernels::{
-    Window, average_pool, batch_norm, convolve, instance_norm, max_pool, relu_convolve,
+    PoolWindow, average_pool, batch_norm, convolve, instance_norm, max_pool, relu_convolve,
     relu_convolve_odd,
 };
 
@@ -78,7 +78,7 @@ fn compare(
 fn pools_are_burns() {
     for (size, stride) in [(2, 1), (2, 2), (3, 1), (3, 2), (3, 3), (5, 2), (1, 2)] {
         for map in SIZES {
-            let window = Window { size, stride };
+            let window = PoolWindow { size, stride };
             let what = format!("{size} by {stride} of {map:?}");
             // More maps than are pooled at once, and not a multiple of that.
             let x = random([3, 30, map[0], map[1]]);
@@ -113,7 +113,7 @@ fn the_first_of_equals_takes_the_gradient() {
         .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
         .with_strides([1, 1])
         .init();
-    let window = Window { size: 3, stride: 1 };
+    let window = PoolWindow { size: 3, stride: 1 };
     compare(
         &x,
         |x| max_pool(x, window),
@@ -125,7 +125,7 @@ fn the_first_of_equals_takes_the_gradient() {
 #[test]
 fn a_view_is_pooled_as_its_copy() {
     let x = random([2, 3, 6, 5]);
-    let window = Window { size: 3, stride: 1 };
+    let window = PoolWindow { size: 3, stride: 1 };
     let view = |x: Tensor<4>| max_pool(x.swap_dims(2, 3), window);
     let largest = MaxPool2dConfig::new([3, 3])
         .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
@@ -137,7 +137,7 @@ fn a_view_is_pooled_as_its_copy() {
 #[test]
 fn nan_is_the_largest() {
     let x = Tensor::<4>::from_floats([[[[f32::NAN, 1.0, 2.0, 3.0]]]], &Device::flex());
-    let y = max_pool(x, Window { size: 3, stride: 1 })
+    let y = max_pool(x, PoolWindow { size: 3, stride: 1 })
         .into_data()
         .try_to_vec::<f32>()
         .unwrap();
@@ -349,8 +349,8 @@ fn threads_change_nothing_but_rounding() {
     let run = |x: Tensor<4>| {
         let y = batch_norm(&norm, convolve(&conv, x));
         average_pool(
-            max_pool(y, Window { size: 3, stride: 2 }),
-            Window { size: 3, stride: 1 },
+            max_pool(y, PoolWindow { size: 3, stride: 2 }),
+            PoolWindow { size: 3, stride: 1 },
         )
     };
     let (y, dx, _) = pool(1).install(|| outcome(&x, &[], run));
@@ -363,7 +363,7 @@ fn threads_change_nothing_but_rounding() {
 fn under_burns_checkpointing_the_operations_are_burns() {
     let device = Device::flex().autodiff().gradient_checkpointing();
     let x = Tensor::<4>::from_data(random([2, 3, 5, 5]).into_data(), &device).require_grad();
-    let y = max_pool(x.clone(), Window { size: 3, stride: 1 });
+    let y = max_pool(x.clone(), PoolWindow { size: 3, stride: 1 });
     let gradients = y.sum().backward();
     let sum = x.grad(&gradients).unwrap().sum().into_data();
     sum.assert_approx_eq::<f32>(&[2.0 * 3.0 * 25.0].into(), Tolerance::default());

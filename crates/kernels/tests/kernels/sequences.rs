@@ -10,9 +10,8 @@ use burn::{
         module,
     },
 };
-use stovepipe_kernels::{
-    Heads, Parameters, attention, defer, gelu, layer_norm, linear, linear_by_rows,
-};
+use stovepipe_autodiff::{Parameters, defer};
+use stovepipe_kernels::{Heads, attention, gelu, layer_norm, linear, linear_by_rows};
 
 /// Tensors by Burn alone, of the rank that all are reshaped to here, and so is what is made of them.
 type Flat = Tensor<1>;
@@ -300,7 +299,7 @@ fn causal_attention_looks_back() {
 }
 
 #[test]
-#[should_panic(expected = "cannot be cut into")]
+#[should_panic(expected = "cannot be split into")]
 fn heads_must_divide_the_width() {
     let heads = Heads {
         count: 5,

@@ -12,7 +12,7 @@ use burn::{
     optim::GradientsParams,
     tensor::Tensor,
 };
-use stovepipe_kernels::{Deferred, Parameters, WeightGradients, defer};
+use stovepipe_autodiff::{Deferred, Parameters, WeightGradients, defer};
 
 use crate::model::parameters::{ParameterVisitor, visit_parameters};
 

@@ -3,7 +3,7 @@
 use std::{any::Any, collections::HashMap};
 
 use burn::tensor::{Bool, Device, FloatDType, Gradients, Int, Tensor, container::TensorContainer};
-use stovepipe_kernels as kernels;
+use stovepipe_autodiff as autodiff;
 
 use crate::model::flow::{Flow, FlowMapper, every_kind};
 
@@ -40,7 +40,7 @@ pub(crate) fn widened<F: Flow>(flow: F) -> F {
 
     impl FlowMapper for Widen {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            kernels::widened(tensor)
+            autodiff::at_least_f32(tensor)
         }
     }
 
@@ -170,7 +170,7 @@ pub(crate) fn seed<F: Flow>(output: F, gradients: FlowGradients) -> Option<Tenso
             self.index += 1;
             if let Some(gradient) = gradient.filter(|_| tensor.is_tracked()) {
                 // In f32, like the losses that may be added to it.
-                let scalar = kernels::widened(kernels::seed(tensor.clone(), gradient));
+                let scalar = autodiff::at_least_f32(autodiff::seed(tensor.clone(), gradient));
                 self.sum = add(self.sum.take(), Some(scalar));
             }
             tensor

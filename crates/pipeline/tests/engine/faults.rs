@@ -29,7 +29,7 @@ use burn::{
     nn::{BatchNorm, BatchNormConfig, Initializer},
     tensor::{Int, Tensor},
 };
-use stovepipe_kernels::{deferrable, leave};
+use stovepipe_autodiff::{deferrable, postpone};
 use stovepipe_pipeline::{
     Batch, Context, CrossEntropy, Layer, LayerError, Outputs, Pipeline, Recompute, StepError,
     error::{StageFailure, WorkerState},
@@ -234,7 +234,7 @@ impl Backward<Flex, 2> for Snare {
         let Some(of_weight) = of_weight else { return };
         let find = move || primitive((tensor(gradient) * tensor(x)).sum_dim(0));
         match deferrable(of_weight.id) {
-            Some(parameter) => leave(parameter, move || {
+            Some(parameter) => postpone(parameter, move || {
                 self.spring(Moment::Late);
                 Some(find())
             }),

@@ -1,0 +1,21 @@
+//! Hooks into Burn's autodiff that the engine and the kernels share.
+//!
+//! - [`Kernel`]: an operation on the CPU with its own gradient.
+//! - [`defer`]: a backward pass that postpones the gradients of weights.
+//! - [`seed`]: a backward pass that starts from a given gradient.
+//! - [`at_least_f32`]: f32 for sums that need it.
+
+mod defer;
+mod kernel;
+mod precision;
+mod seed;
+mod values;
+
+pub use defer::{Deferred, Parameters, WeightGradients, defer};
+// For a test of the engine whose kernel fails on purpose.
+#[doc(hidden)]
+pub use defer::{deferrable, postpone};
+pub use kernel::{Kernel, Operand};
+pub use precision::at_least_f32;
+pub use seed::seed;
+pub use values::{contiguous, tensor, values};
