@@ -29,33 +29,53 @@ const NOTE_PITCH: f64 = 17.0;
 /// Rules without CSS variables, which some viewers do not know.
 const STYLE: &str = include_str!("svg/style.css");
 
-pub(crate) fn draw(timeline: &Timeline, labels: &[String]) -> String {
-    let legend = legend::Legend::of(timeline);
-    let layout = Layout::new(timeline, labels, legend.lines());
-    let title = summary::title(timeline);
+impl Timeline {
+    /// An SVG picture: for each worker a row with its utilization, and in it a box for each span with
+    /// the number of the micro-batch. The bubble is hatched.
+    ///
+    /// Colours show the kinds of spans, shades the stages of a worker that has several. `labels` name
+    /// the workers; missing ones are `worker 2` and so on. The file adapts to light and dark pages.
+    ///
+    /// It stays below 4 MB, however long the timeline is. Boxes too narrow to be seen are drawn as
+    /// shares of time. Of very many workers, only the first and last ones are drawn.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, Schedule};
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// let timeline = Schedule::inference(2, 3)?.simulate(&costs)?.timeline();
+    /// let svg = timeline.to_svg(&["stage 0 · cpu".into(), "stage 1 · gpu".into()]);
+    /// assert!(svg.contains("stage 1 · gpu"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn to_svg(&self, labels: &[String]) -> String {
+        let legend = legend::Legend::of(self);
+        let layout = Layout::new(self, labels, legend.lines());
+        let title = summary::title(self);
 
-    let mut body = ::svg::node::element::Group::new();
-    body.append(text("title", MARGIN, TITLE_Y, title.as_str()));
-    legend.draw(&mut body, LEGEND_Y);
-    layout.draw_heading(&mut body);
-    let mut has_shares = false;
-    for (worker, y) in layout.rows() {
-        let row = Row::new(&layout, timeline, worker, y);
-        has_shares |= row.draw(&mut body, &label(labels, worker));
+        let mut body = ::svg::node::element::Group::new();
+        body.append(text("title", MARGIN, TITLE_Y, title.as_str()));
+        legend.draw(&mut body, LEGEND_Y);
+        layout.draw_heading(&mut body);
+        let mut has_shares = false;
+        for (worker, y) in layout.rows() {
+            let row = Row::new(&layout, self, worker, y);
+            has_shares |= row.draw(&mut body, &label(labels, worker));
+        }
+        layout.draw_gap(&mut body);
+        axis::draw(&mut body, &layout);
+        let notes = notes(has_shares);
+        let notes_y = layout.rows_end + axis::HEIGHT + 4.0;
+        for (line, note) in notes.iter().enumerate() {
+            let y = notes_y + NOTE_PITCH * line as f64;
+            body.append(text("note", MARGIN, y, *note));
+        }
+        let height = notes_y + NOTE_PITCH * notes.len() as f64 - 4.0;
+        empty_page(height)
+            .set("aria-label", title)
+            .add(body)
+            .to_string()
     }
-    layout.draw_gap(&mut body);
-    axis::draw(&mut body, &layout);
-    let notes = notes(has_shares);
-    let notes_y = layout.rows_end + axis::HEIGHT + 4.0;
-    for (line, note) in notes.iter().enumerate() {
-        let y = notes_y + NOTE_PITCH * line as f64;
-        body.append(text("note", MARGIN, y, *note));
-    }
-    let height = notes_y + NOTE_PITCH * notes.len() as f64 - 4.0;
-    empty_page(height)
-        .set("aria-label", title)
-        .add(body)
-        .to_string()
 }
 
 fn notes(has_shares: bool) -> Vec<&'static str> {

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, Pass, chrome_trace::Trace, svg, text};
+use crate::{Action, Pass};
 
 /// What a worker was busy with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
@@ -214,96 +214,6 @@ impl Timeline {
             .filter(|&worker| !self.busy(worker).is_zero())
             .rev() // of equals, `max_by_key` takes the last
             .max_by_key(|&worker| self.busy(worker))
-    }
-
-    /// A picture: a row for each worker, a box with the number of the micro-batch for each span, the
-    /// bubble hatched, and how busy the worker was.
-    ///
-    /// Colours tell the kinds of spans apart, and shades the stages of a worker that has several.
-    /// `labels` name the workers; where one is missing, the row is called `worker 2` and so on. The
-    /// picture is a whole SVG file that adapts to a light or dark surrounding.
-    ///
-    /// It stays smaller than 4 MB, however long the timeline is. Boxes too narrow to be seen make way
-    /// for their shares of time; of very many workers the first and last ones are drawn.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, Schedule};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// let timeline = Schedule::inference(2, 3)?.simulate(&costs)?.timeline();
-    /// let svg = timeline.to_svg(&["stage 0 · cpu".into(), "stage 1 · gpu".into()]);
-    /// assert!(svg.contains("stage 1 · gpu"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn to_svg(&self, labels: &[String]) -> String {
-        svg::draw(self, labels)
-    }
-
-    /// A picture for a terminal, in lines of no more than `width` characters, though of no less than
-    /// 40: a row for each worker, and how busy it was.
-    ///
-    /// A span is a letter, as in [`Action`], or `R` for a recomputation, and the number of the
-    /// micro-batch where it fits. A worker that has several stages has every other one in lower case.
-    /// With `colour`, backgrounds tell kinds of spans apart, too, by ANSI escape sequences.
-    ///
-    /// ```
-    /// use stovepipe_schedule::{Costs, OneForwardOneBackward, Scheduler};
-    ///
-    /// let schedule = OneForwardOneBackward.schedule(2, 3)?;
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// assert_eq!(
-    ///     schedule.simulate(&costs)?.timeline().to_text(44, false),
-    ///     "2 workers · 3 micro-batches · 12.0 s · bubb…\n\
-    ///      0 F0─F1─······B0────F2─B1────···B2────  75 %\n\
-    ///      1 ···F0─B0────F1─B1────F2─B2────······  75 %\n\
-    ///      F forward  B backward  · bubble\n"
-    /// );
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn to_text(&self, width: usize, colour: bool) -> String {
-        text::draw(self, width, colour)
-    }
-
-    /// The timeline in the Trace Event Format, a JSON file that Perfetto and `chrome://tracing`
-    /// open.
-    ///
-    /// `labels` name the workers as in [`to_svg`](Self::to_svg).
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, Schedule};
-    /// let costs = Costs::uniform(1, 1.0, 1.0, 1.0);
-    /// let timeline = Schedule::inference(1, 1)?.simulate(&costs)?.timeline();
-    /// let trace = timeline.to_chrome_trace(&[]);
-    /// let events = trace["traceEvents"].as_array().unwrap();
-    /// assert_eq!(events.last().unwrap()["dur"], 1_000_000.0); // microseconds
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn to_chrome_trace(&self, labels: &[String]) -> serde_json::Value {
-        // Strings and numbers: there is nothing that could fail.
-        serde_json::to_value(Trace::new(self, labels)).unwrap_or_default()
-    }
-
-    /// Writes what [`to_chrome_trace`](Self::to_chrome_trace) returns, event by event.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::Timeline;
-    /// let mut file = Vec::new();
-    /// Timeline::default().write_chrome_trace(&[], &mut file)?;
-    /// assert_eq!(file, br#"{"displayTimeUnit":"ms","traceEvents":[]}"#);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of the writer.
-    pub fn write_chrome_trace(
-        &self,
-        labels: &[String],
-        writer: impl std::io::Write,
-    ) -> std::io::Result<()> {
-        Ok(serde_json::to_writer(writer, &Trace::new(self, labels))?)
     }
 
     /// The first start and the last end of a pass.
