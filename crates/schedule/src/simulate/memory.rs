@@ -1,21 +1,21 @@
-//! What a step would keep in memory.
+//! Memory of a simulated step.
 
 use super::Simulation;
 use crate::{Action, Pass};
 
-/// Bytes that a worker keeps for micro-batches on their way.
+/// Bytes that a worker keeps for micro-batches in flight.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct HeldBytes {
-    /// Inputs of those that will be run forward again.
+    /// Inputs of those that will be recomputed.
     pub inputs: f64,
-    /// Activations, from the forward pass to the gradient of the input.
+    /// Activations, from the forward pass to the input gradient.
     pub activations: f64,
-    /// What the gradients of weights still need.
+    /// What the weight gradients still need.
     pub contexts: f64,
 }
 
 impl HeldBytes {
-    /// All of them.
+    /// The sum.
     ///
     /// ```
     /// use stovepipe_schedule::HeldBytes;
@@ -46,16 +46,12 @@ impl Simulation<'_> {
     /// ```
     #[must_use]
     pub fn peak_memory(&self) -> Vec<f64> {
-        let held = self.peak_held().into_iter().map(HeldBytes::total);
-        self.fixed_memory()
-            .into_iter()
-            .zip(held)
-            .map(|(fixed, held)| fixed + held)
-            .collect()
+        let memory = self.fixed_memory().into_iter().zip(self.peak_held());
+        memory.map(|(fixed, held)| fixed + held.total()).collect()
     }
 
-    /// For each worker, the bytes that are there all the time: parameters, gradients, the optimizer's
-    /// state, and versions of weights.
+    /// For each worker, the bytes that it always keeps: parameters, gradients, optimizer state and
+    /// versions of weights.
     ///
     /// ```
     /// # use stovepipe_schedule::{Costs, PipeDream, Scheduler};
@@ -82,7 +78,7 @@ impl Simulation<'_> {
         fixed
     }
 
-    /// For each worker, what it keeps for micro-batches when that is most.
+    /// For each worker, what it keeps for micro-batches at the peak.
     ///
     /// ```
     /// # use stovepipe_schedule::{Costs, GPipe, Recompute, Scheduler};
@@ -90,7 +86,7 @@ impl Simulation<'_> {
     /// costs.recompute = Recompute::Always;
     /// (costs.stages[0].memory.input, costs.stages[0].memory.activations) = (1.0, 10.0);
     /// let held = GPipe.schedule(1, 8)?.simulate(&costs)?.peak_held();
-    /// // One micro-batch is run again while the inputs of seven wait.
+    /// // One micro-batch is recomputed while seven inputs wait.
     /// assert_eq!((held[0].inputs, held[0].activations), (7.0, 10.0));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -109,7 +105,7 @@ impl Simulation<'_> {
             let memory = self.costs.stages[action.stage].memory;
             let is_kept = self.kept[action.stage][action.micro_batch];
             let ends = action.pass.sends_gradient();
-            // What an action needs is there before what it leaves is not.
+            // An action's inputs and outputs are in memory at the same time.
             match action.pass {
                 Pass::Forward if is_kept => held.activations += memory.activations,
                 Pass::Forward => held.inputs += memory.input,
