@@ -146,6 +146,30 @@ fn parse(text: &str) -> Option<Action> {
     })
 }
 
+/// A line for each worker.
+pub(crate) fn write_lines(
+    formatter: &mut fmt::Formatter<'_>,
+    workers: &[Vec<impl fmt::Display>],
+) -> fmt::Result {
+    for (worker, words) in workers.iter().enumerate() {
+        for (index, word) in words.iter().enumerate() {
+            let between = match (worker, index) {
+                (0, 0) => "",
+                (_, 0) => "\n",
+                _ => " ",
+            };
+            write!(formatter, "{between}{word}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The words of a line of text, which spaces or commas separate.
+pub(crate) fn words(line: &str) -> impl Iterator<Item = &str> {
+    let words = line.split(|c: char| c == ',' || c.is_whitespace());
+    words.filter(|word| !word.is_empty())
+}
+
 /// Digits only: the standard library's parser would accept `+3`.
 pub(crate) fn number(digits: &str) -> Option<usize> {
     let all_digits = digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -63,7 +63,7 @@ pub use action::{Action, ParseActionError, Pass};
 pub use costs::{CostError, Costs, Link, StageCosts, StageMemory};
 pub use error::{LineError, ScheduleError, Waiting};
 pub use held::Limits;
-pub use program::{Content, Message, Program, ProgramError, Step, Wiring};
+pub use program::{Content, Instruction, Message, Program, ProgramError, Wiring};
 pub use recompute::{Recompute, UnknownRecompute};
 pub use schedule::Schedule;
 pub use schedulers::*;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Action, Pass, ScheduleError,
+    action::{words, write_lines},
     table::Table,
     validate::{Facts, validate},
 };
@@ -332,26 +333,19 @@ impl From<Schedule> for Vec<Vec<Action>> {
 
 impl fmt::Display for Schedule {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<_> = self.workers.iter().map(|actions| line(actions)).collect();
-        formatter.write_str(&lines.join("\n"))
+        write_lines(formatter, &self.workers)
     }
-}
-
-fn line(actions: &[Action]) -> String {
-    let words: Vec<_> = actions.iter().map(Action::to_string).collect();
-    words.join(" ")
 }
 
 impl FromStr for Schedule {
     type Err = ScheduleError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::new(text.lines().map(read_line).collect::<Result<_, _>>()?)
+        let line = |line| Ok(words(line).map(str::parse).collect::<Result<_, _>>()?);
+        Self::new(
+            text.lines()
+                .map(line)
+                .collect::<Result<_, ScheduleError>>()?,
+        )
     }
-}
-
-fn read_line(line: &str) -> Result<Vec<Action>, ScheduleError> {
-    let words = line.split(|c: char| c == ',' || c.is_whitespace());
-    let actions = words.filter(|word| !word.is_empty()).map(str::parse);
-    Ok(actions.collect::<Result<_, _>>()?)
 }

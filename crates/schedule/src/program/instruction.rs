@@ -1,10 +1,57 @@
-//! Steps as words.
+//! What a worker of a program does, and the messages that it sends and receives.
 
 use std::{fmt, str::FromStr};
 
-use crate::{Content, Message, ParseActionError, Program, Step, action::number};
+use crate::{Action, ParseActionError, Schedule, action::number};
 
-impl fmt::Display for Step {
+/// What is in a message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Content {
+    /// The output of a stage, for the next stage.
+    Value,
+    /// The gradient of a stage's input, for the previous stage.
+    Gradient,
+    /// A value for a later stage.
+    Skip,
+    /// The gradient of a skip.
+    SkipGradient,
+    /// A side input, from the caller.
+    Side,
+}
+
+/// A message between stages for a micro-batch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Message {
+    /// What is in it.
+    pub content: Content,
+    /// The stage that sends it. For a side input, the stage itself.
+    pub from: usize,
+    /// The stage that receives it.
+    pub to: usize,
+    /// The micro-batch.
+    pub micro_batch: usize,
+}
+
+impl Message {
+    /// The workers that send and receive it.
+    pub(super) fn workers(self, schedule: &Schedule) -> (usize, usize) {
+        let worker = |stage| schedule.worker_of(stage, self.micro_batch);
+        (worker(self.from), worker(self.to))
+    }
+}
+
+/// What a worker does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Instruction {
+    /// Runs a pass.
+    Compute(Action),
+    /// Sends a message to another worker.
+    Send(Message),
+    /// Receives a message from another worker, or a side input.
+    Receive(Message),
+}
+
+impl fmt::Display for Instruction {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (verb, message) = match self {
             Self::Compute(action) => return action.fmt(formatter),
@@ -34,21 +81,21 @@ impl fmt::Display for Step {
     }
 }
 
-impl FromStr for Step {
+impl FromStr for Instruction {
     type Err = ParseActionError;
 
     fn from_str(word: &str) -> Result<Self, ParseActionError> {
-        match word.contains('_') {
-            false => word.parse().map(Self::Compute),
-            true => parse(word).ok_or_else(|| ParseActionError {
-                text: word.to_owned(),
-            }),
+        if !word.contains('_') {
+            return word.parse().map(Self::Compute);
         }
+        parse(word).ok_or_else(|| ParseActionError {
+            text: word.to_owned(),
+        })
     }
 }
 
 /// Reads a send or a receipt.
-fn parse(word: &str) -> Option<Step> {
+fn parse(word: &str) -> Option<Instruction> {
     let verb_at = word.find(|c: char| !c.is_ascii_digit())?;
     let own = number(&word[..verb_at])?;
     let (verb, rest) = word[verb_at..].split_once('_')?;
@@ -66,9 +113,10 @@ fn parse(word: &str) -> Option<Step> {
     };
     // Values go up and gradients down, seen from the sender.
     let goes_up = letters == "F";
-    let neighbour = match goes_up == is_send {
-        true => own.checked_add(1),
-        false => own.checked_sub(1),
+    let neighbour = if goes_up == is_send {
+        own.checked_add(1)
+    } else {
+        own.checked_sub(1)
     };
     let (content, other) = match (letters, other) {
         ("F", None) => (Content::Value, neighbour?),
@@ -85,25 +133,10 @@ fn parse(word: &str) -> Option<Step> {
         to,
         micro_batch,
     };
-    Some(match is_send {
-        true => Step::Send(message),
-        false => Step::Receive(message),
-    })
-}
-
-impl FromStr for Program {
-    type Err = ParseActionError;
-
-    fn from_str(text: &str) -> Result<Self, ParseActionError> {
-        let line = |line: &str| {
-            let words = line.split(|c: char| c == ',' || c.is_whitespace());
-            words
-                .filter(|word| !word.is_empty())
-                .map(str::parse)
-                .collect()
-        };
-        Ok(Self::of_steps(
-            text.lines().map(line).collect::<Result<_, _>>()?,
-        ))
-    }
+    let wrap = if is_send {
+        Instruction::Send
+    } else {
+        Instruction::Receive
+    };
+    Some(wrap(message))
 }
