@@ -4,8 +4,7 @@ use std::ops::{Index, IndexMut};
 
 use crate::Action;
 
-/// One `T` for each stage and micro-batch, found by an action. Schedules have millions of actions,
-/// so this is a plain vector.
+/// One `T` for each stage and micro-batch of an action, in a plain vector: there may be millions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Table<T> {
     entries: Vec<T>,

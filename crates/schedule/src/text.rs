@@ -9,11 +9,11 @@ use crate::{
 };
 use cells::Cells;
 
-/// In a narrower terminal lines are broken; there is no room for a timeline in one.
+/// A narrower terminal breaks the lines: a timeline does not fit.
 const NARROWEST: usize = 40;
-/// Enough for a look, and a terminal has no more lines.
+/// A terminal has no more lines.
 const MOST_ROWS: usize = 64;
-/// From which width on rows say what is numbered.
+/// From this width on, rows begin with `worker`.
 const WIDE: usize = 64;
 
 impl Timeline {
@@ -56,12 +56,8 @@ impl Timeline {
 }
 
 fn shortened(mut line: String, width: usize) -> String {
-    if let Some((end, _)) = line
-        .char_indices()
-        .nth(width - 1)
-        .filter(|_| line.chars().count() > width)
-    {
-        line.truncate(end);
+    if line.chars().count() > width {
+        line = line.chars().take(width - 1).collect();
         line.push('…');
     }
     line

@@ -170,6 +170,12 @@ impl Timeline {
             .max_by_key(|&worker| self.busy(worker))
     }
 
+    /// The kinds of spans that occur.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = SpanKind> {
+        let occurs = |kind: &SpanKind| self.workers.iter().flatten().any(|s| s.kind == *kind);
+        SpanKind::ALL.into_iter().filter(occurs)
+    }
+
     /// The first start and the last end of a pass.
     pub(crate) fn extent(&self) -> (Duration, Duration) {
         // Spans are in order of time: no need to look at millions of them for each row.
