@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{any_plan, schedulers};
+use common::{any_draft, schedulers};
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, GPipe, OneForwardOneBackward, Pass, PipeDream, RoundRobin, Schedule, ScheduleError,
@@ -174,8 +174,8 @@ fn sender(schedule: &Schedule, action: Action) -> Option<Action> {
 
 proptest! {
     #[test]
-    fn input_and_output_are_inverse(plan in any_plan()) {
-        let schedule = Schedule::new(plan.lists()).unwrap();
+    fn input_and_output_are_inverse(draft in any_draft()) {
+        let schedule = Schedule::new(draft.lists()).unwrap();
         for &action in schedule.workers().iter().flatten() {
             prop_assert_eq!(schedule.input(action), sender(&schedule, action));
             if let Some(input) = schedule.input(action) {
@@ -188,13 +188,13 @@ proptest! {
     }
 
     #[test]
-    fn every_order_that_could_run_is_a_schedule(plan in any_plan()) {
-        let schedule = Schedule::new(plan.lists()).unwrap();
-        prop_assert_eq!(schedule.stages(), plan.placement.len());
-        prop_assert_eq!(schedule.micro_batches(), plan.micro_batches);
-        prop_assert_eq!(schedule.is_training(), plan.training);
-        prop_assert_eq!(schedule.is_asynchronous(), plan.training && plan.asynchronous);
-        for (stage, workers) in plan.placement.iter().enumerate() {
+    fn every_order_that_could_run_is_a_schedule(draft in any_draft()) {
+        let schedule = Schedule::new(draft.lists()).unwrap();
+        prop_assert_eq!(schedule.stages(), draft.placement.len());
+        prop_assert_eq!(schedule.micro_batches(), draft.micro_batches);
+        prop_assert_eq!(schedule.is_training(), draft.training);
+        prop_assert_eq!(schedule.is_asynchronous(), draft.training && draft.asynchronous);
+        for (stage, workers) in draft.placement.iter().enumerate() {
             prop_assert_eq!(schedule.replicas(stage), &workers[..]);
         }
         let text: Schedule = schedule.to_string().parse().unwrap();

@@ -6,7 +6,7 @@ mod common;
 
 use std::{collections::HashMap, time::Duration};
 
-use common::{any_costs, any_plan, any_schedule};
+use common::{any_costs, any_draft, any_schedule};
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, CostError, Costs, GPipe, Interleaved, Link, OneForwardOneBackward, Pass, Recompute,
@@ -413,12 +413,12 @@ proptest! {
 
     #[test]
     fn any_order_takes_the_time_that_a_naive_simulator_finds(
-        (plan, costs) in any_plan().prop_flat_map(|plan| {
-            let costs = any_costs(plan.placement.len());
-            (Just(plan), costs)
+        (draft, costs) in any_draft().prop_flat_map(|draft| {
+            let costs = any_costs(draft.placement.len());
+            (Just(draft), costs)
         }),
     ) {
-        check_simulation(&Schedule::new(plan.lists()).unwrap(), &costs)?;
+        check_simulation(&Schedule::new(draft.lists()).unwrap(), &costs)?;
     }
 
     /// No step is shorter than the work of a worker after the shortest way to it, nor than the way

@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{any_costs, any_plan, any_schedule};
+use common::{any_costs, any_draft, any_schedule};
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Costs, GPipe, Interleaved, OneForwardOneBackward, PipeDream, Schedule, Scheduler, Span,
@@ -632,8 +632,8 @@ proptest! {
     }
 
     #[test]
-    fn any_order_can_be_drawn(plan in any_plan()) {
-        let timeline = simulated(&Schedule::new(plan.lists()).unwrap());
+    fn any_order_can_be_drawn(draft in any_draft()) {
+        let timeline = simulated(&Schedule::new(draft.lists()).unwrap());
         let boxes = timeline.workers.iter().flatten().count();
         let picture = timeline.to_svg(&[]);
         let drawn: usize = ["forward", "backward", "input", "weight"].map(|class| rectangles(&picture, class)).iter().sum();

@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::any_plan;
+use common::any_draft;
 use proptest::prelude::*;
 use stovepipe_schedule::{Action, Limits, Pass, PipeDream, Schedule, Scheduler};
 
@@ -92,10 +92,10 @@ fn most_versions(schedule: &Schedule, stage: usize, worker: usize, sync: bool) -
 proptest! {
     #[test]
     fn versions_are_those_that_a_naive_count_finds(
-        plan in any_plan(), replicas in prop::collection::vec(1..=3_usize, 1..=4), m in 1..=12_usize,
+        draft in any_draft(), replicas in prop::collection::vec(1..=3_usize, 1..=4), m in 1..=12_usize,
     ) {
         let pipedream = PipeDream::new(replicas.clone()).schedule(replicas.len(), m).unwrap();
-        for schedule in [pipedream, Schedule::new(plan.lists()).unwrap()] {
+        for schedule in [pipedream, Schedule::new(draft.lists()).unwrap()] {
             for sync in [false, true] {
                 let workers = 0..schedule.workers().len();
                 let has = |worker, stage| schedule.replicas(stage).contains(&worker);

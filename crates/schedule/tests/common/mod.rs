@@ -1,55 +1,41 @@
-//! What several tests need.
+//! Schedules and costs for several tests.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Action, Costs, GPipe, Interleaved, Link, OneForwardOneBackward, Pass, PipeDream, Recompute,
-    RoundRobin, Schedule, Scheduler, StageCosts, StageMemory, ZeroBubbleH1, ZeroBubbleH2,
-    ZeroBubbleV,
+    Action, Costs, Link, Pass, Recompute, RoundRobin, Rule, RuleOptions, Schedule, Scheduler,
+    StageCosts, StageMemory,
 };
 
-/// Every rule that gives the result of one device.
-pub fn synchronous() -> Vec<Box<dyn Scheduler>> {
-    vec![
-        Box::new(GPipe),
-        Box::new(OneForwardOneBackward),
-        Box::new(Interleaved { chunks: 1 }),
-        Box::new(Interleaved { chunks: 2 }),
-        Box::new(Interleaved { chunks: 3 }),
-        Box::new(Interleaved { chunks: 4 }),
-        Box::new(ZeroBubbleH1),
-        Box::new(ZeroBubbleH2),
-        Box::new(ZeroBubbleV),
-        Box::new(RoundRobin::default()),
-    ]
-}
-
-/// Every rule.
+/// Every rule, with one to four chunks if it takes chunks, and 1F1B over (no) replicas.
 pub fn schedulers() -> Vec<Box<dyn Scheduler>> {
-    let mut all = synchronous();
-    all.push(Box::new(PipeDream::default()));
-    all
+    let of_rule = |rule: Rule| {
+        let most = if rule.takes_chunks() { 4 } else { 1 };
+        (1..=most).map(move |chunks| rule.scheduler(&RuleOptions::with_chunks(chunks)))
+    };
+    let round_robin: Box<dyn Scheduler> = Box::new(RoundRobin::default());
+    let rules = Rule::ALL.into_iter().flat_map(of_rule);
+    rules.chain([round_robin]).collect()
 }
 
-/// A schedule of any rule, with random replicas where it has some.
+/// A schedule of any rule, with random replicas if it takes some.
 pub fn any_schedule(stages: usize, micro_batches: usize) -> impl Strategy<Value = Schedule> {
-    (1..=stages, 1..=micro_batches).prop_flat_map(|(stages, micro_batches)| {
-        let replicas = prop::collection::vec(1..=4_usize, stages);
-        (0..13_usize, replicas).prop_map(move |(rule, replicas)| {
-            let scheduler: Box<dyn Scheduler> = match rule {
-                11 => Box::new(PipeDream::new(replicas)),
-                12 => Box::new(RoundRobin::new(replicas)),
-                _ => schedulers().swap_remove(rule),
-            };
+    let rule = prop::sample::select(&Rule::ALL[..]);
+    let size = (1..=stages, 1..=micro_batches);
+    (size, rule, 1..=4_usize, any::<bool>()).prop_flat_map(|(size, rule, chunks, replicated)| {
+        let (stages, micro_batches) = size;
+        let replicas = prop::collection::vec(1..=4_usize, if replicated { stages } else { 0 });
+        replicas.prop_map(move |replicas| {
+            let scheduler = rule.scheduler(&RuleOptions { chunks, replicas });
             scheduler.schedule(stages, micro_batches).unwrap()
         })
     })
 }
 
-/// What a random schedule is made of.
+/// The parts of a random schedule.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Draft {
     /// The workers of each stage.
     pub placement: Vec<Vec<usize>>,
     pub micro_batches: usize,
@@ -57,11 +43,11 @@ pub struct Plan {
     pub split: Vec<Vec<bool>>,
     pub training: bool,
     pub asynchronous: bool,
-    /// Decides which action is next, again and again.
+    /// Decide which action is next.
     pub choices: Vec<usize>,
 }
 
-impl Plan {
+impl Draft {
     /// The passes of a stage for a micro-batch, in order.
     pub fn passes(&self, stage: usize, micro_batch: usize) -> Vec<Pass> {
         let backward: &[Pass] = match (self.training, self.split[stage][micro_batch]) {
@@ -77,8 +63,8 @@ impl Plan {
             .collect()
     }
 
-    /// What an action needs, its own stage's pass before it included: written anew from the rules,
-    /// not asked of the crate.
+    /// What an action needs, including earlier passes of its own stage: from the rules alone, without the
+    /// crate.
     pub fn needs(&self, action: Action) -> Vec<Action> {
         let Action {
             stage,
@@ -107,7 +93,7 @@ impl Plan {
         workers[action.micro_batch % workers.len()]
     }
 
-    /// All actions, in an order in which one worker alone could do them.
+    /// All actions, in an order in which one worker could run them.
     pub fn order(&self) -> Vec<Action> {
         let stages = self.placement.len();
         let mut left: Vec<Action> = Vec::new();
@@ -140,8 +126,8 @@ impl Plan {
     }
 }
 
-/// Random stages, replicas, halves and orders: whatever is a schedule.
-pub fn any_plan() -> impl Strategy<Value = Plan> {
+/// Random stages, replicas, halves and orders that are a schedule.
+pub fn any_draft() -> impl Strategy<Value = Draft> {
     let sizes = (1..=4_usize, 1..=5_usize, 1..=4_usize);
     sizes.prop_flat_map(|(stages, micro_batches, workers)| {
         let placement = prop::collection::vec(
@@ -161,8 +147,8 @@ pub fn any_plan() -> impl Strategy<Value = Plan> {
                     workers
                 };
                 let mut placement: Vec<_> = placement.into_iter().map(some).collect();
-                close_ranks(&mut placement);
-                Plan {
+                renumber(&mut placement);
+                Draft {
                     placement,
                     micro_batches,
                     split,
@@ -175,8 +161,8 @@ pub fn any_plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// Numbers workers anew, so that each has something to do.
-fn close_ranks(placement: &mut [Vec<usize>]) {
+/// Renumbers workers, so that each has an action.
+fn renumber(placement: &mut [Vec<usize>]) {
     let mut used: Vec<_> = placement.iter().flatten().copied().collect();
     used.sort_unstable();
     used.dedup();
