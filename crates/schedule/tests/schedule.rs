@@ -1,4 +1,4 @@
-//! What can be asked of a schedule.
+//! Properties of schedules.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -28,19 +28,15 @@ fn inference_has_forward_passes_only() {
     assert_eq!(inference.peak_activations(), [0.0, 0.0, 0.0]);
     assert_eq!(inference.follows_directly(0), [false, false]);
     assert_eq!(Schedule::inference(0, 2), Err(ScheduleError::NoStages));
-    assert_eq!(
-        Schedule::inference(3, 0),
-        Err(ScheduleError::NoMicroBatches)
-    );
+    let nothing = Err(ScheduleError::NoMicroBatches);
+    assert_eq!(Schedule::inference(3, 0), nothing);
 }
 
 #[test]
 fn a_worker_may_have_several_stages() {
     let interleaved = schedule(INTERLEAVED);
     assert_eq!((interleaved.stages(), interleaved.micro_batches()), (4, 2));
-    let owners: Vec<_> = (0..4)
-        .map(|stage| interleaved.worker_of(stage, 1))
-        .collect();
+    let owners = [0, 1, 2, 3].map(|stage| interleaved.worker_of(stage, 1));
     assert_eq!(owners, [0, 1, 0, 1]);
     assert_eq!(interleaved.peak_in_flight(), [2, 2, 2, 1]);
     assert_eq!(interleaved.peak_activations(), [2.0, 1.5]);
@@ -67,8 +63,7 @@ fn follows_directly_looks_at_the_worker() {
     check(INTERLEAVED, 3, &[true, true]);
     check(INTERLEAVED, 2, &[false, false]);
     check("0F0 0B0\n0F1 0B1", 0, &[true, true]);
-    // The last forward pass of GPipe's last stage is followed by the first micro-batch's
-    // backward pass, which is its own only if there is no other.
+    // GPipe's last stage, with a single micro-batch.
     check("0F0 0B0", 0, &[true]);
 }
 
@@ -94,17 +89,11 @@ fn ascending_is_a_matter_of_each_pass_and_replica() {
     check("0F1 0B1\n0F0 0B0", true);
     check("0F2 0F0 0B0 0B2\n0F1 0B1", false);
     for scheduler in schedulers() {
-        assert!(
-            scheduler.schedule(4, 9).unwrap().is_ascending(),
-            "{scheduler:?}"
-        );
+        let schedule = scheduler.schedule(4, 9).unwrap();
+        assert!(schedule.is_ascending(), "{scheduler:?}");
     }
-    assert!(
-        PipeDream::new(vec![3, 1])
-            .schedule(2, 7)
-            .unwrap()
-            .is_ascending()
-    );
+    let replicated = PipeDream::new(vec![3, 1]).schedule(2, 7).unwrap();
+    assert!(replicated.is_ascending());
 }
 
 #[test]
@@ -144,7 +133,7 @@ fn commas_and_spaces_separate_actions() {
 }
 
 #[test]
-fn a_fixed_schedule_serves_its_own_numbers_only() {
+fn a_fixed_schedule_has_one_size() {
     let fixed = schedule(INTERLEAVED);
     assert_eq!(fixed.name(), "fixed");
     assert_eq!(fixed.schedule(4, 2).as_ref(), Ok(&fixed));
@@ -188,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn every_order_that_could_run_is_a_schedule(draft in any_draft()) {
+    fn every_order_that_can_run_is_a_schedule(draft in any_draft()) {
         let schedule = Schedule::new(draft.lists()).unwrap();
         prop_assert_eq!(schedule.stages(), draft.placement.len());
         prop_assert_eq!(schedule.micro_batches(), draft.micro_batches);
