@@ -31,14 +31,14 @@ const LEFT_OUT: usize = usize::MAX;
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     members: Layers,
-    pub costs: Costs,
+    pub costs: LayerCosts,
     /// Bytes that go over the cut.
     pub output: f64,
 }
 
 /// What some layers cost.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Costs {
+pub(crate) struct LayerCosts {
     /// Seconds, forward and backward.
     pub compute: f64,
     /// Bytes.
@@ -47,7 +47,7 @@ pub(crate) struct Costs {
     pub kept: f64,
 }
 
-impl Costs {
+impl LayerCosts {
     fn add(&mut self, other: Self) {
         self.compute += other.compute;
         self.parameters += other.parameters;
@@ -122,9 +122,9 @@ impl States {
     /// If there is no layer, or a time is negative, infinite, NaN or beyond all reason.
     pub fn from_profile(profile: &Profile) -> Result<Self, PartitionError> {
         let count = profile.layers.len();
-        let mut costs = Costs::default();
+        let mut costs = LayerCosts::default();
         let states = (1..).zip(&profile.layers).map(|(first, layer)| {
-            costs.add(Costs {
+            costs.add(LayerCosts {
                 compute: layer.forward + layer.backward,
                 parameters: layer.parameters as f64,
                 kept: layer.kept.unwrap_or(layer.output) as f64,
@@ -268,7 +268,7 @@ impl States {
     }
 
     /// What a range of states costs.
-    pub(crate) fn costs(&self, begin: usize, last: usize) -> Costs {
+    pub(crate) fn costs(&self, begin: usize, last: usize) -> LayerCosts {
         let costs = self.states[last].costs;
         match begin.checked_sub(1) {
             Some(before) => costs.without(self.states[before].costs),
@@ -351,7 +351,7 @@ impl Links {
     fn chain_states(&self, graph: &LayerGraph, order: &[usize]) -> Vec<State> {
         let mut takers: Vec<_> = self.next.iter().map(Vec::len).collect();
         let mut needed = BTreeSet::new();
-        let mut costs = Costs::default();
+        let mut costs = LayerCosts::default();
         let states = (1..).zip(order).map(|(first, &layer)| {
             costs.add(layer_costs(&graph.nodes()[layer]));
             for &input in &self.inputs[layer] {
@@ -402,8 +402,8 @@ impl Links {
         beyond.filter(|&layer| self.inputs[layer].iter().all(|&input| state.has(input)))
     }
 
-    fn costs(&self, graph: &LayerGraph, members: &Layers) -> Costs {
-        let mut costs = Costs::default();
+    fn costs(&self, graph: &LayerGraph, members: &Layers) -> LayerCosts {
+        let mut costs = LayerCosts::default();
         for (place, node) in graph.nodes().iter().enumerate() {
             if self.kept[place] && members.has(place) {
                 costs.add(layer_costs(node));
@@ -425,8 +425,8 @@ impl Links {
     }
 }
 
-fn layer_costs(node: &GraphNode) -> Costs {
-    Costs {
+fn layer_costs(node: &GraphNode) -> LayerCosts {
+    LayerCosts {
         compute: node.forward + node.backward,
         parameters: node.parameters,
         kept: node.activations,
