@@ -5,28 +5,31 @@ use std::ops::Range;
 use serde::{Serialize, de::DeserializeOwned};
 use toml::Spanned;
 
-/// A fault in a TOML text.
+/// An error in a TOML text. Lines are counted from 1.
 pub(crate) struct Fault {
-    /// From 1.
     pub line: usize,
-    pub message: String,
+    pub source: toml::de::Error,
 }
 
-/// A TOML text, for the lines of its values.
+/// A TOML text that knows the lines of its values.
 #[derive(Clone, Copy)]
-pub(crate) struct Text<'a>(pub &'a str);
+pub(crate) struct TomlText<'a>(pub &'a str);
 
-impl Text<'_> {
+impl TomlText<'_> {
     pub fn parse<T: DeserializeOwned>(self) -> Result<T, Fault> {
         toml::from_str(self.0).map_err(|error| Fault {
             line: self.line_at(error.span().unwrap_or_default()),
-            message: error.message().trim().to_owned(),
+            source: error,
         })
     }
 
-    /// The line of a value, from 1.
+    /// The line of a value.
     pub fn line<T>(self, value: &Spanned<T>) -> usize {
         self.line_at(value.span())
+    }
+
+    pub fn last_line(self) -> usize {
+        self.0.lines().count().max(1)
     }
 
     fn line_at(self, span: Range<usize>) -> usize {
@@ -35,8 +38,7 @@ impl Text<'_> {
     }
 }
 
-/// Writes a struct of numbers, strings and lists of such structs, which has nothing in it that
-/// TOML cannot say.
+/// Writes a struct of numbers, strings and lists of such structs: TOML has all of these.
 pub(crate) fn write(value: &impl Serialize) -> String {
     toml::to_string(value).unwrap_or_else(|error| unreachable!("plain numbers and names: {error}"))
 }
