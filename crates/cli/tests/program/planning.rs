@@ -131,7 +131,7 @@ fn what_cannot_be_simulated_is_an_error() {
         ),
         (
             "--schedule zb-h3",
-            "`zb-h3` is no schedule: use gpipe, 1f1b",
+            "`zb-h3` is not a schedule: use gpipe, 1f1b",
         ),
         ("--schedule gpipe", "--stages is needed"),
         ("--schedule gpipe --stages 2", "--micro-batches is needed"),
@@ -285,7 +285,7 @@ fn a_chain_is_planned_and_written_down() {
     assert_eq!(found["stages"][1]["layers"], json!([2, 3]));
     assert_eq!(
         found["runners_up"][0]["why"],
-        "as fast, but computes or keeps no less"
+        "as fast, but does not compute or keep less"
     );
     // 1F1B holds two micro-batches of 100 + 2 · 5000 bytes, four times the parameters, and the gradients of a layer.
     let best = json_of(
@@ -409,7 +409,7 @@ fn what_cannot_be_planned_is_an_error() {
         ),
         (
             "--profile one.toml --schedules zb-h9",
-            "`zb-h9` is no schedule",
+            "`zb-h9` is not a schedule",
         ),
         (
             "--profile one.toml --machine machine.toml",

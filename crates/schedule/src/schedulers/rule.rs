@@ -9,6 +9,7 @@ use super::{
     Definition, RuleOptions, Scheduler, gpipe, interleaved, one_forward_one_backward, pipedream,
     zero_bubble, zero_bubble_v,
 };
+use crate::{Schedule, ScheduleError};
 
 /// Makes [`Rule`] from one list: the enum, `ALL` and the lookup cannot differ.
 macro_rules! rules {
@@ -25,7 +26,7 @@ macro_rules! rules {
         ///
         /// let scheduler = Rule::Interleaved.scheduler(&RuleOptions::with_chunks(3));
         /// assert_eq!(scheduler.name(), "interleaved 1F1B");
-        /// assert_eq!(scheduler.stages(2), 6);
+        /// assert_eq!((scheduler.stages(2), Rule::Interleaved.stages(2)), (6, 4));
         /// ```
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
@@ -98,6 +99,22 @@ impl Rule {
     #[must_use]
     pub fn scheduler(self, options: &RuleOptions) -> Box<dyn Scheduler> {
         (self.definition().scheduler)(options)
+    }
+}
+
+/// With the default options, by the name that flags and files use.
+impl Scheduler for Rule {
+    fn name(&self) -> &str {
+        self.definition().name
+    }
+
+    fn stages(&self, workers: usize) -> usize {
+        self.scheduler(&RuleOptions::default()).stages(workers)
+    }
+
+    fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
+        let scheduler = self.scheduler(&RuleOptions::default());
+        scheduler.schedule(stages, micro_batches)
     }
 }
 
