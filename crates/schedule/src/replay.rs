@@ -1,6 +1,6 @@
 //! Walks through a schedule in an order in which it could run.
 
-use crate::{Action, Pass, Schedule, error::Waiting, table::Table};
+use crate::{Action, Schedule, error::Waiting, table::ResultTable};
 
 impl Schedule {
     /// Visits every action after the actions it depends on, each worker's in its own order.
@@ -15,7 +15,7 @@ impl Schedule {
         let mut progress = Progress {
             schedule: self,
             next: vec![0; workers],
-            done: Table::new(self.stages(), self.micro_batches(), Done::default()),
+            done: ResultTable::new(self.stages(), self.micro_batches(), false),
         };
         let mut runnable: Vec<usize> = (0..workers).rev().collect();
         let mut is_listed = vec![true; workers];
@@ -37,18 +37,11 @@ impl Schedule {
     }
 }
 
-/// What a stage has sent for a micro-batch.
-#[derive(Clone, Copy, Default)]
-struct Done {
-    value: bool,
-    gradient: bool,
-}
-
 struct Progress<'a> {
     schedule: &'a Schedule,
     /// For each worker, the index of its next action.
     next: Vec<usize>,
-    done: Table<Done>,
+    done: ResultTable<bool>,
 }
 
 impl Progress<'_> {
@@ -59,27 +52,19 @@ impl Progress<'_> {
             return None;
         }
         self.next[worker] += 1;
-        let done = &mut self.done[action];
-        done.value |= action.pass == Pass::Forward;
-        done.gradient |= action.pass.sends_gradient();
+        self.done.set(action, true);
         Some(action)
     }
 
     /// The action whose result this one still waits for.
     fn unmet(&self, action: Action) -> Option<Action> {
         let input = self.schedule.input(action)?;
-        let done = self.done[input];
-        let is_done = match input.pass {
-            Pass::Forward => done.value,
-            _ => done.gradient,
-        };
-        (!is_done).then_some(input)
+        (!self.done.get(input)).then_some(input)
     }
 
     fn finish(self) -> Result<(), Vec<Waiting>> {
-        let stuck: Vec<_> = (0..self.next.len())
-            .filter_map(|worker| self.waiting(worker))
-            .collect();
+        let workers = 0..self.next.len();
+        let stuck: Vec<_> = workers.filter_map(|worker| self.waiting(worker)).collect();
         if stuck.is_empty() { Ok(()) } else { Err(stuck) }
     }
 

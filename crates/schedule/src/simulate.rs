@@ -7,7 +7,8 @@ use std::{collections::HashMap, time::Duration};
 pub use memory::HeldBytes;
 
 use crate::{
-    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, StageCosts, Timeline, table::Table,
+    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, StageCosts, Timeline,
+    table::ResultTable,
 };
 
 impl Schedule {
@@ -64,9 +65,8 @@ struct Clock<'a> {
     /// By stage and micro-batch, whether the activations are kept.
     kept: Vec<Vec<bool>>,
     slots: Vec<Vec<Slot>>,
-    /// When the values of a stage arrive at the next one, and its gradients at the previous one.
-    values: Table<f64>,
-    gradients: Table<f64>,
+    /// When the results of passes arrive at the neighbouring stage.
+    arrivals: ResultTable<f64>,
     /// When each link is free again, by sender and receiver.
     free: HashMap<(usize, usize), f64>,
 }
@@ -80,8 +80,7 @@ impl<'a> Clock<'a> {
             costs,
             kept: kept(schedule, costs),
             slots: schedule.workers().iter().map(of_worker).collect(),
-            values: Table::new(stages, micro_batches, 0.0),
-            gradients: Table::new(stages, micro_batches, 0.0),
+            arrivals: ResultTable::new(stages, micro_batches, 0.0),
             free: HashMap::new(),
         }
     }
@@ -89,11 +88,9 @@ impl<'a> Clock<'a> {
     fn run(&mut self, worker: usize, action: Action) {
         let free = self.slots[worker].last().map_or(0.0, |slot| slot.end);
         let again = recomputation(self.costs, &self.kept, action);
-        let arrived = self.schedule.input(action).map(|input| match input.pass {
-            Pass::Forward => self.values[input],
-            _ => self.gradients[input],
-        });
-        let begin = (free + again).max(arrived.unwrap_or(0.0));
+        let input = self.schedule.input(action);
+        let arrived = input.map_or(0.0, |input| self.arrivals.get(input));
+        let begin = (free + again).max(arrived);
         // Waiting is part of the action only if there is a recomputation before it.
         let start = if again > 0.0 { free } else { begin };
         let end = begin + length(self.costs, &self.kept, action);
@@ -111,10 +108,7 @@ impl<'a> Clock<'a> {
         } else {
             self.transfer((worker, receiver), action.stage.min(output.stage), end)
         };
-        match action.pass {
-            Pass::Forward => self.values[action] = arrival,
-            _ => self.gradients[action] = arrival,
-        }
+        self.arrivals.set(action, arrival);
     }
 
     /// When a message arrives that is sent at `now` between stage `before` and the next.
@@ -299,7 +293,13 @@ impl Simulation<'_> {
     /// ```
     #[must_use]
     pub fn critical_path(&self) -> Vec<(usize, Action)> {
-        let places = Places::of(self.schedule);
+        let size = (self.schedule.stages(), self.schedule.micro_batches());
+        let mut places = ResultTable::new(size.0, size.1, 0);
+        for actions in self.schedule.workers() {
+            for (place, &action) in actions.iter().enumerate() {
+                places.set(action, place);
+            }
+        }
         let mut path = Vec::new();
         let mut here = self.last();
         while let Some((worker, index)) = here {
@@ -308,7 +308,7 @@ impl Simulation<'_> {
             here = if self.waited(worker, index) {
                 (self.schedule.input(action)).map(|input| {
                     let sender = self.schedule.worker_of(input.stage, input.micro_batch);
-                    (sender, places.of_action(input))
+                    (sender, places.get(input))
                 })
             } else {
                 index.checked_sub(1).map(|before| (worker, before))
@@ -386,38 +386,5 @@ fn span(action: Option<Action>, kind: SpanKind, start: f64, end: f64) -> Span {
         kind,
         start: time(start),
         end: time(end),
-    }
-}
-
-/// The place of each pass that another stage waits for in its worker's list.
-struct Places {
-    forward: Table<usize>,
-    gradient: Table<usize>,
-}
-
-impl Places {
-    fn of(schedule: &Schedule) -> Self {
-        let empty = Table::new(schedule.stages(), schedule.micro_batches(), 0);
-        let mut places = Self {
-            forward: empty.clone(),
-            gradient: empty,
-        };
-        for actions in schedule.workers() {
-            for (index, &action) in actions.iter().enumerate() {
-                match action.pass {
-                    Pass::Forward => places.forward[action] = index,
-                    Pass::Backward | Pass::InputGradient => places.gradient[action] = index,
-                    Pass::WeightGradient | Pass::Update => {}
-                }
-            }
-        }
-        places
-    }
-
-    fn of_action(&self, action: Action) -> usize {
-        match action.pass {
-            Pass::Forward => self.forward[action],
-            _ => self.gradient[action],
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Backward passes as early as possible.
 
 use super::{Definition, RoundRobin, Scheduler};
-use crate::{Action, Schedule, ScheduleError};
+use crate::{Schedule, ScheduleError};
 
 pub(super) const RULE: Definition = Definition {
     takes_replicas: true,
@@ -53,22 +53,6 @@ impl Scheduler for OneForwardOneBackward {
     }
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        Schedule::one_stage_a_worker(stages, micro_batches, |stage| {
-            stage_actions(stage, stages - 1 - stage, micro_batches)
-        })
+        RoundRobin::default().schedule(stages, micro_batches)
     }
-}
-
-/// With fewer micro-batches than `warm_up`, all forward passes belong to the warm-up.
-fn stage_actions(stage: usize, warm_up: usize, micro_batches: usize) -> Vec<Action> {
-    let mut actions = Vec::with_capacity(2 * micro_batches);
-    let mut backwards = (0..micro_batches).map(|i| Action::backward(stage, i));
-    for micro_batch in 0..micro_batches {
-        actions.push(Action::forward(stage, micro_batch));
-        if micro_batch >= warm_up {
-            actions.extend(backwards.next());
-        }
-    }
-    actions.extend(backwards);
-    actions
 }

@@ -102,6 +102,7 @@ fn stages_schedules_and_recomputation_leave_every_bit_alone() {
             expected[0] != expected[12],
             "the same channels were dropped"
         );
+        assert!(Rule::synchronous().all(|rule| RULES.iter().any(|tested| tested.0 == rule)));
         for (rule, chunks) in RULES {
             let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
             for workers in [1, 2, 4, LAYERS] {
