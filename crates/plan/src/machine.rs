@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 use stovepipe_schedule::Link;
 use thiserror::Error;
-use toml::Spanned;
 
 use crate::toml_text::{self, Fault, TomlText};
 
@@ -37,22 +36,25 @@ use crate::toml_text::{self, Fault, TomlText};
 /// assert_eq!(Machine::from_toml(&machine.to_toml())?, machine);
 /// # Ok::<(), stovepipe_plan::MachineError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Machine {
     /// The devices. Neighbours are close.
-    #[serde(rename = "device")]
+    #[serde(rename = "device", default)]
     pub devices: Vec<DeviceSpec>,
     /// The links, innermost first. If empty, links cost nothing.
-    #[serde(rename = "level")]
+    #[serde(rename = "level", default)]
     pub levels: Vec<LinkLevel>,
 }
 
 /// A device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
     /// Its name in outputs.
     pub name: String,
     /// Relative to the device of the profile: a layer takes its profiled time divided by this.
+    #[serde(default = "one")]
     pub speed: f64,
     /// Bytes of its memory. None: unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,13 +62,15 @@ pub struct DeviceSpec {
 }
 
 /// Links of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LinkLevel {
     /// How many units of the next lower level (devices, at the innermost level) are joined.
     pub workers: usize,
     /// Bytes a second.
     pub bandwidth: f64,
     /// Seconds before the first byte arrives.
+    #[serde(default)]
     pub latency: f64,
 }
 
@@ -164,22 +168,45 @@ impl Machine {
     /// workers, there are no devices, or the product of the levels' workers is not their number.
     pub fn from_toml(text: &str) -> Result<Self, MachineError> {
         let text = TomlText(text);
-        let file: MachineFile = text.parse()?;
-        if file.device.is_empty() {
+        let machine: Self = text.parse()?;
+        if machine.devices.is_empty() {
             let line = text.last_line();
             return Err(MachineError::NoDevices { line });
         }
-        let devices: Result<Vec<_>, _> = (file.device.iter())
-            .map(|device| device.check(text))
-            .collect();
-        let levels: Result<Vec<_>, _> = (file.level.iter())
-            .map(|level| level.get_ref().check(text))
-            .collect();
-        let machine = Self {
-            devices: devices?,
-            levels: levels?,
+        let check = |list, index, key, value: f64, (must, is_fine): (&'static str, bool)| {
+            if is_fine && value.is_finite() {
+                return Ok(());
+            }
+            Err(MachineError::Number {
+                line: text.line_in(list, index, key),
+                key,
+                value,
+                must,
+            })
         };
-        machine.check_joined(|level| file.level.get(level).map_or(1, |level| text.line(level)))?;
+        let above_0 = |value: f64| ("finite and above 0", value > 0.0);
+        for (index, device) in machine.devices.iter().enumerate() {
+            check(
+                "device",
+                index,
+                "speed",
+                device.speed,
+                above_0(device.speed),
+            )?;
+        }
+        for (index, level) in machine.levels.iter().enumerate() {
+            let &LinkLevel {
+                workers,
+                bandwidth,
+                latency,
+            } = level;
+            let at_least_1 = ("at least 1", workers > 0);
+            check("level", index, "workers", workers as f64, at_least_1)?;
+            let at_least_0 = ("finite and at least 0", latency >= 0.0);
+            check("level", index, "latency", latency, at_least_0)?;
+            check("level", index, "bandwidth", bandwidth, above_0(bandwidth))?;
+        }
+        machine.check_joined(|level| text.line_in("level", level, ""))?;
         Ok(machine)
     }
 
@@ -235,79 +262,8 @@ impl Machine {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MachineFile {
-    #[serde(default)]
-    device: Vec<DeviceFile>,
-    #[serde(default)]
-    level: Vec<Spanned<LevelFile>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DeviceFile {
-    name: String,
-    speed: Option<Spanned<f64>>,
-    memory: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LevelFile {
-    workers: Spanned<usize>,
-    bandwidth: Spanned<f64>,
-    latency: Option<Spanned<f64>>,
-}
-
-impl DeviceFile {
-    fn check(&self, text: TomlText) -> Result<DeviceSpec, MachineError> {
-        let speed = self.speed.as_ref();
-        Ok(DeviceSpec {
-            name: self.name.clone(),
-            speed: speed.map_or(Ok(1.0), |speed| above_0(text, "speed", speed))?,
-            memory: self.memory,
-        })
-    }
-}
-
-impl LevelFile {
-    fn check(&self, text: TomlText) -> Result<LinkLevel, MachineError> {
-        let workers = *self.workers.get_ref();
-        if workers == 0 {
-            let line = text.line(&self.workers);
-            return Err(number(line, "workers", 0.0, "at least 1"));
-        }
-        let latency = self.latency.as_ref();
-        let seconds = latency.map_or(0.0, |latency| *latency.get_ref());
-        if !(seconds >= 0.0 && seconds.is_finite()) {
-            let line = latency.map_or(1, |latency| text.line(latency));
-            return Err(number(line, "latency", seconds, "finite and at least 0"));
-        }
-        Ok(LinkLevel {
-            workers,
-            bandwidth: above_0(text, "bandwidth", &self.bandwidth)?,
-            latency: seconds,
-        })
-    }
-}
-
-fn above_0(text: TomlText, key: &'static str, value: &Spanned<f64>) -> Result<f64, MachineError> {
-    let (line, value) = (text.line(value), *value.get_ref());
-    if value > 0.0 && value.is_finite() {
-        Ok(value)
-    } else {
-        Err(number(line, key, value, "finite and above 0"))
-    }
-}
-
-fn number(line: usize, key: &'static str, value: f64, must: &'static str) -> MachineError {
-    MachineError::Number {
-        line,
-        key,
-        value,
-        must,
-    }
+fn one() -> f64 {
+    1.0
 }
 
 impl From<Fault> for MachineError {

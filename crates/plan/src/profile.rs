@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use toml::Spanned;
 
 use crate::toml_text::{self, Fault, TomlText};
 
@@ -40,21 +39,21 @@ use crate::toml_text::{self, Fault, TomlText};
 /// assert_eq!(Profile::from_toml(&profile.to_toml())?, profile);
 /// # Ok::<(), stovepipe_plan::ProfileError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Profile {
     /// Samples of the micro-batch that was measured.
     pub samples: usize,
     /// Bytes of the model's input for these samples.
     pub input: u64,
     /// The layers, in the order of the chain.
-    #[serde(rename = "layer")]
+    #[serde(rename = "layer", default)]
     pub layers: Vec<LayerProfile>,
 }
 
 /// The costs of a layer for the samples of its [`Profile`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LayerProfile {
     /// The layer's name in outputs.
     pub name: String,
@@ -69,8 +68,10 @@ pub struct LayerProfile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
     /// Seconds of `forward` that do not grow with the samples.
+    #[serde(default)]
     pub forward_fixed: f64,
     /// Seconds of `backward` that do not grow with the samples.
+    #[serde(default)]
     pub backward_fixed: f64,
     /// Bytes of the parameters.
     pub parameters: u64,
@@ -137,34 +138,29 @@ impl Profile {
     /// whole, times or bytes are too large to be added up, or there are no layers or no samples.
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
         let text = TomlText(text);
-        let file: ProfileFile = text.parse()?;
-        if *file.samples.get_ref() == 0 {
-            let line = text.line(&file.samples);
+        let profile: Self = text.parse()?;
+        if profile.samples == 0 {
+            let line = text.line_of("samples");
             return Err(ProfileError::NoSamples { line });
         }
-        if file.layer.is_empty() {
+        if profile.layers.is_empty() {
             let line = text.last_line();
             return Err(ProfileError::NoLayers { line });
         }
         let mut totals = Totals {
             seconds: 0.0,
-            bytes: file.input,
+            bytes: profile.input,
         };
-        for place in &file.layer {
-            let layer = place.get_ref();
-            layer.check(text)?;
+        for (index, layer) in profile.layers.iter().enumerate() {
+            let line = |key: &str| text.line_in("layer", index, key);
+            layer.check(line)?;
             totals.add(layer).map_err(|what| ProfileError::TooLarge {
-                line: text.line(place),
+                line: line(""),
                 layer: layer.name.clone(),
                 what,
             })?;
         }
-        let layers = file.layer.into_iter().map(Spanned::into_inner);
-        Ok(Self {
-            samples: file.samples.into_inner(),
-            input: file.input,
-            layers: layers.map(LayerFile::into_profile).collect(),
-        })
+        Ok(profile)
     }
 
     /// The profile as TOML. [`Profile::from_toml`] reads the same profile, to the last bit.
@@ -270,6 +266,47 @@ fn scaled_bytes(bytes: u64, samples: usize, old: usize) -> u64 {
 }
 
 impl LayerProfile {
+    /// Checks that times are finite and parts are not above their whole. `line` takes a key.
+    fn check(&self, line: impl Fn(&str) -> usize) -> Result<(), ProfileError> {
+        let layer = || self.name.clone();
+        for (key, time) in [
+            ("forward", Some(self.forward)),
+            ("quiet", self.quiet),
+            ("backward", Some(self.backward)),
+            ("weight", self.weight),
+            ("forward-fixed", Some(self.forward_fixed)),
+            ("backward-fixed", Some(self.backward_fixed)),
+        ] {
+            if let Some(value) = time.filter(|&time| !(time >= 0.0 && time.is_finite())) {
+                let (line, layer) = (line(key), layer());
+                return Err(ProfileError::Time {
+                    line,
+                    layer,
+                    key,
+                    value,
+                });
+            }
+        }
+        let (forward, backward) = (("forward", self.forward), ("backward", self.backward));
+        for (key, part, (whole_key, whole)) in [
+            ("weight", self.weight.unwrap_or(0.0), backward),
+            ("forward-fixed", self.forward_fixed, forward),
+            ("backward-fixed", self.backward_fixed, backward),
+        ] {
+            if part > whole {
+                return Err(ProfileError::PartAboveWhole {
+                    line: line(key),
+                    layer: layer(),
+                    key,
+                    part,
+                    whole_key,
+                    whole,
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// The same layer with scaled times.
     fn scaled(&self, ratio: f64) -> Self {
         let forward = self.forward_fixed + (self.forward - self.forward_fixed) * ratio;
@@ -293,108 +330,6 @@ impl LayerProfile {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct ProfileFile {
-    samples: Spanned<usize>,
-    input: u64,
-    #[serde(default)]
-    layer: Vec<Spanned<LayerFile>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct LayerFile {
-    name: String,
-    forward: Spanned<f64>,
-    quiet: Option<Spanned<f64>>,
-    backward: Spanned<f64>,
-    weight: Option<Spanned<f64>>,
-    forward_fixed: Option<Spanned<f64>>,
-    backward_fixed: Option<Spanned<f64>>,
-    parameters: u64,
-    output: u64,
-    kept: Option<u64>,
-}
-
-impl LayerFile {
-    fn check(&self, text: TomlText) -> Result<(), ProfileError> {
-        let times = [
-            ("forward", Some(&self.forward)),
-            ("quiet", self.quiet.as_ref()),
-            ("backward", Some(&self.backward)),
-            ("weight", self.weight.as_ref()),
-            ("forward-fixed", self.forward_fixed.as_ref()),
-            ("backward-fixed", self.backward_fixed.as_ref()),
-        ];
-        for (key, time) in times {
-            time.map_or(Ok(()), |time| self.check_time(text, key, time))?;
-        }
-        let (forward, backward) = (("forward", &self.forward), ("backward", &self.backward));
-        for (key, part, whole) in [
-            ("weight", &self.weight, backward),
-            ("forward-fixed", &self.forward_fixed, forward),
-            ("backward-fixed", &self.backward_fixed, backward),
-        ] {
-            (part.as_ref()).map_or(Ok(()), |part| self.check_part(text, (key, part), whole))?;
-        }
-        Ok(())
-    }
-
-    fn check_time(
-        &self,
-        text: TomlText,
-        key: &'static str,
-        time: &Spanned<f64>,
-    ) -> Result<(), ProfileError> {
-        let value = *time.get_ref();
-        if value >= 0.0 && value.is_finite() {
-            return Ok(());
-        }
-        Err(ProfileError::Time {
-            line: text.line(time),
-            layer: self.name.clone(),
-            key,
-            value,
-        })
-    }
-
-    fn check_part(
-        &self,
-        text: TomlText,
-        (key, part): (&'static str, &Spanned<f64>),
-        (whole_key, whole): (&'static str, &Spanned<f64>),
-    ) -> Result<(), ProfileError> {
-        if part.get_ref() <= whole.get_ref() {
-            return Ok(());
-        }
-        Err(ProfileError::PartAboveWhole {
-            line: text.line(part),
-            layer: self.name.clone(),
-            key,
-            part: *part.get_ref(),
-            whole_key,
-            whole: *whole.get_ref(),
-        })
-    }
-
-    fn into_profile(self) -> LayerProfile {
-        let or_zero = |time: Option<Spanned<f64>>| time.map_or(0.0, Spanned::into_inner);
-        LayerProfile {
-            name: self.name,
-            forward: self.forward.into_inner(),
-            quiet: self.quiet.map(Spanned::into_inner),
-            backward: self.backward.into_inner(),
-            weight: self.weight.map(Spanned::into_inner),
-            forward_fixed: or_zero(self.forward_fixed),
-            backward_fixed: or_zero(self.backward_fixed),
-            parameters: self.parameters,
-            output: self.output,
-            kept: self.kept,
-        }
-    }
-}
-
 /// The sums over all layers. If they do not overflow, neither do those of planners.
 struct Totals {
     seconds: f64,
@@ -403,9 +338,8 @@ struct Totals {
 
 impl Totals {
     /// Fails with the name of the sum that overflows.
-    fn add(&mut self, layer: &LayerFile) -> Result<(), &'static str> {
-        let quiet = layer.quiet.as_ref().map_or(0.0, |quiet| *quiet.get_ref());
-        self.seconds += layer.forward.get_ref() + quiet + layer.backward.get_ref();
+    fn add(&mut self, layer: &LayerProfile) -> Result<(), &'static str> {
+        self.seconds += layer.forward + layer.quiet.unwrap_or(0.0) + layer.backward;
         if !self.seconds.is_finite() {
             return Err("seconds");
         }
