@@ -17,13 +17,6 @@ impl Schedule {
     ///
     /// The memory for activations grows with it: [`GPipe`](crate::GPipe) keeps all micro-batches,
     /// [`OneForwardOneBackward`](crate::OneForwardOneBackward) at most as many as there are stages.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
-    /// assert_eq!(GPipe.schedule(3, 8)?.peak_in_flight(), [8, 8, 8]);
-    /// assert_eq!(OneForwardOneBackward.schedule(3, 8)?.peak_in_flight(), [3, 2, 1]);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
     #[must_use]
     pub fn peak_in_flight(&self) -> Vec<usize> {
         let mut peaks = vec![0; self.stages()];
@@ -45,9 +38,12 @@ impl Schedule {
     /// on all of them.
     ///
     /// ```
-    /// # use stovepipe_schedule::{OneForwardOneBackward, Scheduler, ZeroBubbleV};
+    /// # use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler, ZeroBubbleH1, ZeroBubbleV};
+    /// assert_eq!(GPipe.schedule(3, 8)?.peak_in_flight(), [8, 8, 8]);
+    /// assert_eq!(OneForwardOneBackward.schedule(3, 8)?.peak_in_flight(), [3, 2, 1]);
     /// assert_eq!(OneForwardOneBackward.schedule(4, 8)?.peak_activations(), [4.0, 3.0, 2.0, 1.0]);
-    /// assert_eq!(ZeroBubbleV.schedule(8, 8)?.peak_activations(), [4.0; 4]);
+    /// assert_eq!(ZeroBubbleV.schedule(8, 8)?.peak_activations(), [4.0; 4]); // half micro-batches
+    /// assert_eq!(ZeroBubbleH1.schedule(3, 8)?.peak_weight_contexts(), [1.0, 2.0, 3.0]);
     /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
     /// ```
     #[must_use]
@@ -59,13 +55,6 @@ impl Schedule {
     /// gradients. The unit is that of [`peak_activations`](Self::peak_activations).
     ///
     /// Each keeps the inputs of layers and the gradients of their outputs.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Scheduler, ZeroBubbleH1};
-    /// let schedule = ZeroBubbleH1.schedule(3, 8)?;
-    /// assert_eq!(schedule.peak_weight_contexts(), [1.0, 2.0, 3.0]);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
     #[must_use]
     pub fn peak_weight_contexts(&self) -> Vec<f64> {
         self.peaks(weight_contexts)

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Action, Pass, ScheduleError,
     action::{words, write_lines},
-    table::Table,
     validate::{Facts, validate},
 };
 
@@ -44,13 +43,7 @@ use crate::{
 #[serde(try_from = "Vec<Vec<Action>>", into = "Vec<Vec<Action>>")]
 pub struct Schedule {
     workers: Vec<Vec<Action>>,
-    /// The workers of each stage, in the order in which they take micro-batches.
-    placement: Vec<Vec<usize>>,
-    micro_batches: usize,
-    /// Which backward passes come in halves. None: all are whole.
-    split: Option<Table<bool>>,
-    training: bool,
-    asynchronous: bool,
+    facts: Facts,
 }
 
 impl Schedule {
@@ -83,21 +76,8 @@ impl Schedule {
     ///
     /// The first property that does not hold.
     pub fn new(workers: Vec<Vec<Action>>) -> Result<Self, ScheduleError> {
-        let Facts {
-            placement,
-            micro_batches,
-            split,
-            training,
-            asynchronous,
-        } = validate(&workers)?;
-        let schedule = Self {
-            workers,
-            placement,
-            micro_batches,
-            split,
-            training,
-            asynchronous,
-        };
+        let facts = validate(&workers)?;
+        let schedule = Self { workers, facts };
         match schedule.replay(|_, _| {}) {
             Ok(()) => Ok(schedule),
             Err(waiting) => Err(ScheduleError::Deadlock { waiting }),
@@ -154,13 +134,13 @@ impl Schedule {
     /// The number of stages.
     #[must_use]
     pub fn stages(&self) -> usize {
-        self.placement.len()
+        self.facts.placement.len()
     }
 
     /// The number of micro-batches.
     #[must_use]
     pub fn micro_batches(&self) -> usize {
-        self.micro_batches
+        self.facts.micro_batches
     }
 
     /// The workers of a stage, in the order in which they take its micro-batches: one, or several
@@ -171,7 +151,7 @@ impl Schedule {
     /// If there is no such stage.
     #[must_use]
     pub fn replicas(&self, stage: usize) -> &[usize] {
-        &self.placement[stage]
+        &self.facts.placement[stage]
     }
 
     /// The worker that has all actions of a stage for a micro-batch.
@@ -188,7 +168,7 @@ impl Schedule {
     /// If there is no such stage.
     #[must_use]
     pub fn worker_of(&self, stage: usize, micro_batch: usize) -> usize {
-        let replicas = &self.placement[stage];
+        let replicas = &self.facts.placement[stage];
         match replicas[..] {
             [worker] => worker,
             _ => replicas[micro_batch % replicas.len()],
@@ -201,9 +181,7 @@ impl Schedule {
     /// pass, which starts at the loss; weight gradients and updates.
     #[must_use]
     pub fn input(&self, action: Action) -> Option<Action> {
-        let Action {
-            stage, micro_batch, ..
-        } = action;
+        let (stage, micro_batch) = (action.stage, action.micro_batch);
         match action.pass {
             Pass::Forward => Some(Action::forward(stage.checked_sub(1)?, micro_batch)),
             Pass::Backward | Pass::InputGradient => {
@@ -217,15 +195,13 @@ impl Schedule {
     /// [`Schedule::input`].
     #[must_use]
     pub fn output(&self, action: Action) -> Option<Action> {
-        let Action {
-            stage, micro_batch, ..
-        } = action;
+        let (stage, micro_batch) = (action.stage, action.micro_batch);
         match action.pass {
             Pass::Forward => Some(Action::forward(self.after(stage)?, micro_batch)),
-            Pass::Backward | Pass::InputGradient => self
-                .training
-                .then_some(self.gradient_of(stage.checked_sub(1)?, micro_batch)),
-            Pass::WeightGradient | Pass::Update => None,
+            Pass::Backward | Pass::InputGradient if self.is_training() => {
+                Some(self.gradient_of(stage.checked_sub(1)?, micro_batch))
+            }
+            _ => None,
         }
     }
 
@@ -237,7 +213,7 @@ impl Schedule {
     /// The action of a stage that computes the gradient of its input.
     fn gradient_of(&self, stage: usize, micro_batch: usize) -> Action {
         let whole = Action::backward(stage, micro_batch);
-        match &self.split {
+        match &self.facts.split {
             Some(split) if split[whole] => whole.with(Pass::InputGradient),
             _ => whole,
         }
@@ -276,13 +252,13 @@ impl Schedule {
     /// Whether weights change within a step, after each micro-batch.
     #[must_use]
     pub fn is_asynchronous(&self) -> bool {
-        self.asynchronous
+        self.facts.asynchronous
     }
 
     /// Whether there are backward passes.
     #[must_use]
     pub fn is_training(&self) -> bool {
-        self.training
+        self.facts.training
     }
 
     /// For each micro-batch, whether its worker runs the backward pass (or its first half) right after
@@ -303,7 +279,7 @@ impl Schedule {
     /// If there is no such stage.
     #[must_use]
     pub fn follows_directly(&self, stage: usize) -> Vec<bool> {
-        let mut follows = vec![false; self.micro_batches];
+        let mut follows = vec![false; self.facts.micro_batches];
         for &worker in self.replicas(stage) {
             for pair in self.workers[worker].windows(2) {
                 let forward = Action::forward(stage, pair[1].micro_batch);

@@ -7,8 +7,7 @@ use std::{collections::HashMap, time::Duration};
 pub use memory::HeldBytes;
 
 use crate::{
-    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, StageCosts, Timeline,
-    table::ResultTable,
+    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, Timeline, table::ResultTable,
 };
 
 impl Schedule {
@@ -138,31 +137,23 @@ fn kept(schedule: &Schedule, costs: &Costs) -> Vec<Vec<bool>> {
 
 /// Seconds of the recomputation before an action.
 fn recomputation(costs: &Costs, kept: &[Vec<bool>], action: Action) -> f64 {
-    let again = action.pass.sends_gradient() && !kept[action.stage][action.micro_batch];
-    if again {
-        costs.stages[action.stage].forward
-    } else {
-        0.0
+    let is_kept = kept[action.stage][action.micro_batch];
+    if is_kept || !action.pass.sends_gradient() {
+        return 0.0;
     }
+    costs.stages[action.stage].forward
 }
 
 /// Seconds of an action, without a recomputation before it.
 fn length(costs: &Costs, kept: &[Vec<bool>], action: Action) -> f64 {
-    let StageCosts {
-        forward,
-        quiet,
-        input,
-        weight,
-        update,
-        ..
-    } = costs.stages[action.stage];
+    let costs = costs.stages[action.stage];
     match action.pass {
-        Pass::Forward if kept[action.stage][action.micro_batch] => forward,
-        Pass::Forward => quiet,
-        Pass::Backward => input + weight,
-        Pass::InputGradient => input,
-        Pass::WeightGradient => weight,
-        Pass::Update => update,
+        Pass::Forward if kept[action.stage][action.micro_batch] => costs.forward,
+        Pass::Forward => costs.quiet,
+        Pass::Backward => costs.input + costs.weight,
+        Pass::InputGradient => costs.input,
+        Pass::WeightGradient => costs.weight,
+        Pass::Update => costs.update,
     }
 }
 
@@ -253,7 +244,7 @@ impl Simulation<'_> {
     #[must_use]
     pub fn utilisation(&self) -> Vec<f64> {
         let step_time = self.step_time();
-        let share = |busy: f64| {
+        let share = |busy| {
             if step_time > 0.0 {
                 busy / step_time
             } else {

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use crate::{Action, Pass, ScheduleError, passes::Passes, table::Table};
 
 /// What the checks found out.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Facts {
     /// The workers of each stage, in the order in which they take micro-batches.
     pub placement: Vec<Vec<usize>>,

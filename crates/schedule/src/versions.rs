@@ -77,9 +77,7 @@ impl Stash<'_> {
                 }
                 _ => {}
             }
-            let next = to_come
-                .peek()
-                .and_then(|next| self.synced(next.micro_batch));
+            let next = (to_come.peek()).and_then(|next| self.synced(next.micro_batch));
             let versions = in_use.versions(next, latest);
             peak = peak.max(versions);
             if let Some(most) = most.filter(|&most| versions > most) {

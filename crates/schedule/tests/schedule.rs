@@ -146,12 +146,8 @@ fn a_fixed_schedule_has_one_size() {
 /// What `action` receives, looked up in the lists alone.
 fn sender(schedule: &Schedule, action: Action) -> Option<Action> {
     let is_listed = |a: &Action| schedule.workers().iter().flatten().any(|b| a == b);
-    let Action {
-        stage,
-        pass,
-        micro_batch,
-    } = action;
-    match pass {
+    let (stage, micro_batch) = (action.stage, action.micro_batch);
+    match action.pass {
         Pass::Forward => Some(Action::forward(stage.checked_sub(1)?, micro_batch)),
         Pass::Backward | Pass::InputGradient => [Pass::Backward, Pass::InputGradient]
             .map(|pass| Action::new(stage + 1, pass, micro_batch))

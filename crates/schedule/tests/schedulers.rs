@@ -125,24 +125,11 @@ fn the_pictures_in_the_documentation_are_right() {
 
 #[test]
 fn names() {
-    let names: Vec<_> = schedulers().iter().map(|s| s.name().to_owned()).collect();
-    let interleaved = "interleaved 1F1B"; // with one to four chunks
-    assert_eq!(
-        names,
-        [
-            "GPipe",
-            "1F1B",
-            interleaved,
-            interleaved,
-            interleaved,
-            interleaved,
-            "ZB-H1",
-            "ZB-H2",
-            "ZB-V",
-            "PipeDream",
-            "1F1B-RR"
-        ]
-    );
+    let schedulers = schedulers();
+    let mut names: Vec<_> = schedulers.iter().map(Scheduler::name).collect();
+    names.dedup(); // interleaved with one to four chunks
+    let expected = "GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-H2, ZB-V, PipeDream, 1F1B-RR";
+    assert_eq!(names.join(", "), expected);
 }
 
 #[test]

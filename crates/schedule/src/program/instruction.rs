@@ -58,23 +58,17 @@ impl fmt::Display for Instruction {
             Self::Send(message) => ("SEND", message),
             Self::Receive(message) => ("RECV", message),
         };
-        let Message {
-            content,
-            from,
-            to,
-            micro_batch,
-        } = message;
-        let letter = match content {
+        let letter = match message.content {
             Content::Value | Content::Skip => "F",
             Content::Gradient | Content::SkipGradient => "B",
             Content::Side => "SIDE",
         };
         let (own, arrow, other) = match self {
-            Self::Send(_) => (from, '>', to),
-            _ => (to, '<', from),
+            Self::Send(_) => (message.from, '>', message.to),
+            _ => (message.to, '<', message.from),
         };
-        write!(formatter, "{own}{verb}_{letter}{micro_batch}")?;
-        match content {
+        write!(formatter, "{own}{verb}_{letter}{}", message.micro_batch)?;
+        match message.content {
             Content::Skip | Content::SkipGradient => write!(formatter, "{arrow}{other}"),
             _ => Ok(()),
         }

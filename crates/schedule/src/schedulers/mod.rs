@@ -24,33 +24,25 @@ pub use zero_bubble_v::ZeroBubbleV;
 use crate::{Schedule, ScheduleError};
 
 /// Makes a schedule for any number of stages and micro-batches.
+///
+/// ```
+/// use stovepipe_schedule::{GPipe, Interleaved, Scheduler};
+///
+/// assert_eq!(GPipe.name(), "GPipe");
+/// assert_eq!([GPipe.stages(3), Interleaved { chunks: 2 }.stages(3)], [3, 6]);
+/// assert_eq!(GPipe.schedule(1, 2)?.to_string(), "0F0 0F1 0B0 0B1");
+/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+/// ```
 pub trait Scheduler: Debug + Send + Sync {
     /// The name in papers and tables.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{GPipe, Scheduler};
-    /// assert_eq!(GPipe.name(), "GPipe");
-    /// ```
     fn name(&self) -> &str;
 
     /// The number of stages for this number of workers: one each by default.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Interleaved, OneForwardOneBackward, Scheduler};
-    /// assert_eq!(OneForwardOneBackward.stages(3), 3);
-    /// assert_eq!(Interleaved { chunks: 2 }.stages(3), 6);
-    /// ```
     fn stages(&self, workers: usize) -> usize {
         workers
     }
 
     /// Makes a schedule.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{GPipe, Scheduler};
-    /// assert_eq!(GPipe.schedule(1, 2)?.to_string(), "0F0 0F1 0B0 0B1");
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
     ///
     /// # Errors
     ///

@@ -152,11 +152,7 @@ fn replica_actions(
     warm_up: usize,
     backward: &[Pass],
 ) -> Vec<Action> {
-    let passes = |i| {
-        backward
-            .iter()
-            .map(move |&pass| Action::new(stage, pass, i))
-    };
+    let passes = |i| (backward.iter()).map(move |&pass| Action::new(stage, pass, i));
     let mut backwards = micro_batches.clone();
     let mut actions = Vec::new();
     for (index, micro_batch) in micro_batches.enumerate() {

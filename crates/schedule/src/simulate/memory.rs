@@ -4,6 +4,28 @@ use super::Simulation;
 use crate::{Action, Pass};
 
 /// Bytes that a worker keeps for micro-batches in flight.
+///
+/// ```
+/// use stovepipe_schedule::{Costs, GPipe, OneForwardOneBackward, PipeDream, Recompute, Scheduler};
+///
+/// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+/// for stage in &mut costs.stages {
+///     let memory = &mut stage.memory;
+///     (memory.fixed, memory.version) = (100.0, 20.0);
+///     (memory.input, memory.activations) = (1.0, 10.0);
+/// }
+/// assert_eq!(GPipe.schedule(2, 8)?.simulate(&costs)?.peak_memory(), [180.0, 180.0]);
+/// let schedule = OneForwardOneBackward.schedule(2, 8)?;
+/// assert_eq!(schedule.simulate(&costs)?.peak_memory(), [120.0, 110.0]);
+/// let schedule = PipeDream::default().schedule(2, 8)?;
+/// assert_eq!(schedule.simulate(&costs)?.fixed_memory(), [120.0, 100.0]); // two versions, and one
+///
+/// // Of eight micro-batches, one is recomputed while seven inputs wait.
+/// costs.recompute = Recompute::Always;
+/// let held = GPipe.schedule(2, 8)?.simulate(&costs)?.peak_held()[0];
+/// assert_eq!((held.inputs, held.activations, held.total()), (7.0, 10.0, 17.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct HeldBytes {
     /// Inputs of those that will be recomputed.
@@ -16,13 +38,6 @@ pub struct HeldBytes {
 
 impl HeldBytes {
     /// The sum.
-    ///
-    /// ```
-    /// use stovepipe_schedule::HeldBytes;
-    ///
-    /// let held = HeldBytes { inputs: 1.0, activations: 4.0, contexts: 2.0 };
-    /// assert_eq!(held.total(), 7.0);
-    /// ```
     #[must_use]
     pub fn total(self) -> f64 {
         self.inputs + self.activations + self.contexts
@@ -31,19 +46,6 @@ impl HeldBytes {
 
 impl Simulation<'_> {
     /// For each worker, the most bytes that it keeps at one time.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, OneForwardOneBackward, Scheduler};
-    /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// for stage in &mut costs.stages {
-    ///     stage.memory.fixed = 100.0;
-    ///     stage.memory.activations = 10.0;
-    /// }
-    /// assert_eq!(GPipe.schedule(2, 8)?.simulate(&costs)?.peak_memory(), [180.0, 180.0]);
-    /// let schedule = OneForwardOneBackward.schedule(2, 8)?;
-    /// assert_eq!(schedule.simulate(&costs)?.peak_memory(), [120.0, 110.0]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     pub fn peak_memory(&self) -> Vec<f64> {
         let memory = self.fixed_memory().into_iter().zip(self.peak_held());
@@ -52,17 +54,6 @@ impl Simulation<'_> {
 
     /// For each worker, the bytes that it always keeps: parameters, gradients, optimizer state and
     /// versions of weights.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, PipeDream, Scheduler};
-    /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// for stage in &mut costs.stages {
-    ///     (stage.memory.fixed, stage.memory.version) = (40.0, 10.0);
-    /// }
-    /// let schedule = PipeDream::default().schedule(2, 8)?;
-    /// assert_eq!(schedule.simulate(&costs)?.fixed_memory(), [50.0, 40.0]); // two versions, and one
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     pub fn fixed_memory(&self) -> Vec<f64> {
         let workers = self.slots.len();
@@ -79,17 +70,6 @@ impl Simulation<'_> {
     }
 
     /// For each worker, what it keeps for micro-batches at the peak.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, Recompute, Scheduler};
-    /// let mut costs = Costs::uniform(1, 1.0, 1.0, 1.0);
-    /// costs.recompute = Recompute::Always;
-    /// (costs.stages[0].memory.input, costs.stages[0].memory.activations) = (1.0, 10.0);
-    /// let held = GPipe.schedule(1, 8)?.simulate(&costs)?.peak_held();
-    /// // One micro-batch is recomputed while seven inputs wait.
-    /// assert_eq!((held[0].inputs, held[0].activations), (7.0, 10.0));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     pub fn peak_held(&self) -> Vec<HeldBytes> {
         let workers = self.schedule.workers().iter();

@@ -66,11 +66,7 @@ impl Draft {
     /// What an action needs, including earlier passes of its own stage: from the rules alone, without the
     /// crate.
     pub fn needs(&self, action: Action) -> Vec<Action> {
-        let Action {
-            stage,
-            pass,
-            micro_batch,
-        } = action;
+        let (stage, pass, micro_batch) = (action.stage, action.pass, action.micro_batch);
         let passes = self.passes(stage, micro_batch);
         let at = passes.iter().position(|&p| p == pass).unwrap();
         let mut needs = Vec::new();
