@@ -26,14 +26,6 @@ pub(super) const RULE: Definition = Definition::new("gpipe", |_| Box::new(GPipe)
 ///
 /// Huang et al., *GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism*,
 /// NeurIPS 2019, [arXiv:1811.06965](https://arxiv.org/abs/1811.06965).
-///
-/// ```
-/// use stovepipe_schedule::{GPipe, Scheduler};
-///
-/// let schedule = GPipe.schedule(2, 2)?;
-/// assert_eq!(schedule.to_string(), "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1");
-/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct GPipe;
 

@@ -33,18 +33,6 @@ pub(super) const RULE: Definition = Definition {
 ///
 /// Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using
 /// Megatron-LM*, SC 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473).
-///
-/// ```
-/// use stovepipe_schedule::{Interleaved, Scheduler};
-///
-/// let schedule = Interleaved { chunks: 2 }.schedule(4, 2)?;
-/// assert_eq!(
-///     schedule.to_string(),
-///     "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1\n\
-///      1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"
-/// );
-/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Interleaved {
     /// Stages of each worker.

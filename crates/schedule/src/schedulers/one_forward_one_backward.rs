@@ -32,18 +32,6 @@ pub(super) const RULE: Definition = Definition {
 /// the same weights: PipeDream-Flush of Narayanan et al., *Efficient Large-Scale Language Model
 /// Training on GPU Clusters Using Megatron-LM*, SC 2021,
 /// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473).
-///
-/// ```
-/// use stovepipe_schedule::{OneForwardOneBackward, Scheduler};
-///
-/// let schedule = OneForwardOneBackward.schedule(2, 3)?;
-/// assert_eq!(
-///     schedule.to_string(),
-///     "0F0 0F1 0B0 0F2 0B1 0B2\n\
-///      1F0 1B0 1F1 1B1 1F2 1B2"
-/// );
-/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct OneForwardOneBackward;
 

@@ -24,14 +24,6 @@ pub(super) const H2: Definition = Definition::new("zb-h2", |_| Box::new(ZeroBubb
 ///
 /// Qi et al., *Zero Bubble Pipeline Parallelism*, ICLR 2024,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241), where the halves are called B and W.
-///
-/// ```
-/// use stovepipe_schedule::{Scheduler, ZeroBubbleH1};
-///
-/// let schedule = ZeroBubbleH1.schedule(2, 2)?;
-/// assert_eq!(schedule.to_string(), "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1");
-/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ZeroBubbleH1;
 
@@ -55,14 +47,6 @@ impl Scheduler for ZeroBubbleH1 {
 ///
 /// Qi et al., *Zero Bubble Pipeline Parallelism*, ICLR 2024,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241).
-///
-/// ```
-/// use stovepipe_schedule::{Scheduler, ZeroBubbleH2};
-///
-/// let schedule = ZeroBubbleH2.schedule(2, 2)?;
-/// assert_eq!(schedule.to_string(), "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1");
-/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ZeroBubbleH2;
 

@@ -122,39 +122,26 @@ impl Draft {
     }
 }
 
-/// Random stages, replicas, halves and orders that are a schedule.
-pub fn any_draft() -> impl Strategy<Value = Draft> {
-    let sizes = (1..=4_usize, 1..=5_usize, 1..=4_usize);
-    sizes.prop_flat_map(|(stages, micro_batches, workers)| {
-        let placement = prop::collection::vec(
-            (
-                Just((0..workers).collect::<Vec<_>>()).prop_shuffle(),
-                1..=workers.min(micro_batches),
-            ),
-            stages,
-        );
-        let split =
-            prop::collection::vec(prop::collection::vec(any::<bool>(), micro_batches), stages);
-        let choices = prop::collection::vec(0..1000_usize, 1..40);
-        (placement, split, any::<[bool; 3]>(), choices).prop_map(
-            move |(placement, split, [training, or_so, asynchronous], choices)| {
-                let some = |(mut workers, count): (Vec<usize>, usize)| {
-                    workers.truncate(count);
-                    workers
-                };
-                let mut placement: Vec<_> = placement.into_iter().map(some).collect();
-                renumber(&mut placement);
-                Draft {
-                    placement,
-                    micro_batches,
-                    split,
-                    training: training || or_so,
-                    asynchronous,
-                    choices,
-                }
-            },
-        )
-    })
+prop_compose! {
+    /// Random stages, replicas, halves and orders that are a schedule.
+    pub fn any_draft()(
+        stages in 1..=4_usize, micro_batches in 1..=5_usize, workers in 1..=4_usize,
+    )(
+        shuffled in prop::collection::vec(Just((0..workers).collect::<Vec<_>>()).prop_shuffle(), stages),
+        counts in prop::collection::vec(1..=workers.min(micro_batches), stages),
+        split in prop::collection::vec(prop::collection::vec(any::<bool>(), micro_batches), stages),
+        [training, or_so, asynchronous] in any::<[bool; 3]>(),
+        choices in prop::collection::vec(0..1000_usize, 1..40),
+        micro_batches in Just(micro_batches),
+    ) -> Draft {
+        let mut placement = shuffled;
+        for (workers, count) in placement.iter_mut().zip(counts) {
+            workers.truncate(count);
+        }
+        renumber(&mut placement);
+        let training = training || or_so;
+        Draft { placement, micro_batches, split, training, asynchronous, choices }
+    }
 }
 
 /// Renumbers workers, so that each has an action.
@@ -167,41 +154,37 @@ fn renumber(placement: &mut [Vec<usize>]) {
     }
 }
 
-/// Unequal stages, links, and any recomputation. Times are multiples of 1/8 s: sums are exact.
-pub fn any_costs(stages: usize) -> impl Strategy<Value = Costs> {
-    let eighths = |most: u32| (0..most).prop_map(|n| f64::from(n) / 8.0);
-    let stage = [(); 6].map(|()| eighths(40));
-    let memory = [(); 5].map(|()| eighths(1000));
-    let stage = (stage, memory).prop_map(|([forward, quiet, input, weight, update, output], m)| {
-        let memory = StageMemory {
-            fixed: m[0],
-            version: m[1],
-            input: m[2],
-            activations: m[3],
-            context: m[4],
-        };
-        StageCosts {
-            forward,
-            quiet,
-            input,
-            weight,
-            update,
-            output,
-            memory,
-        }
-    });
-    let bandwidth = prop_oneof![Just(f64::INFINITY), Just(0.5), Just(1.0), Just(8.0)];
-    let link =
-        (eighths(16), bandwidth).prop_map(|(latency, bandwidth)| Link { latency, bandwidth });
-    let links = prop_oneof![
-        prop::collection::vec(link.clone(), 1),
-        prop::collection::vec(link, (stages - 1).max(1)),
-    ];
-    (prop::collection::vec(stage, stages), links, 0..3_usize).prop_map(
-        |(stages, links, recompute)| Costs {
-            stages,
-            links,
-            recompute: Recompute::ALL[recompute],
-        },
-    )
+fn eighths(most: u32) -> impl Strategy<Value = f64> + Clone {
+    (0..most).prop_map(|n| f64::from(n) / 8.0)
+}
+
+prop_compose! {
+    fn any_stage_costs()(
+        [forward, quiet, input, weight, update, output] in [(); 6].map(|()| eighths(40)),
+        [fixed, version, kept_input, activations, context] in [(); 5].map(|()| eighths(1000)),
+    ) -> StageCosts {
+        let memory = StageMemory { fixed, version, input: kept_input, activations, context };
+        StageCosts { forward, quiet, input, weight, update, output, memory }
+    }
+}
+
+prop_compose! {
+    fn any_link()(
+        latency in eighths(16), bandwidth in prop::sample::select(&[f64::INFINITY, 0.5, 1.0, 8.0][..]),
+    ) -> Link {
+        Link { latency, bandwidth }
+    }
+}
+
+prop_compose! {
+    /// Unequal stages, links, and any recomputation. Times are multiples of 1/8 s: sums are exact.
+    pub fn any_costs(stages: usize)(
+        links in prop::sample::select(vec![1, (stages - 1).max(1)]),
+    )(
+        stages in prop::collection::vec(any_stage_costs(), stages),
+        links in prop::collection::vec(any_link(), links),
+        recompute in prop::sample::select(&Recompute::ALL[..]),
+    ) -> Costs {
+        Costs { stages, links, recompute }
+    }
 }
