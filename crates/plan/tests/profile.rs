@@ -1,4 +1,4 @@
-//! Profiles as text: what is read, what is refused, and what becomes of any bytes at all.
+//! Profiles as text: good files, bad files, and any bytes.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;

@@ -150,7 +150,7 @@ fn what_cannot_be_simulated_is_an_error() {
         ("--schedule ragged.csv", "ragged.csv: line 2: has 1 cell"),
         (
             "--schedule unknown.csv",
-            "unknown.csv: line 2: `1X0` is no action",
+            "unknown.csv: line 2: `1X0` is not an action",
         ),
         ("--schedule missing.csv", "worker 1 lacks 1B0"),
         ("--schedule early.csv", "worker 0 has 0B0 before 0F0"),

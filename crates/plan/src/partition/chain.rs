@@ -53,7 +53,7 @@ impl Before {
     }
 }
 
-/// A last stage on so many units, of a run on more of them.
+/// A last stage on `own` of the `units` of a run.
 #[derive(Clone, Copy)]
 struct End {
     last: usize,
