@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::{Held, NamedDevice, Precision, device::DeviceError},
     prelude::*,
-    schedule::{Rule, Timeline},
+    schedule::{Rule, RuleOptions, Scheduler, Timeline},
     train::{StagedOptimizer, TrainSettings},
 };
 
@@ -78,7 +78,7 @@ impl Plan {
         if let Some(schedule) = &self.given {
             return Ok(schedule.clone());
         }
-        let scheduler = self.schedule.scheduler(1);
+        let scheduler = self.schedule.scheduler(&RuleOptions::with_chunks(1));
         Ok(scheduler.schedule(self.cut.len(), self.micro_batches)?)
     }
 

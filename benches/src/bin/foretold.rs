@@ -7,7 +7,7 @@ use mimalloc::MiMalloc;
 use serde_json::json;
 use stovepipe::{
     plan::{Machine, OptimizerState, Profile, Setup},
-    schedule::{Costs, Recompute, Rule, SpanKind},
+    schedule::{Costs, Recompute, Rule, Scheduler, SpanKind},
     train::keep_freed_memory,
 };
 use stovepipe_benches::{
@@ -154,7 +154,7 @@ fn forecast(
         profiles: std::slice::from_ref(profile),
         machine: &Machine::uniform(WORKERS),
         devices: &[0, 1],
-        schedule: &rule.scheduler(1).schedule(WORKERS, m)?,
+        schedule: &rule.schedule(WORKERS, m)?,
         recompute,
         state: OptimizerState(2),
     };

@@ -9,7 +9,10 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use serde_json::{Value, json};
 use stovepipe::{
-    schedule::{Action, Costs as Promise, Pass, Rule, Schedule, Span, SpanKind, StageCosts},
+    schedule::{
+        Action, Costs as Promise, Pass, Rule, RuleOptions, Schedule, Scheduler, Span, SpanKind,
+        StageCosts,
+    },
     train::keep_freed_memory,
 };
 use stovepipe_benches::{
@@ -149,7 +152,8 @@ impl Contender {
 
 fn contenders(m: usize) -> Result<Vec<Contender>, Failure> {
     let by = |rule: Rule, chunks| -> Result<_, Failure> {
-        let schedule = rule.scheduler(chunks).schedule(chunks * WORKERS, m)?;
+        let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
+        let schedule = scheduler.schedule(chunks * WORKERS, m)?;
         Ok(Contender {
             name: rule.name(),
             chunks,

@@ -120,7 +120,7 @@ pub enum CliError {
         values: usize,
         stages: usize,
     },
-    #[error("{rule} has no replicas: --replicas is for pipedream and 1f1b")]
+    #[error("{rule} has no replicas: --replicas is for {}", with_replicas())]
     NoReplicas { rule: Rule },
 
     #[error(
@@ -136,9 +136,9 @@ pub enum CliError {
     )]
     NotForGraph { flag: &'static str },
     #[error(
-        "pipedream does not give the result of one device and is planned from a graph.txt alone: name other schedules"
+        "{rule} does not give the result of one device and is planned from a graph.txt alone: name other schedules"
     )]
-    Asynchronous,
+    Asynchronous { rule: Rule },
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
@@ -233,4 +233,9 @@ fn listed(names: &[String]) -> String {
         [] => "none".to_owned(),
         names => names.join(", "),
     }
+}
+
+fn with_replicas() -> String {
+    let rules = Rule::ALL.into_iter().filter(|rule| rule.takes_replicas());
+    rules.map(Rule::name).collect::<Vec<_>>().join(" and ")
 }

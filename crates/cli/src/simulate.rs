@@ -5,8 +5,8 @@ use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Value, json};
 use stovepipe::schedule::{
-    Costs, Link, PipeDream, Recompute, RoundRobin, Rule, Schedule, Scheduler, Simulation,
-    StageCosts, StageMemory, Timeline,
+    Costs, Link, Recompute, Rule, RuleOptions, Schedule, Scheduler, Simulation, StageCosts,
+    StageMemory, Timeline,
 };
 
 use crate::{
@@ -158,12 +158,13 @@ impl Simulate {
         let needed = |number: Option<usize>, flag| number.ok_or(CliError::Needed { flag });
         let workers = needed(self.stages, "--stages")?;
         let micro_batches = needed(self.micro_batches, "--micro-batches")?;
-        let scheduler: Box<dyn Scheduler> = match (rule, self.replicas.is_empty()) {
-            (_, true) => rule.scheduler(self.chunks),
-            (Rule::PipeDream, _) => Box::new(PipeDream::new(self.replicas.clone())),
-            (Rule::OneForwardOneBackward, _) => Box::new(RoundRobin::new(self.replicas.clone())),
-            _ => return Err(CliError::NoReplicas { rule }),
-        };
+        if !self.replicas.is_empty() && !rule.takes_replicas() {
+            return Err(CliError::NoReplicas { rule });
+        }
+        let scheduler = rule.scheduler(&RuleOptions {
+            chunks: self.chunks,
+            replicas: self.replicas.clone(),
+        });
         let stages = match self.replicas.is_empty() {
             // The scheduler knows best why it has none.
             true => match scheduler.stages(workers) {

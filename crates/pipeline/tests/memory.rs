@@ -15,7 +15,7 @@ use cap::Cap;
 use stovepipe_pipeline::{
     Context, CrossEntropy, Layer, LayerError, MeanOf, Pipeline, Recompute, SkipUse, nn::Dropout,
 };
-use stovepipe_schedule::{Rule, Schedule, ScheduleError, Scheduler};
+use stovepipe_schedule::{Rule, Scheduler};
 
 #[global_allocator]
 static ALLOCATOR: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::MAX);
@@ -65,23 +65,6 @@ impl Layer for Scale {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct By(Rule);
-
-impl Scheduler for By {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn stages(&self, workers: usize) -> usize {
-        self.0.scheduler(2).stages(workers)
-    }
-
-    fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        self.0.scheduler(2).schedule(stages, micro_batches)
-    }
-}
-
 const LAYERS: usize = 24;
 /// Numbers of a sample: a value of a micro-batch of four is 256 KiB.
 const WIDTH: usize = 16 * 1024;
@@ -93,11 +76,11 @@ fn scales() -> Vec<Scale> {
 }
 
 /// The most that was allocated in a step over what was before it.
-fn peak(by: By, workers: usize, micro_batches: usize, recompute: Recompute) -> usize {
+fn peak(rule: Rule, workers: usize, micro_batches: usize, recompute: Recompute) -> usize {
     let device = Device::flex();
     let pipeline = Pipeline::builder(scales())
         .devices(vec![device.clone(); workers])
-        .schedule(by)
+        .schedule(rule)
         .micro_batches(micro_batches)
         .recompute(recompute)
         .build()
@@ -116,9 +99,9 @@ const VALUE: f64 = (4 * WIDTH * size_of::<f32>()) as f64;
 const KEPT: f64 = 2.0;
 
 /// Bytes that the stages' tapes and inputs hold if all hold most at the same time.
-fn bound(by: By, workers: usize, micro_batches: usize, recompute: Recompute) -> f64 {
-    let stages = by.stages(workers);
-    let schedule = by.schedule(stages, micro_batches).unwrap();
+fn bound(rule: Rule, workers: usize, micro_batches: usize, recompute: Recompute) -> f64 {
+    let stages = rule.stages(workers);
+    let schedule = rule.schedule(stages, micro_batches).unwrap();
     let a_tape = KEPT * VALUE * (LAYERS / stages) as f64;
     let in_flight = schedule.peak_in_flight();
     let of_stage = |&micro_batches: &usize| match recompute {
@@ -147,17 +130,17 @@ fn a_step_holds_what_its_schedule_says() {
         let recompute: Recompute = words[3].parse().unwrap();
         let rule: Rule = words[0].parse().unwrap();
         let [workers, micro_batches] = [words[1], words[2]].map(|word| word.parse().unwrap());
-        (By(rule), workers, micro_batches, recompute)
+        (rule, workers, micro_batches, recompute)
     };
     if let Ok(case) = env::var(CASE) {
-        let (by, workers, micro_batches, recompute) = parse(&case);
-        println!("[{}]", peak(by, workers, micro_batches, recompute));
+        let (rule, workers, micro_batches, recompute) = parse(&case);
+        println!("[{}]", peak(rule, workers, micro_batches, recompute));
         return;
     }
     for case in CASES {
-        let (by, workers, micro_batches, recompute) = parse(case);
+        let (rule, workers, micro_batches, recompute) = parse(case);
         let found = in_child(TEST, case)[0];
-        let bound = bound(by, workers, micro_batches, recompute);
+        let bound = bound(rule, workers, micro_batches, recompute);
         // Beside it, at any time: the micro-batches of the input and the target, and on each worker the
         // few values that a layer is just making.
         let beside = VALUE * (2.0 * micro_batches as f64 + 6.0 * workers as f64);
@@ -305,10 +288,10 @@ fn everything() -> Vec<Everything> {
 /// Bytes that are allocated after a hundred steps, five hundred more, and as many again.
 fn growth(rule: Rule, recompute: Recompute) -> [usize; 3] {
     let device = Device::flex();
-    let workers = 6 / By(rule).stages(1);
+    let workers = 6 / rule.stages(1);
     let mut pipeline = Pipeline::builder(everything())
         .devices(vec![device.clone(); workers])
-        .schedule(By(rule))
+        .schedule(rule)
         .micro_batches(3)
         .recompute(recompute)
         .build()
@@ -343,7 +326,7 @@ fn passes_without_a_tape_leave_no_notes() {
         let device = Device::flex();
         let pipeline = Pipeline::builder(everything())
             .devices([device.clone()])
-            .schedule(By(Rule::GPipe))
+            .schedule(Rule::GPipe)
             .micro_batches(micro_batches)
             .recompute(Recompute::Always)
             .build()

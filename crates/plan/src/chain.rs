@@ -1,8 +1,7 @@
 //! The best cut of a chain of layers.
 //!
-//! In three steps: how slow the slowest stage must be, roughly ([`slowest`]); then to the last bit
-//! ([`slowest`] again, which now looks only where rounding decides); then, within that limit, the
-//! cut whose stages differ least ([`even`]).
+//! In three steps: the cost of the slowest stage up to rounding ([`slowest`]); the same to the last bit,
+//! looking only where rounding decides; within that limit, the cut whose stages differ least ([`even`]).
 
 mod even;
 mod slowest;
@@ -13,47 +12,33 @@ use thiserror::Error;
 pub(crate) use slowest::join_stage;
 pub(crate) use sums::Sums;
 
-/// A chain that cannot be cut that way.
+/// Why a chain cannot be cut.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum CutError {
     /// No stage was asked for.
     #[error("a chain is cut into at least one stage")]
     NoStages,
     /// A stage would have no layer.
     #[error("{stages} stages are more than the {layers} layers")]
-    TooManyStages {
-        /// Stages asked for.
-        stages: usize,
-        /// Layers of the chain.
-        layers: usize,
-    },
-    /// A cost is negative, infinite or no number, or too large to be added to the others.
-    #[error("layer {layer} costs {cost}, which is no finite number of at least 0, or too large")]
-    Cost {
-        /// The layer.
-        layer: usize,
-        /// Its cost.
-        cost: f64,
-    },
-    /// A device's speed is no finite number above 0.
-    #[error("device {device} has the speed {speed}, which is no finite number above 0")]
-    Speed {
-        /// The device.
-        device: usize,
-        /// Its speed.
-        speed: f64,
-    },
+    TooManyStages { stages: usize, layers: usize },
+    /// A cost is negative, infinite or NaN, or too large to be added to the others.
+    #[error("layer {layer} costs {cost}, which is not a finite number of at least 0, or too large")]
+    Cost { layer: usize, cost: f64 },
+    /// A device's speed is not a finite number above 0.
+    #[error("device {device} has the speed {speed}, which is not a finite number above 0")]
+    Speed { device: usize, speed: f64 },
 }
 
-/// The number of layers of each stage, such that the most costly stage costs as little as any cut
-/// into `stages` stages of at least one layer allows. Of several such cuts it takes one whose
-/// stages differ least (by the sum of their squares).
+/// Cuts a chain into stages of at least one layer, so that the most expensive stage is as cheap as
+/// possible. Of several such cuts it returns one whose stages differ least (by the sum of squares), as
+/// the number of layers of each stage.
 ///
-/// Exact: a stage costs what its layers add up to from the last to the first, and the slowest stage
-/// of the cut is the least there is, to the last bit; the squares are least up to rounding. n·k·log n
-/// steps for n layers and k stages, and up to n²·k where long runs of layers are so cheap that
-/// nothing but rounding tells cuts apart.
+/// The cost of a stage is the sum of its layers from the last to the first. The cost of the most
+/// expensive stage is minimal to the last bit, the sum of squares up to rounding. It takes n·k·log n
+/// steps for n layers and k stages, and up to n²·k if long runs of layers are so cheap that cuts differ
+/// by rounding only.
 ///
 /// ```
 /// use stovepipe_plan::cut_chain;
@@ -70,8 +55,7 @@ pub fn cut_chain(costs: &[f64], stages: usize) -> Result<Vec<usize>, CutError> {
     cut_chain_by(costs.len(), stages, |_, layer| costs[layer])
 }
 
-/// Like [`cut_chain`], for layers whose cost depends on the stage that they are in: `cost` is given
-/// the stage and the layer.
+/// Like [`cut_chain`], for layers whose cost depends on the stage: `cost(stage, layer)`.
 ///
 /// ```
 /// use stovepipe_plan::cut_chain_by;
@@ -95,7 +79,7 @@ pub fn cut_chain_by(
     Ok(chain.evenest(slowest))
 }
 
-/// A chain that can be cut: at least as many layers as stages, at least one stage, sound costs.
+/// A chain that can be cut: at least one stage, at least as many layers as stages, valid costs.
 pub(crate) struct Chain<F> {
     layers: usize,
     stages: usize,
@@ -119,7 +103,7 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
     }
 }
 
-/// Makes sure that costs are finite, not negative, and still finite when they are added up.
+/// Checks that costs are not negative and their sum is finite.
 fn check(layers: usize, stages: usize, cost: impl Fn(usize, usize) -> f64) -> Result<(), CutError> {
     for stage in 0..stages {
         let mut sum = 0.0;

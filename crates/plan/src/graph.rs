@@ -1,14 +1,14 @@
-//! A graph of layers, as PipeDream's profiler writes it.
+//! Graphs of layers, as PipeDream's profiler writes them.
 
 mod cycle;
 mod read;
 
 use thiserror::Error;
 
-/// A profiled model whose layers form a directed graph without cycles.
+/// A profiled model whose layers form a directed acyclic graph.
 ///
-/// The text format is that of PipeDream's `graph.txt`: a line for each layer, and a line for each
-/// edge, indented by a tab.
+/// The text format is that of PipeDream's `graph.txt`: a line for each layer, and a line for each edge,
+/// indented by a tab.
 ///
 /// ```
 /// use stovepipe_plan::LayerGraph;
@@ -30,12 +30,12 @@ pub struct LayerGraph {
     edges: Vec<(usize, usize)>,
 }
 
-/// A layer of a [`LayerGraph`], and what it costs for a mini-batch.
+/// A layer of a [`LayerGraph`] and its costs for a mini-batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraphNode {
-    /// What edges call it.
+    /// Its name in edges.
     pub id: String,
-    /// What a reader calls it.
+    /// Its name for readers.
     pub description: String,
     /// Seconds of the forward pass.
     pub forward: f64,
@@ -47,9 +47,10 @@ pub struct GraphNode {
     pub parameters: f64,
 }
 
-/// Why a text is no graph of layers. Lines are counted from 1.
+/// Why a text is not a graph of layers. Lines are counted from 1.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum GraphError {
     /// There is no node.
     #[error("the graph has no node")]
@@ -59,86 +60,44 @@ pub enum GraphError {
         "line {line} is neither a node (`node1 -- description -- forward_compute_time=…, …`) \
          nor an edge (a tab, then `node1 -- node2`)"
     )]
-    Garbage {
-        /// The line.
-        line: usize,
-    },
+    Garbage { line: usize },
     /// A node lacks a field.
     #[error("line {line}: the node has no {field}")]
-    MissingField {
-        /// The line.
-        line: usize,
-        /// The field.
-        field: &'static str,
-    },
+    MissingField { line: usize, field: &'static str },
     /// A node has a field that is unknown or there twice.
     #[error("line {line}: the field {field:?} is unknown or there twice")]
-    OddField {
-        /// The line.
-        line: usize,
-        /// The field.
-        field: String,
-    },
-    /// A time or size is negative, infinite, no number, or too large to be added to the others.
-    #[error("line {line}: {field} is {value:?}, which is no number of at least 0, or too large")]
+    OddField { line: usize, field: String },
+    /// A time or size is negative, infinite, NaN, or too large to be added to the others.
+    #[error("line {line}: {field} is {value:?}, which is not a number of at least 0, or too large")]
     Number {
-        /// The line.
         line: usize,
-        /// The field.
         field: &'static str,
-        /// What stands there.
         value: String,
     },
     /// A node is there twice.
     #[error("line {line}: the node {id} is there twice")]
-    DoubledNode {
-        /// The later line.
-        line: usize,
-        /// The node.
-        id: String,
-    },
-    /// An edge's node is not there.
-    #[error("line {line}: an edge has the node {id}, which is not there")]
-    UnknownNode {
-        /// The edge's line.
-        line: usize,
-        /// The node.
-        id: String,
-    },
-    /// Layers wait for one another.
+    DoubledNode { line: usize, id: String },
+    /// An edge's node does not exist.
+    #[error("line {line}: an edge has the node {id}, which does not exist")]
+    UnknownNode { line: usize, id: String },
+    /// Layers wait for each other.
     #[error("line {line}: the edge from {from} to {to} is part of a cycle")]
     Cycle {
-        /// The line of an edge of the cycle.
         line: usize,
-        /// Where the edge begins.
         from: String,
-        /// Where it ends.
         to: String,
     },
 }
 
 impl LayerGraph {
-    /// Reads a graph. Times are in milliseconds there and in seconds here; a list of sizes, as
-    /// `[1.0; 2.0]`, is added up; the stage that PipeDream's own optimizer may have appended to a
-    /// node (`-- stage_id=3`) is passed over.
-    ///
-    /// # Errors
-    ///
-    /// Each names the line: if a line is neither a node nor an edge, a field is missing, unknown or
-    /// no number of at least 0, a node is there twice, an edge has an unknown node, or edges form a
-    /// cycle.
-    pub fn from_text(text: &str) -> Result<Self, GraphError> {
-        read::read(text)
-    }
-
     /// The layers, in the order of the text.
     #[must_use]
     pub fn nodes(&self) -> &[GraphNode] {
         &self.nodes
     }
 
-    /// The edges, each from a node to one that takes its output, by their indices in
-    /// [`LayerGraph::nodes`]. None is there twice.
+    /// The edges, each from a node to one that takes its output, by indices in [`LayerGraph::nodes`],
+    /// without repetitions.
     #[must_use]
     pub fn edges(&self) -> &[(usize, usize)] {
         &self.edges

@@ -1,13 +1,15 @@
-//! Where to cut a model into the stages of a pipeline. Knows nothing of tensors.
+//! Cuts a model into the stages of a pipeline. This crate knows nothing of tensors.
 //!
-//! What is cut: a [`Profile`], layers in a chain, or a [`LayerGraph`] as PipeDream's profiler writes
-//! it. What for: a [`Machine`], devices and the links between them. Who cuts:
+//! A model is a [`Profile`], a chain of layers, or a [`LayerGraph`] as PipeDream's profiler writes it. A
+//! [`Machine`] has devices and the links between them.
 //!
 //! | function | each device has | chooses |
 //! |---|---|---|
 //! | [`cut_chain`], [`cut_chain_by`] | its own stage | the cut, for devices in a given order |
-//! | [`place_chain`] | its own stage | the cut, and the order of devices of unequal speed |
+//! | [`place_chain`] | its own stage | the cut, and the order of devices of different speed |
 //! | [`partition`] | a stage, or a copy of one | the cut and the number of copies, with the cost of links |
+//! | [`Setup`] | one or more stages | the cut with the fastest step, for one schedule |
+//! | [`PlanRequest::plan`] | one or more stages | the cut, the schedule and all its numbers |
 
 mod chain;
 mod graph;

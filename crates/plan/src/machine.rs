@@ -1,18 +1,17 @@
-//! The devices and the links between them.
+//! Devices and the links between them.
 
 use serde::{Deserialize, Serialize};
 use stovepipe_schedule::Link;
 use thiserror::Error;
-use toml::Spanned;
 
-use crate::toml_text::{self, Fault, Text};
+use crate::toml_text::{self, Fault, TomlText};
 
-/// Devices, and levels of links that join them: those of one computer, then computers, then racks.
+/// Devices and the levels of links that join them: within a computer, between computers, between racks.
 ///
-/// The devices are numbered in the order of the list, and neighbours in it are close: with levels
-/// of 4 and 2 workers, devices 0 to 3 are in the first computer, 4 to 7 in the second.
+/// Neighbours in the list of devices are close: with levels of 4 and 2 workers, devices 0 to 3 are in the
+/// first computer, 4 to 7 in the second.
 ///
-/// A machine is kept as TOML:
+/// The file format is TOML:
 ///
 /// ```
 /// use stovepipe_plan::Machine;
@@ -37,42 +36,46 @@ use crate::toml_text::{self, Fault, Text};
 /// assert_eq!(Machine::from_toml(&machine.to_toml())?, machine);
 /// # Ok::<(), stovepipe_plan::MachineError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// The devices; neighbours are close.
-    #[serde(rename = "device")]
+    /// The devices. Neighbours are close.
+    #[serde(rename = "device", default)]
     pub devices: Vec<DeviceSpec>,
-    /// The links, innermost first. None: links cost nothing.
-    #[serde(rename = "level")]
+    /// The links, innermost first. If empty, links cost nothing.
+    #[serde(rename = "level", default)]
     pub levels: Vec<LinkLevel>,
 }
 
-/// What there is to know about a device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
-    /// What a reader calls it.
+    /// Its name in outputs.
     pub name: String,
-    /// How fast it is: a layer takes its profiled time divided by this. 1 is the device of the
-    /// profile.
+    /// Relative to the device of the profile: a layer takes its profiled time divided by this.
+    #[serde(default = "one")]
     pub speed: f64,
-    /// Bytes that it can hold. None: enough.
+    /// Bytes of its memory. None: unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
 }
 
 /// Links of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LinkLevel {
-    /// How many units of the level below (devices, at the innermost level) are joined.
+    /// How many units of the next lower level (devices, at the innermost level) are joined.
     pub workers: usize,
     /// Bytes a second.
     pub bandwidth: f64,
     /// Seconds before the first byte arrives.
+    #[serde(default)]
     pub latency: f64,
 }
 
 impl LinkLevel {
-    /// So many devices, each joined to each by such a link.
+    /// Devices that are all joined by this link.
     ///
     /// ```
     /// use stovepipe_plan::{LinkLevel, Machine};
@@ -101,50 +104,39 @@ impl From<LinkLevel> for Link {
     }
 }
 
-/// Why a text is no machine.
+/// Why a text is not a machine. Lines are counted from 1.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum MachineError {
-    /// The text is no TOML, lacks a value, or has one that is unknown or of the wrong kind.
-    #[error("line {line}: {message}")]
+    /// The text is not TOML, lacks a value, or has one that is unknown or of the wrong kind.
+    #[error("line {line}: {}", source.message().trim())]
     Toml {
-        /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
-        message: String,
+        source: toml::de::Error,
     },
     /// The machine has no device.
     #[error("line {line}: a machine needs at least one [[device]]")]
-    NoDevices {
-        /// The last line.
-        line: usize,
-    },
+    NoDevices { line: usize },
     /// A number is out of bounds.
     #[error("line {line}: {key} = {value}, but it must be {must}")]
     Number {
-        /// The line, from 1.
         line: usize,
-        /// The key in the file.
         key: &'static str,
-        /// Its value.
         value: f64,
-        /// What values there may be.
         must: &'static str,
     },
     /// The levels join more or fewer devices than there are.
     #[error("line {line}: the levels join {joined} devices, but there are {devices}")]
     Joined {
-        /// The line of the last level, or of the one at which they become too many; from 1.
         line: usize,
-        /// The product of the levels' workers.
         joined: usize,
-        /// The number of devices.
         devices: usize,
     },
 }
 
 impl Machine {
-    /// Alike devices, with links that cost nothing.
+    /// Equal devices, with links that cost nothing.
     ///
     /// ```
     /// use stovepipe_plan::Machine;
@@ -167,43 +159,65 @@ impl Machine {
         }
     }
 
-    /// Reads a machine; see [`Machine`] for one.
+    /// Reads a machine; see [`Machine`] for the format.
     ///
     /// # Errors
     ///
-    /// Each names the line: if the text is no TOML, a key is missing, unknown or of the wrong kind,
-    /// a speed or bandwidth is not above 0 or not finite, a latency is negative or not finite, a
-    /// level joins no workers, there are no devices, or the product of the levels' workers is not
-    /// the number of devices.
+    /// The line, if the text is not TOML, a key is missing, unknown or of the wrong kind, a speed or
+    /// bandwidth is not above 0 or not finite, a latency is negative or not finite, a level joins no
+    /// workers, there are no devices, or the product of the levels' workers is not their number.
     pub fn from_toml(text: &str) -> Result<Self, MachineError> {
-        let text = Text(text);
-        let file: MachineFile = text.parse()?;
-        if file.device.is_empty() {
-            let line = text.0.lines().count().max(1);
+        let text = TomlText(text);
+        let machine: Self = text.parse()?;
+        if machine.devices.is_empty() {
+            let line = text.last_line();
             return Err(MachineError::NoDevices { line });
         }
-        let devices: Result<Vec<_>, _> = (file.device.iter())
-            .map(|device| device.check(text))
-            .collect();
-        let levels: Result<Vec<_>, _> = (file.level.iter())
-            .map(|level| level.get_ref().check(text))
-            .collect();
-        let machine = Self {
-            devices: devices?,
-            levels: levels?,
+        let check = |list, index, key, value: f64, (must, is_fine): (&'static str, bool)| {
+            if is_fine && value.is_finite() {
+                return Ok(());
+            }
+            Err(MachineError::Number {
+                line: text.line_in(list, index, key),
+                key,
+                value,
+                must,
+            })
         };
-        machine.check_joined(|level| file.level.get(level).map_or(1, |level| text.line(level)))?;
+        let above_0 = |value: f64| ("finite and above 0", value > 0.0);
+        for (index, device) in machine.devices.iter().enumerate() {
+            check(
+                "device",
+                index,
+                "speed",
+                device.speed,
+                above_0(device.speed),
+            )?;
+        }
+        for (index, level) in machine.levels.iter().enumerate() {
+            let &LinkLevel {
+                workers,
+                bandwidth,
+                latency,
+            } = level;
+            let at_least_1 = ("at least 1", workers > 0);
+            check("level", index, "workers", workers as f64, at_least_1)?;
+            let at_least_0 = ("finite and at least 0", latency >= 0.0);
+            check("level", index, "latency", latency, at_least_0)?;
+            check("level", index, "bandwidth", bandwidth, above_0(bandwidth))?;
+        }
+        machine.check_joined(|level| text.line_in("level", level, ""))?;
         Ok(machine)
     }
 
-    /// The machine as TOML, from which [`Machine::from_toml`] makes the same machine again.
+    /// The machine as TOML. [`Machine::from_toml`] reads the same machine.
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml_text::write(self)
     }
 
-    /// The links over which two devices, given by their indices, exchange data: the innermost
-    /// level that joins them. None if they are the same, one does not exist, or links cost nothing.
+    /// The links between two devices, given by their indices: the innermost level that joins them. None if
+    /// they are the same, one does not exist, or links cost nothing.
     ///
     /// ```
     /// use stovepipe_plan::{LinkLevel, Machine};
@@ -229,8 +243,7 @@ impl Machine {
         })
     }
 
-    /// Makes sure that the levels join as many devices as there are; `line` is given the index of
-    /// a level.
+    /// Checks that the levels join all devices. `line` takes the index of a level.
     fn check_joined(&self, line: impl Fn(usize) -> usize) -> Result<(), MachineError> {
         let devices = self.devices.len();
         let mut joined = 1_usize;
@@ -238,9 +251,8 @@ impl Machine {
             joined = joined.saturating_mul(level.workers);
             let last = index + 1 == self.levels.len();
             if joined > devices || (last && joined != devices) {
-                let line = line(index);
                 return Err(MachineError::Joined {
-                    line,
+                    line: line(index),
                     joined,
                     devices,
                 });
@@ -250,90 +262,12 @@ impl Machine {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MachineFile {
-    #[serde(default)]
-    device: Vec<DeviceFile>,
-    #[serde(default)]
-    level: Vec<Spanned<LevelFile>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DeviceFile {
-    name: String,
-    speed: Option<Spanned<f64>>,
-    memory: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LevelFile {
-    workers: Spanned<usize>,
-    bandwidth: Spanned<f64>,
-    latency: Option<Spanned<f64>>,
-}
-
-impl DeviceFile {
-    fn check(&self, text: Text) -> Result<DeviceSpec, MachineError> {
-        let speed = self
-            .speed
-            .as_ref()
-            .map(|speed| above_0(text, "speed", speed));
-        Ok(DeviceSpec {
-            name: self.name.clone(),
-            speed: speed.unwrap_or(Ok(1.0))?,
-            memory: self.memory,
-        })
-    }
-}
-
-impl LevelFile {
-    fn check(&self, text: Text) -> Result<LinkLevel, MachineError> {
-        let workers = *self.workers.get_ref();
-        if workers == 0 {
-            let line = text.line(&self.workers);
-            return Err(number(line, "workers", 0.0, "at least 1"));
-        }
-        let latency = self
-            .latency
-            .as_ref()
-            .map_or(0.0, |latency| *latency.get_ref());
-        if !(latency >= 0.0 && latency.is_finite()) {
-            let line = self
-                .latency
-                .as_ref()
-                .map_or(1, |latency| text.line(latency));
-            return Err(number(line, "latency", latency, "finite and at least 0"));
-        }
-        Ok(LinkLevel {
-            workers,
-            bandwidth: above_0(text, "bandwidth", &self.bandwidth)?,
-            latency,
-        })
-    }
-}
-
-fn above_0(text: Text, key: &'static str, value: &Spanned<f64>) -> Result<f64, MachineError> {
-    let (line, value) = (text.line(value), *value.get_ref());
-    match value > 0.0 && value.is_finite() {
-        true => Ok(value),
-        false => Err(number(line, key, value, "finite and above 0")),
-    }
-}
-
-fn number(line: usize, key: &'static str, value: f64, must: &'static str) -> MachineError {
-    MachineError::Number {
-        line,
-        key,
-        value,
-        must,
-    }
+fn one() -> f64 {
+    1.0
 }
 
 impl From<Fault> for MachineError {
-    fn from(Fault { line, message }: Fault) -> Self {
-        Self::Toml { line, message }
+    fn from(Fault { line, source }: Fault) -> Self {
+        Self::Toml { line, source }
     }
 }

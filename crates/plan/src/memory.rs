@@ -1,13 +1,13 @@
-//! What a stage keeps in memory: one model of it for planning, and for what a run says beforehand.
+//! The memory of a stage, as predicted by planning and before a run.
 
 use std::ops::Add;
 
 use serde::{Deserialize, Serialize};
 use stovepipe_schedule::StageMemory;
 
-/// How many numbers training keeps of each parameter, beside itself and its gradient: none for plain gradient
-/// descent, one for momentum, two for the moments of Adam; one more for a moving average of the weights, and
-/// one for gradients that are gathered over several mini-batches.
+/// How many numbers training keeps for each parameter, in addition to its value and gradient: 0 for
+/// plain gradient descent, 1 for momentum, 2 for Adam; one more for a moving average of the weights, and
+/// one for gradients that are accumulated over several mini-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct OptimizerState(pub u8);
 
@@ -17,27 +17,27 @@ impl Default for OptimizerState {
     }
 }
 
-/// Bytes that a stage, or a worker with several, keeps at the time when it keeps most.
+/// Peak bytes of a stage, or of a worker with several.
 ///
-/// What is not in it: code, buffers of threads, what a library keeps in store of freed memory, and what
-/// a layer needs for the moment while it runs.
+/// Not included: code, buffers of threads, freed memory that a library keeps, and temporary memory of a
+/// running layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct MemoryUse {
-    /// The parameters, and what else a layer always has.
+    /// The parameters, and all else that a layer always keeps.
     pub parameters: u64,
-    /// The sum of the gradients of all micro-batches, and those of one layer on their way into it.
+    /// The sum of the gradients of all micro-batches, and those of one layer that are added to it.
     pub gradients: u64,
-    /// The state of the optimizer.
+    /// The optimizer state.
     pub optimizer: u64,
-    /// Inputs of micro-batches that will be computed again.
+    /// Inputs of micro-batches that will be recomputed.
     pub inputs: u64,
     /// Activations of micro-batches between forward and backward.
     pub activations: u64,
 }
 
 impl MemoryUse {
-    /// All of it.
+    /// The sum.
     ///
     /// ```
     /// use stovepipe_plan::MemoryUse;
@@ -57,7 +57,7 @@ impl MemoryUse {
         parts.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// What a stage with so many bytes of parameters keeps all the time in training.
+    /// What a stage with `parameters` bytes of parameters always keeps in training.
     ///
     /// ```
     /// use stovepipe_plan::{MemoryUse, OptimizerState};
@@ -90,11 +90,9 @@ impl Add for MemoryUse {
     }
 }
 
-/// What a stage keeps for a micro-batch, and all the time: given bytes of its parameters, of what its
-/// layers keep, and of what it receives.
+/// The memory of a stage, from the bytes of its parameters, of what its layers keep, and of its input.
 ///
-/// A stage that keeps its activations has its input and what each layer keeps. What the second half of a
-/// backward pass needs is at most as much.
+/// Activations are the input and what each layer keeps. Weight gradients need at most as much.
 pub(crate) fn stage_memory(
     parameters: u64,
     kept: u64,

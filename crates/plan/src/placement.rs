@@ -1,4 +1,4 @@
-//! The best cut of a chain over devices of unequal speed, and their best order.
+//! The best cut of a chain over devices of different speed, and their best order.
 
 use crate::{
     CutError,
@@ -6,38 +6,37 @@ use crate::{
     cut_chain_by,
 };
 
-/// The largest table of orders that is filled in, in cells: about a second's work.
+/// Cells of the largest table of orders: about a second of work.
 const MOST_CELLS: usize = 1 << 24;
 
 /// Which device has which layers.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Placement {
-    /// The device of each stage, by its place among the speeds.
+    /// The device of each stage, by its index in the speeds.
     pub devices: Vec<usize>,
     /// The number of layers of each stage.
     pub counts: Vec<usize>,
-    /// The time of the slowest stage: its layers' costs over its device's speed.
+    /// The time of the slowest stage.
     pub time: f64,
-    /// Whether every order of the devices was weighed. If not, they stand in the order given.
+    /// Whether all orders of the devices were considered. If not, they have the order given.
     pub any_order: bool,
 }
 
-/// Places a chain of layers on all of the devices, at least one layer each, such that the slowest
-/// stage takes as little time as possible: chooses the order of the devices in the chain as well
-/// as the cut. A layer takes its cost over the speed of its device.
+/// Places a chain of layers on all devices, at least one layer each, so that the slowest stage is as
+/// fast as possible. It chooses the order of the devices and the cut. A layer takes its cost divided by
+/// the speed of its device.
 ///
-/// Devices of the same speed are alike, so what counts is how many of each speed have been used,
-/// not which. The choice among those numbers is exact up to rounding, as long as there are not too
-/// many of them (their product × layers × speeds up to 2²⁴: 16 devices of two speeds and 10,000
-/// layers, or 10 devices all different and 1,000 layers). Beyond that the devices keep
-/// the order given, only the cut is the best, and [`Placement::any_order`] is false. For that
-/// order the cut is the one that [`cut_chain_by`] finds.
+/// Devices of the same speed are interchangeable: what counts is how many of each speed are used. The
+/// choice is exact up to rounding if the product of these numbers, of layers and of speeds is at most
+/// 2²⁴ (16 devices of two speeds and 10,000 layers, or 10 different devices and 1,000 layers). Beyond
+/// that, the devices keep the order given, and [`Placement::any_order`] is false. The cut is the one
+/// that [`cut_chain_by`] finds for the order.
 ///
 /// ```
 /// use stovepipe_plan::place_chain;
 ///
-/// // The heavy layer goes to the fast device, which is given first and comes last.
+/// // The expensive layer goes to the fast device, which is given first and comes last.
 /// let placement = place_chain(&[1.0, 1.0, 6.0], &[3.0, 1.0])?;
 /// assert_eq!(placement.devices, [1, 0]);
 /// assert_eq!(placement.counts, [2, 1]);
@@ -47,8 +46,8 @@ pub struct Placement {
 ///
 /// # Errors
 ///
-/// If there are no devices or more than layers, a speed is not above 0 or not finite, or a cost
-/// over a speed is negative, infinite or NaN.
+/// If there are no devices or more than layers, a speed is not above 0 or not finite, or a layer's time
+/// is negative, infinite or NaN.
 pub fn place_chain(costs: &[f64], speeds: &[f64]) -> Result<Placement, CutError> {
     for (device, &speed) in speeds.iter().enumerate() {
         if !(speed > 0.0 && speed.is_finite()) {
@@ -87,27 +86,25 @@ fn slowest(counts: &[usize], time_of: impl Fn(usize, usize) -> f64) -> f64 {
 struct Class {
     speed: f64,
     devices: Vec<usize>,
-    /// By how much one more device of this class moves on the number that stands for how many of
-    /// each class are in use.
+    /// A single number stands for the devices in use of all classes. A device of this class adds this.
     stride: usize,
 }
 
-/// How the best placement of some devices on some of the layers ends.
+/// The last device of the best placement of some layers, and its first layer.
 #[derive(Clone, Copy)]
-struct Last {
+struct LastDevice {
     class: usize,
     begin: usize,
 }
 
-/// The devices in the order in which the slowest stage of the best cut is fastest; nothing if there
-/// are too many to choose from.
+/// The best order of the devices. None if there are too many orders.
 fn best_order(costs: &[f64], speeds: &[f64]) -> Option<Vec<usize>> {
     let mut classes = classes(speeds)?;
     let uses = (classes.last()).map(|last| last.stride * (last.devices.len() + 1))?;
     let cells = uses.checked_mul(costs.len() + 1)?;
-    cells
-        .checked_mul(classes.len())
-        .filter(|&cells| cells <= MOST_CELLS)?;
+    if cells.checked_mul(classes.len())? > MOST_CELLS {
+        return None;
+    }
     let lasts = last_devices(costs, &classes, uses);
     let (mut of_use, mut end) = (uses - 1, costs.len());
     let mut order = Vec::with_capacity(speeds.len());
@@ -120,7 +117,7 @@ fn best_order(costs: &[f64], speeds: &[f64]) -> Option<Vec<usize>> {
     Some(order)
 }
 
-/// Groups devices by speed; nothing if the ways to use some of each are too many to number.
+/// Groups devices by speed. None if their numbers in use do not fit into one number.
 fn classes(speeds: &[f64]) -> Option<Vec<Class>> {
     let mut classes: Vec<Class> = Vec::new();
     for (device, &speed) in speeds.iter().enumerate() {
@@ -141,15 +138,15 @@ fn classes(speeds: &[f64]) -> Option<Vec<Class>> {
     Some(classes)
 }
 
-/// For each number of devices of each class, and each number of first layers: which class comes
-/// last in the best placement, and where its layers begin.
-fn last_devices(costs: &[f64], classes: &[Class], uses: usize) -> Vec<Vec<Last>> {
+/// For each number of devices in use of each class, and each number of first layers: the last device of
+/// the best placement.
+fn last_devices(costs: &[f64], classes: &[Class], uses: usize) -> Vec<Vec<LastDevice>> {
     let sums: Vec<_> = (classes.iter())
         .map(|class| Sums::new(costs.iter().map(|cost| cost / class.speed)))
         .collect();
     let devices: usize = classes.iter().map(|class| class.devices.len()).sum();
     let mut times = vec![vec![f64::INFINITY; costs.len() + 1]; uses];
-    let nothing = Last { class: 0, begin: 0 };
+    let nothing = LastDevice { class: 0, begin: 0 };
     let mut lasts = vec![vec![nothing; costs.len() + 1]; uses];
     times[0][0] = 0.0;
     for of_use in 1..uses {
@@ -169,7 +166,7 @@ fn last_devices(costs: &[f64], classes: &[Class], uses: usize) -> Vec<Vec<Last>>
                 |end, time, begin| {
                     if time < from[0][end] {
                         from[0][end] = time;
-                        lasts[of_use][end] = Last { class, begin };
+                        lasts[of_use][end] = LastDevice { class, begin };
                     }
                 },
             );

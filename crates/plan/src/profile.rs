@@ -1,14 +1,13 @@
-//! What each layer of a chain costs.
+//! The costs of each layer of a chain.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use toml::Spanned;
 
-use crate::toml_text::{self, Fault, Text};
+use crate::toml_text::{self, Fault, TomlText};
 
-/// What each layer of a chain costs for a micro-batch of so many samples.
+/// The costs of each layer of a chain, for a micro-batch of `samples` samples.
 ///
-/// A profile is kept as TOML:
+/// The file format is TOML:
 ///
 /// ```
 /// use stovepipe_plan::Profile;
@@ -40,164 +39,138 @@ use crate::toml_text::{self, Fault, Text};
 /// assert_eq!(Profile::from_toml(&profile.to_toml())?, profile);
 /// # Ok::<(), stovepipe_plan::ProfileError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Profile {
     /// Samples of the micro-batch that was measured.
     pub samples: usize,
     /// Bytes of the model's input for these samples.
     pub input: u64,
     /// The layers, in the order of the chain.
-    #[serde(rename = "layer")]
+    #[serde(rename = "layer", default)]
     pub layers: Vec<LayerProfile>,
 }
 
-/// What a layer costs for the samples of its [`Profile`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+/// The costs of a layer for the samples of its [`Profile`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LayerProfile {
-    /// What a reader calls the layer.
+    /// The layer's name in outputs.
     pub name: String,
     /// Seconds of a forward pass that keeps its activations.
     pub forward: f64,
-    /// Seconds of a forward pass that keeps nothing, before a recomputation. None: as `forward`.
+    /// Seconds of a forward pass that keeps nothing and will be recomputed. None: as `forward`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quiet: Option<f64>,
     /// Seconds of both halves of the backward pass, without recomputation.
     pub backward: f64,
-    /// Seconds of `backward` that compute weight gradients. None: unknown, which those who need it
-    /// take as half.
+    /// Seconds of `backward` that compute weight gradients. None: unknown, counted as half.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
     /// Seconds of `forward` that do not grow with the samples.
+    #[serde(default)]
     pub forward_fixed: f64,
     /// Seconds of `backward` that do not grow with the samples.
+    #[serde(default)]
     pub backward_fixed: f64,
     /// Bytes of the parameters.
     pub parameters: u64,
-    /// Bytes handed to the next layer.
+    /// Bytes of the output.
     pub output: u64,
-    /// Bytes of activations kept within the layer from forward to backward. None: unknown.
+    /// Bytes of activations kept within the layer from forward to backward. None: unknown, counted as the
+    /// output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<u64>,
 }
 
-/// Why a text is no profile.
+/// Why a text is not a profile. Lines are counted from 1.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ProfileError {
-    /// The text is no TOML, lacks a value, or has one that is unknown or of the wrong kind.
-    #[error("line {line}: {message}")]
+    /// The text is not TOML, lacks a value, or has one that is unknown or of the wrong kind.
+    #[error("line {line}: {}", source.message().trim())]
     Toml {
-        /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
-        message: String,
+        source: toml::de::Error,
     },
     /// The profile has no layer.
     #[error("line {line}: a profile needs at least one [[layer]]")]
-    NoLayers {
-        /// The last line.
-        line: usize,
-    },
+    NoLayers { line: usize },
     /// The profile is for no samples.
     #[error("line {line}: samples = 0, but a profile is for at least one sample")]
-    NoSamples {
-        /// The line, from 1.
-        line: usize,
-    },
-    /// A time is negative, infinite or no number.
-    #[error("line {line}: {key} = {value} in layer {layer:?} is no finite number of at least 0")]
+    NoSamples { line: usize },
+    /// A time is negative, infinite or NaN.
+    #[error("line {line}: {key} = {value} in layer {layer:?} is not a finite number of at least 0")]
     Time {
-        /// The line, from 1.
         line: usize,
-        /// The layer's name.
         layer: String,
-        /// The key in the file.
         key: &'static str,
-        /// Its value.
         value: f64,
     },
     /// A part of a time is longer than the whole.
     #[error("line {line}: {key} = {part} in layer {layer:?} is more than {whole_key} = {whole}")]
     PartAboveWhole {
-        /// The line of the part, from 1.
         line: usize,
-        /// The layer's name.
         layer: String,
-        /// The part's key in the file.
         key: &'static str,
-        /// The part.
         part: f64,
-        /// The key of what it is a part of.
         whole_key: &'static str,
-        /// What it is a part of.
         whole: f64,
     },
-    /// The layers up to this one together take too many seconds or bytes for a number.
+    /// The layers up to this one have more seconds or bytes than a number can hold.
     #[error("line {line}: with layer {layer:?} the {what} of the layers are too many to add up")]
     TooLarge {
-        /// The line, from 1.
         line: usize,
-        /// The layer's name.
         layer: String,
-        /// Seconds or bytes.
         what: &'static str,
     },
 }
 
 impl Profile {
-    /// Reads a profile; see [`Profile`] for one. Keys that may be left out: `quiet`, `weight`,
-    /// `kept`, and `forward-fixed` and `backward-fixed`, which are then 0.
+    /// Reads a profile; see [`Profile`] for the format. `quiet`, `weight` and `kept` are optional, and so
+    /// are `forward-fixed` and `backward-fixed`, with the default 0.
     ///
     /// # Errors
     ///
-    /// Each names the line: if the text is no TOML, a key is missing, unknown or of the wrong kind,
-    /// a number is negative, infinite or NaN, a part (`weight`, `forward-fixed`,
-    /// `backward-fixed`) is more than its whole, times or bytes are too large to be added up, or
-    /// there are no layers or no samples.
+    /// The line, if the text is not TOML, a key is missing, unknown or of the wrong kind, a number is
+    /// negative, infinite or NaN, a part (`weight`, `forward-fixed`, `backward-fixed`) is more than its
+    /// whole, times or bytes are too large to be added up, or there are no layers or no samples.
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
-        let text = Text(text);
-        let file: ProfileFile = text.parse()?;
-        if *file.samples.get_ref() == 0 {
-            let line = text.line(&file.samples);
+        let text = TomlText(text);
+        let profile: Self = text.parse()?;
+        if profile.samples == 0 {
+            let line = text.line_of("samples");
             return Err(ProfileError::NoSamples { line });
         }
-        if file.layer.is_empty() {
-            let line = text.0.lines().count().max(1);
+        if profile.layers.is_empty() {
+            let line = text.last_line();
             return Err(ProfileError::NoLayers { line });
         }
         let mut totals = Totals {
             seconds: 0.0,
-            bytes: file.input,
+            bytes: profile.input,
         };
-        for layer in &file.layer {
-            let place = layer;
-            let layer = layer.get_ref();
-            layer.check(text)?;
+        for (index, layer) in profile.layers.iter().enumerate() {
+            let line = |key: &str| text.line_in("layer", index, key);
+            layer.check(line)?;
             totals.add(layer).map_err(|what| ProfileError::TooLarge {
-                line: text.line(place), // counted from the first line on
+                line: line(""),
                 layer: layer.name.clone(),
                 what,
             })?;
         }
-        let layers = file.layer.into_iter().map(Spanned::into_inner);
-        Ok(Self {
-            samples: file.samples.into_inner(),
-            input: file.input,
-            layers: layers.map(LayerFile::into_profile).collect(),
-        })
+        Ok(profile)
     }
 
-    /// The profile as TOML, from which [`Profile::from_toml`] makes the same profile again, to the
-    /// last bit.
+    /// The profile as TOML. [`Profile::from_toml`] reads the same profile, to the last bit.
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml_text::write(self)
     }
 
-    /// The same profile, with the part of each time that does not grow with the samples, as a profile of
-    /// the same layers with fewer samples tells it: the line through both, where it meets zero samples.
+    /// Estimates the part of each time that does not grow with the samples, from a profile of the same
+    /// layers with fewer samples: the line through both times, at zero samples.
     ///
     /// ```
     /// use stovepipe_plan::{LayerProfile, Profile};
@@ -213,9 +186,11 @@ impl Profile {
     #[must_use]
     pub fn with_fixed_parts(mut self, smaller: &Self) -> Self {
         let (many, few) = (self.samples as f64, smaller.samples as f64);
-        let fixed = |large: f64, small: f64| match many > few {
-            true => (small - few * (large - small) / (many - few)).clamp(0.0, small.min(large)),
-            false => 0.0,
+        let fixed = |large: f64, small: f64| {
+            if many <= few {
+                return 0.0;
+            }
+            (small - few * (large - small) / (many - few)).clamp(0.0, small.min(large))
         };
         for (layer, smaller) in self.layers.iter_mut().zip(&smaller.layers) {
             layer.forward_fixed = fixed(layer.forward, smaller.forward);
@@ -224,10 +199,9 @@ impl Profile {
         self
     }
 
-    /// The profile for another number of samples, as far as it can be told from this one: bytes of
-    /// activations grow with the samples (and are rounded up), parameters do not; of a time the
-    /// fixed part stays and the rest grows. `quiet` and `weight` keep their share of `forward` and
-    /// `backward`.
+    /// Estimates the profile for another number of samples. Bytes of activations grow with the samples
+    /// (rounded up), parameters do not. The fixed part of a time stays, the rest grows. `quiet` and `weight`
+    /// keep their share of `forward` and `backward`.
     ///
     /// ```
     /// use stovepipe_plan::{LayerProfile, Profile};
@@ -260,32 +234,23 @@ impl Profile {
             layers: layers.collect(),
         }
     }
-}
 
-impl Profile {
-    /// Forward and backward of each layer, in seconds.
-    ///
-    /// ```
-    /// use stovepipe_plan::{LayerProfile, Profile};
-    ///
-    /// let layer = LayerProfile { forward: 1.0, backward: 2.0, ..LayerProfile::default() };
-    /// assert_eq!(Profile { samples: 1, input: 0, layers: vec![layer] }.times(), [3.0]);
-    /// ```
+    /// Seconds of each layer, forward and backward.
     #[must_use]
     pub fn times(&self) -> Vec<f64> {
         let time = |layer: &LayerProfile| layer.forward + layer.backward;
         self.layers.iter().map(time).collect()
     }
 
-    /// The memory of each layer in training, in bytes: what it keeps from forward to backward (what it
-    /// hands on, if no more is known), and four times its parameters (themselves, their gradients, and
-    /// the two moments of Adam).
+    /// Bytes of each layer in training: what it keeps from forward to backward, and four times its
+    /// parameters (values, gradients, and the two moments of Adam).
     ///
     /// ```
     /// use stovepipe_plan::{LayerProfile, Profile};
     ///
-    /// let layer = LayerProfile { parameters: 10, output: 2, ..LayerProfile::default() };
-    /// assert_eq!(Profile { samples: 1, input: 0, layers: vec![layer] }.sizes(), [42.0]);
+    /// let layer = LayerProfile { forward: 1.0, backward: 2.0, parameters: 10, output: 2, ..Default::default() };
+    /// let profile = Profile { samples: 1, input: 0, layers: vec![layer] };
+    /// assert_eq!((profile.times(), profile.sizes()), (vec![3.0], vec![42.0]));
     /// ```
     #[must_use]
     pub fn sizes(&self) -> Vec<f64> {
@@ -301,13 +266,57 @@ fn scaled_bytes(bytes: u64, samples: usize, old: usize) -> u64 {
 }
 
 impl LayerProfile {
-    /// The same layer with its times scaled.
+    /// Checks that times are finite and parts are not above their whole. `line` takes a key.
+    fn check(&self, line: impl Fn(&str) -> usize) -> Result<(), ProfileError> {
+        let layer = || self.name.clone();
+        for (key, time) in [
+            ("forward", Some(self.forward)),
+            ("quiet", self.quiet),
+            ("backward", Some(self.backward)),
+            ("weight", self.weight),
+            ("forward-fixed", Some(self.forward_fixed)),
+            ("backward-fixed", Some(self.backward_fixed)),
+        ] {
+            if let Some(value) = time.filter(|&time| !(time >= 0.0 && time.is_finite())) {
+                let (line, layer) = (line(key), layer());
+                return Err(ProfileError::Time {
+                    line,
+                    layer,
+                    key,
+                    value,
+                });
+            }
+        }
+        let (forward, backward) = (("forward", self.forward), ("backward", self.backward));
+        for (key, part, (whole_key, whole)) in [
+            ("weight", self.weight.unwrap_or(0.0), backward),
+            ("forward-fixed", self.forward_fixed, forward),
+            ("backward-fixed", self.backward_fixed, backward),
+        ] {
+            if part > whole {
+                return Err(ProfileError::PartAboveWhole {
+                    line: line(key),
+                    layer: layer(),
+                    key,
+                    part,
+                    whole_key,
+                    whole,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The same layer with scaled times.
     fn scaled(&self, ratio: f64) -> Self {
         let forward = self.forward_fixed + (self.forward - self.forward_fixed) * ratio;
         let backward = self.backward_fixed + (self.backward - self.backward_fixed) * ratio;
-        let share = |part: f64, whole: f64, scaled: f64| match whole > 0.0 {
-            true => scaled * (part / whole),
-            false => part * ratio,
+        let share = |part: f64, whole: f64, scaled: f64| {
+            if whole > 0.0 {
+                scaled * (part / whole)
+            } else {
+                part * ratio
+            }
         };
         let quiet = (self.quiet).map(|quiet| share(quiet, self.forward, forward));
         let weight = (self.weight).map(|weight| share(weight, self.backward, backward));
@@ -321,119 +330,16 @@ impl LayerProfile {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct ProfileFile {
-    samples: Spanned<usize>,
-    input: u64,
-    #[serde(default)]
-    layer: Vec<Spanned<LayerFile>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct LayerFile {
-    name: String,
-    forward: Spanned<f64>,
-    quiet: Option<Spanned<f64>>,
-    backward: Spanned<f64>,
-    weight: Option<Spanned<f64>>,
-    forward_fixed: Option<Spanned<f64>>,
-    backward_fixed: Option<Spanned<f64>>,
-    parameters: u64,
-    output: u64,
-    kept: Option<u64>,
-}
-
-impl LayerFile {
-    fn check(&self, text: Text) -> Result<(), ProfileError> {
-        let times = [
-            ("forward", Some(&self.forward)),
-            ("quiet", self.quiet.as_ref()),
-            ("backward", Some(&self.backward)),
-            ("weight", self.weight.as_ref()),
-            ("forward-fixed", self.forward_fixed.as_ref()),
-            ("backward-fixed", self.backward_fixed.as_ref()),
-        ];
-        for (key, time) in times {
-            time.map_or(Ok(()), |time| self.check_time(text, key, time))?;
-        }
-        let (forward, backward) = (("forward", &self.forward), ("backward", &self.backward));
-        for (key, part, whole) in [
-            ("weight", &self.weight, backward),
-            ("forward-fixed", &self.forward_fixed, forward),
-            ("backward-fixed", &self.backward_fixed, backward),
-        ] {
-            (part.as_ref()).map_or(Ok(()), |part| self.check_part(text, (key, part), whole))?;
-        }
-        Ok(())
-    }
-
-    fn check_time(
-        &self,
-        text: Text,
-        key: &'static str,
-        time: &Spanned<f64>,
-    ) -> Result<(), ProfileError> {
-        let value = *time.get_ref();
-        if value >= 0.0 && value.is_finite() {
-            return Ok(());
-        }
-        Err(ProfileError::Time {
-            line: text.line(time),
-            layer: self.name.clone(),
-            key,
-            value,
-        })
-    }
-
-    fn check_part(
-        &self,
-        text: Text,
-        (key, part): (&'static str, &Spanned<f64>),
-        (whole_key, whole): (&'static str, &Spanned<f64>),
-    ) -> Result<(), ProfileError> {
-        if part.get_ref() <= whole.get_ref() {
-            return Ok(());
-        }
-        Err(ProfileError::PartAboveWhole {
-            line: text.line(part),
-            layer: self.name.clone(),
-            key,
-            part: *part.get_ref(),
-            whole_key,
-            whole: *whole.get_ref(),
-        })
-    }
-
-    fn into_profile(self) -> LayerProfile {
-        let or_zero = |time: Option<Spanned<f64>>| time.map_or(0.0, Spanned::into_inner);
-        LayerProfile {
-            name: self.name,
-            forward: self.forward.into_inner(),
-            quiet: self.quiet.map(Spanned::into_inner),
-            backward: self.backward.into_inner(),
-            weight: self.weight.map(Spanned::into_inner),
-            forward_fixed: or_zero(self.forward_fixed),
-            backward_fixed: or_zero(self.backward_fixed),
-            parameters: self.parameters,
-            output: self.output,
-            kept: self.kept,
-        }
-    }
-}
-
-/// What all layers take together; what can be added up here, planners can add up.
+/// The sums over all layers. If they do not overflow, neither do those of planners.
 struct Totals {
     seconds: f64,
     bytes: u64,
 }
 
 impl Totals {
-    /// Says what became too large.
-    fn add(&mut self, layer: &LayerFile) -> Result<(), &'static str> {
-        let quiet = layer.quiet.as_ref().map_or(0.0, |quiet| *quiet.get_ref());
-        self.seconds += layer.forward.get_ref() + quiet + layer.backward.get_ref();
+    /// Fails with the name of the sum that overflows.
+    fn add(&mut self, layer: &LayerProfile) -> Result<(), &'static str> {
+        self.seconds += layer.forward + layer.quiet.unwrap_or(0.0) + layer.backward;
         if !self.seconds.is_finite() {
             return Err("seconds");
         }
@@ -445,8 +351,8 @@ impl Totals {
 }
 
 impl From<Fault> for ProfileError {
-    fn from(Fault { line, message }: Fault) -> Self {
-        Self::Toml { line, message }
+    fn from(Fault { line, source }: Fault) -> Self {
+        Self::Toml { line, source }
     }
 }
 
@@ -456,12 +362,12 @@ impl LayerProfile {
         self.quiet.unwrap_or(self.forward)
     }
 
-    /// Seconds of `backward` that compute weight gradients: half, if it is not known.
+    /// Seconds of `backward` that compute weight gradients, by default half.
     pub(crate) fn weight_or_half(&self) -> f64 {
         self.weight.unwrap_or(self.backward / 2.0)
     }
 
-    /// Bytes kept from forward to backward: the output, if no more is known.
+    /// Bytes kept from forward to backward, by default the output.
     pub(crate) fn kept_or_output(&self) -> u64 {
         self.kept.unwrap_or(self.output)
     }

@@ -7,21 +7,18 @@ use std::{
 
 use crate::{GraphNode, LayerGraph, PartitionError, Profile};
 
-/// The most states that a graph may have which is no chain. A wide graph has more of them than
-/// anyone can count.
+/// The most states of a graph that is not a chain. Their number grows exponentially with the width.
 const MOST_STATES: usize = 10_000;
 
-/// How far a model can have been computed: for each way to cut its graph in two, the layers before
-/// the cut, and what they cost. These are PipeDream's states.
+/// PipeDream's states: for each way to cut a model's graph in two, the layers before the cut and their
+/// costs.
 ///
-/// A state is the antichain of layers after which the cut goes, with all that they depend on. States
-/// are numbered such that a state comes after those that it includes; the last one is the
-/// whole model. A chain of n layers has n states, one after each layer, and a range of states is a
-/// range of layers.
+/// A state comes after those that it includes. The last one is the whole model. A chain of n layers has n
+/// states, one after each layer, and a range of states is a range of layers.
 #[derive(Clone, Debug)]
 pub struct States {
     states: Vec<State>,
-    /// The place of each layer in the sets of layers; [`LEFT_OUT`] if it is in none.
+    /// The place of each layer in the sets of layers, or [`LEFT_OUT`].
     places: Vec<usize>,
 }
 
@@ -31,14 +28,14 @@ const LEFT_OUT: usize = usize::MAX;
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     members: Layers,
-    pub costs: Costs,
-    /// Bytes that go over the cut.
+    pub costs: LayerCosts,
+    /// Bytes that cross the cut.
     pub output: f64,
 }
 
-/// What some layers cost.
+/// The costs of some layers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Costs {
+pub(crate) struct LayerCosts {
     /// Seconds, forward and backward.
     pub compute: f64,
     /// Bytes.
@@ -47,14 +44,14 @@ pub(crate) struct Costs {
     pub kept: f64,
 }
 
-impl Costs {
+impl LayerCosts {
     fn add(&mut self, other: Self) {
         self.compute += other.compute;
         self.parameters += other.parameters;
         self.kept += other.kept;
     }
 
-    /// These costs without others that they include.
+    /// The difference to costs that these include.
     pub fn without(self, other: Self) -> Self {
         Self {
             compute: f64::max(self.compute - other.compute, 0.0),
@@ -67,8 +64,9 @@ impl Costs {
 /// A set of layers, by their places.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Layers {
-    /// Those of a chain up to some layer.
+    /// The first layers of a chain.
     First(usize),
+    /// Bits.
     These(Vec<u64>),
 }
 
@@ -104,8 +102,7 @@ impl Layers {
 }
 
 impl States {
-    /// The states of a chain: one after each layer. What a layer keeps, where the profile does not
-    /// say, is taken to be as large as its output.
+    /// The states of a chain: one after each layer.
     ///
     /// ```
     /// use stovepipe_plan::{LayerProfile, Profile, States};
@@ -119,24 +116,21 @@ impl States {
     ///
     /// # Errors
     ///
-    /// If there is no layer, or a time is negative, infinite, NaN or beyond all reason.
+    /// If there is no layer, or a time is negative, infinite, NaN or absurdly long.
     pub fn from_profile(profile: &Profile) -> Result<Self, PartitionError> {
         let count = profile.layers.len();
-        let mut costs = Costs::default();
+        let mut costs = LayerCosts::default();
         let states = (1..).zip(&profile.layers).map(|(first, layer)| {
-            costs.add(Costs {
+            costs.add(LayerCosts {
                 compute: layer.forward + layer.backward,
                 parameters: layer.parameters as f64,
-                kept: layer.kept.unwrap_or(layer.output) as f64,
+                kept: layer.kept_or_output() as f64,
             });
+            let is_last = first == count;
             State {
                 members: Layers::First(first),
                 costs,
-                output: if first == count {
-                    0.0
-                } else {
-                    layer.output as f64
-                },
+                output: if is_last { 0.0 } else { layer.output as f64 },
             }
         });
         let states: Vec<_> = states.collect();
@@ -153,10 +147,9 @@ impl States {
         }
     }
 
-    /// The states of a graph. Nodes called `Input…` that take no input are left out, since the
-    /// input is wherever the first stage is; so are `__getitem__` nodes whose output nobody takes.
-    /// What goes over a cut is the output of every layer before it that one behind it takes, once.
-    /// A layer keeps as much as it puts out.
+    /// The states of a graph, without nodes called `Input…` that take no input, and `__getitem__` nodes
+    /// whose output no layer takes. The outputs that layers behind a cut take cross it once each. A layer
+    /// keeps as many bytes as its output has.
     ///
     /// ```
     /// use stovepipe_plan::{LayerGraph, States};
@@ -165,7 +158,7 @@ impl States {
     ///     "node{id} -- ReLU -- forward_compute_time=1.0, backward_compute_time=2.0, \
     ///      activation_size=8.0, parameter_size=0.0\n"
     /// );
-    /// // Two branches from node 1 to node 4, which can be cut before, within and after each.
+    /// // Two branches from node 1 to node 4.
     /// let text: String = (1..=4).map(node).collect();
     /// let edges = "\tnode1 -- node2\n\tnode1 -- node3\n\tnode2 -- node4\n\tnode3 -- node4\n";
     /// let graph = LayerGraph::from_text(&(text + edges))?;
@@ -175,9 +168,8 @@ impl States {
     ///
     /// # Errors
     ///
-    /// If there is no layer but the inputs, or the graph is so wide that it has more than 10,000
-    /// states. One without branches, in which each layer takes the output of the one before it and
-    /// perhaps others, may have any number of layers.
+    /// If there is no layer, or the graph has more than 10,000 states and is not a chain. In a chain, each
+    /// layer takes the output of the one before it and perhaps others.
     pub fn from_graph(graph: &LayerGraph) -> Result<Self, PartitionError> {
         let links = Links::new(graph);
         let layers: Vec<_> = (0..links.kept.len())
@@ -214,7 +206,7 @@ impl States {
         self.states.len()
     }
 
-    /// The bytes that go over the cut after a state; none after the last one, or one that does not exist.
+    /// The bytes that cross the cut after a state. 0 after the last one, or one that does not exist.
     ///
     /// ```
     /// use stovepipe_plan::{LayerProfile, Profile, States};
@@ -229,19 +221,15 @@ impl States {
         self.states.get(state).map_or(0.0, |state| state.output)
     }
 
-    /// The layers of a stage that is given by its range of states, by their indices in the profile
-    /// or the graph, in ascending order: those of its last state that were not in the state before
-    /// the first. Empty for an empty range, or one with a state that does not exist.
+    /// The layers of a range of states, by ascending indices in the profile or graph: those of its last
+    /// state that are not in the state before the first. Empty if a state does not exist.
     #[must_use]
     pub fn layers(&self, states: &Range<usize>) -> Vec<usize> {
         let Some(last) = self.states.get(states.clone()).and_then(<[_]>::last) else {
             return Vec::new();
         };
-        let before = states
-            .start
-            .checked_sub(1)
-            .map(|before| &self.states[before]);
-        let before = |place: usize| before.is_some_and(|before| before.members.has(place));
+        let before = states.start.checked_sub(1);
+        let before = |place| before.is_some_and(|before| self.states[before].members.has(place));
         let layers = self.places.iter().enumerate();
         layers
             .filter(|&(_, &place)| last.members.has(place) && !before(place))
@@ -259,7 +247,7 @@ impl States {
         &self.states[state]
     }
 
-    /// The states that another one includes, itself left out, in ascending order.
+    /// The states that another one includes, except itself, in ascending order.
     pub(crate) fn within(&self, state: usize) -> Vec<usize> {
         let whole = &self.states[state].members;
         (0..state)
@@ -267,8 +255,8 @@ impl States {
             .collect()
     }
 
-    /// What a range of states costs.
-    pub(crate) fn costs(&self, begin: usize, last: usize) -> Costs {
+    /// The costs of a range of states.
+    pub(crate) fn costs(&self, begin: usize, last: usize) -> LayerCosts {
         let costs = self.states[last].costs;
         match begin.checked_sub(1) {
             Some(before) => costs.without(self.states[before].costs),
@@ -298,36 +286,28 @@ struct Links {
 
 impl Links {
     fn new(graph: &LayerGraph) -> Self {
-        let called = |node: usize, name: &str| graph.nodes()[node].description.starts_with(name);
-        let mut kept = vec![true; graph.nodes().len()];
-        let mut ends = kept.clone();
-        for &(_, to) in graph.edges() {
-            ends[to] = false;
+        let nodes = graph.nodes();
+        let (mut has_input, mut has_taker) = (vec![false; nodes.len()], vec![false; nodes.len()]);
+        for &(from, to) in graph.edges() {
+            (has_taker[from], has_input[to]) = (true, true);
         }
-        for node in (0..kept.len()).filter(|&node| ends[node]) {
-            kept[node] = !called(node, "Input");
-        }
-        ends.fill(true);
-        for &(from, _) in graph.edges() {
-            ends[from] = false;
-        }
-        for node in (0..kept.len()).filter(|&node| ends[node]) {
-            kept[node] &= !called(node, "__getitem__");
-        }
+        let is_kept = |(place, node): (usize, &GraphNode)| {
+            (has_input[place] || !node.description.starts_with("Input"))
+                && (has_taker[place] || !node.description.starts_with("__getitem__"))
+        };
+        let kept: Vec<_> = nodes.iter().enumerate().map(is_kept).collect();
         let mut next = vec![Vec::new(); kept.len()];
         let mut inputs = next.clone();
-        for &(from, to) in graph
-            .edges()
-            .iter()
-            .filter(|(from, to)| kept[*from] && kept[*to])
-        {
-            next[from].push(to);
-            inputs[to].push(from);
+        for &(from, to) in graph.edges() {
+            if kept[from] && kept[to] {
+                next[from].push(to);
+                inputs[to].push(from);
+            }
         }
         Self { kept, next, inputs }
     }
 
-    /// The layers in the only order in which they can be computed, if there is but one.
+    /// The layers in the only order in which they can be computed. None if there are several orders.
     fn chain(&self, layers: &[usize]) -> Option<Vec<usize>> {
         let mut missing: Vec<_> = self.inputs.iter().map(Vec::len).collect();
         let mut ready = layers.to_vec();
@@ -346,12 +326,12 @@ impl Links {
         Some(order).filter(|order| order.len() == layers.len())
     }
 
-    /// The states of a chain in this order. Its costs are running sums: to add them up for each
-    /// state anew takes seconds for ten thousand layers.
+    /// The states of a chain in this order. Costs are running sums: separate sums take seconds for ten
+    /// thousand layers.
     fn chain_states(&self, graph: &LayerGraph, order: &[usize]) -> Vec<State> {
         let mut takers: Vec<_> = self.next.iter().map(Vec::len).collect();
         let mut needed = BTreeSet::new();
-        let mut costs = Costs::default();
+        let mut costs = LayerCosts::default();
         let states = (1..).zip(order).map(|(first, &layer)| {
             costs.add(layer_costs(&graph.nodes()[layer]));
             for &input in &self.inputs[layer] {
@@ -373,8 +353,8 @@ impl Links {
         states.collect()
     }
 
-    /// All sets of layers that hold what their layers depend on, smaller ones first, but for the
-    /// empty one.
+    /// All sets of layers that include all inputs of their layers, smaller ones first, without the empty
+    /// one.
     fn states(&self) -> Result<Vec<Layers>, PartitionError> {
         let nothing = Layers::none_of(self.kept.len());
         let mut found = HashSet::new();
@@ -396,14 +376,14 @@ impl Links {
         Ok(states)
     }
 
-    /// The layers beyond these all of whose inputs are among these.
+    /// The layers outside a state whose inputs are all in it.
     fn ready<'a>(&'a self, state: &'a Layers) -> impl Iterator<Item = usize> + 'a {
         let beyond = (0..self.kept.len()).filter(|&layer| self.kept[layer] && !state.has(layer));
         beyond.filter(|&layer| self.inputs[layer].iter().all(|&input| state.has(input)))
     }
 
-    fn costs(&self, graph: &LayerGraph, members: &Layers) -> Costs {
-        let mut costs = Costs::default();
+    fn costs(&self, graph: &LayerGraph, members: &Layers) -> LayerCosts {
+        let mut costs = LayerCosts::default();
         for (place, node) in graph.nodes().iter().enumerate() {
             if self.kept[place] && members.has(place) {
                 costs.add(layer_costs(node));
@@ -412,21 +392,18 @@ impl Links {
         costs
     }
 
-    /// Bytes of the outputs that layers beyond these take.
+    /// Bytes of the outputs that layers outside take.
     fn output(&self, graph: &LayerGraph, members: &Layers) -> f64 {
         let needed = |node: usize| {
             members.has(node) && self.next[node].iter().any(|&next| !members.has(next))
         };
-        let nodes = graph.nodes().iter().enumerate();
-        nodes
-            .filter(|(node, _)| needed(*node))
-            .map(|(_, node)| node.activations)
-            .sum()
+        let needed = (0..self.kept.len()).filter(|&node| needed(node));
+        needed.map(|node| graph.nodes()[node].activations).sum()
     }
 }
 
-fn layer_costs(node: &GraphNode) -> Costs {
-    Costs {
+fn layer_costs(node: &GraphNode) -> LayerCosts {
+    LayerCosts {
         compute: node.forward + node.backward,
         parameters: node.parameters,
         kept: node.activations,

@@ -1,4 +1,4 @@
-//! The cut of a chain against every cut there is.
+//! The cut of a chain, compared with every cut.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn stage_costs(costs: &[f64], cut: &[usize]) -> Vec<f64> {
         .map(|&count| {
             let (own, others) = rest.split_at(count);
             rest = others;
-            own.iter().rev().sum() // as the program adds them, so that equal is equal
+            own.iter().rev().sum() // in the order of the crate, for equal bits
         })
         .collect()
 }
@@ -44,25 +44,22 @@ fn known_cuts() {
         (vec![5.0], 1, vec![1]),
     ] {
         let cut = cut_chain(&costs, stages).unwrap();
-        assert_eq!(
-            slowest(&costs, &cut),
-            slowest(&costs, &expected),
-            "{costs:?}"
-        );
-        let mut sizes = (cut.clone(), expected.clone());
-        sizes.0.sort_unstable();
-        sizes.1.sort_unstable();
-        assert_eq!(sizes.0, sizes.1, "{costs:?}: {cut:?}");
+        let [own, other] = [&cut, &expected].map(|cut| slowest(&costs, cut));
+        assert_eq!(own, other, "{costs:?}");
+        let [own, other] = [&cut, &expected].map(|cut| {
+            let mut sizes = cut.clone();
+            sizes.sort_unstable();
+            sizes
+        });
+        assert_eq!(own, other, "{costs:?}: {cut:?}");
     }
 }
 
 #[test]
 fn what_cannot_be_cut_is_an_error() {
     assert_eq!(cut_chain(&[1.0], 0), Err(CutError::NoStages));
-    let too_many = CutError::TooManyStages {
-        stages: 3,
-        layers: 2,
-    };
+    let (stages, layers) = (3, 2);
+    let too_many = CutError::TooManyStages { stages, layers };
     assert_eq!(cut_chain(&[1.0, 1.0], 3), Err(too_many));
     for bad in [f64::NAN, f64::INFINITY, -1.0] {
         let error = cut_chain(&[1.0, bad, 2.0], 2).unwrap_err();
@@ -118,7 +115,7 @@ proptest! {
     }
 }
 
-/// The same, slowly: every begin for every end of every stage.
+/// A slow search: every begin for every end of every stage.
 fn slow_cut(layers: usize, stages: usize, cost: impl Fn(usize, usize) -> f64) -> Vec<usize> {
     let slowest = slow_best(layers, stages, &cost, f64::INFINITY, f64::max).0;
     let share = |cost: f64| cost / if slowest > 0.0 { slowest } else { 1.0 };
@@ -171,13 +168,11 @@ fn merits(cut: &[usize], cost_of: impl Fn(usize, usize) -> f64) -> (f64, f64) {
         .collect();
     let slowest = costs.iter().copied().fold(0.0, f64::max);
     let unit = if slowest > 0.0 { slowest } else { 1.0 };
-    (
-        slowest,
-        costs.iter().map(|cost| (cost / unit).powi(2)).sum(),
-    )
+    let squares = costs.iter().map(|cost| (cost / unit).powi(2));
+    (slowest, squares.sum())
 }
 
-/// Fails unless the cut is as good as the slow one, to the last bit where that was promised.
+/// Checks that the cut is as good as the slow one, to the last bit where promised.
 fn check(layers: usize, stages: usize, cost: impl Fn(usize, usize) -> f64) {
     let own = cut_chain_by(layers, stages, &cost).unwrap();
     assert_eq!(own.len(), stages);
@@ -213,16 +208,16 @@ fn a_long_chain_is_cut_as_by_trying_every_begin() {
         |stage, layer| (3.0 * noise(1000 * stage + layer)).floor() * [0.1, 1e6][stage % 2],
     ];
     for cost in costs {
-        for (layers, stages) in [
-            (1, 1),
-            (150, 1),
-            (150, 2),
-            (151, 7),
-            (200, 40),
-            (60, 59),
-            (60, 60),
+        for layers_of in [
+            [1, 1],
+            [150, 1],
+            [150, 2],
+            [151, 7],
+            [200, 40],
+            [60, 59],
+            [60, 60],
         ] {
-            check(layers, stages, cost);
+            check(layers_of[0], layers_of[1], cost);
         }
     }
     check(1500, 16, |_, layer| noise(layer));
@@ -230,7 +225,7 @@ fn a_long_chain_is_cut_as_by_trying_every_begin() {
 }
 
 #[test]
-fn a_chain_as_long_as_they_come_is_cut() {
+fn a_very_long_chain_is_cut() {
     let cut = cut_chain(&[0.1; 10_000], 64).unwrap();
     assert!(cut.iter().all(|count| [156, 157].contains(count)));
     assert_eq!(cut.iter().sum::<usize>(), 10_000);
@@ -249,9 +244,9 @@ proptest! {
     ) {
         let stages = stages.min(costs.len());
         check(costs.len(), stages, |_, layer| costs[layer]);
-        check(costs.len(), stages, |stage, layer| match own {
-            true => costs[(layer * (stage + 1)) % costs.len()] * speeds[stage],
-            false => costs[layer] * speeds[stage],
+        check(costs.len(), stages, |stage, layer| {
+            let layer = if own { (layer * (stage + 1)) % costs.len() } else { layer };
+            costs[layer] * speeds[stage]
         });
     }
 }

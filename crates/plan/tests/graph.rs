@@ -1,6 +1,9 @@
 //! Graphs of layers as text, and where they can be cut.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
+use common::{any_change, any_text, check_faults};
 use proptest::prelude::*;
 use stovepipe_plan::{GraphError, LayerGraph, PartitionError, States};
 
@@ -27,7 +30,7 @@ fn a_graph_is_read() {
         let graph = LayerGraph::from_text(&text).unwrap();
         let node = &graph.nodes()[1];
         assert_eq!(
-            (node.id.as_str(), node.description.as_str()),
+            (&node.id[..], &node.description[..]),
             ("node2", "LSTM(8, 8)")
         );
         assert_eq!((node.forward, node.backward), (0.0015, 0.0025));
@@ -41,79 +44,33 @@ fn a_graph_is_read() {
 
 #[test]
 fn a_fault_is_named_with_its_line() {
-    for (good, bad, line, said) in [
-        ("node1 -- Input", "mode1 -- Input", 1, "neither"),
-        ("node1 -- Input --", "node1 --", 1, "neither"),
-        (
-            "forward_compute_time=1.5",
-            "forward_compute_time=-1.5",
-            2,
-            "-1.5",
-        ),
-        (
-            "forward_compute_time=1.5",
-            "forward_compute_time=NaN",
-            2,
-            "NaN",
-        ),
-        (
-            "forward_compute_time=1.5",
-            "forward_compute_time=inf",
-            2,
-            "inf",
-        ),
-        (
-            "forward_compute_time=1.5",
-            "forward_compute_time=1e999",
-            2,
-            "1e999",
-        ),
-        (
-            "forward_compute_time=1.5",
-            "forward_compute_time=1e250",
-            2,
-            "too large",
-        ),
-        (
-            "forward_compute_time=1.5",
-            "forward_compute_time=",
-            2,
-            "forward_compute_time",
-        ),
-        (
-            "forward_compute_time=1.5, ",
-            "",
-            2,
-            "no forward_compute_time",
-        ),
-        (
-            "backward_compute_time=2.5",
-            "backward=2.5",
-            2,
-            "\"backward\"",
-        ),
-        (
-            "backward_compute_time=2.5",
-            "forward_compute_time=2.5",
-            2,
-            "twice",
-        ),
-        ("[16.0; 4.0; 4.0]", "[16.0; nan]", 2, "nan"),
-        ("[16.0; 4.0; 4.0]", "[16.0; 4.0", 2, "[16.0"),
-        ("[16.0; 4.0; 4.0]", "[]", 2, "[]"),
-        (", parameter_size=32.000", "", 2, "no parameter_size"),
-        ("node4 --", "node3 --", 4, "node3 is there twice"),
-        ("\tnode2 -- node4", "\tnode2 -- node9", 8, "node9"),
-        ("\tnode2 -- node4", "\tnode9 -- node4", 8, "node9"),
-        ("\tnode2 -- node4", "\tnode2 node4", 8, "neither"),
-        ("\tnode2 -- node4", "node2 -- node4", 8, "neither"),
-        ("\tnode2 -- node4", "\tnode2 -- node2", 8, "cycle"),
-    ] {
-        let text = GOOD.replacen(good, bad, 1);
-        let error = LayerGraph::from_text(&text).unwrap_err().to_string();
-        assert!(error.contains(&format!("line {line}")), "{bad:?}: {error}");
-        assert!(error.contains(said), "{bad:?}: {error}");
-    }
+    check_faults(
+        GOOD,
+        LayerGraph::from_text,
+        "
+        node1 -- Input            | mode1 -- Input             | 1 | neither
+        node1 -- Input --         | node1 --                   | 1 | neither
+        forward_compute_time=1.5  | forward_compute_time=-1.5  | 2 | -1.5
+        forward_compute_time=1.5  | forward_compute_time=NaN   | 2 | NaN
+        forward_compute_time=1.5  | forward_compute_time=inf   | 2 | inf
+        forward_compute_time=1.5  | forward_compute_time=1e999 | 2 | 1e999
+        forward_compute_time=1.5  | forward_compute_time=1e250 | 2 | too large
+        forward_compute_time=1.5  | forward_compute_time=      | 2 | forward_compute_time
+        forward_compute_time=1.5, backward | backward          | 2 | no forward_compute_time
+        backward_compute_time=2.5 | backward=2.5               | 2 | \"backward\"
+        backward_compute_time=2.5 | forward_compute_time=2.5   | 2 | twice
+        [16.0; 4.0; 4.0]          | [16.0; nan]                | 2 | nan
+        [16.0; 4.0; 4.0]          | [16.0; 4.0                 | 2 | [16.0
+        [16.0; 4.0; 4.0]          | []                         | 2 | []
+        , parameter_size=32.000   |                            | 2 | no parameter_size
+        node4 --                  | node3 --                   | 4 | node3 is there twice
+        \tnode2 -- node4         | \tnode2 -- node9          | 8 | node9
+        \tnode2 -- node4         | \tnode9 -- node4          | 8 | node9
+        \tnode2 -- node4         | \tnode2 node4             | 8 | neither
+        \tnode2 -- node4         | node2 -- node4             | 8 | neither
+        \tnode2 -- node4         | \tnode2 -- node2          | 8 | cycle
+        ",
+    );
     assert_eq!(LayerGraph::from_text("\n"), Err(GraphError::NoNodes));
 }
 
@@ -146,22 +103,20 @@ fn edge(from: usize, to: usize) -> String {
 }
 
 #[test]
-fn inputs_and_unused_items_are_no_layers() {
+fn inputs_and_unused_items_are_not_layers() {
     let states = States::from_graph(&LayerGraph::from_text(GOOD).unwrap()).unwrap();
     assert_eq!(states.count(), 3);
     assert_eq!(states.layers(&(0..3)), [1, 2, 4]);
     assert_eq!(states.layers(&(1..2)), [2]);
     assert_eq!(states.layers(&(2..2)), [0; 0]);
     assert_eq!(states.layers(&(1..4)), [0; 0]);
-    // One that is called Input but takes an input is a layer.
+    // A node that is called Input but takes an input is a layer.
     let text = node(1, "Input") + &node(2, "InputProjection") + &edge(1, 2);
     let states = States::from_graph(&LayerGraph::from_text(&text).unwrap()).unwrap();
     assert_eq!(states.layers(&(0..1)), [1]);
     let only = LayerGraph::from_text(&node(1, "Input")).unwrap();
-    assert_eq!(
-        States::from_graph(&only).unwrap_err(),
-        PartitionError::NoLayers
-    );
+    let nothing = PartitionError::NoLayers;
+    assert_eq!(States::from_graph(&only).unwrap_err(), nothing);
 }
 
 #[test]
@@ -171,13 +126,7 @@ fn states_include_what_they_depend_on() {
     let text: String = nodes.chain(edges).collect();
     let states = States::from_graph(&LayerGraph::from_text(&text).unwrap()).unwrap();
     let sets: Vec<_> = (1..=5).map(|end| states.layers(&(0..end))).collect();
-    let expected = [
-        vec![0],
-        vec![0, 1],
-        vec![0, 2],
-        vec![0, 1, 2],
-        vec![0, 1, 2, 3],
-    ];
+    let expected: [&[usize]; 5] = [&[0], &[0, 1], &[0, 2], &[0, 1, 2], &[0, 1, 2, 3]];
     assert_eq!(sets, expected);
 }
 
@@ -187,10 +136,8 @@ fn a_graph_too_wide_is_an_error_and_a_long_one_is_not() {
         let text: String = (1..=count).map(|id| node(id, "Layer")).collect();
         let graph = LayerGraph::from_text(&text).unwrap();
         let error = States::from_graph(&graph).unwrap_err();
-        assert!(
-            matches!(error, PartitionError::TooManyStates { .. }),
-            "{error}"
-        );
+        let is_wide = matches!(error, PartitionError::TooManyStates { .. });
+        assert!(is_wide, "{error}");
     }
     let chain = (2..=1000).map(|id| node(id, "Layer") + &edge(id - 1, id));
     let text = node(1, "Layer") + &chain.collect::<String>();
@@ -200,25 +147,14 @@ fn a_graph_too_wide_is_an_error_and_a_long_one_is_not() {
 
 proptest! {
     #[test]
-    fn no_bytes_cause_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = LayerGraph::from_text(&String::from_utf8_lossy(&bytes));
+    fn no_text_causes_a_panic(text in any_text()) {
+        let _ = LayerGraph::from_text(&text);
     }
 
     #[test]
-    fn no_change_causes_a_panic(
-        changes in prop::collection::vec(
-            (0..GOOD.len(), prop_oneof![any::<u8>(), Just(b'\n'), Just(b'\t'), Just(b'2')]), 1..8,
-        ),
-        cut in 0..GOOD.len(),
-    ) {
-        let mut bytes = GOOD.as_bytes().to_vec();
-        for (place, byte) in changes {
-            bytes[place] = byte;
-        }
-        for text in [&bytes[..], &bytes[..cut], &bytes[cut..]] {
-            if let Ok(graph) = LayerGraph::from_text(&String::from_utf8_lossy(text)) {
-                let _ = States::from_graph(&graph);
-            }
+    fn no_change_causes_a_panic(texts in any_change(GOOD)) {
+        for graph in texts.iter().flat_map(|text| LayerGraph::from_text(text)) {
+            let _ = States::from_graph(&graph);
         }
     }
 

@@ -1,6 +1,9 @@
 //! Machines as text, and the links between their devices.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
+use common::{any_change, any_text, check_faults, name};
 use proptest::prelude::*;
 use stovepipe_plan::{DeviceSpec, LinkLevel, Machine, MachineError};
 
@@ -38,20 +41,13 @@ fn a_machine_is_read() {
     };
     assert_eq!(machine.devices.len(), 4);
     assert_eq!(machine.devices[1], second);
-    assert_eq!(
-        (machine.devices[0].speed, machine.devices[0].memory),
-        (1.0, None)
-    );
-    let inner = LinkLevel {
+    let first = &machine.devices[0];
+    assert_eq!((first.speed, first.memory), (1.0, None));
+    let [inner, outer] = [(16e9, 0.0), (1e9, 0.001)].map(|(bandwidth, latency)| LinkLevel {
         workers: 2,
-        bandwidth: 16e9,
-        latency: 0.0,
-    };
-    let outer = LinkLevel {
-        workers: 2,
-        bandwidth: 1e9,
-        latency: 0.001,
-    };
+        bandwidth,
+        latency,
+    });
     assert_eq!(machine.levels, [inner, outer]);
     for (a, b, link) in [
         (0, 1, Some(&inner)),
@@ -68,61 +64,30 @@ fn a_machine_is_read() {
 
 #[test]
 fn a_fault_is_named_with_its_line() {
-    for (good, bad, line, said) in [
-        ("name = \"a\"\n", "", 1, "name"),
-        ("name = \"a\"", "name = 3", 2, ""),
-        ("name = \"a\"", "nam = \"a\"", 2, "nam"),
-        ("speed = 0.5", "speed = 0", 6, "speed = 0"),
-        ("speed = 0.5", "speed = nan", 6, "NaN"),
-        ("speed = 0.5", "speed = inf", 6, "inf"),
-        ("memory = 1000", "memory = -1", 7, ""),
-        ("workers = 2", "workers = 0", 16, "workers = 0"),
-        (
-            "workers = 2",
-            "workers = 5",
-            15,
-            "5 devices, but there are 4",
-        ),
-        (
-            "workers = 2",
-            "workers = 1",
-            19,
-            "2 devices, but there are 4",
-        ),
-        (
-            "workers = 2",
-            "workers = 9223372036854775807",
-            15,
-            "devices",
-        ),
-        ("bandwidth = 1e9", "bandwidth = -1e9", 21, "bandwidth = -1"),
-        ("bandwidth = 1e9\n", "", 19, "bandwidth"),
-        ("latency = 0.001", "latency = -1", 22, "latency = -1"),
-        ("latency = 0.001", "latency = inf", 22, "latency = inf"),
-        (
-            "latency = 0.001",
-            "latency = 0.001\nlatency = 1",
-            23,
-            "duplicate",
-        ),
-    ] {
-        let text = GOOD.replacen(good, bad, 1);
-        let error = Machine::from_toml(&text).unwrap_err().to_string();
-        assert!(
-            error.starts_with(&format!("line {line}: ")),
-            "{bad:?}: {error}"
-        );
-        assert!(error.contains(said), "{bad:?}: {error}");
-    }
-    assert_eq!(
-        Machine::from_toml("\n\n"),
-        Err(MachineError::NoDevices { line: 2 })
+    check_faults(
+        GOOD,
+        Machine::from_toml,
+        r#"
+        name = "a"↵     |                               | 1  | name
+        name = "a"      | name = 3                      | 2  |
+        name = "a"      | nam = "a"                     | 2  | nam
+        speed = 0.5     | speed = 0                     | 6  | speed = 0
+        speed = 0.5     | speed = nan                   | 6  | NaN
+        speed = 0.5     | speed = inf                   | 6  | inf
+        memory = 1000   | memory = -1                   | 7  |
+        workers = 2     | workers = 0                   | 16 | workers = 0
+        workers = 2     | workers = 5                   | 15 | 5 devices, but there are 4
+        workers = 2     | workers = 1                   | 19 | 2 devices, but there are 4
+        workers = 2     | workers = 9223372036854775807 | 15 | devices
+        bandwidth = 1e9 | bandwidth = -1e9              | 21 | bandwidth = -1
+        bandwidth = 1e9↵ |                              | 19 | bandwidth
+        latency = 0.001 | latency = -1                  | 22 | latency = -1
+        latency = 0.001 | latency = inf                 | 22 | latency = inf
+        latency = 0.001 | latency = 0.001↵latency = 1   | 23 | duplicate
+        "#,
     );
-}
-
-fn name() -> impl Strategy<Value = String> {
-    let any = prop_oneof![any::<char>(), Just('"'), Just('\n'), Just('\\')];
-    prop::collection::vec(any, 0..8).prop_map(String::from_iter)
+    let nothing = Err(MachineError::NoDevices { line: 2 });
+    assert_eq!(Machine::from_toml("\n\n"), nothing);
 }
 
 proptest! {
@@ -142,23 +107,14 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_cause_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = Machine::from_toml(&String::from_utf8_lossy(&bytes));
+    fn no_text_causes_a_panic(text in any_text()) {
+        let _ = Machine::from_toml(&text);
     }
 
     #[test]
-    fn no_change_causes_a_panic(
-        changes in prop::collection::vec((0..GOOD.len(), prop_oneof![any::<u8>(), Just(b'\n'), Just(b'9')]), 1..8),
-        cut in 0..GOOD.len(),
-    ) {
-        let mut bytes = GOOD.as_bytes().to_vec();
-        for (place, byte) in changes {
-            bytes[place] = byte;
-        }
-        for text in [&bytes[..], &bytes[..cut], &bytes[cut..]] {
-            if let Ok(machine) = Machine::from_toml(&String::from_utf8_lossy(text)) {
-                prop_assert_eq!(Machine::from_toml(&machine.to_toml()).unwrap(), machine);
-            }
+    fn no_change_causes_a_panic(texts in any_change(GOOD)) {
+        for machine in texts.iter().flat_map(|text| Machine::from_toml(text)) {
+            prop_assert_eq!(Machine::from_toml(&machine.to_toml()).unwrap(), machine);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Partitions against PipeDream's own, and against every partition there is.
+//! Partitions, compared with PipeDream's own and with every possible one.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod published;
@@ -35,8 +35,8 @@ fn text(layers: &[Figures], edges: &[(usize, usize)]) -> String {
     text
 }
 
-/// The states of a published model, in which one layer (the pooling before the view) is also read
-/// by the one after the next.
+/// The states of a published model. One layer (the pooling before the view) is also read by the one
+/// after the next.
 fn published(layers: &[Figures], pooling: usize) -> States {
     let text = text(layers, &[(pooling, pooling + 2)]);
     States::from_graph(&LayerGraph::from_text(&text).unwrap()).unwrap()
@@ -65,33 +65,31 @@ fn shape(partition: &Partition) -> Vec<(Range<usize>, usize)> {
 fn pipedreams_own_partitions() {
     let (vgg, alex) = (published(&VGG_16, 30), published(&ALEX_NET, 12));
     assert_eq!((vgg.count(), alex.count()), (40, 22));
-    for (states, levels, stages, time) in [
+    let two_levels = [(4, 16e9), (4, 1.25e9)];
+    for (states, levels, first, second, time) in [
         (
             &vgg,
             &[(4, 1e9)][..],
-            [(0..17, 3), (17..40, 1)],
+            (0..17, 3),
+            (17..40, 1),
             0.205_520_896,
         ),
-        (&vgg, &[(8, 1e9)], [(0..24, 7), (24..40, 1)], 0.103_833_170),
-        (&alex, &[(4, 1e9)], [(0..13, 3), (13..22, 1)], 0.034_217_141),
-        (
-            &vgg,
-            &[(4, 16e9), (4, 1.25e9)],
-            [(0..31, 3), (31..40, 1)],
-            0.066_582_196,
-        ),
+        (&vgg, &[(8, 1e9)], (0..24, 7), (24..40, 1), 0.103_833_170),
+        (&alex, &[(4, 1e9)], (0..13, 3), (13..22, 1), 0.034_217_141),
+        (&vgg, &two_levels, (0..31, 3), (31..40, 1), 0.066_582_196),
     ] {
+        let stages = [first, second];
         let own = partition(states, &machine(levels)).unwrap();
         assert_eq!(shape(&own), stages, "{levels:?}");
         assert!((own.time - time).abs() < 1e-9, "{levels:?}: {}", own.time);
     }
 }
 
-/// In the last case one layer costs nothing and may be on either side of the cut: PipeDream's
-/// optimizer goes from one run to the next between 31 and 32, and 32 is on record. Both are as fast.
+/// In the last case one layer costs nothing and may be on either side of the cut: PipeDream's optimizer
+/// chooses 31 or 32 at random, and 32 was published. Both are as fast.
 #[test]
 fn a_layer_without_costs_may_be_on_either_side() {
-    let model = Model::new(&VGG_16, &[(30, 32)]);
+    let model = BitModel::new(&VGG_16, &[(30, 32)]);
     let (inner, outer) = ((4, 16e9), 1.25e9);
     let whole = (1 << VGG_16.len()) - 1;
     let times = [31, 32].map(|cut| {
@@ -106,8 +104,8 @@ fn a_layer_without_costs_may_be_on_either_side() {
     assert_eq!(times[0], times[1]);
 }
 
-/// A model whose layers are the bits of a set, reckoned with anew.
-struct Model {
+/// A model with layers as bits of a set, and its own cost model.
+struct BitModel {
     layers: Vec<Figures>,
     edges: Vec<(usize, usize)>,
     memory: Option<u64>,
@@ -120,7 +118,7 @@ struct Around {
     behind: usize,
 }
 
-impl Model {
+impl BitModel {
     /// A chain with further edges.
     fn new(layers: &[Figures], edges: &[(usize, usize)]) -> Self {
         let chain = (1..layers.len()).map(|layer| (layer - 1, layer));
@@ -153,16 +151,13 @@ impl Model {
         crossing.map(|layer| self.layers[layer].2 as f64).sum()
     }
 
-    /// All sets of layers that hold all that they depend on.
+    /// All sets of layers that include all inputs of their layers.
     fn sets(&self) -> Vec<u64> {
-        let closed = |set: u64| {
-            self.edges
-                .iter()
-                .all(|(from, to)| set >> to & 1 <= set >> from & 1)
+        let closed = |set: &u64| {
+            let mut edges = self.edges.iter();
+            edges.all(|(from, to)| set >> to & 1 <= set >> from & 1)
         };
-        (0..1 << self.layers.len())
-            .filter(|&set| closed(set))
-            .collect()
+        (0..1 << self.layers.len()).filter(closed).collect()
     }
 
     fn shared(
@@ -214,7 +209,7 @@ impl Model {
         }
     }
 
-    /// The same, when `left` units are left for the layers beyond `from`.
+    /// The same, with `left` units for the layers beyond `from`.
     fn rest(
         &self,
         levels: &[(usize, f64)],
@@ -239,11 +234,7 @@ impl Model {
                     behind: around.behind + around.groups * (left - units) * workers,
                 };
                 let alone = self.best(below, from, middle, within);
-                let joined = if first {
-                    below.last().map_or(1, |level| level.0)
-                } else {
-                    1
-                };
+                let joined = joined(below, first);
                 let mut time = self.shared(alone, (from, middle), units, bandwidth, joined);
                 if !first {
                     let bytes = f64::max(self.output(from), self.output(middle));
@@ -259,8 +250,8 @@ impl Model {
         least
     }
 
-    /// What a partition takes, from its shape alone; checks that it has every layer and worker.
-    fn judge(
+    /// The time of a partition, from its shape alone. Checks that it has every layer and worker.
+    fn time(
         &self,
         states: &States,
         partition: &Partition,
@@ -272,10 +263,8 @@ impl Model {
         let workers: usize = below.iter().map(|level| level.0).product();
         let (mut done, mut left, mut slowest) = (from, units, 0.0_f64);
         for stage in &partition.stages {
-            let own = states
-                .layers(&stage.states)
-                .iter()
-                .fold(0, |set, layer| set | 1 << layer);
+            let layers = states.layers(&stage.states);
+            let own = layers.iter().fold(0, |set, layer| set | 1 << layer);
             assert!(own & done == 0 && own != 0);
             left -= stage.replicas;
             let within = Around {
@@ -284,20 +273,13 @@ impl Model {
             };
             let span = (done, done | own);
             let alone = match &stage.inside {
-                Some(inside) => self.judge(states, inside, below, span, within),
+                Some(inside) => self.time(states, inside, below, span, within),
                 None => self.on_a_worker(span.0, span.1, within),
             };
             let first = done == from;
-            let joined = if first {
-                below.last().map_or(1, |level| level.0)
-            } else {
-                1
-            };
+            let joined = joined(below, first);
             let time = self.shared(alone, span, stage.replicas, bandwidth, joined);
-            assert!(
-                (time - stage.time).abs() <= 1e-9 * time,
-                "{stage:?}: {time}"
-            );
+            assert!(is_near(stage.time, time), "{stage:?}: {time}");
             slowest = slowest.max(time);
             if !first {
                 let bytes = f64::max(self.output(span.0), self.output(span.1));
@@ -306,10 +288,7 @@ impl Model {
             done = span.1;
         }
         assert_eq!((done, left), (to, 0));
-        assert!(
-            (slowest - partition.time).abs() <= 1e-9 * slowest,
-            "{partition:?}: {slowest}"
-        );
+        assert!(is_near(partition.time, slowest), "{partition:?}: {slowest}");
         slowest
     }
 
@@ -325,8 +304,8 @@ impl Model {
         let best = self.best(levels, 0, whole, alone);
         match partition(states, &machine) {
             Ok(own) => {
-                self.judge(states, &own, levels, (0, whole), alone);
-                assert!((own.time - best).abs() <= 1e-9 * best, "{own:?}: {best}");
+                self.time(states, &own, levels, (0, whole), alone);
+                assert!(is_near(own.time, best), "{own:?}: {best}");
             }
             Err(error) => {
                 let memory = self.memory.unwrap();
@@ -335,6 +314,15 @@ impl Model {
             }
         }
     }
+}
+
+fn is_near(found: f64, expected: f64) -> bool {
+    (found - expected).abs() <= 1e-9 * expected
+}
+
+/// The workers that the next lower level joins, which matters to the first stage only.
+fn joined(below: &[(usize, f64)], first: bool) -> usize {
+    below.last().filter(|_| first).map_or(1, |level| level.0)
 }
 
 fn figures(most: usize) -> impl Strategy<Value = Vec<Figures>> {
@@ -348,12 +336,9 @@ fn levels() -> impl Strategy<Value = Vec<(usize, f64)>> {
     prop_oneof![
         (1..6_usize, bandwidth()).prop_map(|level| vec![level]),
         [(1..4_usize, bandwidth()), (1..4, bandwidth())].prop_map(Vec::from),
-        [
-            (2..3_usize, bandwidth()),
-            (1..3, bandwidth()),
-            (1..3, bandwidth())
-        ]
-        .prop_map(Vec::from),
+        [2..3_usize, 1..3, 1..3]
+            .map(|workers| (workers, bandwidth()))
+            .prop_map(Vec::from),
     ]
 }
 
@@ -368,7 +353,7 @@ proptest! {
     fn no_partition_of_a_chain_is_faster(
         layers in figures(5), levels in levels(), memory in memory(),
     ) {
-        let model = Model { memory, ..Model::new(&layers, &[]) };
+        let model = BitModel { memory, ..BitModel::new(&layers, &[]) };
         let profiles = layers.iter().map(|&(forward, backward, output, parameters)| LayerProfile {
             forward: forward / 1000.0,
             backward: backward / 1000.0,
@@ -380,7 +365,7 @@ proptest! {
         model.check(&States::from_profile(&profile).unwrap(), &levels);
         let graph = LayerGraph::from_text(&text(&layers, &[])).unwrap();
         let states = States::from_graph(&graph).unwrap();
-        // The graph's first node is the input, which is no layer.
+        // The graph's first node is the input, which is not a layer.
         assert_eq!(states.layers(&(0..layers.len())), (1..=layers.len()).collect::<Vec<_>>());
         assert_eq!(states.count(), layers.len());
     }
@@ -403,20 +388,22 @@ proptest! {
             text += &format!("\tnode{from} -- node{to}\n");
         }
         let states = States::from_graph(&LayerGraph::from_text(&text).unwrap()).unwrap();
-        let model = Model { layers, edges, memory };
+        let model = BitModel { layers, edges, memory };
         prop_assert_eq!(states.count(), model.sets().len() - 1);
         model.check(&states, &levels);
     }
 }
 
-fn chain(layers: usize, layer: &LayerProfile) -> States {
-    let layers = vec![layer.clone(); layers];
+fn states(layers: Vec<LayerProfile>) -> Result<States, PartitionError> {
     States::from_profile(&Profile {
         samples: 1,
         input: 0,
         layers,
     })
-    .unwrap()
+}
+
+fn chain(layers: usize, layer: &LayerProfile) -> States {
+    states(vec![layer.clone(); layers]).unwrap()
 }
 
 #[test]
@@ -430,14 +417,12 @@ fn more_workers_than_layers_are_replicas() {
     assert_eq!((shape(&one), one.time), (vec![(0..1, 8)], 1.0));
     let levels = partition(&chain(1, &layer), &machine(&[(4, 1e9), (2, 1e9)])).unwrap();
     assert_eq!(levels.stages[0].replicas, 2);
-    assert_eq!(
-        levels.stages[0].inside.as_ref().unwrap().stages[0].replicas,
-        4
-    );
+    let inside = levels.stages[0].inside.as_ref().unwrap();
+    assert_eq!(inside.stages[0].replicas, 4);
     let mut fast = Machine::uniform(8);
-    fast.devices
-        .iter_mut()
-        .for_each(|device| device.speed = 2.0);
+    for device in &mut fast.devices {
+        device.speed = 2.0;
+    }
     assert_eq!(partition(&chain(1, &layer), &fast).unwrap().time, 0.5);
 }
 
@@ -450,17 +435,14 @@ fn memory_counts_weight_versions() {
         kept: Some(20),
         ..LayerProfile::default()
     };
-    // The links are so slow that two stages are faster than one that is shared. Of the two the first
-    // has two mini-batches in flight; the shared one would have one, of twice the size.
+    // The links are so slow that two stages are faster than one with replicas. The first of two has two
+    // mini-batches in flight. A replicated stage would have one, of twice the size.
     for (memory, stages) in [(200, Some(2)), (199, None)] {
         let mut machine = machine(&[(2, 100.0)]);
         machine.devices[1].memory = Some(memory);
         let found = partition(&chain(2, &layer), &machine);
-        assert_eq!(
-            found.ok().map(|found| found.stages.len()),
-            stages,
-            "{memory}"
-        );
+        let found = found.ok().map(|found| found.stages.len());
+        assert_eq!(found, stages, "{memory}");
     }
 }
 
@@ -470,58 +452,36 @@ fn what_cannot_be_partitioned_is_an_error() {
         forward: 1.0,
         ..LayerProfile::default()
     };
-    let states = chain(3, &layer);
-    let error = |machine: &Machine| partition(&states, machine).unwrap_err();
+    let three = chain(3, &layer);
+    let error = |machine: &Machine| partition(&three, machine).unwrap_err();
     assert_eq!(error(&Machine::uniform(0)), PartitionError::NoDevices);
     let mut unequal = Machine::uniform(2);
     unequal.devices[1].speed = 0.5;
-    assert!(matches!(
-        error(&unequal),
-        PartitionError::UnequalSpeeds { device: 1, .. }
-    ));
+    let (device, speed, first) = (1, 0.5, 1.0);
+    let expected = PartitionError::UnequalSpeeds {
+        device,
+        speed,
+        first,
+    };
+    assert_eq!(error(&unequal), expected);
     unequal.devices[0].speed = f64::NAN;
     assert!(matches!(error(&unequal), PartitionError::Speed { .. }));
     let mut odd = machine(&[(2, 1e9), (2, 1e9)]);
     odd.devices.pop();
-    assert_eq!(
-        error(&odd),
-        PartitionError::Joined {
-            joined: 4,
-            devices: 3
-        }
-    );
-    assert_eq!(
-        error(&machine(&[(2, 1e9), (2, 0.0)])),
-        PartitionError::Level { level: 1 }
-    );
+    let (joined, devices) = (4, 3);
+    assert_eq!(error(&odd), PartitionError::Joined { joined, devices });
+    let no_bandwidth = machine(&[(2, 1e9), (2, 0.0)]);
+    assert_eq!(error(&no_bandwidth), PartitionError::Level { level: 1 });
     let large = partition(&chain(4000, &layer), &machine(&[(4, 1e9), (4, 1e9)])).unwrap_err();
-    assert!(matches!(
-        large,
-        PartitionError::TooLarge { states: 4000, .. }
-    ));
-    let none = Profile {
-        samples: 1,
-        input: 0,
-        layers: vec![],
-    };
-    assert_eq!(
-        States::from_profile(&none).unwrap_err(),
-        PartitionError::NoLayers
-    );
-    for bad in [f64::NAN, -1.0, f64::INFINITY] {
-        let layers = vec![
-            layer.clone(),
-            LayerProfile {
-                backward: bad,
-                ..layer.clone()
-            },
-        ];
-        let error = States::from_profile(&Profile {
-            samples: 1,
-            input: 0,
-            layers,
-        })
-        .unwrap_err();
+    let is_large = matches!(large, PartitionError::TooLarge { states: 4000, .. });
+    assert!(is_large, "{large}");
+    assert_eq!(states(vec![]).unwrap_err(), PartitionError::NoLayers);
+    for backward in [f64::NAN, -1.0, f64::INFINITY] {
+        let bad = LayerProfile {
+            backward,
+            ..layer.clone()
+        };
+        let error = states(vec![layer.clone(), bad]).unwrap_err();
         assert_eq!(error, PartitionError::Time { layer: 1 });
     }
 }

@@ -1,5 +1,5 @@
-//! Partitions of chains on one level of links, where not every cut is tried, against those with
-//! every cut tried: that is what happens below a second level, here one of a single machine.
+//! Partitions of chains on one level of links, for which not every cut is tried, compared with those below
+//! a second level (of a single machine), for which every cut is tried.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use proptest::prelude::*;
@@ -40,12 +40,9 @@ fn check(layers: Vec<LayerProfile>, level: (usize, f64), memory: Option<u64>) {
     let states = States::from_profile(&profile).unwrap();
     let quick = partition(&states, &machine(&[level], memory));
     let thorough = every_cut(&states, level, memory);
-    // Equal to the last bit: as text, 0 and -0 differ as well.
-    assert_eq!(
-        format!("{quick:?}"),
-        format!("{thorough:?}"),
-        "{level:?}, {memory:?}: {profile:?}"
-    );
+    // Equal to the last bit: as text, 0 and -0 differ, too.
+    let [fast, slow] = [&quick, &thorough].map(|found| format!("{found:?}"));
+    assert_eq!(fast, slow, "{level:?}, {memory:?}: {profile:?}");
     if level.1.is_infinite() {
         let mut free = machine(&[level], memory);
         free.levels.clear();
@@ -53,7 +50,7 @@ fn check(layers: Vec<LayerProfile>, level: (usize, f64), memory: Option<u64>) {
     }
 }
 
-/// Costs of one kind: often the same, or 0, or adding up to the same, or now and then large.
+/// Costs of one kind: equal, 0, small numbers with equal sums, sometimes large.
 fn costs(count: usize, most: u64) -> impl Strategy<Value = Vec<u64>> {
     let list = move |cost: BoxedStrategy<u64>| prop::collection::vec(cost, count);
     let few = prop_oneof![Just(0), Just(1), 0..4_u64, 0..=most];
@@ -73,12 +70,7 @@ fn costs(count: usize, most: u64) -> impl Strategy<Value = Vec<u64>> {
 fn layers(most: usize) -> impl Strategy<Value = Vec<LayerProfile>> {
     let unit = prop_oneof![Just(1.0), Just(0.1), Just(1.0 / 3.0)];
     (1..=most, unit).prop_flat_map(|(count, unit)| {
-        let lists = [
-            costs(count, 20),
-            costs(count, 20),
-            costs(count, 20),
-            costs(count, 20),
-        ];
+        let lists = [(); 4].map(|()| costs(count, 20));
         lists.prop_map(move |lists| {
             let layer = |layer: usize| LayerProfile {
                 forward: lists[0][layer] as f64 * unit,

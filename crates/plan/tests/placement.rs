@@ -1,4 +1,4 @@
-//! Placements on unequal devices against every order and every cut.
+//! Placements on unequal devices, compared with every order and every cut.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use proptest::prelude::*;
@@ -39,10 +39,8 @@ fn check(costs: &[f64], speeds: &[f64]) {
     assert!(rest.is_empty());
     assert!((slowest - placement.time).abs() <= 1e-12 * slowest);
     let best = best(costs, speeds);
-    assert!(
-        slowest <= best * (1.0 + 1e-12),
-        "{placement:?}: {slowest} > {best}"
-    );
+    let is_best = slowest <= best * (1.0 + 1e-12);
+    assert!(is_best, "{placement:?}: {slowest} > {best}");
 }
 
 #[test]
@@ -54,29 +52,25 @@ fn the_order_follows_the_layers() {
 }
 
 #[test]
-fn too_many_orders_leave_the_order_given() {
+fn with_too_many_orders_devices_keep_theirs() {
     let speeds: Vec<_> = (1..=30).map(f64::from).collect();
     let placement = place_chain(&[1.0; 40], &speeds).unwrap();
     assert!(!placement.any_order);
     assert_eq!(placement.devices, (0..30).collect::<Vec<_>>());
-    // Thirty devices alike are no choice at all.
+    // Thirty equal devices have a single order.
     assert!(place_chain(&[1.0; 40], &[2.0; 30]).unwrap().any_order);
 }
 
 #[test]
 fn what_cannot_be_placed_is_an_error() {
     assert_eq!(place_chain(&[1.0], &[]), Err(CutError::NoStages));
-    let too_many = CutError::TooManyStages {
-        stages: 2,
-        layers: 1,
-    };
+    let (stages, layers) = (2, 1);
+    let too_many = CutError::TooManyStages { stages, layers };
     assert_eq!(place_chain(&[1.0], &[1.0, 2.0]), Err(too_many));
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let error = place_chain(&[1.0, 1.0], &[1.0, bad]).unwrap_err();
-        assert!(
-            matches!(error, CutError::Speed { device: 1, .. }),
-            "{error}"
-        );
+        let is_speed = matches!(error, CutError::Speed { device: 1, .. });
+        assert!(is_speed, "{error}");
     }
     let error = place_chain(&[1.0, 1e300], &[1.0, 1e-300]).unwrap_err();
     assert!(matches!(error, CutError::Cost { layer: 1, .. }), "{error}");

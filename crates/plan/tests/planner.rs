@@ -1,4 +1,4 @@
-//! Plans against every candidate there is.
+//! Plans, compared with every candidate.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -8,8 +8,8 @@ use stovepipe_plan::{
     Verdict,
 };
 use stovepipe_schedule::{
-    Action, Costs, Link, Pass, Recompute, RoundRobin, Rule, Schedule, Scheduler, StageCosts,
-    StageMemory,
+    Action, Costs, Link, Pass, Recompute, RoundRobin, Rule, RuleOptions, Schedule, Scheduler,
+    StageCosts, StageMemory,
 };
 
 /// All ways to write `sum` as `parts` positive numbers.
@@ -26,7 +26,7 @@ fn compositions(sum: usize, parts: usize) -> Vec<Vec<usize>> {
     }
 }
 
-/// All ways to choose so many of some devices, in order.
+/// All ways to choose a device for each worker.
 fn arrangements(devices: usize, workers: usize) -> Vec<Vec<usize>> {
     if workers == 0 {
         return vec![vec![]];
@@ -34,16 +34,13 @@ fn arrangements(devices: usize, workers: usize) -> Vec<Vec<usize>> {
     let shorter = arrangements(devices, workers - 1).into_iter();
     shorter
         .flat_map(|begun| {
-            let left = (0..devices)
-                .filter(|d| !begun.contains(d))
-                .collect::<Vec<_>>();
-            left.into_iter()
-                .map(move |d| [begun.clone(), vec![d]].concat())
+            let left: Vec<_> = (0..devices).filter(|d| !begun.contains(d)).collect();
+            left.into_iter().map(move |d| [&begun[..], &[d]].concat())
         })
         .collect()
 }
 
-/// The costs of a cut, put together layer by layer.
+/// The costs of a cut, added up layer by layer.
 fn costs(
     request: &PlanRequest,
     schedule: &Schedule,
@@ -52,22 +49,21 @@ fn costs(
     cut: &[usize],
     devices: &[usize],
 ) -> Costs {
-    let profile = request
-        .profile
-        .for_samples(request.mini_batch.div_ceil(micro_batches));
+    let samples = request.mini_batch.div_ceil(micro_batches);
+    let profile = request.profile.for_samples(samples);
     let device = |worker: usize| &request.machine.devices[devices[worker]];
-    let connection = |a: usize, b: usize| match request.machine.link(devices[a], devices[b]) {
-        Some(level) => Link {
-            latency: level.latency,
-            bandwidth: level.bandwidth,
-        },
-        None => Link::default(),
+    let connection = |&(a, b): &(usize, usize)| {
+        let level = request.machine.link(devices[a], devices[b]);
+        level.map_or(Link::default(), |level| Link::from(*level))
     };
-    let worst = |links: Vec<Link>| {
-        links.into_iter().fold(Link::default(), |a, b| Link {
-            latency: a.latency.max(b.latency),
-            bandwidth: a.bandwidth.min(b.bandwidth),
-        })
+    let worst = |pairs: &[(usize, usize)]| {
+        let links: Vec<_> = pairs.iter().map(connection).collect();
+        let latencies = links.iter().map(|link| link.latency);
+        let bandwidths = links.iter().map(|link| link.bandwidth);
+        Link {
+            latency: latencies.fold(0.0, f64::max),
+            bandwidth: bandwidths.fold(f64::INFINITY, f64::min),
+        }
     };
     let mut stages = Vec::new();
     let mut first = 0;
@@ -76,16 +72,15 @@ fn costs(
         let layers = &profile.layers[first..first + count];
         first += count;
         let workers = schedule.replicas(stage);
-        let speed = workers
-            .iter()
-            .map(|&w| device(w).speed)
-            .fold(f64::INFINITY, f64::min);
+        let speeds = workers.iter().map(|&w| device(w).speed);
+        let speed = speeds.fold(f64::INFINITY, f64::min);
         let sum = |part: &dyn Fn(&LayerProfile) -> f64| layers.iter().map(part).sum::<f64>();
         let weight = sum(&|l| l.weight.unwrap_or(l.backward / 2.0)) / speed;
         let parameters = sum(&|l| l.parameters as f64);
         let activations = input + sum(&|l| l.kept.unwrap_or(l.output) as f64);
         let replicas = workers.len() as f64;
-        let ring = worst(workers.windows(2).map(|w| connection(w[0], w[1])).collect());
+        let neighbours: Vec<_> = workers.windows(2).map(|w| (w[0], w[1])).collect();
+        let ring = worst(&neighbours);
         stages.push(StageCosts {
             forward: sum(&|l| l.forward) / speed,
             quiet: sum(&|l| l.quiet.unwrap_or(l.forward)) / speed,
@@ -105,15 +100,14 @@ fn costs(
         });
         input = layers.last().unwrap().output as f64;
     }
-    let mut links: Vec<_> = (1..cut.len())
-        .map(|stage| {
-            let pairs = schedule
-                .replicas(stage - 1)
-                .iter()
-                .flat_map(|&a| schedule.replicas(stage).iter().map(move |&b| (a, b)));
-            worst(pairs.map(|(a, b)| connection(a, b)).collect())
-        })
-        .collect();
+    let mut links = Vec::new();
+    for stage in 1..cut.len() {
+        let (before, after) = (schedule.replicas(stage - 1), schedule.replicas(stage));
+        let pairs = before
+            .iter()
+            .flat_map(|&a| after.iter().map(move |&b| (a, b)));
+        links.push(worst(&pairs.collect::<Vec<_>>()));
+    }
     if links.is_empty() {
         links.push(Link::default());
     }
@@ -149,12 +143,13 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
         let mut schedules: Vec<Schedule> = Vec::new();
         for &workers in &request.workers {
             for &rule in &request.rules {
-                let all = match rule {
-                    Rule::Interleaved => request.chunks.clone(),
-                    _ => vec![1],
-                };
-                for chunks in all {
-                    let scheduler = rule.scheduler(chunks);
+                let one = vec![1];
+                for &chunks in if rule.takes_chunks() {
+                    &request.chunks
+                } else {
+                    &one
+                } {
+                    let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
                     let stages = scheduler.stages(workers);
                     if stages <= layers {
                         schedules.push(scheduler.schedule(stages, micro_batches).unwrap());
@@ -168,11 +163,8 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
                     vec![]
                 };
                 for replicas in all {
-                    schedules.push(
-                        RoundRobin::new(replicas)
-                            .schedule(stages, micro_batches)
-                            .unwrap(),
-                    );
+                    let schedule = RoundRobin::new(replicas).schedule(stages, micro_batches);
+                    schedules.push(schedule.unwrap());
                 }
             }
         }
@@ -230,15 +222,15 @@ fn profile(layers: std::ops::Range<usize>) -> impl Strategy<Value = Profile> {
     })
 }
 
-fn machine(devices: usize, unlike: bool, memory: Option<u64>) -> Machine {
+fn machine(devices: usize, unequal: bool, memory: Option<u64>) -> Machine {
     let device = |index: usize| DeviceSpec {
         name: index.to_string(),
-        speed: if unlike {
+        speed: if unequal {
             1.0 + index as f64 / 2.0
         } else {
             1.0
         },
-        memory: memory.map(|bytes| bytes + 100 * index as u64 * u64::from(unlike)),
+        memory: memory.map(|bytes| bytes + 100 * index as u64 * u64::from(unequal)),
     };
     Machine {
         devices: (0..devices).map(device).collect(),
@@ -255,11 +247,8 @@ fn compare(request: &PlanRequest) -> Result<(), TestCaseError> {
         (Ok(plan), Some(best)) => {
             prop_assert!(plan.exact);
             let found = plan.best.forecast.step_time;
-            prop_assert!(
-                (found - best).abs() <= 1e-9 * best,
-                "{found} {best} {:?}",
-                plan.best
-            );
+            let is_best = (found - best).abs() <= 1e-9 * best;
+            prop_assert!(is_best, "{found} {best} {:?}", plan.best);
             for other in &plan.runners_up {
                 let is_too_large = matches!(other.verdict, Verdict::TooLarge { .. });
                 let is_slower = other.candidate.forecast.step_time >= found * (1.0 - 1e-9);
@@ -285,7 +274,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn plans_are_the_best_there_are(profile in profile(1..6), devices in 1..4_usize) {
+    fn plans_are_the_best(profile in profile(1..6), devices in 1..4_usize) {
         let machine = machine(devices, false, None);
         compare(&request(&profile, &machine))?;
     }
@@ -301,7 +290,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn replicas_are_weighed_too(profile in profile(1..5), memory in 1_000..20_000_u64) {
+    fn replicas_are_considered(profile in profile(1..5), memory in 1_000..20_000_u64) {
         let machine = machine(3, false, Some(memory));
         let request = PlanRequest {
             replicas: true,
@@ -313,7 +302,7 @@ proptest! {
     }
 
     #[test]
-    fn unlike_devices_are_put_in_order(profile in profile(3..6), memory in 2_000..20_000_u64) {
+    fn unequal_devices_are_ordered(profile in profile(3..6), memory in 2_000..20_000_u64) {
         let machine = machine(3, true, Some(memory));
         let request = PlanRequest {
             rules: vec![Rule::OneForwardOneBackward, Rule::ZeroBubbleH1],

@@ -1,6 +1,11 @@
-//! Profiles as text: what is read, what is refused, and what becomes of any bytes at all.
+//! Profiles as text: good files, bad files, and any bytes.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
+use std::error::Error;
+
+use common::{any_change, any_text, check_faults, name};
 use proptest::prelude::*;
 use stovepipe_plan::{LayerProfile, Profile, ProfileError};
 
@@ -56,76 +61,40 @@ fn a_profile_is_read() {
 
 #[test]
 fn a_fault_is_named_with_its_line() {
-    for (good, bad, line, said) in [
-        ("samples = 4", "samples = 0", 1, "at least one sample"),
-        ("samples = 4", "samples = -4", 1, ""),
-        ("samples = 4\n", "", 1, "samples"),
-        ("input = 64", "input = 6.5", 2, ""),
-        ("input = 64", "input = 64\nspeed = 3", 3, "speed"),
-        ("backward = 1\n", "", 4, "backward"),
-        ("backward = 1\n", "backward = -1\n", 7, "backward = -1"),
-        ("backward = 1\n", "backward = nan\n", 7, "NaN"),
-        ("forward = 0.5", "forward = inf", 6, "forward = inf"),
-        ("forward = 0.5", "forward = \"fast\"", 6, ""),
-        (
-            "forward = 0.5",
-            "forward = 1e308\nquiet = 1e308",
-            4,
-            "seconds",
-        ),
-        ("weight = 0.3", "weight = 0.8", 16, "backward = 0.75"),
-        ("quiet = 0.2", "quiet = -0.2", 14, "second"),
-        (
-            "forward-fixed = 0.05",
-            "forward-fixed = 0.3",
-            17,
-            "forward = 0.25",
-        ),
-        (
-            "backward-fixed = 0.15",
-            "backward-fixed = 0.8",
-            18,
-            "backward = 0.75",
-        ),
-        (
-            "backward-fixed = 0.15",
-            "backward_fixed = 0.15",
-            18,
-            "backward_fixed",
-        ),
-        (
-            "parameters = 20",
-            "parameters = 9223372036854775800",
-            11,
-            "bytes",
-        ),
-        ("kept = 48", "kept = 99999999999999999999", 21, ""),
-        ("kept = 48", "kept = ", 21, ""),
-        ("[[layer]]", "[[layers]]", 4, "layers"),
-    ] {
-        let text = match said {
-            "bytes" => {
-                GOOD.replacen(good, bad, 1)
-                    .replacen("kept = 48", "kept = 9223372036854775800", 1)
-            }
-            _ => GOOD.replacen(good, bad, 1),
-        };
-        assert_ne!(text, GOOD, "{good}");
-        let error = Profile::from_toml(&text).unwrap_err().to_string();
-        assert!(
-            error.starts_with(&format!("line {line}: ")),
-            "{bad:?}: {error}"
-        );
-        assert!(error.contains(said), "{bad:?}: {error}");
-    }
+    check_faults(
+        GOOD,
+        Profile::from_toml,
+        r#"
+        samples = 4           | samples = 0                   | 1  | at least one sample
+        samples = 4           | samples = -4                  | 1  |
+        samples = 4↵          |                               | 1  | samples
+        input = 64            | input = 6.5                   | 2  |
+        input = 64            | input = 64↵speed = 3          | 3  | speed
+        backward = 1↵         |                               | 4  | backward
+        backward = 1↵         | backward = -1↵                | 7  | backward = -1
+        backward = 1↵         | backward = nan↵               | 7  | NaN
+        forward = 0.5         | forward = inf                 | 6  | forward = inf
+        forward = 0.5         | forward = "fast"              | 6  |
+        forward = 0.5         | forward = 1e308↵quiet = 1e308 | 4  | seconds
+        weight = 0.3          | weight = 0.8                  | 16 | backward = 0.75
+        quiet = 0.2           | quiet = -0.2                  | 14 | second
+        forward-fixed = 0.05  | forward-fixed = 0.3           | 17 | forward = 0.25
+        backward-fixed = 0.15 | backward-fixed = 0.8          | 18 | backward = 0.75
+        backward-fixed = 0.15 | backward_fixed = 0.15         | 18 | backward_fixed
+        kept = 48             | kept = 99999999999999999999   | 21 |
+        kept = 48             | kept =                        | 21 |
+        [[layer]]             | [[layers]]                    | 4  | layers
+        "#,
+    );
+    let many = "9223372036854775800";
+    let much_kept = GOOD.replacen("48", many, 1);
+    let table = format!("parameters = 20 | parameters = {many} | 11 | bytes");
+    check_faults(&much_kept, Profile::from_toml, &table);
     let none = Profile::from_toml("samples = 1\ninput = 0\n").unwrap_err();
     assert_eq!(none, ProfileError::NoLayers { line: 2 });
-    assert!(
-        Profile::from_toml("")
-            .unwrap_err()
-            .to_string()
-            .starts_with("line 1: ")
-    );
+    let empty = Profile::from_toml("").unwrap_err();
+    assert!(empty.to_string().starts_with("line 1: "));
+    assert!(empty.source().is_some());
 }
 
 #[test]
@@ -140,10 +109,8 @@ fn other_numbers_of_samples_scale_what_grows() {
     assert!((layer.weight.unwrap() - 0.3 / 0.75 * 1.35).abs() < 1e-12);
     assert!((layer.quiet.unwrap() - 0.2 / 0.25 * 0.45).abs() < 1e-12);
     assert_eq!((layer.forward_fixed, layer.backward_fixed), (0.05, 0.15));
-    assert_eq!(
-        (layer.parameters, layer.output, layer.kept),
-        (20, 32, Some(96))
-    );
+    let bytes = (layer.parameters, layer.output, layer.kept);
+    assert_eq!(bytes, (20, 32, Some(96)));
     assert_eq!(profile.for_samples(1).input, 16);
     let odd = Profile {
         samples: 3,
@@ -153,11 +120,6 @@ fn other_numbers_of_samples_scale_what_grows() {
     assert_eq!(odd.for_samples(2).input, 7); // 6.67, rounded up
     assert_eq!(profile.for_samples(3).layers[1].output, 12);
     assert_eq!(profile.for_samples(usize::MAX).input, u64::MAX);
-}
-
-fn name() -> impl Strategy<Value = String> {
-    let any = prop_oneof![any::<char>(), Just('"'), Just('\n'), Just('\\')];
-    prop::collection::vec(any, 0..8).prop_map(String::from_iter)
 }
 
 fn layers() -> impl Strategy<Value = Vec<LayerProfile>> {
@@ -212,23 +174,14 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_cause_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = Profile::from_toml(&String::from_utf8_lossy(&bytes));
+    fn no_text_causes_a_panic(text in any_text()) {
+        let _ = Profile::from_toml(&text);
     }
 
     #[test]
-    fn no_change_causes_a_panic(
-        changes in prop::collection::vec((0..GOOD.len(), prop_oneof![any::<u8>(), Just(b'\n'), Just(b'9')]), 1..8),
-        cut in 0..GOOD.len(),
-    ) {
-        let mut bytes = GOOD.as_bytes().to_vec();
-        for (place, byte) in changes {
-            bytes[place] = byte;
-        }
-        for text in [&bytes[..], &bytes[..cut], &bytes[cut..]] {
-            if let Ok(profile) = Profile::from_toml(&String::from_utf8_lossy(text)) {
-                prop_assert_eq!(Profile::from_toml(&profile.to_toml()).unwrap(), profile);
-            }
+    fn no_change_causes_a_panic(texts in any_change(GOOD)) {
+        for profile in texts.iter().flat_map(|text| Profile::from_toml(text)) {
+            prop_assert_eq!(Profile::from_toml(&profile.to_toml()).unwrap(), profile);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Draws a schedule of equal stages:
 //! `cargo run --release -p stovepipe-schedule --example draw -- zb-v 4 8 > picture.svg`.
 //!
-//! A last word `text` or `trace` asks for a picture in the terminal, or a trace for Perfetto.
+//! A last argument `text` prints a picture for the terminal, `trace` a trace for Perfetto.
 
 use std::{env, error::Error};
 
-use stovepipe_schedule::{Costs, Rule};
+use stovepipe_schedule::{Costs, Rule, Scheduler};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = env::args().skip(1).collect();
@@ -14,9 +14,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         [rule, workers, micro_batches, form] => (rule, workers, micro_batches, form.as_str()),
         _ => return Err("usage: draw RULE WORKERS MICRO_BATCHES [svg|text|trace]".into()),
     };
-    let scheduler = rule.parse::<Rule>()?.scheduler(2);
-    let stages = scheduler.stages(workers.parse()?);
-    let schedule = scheduler.schedule(stages, micro_batches.parse()?)?;
+    let rule: Rule = rule.parse()?;
+    let stages = rule.stages(workers.parse()?);
+    let schedule = rule.schedule(stages, micro_batches.parse()?)?;
     let mut costs = Costs::uniform(stages, 10e-3, 10e-3, 10e-3);
     for stage in &mut costs.stages {
         stage.update = 2e-3;

@@ -7,25 +7,25 @@ use thiserror::Error;
 
 /// What a stage does for a micro-batch.
 ///
-/// A backward pass is whole ([`Backward`](Self::Backward)), or comes in two halves, the gradient of
-/// the input first, since the stage before waits for nothing else.
+/// A backward pass is whole ([`Backward`](Self::Backward)) or in two halves: first the gradient of the
+/// input, which the previous stage waits for, then the gradients of the weights.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Pass {
-    /// `F`: activations go to the next stage.
+    /// `F`: computes activations, which go to the next stage.
     Forward,
-    /// `B`: the gradients of the input, which go to the previous stage, and of the weights.
+    /// `B`: computes the gradients of the input, which go to the previous stage, and of the weights.
     Backward,
-    /// `I`: the half of a backward pass that finds the gradient of the input.
+    /// `I`: the half of a backward pass that computes the gradient of the input.
     InputGradient,
-    /// `W`: the half of a backward pass that finds the gradients of the weights.
+    /// `W`: the half of a backward pass that computes the gradients of the weights.
     WeightGradient,
-    /// `U`: the weights are changed by this micro-batch's gradients at once, and not at the end of
-    /// the step by all together. Only asynchronous schedules have it.
+    /// `U`: changes the weights by this micro-batch's gradients at once, not at the end of the step.
+    /// Only in asynchronous schedules.
     Update,
 }
 
 impl Pass {
-    /// All of them, in the order in which a micro-batch meets them.
+    /// All passes, in the order of a micro-batch.
     pub const ALL: [Self; 5] = [
         Self::Forward,
         Self::Backward,
@@ -34,7 +34,7 @@ impl Pass {
         Self::Update,
     ];
 
-    /// The letter of `torch.distributed.pipelining`; `U` is ours.
+    /// The letter of `torch.distributed.pipelining`, plus `U`.
     ///
     /// ```
     /// use stovepipe_schedule::Pass;
@@ -52,7 +52,7 @@ impl Pass {
         }
     }
 
-    /// Whether the stage before waits for its result.
+    /// Whether the previous stage waits for its result.
     pub(crate) const fn sends_gradient(self) -> bool {
         matches!(self, Self::Backward | Self::InputGradient)
     }
@@ -60,12 +60,14 @@ impl Pass {
 
 /// What one stage does for one micro-batch.
 ///
-/// It is written as in `torch.distributed.pipelining`: the stage, a letter, the micro-batch.
+/// Its text is that of `torch.distributed.pipelining`: the stage, a letter, the micro-batch.
 ///
 /// ```
 /// use stovepipe_schedule::{Action, Pass};
 ///
 /// assert_eq!(Action::forward(2, 3).to_string(), "2F3");
+/// assert_eq!(Action::backward(2, 3).pass, Pass::Backward);
+/// assert_eq!(Action::new(2, Pass::InputGradient, 3).to_string(), "2I3");
 /// assert_eq!("1W2".parse(), Ok(Action::new(1, Pass::WeightGradient, 2)));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
@@ -80,11 +82,6 @@ pub struct Action {
 
 impl Action {
     /// A pass of a micro-batch through a stage.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Action, Pass};
-    /// assert_eq!(Action::new(2, Pass::InputGradient, 3).to_string(), "2I3");
-    /// ```
     #[must_use]
     pub const fn new(stage: usize, pass: Pass, micro_batch: usize) -> Self {
         Self {
@@ -95,22 +92,12 @@ impl Action {
     }
 
     /// The forward pass of a micro-batch through a stage.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Action, Pass};
-    /// assert_eq!(Action::forward(2, 3).pass, Pass::Forward);
-    /// ```
     #[must_use]
     pub const fn forward(stage: usize, micro_batch: usize) -> Self {
         Self::new(stage, Pass::Forward, micro_batch)
     }
 
     /// The whole backward pass of a micro-batch through a stage.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Action, Pass};
-    /// assert_eq!(Action::backward(2, 3).pass, Pass::Backward);
-    /// ```
     #[must_use]
     pub const fn backward(stage: usize, micro_batch: usize) -> Self {
         Self::new(stage, Pass::Backward, micro_batch)
@@ -129,11 +116,13 @@ impl fmt::Display for Action {
     }
 }
 
-/// A text that is no [`Action`].
+/// A text that is not an [`Action`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("`{text}` is no action: write a stage, F, B, I, W or U, and a micro-batch, such as 2F3")]
+#[error(
+    "`{text}` is not an action: write a stage, F, B, I, W or U, and a micro-batch, such as 2F3"
+)]
 pub struct ParseActionError {
-    /// The text as it was found.
+    /// The text.
     pub text: String,
 }
 
@@ -157,7 +146,31 @@ fn parse(text: &str) -> Option<Action> {
     })
 }
 
-/// Digits only: the standard library's parser would let `+3` pass.
+/// A line for each worker.
+pub(crate) fn write_lines(
+    formatter: &mut fmt::Formatter<'_>,
+    workers: &[Vec<impl fmt::Display>],
+) -> fmt::Result {
+    for (worker, words) in workers.iter().enumerate() {
+        for (index, word) in words.iter().enumerate() {
+            let between = match (worker, index) {
+                (0, 0) => "",
+                (_, 0) => "\n",
+                _ => " ",
+            };
+            write!(formatter, "{between}{word}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The words of a line of text, which spaces or commas separate.
+pub(crate) fn words(line: &str) -> impl Iterator<Item = &str> {
+    let words = line.split(|c: char| c == ',' || c.is_whitespace());
+    words.filter(|word| !word.is_empty())
+}
+
+/// Digits only: the standard library's parser would accept `+3`.
 pub(crate) fn number(digits: &str) -> Option<usize> {
     let all_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
     all_digits.then(|| digits.parse().ok()).flatten()
@@ -180,25 +193,9 @@ mod tests {
         check("1I2", Some(Action::new(1, Pass::InputGradient, 2)));
         check("1W2", Some(Action::new(1, Pass::WeightGradient, 2)));
         check("1U2", Some(Action::new(1, Pass::Update, 2)));
-        for bad in [
-            "",
-            "F",
-            "B",
-            "1F",
-            "F1",
-            "1X2",
-            "1f2",
-            "-1F2",
-            "1F-2",
-            "+1F2",
-            "1F+2",
-            " 1F2",
-            "1F2 ",
-            "1F2B3",
-            "1é2",
-            "1F²",
-            "99999999999999999999F0",
-        ] {
+        let bad =
+            "|F|B|1F|F1|1X2|1f2|-1F2|1F-2|+1F2|1F+2| 1F2|1F2 |1F2B3|1é2|1F²|99999999999999999999F0";
+        for bad in bad.split('|') {
             check(bad, None);
         }
     }
@@ -207,6 +204,6 @@ mod tests {
     fn a_parse_error_repeats_the_text() {
         let error = "bad".parse::<Action>().unwrap_err();
         assert_eq!(error.text, "bad");
-        assert!(error.to_string().starts_with("`bad` is no action"));
+        assert!(error.to_string().starts_with("`bad` is not an action"));
     }
 }

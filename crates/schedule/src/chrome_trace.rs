@@ -1,20 +1,61 @@
 //! A timeline in the Trace Event Format.
 //!
-//! The format is described in Google's document *Trace Event Format*; Perfetto and
-//! `chrome://tracing` read it. Used here are complete events (`"ph": "X"`), which have a start
-//! and a duration in microseconds, and metadata events (`"ph": "M"`), which name the rows.
+//! Google's document *Trace Event Format* describes it. Used here are complete events
+//! (`"ph": "X"`), which have a start and a duration in microseconds, and metadata events
+//! (`"ph": "M"`), which name the rows.
 
-use std::time::Duration;
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::{Span, SpanKind, Timeline, timeline::label};
 
-/// A timeline that is written event by event: large ones have millions.
+impl Timeline {
+    /// The timeline in the Trace Event Format, a JSON file for Perfetto and `chrome://tracing`.
+    ///
+    /// `labels` name the workers as in [`to_svg`](Self::to_svg).
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{Costs, Schedule};
+    /// let costs = Costs::uniform(1, 1.0, 1.0, 1.0);
+    /// let timeline = Schedule::inference(1, 1)?.simulate(&costs)?.timeline();
+    /// let trace = timeline.to_chrome_trace(&[]);
+    /// let events = trace["traceEvents"].as_array().unwrap();
+    /// assert_eq!(events.last().unwrap()["dur"], 1_000_000.0); // microseconds
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn to_chrome_trace(&self, labels: &[String]) -> Value {
+        // Strings and numbers: nothing can fail.
+        serde_json::to_value(Trace::new(self, labels)).unwrap_or_default()
+    }
+
+    /// Writes what [`to_chrome_trace`](Self::to_chrome_trace) returns, event by event.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::Timeline;
+    /// let mut file = Vec::new();
+    /// Timeline::default().write_chrome_trace(&[], &mut file)?;
+    /// assert_eq!(file, br#"{"displayTimeUnit":"ms","traceEvents":[]}"#);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub fn write_chrome_trace(&self, labels: &[String], writer: impl Write) -> io::Result<()> {
+        Ok(serde_json::to_writer(writer, &Trace::new(self, labels))?)
+    }
+}
+
+/// Written event by event: large timelines have millions.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Trace<'a> {
+struct Trace<'a> {
     display_time_unit: &'static str,
     trace_events: Events<'a>,
 }
@@ -25,7 +66,7 @@ struct Events<'a> {
 }
 
 impl<'a> Trace<'a> {
-    pub fn new(timeline: &'a Timeline, labels: &'a [String]) -> Self {
+    fn new(timeline: &'a Timeline, labels: &'a [String]) -> Self {
         Self {
             display_time_unit: "ms",
             trace_events: Events { timeline, labels },
@@ -43,7 +84,7 @@ impl Serialize for Events<'_> {
     }
 }
 
-/// The row's name, and its place: viewers would otherwise sort rows as they please.
+/// The row's name and place: viewers would otherwise sort rows themselves.
 fn row_name(worker: usize, labels: &[String]) -> [Value; 2] {
     let metadata = |name, args: Value| json!({ "ph": "M", "pid": 0, "tid": worker, "name": name, "args": args });
     [
@@ -66,7 +107,7 @@ fn complete(worker: usize, span: &Span) -> Value {
     })
 }
 
-/// Perfetto colours by name without its numbers, so each kind gets a colour of its own.
+/// Perfetto colours by name without its numbers, so each kind gets its own colour.
 fn name(span: &Span) -> String {
     match span.action {
         Some(action) => format!("{} {}", span.kind, action.micro_batch),
@@ -74,7 +115,7 @@ fn name(span: &Span) -> String {
     }
 }
 
-/// `chrome://tracing` knows these colours by name: those nearest to the ones of our pictures.
+/// The names in `chrome://tracing` of the colours closest to those of our pictures.
 fn colour(kind: SpanKind) -> &'static str {
     match kind {
         SpanKind::Forward => "thread_state_runnable",

@@ -1,36 +1,36 @@
-//! What the passes of a pipeline take and keep.
+//! Time and memory of the passes of a pipeline.
 
 use thiserror::Error;
 
 use crate::Recompute;
 
-/// What the passes of a pipeline take and keep: all that a [simulation](crate::Schedule::simulate) has
-/// to know.
+/// Time and memory of the passes of a pipeline: the input of a
+/// [simulation](crate::Schedule::simulate).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Costs {
     /// Of each stage.
     pub stages: Vec<StageCosts>,
-    /// Between each stage and the next: one less than there are stages, or a single one for all.
+    /// Between each stage and the next, or a single one for all.
     pub links: Vec<Link>,
-    /// Which forward passes are run a second time.
+    /// Which forward passes are recomputed.
     pub recompute: Recompute,
 }
 
-/// What a stage takes and keeps for a micro-batch.
+/// Time and memory of a stage for a micro-batch.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct StageCosts {
     /// Seconds of a forward pass that keeps its activations.
     pub forward: f64,
-    /// Seconds of a forward pass that keeps its input alone, to be run again.
+    /// Seconds of a forward pass that keeps only its input, to be recomputed later.
     pub quiet: f64,
-    /// Seconds of the half of a backward pass that finds the gradient of the input.
+    /// Seconds of the input gradient.
     pub input: f64,
-    /// Seconds of the half that finds the gradients of the weights.
+    /// Seconds of the weight gradients.
     pub weight: f64,
     /// Seconds of an update of the weights: after each micro-batch if the schedule is asynchronous,
-    /// else once at the end, with whatever replicas have to tell each other.
+    /// else once at the end, including the all-reduce of replicas.
     pub update: f64,
-    /// Bytes sent to the next stage; as many come back as gradients.
+    /// Bytes sent to the next stage. The gradients that come back have as many.
     pub output: f64,
     /// What it keeps in memory.
     pub memory: StageMemory,
@@ -39,30 +39,30 @@ pub struct StageCosts {
 /// Bytes that a stage keeps.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct StageMemory {
-    /// All the time: parameters, gradients, the optimizer's state. A further version of the weights is
-    /// not in it; see [`version`](Self::version).
+    /// Always: parameters, gradients, optimizer state. Without further
+    /// [versions](Self::version) of the weights.
     pub fixed: f64,
     /// One more version of the weights, under asynchronous schedules.
     pub version: f64,
-    /// The input of a micro-batch that is to be run again.
+    /// The input of a micro-batch that will be recomputed.
     pub input: f64,
-    /// The activations of a micro-batch, from its forward pass to the gradient of its input.
+    /// The activations of a micro-batch, from its forward pass to its input gradient.
     pub activations: f64,
-    /// What the gradients of weights need, from the gradient of the input on.
+    /// What the weight gradients of a micro-batch need, after its input gradient.
     pub context: f64,
 }
 
-/// A connection between two workers, one each way.
+/// A connection between two workers, in one direction.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Link {
-    /// Seconds until the first byte has arrived.
+    /// Seconds until the first byte arrives.
     pub latency: f64,
     /// Bytes a second, one message at a time.
     pub bandwidth: f64,
 }
 
 impl Default for Link {
-    /// Takes no time at all.
+    /// Takes no time.
     fn default() -> Self {
         Self {
             latency: 0.0,
@@ -72,7 +72,7 @@ impl Default for Link {
 }
 
 impl Link {
-    /// What a message passes that has to pass the slower of two: the longer latency, the lower bandwidth.
+    /// The longer latency and the lower bandwidth of two links.
     ///
     /// ```
     /// use stovepipe_schedule::Link;
@@ -90,8 +90,8 @@ impl Link {
 }
 
 impl Costs {
-    /// All stages alike, in seconds: forward, and both halves of backward. Sending takes no time, and
-    /// nothing is computed again.
+    /// Equal stages, with the seconds of forward and of both halves of backward. Sending takes no time,
+    /// nothing is recomputed.
     ///
     /// ```
     /// use stovepipe_schedule::{Costs, GPipe, Scheduler};
@@ -117,7 +117,7 @@ impl Costs {
         }
     }
 
-    /// The same with links that take so many seconds, whatever is sent.
+    /// The same with links that have this latency in seconds.
     ///
     /// ```
     /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
@@ -139,7 +139,7 @@ impl Costs {
         self.links[stage.min(self.links.len() - 1)]
     }
 
-    /// Makes sure that there is a number for everything, and no absurd one.
+    /// Checks that no number is missing or absurd.
     pub(crate) fn check(&self, stages: usize) -> Result<(), CostError> {
         if self.stages.len() != stages {
             return Err(CostError::Stages {
@@ -158,18 +158,14 @@ impl Costs {
         }
         for (stage, link) in self.links.iter().enumerate() {
             number("latency", stage, link.latency, 0.0..=MOST)?;
-            number(
-                "bandwidth",
-                stage,
-                link.bandwidth,
-                f64::MIN_POSITIVE..=f64::INFINITY,
-            )?;
+            let positive = f64::MIN_POSITIVE..=f64::INFINITY;
+            number("bandwidth", stage, link.bandwidth, positive)?;
         }
         Ok(())
     }
 }
 
-/// Seconds or bytes beyond which sums would no longer be exact enough to mean anything.
+/// Sums of more seconds or bytes would not be exact enough.
 const MOST: f64 = 1e30;
 
 impl StageCosts {
@@ -197,40 +193,29 @@ fn number(
     value: f64,
     range: std::ops::RangeInclusive<f64>,
 ) -> Result<(), CostError> {
-    match range.contains(&value) {
-        true => Ok(()),
-        false => Err(CostError::Number { what, stage, value }),
+    if range.contains(&value) {
+        Ok(())
+    } else {
+        Err(CostError::Number { what, stage, value })
     }
 }
 
-/// Costs that a schedule cannot be simulated with.
+/// Costs that do not fit a schedule.
 #[derive(Clone, PartialEq, Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum CostError {
-    /// There are not as many as stages.
+    /// There are more or fewer than stages.
     #[error("costs are given for {costs} stages, but the schedule has {stages}")]
-    Stages {
-        /// Costs given.
-        costs: usize,
-        /// Stages of the schedule.
-        stages: usize,
-    },
-    /// There are not as many links as neighbours.
+    Stages { costs: usize, stages: usize },
+    /// There are more or fewer links than neighbours.
     #[error("{links} links are given: give one for all, or one less than the {stages} stages")]
-    Links {
-        /// Links given.
-        links: usize,
-        /// Stages of the schedule.
-        stages: usize,
-    },
-    /// A number is negative, not finite, or absurdly large.
+    Links { links: usize, stages: usize },
+    /// A number is negative, NaN, infinite or absurdly large. A link has the number of the stage before.
     #[error("{what} of stage {stage} is {value}, which is out of range")]
     Number {
-        /// What is given.
         what: &'static str,
-        /// The stage; of a link, the one before it.
         stage: usize,
-        /// The number.
         value: f64,
     },
 }

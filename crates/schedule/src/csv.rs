@@ -2,11 +2,11 @@
 
 use ::csv::{ErrorKind, Position, ReaderBuilder, StringRecord, WriterBuilder};
 
-use crate::{Action, Schedule, ScheduleError, grid::grid};
+use crate::{Action, ParseActionError, Schedule, ScheduleError, error::LineError, grid::grid};
 
 impl Schedule {
     /// Reads the CSV format of `torch.distributed.pipelining`: a row for each worker, a column for each
-    /// clock cycle, and blank cells where a worker waits. All rows have the same number of cells.
+    /// clock cycle, and a blank cell where a worker waits. All rows have the same number of cells.
     ///
     /// ```
     /// use stovepipe_schedule::{Schedule, ScheduleError};
@@ -20,21 +20,20 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// If a row is longer or shorter than the first one, or a cell is no action, with the line; or
-    /// those of [`Schedule::new`].
+    /// The line, if rows differ in length or a cell is not an action; and those of [`Schedule::new`].
     pub fn from_csv(text: &str) -> Result<Self, ScheduleError> {
         let mut reader = ReaderBuilder::new()
             .has_headers(false)
             .from_reader(text.as_bytes());
         let rows = reader.records().map(|record| match record {
-            Ok(record) => row(&record).map_err(|reason| at(text, record.position(), reason)),
+            Ok(record) => row(&record).map_err(|source| at(text, record.position(), source)),
             Err(error) => Err(at(text, error.position(), unreadable(&error))),
         });
         Self::new(rows.collect::<Result<_, _>>()?)
     }
 
-    /// Writes the CSV format that [`from_csv`](Self::from_csv) reads, each action in the first clock
-    /// cycle in which it can be if all actions take one.
+    /// Writes the CSV format that [`from_csv`](Self::from_csv) reads, each action in the first possible
+    /// clock cycle if all actions take one.
     ///
     /// ```
     /// # use stovepipe_schedule::{GPipe, Schedule, Scheduler};
@@ -50,7 +49,7 @@ impl Schedule {
             let cells = row
                 .iter()
                 .map(|cell| cell.map_or(String::new(), |a| a.to_string()));
-            // Writing to memory, rows of equal length: there is nothing that could fail.
+            // Writing rows of equal length to memory cannot fail.
             let _ = writer.write_record(cells);
         }
         let bytes = writer.into_inner().unwrap_or_default();
@@ -58,33 +57,32 @@ impl Schedule {
     }
 }
 
-fn row(record: &StringRecord) -> Result<Vec<Action>, String> {
+fn row(record: &StringRecord) -> Result<Vec<Action>, LineError> {
     let cells = record.iter().map(str::trim);
-    let actions = cells
-        .filter(|cell| !cell.is_empty())
-        .map(str::parse::<Action>);
-    let actions: Result<_, _> = actions.collect();
-    actions.map_err(|error| error.to_string())
+    let actions = cells.filter(|cell| !cell.is_empty()).map(str::parse);
+    Ok(actions.collect::<Result<_, ParseActionError>>()?)
 }
 
-fn unreadable(error: &::csv::Error) -> String {
+fn unreadable(error: &::csv::Error) -> LineError {
     match error.kind() {
-        ErrorKind::UnequalLengths {
-            expected_len, len, ..
-        } => format!("has {len} cells, but the line before has {expected_len}"),
-        _ => error.to_string(),
+        &ErrorKind::UnequalLengths {
+            expected_len: before,
+            len: cells,
+            ..
+        } => LineError::Cells { cells, before },
+        _ => LineError::Csv(error.to_string()),
     }
 }
 
-/// An error in the line of a record. The reader's own count is that before it has passed the line ends
-/// in front of the record: too low after `\r\n` and after empty lines.
-fn at(text: &str, position: Option<&Position>, reason: String) -> ScheduleError {
+/// An error in the line of a record. The reader's own line number ignores line ends right before the
+/// record: it is too low after `\r\n` and after empty lines.
+fn at(text: &str, position: Option<&Position>, source: LineError) -> ScheduleError {
     let byte = position.map_or(0, |position| position.byte() as usize);
     let (before, from) = text.as_bytes().split_at(byte.min(text.len()));
     let skipped = from.iter().take_while(|byte| b"\r\n".contains(byte));
     let ends = before.iter().chain(skipped).filter(|&&byte| byte == b'\n');
     ScheduleError::Line {
         line: 1 + ends.count() as u64,
-        reason,
+        source,
     }
 }

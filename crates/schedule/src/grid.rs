@@ -1,30 +1,19 @@
-//! Clock cycles: what a schedule looks like if every action takes one.
+//! Clock cycles of a schedule, if every action takes one.
 
-use crate::{Action, Schedule, table::Table};
+use crate::{Action, Schedule, table::ResultTable};
 
 /// For each worker, its action in each clock cycle, all rows of the same length.
 pub(crate) fn grid(schedule: &Schedule) -> Vec<Vec<Option<Action>>> {
-    let size = (schedule.stages(), schedule.micro_batches());
-    // The cycle after that of the forward pass, and of the gradient of the input.
-    let mut forward = Table::new(size.0, size.1, 0);
-    let mut gradient = Table::new(size.0, size.1, 0);
+    // The cycle after each pass.
+    let mut ends = ResultTable::new(schedule.stages(), schedule.micro_batches(), 0);
     let mut rows: Vec<Vec<Option<Action>>> = vec![Vec::new(); schedule.workers().len()];
     let replayed = schedule.replay(|worker, action| {
-        let arrived = schedule
-            .input(action)
-            .map(|input| match input.pass.sends_gradient() {
-                true => gradient[input],
-                false => forward[input],
-            });
+        let arrived = schedule.input(action).map_or(0, |input| ends.get(input));
         let row = &mut rows[worker];
-        let cycle = row.len().max(arrived.unwrap_or(0));
+        let cycle = row.len().max(arrived);
         row.resize(cycle, None);
         row.push(Some(action));
-        match action.pass.sends_gradient() {
-            true => gradient[action] = cycle + 1,
-            false if action.pass == crate::Pass::Forward => forward[action] = cycle + 1,
-            false => {}
-        }
+        ends.set(action, cycle + 1);
     });
     debug_assert_eq!(replayed, Ok(()), "a schedule has no deadlock");
     let length = rows.iter().map(Vec::len).max().unwrap_or(0);

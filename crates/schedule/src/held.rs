@@ -1,36 +1,27 @@
-//! What a schedule makes its workers hold.
+//! What workers hold under a schedule.
 
-use crate::{Action, Pass, Schedule, ScheduleError};
+use crate::{Action, Pass, Schedule, ScheduleError, versions::weight_versions};
 
-/// What workers may hold at most; see [`Schedule::check`].
+/// What a worker may hold at most; see [`Schedule::check`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Limits {
-    /// Micro-batches between their forward and their backward pass on a worker, counted for each of
-    /// its stages.
+    /// Micro-batches between their forward and their backward pass, counted for each stage.
     pub activations: Option<usize>,
-    /// Versions of a stage's weights on a worker.
+    /// Versions of a stage's weights.
     pub weight_versions: Option<usize>,
 }
 
 impl Schedule {
-    /// For each stage, the most micro-batches that one of its workers has at one time between their
-    /// forward and their backward pass.
+    /// For each stage, the most micro-batches that one of its workers has between their forward and
+    /// their backward pass at one time. 0 without backward passes.
     ///
-    /// It is what the memory for activations grows with: [`GPipe`](crate::GPipe) keeps all
-    /// micro-batches, [`OneForwardOneBackward`](crate::OneForwardOneBackward) no more than there
-    /// are stages. Without backward passes nothing is kept, and the numbers are 0.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
-    /// assert_eq!(GPipe.schedule(3, 8)?.peak_in_flight(), [8, 8, 8]);
-    /// assert_eq!(OneForwardOneBackward.schedule(3, 8)?.peak_in_flight(), [3, 2, 1]);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
+    /// The memory for activations grows with it: [`GPipe`](crate::GPipe) keeps all micro-batches,
+    /// [`OneForwardOneBackward`](crate::OneForwardOneBackward) at most as many as there are stages.
     #[must_use]
     pub fn peak_in_flight(&self) -> Vec<usize> {
         let mut peaks = vec![0; self.stages()];
         if self.is_training() {
-            // Replicas are told apart: each ends with what it began, nothing.
+            // Replicas may share a counter: after each worker it is 0 again.
             let mut held = peaks.clone();
             for action in self.workers().iter().flatten() {
                 let held = &mut held[action.stage];
@@ -43,13 +34,16 @@ impl Schedule {
 
     /// For each worker, the most activations that it holds at one time, in micro-batches.
     ///
-    /// A worker with several stages holds a part of a micro-batch for each: the unit is a micro-batch
+    /// A worker with several stages holds a part of a micro-batch for each. The unit is a micro-batch
     /// on all of them.
     ///
     /// ```
-    /// # use stovepipe_schedule::{OneForwardOneBackward, Scheduler, ZeroBubbleV};
+    /// # use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler, ZeroBubbleH1, ZeroBubbleV};
+    /// assert_eq!(GPipe.schedule(3, 8)?.peak_in_flight(), [8, 8, 8]);
+    /// assert_eq!(OneForwardOneBackward.schedule(3, 8)?.peak_in_flight(), [3, 2, 1]);
     /// assert_eq!(OneForwardOneBackward.schedule(4, 8)?.peak_activations(), [4.0, 3.0, 2.0, 1.0]);
-    /// assert_eq!(ZeroBubbleV.schedule(8, 8)?.peak_activations(), [4.0; 4]);
+    /// assert_eq!(ZeroBubbleV.schedule(8, 8)?.peak_activations(), [4.0; 4]); // half micro-batches
+    /// assert_eq!(ZeroBubbleH1.schedule(3, 8)?.peak_weight_contexts(), [1.0, 2.0, 3.0]);
     /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
     /// ```
     #[must_use]
@@ -57,47 +51,32 @@ impl Schedule {
         self.peaks(activations)
     }
 
-    /// For each worker, the most micro-batches, counted as in
-    /// [`peak_activations`](Self::peak_activations), for which the gradients of weights are still to be
-    /// found when that of the input has been.
+    /// For each worker, the most micro-batches that have their input gradient, but not yet their weight
+    /// gradients. The unit is that of [`peak_activations`](Self::peak_activations).
     ///
     /// Each keeps the inputs of layers and the gradients of their outputs.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Scheduler, ZeroBubbleH1};
-    /// let schedule = ZeroBubbleH1.schedule(3, 8)?;
-    /// assert_eq!(schedule.peak_weight_contexts(), [1.0, 2.0, 3.0]);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
     #[must_use]
     pub fn peak_weight_contexts(&self) -> Vec<f64> {
         self.peaks(weight_contexts)
     }
 
     fn peaks(&self, effect: fn(Pass) -> i8) -> Vec<f64> {
-        let stages = self.stages_of_workers();
-        let of_worker = |(worker, actions): (usize, &Vec<Action>)| {
+        if !self.is_training() {
+            return vec![0.0; self.workers().len()];
+        }
+        let of_worker = |(actions, stages): (&Vec<Action>, usize)| {
             let (mut held, mut peak) = (0, 0);
             for action in actions {
                 change(&mut held, action.pass, effect);
                 peak = peak.max(held);
             }
-            peak as f64 / stages[worker] as f64
+            peak as f64 / stages as f64
         };
-        match self.is_training() {
-            true => (self.workers().iter().enumerate()).map(of_worker).collect(),
-            false => vec![0.0; self.workers().len()],
-        }
+        let workers = self.workers().iter().zip(self.stages_of_workers());
+        workers.map(of_worker).collect()
     }
 
     /// The number of stages of each worker.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::Schedule;
-    /// let schedule: Schedule = "0F0 2F0\n1F0".parse()?;
-    /// assert_eq!(schedule.stages_of_workers(), [2, 1]);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
     #[must_use]
     pub fn stages_of_workers(&self) -> Vec<usize> {
         let mut counts = vec![0; self.workers().len()];
@@ -107,12 +86,12 @@ impl Schedule {
         counts
     }
 
-    /// For each worker, the most versions of a stage's weights that it keeps at one time, under an
-    /// asynchronous schedule; 1 under all others.
+    /// For each worker, the most versions of a stage's weights that it keeps at one time. 1 unless the
+    /// schedule is asynchronous.
     ///
-    /// A micro-batch's backward pass uses the weights that its forward pass used, which are kept as
-    /// long (weight stashing). With `vertical_sync` every stage uses the version that the first stage
-    /// used for the micro-batch, and keeps older ones for those still to come.
+    /// The backward pass of a micro-batch uses the weights of its forward pass, which are kept until
+    /// then (weight stashing). With `vertical_sync`, every stage uses the version that the first stage
+    /// used for the micro-batch, and keeps older ones for micro-batches still to come.
     ///
     /// ```
     /// # use stovepipe_schedule::{GPipe, PipeDream, Scheduler};
@@ -125,12 +104,12 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// If a stage would need weights that it has not come to yet.
+    /// If a stage would need weights that it does not have yet.
     pub fn weight_versions(&self, vertical_sync: bool) -> Result<Vec<usize>, ScheduleError> {
-        crate::versions::weight_versions(self, vertical_sync, None)
+        weight_versions(self, vertical_sync, None)
     }
 
-    /// Makes sure that no worker holds more than it may.
+    /// Checks that no worker holds more than the limits allow.
     ///
     /// ```
     /// use stovepipe_schedule::{GPipe, Limits, OneForwardOneBackward, Scheduler};
@@ -154,7 +133,7 @@ impl Schedule {
             }
         }
         if limits.weight_versions.is_some() {
-            crate::versions::weight_versions(self, false, limits.weight_versions)?;
+            weight_versions(self, false, limits.weight_versions)?;
         }
         Ok(())
     }
@@ -180,7 +159,7 @@ fn change(held: &mut usize, pass: Pass, effect: fn(Pass) -> i8) {
     *held = held.saturating_add_signed(effect(pass).into());
 }
 
-/// Activations are kept from the forward pass to the gradient of the input.
+/// Activations are kept from the forward pass to the input gradient.
 fn activations(pass: Pass) -> i8 {
     match pass {
         Pass::Forward => 1,
@@ -189,7 +168,7 @@ fn activations(pass: Pass) -> i8 {
     }
 }
 
-/// What the gradients of weights need is kept from the gradient of the input on.
+/// What the weight gradients need is kept from the input gradient on.
 fn weight_contexts(pass: Pass) -> i8 {
     match pass {
         Pass::InputGradient => 1,

@@ -1,19 +1,16 @@
-//! Schedules of pipeline-parallel training: who does what when, what it takes, and pictures of it.
+//! Schedules of pipeline-parallel training: who does what when, what it costs, and pictures of it.
 //!
-//! A network too big or too slow for one device is cut into consecutive *stages*. Each stage
-//! belongs to a *worker*, or to several that share its work, a batch is cut into *micro-batches*, and
-//! the stages work on different micro-batches at the same time. This crate decides nothing but the
-//! order: a [`Schedule`] lists, for each worker, its [`Action`]s one after the other. It runs no tensor
-//! code, so every property of an order can be tested on its own.
+//! A network that is too big or too slow for one device is cut into consecutive *stages*. Each stage
+//! belongs to a *worker*, or to several replicas. A mini-batch is cut into *micro-batches*, and the
+//! stages work on different micro-batches at the same time. A [`Schedule`] lists the [`Action`]s of
+//! each worker in order. This crate knows nothing of tensors.
 //!
-//! * **Make** a schedule with a [`Scheduler`]: [`GPipe`], [`OneForwardOneBackward`],
-//!   [`Interleaved`], [`ZeroBubbleH1`], [`ZeroBubbleH2`], [`ZeroBubbleV`], [`PipeDream`],
-//!   [`RoundRobin`], or one of your own; [`Rule`] has them by name. Or write one by hand, as text or
-//!   in [a file](Schedule::from_csv).
-//! * **Check** it: [`Schedule::new`] lets nothing pass that could not be run to its end, for want of
-//!   an action, by one too many, or by a deadlock. [`Schedule::check`] holds it against [`Limits`].
-//! * **Foretell** what it costs: [`Schedule::simulate`] runs a step in thought, with [`Costs`] of each
-//!   stage and link. A [`Simulation`] knows the step's time, bubble, memory and critical path.
+//! * **Make** a schedule with a [`Scheduler`], your own or one of the [`Rule`]s, or read one from text
+//!   or [a file](Schedule::from_csv).
+//! * **Check** it: [`Schedule::new`] accepts only schedules that can run to their end.
+//!   [`Schedule::check`] compares one with [`Limits`].
+//! * **Predict** its cost: [`Schedule::simulate`] simulates a step from the [`Costs`] of each stage and
+//!   link. A [`Simulation`] has the step's time, bubble, memory and critical path.
 //! * **Look** at it: a [`Timeline`] says what happened when, in a simulation or a measured step. It
 //!   draws itself [for a page](Timeline::to_svg), [for a terminal](Timeline::to_text), and
 //!   [for Perfetto](Timeline::to_chrome_trace).
@@ -64,14 +61,11 @@ mod versions;
 
 pub use action::{Action, ParseActionError, Pass};
 pub use costs::{CostError, Costs, Link, StageCosts, StageMemory};
-pub use error::{ScheduleError, Waiting};
+pub use error::{LineError, ScheduleError, Waiting};
 pub use held::Limits;
-pub use program::{Content, Message, Program, ProgramError, Step, Wiring};
+pub use program::{Content, Instruction, Message, Program, ProgramError, Wiring};
 pub use recompute::{Recompute, UnknownRecompute};
 pub use schedule::Schedule;
-pub use schedulers::{
-    GPipe, Interleaved, OneForwardOneBackward, PipeDream, RoundRobin, Rule, Scheduler, UnknownRule,
-    ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
-};
+pub use schedulers::*;
 pub use simulate::{HeldBytes, Simulation};
 pub use timeline::{Span, SpanKind, Timeline};

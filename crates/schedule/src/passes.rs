@@ -1,4 +1,4 @@
-//! Which passes a stage has for a micro-batch.
+//! The passes of a stage for a micro-batch.
 
 use crate::Pass;
 
@@ -23,7 +23,7 @@ impl Passes {
         passes.iter().any(|&pass| self.contains(pass))
     }
 
-    /// Adds a pass; whether it is new.
+    /// Adds a pass. Returns whether it is new.
     pub fn insert(&mut self, pass: Pass) -> bool {
         let is_new = !self.contains(pass);
         self.0 |= Self::bit(pass);

@@ -1,97 +1,75 @@
-//! Schedules with their communication: what workers send each other between their actions.
+//! Schedules with their communication: what workers send each other between their passes.
 //!
-//! A schedule says nothing of messages: they follow from it. [`Program::new`] is the pass that puts
-//! them in, and knows the wiring of the model, its skips and side inputs; [`Program::check`] runs the
-//! result in thought as if sends waited for their receiver, which is what collective libraries without
-//! buffers do.
+//! Messages follow from the schedule and from the wiring of the model: its skips and side inputs.
+//! [`Program::new`] adds them. [`Program::check`] simulates the result with sends that wait for their
+//! receiver, as collective libraries without buffers do.
 
 mod check;
-mod message;
-mod text;
+mod error;
+mod instruction;
+mod wiring;
 
-use crate::{Action, Schedule, grid::grid};
+use std::{fmt, str::FromStr};
 
-pub use check::ProgramError;
-pub use message::{Content, Message};
+use crate::{
+    Action, ParseActionError, Schedule, ScheduleError,
+    action::{words, write_lines},
+    grid::grid,
+};
 
-/// What a model's stages hand each other beside the values that go from each to the next.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Wiring {
-    /// Stages that send a value to a later one, straight.
-    pub skips: Vec<(usize, usize)>,
-    /// Stages that read an input from the side with each micro-batch.
-    pub side: Vec<usize>,
-}
-
-/// A step of a worker.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Step {
-    /// A pass.
-    Compute(Action),
-    /// Sends a message to another worker.
-    Send(Message),
-    /// Receives a message from another worker, or from the side.
-    Receive(Message),
-}
+pub use error::ProgramError;
+pub use instruction::{Content, Instruction, Message};
+pub use wiring::Wiring;
 
 /// For each worker, its passes with what it sends and receives between them.
 ///
-/// As text it has a line for each worker, in the notation of `torch.distributed.pipelining`: `0SEND_F1`
-/// is stage 0 sending the value of micro-batch 1 to the next stage, `1RECV_F1` its receipt, and
-/// `1SEND_B1` and `0RECV_B1` the gradient on its way back. Values and gradients of skips name the other
-/// stage, too, as `0SEND_F1>2` and `2RECV_F1<0`; a side input is `2RECV_SIDE1`.
+/// As text it has a line for each worker, in the notation of `torch.distributed.pipelining`: in
+/// `0SEND_F1` stage 0 sends the value of micro-batch 1 to the next stage, which receives it in
+/// `1RECV_F1`. The gradient comes back in `1SEND_B1` and `0RECV_B1`. Skips also name the other stage, as
+/// in `0SEND_F1>2` and `2RECV_F1<0`. A side input is `2RECV_SIDE1`.
 ///
 /// ```
 /// use stovepipe_schedule::{GPipe, Program, Scheduler, Wiring};
 ///
 /// let schedule = GPipe.schedule(2, 1)?;
 /// let program = Program::new(&schedule, &Wiring::default())?;
-/// assert_eq!(
-///     program.to_string(),
-///     "0F0 0SEND_F0 0RECV_B0 0B0\n\
-///      1RECV_F0 1F0 1B0 1SEND_B0"
-/// );
+/// let text = "0F0 0SEND_F0 0RECV_B0 0B0\n1RECV_F0 1F0 1B0 1SEND_B0";
+/// assert_eq!(program.to_string(), text);
+/// assert_eq!(text.parse(), Ok(program.clone()));
+/// assert_eq!(program.workers()[0].len(), 4);
+/// assert_eq!(program.schedule()?, schedule);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
-    workers: Vec<Vec<Step>>,
+    workers: Vec<Vec<Instruction>>,
 }
 
 impl Program {
-    /// Takes steps as they are. Nothing is checked yet; see [`Program::check`].
-    ///
-    /// ```
-    /// use stovepipe_schedule::{Action, Program, Step, Wiring};
-    ///
-    /// let program = Program::of_steps(vec![vec![Step::Compute(Action::forward(0, 0))]]);
-    /// assert!(program.check(&Wiring::default()).is_ok());
-    /// ```
+    /// A program of these instructions, not yet [checked](Program::check).
     #[must_use]
-    pub fn of_steps(workers: Vec<Vec<Step>>) -> Self {
+    pub fn of_instructions(workers: Vec<Vec<Instruction>>) -> Self {
         Self { workers }
     }
 
-    /// Puts communication into a schedule.
+    /// Adds communication to a schedule.
     ///
-    /// A message is sent and received right after the pass that made it, as if all passes took one clock
-    /// cycle. All workers have the messages of a cycle in the same order, so that none waits for ever
-    /// even if sends wait for their receiver.
+    /// A message is sent and received right after the pass that made it, if all passes take one clock
+    /// cycle. All workers have the messages of a cycle in the same order, so there is no deadlock even
+    /// if sends wait for their receiver.
     ///
     /// ```
     /// use stovepipe_schedule::{OneForwardOneBackward, Program, Scheduler, Wiring};
     ///
     /// let schedule = OneForwardOneBackward.schedule(3, 4)?;
     /// let wiring = Wiring { skips: vec![(0, 2)], side: vec![1] };
-    /// let program = Program::new(&schedule, &wiring)?;
-    /// program.check(&wiring)?;
-    /// assert_eq!(program.schedule()?, schedule);
+    /// Program::new(&schedule, &wiring)?.check(&wiring)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// If a skip does not lead to a later stage, or names a stage that does not exist.
+    /// If a skip does not lead to a later stage, or a stage does not exist.
     pub fn new(schedule: &Schedule, wiring: &Wiring) -> Result<Self, ProgramError> {
         wiring.check(schedule.stages())?;
         let grid = grid(schedule);
@@ -102,15 +80,15 @@ impl Program {
                 let Some(action) = action else { continue };
                 let side = wiring.inputs(schedule, action).into_iter();
                 let side = side.filter(|message| message.content == Content::Side);
-                workers[worker].extend(side.map(Step::Receive));
-                workers[worker].push(Step::Compute(action));
+                workers[worker].extend(side.map(Instruction::Receive));
+                workers[worker].push(Instruction::Compute(action));
             }
             for action in actions.into_iter().flatten() {
                 for message in wiring.outputs(schedule, action) {
                     let (sender, receiver) = message.workers(schedule);
                     if sender != receiver {
-                        workers[sender].push(Step::Send(message));
-                        workers[receiver].push(Step::Receive(message));
+                        workers[sender].push(Instruction::Send(message));
+                        workers[receiver].push(Instruction::Receive(message));
                     }
                 }
             }
@@ -118,39 +96,42 @@ impl Program {
         Ok(Self { workers })
     }
 
-    /// The steps of each worker, in order.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{GPipe, Program, Scheduler, Wiring};
-    /// let program = Program::new(&GPipe.schedule(2, 1)?, &Wiring::default())?;
-    /// assert_eq!(program.workers()[0].len(), 4);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// The instructions of each worker, in order.
     #[must_use]
-    pub fn workers(&self) -> &[Vec<Step>] {
+    pub fn workers(&self) -> &[Vec<Instruction>] {
         &self.workers
     }
 
     /// The schedule without its communication.
     ///
-    /// ```
-    /// # use stovepipe_schedule::Program;
-    /// let program: Program = "0F0 0SEND_F0\n1RECV_F0 1F0".parse()?;
-    /// assert_eq!(program.schedule()?.to_string(), "0F0\n1F0");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     ///
     /// Those of [`Schedule::new`].
-    pub fn schedule(&self) -> Result<Schedule, crate::ScheduleError> {
-        let actions = |steps: &Vec<Step>| {
-            let computed = steps.iter().filter_map(|step| match step {
-                Step::Compute(action) => Some(*action),
-                Step::Send(_) | Step::Receive(_) => None,
-            });
-            computed.collect()
+    pub fn schedule(&self) -> Result<Schedule, ScheduleError> {
+        let computed = |instruction: &Instruction| match instruction {
+            Instruction::Compute(action) => Some(*action),
+            Instruction::Send(_) | Instruction::Receive(_) => None,
+        };
+        let actions = |worker: &Vec<Instruction>| -> Vec<Action> {
+            worker.iter().filter_map(computed).collect()
         };
         Schedule::new(self.workers.iter().map(actions).collect())
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_lines(formatter, &self.workers)
+    }
+}
+
+impl FromStr for Program {
+    type Err = ParseActionError;
+
+    fn from_str(text: &str) -> Result<Self, ParseActionError> {
+        let lines = text
+            .lines()
+            .map(|line| words(line).map(str::parse).collect());
+        Ok(Self::of_instructions(lines.collect::<Result<_, _>>()?))
     }
 }

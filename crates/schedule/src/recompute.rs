@@ -1,4 +1,4 @@
-//! What a stage keeps of a forward pass, and what it computes again.
+//! What a stage keeps of a forward pass, and what it recomputes.
 
 use std::{fmt, str::FromStr};
 
@@ -7,21 +7,21 @@ use thiserror::Error;
 
 use crate::Schedule;
 
-/// Which micro-batches are run forward a second time in their backward pass.
+/// Which micro-batches are recomputed: their forward pass runs again before their backward pass.
 ///
-/// Keeping a stage's input alone and recomputing the rest costs a forward pass more, and holds the
-/// activations of one micro-batch instead of all of them (Chen et al., "Training Deep Nets with
-/// Sublinear Memory Cost", 2016; at stage boundaries as in GPipe). A pass whose backward is the
-/// very next action is never recomputed, whatever the mode: nothing would be saved.
+/// A stage then keeps the inputs of all micro-batches, but the activations of only one, for the time
+/// of another forward pass (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016; at
+/// stage boundaries as in GPipe). In no mode is a micro-batch recomputed whose backward pass follows
+/// its forward pass directly: that would save nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recompute {
     /// All micro-batches.
     Always,
-    /// All but the last, whose backward pass is near.
+    /// All but the last, whose backward pass is soon.
     #[default]
     ExceptLast,
-    /// None: all activations are kept.
+    /// None: keep all activations.
     Never,
 }
 
@@ -29,7 +29,7 @@ impl Recompute {
     /// All modes, the one that recomputes most first.
     pub const ALL: [Self; 3] = [Self::Always, Self::ExceptLast, Self::Never];
 
-    /// Which micro-batches a stage keeps in their forward pass instead of computing them again.
+    /// For each micro-batch, whether a stage keeps its activations.
     ///
     /// ```
     /// use stovepipe_schedule::{OneForwardOneBackward, Recompute, Scheduler};
@@ -66,20 +66,16 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// The name is none of the three modes.
+/// No [`Recompute`] has this name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}` is no recompute mode: use always, except-last or never")]
+#[error("`{0}` is not a recompute mode: use always, except-last or never")]
 pub struct UnknownRecompute(String);
 
 impl FromStr for Recompute {
     type Err = UnknownRecompute;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "always" => Ok(Self::Always),
-            "except-last" => Ok(Self::ExceptLast),
-            "never" => Ok(Self::Never),
-            _ => Err(UnknownRecompute(text.to_owned())),
-        }
+        let found = Self::ALL.into_iter().find(|mode| mode.to_string() == text);
+        found.ok_or_else(|| UnknownRecompute(text.to_owned()))
     }
 }

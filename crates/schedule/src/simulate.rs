@@ -1,4 +1,4 @@
-//! What a step would take, and keep in memory.
+//! Simulates the time and memory of a step.
 
 mod memory;
 
@@ -7,24 +7,20 @@ use std::{collections::HashMap, time::Duration};
 pub use memory::HeldBytes;
 
 use crate::{
-    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, StageCosts, Timeline, table::Table,
+    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, Timeline, table::ResultTable,
 };
 
 impl Schedule {
-    /// Runs a step in thought.
+    /// Simulates a step.
     ///
-    /// A worker begins its next action as soon as it has ended the one before and what the action
-    /// needs has arrived. Sending costs a worker no time of its own; a link carries one message at a
-    /// time each way. A forward pass that is to be computed again is so before the gradient has
-    /// arrived, if the worker has nothing else to do.
+    /// A worker begins an action as soon as the previous one has ended and the action's input has
+    /// arrived. Sending takes a worker no time. A link transfers one message at a time in each
+    /// direction. Recomputation runs before the gradient arrives if the worker is idle.
     ///
-    /// Time and memory grow with the number of actions. Measured on a core of a server: to make and
-    /// check a schedule, to simulate it, and to find its critical path and peak memory takes 130 to 300
-    /// ns and 50 bytes for each. For 1024 stages and 4096 micro-batches, 8 to 13 million actions, that
-    /// is 1.1 s and 402 MiB under [`GPipe`](crate::GPipe), 1.7 s and 402 MiB under
-    /// [`OneForwardOneBackward`](crate::OneForwardOneBackward), 3.6 s and 566 MiB under
-    /// [`ZeroBubbleH1`](crate::ZeroBubbleH1), and 3.7 s and 562 MiB under
-    /// [`PipeDream`](crate::PipeDream), the slowest.
+    /// To make and check a schedule, simulate it, and find its critical path and peak memory takes 130
+    /// to 300 ns and 50 bytes an action on a server's core. With 1024 stages and 4096 micro-batches:
+    /// 1.1 s and 402 MiB under [`GPipe`](crate::GPipe), 3.7 s and 562 MiB under the slowest,
+    /// [`PipeDream`](crate::PipeDream).
     ///
     /// ```
     /// use stovepipe_schedule::{Costs, Scheduler, ZeroBubbleH1};
@@ -39,43 +35,42 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// If the costs are not those of this many stages, or one is negative or not finite.
+    /// If there are costs for another number of stages, or a cost is negative, NaN or infinite.
     pub fn simulate<'a>(&'a self, costs: &'a Costs) -> Result<Simulation<'a>, CostError> {
         costs.check(self.stages())?;
-        let mut run = Run::new(self, costs);
-        let replayed = self.replay(|worker, action| run.act(worker, action));
+        let mut clock = Clock::new(self, costs);
+        let replayed = self.replay(|worker, action| clock.run(worker, action));
         debug_assert_eq!(replayed, Ok(()), "a schedule has no deadlock");
         Ok(Simulation {
             schedule: self,
             costs,
-            kept: run.kept,
-            slots: run.slots,
+            kept: clock.kept,
+            slots: clock.slots,
         })
     }
 }
 
-/// When an action is carried out. A recomputation begins at `start`; the pass itself ends at `end`.
+/// When an action runs, from the start of its recomputation to the end of its pass.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     start: f64,
     end: f64,
 }
 
-/// A simulation under way.
-struct Run<'a> {
+/// The times of the actions so far.
+struct Clock<'a> {
     schedule: &'a Schedule,
     costs: &'a Costs,
     /// By stage and micro-batch, whether the activations are kept.
     kept: Vec<Vec<bool>>,
     slots: Vec<Vec<Slot>>,
-    /// When values and gradients of a stage have arrived at the next, or at the one before.
-    values: Table<f64>,
-    gradients: Table<f64>,
-    /// When each link is free again, by the workers that it leads from and to.
+    /// When the results of passes arrive at the neighbouring stage.
+    arrivals: ResultTable<f64>,
+    /// When each link is free again, by sender and receiver.
     free: HashMap<(usize, usize), f64>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Clock<'a> {
     fn new(schedule: &'a Schedule, costs: &'a Costs) -> Self {
         let (stages, micro_batches) = (schedule.stages(), schedule.micro_batches());
         let of_worker = |actions: &Vec<Action>| Vec::with_capacity(actions.len());
@@ -84,21 +79,18 @@ impl<'a> Run<'a> {
             costs,
             kept: kept(schedule, costs),
             slots: schedule.workers().iter().map(of_worker).collect(),
-            values: Table::new(stages, micro_batches, 0.0),
-            gradients: Table::new(stages, micro_batches, 0.0),
+            arrivals: ResultTable::new(stages, micro_batches, 0.0),
             free: HashMap::new(),
         }
     }
 
-    fn act(&mut self, worker: usize, action: Action) {
+    fn run(&mut self, worker: usize, action: Action) {
         let free = self.slots[worker].last().map_or(0.0, |slot| slot.end);
         let again = recomputation(self.costs, &self.kept, action);
-        let arrived = self.schedule.input(action).map(|input| match input.pass {
-            Pass::Forward => self.values[input],
-            _ => self.gradients[input],
-        });
-        let begin = (free + again).max(arrived.unwrap_or(0.0));
-        // Without a recomputation, to wait is no part of the action.
+        let input = self.schedule.input(action);
+        let arrived = input.map_or(0.0, |input| self.arrivals.get(input));
+        let begin = (free + again).max(arrived);
+        // Waiting is part of the action only if there is a recomputation before it.
         let start = if again > 0.0 { free } else { begin };
         let end = begin + length(self.costs, &self.kept, action);
         self.slots[worker].push(Slot { start, end });
@@ -110,69 +102,78 @@ impl<'a> Run<'a> {
             return;
         };
         let receiver = self.schedule.worker_of(output.stage, output.micro_batch);
-        let arrival = match receiver == worker {
-            true => end,
-            false => self.carry((worker, receiver), action.stage.min(output.stage), end),
+        let arrival = if receiver == worker {
+            end
+        } else {
+            self.transfer((worker, receiver), action.stage.min(output.stage), end)
         };
-        match action.pass {
-            Pass::Forward => self.values[action] = arrival,
-            _ => self.gradients[action] = arrival,
-        }
+        self.arrivals.set(action, arrival);
     }
 
-    /// When what is sent at `now` between stages `before` and the next has arrived.
-    fn carry(&mut self, workers: (usize, usize), before: usize, now: f64) -> f64 {
+    /// When a message arrives that is sent at `now` between stage `before` and the next.
+    fn transfer(&mut self, workers: (usize, usize), before: usize, now: f64) -> f64 {
         let link = self.costs.link(before);
-        let carried = self.costs.stages[before].output / link.bandwidth;
-        if carried == 0.0 {
+        let seconds = self.costs.stages[before].output / link.bandwidth;
+        if seconds == 0.0 {
             return now + link.latency;
         }
         let free = self.free.entry(workers).or_insert(0.0);
-        *free = free.max(now) + carried;
+        *free = free.max(now) + seconds;
         *free + link.latency
     }
 }
 
 /// By stage and micro-batch, whether the activations are kept.
 fn kept(schedule: &Schedule, costs: &Costs) -> Vec<Vec<bool>> {
-    let of_stage = |stage| match schedule.is_training() {
-        true => costs.recompute.kept(schedule, stage),
-        false => vec![true; schedule.micro_batches()],
+    let of_stage = |stage| {
+        if schedule.is_training() {
+            costs.recompute.kept(schedule, stage)
+        } else {
+            vec![true; schedule.micro_batches()]
+        }
     };
     (0..schedule.stages()).map(of_stage).collect()
 }
 
-/// Seconds of the forward pass that an action has to run again first.
+/// Seconds of the recomputation before an action.
 fn recomputation(costs: &Costs, kept: &[Vec<bool>], action: Action) -> f64 {
-    let again = action.pass.sends_gradient() && !kept[action.stage][action.micro_batch];
-    if again {
-        costs.stages[action.stage].forward
-    } else {
-        0.0
+    let is_kept = kept[action.stage][action.micro_batch];
+    if is_kept || !action.pass.sends_gradient() {
+        return 0.0;
     }
+    costs.stages[action.stage].forward
 }
 
 /// Seconds of an action, without a recomputation before it.
 fn length(costs: &Costs, kept: &[Vec<bool>], action: Action) -> f64 {
-    let StageCosts {
-        forward,
-        quiet,
-        input,
-        weight,
-        update,
-        ..
-    } = costs.stages[action.stage];
+    let costs = costs.stages[action.stage];
     match action.pass {
-        Pass::Forward if kept[action.stage][action.micro_batch] => forward,
-        Pass::Forward => quiet,
-        Pass::Backward => input + weight,
-        Pass::InputGradient => input,
-        Pass::WeightGradient => weight,
-        Pass::Update => update,
+        Pass::Forward if kept[action.stage][action.micro_batch] => costs.forward,
+        Pass::Forward => costs.quiet,
+        Pass::Backward => costs.input + costs.weight,
+        Pass::InputGradient => costs.input,
+        Pass::WeightGradient => costs.weight,
+        Pass::Update => costs.update,
     }
 }
 
-/// What a step would take, and keep in memory; see [`Schedule::simulate`].
+/// Time and memory of a simulated step; see [`Schedule::simulate`].
+///
+/// ```
+/// use stovepipe_schedule::{Costs, GPipe, Scheduler};
+///
+/// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+/// let schedule = GPipe.schedule(2, 3)?;
+/// let simulation = schedule.simulate(&costs)?;
+/// assert_eq!(simulation.busy(), [9.0, 9.0]);
+/// assert_eq!(simulation.utilisation(), [0.75, 0.75]);
+/// assert_eq!(simulation.bubble(), 0.25); // (p − 1) / (m + p − 1)
+/// assert_eq!(simulation.timeline().length().as_secs(), 12);
+///
+/// costs.stages[0].update = 0.5;
+/// assert_eq!(schedule.simulate(&costs)?.makespan(), 12.5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Simulation<'a> {
     schedule: &'a Schedule,
@@ -182,11 +183,11 @@ pub struct Simulation<'a> {
 }
 
 impl Simulation<'_> {
-    /// The longest time in seconds that a worker needs from its first pass to its last.
+    /// The longest time in seconds from the first pass of a worker to its last.
     ///
-    /// It is what a step takes if steps follow each other and a worker begins the next one as soon as
-    /// it has ended this one (as *Zero Bubble Pipeline Parallelism* counts). If all wait for each
-    /// other between steps, a step takes the [`makespan`](Self::makespan).
+    /// A step takes this long if each worker begins the next step as soon as it has ended this one (as
+    /// in *Zero Bubble Pipeline Parallelism*). If workers wait for each other between steps, a step
+    /// takes the [`makespan`](Self::makespan).
     ///
     /// ```
     /// # use stovepipe_schedule::{Costs, Scheduler, ZeroBubbleH2};
@@ -205,30 +206,18 @@ impl Simulation<'_> {
         self.slots.iter().map(span).fold(0.0, f64::max)
     }
 
-    /// The time in seconds from the first pass of any worker to the last of any, and to the end of the
-    /// update after it.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
-    /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// costs.stages[0].update = 0.5;
-    /// assert_eq!(GPipe.schedule(2, 3)?.simulate(&costs)?.makespan(), 12.5);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// The time in seconds from the first pass of all workers to the end of the last update.
     #[must_use]
     pub fn makespan(&self) -> f64 {
         let ends = self.slots.iter().enumerate().map(|(worker, slots)| {
             let passes = slots.last().map_or(0.0, |slot| slot.end);
-            passes
-                + self
-                    .updates(worker)
-                    .map(|(_, seconds)| seconds)
-                    .sum::<f64>()
+            let updates: f64 = self.updates(worker).map(|(_, seconds)| seconds).sum();
+            passes + updates
         });
         ends.fold(0.0, f64::max)
     }
 
-    /// The stages that a worker updates at the end, and the seconds it takes.
+    /// The stages that a worker updates at the end, and the seconds of each.
     fn updates(&self, worker: usize) -> impl Iterator<Item = (usize, f64)> {
         let at_end = self.schedule.is_training() && !self.schedule.is_asynchronous();
         let stages = (0..self.schedule.stages()).filter(move |_| at_end);
@@ -238,14 +227,7 @@ impl Simulation<'_> {
             .filter(|(_, seconds)| *seconds > 0.0)
     }
 
-    /// For each worker, the seconds in which it is busy with passes.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// assert_eq!(GPipe.schedule(2, 3)?.simulate(&costs)?.busy(), [9.0, 9.0]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// For each worker, the seconds of its passes.
     #[must_use]
     pub fn busy(&self) -> Vec<f64> {
         let busy = |actions: &Vec<Action>| {
@@ -258,19 +240,11 @@ impl Simulation<'_> {
         self.schedule.workers().iter().map(busy).collect()
     }
 
-    /// For each worker, the share of the [`step_time`](Self::step_time) in which it is busy, from 0
-    /// to 1.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// assert_eq!(GPipe.schedule(2, 3)?.simulate(&costs)?.utilisation(), [0.75, 0.75]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// For each worker, the busy share of the [`step_time`](Self::step_time), from 0 to 1.
     #[must_use]
     pub fn utilisation(&self) -> Vec<f64> {
         let step_time = self.step_time();
-        let share = |busy: f64| {
+        let share = |busy| {
             if step_time > 0.0 {
                 busy / step_time
             } else {
@@ -280,14 +254,7 @@ impl Simulation<'_> {
         self.busy().into_iter().map(share).collect()
     }
 
-    /// The share of the [`step_time`](Self::step_time) in which workers wait, on average, from 0 to 1.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// assert_eq!(GPipe.schedule(2, 3)?.simulate(&costs)?.bubble(), 0.25); // (p − 1) / (m + p − 1)
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// The average idle share of the [`step_time`](Self::step_time), from 0 to 1.
     #[must_use]
     pub fn bubble(&self) -> f64 {
         let step_time = self.step_time();
@@ -300,11 +267,11 @@ impl Simulation<'_> {
         (waited / (busy.len() as f64 * step_time)).max(0.0)
     }
 
-    /// The actions that the step's time is made of, the first one first, each with its worker: the last
-    /// one to end, what it waited for, and so on.
+    /// The actions that determine the step's time, in order, each with its worker. The path ends with
+    /// the last action to end. Before each action is the one that it waited for, or else the previous
+    /// one of its worker.
     ///
-    /// To make one of them faster makes the step faster, unless there is another path as long. An
-    /// action that did not have to wait is followed to the one before it on its worker.
+    /// If one of them gets faster, so does the step, unless another path is as long.
     ///
     /// ```
     /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
@@ -317,35 +284,40 @@ impl Simulation<'_> {
     /// ```
     #[must_use]
     pub fn critical_path(&self) -> Vec<(usize, Action)> {
-        let places = Places::of(self.schedule);
+        let size = (self.schedule.stages(), self.schedule.micro_batches());
+        let mut places = ResultTable::new(size.0, size.1, 0);
+        for actions in self.schedule.workers() {
+            for (place, &action) in actions.iter().enumerate() {
+                places.set(action, place);
+            }
+        }
         let mut path = Vec::new();
         let mut here = self.last();
         while let Some((worker, index)) = here {
             let action = self.schedule.workers()[worker][index];
             path.push((worker, action));
-            here = match self.waited(worker, index) {
-                true => (self.schedule.input(action)).map(|input| {
+            here = if self.waited(worker, index) {
+                (self.schedule.input(action)).map(|input| {
                     let sender = self.schedule.worker_of(input.stage, input.micro_batch);
-                    (sender, places.of_action(input))
-                }),
-                false => index.checked_sub(1).map(|before| (worker, before)),
+                    (sender, places.get(input))
+                })
+            } else {
+                index.checked_sub(1).map(|before| (worker, before))
             };
         }
         path.reverse();
         path
     }
 
-    /// The action that ends last; of several, that of the first worker.
+    /// The action that ends last, on the first worker if several do.
     fn last(&self) -> Option<(usize, usize)> {
-        let ends = self
-            .slots
-            .iter()
-            .map(|slots| slots.last().map_or(0.0, |slot| slot.end));
+        let end = |slots: &Vec<Slot>| slots.last().map_or(0.0, |slot| slot.end);
+        let ends = self.slots.iter().map(end);
         let (worker, _) = (ends.enumerate()).reduce(|a, b| if b.1 > a.1 { b } else { a })?;
         Some((worker, self.slots[worker].len().checked_sub(1)?))
     }
 
-    /// Whether an action had to wait for what it needs.
+    /// Whether an action had to wait for its input.
     fn waited(&self, worker: usize, index: usize) -> bool {
         let action = self.schedule.workers()[worker][index];
         let before = index
@@ -353,20 +325,12 @@ impl Simulation<'_> {
             .map(|before| self.slots[worker][before].end);
         let again = recomputation(self.costs, &self.kept, action);
         let begin = self.slots[worker][index].end - length(self.costs, &self.kept, action);
-        // The end was computed from the beginning: its difference may be off by rounding.
+        // The difference may be off by rounding.
         let ready = before.unwrap_or(0.0) + again;
         begin > ready + 1e-12 * ready.max(begin) && self.schedule.input(action).is_some()
     }
 
-    /// What happens when.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// let timeline = GPipe.schedule(2, 3)?.simulate(&costs)?.timeline();
-    /// assert_eq!(timeline.length().as_secs(), 12);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// What each worker does when.
     #[must_use]
     pub fn timeline(&self) -> Timeline {
         let of_worker = |worker: usize| {
@@ -388,10 +352,6 @@ impl Simulation<'_> {
 
     fn spans(&self, action: Action, slot: Slot) -> impl Iterator<Item = Span> {
         let again = recomputation(self.costs, &self.kept, action);
-        let begin = match again > 0.0 {
-            true => slot.end - length(self.costs, &self.kept, action),
-            false => slot.start,
-        };
         let recompute = (again > 0.0).then(|| {
             span(
                 Some(action),
@@ -400,6 +360,11 @@ impl Simulation<'_> {
                 slot.start + again,
             )
         });
+        let begin = if again > 0.0 {
+            slot.end - length(self.costs, &self.kept, action)
+        } else {
+            slot.start
+        };
         let pass = span(Some(action), action.pass.into(), begin, slot.end);
         recompute.into_iter().chain([pass])
     }
@@ -412,38 +377,5 @@ fn span(action: Option<Action>, kind: SpanKind, start: f64, end: f64) -> Span {
         kind,
         start: time(start),
         end: time(end),
-    }
-}
-
-/// Where each pass that another stage waits for stands in its worker's list.
-struct Places {
-    forward: Table<usize>,
-    gradient: Table<usize>,
-}
-
-impl Places {
-    fn of(schedule: &Schedule) -> Self {
-        let empty = Table::new(schedule.stages(), schedule.micro_batches(), 0);
-        let mut places = Self {
-            forward: empty.clone(),
-            gradient: empty,
-        };
-        for actions in schedule.workers() {
-            for (index, &action) in actions.iter().enumerate() {
-                match action.pass {
-                    Pass::Forward => places.forward[action] = index,
-                    Pass::Backward | Pass::InputGradient => places.gradient[action] = index,
-                    Pass::WeightGradient | Pass::Update => {}
-                }
-            }
-        }
-        places
-    }
-
-    fn of_action(&self, action: Action) -> usize {
-        match action.pass {
-            Pass::Forward => self.forward[action],
-            _ => self.gradient[action],
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! What all pictures of a timeline say of it.
+//! Texts and numbers that all pictures of a timeline share.
 
 use std::{ops::Range, time::Duration};
 
@@ -44,11 +44,11 @@ pub(crate) fn utilisation(timeline: &Timeline, worker: usize) -> f64 {
         return 0.0;
     }
     let share = timeline.busy(worker).as_secs_f64() / (end - start).as_secs_f64();
-    // Spans that overlap, against the rule, must not make it more than the whole.
+    // Measured spans may overlap.
     share.min(1.0)
 }
 
-/// The unit in which a time of this length is told, and how many make a second.
+/// The unit for a time of this length, and how many make a second.
 pub(crate) fn unit(length: Duration) -> (&'static str, f64) {
     match length.as_secs_f64() {
         10.0.. => ("s", 1.0),
@@ -57,7 +57,7 @@ pub(crate) fn unit(length: Duration) -> (&'static str, f64) {
     }
 }
 
-/// Three digits or so, whatever the size.
+/// About three digits.
 pub(crate) fn duration(length: Duration) -> String {
     let (unit, per_second) = unit(length);
     let value = length.as_secs_f64() * per_second;
@@ -104,7 +104,7 @@ impl Shown {
         self.first.clone().chain(self.last.clone())
     }
 
-    /// What stands between the first and the last ones.
+    /// The text between the first and the last ones.
     pub fn gap(&self) -> Option<String> {
         let workers = count(self.left_out, "more worker", "more workers");
         (self.left_out > 0).then(|| format!("⋯ {workers} ⋯"))

@@ -9,35 +9,55 @@ use crate::{
 };
 use cells::Cells;
 
-/// In a narrower terminal lines are broken; there is no room for a timeline in one.
+/// A narrower terminal breaks the lines: a timeline does not fit.
 const NARROWEST: usize = 40;
-/// Enough for a look, and a terminal has no more lines.
+/// A terminal has no more lines.
 const MOST_ROWS: usize = 64;
-/// From which width on rows say what is numbered.
+/// From this width on, rows begin with `worker`.
 const WIDE: usize = 64;
 
-pub(crate) fn draw(timeline: &Timeline, width: usize, colour: bool) -> String {
-    let width = width.max(NARROWEST);
-    let shown = Shown::of(timeline.workers.len(), MOST_ROWS);
-    let mut lines = vec![shortened(summary::title(timeline), width)];
-    let row = |worker| row(timeline, worker, width, colour);
-    lines.extend(shown.first.clone().map(row));
-    lines.extend(shown.gap());
-    lines.extend(shown.last.clone().map(row));
-    if !timeline.length().is_zero() {
-        lines.extend(legend::lines(timeline, width, colour));
+impl Timeline {
+    /// A picture for a terminal: a row for each worker, with its utilization. Lines have at most `width`
+    /// characters, but a `width` below 40 counts as 40.
+    ///
+    /// A span is the letter of its [`Pass`](crate::Pass), or `R` for a recomputation, and the number of
+    /// the micro-batch if it fits. If a worker has several stages, every other one is in lower case.
+    /// With `colour`, ANSI escape sequences show the kinds of spans, too.
+    ///
+    /// ```
+    /// use stovepipe_schedule::{Costs, OneForwardOneBackward, Scheduler};
+    ///
+    /// let schedule = OneForwardOneBackward.schedule(2, 3)?;
+    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    /// assert_eq!(
+    ///     schedule.simulate(&costs)?.timeline().to_text(44, false),
+    ///     "2 workers · 3 micro-batches · 12.0 s · bubb…\n\
+    ///      0 F0─F1─······B0────F2─B1────···B2────  75 %\n\
+    ///      1 ···F0─B0────F1─B1────F2─B2────······  75 %\n\
+    ///      F forward  B backward  · bubble\n"
+    /// );
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn to_text(&self, width: usize, colour: bool) -> String {
+        let width = width.max(NARROWEST);
+        let shown = Shown::of(self.workers.len(), MOST_ROWS);
+        let mut lines = vec![shortened(summary::title(self), width)];
+        let row = |worker| row(self, worker, width, colour);
+        lines.extend(shown.first.clone().map(row));
+        lines.extend(shown.gap());
+        lines.extend(shown.last.clone().map(row));
+        if !self.length().is_zero() {
+            lines.extend(legend::lines(self, width, colour));
+        }
+        lines.push(String::new());
+        lines.join("\n")
     }
-    lines.push(String::new());
-    lines.join("\n")
 }
 
 fn shortened(mut line: String, width: usize) -> String {
-    if let Some((end, _)) = line
-        .char_indices()
-        .nth(width - 1)
-        .filter(|_| line.chars().count() > width)
-    {
-        line.truncate(end);
+    if line.chars().count() > width {
+        line = line.chars().take(width - 1).collect();
         line.push('…');
     }
     line

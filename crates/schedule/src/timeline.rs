@@ -1,25 +1,25 @@
-//! What happened when.
+//! What each worker did when.
 
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, Pass, chrome_trace::Trace, svg, text};
+use crate::{Action, Pass};
 
-/// What a worker was busy with.
+/// What a worker was doing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SpanKind {
     /// A forward pass.
     Forward,
-    /// The forward pass once more, for activations that were dropped to save memory.
+    /// The forward pass again, for activations that were dropped to save memory.
     Recompute,
     /// A backward pass, without the recomputation before it.
     Backward,
-    /// The half of a backward pass that finds the gradient of the input.
+    /// The half of a backward pass that computes the gradient of the input.
     InputGradient,
-    /// The half of a backward pass that finds the gradients of the weights.
+    /// The half of a backward pass that computes the gradients of the weights.
     WeightGradient,
-    /// The optimizer's step: after the last backward pass, or after each.
+    /// The optimizer's step, after the last backward pass or after each.
     Update,
 }
 
@@ -36,7 +36,7 @@ impl From<Pass> for SpanKind {
 }
 
 impl SpanKind {
-    /// All kinds, in the order in which a step meets them.
+    /// All kinds, in the order of a step.
     pub const ALL: [Self; 6] = [
         Self::Forward,
         Self::Recompute,
@@ -46,7 +46,7 @@ impl SpanKind {
         Self::Update,
     ];
 
-    /// As in the text of an [`Action`]; a recomputation, which is part of one, is an `R`.
+    /// The letter of the [`Pass`], or `R` for a recomputation.
     pub(crate) const fn letter(self) -> char {
         match self {
             Self::Forward => Pass::Forward.letter(),
@@ -72,93 +72,64 @@ impl fmt::Display for SpanKind {
     }
 }
 
-/// A stretch of time in which a worker was busy with one thing.
+/// A period in which a worker did one thing.
 ///
-/// A backward action that recomputes its activations is two spans with the same action: a
-/// [`SpanKind::Recompute`] followed by a [`SpanKind::Backward`].
+/// A backward action with recomputation is two spans: a [`SpanKind::Recompute`], then a
+/// [`SpanKind::Backward`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Span {
-    /// The action it belongs to. An update at the end of a step belongs to none.
+    /// The action. None for an update at the end of a step.
     pub action: Option<Action>,
-    /// What the worker was busy with.
+    /// What the worker did.
     pub kind: SpanKind,
-    /// When it began, counted from the beginning of the step.
+    /// When it began, from the start of the step.
     pub start: Duration,
-    /// When it ended, counted from the beginning of the step.
+    /// When it ended, from the start of the step.
     pub end: Duration,
 }
 
 impl Span {
-    /// How long it took; zero if it ends before it starts.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use stovepipe_schedule::{Action, Span, SpanKind};
-    ///
-    /// let span = Span {
-    ///     action: Some(Action::forward(0, 0)),
-    ///     kind: SpanKind::Forward,
-    ///     start: Duration::from_millis(2),
-    ///     end: Duration::from_millis(5),
-    /// };
-    /// assert_eq!(span.length(), Duration::from_millis(3));
-    /// ```
+    /// How long it took. Zero if it ends before it starts.
     #[must_use]
     pub fn length(&self) -> Duration {
         self.end.saturating_sub(self.start)
     }
 }
 
-/// What each worker did when, measured in a real step or simulated.
+/// What each worker did when, measured or simulated.
 ///
-/// The bubble is a property of the passes, so updates at the end of a step, which belong to no action,
-/// count neither as work nor as time in [`busy`](Self::busy), [`bubble`](Self::bubble) and
-/// [`slowest_worker`](Self::slowest_worker).
+/// Updates at the end of a step, which have no action, do not count in [`busy`](Self::busy),
+/// [`bubble`](Self::bubble) and [`slowest_worker`](Self::slowest_worker): these are about passes.
 ///
 /// ```
 /// use std::time::Duration;
-/// use stovepipe_schedule::{Costs, Schedule};
+/// use stovepipe_schedule::{Costs, Schedule, Timeline};
 ///
-/// let schedule: Schedule = "0F0 0B0\n1F0 1B0".parse()?;
-/// let timeline = schedule.simulate(&Costs::uniform(2, 1.0, 1.0, 1.0))?.timeline();
-/// assert_eq!(timeline.workers[1][0].start, Duration::from_secs(1));
-/// assert_eq!(timeline.bubble(), 0.5);
+/// let schedule: Schedule = "0F0\n1F0 2F0".parse()?;
+/// let timeline = schedule.simulate(&Costs::uniform(3, 1.0, 1.0, 1.0))?.timeline();
+/// let last = timeline.workers[1][1];
+/// assert_eq!([last.start, last.length()], [Duration::from_secs(2), Duration::from_secs(1)]);
+/// assert_eq!(timeline.length(), Duration::from_secs(3));
+/// assert_eq!(timeline.busy(1), Duration::from_secs(2));
+/// assert_eq!((timeline.bubble(), timeline.slowest_worker()), (0.5, Some(1)));
+/// assert_eq!((Timeline::default().length(), Timeline::default().bubble()), (Duration::ZERO, 0.0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Timeline {
-    /// The spans of each worker, in the order of time; they do not overlap.
+    /// The spans of each worker, in order of time and without overlap.
     pub workers: Vec<Vec<Span>>,
 }
 
 impl Timeline {
-    /// The latest end of all spans, updates among them.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use stovepipe_schedule::{Costs, Schedule, Timeline};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// let timeline = Schedule::inference(2, 3)?.simulate(&costs)?.timeline();
-    /// assert_eq!(timeline.length(), Duration::from_secs(4));
-    /// assert_eq!(Timeline::default().length(), Duration::ZERO);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// The latest end of all spans, including updates.
     #[must_use]
     pub fn length(&self) -> Duration {
         let last = self.workers.iter().filter_map(|spans| spans.last());
         last.map(|span| span.end).max().unwrap_or_default()
     }
 
-    /// How long a worker was busy with passes.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use stovepipe_schedule::{Costs, Schedule};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// let timeline = Schedule::inference(2, 3)?.simulate(&costs)?.timeline();
-    /// assert_eq!(timeline.busy(1), Duration::from_secs(3));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// How long the passes of a worker took.
     ///
     /// # Panics
     ///
@@ -169,20 +140,11 @@ impl Timeline {
         lengths.fold(Duration::ZERO, Duration::saturating_add)
     }
 
-    /// The share of time in which workers waited, from 0 to 1.
+    /// The idle share of the time from the first start of any pass to the last end of any, from 0 to 1.
     ///
-    /// The time is that from the first start to the last end of a pass, for each worker. With no
-    /// time there is no bubble. For `p` equal stages and `m` micro-batches both
-    /// [`GPipe`](crate::GPipe) and [`OneForwardOneBackward`](crate::OneForwardOneBackward) have a
-    /// bubble of `(p − 1) / (m + p − 1)`.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, Schedule, Timeline};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// assert_eq!(Schedule::inference(2, 3)?.simulate(&costs)?.timeline().bubble(), 0.25);
-    /// assert_eq!(Timeline::default().bubble(), 0.0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// For `p` equal stages and `m` micro-batches, [`GPipe`](crate::GPipe) and
+    /// [`OneForwardOneBackward`](crate::OneForwardOneBackward) have a bubble of
+    /// `(p − 1) / (m + p − 1)`. An empty timeline has none.
     #[must_use]
     pub fn bubble(&self) -> f64 {
         let busy: f64 = (0..self.workers.len())
@@ -193,21 +155,13 @@ impl Timeline {
         if available == 0.0 {
             return 0.0;
         }
-        // Spans that overlap, against the rule, must not make it negative.
+        // Measured spans may overlap: the result must not be negative.
         (1.0 - busy / available).max(0.0)
     }
 
-    /// The worker that was busy longest, the first one if several were; none if nobody was busy.
+    /// The worker that was busy longest, the first one if several were. None if no worker was busy.
     ///
-    /// The others wait for it, so this is the one to relieve of a layer.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, Schedule};
-    /// let schedule: Schedule = "0F0\n1F0 2F0".parse()?;
-    /// let timeline = schedule.simulate(&Costs::uniform(3, 1.0, 1.0, 1.0))?.timeline();
-    /// assert_eq!(timeline.slowest_worker(), Some(1));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// The others wait for it: move a layer away from it.
     #[must_use]
     pub fn slowest_worker(&self) -> Option<usize> {
         (0..self.workers.len())
@@ -216,99 +170,15 @@ impl Timeline {
             .max_by_key(|&worker| self.busy(worker))
     }
 
-    /// A picture: a row for each worker, a box with the number of the micro-batch for each span, the
-    /// bubble hatched, and how busy the worker was.
-    ///
-    /// Colours tell the kinds of spans apart, and shades the stages of a worker that has several.
-    /// `labels` name the workers; where one is missing, the row is called `worker 2` and so on. The
-    /// picture is a whole SVG file that adapts to a light or dark surrounding.
-    ///
-    /// It stays smaller than 4 MB, however long the timeline is. Boxes too narrow to be seen make way
-    /// for their shares of time; of very many workers the first and last ones are drawn.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, Schedule};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// let timeline = Schedule::inference(2, 3)?.simulate(&costs)?.timeline();
-    /// let svg = timeline.to_svg(&["stage 0 · cpu".into(), "stage 1 · gpu".into()]);
-    /// assert!(svg.contains("stage 1 · gpu"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn to_svg(&self, labels: &[String]) -> String {
-        svg::draw(self, labels)
-    }
-
-    /// A picture for a terminal, in lines of no more than `width` characters, though of no less than
-    /// 40: a row for each worker, and how busy it was.
-    ///
-    /// A span is a letter, as in [`Action`], or `R` for a recomputation, and the number of the
-    /// micro-batch where it fits. A worker that has several stages has every other one in lower case.
-    /// With `colour`, backgrounds tell kinds of spans apart, too, by ANSI escape sequences.
-    ///
-    /// ```
-    /// use stovepipe_schedule::{Costs, OneForwardOneBackward, Scheduler};
-    ///
-    /// let schedule = OneForwardOneBackward.schedule(2, 3)?;
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// assert_eq!(
-    ///     schedule.simulate(&costs)?.timeline().to_text(44, false),
-    ///     "2 workers · 3 micro-batches · 12.0 s · bubb…\n\
-    ///      0 F0─F1─······B0────F2─B1────···B2────  75 %\n\
-    ///      1 ···F0─B0────F1─B1────F2─B2────······  75 %\n\
-    ///      F forward  B backward  · bubble\n"
-    /// );
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn to_text(&self, width: usize, colour: bool) -> String {
-        text::draw(self, width, colour)
-    }
-
-    /// The timeline in the Trace Event Format, a JSON file that Perfetto and `chrome://tracing`
-    /// open.
-    ///
-    /// `labels` name the workers as in [`to_svg`](Self::to_svg).
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, Schedule};
-    /// let costs = Costs::uniform(1, 1.0, 1.0, 1.0);
-    /// let timeline = Schedule::inference(1, 1)?.simulate(&costs)?.timeline();
-    /// let trace = timeline.to_chrome_trace(&[]);
-    /// let events = trace["traceEvents"].as_array().unwrap();
-    /// assert_eq!(events.last().unwrap()["dur"], 1_000_000.0); // microseconds
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn to_chrome_trace(&self, labels: &[String]) -> serde_json::Value {
-        // Strings and numbers: there is nothing that could fail.
-        serde_json::to_value(Trace::new(self, labels)).unwrap_or_default()
-    }
-
-    /// Writes what [`to_chrome_trace`](Self::to_chrome_trace) returns, event by event.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::Timeline;
-    /// let mut file = Vec::new();
-    /// Timeline::default().write_chrome_trace(&[], &mut file)?;
-    /// assert_eq!(file, br#"{"displayTimeUnit":"ms","traceEvents":[]}"#);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of the writer.
-    pub fn write_chrome_trace(
-        &self,
-        labels: &[String],
-        writer: impl std::io::Write,
-    ) -> std::io::Result<()> {
-        Ok(serde_json::to_writer(writer, &Trace::new(self, labels))?)
+    /// The kinds of spans that occur.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = SpanKind> {
+        let occurs = |kind: &SpanKind| self.workers.iter().flatten().any(|s| s.kind == *kind);
+        SpanKind::ALL.into_iter().filter(occurs)
     }
 
     /// The first start and the last end of a pass.
     pub(crate) fn extent(&self) -> (Duration, Duration) {
-        // In the order of time, so that pictures need not look at millions of spans for each row.
+        // Spans are in order of time: no need to look at millions of them for each row.
         let workers = || self.workers.iter();
         let starts = workers().filter_map(|spans| passes(spans).next());
         let start = starts.map(|span| span.start).min().unwrap_or_default();

@@ -1,18 +1,19 @@
-//! What makes lists of actions a schedule, one check a function.
+//! Checks of lists of actions, one a function.
 //!
-//! Each check may rely on those before it; [`validate`] gives their order. All take time and memory
-//! that grow with the number of actions, whatever numbers are written in them.
+//! Each check may rely on those before it; [`validate`] has their order. Time and memory grow with the
+//! number of actions only, even if stages or micro-batches have absurd numbers.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::{Action, Pass, ScheduleError, passes::Passes, table::Table};
 
-/// What the checks found out on their way.
+/// What the checks found out.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Facts {
     /// The workers of each stage, in the order in which they take micro-batches.
     pub placement: Vec<Vec<usize>>,
     pub micro_batches: usize,
-    /// Whether the backward pass comes in halves, if any does.
+    /// Which backward passes come in halves. None: all are whole.
     pub split: Option<Table<bool>>,
     pub training: bool,
     pub asynchronous: bool,
@@ -75,7 +76,7 @@ fn every_worker_works(workers: &[Vec<Action>]) -> Result<(), ScheduleError> {
     }
 }
 
-/// The numbers of stages and micro-batches, of which there are no more than actions.
+/// The numbers of stages and micro-batches. Both are at most the number of actions.
 fn size(workers: &[Vec<Action>]) -> Result<(usize, usize), ScheduleError> {
     let total = actions(workers).count();
     let most = |number: fn(Action) -> usize| {
@@ -83,7 +84,7 @@ fn size(workers: &[Vec<Action>]) -> Result<(usize, usize), ScheduleError> {
         largest.unwrap_or_default().saturating_add(1)
     };
     let (stages, micro_batches) = (most(|a| a.stage), most(|a| a.micro_batch));
-    // More stages than actions leave a gap among the first ones.
+    // If there are more stages than actions, one of the first is missing.
     let mut is_there = vec![false; stages.min(total + 1)];
     for (_, action) in actions(workers) {
         if let Some(there) = is_there.get_mut(action.stage) {
@@ -93,17 +94,17 @@ fn size(workers: &[Vec<Action>]) -> Result<(usize, usize), ScheduleError> {
     if let Some(stage) = is_there.iter().position(|there| !there) {
         return Err(ScheduleError::MissingStage { stage });
     }
-    // Each stage has a forward pass of each micro-batch: there is no room for so many.
     let fits = stages
         .checked_mul(micro_batches)
         .is_some_and(|n| n <= total);
-    match fits {
-        true => Ok((stages, micro_batches)),
-        false => Err(first_gap(workers, stages, micro_batches)),
+    if fits {
+        Ok((stages, micro_batches))
+    } else {
+        Err(first_gap(workers, stages, micro_batches))
     }
 }
 
-/// What is wrong with lists that are too short for their numbers.
+/// The error of lists with fewer actions than forward passes.
 fn first_gap(workers: &[Vec<Action>], stages: usize, micro_batches: usize) -> ScheduleError {
     let mut listed = HashMap::new();
     let mut owners = vec![0; stages];
@@ -113,7 +114,7 @@ fn first_gap(workers: &[Vec<Action>], stages: usize, micro_batches: usize) -> Sc
         }
         owners[action.stage] = worker;
     }
-    // A stage with more micro-batches than there are actions lacks one of the first ones.
+    // If there are more micro-batches than actions, one of the first is missing.
     let micro_batches = micro_batches.min(listed.len() + 1);
     let missing = forwards(stages, micro_batches).find(|action| !listed.contains_key(action));
     let action = missing.unwrap_or(Action::forward(0, 0));
@@ -121,38 +122,36 @@ fn first_gap(workers: &[Vec<Action>], stages: usize, micro_batches: usize) -> Sc
     ScheduleError::Missing { worker, action }
 }
 
-/// A worker has an action that `owner` has, too.
+/// The error of an action that `owner` has, too.
 fn twice(worker: usize, action: Action, owner: usize) -> ScheduleError {
-    match owner == worker {
-        true => ScheduleError::Repeated { worker, action },
-        false => ScheduleError::WrongWorker {
-            worker,
-            action,
-            owner,
-        },
+    if owner == worker {
+        return ScheduleError::Repeated { worker, action };
+    }
+    ScheduleError::WrongWorker {
+        worker,
+        action,
+        owner,
     }
 }
 
-/// Notes what is listed for each stage and micro-batch, by one worker.
+/// Fills in what is listed for each stage and micro-batch, by one worker.
 fn nothing_twice(
     workers: &[Vec<Action>],
     mut listed: Table<Listed>,
 ) -> Result<Table<Listed>, ScheduleError> {
     for (worker, action) in actions(workers) {
         let entry = &mut listed[action];
-        let owner = match entry.passes.is_empty() {
-            true => worker,
-            false => entry.worker,
-        };
-        entry.worker = owner;
-        if owner != worker || !entry.passes.insert(action.pass) {
-            return Err(twice(worker, action, owner));
+        if entry.passes.is_empty() {
+            entry.worker = worker;
+        }
+        if entry.worker != worker || !entry.passes.insert(action.pass) {
+            return Err(twice(worker, action, entry.worker));
         }
     }
     Ok(listed)
 }
 
-/// What kinds of passes a schedule has.
+/// The kinds of passes in a schedule.
 #[derive(Clone, Copy)]
 struct Kinds {
     training: bool,
@@ -161,7 +160,7 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// What a stage lacks for a micro-batch, given what it has.
+    /// The first pass that a stage lacks for a micro-batch.
     fn lacking(self, has: Passes) -> Option<Pass> {
         use Pass::{Backward, Forward, InputGradient, Update, WeightGradient};
         let halves = [InputGradient, WeightGradient];
@@ -199,9 +198,10 @@ fn nothing_missing(
         }
         if let Some(pass) = kinds.lacking(passes) {
             let action = forward.with(pass);
-            let worker = match passes.is_empty() {
-                true => owner_of(listed.of_stage(forward.stage)),
-                false => worker,
+            let worker = if passes.is_empty() {
+                owner_of(listed.of_stage(forward.stage))
+            } else {
+                worker
             };
             return Err(ScheduleError::Missing { worker, action });
         }
@@ -209,7 +209,7 @@ fn nothing_missing(
     Ok(())
 }
 
-/// A worker that has something of the stage.
+/// A worker with an action of the stage.
 fn owner_of(stage: &[Listed]) -> usize {
     let something = stage.iter().find(|entry| !entry.passes.is_empty());
     something.map_or(0, |entry| entry.worker)
@@ -235,7 +235,7 @@ fn in_turn(stage: usize, listed: &[Listed]) -> Result<Vec<usize>, ScheduleError>
     Ok(owners)
 }
 
-/// Checks the order of what a worker does for a stage and a micro-batch.
+/// Checks the order of a worker's actions for a stage and a micro-batch.
 fn nothing_too_early(
     workers: &[Vec<Action>],
     listed: &Table<Listed>,

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::{Action, Pass, Schedule, ScheduleError};
 
-/// For each worker, the most versions of a stage's weights that it keeps at one time; see
-/// [`Schedule::weight_versions`]. An error if some worker keeps more than `most`.
+/// See [`Schedule::weight_versions`]. An error if a worker keeps more than `most`.
 pub(crate) fn weight_versions(
     schedule: &Schedule,
     vertical_sync: bool,
@@ -31,8 +30,8 @@ pub(crate) fn weight_versions(
     Ok(peaks)
 }
 
-/// For each micro-batch, how many of those before have changed the first stage's weights when it goes
-/// through. Replicas change their weights together, once each had a turn.
+/// For each micro-batch, how many others have changed the first stage's weights before its forward
+/// pass. Replicas change their weights together, after each had a turn.
 fn updates_before_first_stage(schedule: &Schedule) -> Vec<usize> {
     let mut updates = vec![0; schedule.micro_batches()];
     let replicas = schedule.replicas(0);
@@ -52,10 +51,10 @@ fn updates_before_first_stage(schedule: &Schedule) -> Vec<usize> {
 /// The versions of one stage's weights on one worker.
 struct Stash<'a> {
     worker: usize,
-    /// Those of the worker for this stage.
+    /// The worker's actions for this stage.
     actions: Vec<Action>,
     replicas: usize,
-    /// With vertical sync, what the first stage had seen, by micro-batch.
+    /// With vertical sync, the updates before the first stage, by micro-batch.
     first: Option<&'a [usize]>,
 }
 
@@ -78,9 +77,7 @@ impl Stash<'_> {
                 }
                 _ => {}
             }
-            let next = to_come
-                .peek()
-                .and_then(|next| self.synced(next.micro_batch));
+            let next = (to_come.peek()).and_then(|next| self.synced(next.micro_batch));
             let versions = in_use.versions(next, latest);
             peak = peak.max(versions);
             if let Some(most) = most.filter(|&most| versions > most) {
@@ -98,24 +95,24 @@ impl Stash<'_> {
     /// The version that a forward pass uses.
     fn version(&self, action: Action, latest: usize) -> Result<usize, ScheduleError> {
         let version = self.synced(action.micro_batch).unwrap_or(latest);
-        match version <= latest {
-            true => Ok(version),
-            false => Err(ScheduleError::FutureWeights {
-                worker: self.worker,
-                action,
-                version,
-                latest,
-            }),
+        if version <= latest {
+            return Ok(version);
         }
+        Err(ScheduleError::FutureWeights {
+            worker: self.worker,
+            action,
+            version,
+            latest,
+        })
     }
 
-    /// The version that the first stage used, in this stage's counting.
+    /// The version that the first stage used, in this stage's count.
     fn synced(&self, micro_batch: usize) -> Option<usize> {
         self.first.map(|first| first[micro_batch] / self.replicas)
     }
 }
 
-/// The versions that micro-batches on their way use.
+/// The versions that micro-batches in flight use.
 #[derive(Default)]
 struct InUse {
     of_micro_batch: HashMap<usize, usize>,
@@ -139,11 +136,11 @@ impl InUse {
         }
     }
 
-    /// Versions in use, and the latest. If the `next` micro-batch wants an older one, that and all
-    /// since.
+    /// The number of versions in use, and the latest. If the `next` micro-batch needs an older one, that
+    /// and all since.
     fn versions(&self, next: Option<usize>, latest: usize) -> usize {
         let kept = next.unwrap_or(latest).min(latest)..=latest;
-        // There are few from there on, and many before: it is asked after each action.
+        // Called after each action: there are few versions from there on, and many before.
         let in_both = self.uses.range(kept.clone()).count();
         self.uses.len() - in_both + kept.count()
     }

@@ -2,16 +2,14 @@
 //! micro-batches.
 //!
 //! Huang et al., *GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism*,
-//! NeurIPS 2019. From the paper: the numbers of partitions and micro-batches; that all is relative to
-//! two partitions and one micro-batch; that activations are always recomputed, and that a partition
-//! may recompute before the gradient has arrived; that the Transformer's layers are all alike and so
-//! evenly cut, and AmoebaNet's unevenly; that devices of Table 3 are connected by PCIe.
+//! NeurIPS 2019. From the paper: the numbers of partitions and micro-batches; times relative to two
+//! partitions and one micro-batch; activations are always recomputed, if possible before the gradient
+//! arrives; the Transformer is cut evenly, AmoebaNet unevenly; PCIe connects the devices of Table 3.
 //!
-//! Assumed: a backward pass takes twice as long as a forward pass; the mini-batch is the same
-//! everywhere; how uneven AmoebaNet is, and how long its tensors take. The paper changes the
-//! mini-batch with the memory that there is, so that eight partitions are 1.3 times as fast as two
-//! even with one micro-batch, and 4.8 times with four, more than two partitions' work divided by four
-//! at the same mini-batch can be (2.9). So only the last column is compared in numbers.
+//! Assumed: a backward pass takes twice as long as a forward pass; the mini-batch is always the same; how
+//! uneven AmoebaNet is, and how long its tensors take. The paper's mini-batches grow with the memory:
+//! eight partitions are 1.3 times as fast as two with one micro-batch, and 4.8 times with four, more than
+//! equal mini-batches allow (2.9). So only the last column is compared in numbers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -32,9 +30,8 @@ fn step(forward: &[f64], micro_batches: usize, link: Link, bytes: f64) -> f64 {
         ..StageCosts::default()
     };
     let mut stages: Vec<_> = forward.iter().map(stage).collect();
-    // The paper recomputes always. We never do if the backward pass follows at once, which costs
-    // the last partition nothing to wait for: with one micro-batch it is put in by hand. All others
-    // recompute while they wait.
+    // The paper always recomputes, the crate not if the backward pass follows directly. With one
+    // micro-batch, the last partition's recomputation is added here. All others recompute while they wait.
     if let (1, Some(last)) = (micro_batches, stages.last_mut()) {
         last.input += last.forward;
     }
@@ -52,18 +49,15 @@ fn transformer(partitions: usize) -> Vec<f64> {
     vec![1.0 / partitions as f64; partitions]
 }
 
-/// A forward pass of one second through 24 layers. Assumed: earlier layers, whose images are larger,
-/// take longer, the first one three times as long as the last; and each partition has as many layers
-/// as the next, as one would cut it by the number of parameters at best.
+/// A forward pass of one second through 24 layers. Assumed: earlier layers, whose images are larger, take
+/// longer, the first one three times as long as the last; all partitions have as many layers, as in a cut
+/// by numbers of parameters.
 fn amoebanet(partitions: usize) -> Vec<f64> {
-    let layers: Vec<f64> = (0..24)
-        .map(|layer| 3.0 - 2.0 * f64::from(layer) / 23.0)
-        .collect();
+    let layer = |layer| 3.0 - 2.0 * f64::from(layer) / 23.0;
+    let layers: Vec<f64> = (0..24).map(layer).collect();
     let total: f64 = layers.iter().sum();
-    let parts = layers.chunks(24 / partitions);
-    parts
-        .map(|layers| layers.iter().sum::<f64>() / total)
-        .collect()
+    let share = |layers: &[f64]| layers.iter().sum::<f64>() / total;
+    layers.chunks(24 / partitions).map(share).collect()
 }
 
 /// Speed-ups by partitions and micro-batches.
@@ -141,20 +135,14 @@ fn the_transformer_does_not_wait_for_pcie() {
         bandwidth: 10e9,
     };
     let time = |partitions: usize, link| {
-        let forward: Vec<_> = transformer(partitions)
-            .iter()
-            .map(|f| f * seconds)
-            .collect();
-        step(&forward, 32, link, bytes)
+        let forward = transformer(partitions).into_iter().map(|f| f * seconds);
+        step(&forward.collect::<Vec<_>>(), 32, link, bytes)
     };
     let speed_up = |partitions, link| time(2, link) / time(partitions, link);
     for (partitions, published) in [(4, 1.8), (8, 3.3)] {
-        near(speed_up(partitions, pcie), published, 0.07);
-        near(
-            speed_up(partitions, pcie),
-            speed_up(partitions, Link::default()),
-            0.02,
-        );
+        let found = speed_up(partitions, pcie);
+        near(found, published, 0.07);
+        near(found, speed_up(partitions, Link::default()), 0.02);
     }
 }
 
@@ -162,7 +150,7 @@ fn the_transformer_does_not_wait_for_pcie() {
 /// a larger one: 1, 1.5 and 2.9.
 ///
 /// Assumed: a micro-batch's tensors take half as long to send as its forward pass through the largest
-/// of eight partitions. Sending goes on while others are computed.
+/// of eight partitions. Micro-batches are sent while others are computed.
 #[test]
 fn amoebanet_does_not_wait_for_pcie() {
     let bytes = 0.5 * amoebanet(8)[0];

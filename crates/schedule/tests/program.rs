@@ -6,16 +6,15 @@ mod common;
 
 use common::schedulers;
 use proptest::prelude::*;
-use stovepipe_schedule::{Content, Message, Program, RoundRobin, Scheduler, Step, Wiring};
+use stovepipe_schedule::{Content, Instruction, Message, Program, RoundRobin, Scheduler, Wiring};
 
-/// Letters of which words are made, and some that have no business there.
+/// Letters of words, and some others.
 fn letters() -> impl Strategy<Value = char> {
     proptest::sample::select("0123FBIWSENDRCVID_<>\n ,é".chars().collect::<Vec<_>>())
 }
 
 proptest! {
-    /// Whatever the schedule and the wiring: nothing waits for ever, nothing is absent, and the schedule
-    /// is still the same.
+    /// For all schedules and wirings: no deadlock, no input is absent, and the schedule is the same.
     #[test]
     fn communication_fits_every_schedule(
         stages in 1..8_usize,
@@ -57,105 +56,84 @@ proptest! {
     }
 }
 
+/// `/` is between workers.
 fn check(text: &str, wiring: &Wiring, expected: &str) {
-    let program: Program = text.parse().unwrap();
-    assert_eq!(
-        program.check(wiring).unwrap_err().to_string(),
-        expected,
-        "{text}"
-    );
+    let program: Program = text.replace(" / ", "\n").parse().unwrap();
+    let error = program.check(wiring).unwrap_err();
+    assert_eq!(error.to_string(), expected, "{text}");
+}
+
+fn wiring(skips: &[(usize, usize)], side: &[usize]) -> Wiring {
+    Wiring {
+        skips: skips.to_vec(),
+        side: side.to_vec(),
+    }
 }
 
 #[test]
-fn what_is_absent_is_named() {
-    let plain = Wiring::default();
-    check(
-        "0F0 0SEND_F0\n1F0 1RECV_F0",
-        &plain,
-        "worker 1 has 1F0 before 1RECV_F0",
-    );
-    check(
-        "0F0\n1RECV_F0 1F0",
-        &plain,
-        "deadlock: worker 1 waits for 0SEND_F0",
-    );
-    check(
-        "0F0 0SEND_F0\n1RECV_F0 1F0 1SEND_F0",
-        &plain,
-        "worker 1 has 1SEND_F0, but has nothing of the kind to send",
-    );
-    check(
-        "0SEND_F0 0F0\n1RECV_F0 1F0",
-        &plain,
-        "worker 0 has 0SEND_F0, but has nothing of the kind to send",
-    );
-    let side = Wiring {
-        side: vec![1],
-        ..Wiring::default()
-    };
-    check(
-        "0F0 0SEND_F0\n1RECV_F0 1F0",
-        &side,
-        "worker 1 has 1F0 before 1RECV_SIDE0",
-    );
-    let skip = Wiring {
-        skips: vec![(0, 2)],
-        ..Wiring::default()
-    };
-    check(
-        "0F0 0SEND_F0\n1RECV_F0 1F0 1SEND_F0\n2RECV_F0 2F0",
-        &skip,
-        "worker 2 has 2F0 before 2RECV_F0<0",
-    );
-    check(
-        "0F0 0SEND_F0 0SEND_F0>2 0RECV_B0 0B0\n1RECV_F0 1F0 1SEND_F0 1RECV_B0 1B0 1SEND_B0\n\
-         2RECV_F0<0 2RECV_F0 2F0 2B0 2SEND_B0",
-        &skip,
-        "worker 0 has 0B0 before 0RECV_B0<2",
-    );
+fn absent_messages_are_named() {
+    let [plain, side, skip] = [wiring(&[], &[]), wiring(&[], &[1]), wiring(&[(0, 2)], &[])];
+    for (wiring, text, expected) in [
+        (
+            &plain,
+            "0F0 0SEND_F0 / 1F0 1RECV_F0",
+            "worker 1 has 1F0 before 1RECV_F0",
+        ),
+        (
+            &plain,
+            "0F0 / 1RECV_F0 1F0",
+            "deadlock: worker 1 waits for 0SEND_F0",
+        ),
+        (
+            &plain,
+            "0F0 0SEND_F0 / 1RECV_F0 1F0 1SEND_F0",
+            "worker 1 has 1SEND_F0, but does not have this message to send",
+        ),
+        (
+            &plain,
+            "0SEND_F0 0F0 / 1RECV_F0 1F0",
+            "worker 0 has 0SEND_F0, but does not have this message to send",
+        ),
+        // Receives in another order than sends: only buffers would prevent the deadlock.
+        (
+            &plain,
+            "0F0 0SEND_F0 0F1 0SEND_F1 / 1RECV_F1 1RECV_F0 1F0 1F1",
+            "deadlock: worker 0 waits for 1RECV_F0; worker 1 waits for 0SEND_F1",
+        ),
+        (
+            &side,
+            "0F0 0SEND_F0 / 1RECV_F0 1F0",
+            "worker 1 has 1F0 before 1RECV_SIDE0",
+        ),
+        (
+            &skip,
+            "0F0 0SEND_F0 / 1RECV_F0 1F0 1SEND_F0 / 2RECV_F0 2F0",
+            "worker 2 has 2F0 before 2RECV_F0<0",
+        ),
+        (
+            &skip,
+            "0F0 0SEND_F0 0SEND_F0>2 0RECV_B0 0B0 / 1RECV_F0 1F0 1SEND_F0 1RECV_B0 1B0 1SEND_B0 / \
+             2RECV_F0<0 2RECV_F0 2F0 2B0 2SEND_B0",
+            "worker 0 has 0B0 before 0RECV_B0<2",
+        ),
+    ] {
+        check(text, wiring, expected);
+    }
 }
 
 #[test]
 fn skips_lead_forward() {
-    for (skip, expected) in [
-        (
-            (1, 1),
-            "a skip from stage 1 to 1 does not lead to a later one of 2 stages",
-        ),
-        (
-            (1, 0),
-            "a skip from stage 1 to 0 does not lead to a later one of 2 stages",
-        ),
-        (
-            (0, 2),
-            "a skip from stage 0 to 2 does not lead to a later one of 2 stages",
-        ),
-    ] {
-        let wiring = Wiring {
-            skips: vec![skip],
-            side: vec![],
-        };
-        check("0F0 0SEND_F0\n1RECV_F0 1F0", &wiring, expected);
+    for (from, to) in [(1, 1), (1, 0), (0, 2)] {
+        let expected =
+            format!("a skip from stage {from} to {to} does not lead to a later one of 2 stages");
+        check(
+            "0F0 0SEND_F0 / 1RECV_F0 1F0",
+            &wiring(&[(from, to)], &[]),
+            &expected,
+        );
     }
-    let wiring = Wiring {
-        skips: vec![],
-        side: vec![2],
-    };
-    check(
-        "0F0\n1F0",
-        &wiring,
-        "there is a side input for stage 2, but there are 2 stages",
-    );
-}
-
-#[test]
-fn orders_that_only_buffers_would_save_are_found() {
-    // Receipts in another order than sends.
-    check(
-        "0F0 0SEND_F0 0F1 0SEND_F1\n1RECV_F1 1RECV_F0 1F0 1F1",
-        &Wiring::default(),
-        "deadlock: worker 0 waits for 1RECV_F0; worker 1 waits for 0SEND_F1",
-    );
+    let expected = "there is a side input for stage 2, but there are 2 stages";
+    check("0F0 / 1F0", &wiring(&[], &[2]), expected);
 }
 
 #[test]
@@ -166,34 +144,42 @@ fn words_are_read_or_refused() {
         to,
         micro_batch: 3,
     };
-    for (word, step) in [
-        ("2SEND_F3", Step::Send(message(Content::Value, 2, 3))),
-        ("2RECV_F3", Step::Receive(message(Content::Value, 1, 2))),
-        ("2SEND_B3", Step::Send(message(Content::Gradient, 2, 1))),
-        ("2RECV_B3", Step::Receive(message(Content::Gradient, 3, 2))),
-        ("2SEND_F3>9", Step::Send(message(Content::Skip, 2, 9))),
-        ("9RECV_F3<2", Step::Receive(message(Content::Skip, 2, 9))),
+    for (word, instruction) in [
+        ("2SEND_F3", Instruction::Send(message(Content::Value, 2, 3))),
+        (
+            "2RECV_F3",
+            Instruction::Receive(message(Content::Value, 1, 2)),
+        ),
+        (
+            "2SEND_B3",
+            Instruction::Send(message(Content::Gradient, 2, 1)),
+        ),
+        (
+            "2RECV_B3",
+            Instruction::Receive(message(Content::Gradient, 3, 2)),
+        ),
+        (
+            "2SEND_F3>9",
+            Instruction::Send(message(Content::Skip, 2, 9)),
+        ),
+        (
+            "9RECV_F3<2",
+            Instruction::Receive(message(Content::Skip, 2, 9)),
+        ),
         (
             "9SEND_B3>2",
-            Step::Send(message(Content::SkipGradient, 9, 2)),
+            Instruction::Send(message(Content::SkipGradient, 9, 2)),
         ),
-        ("2RECV_SIDE3", Step::Receive(message(Content::Side, 2, 2))),
+        (
+            "2RECV_SIDE3",
+            Instruction::Receive(message(Content::Side, 2, 2)),
+        ),
     ] {
-        assert_eq!(word.parse(), Ok(step), "{word}");
-        assert_eq!(step.to_string(), word);
+        assert_eq!(word.parse(), Ok(instruction), "{word}");
+        assert_eq!(instruction.to_string(), word);
     }
-    for bad in [
-        "SEND_F3",
-        "2SEND_F",
-        "2SEND_W3",
-        "0RECV_F3",
-        "0SEND_B3",
-        "2SEND_SIDE3",
-        "2SEND_F3<1",
-        "2_F3",
-        "2SEND_F+3",
-        "_",
-    ] {
-        assert!(bad.parse::<Step>().is_err(), "{bad}");
+    let bad = "SEND_F3 2SEND_F 2SEND_W3 0RECV_F3 0SEND_B3 2SEND_SIDE3 2SEND_F3<1 2_F3 2SEND_F+3 _";
+    for bad in bad.split(' ') {
+        assert!(bad.parse::<Instruction>().is_err(), "{bad}");
     }
 }

@@ -1,10 +1,10 @@
-//! What can be asked of a schedule.
+//! Properties of schedules.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 
-use common::{any_plan, schedulers};
+use common::{any_draft, schedulers};
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, GPipe, OneForwardOneBackward, Pass, PipeDream, RoundRobin, Schedule, ScheduleError,
@@ -28,19 +28,15 @@ fn inference_has_forward_passes_only() {
     assert_eq!(inference.peak_activations(), [0.0, 0.0, 0.0]);
     assert_eq!(inference.follows_directly(0), [false, false]);
     assert_eq!(Schedule::inference(0, 2), Err(ScheduleError::NoStages));
-    assert_eq!(
-        Schedule::inference(3, 0),
-        Err(ScheduleError::NoMicroBatches)
-    );
+    let nothing = Err(ScheduleError::NoMicroBatches);
+    assert_eq!(Schedule::inference(3, 0), nothing);
 }
 
 #[test]
 fn a_worker_may_have_several_stages() {
     let interleaved = schedule(INTERLEAVED);
     assert_eq!((interleaved.stages(), interleaved.micro_batches()), (4, 2));
-    let owners: Vec<_> = (0..4)
-        .map(|stage| interleaved.worker_of(stage, 1))
-        .collect();
+    let owners = [0, 1, 2, 3].map(|stage| interleaved.worker_of(stage, 1));
     assert_eq!(owners, [0, 1, 0, 1]);
     assert_eq!(interleaved.peak_in_flight(), [2, 2, 2, 1]);
     assert_eq!(interleaved.peak_activations(), [2.0, 1.5]);
@@ -67,8 +63,7 @@ fn follows_directly_looks_at_the_worker() {
     check(INTERLEAVED, 3, &[true, true]);
     check(INTERLEAVED, 2, &[false, false]);
     check("0F0 0B0\n0F1 0B1", 0, &[true, true]);
-    // The last forward pass of GPipe's last stage is followed by the first micro-batch's
-    // backward pass, which is its own only if there is no other.
+    // GPipe's last stage, with a single micro-batch.
     check("0F0 0B0", 0, &[true]);
 }
 
@@ -94,17 +89,11 @@ fn ascending_is_a_matter_of_each_pass_and_replica() {
     check("0F1 0B1\n0F0 0B0", true);
     check("0F2 0F0 0B0 0B2\n0F1 0B1", false);
     for scheduler in schedulers() {
-        assert!(
-            scheduler.schedule(4, 9).unwrap().is_ascending(),
-            "{scheduler:?}"
-        );
+        let schedule = scheduler.schedule(4, 9).unwrap();
+        assert!(schedule.is_ascending(), "{scheduler:?}");
     }
-    assert!(
-        PipeDream::new(vec![3, 1])
-            .schedule(2, 7)
-            .unwrap()
-            .is_ascending()
-    );
+    let replicated = PipeDream::new(vec![3, 1]).schedule(2, 7).unwrap();
+    assert!(replicated.is_ascending());
 }
 
 #[test]
@@ -144,7 +133,7 @@ fn commas_and_spaces_separate_actions() {
 }
 
 #[test]
-fn a_fixed_schedule_serves_its_own_numbers_only() {
+fn a_fixed_schedule_has_one_size() {
     let fixed = schedule(INTERLEAVED);
     assert_eq!(fixed.name(), "fixed");
     assert_eq!(fixed.schedule(4, 2).as_ref(), Ok(&fixed));
@@ -157,12 +146,8 @@ fn a_fixed_schedule_serves_its_own_numbers_only() {
 /// What `action` receives, looked up in the lists alone.
 fn sender(schedule: &Schedule, action: Action) -> Option<Action> {
     let is_listed = |a: &Action| schedule.workers().iter().flatten().any(|b| a == b);
-    let Action {
-        stage,
-        pass,
-        micro_batch,
-    } = action;
-    match pass {
+    let (stage, micro_batch) = (action.stage, action.micro_batch);
+    match action.pass {
         Pass::Forward => Some(Action::forward(stage.checked_sub(1)?, micro_batch)),
         Pass::Backward | Pass::InputGradient => [Pass::Backward, Pass::InputGradient]
             .map(|pass| Action::new(stage + 1, pass, micro_batch))
@@ -174,8 +159,8 @@ fn sender(schedule: &Schedule, action: Action) -> Option<Action> {
 
 proptest! {
     #[test]
-    fn input_and_output_are_inverse(plan in any_plan()) {
-        let schedule = Schedule::new(plan.lists()).unwrap();
+    fn input_and_output_are_inverse(draft in any_draft()) {
+        let schedule = Schedule::new(draft.lists()).unwrap();
         for &action in schedule.workers().iter().flatten() {
             prop_assert_eq!(schedule.input(action), sender(&schedule, action));
             if let Some(input) = schedule.input(action) {
@@ -188,13 +173,13 @@ proptest! {
     }
 
     #[test]
-    fn every_order_that_could_run_is_a_schedule(plan in any_plan()) {
-        let schedule = Schedule::new(plan.lists()).unwrap();
-        prop_assert_eq!(schedule.stages(), plan.placement.len());
-        prop_assert_eq!(schedule.micro_batches(), plan.micro_batches);
-        prop_assert_eq!(schedule.is_training(), plan.training);
-        prop_assert_eq!(schedule.is_asynchronous(), plan.training && plan.asynchronous);
-        for (stage, workers) in plan.placement.iter().enumerate() {
+    fn every_order_that_can_run_is_a_schedule(draft in any_draft()) {
+        let schedule = Schedule::new(draft.lists()).unwrap();
+        prop_assert_eq!(schedule.stages(), draft.placement.len());
+        prop_assert_eq!(schedule.micro_batches(), draft.micro_batches);
+        prop_assert_eq!(schedule.is_training(), draft.training);
+        prop_assert_eq!(schedule.is_asynchronous(), draft.training && draft.asynchronous);
+        for (stage, workers) in draft.placement.iter().enumerate() {
             prop_assert_eq!(schedule.replicas(stage), &workers[..]);
         }
         let text: Schedule = schedule.to_string().parse().unwrap();

@@ -1,4 +1,4 @@
-//! The orders that schedulers make, against hand-written ones, closed forms and bounds.
+//! Orders of schedulers, compared with published ones, closed forms and bounds.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -8,7 +8,7 @@ use common::{any_schedule, schedulers};
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Costs, GPipe, Interleaved, OneForwardOneBackward, Pass, PipeDream, RoundRobin, Rule,
-    Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
+    RuleOptions, Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
 };
 
 fn check(scheduler: &dyn Scheduler, stages: usize, micro_batches: usize, expected: &str) {
@@ -40,6 +40,12 @@ fn one_forward_one_backward_is_as_published() {
 #[test]
 fn one_forward_one_backward_with_few_micro_batches() {
     check(&OneForwardOneBackward, 1, 2, "0F0 0B0 0F1 0B1");
+    check(
+        &OneForwardOneBackward,
+        2,
+        3,
+        "0F0 0F1 0B0 0F2 0B1 0B2\n1F0 1B0 1F1 1B1 1F2 1B2",
+    );
     check(&OneForwardOneBackward, 3, 1, "0F0 0B0\n1F0 1B0\n2F0 2B0");
     check(
         &OneForwardOneBackward,
@@ -47,6 +53,15 @@ fn one_forward_one_backward_with_few_micro_batches() {
         2,
         "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n2F0 2F1 2B0 2B1\n3F0 3B0 3F1 3B1",
     );
+}
+
+#[test]
+fn interleaved_and_zero_bubble_with_few_micro_batches() {
+    let interleaved = "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1\n1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1";
+    check(&Interleaved { chunks: 2 }, 4, 2, interleaved);
+    let halves = "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1";
+    check(&ZeroBubbleH1, 2, 2, halves);
+    check(&ZeroBubbleH2, 2, 2, halves);
 }
 
 /// The warm-up of Narayanan et al. 2021, Figure 4: the first worker of four begins with four
@@ -57,10 +72,8 @@ fn interleaved_is_as_published() {
     let line = schedule.to_string().lines().next().unwrap().to_owned();
     let warm_up = "0F0 0F1 0F2 0F3 4F0 4F1 4F2 4F3 0F4 0F5 0F6 4B0 0F7 4B1";
     assert!(line.starts_with(warm_up), "{line}");
-    assert!(
-        line.ends_with("0B3 4B4 4B5 4B6 4B7 0B4 0B5 0B6 0B7"),
-        "{line}"
-    );
+    let end = "0B3 4B4 4B5 4B6 4B7 0B4 0B5 0B6 0B7";
+    assert!(line.ends_with(end), "{line}");
 }
 
 #[test]
@@ -115,12 +128,8 @@ fn the_pictures_in_the_documentation_are_right() {
             picture(&scheduler.schedule(stages, 4).unwrap()).join("\n")
         );
     };
-    check(
-        &GPipe,
-        3,
-        include_str!("../src/schedulers/gpipe.rs"),
-        "stage",
-    );
+    let source = include_str!("../src/schedulers/gpipe.rs");
+    check(&GPipe, 3, source, "stage");
     let source = include_str!("../src/schedulers/one_forward_one_backward.rs");
     check(&OneForwardOneBackward, 3, source, "stage");
     let source = include_str!("../src/schedulers/interleaved.rs");
@@ -131,23 +140,13 @@ fn the_pictures_in_the_documentation_are_right() {
 
 #[test]
 fn names() {
-    let names: Vec<_> = schedulers().iter().map(|s| s.name().to_owned()).collect();
-    let interleaved = "interleaved 1F1B";
-    assert_eq!(
-        names,
-        [
-            "GPipe",
-            "1F1B",
-            interleaved,
-            interleaved,
-            interleaved,
-            interleaved,
-            "ZB-H1",
-            "ZB-H2",
-            "ZB-V",
-            "1F1B-RR",
-            "PipeDream"
-        ]
+    let schedulers = schedulers();
+    let mut names: Vec<_> = schedulers.iter().map(Scheduler::name).collect();
+    names.dedup(); // interleaved with one to four chunks
+    let expected = "GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-H2, ZB-V, PipeDream, 1F1B-RR";
+    assert!(
+        expected.split(", ").all(|name| names.contains(&name)),
+        "{names:?}"
     );
 }
 
@@ -158,18 +157,31 @@ fn rules_have_names() {
         let json = serde_json::to_string(&rule).unwrap();
         assert_eq!(json, format!("\"{rule}\""));
         assert_eq!(serde_json::from_str::<Rule>(&json).unwrap(), rule);
-        let scheduler = rule.scheduler(2);
-        assert!(scheduler.schedule(scheduler.stages(2), 4).is_ok(), "{rule}");
     }
-    let message =
-        "`GPipe` is no schedule: use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream";
+    let names = Rule::ALL.map(Rule::name).join(", ");
+    assert!(names.starts_with("gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream"));
+    let message = format!("`GPipe` is not a schedule: use {names}");
     assert_eq!("GPipe".parse::<Rule>().unwrap_err().to_string(), message);
-    assert!(
-        serde_json::from_str::<Rule>("\"zb\"")
-            .unwrap_err()
-            .to_string()
-            .contains("`zb`")
-    );
+    let error = serde_json::from_str::<Rule>("\"zb\"").unwrap_err();
+    assert!(error.to_string().contains("`zb`"));
+}
+
+/// What a rule says of itself is what its schedules show.
+#[test]
+fn rules_know_their_schedules() {
+    for rule in Rule::ALL {
+        let schedule = |chunks, replicas: &[usize]| {
+            let replicas = replicas.to_vec();
+            let scheduler = rule.scheduler(&RuleOptions { chunks, replicas });
+            scheduler.schedule(4, 8).unwrap()
+        };
+        let plain = schedule(2, &[]);
+        assert_eq!(plain.is_asynchronous(), !rule.is_synchronous(), "{rule}");
+        assert_eq!(plain != schedule(4, &[]), rule.takes_chunks(), "{rule}");
+        let replicated = schedule(2, &[2, 1, 1, 1]);
+        assert_eq!(plain != replicated, rule.takes_replicas(), "{rule}");
+    }
+    assert!(Rule::synchronous().all(|rule| rule != Rule::PipeDream));
 }
 
 #[test]
@@ -228,27 +240,16 @@ fn every_size_is_a_schedule_that_survives_being_written() {
             let message = format!("{scheduler:?} {stages} {micro_batches}");
             let size = (schedule.stages(), schedule.micro_batches());
             assert_eq!(size, (stages, micro_batches), "{message}");
-            assert!(
-                schedule.is_training() && schedule.is_ascending(),
-                "{message}"
-            );
-            let csv = schedule.to_csv();
-            assert_eq!(
-                Schedule::from_csv(&csv).as_ref(),
-                Ok(&schedule),
-                "{message}"
-            );
-            assert_eq!(
-                schedule.to_string().parse().as_ref(),
-                Ok(&schedule),
-                "{message}"
-            );
+            let is_training = schedule.is_training();
+            assert!(is_training && schedule.is_ascending(), "{message}");
             let json = serde_json::to_string(&schedule).unwrap();
-            assert_eq!(
-                serde_json::from_str::<Schedule>(&json).unwrap(),
-                schedule,
-                "{message}"
-            );
+            for read in [
+                Schedule::from_csv(&schedule.to_csv()).unwrap(),
+                schedule.to_string().parse().unwrap(),
+                serde_json::from_str(&json).unwrap(),
+            ] {
+                assert_eq!(read, schedule, "{message}");
+            }
         }
     }
 }
@@ -262,23 +263,16 @@ fn check_memory(scheduler: &dyn Scheduler, bound: impl Fn(usize, usize) -> [usiz
             let [activations, contexts, both] = bound(p, worker);
             let expected = [activations, contexts, both].map(|most| most.min(m));
             assert_eq!(most(actions), expected, "{message}");
-            assert_eq!(
-                schedule.peak_activations()[worker],
-                expected[0] as f64,
-                "{message}"
-            );
-            assert_eq!(
-                schedule.peak_weight_contexts()[worker],
-                expected[1] as f64,
-                "{message}"
-            );
+            let peaks = [schedule.peak_activations(), schedule.peak_weight_contexts()];
+            let peaks = peaks.map(|peaks| peaks[worker]);
+            assert_eq!(peaks, [expected[0] as f64, expected[1] as f64], "{message}");
             assert_eq!(schedule.peak_in_flight()[worker], expected[0], "{message}");
         }
     }
 }
 
-/// The table of schedules and their memory. Between the two halves of a backward pass its
-/// activations have become a context, one more than the table has.
+/// The table of schedules and their memory. The table does not count the context between the two halves
+/// of a backward pass.
 #[test]
 fn memory_is_as_published() {
     check_memory(&GPipe, |_, _| [usize::MAX, 0, usize::MAX]);
@@ -349,7 +343,7 @@ proptest! {
         let stages = replicas.len();
         let pipedream = PipeDream::new(replicas.clone()).schedule(stages, m).unwrap();
         let flushed = RoundRobin::new(replicas.clone()).schedule(stages, m).unwrap();
-        // Those without a micro-batch are left out.
+        // Replicas without a micro-batch are left out.
         let busy: Vec<_> = replicas.iter().map(|&count| count.min(m)).collect();
         let mut worker = 0;
         for (stage, &count) in busy.iter().enumerate() {
@@ -363,8 +357,7 @@ proptest! {
                     let [held, ..] = most(&schedule.workers()[worker]);
                     prop_assert_eq!(held, most_held);
                 }
-                // Warm-up and one more: each micro-batch on its way began with other weights, but
-                // for those of the warm-up, which all began with the first.
+                // Warm-up and one more. All micro-batches of the warm-up use the first version.
                 let versions = pipedream.weight_versions(false).unwrap()[worker];
                 prop_assert!(versions <= from_here.div_ceil(count));
                 if own >= 2 * from_here.div_ceil(count) {
@@ -395,10 +388,8 @@ proptest! {
     fn equal_stages_have_a_known_bubble(p in 1..=12_usize, m in 1..=24_usize) {
         let costs = Costs::uniform(p, 1.0, 1.0, 1.0);
         let expected = (p - 1) as f64 / (m + p - 1) as f64;
-        for schedule in [
-            GPipe.schedule(p, m).unwrap(),
-            OneForwardOneBackward.schedule(p, m).unwrap(),
-        ] {
+        for schedule in [GPipe.schedule(p, m), OneForwardOneBackward.schedule(p, m)] {
+            let schedule = schedule.unwrap();
             let simulation = schedule.simulate(&costs).unwrap();
             prop_assert!((simulation.bubble() - expected).abs() < 1e-12);
             prop_assert!((simulation.timeline().bubble() - expected).abs() < 1e-12);

@@ -1,4 +1,4 @@
-//! Simulated steps against published figures, closed forms, bounds and a naive simulator.
+//! Simulated steps, compared with published figures, closed forms, bounds and a naive simulator.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -6,7 +6,7 @@ mod common;
 
 use std::{collections::HashMap, time::Duration};
 
-use common::{any_costs, any_plan, any_schedule};
+use common::{any_costs, any_draft, any_schedule};
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, CostError, Costs, GPipe, Interleaved, Link, OneForwardOneBackward, Pass, Recompute,
@@ -30,28 +30,17 @@ fn bubbles_are_as_published_with_zero_bubble() {
             [&OneForwardOneBackward, &ZeroBubbleH1, &ZeroBubbleH2];
         for (scheduler, expected) in schedulers.into_iter().zip(expected) {
             let found = bubble(scheduler, m, &costs);
-            assert_eq!(
-                format!("{found:.4}"),
-                format!("{expected:.4}"),
-                "{scheduler:?}"
-            );
+            let [found, expected] = [found, expected].map(|bubble| format!("{bubble:.4}"));
+            assert_eq!(found, expected, "{scheduler:?}");
         }
     };
-    check(
-        8,
-        24,
-        [18.522, 18.086, 9.337, 0.601],
-        [0.2431, 0.1585, 0.1083],
-    );
-    check(
-        16,
-        48,
-        [11.347, 11.248, 8.132, 0.377],
-        [0.2552, 0.1397, 0.0672],
-    );
+    let times = [18.522, 18.086, 9.337, 0.601];
+    check(8, 24, times, [0.2431, 0.1585, 0.1083]);
+    let times = [11.347, 11.248, 8.132, 0.377];
+    check(16, 48, times, [0.2552, 0.1397, 0.0672]);
 }
 
-/// What is left of the step when all passes are taken away.
+/// The step's time without its passes.
 fn bubble_time(scheduler: &dyn Scheduler, p: usize, m: usize, [f, i, w]: [f64; 3]) -> f64 {
     let stages = scheduler.stages(p);
     let share = (stages / p) as f64;
@@ -66,7 +55,7 @@ proptest! {
     fn bubbles_have_their_closed_form(
         p in 1..10_usize, more in 0..20_usize, f in 1..20_u32, i in 1..20_u32, w in 0..20_u32,
     ) {
-        // Enough micro-batches for a steady state; no half longer than what it is to hide behind.
+        // Enough micro-batches for a steady state, weight gradients short enough to hide.
         let (m, w) = (2 * p - 1 + more, w.min(i).min(f));
         let [f, i, w] = [f, i, w].map(f64::from);
         let before = (p - 1) as f64;
@@ -94,13 +83,13 @@ proptest! {
     }
 }
 
-/// A simulator that knows nothing of order: it computes all times anew from the times before until
-/// none changes. It asks the schedule for its lists of actions only.
+/// A simulator without an order: it computes all times from the previous times until none changes. It
+/// uses only the lists of actions of the schedule.
 struct Naive<'a> {
     schedule: &'a Schedule,
     costs: &'a Costs,
     place: HashMap<Action, (usize, usize)>,
-    /// For each worker and action, when it begins and ends. A recomputation is before the beginning.
+    /// When each worker's actions begin and end, without recomputations before them.
     times: Vec<Vec<(f64, f64)>>,
 }
 
@@ -159,14 +148,14 @@ impl<'a> Naive<'a> {
                 [link] => link,
                 _ => self.costs.links[before],
             };
-            let carried = self.costs.stages[before].output / link.bandwidth;
+            let seconds = self.costs.stages[before].output / link.bandwidth;
             let arrival = if to == worker {
                 end
-            } else if carried == 0.0 {
+            } else if seconds == 0.0 {
                 end + link.latency
             } else {
                 let free = links.entry(to).or_insert(0.0);
-                *free = free.max(end) + carried;
+                *free = free.max(end) + seconds;
                 *free + link.latency
             };
             arrivals.push((receiver, arrival));
@@ -174,16 +163,10 @@ impl<'a> Naive<'a> {
         arrivals
     }
 
-    /// Who gets an action's result, and the lower of both stages.
-    fn receiver(
-        &self,
-        Action {
-            stage,
-            pass,
-            micro_batch,
-        }: Action,
-    ) -> Option<(Action, usize)> {
-        match pass {
+    /// The action that gets an action's result, and the lower of both stages.
+    fn receiver(&self, action: Action) -> Option<(Action, usize)> {
+        let (stage, micro_batch) = (action.stage, action.micro_batch);
+        match action.pass {
             Pass::Forward => {
                 let next = Action::forward(stage + 1, micro_batch);
                 self.place.contains_key(&next).then_some((next, stage))
@@ -199,12 +182,8 @@ impl<'a> Naive<'a> {
     }
 
     /// Whether a micro-batch's activations are kept by a stage.
-    fn is_kept(
-        &self,
-        Action {
-            stage, micro_batch, ..
-        }: Action,
-    ) -> bool {
+    fn is_kept(&self, action: Action) -> bool {
+        let (stage, micro_batch) = (action.stage, action.micro_batch);
         let (worker, at) = self.place[&Action::forward(stage, micro_batch)];
         let actions = &self.schedule.workers()[worker];
         let is_training = actions.iter().any(|a| a.pass != Pass::Forward);
@@ -224,9 +203,10 @@ impl<'a> Naive<'a> {
 
     fn recomputation(&self, action: Action) -> f64 {
         let is_gradient = matches!(action.pass, Pass::Backward | Pass::InputGradient);
-        match is_gradient && !self.is_kept(action) {
-            true => self.costs.stages[action.stage].forward,
-            false => 0.0,
+        if is_gradient && !self.is_kept(action) {
+            self.costs.stages[action.stage].forward
+        } else {
+            0.0
         }
     }
 
@@ -244,20 +224,13 @@ impl<'a> Naive<'a> {
 
     /// The spans of a worker: passes, recomputations before them, and updates at the end.
     fn spans(&self, worker: usize) -> Vec<Span> {
-        let time = Duration::from_secs_f64;
         let mut spans = Vec::new();
         let mut free = 0.0;
         let actions = &self.schedule.workers()[worker];
         for (&action, &(begin, end)) in actions.iter().zip(&self.times[worker]) {
             let again = self.recomputation(action);
             let mut push = |kind, start, end| {
-                let (start, end) = (time(start), time(end));
-                spans.push(Span {
-                    action: Some(action),
-                    kind,
-                    start,
-                    end,
-                });
+                spans.push(span(Some(action), kind, start, end));
             };
             if again > 0.0 {
                 push(SpanKind::Recompute, free, free + again);
@@ -269,13 +242,7 @@ impl<'a> Naive<'a> {
             for stage in 0..self.schedule.stages() {
                 let seconds = self.costs.stages[stage].update;
                 if seconds > 0.0 && actions.iter().any(|a| a.stage == stage) {
-                    let (start, end) = (time(free), time(free + seconds));
-                    spans.push(Span {
-                        action: None,
-                        kind: SpanKind::Update,
-                        start,
-                        end,
-                    });
+                    spans.push(span(None, SpanKind::Update, free, free + seconds));
                     free += seconds;
                 }
             }
@@ -321,25 +288,27 @@ impl<'a> Naive<'a> {
     }
 }
 
-/// Everything that a simulation says, against the naive one. All times are exact in binary.
+fn span(action: Option<Action>, kind: SpanKind, start: f64, end: f64) -> Span {
+    let [start, end] = [start, end].map(Duration::from_secs_f64);
+    Span {
+        action,
+        kind,
+        start,
+        end,
+    }
+}
+
+/// Compares a simulation with the naive one. All times are exact in binary.
 fn check_simulation(schedule: &Schedule, costs: &Costs) -> Result<(), TestCaseError> {
     let simulation = schedule.simulate(costs).unwrap();
     let timeline = simulation.timeline();
     let naive = Naive::new(schedule, costs);
     let workers = schedule.workers().len();
     for worker in 0..workers {
-        prop_assert_eq!(
-            &timeline.workers[worker],
-            &naive.spans(worker),
-            "{}",
-            schedule
-        );
-        prop_assert_eq!(
-            simulation.peak_memory()[worker],
-            naive.peak_memory(worker),
-            "{}",
-            schedule
-        );
+        let spans = &timeline.workers[worker];
+        prop_assert_eq!(spans, &naive.spans(worker), "{}", schedule);
+        let memory = simulation.peak_memory()[worker];
+        prop_assert_eq!(memory, naive.peak_memory(worker), "{}", schedule);
     }
     prop_assert_eq!(simulation.makespan(), timeline.length().as_secs_f64());
 
@@ -365,7 +334,7 @@ fn check_simulation(schedule: &Schedule, costs: &Costs) -> Result<(), TestCaseEr
     check_critical_path(schedule, costs, &naive)
 }
 
-/// The path is a chain of actions, each bound by the one before, from 0 to the end.
+/// The path is a chain of actions from 0 to the end. Each waits for the one before.
 fn check_critical_path(
     schedule: &Schedule,
     costs: &Costs,
@@ -385,7 +354,7 @@ fn check_critical_path(
         let is_neighbour =
             before.0 == after.0 && naive.place[&before.1].1 + 1 == naive.place[&after.1].1;
         let ready = time(before).1 + naive.recomputation(after.1);
-        // Either the worker came to it without waiting, or what it waited for is before it.
+        // Either the worker did not wait, or it waited for the action before.
         if !(is_neighbour && ready == time(after).0) {
             let receiver = naive.receiver(before.1).map(|(receiver, _)| receiver);
             prop_assert_eq!(receiver, Some(after.1));
@@ -413,29 +382,29 @@ proptest! {
 
     #[test]
     fn any_order_takes_the_time_that_a_naive_simulator_finds(
-        (plan, costs) in any_plan().prop_flat_map(|plan| {
-            let costs = any_costs(plan.placement.len());
-            (Just(plan), costs)
+        (draft, costs) in any_draft().prop_flat_map(|draft| {
+            let costs = any_costs(draft.placement.len());
+            (Just(draft), costs)
         }),
     ) {
-        check_simulation(&Schedule::new(plan.lists()).unwrap(), &costs)?;
+        check_simulation(&Schedule::new(draft.lists()).unwrap(), &costs)?;
     }
 
-    /// No step is shorter than the work of a worker after the shortest way to it, nor than the way
-    /// of a micro-batch there and back.
+    /// No step is shorter than the way to a worker and its work, or than the way of a micro-batch to the
+    /// last stage and back.
     #[test]
     fn no_step_is_shorter_than_its_work((schedule, costs) in schedule_and_costs()) {
         let simulation = schedule.simulate(&costs).unwrap();
         let stages = schedule.stages();
         let forward = |stage: usize| costs.stages[stage].forward.min(costs.stages[stage].quiet);
         let link = |stage: usize| costs.links[stage.min(costs.links.len() - 1)];
-        let carry = |micro_batch: usize, stage: usize| {
+        let transfer = |micro_batch: usize, stage: usize| {
             let is_near = schedule.worker_of(stage, micro_batch) == schedule.worker_of(stage + 1, micro_batch);
-            let carried = link(stage).latency + costs.stages[stage].output / link(stage).bandwidth;
-            if is_near { 0.0 } else { carried }
+            let seconds = link(stage).latency + costs.stages[stage].output / link(stage).bandwidth;
+            if is_near { 0.0 } else { seconds }
         };
         let way = |micro_batch: usize, stage: usize| -> f64 {
-            (0..stage).map(|before| forward(before) + carry(micro_batch, before)).sum()
+            (0..stage).map(|before| forward(before) + transfer(micro_batch, before)).sum()
         };
         for (actions, busy) in schedule.workers().iter().zip(simulation.busy()) {
             let ways = actions.iter().map(|a| way(a.micro_batch, a.stage));
@@ -446,14 +415,14 @@ proptest! {
         for micro_batch in 0..schedule.micro_batches() {
             let there = way(micro_batch, stages - 1) + forward(stages - 1);
             let back: f64 = (0..stages).map(|stage| costs.stages[stage].input).sum();
-            let carried: f64 = (1..stages).map(|stage| carry(micro_batch, stage - 1)).sum();
-            prop_assert!(simulation.makespan() >= there + back + carried);
+            let transfers: f64 = (1..stages).map(|stage| transfer(micro_batch, stage - 1)).sum();
+            prop_assert!(simulation.makespan() >= there + back + transfers);
         }
         prop_assert!((0.0..=1.0).contains(&simulation.bubble()));
         prop_assert!(simulation.utilisation().iter().all(|share| (0.0..=1.0).contains(share)));
     }
 
-    /// To take more time for something never makes the step end earlier.
+    /// Slower passes or links never make the step faster.
     #[test]
     fn slower_stages_and_links_never_help((schedule, costs) in schedule_and_costs(), stage in 0..6_usize) {
         let makespan = |costs: &Costs| schedule.simulate(costs).unwrap().makespan();
@@ -469,12 +438,12 @@ proptest! {
 }
 
 #[test]
-fn links_carry_one_message_at_a_time() {
+fn links_transfer_one_message_at_a_time() {
     let schedule = Schedule::inference(2, 3).unwrap();
     let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
     costs.stages[0].output = 4.0;
     costs.links[0].bandwidth = 2.0;
-    // Sent at 1, 2, 3; carried until 3, 5, 7; the last one takes until 8.
+    // Sent at 1, 2, 3; received at 3, 5, 7; the last pass ends at 8.
     assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 8.0);
     costs.links[0].latency = 0.5;
     assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 8.5);
@@ -482,7 +451,7 @@ fn links_carry_one_message_at_a_time() {
 
 #[test]
 fn recomputation_hides_in_the_bubble() {
-    // The first stage has nothing else to do while the second one works.
+    // The first stage is idle while the second one works.
     let schedule: Schedule = "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1".parse().unwrap();
     let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
     assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 9.0);
@@ -494,7 +463,7 @@ fn recomputation_hides_in_the_bubble() {
 }
 
 #[test]
-fn a_part_that_keeps_less_is_quicker() {
+fn forward_passes_that_keep_less_are_faster() {
     let schedule = GPipe.schedule(1, 2).unwrap();
     let mut costs = Costs::uniform(1, 1.0, 1.0, 1.0);
     costs.stages[0].quiet = 0.5;
@@ -518,14 +487,10 @@ fn costs_are_checked() {
     check(&|c| c.links.clear(), message);
     let message = "3 links are given: give one for all, or one less than the 3 stages";
     check(&|c| c.links = vec![Link::default(); 3], message);
-    check(
-        &|c| c.stages[1].forward = -1.0,
-        "forward of stage 1 is -1, which is out of range",
-    );
-    check(
-        &|c| c.stages[2].quiet = f64::NAN,
-        "quiet forward of stage 2 is NaN, which is out of range",
-    );
+    let message = "forward of stage 1 is -1, which is out of range";
+    check(&|c| c.stages[1].forward = -1.0, message);
+    let message = "quiet forward of stage 2 is NaN, which is out of range";
+    check(&|c| c.stages[2].quiet = f64::NAN, message);
     let message = "input gradient of stage 0 is inf, which is out of range";
     check(&|c| c.stages[0].input = f64::INFINITY, message);
     for change in [
@@ -544,14 +509,12 @@ fn costs_are_checked() {
         let mut costs = Costs::uniform(3, 1.0, 1.0, 1.0);
         change(&mut costs);
         let error = schedule.simulate(&costs).unwrap_err();
-        assert!(
-            matches!(error, CostError::Number { stage: 0, .. }),
-            "{error}"
-        );
+        let is_number = matches!(error, CostError::Number { stage: 0, .. });
+        assert!(is_number, "{error}");
     }
 }
 
-/// Times as long as they may be, and none at all.
+/// The longest times that are allowed, and zero.
 #[test]
 fn extreme_costs_are_no_panic() {
     for seconds in [0.0, 1e-300, 1e30] {
@@ -564,9 +527,7 @@ fn extreme_costs_are_no_panic() {
         assert!(timeline.to_svg(&[]).ends_with("</svg>"));
         assert!(timeline.to_text(80, true).ends_with('\n'));
         assert!(timeline.to_chrome_trace(&[]).is_object());
-        assert_eq!(
-            simulation.critical_path().last().unwrap().1,
-            Action::backward(0, 2)
-        );
+        let (_, last) = *simulation.critical_path().last().unwrap();
+        assert_eq!(last, Action::backward(0, 2));
     }
 }

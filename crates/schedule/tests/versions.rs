@@ -1,4 +1,4 @@
-//! Versions of weights under asynchronous schedules, against a count by hand and a naive one.
+//! Versions of weights under asynchronous schedules, compared with published and naive counts.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::any_plan;
+use common::any_draft;
 use proptest::prelude::*;
 use stovepipe_schedule::{Action, Limits, Pass, PipeDream, Schedule, Scheduler};
 
@@ -24,9 +24,8 @@ fn a_stage_keeps_one_version_more_than_its_warm_up() {
     check(&[1, 2], &[3, 1, 1]);
 }
 
-/// The first stage's replicas have seen 0 micro-batches when 0 to 3 go through, 2 at 4 and 5, 4 at 6
-/// and 7. The second stage changes its weights after each: before it has seen 3, it still needs its
-/// first version, and so all four since.
+/// The first stage's replicas have seen 0 micro-batches at 0 to 3, 2 at 4 and 5, 4 at 6 and 7. The second
+/// stage changes its weights after each: until it has seen 3, it needs its first version and all since.
 #[test]
 fn vertical_sync_counts_micro_batches_and_not_turns() {
     let schedule = PipeDream::new(vec![2, 1]).schedule(2, 8).unwrap();
@@ -51,22 +50,25 @@ fn seen_by_first_stage(schedule: &Schedule) -> Vec<usize> {
     (0..schedule.micro_batches()).map(seen).collect()
 }
 
-/// The most versions of a stage on a worker: looked up anew after each of its actions, in all that
-/// was before and in the next forward pass. None if one of the future is needed.
+/// The most versions of a stage on a worker, found after each action from all actions before it and the
+/// next forward pass. None if a later version is needed.
 fn most_versions(schedule: &Schedule, stage: usize, worker: usize, sync: bool) -> Option<usize> {
     let first = seen_by_first_stage(schedule);
     let replicas = schedule.replicas(stage).len();
     let all = schedule.workers()[worker].iter();
     let actions: Vec<_> = all.filter(|a| a.stage == stage).copied().collect();
     let updates = |before: &[Action]| before.iter().filter(|a| a.pass == Pass::Update).count();
-    let wanted = |at: usize| match sync {
-        true => first[actions[at].micro_batch] / replicas,
-        false => updates(&actions[..at]),
+    let needed = |at: usize| {
+        if sync {
+            first[actions[at].micro_batch] / replicas
+        } else {
+            updates(&actions[..at])
+        }
     };
     let is_forward = |&at: &usize| actions[at].pass == Pass::Forward;
     if (0..actions.len())
         .filter(is_forward)
-        .any(|at| wanted(at) > updates(&actions[..at]))
+        .any(|at| needed(at) > updates(&actions[..at]))
     {
         return None;
     }
@@ -77,12 +79,12 @@ fn most_versions(schedule: &Schedule, stage: usize, worker: usize, sync: bool) -
         for at in (0..now).filter(is_forward) {
             let update = Action::new(stage, Pass::Update, actions[at].micro_batch);
             if !done.contains(&update) {
-                versions.insert(wanted(at));
+                versions.insert(needed(at));
             }
         }
         let next = to_come.iter().position(|a| a.pass == Pass::Forward);
         if let (true, Some(next)) = (sync, next) {
-            versions.extend(wanted(now + next)..=latest);
+            versions.extend(needed(now + next)..=latest);
         }
         versions.len()
     };
@@ -92,10 +94,10 @@ fn most_versions(schedule: &Schedule, stage: usize, worker: usize, sync: bool) -
 proptest! {
     #[test]
     fn versions_are_those_that_a_naive_count_finds(
-        plan in any_plan(), replicas in prop::collection::vec(1..=3_usize, 1..=4), m in 1..=12_usize,
+        draft in any_draft(), replicas in prop::collection::vec(1..=3_usize, 1..=4), m in 1..=12_usize,
     ) {
         let pipedream = PipeDream::new(replicas.clone()).schedule(replicas.len(), m).unwrap();
-        for schedule in [pipedream, Schedule::new(plan.lists()).unwrap()] {
+        for schedule in [pipedream, Schedule::new(draft.lists()).unwrap()] {
             for sync in [false, true] {
                 let workers = 0..schedule.workers().len();
                 let has = |worker, stage| schedule.replicas(stage).contains(&worker);

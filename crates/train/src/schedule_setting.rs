@@ -4,7 +4,7 @@ use std::{fmt, fs, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use stovepipe_pipeline::check_schedule;
-use stovepipe_schedule::{Rule, Schedule, ScheduleError, Scheduler};
+use stovepipe_schedule::{Rule, RuleOptions, Schedule, Scheduler};
 
 use crate::error::TrainError;
 
@@ -40,9 +40,9 @@ impl ScheduleSetting {
         chunks: usize,
         workers: usize,
         micro_batches: usize,
-    ) -> Result<Chosen, TrainError> {
+    ) -> Result<Box<dyn Scheduler>, TrainError> {
         let path = match self {
-            Self::Rule(rule) => return Ok(Chosen(rule.scheduler(chunks))),
+            Self::Rule(rule) => return Ok(rule.scheduler(&RuleOptions::with_chunks(chunks))),
             Self::File(path) => path,
         };
         let text = fs::read_to_string(path).map_err(TrainError::file(path))?;
@@ -62,25 +62,7 @@ impl ScheduleSetting {
             path: path.clone(),
             source,
         })?;
-        Ok(Chosen(Box::new(schedule)))
-    }
-}
-
-/// A scheduler, whichever it is.
-#[derive(Debug)]
-pub(crate) struct Chosen(Box<dyn Scheduler>);
-
-impl Scheduler for Chosen {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn stages(&self, workers: usize) -> usize {
-        self.0.stages(workers)
-    }
-
-    fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        self.0.schedule(stages, micro_batches)
+        Ok(Box::new(schedule))
     }
 }
 
@@ -88,17 +70,15 @@ impl FromStr for ScheduleSetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse() {
-            Ok(Rule::PipeDream) => Err("`pipedream` changes weights after each micro-batch, and \
-                 training here once after each mini-batch: use 1f1b, whose order of passes it has"
-                .to_owned()),
+        match text.parse::<Rule>() {
+            Ok(rule) if !rule.is_synchronous() => Err(format!(
+                "`{rule}` changes weights after each micro-batch, and training here once after each \
+                 mini-batch: use 1f1b, whose order of passes it has"
+            )),
             Ok(rule) => Ok(Self::Rule(rule)),
             Err(_) if is_path(text) => Ok(Self::File(text.into())),
             Err(_) => {
-                let rules = Rule::ALL
-                    .into_iter()
-                    .filter(|&rule| rule != Rule::PipeDream);
-                let names: Vec<_> = rules.map(Rule::name).collect();
+                let names: Vec<_> = Rule::synchronous().map(Rule::name).collect();
                 let names = names.join(", ");
                 Err(format!(
                     "`{text}` is no schedule: use {names}, or a file's path that ends with .csv"

@@ -13,11 +13,7 @@ use stovepipe_pipeline::{
 };
 use stovepipe_schedule::{Rule, Scheduler};
 
-use crate::{
-    error::TrainError,
-    freeze::FreezeSetting,
-    schedule_setting::{Chosen, ScheduleSetting},
-};
+use crate::{error::TrainError, freeze::FreezeSetting, schedule_setting::ScheduleSetting};
 
 /// More would only be a mistake: schedules are lists of all their actions.
 const MOST_MICRO_BATCHES: usize = 65_536;
@@ -123,7 +119,7 @@ impl PipelineSettings {
         Ok(())
     }
 
-    fn scheduler(&self) -> Result<Chosen, TrainError> {
+    fn scheduler(&self) -> Result<Box<dyn Scheduler>, TrainError> {
         (self.schedule).scheduler(self.chunks, self.stages, self.micro_batches)
     }
 

@@ -52,7 +52,7 @@ where
     pub(crate) fn build_of(&self, layers: Vec<L>, case: &Case) -> Result<Pipeline<L>, BuildError> {
         Pipeline::builder(layers)
             .devices(vec![self.device.clone(); case.workers])
-            .schedule(case.by)
+            .schedule(case.rule)
             .micro_batches(case.micro_batches)
             .recompute(case.recompute)
             .seed(self.seed)

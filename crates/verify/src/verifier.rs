@@ -4,9 +4,10 @@ use std::{cell::Cell, collections::BTreeSet};
 
 use burn::{module::Module, tensor::Device};
 use stovepipe_pipeline::{Batch, BuildError, Flow, Layer, Objective, Pipeline, Recompute};
+use stovepipe_schedule::Rule;
 
 use crate::{
-    case::{Case, synchronous},
+    case::Case,
     checks,
     report::Report,
     subject::{Subject, size},
@@ -158,12 +159,12 @@ where
     fn all_cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &micro_batches in &self.micro_batches {
-            for by in synchronous() {
+            for rule in Rule::synchronous() {
                 let most = self.stages.last().copied().unwrap_or(0);
                 for workers in 1..=most {
                     for recompute in Recompute::ALL {
                         cases.push(Case {
-                            by,
+                            rule,
                             workers,
                             micro_batches,
                             recompute,

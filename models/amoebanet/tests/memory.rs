@@ -62,12 +62,8 @@ fn measure(case: &str) -> [u64; 4] {
         .devices(vec![device.clone(); workers])
         .micro_batches(micro_batches)
         .recompute(recompute.unwrap())
-        .balance(Balance::by_time(&profile));
-    let builder = match rule {
-        Rule::GPipe => builder.schedule(stovepipe_schedule::GPipe),
-        Rule::Interleaved => builder.schedule(stovepipe_schedule::Interleaved { chunks: 2 }),
-        _ => builder.schedule(stovepipe_schedule::OneForwardOneBackward),
-    };
+        .balance(Balance::by_time(&profile))
+        .schedule(rule);
     let forecast = builder
         .forecast(&profile.into(), OptimizerState(2))
         .unwrap();

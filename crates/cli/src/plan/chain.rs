@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use stovepipe::{
     plan::{Candidate, Machine, Plan, PlanRequest, Profile, RunnerUp, Verdict},
-    schedule::Rule,
+    schedule::{RuleOptions, Scheduler},
 };
 
 use super::{PlanFile, Request};
@@ -35,8 +35,9 @@ pub fn plan(request: &Request, profile: &Profile, machine: &Machine) -> Result<(
     if !request.micro_batches.is_empty() {
         asked.micro_batches.clone_from(&request.micro_batches);
     }
-    if request.schedules.contains(&Rule::PipeDream) {
-        return Err(CliError::Asynchronous);
+    let mut schedules = request.schedules.iter();
+    if let Some(&rule) = schedules.find(|rule| !rule.is_synchronous()) {
+        return Err(CliError::Asynchronous { rule });
     }
     if !request.schedules.is_empty() {
         asked.rules.clone_from(&request.schedules);
@@ -76,7 +77,9 @@ impl Report<'_> {
         let best = self.best();
         let samples = self.mini_batch.div_ceil(best.micro_batches);
         let times = self.profile.for_samples(samples).times();
-        let workers = best.schedule.scheduler(best.chunks);
+        let workers = best
+            .schedule
+            .scheduler(&RuleOptions::with_chunks(best.chunks));
         let placed = workers
             .schedule(best.replicas.len(), best.micro_batches)
             .ok();

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::Precision,
     plan::{Candidate, Machine},
-    schedule::Rule,
     train::{BalanceSetting, PipelineSettings, ScheduleSetting},
 };
 
@@ -52,9 +51,10 @@ impl PlanFile {
             return Err(CliError::ReplicasInPlan);
         }
         let devices = candidate.devices.iter();
-        let chunks = match candidate.schedule {
-            Rule::Interleaved => candidate.chunks,
-            _ => PipelineSettings::default().chunks,
+        let chunks = if candidate.schedule.takes_chunks() {
+            candidate.chunks
+        } else {
+            PipelineSettings::default().chunks
         };
         Ok(Self {
             pipeline: PipelineSettings {

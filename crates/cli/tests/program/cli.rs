@@ -471,7 +471,7 @@ fn a_schedule_file_that_does_not_do_names_file_and_line() {
             assert!(!directory.join("run").exists());
         }
     };
-    check("0F0,0B0\n1F0,1X0\n", &[], "line 2: `1X0` is no action");
+    check("0F0,0B0\n1F0,1X0\n", &[], "line 2: `1X0` is not an action");
     check("0F0,0B0\n1F0\n", &[], "line 2: has 1 cells");
     check("", &[], "needs at least one worker");
     check("0F0,0B0\n1B0,1F0\n", &[], "worker 1 has 1B0 before 1F0");

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use serde_json::{Value, json};
-use stovepipe::plan::Profile;
+use stovepipe::{plan::Profile, schedule::Rule};
 use tempfile::{TempDir, tempdir};
 
 use crate::running::{check_refused, succeed, typed};
@@ -19,6 +19,52 @@ fn fail(line: &str, directory: &Path, says: &str) {
 fn floats(value: &Value) -> Vec<f64> {
     let values = value.as_array().unwrap().iter();
     values.map(|value| value.as_f64().unwrap()).collect()
+}
+
+/// The paragraphs of all documents, without blocks of code.
+fn paragraphs(folder: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(paragraphs(&path));
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            let text = fs::read_to_string(path).unwrap();
+            let prose = text.split("```").step_by(2);
+            all.extend(
+                prose
+                    .flat_map(|prose| prose.split("\n\n"))
+                    .map(str::to_owned),
+            );
+        }
+    }
+    all
+}
+
+/// A list of schedules in a help or document has all rules, also those that are added later.
+#[test]
+fn lists_of_schedules_are_complete() {
+    let here = tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut texts = paragraphs(&root.join("docs"));
+    texts.push(fs::read_to_string(root.join("README.md")).unwrap());
+    texts.extend(["simulate --help", "train --help"].map(|line| succeed(line, here.path())));
+    let mut lists = 0;
+    for text in &texts {
+        let words: Vec<_> = text
+            .split(|c: char| !(c.is_alphanumeric() || c == '-'))
+            .collect();
+        let is_named = |rule: &Rule| words.contains(&rule.name());
+        if Rule::ALL.iter().filter(|rule| is_named(rule)).count() >= 4 {
+            let missing: Vec<_> = Rule::synchronous().filter(|rule| !is_named(rule)).collect();
+            assert!(
+                missing.is_empty(),
+                "{missing:?} are not in the list of {text}"
+            );
+            lists += 1;
+        }
+    }
+    assert!(lists >= 2, "neither help lists the schedules");
 }
 
 #[test]
@@ -104,7 +150,7 @@ fn what_cannot_be_simulated_is_an_error() {
         ("--schedule ragged.csv", "ragged.csv: line 2: has 1 cell"),
         (
             "--schedule unknown.csv",
-            "unknown.csv: line 2: `1X0` is no action",
+            "unknown.csv: line 2: `1X0` is not an action",
         ),
         ("--schedule missing.csv", "worker 1 lacks 1B0"),
         ("--schedule early.csv", "worker 0 has 0B0 before 0F0"),
@@ -131,7 +177,7 @@ fn what_cannot_be_simulated_is_an_error() {
         ),
         (
             "--schedule zb-h3",
-            "`zb-h3` is no schedule: use gpipe, 1f1b",
+            "`zb-h3` is not a schedule: use gpipe, 1f1b",
         ),
         ("--schedule gpipe", "--stages is needed"),
         ("--schedule gpipe --stages 2", "--micro-batches is needed"),
@@ -285,7 +331,7 @@ fn a_chain_is_planned_and_written_down() {
     assert_eq!(found["stages"][1]["layers"], json!([2, 3]));
     assert_eq!(
         found["runners_up"][0]["why"],
-        "as fast, but computes or keeps no less"
+        "as fast, but does not compute or keep less"
     );
     // 1F1B holds two micro-batches of 100 + 2 · 5000 bytes, four times the parameters, and the gradients of a layer.
     let best = json_of(
@@ -409,7 +455,7 @@ fn what_cannot_be_planned_is_an_error() {
         ),
         (
             "--profile one.toml --schedules zb-h9",
-            "`zb-h9` is no schedule",
+            "`zb-h9` is not a schedule",
         ),
         (
             "--profile one.toml --machine machine.toml",

@@ -91,6 +91,14 @@ fn a_fixed_schedule_must_fit() {
     assert!(pipeline.infer(vectors(1, 2)).is_ok());
 }
 
+/// The engine is tested with `RULES`: a new rule must be added there.
+#[test]
+fn all_synchronous_rules_are_tested() {
+    for rule in Rule::synchronous() {
+        assert!(RULES.iter().any(|by| by.0 == rule), "{rule}");
+    }
+}
+
 #[test]
 fn stages_are_as_many_as_the_schedule_wants() {
     let with = |rule, workers, balance| {

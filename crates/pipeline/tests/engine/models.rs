@@ -11,7 +11,7 @@ use burn::{
 };
 use stovepipe_kernels::{convolve, relu_convolve};
 use stovepipe_pipeline::{Context, Flow, Layer, LayerError, Pipeline, PipelineBuilder, Recompute};
-use stovepipe_schedule::{Rule, Schedule, ScheduleError, Scheduler};
+use stovepipe_schedule::{Rule, RuleOptions, Schedule, ScheduleError, Scheduler};
 
 /// Every rule that the engine runs; of the interleaved one two kinds.
 pub const RULES: [By; 7] = [
@@ -34,11 +34,15 @@ impl Scheduler for By {
     }
 
     fn stages(&self, workers: usize) -> usize {
-        self.0.scheduler(self.1).stages(workers)
+        self.0
+            .scheduler(&RuleOptions::with_chunks(self.1))
+            .stages(workers)
     }
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        self.0.scheduler(self.1).schedule(stages, micro_batches)
+        self.0
+            .scheduler(&RuleOptions::with_chunks(self.1))
+            .schedule(stages, micro_batches)
     }
 }
 

@@ -1,18 +1,18 @@
-//! Of the cuts whose slowest stage costs no more than a limit, the one whose stages differ least.
+//! The cut whose stages differ least, among those whose slowest stage is within a limit.
 
 use std::ops::RangeInclusive;
 
 use super::{Chain, Sums};
 
-/// Where stages may end, and for each end where the last of them may begin at the earliest.
+/// Where a stage may end, and for each end its first possible begin.
 struct Ends {
     ends: Vec<usize>,
     first_begins: Vec<usize>,
 }
 
 impl<F: Fn(usize, usize) -> f64> Chain<F> {
-    /// The number of layers of each stage of the cut whose stages all cost at most `limit`, which
-    /// must be possible, and have the least sum of squares.
+    /// The numbers of layers of the cut with the least sum of squares whose stages cost at most `limit`.
+    /// There must be one.
     pub(super) fn evenest(&self, limit: f64) -> Vec<usize> {
         let mut best = vec![f64::INFINITY; self.layers + 1];
         best[0] = 0.0;
@@ -20,8 +20,7 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
         for (stage, ends) in self.ends_within(limit).into_iter().enumerate() {
             let sums = self.sums(stage);
             let ends = self.possible(stage, &sums, limit, ends, &best);
-            // As shares of the limit, so that no square is too large; by a power of two, so that
-            // nothing is rounded.
+            // Relative to the limit, so that no square is too large. A power of two rounds nothing.
             let unit = power_of_two_below(limit);
             let square = |begin, end| (sums.between(begin, end) / unit).powi(2);
             let begins = least_squares(&ends, &best, square);
@@ -35,7 +34,7 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
         self.counts(&choices)
     }
 
-    /// The ends of a stage within the limit that some cut within the limit has.
+    /// The ends of a stage in all cuts within the limit.
     fn possible(
         &self,
         stage: usize,
@@ -47,11 +46,11 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
         // next_begin[i]: the first possible begin from i on.
         let mut next_begin = vec![usize::MAX; best.len() + 1];
         for begin in (0..best.len()).rev() {
-            let possible = best[begin].is_finite();
-            next_begin[begin] = if possible {
+            let later = next_begin[begin + 1];
+            next_begin[begin] = if best[begin].is_finite() {
                 begin
             } else {
-                next_begin[begin + 1]
+                later
             };
         }
         let (ends, first_begins) = ends
@@ -64,8 +63,8 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
         Ends { ends, first_begins }
     }
 
-    /// The first begin, but none before `least`, with which a stage that ends at `end` costs at
-    /// most `limit`. Added up only where rounding decides.
+    /// The first begin from `least` on with which a stage that ends at `end` costs at most `limit`. Costs
+    /// are added up only if rounding decides.
     fn first_begin(
         &self,
         stage: usize,
@@ -99,7 +98,7 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
     }
 }
 
-/// The largest power of two that is not above a number, or 1 for 0 and numbers next to it.
+/// The largest power of two up to a number, or 1 for 0 and subnormal numbers.
 fn power_of_two_below(number: f64) -> f64 {
     let exponent_only = f64::from_bits(number.to_bits() & f64::INFINITY.to_bits());
     if exponent_only > 0.0 {
@@ -109,12 +108,12 @@ fn power_of_two_below(number: f64) -> f64 {
     }
 }
 
-/// For each end, the begin with the least sum of squares, the last of several.
+/// For each end, the begin with the least sum of squares, or the last one of several.
 ///
 /// The later the end, the later the best begin, since squares grow ever faster (the quadrangle
-/// inequality; D. Knuth, *Optimum binary search trees*, 1971, and F. Yao, 1980). It holds where
-/// begins are out of bounds too, because both bounds of the begins only ever move on with the end.
-/// So the middle end's best begin halves the work on both of its sides: n·log n steps.
+/// inequality; D. Knuth, *Optimum binary search trees*, 1971, and F. Yao, 1980). Bounds of the begins do
+/// not change that: they never move back either. So the middle end's best begin halves the work on both
+/// sides: n·log n steps.
 fn least_squares(ends: &Ends, best: &[f64], square: impl Fn(usize, usize) -> f64) -> Vec<usize> {
     let mut begins = vec![0; ends.ends.len()];
     let mut open = vec![(0..ends.ends.len(), 0..=usize::MAX)];

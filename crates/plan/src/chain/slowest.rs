@@ -1,17 +1,16 @@
-//! How little the slowest stage of a chain can cost.
+//! The least possible cost of a chain's slowest stage.
 
 use std::{collections::VecDeque, ops::RangeInclusive};
 
 use super::Chain;
 
-/// Adds a stage to cuts of the layers before it: for each of its `ends`, tells `put` how costly the
-/// slowest stage then is and where the new stage begins, where there is such a cut. `best[begin]`:
-/// the cost of the slowest stage of the layers before `begin`; infinite if they cannot be cut.
+/// Adds a stage to cuts of the layers before it. For each of its `ends`, calls `put` with the cost of the
+/// slowest stage and the begin of the new stage, if there is such a cut. `best[begin]` is the cost of the
+/// slowest stage of the layers before `begin`, infinite if they cannot be cut.
 ///
-/// `cost` must not fall when a run of layers grows at either end. Of two begins the earlier one is
-/// worth keeping only if `best` is smaller there, since its stage costs as much or more. Over those
-/// that are kept `best` rises and the new stage's cost falls, and the least maximum of the two is
-/// where they cross: n·log n steps in all.
+/// `cost` must not fall when a run of layers grows at either end. Of two begins, the earlier one is kept
+/// only if `best` is smaller there, since its stage costs as much or more. Over the kept ones, `best`
+/// rises and the new stage's cost falls. The least maximum of both is where they cross: n·log n steps.
 pub(crate) fn join_stage(
     best: &[f64],
     ends: RangeInclusive<usize>,
@@ -39,11 +38,11 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
     /// The cost of the slowest stage of the best cut, to the last bit.
     pub(super) fn slowest(&self) -> f64 {
         let (about, error) = self.about();
-        // Certainly no more and no less, and below it where there is any rounding.
+        // Surely between these, and strictly above the first if anything is rounded.
         self.slowest_between(about - 2.0 * error, about + error)
     }
 
-    /// The cost of the slowest stage of the best cut, and how far off that may be.
+    /// The cost of the slowest stage of the best cut, and its largest error.
     fn about(&self) -> (f64, f64) {
         let mut error = 0.0;
         let mut best = vec![f64::INFINITY; self.layers + 1];
@@ -61,8 +60,8 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
         (best[self.layers], error)
     }
 
-    /// The cost of the slowest stage of the best cut, known to be from `low` to `high`. All that is
-    /// below `low` counts as `low`: most stages are far from the limit, and need not be added up.
+    /// The cost of the slowest stage of the best cut, which is from `low` to `high`. Lower costs count as
+    /// `low`: most stages are far from the limit and need not be added up.
     fn slowest_between(&self, low: f64, high: f64) -> f64 {
         let mut best = vec![f64::INFINITY; self.layers + 1];
         best[0] = low;
@@ -91,12 +90,12 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
     }
 }
 
-/// The least of the values in a window whose two ends only ever move on.
+/// The least value in a window whose ends never move back.
 struct LeastInWindow<'a> {
     values: &'a [f64],
-    /// The values from here on have not been in the window.
+    /// The first value that has not been in the window.
     next: usize,
-    /// Where a value is less than all after it in the window.
+    /// Places of values less than all later ones in the window.
     least: VecDeque<usize>,
 }
 
@@ -109,7 +108,7 @@ impl<'a> LeastInWindow<'a> {
         }
     }
 
-    /// The least from `begin` to before `end`; infinite if there is none.
+    /// The least value of `begin..end`, or infinity.
     fn least(&mut self, begin: usize, end: usize) -> f64 {
         for new in self.next..end {
             while (self.least.back()).is_some_and(|&last| self.values[last] >= self.values[new]) {

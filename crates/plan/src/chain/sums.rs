@@ -1,11 +1,10 @@
-//! What runs of layers cost: at once and nearly, or slowly and to the last bit.
+//! Costs of runs of layers: fast and approximate, or slow and exact to the last bit.
 
 use std::ops::RangeInclusive;
 
 use super::Chain;
 
-/// What a stage's runs of layers cost, from running sums. Off by rounding: no more than
-/// [`Sums::error`].
+/// Running sums of a stage's costs, with an error of at most [`Sums::error`].
 pub(crate) struct Sums {
     up_to: Vec<f64>,
     error: f64,
@@ -20,10 +19,10 @@ impl Sums {
             grain = f64::min(grain, lowest_bit(cost));
             sum
         }));
-        // Each of the three sums that are compared (two from the front, one from the back) is
-        // off by at most n half-units of the last place of the total; a little more, to be safe.
+        // Each of the three compared sums (two from the front, one from the back) is off by at most n
+        // half-units of the last place of the total. A little more, to be safe.
         let error = 4.0 * up_to.len() as f64 * f64::EPSILON * sum;
-        // Multiples of one number that add up to few enough of it are added without rounding.
+        // Small multiples of one number are added without rounding.
         let exact = sum * f64::EPSILON < grain;
         Self {
             up_to,
@@ -31,30 +30,29 @@ impl Sums {
         }
     }
 
-    /// The cost of the layers `begin..end`. Never falls when the run grows at either end.
+    /// The cost of the layers `begin..end`. It never falls when the run grows.
     pub fn between(&self, begin: usize, end: usize) -> f64 {
         self.up_to[end] - self.up_to[begin]
     }
 
-    /// How far [`Sums::between`] may be from the sum from the back.
+    /// The largest difference between [`Sums::between`] and the sum from the back.
     pub fn error(&self) -> f64 {
         self.error
     }
 
-    /// The first begin from which the layers up to `end` cost at most `limit`; `end` if none.
+    /// The first begin from which the layers up to `end` cost at most `limit`, or `end`.
     pub fn first_begin(&self, end: usize, limit: f64) -> usize {
         self.up_to[..end].partition_point(|sum| self.up_to[end] - sum > limit)
     }
 
-    /// The last end up to which the layers from `begin` cost at most `limit`; `begin` if none.
+    /// The last end up to which the layers from `begin` cost at most `limit`, or `begin`.
     pub fn last_end(&self, begin: usize, limit: f64) -> usize {
         let ends = &self.up_to[begin + 1..];
         begin + ends.partition_point(|sum| sum - self.up_to[begin] <= limit)
     }
 }
 
-/// The largest power of two of which a number is a multiple; infinite for 0, and 0 for numbers so
-/// small that they have fewer digits.
+/// The largest power of two that divides a number. Infinite for 0, and 0 for subnormal numbers.
 fn lowest_bit(number: f64) -> f64 {
     if number == 0.0 {
         return f64::INFINITY;
@@ -70,8 +68,8 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
         Sums::new((0..self.layers).map(|layer| (self.cost)(stage, layer)))
     }
 
-    /// The begins of a stage that ends at `end`, last first, each with what the stage then costs:
-    /// the sum from its last layer to its first.
+    /// The begins of a stage that ends at `end`, last first, each with the stage's cost: the sum from its
+    /// last layer to its first.
     pub(super) fn backwards(
         &self,
         stage: usize,
@@ -80,18 +78,18 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
         let mut sum = 0.0;
         (0..end).rev().map(move |begin| {
             sum += (self.cost)(stage, begin);
-            // The sum from the front is finite; this one is no more than a rounding above it.
+            // The sum from the front is finite. This one is at most a rounding error above it.
             (begin, f64::min(sum, f64::MAX))
         })
     }
 
-    /// The ends of a stage that leave at least a layer for every other one.
+    /// The ends of a stage that leave at least one layer for every other one.
     pub(super) fn ends(&self, stage: usize) -> RangeInclusive<usize> {
         stage + 1..=self.layers - (self.stages - 1 - stage)
     }
 
-    /// For each stage, the ends that a cut whose stages cost at most `limit` may have, and perhaps
-    /// a few more: what the stages before it can reach at most, and those after it at least.
+    /// For each stage, its ends in cuts whose stages cost at most `limit`, and perhaps a few more: what the
+    /// stages before it can reach at most, and those after it need at least.
     pub(super) fn ends_within(&self, limit: f64) -> Vec<RangeInclusive<usize>> {
         let mut reached = 0;
         let mut ends: Vec<_> = (0..self.stages)

@@ -12,8 +12,8 @@ pub(super) fn edge_of_a_cycle(
         outgoing[from] += 1;
     }
     let stuck = without_ends(&incoming, &mut outgoing);
-    // From each node that is left, an edge leads to another that is left: a walk along such edges
-    // never ends, so it must come back to a node that it has passed.
+    // From each node that is left, an edge leads to another one: a walk along such edges never ends, so
+    // it returns to a node.
     let mut next = vec![None; nodes];
     for to in (0..nodes).filter(|&to| stuck[to]) {
         for &(edge, from) in incoming[to].iter().filter(|&&(_, from)| stuck[from]) {
@@ -32,7 +32,7 @@ pub(super) fn edge_of_a_cycle(
     }
 }
 
-/// Takes away nodes without outgoing edges until there are none, and says which nodes are left.
+/// Removes nodes without outgoing edges until there are none. Returns which nodes are left.
 fn without_ends(incoming: &[Vec<(usize, usize)>], outgoing: &mut [usize]) -> Vec<bool> {
     let mut left = vec![true; outgoing.len()];
     let mut ends: Vec<_> = (0..outgoing.len())

@@ -21,40 +21,49 @@ struct Edge<'a> {
 /// An edge's line, and its nodes by index.
 type Resolved = (usize, (usize, usize));
 
-pub(super) fn read(text: &str) -> Result<LayerGraph, GraphError> {
-    let mut nodes = Vec::new();
-    let mut edges = Vec::new();
-    let mut places = HashMap::new();
-    for (line, content) in (1..).zip(text.lines()) {
-        if content.trim().is_empty() {
-            continue;
+impl LayerGraph {
+    /// Reads a graph. Milliseconds become seconds. Lists of sizes, such as `[1.0; 2.0]`, are added up. The
+    /// stage that PipeDream's optimizer may have appended to a node (`-- stage_id=3`) is ignored.
+    ///
+    /// # Errors
+    ///
+    /// The line, if it is neither a node nor an edge, a field is missing, unknown or not a number of at
+    /// least 0, a node is there twice, an edge has an unknown node, or edges form a cycle.
+    pub fn from_text(text: &str) -> Result<Self, GraphError> {
+        let mut nodes = Vec::new();
+        let mut edges = Vec::new();
+        let mut places = HashMap::new();
+        for (line, content) in (1..).zip(text.lines()) {
+            if content.trim().is_empty() {
+                continue;
+            }
+            if content.starts_with('\t') {
+                edges.push(edge(line, content)?);
+                continue;
+            }
+            let node = node(line, content.trim())?;
+            let id = node.id.clone();
+            if places.insert(id.clone(), nodes.len()).is_some() {
+                return Err(GraphError::DoubledNode { line, id });
+            }
+            nodes.push((line, node));
         }
-        if content.starts_with('\t') {
-            edges.push(edge(line, content)?);
-            continue;
+        check_sums(&nodes)?;
+        let edges = resolve(&edges, &places)?;
+        let nodes: Vec<_> = nodes.into_iter().map(|(_, node)| node).collect();
+        if let Some(edge) = edge_of_a_cycle(nodes.len(), edges.iter().map(|&(_, edge)| edge)) {
+            let (line, (from, to)) = edges[edge];
+            return Err(GraphError::Cycle {
+                line,
+                from: nodes[from].id.clone(),
+                to: nodes[to].id.clone(),
+            });
         }
-        let node = node(line, content.trim())?;
-        let id = node.id.clone();
-        if places.insert(node.id.clone(), nodes.len()).is_some() {
-            return Err(GraphError::DoubledNode { line, id });
-        }
-        nodes.push((line, node));
+        Ok(Self {
+            nodes,
+            edges: edges.into_iter().map(|(_, edge)| edge).collect(),
+        })
     }
-    check_sums(&nodes)?;
-    let edges = resolve(&edges, &places)?;
-    let nodes: Vec<_> = nodes.into_iter().map(|(_, node)| node).collect();
-    if let Some(edge) = edge_of_a_cycle(nodes.len(), edges.iter().map(|&(_, edge)| edge)) {
-        let (line, (from, to)) = edges[edge];
-        return Err(GraphError::Cycle {
-            line,
-            from: nodes[from].id.clone(),
-            to: nodes[to].id.clone(),
-        });
-    }
-    Ok(LayerGraph {
-        nodes,
-        edges: edges.into_iter().map(|(_, edge)| edge).collect(),
-    })
 }
 
 fn is_id(word: &str) -> bool {
@@ -126,7 +135,7 @@ fn number(text: &str) -> Option<f64> {
     Some(sum).filter(|sum| sum.is_finite())
 }
 
-/// Makes sure that what the layers cost can be added up.
+/// Checks that the sums of costs do not overflow.
 fn check_sums(nodes: &[(usize, GraphNode)]) -> Result<(), GraphError> {
     if nodes.is_empty() {
         return Err(GraphError::NoNodes);
@@ -141,7 +150,7 @@ fn check_sums(nodes: &[(usize, GraphNode)]) -> Result<(), GraphError> {
         ];
         for (place, own) in own.into_iter().enumerate() {
             sums[place] += own;
-            // The planner multiplies by a few numbers that are far smaller than this.
+            // The planner multiplies by a few far smaller numbers.
             if sums[place] > 1e200 {
                 return Err(GraphError::Number {
                     line: *line,
@@ -154,7 +163,7 @@ fn check_sums(nodes: &[(usize, GraphNode)]) -> Result<(), GraphError> {
     Ok(())
 }
 
-/// Finds the nodes of the edges, with their lines; leaves out repetitions.
+/// Replaces names in edges by indices, without repetitions.
 fn resolve(edges: &[Edge], places: &HashMap<String, usize>) -> Result<Vec<Resolved>, GraphError> {
     let mut seen = HashSet::new();
     let mut resolved = Vec::with_capacity(edges.len());

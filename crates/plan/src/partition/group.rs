@@ -1,12 +1,12 @@
-//! A level of the machine, and what it costs to share a stage there.
+//! A level of the machine, and its cost of sharing a stage.
 
-/// Units (workers, or machines of the level below) that are joined by links.
+/// Units (workers, or machines of the next lower level) joined by links.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     pub units: usize,
-    /// Bytes a second; infinite where links cost nothing.
+    /// Bytes a second. Infinite if links cost nothing.
     pub bandwidth: f64,
-    /// How many units of the level below one unit joins.
+    /// How many units of the next lower level a unit joins.
     pub below: usize,
     /// How many workers a unit has.
     pub workers: usize,
@@ -31,12 +31,12 @@ impl Group {
         }
     }
 
-    /// Seconds to make the gradients of `parameters` bytes the same on so many units.
+    /// Seconds to add up gradients of `parameters` bytes on this number of units.
     pub fn exchange(&self, parameters: f64, units: usize) -> f64 {
         4.0 * (units - 1) as f64 * parameters / (self.bandwidth * units as f64)
     }
 
-    /// Seconds to send `bytes` over a cut, forward and back, from or to so many units.
+    /// Seconds to send `bytes` over a cut, forward and back, from or to this number of units.
     pub fn transfer(&self, bytes: f64, units: usize) -> f64 {
         2.0 * bytes / (self.bandwidth * units as f64)
     }

@@ -1,6 +1,6 @@
-//! How many workers there are behind a group, for each of the groups that share a stage.
+//! How many workers are behind a group, for each of the groups that share a stage.
 
-/// A fraction, kept exact because it is rounded up in the end.
+/// An exact fraction: it is rounded up in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ratio {
     above: u128,

@@ -1,8 +1,8 @@
-//! The best cut of a shape.
+//! Finds the best cut of a shape.
 //!
-//! Cuts are tried stage by stage. A step takes no less than what its busiest worker needs: the time
-//! until the first micro-batch reaches it, all its passes, and the way of the last gradient back to the
-//! first stage. Where that is no better than the best cut so far, no cut that begins the same way is.
+//! Cuts are tried stage by stage. A step takes at least the time until the first micro-batch reaches a
+//! worker, all its passes, and the way of the last gradient back to the first stage. If that is no better
+//! than the best cut so far, all cuts with the same first stages are skipped.
 
 use stovepipe_schedule::StageCosts;
 
@@ -11,7 +11,7 @@ use super::{
     shape::{Load, Shape},
 };
 
-/// Work that planning may take, so that it ends in seconds whatever it is asked.
+/// Limits the work, so that planning takes seconds.
 pub(super) struct Budget {
     /// Actions that may still be simulated.
     actions: usize,
@@ -19,10 +19,10 @@ pub(super) struct Budget {
 }
 
 const ACTIONS: usize = 10_000_000;
-/// For one shape: beginnings of cuts, and simulated actions.
+/// For one shape: first stages of cuts that are tried, and simulated actions.
 const BEGINNINGS: usize = 50_000;
 const ACTIONS_OF_SHAPE: usize = 500_000;
-/// A little less is not better, but rounding.
+/// Smaller differences are rounding.
 const ROUNDING: f64 = 1.0 - 1e-12;
 
 impl Budget {
@@ -38,12 +38,12 @@ impl Budget {
     }
 }
 
-/// The best of several shapes, each with what it is called.
+/// The best of several shapes, each with a label.
 #[derive(Clone, Debug)]
 pub(super) struct Found<T> {
     /// The fastest that fits.
     pub fitting: Option<(T, Forecast)>,
-    /// Of those that do not fit, the one that comes closest, and how many times too large it is.
+    /// The one that comes closest if none fits, and the memory it needs relative to the device's.
     pub misfit: Option<(T, Forecast, f64)>,
 }
 
@@ -57,13 +57,13 @@ impl<T> Default for Found<T> {
 }
 
 impl<T: Clone> Found<T> {
-    /// Whether what takes so many seconds at least is no better.
+    /// Whether a step of at least `bound` seconds is no better.
     pub fn is_hopeless(&self, bound: f64) -> bool {
         let best = self.fitting.as_ref();
         best.is_some_and(|(_, best)| bound >= best.step_time * ROUNDING)
     }
 
-    /// Takes a forecast if it is better than what was found so far.
+    /// Keeps a forecast if it is the best so far.
     fn consider(&mut self, label: &T, forecast: Forecast, shape: &Shape) {
         match shape.misfit(&forecast) {
             None if !self.is_hopeless(forecast.step_time) => {
@@ -80,7 +80,7 @@ impl<T: Clone> Found<T> {
     }
 }
 
-/// Finds the best cut of a shape, if it is better than what was found with others.
+/// Finds the best cut of a shape, if it is better than the best of other shapes.
 pub(super) fn search<T: Clone>(
     shape: &Shape,
     label: &T,
@@ -96,7 +96,7 @@ pub(super) fn search<T: Clone>(
         actions: ACTIONS_OF_SHAPE,
     };
     let balanced = shape.balanced_cut()?;
-    search.judge(&balanced)?;
+    search.simulate(&balanced)?;
     let is_whole = search.extend(&mut Beginning::new(shape))?;
     if !is_whole {
         search.budget.exact = false;
@@ -116,7 +116,7 @@ struct Search<'a, 'b, T> {
 }
 
 impl<T: Clone> Search<'_, '_, T> {
-    fn judge(&mut self, cut: &[usize]) -> Result<f64, PlanError> {
+    fn simulate(&mut self, cut: &[usize]) -> Result<f64, PlanError> {
         let actions: usize = self.shape.schedule.workers().iter().map(Vec::len).sum();
         self.budget.actions = self.budget.actions.saturating_sub(actions);
         self.actions = self.actions.saturating_sub(actions);
@@ -133,13 +133,13 @@ impl<T: Clone> Search<'_, '_, T> {
         self.beginnings == 0 || self.actions == 0 || self.budget.actions == 0
     }
 
-    /// Tries all cuts that begin like this one. Whether there was time for all.
+    /// Tries all cuts with these first stages. Returns whether there was time for all.
     fn extend(&mut self, beginning: &mut Beginning) -> Result<bool, PlanError> {
         let stage = beginning.cut.len();
         let stages_left = self.shape.stages() - stage;
         let layers_left = self.shape.model.layers() - beginning.layers;
         if stages_left == 0 {
-            self.judge(&beginning.cut.clone())?;
+            self.simulate(&beginning.cut.clone())?;
             return Ok(true);
         }
         let counts = match stages_left {
@@ -153,11 +153,11 @@ impl<T: Clone> Search<'_, '_, T> {
             self.beginnings -= 1;
             let before = beginning.clone();
             beginning.push(self.shape, count);
-            // More layers would make both worse.
+            // More layers would be worse.
             let is_over = self.found.is_hopeless(beginning.bound) || beginning.is_too_large;
-            let goes_on = is_over || self.extend(beginning)?;
+            let continues = is_over || self.extend(beginning)?;
             *beginning = before;
-            if !goes_on {
+            if !continues {
                 return Ok(false);
             }
             if is_over {
@@ -167,7 +167,7 @@ impl<T: Clone> Search<'_, '_, T> {
         Ok(true)
     }
 
-    /// Moves single layers between neighbours as long as that helps.
+    /// Moves single layers between neighbours while the step gets faster.
     fn climb(&mut self, mut cut: Vec<usize>) -> Result<(), PlanError> {
         let mut best = f64::INFINITY;
         loop {
@@ -180,7 +180,7 @@ impl<T: Clone> Search<'_, '_, T> {
                     let mut moved = cut.clone();
                     moved[from] -= 1;
                     moved[to] += 1;
-                    let time = self.judge(&moved)?;
+                    let time = self.simulate(&moved)?;
                     if time < best * ROUNDING {
                         best = time;
                         better = Some(moved);
@@ -200,16 +200,16 @@ impl<T: Clone> Search<'_, '_, T> {
 struct Beginning {
     cut: Vec<usize>,
     layers: usize,
-    /// Seconds until a micro-batch has gone forward through these stages, and back.
+    /// Seconds of a micro-batch forward through these stages, and backward.
     forward: f64,
     backward: f64,
-    /// For each worker that has a stage so far: before and after its own passes, and they themselves.
+    /// For each worker that has a stage so far: seconds before and after its passes, and of its passes.
     around: Vec<f64>,
     busy: Vec<f64>,
-    /// Seconds that a step takes at least.
+    /// A lower bound of the step's seconds.
     bound: f64,
     fixed: Vec<f64>,
-    /// Whether some worker has no room for its parameters.
+    /// Whether the parameters of a worker do not fit.
     is_too_large: bool,
 }
 
@@ -247,10 +247,11 @@ impl Beginning {
 
     fn load(&mut self, shape: &Shape, worker: usize, stage: usize, costs: StageCosts) {
         if self.around[worker].is_nan() {
-            // Halves of backward passes may come after the way back.
-            let back = match shape.ends_with_gradient {
-                true => self.backward,
-                false => 0.0,
+            // Weight gradients may be computed after the way back.
+            let back = if shape.ends_with_gradient {
+                self.backward
+            } else {
+                0.0
             };
             self.around[worker] = self.forward + back;
         }
@@ -259,12 +260,12 @@ impl Beginning {
         self.bound = self.bound.max(self.around[worker] + self.busy[worker]);
         self.fixed[worker] += costs.memory.fixed;
         let device = &shape.model.machine.devices[shape.devices[worker]];
-        let room = device.memory.map_or(f64::INFINITY, |bytes| bytes as f64);
-        self.is_too_large |= self.fixed[worker] > room;
+        let memory = device.memory.map_or(f64::INFINITY, |bytes| bytes as f64);
+        self.is_too_large |= self.fixed[worker] > memory;
     }
 }
 
-/// What a worker needs for all passes of a stage.
+/// Seconds of a worker's passes of a stage.
 fn seconds(load: &Load, costs: StageCosts) -> f64 {
     let StageCosts {
         forward,

@@ -1,15 +1,15 @@
-//! One schedule for one model on one machine.
+//! A schedule for a model on a machine.
 
 use stovepipe_schedule::{Recompute, Schedule};
 
 use super::{
     Forecast, PlanError,
     cuts::{self, Budget, Found},
-    shape::{Model, Shape},
+    shape::{ProfiledModel, Shape},
 };
 use crate::{CutError, Machine, OptimizerState, Profile};
 
-/// All that is decided before a model is cut: where it runs, in which order, and what is computed again.
+/// Everything but the cut: the model, where it runs, in which order, and what is recomputed.
 ///
 /// ```
 /// use stovepipe_plan::{LayerProfile, Machine, OptimizerState, Profile, Setup};
@@ -32,28 +32,28 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
-    /// The model, for the samples of a micro-batch: one profile for all devices of the machine, or one for
-    /// each, measured there. Times are divided by the device's speed.
+    /// The model, for the samples of a micro-batch: one profile for all devices of the machine, or one
+    /// measured on each. Times are divided by the device's speed.
     pub profiles: &'a [Profile],
     /// The devices and links.
     pub machine: &'a Machine,
-    /// The device of each worker, by its place in the machine.
+    /// The device of each worker, by its index in the machine.
     pub devices: &'a [usize],
-    /// Who does what in which order.
+    /// The schedule.
     pub schedule: &'a Schedule,
-    /// What is computed again.
+    /// What is recomputed.
     pub recompute: Recompute,
     /// What the optimizer keeps.
     pub state: OptimizerState,
 }
 
 impl Setup<'_> {
-    /// What can be said of a cut: the layers of each stage.
+    /// Predicts the cost of a cut, given by the layers of each stage.
     ///
     /// # Errors
     ///
-    /// If the cut is not one of this model into the schedule's stages, a worker has no device, the profiles do
-    /// not fit each other or the machine, or a cost is out of range.
+    /// If the cut is not one of this model into the schedule's stages, a worker has no device, the profiles
+    /// do not fit each other or the machine, or a cost is out of range.
     pub fn forecast(&self, balance: &[usize]) -> Result<Forecast, PlanError> {
         let model = self.model()?;
         let layers: usize = balance.iter().sum();
@@ -68,14 +68,13 @@ impl Setup<'_> {
         self.shape(&model).forecast(balance)
     }
 
-    /// The cut with the fastest step among those that fit; if none does, one that comes close. For very
-    /// many layers or stages, a good one: the cut whose slowest stage takes least, moved by single
-    /// layers as long as that makes the step faster.
+    /// The cut with the fastest step that fits. If none fits, one that comes close. For very many layers
+    /// or stages, a good one: the balanced cut, with single layers moved while the step gets faster.
     ///
     /// # Errors
     ///
-    /// If there are more stages than layers, a worker has no device, the profiles do not fit each other or the
-    /// machine, or a cost is out of range.
+    /// If there are more stages than layers, a worker has no device, the profiles do not fit each other or
+    /// the machine, or a cost is out of range.
     pub fn best_cut(&self) -> Result<Forecast, PlanError> {
         let model = self.model()?;
         let mut found = Found::default();
@@ -85,8 +84,8 @@ impl Setup<'_> {
         fitting.or(misfit).ok_or(PlanError::Nothing("cut"))
     }
 
-    /// The cut whose slowest stage takes least, whether it fits or not. Stages that compute forward passes
-    /// again count them twice.
+    /// The cut whose slowest stage takes least, even if it does not fit. Recomputed forward passes count
+    /// twice.
     ///
     /// # Errors
     ///
@@ -95,12 +94,10 @@ impl Setup<'_> {
         Ok(self.shape(&self.model()?).balanced_cut()?)
     }
 
-    fn model(&self) -> Result<Model<'_>, PlanError> {
+    fn model(&self) -> Result<ProfiledModel<'_>, PlanError> {
         let (workers, devices) = (self.schedule.workers().len(), self.devices.len());
-        let exist = self
-            .devices
-            .iter()
-            .all(|&device| device < self.machine.devices.len());
+        let known = self.machine.devices.len();
+        let exist = self.devices.iter().all(|&device| device < known);
         if workers != devices || !exist {
             return Err(PlanError::TooFewDevices { workers, devices });
         }
@@ -109,7 +106,7 @@ impl Setup<'_> {
             return Err(CutError::TooManyStages { stages, layers }.into());
         }
         let profiles = self.profiles.iter().cloned();
-        Ok(Model::new(profiles, self.machine, self.state))
+        Ok(ProfiledModel::new(profiles, self.machine, self.state))
     }
 
     /// The number of layers of the model.
@@ -117,19 +114,14 @@ impl Setup<'_> {
         let (profiles, devices) = (self.profiles.len(), self.machine.devices.len());
         let first = self.profiles.first().ok_or(PlanError::Nothing("profile"))?;
         let layers = first.layers.len();
-        let is_fitting = profiles == 1 || profiles == devices;
-        match is_fitting
-            && self
-                .profiles
-                .iter()
-                .all(|other| other.layers.len() == layers)
-        {
-            true => Ok(layers),
-            false => Err(PlanError::Profiles { profiles, devices }),
+        let is_equal = |other: &Profile| other.layers.len() == layers;
+        if (profiles == 1 || profiles == devices) && self.profiles.iter().all(is_equal) {
+            return Ok(layers);
         }
+        Err(PlanError::Profiles { profiles, devices })
     }
 
-    fn shape<'a>(&'a self, model: &'a Model<'a>) -> Shape<'a> {
+    fn shape<'a>(&'a self, model: &'a ProfiledModel<'a>) -> Shape<'a> {
         Shape::new(model, self.devices, self.schedule, self.recompute)
     }
 }

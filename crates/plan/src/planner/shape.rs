@@ -1,30 +1,34 @@
-//! All but the cut, and the forecast for a cut.
+//! Everything but the cut, and the forecast for a cut.
 
-use std::ops::Range;
+use std::{
+    iter,
+    ops::{AddAssign, Range},
+};
 
 use stovepipe_schedule::{Action, Costs, HeldBytes, Link, Pass, Recompute, Schedule, StageCosts};
 
+use super::{Forecast, PlanError};
 use crate::{
-    CutError, Forecast, LayerProfile, Machine, MemoryUse, OptimizerState, PlanError, Profile,
-    cut_chain_by, memory,
+    CutError, LayerProfile, Machine, MemoryUse, OptimizerState, Profile, cut_chain_by,
+    memory::stage_memory,
 };
 
-/// A model at a number of samples a micro-batch.
-pub(super) struct Model<'a> {
+/// A model, with costs for the samples of a micro-batch.
+pub(super) struct ProfiledModel<'a> {
     pub machine: &'a Machine,
     pub state: OptimizerState,
     /// One for all devices of the machine, or one for each.
-    profiles: Vec<Profiled>,
+    profiles: Vec<SummedProfile>,
 }
 
-/// A profile, summed up.
-struct Profiled {
+/// A profile with its sums.
+struct SummedProfile {
     profile: Profile,
-    sums: Sums,
+    sums: ProfileSums,
 }
 
-/// Sums over the first layers, so that those over any run of layers are a difference.
-struct Sums {
+/// Sums over the first layers. The sum over a run of layers is a difference.
+struct ProfileSums {
     forward: Vec<f64>,
     quiet: Vec<f64>,
     input: Vec<f64>,
@@ -34,24 +38,12 @@ struct Sums {
     kept: Vec<u128>,
 }
 
-impl Sums {
+impl ProfileSums {
     fn of(layers: &[LayerProfile]) -> Self {
         let bytes = |part: fn(&LayerProfile) -> u64| {
-            let first = std::iter::once(0);
-            let running = layers.iter().scan(0, |sum, layer| {
-                *sum += u128::from(part(layer));
-                Some(*sum)
-            });
-            first.chain(running).collect()
+            running_sums(layers.iter().map(|layer| u128::from(part(layer))))
         };
-        let sums = |part: fn(&LayerProfile) -> f64| {
-            let first = std::iter::once(0.0);
-            let running = layers.iter().scan(0.0, |sum, layer| {
-                *sum += part(layer);
-                Some(*sum)
-            });
-            first.chain(running).collect()
-        };
+        let sums = |part: fn(&LayerProfile) -> f64| running_sums(layers.iter().map(part));
         Self {
             forward: sums(|layer| layer.forward),
             quiet: sums(LayerProfile::quiet_or_forward),
@@ -63,20 +55,30 @@ impl Sums {
     }
 }
 
+/// The sums of no, one, two, … numbers.
+fn running_sums<T: AddAssign + Copy + Default>(numbers: impl Iterator<Item = T>) -> Vec<T> {
+    let mut sum = T::default();
+    let running = numbers.map(|number| {
+        sum += number;
+        sum
+    });
+    iter::once(T::default()).chain(running).collect()
+}
+
 /// The sum over a run of layers.
 fn bytes(sums: &[u128], layers: &Range<usize>) -> u64 {
     u64::try_from(sums[layers.end] - sums[layers.start]).unwrap_or(u64::MAX)
 }
 
-impl<'a> Model<'a> {
+impl<'a> ProfiledModel<'a> {
     /// Of one profile for all devices of the machine, or one for each; there is at least one.
     pub fn new(
         profiles: impl IntoIterator<Item = Profile>,
         machine: &'a Machine,
         state: OptimizerState,
     ) -> Self {
-        let summed = |profile: Profile| Profiled {
-            sums: Sums::of(&profile.layers),
+        let summed = |profile: Profile| SummedProfile {
+            sums: ProfileSums::of(&profile.layers),
             profile,
         };
         Self {
@@ -90,8 +92,8 @@ impl<'a> Model<'a> {
         self.on(0).profile.layers.len()
     }
 
-    /// What there is to know about the model on a device.
-    fn on(&self, device: usize) -> &Profiled {
+    /// The profile of a device.
+    fn on(&self, device: usize) -> &SummedProfile {
         match self.profiles.len() {
             1 => &self.profiles[0],
             _ => &self.profiles[device],
@@ -102,8 +104,7 @@ impl<'a> Model<'a> {
         bytes(&self.on(0).sums.parameters, layers)
     }
 
-    /// Seconds of both passes through all layers on the first device if its speed were 1, the first one
-    /// keeping nothing if that is faster.
+    /// Seconds of both passes through all layers at speed 1, with the faster kind of forward pass.
     pub fn total(&self) -> f64 {
         let sums = &self.on(0).sums;
         let total = |sums: &[f64]| sums.last().copied().unwrap_or_default();
@@ -111,9 +112,9 @@ impl<'a> Model<'a> {
         forward + total(&sums.input) + total(&sums.weight)
     }
 
-    /// What a stage takes and keeps on a device.
+    /// The costs of a stage on a device.
     fn stage(&self, device: usize, layers: Range<usize>) -> StageCosts {
-        let Profiled { profile, sums } = self.on(device);
+        let SummedProfile { profile, sums } = self.on(device);
         let speed = self.machine.devices[device].speed;
         let sum = |sums: &[f64]| ((sums[layers.end] - sums[layers.start]) / speed).max(0.0);
         let input = match layers.start {
@@ -128,12 +129,11 @@ impl<'a> Model<'a> {
             weight: sum(&sums.weight),
             update: 0.0,
             output: profile.layers[layers.end - 1].output as f64,
-            memory: memory::stage_memory(self.parameters(&layers), kept, input, self.state),
+            memory: stage_memory(self.parameters(&layers), kept, input, self.state),
         }
     }
 
-    /// Seconds that passes through a layer take on a device: so many micro-batches, some of them forward
-    /// twice.
+    /// Seconds of a layer on a device for `count` micro-batches, `again` of which are recomputed.
     fn seconds(&self, device: usize, layer: usize, count: usize, again: usize) -> f64 {
         let layer = &self.on(device).profile.layers[layer];
         let kept = (count - again) as f64 * layer.forward;
@@ -142,16 +142,16 @@ impl<'a> Model<'a> {
     }
 }
 
-/// All but the cut.
+/// Everything but the cut.
 pub(super) struct Shape<'a> {
-    pub model: &'a Model<'a>,
+    pub model: &'a ProfiledModel<'a>,
     /// Of each worker.
     pub devices: &'a [usize],
     pub schedule: &'a Schedule,
     pub recompute: Recompute,
     /// How often each worker runs each of its stages.
     pub loads: Vec<Vec<Load>>,
-    /// Whether a worker's last pass of a micro-batch is what the stages before wait for.
+    /// Whether previous stages wait for a worker's last pass of every micro-batch.
     pub ends_with_gradient: bool,
 }
 
@@ -161,22 +161,19 @@ pub(super) struct Load {
     pub stage: usize,
     /// Micro-batches.
     pub count: usize,
-    /// Those of them whose forward pass is run twice.
+    /// Micro-batches that are recomputed.
     pub again: usize,
 }
 
 impl<'a> Shape<'a> {
     pub fn new(
-        model: &'a Model<'a>,
+        model: &'a ProfiledModel<'a>,
         devices: &'a [usize],
         schedule: &'a Schedule,
         recompute: Recompute,
     ) -> Self {
-        let mut passes = schedule
-            .workers()
-            .iter()
-            .flatten()
-            .map(|action| action.pass);
+        let actions = schedule.workers().iter().flatten();
+        let mut passes = actions.map(|action| action.pass);
         Self {
             model,
             devices,
@@ -191,14 +188,14 @@ impl<'a> Shape<'a> {
         self.schedule.stages()
     }
 
-    /// What a stage of these layers takes on a worker.
+    /// The costs of a stage of these layers on a worker.
     pub fn stage(&self, worker: usize, layers: Range<usize>) -> StageCosts {
         self.model.stage(self.devices[worker], layers)
     }
 
     /// The cut whose slowest stage takes least.
     pub fn balanced_cut(&self) -> Result<Vec<usize>, CutError> {
-        // Of replicas, the one with most to do, at the speed of the slowest.
+        // Of replicas, the largest load, at the speed of the slowest.
         let mut of_stage = vec![(0, 0, Vec::new()); self.stages()];
         for (worker, loads) in self.loads.iter().enumerate() {
             for load in loads {
@@ -216,7 +213,7 @@ impl<'a> Shape<'a> {
         })
     }
 
-    /// What can be said of a cut.
+    /// Predicts the cost of a cut.
     pub fn forecast(&self, cut: &[usize]) -> Result<Forecast, PlanError> {
         let costs = self.costs(cut);
         let simulation = self.schedule.simulate(&costs)?;
@@ -237,13 +234,12 @@ impl<'a> Shape<'a> {
         })
     }
 
-    /// The first worker whose device is too small, with the bytes that it needs and those that there
-    /// are.
+    /// The first worker whose device is too small.
     pub fn misfit(&self, forecast: &Forecast) -> Option<Misfit> {
         misfit(self.model.machine, self.devices, forecast)
     }
 
-    /// What a worker keeps, item by item.
+    /// The memory of a worker.
     fn memory(&self, worker: usize, cut: &[usize], held: HeldBytes) -> MemoryUse {
         let ranges = ranges(cut);
         let rest = self.loads[worker].iter().map(|load| {
@@ -260,8 +256,8 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Gradients on their way into the sum of several micro-batches: a layer's at a time, and most of them where
-    /// most activations are still there, since the largest layers tend to be the last.
+    /// Gradients that are added to those of other micro-batches, one layer at a time. The largest layers
+    /// tend to be the last, while most activations are still in memory.
     fn passing_gradients(&self, worker: usize, ranges: &[Range<usize>]) -> u64 {
         let adding = self.loads[worker].iter().filter(|load| load.count > 1);
         let layers = adding.flat_map(|load| ranges[load.stage].clone());
@@ -283,32 +279,25 @@ impl<'a> Shape<'a> {
             costs.update = self.all_reduce(replicas, costs.memory.version);
             stages.push(costs);
         }
-        let links = (1..ranges.len())
+        let mut links: Vec<_> = (1..ranges.len())
             .map(|stage| self.link(stage - 1))
-            .collect::<Vec<_>>();
+            .collect();
+        if links.is_empty() {
+            links.push(Link::default());
+        }
         Costs {
             stages,
-            links: if links.is_empty() {
-                vec![Link::default()]
-            } else {
-                links
-            },
+            links,
             recompute: self.recompute,
         }
     }
 
     /// The slowest connection between a stage and the next.
     fn link(&self, stage: usize) -> Link {
-        let (before, after) = (
-            self.schedule.replicas(stage),
-            self.schedule.replicas(stage + 1),
-        );
-        let pairs = before
-            .iter()
-            .flat_map(|&a| after.iter().map(move |&b| (a, b)));
-        pairs
-            .map(|(a, b)| self.connection(a, b))
-            .fold(Link::default(), Link::or_slower)
+        let [before, after] = [stage, stage + 1].map(|stage| self.schedule.replicas(stage));
+        let links =
+            (before.iter()).flat_map(|&a| after.iter().map(move |&b| self.connection(a, b)));
+        links.fold(Link::default(), Link::or_slower)
     }
 
     fn connection(&self, a: usize, b: usize) -> Link {
@@ -317,17 +306,15 @@ impl<'a> Shape<'a> {
         level.copied().map_or(Link::default(), Link::from)
     }
 
-    /// Seconds in which replicas add up their gradients, in a ring: each sends and receives all but
-    /// one of its shares twice (Patarasuk and Yuan, 2009).
+    /// Seconds of a ring all-reduce of gradients: each replica sends and receives all but one of its
+    /// shares twice (Patarasuk and Yuan, 2009).
     fn all_reduce(&self, replicas: &[usize], bytes: f64) -> f64 {
         let count = replicas.len() as f64;
         if replicas.len() < 2 {
             return 0.0;
         }
-        let neighbours = replicas
-            .windows(2)
-            .map(|pair| self.connection(pair[0], pair[1]));
-        let link = neighbours.fold(Link::default(), Link::or_slower);
+        let links = (replicas.windows(2)).map(|pair| self.connection(pair[0], pair[1]));
+        let link = links.fold(Link::default(), Link::or_slower);
         let rounds = 2.0 * (count - 1.0);
         rounds * (link.latency + bytes / count / link.bandwidth)
     }
@@ -374,7 +361,7 @@ pub(super) struct Misfit {
 }
 
 impl Misfit {
-    /// How many times as much memory it needs as there is.
+    /// The memory it needs, relative to the device's.
     pub fn factor(self) -> f64 {
         self.needs as f64 / self.has as f64
     }

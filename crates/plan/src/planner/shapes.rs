@@ -1,22 +1,20 @@
-//! Which shapes there are to choose from.
+//! Lists the shapes to choose from.
 
-use stovepipe_schedule::{Recompute, RoundRobin, Rule, Schedule, ScheduleError, Scheduler};
+use stovepipe_schedule::{Recompute, Rule, RuleOptions, Schedule, ScheduleError, Scheduler};
 
-use super::{PlanRequest, shape::Model};
+use super::{Candidate, Forecast, PlanRequest, request::FEW, shape::ProfiledModel};
 
-/// Orders of unlike devices that are tried, at most.
+/// The most orders of different devices that are tried.
 const MOST_ORDERS: usize = 120;
-/// Workers up to which every number, and every distribution of replicas, is tried.
-const FEW: usize = 8;
 
-/// What a shape is asked to be.
+/// The parameters of a shape.
 #[derive(Clone, Debug)]
 pub(super) struct ShapeRequest {
     pub rule: Rule,
     pub chunks: usize,
     pub micro_batches: usize,
     pub recompute: Recompute,
-    /// Of each stage; all ones unless the rule is 1F1B.
+    /// Of each stage. All ones unless the rule takes replicas.
     pub replicas: Vec<usize>,
     /// Of each worker.
     pub devices: Vec<usize>,
@@ -25,42 +23,46 @@ pub(super) struct ShapeRequest {
 impl ShapeRequest {
     pub fn schedule(&self) -> Result<Schedule, ScheduleError> {
         let stages = self.replicas.len();
-        match self.replicas.iter().any(|&count| count > 1) {
-            true => RoundRobin::new(self.replicas.clone()).schedule(stages, self.micro_batches),
-            false => (self.rule.scheduler(self.chunks)).schedule(stages, self.micro_batches),
+        let mut options = RuleOptions::with_chunks(self.chunks);
+        if self.replicas.iter().any(|&count| count > 1) {
+            options.replicas.clone_from(&self.replicas);
+        }
+        (self.rule.scheduler(&options)).schedule(stages, self.micro_batches)
+    }
+
+    pub fn candidate(self, forecast: Forecast) -> Candidate {
+        Candidate {
+            schedule: self.rule,
+            chunks: self.chunks,
+            micro_batches: self.micro_batches,
+            recompute: self.recompute,
+            replicas: self.replicas,
+            devices: self.devices,
+            forecast,
         }
     }
 
-    /// The candidates that this one is compared with first.
+    /// The planner reports the best candidate of each group.
     pub fn group(&self) -> (Rule, u8) {
         (self.rule, self.recompute as u8)
     }
 
-    /// Seconds that a step takes at least, however the model is cut: some worker has its share of the
-    /// work or more.
-    pub fn bound(&self, model: &Model) -> f64 {
-        let speeds = self
-            .devices
-            .iter()
-            .map(|&device| model.machine.devices[device].speed);
+    /// A lower bound of a step's seconds, for every cut: some worker has at least its share of the work.
+    pub fn bound(&self, model: &ProfiledModel) -> f64 {
+        let speed = |&device: &usize| model.machine.devices[device].speed;
+        let speeds = self.devices.iter().map(speed);
         let fastest = speeds.clone().fold(0.0, f64::max);
         let share = model.total() / speeds.sum::<f64>();
         let micro_batches = self.micro_batches as f64;
         let is_plain = self.replicas.len() == self.devices.len();
-        match self.rule {
+        if is_plain && matches!(self.rule, Rule::GPipe | Rule::OneForwardOneBackward) {
             // The first micro-batch has to reach that worker, and the last gradient to leave it.
-            Rule::GPipe | Rule::OneForwardOneBackward if is_plain => {
-                model.total() / fastest + (micro_batches - 1.0) * share
-            }
-            _ => (micro_batches * share).max(model.total() / fastest / 2.0),
+            model.total() / fastest + (micro_batches - 1.0) * share
+        } else {
+            // Holds for every rule.
+            (micro_batches * share).max(model.total() / fastest / 2.0)
         }
     }
-}
-
-/// All numbers of workers if there are few, else powers of two and all of them.
-pub(super) fn usual_workers(most: usize) -> Vec<usize> {
-    let is_usual = |&count: &usize| count <= FEW || count.is_power_of_two() || count == most;
-    (1..=most).filter(is_usual).collect()
 }
 
 /// All shapes with a number of micro-batches, for a model of `layers` layers.
@@ -70,16 +72,11 @@ pub(super) fn shapes(
     layers: usize,
 ) -> Vec<ShapeRequest> {
     let mut shapes = Vec::new();
-    for &rule in request
-        .rules
-        .iter()
-        .filter(|&&rule| rule != Rule::PipeDream)
-    {
+    for &rule in request.rules.iter().filter(|rule| rule.is_synchronous()) {
         for (chunks, replicas) in layouts(request, rule, layers) {
-            let workers = match rule {
-                Rule::OneForwardOneBackward => replicas.iter().map(|&r| r.min(micro_batches)).sum(),
-                _ => replicas.len() / chunks,
-            };
+            // Only stages of rules without chunks have replicas.
+            let busy: usize = replicas.iter().map(|&r| r.min(micro_batches)).sum();
+            let workers = busy / chunks;
             for devices in orders(request, workers) {
                 for &recompute in &request.recompute {
                     shapes.push(ShapeRequest {
@@ -99,21 +96,21 @@ pub(super) fn shapes(
 
 /// Stages of each worker, and replicas of each stage.
 fn layouts(request: &PlanRequest, rule: Rule, layers: usize) -> Vec<(usize, Vec<usize>)> {
-    let chunks = match rule {
-        Rule::Interleaved => request.chunks.clone(),
-        Rule::ZeroBubbleV => vec![2],
-        _ => vec![1],
+    let chunks = if rule.takes_chunks() {
+        request.chunks.clone()
+    } else {
+        vec![rule.scheduler(&RuleOptions::default()).stages(1)]
     };
     let mut layouts = Vec::new();
     for &workers in &request.workers {
         for &chunks in &chunks {
-            // One worker has nothing to interleave with.
+            // A single worker has nothing to interleave.
             let is_worth_it = chunks == 1 || workers > 1;
             if is_worth_it && workers.saturating_mul(chunks) <= layers {
                 layouts.push((chunks, vec![1; workers * chunks]));
             }
         }
-        if request.replicas && rule == Rule::OneForwardOneBackward {
+        if request.replicas && rule.takes_replicas() {
             let all = replicas(workers).into_iter();
             let replicated = all.filter(|r| r.len() <= layers && r.iter().any(|&count| count > 1));
             layouts.extend(replicated.map(|replicas| (1, replicas)));
@@ -122,13 +119,12 @@ fn layouts(request: &PlanRequest, rule: Rule, layers: usize) -> Vec<(usize, Vec<
     layouts
 }
 
-/// Ways to give workers to stages: all if there are few, else as many to each stage as to any other.
+/// Distributions of workers over stages: all if there are few workers, else only equal ones.
 fn replicas(workers: usize) -> Vec<Vec<usize>> {
     if workers > FEW {
         let stages = (1..=workers).filter(|stages| workers.is_multiple_of(*stages));
-        return stages
-            .map(|stages| vec![workers / stages; stages])
-            .collect();
+        let equal = |stages| vec![workers / stages; stages];
+        return stages.map(equal).collect();
     }
     let mut all = Vec::new();
     compositions(workers, &mut Vec::new(), &mut all);
@@ -147,30 +143,31 @@ fn compositions(sum: usize, begun: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
     }
 }
 
-/// Which device is which worker. Like devices are not told apart; if there are too many ways, the fastest
-/// ones are taken in the machine's order.
+/// Ways to assign devices to workers. Equal devices are interchangeable. If there are too many ways: the
+/// fastest devices in the machine's order.
 fn orders(request: &PlanRequest, workers: usize) -> Vec<Vec<usize>> {
     let devices = &request.machine.devices;
-    let alike = |a: usize, b: usize| {
+    let equal = |a: usize, b: usize| {
         (devices[a].speed, devices[a].memory) == (devices[b].speed, devices[b].memory)
     };
-    if (1..devices.len()).all(|device| alike(0, device)) {
+    if (1..devices.len()).all(|device| equal(0, device)) {
         return vec![(0..workers).collect()];
     }
     let mut all = Vec::new();
-    let is_complete = permutations(workers, devices.len(), &alike, &mut Vec::new(), &mut all);
-    match is_complete {
-        true => all,
-        false => vec![fastest(request, workers)],
+    let is_complete = permutations(workers, devices.len(), &equal, &mut Vec::new(), &mut all);
+    if is_complete {
+        all
+    } else {
+        vec![fastest(request, workers)]
     }
 }
 
-/// All ways to choose a device for each worker, of like devices always the first that is left. Whether
-/// there are few enough.
+/// All ways to choose a device for each worker, of equal devices always the first that is left. Returns
+/// whether there are few enough.
 fn permutations(
     workers: usize,
     devices: usize,
-    alike: &impl Fn(usize, usize) -> bool,
+    equal: &impl Fn(usize, usize) -> bool,
     begun: &mut Vec<usize>,
     all: &mut Vec<Vec<usize>>,
 ) -> bool {
@@ -180,12 +177,12 @@ fn permutations(
     }
     for device in 0..devices {
         let is_left = |other: usize| !begun.contains(&other);
-        let is_first = (0..device).all(|other| !(is_left(other) && alike(other, device)));
+        let is_first = (0..device).all(|other| !(is_left(other) && equal(other, device)));
         if is_left(device) && is_first {
             begun.push(device);
-            let goes_on = permutations(workers, devices, alike, begun, all);
+            let continues = permutations(workers, devices, equal, begun, all);
             begun.pop();
-            if !goes_on {
+            if !continues {
                 return false;
             }
         }

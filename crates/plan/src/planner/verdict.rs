@@ -1,11 +1,24 @@
-//! Which candidate is best, and why the others are not.
+//! Compares candidates: which is best, and why the others are not.
 
 use std::fmt;
 
 use serde::Serialize;
 
-use super::{Candidate, Plan, PlanError, shape};
-use crate::{Forecast, Machine};
+use super::{Candidate, Forecast, PlanError, shape};
+use crate::Machine;
+
+/// The best pipeline, and what it was chosen from.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Plan {
+    /// The fastest candidate that fits.
+    pub best: Candidate,
+    /// The best of each other schedule and recompute mode, the fastest first.
+    pub runners_up: Vec<RunnerUp>,
+    /// Whether no other candidate can be faster: all cuts of all shapes were considered. If not, there
+    /// were too many, and some shapes were tried with few cuts.
+    pub exact: bool,
+}
 
 /// A candidate that is not the best.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -13,7 +26,7 @@ use crate::{Forecast, Machine};
 pub struct RunnerUp {
     /// The candidate.
     pub candidate: Candidate,
-    /// Why it lost.
+    /// Why it is not the best.
     pub verdict: Verdict,
 }
 
@@ -21,70 +34,68 @@ pub struct RunnerUp {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// A device is too small.
+    /// A worker needs more bytes than its device has.
     TooLarge {
         /// The worker.
         worker: usize,
-        /// Bytes that it would need.
+        /// Bytes that it needs.
         needs: u64,
-        /// Bytes that its device has.
+        /// Bytes of its device.
         has: u64,
     },
-    /// It takes as long.
+    /// It is as fast.
     Equal,
-    /// It runs more passes a second time.
+    /// It recomputes more passes.
     Recomputes {
-        /// How many times as long a step takes.
+        /// Its step time, relative to the best.
         factor: f64,
     },
     /// Its workers wait more.
     Waits {
-        /// How many times as long a step takes.
+        /// Its step time, relative to the best.
         factor: f64,
-        /// The share of time in which workers wait.
+        /// Its bubble.
         bubble: f64,
-        /// That of the best candidate.
+        /// The bubble of the best candidate.
         best: f64,
     },
-    /// Its workers have more to do each: there are fewer of them, or more small passes.
+    /// Its workers have more work each: there are fewer of them, or more small passes.
     Works {
-        /// How many times as long a step takes.
+        /// Its step time, relative to the best.
         factor: f64,
     },
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let percent = |factor: f64| 100.0 * (factor - 1.0);
+        let slower = |factor: f64| format!("{:.1} % slower", 100.0 * (factor - 1.0));
         match *self {
-            Self::TooLarge { worker, needs, has } => write!(
-                formatter,
-                "does not fit: worker {worker} needs {} of {}",
-                bytes(needs),
-                bytes(has)
-            ),
-            Self::Equal => formatter.write_str("as fast, but computes or keeps no less"),
-            Self::Recomputes { factor } => write!(
-                formatter,
-                "{:.1} % slower: computes more passes twice",
-                percent(factor)
-            ),
+            Self::TooLarge { worker, needs, has } => {
+                let [needs, has] = [needs, has].map(bytes);
+                write!(
+                    formatter,
+                    "does not fit: worker {worker} needs {needs} of {has}"
+                )
+            }
+            Self::Equal => formatter.write_str("as fast, but does not compute or keep less"),
+            Self::Recomputes { factor } => {
+                write!(formatter, "{}: computes more passes twice", slower(factor))
+            }
             Self::Waits {
                 factor,
                 bubble,
                 best,
-            } => write!(
-                formatter,
-                "{:.1} % slower: waits {:.1} % of the time, not {:.1} %",
-                percent(factor),
-                100.0 * bubble,
-                100.0 * best
-            ),
-            Self::Works { factor } => write!(
-                formatter,
-                "{:.1} % slower: more to do for each worker",
-                percent(factor)
-            ),
+            } => {
+                let [bubble, best] = [bubble, best].map(|share| 100.0 * share);
+                let slower = slower(factor);
+                write!(
+                    formatter,
+                    "{slower}: waits {bubble:.1} % of the time, not {best:.1} %"
+                )
+            }
+            Self::Works { factor } => {
+                write!(formatter, "{}: more work for each worker", slower(factor))
+            }
         }
     }
 }
@@ -101,14 +112,14 @@ fn bytes(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Chooses the best of those that fit.
+/// Chooses the best candidate that fits.
 pub(super) fn conclude(
     machine: &Machine,
     mut fitting: Vec<Candidate>,
     misfits: Vec<Candidate>,
     exact: bool,
 ) -> Result<Plan, PlanError> {
-    // Of equals, the one that computes less, then the one that keeps less, then the first of the list.
+    // Of equals, the one that recomputes less, then the one that keeps less, then the first.
     let memory = |forecast: &Forecast| forecast.memory.iter().map(|m| m.total()).max();
     fitting.sort_by(|a, b| {
         let (a, b) = (&a.forecast, &b.forecast);
@@ -121,14 +132,12 @@ pub(super) fn conclude(
         |candidate: &Candidate| shape::misfit(machine, &candidate.devices, &candidate.forecast);
     let Some(best) = fitting.next() else {
         let misfits = misfits.iter().filter_map(misfit);
-        return Err(
-            match misfits.min_by(|a, b| a.factor().total_cmp(&b.factor())) {
-                Some(shape::Misfit { worker, needs, has }) => {
-                    PlanError::TooLarge { worker, needs, has }
-                }
-                None => PlanError::Nothing("schedule for so few layers"),
-            },
-        );
+        let closest = misfits.min_by(|a, b| a.factor().total_cmp(&b.factor()));
+        let nothing = PlanError::Nothing("schedule for so few layers");
+        return Err(closest.map_or(nothing, |misfit| {
+            let shape::Misfit { worker, needs, has } = misfit;
+            PlanError::TooLarge { worker, needs, has }
+        }));
     };
     let slower = fitting.map(|candidate| {
         let verdict = compare(&candidate, &best);

@@ -1,5 +1,5 @@
-//! Figures published with PipeDream (Microsoft, MIT License): what the layers of two models took on
-//! its authors' hardware, after the input.
+//! Figures published with PipeDream (Microsoft, MIT License): the layers of two models after the input,
+//! measured on its authors' hardware.
 
 /// AlexNet, mini-batches of 256: forward and backward in milliseconds, output and parameters in bytes.
 #[rustfmt::skip]

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use stovepipe_schedule::{Action, Pass, Rule, Schedule};
+use stovepipe_schedule::{Action, Pass, Rule, RuleOptions, Schedule, Scheduler};
 
 use crate::{
     cancel::CancelToken,
@@ -28,7 +28,7 @@ pub(super) const SCHEDULES: [(Rule, usize, usize, usize); 8] = [
 pub(super) fn schedule(
     (rule, chunks, workers, micro_batches): (Rule, usize, usize, usize),
 ) -> Schedule {
-    let scheduler = rule.scheduler(chunks);
+    let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
     (scheduler.schedule(scheduler.stages(workers), micro_batches)).expect("a small schedule")
 }
 

@@ -28,6 +28,8 @@ fn every_action(schedule: &stovepipe_schedule::Schedule) -> Vec<Action> {
 
 #[test]
 fn steps_of_every_schedule_end_and_threads_with_their_workers() {
+    let is_tested = |rule| SCHEDULES.iter().any(|given| given.0 == rule);
+    assert!(stovepipe_schedule::Rule::synchronous().all(is_tested));
     for given in SCHEDULES {
         in_many_orders(1000, move || {
             let schedule = schedule(given);

@@ -1,84 +1,13 @@
-//! Running a program in thought, with sends that wait for their receiver.
+//! Simulates a program with sends that wait for their receiver.
 
-use std::{collections::HashSet, fmt};
+use std::collections::HashSet;
 
-use thiserror::Error;
-
-use crate::{Content, Message, Program, Schedule, ScheduleError, Step, Wiring};
-
-/// Why a program cannot run.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum ProgramError {
-    /// Without its communication it is no schedule.
-    #[error(transparent)]
-    Schedule(#[from] ScheduleError),
-    /// A skip that leads backward, or beyond the last stage.
-    #[error("a skip from stage {from} to {to} does not lead to a later one of {stages} stages")]
-    Skip {
-        /// The stage that sends it.
-        from: usize,
-        /// The stage that receives it.
-        to: usize,
-        /// The number of stages.
-        stages: usize,
-    },
-    /// A side input of a stage that does not exist.
-    #[error("there is a side input for stage {stage}, but there are {stages} stages")]
-    Side {
-        /// The stage.
-        stage: usize,
-        /// The number of stages.
-        stages: usize,
-    },
-    /// A pass comes before something that it needs is there.
-    #[error("worker {worker} has {step} before {}", Step::Receive(*needs))]
-    Absent {
-        /// The worker.
-        worker: usize,
-        /// The pass.
-        step: Step,
-        /// What is not there: a value, a skip, a side input or a gradient.
-        needs: Message,
-    },
-    /// A worker sends what it has not made, or already sent, or a stage of its own needs.
-    #[error("worker {worker} has {step}, but has nothing of the kind to send")]
-    NothingToSend {
-        /// The worker.
-        worker: usize,
-        /// The step.
-        step: Step,
-    },
-    /// Workers wait for one another for ever, if sends wait for their receiver.
-    #[error("deadlock: {}", join(waiting))]
-    Deadlock {
-        /// Each stuck worker with the step that it is stuck at.
-        waiting: Vec<(usize, Step)>,
-    },
-}
-
-fn join(waiting: &[(usize, Step)]) -> String {
-    const SHOWN: usize = 8;
-    let shown = waiting.iter().take(SHOWN);
-    let mut parts: Vec<_> = shown.map(|(worker, step)| stuck(*worker, *step)).collect();
-    if waiting.len() > SHOWN {
-        parts.push(format!("and {} more", waiting.len() - SHOWN));
-    }
-    parts.join("; ")
-}
-
-fn stuck(worker: usize, step: Step) -> String {
-    match step {
-        Step::Send(message) => format!("worker {worker} waits for {}", Step::Receive(message)),
-        Step::Receive(message) => format!("worker {worker} waits for {}", Step::Send(message)),
-        Step::Compute(_) => format!("worker {worker} is stuck at {step}"),
-    }
-}
+use super::{Content, Instruction, Message, Program, ProgramError, Wiring};
+use crate::Schedule;
 
 impl Program {
-    /// Makes sure that the program can run: that it holds a schedule, that whatever a pass needs is
-    /// there when it comes, skips and side inputs too, and that nobody waits for ever even if a send
-    /// waits until its receiver is at the matching step.
+    /// Checks that the program can run: it has a valid schedule, all inputs of a pass arrive before it,
+    /// and there is no deadlock, even if a send waits until its receiver is at the matching instruction.
     ///
     /// ```
     /// use stovepipe_schedule::{Program, Wiring};
@@ -99,7 +28,7 @@ impl Program {
     pub fn check(&self, wiring: &Wiring) -> Result<(), ProgramError> {
         let schedule = self.schedule()?;
         wiring.check(schedule.stages())?;
-        let mut run = Run {
+        let mut dry_run = DryRun {
             program: self,
             schedule,
             wiring,
@@ -107,25 +36,25 @@ impl Program {
             present: HashSet::new(),
             to_send: HashSet::new(),
         };
-        while run.advance()? {}
-        run.finish()
+        while dry_run.advance()? {}
+        dry_run.finish()
     }
 }
 
-/// A program under way.
-struct Run<'a> {
+/// The state of a simulated program.
+struct DryRun<'a> {
     program: &'a Program,
     schedule: Schedule,
     wiring: &'a Wiring,
     next: Vec<usize>,
-    /// What is with the worker that needs it.
+    /// Messages on the worker that needs them.
     present: HashSet<Message>,
-    /// What is with the worker that made it.
+    /// Messages on the worker that computed them.
     to_send: HashSet<Message>,
 }
 
-impl Run<'_> {
-    /// Takes all steps that can be taken now. Whether there were any.
+impl DryRun<'_> {
+    /// Runs all instructions that can run now. Returns whether there were any.
     fn advance(&mut self) -> Result<bool, ProgramError> {
         let mut advanced = false;
         for worker in 0..self.next.len() {
@@ -136,46 +65,50 @@ impl Run<'_> {
         Ok(advanced)
     }
 
-    fn at(&self, worker: usize) -> Option<Step> {
+    fn at(&self, worker: usize) -> Option<Instruction> {
         self.program.workers()[worker]
             .get(self.next[worker])
             .copied()
     }
 
-    /// Takes a worker's next step if it can be taken.
+    /// Runs a worker's next instruction, if it can run.
     fn step(&mut self, worker: usize) -> Result<bool, ProgramError> {
-        let Some(step) = self.at(worker) else {
+        let Some(instruction) = self.at(worker) else {
             return Ok(false);
         };
-        match step {
-            Step::Compute(action) => {
+        match instruction {
+            Instruction::Compute(action) => {
                 for needs in self.wiring.inputs(&self.schedule, action) {
                     if !self.present.remove(&needs) {
                         return Err(ProgramError::Absent {
                             worker,
-                            step,
+                            instruction,
                             needs,
                         });
                     }
                 }
                 for output in self.wiring.outputs(&self.schedule, action) {
                     let (sender, receiver) = output.workers(&self.schedule);
-                    match sender == receiver {
-                        true => self.present.insert(output),
-                        false => self.to_send.insert(output),
-                    };
+                    if sender == receiver {
+                        self.present.insert(output);
+                    } else {
+                        self.to_send.insert(output);
+                    }
                 }
             }
-            Step::Receive(message) if message.content == Content::Side => {
+            Instruction::Receive(message) if message.content == Content::Side => {
                 self.present.insert(message);
             }
-            Step::Receive(_) => return Ok(false), // the sender takes both steps
-            Step::Send(message) => {
+            Instruction::Receive(_) => return Ok(false), // the sender runs both
+            Instruction::Send(message) => {
                 if !self.to_send.contains(&message) {
-                    return Err(ProgramError::NothingToSend { worker, step });
+                    return Err(ProgramError::NothingToSend {
+                        worker,
+                        instruction,
+                    });
                 }
                 let (_, receiver) = message.workers(&self.schedule);
-                if self.at(receiver) != Some(Step::Receive(message)) {
+                if self.at(receiver) != Some(Instruction::Receive(message)) {
                     return Ok(false);
                 }
                 self.to_send.remove(&message);
@@ -190,25 +123,10 @@ impl Run<'_> {
     fn finish(self) -> Result<(), ProgramError> {
         let waiting = |worker| Some((worker, self.at(worker)?));
         let waiting: Vec<_> = (0..self.next.len()).filter_map(waiting).collect();
-        match waiting.is_empty() {
-            true => Ok(()),
-            false => Err(ProgramError::Deadlock { waiting }),
+        if waiting.is_empty() {
+            Ok(())
+        } else {
+            Err(ProgramError::Deadlock { waiting })
         }
-    }
-}
-
-impl fmt::Display for Program {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (worker, steps) in self.workers().iter().enumerate() {
-            for (index, step) in steps.iter().enumerate() {
-                let between = match (worker, index) {
-                    (0, 0) => "",
-                    (_, 0) => "\n",
-                    _ => " ",
-                };
-                write!(formatter, "{between}{step}")?;
-            }
-        }
-        Ok(())
     }
 }

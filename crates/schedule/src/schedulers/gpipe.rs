@@ -1,11 +1,13 @@
 //! All forward passes, then all backward passes.
 
-use crate::{Action, Schedule, ScheduleError, Scheduler, schedulers::one_stage_a_worker};
+use super::{Definition, Scheduler};
+use crate::{Action, Schedule, ScheduleError};
+
+pub(super) const RULE: Definition = Definition::new("gpipe", |_| Box::new(GPipe));
 
 /// The schedule of GPipe: all forward passes, then all backward passes.
 ///
-/// Three stages and four micro-batches, each pass as long as the other for the sake of the
-/// picture:
+/// Three stages and four micro-batches, if all passes take the same time:
 ///
 /// ```text
 /// clock    0  1  2  3  4  5  6  7  8  9 10 11
@@ -14,25 +16,16 @@ use crate::{Action, Schedule, ScheduleError, Scheduler, schedulers::one_stage_a_
 /// stage 2   ·  · F0 F1 F2 F3 B0 B1 B2 B3  ·  ·
 /// ```
 ///
-/// The dots are the bubble: of `m + p − 1` clock cycles in each direction a worker waits `p − 1`,
-/// for `p` stages and `m` micro-batches. Every stage holds the activations (or, when they are
-/// recomputed, the inputs) of all `m` micro-batches at once.
+/// The dots are the bubble. For `p` stages and `m` micro-batches, a worker waits `p − 1` of
+/// `m + p − 1` clock cycles in each direction. Every stage holds the activations of all `m`
+/// micro-batches at once (or their inputs, if activations are recomputed).
 ///
-/// The backward passes run from the first micro-batch to the last, where one might expect the
-/// reverse. A sum of floating-point numbers depends on the order of its terms; with every schedule
-/// adding gradients in ascending order, all of them yield the same bits. The bubble is the same
-/// either way.
+/// Backward passes run from the first micro-batch to the last. The reverse would have the same
+/// bubble, but a sum of floating-point numbers depends on the order of its terms: every schedule
+/// here adds gradients in ascending order, so all give the same bits.
 ///
 /// Huang et al., *GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism*,
 /// NeurIPS 2019, [arXiv:1811.06965](https://arxiv.org/abs/1811.06965).
-///
-/// ```
-/// use stovepipe_schedule::{GPipe, Scheduler};
-///
-/// let schedule = GPipe.schedule(2, 2)?;
-/// assert_eq!(schedule.to_string(), "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1");
-/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct GPipe;
 
@@ -42,7 +35,7 @@ impl Scheduler for GPipe {
     }
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        one_stage_a_worker(stages, micro_batches, |stage| {
+        Schedule::one_stage_a_worker(stages, micro_batches, |stage| {
             let forwards = (0..micro_batches).map(|i| Action::forward(stage, i));
             let backwards = (0..micro_batches).map(|i| Action::backward(stage, i));
             forwards.chain(backwards).collect()

@@ -1,15 +1,23 @@
 //! Several stages a worker.
 
-use crate::{Action, Schedule, ScheduleError, Scheduler, schedulers::check_size};
+use super::{Definition, Scheduler};
+use crate::{Action, Schedule, ScheduleError};
 
-/// Interleaved 1F1B: each worker has several stages, and takes their passes in turn.
+pub(super) const RULE: Definition = Definition {
+    takes_chunks: true,
+    ..Definition::new("interleaved", |options| {
+        let chunks = options.chunks;
+        Box::new(Interleaved { chunks })
+    })
+};
+
+/// Interleaved 1F1B: each worker has several stages and runs their passes in turn.
 ///
-/// With `chunks` stages a worker, worker `i` of `p` has the stages `i`, `i + p`, `i + 2p`, …: a
-/// micro-batch goes round all workers once for each chunk. The first one's result comes back sooner
-/// than it would through larger stages, so the bubble is that of 1F1B divided by `chunks`, for
-/// `chunks` times the communication.
+/// Worker `i` of `p` has the stages `i`, `i + p`, `i + 2p`, …: a micro-batch goes round all workers
+/// once for each chunk. The bubble is that of 1F1B divided by `chunks`, for `chunks` times the
+/// communication.
 ///
-/// Two workers with two stages each, and four micro-batches, each pass as long as the other:
+/// Two workers with two stages each and four micro-batches, if all passes take the same time:
 ///
 /// ```text
 /// clock      0   1   2   3   4   5   6   7   8   9  10  11  12  13  14  15  16  17
@@ -17,26 +25,14 @@ use crate::{Action, Schedule, ScheduleError, Scheduler, schedulers::check_size};
 /// worker 1   · 1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3   ·
 /// ```
 ///
-/// Micro-batches go through in groups of at least `p`, all of a group through a chunk before the next
-/// chunk; Megatron-LM asks for a number of micro-batches that `p` divides, where all groups are of
-/// `p`. Here the groups differ by one at most, and with fewer than `p` micro-batches there is one.
-/// Stages that `p` does not divide leave the last workers with one less. With one chunk it is
+/// Micro-batches go through in groups of at least `p`: all of a group pass a chunk before the next
+/// chunk. Megatron-LM requires that `p` divides the number of micro-batches. Here the sizes of groups
+/// differ by at most one, and fewer than `p` micro-batches are one group. If `p` does not divide the
+/// number of stages, the last workers have one less. With one chunk this is
 /// [1F1B](crate::OneForwardOneBackward).
 ///
 /// Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using
 /// Megatron-LM*, SC 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473).
-///
-/// ```
-/// use stovepipe_schedule::{Interleaved, Scheduler};
-///
-/// let schedule = Interleaved { chunks: 2 }.schedule(4, 2)?;
-/// assert_eq!(
-///     schedule.to_string(),
-///     "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1\n\
-///      1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"
-/// );
-/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Interleaved {
     /// Stages of each worker.
@@ -53,7 +49,7 @@ impl Scheduler for Interleaved {
     }
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        check_size(stages, micro_batches)?;
+        Schedule::check_size(stages, micro_batches)?;
         if self.chunks == 0 {
             return Err(ScheduleError::NoChunks);
         }
@@ -77,7 +73,7 @@ struct Order {
 impl Order {
     fn new(chunks: usize, stages: usize, micro_batches: usize) -> Self {
         let workers = stages.div_ceil(chunks);
-        // Chunks beyond the last stage would only be steps without an action.
+        // Chunks beyond the last stage would have no action.
         let chunks = stages.div_ceil(workers);
         let groups = (micro_batches / workers).max(1);
         let group = |g| micro_batches * g / groups..micro_batches * (g + 1) / groups;
@@ -100,8 +96,7 @@ impl Order {
         let after = self.workers - 1 - worker;
         match self.chunks {
             1 => after,
-            // A group through all chunks but the last one. From then on backward passes come first,
-            // and the first one needs twice the way to the last worker.
+            // A group through all chunks but the last one, and twice the way to the last worker.
             chunks => (chunks - 1) * self.group + 2 * after,
         }
     }

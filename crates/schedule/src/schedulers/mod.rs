@@ -1,4 +1,7 @@
-//! Who makes schedules: one rule a file.
+//! Schedulers make schedules: one rule a file.
+//!
+//! To add one: write its file (the scheduler, and a [`Definition`] for its name), declare it here
+//! and add it to the list in `rule.rs`. A definition that is not in the list is a warning.
 
 mod gpipe;
 mod interleaved;
@@ -18,46 +21,50 @@ pub use rule::{Rule, UnknownRule};
 pub use zero_bubble::{ZeroBubbleH1, ZeroBubbleH2};
 pub use zero_bubble_v::ZeroBubbleV;
 
-use crate::{Action, Schedule, ScheduleError};
+use crate::{Schedule, ScheduleError};
 
-/// A rule that makes a schedule for any number of stages and micro-batches.
+/// Makes a schedule for any number of stages and micro-batches.
+///
+/// ```
+/// use stovepipe_schedule::{GPipe, Interleaved, Scheduler};
+///
+/// assert_eq!(GPipe.name(), "GPipe");
+/// assert_eq!([GPipe.stages(3), Interleaved { chunks: 2 }.stages(3)], [3, 6]);
+/// assert_eq!(GPipe.schedule(1, 2)?.to_string(), "0F0 0F1 0B0 0B1");
+/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+/// ```
 pub trait Scheduler: Debug + Send + Sync {
-    /// The name under which people know the rule.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{GPipe, Scheduler};
-    /// assert_eq!(GPipe.name(), "GPipe");
-    /// ```
+    /// The name in papers and tables.
     fn name(&self) -> &str;
 
-    /// The number of stages into which a model is cut for so many workers: as many, unless the rule
-    /// says otherwise.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Interleaved, OneForwardOneBackward, Scheduler};
-    /// assert_eq!(OneForwardOneBackward.stages(3), 3);
-    /// assert_eq!(Interleaved { chunks: 2 }.stages(3), 6);
-    /// ```
+    /// The number of stages for this number of workers: one each by default.
     fn stages(&self, workers: usize) -> usize {
         workers
     }
 
     /// Makes a schedule.
     ///
-    /// ```
-    /// # use stovepipe_schedule::{GPipe, Scheduler};
-    /// assert_eq!(GPipe.schedule(1, 2)?.to_string(), "0F0 0F1 0B0 0B1");
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
-    ///
     /// # Errors
     ///
-    /// If the rule has no schedule for these numbers; none has one for zero stages or zero
-    /// micro-batches.
+    /// If there is no schedule for these numbers. Zero stages or zero micro-batches always fail.
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError>;
 }
 
-/// A fixed schedule serves its own number of stages and micro-batches, and no other.
+impl<S: Scheduler + ?Sized> Scheduler for Box<S> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn stages(&self, workers: usize) -> usize {
+        (**self).stages(workers)
+    }
+
+    fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
+        (**self).schedule(stages, micro_batches)
+    }
+}
+
+/// A fixed schedule has one number of stages and one of micro-batches. All others are errors.
 impl Scheduler for Schedule {
     fn name(&self) -> &str {
         "fixed"
@@ -81,21 +88,51 @@ impl Scheduler for Schedule {
     }
 }
 
-/// Refuses what no rule has a schedule for.
-fn check_size(stages: usize, micro_batches: usize) -> Result<(), ScheduleError> {
-    match (stages, micro_batches) {
-        (0, _) => Err(ScheduleError::NoStages),
-        (_, 0) => Err(ScheduleError::NoMicroBatches),
-        _ => Ok(()),
+/// Options of [`Rule::scheduler`]. Each rule reads those it takes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct RuleOptions {
+    /// Stages of each worker; see [`Rule::takes_chunks`].
+    pub chunks: usize,
+    /// Workers of each stage, one each if empty; see [`Rule::takes_replicas`].
+    pub replicas: Vec<usize>,
+}
+
+impl RuleOptions {
+    /// No replicas.
+    #[must_use]
+    pub const fn with_chunks(chunks: usize) -> Self {
+        let replicas = Vec::new();
+        Self { chunks, replicas }
     }
 }
 
-/// Makes a schedule in which worker `i` has stage `i` alone, from each stage's actions.
-pub(crate) fn one_stage_a_worker(
-    stages: usize,
-    micro_batches: usize,
-    actions: impl FnMut(usize) -> Vec<Action>,
-) -> Result<Schedule, ScheduleError> {
-    check_size(stages, micro_batches)?;
-    Schedule::new((0..stages).map(actions).collect())
+impl Default for RuleOptions {
+    /// Two chunks, no replicas.
+    fn default() -> Self {
+        Self::with_chunks(2)
+    }
+}
+
+/// All that [`Rule`] has to know about a rule.
+struct Definition {
+    /// In flags and files.
+    name: &'static str,
+    /// Whether weights change only between steps.
+    synchronous: bool,
+    takes_chunks: bool,
+    takes_replicas: bool,
+    scheduler: fn(&RuleOptions) -> Box<dyn Scheduler>,
+}
+
+impl Definition {
+    /// A synchronous rule that takes no options.
+    const fn new(name: &'static str, scheduler: fn(&RuleOptions) -> Box<dyn Scheduler>) -> Self {
+        Self {
+            name,
+            synchronous: true,
+            takes_chunks: false,
+            takes_replicas: false,
+            scheduler,
+        }
+    }
 }

@@ -1,11 +1,19 @@
-//! Backward passes as early as they can be.
+//! Backward passes as early as possible.
 
-use crate::{Action, Schedule, ScheduleError, Scheduler, schedulers::one_stage_a_worker};
+use super::{Definition, RoundRobin, Scheduler};
+use crate::{Schedule, ScheduleError};
+
+pub(super) const RULE: Definition = Definition {
+    takes_replicas: true,
+    ..Definition::new("1f1b", |options| match &options.replicas[..] {
+        [] => Box::new(OneForwardOneBackward),
+        replicas => Box::new(RoundRobin::new(replicas.to_vec())),
+    })
+};
 
 /// The 1F1B schedule: after a warm-up, one forward pass and one backward pass in turn.
 ///
-/// Three stages and four micro-batches, each pass as long as the other for the sake of the
-/// picture:
+/// Three stages and four micro-batches, if all passes take the same time:
 ///
 /// ```text
 /// clock    0  1  2  3  4  5  6  7  8  9 10 11
@@ -15,28 +23,15 @@ use crate::{Action, Schedule, ScheduleError, Scheduler, schedulers::one_stage_a_
 /// ```
 ///
 /// Stage `s` of `p` warms up with `p − 1 − s` forward passes, just enough to keep it busy until
-/// the first gradient comes back. From then on each forward pass is followed by the oldest
-/// outstanding backward pass, so no more than `p − s` micro-batches are held at a time, however
-/// many there are. The bubble is as large as that of [`GPipe`](crate::GPipe); what is saved is
-/// memory.
+/// the first gradient comes back. From then on, each forward pass is followed by the oldest
+/// outstanding backward pass. A stage holds at most `p − s` micro-batches, however many there are.
+/// The bubble is that of [`GPipe`](crate::GPipe); 1F1B saves memory.
 ///
-/// The pattern is PipeDream's (Narayanan et al., *PipeDream: Generalized Pipeline Parallelism for
-/// DNN Training*, SOSP 2019). This is its variant with a flush at the end of each step, so that
-/// all micro-batches see the same weights: PipeDream-Flush, as in Narayanan et al., *Efficient
-/// Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, SC 2021,
+/// The order is PipeDream's (Narayanan et al., *PipeDream: Generalized Pipeline Parallelism for
+/// DNN Training*, SOSP 2019), with a flush at the end of each step, so that all micro-batches see
+/// the same weights: PipeDream-Flush of Narayanan et al., *Efficient Large-Scale Language Model
+/// Training on GPU Clusters Using Megatron-LM*, SC 2021,
 /// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473).
-///
-/// ```
-/// use stovepipe_schedule::{OneForwardOneBackward, Scheduler};
-///
-/// let schedule = OneForwardOneBackward.schedule(2, 3)?;
-/// assert_eq!(
-///     schedule.to_string(),
-///     "0F0 0F1 0B0 0F2 0B1 0B2\n\
-///      1F0 1B0 1F1 1B1 1F2 1B2"
-/// );
-/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct OneForwardOneBackward;
 
@@ -46,22 +41,6 @@ impl Scheduler for OneForwardOneBackward {
     }
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        one_stage_a_worker(stages, micro_batches, |stage| {
-            stage_actions(stage, stages - 1 - stage, micro_batches)
-        })
+        RoundRobin::default().schedule(stages, micro_batches)
     }
-}
-
-/// With fewer micro-batches than `warm_up`, all forward passes belong to the warm-up.
-fn stage_actions(stage: usize, warm_up: usize, micro_batches: usize) -> Vec<Action> {
-    let mut actions = Vec::with_capacity(2 * micro_batches);
-    let mut backwards = (0..micro_batches).map(|i| Action::backward(stage, i));
-    for micro_batch in 0..micro_batches {
-        actions.push(Action::forward(stage, micro_batch));
-        if micro_batch >= warm_up {
-            actions.extend(backwards.next());
-        }
-    }
-    actions.extend(backwards);
-    actions
 }

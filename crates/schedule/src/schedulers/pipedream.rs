@@ -1,19 +1,27 @@
-//! 1F1B with replicas of stages, with weights that change at once or at the end of the step.
+//! 1F1B with replicas of stages. Weights change at once or at the end of the step.
 
-use crate::{Action, Pass, Schedule, ScheduleError, Scheduler, schedulers::check_size};
+use super::{Definition, Scheduler};
+use crate::{Action, Pass, Schedule, ScheduleError};
+
+pub(super) const RULE: Definition = Definition {
+    synchronous: false,
+    takes_replicas: true,
+    ..Definition::new("pipedream", |options| {
+        Box::new(PipeDream::new(options.replicas.clone()))
+    })
+};
 
 /// PipeDream's asynchronous schedule: 1F1B in which each backward pass changes the weights at once.
 ///
-/// There is no flush between mini-batches, and so no bubble once the pipeline is full: what is called
-/// a micro-batch here is a mini-batch of its own to PipeDream. Its price is that weights change between
-/// the forward and the backward pass of a micro-batch. So that both use the same ones, a stage keeps a
-/// version for each micro-batch on its way, one more than its warm-up; see
-/// [`Schedule::weight_versions`]. Training differs from that on one device, unlike under all other
-/// schedules.
+/// Without a flush there is no bubble once the pipeline is full. (PipeDream's mini-batch is called a
+/// micro-batch here.) But weights change between the forward and the backward pass of a micro-batch.
+/// To use the same ones in both, a stage keeps a version for each micro-batch in flight, one more
+/// than its warm-up; see [`Schedule::weight_versions`]. Only under this schedule does training differ
+/// from training on one device.
 ///
-/// A stage may have several replicas, workers that take its micro-batches in turn (1F1B-RR). Stage
-/// `s` warms up with as many forward passes as there are workers from `s` on for each of its
-/// replicas, rounded up, less one. With fewer micro-batches than replicas, some are left out.
+/// A stage may have several replicas: workers that take its micro-batches in turn (1F1B-RR). Stage
+/// `s` with `r` replicas warms up with ⌈`n` / `r`⌉ − 1 forward passes, where `n` is the number of
+/// workers from `s` on. Replicas without a micro-batch are left out.
 ///
 /// Narayanan et al., *PipeDream: Generalized Pipeline Parallelism for DNN Training*, SOSP 2019.
 ///
@@ -35,7 +43,7 @@ pub struct PipeDream {
 }
 
 impl PipeDream {
-    /// With so many replicas of each stage; one of each if the list is empty.
+    /// The number of replicas of each stage. An empty list means one each.
     #[must_use]
     pub fn new(replicas: Vec<usize>) -> Self {
         Self { replicas }
@@ -57,8 +65,8 @@ impl Scheduler for PipeDream {
     }
 }
 
-/// 1F1B over replicas of stages, which take micro-batches in turn, with one change of weights at the
-/// end of the step: [`PipeDream`]'s order, and the result of one device.
+/// 1F1B with replicas of stages, which take micro-batches in turn. Weights change at the end of the
+/// step: [`PipeDream`]'s order with the result of one device.
 ///
 /// ```
 /// use stovepipe_schedule::{RoundRobin, Scheduler};
@@ -74,7 +82,7 @@ pub struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// With so many replicas of each stage; one of each if the list is empty.
+    /// The number of replicas of each stage. An empty list means one each.
     #[must_use]
     pub fn new(replicas: Vec<usize>) -> Self {
         Self { replicas }
@@ -108,7 +116,7 @@ fn in_turn(
     micro_batches: usize,
     backward: &[Pass],
 ) -> Result<Schedule, ScheduleError> {
-    check_size(stages, micro_batches)?;
+    Schedule::check_size(stages, micro_batches)?;
     let replicas = match replicas.len() {
         0 => vec![1; stages],
         count if count != stages => {
@@ -144,11 +152,7 @@ fn replica_actions(
     warm_up: usize,
     backward: &[Pass],
 ) -> Vec<Action> {
-    let passes = |i| {
-        backward
-            .iter()
-            .map(move |&pass| Action::new(stage, pass, i))
-    };
+    let passes = |i| (backward.iter()).map(move |&pass| Action::new(stage, pass, i));
     let mut backwards = micro_batches.clone();
     let mut actions = Vec::new();
     for (index, micro_batch) in micro_batches.enumerate() {

@@ -5,87 +5,116 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{
-    GPipe, Interleaved, OneForwardOneBackward, PipeDream, Scheduler, ZeroBubbleH1, ZeroBubbleH2,
-    ZeroBubbleV,
+use super::{
+    Definition, RuleOptions, Scheduler, gpipe, interleaved, one_forward_one_backward, pipedream,
+    zero_bubble, zero_bubble_v,
 };
+use crate::{Schedule, ScheduleError};
 
-/// A [`Scheduler`] of this crate by the name that flags and files call it.
-///
-/// ```
-/// use stovepipe_schedule::Rule;
-///
-/// assert_eq!("zb-h1".parse(), Ok(Rule::ZeroBubbleH1));
-/// assert_eq!(Rule::Interleaved.scheduler(3).stages(2), 6);
-/// assert!("zb-h3".parse::<Rule>().is_err());
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Rule {
-    /// [`GPipe`], `gpipe`.
-    GPipe,
-    /// [`OneForwardOneBackward`], `1f1b`.
-    OneForwardOneBackward,
-    /// [`Interleaved`], `interleaved`.
-    Interleaved,
-    /// [`ZeroBubbleH1`], `zb-h1`.
-    ZeroBubbleH1,
-    /// [`ZeroBubbleH2`], `zb-h2`.
-    ZeroBubbleH2,
-    /// [`ZeroBubbleV`], `zb-v`.
-    ZeroBubbleV,
-    /// [`PipeDream`], `pipedream`.
-    PipeDream,
+/// Makes [`Rule`] from one list: the enum, `ALL` and the lookup cannot differ.
+macro_rules! rules {
+    ($($(#[$doc:meta])* $rule:ident => $definition:expr,)+) => {
+        /// A [`Scheduler`] of this crate by the name that flags and files use.
+        ///
+        /// ```
+        /// use stovepipe_schedule::{Rule, RuleOptions, Scheduler};
+        ///
+        /// assert_eq!("zb-h1".parse(), Ok(Rule::ZeroBubbleH1));
+        /// assert!("zb-h3".parse::<Rule>().is_err());
+        /// assert_eq!(Rule::OneForwardOneBackward.name(), "1f1b");
+        /// assert!(Rule::ALL.contains(&Rule::PipeDream) && !Rule::PipeDream.is_synchronous());
+        ///
+        /// let scheduler = Rule::Interleaved.scheduler(&RuleOptions::with_chunks(3));
+        /// assert_eq!(scheduler.name(), "interleaved 1F1B");
+        /// assert_eq!((scheduler.stages(2), Rule::Interleaved.stages(2)), (6, 4));
+        /// ```
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub enum Rule {
+            $($(#[$doc])* $rule,)+
+        }
+
+        impl Rule {
+            /// All rules.
+            pub const ALL: [Self; [$(Self::$rule),+].len()] = [$(Self::$rule),+];
+
+            const fn definition(self) -> Definition {
+                match self {
+                    $(Self::$rule => $definition,)+
+                }
+            }
+        }
+    };
+}
+
+rules! {
+    /// [`GPipe`](crate::GPipe), `gpipe`.
+    GPipe => gpipe::RULE,
+    /// [`OneForwardOneBackward`](crate::OneForwardOneBackward), `1f1b`; with replicas
+    /// [`RoundRobin`](crate::RoundRobin).
+    OneForwardOneBackward => one_forward_one_backward::RULE,
+    /// [`Interleaved`](crate::Interleaved), `interleaved`.
+    Interleaved => interleaved::RULE,
+    /// [`ZeroBubbleH1`](crate::ZeroBubbleH1), `zb-h1`.
+    ZeroBubbleH1 => zero_bubble::H1,
+    /// [`ZeroBubbleH2`](crate::ZeroBubbleH2), `zb-h2`.
+    ZeroBubbleH2 => zero_bubble::H2,
+    /// [`ZeroBubbleV`](crate::ZeroBubbleV), `zb-v`.
+    ZeroBubbleV => zero_bubble_v::RULE,
+    /// [`PipeDream`](crate::PipeDream), `pipedream`.
+    PipeDream => pipedream::RULE,
 }
 
 impl Rule {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::GPipe,
-        Self::OneForwardOneBackward,
-        Self::Interleaved,
-        Self::ZeroBubbleH1,
-        Self::ZeroBubbleH2,
-        Self::ZeroBubbleV,
-        Self::PipeDream,
-    ];
-
-    /// The name.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::Rule;
-    /// assert_eq!(Rule::OneForwardOneBackward.name(), "1f1b");
-    /// ```
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::GPipe => "gpipe",
-            Self::OneForwardOneBackward => "1f1b",
-            Self::Interleaved => "interleaved",
-            Self::ZeroBubbleH1 => "zb-h1",
-            Self::ZeroBubbleH2 => "zb-h2",
-            Self::ZeroBubbleV => "zb-v",
-            Self::PipeDream => "pipedream",
-        }
+    /// The rules that give the result of one device.
+    pub fn synchronous() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|rule| rule.is_synchronous())
     }
 
-    /// The scheduler. `chunks` are the stages of each worker, which matters to [`Interleaved`] alone.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::Rule;
-    /// assert_eq!(Rule::ZeroBubbleV.scheduler(2).name(), "ZB-V");
-    /// ```
+    /// The name.
     #[must_use]
-    pub fn scheduler(self, chunks: usize) -> Box<dyn Scheduler> {
-        match self {
-            Self::GPipe => Box::new(GPipe),
-            Self::OneForwardOneBackward => Box::new(OneForwardOneBackward),
-            Self::Interleaved => Box::new(Interleaved { chunks }),
-            Self::ZeroBubbleH1 => Box::new(ZeroBubbleH1),
-            Self::ZeroBubbleH2 => Box::new(ZeroBubbleH2),
-            Self::ZeroBubbleV => Box::new(ZeroBubbleV),
-            Self::PipeDream => Box::new(PipeDream::default()),
-        }
+    pub const fn name(self) -> &'static str {
+        self.definition().name
+    }
+
+    /// Whether weights change only between steps, so that the result is that of one device.
+    #[must_use]
+    pub const fn is_synchronous(self) -> bool {
+        self.definition().synchronous
+    }
+
+    /// Whether the rule reads [`RuleOptions::chunks`].
+    #[must_use]
+    pub const fn takes_chunks(self) -> bool {
+        self.definition().takes_chunks
+    }
+
+    /// Whether the rule reads [`RuleOptions::replicas`].
+    #[must_use]
+    pub const fn takes_replicas(self) -> bool {
+        self.definition().takes_replicas
+    }
+
+    /// The scheduler. It ignores options that the rule does not take.
+    #[must_use]
+    pub fn scheduler(self, options: &RuleOptions) -> Box<dyn Scheduler> {
+        (self.definition().scheduler)(options)
+    }
+}
+
+/// With the default options, by the name that flags and files use.
+impl Scheduler for Rule {
+    fn name(&self) -> &str {
+        self.definition().name
+    }
+
+    fn stages(&self, workers: usize) -> usize {
+        self.scheduler(&RuleOptions::default()).stages(workers)
+    }
+
+    fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
+        let scheduler = self.scheduler(&RuleOptions::default());
+        scheduler.schedule(stages, micro_batches)
     }
 }
 
@@ -101,9 +130,9 @@ impl From<Rule> for String {
     }
 }
 
-/// The name is none of a [`Rule`].
+/// No [`Rule`] has this name.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("`{0}` is no schedule: use {names}", names = Rule::ALL.map(Rule::name).join(", "))]
+#[error("`{0}` is not a schedule: use {names}", names = Rule::ALL.map(Rule::name).join(", "))]
 pub struct UnknownRule(String);
 
 impl FromStr for Rule {

@@ -1,16 +1,19 @@
-//! Backward passes in halves, the second of which fill the bubble.
+//! Backward passes in halves. The second halves fill the bubble.
 
-use crate::{Action, Pass, Schedule, ScheduleError, Scheduler, schedulers::one_stage_a_worker};
+use super::{Definition, Scheduler};
+use crate::{Action, Pass, Schedule, ScheduleError};
 
-/// ZB-H1: 1F1B whose weight gradients wait for the bubble, within the memory of 1F1B.
+pub(super) const H1: Definition = Definition::new("zb-h1", |_| Box::new(ZeroBubbleH1));
+pub(super) const H2: Definition = Definition::new("zb-h2", |_| Box::new(ZeroBubbleH2));
+
+/// ZB-H1: 1F1B whose weight gradients fill the bubble, within the memory of 1F1B.
 ///
-/// The stage before waits for the gradient of the input alone, so that half of a backward pass
-/// comes first; the other half, the gradients of the weights, can be had at any time after it.
-/// Stage `s` of `p` lets the first `s` of them wait until nothing else is left to do, so that
-/// workers that end later in 1F1B end earlier. Of the bubble `(p − 1)(F + I + W)` remains
-/// `(p − 1)(F + I − W)`.
+/// The previous stage waits for the gradient of the input only, so that half of a backward pass
+/// comes first. The gradients of the weights may be computed at any time after it. Stage `s` of `p`
+/// delays the first `s` of them until nothing else is left to do. This reduces the bubble from
+/// `(p − 1)(F + I + W)` to `(p − 1)(F + I − W)`.
 ///
-/// Three stages and four micro-batches, each pass as long as the other:
+/// Three stages and four micro-batches, if all passes take the same time:
 ///
 /// ```text
 /// clock    0  1  2  3  4  5  6  7  8  9 10 11 12 13
@@ -21,14 +24,6 @@ use crate::{Action, Pass, Schedule, ScheduleError, Scheduler, schedulers::one_st
 ///
 /// Qi et al., *Zero Bubble Pipeline Parallelism*, ICLR 2024,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241), where the halves are called B and W.
-///
-/// ```
-/// use stovepipe_schedule::{Scheduler, ZeroBubbleH1};
-///
-/// let schedule = ZeroBubbleH1.schedule(2, 2)?;
-/// assert_eq!(schedule.to_string(), "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1");
-/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ZeroBubbleH1;
 
@@ -38,7 +33,7 @@ impl Scheduler for ZeroBubbleH1 {
     }
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        one_stage_a_worker(stages, micro_batches, |stage| {
+        Schedule::one_stage_a_worker(stages, micro_batches, |stage| {
             stage_actions(stage, stages - 1 - stage, stage, micro_batches)
         })
     }
@@ -46,21 +41,12 @@ impl Scheduler for ZeroBubbleH1 {
 
 /// ZB-H2: twice the warm-up of [`ZeroBubbleH1`], for a bubble of `(p − 1)(F + I − 2W)`.
 ///
-/// With `F = I = W` each worker is busy from its first action to its last, if there are at least
-/// `2p − 1` micro-batches. A worker begins its next step as soon as it has ended this one, so the
-/// bubble is gone only if nothing makes all wait for each other between steps. Stage `s` holds up to
-/// `2(p − s) − 1` micro-batches.
+/// With `F = I = W` and at least `2p − 1` micro-batches, each worker is busy from its first action to
+/// its last. There is no bubble if workers do not wait for each other between steps. Stage `s` holds
+/// up to `2(p − s) − 1` micro-batches.
 ///
 /// Qi et al., *Zero Bubble Pipeline Parallelism*, ICLR 2024,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241).
-///
-/// ```
-/// use stovepipe_schedule::{Scheduler, ZeroBubbleH2};
-///
-/// let schedule = ZeroBubbleH2.schedule(2, 2)?;
-/// assert_eq!(schedule.to_string(), "0F0 0F1 0I0 0W0 0I1 0W1\n1F0 1I0 1F1 1I1 1W0 1W1");
-/// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ZeroBubbleH2;
 
@@ -70,14 +56,13 @@ impl Scheduler for ZeroBubbleH2 {
     }
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        one_stage_a_worker(stages, micro_batches, |stage| {
+        Schedule::one_stage_a_worker(stages, micro_batches, |stage| {
             stage_actions(stage, 2 * (stages - 1 - stage), 2 * stage, micro_batches)
         })
     }
 }
 
-/// One forward pass and one gradient of the input in turn after the warm-up; `late` gradients of
-/// weights wait for the end.
+/// After the warm-up, forward passes and input gradients in turn. `late` weight gradients come last.
 fn stage_actions(stage: usize, warm_up: usize, late: usize, micro_batches: usize) -> Vec<Action> {
     let mut actions = Vec::with_capacity(3 * micro_batches);
     let mut forwards = (0..micro_batches).map(|i| Action::forward(stage, i));

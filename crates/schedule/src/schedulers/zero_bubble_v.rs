@@ -1,15 +1,17 @@
-//! Two stages a worker, there and back.
+//! Two stages a worker, laid out like a V.
 
-use crate::{Action, Pass, Schedule, ScheduleError, Scheduler, schedulers::check_size};
+use super::{Definition, Scheduler};
+use crate::{Action, Pass, Schedule, ScheduleError};
+
+pub(super) const RULE: Definition = Definition::new("zb-v", |_| Box::new(ZeroBubbleV));
 
 /// ZB-V: each worker has two stages, laid out like a V, so that no worker waits.
 ///
-/// Of `p` workers, worker `i` has stage `i` and stage `2p − 1 − i`: the first one begins and ends the
-/// model, and the middle of the model stays on the last. With `F = I = W`, each worker is busy from
-/// its first action to its last, if there are at least `2p − 1` micro-batches, and each holds the
-/// activations of `2p` micro-batches of half the size.
+/// Worker `i` of `p` has the stages `i` and `2p − 1 − i`: the first worker has both ends of the model,
+/// the last worker the middle. With `F = I = W` and at least `2p − 1` micro-batches, each worker is
+/// busy from its first action to its last, and holds the activations of `2p` half micro-batches.
 ///
-/// For an odd number of stages the first worker has one alone.
+/// For an odd number of stages, the first worker has one stage only.
 ///
 /// Qi et al., *Pipeline Parallelism with Controllable Memory*, NeurIPS 2024,
 /// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362), and *Zero Bubble Pipeline Parallelism*,
@@ -35,12 +37,12 @@ impl Scheduler for ZeroBubbleV {
     }
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        check_size(stages, micro_batches)?;
+        Schedule::check_size(stages, micro_batches)?;
         let workers = stages.div_ceil(2);
         let of_worker = |worker| {
             let mut actions = Worker::new(worker, workers, micro_batches).actions();
-            // The rule is for an even number of stages and many micro-batches. What remains of it
-            // without some of them is in order still.
+            // The rule is for an even number of stages and many micro-batches. Without some of them
+            // the order is still valid.
             actions.retain(|a| a.stage < stages && a.micro_batch < micro_batches);
             actions
         };
@@ -49,6 +51,7 @@ impl Scheduler for ZeroBubbleV {
 }
 
 /// One of a worker's two stages: which micro-batch is next in each pass.
+#[derive(Default)]
 struct Chunk {
     stage: usize,
     forward: usize,
@@ -60,9 +63,7 @@ impl Chunk {
     fn new(stage: usize) -> Self {
         Self {
             stage,
-            forward: 0,
-            input: 0,
-            weight: 0,
+            ..Self::default()
         }
     }
 
@@ -77,13 +78,13 @@ impl Chunk {
     }
 }
 
-/// Writes down the actions of a worker, phase by phase.
+/// Collects the actions of a worker, phase by phase.
 struct Worker {
     /// Of all workers, those before and those from this one on.
     before: usize,
     from_here: usize,
     micro_batches: usize,
-    /// On the way to the middle of the model, and on the way back.
+    /// The stages in the first and in the second half of the model.
     there: Chunk,
     back: Chunk,
     actions: Vec<Action>,
@@ -109,8 +110,8 @@ impl Worker {
         self.actions
     }
 
-    /// Forward passes until the first micro-batch is back, then as many through both stages as there
-    /// are workers before, then backward passes of the second stage as they come.
+    /// Forward passes until the first micro-batch is back, then one through both stages for each
+    /// worker before, then backward passes of the second stage.
     fn warm_up(&mut self) {
         for _ in 0..2 * self.from_here - 1 {
             self.there(&[Pass::Forward]);

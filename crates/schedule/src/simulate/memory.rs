@@ -1,28 +1,43 @@
-//! What a step would keep in memory.
+//! Memory of a simulated step.
 
 use super::Simulation;
 use crate::{Action, Pass};
 
-/// Bytes that a worker keeps for micro-batches on their way.
+/// Bytes that a worker keeps for micro-batches in flight.
+///
+/// ```
+/// use stovepipe_schedule::{Costs, GPipe, OneForwardOneBackward, PipeDream, Recompute, Scheduler};
+///
+/// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+/// for stage in &mut costs.stages {
+///     let memory = &mut stage.memory;
+///     (memory.fixed, memory.version) = (100.0, 20.0);
+///     (memory.input, memory.activations) = (1.0, 10.0);
+/// }
+/// assert_eq!(GPipe.schedule(2, 8)?.simulate(&costs)?.peak_memory(), [180.0, 180.0]);
+/// let schedule = OneForwardOneBackward.schedule(2, 8)?;
+/// assert_eq!(schedule.simulate(&costs)?.peak_memory(), [120.0, 110.0]);
+/// let schedule = PipeDream::default().schedule(2, 8)?;
+/// assert_eq!(schedule.simulate(&costs)?.fixed_memory(), [120.0, 100.0]); // two versions, and one
+///
+/// // Of eight micro-batches, one is recomputed while seven inputs wait.
+/// costs.recompute = Recompute::Always;
+/// let held = GPipe.schedule(2, 8)?.simulate(&costs)?.peak_held()[0];
+/// assert_eq!((held.inputs, held.activations, held.total()), (7.0, 10.0, 17.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct HeldBytes {
-    /// Inputs of those that will be run forward again.
+    /// Inputs of those that will be recomputed.
     pub inputs: f64,
-    /// Activations, from the forward pass to the gradient of the input.
+    /// Activations, from the forward pass to the input gradient.
     pub activations: f64,
-    /// What the gradients of weights still need.
+    /// What the weight gradients still need.
     pub contexts: f64,
 }
 
 impl HeldBytes {
-    /// All of them.
-    ///
-    /// ```
-    /// use stovepipe_schedule::HeldBytes;
-    ///
-    /// let held = HeldBytes { inputs: 1.0, activations: 4.0, contexts: 2.0 };
-    /// assert_eq!(held.total(), 7.0);
-    /// ```
+    /// The sum.
     #[must_use]
     pub fn total(self) -> f64 {
         self.inputs + self.activations + self.contexts
@@ -31,42 +46,14 @@ impl HeldBytes {
 
 impl Simulation<'_> {
     /// For each worker, the most bytes that it keeps at one time.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, OneForwardOneBackward, Scheduler};
-    /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// for stage in &mut costs.stages {
-    ///     stage.memory.fixed = 100.0;
-    ///     stage.memory.activations = 10.0;
-    /// }
-    /// assert_eq!(GPipe.schedule(2, 8)?.simulate(&costs)?.peak_memory(), [180.0, 180.0]);
-    /// let schedule = OneForwardOneBackward.schedule(2, 8)?;
-    /// assert_eq!(schedule.simulate(&costs)?.peak_memory(), [120.0, 110.0]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     pub fn peak_memory(&self) -> Vec<f64> {
-        let held = self.peak_held().into_iter().map(HeldBytes::total);
-        self.fixed_memory()
-            .into_iter()
-            .zip(held)
-            .map(|(fixed, held)| fixed + held)
-            .collect()
+        let memory = self.fixed_memory().into_iter().zip(self.peak_held());
+        memory.map(|(fixed, held)| fixed + held.total()).collect()
     }
 
-    /// For each worker, the bytes that are there all the time: parameters, gradients, the optimizer's
-    /// state, and versions of weights.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, PipeDream, Scheduler};
-    /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// for stage in &mut costs.stages {
-    ///     (stage.memory.fixed, stage.memory.version) = (40.0, 10.0);
-    /// }
-    /// let schedule = PipeDream::default().schedule(2, 8)?;
-    /// assert_eq!(schedule.simulate(&costs)?.fixed_memory(), [50.0, 40.0]); // two versions, and one
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// For each worker, the bytes that it always keeps: parameters, gradients, optimizer state and
+    /// versions of weights.
     #[must_use]
     pub fn fixed_memory(&self) -> Vec<f64> {
         let workers = self.slots.len();
@@ -82,18 +69,7 @@ impl Simulation<'_> {
         fixed
     }
 
-    /// For each worker, what it keeps for micro-batches when that is most.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, Recompute, Scheduler};
-    /// let mut costs = Costs::uniform(1, 1.0, 1.0, 1.0);
-    /// costs.recompute = Recompute::Always;
-    /// (costs.stages[0].memory.input, costs.stages[0].memory.activations) = (1.0, 10.0);
-    /// let held = GPipe.schedule(1, 8)?.simulate(&costs)?.peak_held();
-    /// // One micro-batch is run again while the inputs of seven wait.
-    /// assert_eq!((held[0].inputs, held[0].activations), (7.0, 10.0));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// For each worker, what it keeps for micro-batches at the peak.
     #[must_use]
     pub fn peak_held(&self) -> Vec<HeldBytes> {
         let workers = self.schedule.workers().iter();
@@ -109,7 +85,7 @@ impl Simulation<'_> {
             let memory = self.costs.stages[action.stage].memory;
             let is_kept = self.kept[action.stage][action.micro_batch];
             let ends = action.pass.sends_gradient();
-            // What an action needs is there before what it leaves is not.
+            // An action's inputs and outputs are in memory at the same time.
             match action.pass {
                 Pass::Forward if is_kept => held.activations += memory.activations,
                 Pass::Forward => held.inputs += memory.input,

@@ -6,9 +6,12 @@ use ::svg::{Node, node::element::Group};
 
 use crate::summary::unit;
 
-use super::{layout::Layout, line, text};
+use super::{
+    layout::Layout,
+    shapes::{line, text},
+};
 
-/// What the axis needs below the last row.
+/// Height of the axis, below the last row.
 pub(super) const HEIGHT: f64 = 38.0;
 const MOST_TICKS: f64 = 10.0;
 
@@ -21,9 +24,9 @@ pub(super) fn draw(page: &mut Group, layout: &Layout) {
     if length == 0.0 {
         return;
     }
-    let step = Step::for_length(length);
-    for tick in 0..=(length / step.value() + 1e-9) as u32 {
-        let seconds = f64::from(tick) * step.value() / per_second;
+    let distance = TickDistance::for_length(length);
+    for tick in 0..=(length / distance.value() + 1e-9) as u32 {
+        let seconds = f64::from(tick) * distance.value() / per_second;
         let time = Duration::try_from_secs_f64(seconds).unwrap_or(layout.length);
         let x = layout.x(time);
         page.append(line("axis", (x, y), (x, y + 5.0)));
@@ -31,24 +34,26 @@ pub(super) fn draw(page: &mut Group, layout: &Layout) {
             "tick",
             x,
             y + 19.0,
-            format!("{} {unit}", step.label(tick)),
+            format!("{} {unit}", distance.label(tick)),
         ));
     }
 }
 
-/// The distance of two ticks: 1, 2 or 5 times a power of ten.
-struct Step {
+/// The distance between two ticks: 1, 2 or 5 times a power of ten.
+struct TickDistance {
     digit: f64,
     exponent: i32,
 }
 
-impl Step {
-    /// The shortest distance that gives few enough ticks.
+impl TickDistance {
+    /// The shortest distance with few enough ticks.
     fn for_length(length: f64) -> Self {
         let shortest = length / MOST_TICKS;
         let exponent = shortest.log10().floor() as i32;
-        let steps = [1.0, 2.0, 5.0].map(|digit| Self { digit, exponent });
-        let long_enough = steps.into_iter().find(|step| step.value() >= shortest);
+        let distances = [1.0, 2.0, 5.0].map(|digit| Self { digit, exponent });
+        let long_enough = distances
+            .into_iter()
+            .find(|distance| distance.value() >= shortest);
         long_enough.unwrap_or(Self {
             digit: 1.0,
             exponent: exponent + 1,
@@ -71,13 +76,13 @@ mod tests {
     use super::*;
 
     fn check(length: f64, second_label: &str) {
-        let step = Step::for_length(length);
-        assert_eq!(step.label(1), second_label, "{length}");
-        assert!(length / step.value() <= MOST_TICKS);
+        let distance = TickDistance::for_length(length);
+        assert_eq!(distance.label(1), second_label, "{length}");
+        assert!(length / distance.value() <= MOST_TICKS);
     }
 
     #[test]
-    fn steps_are_round_numbers() {
+    fn distances_are_round_numbers() {
         check(10.0, "1");
         check(11.0, "2");
         check(36.0, "5");

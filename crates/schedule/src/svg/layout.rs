@@ -1,4 +1,4 @@
-//! Where everything goes.
+//! Places of all parts.
 
 use std::time::Duration;
 
@@ -6,14 +6,17 @@ use ::svg::{Node, node::element::Group};
 
 use crate::{Timeline, summary::Shown, timeline::label};
 
-use super::{LEGEND_Y, MARGIN, WIDTH, legend, text};
+use super::{
+    legend,
+    shapes::{LEGEND_Y, MARGIN, WIDTH, text},
+};
 
-/// More rows are hardly told apart, and make the file large.
+/// More rows are hard to tell apart, and make the file large.
 const MOST_ROWS: usize = 48;
 const LONGEST_LABEL: usize = 30;
 /// The width of a letter in a label, roughly.
 const LETTER: f64 = 6.7;
-/// Right of the lanes: the bar that says how busy a worker was, and a number.
+/// Right of the lanes: a bar for the worker's utilization, and a number.
 pub(super) const BAR: f64 = 56.0;
 const PERCENT: f64 = 42.0;
 const SPACE: f64 = 12.0;
@@ -73,7 +76,7 @@ impl Layout {
         self.first_row_y + self.pitch * row as f64
     }
 
-    /// Says how many workers are left out, where they are.
+    /// Draws the number of workers that are left out, in their place.
     pub fn draw_gap(&self, page: &mut Group) {
         if let Some(gap) = self.shown.gap() {
             let y = self.y(self.shown.first.end) + self.lane_height / 2.0 + 4.0;
@@ -82,7 +85,7 @@ impl Layout {
         }
     }
 
-    /// Says what the bars at the right are.
+    /// Draws the heading of the bars at the right.
     pub fn draw_heading(&self, page: &mut Group) {
         if self.shown.workers().next().is_some() {
             let y = self.first_row_y - 8.0;
@@ -90,18 +93,18 @@ impl Layout {
         }
     }
 
-    /// The place of a moment.
+    /// The place of a time.
     pub fn x(&self, time: Duration) -> f64 {
         self.lane_x + self.width(time)
     }
 
-    /// The width of a stretch of time.
+    /// The width of a duration.
     pub fn width(&self, length: Duration) -> f64 {
         length.as_secs_f64() * self.pixels_per_second
     }
 }
 
-/// The height of a lane, and the distance of rows: less if there are many.
+/// The height of a lane, and the distance between rows: less if there are many.
 fn row_size(rows: usize) -> (f64, f64) {
     match rows {
         0..=8 => (28.0, 36.0),
@@ -111,7 +114,7 @@ fn row_size(rows: usize) -> (f64, f64) {
     }
 }
 
-/// What is written of a label. XML has no place for control characters, not even escaped.
+/// A label as drawn. XML does not allow control characters, not even escaped.
 pub(super) fn short(label: &str) -> String {
     let is_printable = |c: &char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
     let label: String = label.chars().filter(is_printable).collect();

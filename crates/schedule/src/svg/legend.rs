@@ -1,13 +1,12 @@
-//! What the colours mean.
+//! The meaning of the colours.
 
 use ::svg::{Node, node::element::Group};
 
 use crate::{SpanKind, Timeline, summary::stages};
 
 use super::{
-    MARGIN, WIDTH, rectangle,
     shade::{Colour, SHADES},
-    text,
+    shapes::{MARGIN, WIDTH, rectangle, text},
 };
 
 const SWATCH: f64 = 12.0;
@@ -18,7 +17,7 @@ const LETTER: f64 = 6.3;
 /// From one line to the next.
 pub(super) const PITCH: f64 = 20.0;
 
-/// A few swatches side by side, and what they mean.
+/// A few swatches side by side, and their meaning.
 struct Entry {
     classes: Vec<String>,
     words: String,
@@ -47,10 +46,9 @@ pub(super) struct Legend {
 }
 
 impl Legend {
-    /// Names the kinds of spans that occur, the bubble, and the shades if any worker has several
-    /// stages.
+    /// The kinds of spans in the timeline, the bubble, and the shades if any worker has several stages.
     pub fn of(timeline: &Timeline) -> Self {
-        let kinds: Vec<_> = kinds(timeline).collect();
+        let kinds: Vec<_> = timeline.kinds().collect();
         let has_shades = timeline.workers.iter().any(|spans| stages(spans).len() > 1);
         let shades = has_shades.then(|| shades(kinds.first().copied()));
         let kinds = kinds.into_iter().map(|kind| Entry {
@@ -103,9 +101,4 @@ fn in_lines(entries: impl Iterator<Item = Entry>) -> Vec<Vec<Entry>> {
         lines[last].push(entry);
     }
     lines
-}
-
-fn kinds(timeline: &Timeline) -> impl Iterator<Item = SpanKind> {
-    let occurs = |kind: &SpanKind| timeline.workers.iter().flatten().any(|s| s.kind == *kind);
-    SpanKind::ALL.into_iter().filter(occurs)
 }

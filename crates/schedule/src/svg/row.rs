@@ -1,4 +1,4 @@
-//! One worker: its name, a lane of boxes, and how busy it was.
+//! One worker: its name, a lane of boxes, and its utilization.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,19 @@ use crate::{
 };
 
 use super::{
-    MARGIN, WIDTH,
     layout::{BAR, Layout, short},
-    rectangle,
     shade::Colour,
-    shares::Run,
-    text,
+    shapes::{MARGIN, WIDTH, rectangle, text},
+    shares::NarrowBoxes,
 };
 
 /// The width of a digit, roughly.
 const DIGIT: f64 = 6.2;
-/// Boxes narrower than so many pixels are not drawn one by one.
+/// Boxes with fewer pixels are not drawn one by one.
 const NARROW: f64 = 1.25;
-/// Nobody can point at a box that is narrower.
+/// A narrower box has no tooltip.
 const POINTABLE: f64 = 5.0;
-/// In a lower lane there is no room for numbers.
+/// A lower lane has no numbers.
 const LOWEST: f64 = 13.0;
 
 pub(super) struct Row<'a> {
@@ -51,7 +49,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Whether some boxes were drawn as shares.
+    /// Returns whether some boxes were drawn as shares.
     pub fn draw(&self, page: &mut Group, label: &str) -> bool {
         self.draw_words(page, label);
         self.draw_lane(page);
@@ -73,22 +71,23 @@ impl<'a> Row<'a> {
                 page.append(number);
             }
         }
-        runs.iter().any(Run::is_crowded)
+        runs.iter().any(NarrowBoxes::is_crowded)
     }
 
-    /// Boxes that are wide enough to be drawn, with left end and width, and runs of those that are not.
-    fn sort_boxes(&self) -> (Vec<(&'a Span, f64, f64)>, Vec<Run>) {
+    /// Boxes wide enough to be drawn, with left end and width, and runs of narrow boxes.
+    fn sort_boxes(&self) -> (Vec<(&'a Span, f64, f64)>, Vec<NarrowBoxes>) {
         let (mut wide, mut runs) = (Vec::new(), Vec::new());
-        let mut run = Run::default();
+        let mut run = NarrowBoxes::default();
         for span in &self.timeline.workers[self.worker] {
             let (x, width) = (self.layout.x(span.start), self.layout.width(span.length()));
             let is_narrow = width < NARROW;
             if !is_narrow || (x - run.end()).abs() > NARROW {
                 runs.push(std::mem::take(&mut run));
             }
-            match is_narrow {
-                true => run.push(Colour::of_span(span, &self.stages), x, x + width),
-                false => wide.push((span, x, width)),
+            if is_narrow {
+                run.push(Colour::of_span(span, &self.stages), x, x + width);
+            } else {
+                wide.push((span, x, width));
             }
         }
         runs.push(run);
@@ -115,7 +114,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// All that lies behind the boxes.
+    /// Draws what is behind the boxes.
     fn draw_lane(&self, page: &mut Group) {
         let layout = self.layout;
         let (start, end) = self.timeline.extent();
@@ -127,7 +126,7 @@ impl<'a> Row<'a> {
     }
 
     fn draw_box(&self, page: &mut Group, span: &Span, x: f64, width: f64) {
-        // Neighbours are set apart by a little space, narrow ones by less.
+        // A little space between neighbours, less if they are narrow.
         let drawn = width - (width * 0.15).min(1.0);
         let class = Colour::of_span(span, &self.stages).class();
         let mut shape = rectangle(&class, x, self.y, drawn, self.layout.lane_height);
@@ -140,7 +139,7 @@ impl<'a> Row<'a> {
         page.append(shape);
     }
 
-    /// The micro-batch, if it fits into its box. The stage is told by the shade.
+    /// The micro-batch, if it fits into its box. The shade shows the stage.
     fn number(&self, span: &Span, x: f64, width: f64) -> Option<Text> {
         let number = span.action?.micro_batch.to_string();
         let height = self.layout.lane_height;

@@ -1,4 +1,4 @@
-//! The colour of a span: its kind, and a shade for the stage of a worker that has several.
+//! The colour of a span: its kind, and a shade for its stage if the worker has several.
 
 use crate::{Span, SpanKind};
 
@@ -50,7 +50,7 @@ impl Colour {
     }
 }
 
-/// The first stage is lightest, the last one darkest, whatever is between them.
+/// The first stage is lightest, the last one darkest.
 fn shade(chunk: usize, chunks: usize) -> Option<usize> {
     let last = chunks.checked_sub(1).filter(|&last| last > 0)?;
     Some((2 * chunk * (SHADES - 1) + last) / (2 * last))

@@ -1,26 +1,25 @@
 //! One coloured area for boxes too narrow to be seen.
 //!
-//! A step of a thousand micro-batches has more boxes in a lane than the lane has pixels. A run of such
-//! boxes is cut into pieces of a few pixels, and in each the colours are stacked, each as high as
-//! its share of the piece's time; what is left at the top is the bubble. Pieces that look alike are
-//! drawn as one, so that the picture's size has a bound and a steady state is a few rectangles.
+//! A step of a thousand micro-batches has more boxes in a lane than pixels. A run of such boxes is cut
+//! into pieces of a few pixels. In each piece the colours are stacked, each as high as its share of
+//! time; the rest is the bubble. Equal neighbours are drawn as one, so that the picture stays small.
 
 use std::collections::BTreeMap;
 
-use super::{round, shade::Colour};
+use super::{shade::Colour, shapes::round};
 
-/// The width of a box that took no time, in pixels: it still has to be seen.
+/// The width of a box that took no time, in pixels: it must be visible.
 const LEAST: f64 = 0.4;
 /// The width of a piece in pixels.
 const PIECE: f64 = 6.0;
 
 /// Consecutive narrow boxes: colour, left and right end in pixels.
 #[derive(Default)]
-pub(super) struct Run {
+pub(super) struct NarrowBoxes {
     boxes: Vec<(Colour, f64, f64)>,
 }
 
-impl Run {
+impl NarrowBoxes {
     pub fn is_empty(&self) -> bool {
         self.boxes.is_empty()
     }
@@ -33,7 +32,7 @@ impl Run {
         self.boxes.last().map_or(f64::MIN, |&(_, _, right)| right)
     }
 
-    /// Whether colours are stacked, and do not just stand for themselves.
+    /// Whether there are several colours to stack.
     pub fn is_crowded(&self) -> bool {
         self.boxes.iter().any(|of| of.0 != self.boxes[0].0)
     }
@@ -47,20 +46,16 @@ impl Run {
         let start = self.start();
         let width = (self.end() - start).max(LEAST);
         if let [(colour, ..)] = self.boxes[..] {
-            return outline(
-                &[(colour, height as u32)],
-                paths,
-                (start, width),
-                y + height,
-            );
+            let stack = [(colour, height as u32)];
+            return outline(&stack, paths, (start, width), y + height);
         }
         let pieces = (width / PIECE).ceil().max(1.0);
         let pitch = width / pieces;
         let stacks = self.stacks(start, pitch, pieces as usize, height);
         let mut from = 0;
         while from < stacks.len() {
-            let alike = stacks[from..].iter().take_while(|s| **s == stacks[from]);
-            let to = from + alike.count();
+            let equal = stacks[from..].iter().take_while(|s| **s == stacks[from]);
+            let to = from + equal.count();
             let x = start + pitch * from as f64;
             let width = pitch * (to - from) as f64;
             outline(&stacks[from], paths, (x, width), y + height);
@@ -79,7 +74,7 @@ impl Run {
         let mut shares = vec![BTreeMap::<Colour, f64>::new(); pieces];
         for &(colour, left, right) in &self.boxes {
             let piece = |x: f64| (((x - start) / pitch) as usize).min(pieces - 1);
-            // A box is narrower than a piece, so it lies in two at most.
+            // A box is narrower than a piece: it is in at most two.
             let (first, last) = (piece(left), piece(right));
             let border = (start + pitch * last as f64).clamp(left, right);
             if first < last {

@@ -5,11 +5,11 @@ use crate::{Span, SpanKind, Timeline, summary::stages};
 /// Where a worker waits.
 pub(super) const IDLE: char = '·';
 
-/// What a cell is filled with.
+/// The letter and colour of a cell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Paint {
     kind: SpanKind,
-    /// Whether it is every other stage of its worker.
+    /// Whether the stage is every other one of its worker.
     other: bool,
 }
 
@@ -19,9 +19,11 @@ impl Paint {
     }
 
     fn plain_letter(self) -> char {
-        match self.other {
-            true => self.kind.letter().to_ascii_lowercase(),
-            false => self.kind.letter(),
+        let letter = self.kind.letter();
+        if self.other {
+            letter.to_ascii_lowercase()
+        } else {
+            letter
         }
     }
 
@@ -47,14 +49,14 @@ impl Paint {
     }
 }
 
-/// For each cell, a span that has a part of its time.
+/// For each cell, one of its spans.
 pub(super) struct Cells<'a> {
     cells: Vec<Option<&'a Span>>,
     stages: Vec<usize>,
 }
 
-/// What takes a part of a cell: some kind of span, all of its time there, and the longest span with its
-/// time. Without a span the worker waits. Times are in cells.
+/// A part of a cell: a kind of span, its time there, and the longest span with its time. Without a kind
+/// the worker waits. Times are in cells.
 struct Part<'a> {
     paint: Option<Paint>,
     time: f64,
@@ -66,8 +68,7 @@ struct Part<'a> {
 struct Cell<'a>(Vec<Part<'a>>);
 
 impl<'a> Cell<'a> {
-    /// A smaller part cannot get the cell, whatever it is owed. There are 13 kinds of parts, so that
-    /// some part is larger.
+    /// A smaller part never gets the cell. There are 13 kinds of parts, so some part is larger.
     const LEAST: f64 = 0.05;
 
     fn add(&mut self, paint: Paint, span: &'a Span, time: f64) {
@@ -98,7 +99,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// Cells so far had a single span each, which was unjust to the others: what each kind is owed.
+/// What each kind is owed by the cells so far, since each cell shows only one of its kinds.
 #[derive(Default)]
 struct Debts(Vec<(Option<Paint>, f64)>);
 
@@ -112,8 +113,8 @@ impl Debts {
         &mut self.0[index].1
     }
 
-    /// Who gets the next cell: of those that have a part in it, the one that is owed most. So the
-    /// number of cells that a kind has in the end is its share of time.
+    /// The span for the next cell: of the kinds that have a part in it, the one that is owed most. So
+    /// the number of cells of a kind is its share of time in the end.
     fn settle<'a>(&mut self, mut cell: Cell<'a>) -> Option<&'a Span> {
         cell.add_idle();
         let mut winner: Option<(f64, &Part)> = None;

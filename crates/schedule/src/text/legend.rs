@@ -1,14 +1,14 @@
-//! What letters and colours mean.
+//! The meaning of letters and colours.
 
-use crate::{SpanKind, Timeline, summary::stages};
+use crate::{Timeline, summary::stages};
 
 use super::cells::{IDLE, Paint};
 
-/// The kinds of spans that occur, in lines of no more than `width` characters.
+/// The kinds of spans in the timeline, in lines of at most `width` characters.
 pub(super) fn lines(timeline: &Timeline, width: usize, colour: bool) -> Vec<String> {
-    let occurs = |kind: &SpanKind| timeline.workers.iter().flatten().any(|s| s.kind == *kind);
-    let kinds = SpanKind::ALL.into_iter().filter(occurs);
-    let kinds = kinds.map(|kind| (Paint::of(kind).letter(colour), format!(" {kind}")));
+    let kinds = timeline
+        .kinds()
+        .map(|kind| (Paint::of(kind).letter(colour), format!(" {kind}")));
     let bubble = (IDLE.to_string(), " bubble".to_owned());
     let several = timeline.workers.iter().any(|spans| stages(spans).len() > 1);
     let lower = (String::new(), "lower case: every other stage".to_owned());
@@ -16,7 +16,7 @@ pub(super) fn lines(timeline: &Timeline, width: usize, colour: bool) -> Vec<Stri
     in_lines(entries, width)
 }
 
-/// Puts entries side by side, each a letter that may be coloured and words after it.
+/// Puts entries side by side. Each is a letter, which may be coloured, and words.
 fn in_lines(entries: impl Iterator<Item = (String, String)>, width: usize) -> Vec<String> {
     const SPACE: usize = 2;
     let mut lines: Vec<String> = Vec::new();

@@ -1,55 +1,41 @@
-//! What several tests need.
+//! Schedules and costs for several tests.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Action, Costs, GPipe, Interleaved, Link, OneForwardOneBackward, Pass, PipeDream, Recompute,
-    RoundRobin, Schedule, Scheduler, StageCosts, StageMemory, ZeroBubbleH1, ZeroBubbleH2,
-    ZeroBubbleV,
+    Action, Costs, Link, Pass, Recompute, RoundRobin, Rule, RuleOptions, Schedule, Scheduler,
+    StageCosts, StageMemory,
 };
 
-/// Every rule that gives the result of one device.
-pub fn synchronous() -> Vec<Box<dyn Scheduler>> {
-    vec![
-        Box::new(GPipe),
-        Box::new(OneForwardOneBackward),
-        Box::new(Interleaved { chunks: 1 }),
-        Box::new(Interleaved { chunks: 2 }),
-        Box::new(Interleaved { chunks: 3 }),
-        Box::new(Interleaved { chunks: 4 }),
-        Box::new(ZeroBubbleH1),
-        Box::new(ZeroBubbleH2),
-        Box::new(ZeroBubbleV),
-        Box::new(RoundRobin::default()),
-    ]
-}
-
-/// Every rule.
+/// Every rule, with one to four chunks if it takes chunks, and 1F1B over (no) replicas.
 pub fn schedulers() -> Vec<Box<dyn Scheduler>> {
-    let mut all = synchronous();
-    all.push(Box::new(PipeDream::default()));
-    all
+    let of_rule = |rule: Rule| {
+        let most = if rule.takes_chunks() { 4 } else { 1 };
+        (1..=most).map(move |chunks| rule.scheduler(&RuleOptions::with_chunks(chunks)))
+    };
+    let round_robin: Box<dyn Scheduler> = Box::new(RoundRobin::default());
+    let rules = Rule::ALL.into_iter().flat_map(of_rule);
+    rules.chain([round_robin]).collect()
 }
 
-/// A schedule of any rule, with random replicas where it has some.
+/// A schedule of any rule, with random replicas if it takes some.
 pub fn any_schedule(stages: usize, micro_batches: usize) -> impl Strategy<Value = Schedule> {
-    (1..=stages, 1..=micro_batches).prop_flat_map(|(stages, micro_batches)| {
-        let replicas = prop::collection::vec(1..=4_usize, stages);
-        (0..13_usize, replicas).prop_map(move |(rule, replicas)| {
-            let scheduler: Box<dyn Scheduler> = match rule {
-                11 => Box::new(PipeDream::new(replicas)),
-                12 => Box::new(RoundRobin::new(replicas)),
-                _ => schedulers().swap_remove(rule),
-            };
+    let rule = prop::sample::select(&Rule::ALL[..]);
+    let size = (1..=stages, 1..=micro_batches);
+    (size, rule, 1..=4_usize, any::<bool>()).prop_flat_map(|(size, rule, chunks, replicated)| {
+        let (stages, micro_batches) = size;
+        let replicas = prop::collection::vec(1..=4_usize, if replicated { stages } else { 0 });
+        replicas.prop_map(move |replicas| {
+            let scheduler = rule.scheduler(&RuleOptions { chunks, replicas });
             scheduler.schedule(stages, micro_batches).unwrap()
         })
     })
 }
 
-/// What a random schedule is made of.
+/// The parts of a random schedule.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Draft {
     /// The workers of each stage.
     pub placement: Vec<Vec<usize>>,
     pub micro_batches: usize,
@@ -57,11 +43,11 @@ pub struct Plan {
     pub split: Vec<Vec<bool>>,
     pub training: bool,
     pub asynchronous: bool,
-    /// Decides which action is next, again and again.
+    /// Decide which action is next.
     pub choices: Vec<usize>,
 }
 
-impl Plan {
+impl Draft {
     /// The passes of a stage for a micro-batch, in order.
     pub fn passes(&self, stage: usize, micro_batch: usize) -> Vec<Pass> {
         let backward: &[Pass] = match (self.training, self.split[stage][micro_batch]) {
@@ -77,14 +63,10 @@ impl Plan {
             .collect()
     }
 
-    /// What an action needs, its own stage's pass before it included: written anew from the rules,
-    /// not asked of the crate.
+    /// What an action needs, including earlier passes of its own stage: from the rules alone, without the
+    /// crate.
     pub fn needs(&self, action: Action) -> Vec<Action> {
-        let Action {
-            stage,
-            pass,
-            micro_batch,
-        } = action;
+        let (stage, pass, micro_batch) = (action.stage, action.pass, action.micro_batch);
         let passes = self.passes(stage, micro_batch);
         let at = passes.iter().position(|&p| p == pass).unwrap();
         let mut needs = Vec::new();
@@ -107,7 +89,7 @@ impl Plan {
         workers[action.micro_batch % workers.len()]
     }
 
-    /// All actions, in an order in which one worker alone could do them.
+    /// All actions, in an order in which one worker could run them.
     pub fn order(&self) -> Vec<Action> {
         let stages = self.placement.len();
         let mut left: Vec<Action> = Vec::new();
@@ -140,43 +122,30 @@ impl Plan {
     }
 }
 
-/// Random stages, replicas, halves and orders: whatever is a schedule.
-pub fn any_plan() -> impl Strategy<Value = Plan> {
-    let sizes = (1..=4_usize, 1..=5_usize, 1..=4_usize);
-    sizes.prop_flat_map(|(stages, micro_batches, workers)| {
-        let placement = prop::collection::vec(
-            (
-                Just((0..workers).collect::<Vec<_>>()).prop_shuffle(),
-                1..=workers.min(micro_batches),
-            ),
-            stages,
-        );
-        let split =
-            prop::collection::vec(prop::collection::vec(any::<bool>(), micro_batches), stages);
-        let choices = prop::collection::vec(0..1000_usize, 1..40);
-        (placement, split, any::<[bool; 3]>(), choices).prop_map(
-            move |(placement, split, [training, or_so, asynchronous], choices)| {
-                let some = |(mut workers, count): (Vec<usize>, usize)| {
-                    workers.truncate(count);
-                    workers
-                };
-                let mut placement: Vec<_> = placement.into_iter().map(some).collect();
-                close_ranks(&mut placement);
-                Plan {
-                    placement,
-                    micro_batches,
-                    split,
-                    training: training || or_so,
-                    asynchronous,
-                    choices,
-                }
-            },
-        )
-    })
+prop_compose! {
+    /// Random stages, replicas, halves and orders that are a schedule.
+    pub fn any_draft()(
+        stages in 1..=4_usize, micro_batches in 1..=5_usize, workers in 1..=4_usize,
+    )(
+        shuffled in prop::collection::vec(Just((0..workers).collect::<Vec<_>>()).prop_shuffle(), stages),
+        counts in prop::collection::vec(1..=workers.min(micro_batches), stages),
+        split in prop::collection::vec(prop::collection::vec(any::<bool>(), micro_batches), stages),
+        [training, or_so, asynchronous] in any::<[bool; 3]>(),
+        choices in prop::collection::vec(0..1000_usize, 1..40),
+        micro_batches in Just(micro_batches),
+    ) -> Draft {
+        let mut placement = shuffled;
+        for (workers, count) in placement.iter_mut().zip(counts) {
+            workers.truncate(count);
+        }
+        renumber(&mut placement);
+        let training = training || or_so;
+        Draft { placement, micro_batches, split, training, asynchronous, choices }
+    }
 }
 
-/// Numbers workers anew, so that each has something to do.
-fn close_ranks(placement: &mut [Vec<usize>]) {
+/// Renumbers workers, so that each has an action.
+fn renumber(placement: &mut [Vec<usize>]) {
     let mut used: Vec<_> = placement.iter().flatten().copied().collect();
     used.sort_unstable();
     used.dedup();
@@ -185,41 +154,37 @@ fn close_ranks(placement: &mut [Vec<usize>]) {
     }
 }
 
-/// Unequal stages, links, and any recomputation. Times are multiples of 1/8 s: sums are exact.
-pub fn any_costs(stages: usize) -> impl Strategy<Value = Costs> {
-    let eighths = |most: u32| (0..most).prop_map(|n| f64::from(n) / 8.0);
-    let stage = [(); 6].map(|()| eighths(40));
-    let memory = [(); 5].map(|()| eighths(1000));
-    let stage = (stage, memory).prop_map(|([forward, quiet, input, weight, update, output], m)| {
-        let memory = StageMemory {
-            fixed: m[0],
-            version: m[1],
-            input: m[2],
-            activations: m[3],
-            context: m[4],
-        };
-        StageCosts {
-            forward,
-            quiet,
-            input,
-            weight,
-            update,
-            output,
-            memory,
-        }
-    });
-    let bandwidth = prop_oneof![Just(f64::INFINITY), Just(0.5), Just(1.0), Just(8.0)];
-    let link =
-        (eighths(16), bandwidth).prop_map(|(latency, bandwidth)| Link { latency, bandwidth });
-    let links = prop_oneof![
-        prop::collection::vec(link.clone(), 1),
-        prop::collection::vec(link, (stages - 1).max(1)),
-    ];
-    (prop::collection::vec(stage, stages), links, 0..3_usize).prop_map(
-        |(stages, links, recompute)| Costs {
-            stages,
-            links,
-            recompute: Recompute::ALL[recompute],
-        },
-    )
+fn eighths(most: u32) -> impl Strategy<Value = f64> + Clone {
+    (0..most).prop_map(|n| f64::from(n) / 8.0)
+}
+
+prop_compose! {
+    fn any_stage_costs()(
+        [forward, quiet, input, weight, update, output] in [(); 6].map(|()| eighths(40)),
+        [fixed, version, kept_input, activations, context] in [(); 5].map(|()| eighths(1000)),
+    ) -> StageCosts {
+        let memory = StageMemory { fixed, version, input: kept_input, activations, context };
+        StageCosts { forward, quiet, input, weight, update, output, memory }
+    }
+}
+
+prop_compose! {
+    fn any_link()(
+        latency in eighths(16), bandwidth in prop::sample::select(&[f64::INFINITY, 0.5, 1.0, 8.0][..]),
+    ) -> Link {
+        Link { latency, bandwidth }
+    }
+}
+
+prop_compose! {
+    /// Unequal stages, links, and any recomputation. Times are multiples of 1/8 s: sums are exact.
+    pub fn any_costs(stages: usize)(
+        links in prop::sample::select(vec![1, (stages - 1).max(1)]),
+    )(
+        stages in prop::collection::vec(any_stage_costs(), stages),
+        links in prop::collection::vec(any_link(), links),
+        recompute in prop::sample::select(&Recompute::ALL[..]),
+    ) -> Costs {
+        Costs { stages, links, recompute }
+    }
 }

@@ -19,7 +19,7 @@ where
     // Schedules and recomputation are for training.
     let mut seen_before = Vec::new();
     for case in cases {
-        let own = (case.by.stages(1), case.workers, case.micro_batches);
+        let own = (case.rule.stages(1), case.workers, case.micro_batches);
         if seen_before.contains(&own) {
             continue;
         }

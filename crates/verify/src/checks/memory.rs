@@ -11,7 +11,7 @@ pub(crate) fn memory(samples: usize, held: &[(Case, Vec<Held>)]) -> Check {
     let mut check = Check::new("memory", compared, 0.0);
     for (case, held) in held {
         let micro_batches = parts(samples, case.micro_batches).len();
-        let schedule = match case.by.schedule(case.stages(), micro_batches) {
+        let schedule = match case.rule.schedule(case.stages(), micro_batches) {
             Ok(schedule) => schedule,
             Err(error) => {
                 check.failed(format!("{case}: {error}"));

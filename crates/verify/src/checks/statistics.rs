@@ -5,7 +5,7 @@ use stovepipe_schedule::Rule;
 
 use super::STATISTICS;
 use crate::{
-    case::{By, Case},
+    case::Case,
     report::Check,
     seen::Seen,
     subject::{Subject, attach, parts},
@@ -27,7 +27,7 @@ where
     let workers = 2.min(subject.layers.len());
     for &micro_batches in micro_batches {
         let case = Case {
-            by: By(Rule::OneForwardOneBackward),
+            rule: Rule::OneForwardOneBackward,
             workers,
             micro_batches,
             recompute: Recompute::Always,

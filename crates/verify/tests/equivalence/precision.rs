@@ -10,7 +10,7 @@ use stovepipe_pipeline::{
     Batch, CrossEntropy, Flow, Layer, LossScaler, Objective, Outputs, Pipeline, Precision,
     Recompute,
 };
-use stovepipe_schedule::Rule;
+use stovepipe_schedule::{Rule, Scheduler};
 use stovepipe_transformer::{LmConfig, Positions, VitConfig};
 
 use crate::{SAMPLES, palette::*};
@@ -33,8 +33,7 @@ where
     T: Flow,
 {
     let layers = layers.iter().map(|layer| layer.valid().train()).collect();
-    let scheduler = rule.scheduler(1);
-    let schedule = scheduler.schedule(scheduler.stages(workers), 3).unwrap();
+    let schedule = rule.schedule(rule.stages(workers), 3).unwrap();
     let pipeline = Pipeline::builder(layers)
         .devices(vec![cpu(); workers])
         .schedule(schedule)

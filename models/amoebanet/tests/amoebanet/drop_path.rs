@@ -10,7 +10,7 @@ use burn::{
 };
 use stovepipe_amoebanet::{AmoebaFlow, AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, Stem};
 use stovepipe_pipeline::{Context, CrossEntropy, KeyedRng, Layer, Pipeline, Recompute};
-use stovepipe_schedule::{OneForwardOneBackward, Rule, Scheduler};
+use stovepipe_schedule::{OneForwardOneBackward, Rule, RuleOptions, Scheduler};
 use stovepipe_train::{load_model, save_model};
 
 const SAMPLES: usize = 6;
@@ -129,7 +129,7 @@ fn stages_schedules_and_recomputation_drop_the_same() {
             (Rule::ZeroBubbleH2, 1, 2),
             (Rule::ZeroBubbleV, 1, 2),
         ] {
-            let scheduler = rule.scheduler(chunks);
+            let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
             let stages = scheduler.stages(workers);
             let schedule = scheduler.schedule(stages, MICRO_BATCHES).unwrap();
             for recompute in Recompute::ALL {

@@ -10,7 +10,7 @@ use burn::{
     tensor::{Device, Int, Tensor},
 };
 use stovepipe_pipeline::{Balance, KeyedRng, MeanOf, Objective, Pipeline, Profiler, Recompute};
-use stovepipe_schedule::{OneForwardOneBackward, Rule, Schedule, Scheduler};
+use stovepipe_schedule::{OneForwardOneBackward, Rule, RuleOptions, Schedule, Scheduler};
 use stovepipe_unet::{UNetConfig, UNetLayer};
 
 const SEED: u64 = 7;
@@ -102,8 +102,9 @@ fn stages_schedules_and_recomputation_leave_every_bit_alone() {
             expected[0] != expected[12],
             "the same channels were dropped"
         );
+        assert!(Rule::synchronous().all(|rule| RULES.iter().any(|tested| tested.0 == rule)));
         for (rule, chunks) in RULES {
-            let scheduler = rule.scheduler(chunks);
+            let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
             for workers in [1, 2, 4, LAYERS] {
                 let stages = scheduler.stages(workers);
                 if stages > LAYERS {

@@ -1,4 +1,5 @@
-//! Cuts for devices that are unlike layer by layer, against all cuts and a step played by hand.
+//! Cuts for devices with different profiles, compared with all cuts and with a step computed by a simple
+//! loop.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +7,7 @@ use proptest::prelude::*;
 use stovepipe_plan::{LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, Profile, Setup};
 use stovepipe_schedule::{GPipe, Recompute, Schedule, Scheduler};
 
-/// Forward and backward of each layer.
+/// Seconds of each layer, forward and backward.
 type Times = Vec<(f64, f64)>;
 
 const OUTPUT: u64 = 1000;
@@ -26,8 +27,8 @@ fn profile(times: &Times) -> Profile {
     }
 }
 
-/// Seconds of a step of GPipe on two devices, the first of which has so many layers.
-fn played(first: &[(f64, f64)], second: &[(f64, f64)], micro_batches: usize, way: f64) -> f64 {
+/// Seconds of a step of GPipe on two devices with these layers.
+fn simple_step(first: &[(f64, f64)], second: &[(f64, f64)], micro_batches: usize, way: f64) -> f64 {
     let sum = |times: &[(f64, f64)]| times.iter().fold((0.0, 0.0), |s, t| (s.0 + t.0, s.1 + t.1));
     let (first, second) = (sum(first), sum(second));
     let (mut here, mut there) = (0.0_f64, 0.0_f64);
@@ -61,7 +62,7 @@ fn times() -> impl Strategy<Value = (Times, Times)> {
 
 proptest! {
     #[test]
-    fn each_device_is_judged_by_its_own_times(
+    fn each_device_has_its_own_times(
         (fast, slow) in times(), micro_batches in 1..6_usize, bandwidth in 1e3..1e6_f64,
     ) {
         let profiles = [profile(&fast), profile(&slow)];
@@ -70,9 +71,9 @@ proptest! {
         let schedule = GPipe.schedule(2, micro_batches).unwrap();
         let setup = setup(&profiles, &machine, &schedule);
         let way = 0.001 + OUTPUT as f64 / bandwidth;
-        let of_cut = |cut: usize| played(&fast[..cut], &slow[cut..], micro_batches, way);
+        let of_cut = |cut: usize| simple_step(&fast[..cut], &slow[cut..], micro_batches, way);
         let cuts = 1..fast.len();
-        // By hand, a message may be under way while another one is.
+        // The simple loop lets messages overlap.
         let found = setup.best_cut().unwrap();
         let own = setup.forecast(&found.balance).unwrap().step_time;
         prop_assert!(own >= of_cut(found.balance[0]) - 1e-9);
@@ -91,9 +92,9 @@ proptest! {
     }
 }
 
-/// Without links, a step is what one plays by hand.
+/// Without links, the times are equal.
 #[test]
-fn a_step_takes_what_it_takes_by_hand() {
+fn a_step_takes_as_long_as_in_a_simple_loop() {
     let fast = vec![(1.0, 2.0), (2.0, 3.0), (0.5, 4.0)];
     let slow = vec![(9.0, 1.0), (7.0, 5.0), (1.0, 0.5)];
     let profiles = [profile(&fast), profile(&slow)];
@@ -102,16 +103,16 @@ fn a_step_takes_what_it_takes_by_hand() {
     let setup = setup(&profiles, &machine, &schedule);
     let step = |cut: usize| setup.forecast(&[cut, 3 - cut]).unwrap().step_time;
     for cut in [1, 2] {
-        assert_eq!(step(cut), played(&fast[..cut], &slow[cut..], 3, 0.0));
+        assert_eq!(step(cut), simple_step(&fast[..cut], &slow[cut..], 3, 0.0));
     }
-    // The second device is good at the last layer alone.
+    // The second device is fast at the last layer only.
     assert_eq!(setup.best_cut().unwrap().balance, [2, 1]);
     assert_eq!(setup.balanced_cut().unwrap(), [2, 1]);
-    let alike = Setup {
+    let uniform = Setup {
         profiles: &profiles[1..],
         ..setup
     };
-    assert_eq!(alike.balanced_cut().unwrap(), [1, 2]);
+    assert_eq!(uniform.balanced_cut().unwrap(), [1, 2]);
 }
 
 #[test]
@@ -127,9 +128,7 @@ fn profiles_that_do_not_fit_are_errors() {
         let error = setup(&profiles, &machine, &schedule)
             .best_cut()
             .unwrap_err();
-        assert!(
-            matches!(error, PlanError::Nothing(_) | PlanError::Profiles { .. }),
-            "{error}"
-        );
+        let fits = matches!(error, PlanError::Nothing(_) | PlanError::Profiles { .. });
+        assert!(fits, "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers in a row, among which the nearest small one is found fast.
+//! Finds the nearest small number in a long list.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use std::ops::Range;
 const BLOCK: usize = 64;
 
 #[derive(Default)]
-pub(super) struct Row {
+pub(super) struct BlockMinima {
     numbers: Vec<f64>,
     /// The least of each block of numbers.
     least: Vec<f64>,
 }
 
-impl Row {
+impl BlockMinima {
     pub fn push(&mut self, number: f64) {
         match self.least.last_mut() {
             Some(least) if !self.numbers.len().is_multiple_of(BLOCK) => *least = least.min(number),
@@ -29,8 +29,7 @@ impl Row {
         self.numbers[place]
     }
 
-    /// The first place in the range whose number is small enough; what is small enough for a
-    /// number must be so for all lesser ones.
+    /// The first place in the range with a small number. If a number is `small`, so must be all lesser ones.
     pub fn first(&self, range: &Range<usize>, small: impl Fn(f64) -> bool) -> Option<usize> {
         let mut blocks = self.blocks(range).filter(|&block| small(self.least[block]));
         blocks.find_map(|block| part(range, block).find(|&place| small(self.numbers[place])))

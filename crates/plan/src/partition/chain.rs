@@ -1,60 +1,65 @@
 //! Fills in the table of a chain whose runs all begin at its first state, without trying every cut.
 //!
-//! What a cut takes is the most of three: the time of what is before it, the time of the stage
-//! behind it, and the transfer over it. The later the cut, the less the stage takes; that never
-//! fails, even in the last bit, since every step of the reckoning is rounded the same way. And in
-//! the main, the more takes what is before. So the best cut is near the one where the two meet. The
-//! search begins there, and goes on to either side for as long as one of the two alone leaves room
-//! for something better. It compares what it would have to compare anyway, without any tolerance:
-//! the result is that of trying them all.
+//! The time of a cut is the largest of three: the time of what is before it, of the stage after it, and
+//! of the transfer over it. The later the cut, the less the stage takes, down to the last bit, since
+//! every term is rounded in the same way. What is before a later cut mostly takes more. So the best cut
+//! is near the one where the two meet. The search begins there and continues to both sides while either
+//! of the two alone allows something better. It makes exact comparisons without a tolerance: the result
+//! is that of trying all cuts.
 //!
-//! What is before a cut may take less than before an earlier one, if it ends with a smaller transfer.
-//! So the search looks at the cuts after which all others take more, which are a rising row.
+//! What is before a later cut may take less if it ends with a smaller transfer. So the search looks at
+//! the cuts after which all others take more: their times ascend.
 
 use std::ops::Range;
 
-use super::{Filler, Last, Stage, Table, row::Row};
+use super::{
+    filler::Filler,
+    minima::BlockMinima,
+    table::{GroupTable, LastStage, Segment},
+};
 
 /// What is before each cut, on one number of units.
 #[derive(Default)]
 struct Before {
-    times: Row,
-    /// The cuts that take less than all later ones.
-    steps: Vec<Step>,
+    times: BlockMinima,
+    /// The cuts before which less time passes than before all later ones.
+    minima: Vec<Minimum>,
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct Minimum {
     cut: usize,
     time: f64,
 }
 
 impl Before {
     fn push(&mut self, time: f64) {
-        while self.steps.pop_if(|step| step.time >= time).is_some() {}
+        while self.minima.pop_if(|minimum| minimum.time >= time).is_some() {}
         let cut = self.times.len();
         self.times.push(time);
-        self.steps.push(Step { cut, time });
+        self.minima.push(Minimum { cut, time });
     }
 
-    /// One more than the last cut before a step; 0 if there is none.
-    fn up_to(&self, step: usize) -> usize {
-        self.steps[..step].last().map_or(0, |step| step.cut + 1)
+    /// One more than the last cut before a minimum, or 0.
+    fn up_to(&self, minimum: usize) -> usize {
+        self.minima[..minimum]
+            .last()
+            .map_or(0, |minimum| minimum.cut + 1)
     }
 
-    /// One more than the last cut that takes no more than `most`; 0 if there is none.
+    /// One more than the last cut that takes at most `most`, or 0.
     fn end_within(&self, most: f64) -> usize {
-        self.up_to(self.steps.partition_point(|step| step.time <= most))
+        self.up_to(self.minima.partition_point(|minimum| minimum.time <= most))
     }
 }
 
-/// A last stage on so many units, of a run on more of them.
+/// A last stage on `own` of the `units` of a run.
 #[derive(Clone, Copy)]
 struct End {
     last: usize,
     units: usize,
     own: usize,
-    /// Seconds of the transfer over the end of the run, which no cut avoids.
+    /// Seconds of the transfer over the end of the run.
     transfer: f64,
 }
 
@@ -62,42 +67,42 @@ struct End {
 #[derive(Clone, Copy)]
 struct Best {
     time: f64,
-    /// Where the last stage is cut off, and its units; none if the run is one stage.
+    /// Where the last stage is cut off, and its units. None if the run is one stage.
     cut: Option<(usize, usize)>,
 }
 
-pub(super) struct Chain<'p, 'a> {
-    filler: Filler<'p, 'a>,
+pub(super) struct ChainFiller<'t, 'a> {
+    filler: Filler<'t, 'a>,
     /// For each number of units, 0 included.
     before: Vec<Before>,
     /// Bytes over each cut.
-    outputs: Row,
-    /// The step where the search begins, for each number of units of a run and of its last stage.
-    /// With later ends, that is never an earlier one.
+    outputs: BlockMinima,
+    /// The minimum where the search begins, by the number of units of a run and of its last stage. It
+    /// never moves back.
     meetings: Vec<Vec<usize>>,
-    /// What the cuts of the run at hand take at least, for each number of units of the last stage.
+    /// The least time of all cuts of the current run, by the number of units of the last stage.
     bounds: Vec<f64>,
 }
 
-impl<'p, 'a> Chain<'p, 'a> {
-    pub fn new(filler: Filler<'p, 'a>) -> Self {
+impl<'t, 'a> ChainFiller<'t, 'a> {
+    pub fn new(filler: Filler<'t, 'a>) -> Self {
         let units = filler.group.units;
         Self {
             before: (0..=units).map(|_| Before::default()).collect(),
-            outputs: Row::default(),
+            outputs: BlockMinima::default(),
             meetings: (0..=units).map(|units| vec![0; units]).collect(),
             bounds: vec![0.0; units],
             filler,
         }
     }
 
-    pub fn fill(mut self) -> Table {
-        for last in 0..self.filler.planner.states.count() {
+    pub fn fill(mut self) -> GroupTable {
+        for last in 0..self.filler.tables.states.count() {
             for units in 1..=self.filler.group.units {
                 let best = self.best(last, units);
                 self.keep(last, units, best);
             }
-            self.now_before(last);
+            self.extend_before(last);
         }
         self.filler.table
     }
@@ -109,29 +114,29 @@ impl<'p, 'a> Chain<'p, 'a> {
             Some((cut, own)) => (cut + 1, own),
             None => (0, units),
         };
-        self.filler.table.lasts[cell] = Last {
+        self.filler.table.lasts[cell] = LastStage {
             begin: begin as u32,
             units: own as u32,
         };
     }
 
     /// Later runs can be cut after this state.
-    fn now_before(&mut self, last: usize) {
+    fn extend_before(&mut self, last: usize) {
         for units in 1..=self.filler.group.units {
             let time = self.filler.table.times[self.cell(last, units)];
             self.before[units].push(time);
         }
-        let output = self.filler.planner.states.get(last).output;
+        let output = self.filler.tables.states.get(last).output;
         self.outputs.push(output);
     }
 
     fn cell(&self, last: usize, units: usize) -> usize {
-        self.filler.planner.cell(&self.filler.table, 0, last, units)
+        self.filler.tables.cell(&self.filler.table, 0, last, units)
     }
 
-    /// The best way to do the states up to `last`.
+    /// The best partition of the states up to `last`.
     fn best(&mut self, last: usize, units: usize) -> Best {
-        let whole = Stage {
+        let whole = Segment {
             begin: 0,
             last,
             units,
@@ -144,7 +149,7 @@ impl<'p, 'a> Chain<'p, 'a> {
         for own in 1..units {
             self.bounds[own] = self.improve(self.end(last, units, own), &mut best);
         }
-        // Most units first: they can do the longest stage, and the others are soon done with.
+        // Most units first: they allow the longest stage, which rules out the others.
         for own in (1..units).rev() {
             if self.bounds[own] <= best.time {
                 self.begin_earlier(self.end(last, units, own), &mut best);
@@ -154,7 +159,7 @@ impl<'p, 'a> Chain<'p, 'a> {
     }
 
     fn end(&self, last: usize, units: usize, own: usize) -> End {
-        let bytes = self.filler.planner.states.get(last).output;
+        let bytes = self.filler.tables.states.get(last).output;
         End {
             last,
             units,
@@ -165,7 +170,7 @@ impl<'p, 'a> Chain<'p, 'a> {
 
     /// Seconds of the stage behind a cut.
     fn stage(&self, end: End, cut: usize) -> f64 {
-        let stage = Stage {
+        let stage = Segment {
             begin: cut + 1,
             last: end.last,
             units: end.own,
@@ -179,13 +184,12 @@ impl<'p, 'a> Chain<'p, 'a> {
         &self.before[end.units - end.own]
     }
 
-    /// Looks for the cut that takes least, if it is less than the best one takes. Returns a bound:
-    /// no cut takes less than that.
+    /// Looks for a cut that takes less than the best one. Returns a lower bound of all cuts.
     fn improve(&mut self, end: End, best: &mut Best) -> f64 {
         if end.transfer >= best.time {
             return end.transfer;
         }
-        let meeting = self.meetings[end.units][end.own].min(self.before(end).steps.len());
+        let meeting = self.meetings[end.units][end.own].min(self.before(end).minima.len());
         let bound = self.bound(end, meeting);
         if bound >= best.time {
             return bound;
@@ -201,26 +205,28 @@ impl<'p, 'a> Chain<'p, 'a> {
         bound
     }
 
-    /// The first step, from a given one on, whose time is no less than that of the stage behind it.
+    /// The first minimum from a given one on whose time is at least that of the stage behind it.
     fn meeting(&self, end: End, from: usize) -> usize {
-        let steps = &self.before(end).steps[from..];
-        let less = |step: &&Step| step.time < self.stage(end, step.cut);
-        from + steps.iter().take_while(less).count()
+        let minima = &self.before(end).minima[from..];
+        let less = |minimum: &&Minimum| minimum.time < self.stage(end, minimum.cut);
+        from + minima.iter().take_while(less).count()
     }
 
-    /// What a cut takes at least: those up to the step before this one have no shorter stage than
-    /// that, and the later ones have no less before them than this one.
-    fn bound(&self, end: End, step: usize) -> f64 {
-        let steps = &self.before(end).steps;
-        let below = match step.checked_sub(1) {
-            Some(below) => self.stage(end, steps[below].cut),
+    /// A lower bound of all cuts: those up to the previous minimum have at least its stage, all others at
+    /// least the time before this minimum.
+    fn bound(&self, end: End, minimum: usize) -> f64 {
+        let minima = &self.before(end).minima;
+        let below = match minimum.checked_sub(1) {
+            Some(below) => self.stage(end, minima[below].cut),
             None => f64::INFINITY,
         };
-        let above = steps.get(step).map_or(f64::INFINITY, |step| step.time);
+        let above = minima
+            .get(minimum)
+            .map_or(f64::INFINITY, |minimum| minimum.time);
         f64::min(below, above)
     }
 
-    /// Tries the cuts before `split`, from the last one to the first that leaves too long a stage.
+    /// Tries the cuts before `split`, backward until the stage is too long.
     fn improve_below(&self, end: End, split: usize, best: &mut Best) {
         let mut cuts = 0..split;
         while let Some(nearest) = cuts.end.checked_sub(1) {
@@ -236,7 +242,7 @@ impl<'p, 'a> Chain<'p, 'a> {
         }
     }
 
-    /// Tries the cuts from `split` on, to the last one with little enough before it.
+    /// Tries the cuts from `split` on, until what is before them is too long.
     fn improve_above(&self, end: End, split: usize, best: &mut Best) {
         let mut cuts = split..split;
         while end.transfer < best.time {
@@ -256,7 +262,7 @@ impl<'p, 'a> Chain<'p, 'a> {
         }
     }
 
-    /// Takes a cut if it is better.
+    /// Keeps a cut if it is better.
     fn consider(&self, end: End, cut: usize, best: &mut Best) {
         let transfer = self.filler.group.transfer(self.outputs.get(cut), end.own);
         let known = f64::max(self.before(end).times.get(cut), transfer);
@@ -270,11 +276,11 @@ impl<'p, 'a> Chain<'p, 'a> {
         }
     }
 
-    /// Looks for a cut that takes as long as the best one, but is before it, or leaves fewer units
-    /// to the last stage.
+    /// Looks for a cut that takes as long as the best one, but comes earlier or has fewer units for the
+    /// last stage.
     fn begin_earlier(&self, end: End, best: &mut Best) {
         let Some((cut, own)) = best.cut else {
-            return; // uncut is best of all
+            return; // uncut is preferred
         };
         let behind = if end.own < own { cut + 1 } else { cut };
         let cuts = self.first_stage_within(end, &(0..behind), best.time)..behind;
@@ -286,13 +292,13 @@ impl<'p, 'a> Chain<'p, 'a> {
         }
     }
 
-    /// The first of these cuts whose stage takes no more than `most`; the end if none does.
+    /// The first of these cuts whose stage takes at most `most`, or their end.
     fn first_stage_within(&self, end: End, cuts: &Range<usize>, most: f64) -> usize {
         let Range {
             start: mut from,
             end: mut to,
         } = *cuts;
-        let mut cut = to.saturating_sub(1); // most often, even the last one's is too long
+        let mut cut = to.saturating_sub(1); // usually even the last one's is too long
         while from < to {
             if self.stage(end, cut) <= most {
                 to = cut;
@@ -304,8 +310,7 @@ impl<'p, 'a> Chain<'p, 'a> {
         from
     }
 
-    /// The first cut, of these, over which the transfer and before which the rest takes no more
-    /// than `most`.
+    /// The first of these cuts whose transfer and time before it take at most `most`.
     fn first_within(&self, end: End, cuts: &Range<usize>, most: f64) -> Option<usize> {
         let (before, small) = (&self.before(end).times, self.small_transfer(end, most));
         let mut cuts = cuts.clone();

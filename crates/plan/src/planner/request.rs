@@ -1,0 +1,118 @@
+//! What to plan.
+
+use stovepipe_schedule::{Recompute, Rule};
+
+use super::PlanError;
+use crate::{Machine, OptimizerState, Profile};
+
+/// Up to this number of workers, every number of workers and every distribution of replicas is tried.
+pub(super) const FEW: usize = 8;
+/// The largest number of micro-batches that is tried by default.
+const MOST_USUAL: usize = 256;
+
+/// What to plan, and the choices.
+#[derive(Clone, Debug)]
+pub struct PlanRequest<'a> {
+    /// The model.
+    pub profile: &'a Profile,
+    /// The devices and links.
+    pub machine: &'a Machine,
+    /// Samples of a mini-batch. All micro-batches count as large as the largest.
+    pub mini_batch: usize,
+    /// What the optimizer keeps.
+    pub state: OptimizerState,
+    /// Numbers of workers, at most the number of devices.
+    pub workers: Vec<usize>,
+    /// Schedules. Asynchronous ones are ignored: their result is not that of one device.
+    pub rules: Vec<Rule>,
+    /// Stages of each worker, for rules that [take chunks](Rule::takes_chunks).
+    pub chunks: Vec<usize>,
+    /// Numbers of micro-batches, at most the samples of a mini-batch.
+    pub micro_batches: Vec<usize>,
+    /// What to recompute.
+    pub recompute: Vec<Recompute>,
+    /// Whether stages may have replicas, for rules that [take replicas](Rule::takes_replicas).
+    pub replicas: bool,
+}
+
+impl<'a> PlanRequest<'a> {
+    /// All choices but replicas: up to as many workers as devices, all synchronous schedules, powers of
+    /// two and divisors of the mini-batch as numbers of micro-batches.
+    ///
+    /// ```
+    /// use stovepipe_plan::{LayerProfile, Machine, PlanRequest, Profile};
+    ///
+    /// let layer = LayerProfile { forward: 1.0, backward: 2.0, ..LayerProfile::default() };
+    /// let profile = Profile { samples: 1, input: 0, layers: vec![layer; 8] };
+    /// let machine = Machine::uniform(2);
+    /// let plan = PlanRequest::new(&profile, &machine, 16).plan()?;
+    /// assert_eq!(plan.best.workers(), 2);
+    /// assert_eq!(plan.best.micro_batches, 16);
+    /// # Ok::<(), stovepipe_plan::PlanError>(())
+    /// ```
+    #[must_use]
+    pub fn new(profile: &'a Profile, machine: &'a Machine, mini_batch: usize) -> Self {
+        let most = machine.devices.len().min(profile.layers.len());
+        Self {
+            profile,
+            machine,
+            mini_batch,
+            state: OptimizerState::default(),
+            workers: usual_workers(most),
+            rules: Rule::synchronous().collect(),
+            chunks: vec![2, 3, 4],
+            micro_batches: usual_micro_batches(mini_batch),
+            // Of equals, the one that recomputes least.
+            recompute: vec![Recompute::Never, Recompute::ExceptLast, Recompute::Always],
+            replicas: false,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), PlanError> {
+        let (layers, devices) = (self.profile.layers.len(), self.machine.devices.len());
+        let nothing = [
+            ("layers", layers == 0),
+            ("devices", devices == 0),
+            ("samples", self.mini_batch == 0),
+            ("workers", self.workers.is_empty()),
+            ("schedules", self.rules.is_empty()),
+            ("micro-batches", self.micro_batches.is_empty()),
+            ("recompute modes", self.recompute.is_empty()),
+        ];
+        if let Some((what, _)) = nothing.into_iter().find(|(_, is_missing)| *is_missing) {
+            return Err(PlanError::Nothing(what));
+        }
+        for &workers in &self.workers {
+            if workers == 0 {
+                return Err(PlanError::Nothing("workers"));
+            }
+            if workers > devices {
+                return Err(PlanError::TooFewDevices { workers, devices });
+            }
+            if workers > layers && !self.replicas {
+                return Err(PlanError::TooManyWorkers { workers, layers });
+            }
+        }
+        let mini_batch = self.mini_batch;
+        match (self.micro_batches.iter()).find(|&&m| m == 0 || m > mini_batch) {
+            Some(&micro_batches) => Err(PlanError::MicroBatches {
+                mini_batch,
+                micro_batches,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// All numbers of workers if there are few, else powers of two and the largest.
+fn usual_workers(most: usize) -> Vec<usize> {
+    let is_usual = |&count: &usize| count <= FEW || count.is_power_of_two() || count == most;
+    (1..=most).filter(is_usual).collect()
+}
+
+/// Divisors of the mini-batch and powers of two.
+fn usual_micro_batches(mini_batch: usize) -> Vec<usize> {
+    let most = mini_batch.min(MOST_USUAL);
+    let is_usual = |&count: &usize| mini_batch.is_multiple_of(count) || count.is_power_of_two();
+    (1..=most).filter(is_usual).collect()
+}
