@@ -1,11 +1,10 @@
-//! The page: a document, and a section a module.
+//! The page: a document, with a module for each section.
 //!
-//! Everything that comes from a run goes through the templates' escaping. Pictures, drawings among them, are
-//! `data:` addresses of images, in which browsers run no scripts and load nothing. For the case that both should
-//! fail, the page forbids itself scripts and the network.
+//! All text from a run is escaped by the templates. Pictures and the timeline are images in `data:` URLs,
+//! in which browsers run no scripts and load nothing. As a second barrier, the page's policy forbids
+//! scripts and the network.
 
 mod curves;
-mod embed;
 mod epochs;
 mod head;
 mod headline;
@@ -15,35 +14,36 @@ mod settings;
 mod stages;
 mod timeline;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use maud::{DOCTYPE, Markup, html};
 
 use crate::{number::clip, report::Report};
 
-/// The longest name that is shown whole: of a run, a class, a layer, a device, a setting.
+/// Longer names are clipped: of runs, classes, layers, devices and settings.
 const LONGEST_NAME: usize = 120;
 
-pub(crate) fn of(report: &Report) -> Markup {
+pub(crate) fn render(report: &Report) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
-            (head::of(report))
+            (head::render(report))
             body {
                 main {
-                    (headline::of(report))
-                    (curves::of(&report.epochs))
-                    (mistakes::of(&report.mistakes))
-                    (remark::of(report.remark.as_deref()))
-                    (timeline::of(report.timeline.as_ref()))
-                    (stages::of(report.summary.as_ref()))
-                    (settings::of(&report.settings))
+                    (headline::render(report))
+                    (curves::render(&report.epochs))
+                    (mistakes::render(&report.mistakes))
+                    (remark::render(report.remark.as_deref()))
+                    (timeline::render(report.timeline.as_ref()))
+                    (stages::render(report.summary.as_ref()))
+                    (settings::render(&report.settings))
                 }
-                footer { p { "Made by Stovepipe from the files of the run." } }
+                footer { p { "Made by Stovepipe from the files in the run's folder." } }
             }
         }
     }
 }
 
-/// A section below a heading.
+/// A section with a heading.
 fn section(id: &str, heading: &str, content: Markup) -> Markup {
     html! {
         section aria-labelledby=(id) {
@@ -53,14 +53,19 @@ fn section(id: &str, heading: &str, content: Markup) -> Markup {
     }
 }
 
-/// A box that is scrolled sideways where it is too wide for the page, by finger or by keyboard.
+/// A box that scrolls sideways if it is too wide for the page, by finger or by keyboard.
 fn wide(label: &str, content: Markup) -> Markup {
     html! {
         div .wide role="region" aria-label=(label) tabindex="0" { (content) }
     }
 }
 
-/// A name, cut off where it is longer than anyone would read.
+/// A name, clipped if it is very long.
 fn name(text: &str) -> String {
     clip(text, LONGEST_NAME)
+}
+
+/// A `data:` URL.
+fn data_url(media_type: &str, bytes: &[u8]) -> String {
+    format!("data:{media_type};base64,{}", STANDARD.encode(bytes))
 }

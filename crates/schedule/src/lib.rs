@@ -41,6 +41,7 @@
 //! ```
 
 mod action;
+mod bytes;
 mod chrome_trace;
 mod costs;
 mod csv;
@@ -63,6 +64,7 @@ mod validate;
 mod versions;
 
 pub use action::{Action, ParseActionError, Pass};
+pub use bytes::format_bytes;
 pub use costs::{CostError, Costs, Link, StageCosts, StageMemory};
 pub use error::{ScheduleError, Waiting};
 pub use held::Limits;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use stovepipe_schedule::format_bytes;
 
 use super::{Candidate, Plan, PlanError, shape};
 use crate::{Forecast, Machine};
@@ -60,8 +61,8 @@ impl fmt::Display for Verdict {
             Self::TooLarge { worker, needs, has } => write!(
                 formatter,
                 "does not fit: worker {worker} needs {} of {}",
-                bytes(needs),
-                bytes(has)
+                format_bytes(needs),
+                format_bytes(has)
             ),
             Self::Equal => formatter.write_str("as fast, but computes or keeps no less"),
             Self::Recomputes { factor } => write!(
@@ -87,18 +88,6 @@ impl fmt::Display for Verdict {
             ),
         }
     }
-}
-
-/// Bytes as people read them.
-fn bytes(count: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    let mut value = count as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
 }
 
 /// Chooses the best of those that fit.
