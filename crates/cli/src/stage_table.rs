@@ -125,9 +125,11 @@ impl Row {
     fn line(&self, name: &str, width: usize, whole: &Self) -> String {
         let milliseconds = |seconds: f64| format!("{:.2} ms", 1e3 * seconds);
         let (handed, forward, backward) = match self.measured {
-            Some((bytes, forward, backward)) => {
-                (format_bytes(bytes), milliseconds(forward), milliseconds(backward))
-            }
+            Some((bytes, forward, backward)) => (
+                format_bytes(bytes),
+                milliseconds(forward),
+                milliseconds(backward),
+            ),
             None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
         };
         format!(
