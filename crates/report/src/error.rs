@@ -64,7 +64,7 @@ pub enum SvgError {
     #[error("{0}")]
     Xml(#[source] roxmltree::Error),
     /// The root element is something else.
-    #[error("an SVG file begins with <svg xmlns=\"{}\">", crate::timeline::SVG)]
+    #[error("an SVG file begins with <svg xmlns=\"http://www.w3.org/2000/svg\">")]
     Root {
         /// The line of the root element, counted from 1.
         line: usize,

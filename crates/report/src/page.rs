@@ -9,63 +9,47 @@ mod epochs;
 mod head;
 mod headline;
 mod mistakes;
+mod parts;
 mod remark;
 mod settings;
 mod stages;
 mod timeline;
 
-use base64::{Engine, engine::general_purpose::STANDARD};
-use maud::{DOCTYPE, Markup, html};
+use maud::{DOCTYPE, html};
 
-use crate::{number::clip, report::Report};
+use crate::report::Report;
 
-/// Longer names are clipped: of runs, classes, layers, devices and settings.
-const LONGEST_NAME: usize = 120;
-
-pub(crate) fn render(report: &Report) -> Markup {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            (head::render(report))
-            body {
-                main {
-                    (headline::render(report))
-                    (curves::render(&report.epochs))
-                    (mistakes::render(&report.mistakes))
-                    (remark::render(report.remark.as_deref()))
-                    (timeline::render(report.timeline.as_ref()))
-                    (stages::render(report.summary.as_ref()))
-                    (settings::render(&report.settings))
+impl Report {
+    /// The page: a whole HTML document that needs no other file, no network and no scripts.
+    ///
+    /// ```
+    /// use stovepipe_report::Report;
+    ///
+    /// let report = Report { title: "A <b>run</b>".into(), ..Report::default() };
+    /// let page = report.to_html();
+    /// assert!(page.starts_with("<!DOCTYPE html>"));
+    /// assert!(page.contains("A &lt;b&gt;run&lt;/b&gt;"));
+    /// ```
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                (head::render(self))
+                body {
+                    main {
+                        (headline::render(self))
+                        (curves::render(&self.epochs))
+                        (mistakes::render(&self.mistakes))
+                        (remark::render(self.remark.as_deref()))
+                        (timeline::render(self.timeline.as_ref()))
+                        (stages::render(self.summary.as_ref()))
+                        (settings::render(&self.settings))
+                    }
+                    footer { p { "Made by Stovepipe from the files in the run's folder." } }
                 }
-                footer { p { "Made by Stovepipe from the files in the run's folder." } }
             }
-        }
+        };
+        page.into_string()
     }
-}
-
-/// A section with a heading.
-fn section(id: &str, heading: &str, content: Markup) -> Markup {
-    html! {
-        section aria-labelledby=(id) {
-            h2 id=(id) { (heading) }
-            (content)
-        }
-    }
-}
-
-/// A box that scrolls sideways if it is too wide for the page, by finger or by keyboard.
-fn wide(label: &str, content: Markup) -> Markup {
-    html! {
-        div .wide role="region" aria-label=(label) tabindex="0" { (content) }
-    }
-}
-
-/// A name, clipped if it is very long.
-fn name(text: &str) -> String {
-    clip(text, LONGEST_NAME)
-}
-
-/// A `data:` URL.
-fn data_url(media_type: &str, bytes: &[u8]) -> String {
-    format!("data:{media_type};base64,{}", STANDARD.encode(bytes))
 }

@@ -20,22 +20,51 @@ const LARGEST_PICTURE: u64 = 1 << 20;
 /// The limit for all pictures together.
 const ALL_PICTURES: u64 = 8 << 20;
 
-pub(crate) fn run(folder: &Path) -> Result<Report, ReportError> {
-    let folder = RunFiles(folder);
-    let (settings, epochs) = (folder.settings()?, folder.epochs()?);
-    let summary = folder.json("summary.json")?;
-    if settings.is_none() && epochs.is_none() && summary.is_none() {
-        return Err(ReportError::NoRun(folder.0.to_owned()));
+impl Report {
+    /// Reads the folder of a run. Missing files are left out, so the run may have been interrupted or
+    /// may still be running.
+    ///
+    /// If `metrics.jsonl` has an epoch again, because the run was resumed before it, the new line
+    /// replaces the old one and all after that. An incomplete last line is ignored.
+    ///
+    /// ```
+    /// # let parent = tempfile::tempdir().unwrap();
+    /// # let folder = parent.path().join("train-1");
+    /// use std::fs;
+    /// use stovepipe_report::Report;
+    ///
+    /// fs::create_dir(&folder)?;
+    /// fs::write(folder.join("config.toml"), "[training]\nepochs = 8")?;
+    /// let report = Report::read(&folder)?;
+    /// assert_eq!(report.title, "train-1");
+    /// fs::write(folder.join("report.html"), report.to_html())?;
+    ///
+    /// fs::write(folder.join("config.toml"), "[training]\nepochs = = 8")?;
+    /// let error = Report::read(&folder).unwrap_err().to_string();
+    /// assert!(error.contains("config.toml, line 2"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If it is not the folder of a run, or a file in it is unreadable or malformed.
+    pub fn read(folder: &Path) -> Result<Self, ReportError> {
+        let folder = RunFiles(folder);
+        let (settings, epochs) = (folder.settings()?, folder.epochs()?);
+        let summary = folder.json("summary.json")?;
+        if settings.is_none() && epochs.is_none() && summary.is_none() {
+            return Err(ReportError::NoRun(folder.0.to_owned()));
+        }
+        Ok(Self {
+            title: folder.title(),
+            settings: settings.unwrap_or_default(),
+            epochs: epochs.unwrap_or_default(),
+            summary,
+            timeline: folder.timeline()?,
+            remark: folder.text("remark.txt")?,
+            mistakes: folder.mistakes()?,
+        })
     }
-    Ok(Report {
-        title: folder.title(),
-        settings: settings.unwrap_or_default(),
-        epochs: epochs.unwrap_or_default(),
-        summary,
-        timeline: folder.timeline()?,
-        remark: folder.text("remark.txt")?,
-        mistakes: folder.mistakes()?,
-    })
 }
 
 /// The files in a run's folder. Those that are missing are `None`.

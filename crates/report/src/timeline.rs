@@ -4,7 +4,7 @@ use roxmltree::{Document, Node};
 
 use crate::error::SvgError;
 
-pub(crate) const SVG: &str = "http://www.w3.org/2000/svg";
+const SVG: &str = "http://www.w3.org/2000/svg";
 
 /// The timeline of a mini-batch.
 #[derive(Clone, Debug, PartialEq)]

@@ -40,11 +40,9 @@ struct PageFindings {
 /// Pages with little and with much content.
 fn pages() -> Vec<(&'static str, String)> {
     let long = "Pneumonoultramicroscopicsilicovolcanoconiosis/".repeat(4);
-    let mut awkward = SampleRun {
-        stages: 16,
-        ..SampleRun::images(3)
-    }
-    .report();
+    let mut run = SampleRun::images(3);
+    run.stages = 16;
+    let mut awkward = run.report();
     awkward.title = long.clone();
     for mistake in &mut awkward.mistakes {
         (mistake.entry.label, mistake.entry.said) = (long.clone(), "<script>".to_owned());
@@ -75,8 +73,10 @@ fn pages() -> Vec<(&'static str, String)> {
     let mut pages = reports
         .map(|(name, report)| (name, report.to_html()))
         .to_vec();
-    let unfolded = pages[0].1.replace("<details>", "<details open>");
-    pages.push(("unfolded", unfolded));
+    pages.push((
+        "unfolded",
+        pages[0].1.replace("<details>", "<details open>"),
+    ));
     pages
 }
 

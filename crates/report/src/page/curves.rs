@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{epochs, section};
+use super::{epochs, parts::section};
 use crate::{
     chart::{Chart, CurvePoint, CurveStyle, Series, ValueScale},
     run::{Epoch, TestScores},

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::wide;
+use super::parts::wide;
 use crate::{
     chart::spread,
     number::{self, duration, percent, short, things},

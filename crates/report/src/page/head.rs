@@ -2,7 +2,7 @@
 
 use maud::{Markup, PreEscaped, html};
 
-use super::name;
+use super::parts::name;
 use crate::report::Report;
 
 const STYLE: &str = include_str!("style.css");

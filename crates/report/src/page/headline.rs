@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{name, section};
+use super::parts::{name, section};
 use crate::{
     number::{self, duration, percent, things},
     report::Report,
@@ -25,7 +25,7 @@ pub(super) fn render(report: &Report) -> Markup {
 /// Model, data and size in one line.
 fn about(report: &Report) -> Option<String> {
     let mut parts = Vec::new();
-    let setting = |name| report.settings.get(name, name).map(super::name);
+    let setting = |key| report.settings.get(key, key).map(name);
     match (setting("model"), setting("data")) {
         (Some(model), Some(data)) => parts.push(format!("{model} on {data}")),
         (model, data) => parts.extend(model.or(data)),

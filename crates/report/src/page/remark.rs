@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::section;
+use super::parts::section;
 use crate::number::clip;
 
 const LONGEST: usize = 20_000;

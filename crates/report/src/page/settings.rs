@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{name, section};
+use super::parts::{name, section};
 use crate::{
     number::clip,
     settings::{RunSettings, SettingsTable},
