@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use stovepipe_cifar::{Augmentation, Cifar, CifarBatcher, Labels as CifarLabels};
+use stovepipe_cifar::{Cifar, CifarAugmentation, CifarBatcher, CifarLabels};
 use stovepipe_imagenet::Loading;
 
 use crate::error::CliError;
@@ -297,7 +297,7 @@ impl DataSettings {
                 self.per_class.get_or_insert(0);
             }
             DataName::Cifar10 | DataName::Cifar100 => {
-                let usual = Augmentation::default();
+                let usual = CifarAugmentation::default();
                 self.crop_padding.get_or_insert(usual.crop_padding);
                 self.flip.get_or_insert(usual.flip);
                 self.cutout.get_or_insert(usual.cutout.into());
@@ -411,9 +411,9 @@ impl DataSettings {
 
     /// The batcher of CIFAR's training images in an epoch.
     fn cifar_batcher(&self, seed: u64, epoch: usize) -> CifarBatcher {
-        let usual = Augmentation::default();
+        let usual = CifarAugmentation::default();
         let cutout = self.cutout.and_then(|side| side.try_into().ok());
-        let augmentation = Augmentation {
+        let augmentation = CifarAugmentation {
             crop_padding: self.crop_padding.unwrap_or(usual.crop_padding),
             flip: self.flip.unwrap_or(usual.flip),
             cutout: cutout.unwrap_or(usual.cutout),

@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use stovepipe::{
     pipeline::{BuildError, StepError},
     plan::{PartitionError, PlanError},
-    schedule::{CostError, Rule, ScheduleError},
+    schedule::{CostError, Rule, ScheduleError, format_bytes},
     train::TrainError,
 };
 use stovepipe_amoebanet::AmoebaNetError;
@@ -17,8 +17,6 @@ use stovepipe_text::TextError;
 use stovepipe_transformer::TransformerError;
 use stovepipe_unet::UNetError;
 use thiserror::Error;
-
-use crate::output::bytes;
 
 /// What ends the program with an error.
 #[derive(Debug, Error)]
@@ -85,8 +83,8 @@ pub enum CliError {
     },
     #[error(
         "to measure {layer} takes about {} and there are {}: give it fewer parameters, or measure where there is more",
-        bytes(*needs),
-        bytes(*has)
+        format_bytes(*needs),
+        format_bytes(*has)
     )]
     Unmeasurable { layer: String, needs: u64, has: u64 },
     #[error("none of the devices can be used, so there is no machine to write down")]

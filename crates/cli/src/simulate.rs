@@ -6,7 +6,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Value, json};
 use stovepipe::schedule::{
     Costs, Link, Recompute, Rule, RuleOptions, Schedule, Scheduler, Simulation, StageCosts,
-    StageMemory, Timeline,
+    StageMemory, Timeline, format_bytes,
 };
 
 use crate::{
@@ -356,7 +356,7 @@ impl Simulate {
                 output::number(contexts[worker]),
             ];
             if has_memory {
-                row.push(output::bytes(memory[worker] as u64));
+                row.push(format_bytes(memory[worker] as u64));
             }
             if schedule.is_asynchronous() {
                 row.push(versions[worker].to_string());

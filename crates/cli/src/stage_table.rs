@@ -2,9 +2,12 @@
 
 use std::fmt::Write;
 
-use stovepipe::pipeline::{
-    Layer, Measured, count_parameters,
-    measure::{LayerProfile, Profile},
+use stovepipe::{
+    pipeline::{
+        Layer, Measured, count_parameters,
+        measure::{LayerProfile, Profile},
+    },
+    schedule::format_bytes,
 };
 
 /// What shares are of.
@@ -122,10 +125,11 @@ impl Row {
     fn line(&self, name: &str, width: usize, whole: &Self) -> String {
         let milliseconds = |seconds: f64| format!("{:.2} ms", 1e3 * seconds);
         let (handed, forward, backward) = match self.measured {
-            Some((bytes, forward, backward)) => {
-                let handed = format!("{:.1} KiB", bytes as f64 / 1024.0);
-                (handed, milliseconds(forward), milliseconds(backward))
-            }
+            Some((bytes, forward, backward)) => (
+                format_bytes(bytes),
+                milliseconds(forward),
+                milliseconds(backward),
+            ),
             None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
         };
         format!(

@@ -13,6 +13,7 @@ use stovepipe::{
         PipelineBuilder, count_parameters,
     },
     plan::{Forecast, MemoryUse},
+    schedule::format_bytes,
     train::{
         BalanceSetting, Checkpoints, DeviceMemory, Progress, Resumed, RunFolder, Source, Summary,
         TrainError, Trainer, free_memory, show_layers,
@@ -213,7 +214,7 @@ fn rest_lines<L: Layer>(
         of_workers[worker] = of_workers[worker] + memory;
         begin += count;
     }
-    let bytes = output::bytes;
+    let bytes = format_bytes;
     let line = |(worker, memory): (usize, &MemoryUse)| {
         format!(
             "worker {worker} keeps {} besides activations: parameters {}, gradients {}, optimizer {}\n",
@@ -269,7 +270,7 @@ fn found(forecast: &Forecast) -> Balance {
 
 /// What each worker keeps, and each device has to hold.
 fn memory_lines(settings: &Settings, forecast: &Forecast) -> String {
-    let bytes = output::bytes;
+    let bytes = format_bytes;
     let worker = |(worker, memory): (usize, &MemoryUse)| {
         format!(
             "worker {worker} keeps about {}: parameters {}, gradients {}, optimizer {}, inputs {}, activations {}\n",

@@ -15,7 +15,7 @@ use stovepipe::{
 use stovepipe_amoebanet::{AmoebaNetBConfig, AmoebaNetDConfig, Stem};
 use stovepipe_cifar::CifarBatcher;
 use stovepipe_digits::{DigitBatcher, Digits};
-use stovepipe_text::{PADDING, Text, TextBatcher, Tokenizer, Windows};
+use stovepipe_text::{PADDING, Text, TextBatcher, TokenWindows, Tokenizer};
 use stovepipe_transformer::{LmConfig, VitConfig};
 use stovepipe_unet::UNetConfig;
 
@@ -248,7 +248,7 @@ impl VerifySettings {
         let (tokenizer, text) = (Tokenizer::bytes(), Text::embedded()?);
         let tokens = text.encode(&tokenizer)?;
         let most = (self.samples * LENGTH).saturating_sub(LENGTH / 2);
-        let windows = Windows::new(tokens[..most.min(tokens.len())].to_vec(), LENGTH)?;
+        let windows = TokenWindows::new(tokens[..most.min(tokens.len())].to_vec(), LENGTH)?;
         let items = (0..windows.len()).filter_map(|index| windows.get(index).ok());
         let (input, target) = TextBatcher::default().batch(items.collect(), &Device::flex());
         let layers = LmConfig::new(tokenizer.vocabulary(), LENGTH, layers, width, HEADS)

@@ -1,6 +1,6 @@
-//! Makes the page of a run: `cargo run -p stovepipe-report --example report -- runs/train-1`.
+//! Makes the report of a run: `cargo run -p stovepipe-report --example report -- runs/train-1`.
 //!
-//! The page is `report.html` in the run's folder, or the second argument.
+//! It writes `report.html` to the run's folder, or to the path in the second argument.
 
 use std::{env, error::Error, fs, path::PathBuf};
 
@@ -8,7 +8,7 @@ use stovepipe_report::Report;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args_os().skip(1).map(PathBuf::from);
-    let folder = arguments.next().ok_or("say which run's folder")?;
+    let folder = arguments.next().ok_or("give the folder of a run")?;
     let page = arguments
         .next()
         .unwrap_or_else(|| folder.join("report.html"));

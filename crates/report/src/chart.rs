@@ -1,8 +1,7 @@
-//! A curve or several over epochs, as a drawing inside the page.
+//! Line charts over epochs, as SVG inside the page.
 //!
-//! `series` is what is drawn, `thin` makes less of it, `axis` says where values go and what is written beside
-//! them, `names` keeps the curves' names apart, and `draw` puts it all down. Colours are the page's: a drawing
-//! has classes only.
+//! `series` has the data, `thin` reduces the number of points, `axis` places values and ticks, `names`
+//! keeps the labels of curves apart, and `draw` writes the SVG. Colours come from the page's style sheet.
 
 mod axis;
 mod draw;
@@ -10,34 +9,33 @@ mod names;
 mod series;
 mod thin;
 
-pub(crate) use series::{Look, Point, Series};
+pub(crate) use series::{CurvePoint, CurveStyle, Series};
 pub(crate) use thin::spread;
 
 use crate::number;
 
-/// What is drawn together.
+/// The curves of one chart.
 pub(crate) struct Chart {
     pub title: &'static str,
-    /// What stands after the title: a unit, or whose values these are.
+    /// Text after the title, such as a unit.
     pub unit: Option<&'static str>,
-    pub values: Values,
+    pub scale: ValueScale,
     pub series: Vec<Series>,
 }
 
-/// What kind of values are drawn.
+/// How values are scaled and written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Values {
-    /// Of any size. If they differ by much, their axis is logarithmic.
+pub(crate) enum ValueScale {
+    /// The axis is logarithmic where values differ by a large factor.
     Wide,
-    /// Of any size, and of interest next to zero.
+    /// The axis includes zero.
     FromZero,
-    /// Shares of one, told in percent.
+    /// Shares from 0 to 1, in percent.
     Shares,
 }
 
-impl Values {
-    /// A value in words.
-    pub fn told(self, value: f64) -> String {
+impl ValueScale {
+    pub fn format(self, value: f64) -> String {
         match self {
             Self::Wide => number::decimal(value, 4),
             Self::FromZero => number::short(value),

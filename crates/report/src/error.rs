@@ -1,31 +1,28 @@
-//! Why there is no report of a run.
+//! Why a report cannot be made.
 
-use std::{io, path::PathBuf};
+use std::{error::Error, io, path::PathBuf};
 
-use thiserror::Error;
+use imagesize::ImageError;
 
-/// A folder that no report can be made of.
-#[derive(Debug, Error)]
+/// A folder that cannot be made into a report.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
-    // The folder.
-    /// It has nothing that a run leaves.
+    /// The folder has no files of a run.
     #[error(
-        "{} is no run's folder: it has neither config.toml nor metrics.jsonl nor summary.json",
+        "{} is not the folder of a run: it has no config.toml, metrics.jsonl or summary.json",
         .0.display()
     )]
     NoRun(PathBuf),
-    /// A file is there, but cannot be read.
+    /// A file exists but cannot be read.
     #[error("{}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// What the system said.
         source: io::Error,
     },
-
-    // What its files hold.
-    /// A file does not hold what it should.
+    /// A file has the wrong content.
     #[error("{}, line {line}: {reason}", path.display())]
     Malformed {
         /// The file.
@@ -34,35 +31,53 @@ pub enum ReportError {
         line: usize,
         /// What is wrong with it.
         reason: String,
+        /// The parser's error.
+        source: Box<dyn Error + Send + Sync>,
     },
-    /// A picture that is none.
+    /// A picture that cannot be shown.
     #[error("{}: {source}", path.display())]
     Picture {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: WrongPicture,
+        source: PictureError,
     },
 }
 
-/// Bytes that are no picture for a page.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+/// Bytes that are not a picture for a page.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum WrongPicture {
-    /// They begin as none of the formats that browsers know.
-    #[error("this is no PNG, JPEG, GIF or WebP file")]
+pub enum PictureError {
+    /// The bytes do not begin like a format that browsers know.
+    #[error("not a PNG, JPEG, GIF or WebP file")]
     Format,
-    /// They begin as one, but do not say how large it is.
+    /// The header does not give the picture's size.
     #[error("the picture's header is damaged: {0}")]
-    Header(String),
+    Header(#[source] ImageError),
 }
 
-/// Text that is no drawing.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("line {line}: {reason}")]
-pub struct WrongDrawing {
-    /// The line, counted from 1.
-    pub line: usize,
-    /// What is wrong with it.
-    pub reason: String,
+/// Text that is not an SVG document.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SvgError {
+    /// The text is not well-formed XML, or it has a document type.
+    #[error("{0}")]
+    Xml(#[source] roxmltree::Error),
+    /// The root element is something else.
+    #[error("an SVG file begins with <svg xmlns=\"http://www.w3.org/2000/svg\">")]
+    Root {
+        /// The line of the root element, counted from 1.
+        line: usize,
+    },
+}
+
+impl SvgError {
+    /// The line of the error, counted from 1.
+    #[must_use]
+    pub fn line(&self) -> usize {
+        match self {
+            Self::Xml(error) => error.pos().row as usize,
+            Self::Root { line } => *line,
+        }
+    }
 }

@@ -1,31 +1,27 @@
-//! A page about a training run: one file of HTML that needs no other, made from the files in the run's
-//! folder.
+//! An HTML report of a training run: one file, made from the files in the run's folder.
 //!
-//! [`Report::read`] gathers what a run has left, and [`Report::to_html`] makes the page: what the run came to,
-//! curves, the worst mistakes with their pictures or a text that the model wrote, the timeline of a
-//! mini-batch, stages and settings. It can be made again at any time, of a run that was interrupted, too:
-//! what is not there is left out.
+//! [`Report::read`] reads the folder, and [`Report::to_html`] makes the page. You can make it again at
+//! any time, also of a run that was interrupted. Sections without data are left out.
 //!
-//! | file | what the page has of it |
+//! | file | what the page shows of it |
 //! |---|---|
 //! | `config.toml` | the settings |
 //! | `metrics.jsonl` | the curves, and a table of their numbers |
-//! | `summary.json` | the numbers at the top, and the stages |
-//! | `timeline.svg` | the picture of a mini-batch |
-//! | `remark.txt` | the text |
-//! | `mistakes.json` | the worst mistakes: a list of [`MistakeEntry`], with pictures beside it |
+//! | `summary.json` | the results at the top, and the stages |
+//! | `timeline.svg` | the timeline of a mini-batch |
+//! | `remark.txt` | a text, such as a language model's sample |
+//! | `mistakes.json` | the worst mistakes: a list of [`MistakeEntry`], with images beside it |
 //!
-//! The page runs no scripts and loads nothing. It is made for phones and paper, too, for dark and light
-//! screens, and for those who read it with their ears.
+//! The page runs no scripts and loads nothing. It works on phones and on paper, on dark and light
+//! screens, and with screen readers.
 //!
 //! ```
-//! use stovepipe_report::{Epoch, Report, Scores};
+//! use stovepipe_report::{Epoch, Report, TestScores};
 //!
-//! let scores = |loss, accuracy| Scores { loss, accuracy, top5: 1.0, perplexity: None };
 //! let epoch = |epoch, loss, accuracy| Epoch {
 //!     epoch,
 //!     train_loss: loss,
-//!     test: scores(loss, accuracy),
+//!     test: TestScores { loss, accuracy, top5: 1.0, perplexity: None },
 //!     ..Epoch::default()
 //! };
 //! let report = Report {
@@ -50,10 +46,10 @@ mod run;
 mod settings;
 mod timeline;
 
-pub use error::{ReportError, WrongDrawing, WrongPicture};
-pub use mistake::{Mistake, MistakeEntry, PicturePath};
+pub use error::{PictureError, ReportError, SvgError};
+pub use mistake::{Mistake, MistakeEntry, PicturePath, PicturePathError};
 pub use picture::Picture;
 pub use report::Report;
-pub use run::{Epoch, LossScale, Scores, Stage, Summary};
-pub use settings::{Settings, SettingsTable};
-pub use timeline::{Drawing, Timeline};
+pub use run::{Epoch, LossScaling, RunSummary, StageSummary, TestScores};
+pub use settings::{RunSettings, SettingsTable};
+pub use timeline::{SvgImage, TimelineImage};

@@ -3,6 +3,7 @@
 use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::picture::Picture;
 
@@ -25,24 +26,23 @@ use crate::picture::Picture;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MistakeEntry {
-    /// What the sample is called where it comes from: its file, or its place in the set.
+    /// The sample's name: its file, or its index in the set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// The name of its class.
     pub label: String,
-    /// The name of the class that the model thought the likeliest.
+    /// The name of the predicted class.
     pub said: String,
-    /// The probability that the model gave to that class, from 0 to 1; none if it was no number.
+    /// The probability of the predicted class, from 0 to 1; `None` if it was not finite.
     pub probability: Option<f64>,
-    /// The sample's loss; none if it was no number.
+    /// The sample's loss; `None` if it was not finite.
     pub loss: Option<f64>,
-    /// Where its picture lies in the run's folder.
+    /// Its picture in the run's folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub picture: Option<PicturePath>,
 }
 
-/// Where a picture lies in a run's folder: names with slashes between them, which do not lead out of
-/// it.
+/// The path of a picture, relative to the run's folder and inside it.
 ///
 /// ```
 /// use stovepipe_report::PicturePath;
@@ -50,14 +50,19 @@ pub struct MistakeEntry {
 /// let path: PicturePath = "mistakes/01.png".parse()?;
 /// assert_eq!(path.as_str(), "mistakes/01.png");
 /// assert!("../01.png".parse::<PicturePath>().is_err());
-/// # Ok::<(), String>(())
+/// # Ok::<(), stovepipe_report::PicturePathError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PicturePath(String);
 
+/// A path that leads out of the run's folder.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the picture {0:?} is not inside the run's folder")]
+pub struct PicturePathError(String);
+
 impl PicturePath {
-    /// The path as it is written.
+    /// The path as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -65,26 +70,24 @@ impl PicturePath {
 }
 
 impl std::str::FromStr for PicturePath {
-    type Err = String;
+    type Err = PicturePathError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.to_owned().try_into()
     }
 }
 
 impl TryFrom<String> for PicturePath {
-    type Error = String;
+    type Error = PicturePathError;
 
-    fn try_from(text: String) -> Result<Self, String> {
-        let mut parts = Path::new(&text).components().peekable();
-        let is_some = parts.peek().is_some();
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let mut parts = Path::new(&text).components();
+        let is_normal = parts.all(|part| matches!(part, Component::Normal(_)));
         // A backslash separates folders on some systems.
-        let stays = !text.contains(['\\', '\0']);
-        match is_some && stays && parts.all(|part| matches!(part, Component::Normal(_))) {
-            true => Ok(Self(text)),
-            false => Err(format!(
-                "the picture {text:?} is not inside the run's folder"
-            )),
+        if is_normal && !text.is_empty() && !text.contains(['\\', '\0']) {
+            Ok(Self(text))
+        } else {
+            Err(PicturePathError(text))
         }
     }
 }
@@ -98,9 +101,9 @@ impl From<PicturePath> for String {
 /// A mistake, with its picture.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mistake {
-    /// What is said of it.
+    /// Its entry in `mistakes.json`.
     pub entry: MistakeEntry,
-    /// What it looks like, if the file is there and not too large for a page.
+    /// Its picture, if the file exists and is not too large for a page.
     pub picture: Option<Picture>,
 }
 
@@ -108,21 +111,21 @@ pub struct Mistake {
 mod tests {
     use super::*;
 
-    fn check(path: &str, is_inside: bool) {
-        assert_eq!(path.parse::<PicturePath>().is_ok(), is_inside, "{path:?}");
-    }
-
     #[test]
-    fn a_picture_lies_inside_the_folder() {
-        check("01.png", true);
-        check("mistakes/01.png", true);
-        check("mistakes/…/ü <1>.png", true);
-        check("", false);
-        check("/etc/passwd", false);
-        check("../01.png", false);
-        check("mistakes/../../01.png", false);
-        check("..\\01.png", false);
-        check("C:\\01.png", false);
-        check("a\0b", false);
+    fn a_picture_is_inside_the_folder() {
+        for (path, is_inside) in [
+            ("01.png", true),
+            ("mistakes/01.png", true),
+            ("mistakes/…/ü <1>.png", true),
+            ("", false),
+            ("/etc/passwd", false),
+            ("../01.png", false),
+            ("mistakes/../../01.png", false),
+            ("..\\01.png", false),
+            ("C:\\01.png", false),
+            ("a\0b", false),
+        ] {
+            assert_eq!(path.parse::<PicturePath>().is_ok(), is_inside, "{path:?}");
+        }
     }
 }

@@ -1,11 +1,13 @@
-//! Numbers as a page writes them.
+//! Numbers and names as the page writes them.
 
-/// What stands for a number that is none.
+use stovepipe_schedule::format_bytes;
+
+/// Stands for a value that is missing, NaN or infinite.
 pub(crate) const NONE: &str = "–";
-/// Between a number and its unit: a line does not end there.
+/// A space without a line break, between a number and its unit.
 pub(crate) const SPACE: char = '\u{a0}';
 
-/// With so many decimals, or as a power of ten where these would say nothing or too much.
+/// A number with so many decimals, or with an exponent if it is very small or very large.
 pub(crate) fn decimal(value: f64, decimals: usize) -> String {
     let size = value.abs();
     match size {
@@ -18,7 +20,7 @@ pub(crate) fn decimal(value: f64, decimals: usize) -> String {
     }
 }
 
-/// Three digits that count, and no zeros after them.
+/// A number with three significant digits, without trailing zeros.
 pub(crate) fn short(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
@@ -31,54 +33,49 @@ pub(crate) fn short(value: f64) -> String {
         return whole(value);
     }
     let decimals = (2.0 - size.log10().floor()).max(0.0) as usize;
-    let text = format!("{value:.decimals$}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    text.to_owned()
+    without_zeros(&format!("{value:.decimals$}")).to_owned()
 }
 
-/// As a power of ten, with three digits at most.
+/// A number that has decimals, without trailing zeros.
+fn without_zeros(number: &str) -> &str {
+    number.trim_end_matches('0').trim_end_matches('.')
+}
+
+/// A number with an exponent and at most three digits.
 pub(crate) fn power(value: f64) -> String {
     let text = format!("{value:.2e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let digits = match digits.contains('.') {
-        true => digits.trim_end_matches('0').trim_end_matches('.'),
-        false => digits,
-    };
-    format!("{digits}e{exponent}")
+    format!("{}e{exponent}", without_zeros(digits))
 }
 
-/// A share of one, in percent.
+/// A share from 0 to 1, in percent.
 pub(crate) fn percent(share: f64) -> String {
-    match share.is_finite() {
-        true => format!("{}{SPACE}%", decimal(100.0 * share, 1)),
-        false => NONE.to_owned(),
+    if !share.is_finite() {
+        return NONE.to_owned();
     }
+    format!("{}{SPACE}%", decimal(100.0 * share, 1))
 }
 
-/// A number of things.
 pub(crate) fn count(number: u64) -> String {
     with_commas(&number.to_string())
 }
 
-/// A whole number, however it is kept.
 pub(crate) fn whole(number: f64) -> String {
     with_commas(&format!("{number:.0}"))
 }
 
-/// A number of things, and what they are.
+/// A count with its noun.
 pub(crate) fn things(number: u64, one: &str, many: &str) -> String {
     let noun = if number == 1 { one } else { many };
     format!("{} {noun}", count(number))
 }
 
 fn with_commas(digits: &str) -> String {
-    let (sign, digits) = match digits.strip_prefix('-') {
-        Some(digits) => ("-", digits),
-        None => ("", digits),
-    };
+    let sign = if digits.starts_with('-') { "-" } else { "" };
+    let digits = &digits[sign.len()..];
     let mut text = String::from(sign);
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -86,18 +83,16 @@ fn with_commas(digits: &str) -> String {
     text
 }
 
-/// A time in the units that people tell it in.
+/// A duration with at most two units.
 pub(crate) fn duration(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {
         return NONE.to_owned();
     }
     let whole = seconds.round() as u64;
     let (minutes, hours) = (whole / 60, whole / 3600);
-    let two = |large: u64, large_unit, small: u64, small_unit| {
-        format!(
-            "{}{SPACE}{large_unit} {small}{SPACE}{small_unit}",
-            count(large)
-        )
+    let two = |large, large_unit, small: u64, small_unit| {
+        let large = count(large);
+        format!("{large}{SPACE}{large_unit} {small}{SPACE}{small_unit}")
     };
     match whole {
         0..60 => format!("{}{SPACE}s", decimal(seconds, 1)),
@@ -108,12 +103,12 @@ pub(crate) fn duration(seconds: f64) -> String {
 }
 
 /// The size of a file.
-pub(crate) fn mebibytes(bytes: u64) -> String {
-    format!("{:.1}{SPACE}MiB", bytes as f64 / f64::from(1 << 20))
+pub(crate) fn file_size(bytes: u64) -> String {
+    format_bytes(bytes).replace(' ', "\u{a0}")
 }
 
-/// The beginning of a text that could be of any length. What is no text at all is made visible: control
-/// characters, for which HTML has no place, and those that would turn around what stands beside them.
+/// The first `most` characters of a text. Control characters, which HTML does not allow, and characters
+/// that change the direction of text are replaced by `�`.
 pub(crate) fn clip(text: &str, most: usize) -> String {
     let shown = text.chars().filter(|letter| *letter != '\r');
     let mut clipped: String = shown.clone().take(most).map(visible).collect();
@@ -127,10 +122,12 @@ pub(crate) fn clip(text: &str, most: usize) -> String {
 fn visible(letter: char) -> char {
     let is_space = matches!(letter, '\n' | '\t');
     let is_direction = matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let is_none = matches!(letter, '\u{fdd0}'..='\u{fdef}') || letter as u32 & 0xfffe == 0xfffe;
-    match is_direction || is_none || (letter.is_control() && !is_space) {
-        true => char::REPLACEMENT_CHARACTER,
-        false => letter,
+    let is_no_character =
+        matches!(letter, '\u{fdd0}'..='\u{fdef}') || letter as u32 & 0xfffe == 0xfffe;
+    if is_direction || is_no_character || (letter.is_control() && !is_space) {
+        char::REPLACEMENT_CHARACTER
+    } else {
+        letter
     }
 }
 
@@ -138,109 +135,69 @@ fn visible(letter: char) -> char {
 mod tests {
     use super::*;
 
-    fn check<T>(told: impl Fn(T) -> String, cases: impl IntoIterator<Item = (T, &'static str)>)
+    fn check<T>(format: impl Fn(T) -> String, cases: impl IntoIterator<Item = (T, &'static str)>)
     where
         T: Copy + std::fmt::Debug,
     {
         for (value, expected) in cases {
-            assert_eq!(told(value).replace(SPACE, " "), expected, "{value:?}");
+            assert_eq!(format(value).replace(SPACE, " "), expected, "{value:?}");
         }
     }
 
     #[test]
     fn losses_have_four_decimals() {
+        let loss = |value| decimal(value, 4);
+        check(loss, [(0.5909463, "0.5909"), (-1.0, "-1.0000"), (0.0, "0")]);
         check(
-            |value| decimal(value, 4),
-            [
-                (0.5909463, "0.5909"),
-                (-1.0, "-1.0000"),
-                (0.0, "0"),
-                (0.00002, "2e-5"),
-                (12345.6, "12,346"),
-                (1e30, "1e30"),
-                (f64::NAN, NONE),
-                (f64::NEG_INFINITY, NONE),
-            ],
+            loss,
+            [(0.00002, "2e-5"), (12345.6, "12,346"), (1e30, "1e30")],
         );
+        check(loss, [(f64::NAN, NONE), (f64::NEG_INFINITY, NONE)]);
     }
 
     #[test]
     fn rates_have_three_digits() {
         check(
             short,
-            [
-                (0.004, "0.004"),
-                (0.0054514, "0.00545"),
-                (0.00001862810, "1.86e-5"),
-                (3e-12, "3e-12"),
-                (1.0, "1"),
-                (10.0, "10"),
-                (99.26, "99.3"),
-                (0.0, "0"),
-                (1234.5, "1,234"),
-                (f64::INFINITY, NONE),
-            ],
+            [(0.004, "0.004"), (0.0054514, "0.00545"), (0.0, "0")],
         );
+        check(short, [(0.00001862810, "1.86e-5"), (3e-12, "3e-12")]);
+        check(short, [(1.0, "1"), (10.0, "10"), (99.26, "99.3")]);
+        check(short, [(1234.5, "1,234"), (f64::INFINITY, NONE)]);
     }
 
     #[test]
     fn shares_are_percentages() {
-        check(
-            percent,
-            [
-                (0.98333, "98.3 %"),
-                (1.0, "100.0 %"),
-                (0.0, "0 %"),
-                (f64::NAN, NONE),
-            ],
-        );
+        check(percent, [(0.98333, "98.3 %"), (1.0, "100.0 %")]);
+        check(percent, [(0.0, "0 %"), (f64::NAN, NONE)]);
     }
 
     #[test]
     fn large_numbers_have_commas() {
-        check(
-            count,
-            [
-                (0, "0"),
-                (999, "999"),
-                (1000, "1,000"),
-                (101_326, "101,326"),
-                (1_000_000, "1,000,000"),
-            ],
-        );
+        check(count, [(0, "0"), (999, "999"), (1000, "1,000")]);
+        check(count, [(101_326, "101,326"), (1_000_000, "1,000,000")]);
     }
 
     #[test]
     fn durations_have_two_units() {
         check(
             duration,
-            [
-                (0.0, "0 s"),
-                (9.87, "9.9 s"),
-                (59.6, "1 min 0 s"),
-                (93.9, "1 min 34 s"),
-                (11_520.0, "3 h 12 min"),
-                (100_000.0, "1 d 3 h"),
-                (f64::NAN, NONE),
-                (-1.0, NONE),
-                (f64::MAX, "213,503,982,334,601 d 7 h"),
-            ],
+            [(0.0, "0 s"), (9.87, "9.9 s"), (59.6, "1 min 0 s")],
         );
+        check(duration, [(93.9, "1 min 34 s"), (11_520.0, "3 h 12 min")]);
+        check(
+            duration,
+            [(100_000.0, "1 d 3 h"), (f64::NAN, NONE), (-1.0, NONE)],
+        );
+        check(duration, [(f64::MAX, "213,503,982,334,601 d 7 h")]);
     }
 
     #[test]
     fn long_texts_are_clipped_between_characters() {
-        check(
-            |text| clip(text, 3),
-            [
-                ("abc", "abc"),
-                ("abcd", "abc…"),
-                ("äöüß", "äöü…"),
-                ("a  b", "a…"),
-                ("a\r\nb", "a\nb"),
-                ("\0\u{1b}\u{202e}", "\u{fffd}\u{fffd}\u{fffd}"),
-                ("\u{ffff}\u{1fffe}\t", "\u{fffd}\u{fffd}\t"),
-            ],
-        );
+        let three = |text| clip(text, 3);
+        check(three, [("abc", "abc"), ("abcd", "abc…"), ("äöüß", "äöü…")]);
+        check(three, [("a  b", "a…"), ("a\r\nb", "a\nb")]);
+        check(three, [("\0\u{1b}\u{202e}", "\u{fffd}\u{fffd}\u{fffd}")]);
+        check(three, [("\u{ffff}\u{1fffe}\t", "\u{fffd}\u{fffd}\t")]);
     }
 }

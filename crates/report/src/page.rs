@@ -1,66 +1,55 @@
-//! The page: a document, and a section a module.
+//! The page: a document, with a module for each section.
 //!
-//! Everything that comes from a run goes through the templates' escaping. Pictures, drawings among them, are
-//! `data:` addresses of images, in which browsers run no scripts and load nothing. For the case that both should
-//! fail, the page forbids itself scripts and the network.
+//! All text from a run is escaped by the templates. Pictures and the timeline are images in `data:` URLs,
+//! in which browsers run no scripts and load nothing. As a second barrier, the page's policy forbids
+//! scripts and the network.
 
 mod curves;
-mod embed;
 mod epochs;
 mod head;
 mod headline;
 mod mistakes;
+mod parts;
 mod remark;
 mod settings;
 mod stages;
 mod timeline;
 
-use maud::{DOCTYPE, Markup, html};
+use maud::{DOCTYPE, html};
 
-use crate::{number::clip, report::Report};
+use crate::report::Report;
 
-/// The longest name that is shown whole: of a run, a class, a layer, a device, a setting.
-const LONGEST_NAME: usize = 120;
-
-pub(crate) fn of(report: &Report) -> Markup {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            (head::of(report))
-            body {
-                main {
-                    (headline::of(report))
-                    (curves::of(&report.epochs))
-                    (mistakes::of(&report.mistakes))
-                    (remark::of(report.remark.as_deref()))
-                    (timeline::of(report.timeline.as_ref()))
-                    (stages::of(report.summary.as_ref()))
-                    (settings::of(&report.settings))
+impl Report {
+    /// The page: a whole HTML document that needs no other file, no network and no scripts.
+    ///
+    /// ```
+    /// use stovepipe_report::Report;
+    ///
+    /// let report = Report { title: "A <b>run</b>".into(), ..Report::default() };
+    /// let page = report.to_html();
+    /// assert!(page.starts_with("<!DOCTYPE html>"));
+    /// assert!(page.contains("A &lt;b&gt;run&lt;/b&gt;"));
+    /// ```
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                (head::render(self))
+                body {
+                    main {
+                        (headline::render(self))
+                        (curves::render(&self.epochs))
+                        (mistakes::render(&self.mistakes))
+                        (remark::render(self.remark.as_deref()))
+                        (timeline::render(self.timeline.as_ref()))
+                        (stages::render(self.summary.as_ref()))
+                        (settings::render(&self.settings))
+                    }
+                    footer { p { "Made by Stovepipe from the files in the run's folder." } }
                 }
-                footer { p { "Made by Stovepipe from the files of the run." } }
             }
-        }
+        };
+        page.into_string()
     }
-}
-
-/// A section below a heading.
-fn section(id: &str, heading: &str, content: Markup) -> Markup {
-    html! {
-        section aria-labelledby=(id) {
-            h2 id=(id) { (heading) }
-            (content)
-        }
-    }
-}
-
-/// A box that is scrolled sideways where it is too wide for the page, by finger or by keyboard.
-fn wide(label: &str, content: Markup) -> Markup {
-    html! {
-        div .wide role="region" aria-label=(label) tabindex="0" { (content) }
-    }
-}
-
-/// A name, cut off where it is longer than anyone would read.
-fn name(text: &str) -> String {
-    clip(text, LONGEST_NAME)
 }

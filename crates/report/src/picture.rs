@@ -1,8 +1,8 @@
 //! A picture that becomes part of the page.
 
-use imagesize::{ImageError, ImageType};
+use imagesize::ImageType;
 
-use crate::error::WrongPicture;
+use crate::error::PictureError;
 
 /// The bytes of a PNG, JPEG, GIF or WebP file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,9 +14,9 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// A picture, from the bytes of a file.
+    /// A picture from the bytes of a file.
     ///
-    /// Looks at its header only: pixels are the browser's to decode.
+    /// Only the header is checked; browsers decode the pixels.
     ///
     /// ```
     /// use stovepipe_report::Picture;
@@ -27,28 +27,27 @@ impl Picture {
     /// assert_eq!(picture.media_type(), "image/gif");
     /// assert_eq!(picture.bytes(), gif);
     /// assert!(Picture::new(b"a text".to_vec()).is_err());
-    /// # Ok::<(), stovepipe_report::WrongPicture>(())
+    /// # Ok::<(), stovepipe_report::PictureError>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// If the file is of another format, or damaged where it should say how large it is.
-    pub fn new(bytes: Vec<u8>) -> Result<Self, WrongPicture> {
-        let format = imagesize::image_type(&bytes).map_err(|_| WrongPicture::Format)?;
-        let media_type = match format {
-            ImageType::Png => "image/png",
-            ImageType::Jpeg => "image/jpeg",
-            ImageType::Gif => "image/gif",
-            ImageType::Webp => "image/webp",
-            _ => return Err(WrongPicture::Format),
+    /// If the file has another format, or its header does not give the picture's size.
+    pub fn new(bytes: Vec<u8>) -> Result<Self, PictureError> {
+        let media_type = match imagesize::image_type(&bytes) {
+            Ok(ImageType::Png) => "image/png",
+            Ok(ImageType::Jpeg) => "image/jpeg",
+            Ok(ImageType::Gif) => "image/gif",
+            Ok(ImageType::Webp) => "image/webp",
+            _ => return Err(PictureError::Format),
         };
-        let header = |error: ImageError| WrongPicture::Header(error.to_string());
-        let size = imagesize::blob_size(&bytes).map_err(header)?;
+        let size = imagesize::blob_size(&bytes).map_err(PictureError::Header)?;
+        let (width, height) = (size.width, size.height);
         Ok(Self {
             bytes,
             media_type,
-            width: size.width,
-            height: size.height,
+            width,
+            height,
         })
     }
 
@@ -58,7 +57,7 @@ impl Picture {
         &self.bytes
     }
 
-    /// What the format is called, such as `image/png`.
+    /// The format's media type, such as `image/png`.
     #[must_use]
     pub fn media_type(&self) -> &'static str {
         self.media_type
@@ -75,28 +74,26 @@ impl Picture {
 mod tests {
     use super::*;
 
-    fn check(bytes: &[u8], expected: Result<&str, &str>) {
-        let picture = Picture::new(bytes.to_vec()).map_err(|error| error.to_string());
-        let found = match &picture {
-            Ok(picture) => Ok(picture.media_type()),
-            Err(error) => Err(error.as_str()),
-        };
-        assert_eq!(found, expected, "{bytes:?}");
-    }
-
     #[test]
-    fn formats_are_told_by_their_first_bytes() {
-        let none = Err("this is no PNG, JPEG, GIF or WebP file");
-        check(b"", none);
-        check(b"BM\0\0\0\0\0\0\0\0\0\0\0\0\0\0", none);
-        check(b"<svg xmlns='http://www.w3.org/2000/svg'/>", none);
-        check(b"<!doctype html><script>alert(1)</script>", none);
-        check(b"GIF89a\x08\x00\x08\x00\x80\x00\x00;", Ok("image/gif"));
+    fn formats_are_recognized_by_their_first_bytes() {
         let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x08\0\0\0\x08\x08\0\0\0\0";
-        check(png, Ok("image/png"));
-        assert!(matches!(
-            Picture::new(png[..12].to_vec()),
-            Err(WrongPicture::Header(_))
-        ));
+        let unknown = Err("not a PNG, JPEG, GIF or WebP file".to_owned());
+        for (bytes, expected) in [
+            (&b""[..], unknown.clone()),
+            (b"BM\0\0\0\0\0\0\0\0\0\0\0\0\0\0", unknown.clone()),
+            (
+                b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+                unknown.clone(),
+            ),
+            (b"<!doctype html><script>alert(1)</script>", unknown),
+            (b"GIF89a\x08\x00\x08\x00\x80\x00\x00;", Ok("image/gif")),
+            (png, Ok("image/png")),
+        ] {
+            let found = Picture::new(bytes.to_vec());
+            let found = (found.as_ref()).map(Picture::media_type);
+            assert_eq!(found.map_err(ToString::to_string), expected, "{bytes:?}");
+        }
+        let cut = Picture::new(png[..12].to_vec());
+        assert!(matches!(cut, Err(PictureError::Header(_))));
     }
 }

@@ -1,68 +1,94 @@
-//! From a run's folder to a report.
+//! Reads a run's folder.
 
-use std::{
-    fs,
-    io::ErrorKind,
-    path::{Path, PathBuf},
-};
+use std::{error::Error, fs, io::ErrorKind, path::Path};
 
 use serde::de::DeserializeOwned;
 
 use crate::{
-    error::{ReportError, WrongDrawing},
+    error::{ReportError, SvgError},
     mistake::{Mistake, MistakeEntry},
     picture::Picture,
     report::Report,
     run::Epoch,
-    settings::Settings,
-    timeline::{Drawing, Timeline},
+    settings::RunSettings,
+    timeline::{SvgImage, TimelineImage},
 };
 
-/// A larger drawing is not made part of the page: it would be slow on a phone.
-const LARGEST_DRAWING: u64 = 4 << 20;
-/// The same for a picture, and for all of them.
+/// Larger images are not embedded: the page would be slow on a phone.
+const LARGEST_TIMELINE: u64 = 4 << 20;
 const LARGEST_PICTURE: u64 = 1 << 20;
+/// The limit for all pictures together.
 const ALL_PICTURES: u64 = 8 << 20;
 
-pub(crate) fn run(folder: &Path) -> Result<Report, ReportError> {
-    let folder = Folder(folder);
-    let (settings, epochs) = (folder.settings()?, folder.epochs()?);
-    let summary = folder.json("summary.json")?;
-    if settings.is_none() && epochs.is_none() && summary.is_none() {
-        return Err(ReportError::NoRun(folder.0.to_owned()));
+impl Report {
+    /// Reads the folder of a run. Missing files are left out, so the run may have been interrupted or
+    /// may still be running.
+    ///
+    /// If `metrics.jsonl` has an epoch again, because the run was resumed before it, the new line
+    /// replaces the old one and all after that. An incomplete last line is ignored.
+    ///
+    /// ```
+    /// # let parent = tempfile::tempdir().unwrap();
+    /// # let folder = parent.path().join("train-1");
+    /// use std::fs;
+    /// use stovepipe_report::Report;
+    ///
+    /// fs::create_dir(&folder)?;
+    /// fs::write(folder.join("config.toml"), "[training]\nepochs = 8")?;
+    /// let report = Report::read(&folder)?;
+    /// assert_eq!(report.title, "train-1");
+    /// fs::write(folder.join("report.html"), report.to_html())?;
+    ///
+    /// fs::write(folder.join("config.toml"), "[training]\nepochs = = 8")?;
+    /// let error = Report::read(&folder).unwrap_err().to_string();
+    /// assert!(error.contains("config.toml, line 2"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If it is not the folder of a run, or a file in it is unreadable or malformed.
+    pub fn read(folder: &Path) -> Result<Self, ReportError> {
+        let folder = RunFiles(folder);
+        let (settings, epochs) = (folder.settings()?, folder.epochs()?);
+        let summary = folder.json("summary.json")?;
+        if settings.is_none() && epochs.is_none() && summary.is_none() {
+            return Err(ReportError::NoRun(folder.0.to_owned()));
+        }
+        Ok(Self {
+            title: folder.title(),
+            settings: settings.unwrap_or_default(),
+            epochs: epochs.unwrap_or_default(),
+            summary,
+            timeline: folder.timeline()?,
+            remark: folder.text("remark.txt")?,
+            mistakes: folder.mistakes()?,
+        })
     }
-    Ok(Report {
-        title: folder.title(),
-        settings: settings.unwrap_or_default(),
-        epochs: epochs.unwrap_or_default(),
-        summary,
-        timeline: folder.timeline()?,
-        remark: folder.text("remark.txt")?,
-        mistakes: folder.mistakes()?,
-    })
 }
 
-struct Folder<'a>(&'a Path);
+/// The files in a run's folder. Those that are missing are `None`.
+struct RunFiles<'a>(&'a Path);
 
-impl Folder<'_> {
-    /// Its name, which ends in `.partial` until the run has ended well.
+impl RunFiles<'_> {
+    /// The folder's name, without the `.partial` of a run that has not finished.
     fn title(&self) -> String {
-        // The path may be `.`, which is no name.
+        // The path may be `.`.
         let path = fs::canonicalize(self.0).unwrap_or_else(|_| self.0.to_owned());
-        let name = path.file_name().unwrap_or(path.as_os_str());
-        let name = name.to_string_lossy();
+        let name = (path.file_name().unwrap_or(path.as_os_str())).to_string_lossy();
         name.strip_suffix(".partial").unwrap_or(&name).to_owned()
     }
 
-    fn settings(&self) -> Result<Option<Settings>, ReportError> {
+    fn settings(&self) -> Result<Option<RunSettings>, ReportError> {
         let Some(text) = self.text("config.toml")? else {
             return Ok(None);
         };
-        let settings = Settings::parse(&text).map_err(|error| {
+        let settings = RunSettings::parse(&text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            self.malformed("config.toml", line_at(text.as_bytes(), at), error.message())
-        })?;
-        Ok(Some(settings))
+            let (line, reason) = (line_at(text.as_bytes(), at), error.message().to_owned());
+            self.malformed("config.toml", line, reason, error)
+        });
+        settings.map(Some)
     }
 
     fn epochs(&self) -> Result<Option<Vec<Epoch>>, ReportError> {
@@ -76,65 +102,60 @@ impl Folder<'_> {
             }
             match serde_json::from_str::<Epoch>(line) {
                 Ok(epoch) => {
-                    // A run that was resumed does epochs again.
+                    // A resumed run repeats epochs.
                     let kept = epochs.partition_point(|earlier| earlier.epoch < epoch.epoch);
                     epochs.truncate(kept);
                     epochs.push(epoch);
                 }
-                // Whoever wrote this line was interrupted, or is about to write the rest.
+                // The writer was interrupted, or has not yet written the rest.
                 Err(error) if error.is_eof() && !line.ends_with('\n') => {}
                 Err(error) => {
-                    return Err(self.malformed("metrics.jsonl", index + 1, &reason(&error)));
+                    return Err(self.malformed("metrics.jsonl", index + 1, reason(&error), error));
                 }
             }
         }
         Ok(Some(epochs))
     }
 
-    fn timeline(&self) -> Result<Option<Timeline>, ReportError> {
+    fn timeline(&self) -> Result<Option<TimelineImage>, ReportError> {
         let name = "timeline.svg";
         match self.size(name)? {
-            None => Ok(None),
-            Some(bytes) if bytes > LARGEST_DRAWING => Ok(Some(Timeline::Large { bytes })),
-            Some(_) => {
-                let drawing = self.text(name)?.map(Drawing::parse).transpose();
-                let wrong = |error: WrongDrawing| self.malformed(name, error.line, &error.reason);
-                Ok(drawing.map_err(wrong)?.map(Timeline::Drawn))
+            Some(bytes) if bytes > LARGEST_TIMELINE => Ok(Some(TimelineImage::Linked { bytes })),
+            _ => {
+                let image = self.text(name)?.map(SvgImage::parse).transpose();
+                let malformed =
+                    |error: SvgError| self.malformed(name, error.line(), error.to_string(), error);
+                Ok(image.map_err(malformed)?.map(TimelineImage::Embedded))
             }
         }
     }
 
     fn mistakes(&self) -> Result<Vec<Mistake>, ReportError> {
         let entries: Option<Vec<MistakeEntry>> = self.json("mistakes.json")?;
-        let mut room = ALL_PICTURES;
+        let mut bytes_left = ALL_PICTURES;
         let mistake = |entry: MistakeEntry| {
-            let picture = self.picture(&entry, &mut room)?;
+            let picture = self.picture(&entry, &mut bytes_left)?;
             Ok(Mistake { entry, picture })
         };
         entries.into_iter().flatten().map(mistake).collect()
     }
 
-    /// The picture of a mistake, if it is there and there is room for it.
+    /// The picture of a mistake, if it exists and is not too large.
     fn picture(
         &self,
         entry: &MistakeEntry,
-        room: &mut u64,
+        bytes_left: &mut u64,
     ) -> Result<Option<Picture>, ReportError> {
         let Some(name) = entry.picture.as_ref().map(|path| path.as_str()) else {
             return Ok(None);
         };
-        let Some(size) = self.size(name)? else {
-            return Ok(None);
-        };
-        if size > LARGEST_PICTURE.min(*room) {
-            return Ok(None);
+        match self.size(name)? {
+            Some(size) if size <= LARGEST_PICTURE.min(*bytes_left) => *bytes_left -= size,
+            _ => return Ok(None),
         }
-        *room -= size;
         let picture = self.bytes(name)?.map(Picture::new).transpose();
-        picture.map_err(|source| ReportError::Picture {
-            path: self.file(name),
-            source,
-        })
+        let path = self.0.join(name);
+        picture.map_err(|source| ReportError::Picture { path, source })
     }
 
     fn json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, ReportError> {
@@ -142,64 +163,65 @@ impl Folder<'_> {
             return Ok(None);
         };
         let value = serde_json::from_str(&text);
-        value.map_err(|error| self.malformed(name, error.line(), &reason(&error)))
+        value.map_err(|error| self.malformed(name, error.line(), reason(&error), error))
     }
 
     fn text(&self, name: &str) -> Result<Option<String>, ReportError> {
         let text = self.bytes(name)?.map(String::from_utf8).transpose();
         text.map_err(|error| {
             let at = error.utf8_error().valid_up_to();
-            self.malformed(name, line_at(error.as_bytes(), at), "this is no UTF-8 text")
+            let line = line_at(error.as_bytes(), at);
+            self.malformed(name, line, "this is not UTF-8 text".to_owned(), error)
         })
     }
 
     fn bytes(&self, name: &str) -> Result<Option<Vec<u8>>, ReportError> {
-        self.if_there(name, |path| fs::read(path))
+        self.if_exists(name, |path| fs::read(path))
     }
 
     fn size(&self, name: &str) -> Result<Option<u64>, ReportError> {
-        self.if_there(name, |path| fs::metadata(path).map(|file| file.len()))
+        self.if_exists(name, |path| fs::metadata(path).map(|file| file.len()))
     }
 
-    /// None if there is no such file.
-    fn if_there<T>(
+    fn if_exists<T>(
         &self,
         name: &str,
-        ask: impl FnOnce(&Path) -> std::io::Result<T>,
+        read: impl FnOnce(&Path) -> std::io::Result<T>,
     ) -> Result<Option<T>, ReportError> {
-        let path = self.file(name);
-        match ask(&path) {
+        let path = self.0.join(name);
+        match read(&path) {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(source) => Err(ReportError::File { path, source }),
         }
     }
 
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn malformed(&self, name: &str, line: usize, reason: &str) -> ReportError {
+    fn malformed(
+        &self,
+        name: &str,
+        line: usize,
+        reason: String,
+        source: impl Error + Send + Sync + 'static,
+    ) -> ReportError {
         ReportError::Malformed {
-            path: self.file(name),
-            // An empty file has its mistake on no line at all.
+            path: self.0.join(name),
+            // Errors of an empty file have line 0.
             line: line.max(1),
-            reason: reason.to_owned(),
+            reason,
+            source: Box::new(source),
         }
     }
 }
 
-/// The line, counted from 1, of a byte.
+/// The line of a byte, counted from 1.
 fn line_at(text: &[u8], byte: usize) -> usize {
     let before = text.iter().take(byte);
     1 + before.filter(|byte| **byte == b'\n').count()
 }
 
-/// What is wrong with JSON, without the place, which is said otherwise.
+/// The message of a JSON error, without its line and column.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    match text.rsplit_once(" at line ") {
-        Some((reason, _)) => reason.to_owned(),
-        None => text,
-    }
+    let reason = text.rsplit_once(" at line ").map(|(reason, _)| reason);
+    reason.unwrap_or(&text).to_owned()
 }

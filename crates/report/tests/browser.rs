@@ -1,9 +1,9 @@
-//! Pages in a browser: nothing is cut off, faint, small, on top of something else, or broken, on a phone and
-//! on a desk, in the light and in the dark.
+//! Pages in a browser: nothing is cut off, faint, small, overlapping or broken, on phones and desktops, in
+//! light and dark mode.
 //!
-//! The pages are measured as they are, in frames, since a browser without a window makes none as narrow as a
-//! phone. Without Chromium, the test says that it did nothing; with `STOVEPIPE_REQUIRE_CHROMIUM=1`, it fails. With
-//! `STOVEPIPE_PAGES=FOLDER`, it leaves the pages there, to be looked at.
+//! Pages are measured in frames, since a headless browser has no window as narrow as a phone. Without
+//! Chromium, the test is skipped with a message; with `STOVEPIPE_REQUIRE_CHROMIUM=1`, it fails. With
+//! `STOVEPIPE_PAGES=FOLDER`, it writes the pages to that folder.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -11,24 +11,24 @@ mod common;
 
 use std::{env, fs, io::Write, path::Path};
 
-use common::{chromium, dom::Element, folder::Run};
+use common::{chromium, dom::Element, folder::SampleRun};
 use maud::html;
 use serde::Deserialize;
 use stovepipe_report::Report;
 
 const SIZES: [(u32, u32); 3] = [(360, 800), (768, 1024), (1280, 900)];
 
-/// What `measure.js` says of a page.
+/// The findings of `measure.js` for a page.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Found {
+struct PageFindings {
     name: String,
-    /// Of the window, and of what is in it.
+    /// Widths of the window and of its content.
     width: u32,
     scrolls: u32,
     height: u32,
     is_dark: bool,
-    /// Elements that are wrong in some way.
+    /// Elements with problems.
     outside: Vec<String>,
     faint: Vec<String>,
     small: Vec<String>,
@@ -37,14 +37,12 @@ struct Found {
     unreachable: Vec<String>,
 }
 
-/// Pages with much on them, and with little.
+/// Pages with little and with much content.
 fn pages() -> Vec<(&'static str, String)> {
     let long = "Pneumonoultramicroscopicsilicovolcanoconiosis/".repeat(4);
-    let mut awkward = Run {
-        stages: 16,
-        ..Run::images(3)
-    }
-    .report();
+    let mut run = SampleRun::images(3);
+    run.stages = 16;
+    let mut awkward = run.report();
     awkward.title = long.clone();
     for mistake in &mut awkward.mistakes {
         (mistake.entry.label, mistake.entry.said) = (long.clone(), "<script>".to_owned());
@@ -65,27 +63,29 @@ fn pages() -> Vec<(&'static str, String)> {
     }
     awkward.epochs[1].test.accuracy = f64::NAN;
     let reports = [
-        ("images", Run::images(8).report()),
-        ("language", Run::language(40).report()),
-        ("long", Run::images(10_000).report()),
-        ("one epoch", Run::images(1).report()),
+        ("images", SampleRun::images(8).report()),
+        ("language", SampleRun::language(40).report()),
+        ("long", SampleRun::images(10_000).report()),
+        ("one epoch", SampleRun::images(1).report()),
         ("awkward", awkward),
         ("empty", Report::default()),
     ];
     let mut pages = reports
         .map(|(name, report)| (name, report.to_html()))
         .to_vec();
-    let unfolded = pages[0].1.replace("<details>", "<details open>");
-    pages.push(("unfolded", unfolded));
+    pages.push((
+        "unfolded",
+        pages[0].1.replace("<details>", "<details open>"),
+    ));
     pages
 }
 
-/// A page with the others in frames.
+/// A page with all pages in frames.
 fn frames(pages: &[(&str, String)]) -> String {
     let script = include_str!("browser/measure.js");
     let page = html! {
         (maud::DOCTYPE)
-        meta charset="utf-8"; // else it is guessed, from as much of the page as has been read
+        meta charset="utf-8"; // otherwise the browser guesses
         script { (maud::PreEscaped(script)) }
         body {
             @for (name, page) in pages {
@@ -98,47 +98,43 @@ fn frames(pages: &[(&str, String)]) -> String {
     page.into_string()
 }
 
-fn keep(pages: &[(&str, String)], folder: &Path) {
-    for (name, page) in pages {
-        fs::write(folder.join(format!("{name}.html")), page).unwrap();
-    }
-}
-
 #[test]
 fn pages_are_legible_everywhere() {
     let pages = pages();
     if let Some(folder) = env::var_os("STOVEPIPE_PAGES") {
-        keep(&pages, Path::new(&folder));
+        for (name, page) in &pages {
+            fs::write(Path::new(&folder).join(format!("{name}.html")), page).unwrap();
+        }
     }
     let Some(browser) = chromium::find() else {
         let is_required = env::var_os("STOVEPIPE_REQUIRE_CHROMIUM").is_some_and(|set| set == "1");
         assert!(
             !is_required,
-            "there is no Chromium here, and STOVEPIPE_REQUIRE_CHROMIUM is 1"
+            "STOVEPIPE_REQUIRE_CHROMIUM is 1, but PATH has no Chromium"
         );
-        // Not by `eprintln`, which tests that pass keep to themselves.
-        let said = "skipped: there is no Chromium in PATH to look at pages with";
-        writeln!(std::io::stderr(), "{said}").unwrap();
+        // Not by `eprintln`, whose output passing tests hide.
+        writeln!(std::io::stderr(), "skipped: there is no Chromium in PATH").unwrap();
         return;
     };
     let mut wrong = Vec::new();
     for is_dark in [false, true] {
         let document = chromium::document(&browser, &frames(&pages), is_dark);
         let document = Element::parse(&document);
-        let found: Vec<Found> = serde_json::from_str(&document.named("pre")[0].text).unwrap();
+        let found: Vec<PageFindings> =
+            serde_json::from_str(&document.named("pre")[0].text).unwrap();
         assert_eq!(found.len(), pages.len() * SIZES.len());
         for found in found {
             assert_eq!(found.is_dark, is_dark);
             assert!(SIZES.iter().any(|(width, _)| *width == found.width));
             assert!(found.height > 100, "{} is empty", found.name);
-            wrong.extend(mistakes(&found));
+            wrong.extend(problems(&found));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What is wrong with a page, in words.
-fn mistakes(found: &Found) -> Vec<String> {
+/// The problems of a page, in words.
+fn problems(found: &PageFindings) -> Vec<String> {
     let mut wrong = Vec::new();
     if found.scrolls > found.width {
         wrong.push(format!("is {} wide", found.scrolls));
@@ -149,7 +145,7 @@ fn mistakes(found: &Found) -> Vec<String> {
         ("small", &found.small),
         ("overlapping", &found.overlapping),
         ("broken", &found.broken),
-        ("not to be reached by keyboard", &found.unreachable),
+        ("not reachable by keyboard", &found.unreachable),
     ];
     for (what, elements) in lists {
         wrong.extend(elements.iter().map(|element| format!("{what}: {element}")));

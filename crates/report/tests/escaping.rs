@@ -1,69 +1,46 @@
-//! Whatever stands in a run's files, it stays text.
+//! Text in a run's files stays text on the page.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 
-use common::{dom::Element, folder::Run};
+use common::{dom::Element, folder::SampleRun};
 use proptest::prelude::*;
 use stovepipe_report::{
-    Mistake, MistakeEntry, Report, Scores, Settings, SettingsTable, Stage, Summary,
+    Mistake, MistakeEntry, Report, RunSettings, RunSummary, SettingsTable, StageSummary,
 };
 
-/// Strings that mean something to someone who reads HTML, and any others.
+/// Strings with a meaning in HTML, mixed with any characters.
 fn hostile() -> impl Strategy<Value = String> {
-    let pieces = [
+    let tags = [
         "<script>alert(1)</script>",
+        "<img src=x onerror=x>",
+        "</main></body></html>",
+    ];
+    let ends = [
         "</title>",
         "</style>",
         "</pre>",
-        "</main></body></html>",
         "<!--",
         "-->",
         "<![CDATA[",
         "]]>",
-        "\"",
-        "'",
-        "\" onload=\"x",
-        "'>",
-        "&",
-        "&lt;",
-        "&#60;",
-        "<",
-        ">",
-        "=",
-        "`",
-        "\\",
-        "\0",
-        "\r\n",
-        "\t",
-        "\u{202e}",
-        "\u{feff}",
-        "java\tscript:",
-        "<img src=x onerror=x>",
-        "é",
-        "数",
-        "🙂",
-        "a",
-        " ",
     ];
+    let quotes = ["\"", "'", "\" onload=\"x", "'>", "`", "\\", "java\tscript:"];
+    let marks = ["&", "&lt;", "&#60;", "<", ">", "=", "\0", "\r\n", "\t"];
+    let letters = ["\u{202e}", "\u{feff}", "é", "数", "🙂", "a", " "];
+    let pieces = [&tags[..], &ends, &quotes, &marks, &letters].concat();
     let piece = prop_oneof![
-        4 => prop::sample::select(pieces.to_vec()).prop_map(str::to_owned),
+        4 => prop::sample::select(pieces).prop_map(str::to_owned),
         1 => any::<char>().prop_map(String::from),
     ];
     prop::collection::vec(piece, 1..8).prop_map(|pieces| pieces.concat())
 }
 
-/// A report in which every text is this one.
+/// A report in which every text is `text`.
 fn report_of(text: &str) -> Report {
     let text = || text.to_owned();
-    let scores = Scores {
-        loss: 1.0,
-        accuracy: 0.5,
-        top5: 1.0,
-        perplexity: None,
-    };
-    let stage = Stage {
+    let stage = StageSummary {
         worker: 0,
         device: text(),
         layers: vec![text(), text()],
@@ -81,40 +58,40 @@ fn report_of(text: &str) -> Report {
         loss: Some(1.0),
         picture: None,
     };
+    let mistake = Mistake {
+        entry,
+        picture: None,
+    };
     Report {
         title: text(),
-        settings: Settings {
+        settings: RunSettings {
             tables: vec![table(text()), table("model".to_owned())],
         },
-        summary: Some(Summary {
+        summary: Some(RunSummary {
             parameters: 2,
             stages: vec![stage],
-            test: scores,
-            ..Summary::default()
+            ..RunSummary::default()
         }),
         remark: Some(text()),
-        mistakes: vec![Mistake {
-            entry,
-            picture: None,
-        }],
+        mistakes: vec![mistake],
         ..Report::default()
     }
 }
 
-/// What is replaced, and what it is replaced by.
+/// Whether a character is replaced, or is the replacement.
 fn is_odd(letter: char) -> bool {
     let turns = matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let is_none =
+    let is_no_character =
         matches!(letter, '\u{fdd0}'..='\u{fdef}' | '\u{fffd}') || letter as u32 & 0xfffe == 0xfffe;
-    letter.is_control() || turns || is_none
+    letter.is_control() || turns || is_no_character
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn texts_change_nothing_but_texts(text in hostile()) {
-        // Empty texts leave things out; so no text here is nothing but space.
+    fn texts_do_not_change_the_structure(text in hostile()) {
+        // Sections with empty texts are left out, so no text here is blank.
         let text = format!("x{text}x");
         let plain = Element::parse(&report_of("x").to_html());
         let page = Element::parse(&report_of(&text).to_html());
@@ -122,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn short_texts_are_shown_as_they_are(text in hostile()) {
+    fn short_texts_are_shown_unchanged(text in hostile()) {
         let text = format!("x{text}x");
         prop_assume!(text.chars().count() <= 100);
         let expected: String = text.chars().filter(|c| !is_odd(*c)).collect();
@@ -134,12 +111,11 @@ proptest! {
         }
     }
 
-    /// The same from files: names in JSON and TOML, each escaped in their own way.
     #[test]
-    fn texts_of_files_stay_texts(text in hostile()) {
+    fn texts_from_files_do_not_change_the_structure(text in hostile()) {
         prop_assume!(!text.contains('\0'));
         let json = serde_json::to_string(&format!("x{text}x")).unwrap();
-        let folder = Run { mistakes: 1, ..Run::images(1) }.folder();
+        let folder = SampleRun { mistakes: 1, ..SampleRun::images(1) }.folder();
         let benign = Element::parse(&folder.report().to_html());
         let entry = format!(
             "[{{\"label\":{json},\"said\":{json},\"file\":{json},\"probability\":0.5,\"loss\":1,\

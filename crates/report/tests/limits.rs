@@ -1,11 +1,11 @@
-//! Runs that are out of the ordinary: pages stay pages, and of a size that a phone can open.
+//! Unusual runs: their pages are valid, and small enough for a phone.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 
-use common::{dom::Element, folder::Run};
-use stovepipe_report::{Epoch, Report, Scores, SettingsTable};
+use common::{dom::Element, folder::SampleRun};
+use stovepipe_report::{Epoch, Report, SettingsTable, TestScores};
 
 fn page(report: &Report) -> (Element, usize) {
     let html = report.to_html();
@@ -14,24 +14,24 @@ fn page(report: &Report) -> (Element, usize) {
 
 #[test]
 fn a_run_without_epochs_has_no_curves() {
-    let mut report = Run::images(2).report();
+    let mut report = SampleRun::images(2).report();
     report.epochs.clear();
     let (page, _) = page(&report);
-    assert!(page.section("curves").is_none() && page.section("outcome").is_some());
+    assert!(page.section("curves").is_none() && page.section("results").is_some());
 }
 
 #[test]
 fn one_epoch_is_a_point() {
-    let (page, _) = page(&Run::images(1).report());
+    let (page, _) = page(&SampleRun::images(1).report());
     let curves = page.section("curves").unwrap();
     assert!(curves.named("polyline").is_empty());
-    assert_eq!(curves.named("circle").len(), 4); // the test set's, and two curves alone
+    assert_eq!(curves.named("circle").len(), 4); // the test set's, and two single curves
     assert_eq!(curves.named("table")[0].named("tr").len(), 2);
 }
 
 #[test]
-fn ten_thousand_epochs_are_no_longer_a_page_than_some() {
-    let report = Run::images(10_000).report();
+fn ten_thousand_epochs_make_a_short_page() {
+    let report = SampleRun::images(10_000).report();
     let (page, length) = page(&report);
     assert!(length < 400_000, "{length}");
     let table = page.section("curves").unwrap().named("table")[0];
@@ -40,24 +40,14 @@ fn ten_thousand_epochs_are_no_longer_a_page_than_some() {
     assert_eq!(table.named("th").last().unwrap().text, "10,000");
 }
 
-/// All that a number can be.
 #[test]
 fn any_number_makes_a_page() {
-    let numbers = [
-        f64::NAN,
-        f64::INFINITY,
-        f64::NEG_INFINITY,
-        0.0,
-        -0.0,
-        -1.0,
-        5e-324,
-        1e300,
-        f64::MAX,
-        0.5,
-    ];
-    for a in numbers {
-        for b in numbers {
-            let scores = Scores {
+    let not_finite = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+    let finite = [0.0, -0.0, -1.0, 5e-324, 1e300, f64::MAX, 0.5];
+    let numbers = [&not_finite[..], &finite].concat();
+    for &a in &numbers {
+        for &b in &numbers {
+            let scores = TestScores {
                 loss: a,
                 accuracy: b,
                 top5: a,
@@ -79,12 +69,10 @@ fn any_number_makes_a_page() {
                 epochs,
                 ..Report::default()
             });
-            for drawing in page.named("svg") {
-                for element in drawing.all() {
-                    for (name, value) in &element.attributes {
-                        let is_number = !value.contains("NaN") && !value.contains("inf");
-                        assert!(is_number, "{a} {b}: {} {name}={value}", element.name);
-                    }
+            for element in page.named("svg").into_iter().flat_map(Element::all) {
+                for (name, value) in &element.attributes {
+                    let is_number = !value.contains("NaN") && !value.contains("inf");
+                    assert!(is_number, "{a} {b}: {} {name}={value}", element.name);
                 }
             }
         }
@@ -92,28 +80,25 @@ fn any_number_makes_a_page() {
 }
 
 #[test]
-fn epochs_without_numbers_leave_a_gap_and_are_told() {
-    let mut report = Run::language(6).report();
+fn epochs_without_finite_values_are_a_gap_with_a_note() {
+    let mut report = SampleRun::language(6).report();
     for epoch in [2, 3] {
         report.epochs[epoch].test.loss = f64::NAN;
     }
     let (page, _) = page(&report);
     let loss = page.named("figure")[0];
     assert_eq!(loss.named("polyline").len(), 3); // training, and test twice
-    assert!(
-        loss.text
-            .contains("Left out, being no finite numbers: 2 epochs between 3 and 4.")
-    );
+    let note = "Not shown because NaN or infinite: 2 epochs between 3 and 4.";
+    assert!(loss.text.contains(note));
     for epoch in &mut report.epochs {
         (epoch.test.loss, epoch.train_loss) = (f64::NAN, f64::INFINITY);
     }
-    let html = report.to_html();
-    assert!(html.contains("There is no finite number to draw."));
+    assert!(report.to_html().contains("No finite values."));
 }
 
 #[test]
-fn losses_that_fall_by_much_are_drawn_by_powers() {
-    let mut report = Run::images(6).report();
+fn losses_with_a_wide_range_have_a_logarithmic_axis() {
+    let mut report = SampleRun::images(6).report();
     assert!(!report.to_html().contains("(logarithmic)"));
     report.epochs[0].test.loss = 900.0;
     assert!(report.to_html().contains("(logarithmic)"));
@@ -122,7 +107,7 @@ fn losses_that_fall_by_much_are_drawn_by_powers() {
 #[test]
 fn long_names_are_clipped() {
     let long = "ÄÖ名🙂".repeat(50_000);
-    let mut report = Run::images(2).report();
+    let mut report = SampleRun::images(2).report();
     report.title = long.clone();
     for mistake in &mut report.mistakes {
         (mistake.entry.label, mistake.entry.said) = (long.clone(), long.clone());
@@ -132,9 +117,8 @@ fn long_names_are_clipped() {
     summary.stages[0].device = long.clone();
     summary.stages[1].layers = (0..5000).map(|layer| format!("Layer{layer}")).collect();
     summary.stages[1].layers[0] = long.clone();
-    report.settings.tables[0]
-        .entries
-        .push((long.clone(), long.clone()));
+    let settings = &mut report.settings.tables[0].entries;
+    settings.push((long.clone(), long.clone()));
     report.remark = Some(long);
     let (page, length) = page(&report);
     assert!(length < 500_000, "{length}");
@@ -142,39 +126,25 @@ fn long_names_are_clipped() {
 }
 
 #[test]
-fn many_settings_and_stages_are_all_told() {
-    let mut report = Run {
-        stages: 16,
-        ..Run::images(2)
-    }
-    .report();
-    let entries = (0..400)
-        .map(|index| (format!("setting-{index}"), index.to_string()))
-        .collect();
-    report.settings.tables.push(SettingsTable {
-        name: "many".to_owned(),
-        entries,
-    });
+fn all_settings_and_stages_are_shown() {
+    let mut run = SampleRun::images(2);
+    run.stages = 16;
+    let mut report = run.report();
+    let entry = |index: usize| (format!("setting-{index}"), index.to_string());
+    let (name, entries) = ("many".to_owned(), (0..400).map(entry).collect());
+    report.settings.tables.push(SettingsTable { name, entries });
     let (page, _) = page(&report);
-    assert_eq!(page.section("settings").unwrap().named("caption").len(), 5);
-    assert!(
-        page.section("settings")
-            .unwrap()
-            .text
-            .contains("setting-399")
-    );
+    let settings = page.section("settings").unwrap();
+    assert_eq!(settings.named("caption").len(), 5);
+    assert!(settings.text.contains("setting-399"));
     assert_eq!(page.section("stages").unwrap().named("tr").len(), 17);
 }
 
 #[test]
-fn more_mistakes_than_anyone_looks_at_are_counted() {
-    let (page, _) = page(
-        &Run {
-            mistakes: 100,
-            ..Run::images(1)
-        }
-        .report(),
-    );
+fn only_the_first_mistakes_are_shown() {
+    let mut run = SampleRun::images(1);
+    run.mistakes = 100;
+    let (page, _) = page(&run.report());
     let mistakes = page.section("mistakes").unwrap();
     assert_eq!(mistakes.named("li").len(), 60);
     assert!(mistakes.text.contains("The first 60 of 100."));

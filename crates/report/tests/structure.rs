@@ -1,4 +1,4 @@
-//! What a page is made of.
+//! The structure of a page.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -6,9 +6,9 @@ mod common;
 
 use common::{
     dom::Element,
-    folder::{Folder, Run, SVG},
+    folder::{SVG, SampleRun},
 };
-use stovepipe_report::{Drawing, Report, Timeline};
+use stovepipe_report::{Report, SvgImage, TimelineImage};
 
 fn page(report: &Report) -> Element {
     Element::parse(&report.to_html())
@@ -16,49 +16,30 @@ fn page(report: &Report) -> Element {
 
 /// The headings of the sections.
 fn sections(page: &Element) -> Vec<&str> {
-    page.named("h2")
-        .iter()
-        .map(|heading| heading.text.as_str())
-        .collect()
+    texts(page, "h2")
+}
+
+/// The texts of all elements of a name.
+fn texts<'p>(page: &'p Element, name: &str) -> Vec<&'p str> {
+    let elements = page.named(name).into_iter();
+    elements.map(|element| element.text.as_str()).collect()
 }
 
 #[test]
 fn a_run_on_images_has_its_sections() {
-    let page = page(&Run::images(6).report());
-    assert_eq!(
-        sections(&page),
-        [
-            "What it came to",
-            "How it went",
-            "Worst mistakes",
-            "One mini-batch",
-            "Stages",
-            "Settings"
-        ]
-    );
-    let charts: Vec<_> = page
-        .named("h3")
-        .iter()
-        .map(|heading| heading.text.clone())
-        .collect();
-    assert_eq!(charts[0], "Loss");
-    assert_eq!(charts[1], "Accuracy");
+    let page = page(&SampleRun::images(6).report());
+    let first = ["Results", "Training curves", "Worst mistakes"];
+    let last = ["Timeline of one mini-batch", "Stages", "Settings"];
+    assert_eq!(sections(&page), [first, last].concat());
+    assert_eq!(texts(&page, "h3")[..2], ["Loss", "Accuracy"]);
 }
 
 #[test]
 fn a_language_model_has_perplexity_and_a_text() {
-    let page = page(&Run::language(6).report());
-    assert_eq!(
-        sections(&page),
-        [
-            "What it came to",
-            "How it went",
-            "Remark",
-            "One mini-batch",
-            "Stages",
-            "Settings"
-        ]
-    );
+    let page = page(&SampleRun::language(6).report());
+    let first = ["Results", "Training curves", "Text"];
+    let last = ["Timeline of one mini-batch", "Stages", "Settings"];
+    assert_eq!(sections(&page), [first, last].concat());
     assert!(page.named("h3")[1].text.starts_with("Perplexity"));
     assert!(page.named("dt")[0].text.starts_with("Test perplexity"));
     assert!(page.named("pre")[0].text.contains("Jehovah"));
@@ -72,14 +53,10 @@ fn an_empty_report_is_a_page() {
     assert!(page.text.contains("after 0 epochs"));
 }
 
-/// What anyone who cannot see the page, or not well, needs of it.
 #[test]
-fn a_page_can_be_read_with_ears() {
-    for report in [
-        Run::images(6).report(),
-        Run::language(2).report(),
-        Report::default(),
-    ] {
+fn a_page_works_with_screen_readers() {
+    let (images, language) = (SampleRun::images(6), SampleRun::language(2));
+    for report in [images.report(), language.report(), Report::default()] {
         let page = page(&report);
         assert_eq!(page.named("html")[0].get("lang"), Some("en"));
         assert!(!page.named("title")[0].text.is_empty());
@@ -95,14 +72,10 @@ fn a_page_can_be_read_with_ears() {
         for table in page.named("table") {
             assert_eq!(table.children[0].name, "caption");
             assert!(!table.children[0].text.is_empty());
-            assert!(
-                table
-                    .named("th")
-                    .iter()
-                    .all(|cell| cell.get("scope").is_some())
-            );
+            let headers = table.named("th");
+            assert!(headers.iter().all(|cell| cell.get("scope").is_some()));
             let rows = table.named("tr");
-            assert!(rows.iter().all(|row| row.named("th").iter().any(|_| true)));
+            assert!(rows.iter().all(|row| !row.named("th").is_empty()));
         }
         for section in page.named("section") {
             let heading = page.id(section.get("aria-labelledby").unwrap()).unwrap();
@@ -136,12 +109,10 @@ fn ids_are_unique(page: &Element) {
     assert_eq!(ids.len(), count);
 }
 
-/// Nothing is asked of any network, and nothing runs.
 #[test]
-fn a_page_stands_alone() {
-    let report = Run::images(6).report();
-    let page = page(&report);
-    let addresses = [
+fn a_page_has_no_scripts_and_loads_nothing() {
+    let page = page(&SampleRun::images(6).report());
+    let links = [
         "src",
         "srcset",
         "href",
@@ -154,63 +125,46 @@ fn a_page_stands_alone() {
         assert!(!["script", "iframe", "object", "embed", "form", "base"].contains(&&*element.name));
         for (name, value) in &element.attributes {
             assert!(!name.starts_with("on") && name != "style", "{name}");
-            if addresses.contains(&name.as_str()) {
+            if links.contains(&name.as_str()) {
                 let is_link = element.name == "a" && value == "timeline.svg";
-                assert!(
-                    value.starts_with("data:image/") || is_link,
-                    "{name}={value}"
-                );
+                let is_allowed = is_link || value.starts_with("data:image/");
+                assert!(is_allowed, "{name}={value}");
             }
         }
     }
     let style = &page.named("style")[0].text;
     assert!(!style.contains("url(") && !style.contains("@import"));
-    let policy = page
-        .named("meta")
-        .into_iter()
-        .find(|meta| meta.get("http-equiv").is_some());
-    assert!(
-        policy
-            .unwrap()
-            .get("content")
-            .unwrap()
-            .starts_with("default-src 'none'")
-    );
+    let mut metas = page.named("meta").into_iter();
+    let policy = metas.find(|meta| meta.get("http-equiv").is_some()).unwrap();
+    let policy = policy.get("content").unwrap();
+    assert!(policy.starts_with("default-src 'none'"));
 }
 
 #[test]
-fn a_run_says_how_it_ended() {
+fn a_page_tells_whether_the_run_finished() {
     let check = |report: &Report, expected: &str| {
         let page = page(report);
-        let states = page
-            .all()
-            .into_iter()
-            .filter(|element| element.has_class("state"));
+        let all = page.all().into_iter();
+        let states = all.filter(|element| element.has_class("state"));
         let states: Vec<_> = states.map(|state| state.text.clone()).collect();
         assert_eq!(states, [expected]);
     };
-    let mut report = Run::images(6).report();
-    check(&report, "Ended after 6 epochs");
+    let mut report = SampleRun::images(6).report();
+    check(&report, "Finished after 6 epochs");
     let summary = report.summary.as_mut().unwrap();
     (summary.stopped, summary.epochs) = (true, 4);
-    check(&report, "Stopped before its end, after 4 of 6 epochs");
+    check(&report, "Stopped early after 4 of 6 epochs");
     report.summary = None;
     report.epochs.truncate(1);
-    check(
-        &report,
-        "No summary after 1 of 6 epochs: interrupted, or still under way",
-    );
+    let open = |epochs| format!("Not finished after {epochs}: interrupted, or still running");
+    check(&report, &open("1 of 6 epochs"));
     report.settings.tables.clear();
-    check(
-        &report,
-        "No summary after 1 epoch: interrupted, or still under way",
-    );
+    check(&report, &open("1 epoch"));
 }
 
-/// Numbers of a run without a summary are those of its epochs.
 #[test]
-fn an_interrupted_run_has_numbers() {
-    let mut report = Run::images(6).report();
+fn an_interrupted_run_has_the_results_of_its_epochs() {
+    let mut report = SampleRun::images(6).report();
     report.summary = None;
     for (epoch, (speed, seconds)) in report.epochs.iter_mut().zip([(100.0, 3.0), (200.0, 1.0)]) {
         (epoch.samples_per_second, epoch.seconds) = (speed, seconds);
@@ -218,106 +172,86 @@ fn an_interrupted_run_has_numbers() {
     report.epochs.truncate(2);
     let page = page(&report);
     assert!(page.section("stages").is_none());
-    let numbers = page.section("outcome").unwrap();
+    let numbers = page.section("results").unwrap();
     let value = |name: &str| {
         let pairs = numbers.named("div");
         let pair = pairs.iter().find(|pair| pair.children[0].text == name);
         pair.unwrap().children[1].text.clone()
     };
-    assert_eq!(value("Samples a second"), "125");
+    assert_eq!(value("Samples per second"), "125");
     assert_eq!(value("Duration"), "4.0\u{a0}s");
 }
 
 #[test]
-fn the_best_epoch_is_told_if_it_was_not_the_last() {
-    let mut report = Run::images(6).report();
+fn the_best_epoch_is_named_if_it_was_not_the_last() {
+    let mut report = SampleRun::images(6).report();
     report.epochs[2].test.accuracy = 0.9991;
-    let outcome = page(&report).section("outcome").unwrap().text.clone();
+    let results = page(&report).section("results").unwrap().text.clone();
     assert!(
-        outcome.contains("best 99.9\u{a0}% (epoch\u{a0}3)"),
-        "{outcome}"
+        results.contains("best 99.9\u{a0}% (epoch\u{a0}3)"),
+        "{results}"
     );
-    assert!(outcome.contains("averaged weights"));
+    assert!(results.contains("averaged weights"));
 }
 
-/// In f16, by the second epoch's line.
 #[test]
-fn the_scale_of_the_loss_is_among_the_numbers() {
-    let run = Run::images(2).folder();
-    let heads = |run: &Folder| {
-        let page = page(&run.report());
-        let heads = page.named("th").into_iter();
-        let heads: Vec<_> = heads.map(|head| head.text.clone()).collect();
-        let cells = page.named("td").into_iter();
-        (
-            heads,
-            cells.map(|cell| cell.text.clone()).collect::<Vec<_>>(),
-        )
-    };
-    let (without, _) = heads(&run);
-    assert!(!without.contains(&"loss scale".to_owned()));
+fn the_scaling_of_the_loss_is_in_the_table() {
+    let run = SampleRun::images(2).folder();
+    assert!(!texts(&page(&run.report()), "th").contains(&"loss scale"));
     let metrics = std::fs::read_to_string(run.path().join("metrics.jsonl")).unwrap();
-    let scaled = metrics.replacen(
-        "{\"averaged\"",
-        "{\"loss_scale\":{\"scale\":512.0,\"skipped\":3},\"averaged\"",
-        1,
-    );
+    let scaling = "{\"loss_scale\":{\"scale\":512.0,\"skipped\":3},\"averaged\"";
+    let scaled = metrics.replacen("{\"averaged\"", scaling, 1);
     assert_ne!(scaled, metrics);
     run.write("metrics.jsonl", scaled);
-    let (with, cells) = heads(&run);
-    let at = |name: &str| with.iter().position(|head| head == name).unwrap();
-    assert_eq!(at("skipped updates"), at("loss scale") + 1);
-    let number = cells.iter().position(|cell| cell == "512").unwrap();
-    assert_eq!(cells[number + 1], "3");
+    let page = page(&run.report());
+    for (name, pair) in [
+        ("th", ["loss scale", "skipped updates"]),
+        ("td", ["512", "3"]),
+    ] {
+        let texts = texts(&page, name);
+        let first = texts.iter().position(|text| *text == pair[0]).unwrap();
+        assert_eq!(texts[first + 1], pair[1]);
+    }
 }
 
 #[test]
-fn mistakes_say_what_is_and_what_was_said() {
-    let mut report = Run::images(1).report();
+fn mistakes_have_their_label_and_prediction() {
+    let mut report = SampleRun::images(1).report();
     report.mistakes[1].picture = None;
     report.mistakes[1].entry.probability = None;
     let page = page(&report);
     let list = page.section("mistakes").unwrap();
     let (first, second) = (list.named("li")[0], list.named("li")[1]);
-    assert!(first.text.contains("is 0") && first.text.contains("said 1"));
+    assert!(first.text.contains("label 0") && first.text.contains("predicted 1"));
     let text = &first.text;
     assert!(text.ends_with("97.0\u{a0}% sureloss 4.80test/3"), "{text}");
     let image = first.named("img")[0];
-    assert_eq!(image.get("alt"), Some("A sample of class 0, taken for 1"));
-    assert!(
-        image
-            .get("src")
-            .unwrap()
-            .starts_with("data:image/png;base64,iVBOR")
+    assert_eq!(
+        image.get("alt"),
+        Some("A sample of class 0, predicted as 1")
     );
+    let src = image.get("src").unwrap();
+    assert!(src.starts_with("data:image/png;base64,iVBOR"));
     assert!(second.named("img").is_empty() && second.text.contains("no picture"));
 }
 
-/// A drawing is the whole file, and its scripts are as dead as those of any picture.
+/// As an image, the SVG file cannot run scripts.
 #[test]
-fn a_drawing_is_embedded_as_a_picture() {
+fn the_timeline_is_embedded_as_an_image() {
     let svg = format!(
         "<svg xmlns='{SVG}' aria-label='a &quot;b&quot; &lt;c>'><script>alert(1)</script></svg>"
     );
-    let timeline = Timeline::Drawn(Drawing::parse(svg).unwrap());
-    let report = Report {
-        timeline: Some(timeline),
+    let timeline = TimelineImage::Embedded(SvgImage::parse(svg).unwrap());
+    let timeline = Some(timeline);
+    let html = Report {
+        timeline,
         ..Report::default()
-    };
-    let html = report.to_html();
+    }
+    .to_html();
     assert!(!html.contains("alert(1)"));
     let page = Element::parse(&html);
     let image = page.named("img")[0];
-    assert!(
-        image
-            .get("alt")
-            .unwrap()
-            .ends_with("in one mini-batch: a \"b\" <c>")
-    );
-    assert!(
-        image
-            .get("src")
-            .unwrap()
-            .starts_with("data:image/svg+xml;base64,")
-    );
+    let (alt, src) = (image.get("alt").unwrap(), image.get("src").unwrap());
+    assert!(alt.ends_with("in one mini-batch: a \"b\" <c>"));
+    assert!(src.starts_with("data:image/svg+xml;base64,"));
 }

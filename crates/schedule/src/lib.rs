@@ -38,6 +38,7 @@
 //! ```
 
 mod action;
+mod bytes;
 mod chrome_trace;
 mod costs;
 mod csv;
@@ -60,6 +61,7 @@ mod validate;
 mod versions;
 
 pub use action::{Action, ParseActionError, Pass};
+pub use bytes::format_bytes;
 pub use costs::{CostError, Costs, Link, StageCosts, StageMemory};
 pub use error::{LineError, ScheduleError, Waiting};
 pub use held::Limits;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use stovepipe_pipeline::{BuildError, StepError, device::DeviceError, error::WrongSchedule};
-use stovepipe_schedule::ScheduleError;
+use stovepipe_schedule::{ScheduleError, format_bytes};
 use thiserror::Error;
 
 use crate::other_tensors::OtherTensors;
@@ -102,8 +102,8 @@ pub enum TrainError {
     #[error(
         "the run needs about {} on {device}, which has {}: recompute more, take more micro-batches, more \
          devices or a smaller batch, or say what there is with --device-memory",
-        mebibytes(*needs),
-        mebibytes(*has)
+        format_bytes(*needs),
+        format_bytes(*has)
     )]
     TooLarge {
         /// The device.
@@ -271,8 +271,4 @@ impl TrainError {
         let (path, reason) = (path.into(), reason.to_string());
         Self::Format { path, reason }
     }
-}
-
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }

@@ -1,33 +1,39 @@
 use burn::data::dataloader::batcher::Batcher;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use crate::{Augmentation, CifarImage, PIXELS, SHAPE, SIDE, augmentation::View};
+use crate::{CifarAugmentation, CifarImage, PIXELS, SHAPE, SIDE, augmentation::View};
 
 /// Images `[n, 3, 32, 32]` and their labels `[n]`.
 pub type CifarBatch = (Tensor<4>, Tensor<1, Int>);
 
-/// Turns images of CIFAR into what a model takes: images `[n, 3, 32, 32]` and labels `[n]`.
+/// Batches images of CIFAR for a model: images `[n, 3, 32, 32]` and labels `[n]`.
 ///
-/// Pixels are from 0 (black) to 1, then normalised by the [mean](crate::Labels::mean) and [standard
-/// deviation](crate::Labels::std) of their channel. That is all for evaluation, `CifarBatcher::default()`; for training
-/// see [`augmented`](Self::augmented). The tensors have the device's default element types, `f32` for images unless it
-/// was set otherwise.
-///
-/// # Example
+/// Pixels are scaled to 0 to 1 and normalised by the [mean](crate::CifarLabels::mean) and [standard
+/// deviation](crate::CifarLabels::std) of their channel. `CifarBatcher::default()` is for evaluation, and
+/// [`augmented`](Self::augmented) for training. The tensors have the device's default element types.
 ///
 /// ```
 /// # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;
 /// # let data = tempfile::tempdir()?;
-/// # write_cifar10(data.path(), |_| record(&[6], |_, _, _| 255).repeat(8));
+/// # write_cifar10(data.path(), |_| record(&[6], |_, y, x| (8 * (y % 8) + x) as u8).repeat(8));
 /// # let data = data.path();
 /// use burn::{data::{dataloader::batcher::Batcher, dataset::Dataset}, tensor::Device};
-/// use stovepipe_cifar::{Cifar, CifarBatcher, Labels};
+/// use stovepipe_cifar::{Cifar, CifarAugmentation, CifarBatcher, CifarLabels};
 ///
-/// let test = Cifar::test(Labels::Cifar10, data)?;
+/// let test = Cifar::test(CifarLabels::Cifar10, data)?;
 /// let first = test.get_many((0..8).collect())?;
 /// let (images, labels) = CifarBatcher::default().batch(first, &Device::default());
 /// assert_eq!(images.dims(), [8, 3, 32, 32]);
 /// assert_eq!(labels.dims(), [8]);
+///
+/// let train = Cifar::train(CifarLabels::Cifar10, data)?;
+/// let images = |epoch| {
+///     let batcher = CifarBatcher::augmented(CifarAugmentation::default(), 42, epoch);
+///     let items = train.get_many(vec![5]).unwrap();
+///     batcher.batch(items, &Device::default()).0.into_data()
+/// };
+/// assert_eq!(images(3), images(3));
+/// assert_ne!(images(3), images(4));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,10 +41,10 @@ pub struct CifarBatcher {
     augmented: Option<Augmented>,
 }
 
-/// What the draws of a pass depend on, besides the sample.
+/// The key of the random changes, besides the sample.
 #[derive(Clone, Copy, Debug)]
 struct Augmented {
-    augmentation: Augmentation,
+    augmentation: CifarAugmentation,
     seed: u64,
     epoch: usize,
 }
@@ -46,38 +52,16 @@ struct Augmented {
 impl CifarBatcher {
     /// A batcher for one epoch of training.
     ///
-    /// What is done to an image is fixed by `seed`, `epoch` and the image's place in its set, and by nothing else: not by
-    /// the batch that it is in, the order of the images or the thread.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;
-    /// # let data = tempfile::tempdir()?;
-    /// # write_cifar10(data.path(), |_| record(&[6], |_, y, x| (8 * (y % 8) + x) as u8).repeat(8));
-    /// # let data = data.path();
-    /// use burn::{data::{dataloader::batcher::Batcher, dataset::Dataset}, tensor::Device};
-    /// use stovepipe_cifar::{Augmentation, Cifar, CifarBatcher, Labels};
-    ///
-    /// let train = Cifar::train(Labels::Cifar10, data)?;
-    /// let images = |epoch, place| {
-    ///     let batcher = CifarBatcher::augmented(Augmentation::default(), 42, epoch);
-    ///     let items = train.get_many(place).unwrap();
-    ///     batcher.batch(items, &Device::default()).0.into_data()
-    /// };
-    /// assert_eq!(images(3, vec![5]), images(3, vec![5]));
-    /// assert_ne!(images(3, vec![5]), images(4, vec![5]));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// The changes to an image depend only on `seed`, `epoch` and the image's index in its set, not on its batch, the
+    /// order of images or the thread.
     #[must_use]
-    pub fn augmented(augmentation: Augmentation, seed: u64, epoch: usize) -> Self {
-        let augmented = Augmented {
-            augmentation,
-            seed,
-            epoch,
-        };
+    pub fn augmented(augmentation: CifarAugmentation, seed: u64, epoch: usize) -> Self {
         Self {
-            augmented: Some(augmented),
+            augmented: Some(Augmented {
+                augmentation,
+                seed,
+                epoch,
+            }),
         }
     }
 

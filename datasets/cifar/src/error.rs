@@ -1,10 +1,10 @@
 use std::path::PathBuf;
 
-/// Why a CIFAR folder could not be read. Each error names the file.
+/// Why a CIFAR folder could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CifarError {
-    /// The folder, or a file that belongs in it, is not there.
+    /// The folder or one of its files is missing.
     #[error(
         "{} is missing: unpack {archive}, the binary version from https://www.cs.toronto.edu/~kriz/cifar.html",
         path.display()
@@ -12,11 +12,11 @@ pub enum CifarError {
     Missing {
         /// The folder or file.
         path: PathBuf,
-        /// The archive that has it.
+        /// The archive that contains it.
         archive: &'static str,
     },
 
-    /// The path is that of a file, perhaps of the archive.
+    /// The path is a file, perhaps the archive.
     #[error("{} is not a folder: give the folder {folder} that the archive unpacks to", path.display())]
     NotAFolder {
         /// The path.
@@ -25,10 +25,10 @@ pub enum CifarError {
         folder: &'static str,
     },
 
-    /// The folder is empty, or holds something else.
+    /// The folder has no files of the data set.
     #[error(
-        "{} has no file of {name}: it must be or hold the folder {folder} that {archive}, \
-         the binary version from https://www.cs.toronto.edu/~kriz/cifar.html, unpacks to",
+        "{} has no file of {name}: give the folder {folder} that {archive} unpacks to, or the folder that \
+         contains it; {archive} is the binary version from https://www.cs.toronto.edu/~kriz/cifar.html",
         path.display()
     )]
     OtherFolder {
@@ -42,7 +42,7 @@ pub enum CifarError {
         archive: &'static str,
     },
 
-    /// The system would not read a file or folder.
+    /// A file or folder cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The file or folder.
@@ -51,14 +51,14 @@ pub enum CifarError {
         source: std::io::Error,
     },
 
-    /// A file without a record.
+    /// A file is empty.
     #[error("{} is empty", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
 
-    /// A file that does not end with a record.
+    /// A file ends within a record.
     #[error(
         "{} is truncated: record {record}, counted from 0, has {found} of {expected} bytes",
         path.display()
@@ -68,24 +68,24 @@ pub enum CifarError {
         path: PathBuf,
         /// The last record, counted from 0.
         record: usize,
-        /// Bytes that are left for it.
+        /// Bytes in the file.
         found: usize,
-        /// Bytes that it needs.
+        /// Bytes of a record.
         expected: usize,
     },
 
-    /// A file that goes on after the last record that it may have.
-    #[error("{} is too long: it may have {most} records of {bytes} bytes", path.display())]
+    /// A file is longer than the published one.
+    #[error("{} is too long: it must have at most {most} records of {bytes} bytes", path.display())]
     Oversized {
         /// The file.
         path: PathBuf,
-        /// Records that it may have.
+        /// The largest number of records.
         most: usize,
         /// Bytes of a record.
         bytes: usize,
     },
 
-    /// A label that is none.
+    /// A label is out of range.
     #[error(
         "{}: record {record}, counted from 0, has the {kind} {value}, but there are {classes} classes",
         path.display()
@@ -95,16 +95,16 @@ pub enum CifarError {
         path: PathBuf,
         /// The record within the file, counted from 0.
         record: usize,
-        /// Which label: `label`, `coarse label` or `fine label`.
+        /// `label`, `coarse label` or `fine label`.
         kind: &'static str,
         /// The label.
         value: u8,
-        /// Classes that there are, counted from 0.
+        /// The number of classes.
         classes: usize,
     },
 
-    /// A file of class names that has too few or too many of them.
-    #[error("{} has {found} class names, a line each, but there are {expected} classes", path.display())]
+    /// A file has the wrong number of class names.
+    #[error("{} has {found} class names, one per line, but there are {expected} classes", path.display())]
     Names {
         /// The file.
         path: PathBuf,
@@ -114,8 +114,8 @@ pub enum CifarError {
         expected: usize,
     },
 
-    /// A file of class names that is no text.
-    #[error("{} is no text: it should have the names of the classes, a line each", path.display())]
+    /// A file of class names is not UTF-8.
+    #[error("{} is not UTF-8 text: it must have the names of the classes, one per line", path.display())]
     NotText {
         /// The file.
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! What the official archives unpack to.
+//! The files in the official archives.
 
 use std::{
     fs,
@@ -10,42 +10,42 @@ use crate::{CifarError, PIXELS};
 
 /// The files of one data set.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub(crate) struct ArchiveLayout {
     /// The data set's name.
     pub name: &'static str,
-    /// What is to be downloaded.
+    /// The archive to download.
     pub archive: &'static str,
-    /// What it unpacks to.
+    /// The folder that it unpacks to.
     pub folder: &'static str,
-    pub train: Files,
-    pub test: Files,
+    pub train: SplitFiles,
+    pub test: SplitFiles,
     /// The label bytes that a record begins with, in order.
     pub labels: &'static [LabelByte],
 }
 
 /// The files of a split.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct SplitFiles {
     pub names: &'static [&'static str],
-    /// Records of each, as published; a user's subset has fewer.
+    /// The largest number of records of a file, that of the published one.
     pub records: usize,
 }
 
 /// One label byte of every record.
 #[derive(Debug)]
 pub(crate) struct LabelByte {
-    /// What it is called in errors.
+    /// Its name in errors.
     pub kind: &'static str,
     pub classes: usize,
-    /// The file with the classes' names, a line each.
+    /// The file with the names of the classes, one per line.
     pub names: &'static str,
 }
 
-pub(crate) const CIFAR_10: Layout = Layout {
+pub(crate) const CIFAR_10: ArchiveLayout = ArchiveLayout {
     name: "CIFAR-10",
     archive: "cifar-10-binary.tar.gz",
     folder: "cifar-10-batches-bin",
-    train: Files {
+    train: SplitFiles {
         names: &[
             "data_batch_1.bin",
             "data_batch_2.bin",
@@ -55,7 +55,7 @@ pub(crate) const CIFAR_10: Layout = Layout {
         ],
         records: 10_000,
     },
-    test: Files {
+    test: SplitFiles {
         names: &["test_batch.bin"],
         records: 10_000,
     },
@@ -66,15 +66,15 @@ pub(crate) const CIFAR_10: Layout = Layout {
     }],
 };
 
-pub(crate) const CIFAR_100: Layout = Layout {
+pub(crate) const CIFAR_100: ArchiveLayout = ArchiveLayout {
     name: "CIFAR-100",
     archive: "cifar-100-binary.tar.gz",
     folder: "cifar-100-binary",
-    train: Files {
+    train: SplitFiles {
         names: &["train.bin"],
         records: 50_000,
     },
-    test: Files {
+    test: SplitFiles {
         names: &["test.bin"],
         records: 10_000,
     },
@@ -92,13 +92,13 @@ pub(crate) const CIFAR_100: Layout = Layout {
     ],
 };
 
-impl Layout {
+impl ArchiveLayout {
     /// Bytes of a record.
     pub fn record(&self) -> usize {
         self.labels.len() + PIXELS
     }
 
-    /// The folder with the files: `path` itself, or the one in it that the archive unpacks to.
+    /// The folder with the files: `path`, or the unpacked folder in it.
     pub fn locate(&'static self, path: &Path) -> Result<PathBuf, CifarError> {
         let metadata = fs::metadata(path).map_err(self.failed(path))?;
         if !metadata.is_dir() {
@@ -122,7 +122,7 @@ impl Layout {
         }
     }
 
-    /// The error for a file or folder that could not be read.
+    /// The error for a file or folder that cannot be read.
     pub fn failed(&'static self, path: &Path) -> impl FnOnce(std::io::Error) -> CifarError {
         let path = path.to_owned();
         move |source| match source.kind() {

@@ -1,16 +1,15 @@
 //! CIFAR-10 and CIFAR-100 as Burn datasets, read from the folders that the official archives unpack to.
 //!
-//! [`Cifar`] holds one split, its pixels as the bytes that they are on disk; [`CifarBatcher`] shows images to a model as
-//! `[n, 3, 32, 32]`, normalised, for training also cropped, mirrored and cut out of ([`Augmentation`]). The data are no
-//! part of this crate: get the *binary version* of an archive from <https://www.cs.toronto.edu/~kriz/cifar.html> and
-//! unpack it.
+//! [`Cifar`] is one split. [`CifarBatcher`] makes normalised batches `[n, 3, 32, 32]` of it, for training with
+//! [`CifarAugmentation`]. Download the *binary version* of an archive from
+//! <https://www.cs.toronto.edu/~kriz/cifar.html> and unpack it.
 //!
 //! | archive | unpacks to | label bytes of a record |
 //! |---|---|---|
 //! | `cifar-10-binary.tar.gz` | `cifar-10-batches-bin` | label |
 //! | `cifar-100-binary.tar.gz` | `cifar-100-binary` | coarse label, fine label |
 //!
-//! A record is its label bytes, then 1,024 red, 1,024 green and 1,024 blue pixels, each colour row by row.
+//! A record is its label bytes, then 1,024 red, 1,024 green and 1,024 blue values, each channel row by row.
 //!
 //! ```
 //! # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;
@@ -18,11 +17,11 @@
 //! # write_cifar10(data.path(), |_| record(&[6], |_, _, _| 128).repeat(20));
 //! # let data = data.path();
 //! use burn::data::dataloader::DataLoaderBuilder;
-//! use stovepipe_cifar::{Augmentation, Cifar, CifarBatcher, Labels};
+//! use stovepipe_cifar::{Cifar, CifarAugmentation, CifarBatcher, CifarLabels};
 //!
-//! let train = Cifar::train(Labels::Cifar10, data)?; // `data` holds cifar-10-batches-bin, or is it
+//! let train = Cifar::train(CifarLabels::Cifar10, data)?; // `data` is or contains cifar-10-batches-bin
 //! let (seed, epoch) = (7, 0);
-//! let batcher = CifarBatcher::augmented(Augmentation::default(), seed, epoch);
+//! let batcher = CifarBatcher::augmented(CifarAugmentation::default(), seed, epoch);
 //! let loader = DataLoaderBuilder::new(batcher).batch_size(64).shuffle(seed).build(train);
 //! let (images, labels) = loader.iter().next().ok_or("no batch")??;
 //! assert_eq!(images.dims(), [64, 3, 32, 32]);
@@ -45,14 +44,14 @@ mod labels;
 mod layout;
 mod read;
 
-pub use augmentation::Augmentation;
+pub use augmentation::CifarAugmentation;
 pub use batcher::{CifarBatch, CifarBatcher};
 pub use cifar::Cifar;
 pub use error::CifarError;
 pub use image::CifarImage;
-pub use labels::Labels;
+pub use labels::CifarLabels;
 
-/// The shape of one image as a model sees it: channels, height, width.
+/// The shape of one image for a model: channels, height, width.
 pub const SHAPE: [usize; 3] = [CHANNELS, SIDE, SIDE];
 
 /// Red, green, blue.

@@ -1,4 +1,4 @@
-//! Reads files of records and of class names, and no more of a file than it may have.
+//! Reads files of records and of class names, up to their largest valid size.
 
 use std::{
     fs::File,
@@ -8,17 +8,17 @@ use std::{
 
 use crate::{
     CifarError,
-    layout::{Files, LabelByte, Layout},
+    layout::{ArchiveLayout, LabelByte, SplitFiles},
 };
 
-/// More than any file of class names has.
+/// The largest size of a file of class names.
 const MOST_TEXT: usize = 1 << 16;
 
-/// All records of a split, as they are in its files.
+/// All records of a split.
 pub(crate) fn records(
-    layout: &'static Layout,
+    layout: &'static ArchiveLayout,
     folder: &Path,
-    files: &Files,
+    files: &SplitFiles,
 ) -> Result<Vec<u8>, CifarError> {
     let mut records = Vec::new();
     for name in files.names {
@@ -33,7 +33,7 @@ pub(crate) fn records(
 
 /// The names of a label's classes.
 pub(crate) fn names(
-    layout: &'static Layout,
+    layout: &'static ArchiveLayout,
     folder: &Path,
     label: &LabelByte,
 ) -> Result<Vec<String>, CifarError> {
@@ -46,17 +46,18 @@ pub(crate) fn names(
     // The official file of CIFAR-10 ends with a blank line.
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let names: Vec<_> = lines.map(str::to_owned).collect();
-    match names.len() == label.classes {
-        true => Ok(names),
-        false => Err(CifarError::Names {
+    let (found, expected) = (names.len(), label.classes);
+    if found != expected {
+        return Err(CifarError::Names {
             path,
-            found: names.len(),
-            expected: label.classes,
-        }),
+            found,
+            expected,
+        });
     }
+    Ok(names)
 }
 
-/// Appends a file, but at most one byte more than `most`: enough to see that it is too long.
+/// Appends at most `most + 1` bytes of a file; one byte more shows that it is too long.
 fn append(path: &Path, most: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
     let file = File::open(path)?;
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(most);
@@ -66,7 +67,7 @@ fn append(path: &Path, most: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
 }
 
 fn check_length(
-    layout: &Layout,
+    layout: &ArchiveLayout,
     path: &Path,
     most: usize,
     length: usize,
@@ -89,7 +90,7 @@ fn check_length(
     }
 }
 
-fn check_labels(layout: &Layout, path: &Path, records: &[u8]) -> Result<(), CifarError> {
+fn check_labels(layout: &ArchiveLayout, path: &Path, records: &[u8]) -> Result<(), CifarError> {
     for (index, record) in records.chunks_exact(layout.record()).enumerate() {
         for (label, &value) in layout.labels.iter().zip(record) {
             if usize::from(value) >= label.classes {

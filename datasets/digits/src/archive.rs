@@ -2,13 +2,13 @@ use flate2::read::GzDecoder;
 
 use crate::{CLASSES, Digit, DigitsError};
 
-/// The data set as it is published; `data/README.md` has the credit and the licence.
+/// The published data set. `data/README.md` has the credit and the licence.
 pub(crate) const ARCHIVE: &[u8] = include_bytes!("../data/digits.csv.gz");
 
 /// How many digits the data set has.
 const ROWS: usize = 1_797;
 
-/// The value of a pixel that is all ink.
+/// The largest value of a pixel.
 const INK: u8 = 16;
 
 /// Reads gzipped rows of 64 pixels and a label, in file order.
@@ -20,16 +20,15 @@ pub(crate) fn parse(archive: &[u8]) -> Result<Vec<Digit>, DigitsError> {
         .enumerate()
         .map(|(row, values)| digit(&values?).ok_or(DigitsError::NotADigit { row }))
         .collect::<Result<Vec<_>, _>>()?;
-    match digits.len() {
-        ROWS => Ok(digits),
-        found => Err(DigitsError::WrongCount {
-            found,
-            expected: ROWS,
-        }),
+    let (found, expected) = (digits.len(), ROWS);
+    if found == expected {
+        Ok(digits)
+    } else {
+        Err(DigitsError::WrongCount { found, expected })
     }
 }
 
-/// One row as a digit, if it is one.
+/// A row as a digit, if it is valid.
 fn digit(values: &[u8]) -> Option<Digit> {
     let (&label, pixels) = values.split_last()?;
     let pixels = pixels.try_into().ok()?;
@@ -57,6 +56,10 @@ mod tests {
         format!("{}{label}\n", format!("{pixel},").repeat(64))
     }
 
+    fn is_unreadable(archive: &[u8]) -> bool {
+        matches!(parse(archive), Err(DigitsError::Unreadable(_)))
+    }
+
     #[test]
     fn the_archive_is_the_published_one() {
         let digits = parse(ARCHIVE).unwrap();
@@ -74,39 +77,26 @@ mod tests {
         assert_eq!(digits.iter().map(ink).sum::<u32>(), 561_718);
 
         let mut classes = [0; CLASSES];
-        digits
-            .iter()
-            .for_each(|digit| classes[usize::from(digit.label)] += 1);
+        for digit in &digits {
+            classes[usize::from(digit.label)] += 1;
+        }
         assert_eq!(classes, [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]);
 
-        // No scan occurs twice, so no test image can hide in the training split.
-        assert_eq!(
-            digits
-                .iter()
-                .map(|digit| digit.pixels)
-                .collect::<HashSet<_>>()
-                .len(),
-            1_797
-        );
+        // All scans are distinct, so no test image is also a training image.
+        let distinct: HashSet<_> = digits.iter().map(|digit| digit.pixels).collect();
+        assert_eq!(distinct.len(), 1_797);
     }
 
     #[test]
-    fn the_limits_are_digits_and_what_lies_beyond_is_not() {
-        assert!(matches!(
-            parse(&gzip(&(row("16", "9") + &row("0", "0")))),
-            Err(DigitsError::WrongCount {
-                found: 2,
-                expected: 1_797
-            })
-        ));
-        for bad in [
-            row("17", "9"),
-            row("16", "10"),
-            "0,1,2\n".to_owned(),
-            "5\n".to_owned(),
-        ] {
+    fn values_out_of_range_are_not_digits() {
+        let limits = parse(&gzip(&(row("16", "9") + &row("0", "0"))));
+        let (found, expected) = (2, 1_797);
+        let expected = DigitsError::WrongCount { found, expected };
+        assert_eq!(limits.unwrap_err().to_string(), expected.to_string());
+        for bad in [&row("17", "9"), &row("16", "10"), "0,1,2\n", "5\n"] {
+            let found = parse(&gzip(bad));
             assert!(
-                matches!(parse(&gzip(&bad)), Err(DigitsError::NotADigit { row: 0 })),
+                matches!(found, Err(DigitsError::NotADigit { row: 0 })),
                 "{bad}"
             );
         }
@@ -115,45 +105,28 @@ mod tests {
     #[test]
     fn the_error_names_the_bad_row() {
         let error = parse(&gzip(&(row("1", "1") + &row("2", "2") + &row("99", "3")))).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "row 2 is not 64 pixels from 0 to 16 and a label from 0 to 9"
-        );
+        let expected = "row 2 is not 64 pixels from 0 to 16 and a label from 0 to 9";
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]
-    fn what_is_not_a_table_of_numbers_is_unreadable() {
-        for bad in [
-            row("x", "1"),
-            row("-1", "1"),
-            row("256", "1"),
-            row("1", "1") + "1,2,3\n",
-        ] {
-            assert!(
-                matches!(parse(&gzip(&bad)), Err(DigitsError::Unreadable(_))),
-                "{bad}"
-            );
+    fn other_text_is_unreadable() {
+        let ragged = row("1", "1") + "1,2,3\n";
+        for bad in [row("x", "1"), row("-1", "1"), row("256", "1"), ragged] {
+            assert!(is_unreadable(&gzip(&bad)), "{bad}");
         }
     }
 
     #[test]
     fn a_corrupt_archive_is_an_error() {
-        assert!(matches!(parse(b""), Err(DigitsError::Unreadable(_))));
-        assert!(matches!(
-            parse(b"0,0,5,13"),
-            Err(DigitsError::Unreadable(_))
-        ));
+        assert!(is_unreadable(b""));
+        assert!(is_unreadable(b"0,0,5,13"));
         for kept in [5, 10, 100, ARCHIVE.len() / 2, ARCHIVE.len() - 1] {
-            assert!(
-                matches!(parse(&ARCHIVE[..kept]), Err(DigitsError::Unreadable(_))),
-                "{kept} bytes kept"
-            );
+            assert!(is_unreadable(&ARCHIVE[..kept]), "{kept} bytes kept");
         }
-        // One byte changed behind the header: the rows, their checksum or their length no longer fit.
-        for place in (64..ARCHIVE.len())
-            .step_by(997)
-            .chain([ARCHIVE.len() - 8, ARCHIVE.len() - 1])
-        {
+        // One byte changed after the header: the rows, their checksum or their length are wrong.
+        let last = [ARCHIVE.len() - 8, ARCHIVE.len() - 1];
+        for place in (64..ARCHIVE.len()).step_by(997).chain(last) {
             let mut bytes = ARCHIVE.to_vec();
             bytes[place] ^= 0x55;
             assert!(parse(&bytes).is_err(), "byte {place} changed");

@@ -12,11 +12,10 @@ pub const STD: f32 = 5.185_4;
 /// Images `[n, 3, 32, 32]` and their labels `[n]`.
 pub type DigitBatch = (Tensor<4>, Tensor<1, Int>);
 
-/// Turns digits into what an image model takes: images `[n, 3, 32, 32]` and labels `[n]`.
+/// Batches digits for an image model: images `[n, 3, 32, 32]` and labels `[n]`.
 ///
-/// Each scan is [enlarged](Digit::enlarged) to 32×32, normalised by [`MEAN`] and [`STD`] so that the training split has
-/// mean 0 and variance 1, and shown in three equal channels. The tensors have the device's default element types, `f32`
-/// for images unless it was set otherwise.
+/// Each scan is [enlarged](Digit::enlarged) to 32×32, normalised by [`MEAN`] and [`STD`], and repeated in three equal
+/// channels. The tensors have the device's default element types.
 ///
 /// # Example
 ///

@@ -6,64 +6,48 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{Digit, DigitsError, archive};
 
-/// Every fifth row of the archive, from the first on, is a test image.
+/// Rows whose index is a multiple of this are test images.
 const TEST_EVERY: usize = 5;
 
-/// One split of the handwritten digits, a Burn [`Dataset`] of [`Digit`]s.
+/// One split of the handwritten digits, a Burn [`Dataset`] of [`Digit`]s in file order.
 ///
-/// The split is fixed: the rows whose index in the archive is a multiple of 5 are for testing (360), the others for
-/// training (1,437), both in file order. A clone shares the images.
+/// Rows of the archive whose index is a multiple of 5 are test images (360), the others are training images (1,437). A
+/// clone shares the images.
+///
+/// ```
+/// use burn::data::dataset::Dataset;
+/// use stovepipe_digits::Digits;
+///
+/// let (train, test) = (Digits::train()?, Digits::test()?);
+/// assert_eq!((train.len(), test.len()), (1_437, 360));
+/// assert_eq!((train.get(0)?.label, test.get(0)?.label), (1, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Digits {
     items: Arc<[Digit]>,
 }
 
 impl Digits {
-    /// The 1,437 images to train on: every row whose index is not a multiple of 5.
+    /// The 1,437 training images.
     ///
     /// # Errors
     ///
-    /// When the embedded archive is damaged; see [`DigitsError`].
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use burn::data::dataset::Dataset;
-    /// use stovepipe_digits::Digits;
-    ///
-    /// let train = Digits::train()?;
-    /// assert_eq!(train.len(), 1_437);
-    /// assert_eq!(train.get(0)?.label, 1);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// If the embedded archive is damaged.
     pub fn train() -> Result<Self, DigitsError> {
         Self::rows(|row| row % TEST_EVERY != 0)
     }
 
-    /// The 360 images to test on: every row whose index is a multiple of 5.
+    /// The 360 test images.
     ///
     /// # Errors
     ///
-    /// When the embedded archive is damaged; see [`DigitsError`].
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use burn::data::dataset::Dataset;
-    /// use stovepipe_digits::Digits;
-    ///
-    /// let test = Digits::test()?;
-    /// assert_eq!(test.len(), 360);
-    /// assert_eq!(test.get(0)?.label, 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// If the embedded archive is damaged.
     pub fn test() -> Result<Self, DigitsError> {
         Self::rows(|row| row % TEST_EVERY == 0)
     }
 
     /// All images of the split, in file order.
-    ///
-    /// # Example
     ///
     /// ```
     /// let test = stovepipe_digits::Digits::test()?;
@@ -76,10 +60,7 @@ impl Digits {
         &self.items
     }
 
-    /// Those of some digits alone, which become the classes 0, 1, … in the order in which they are named: one part of the
-    /// set to learn from, say, and another to transfer to.
-    ///
-    /// # Example
+    /// Keeps only some digits. They become the classes 0, 1, … in the given order.
     ///
     /// ```
     /// use burn::data::dataset::Dataset;
@@ -102,10 +83,7 @@ impl Digits {
         }
     }
 
-    /// So many images of each class, or all where there are fewer, drawn by a seed: few labels, as transfer has them. They
-    /// stay in file order.
-    ///
-    /// # Example
+    /// Keeps at most `of_each` random images of each class, in file order.
     ///
     /// ```
     /// use burn::data::dataset::Dataset;
@@ -122,9 +100,9 @@ impl Digits {
         let mut left = [of_each; u8::MAX as usize + 1];
         places.retain(|&place| {
             let left = &mut left[usize::from(self.items[place].label)];
-            let is_drawn = *left > 0;
+            let is_kept = *left > 0;
             *left = left.saturating_sub(1);
-            is_drawn
+            is_kept
         });
         places.sort_unstable();
         Self {
@@ -132,14 +110,13 @@ impl Digits {
         }
     }
 
-    /// The rows of the archive that `keep` wants.
+    /// The rows of the archive whose index `keep` accepts.
     fn rows(keep: impl Fn(usize) -> bool) -> Result<Self, DigitsError> {
         let rows = archive::parse(archive::ARCHIVE)?.into_iter().enumerate();
-        let items = rows
-            .filter(|&(row, _)| keep(row))
-            .map(|(_, digit)| digit)
-            .collect();
-        Ok(Self { items })
+        let items = rows.filter(|&(row, _)| keep(row)).map(|(_, digit)| digit);
+        Ok(Self {
+            items: items.collect(),
+        })
     }
 }
 
@@ -160,10 +137,9 @@ mod tests {
 
     fn classes(split: &Digits) -> [usize; CLASSES] {
         let mut counts = [0; CLASSES];
-        split
-            .as_slice()
-            .iter()
-            .for_each(|digit| counts[usize::from(digit.label)] += 1);
+        for digit in split.as_slice() {
+            counts[usize::from(digit.label)] += 1;
+        }
         counts
     }
 
@@ -171,10 +147,8 @@ mod tests {
     fn the_splits_have_their_documented_sizes() {
         let (train, test) = (Digits::train().unwrap(), Digits::test().unwrap());
         assert_eq!((train.len(), test.len()), (1_437, 360));
-        assert_eq!(
-            classes(&train),
-            [136, 154, 151, 135, 143, 143, 151, 153, 138, 133]
-        );
+        let expected = [136, 154, 151, 135, 143, 143, 151, 153, 138, 133];
+        assert_eq!(classes(&train), expected);
         assert_eq!(classes(&test), [42, 28, 26, 48, 38, 39, 30, 26, 36, 47]);
     }
 
@@ -190,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_digits_are_classes_in_the_order_of_their_names() {
+    fn chosen_digits_become_classes_in_the_given_order() {
         let test = Digits::test().unwrap();
         let chosen = test.only(&[9, 3]);
         assert_eq!(classes(&chosen)[..3], [47, 48, 0]);
@@ -205,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_of_each_class_by_seed() {
+    fn a_few_of_each_class_are_drawn_by_seed() {
         let train = Digits::train().unwrap();
         let few = train.few(20, 1);
         assert_eq!(classes(&few), [20; CLASSES]);
@@ -231,7 +205,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "out of bounds")]
-    fn get_beyond_the_end_panics_as_the_trait_says() {
+    fn get_out_of_bounds_panics() {
         _ = Digits::test().unwrap().get(360);
     }
 }

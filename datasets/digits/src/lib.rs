@@ -1,7 +1,7 @@
-//! Handwritten digits as a Burn dataset, embedded in the program: nothing to download.
+//! Handwritten digits as a Burn dataset, embedded in the program.
 //!
-//! [`Digits`] holds one split of 1,797 real scans, 8×8 pixels each; [`DigitBatcher`] shows them to an image model as
-//! `[n, 3, 32, 32]`, normalised. Small enough to train on a CPU, real enough that a model has to learn.
+//! [`Digits`] is one split of 1,797 real scans of 8×8 pixels. [`DigitBatcher`] makes normalised batches
+//! `[n, 3, 32, 32]` of them. The data set is small enough to train on a CPU.
 //!
 //! ```
 //! use burn::data::dataloader::DataLoaderBuilder;
@@ -35,8 +35,8 @@ pub use digit::Digit;
 pub use digits::Digits;
 pub use error::DigitsError;
 
-/// How many classes there are: the digits 0 to 9, each its own class index.
+/// The number of classes. A digit is its own class index.
 pub const CLASSES: usize = 10;
 
-/// The shape of one image as a model sees it: channels, height, width.
+/// The shape of one image for a model: channels, height, width.
 pub const SHAPE: [usize; 3] = [3, 32, 32];

@@ -1,10 +1,10 @@
-//! What a training loop gets: batches of the right shape, scale and content.
+//! Batches have the right shape, scale and content.
 
 use burn::data::dataloader::{DataLoaderBuilder, batcher::Batcher};
 use burn::tensor::{DType, Device, Tensor};
 use stovepipe_digits::{CLASSES, DigitBatcher, Digits, MEAN, SHAPE, STD};
 
-type Outcome = Result<(), Box<dyn std::error::Error>>;
+type TestResult = Result<(), Box<dyn std::error::Error>>;
 
 /// All elements in row-major order.
 fn values(tensor: Tensor<4>) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
@@ -12,7 +12,7 @@ fn values(tensor: Tensor<4>) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn a_batch_has_its_shape_types_and_labels() -> Outcome {
+fn a_batch_has_its_shape_types_and_labels() -> TestResult {
     let train = Digits::train()?;
     for n in [1, 5, 128] {
         let digits = &train.as_slice()[..n];
@@ -21,17 +21,14 @@ fn a_batch_has_its_shape_types_and_labels() -> Outcome {
         assert_eq!(images.dtype(), DType::F32);
         assert_eq!(labels.dims(), [n]);
         assert!(labels.dtype().is_int());
-        let expected: Vec<i64> = digits.iter().map(|digit| i64::from(digit.label)).collect();
-        assert_eq!(
-            labels.into_data().iter::<i64>().collect::<Vec<_>>(),
-            expected
-        );
+        let expected = digits.iter().map(|digit| i64::from(digit.label));
+        assert!(labels.into_data().iter::<i64>().eq(expected));
     }
     Ok(())
 }
 
 #[test]
-fn each_channel_is_the_enlarged_scan_normalised() -> Outcome {
+fn each_channel_is_the_enlarged_scan_normalised() -> TestResult {
     let test = Digits::test()?;
     let digits = &test.as_slice()[..3];
     let (images, _) = DigitBatcher.batch(digits.to_vec(), &Device::default());
@@ -40,17 +37,15 @@ fn each_channel_is_the_enlarged_scan_normalised() -> Outcome {
     assert_eq!(images.len(), digits.len() * channels * height * width);
     for (place, channel) in images.chunks(height * width).enumerate() {
         for (shown, pixel) in channel.iter().zip(digits[place / channels].enlarged()) {
-            assert!(
-                (shown * STD + MEAN - pixel).abs() < 1e-5,
-                "channel {place}: {shown} shows {pixel}"
-            );
+            let difference = (shown * STD + MEAN - pixel).abs();
+            assert!(difference < 1e-5, "channel {place}: {shown} shows {pixel}");
         }
     }
     Ok(())
 }
 
 #[test]
-fn the_training_split_has_mean_zero_and_variance_one() -> Outcome {
+fn the_training_split_has_mean_zero_and_variance_one() -> TestResult {
     let train = Digits::train()?;
     let (images, _) = DigitBatcher.batch(train.as_slice().to_vec(), &Device::default());
     let (mean, std) = moments(&values(images)?);
@@ -60,34 +55,27 @@ fn the_training_split_has_mean_zero_and_variance_one() -> Outcome {
 }
 
 #[test]
-fn the_constants_are_those_of_the_enlarged_training_split() -> Outcome {
-    let pixels: Vec<f32> = Digits::train()?
-        .as_slice()
-        .iter()
-        .flat_map(|digit| digit.enlarged())
-        .collect();
-    let (mean, std) = moments(&pixels);
-    assert!((mean - f64::from(MEAN)).abs() < 1e-5, "mean {mean}");
-    assert!(
-        (std - f64::from(STD)).abs() < 1e-5,
-        "standard deviation {std}"
-    );
+fn the_constants_are_those_of_the_enlarged_training_split() -> TestResult {
+    let train = Digits::train()?;
+    let pixels = train.as_slice().iter().flat_map(|digit| digit.enlarged());
+    let (mean, std) = moments(&pixels.collect::<Vec<_>>());
+    let (mean_error, std_error) = (mean - f64::from(MEAN), std - f64::from(STD));
+    assert!(mean_error.abs() < 1e-5, "mean {mean}");
+    assert!(std_error.abs() < 1e-5, "standard deviation {std}");
     Ok(())
 }
 
 #[test]
-fn a_loader_shows_every_image_once() -> Outcome {
+fn a_loader_shows_every_image_once() -> TestResult {
     let test = Digits::test()?;
     let mut expected = [0; CLASSES];
-    test.as_slice()
-        .iter()
-        .for_each(|digit| expected[usize::from(digit.label)] += 1);
-
+    for digit in test.as_slice() {
+        expected[usize::from(digit.label)] += 1;
+    }
     let loader = DataLoaderBuilder::new(DigitBatcher)
         .batch_size(50)
-        .shuffle(3)
-        .num_workers(2)
-        .build(test);
+        .shuffle(3);
+    let loader = loader.num_workers(2).build(test);
     let mut found = [0; CLASSES];
     for batch in loader.iter() {
         let (images, labels) = batch?;
@@ -102,9 +90,9 @@ fn a_loader_shows_every_image_once() -> Outcome {
 
 /// Mean and standard deviation.
 fn moments(values: &[f32]) -> (f64, f64) {
-    let mean_of = |f: &dyn Fn(f64) -> f64| {
-        values.iter().map(|&v| f(f64::from(v))).sum::<f64>() / values.len() as f64
-    };
-    let mean = mean_of(&|v| v);
-    (mean, mean_of(&|v| (v - mean).powi(2)).sqrt())
+    let values = || values.iter().map(|&value| f64::from(value));
+    let count = values().len() as f64;
+    let mean = values().sum::<f64>() / count;
+    let variance = values().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+    (mean, variance.sqrt())
 }

@@ -4,9 +4,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::augment::Mix;
 
-/// Images and their labels, as numbers that no device has yet.
-///
-/// # Example
+/// Images and their labels in host memory.
 ///
 /// ```
 /// # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;
@@ -22,7 +20,7 @@ use crate::augment::Mix;
 /// assert_eq!(batch.labels(), [1, 0]);
 /// let (pixels, shares) = batch.into_shares(2, &Device::default());
 /// assert_eq!(pixels.dims(), [2, 3, 224, 224]);
-/// assert_eq!(shares.dims(), [2, 2]); // of each image, how much is cat and how much is dog
+/// assert_eq!(shares.dims(), [2, 2]); // the shares of cat and dog in each image
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq)]
@@ -34,7 +32,7 @@ pub struct ImageBatch {
 }
 
 impl ImageBatch {
-    /// An empty one, with room for so many images.
+    /// An empty batch with capacity for so many images.
     pub(crate) fn new(side: usize, images: usize) -> Self {
         Self {
             pixels: Vec::with_capacity(images * 3 * side * side),
@@ -44,7 +42,7 @@ impl ImageBatch {
         }
     }
 
-    /// Numbers to append an image to: its red, green and blue rows.
+    /// The pixels, to append the red, green and blue rows of an image.
     pub(crate) fn pixels_mut(&mut self) -> &mut Vec<f32> {
         &mut self.pixels
     }
@@ -53,24 +51,24 @@ impl ImageBatch {
         self.labels.push(label as i32);
     }
 
-    /// Lets `mix` mix the images, each a run of so many numbers.
+    /// Calls `mix` with the pixels and their number per image.
     pub(crate) fn mix_with(&mut self, mix: impl FnOnce(&mut [f32], usize) -> Option<Mix>) {
         self.mix = mix(&mut self.pixels, 3 * self.side * self.side);
     }
 
-    /// How many images there are. A batch has fewer than it should if files were skipped, and at the end of an epoch.
+    /// The number of images. It is smaller than the batch size if files were skipped, and at the end of an epoch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none, which no batch is that is handed out.
+    /// Whether there are no images, which never holds for a batch of [`ImageBatches`](crate::ImageBatches).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// The label of each image; where images are mixed, that of the one that counts λ.
+    /// The label of each image; with mixup, that of the image with share λ.
     #[must_use]
     pub fn labels(&self) -> &[i32] {
         &self.labels
@@ -82,44 +80,31 @@ impl ImageBatch {
         &self.pixels
     }
 
-    /// Images `[n, 3, size, size]` and their labels `[n]`, on a device. Where images are mixed, labels do not say with what:
-    /// see [`into_shares`](Self::into_shares).
+    /// Images `[n, 3, size, size]` and their labels `[n]`, on a device. With mixup, use
+    /// [`into_shares`](Self::into_shares).
     #[must_use]
     pub fn into_classes(self, device: &Device) -> (Tensor<4>, Tensor<1, Int>) {
-        let Self {
-            pixels,
-            labels,
-            side,
-            ..
-        } = self;
-        let count = labels.len();
-        let labels = TensorData::new::<i32, _>(labels, [count]);
-        (
-            images(pixels, side, count, device),
-            Tensor::from_data(labels, device),
-        )
+        let count = self.labels.len();
+        let labels = TensorData::new::<i32, _>(self.labels, [count]);
+        let labels = Tensor::from_data(labels, device);
+        (images(self.pixels, self.side, count, device), labels)
     }
 
-    /// Images `[n, 3, size, size]` and each one's shares of the classes `[n, classes]`, on a device: 1 for its own class,
-    /// or λ for it and 1 − λ for that of the image it is mixed with. Shares of classes beyond `classes` are left out.
+    /// Images `[n, 3, size, size]` and the shares of their classes `[n, classes]`, on a device: 1 for the image's class, or λ
+    /// for it and 1 − λ for the class of the image it is mixed with. Labels of `classes` or more are ignored.
     #[must_use]
     pub fn into_shares(self, classes: usize, device: &Device) -> (Tensor<4>, Tensor<2>) {
         let count = self.labels.len();
         let shares = TensorData::new::<f32, _>(self.shares(classes), [count, classes]);
-        (
-            images(self.pixels, self.side, count, device),
-            Tensor::from_data(shares, device),
-        )
+        let shares = Tensor::from_data(shares, device);
+        (images(self.pixels, self.side, count, device), shares)
     }
 
     fn shares(&self, classes: usize) -> Vec<f32> {
         let mut shares = vec![0.0; self.labels.len() * classes];
         let own = self.mix.map_or(1.0, |mix| mix.lambda);
-        let before = self
-            .labels
-            .iter()
-            .cycle()
-            .skip(self.labels.len().saturating_sub(1));
+        let last = self.labels.len().saturating_sub(1);
+        let before = self.labels.iter().cycle().skip(last);
         let rows = shares.chunks_exact_mut(classes.max(1));
         for ((row, &label), &before) in rows.zip(&self.labels).zip(before) {
             for (label, share) in [(label, own), (before, 1.0 - own)] {
@@ -153,17 +138,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_of_an_image_and_the_one_before() {
+    fn shares_are_for_an_image_and_the_one_before() {
         let mut batch = ImageBatch::new(1, 3);
-        [2, 0, 0]
-            .into_iter()
-            .for_each(|label| batch.push_label(label));
+        batch.labels = vec![2, 0, 0];
         assert_eq!(batch.shares(3), [0., 0., 1., 1., 0., 0., 1., 0., 0.]);
         batch.mix = Some(Mix { lambda: 0.75 });
-        assert_eq!(
-            batch.shares(3),
-            [0.25, 0., 0.75, 0.75, 0., 0.25, 1., 0., 0.]
-        );
+        let mixed = [0.25, 0., 0.75, 0.75, 0., 0.25, 1., 0., 0.];
+        assert_eq!(batch.shares(3), mixed);
         assert!(batch.shares(0).is_empty());
     }
 }

@@ -3,48 +3,50 @@ use std::{path::PathBuf, sync::Arc};
 use crate::{
     ImageBatch, ImageFolder, ImagenetError, Loading,
     augment::mix,
-    draws::{For, draws},
-    pool::{Pool, Stop},
-    sample::Shower,
+    pool::{OrderedPool, Stop},
+    rng::{batch_rng, sample_rng},
+    sample::SampleLoader,
     skipped::Skipped,
 };
 
-/// The batches of one pass over the images, loaded by workers that are ahead.
+/// The batches of one pass over the images, loaded ahead by worker threads.
 ///
-/// The batches, their order and all that is drawn are the same for any number of workers. A file that is skipped is missing from
-/// its batch, which is smaller for it; a batch of which nothing is left is left out. After an error there are no more batches. Dropping
-/// it ends the workers.
-pub struct Batches {
-    pool: Option<Pool<Result<Made, ImagenetError>>>,
-    /// Why there is none.
+/// The batches, their order and all random numbers are the same for any number of workers. A skipped file makes its batch
+/// smaller, and empty batches are skipped. After an error there are no more batches. Dropping the iterator stops the
+/// workers.
+pub struct ImageBatches {
+    pool: Option<Pool>,
+    /// The error of starting the pool.
     failed: Option<ImagenetError>,
     skipped: Skipped,
     most: usize,
 }
 
-/// What is to be loaded, and how.
-pub(crate) struct Plan {
+type Pool = OrderedPool<Result<LoadedBatch, ImagenetError>>;
+
+/// Loads the batches of a pass.
+pub(crate) struct BatchLoader {
     pub folder: ImageFolder,
     pub settings: Arc<Loading>,
     /// The images, in the order of the batches.
     pub order: Vec<usize>,
-    /// Batches at the beginning that are left out.
+    /// The number of batches to leave out at the beginning.
     pub first: usize,
     pub batch_size: usize,
-    /// Seed and epoch of what is drawn for training; nothing is for evaluation.
+    /// Seed and epoch for training; `None` for evaluation.
     pub training: Option<(u64, usize)>,
 }
 
 /// A batch, and the files that are missing from it.
-struct Made {
+struct LoadedBatch {
     batch: ImageBatch,
     damaged: Vec<(PathBuf, ImagenetError)>,
 }
 
-impl Batches {
-    pub(crate) fn start(plan: Plan, skipped: Skipped) -> Self {
-        let most = plan.settings.skip;
-        let (pool, failed) = match plan.start() {
+impl ImageBatches {
+    pub(crate) fn start(loader: BatchLoader, skipped: Skipped) -> Self {
+        let most = loader.settings.skip;
+        let (pool, failed) = match loader.start() {
             Ok(pool) => (Some(pool), None),
             Err(error) => (None, Some(error)),
         };
@@ -56,16 +58,16 @@ impl Batches {
         }
     }
 
-    /// The next batch, if anything is left of it.
-    fn left_of(&self, made: Made) -> Result<Option<ImageBatch>, ImagenetError> {
-        for (path, error) in made.damaged {
+    /// Counts the skipped files. Returns the batch unless it is empty.
+    fn accept(&self, loaded: LoadedBatch) -> Result<Option<ImageBatch>, ImagenetError> {
+        for (path, error) in loaded.damaged {
             self.skipped.count(&path, error, self.most)?;
         }
-        Ok((!made.batch.is_empty()).then_some(made.batch))
+        Ok(Some(loaded.batch).filter(|batch| !batch.is_empty()))
     }
 }
 
-impl Iterator for Batches {
+impl Iterator for ImageBatches {
     type Item = Result<ImageBatch, ImagenetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -73,9 +75,9 @@ impl Iterator for Batches {
             return Some(Err(error));
         }
         loop {
-            let made = self.pool.as_mut()?.next()?;
-            let made = made.unwrap_or_else(|panic| Err(ImagenetError::Worker(panic)));
-            match made.and_then(|made| self.left_of(made)) {
+            let loaded = self.pool.as_mut()?.next()?;
+            let loaded = loaded.unwrap_or_else(|panic| Err(ImagenetError::Worker(panic)));
+            match loaded.and_then(|loaded| self.accept(loaded)) {
                 Ok(None) => {}
                 Ok(Some(batch)) => return Some(Ok(batch)),
                 Err(error) => {
@@ -87,39 +89,41 @@ impl Iterator for Batches {
     }
 }
 
-impl Plan {
-    fn start(self) -> Result<Pool<Result<Made, ImagenetError>>, ImagenetError> {
+impl BatchLoader {
+    fn start(self) -> Result<Pool, ImagenetError> {
         let images = self.folder.len();
         if let Some(image) = self.order.iter().find(|&&image| image >= images) {
             return Err(ImagenetError::Setting {
                 setting: "an image of the order",
                 value: image.to_string(),
-                reason: "there are not so many",
+                reason: "it must be less than the number of images",
             });
         }
         let first = self.first;
         let batches = self.order.len().div_ceil(self.batch_size);
         let (threads, ahead) = (self.settings.threads(), self.settings.ahead);
-        let plan = Arc::new(self);
-        let pool = Pool::start(
+        let loader = Arc::new(self);
+        let pool = OrderedPool::start(
             batches.saturating_sub(first),
             threads,
             threads.saturating_add(ahead),
             move |stop| {
-                let plan = plan.clone();
-                let mut shower = Shower::new(plan.settings.clone());
-                move |batch| plan.make(first + batch, &mut shower, &stop)
+                let loader = loader.clone();
+                let mut samples = SampleLoader::new(loader.settings.clone());
+                move |batch| loader.load(first + batch, &mut samples, &stop)
             },
         );
-        pool.map_err(|error| ImagenetError::Worker(error.to_string()))
+        pool.map_err(ImagenetError::Thread)
     }
 
-    fn make(&self, number: usize, shower: &mut Shower, stop: &Stop) -> Result<Made, ImagenetError> {
-        let images = self
-            .order
-            .chunks(self.batch_size)
-            .nth(number)
-            .unwrap_or_default();
+    fn load(
+        &self,
+        number: usize,
+        samples: &mut SampleLoader,
+        stop: &Stop,
+    ) -> Result<LoadedBatch, ImagenetError> {
+        let images = self.order.chunks(self.batch_size).nth(number);
+        let images = images.unwrap_or_default();
         let mut batch = ImageBatch::new(self.settings.size as usize, images.len());
         let mut damaged = Vec::new();
         for &image in images {
@@ -127,23 +131,23 @@ impl Plan {
                 break;
             }
             let path = self.folder.path(image);
-            let shown = match self.training {
-                None => shower.show(&path, &mut batch),
+            let loaded = match self.training {
+                None => samples.load(&path, &mut batch),
                 Some((seed, epoch)) => {
-                    let sample = For::Sample(self.folder.place(image));
-                    shower.show_augmented(&path, &mut draws(seed, epoch, sample), &mut batch)
+                    let mut rng = sample_rng(seed, epoch, self.folder.place(image));
+                    samples.load_augmented(&path, &mut rng, &mut batch)
                 }
             };
-            match shown {
+            match loaded {
                 Ok(()) => batch.push_label(self.folder.label(image)),
                 Err(error) => damaged.push((path, error)),
             }
         }
         if let Some((seed, epoch)) = self.training {
             let alpha = self.settings.augmentation.mixup;
-            let mut draws = draws(seed, epoch, For::Batch(number));
-            batch.mix_with(|pixels, length| mix(alpha, pixels, length, &mut draws));
+            let mut rng = batch_rng(seed, epoch, number);
+            batch.mix_with(|pixels, length| mix(alpha, pixels, length, &mut rng));
         }
-        Ok(Made { batch, damaged })
+        Ok(LoadedBatch { batch, damaged })
     }
 }

@@ -1,14 +1,16 @@
 use std::{
+    any::Any,
+    error::Error,
     io,
     path::{Path, PathBuf},
 };
 
-/// Why a folder of images could not be indexed or loaded. Each error names the file or folder.
+/// Why a folder of images could not be indexed or loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImagenetError {
     // Folders
-    /// The system would not read a file or folder.
+    /// A file or folder cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The file or folder.
@@ -17,25 +19,22 @@ pub enum ImagenetError {
         source: io::Error,
     },
 
-    /// The path is that of a file.
+    /// The path is a file.
     #[error("{} is not a folder: give the folder that has train and val, or a folder for each class", path.display())]
     NotAFolder {
         /// The path.
         path: PathBuf,
     },
 
-    /// A folder without class folders.
-    #[error(
-        "{} has no folders of classes: images lie in a folder for each class, named after it",
-        path.display()
-    )]
+    /// A folder has no class folders.
+    #[error("{} has no class folders: put the images of each class into a folder named after it", path.display())]
     NoClasses {
         /// The folder.
         path: PathBuf,
     },
 
-    /// A folder of a single class.
-    #[error("{} has one class, {class}: there is nothing to tell apart", path.display())]
+    /// A folder has only one class.
+    #[error("{} has only one class, {class}: training needs two or more", path.display())]
     OneClass {
         /// The folder.
         path: PathBuf,
@@ -43,33 +42,35 @@ pub enum ImagenetError {
         class: String,
     },
 
-    /// A folder without images, of a class or of a split.
-    #[error("{} has no images (files that end in {})", path.display(), crate::index::ENDINGS.join(", "))]
+    /// A class or a split has no images.
+    #[error("{} has no images (files that end in {})", path.display(), endings.join(", "))]
     NoImages {
         /// The folder.
         path: PathBuf,
+        /// The endings of images.
+        endings: &'static [&'static str],
     },
 
-    /// A folder of several folders with images, where images were expected: a level too many.
+    /// A folder has several folders with images where images were expected: probably one level too many.
     #[error(
-        "{} has no images of its own, but {folders} folders with some, such as {first}: if these are the classes, give {}; \
-         if they are one class, put its images into one folder",
+        "{} has no images of its own, but {folders} folders with images, such as {first}: if these are the classes, \
+         give {}; if they are one class, put its images into one folder",
         path.display(), meant.display()
     )]
     Between {
         /// The folder.
         path: PathBuf,
-        /// Folders with images in it.
+        /// The number of folders with images.
         folders: usize,
         /// The first of them.
         first: String,
-        /// What was probably meant to be opened.
+        /// The folder that was probably meant.
         meant: PathBuf,
     },
 
-    /// A folder among class folders that is called as validation images are.
+    /// A folder among class folders has the name of a validation split.
     #[error(
-        "{} has a folder {name}, but none called train with a folder for each class: put the training images there, \
+        "{} has a folder {name}, but no folder train with a folder for each class: put the training images there, \
          or rename {name} if it is a class",
         path.display()
     )]
@@ -80,61 +81,61 @@ pub enum ImagenetError {
         name: String,
     },
 
-    /// A name that is not Unicode: the index is a text file and could not say it.
+    /// A name is not UTF-8, so the index, a text file, could not contain it.
     #[error("the name of {} is not valid UTF-8: rename it", path.display())]
     OddName {
         /// The file or folder.
         path: PathBuf,
     },
 
-    /// Folders in folders in folders: most likely a link to a folder around it.
-    #[error("{} lies more than {most} folders deep: is there a link that leads back?", path.display())]
+    /// Folders are nested too deeply, probably because of a link to a parent.
+    #[error("{} is more than {most} folders deep: is there a link to a parent folder?", path.display())]
     TooDeep {
         /// The folder.
         path: PathBuf,
-        /// Folders in each other that a class may have.
+        /// The allowed depth of folders in a class.
         most: usize,
     },
 
     /// The validation images have other classes than the training images.
-    #[error("{} {has} the class {class}, {other}", path.display(), has = if *extra { "has" } else { "lacks" },
-        other = if *extra { "which the training images lack" } else { "which the training images have" })]
+    #[error("{} {} the class {class}, which the training images {}", path.display(),
+        if *extra { "has" } else { "lacks" }, if *extra { "lack" } else { "have" })]
     OtherClasses {
-        /// The folder with the validation images.
+        /// The folder of the validation images.
         path: PathBuf,
         /// The first class that differs.
         class: String,
-        /// Whether it is one more, else it is missing.
+        /// Whether it is an extra class; otherwise it is missing.
         extra: bool,
     },
 
-    /// Nothing is left for a side of the split.
+    /// One side of the split would be empty.
     #[error("{images} images of {} cannot be split: a share of {share} leaves none on one side", path.display())]
     Split {
         /// The folder.
         path: PathBuf,
         /// Images in it.
         images: usize,
-        /// The share that is to be validation images.
+        /// The share of validation images.
         share: f64,
     },
 
     // Label files
-    /// Images without class folders, and no file that says their classes.
+    /// Validation images have neither class folders nor a label file.
     #[error(
-        "{} has images but no class folders, and there is no file with their labels: name one, or put one of {} beside it",
+        "{} has images but no class folders and no label file: name one, or put one of {} beside the folder",
         path.display(), names.join(", ")
     )]
     NoLabels {
         /// The folder.
         path: PathBuf,
-        /// Names under which a file of labels is found by itself.
+        /// The names of label files that are found without being named.
         names: &'static [&'static str],
     },
 
-    /// A file of labels where no folder of validation images is that they could belong to.
+    /// A label file was given, but there is no folder of validation images.
     #[error(
-        "{} has no use: there is no folder of validation images, some of the class folders in {} are held out",
+        "{} is not used: there is no folder of validation images; a share of the images in {} is held out instead",
         path.display(), folder.display()
     )]
     LabelsOfNone {
@@ -144,7 +145,7 @@ pub enum ImagenetError {
         folder: PathBuf,
     },
 
-    /// A line of a label file that does not say a class, or not of an image that there is.
+    /// A line of a label file is wrong.
     #[error("{}, line {line}: {reason}", path.display())]
     Label {
         /// The label file.
@@ -155,7 +156,7 @@ pub enum ImagenetError {
         reason: String,
     },
 
-    /// A label file that as a whole does not fit the images.
+    /// A label file does not match the images.
     #[error("{}: {reason}", path.display())]
     Labels {
         /// The label file.
@@ -165,47 +166,145 @@ pub enum ImagenetError {
     },
 
     // Images
-    /// A file that is no image, is damaged, or is too large.
-    #[error("{}: {reason}", path.display())]
+    /// An image cannot be decoded.
+    #[error("{}: {source}", path.display())]
     Image {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        reason: String,
+        source: ImageError,
     },
 
-    /// More files than may be skipped that are gone, damaged or no images.
-    #[error("more than {most} files cannot be loaded; the last is {}: {reason}", path.display())]
+    /// More files than allowed cannot be loaded.
+    #[error("more than {most} files cannot be loaded; the last is {source}")]
     TooManySkipped {
         /// How many may be skipped.
         most: usize,
-        /// The first one that is too many.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
+        /// The error of the last file.
+        source: Box<ImagenetError>,
     },
 
     // Loading
-    /// A setting that cannot be.
+    /// A setting is out of its range.
     #[error("{setting} cannot be {value}: {reason}")]
     Setting {
         /// The setting.
         setting: &'static str,
         /// Its value.
         value: String,
-        /// What it must be.
+        /// Its range.
         reason: &'static str,
     },
 
-    /// A worker could not be started, or failed in a way that is no file's fault.
+    /// A worker thread could not be started.
+    #[error("loading images failed: {0}")]
+    Thread(#[source] io::Error),
+
+    /// A worker thread panicked.
     #[error("loading images failed: {0}")]
     Worker(String),
 }
 
+/// Why an image cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// The file is empty.
+    #[error("is empty")]
+    Empty,
+    /// The path is something else than a file.
+    #[error("is not a file but a folder, a pipe or a device")]
+    NotAFile,
+    /// The file is too large.
+    #[error("has more than {most} bytes")]
+    TooManyBytes {
+        /// The allowed number of bytes.
+        most: u64,
+    },
+    /// The format is unknown.
+    #[error("is not an image of a known format (JPEG, PNG, WebP, BMP, GIF)")]
+    UnknownFormat,
+    /// The image's width or height is 0.
+    #[error("has no pixels")]
+    NoPixels,
+    /// The image has too many pixels.
+    #[error("claims {width}×{height} pixels, but at most {most} are allowed")]
+    TooManyPixels {
+        /// The width.
+        width: u32,
+        /// The height.
+        height: u32,
+        /// The allowed number of pixels.
+        most: u64,
+    },
+    /// A JPEG has no end marker.
+    #[error("is truncated: the JPEG has no end")]
+    Truncated,
+    /// The decoder failed.
+    #[error("{0}")]
+    Decoder(#[source] Box<dyn Error + Send + Sync>),
+    /// The decoder panicked.
+    #[error("the decoder panicked: {0}")]
+    Panic(String),
+    /// The part of the image to be shown is too long.
+    #[error(
+        "cannot be resized: the part to show is {length:.0} pixels long, but at most {most} are allowed"
+    )]
+    TooLong {
+        /// The length in pixels.
+        length: f64,
+        /// The allowed length.
+        most: f64,
+    },
+    /// Resizing failed.
+    #[error("cannot be resized: {0}")]
+    Resize(#[source] Box<dyn Error + Send + Sync>),
+}
+
 impl ImagenetError {
-    /// The error for a file or folder that could not be read.
+    /// The error for a file or folder that cannot be read.
     pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Unreadable { path, source }
     }
+
+    /// The error for an image that cannot be decoded.
+    pub(crate) fn image(path: &Path) -> impl FnOnce(ImageError) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Image { path, source }
+    }
+}
+
+impl ImageError {
+    pub(crate) fn decoder(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Decoder(Box::new(error))
+    }
+
+    pub(crate) fn resize(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Resize(Box::new(error))
+    }
+}
+
+/// An error unless a setting is valid.
+pub(crate) fn check(
+    setting: &'static str,
+    value: impl ToString,
+    is_valid: bool,
+    reason: &'static str,
+) -> Result<(), ImagenetError> {
+    if is_valid {
+        return Ok(());
+    }
+    Err(ImagenetError::Setting {
+        setting,
+        value: value.to_string(),
+        reason,
+    })
+}
+
+/// The message of a panic.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without a message")
 }

@@ -1,4 +1,4 @@
-//! Pictures that Pillow and torchvision made, by `tests/golden/golden.py`.
+//! Reference images from Pillow and torchvision, made by `tests/golden/golden.py`.
 
 use std::path::PathBuf;
 
@@ -17,11 +17,12 @@ pub(crate) fn picture(name: &str) -> Raster {
     }
 }
 
-/// What was done, as fields, and what came out, of a height each.
+/// The arguments of each case, and its result of the given height.
 pub(crate) fn tiles(name: &str, height: usize) -> Vec<(Vec<String>, Raster)> {
     let stacked = picture(&format!("{name}.png"));
     let tiles = stacked.pixels.chunks_exact(stacked.width * height);
-    let rows = csv::ReaderBuilder::new()
+    let mut reader = csv::ReaderBuilder::new();
+    let rows = reader
         .has_headers(false)
         .from_path(path(&format!("{name}.csv")));
     let rows: Vec<_> = rows.unwrap().into_records().map(Result::unwrap).collect();
@@ -42,9 +43,7 @@ pub(crate) fn difference(a: &Raster, b: &Raster) -> (u8, f64) {
     assert_eq!((a.width, a.height), (b.width, b.height));
     let (a, b) = (a.pixels.as_flattened(), b.pixels.as_flattened());
     let differences = a.iter().zip(b).map(|(a, b)| a.abs_diff(*b));
-    let most = differences.clone().max().unwrap();
-    (
-        most,
-        differences.map(f64::from).sum::<f64>() / a.len() as f64,
-    )
+    let largest = differences.clone().max().unwrap();
+    let mean = differences.map(f64::from).sum::<f64>() / a.len() as f64;
+    (largest, mean)
 }

@@ -1,14 +1,11 @@
 use std::sync::Arc;
 
 use crate::{
-    Batches, ImageFolder, ImagenetError, Loading, SkippedFile, batches::Plan, skipped::Skipped,
+    ImageBatches, ImageFolder, ImagenetError, Loading, SkippedFile, batches::BatchLoader,
+    skipped::Skipped,
 };
 
-/// Images of a folder, to be loaded.
-///
-/// A clone shares the index, and counts skipped files together with it.
-///
-/// # Example
+/// Loads the images of a folder. A clone shares the index and the count of skipped files.
 ///
 /// ```
 /// # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;
@@ -18,11 +15,13 @@ use crate::{
 /// use stovepipe_imagenet::{ImageFolder, Images, IndexCache, Loading};
 ///
 /// let folder = ImageFolder::open(pets, &IndexCache::Off)?;
-/// let images = Images::new(folder, Loading { workers: 2, ..Loading::default() })?;
+/// let images = Images::new(folder.clone(), Loading { workers: 2, ..Loading::default() })?;
 /// for batch in images.eval_batches(16) {
 ///     assert_eq!(batch?.labels(), [0, 1]);
 /// }
-/// assert_eq!(images.skipped()[0].path, pets.join("cat/2.jpg")); // it was no image
+/// assert_eq!(images.skipped()[0].path, pets.join("cat/2.jpg")); // not an image
+/// let more = Images::new(folder, Loading::default())?.counted_with(&images);
+/// assert_eq!(more.skipped().len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -33,11 +32,11 @@ pub struct Images {
 }
 
 impl Images {
-    /// Images of a folder with the settings to load them.
+    /// Images of a folder, with the settings for loading.
     ///
     /// # Errors
     ///
-    /// If a setting cannot be.
+    /// If a setting is out of its range.
     pub fn new(folder: ImageFolder, settings: Loading) -> Result<Self, ImagenetError> {
         settings.check()?;
         Ok(Self {
@@ -47,34 +46,34 @@ impl Images {
         })
     }
 
-    /// Where the images lie, and what they are.
+    /// The folder.
     #[must_use]
     pub fn folder(&self) -> &ImageFolder {
         &self.folder
     }
 
-    /// How they are loaded.
+    /// The settings for loading.
     #[must_use]
     pub fn settings(&self) -> &Loading {
         &self.settings
     }
 
-    /// How many images there are.
+    /// The number of images.
     #[must_use]
     pub fn len(&self) -> usize {
         self.folder.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no images.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.folder.is_empty()
     }
 
-    /// Loads the images of `order`, augmented, `batch_size` at a time; the last batch may be smaller.
+    /// Loads the images of `order` with augmentation. The last batch may be smaller.
     ///
-    /// What is drawn for an image is fixed by seed, epoch and its place in its folder, what is drawn for a batch (mixup) by
-    /// seed, epoch and its place in the epoch. A batch size of 0 counts as 1.
+    /// Augmentation depends only on seed, epoch and the image's index in its folder, mixup on seed, epoch and the batch's
+    /// index in the epoch. A batch size of 0 counts as 1.
     #[must_use]
     pub fn train_batches(
         &self,
@@ -82,12 +81,12 @@ impl Images {
         batch_size: usize,
         seed: u64,
         epoch: usize,
-    ) -> Batches {
+    ) -> ImageBatches {
         self.train_batches_from(0, order, batch_size, seed, epoch)
     }
 
-    /// Like [`train_batches`](Self::train_batches), without the `first` ones: where a pass goes on that was begun
-    /// before. What is left out is not loaded, and the others are as they would have been.
+    /// Like [`train_batches`](Self::train_batches), without the `first` batches, to resume an epoch. These are not loaded; the
+    /// others are unchanged.
     #[must_use]
     pub fn train_batches_from(
         &self,
@@ -96,17 +95,17 @@ impl Images {
         batch_size: usize,
         seed: u64,
         epoch: usize,
-    ) -> Batches {
+    ) -> ImageBatches {
         self.batches(first, order, batch_size, Some((seed, epoch)))
     }
 
-    /// Loads all images in their order as for evaluation, `batch_size` at a time; the last batch may be smaller.
+    /// Loads all images in order for evaluation. The last batch may be smaller.
     #[must_use]
-    pub fn eval_batches(&self, batch_size: usize) -> Batches {
+    pub fn eval_batches(&self, batch_size: usize) -> ImageBatches {
         self.batches(0, (0..self.len()).collect(), batch_size, None)
     }
 
-    /// The files that were skipped so far, by name, over all passes.
+    /// The files skipped so far in all passes, sorted by path.
     #[must_use]
     pub fn skipped(&self) -> Vec<SkippedFile> {
         let mut files = self.skipped_after(0);
@@ -114,32 +113,13 @@ impl Images {
         files
     }
 
-    /// The files that were skipped after the first `known`, in the order in which they were met: what is new to who knows of
-    /// so many.
+    /// The files skipped after the first `known`, in the order in which they were skipped.
     #[must_use]
     pub fn skipped_after(&self, known: usize) -> Vec<SkippedFile> {
         self.skipped.after(known)
     }
 
-    /// Counts skipped files together with other images: of both, no more than [`Loading::skip`] may be damaged.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;
-    /// # let data = tempfile::tempdir()?;
-    /// # for image in 0..9 { write(data.path(), &[(&*format!("{}/{image}.jpg", ["cat", "dog"][image % 2]), b"no image")]); }
-    /// # let pets = data.path();
-    /// # let settings = FolderSettings { cache: IndexCache::Off, ..FolderSettings::default() };
-    /// use stovepipe_imagenet::{FolderSettings, ImageSets, Images, IndexCache, Loading};
-    ///
-    /// let sets = ImageSets::open(pets, &settings)?; // 9 files, none of them an image
-    /// let train = Images::new(sets.train, Loading::default())?;
-    /// let validation = Images::new(sets.validation, Loading::default())?.counted_with(&train);
-    /// assert_eq!(train.eval_batches(4).count() + validation.eval_batches(4).count(), 0);
-    /// assert_eq!(validation.skipped().len(), 9);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// Counts skipped files together with other images: [`Loading::skip`] limits their sum.
     #[must_use]
     pub fn counted_with(self, other: &Self) -> Self {
         Self {
@@ -154,8 +134,8 @@ impl Images {
         order: Vec<usize>,
         batch_size: usize,
         training: Option<(u64, usize)>,
-    ) -> Batches {
-        let plan = Plan {
+    ) -> ImageBatches {
+        let loader = BatchLoader {
             folder: self.folder.clone(),
             settings: self.settings.clone(),
             order,
@@ -163,6 +143,6 @@ impl Images {
             batch_size: batch_size.max(1),
             training,
         };
-        Batches::start(plan, self.skipped.clone())
+        ImageBatches::start(loader, self.skipped.clone())
     }
 }

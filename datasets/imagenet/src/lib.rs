@@ -1,20 +1,21 @@
 //! Folders of images as Burn batches: ImageNet, and any folder that has a folder for each class.
 //!
-//! [`ImageSets`] finds the images of a data set in the layouts that people have, [`ImageFolder`] those of one split; both are
-//! indices of names, kept in a file so that a million files are listed once. [`Images`] loads them: a pool of workers
-//! decodes, augments and batches ahead of training. The order of the batches and every random draw are fixed by the seed,
-//! whatever the number of workers. The data are no part of this crate.
+//! [`ImageSets`] finds the images of a data set in the common layouts, [`ImageFolder`] those of one split. Both are
+//! indices of names, cached in a file so that a million files are listed once. [`Images`] loads them: worker threads
+//! decode, augment and batch ahead of training. The order of batches and all random numbers depend on the seed, not on
+//! the number of workers.
 //!
 //! ```text
-//! imagenet/train/n01440764/n01440764_10026.JPEG      a folder for each class
-//! imagenet/val/n01440764/ILSVRC2012_val_00000293.JPEG   likewise, or
+//! imagenet/train/n01440764/n01440764_10026.JPEG         a folder for each class
+//! imagenet/val/n01440764/ILSVRC2012_val_00000293.JPEG   the same, or
 //! imagenet/val/ILSVRC2012_val_00000293.JPEG             a flat folder and
-//! imagenet/val.txt                                      a file of labels
+//! imagenet/val.txt                                      a label file
 //!
-//! pets/Abyssinian/Abyssinian_1.jpg                   class folders alone: a fifth is held out
+//! pets/Abyssinian/Abyssinian_1.jpg                      only class folders: a fifth is held out
 //! ```
 //!
-//! Pets, Cars, Aircraft and others that are published as one flat folder with annotations must be put into class folders first.
+//! Data sets that are published as one flat folder with annotations, such as Pets, Cars or Aircraft, must be sorted into
+//! class folders first.
 //!
 //! ```
 //! # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;
@@ -26,9 +27,10 @@
 //! use stovepipe_imagenet::{FolderSettings, ImageSets, Images, IndexCache, Loading};
 //!
 //! let sets = ImageSets::open(pets, &FolderSettings { cache, ..FolderSettings::default() })?;
+//! assert_eq!((sets.train.len(), sets.validation.len(), sets.held_out), (16, 4, Some(0.2)));
 //! let train = Images::new(sets.train, Loading::default())?;
 //! let (seed, epoch) = (7, 0);
-//! let order = (0..train.len()).rev().collect(); // as shuffled as you like
+//! let order = (0..train.len()).rev().collect(); // any order
 //! for batch in train.train_batches(order, 8, seed, epoch) {
 //!     let (images, labels) = batch?.into_classes(&Device::default());
 //!     assert_eq!(images.dims(), [8, 3, 224, 224]);
@@ -40,8 +42,8 @@
 //! # Credit
 //!
 //! O. Russakovsky et al., *ImageNet Large Scale Visual Recognition Challenge*, 2015. Random resized crops, flips, colour
-//! jitter, RandAugment and evaluation crops do what torchvision's transforms of these names do on Pillow images; tests hold them
-//! next to each other.
+//! jitter, RandAugment and evaluation crops equal torchvision's transforms of these names on Pillow images; tests compare
+//! them.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
 
@@ -49,7 +51,6 @@ mod augment;
 mod batch;
 mod batches;
 mod decode;
-mod draws;
 mod error;
 #[cfg(test)]
 mod golden;
@@ -59,23 +60,17 @@ mod loading;
 mod pool;
 mod raster;
 mod resize;
+mod rng;
 mod sample;
 mod skipped;
 
 pub use augment::{Augmentation, ColorJitter, RandAugment, RandomResizedCrop};
 pub use batch::ImageBatch;
-pub use batches::Batches;
+pub use batches::ImageBatches;
 pub use decode::Decoding;
-pub use error::ImagenetError;
+pub use error::{ImageError, ImagenetError};
 pub use images::Images;
 pub use index::{FolderSettings, ImageFolder, ImageSets, IndexCache};
-pub use loading::{Evaluation, Loading, Normalisation};
+pub use loading::{EvalTransform, Loading, Normalisation};
 pub use resize::Interpolation;
 pub use skipped::SkippedFile;
-
-/// What a panic said.
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without a message")
-}

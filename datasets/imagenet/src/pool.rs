@@ -1,9 +1,9 @@
-//! Threads that work ahead, and results in the order of the jobs.
+//! Worker threads that work ahead, and results in the order of the jobs.
 //!
-//! The one who takes results hands out the jobs: at first as many as may be on their way at once, then one for each result that it
-//! takes. So there is never more to wait for than was allowed, and a worker that has sent its result never waits for room.
-//! Results that come before their turn are kept until it comes. A worker whose job panics sends that as its result. All ends
-//! when the pool is dropped: the queue of jobs closes, work in progress is told to stop, and the threads are joined.
+//! The consumer sends the jobs: at first as many as may be in progress, then one for each result it takes. So the number of
+//! waiting results is limited, and workers never block when they send a result. Results that arrive early are kept. A panic
+//! becomes the result of its job. Dropping the pool closes the queue of jobs, stops the work in progress, and joins the
+//! threads.
 
 use std::{
     collections::BTreeMap,
@@ -18,9 +18,9 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use crate::panic_message;
+use crate::error::panic_message;
 
-/// Tells work in progress that nobody waits for it any more.
+/// Tells work in progress to stop.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
@@ -31,12 +31,12 @@ impl Stop {
 }
 
 /// The results of jobs 0 to `end`, in order.
-pub(crate) struct Pool<R> {
+pub(crate) struct OrderedPool<R> {
     jobs: Option<Sender<usize>>,
     results: Receiver<(usize, Result<R, String>)>,
-    /// Results that came before their turn.
+    /// Results that arrived early.
     early: BTreeMap<usize, Result<R, String>>,
-    /// The next job to hand out, and the next result to take.
+    /// The next job to send, and the next result to return.
     next_job: usize,
     next_result: usize,
     end: usize,
@@ -44,10 +44,9 @@ pub(crate) struct Pool<R> {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<R: Send + 'static> Pool<R> {
-    /// Starts to do the jobs 0 to `end` on so many threads, of which `at_once` may be done before their results are taken.
-    ///
-    /// Each thread makes itself something that does jobs, and keeps it.
+impl<R: Send + 'static> OrderedPool<R> {
+    /// Starts jobs 0 to `end` on so many threads, at most `at_once` of them before a result is taken. Each thread calls `make`
+    /// once for its worker.
     pub fn start<W>(
         end: usize,
         threads: usize,
@@ -57,7 +56,7 @@ impl<R: Send + 'static> Pool<R> {
     where
         W: FnMut(usize) -> R,
     {
-        let (jobs, to_do) = unbounded();
+        let (jobs, receiver) = unbounded();
         let (done, results) = unbounded();
         let mut pool = Self {
             jobs: Some(jobs),
@@ -71,21 +70,21 @@ impl<R: Send + 'static> Pool<R> {
         };
         let make = Arc::new(make);
         for number in 0..threads.clamp(1, end.max(1)) {
-            let (to_do, done) = (to_do.clone(), done.clone());
+            let (receiver, done) = (receiver.clone(), done.clone());
             let (make, stop) = (make.clone(), pool.stop.clone());
             let thread = Builder::new().name(format!("images-{number}"));
-            let thread = thread.spawn(move || work(&to_do, &done, || make(stop.clone())))?;
+            let thread = thread.spawn(move || work(&receiver, &done, || make(stop.clone())))?;
             pool.threads.push(thread);
         }
-        (0..at_once.max(1)).for_each(|_| pool.hand_out());
+        (0..at_once.max(1)).for_each(|_| pool.send_job());
         Ok(pool)
     }
 
-    fn hand_out(&mut self) {
+    fn send_job(&mut self) {
         if let Some(jobs) = &self.jobs
             && self.next_job < self.end
         {
-            // Workers end only after this does.
+            // Workers live longer than the sender.
             let _ = jobs.send(self.next_job);
             self.next_job += 1;
         }
@@ -101,7 +100,7 @@ fn work<R, W: FnMut(usize) -> R>(
     for job in jobs {
         let result = catch_unwind(AssertUnwindSafe(|| worker.get_or_insert_with(&make)(job)));
         let result = result.map_err(|panic| {
-            // What was left half done is not used again.
+            // Its state may be inconsistent.
             worker = None;
             panic_message(&*panic).to_owned()
         });
@@ -111,10 +110,10 @@ fn work<R, W: FnMut(usize) -> R>(
     }
 }
 
-impl<R: Send + 'static> Iterator for Pool<R> {
+impl<R: Send + 'static> Iterator for OrderedPool<R> {
     type Item = Result<R, String>;
 
-    /// The next result, or what a panic said.
+    /// The next result, or the message of a panic.
     fn next(&mut self) -> Option<Self::Item> {
         if self.next_result == self.end {
             return None;
@@ -125,16 +124,16 @@ impl<R: Send + 'static> Iterator for Pool<R> {
             }
             match self.results.recv() {
                 Ok((job, result)) => _ = self.early.insert(job, result),
-                Err(_) => break Err("the workers are gone".to_owned()),
+                Err(_) => break Err("the worker threads have ended".to_owned()),
             }
         };
         self.next_result += 1;
-        self.hand_out();
+        self.send_job();
         Some(result)
     }
 }
 
-impl<R> Drop for Pool<R> {
+impl<R> Drop for OrderedPool<R> {
     fn drop(&mut self) {
         self.jobs = None;
         self.stop.0.store(true, Ordering::Relaxed);
@@ -150,27 +149,27 @@ mod tests {
 
     use super::*;
 
-    /// Work that takes longer for some jobs than for those after them.
+    /// Some jobs take longer than those after them.
     fn slow(job: usize) -> usize {
         thread::sleep(Duration::from_millis(((job * 7) % 5) as u64));
         job * job
     }
 
     #[test]
-    fn results_are_in_order_whatever_the_threads() {
+    fn results_are_in_order() {
         for threads in [1, 2, 5, 40] {
-            let pool = Pool::start(30, threads, threads + 2, |_| slow).unwrap();
+            let pool = OrderedPool::start(30, threads, threads + 2, |_| slow).unwrap();
             let results: Vec<_> = pool.map(Result::unwrap).collect();
             assert!(results.into_iter().eq((0..30).map(|job| job * job)));
         }
-        assert_eq!(Pool::start(0, 3, 3, |_| slow).unwrap().count(), 0);
+        assert_eq!(OrderedPool::start(0, 3, 3, |_| slow).unwrap().count(), 0);
     }
 
     #[test]
-    fn no_more_is_done_than_was_allowed() {
+    fn the_work_ahead_is_limited() {
         let begun = Arc::new(AtomicUsize::new(0));
         let count = begun.clone();
-        let mut pool = Pool::start(100, 3, 5, move |_| {
+        let mut pool = OrderedPool::start(100, 3, 5, move |_| {
             let count = count.clone();
             move |job| {
                 count.fetch_add(1, Ordering::SeqCst);
@@ -186,11 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_its_jobs_result_and_the_others_go_on() {
-        let pool = Pool::start(6, 2, 4, |_| {
-            |job| match job {
-                2 => panic!("job {job} is bad"),
-                _ => job,
+    fn a_panic_is_the_result_of_its_job_only() {
+        let pool = OrderedPool::start(6, 2, 4, |_| {
+            |job| {
+                if job == 2 {
+                    panic!("job {job} is bad")
+                } else {
+                    job
+                }
             }
         });
         let results: Vec<_> = pool.unwrap().collect();
@@ -202,10 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn dropping_it_stops_the_work_and_ends_the_threads() {
+    fn dropping_the_pool_stops_the_threads() {
         let running = Arc::new(AtomicUsize::new(0));
         let count = running.clone();
-        let pool = Pool::start(100, 3, 100, move |stop| {
+        let pool = OrderedPool::start(100, 3, 100, move |stop| {
             let count = count.clone();
             move |_| {
                 count.fetch_add(1, Ordering::SeqCst);

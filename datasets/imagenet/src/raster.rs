@@ -1,4 +1,4 @@
-/// A small image: what augmentation works on. Red, green and blue of each pixel, row by row.
+/// An image of the model's input size, for augmentation: red, green and blue of each pixel, row by row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Raster {
     pub width: usize,
@@ -24,7 +24,7 @@ impl Raster {
     }
 }
 
-/// How bright a pixel is, as Pillow converts to gray.
+/// The gray value of a pixel, as Pillow computes it.
 pub(crate) fn gray([red, green, blue]: [u8; 3]) -> u8 {
     let weighted = 19595 * u32::from(red) + 38470 * u32::from(green) + 7471 * u32::from(blue);
     ((weighted + 0x8000) >> 16) as u8

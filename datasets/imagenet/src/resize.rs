@@ -1,20 +1,20 @@
-//! Cuts out and resizes, as Pillow does it.
+//! Crops and resizes with Pillow's arithmetic.
 
 use std::ops::Range;
 
-// Typed throughout: else code for every kind of pixel would be compiled.
+// Typed images, so that only the code for this kind of pixel is compiled.
 use fast_image_resize::{
     FilterType, ImageView, ResizeAlg, ResizeOptions, Resizer,
     images::{TypedCroppedImage, TypedImage, TypedImageRef},
     pixels::U8x3,
 };
 
-use crate::{decode::Decoded, raster::Raster};
+use crate::{ImageError, decode::Decoded, raster::Raster};
 
-/// How pixels between pixels are found, with antialiasing where an image becomes smaller.
+/// The interpolation of resizing, with antialiasing where an image becomes smaller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Interpolation {
-    /// Triangles, torchvision's default.
+    /// Linear interpolation, torchvision's default.
     #[default]
     Bilinear,
     /// Cubic polynomials with a = −0.5, as in Pillow.
@@ -30,49 +30,49 @@ pub(crate) struct Rectangle {
     pub height: u32,
 }
 
-/// Resizes to rasters whose size is given: rows first and then columns, as Pillow does, whose values these are but for the
-/// rounding of one in a hundred. In one go, columns would come first, and values differ by up to 3.
+/// Resizes to rasters of a given size, with memory for the next.
+///
+/// Like Pillow, it resizes the width first and then the height; one value in a hundred is rounded differently. The resizer
+/// alone would begin with the height, and values would differ by up to 3.
 #[derive(Default)]
 pub(crate) struct Resizing {
     resizer: Resizer,
-    /// As wide as the raster, as high as what is shown and what its edges are made of.
+    /// The image after resizing its width, with only the rows that are needed.
     narrow: Vec<u8>,
 }
 
-/// The longest side of a part of an image that is shown; no JPEG is longer. A part of millions of rows or columns, which only odd
-/// settings cut out of only odd images, would take gigabytes on the way.
+/// The longest side of a part of an image; no JPEG is longer. A part with millions of rows or columns would take gigabytes.
 const LONGEST: f64 = 65_536.0;
 
-/// What of a side is shown, in pixels: where it begins, and how long it is.
-type Span = (f64, f64);
+/// The part of a side that is shown: its begin and its length in pixels.
+type Extent = (f64, f64);
 
 impl Resizing {
-    /// Shows what is in the rectangle, as if there were nothing around it.
+    /// Resizes a part of the image, without the pixels around it.
     pub fn cut(
         &mut self,
         image: &Decoded,
         rectangle: Rectangle,
         interpolation: Interpolation,
         to: &mut Raster,
-    ) -> Result<(), String> {
-        let source = source(image, rectangle)?;
+    ) -> Result<(), ImageError> {
         let whole = |length: u32| (0.0, f64::from(length));
-        let spans = [whole(rectangle.width), whole(rectangle.height)];
-        self.resize(&source, spans, interpolation, to)
+        let extents = [whole(rectangle.width), whole(rectangle.height)];
+        self.resize(&source(image, rectangle)?, extents, interpolation, to)
     }
 
-    /// Shows what is at `left` and `top` if the image is resized to `width` and `height`. Only that is computed.
+    /// Resizes the image to the rectangle's `width` and `height`, and crops at its `left` and `top`. Only the crop is computed.
     pub fn part(
         &mut self,
         image: &Decoded,
         resized: Rectangle,
         interpolation: Interpolation,
         to: &mut Raster,
-    ) -> Result<(), String> {
+    ) -> Result<(), ImageError> {
         let x = f64::from(image.width) / f64::from(resized.width);
         let y = f64::from(image.height) / f64::from(resized.height);
-        let across = span(x, resized.left, to.width, image.width);
-        let down = span(y, resized.top, to.height, image.height);
+        let across = extent(x, resized.left, to.width, image.width);
+        let down = extent(y, resized.top, to.height, image.height);
         let whole = Rectangle {
             left: 0,
             top: 0,
@@ -84,12 +84,15 @@ impl Resizing {
 
     fn resize(
         &mut self,
-        source: &Source<'_>,
-        [across, down]: [Span; 2],
+        source: &ImagePart<'_>,
+        [across, down]: [Extent; 2],
         interpolation: Interpolation,
         to: &mut Raster,
-    ) -> Result<(), String> {
-        check_length(across.1.max(down.1))?;
+    ) -> Result<(), ImageError> {
+        let (length, most) = (across.1.max(down.1), LONGEST);
+        if length > most {
+            return Err(ImageError::TooLong { length, most });
+        }
         let options = options(interpolation);
         let needed = rows(down, to.height, interpolation, source.height());
         let (width, height) = (to.width as u32, needed.end - needed.start);
@@ -98,47 +101,37 @@ impl Resizing {
         let mut narrow = target(width, height, &mut self.narrow)?;
         let part = options.crop(across.0, top, across.1, f64::from(height));
         let resized = self.resizer.resize_typed(source, &mut narrow, &part);
-        resized.map_err(text)?;
+        resized.map_err(ImageError::resize)?;
         let mut target = target(width, to.height as u32, to.pixels.as_flattened_mut())?;
         let part = options.crop(0.0, down.0 - top, f64::from(width), down.1);
         let resized = self.resizer.resize_typed(&narrow, &mut target, &part);
-        resized.map_err(text)
+        resized.map_err(ImageError::resize)
     }
 }
 
-/// What of a side of `length` pixels is shown by `pixels` pixels, the first of which has number `begin` and each of which is
-/// worth `each` of the side's.
-fn span(each: f64, begin: u32, pixels: usize, length: u32) -> Span {
+/// The part of a side of `length` pixels that is shown by `pixels` pixels from index `begin`, each as long as `each` pixels of
+/// the side.
+fn extent(each: f64, begin: u32, pixels: usize, length: u32) -> Extent {
     let begin = each * f64::from(begin);
-    // Where all is shown, rounding must not lead beyond the end.
+    // Rounding must not lead beyond the end.
     let rest = f64::from(length) - begin;
     (begin, (each * pixels as f64).min(rest))
 }
 
-/// The rows that a span of `shown` rows is made of: its own, and as many beside them as the filter reaches.
+/// The rows needed to show `down` in `shown` rows: its own rows, and those around it in reach of the filter.
 ///
-/// All others are left alone. An image that is one pixel wide and a million high is shown by few of them, and to keep all,
-/// stretched to the raster's width, would take gigabytes.
-fn rows(down: Span, shown: usize, interpolation: Interpolation, height: u32) -> Range<u32> {
+/// To keep all rows of an image one pixel wide and a million high, stretched to the raster's width, would take gigabytes.
+fn rows(down: Extent, shown: usize, interpolation: Interpolation, height: u32) -> Range<u32> {
     let (begin, length) = down;
     let reach = match interpolation {
         Interpolation::Bilinear => 1.0,
         Interpolation::Bicubic => 2.0,
     };
-    // One more, so that rounding counts for nothing.
+    // One more for rounding.
     let beside = reach * (length / shown as f64).max(1.0) + 1.0;
     let first = (begin - beside).max(0.0) as u32;
     let end = (begin + length + beside).ceil().min(f64::from(height)) as u32;
     first..end
-}
-
-fn check_length(longest: f64) -> Result<(), String> {
-    match longest > LONGEST {
-        true => Err(format!(
-            "cannot be shown: the part to be seen is {longest:.0} pixels long, and may be {LONGEST}"
-        )),
-        false => Ok(()),
-    }
 }
 
 fn options(interpolation: Interpolation) -> ResizeOptions {
@@ -150,9 +143,9 @@ fn options(interpolation: Interpolation) -> ResizeOptions {
 }
 
 /// A part of an image.
-type Source<'a> = TypedCroppedImage<'a, TypedImageRef<'a, U8x3>>;
+type ImagePart<'a> = TypedCroppedImage<'a, TypedImageRef<'a, U8x3>>;
 
-fn source(image: &Decoded, part: Rectangle) -> Result<Source<'_>, String> {
+fn source(image: &Decoded, part: Rectangle) -> Result<ImagePart<'_>, ImageError> {
     let whole = TypedImageRef::from_buffer(image.width, image.height, &image.pixels);
     let Rectangle {
         left,
@@ -160,15 +153,12 @@ fn source(image: &Decoded, part: Rectangle) -> Result<Source<'_>, String> {
         width,
         height,
     } = part;
-    TypedCroppedImage::new(whole.map_err(text)?, left, top, width, height).map_err(text)
+    TypedCroppedImage::new(whole.map_err(ImageError::resize)?, left, top, width, height)
+        .map_err(ImageError::resize)
 }
 
-fn target(width: u32, height: u32, pixels: &mut [u8]) -> Result<TypedImage<'_, U8x3>, String> {
-    TypedImage::from_buffer(width, height, pixels).map_err(text)
-}
-
-fn text(error: impl ToString) -> String {
-    error.to_string()
+fn target(width: u32, height: u32, pixels: &mut [u8]) -> Result<TypedImage<'_, U8x3>, ImageError> {
+    TypedImage::from_buffer(width, height, pixels).map_err(ImageError::resize)
 }
 
 #[cfg(test)]
@@ -177,65 +167,48 @@ mod tests {
 
     use super::*;
     use crate::{
-        Evaluation, Loading,
+        EvalTransform, Loading,
         golden::{difference, picture, tiles},
     };
 
-    fn decoded(raster: &Raster, turned: bool) -> Decoded {
+    fn decoded(raster: &Raster, transposed: bool) -> Decoded {
         let (width, height) = (raster.width, raster.height);
-        let pixel = |x: usize, y: usize| raster.pixels[y * width + x];
-        let pixels: Vec<[u8; 3]> = match turned {
-            false => raster.pixels.clone(),
-            true => (0..width)
-                .flat_map(|y| (0..height).map(move |x| pixel(y, x)))
-                .collect(),
-        };
-        let (width, height) = if turned {
-            (height, width)
-        } else {
-            (width, height)
-        };
-        Decoded::of(width as u32, height as u32, pixels.as_flattened())
+        if !transposed {
+            return Decoded::of(width as u32, height as u32, raster.pixels.as_flattened());
+        }
+        let row = |y: usize| (0..height).map(move |x| raster.pixels[x * width + y]);
+        let pixels: Vec<_> = (0..width).flat_map(row).collect();
+        Decoded::of(height as u32, width as u32, pixels.as_flattened())
     }
 
     #[test]
-    fn crops_are_torchvisions() {
+    fn crops_equal_those_of_torchvision() {
         let source = picture("source.png");
         for (row, expected) in tiles("crops", 16) {
-            let interpolation = match &*row[1] {
-                "bicubic" => Interpolation::Bicubic,
-                _ => Interpolation::Bilinear,
+            let is_bicubic = &*row[1] == "bicubic";
+            let interpolation = if is_bicubic {
+                Interpolation::Bicubic
+            } else {
+                Interpolation::Bilinear
             };
             let [left, top, width, height] = [2, 3, 4, 5].map(|field| row[field].parse().unwrap());
             let (mut resizing, mut shown) = (Resizing::default(), Raster::new(16, 16));
-            if row[0] == "cut" {
+            let resized = if row[0] == "cut" {
                 let part = Rectangle {
                     left,
                     top,
                     width,
                     height,
                 };
-                let image = decoded(&source, false);
-                resizing
-                    .cut(&image, part, interpolation, &mut shown)
-                    .unwrap();
+                resizing.cut(&decoded(&source, false), part, interpolation, &mut shown)
             } else {
-                let (turned, resize) = (left == 1, top);
-                let evaluation = Evaluation {
-                    resize,
-                    interpolation,
-                };
-                let loading = Loading {
-                    size: 16,
-                    evaluation,
-                    ..Loading::default()
-                };
-                let image = decoded(&source, turned);
-                let middle = loading.middle(image.width, image.height);
-                resizing
-                    .part(&image, middle, interpolation, &mut shown)
-                    .unwrap();
-            }
+                let (transposed, resize) = (left == 1, top);
+                let image = decoded(&source, transposed);
+                let loading = loading(16, resize, interpolation);
+                let centre = loading.centre_crop(image.width, image.height);
+                resizing.part(&image, centre, interpolation, &mut shown)
+            };
+            resized.unwrap();
             let (largest, mean) = difference(&shown, &expected);
             println!("{row:?}: {largest} at most, {mean:.4} in the mean");
             // Weights have fewer bits than Pillow's.
@@ -243,10 +216,22 @@ mod tests {
         }
     }
 
-    /// The part that is shown when all rows are kept on the way.
+    fn loading(size: u32, resize: u32, interpolation: Interpolation) -> Loading {
+        let evaluation = EvalTransform {
+            resize,
+            interpolation,
+        };
+        Loading {
+            size,
+            evaluation,
+            ..Loading::default()
+        }
+    }
+
+    /// Resizes the width of all rows, then the height.
     fn by_all_rows(
         image: &Decoded,
-        [across, down]: [Span; 2],
+        [across, down]: [Extent; 2],
         interpolation: Interpolation,
         to: &mut Raster,
     ) {
@@ -264,23 +249,21 @@ mod tests {
     }
 
     proptest! {
-        /// Rows that are left out change no bit.
         #[test]
-        fn rows_beyond_the_filters_reach_count_for_nothing(
+        fn rows_out_of_reach_of_the_filter_do_not_matter(
             (width, height) in (1..200_u32, 1..200_u32), size in 1..40_usize, more in 0..20_u32, bicubic: bool, seed: u64,
         ) {
             let value = |place: u64| (place.wrapping_mul(seed | 1) >> 40) as u8;
             let pixels: Vec<_> = (0..3 * u64::from(width * height)).map(value).collect();
             let image = Decoded::of(width, height, &pixels);
             let interpolation = if bicubic { Interpolation::Bicubic } else { Interpolation::Bilinear };
-            let evaluation = Evaluation { resize: size as u32 + more, interpolation };
-            let loading = Loading { size: size as u32, evaluation, ..Loading::default() };
-            let middle = loading.middle(width, height);
+            let loading = loading(size as u32, size as u32 + more, interpolation);
+            let centre = loading.centre_crop(width, height);
             let (mut shown, mut expected) = (Raster::new(size, size), Raster::new(size, size));
-            Resizing::default().part(&image, middle, interpolation, &mut shown).unwrap();
-            let part = |of: u32, resized: u32, begin| span(f64::from(of) / f64::from(resized), begin, size, of);
-            let spans = [part(width, middle.width, middle.left), part(height, middle.height, middle.top)];
-            by_all_rows(&image, spans, interpolation, &mut expected);
+            Resizing::default().part(&image, centre, interpolation, &mut shown).unwrap();
+            let part = |of: u32, resized: u32, begin| extent(f64::from(of) / f64::from(resized), begin, size, of);
+            let extents = [part(width, centre.width, centre.left), part(height, centre.height, centre.top)];
+            by_all_rows(&image, extents, interpolation, &mut expected);
             prop_assert!(shown == expected);
         }
     }

@@ -15,19 +15,18 @@ pub struct SkippedFile {
     pub reason: String,
 }
 
-/// The files that were skipped so far, each counted once. A clone counts with it.
+/// The files skipped so far, each counted once. Clones share the count.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Skipped(Arc<Mutex<Files>>);
+pub(crate) struct Skipped(Arc<Mutex<SkippedFiles>>);
 
 #[derive(Debug, Default)]
-struct Files {
-    /// In the order in which they were met.
-    met: Vec<SkippedFile>,
+struct SkippedFiles {
+    in_order: Vec<SkippedFile>,
     paths: BTreeSet<PathBuf>,
 }
 
 impl Skipped {
-    /// Counts a file for which loading failed: an error if it is one too many.
+    /// Counts a file that could not be loaded: an error if more than `most` were counted.
     pub fn count(
         &self,
         path: &Path,
@@ -41,31 +40,32 @@ impl Skipped {
         if most == 0 {
             return Err(error);
         }
-        let (path, reason) = (path.to_owned(), reason(error));
-        if files.met.len() >= most {
-            return Err(ImagenetError::TooManySkipped { most, path, reason });
+        if files.in_order.len() >= most {
+            let source = Box::new(error);
+            return Err(ImagenetError::TooManySkipped { most, source });
         }
+        let (path, reason) = (path.to_owned(), reason(error));
         files.paths.insert(path.clone());
-        files.met.push(SkippedFile { path, reason });
+        files.in_order.push(SkippedFile { path, reason });
         Ok(())
     }
 
-    /// Those after the first `known`, in the order in which they were met.
+    /// The files after the first `known`, in the order in which they were skipped.
     pub fn after(&self, known: usize) -> Vec<SkippedFile> {
         let files = self.files();
-        files.met.get(known..).unwrap_or_default().to_vec()
+        files.in_order.get(known..).unwrap_or_default().to_vec()
     }
 
-    fn files(&self) -> MutexGuard<'_, Files> {
+    fn files(&self) -> MutexGuard<'_, SkippedFiles> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is wrong, without the file's name.
+/// The message of an error, without the file's path.
 fn reason(error: ImagenetError) -> String {
     match error {
         ImagenetError::Unreadable { source, .. } => source.to_string(),
-        ImagenetError::Image { reason, .. } => reason,
+        ImagenetError::Image { source, .. } => source.to_string(),
         other => other.to_string(),
     }
 }

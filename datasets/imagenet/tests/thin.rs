@@ -1,5 +1,4 @@
-//! Images that are a pixel wide and millions high, or the other way round: they take memory by their pixels, not by their length.
-//! Bytes are counted by the allocator.
+//! Images of one by millions of pixels take memory by their pixels, not by their length, counted by the allocator.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod folder;
@@ -10,7 +9,7 @@ use cap::Cap;
 use folder::write;
 use image::{GrayImage, ImageFormat, Luma};
 use stovepipe_imagenet::{
-    Augmentation, Evaluation, ImageBatch, ImageFolder, ImagenetError, Images, IndexCache,
+    Augmentation, EvalTransform, ImageBatch, ImageFolder, ImagenetError, Images, IndexCache,
     Interpolation, Loading, RandomResizedCrop,
 };
 use tempfile::{TempDir, tempdir};
@@ -20,10 +19,10 @@ static ALLOCATOR: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::
 
 const PIXELS: u32 = 2_000_000;
 
-/// What decoding may take, and a little for what is shown.
+/// The memory for decoding, and a little for the result.
 const MOST: usize = 15 * PIXELS as usize + (8 << 20);
 
-/// Images of so many pixels, each in a class of its own. Their files are small.
+/// Images of so many pixels in small files, each in its own class.
 fn data() -> TempDir {
     let data = tempdir().unwrap();
     for (width, height) in [(1, PIXELS), (PIXELS, 1), (8, PIXELS / 8), (PIXELS / 8, 8)] {
@@ -45,9 +44,9 @@ fn images(data: &Path, interpolation: Interpolation, ratio: [f64; 2]) -> Images 
     let loading = Loading {
         workers: 1,
         skip: 0,
-        evaluation: Evaluation {
+        evaluation: EvalTransform {
             interpolation,
-            ..Evaluation::default()
+            ..EvalTransform::default()
         },
         augmentation: Augmentation {
             crop,
@@ -58,15 +57,13 @@ fn images(data: &Path, interpolation: Interpolation, ratio: [f64; 2]) -> Images 
     Images::new(ImageFolder::open(data, &IndexCache::Off).unwrap(), loading).unwrap()
 }
 
-/// Loads an image, as for training or not.
+/// Loads an image for training or evaluation.
 fn load(images: &Images, image: usize, training: bool) -> Result<ImageBatch, ImagenetError> {
-    let mut batches = match training {
-        true => images.train_batches(vec![image], 1, 0, 0),
-        // One at a time: the batches before are let go.
-        false => images.eval_batches(1),
-    };
-    let skipped = if training { 0 } else { image };
-    batches.nth(skipped).unwrap()
+    if training {
+        return images.train_batches(vec![image], 1, 0, 0).next().unwrap();
+    }
+    // The batches before are dropped one by one.
+    images.eval_batches(1).nth(image).unwrap()
 }
 
 #[test]
@@ -82,17 +79,16 @@ fn a_long_image_takes_memory_by_its_pixels() {
                 assert_eq!(batch.labels(), [image as i32]);
                 drop(batch);
                 let taken = ALLOCATOR.max_allocated() - before;
-                assert!(
-                    taken < MOST,
-                    "{image} {training} {interpolation:?}: {taken}"
-                );
+                let case = format!("{image} {training} {interpolation:?}");
+                assert!(taken < MOST, "{case}: {taken}");
             }
-            // What would show all of such an image is an error that names it.
+            // A crop of the whole image is an error.
             let error = load(&images_of([1e-9, 1e9]), image, true).unwrap_err();
             let error = error.to_string();
+            let expected = "thin.png: cannot be resized: the part to show is";
+            assert!(error.contains(expected), "{error}");
             assert!(
-                error.contains("thin.png: cannot be shown: the part to be seen is")
-                    && error.contains("pixels long, and may be 65536"),
+                error.ends_with("pixels long, but at most 65536 are allowed"),
                 "{error}"
             );
         }

@@ -3,87 +3,76 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::Window;
+use crate::TokenWindow;
 
 /// Input tokens `[n, length]` and their targets `[n, length]`.
 pub type TextBatch = (Tensor<2, Int>, Tensor<2, Int>);
 
-/// Turns windows into what a language model takes: input tokens `[n, length]`, and as targets `[n, length]` the token after
-/// each, or [`PADDING`](crate::PADDING). Where there is no token, the input is 0.
+/// Batches windows for a language model: input tokens `[n, length]` and targets `[n, length]`.
 ///
-/// `TextBatcher::default()` shows windows as they are, for evaluation; for training see [`shifted`](Self::shifted).
-///
-/// # Example
+/// A target is the token after the input, or [`PADDING`](crate::PADDING). The input is 0 where there is no token.
+/// `TextBatcher::default()` is for evaluation; for training see [`shifted`](Self::shifted).
 ///
 /// ```
 /// use burn::{data::{dataloader::batcher::Batcher, dataset::Dataset}, tensor::Device};
-/// use stovepipe_text::{TextBatcher, Windows};
+/// use stovepipe_text::{TextBatcher, TokenWindows};
 ///
-/// let windows = Windows::new((0..1000).collect::<Vec<_>>(), 64)?;
+/// let windows = TokenWindows::new((0..1000).collect::<Vec<_>>(), 64)?;
 /// let items = windows.get_many(vec![3, 1, 4])?;
-/// let (inputs, targets) = TextBatcher::default().batch(items, &Device::default());
+/// let (inputs, targets) = TextBatcher::default().batch(items.clone(), &Device::default());
 /// assert_eq!((inputs.dims(), targets.dims()), ([3, 64], [3, 64]));
+///
+/// let inputs = |epoch| {
+///     TextBatcher::shifted(42, epoch).batch(items.clone(), &Device::default()).0.into_data()
+/// };
+/// assert_eq!(inputs(3), inputs(3));
+/// assert_ne!(inputs(3), inputs(4));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextBatcher {
-    shift: Option<Shift>,
+    offset: Option<EpochOffset>,
 }
 
-/// What the shift of an epoch depends on, besides the number of tokens.
+/// The key of an epoch's random offset.
 #[derive(Clone, Copy, Debug)]
-struct Shift {
+struct EpochOffset {
     seed: u64,
     epoch: u64,
 }
 
-impl Shift {
-    /// How many tokens later windows begin, if so many tokens are targets.
-    fn of(self, targets: usize) -> usize {
-        let mut draws = ChaCha8Rng::seed_from_u64(self.seed);
-        draws.set_stream(self.epoch);
-        draws.random_range(0..targets)
+impl EpochOffset {
+    /// The offset, in tokens, of all windows of a text with so many targets.
+    fn draw(self, targets: usize) -> usize {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        rng.set_stream(self.epoch);
+        rng.random_range(0..targets)
     }
 }
 
 impl TextBatcher {
-    /// A batcher for one epoch of training, in which all windows begin the same number of tokens later.
+    /// A batcher for one epoch of training. All windows begin later by the same random number of tokens.
     ///
-    /// A model that saw the same windows in each epoch would never predict a window's first token from those before it.
-    /// How much later is drawn from all tokens, by a generator with `seed` and `epoch` as key. The text is a ring: its first
-    /// tokens follow on its last ones, in one window of the epoch. So there are as many windows in each epoch, and every token
-    /// but the text's first is a target exactly once.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use burn::{data::{dataloader::batcher::Batcher, dataset::Dataset}, tensor::Device};
-    /// use stovepipe_text::{TextBatcher, Windows};
-    ///
-    /// let windows = Windows::new((0..1000).collect::<Vec<_>>(), 64)?;
-    /// let inputs = |epoch| {
-    ///     let first = vec![windows.get(0).unwrap()];
-    ///     TextBatcher::shifted(42, epoch).batch(first, &Device::default()).0.into_data()
-    /// };
-    /// assert_eq!(inputs(3), inputs(3));
-    /// assert_ne!(inputs(3), inputs(4));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// With the same windows in each epoch, a window's first token would never be predicted from the tokens before it. The
+    /// offset is drawn from `seed` and `epoch`. It wraps around: in one window, the first tokens of the text follow the last
+    /// ones. So all epochs have equally many windows, and every token but the first of the text is a target exactly once.
     #[must_use]
     pub fn shifted(seed: u64, epoch: usize) -> Self {
         let epoch = epoch as u64;
         Self {
-            shift: Some(Shift { seed, epoch }),
+            offset: Some(EpochOffset { seed, epoch }),
         }
     }
 }
 
-impl Batcher<Window, TextBatch> for TextBatcher {
-    fn batch(&self, items: Vec<Window>, device: &Device) -> TextBatch {
-        let length = items.first().map_or(0, Window::length);
+impl Batcher<TokenWindow, TextBatch> for TextBatcher {
+    fn batch(&self, items: Vec<TokenWindow>, device: &Device) -> TextBatch {
+        let length = items.first().map_or(0, TokenWindow::length);
         let pairs = items.iter().flat_map(|window| {
-            let shift = self.shift.map_or(0, |shift| shift.of(window.targets()));
-            window.pairs(shift)
+            let offset = self
+                .offset
+                .map_or(0, |offset| offset.draw(window.targets()));
+            window.pairs(offset)
         });
         let (inputs, targets): (Vec<i32>, Vec<i32>) =
             pairs.map(|(input, target)| (input as i32, target)).unzip();

@@ -1,11 +1,11 @@
-use std::path::PathBuf;
+use std::{error::Error, path::PathBuf};
 
-/// Why a text cannot be read, made tokens of, or cut into windows.
+/// Why a text cannot be read, encoded, or cut into windows.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
     // Files.
-    /// The system would not read a file or folder.
+    /// A file or folder cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The file or folder.
@@ -14,113 +14,113 @@ pub enum TextError {
         source: std::io::Error,
     },
 
-    /// A file that is not text, or not in UTF-8.
+    /// A file is not UTF-8 text.
     #[error(
-        "{} is not UTF-8: byte {offset}, counted from 0, begins no character; convert the file, or leave it out",
+        "{} is not UTF-8: byte {offset}, counted from 0, is invalid; convert the file or remove it",
         path.display()
     )]
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// The first byte that is not part of a character.
+        /// The first invalid byte.
         offset: usize,
     },
 
-    /// A folder without a text file.
-    #[error("{} has no text: no file in it or below it ends with {endings}", path.display())]
+    /// A folder has no text file.
+    #[error("{} has no text files: no name in it or its subfolders ends with {endings}", path.display())]
     NoFiles {
         /// The folder.
         path: PathBuf,
-        /// What names of text files end with.
+        /// The endings of text files.
         endings: String,
     },
 
-    /// A file without a byte, or a folder of such files.
+    /// A file is empty, or all files of a folder are.
     #[error("{} is empty: there is nothing to train on", path.display())]
     Empty {
         /// The file or folder.
         path: PathBuf,
     },
 
-    /// The text that is part of the program is damaged. This is not expected to happen.
+    /// The embedded text is damaged. This should not happen.
     #[error("the embedded text cannot be read")]
     Embedded(#[source] std::io::Error),
 
     // Tokens.
-    /// A file that is no `tokenizer.json`.
-    #[error("{} is no tokenizer.json of Hugging Face: {reason}", path.display())]
+    /// A file is not a `tokenizer.json`.
+    #[error("{} is not a tokenizer.json of Hugging Face: {source}", path.display())]
     NotATokenizer {
         /// The file.
         path: PathBuf,
-        /// What the `tokenizers` crate said.
-        reason: String,
+        /// The error of the `tokenizers` crate.
+        source: Box<dyn Error + Send + Sync>,
     },
 
-    /// The tokenizer failed at a text or at tokens.
-    #[error("{}: the tokenizer failed: {reason}", path.display())]
+    /// The tokenizer failed.
+    #[error("{}: the tokenizer failed: {source}", path.display())]
     Tokenizer {
         /// The tokenizer's file.
         path: PathBuf,
-        /// What the `tokenizers` crate said.
-        reason: String,
+        /// The error of the `tokenizers` crate.
+        source: Box<dyn Error + Send + Sync>,
     },
 
-    /// A tokenizer that is made for other texts: another language, or another kind.
+    /// The tokenizer is for other texts, such as another language.
     #[error(
         "the tokenizer has no token for {lost} of the text's {characters} characters (white space not counted): \
-         its vocabulary is that of other texts"
+         use a tokenizer for this kind of text"
     )]
     OtherText {
-        /// Characters that no token, or the one for what is unknown, stands for.
+        /// Characters in no token, or in the unknown token.
         lost: usize,
-        /// Characters, but for white space.
+        /// Characters, without white space.
         characters: usize,
     },
 
-    /// A tokenizer with more tokens than the model.
+    /// The tokenizer has more tokens than the model.
     #[error(
         "the tokenizer has a vocabulary of {tokenizer} tokens, but the model one of {model}: \
-         take the tokenizer that the model was made for, or give the model {tokenizer}"
+         use the model's tokenizer, or a model with {tokenizer} tokens"
     )]
     Vocabulary {
         /// The largest token of the tokenizer, plus 1.
         tokenizer: usize,
-        /// Tokens that the model knows.
+        /// Tokens of the model.
         model: usize,
     },
 
-    /// A token that is not in the vocabulary.
+    /// A token is not in the vocabulary.
     #[error("token {place} of the text is {token}, but the vocabulary has {vocabulary} tokens")]
     Token {
         /// The token.
         token: u32,
-        /// Its place in the text, counted from 0.
+        /// Its index in the text, counted from 0.
         place: usize,
-        /// Tokens in the vocabulary, counted from 0.
+        /// Tokens in the vocabulary.
         vocabulary: usize,
     },
 
     // Windows.
-    /// A setting out of its range.
+    /// A setting is out of its range.
     #[error("{setting} is {value}, but must be {range}")]
     Setting {
         /// The setting.
         setting: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// Its range.
         range: &'static str,
     },
 
-    /// A part of the text that has no whole window.
+    /// A part of the text is shorter than a window.
     #[error(
         "the {part} has {tokens} tokens, but a window of {length} and its targets need {}: \
-         take more text or shorter windows", length + 1
+         use more text or shorter windows", length + 1
     )]
     TooShort {
-        /// Which part: `text`, `training part` or `held-out part`.
+        /// `text`, `training part` or `held-out part`.
         part: &'static str,
-        /// Tokens that it has.
+        /// Its tokens.
         tokens: usize,
         /// Input tokens of a window.
         length: usize,

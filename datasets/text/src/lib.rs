@@ -1,9 +1,11 @@
 //! Text as Burn batches for language models: bytes or tokens, cut into windows, with a text embedded in the program.
 //!
-//! [`Text`] is a file, a folder, or the embedded one; a [`Tokenizer`] makes tokens of it, bytes or those of a Hugging Face
-//! `tokenizer.json`; [`Split`] holds the last of them out and cuts both parts into [`Windows`], which a [`TextBatcher`] shows to a
-//! model as inputs and targets `[n, length]`. [`NGram`] is the yardstick: the perplexity that counting gets to on the same
-//! held-out tokens.
+//! 1. [`Text`] is the text of a file, of a folder, or the embedded one.
+//! 2. [`Tokenizer`] encodes it as bytes or as tokens of a Hugging Face `tokenizer.json`.
+//! 3. [`Split`] holds out the last tokens and cuts both parts into [`TokenWindows`].
+//! 4. [`TextBatcher`] makes batches of inputs and targets `[n, length]`.
+//!
+//! [`NGram`] is a baseline: the perplexity of an n-gram model on the same held-out tokens.
 //!
 //! ```
 //! use burn::data::dataloader::DataLoaderBuilder;
@@ -27,7 +29,7 @@
 //! # Credit
 //!
 //! The embedded text is Genesis to Deuteronomy of *The Holy Bible*, American Standard Version, New York: Thomas Nelson & Sons,
-//! 1901, which is in the public domain: 844,450 bytes, a line for each of its 5,852 verses. The transcription is that of
+//! 1901, which is in the public domain: 844,450 bytes, one line for each of 5,852 verses. The transcription is from
 //! [scrollmapper/bible_databases](https://github.com/scrollmapper/bible_databases), without its marks for italics.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
@@ -47,4 +49,4 @@ pub use ngram::NGram;
 pub use split::{Split, SplitSettings};
 pub use text::Text;
 pub use tokenizer::Tokenizer;
-pub use windows::{PADDING, Window, Windows};
+pub use windows::{PADDING, TokenWindow, TokenWindows};

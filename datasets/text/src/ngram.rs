@@ -2,20 +2,15 @@ use std::array;
 
 use crate::TextError;
 
-/// A few tokens in a row as one number, the last one in the lowest bits.
+/// Consecutive tokens packed into a number, the last one in the lowest bits.
 type Gram = u128;
 
-/// An n-gram model with interpolated modified Kneser–Ney smoothing: what counting gets to, without any learning.
+/// An n-gram model with interpolated modified Kneser–Ney smoothing, as a baseline for models that learn.
 ///
-/// A token's probability is the share of the places with the same last `order − 1` tokens in which it followed, less a
-/// discount if that was once, twice, or more often. What the discounts free is given out as the history without its
-/// first token says, and so on down to no history at all and then the even share of each token of the vocabulary: none
-/// is impossible. Shorter histories count not how often a token followed, but after how many different tokens that did.
-/// This is the model of S. F. Chen and J. Goodman, *An Empirical Study of Smoothing Techniques for Language Modeling*,
-/// 1999, section 4.1, with the discounts that it estimates; where a text is too short or too regular to estimate one,
-/// it is half the count. The text is one sequence: neither its ends nor its sentences are marked.
-///
-/// # Example
+/// This is the model of S. F. Chen and J. Goodman, *An Empirical Study of Smoothing Techniques for Language Modeling*, 1999,
+/// section 4.1, with estimated discounts. A discount that cannot be estimated, because the text is too short or too regular,
+/// is half the count. The lowest order interpolates with the uniform distribution over the vocabulary, so no token has
+/// probability 0. The text is one sequence without marks for sentences.
 ///
 /// ```
 /// use stovepipe_text::{NGram, Text, Tokenizer};
@@ -24,79 +19,76 @@ type Gram = u128;
 /// let (training, held_out) = (&tokens[..100_000], &tokens[100_000..110_000]);
 /// let five_gram = NGram::fit(training, 256, 5)?;
 /// let perplexity = five_gram.perplexity(held_out);
-/// assert!(3.0 < perplexity && perplexity < 5.0); // if all bytes were alike, it would be 256
+/// assert!(3.0 < perplexity && perplexity < 5.0); // 256 for the uniform distribution
+///
+/// let text = [0, 1, 2, 0, 1, 2, 0, 1, 2];
+/// let bigram = NGram::fit(&text, 4, 2)?;
+/// let after_one: Vec<f64> = (0..4).map(|token| bigram.probability(&[0, 1], token)).collect();
+/// assert!((after_one.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+/// assert!(after_one[2] > 0.5 && after_one[3] > 0.0);
+/// assert!(bigram.perplexity(&[0, 1, 2, 0]) < 2.0);
+/// let nothing = NGram::fit(&[], 3, 2)?.perplexity(&[0, 1, 2, 0]);
+/// assert!((nothing - 3.0).abs() < 1e-9); // uniform
 /// # Ok::<(), stovepipe_text::TextError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct NGram {
     packing: Packing,
     vocabulary: usize,
-    /// Single tokens first, grams as long as the order last.
+    /// For grams of 1 token to as many as the order.
     levels: Vec<Level>,
 }
 
-/// What was counted of grams of one length. Sorted lists need no more memory than what is in them, and are made faster than
-/// hash maps when there are millions of grams.
+/// Counts of grams of one length. Sorted lists need less memory than hash maps, and are built faster.
 #[derive(Clone, Debug)]
 struct Level {
     /// In ascending order.
     grams: Vec<Gram>,
-    /// How often each gram occurs or, but for the longest, after how many different tokens.
+    /// How often each gram occurs; for all but the longest, after how many different tokens.
     counts: Vec<u32>,
-    /// Of the grams without their last token, in ascending order.
+    /// For the grams without their last token, in ascending order.
     histories: Vec<History>,
     discounts: [f64; 3],
 }
 
-/// What followed a history.
+/// The tokens that follow a history.
 #[derive(Clone, Debug)]
 struct History {
-    /// The place of the first gram that begins with it.
+    /// The index of the first gram that begins with it.
     begin: u32,
     /// The sum of their counts.
     total: u32,
-    /// How many tokens have a count of one, of two, and more.
+    /// The number of tokens with a count of one, two, and more.
     followers: [u32; 3],
 }
 
-/// How grams are made numbers.
+/// How grams are packed into numbers.
 #[derive(Clone, Copy, Debug)]
 struct Packing {
     /// Bits of a token.
     bits: u32,
-    /// What stands for a token out of the vocabulary.
+    /// Stands for tokens that are not in the vocabulary.
     foreign: u32,
 }
 
 impl NGram {
-    /// How many tokens are counted at most. Each takes up to 200 bytes, if no gram occurs twice; much less in a text of bytes.
+    /// The largest number of tokens counted. Each takes up to 200 bytes if all grams differ, and much less in a text of bytes.
     pub const MOST_TOKENS: usize = 1 << 22;
 
-    /// Counts the grams of up to `order` tokens in `tokens`, of a vocabulary of `vocabulary` tokens.
+    /// Counts the grams of up to `order` tokens.
     ///
-    /// If there are more than [`MOST_TOKENS`](Self::MOST_TOKENS), the last ones are counted: they are next to what was
-    /// held out. A text of fewer tokens than `order` lowers it, and so does a vocabulary of which not so many tokens fit into
-    /// 128 bits: 5 do of one of 33 million. Of order 0 is the model that has all tokens alike.
+    /// Of more than [`MOST_TOKENS`](Self::MOST_TOKENS), the last ones are counted, which are next to held-out tokens. The order
+    /// is reduced if the text has fewer tokens, or if so many tokens do not fit into 128 bits: 5 tokens of a vocabulary of 33
+    /// million do. Order 0 is the uniform distribution.
     ///
     /// # Errors
     ///
     /// If a token is not in the vocabulary.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use stovepipe_text::NGram;
-    ///
-    /// let text: Vec<u32> = b"the cat sat on the mat".iter().copied().map(u32::from).collect();
-    /// assert!(NGram::fit(&text, 256, 5).is_ok());
-    /// let error = NGram::fit(&text, 100, 5).unwrap_err();
-    /// assert_eq!(error.to_string(), "token 0 of the text is 116, but the vocabulary has 100 tokens");
-    /// ```
     pub fn fit(tokens: &[u32], vocabulary: usize, order: usize) -> Result<Self, TextError> {
         Self::fit_with(tokens, vocabulary, order, |_, counts| estimate(counts))
     }
 
-    /// [`fit`](Self::fit) with discounts from the length of grams and their counts.
+    /// Like [`fit`](Self::fit), with discounts computed from the length of grams and their counts.
     fn fit_with(
         tokens: &[u32],
         vocabulary: usize,
@@ -125,47 +117,16 @@ impl NGram {
         })
     }
 
-    /// The probability that `token` comes after `history`, of which the last `order − 1` tokens count.
-    ///
-    /// Those of all tokens of the vocabulary add up to 1.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use stovepipe_text::NGram;
-    ///
-    /// let text = [0, 1, 2, 0, 1, 2, 0, 1, 2];
-    /// let bigram = NGram::fit(&text, 4, 2)?;
-    /// let after_one: Vec<f64> = (0..4).map(|token| bigram.probability(&[0, 1], token)).collect();
-    /// assert!((after_one.iter().sum::<f64>() - 1.0).abs() < 1e-12);
-    /// assert!(after_one[2] > 0.5 && after_one[3] > 0.0);
-    /// # Ok::<(), stovepipe_text::TextError>(())
-    /// ```
+    /// The probability of `token` after `history`, of which the last `order − 1` tokens count.
     #[must_use]
     pub fn probability(&self, history: &[u32], token: u32) -> f64 {
         let begin = (history.len() + 1).saturating_sub(self.levels.len());
-        let gram: Vec<u32> = history[begin.min(history.len())..]
-            .iter()
-            .copied()
-            .chain([token])
-            .collect();
-        self.of_last(&gram)
+        let history = &history[begin.min(history.len())..];
+        self.of_last(&[history, &[token]].concat())
     }
 
-    /// The perplexity of `tokens`, each but the first predicted from up to `order − 1` before it: the exponential of the
-    /// mean of −ln of its probability, as a language model's is of its mean loss. It is NaN if there are fewer than two.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use stovepipe_text::NGram;
-    ///
-    /// let text = [0, 1, 2, 0, 1, 2, 0, 1, 2];
-    /// assert!(NGram::fit(&text, 3, 2)?.perplexity(&[0, 1, 2, 0]) < 2.0);
-    /// let nothing = NGram::fit(&[], 3, 2)?.perplexity(&[0, 1, 2, 0]);
-    /// assert!((nothing - 3.0).abs() < 1e-9); // all tokens alike
-    /// # Ok::<(), stovepipe_text::TextError>(())
-    /// ```
+    /// The perplexity of `tokens`: the exponential of the mean negative log-likelihood. The first token is not predicted. It
+    /// is NaN for fewer than two tokens.
     #[must_use]
     pub fn perplexity(&self, tokens: &[u32]) -> f64 {
         let longest = self.levels.len().max(1);
@@ -176,14 +137,14 @@ impl NGram {
         (surprises.sum::<f64>() / number).exp()
     }
 
-    /// The probability of the last token of a gram, no longer than the order, after the others.
+    /// The probability of the last token of a gram after the others. The gram must not be longer than the order.
     fn of_last(&self, gram: &[u32]) -> f64 {
         let packed = self.packing.pack(gram);
         let mut probability = 1.0 / self.vocabulary as f64;
         for (level, length) in self.levels.iter().zip(1..=gram.len()) {
             let gram = self.packing.last(packed, length);
             let Some((history, count)) = level.look_up(gram, self.packing) else {
-                // Nor is a longer one known.
+                // Longer histories are unknown too.
                 break;
             };
             probability = level.interpolate(history, count, probability);
@@ -200,7 +161,7 @@ impl Packing {
         }
     }
 
-    /// The longest gram that is a number.
+    /// The longest gram that fits into a number.
     fn longest(self) -> usize {
         (Gram::BITS / self.bits) as usize
     }
@@ -239,7 +200,7 @@ impl Level {
         }
     }
 
-    /// What is known of a gram's tokens before the last: what followed them, and the gram's own count.
+    /// The history of a gram, and the gram's count.
     fn look_up(&self, gram: Gram, packing: Packing) -> Option<(&History, u32)> {
         let wanted = packing.without_last(gram);
         let tokens = |history: &History| packing.without_last(self.grams[history.begin as usize]);
@@ -252,12 +213,10 @@ impl Level {
         Some((history, place.map_or(0, |place| self.counts[begin + place])))
     }
 
-    /// The probability of a token with this count after a history, when it is `shorter` after all but the history's first.
+    /// The probability of a token with this count after a history, given its probability after the shorter history.
     fn interpolate(&self, history: &History, count: u32, shorter: f64) -> f64 {
-        let own = match count {
-            0 => 0.0,
-            count => (f64::from(count) - self.discounts[class(count)]).max(0.0),
-        };
+        let discounted = (f64::from(count) - self.discounts[class(count)]).max(0.0);
+        let own = if count == 0 { 0.0 } else { discounted };
         let freed = self.discounts.iter().zip(history.followers);
         let freed: f64 = freed.map(|(each, tokens)| each * f64::from(tokens)).sum();
         (own + freed * shorter) / f64::from(history.total)
@@ -265,7 +224,7 @@ impl Level {
 }
 
 impl History {
-    /// The history of grams from `begin` on, with their counts.
+    /// The history of grams from index `begin` on, with these counts.
     fn new(begin: usize, counts: &[u32]) -> Self {
         let mut followers = [0; 3];
         for &count in counts {
@@ -279,7 +238,7 @@ impl History {
     }
 }
 
-/// Which discount a count has: that of one, of two, or of more.
+/// The index of a count's discount: for one, two, or more.
 fn class(count: u32) -> usize {
     count.clamp(1, 3) as usize - 1
 }
@@ -298,20 +257,21 @@ fn check_tokens(tokens: &[u32], vocabulary: usize) -> Result<(), TextError> {
 
 /// Each gram of `length` tokens, as often as it occurs.
 fn occurrences(tokens: &[u32], length: usize, packing: Packing) -> Vec<Gram> {
-    let grams = tokens.windows(length).map(|gram| packing.pack(gram));
-    grams.collect()
+    (tokens.windows(length))
+        .map(|gram| packing.pack(gram))
+        .collect()
 }
 
-/// Each gram of `length` tokens, as often as it is the end of another of the grams longer by one.
+/// Each gram of `length` tokens, as often as it is the end of one of the distinct longer grams.
 fn continuations(tokens: &[u32], longer: &[Gram], length: usize, packing: Packing) -> Vec<Gram> {
-    // The text's first gram comes after no token, so it may not have been counted, but it is one.
+    // No token precedes the first gram, so it is added if no longer gram ends with it elsewhere.
     let first = packing.pack(&tokens[..=length]);
     let first = longer.binary_search(&first).is_err().then_some(first);
     let grams = longer.iter().copied().chain(first);
     grams.map(|gram| packing.last(gram, length)).collect()
 }
 
-/// The different grams in ascending order, and how often each is there.
+/// The distinct grams in ascending order, with their counts.
 fn count(mut grams: Vec<Gram>) -> (Vec<Gram>, Vec<u32>) {
     grams.sort_unstable();
     let runs = grams.chunk_by(|a, b| a == b);
@@ -321,9 +281,9 @@ fn count(mut grams: Vec<Gram>) -> (Vec<Gram>, Vec<u32>) {
     (grams, counts)
 }
 
-/// The discounts of counts of one, two and more, from how many grams have each count up to four.
+/// The discounts of counts of one, two and more.
 ///
-/// With nᵢ the number of grams with count i, and Y = n₁ / (n₁ + 2 n₂), it is i − (i + 1) Y nᵢ₊₁ / nᵢ.
+/// With nᵢ grams of count i and Y = n₁ / (n₁ + 2 n₂), the discount is i − (i + 1) Y nᵢ₊₁ / nᵢ.
 fn estimate(counts: &[u32]) -> [f64; 3] {
     let mut grams = [0.0; 4];
     for &count in counts {
@@ -336,9 +296,10 @@ fn estimate(counts: &[u32]) -> [f64; 3] {
     array::from_fn(|place| {
         let count = place as f64 + 1.0;
         let discount = count - (count + 1.0) * share * grams[place + 1] / grams[place];
-        match known && discount > 0.0 {
-            true => discount,
-            false => count / 2.0,
+        if known && discount > 0.0 {
+            discount
+        } else {
+            count / 2.0
         }
     })
 }
@@ -347,23 +308,18 @@ fn estimate(counts: &[u32]) -> [f64; 3] {
 mod tests {
     use super::*;
 
-    /// The same model by NLTK, which has one discount and no even share; `tests/n_gram/make.py` made the file.
+    /// From NLTK, which has one discount and no uniform distribution; `tests/n_gram/make.py` made the file.
     #[test]
-    fn probabilities_are_those_of_nltk() {
+    fn probabilities_equal_those_of_nltk() {
         let mut lines = include_str!("../tests/n_gram/nltk.txt").lines();
         let tokens = |letters: &str| -> Vec<u32> { letters.chars().map(u32::from).collect() };
         let text = tokens(lines.next().unwrap());
-        let discounts = |length, _: &[u32]| match length {
-            1 => [0.0; 3],
-            _ => [0.75; 3],
-        };
+        let discounts = |length, _: &[u32]| [if length == 1 { 0.0 } else { 0.75 }; 3];
         let model = NGram::fit_with(&text, 256, 3, discounts).unwrap();
         let mut compared = 0;
         for line in lines {
             let fields: Vec<_> = line.split(' ').collect();
-            let [history, token, expected] = fields[..] else {
-                panic!("{line}");
-            };
+            let [history, token, expected] = fields.try_into().unwrap();
             let history = tokens(history.trim_matches('-'));
             let expected: f64 = expected.parse().unwrap();
             let found = model.probability(&history, tokens(token)[0]);
@@ -374,26 +330,24 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_text_the_last_tokens_are_counted() {
+    fn the_last_tokens_of_a_long_text_are_counted() {
         let mut text = vec![0; 10];
         text.resize(NGram::MOST_TOKENS + 10, 1);
         let model = NGram::fit(&text, 2, 1).unwrap();
         let level = &model.levels[0];
-        assert_eq!(
-            (&*level.grams, &*level.counts),
-            (&[1][..], &[NGram::MOST_TOKENS as u32][..])
-        );
+        assert_eq!(level.grams, [1]);
+        assert_eq!(level.counts, [NGram::MOST_TOKENS as u32]);
     }
 
     #[test]
-    fn a_vocabulary_of_many_bits_lowers_the_order() {
+    fn a_large_vocabulary_reduces_the_order() {
         let text = [0, 1, 2, 0, 1, 2, 0, 1];
         let order = |vocabulary| NGram::fit(&text, vocabulary, 7).unwrap().levels.len();
         assert_eq!(order(1 << 17), 7);
         assert_eq!(order((1 << 25) - 1), 5);
         assert_eq!(order(1 << 25), 4);
         assert_eq!(order(usize::MAX), 2);
-        // Also where a gram takes all bits.
+        // A gram that takes all bits.
         let of = |vocabulary: usize| NGram::fit(&text, vocabulary, 4).unwrap();
         for (full, usual) in [(of(1 << 31), of(1 << 20)), (of((1 << 32) - 1), of(1 << 20))] {
             let difference = full.probability(&[0, 1], 2) - usual.probability(&[0, 1], 2);

@@ -1,23 +1,23 @@
-//! Long texts in pieces, so that what a tokenizer keeps of a text is never more than what it keeps of one piece.
+//! Cuts long texts into pieces, which limits the memory of tokenizers.
 
 use std::ops::Range;
 
-/// Bytes of a piece, at most.
+/// The most bytes of a piece.
 const OWN: usize = 1 << 16;
 
-/// Bytes that are read before a piece and after it. What a token is depends on what is around it, but not far around.
+/// Bytes read before and after a piece, since tokens depend on the text around them.
 const AROUND: usize = 1 << 10;
 
-/// A part of a text. One follows on the other.
+/// A part of a text. Pieces are consecutive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// The bytes whose tokens are the piece's.
     pub own: Range<usize>,
-    /// The bytes that are read to find them.
+    /// The bytes to encode, to find these tokens.
     pub read: Range<usize>,
 }
 
-/// The pieces of a text, none if it is empty.
+/// The pieces of a text.
 pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece> {
     let mut begin = 0;
     std::iter::from_fn(move || {
@@ -29,7 +29,7 @@ pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// Where a piece ends: with a line if it can, else with a word, else anywhere but within a character.
+/// The end of a piece: at a line end if possible, else between words, else between characters.
 fn end(text: &str, begin: usize) -> usize {
     if text.len() - begin <= OWN {
         return text.len();
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_where_that_harms_least() {
+    fn a_text_is_cut_at_lines_then_words_then_characters() {
         for (text, expected) in [
             (String::new(), vec![]),
             ("a".repeat(OWN), vec![OWN]),
@@ -75,7 +75,7 @@ mod tests {
                 "a".repeat(OWN - 9) + " " + &"b".repeat(OWN),
                 vec![OWN - 9, OWN, 1],
             ),
-            // A line's end that is far away is no reason for a small piece.
+            // A line end in the first half is not used.
             ("a\n".to_owned() + &"b".repeat(OWN), vec![OWN, 2]),
         ] {
             assert_eq!(lengths(&text), expected);

@@ -1,24 +1,13 @@
 use std::sync::Arc;
 
-use crate::{TextError, Windows};
+use crate::{TextError, TokenWindows};
 
-/// How tokens are cut into windows to train on and windows to test with.
-///
-/// # Example
-///
-/// ```
-/// use stovepipe_text::SplitSettings;
-///
-/// let usual = SplitSettings::default();
-/// assert_eq!((usual.length, usual.held_out), (128, 0.1));
-/// let longer = SplitSettings { length: 256, ..usual };
-/// # let _ = longer;
-/// ```
+/// How to split tokens into training windows and test windows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SplitSettings {
     /// Input tokens of a window, at least 1.
     pub length: usize,
-    /// The share of tokens, the last ones, that is held out to test with: between 0 and 1.
+    /// The share of the tokens held out for testing, between 0 and 1. The last tokens are held out.
     pub held_out: f64,
 }
 
@@ -31,30 +20,30 @@ impl Default for SplitSettings {
     }
 }
 
-/// Windows to train on, and windows of held-out tokens to test with.
+/// Training windows, and test windows of held-out tokens.
 #[derive(Clone, Debug)]
 pub struct Split {
-    /// Of the first tokens, one window after the other.
-    pub training: Windows,
-    /// Of the last tokens, [overlapping](Windows::overlapping).
-    pub held_out: Windows,
+    /// Windows of the first tokens.
+    pub training: TokenWindows,
+    /// [Overlapping](TokenWindows::overlapping) windows of the last tokens.
+    pub held_out: TokenWindows,
 }
 
 impl Split {
-    /// Cuts tokens in two, always at the same place, and each part into windows. Both share the tokens.
+    /// Splits tokens. The windows share them.
     ///
     /// # Errors
     ///
-    /// If a setting is out of its range, or a part has not one whole window.
-    ///
-    /// # Example
+    /// If a setting is out of its range, or a part is shorter than a window.
     ///
     /// ```
     /// use burn::data::dataset::Dataset;
     /// use stovepipe_text::{Split, SplitSettings, Text, Tokenizer};
     ///
     /// let tokens = Text::embedded()?.encode(&Tokenizer::bytes())?;
-    /// let split = Split::new(tokens.clone(), &SplitSettings::default())?;
+    /// let settings = SplitSettings::default();
+    /// assert_eq!((settings.length, settings.held_out), (128, 0.1));
+    /// let split = Split::new(tokens.clone(), &settings)?;
     /// let (training, held_out) = (split.training.tokens().len(), split.held_out.tokens().len());
     /// assert_eq!(training + held_out, tokens.len());
     /// assert_eq!(held_out, (tokens.len() + 5) / 10);
@@ -73,8 +62,8 @@ impl Split {
         let tokens = tokens.into();
         let all = tokens.len();
         let cut = all - (all as f64 * held_out).round() as usize;
-        let training = Windows::of_part(tokens.clone(), 0..cut, length, "training part")?;
-        let held_out = Windows::of_part(tokens, cut..all, length, "held-out part")?;
+        let training = TokenWindows::of_part(tokens.clone(), 0..cut, length, "training part")?;
+        let held_out = TokenWindows::of_part(tokens, cut..all, length, "held-out part")?;
         Ok(Self {
             training,
             held_out: held_out.overlapping(),

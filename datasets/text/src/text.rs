@@ -1,5 +1,4 @@
 use std::{
-    ffi::OsStr,
     fmt, fs,
     io::{self, Read},
     path::{Path, PathBuf},
@@ -8,23 +7,21 @@ use std::{
 
 use flate2::read::GzDecoder;
 
-use crate::{TextError, Tokenizer};
+use crate::{TextError, Tokenizer, tokenizer::visible};
 
-/// The embedded text; `data/README.md` has the credit.
+/// The embedded text. `data/README.md` has the credit.
 const EMBEDDED: &[u8] = include_bytes!("../data/text.txt.gz");
 
-/// What the names of a folder's text files end with, in small letters or capitals.
+/// Endings of text files, in lower or upper case.
 const ENDINGS: [&str; 3] = ["txt", "text", "md"];
 
-/// What some editors begin a file of UTF-8 with. It is no part of the text.
+/// Some editors put it at the beginning of UTF-8 files.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The characters that may be lost to a tokenizer: one in so many.
+/// A tokenizer may lose one in this many characters.
 const MOST_LOST: usize = 10;
 
 /// Text to train on: one or more documents in UTF-8.
-///
-/// # Example
 ///
 /// ```
 /// use stovepipe_text::{Text, Tokenizer};
@@ -36,41 +33,30 @@ const MOST_LOST: usize = 10;
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Text {
-    /// Each but the last ends with a blank line.
+    /// All but the last end with a blank line.
     documents: Arc<[String]>,
 }
 
 impl Text {
-    /// The text that is part of the program; see the [crate's page](crate#credit) for what it is.
+    /// The embedded text; see the [crate's page](crate#credit).
     ///
     /// # Errors
     ///
-    /// When it is damaged.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// let text = stovepipe_text::Text::embedded()?;
-    /// assert!(text.bytes() > 500_000);
-    /// # Ok::<(), stovepipe_text::TextError>(())
-    /// ```
+    /// If it is damaged.
     pub fn embedded() -> Result<Self, TextError> {
         let mut text = String::new();
         (GzDecoder::new(EMBEDDED).read_to_string(&mut text)).map_err(TextError::Embedded)?;
         Ok(Self::new([text]))
     }
 
-    /// Reads a file, or all text files of a folder and of the folders in it.
+    /// Reads a file, or all text files of a folder and its subfolders.
     ///
-    /// A folder's text files are those whose names end with `.txt`, `.text` or `.md`; what begins with a dot is left out. They
-    /// follow each other in the order of their paths, a blank line between one and the next. A file that is named itself may
-    /// be called anything. A byte order mark is left out; else bytes are as they are.
+    /// In a folder, files with names that end with `.txt`, `.text` or `.md` are read, in the order of their paths. Names that
+    /// begin with a dot are skipped. Documents are separated by a blank line. A byte order mark is removed.
     ///
     /// # Errors
     ///
-    /// If a file or folder cannot be read, a file is not UTF-8, a folder has no text file, or there is nothing in them.
-    ///
-    /// # Example
+    /// If a file or folder cannot be read or is empty, a file is not UTF-8, or a folder has no text file.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -90,28 +76,20 @@ impl Text {
             _ => files.push(path.to_owned()),
         }
         if files.is_empty() {
-            return Err(TextError::NoFiles {
-                path: path.to_owned(),
-                endings: ENDINGS.map(|ending| format!(".{ending}")).join(", "),
-            });
+            let (path, endings) = (path.to_owned(), format!(".{}", ENDINGS.join(", .")));
+            return Err(TextError::NoFiles { path, endings });
         }
         files.sort();
-        let documents: Vec<_> = files
-            .iter()
-            .map(|file| read_file(file))
-            .collect::<Result<_, _>>()?;
-        let text = Self::new(documents);
-        match text.bytes() {
-            0 => Err(TextError::Empty {
-                path: path.to_owned(),
-            }),
-            _ => Ok(text),
+        let documents = files.iter().map(|file| read_file(file));
+        let text = Self::new(documents.collect::<Result<Vec<_>, _>>()?);
+        if text.bytes() == 0 {
+            let path = path.to_owned();
+            return Err(TextError::Empty { path });
         }
+        Ok(text)
     }
 
-    /// The text of documents, without those that are empty, and with a blank line between one and the next.
-    ///
-    /// # Example
+    /// A text of documents, separated by a blank line. Empty documents are removed.
     ///
     /// ```
     /// use stovepipe_text::{Text, Tokenizer};
@@ -126,12 +104,8 @@ impl Text {
         let mut documents: Vec<String> = documents.filter(|text| !text.is_empty()).collect();
         if let Some((_, others)) = documents.split_last_mut() {
             for document in others {
-                let line_end = if document.ends_with('\n') {
-                    "\n"
-                } else {
-                    "\n\n"
-                };
-                document.push_str(line_end);
+                let has_line_end = document.ends_with('\n');
+                document.push_str(if has_line_end { "\n" } else { "\n\n" });
             }
         }
         Self {
@@ -139,10 +113,10 @@ impl Text {
         }
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     ///
-    /// With it, perplexities under different tokenizers can be compared: each to the power of tokens over bytes is one per
-    /// byte.
+    /// A perplexity per token, to the power of tokens over bytes, is a perplexity per byte. These can be compared between
+    /// tokenizers.
     ///
     /// ```
     /// assert_eq!(stovepipe_text::Text::new(["naïve"]).bytes(), 6);
@@ -152,21 +126,11 @@ impl Text {
         self.documents.iter().map(String::len).sum()
     }
 
-    /// The text as tokens, document by document, and each as [`Tokenizer::encode`] does it: a long one in pieces.
+    /// Encodes each document with [`Tokenizer::encode`].
     ///
     /// # Errors
     ///
     /// If the tokenizer fails, or has no tokens for more than a tenth of the text's characters.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use stovepipe_text::{Text, Tokenizer};
-    ///
-    /// let tokens = Text::new(["Hi!"]).encode(&Tokenizer::bytes())?;
-    /// assert_eq!(*tokens, [72, 105, 33]);
-    /// # Ok::<(), stovepipe_text::TextError>(())
-    /// ```
     pub fn encode(&self, tokenizer: &Tokenizer) -> Result<Arc<[u32]>, TextError> {
         let mut tokens = Vec::new();
         let (mut lost, mut characters) = (0, 0);
@@ -174,10 +138,10 @@ impl Text {
             lost += tokenizer.encode_into(document, &mut tokens)?;
             characters += visible(document);
         }
-        match lost * MOST_LOST > characters {
-            true => Err(TextError::OtherText { lost, characters }),
-            false => Ok(tokens.into()),
+        if lost * MOST_LOST > characters {
+            return Err(TextError::OtherText { lost, characters });
         }
+        Ok(tokens.into())
     }
 }
 
@@ -191,18 +155,13 @@ impl fmt::Debug for Text {
     }
 }
 
-/// How many characters are to be seen.
-pub(crate) fn visible(text: &str) -> usize {
-    let seen = text.chars().filter(|character| !character.is_whitespace());
-    seen.count()
-}
-
-/// Adds the text files of a folder and of those in it.
+/// Adds the text files of a folder and its subfolders.
 fn add_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), TextError> {
     for entry in fs::read_dir(folder).map_err(unreadable(folder))? {
         let entry = entry.map_err(unreadable(folder))?;
-        let (path, hidden) = (entry.path(), begins_with_dot(&entry.file_name()));
-        // A link to a folder is not followed: it might lead back here.
+        let path = entry.path();
+        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        // A link to a folder is not followed, since it might be a cycle.
         let is_folder = entry.file_type().map_err(unreadable(&path))?.is_dir();
         if is_folder && !hidden {
             add_files(&path, files)?;
@@ -213,21 +172,15 @@ fn add_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), TextError> {
     Ok(())
 }
 
-fn begins_with_dot(name: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(b".")
-}
-
 fn is_text(path: &Path) -> bool {
     let ending = path.extension().unwrap_or_default();
-    ENDINGS
-        .iter()
-        .any(|known| ending.eq_ignore_ascii_case(known))
+    (ENDINGS.iter()).any(|known| ending.eq_ignore_ascii_case(known))
 }
 
 fn read_file(path: &Path) -> Result<String, TextError> {
     let kind = fs::metadata(path).map_err(unreadable(path))?;
     if !kind.is_file() {
-        // A device or a pipe may never end.
+        // Reading a device or a pipe may never end.
         let source = io::Error::other("neither a file nor a folder");
         return Err(unreadable(path)(source));
     }

@@ -4,23 +4,22 @@ use burn::data::dataset::{Dataset, DatasetError};
 
 use crate::TextError;
 
-/// The target where there is nothing to predict. A loss must not count it.
+/// The target of positions without a prediction. The loss must ignore it.
 pub const PADDING: i32 = -1;
 
-/// A run of tokens cut into windows of one length, a Burn [`Dataset`] of [`Window`]s.
+/// Tokens cut into windows of one length, a Burn [`Dataset`] of [`TokenWindow`]s.
 ///
-/// A window is input tokens, and as targets the tokens after each. Every token but the run's first is the target of one
-/// window. The tokens are held once, however many windows and clones there are.
-///
-/// # Example
+/// A window has input tokens, and as targets the tokens after each. Every token but the first is the target of one window.
+/// TokenWindows and clones share the tokens.
 ///
 /// ```
 /// use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
 /// use burn::tensor::{Device, TensorData};
-/// use stovepipe_text::{TextBatcher, Windows};
+/// use stovepipe_text::{TextBatcher, TokenWindows};
 ///
-/// let windows = Windows::new(vec![10, 11, 12, 13, 14, 15], 3)?;
-/// assert_eq!(windows.len(), 2);
+/// let windows = TokenWindows::new(vec![10, 11, 12, 13, 14, 15], 3)?;
+/// assert_eq!((windows.len(), windows.length(), windows.targets()), (2, 3, 5));
+/// assert_eq!(windows.get(1)?.index(), 1);
 /// let both = windows.get_many(vec![0, 1])?;
 /// let (inputs, targets) = TextBatcher::default().batch(both, &Device::default());
 /// let rows = |tensor: burn::tensor::Tensor<2, burn::tensor::Int>| tensor.into_data().iter::<i64>().collect::<Vec<_>>();
@@ -29,27 +28,26 @@ pub const PADDING: i32 = -1;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Windows {
-    run: Arc<Run>,
+pub struct TokenWindows {
+    layout: Arc<WindowLayout>,
 }
 
 /// Tokens, and how they are cut.
-struct Run {
+struct WindowLayout {
     tokens: Arc<[u32]>,
-    /// Those of the run.
+    /// The part of the tokens that is cut.
     range: Range<usize>,
     /// Input tokens of a window.
     length: usize,
-    /// From the first token of a window to that of the next, `length` or less.
+    /// The distance between the starts of two windows, at most `length`.
     stride: usize,
 }
 
-impl Run {
+impl WindowLayout {
     fn tokens(&self) -> &[u32] {
         &self.tokens[self.range.clone()]
     }
 
-    /// How many tokens are targets.
     fn targets(&self) -> usize {
         self.range.len() - 1
     }
@@ -60,32 +58,19 @@ impl Run {
     }
 }
 
-impl Windows {
-    /// Cuts `tokens` into windows of `length` input tokens, one after the other. The last one may have fewer targets; the
-    /// rest of it is padding.
+impl TokenWindows {
+    /// Cuts `tokens` into consecutive windows of `length` input tokens. The last window may end with padding.
     ///
     /// # Errors
     ///
-    /// If `length` is 0, or there is not one whole window: `length` tokens and one more.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use burn::data::dataset::Dataset;
-    /// use stovepipe_text::Windows;
-    ///
-    /// assert_eq!(Windows::new(vec![7; 101], 10)?.len(), 10);
-    /// assert_eq!(Windows::new(vec![7; 102], 10)?.len(), 11);
-    /// assert!(Windows::new(vec![7; 10], 10).is_err());
-    /// # Ok::<(), stovepipe_text::TextError>(())
-    /// ```
+    /// If `length` is 0, or there are not `length` tokens and one more.
     pub fn new(tokens: impl Into<Arc<[u32]>>, length: usize) -> Result<Self, TextError> {
         let tokens = tokens.into();
         let range = 0..tokens.len();
         Self::of_part(tokens, range, length, "text")
     }
 
-    /// The windows of a part of the tokens, which `part` names.
+    /// The windows of a range of the tokens. Errors name it `part`.
     pub(crate) fn of_part(
         tokens: Arc<[u32]>,
         range: Range<usize>,
@@ -106,28 +91,28 @@ impl Windows {
                 length,
             });
         }
-        let run = Run {
+        let layout = WindowLayout {
             tokens,
             range,
             length,
             stride: length,
         };
-        Ok(Self { run: run.into() })
+        Ok(Self {
+            layout: layout.into(),
+        })
     }
 
-    /// Has each window begin half a window after the one before it. Its first half is there to be read only: these tokens are
-    /// targets of the windows before, and here padding.
+    /// The same tokens in windows that overlap by half. The targets of the overlapping half are padding, since they are targets
+    /// of the window before.
     ///
-    /// So each token, but for those of the first window, is predicted from half a window or more. It takes twice the time, for
-    /// a perplexity that says more of the model and less of the cuts.
-    ///
-    /// # Example
+    /// So each token after the first window is predicted from at least half a window. This takes twice the time, and the
+    /// perplexity depends less on where windows begin.
     ///
     /// ```
     /// use burn::data::dataset::Dataset;
-    /// use stovepipe_text::Windows;
+    /// use stovepipe_text::TokenWindows;
     ///
-    /// let windows = Windows::new(vec![7; 101], 10)?;
+    /// let windows = TokenWindows::new(vec![7; 101], 10)?;
     /// assert_eq!((windows.len(), windows.targets()), (10, 100));
     /// let overlapping = windows.overlapping();
     /// assert_eq!((overlapping.len(), overlapping.targets()), (19, 100));
@@ -135,135 +120,119 @@ impl Windows {
     /// ```
     #[must_use]
     pub fn overlapping(&self) -> Self {
-        let run = Run {
-            tokens: self.run.tokens.clone(),
-            range: self.run.range.clone(),
-            length: self.run.length,
-            stride: self.run.length.div_ceil(2),
+        let layout = WindowLayout {
+            tokens: self.layout.tokens.clone(),
+            range: self.layout.range.clone(),
+            length: self.layout.length,
+            stride: self.layout.length.div_ceil(2),
         };
-        Self { run: run.into() }
+        Self {
+            layout: layout.into(),
+        }
     }
 
-    /// The tokens of the run.
-    ///
-    /// ```
-    /// let windows = stovepipe_text::Windows::new(vec![1, 2, 3], 2)?;
-    /// assert_eq!(windows.tokens(), [1, 2, 3]);
-    /// # Ok::<(), stovepipe_text::TextError>(())
-    /// ```
+    /// The tokens.
     #[must_use]
     pub fn tokens(&self) -> &[u32] {
-        self.run.tokens()
+        self.layout.tokens()
     }
 
-    /// How many tokens are targets, each once: all but the first.
-    ///
-    /// ```
-    /// assert_eq!(stovepipe_text::Windows::new(vec![1, 2, 3], 2)?.targets(), 2);
-    /// # Ok::<(), stovepipe_text::TextError>(())
-    /// ```
+    /// The number of targets: of all tokens but the first, each once.
     #[must_use]
     pub fn targets(&self) -> usize {
-        self.run.targets()
+        self.layout.targets()
     }
 
-    /// Input tokens of a window.
-    ///
-    /// ```
-    /// assert_eq!(stovepipe_text::Windows::new(vec![1, 2, 3], 2)?.length(), 2);
-    /// # Ok::<(), stovepipe_text::TextError>(())
-    /// ```
+    /// The number of input tokens of a window.
     #[must_use]
     pub fn length(&self) -> usize {
-        self.run.length
+        self.layout.length
     }
 }
 
 /// Without the tokens.
-impl fmt::Debug for Windows {
+impl fmt::Debug for TokenWindows {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = formatter.debug_struct("Windows");
-        shown.field("tokens", &self.run.range.len());
-        shown.field("length", &self.run.length);
-        shown.field("windows", &self.run.windows());
+        let mut shown = formatter.debug_struct("TokenWindows");
+        shown.field("tokens", &self.layout.range.len());
+        shown.field("length", &self.layout.length);
+        shown.field("windows", &self.layout.windows());
         shown.finish_non_exhaustive()
     }
 }
 
-impl Dataset<Window> for Windows {
-    fn get(&self, index: usize) -> Result<Window, DatasetError> {
-        let windows = self.run.windows();
+impl Dataset<TokenWindow> for TokenWindows {
+    fn get(&self, index: usize) -> Result<TokenWindow, DatasetError> {
+        let windows = self.layout.windows();
         assert!(
             index < windows,
             "window {index} of {windows} is out of bounds"
         );
-        let run = self.run.clone();
-        Ok(Window { run, index })
+        let layout = self.layout.clone();
+        Ok(TokenWindow { layout, index })
     }
 
     fn len(&self) -> usize {
-        self.run.windows()
+        self.layout.windows()
     }
 }
 
-/// One window of [`Windows`]: a place among them. It copies no tokens.
+/// One window of [`TokenWindows`]. It copies no tokens.
 #[derive(Clone)]
-pub struct Window {
-    run: Arc<Run>,
+pub struct TokenWindow {
+    layout: Arc<WindowLayout>,
     index: usize,
 }
 
-impl Window {
-    /// Its place among the windows, counted from 0.
-    ///
-    /// ```
-    /// use burn::data::dataset::Dataset;
-    ///
-    /// let windows = stovepipe_text::Windows::new(vec![7; 101], 10)?;
-    /// assert_eq!(windows.get(4)?.index(), 4);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+impl TokenWindow {
+    /// Its index, counted from 0.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// How many input tokens it has.
     pub(crate) fn length(&self) -> usize {
-        self.run.length
+        self.layout.length
     }
 
-    /// How many tokens of its run are targets.
+    /// The number of targets of all windows.
     pub(crate) fn targets(&self) -> usize {
-        self.run.targets()
+        self.layout.targets()
     }
 
-    /// Its input tokens and their targets, when all windows begin `shift` tokens later. The run is a ring: after the last
-    /// pair of a token and the next comes the first.
-    pub(crate) fn pairs(&self, shift: usize) -> impl Iterator<Item = (u32, i32)> {
-        let (tokens, targets) = (self.run.tokens(), self.run.targets());
-        let begin = self.index * self.run.stride;
-        let read_only = match self.index {
-            0 => 0,
-            _ => self.run.length - self.run.stride,
+    /// Its input tokens and their targets, with all windows `offset` tokens later. After the last pair of input and target
+    /// comes the first.
+    pub(crate) fn pairs(&self, offset: usize) -> impl Iterator<Item = (u32, i32)> {
+        let (tokens, targets) = (self.layout.tokens(), self.layout.targets());
+        let begin = self.index * self.layout.stride;
+        let is_first = self.index == 0;
+        let overlap = if is_first {
+            0
+        } else {
+            self.layout.length - self.layout.stride
         };
-        (0..self.run.length).map(move |place| {
+        (0..self.layout.length).map(move |place| {
             if begin + place >= targets {
                 return (0, PADDING);
             }
-            let at = (begin + place + shift) % targets;
-            match place < read_only {
-                true => (tokens[at], PADDING),
-                false => (tokens[at], tokens[at + 1] as i32),
-            }
+            let at = (begin + place + offset) % targets;
+            let is_target = place >= overlap;
+            (
+                tokens[at],
+                if is_target {
+                    tokens[at + 1] as i32
+                } else {
+                    PADDING
+                },
+            )
         })
     }
 }
 
 /// Without the tokens.
-impl fmt::Debug for Window {
+impl fmt::Debug for TokenWindow {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = formatter.debug_struct("Window");
+        let mut shown = formatter.debug_struct("TokenWindow");
         shown.field("index", &self.index);
         shown.finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! What a long text needs while it is made tokens of, counted by the allocator.
+//! Memory for encoding a long text, counted by the allocator.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::path::Path;
@@ -17,7 +17,7 @@ fn memory_is_that_of_the_tokens_and_a_piece() {
     let before = ALLOCATOR.max_allocated().max(ALLOCATOR.allocated());
     let tokens = text.encode(&tokenizer).unwrap();
     let peak = ALLOCATOR.max_allocated() - before;
-    // A list that grows is twice as long for a while, and then copied. A piece takes some 15 MiB.
+    // A growing vector has twice its length, and is copied. A piece takes about 15 MiB.
     let bound = 4 * size_of_val(&*tokens) + (32 << 20);
     assert!(peak < bound, "{peak} bytes for {} tokens", tokens.len());
 }

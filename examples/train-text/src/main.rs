@@ -15,7 +15,9 @@ use burn::{
     tensor::Device,
 };
 use stovepipe::{prelude::*, train::shuffled};
-use stovepipe_text::{NGram, PADDING, Split, SplitSettings, Text, TextBatcher, Tokenizer, Windows};
+use stovepipe_text::{
+    NGram, PADDING, Split, SplitSettings, Text, TextBatcher, TokenWindows, Tokenizer,
+};
 use stovepipe_transformer::{LmConfig, LmLayer, Sampling, continue_text};
 
 /// What one might want to change.
@@ -146,7 +148,7 @@ fn train(text: &Text, recipe: &Recipe) -> Result<(f64, f64), Box<dyn Error>> {
 /// e to the mean loss over all held-out tokens.
 fn perplexity(
     pipeline: &Pipeline<LmLayer>,
-    windows: &Windows,
+    windows: &TokenWindows,
     batch_size: usize,
 ) -> Result<f64, Box<dyn Error>> {
     let objective = CrossEntropy::new().ignoring(PADDING.into());

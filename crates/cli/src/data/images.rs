@@ -11,7 +11,7 @@ use stovepipe::train::{Batches, Data, Pass, Source, TrainError, shuffled};
 use stovepipe_cifar::{Cifar, CifarBatcher};
 use stovepipe_digits::DigitBatcher;
 use stovepipe_imagenet::{
-    Augmentation, ColorJitter, Decoding, Evaluation, FolderSettings, ImageBatch,
+    Augmentation, ColorJitter, Decoding, EvalTransform, FolderSettings, ImageBatch,
     ImageSets as Folders, Images, Interpolation, Loading, Normalisation, RandAugment,
     RandomResizedCrop, SkippedFile,
 };
@@ -317,7 +317,7 @@ impl DataSettings {
                 cutout: self.cutout.unwrap_or(0).into(),
                 mixup: self.mixup.unwrap_or(0.0),
             },
-            evaluation: Evaluation {
+            evaluation: EvalTransform {
                 resize: self.resize.unwrap_or(256),
                 interpolation,
             },
@@ -345,9 +345,9 @@ impl DataSettings {
         };
         Loading {
             size: 32,
-            evaluation: Evaluation {
+            evaluation: EvalTransform {
                 resize: 32,
-                ..Evaluation::default()
+                ..EvalTransform::default()
             },
             normalisation,
             ..Loading::default()

@@ -4,7 +4,7 @@ use std::{rc::Rc, sync::Arc};
 
 use burn::tensor::{Int, Tensor};
 use stovepipe::train::{Data, Source, Task};
-use stovepipe_text::{NGram, Split, SplitSettings, Text, TextBatcher, Tokenizer, Windows};
+use stovepipe_text::{NGram, Split, SplitSettings, Text, TextBatcher, TokenWindows, Tokenizer};
 
 use super::DataSettings;
 use crate::error::CliError;
@@ -50,7 +50,7 @@ impl TextSets {
     /// The text that the settings name, all of it to test with.
     pub fn whole(settings: &DataSettings, length: usize) -> Result<Self, CliError> {
         let tokens = settings.tokens(&settings.tokenizer()?)?;
-        let windows = Windows::new(tokens, length)?;
+        let windows = TokenWindows::new(tokens, length)?;
         let data = Data::new(
             windows.clone(),
             windows.overlapping(),

@@ -1,7 +1,7 @@
 //! What was found out, as a table and as JSON.
 
 use serde_json::{Value, json};
-use stovepipe::pipeline::device::DeviceRates;
+use stovepipe::{pipeline::device::DeviceRates, schedule::format_bytes};
 
 use super::{Found, Survey};
 use crate::output::{self, Align, Table};
@@ -106,7 +106,7 @@ impl Found {
         } else {
             ""
         };
-        let memory = (self.memory()).map(|memory| format!("{}{free}", output::bytes(memory)));
+        let memory = (self.memory()).map(|memory| format!("{}{free}", format_bytes(memory)));
         let none = DeviceRates::default();
         let rates = self.facts.as_ref().map_or(&none, |(_, rates)| rates);
         let product = |dtype: &str| {

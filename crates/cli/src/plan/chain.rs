@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use stovepipe::{
     plan::{Candidate, Machine, Plan, PlanRequest, Profile, RunnerUp, Verdict},
-    schedule::{RuleOptions, Scheduler},
+    schedule::{RuleOptions, Scheduler, format_bytes},
 };
 
 use super::{PlanFile, Request};
@@ -209,13 +209,13 @@ impl Report<'_> {
             table.row(vec![
                 worker.to_string(),
                 format!("{:.1} %", 100.0 * best.forecast.utilisation[worker]),
-                output::bytes(memory.parameters),
-                output::bytes(memory.gradients),
-                output::bytes(memory.optimizer),
-                output::bytes(memory.inputs),
-                output::bytes(memory.activations),
-                output::bytes(memory.total()),
-                room.map_or("-".to_owned(), output::bytes),
+                format_bytes(memory.parameters),
+                format_bytes(memory.gradients),
+                format_bytes(memory.optimizer),
+                format_bytes(memory.inputs),
+                format_bytes(memory.activations),
+                format_bytes(memory.total()),
+                room.map_or("-".to_owned(), format_bytes),
             ]);
         }
         table

@@ -259,7 +259,7 @@ fn bad_data_are_errors_that_name_the_file() {
     check(
         "cifar10",
         &long,
-        "data_batch_3.bin is too long: it may have 10000 records",
+        "data_batch_3.bin is too long: it must have at most 10000 records",
     );
     let label = |data: &Path| fs::write(ten(data), vec![10; 3073]).unwrap();
     check(
@@ -273,7 +273,7 @@ fn bad_data_are_errors_that_name_the_file() {
     check(
         "cifar10",
         &names,
-        "batches.meta.txt has 1 class names, a line each, but there are 10 classes",
+        "batches.meta.txt has 1 class names, one per line, but there are 10 classes",
     );
     let fine = |data: &Path| {
         fs::write(

@@ -143,7 +143,7 @@ fn bad_texts_tokenizers_and_questions_are_errors() {
         (&["--text", "short.txt"], "window"),
         (
             &["--tokenizer", "not.json"],
-            "not.json is no tokenizer.json",
+            "not.json is not a tokenizer.json",
         ),
         (&["--vocabulary", "100"], "vocabulary of 256 tokens"),
         (&["--heads", "5"], "heads"),

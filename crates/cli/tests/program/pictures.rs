@@ -199,7 +199,9 @@ fn damaged_files_are_named_and_a_few_are_skipped() {
     let stderr = text(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     assert!(
-        stderr.contains("skipped, 1 of at most 10: imagenet/train/n01440764/bad.JPEG: is no image"),
+        stderr.contains(
+            "skipped, 1 of at most 10: imagenet/train/n01440764/bad.JPEG: is not an image"
+        ),
         "{stderr}"
     );
     assert!(stderr.contains("1 file was skipped in all"), "{stderr}");
@@ -301,7 +303,7 @@ fn settings_that_would_do_nothing_are_refused() {
     );
     fail(
         &["--data-dir", "imagenet/train", "--val-labels", "no.txt"],
-        "no.txt has no use: there is no folder of validation images",
+        "no.txt is not used: there is no folder of validation images",
     );
     // Ranges are looked at wherever the images are.
     for (flag, value, range) in [

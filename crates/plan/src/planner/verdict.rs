@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use stovepipe_schedule::format_bytes;
 
 use super::{Candidate, Forecast, PlanError, shape};
 use crate::Machine;
@@ -71,7 +72,7 @@ impl fmt::Display for Verdict {
         let slower = |factor: f64| format!("{:.1} % slower", 100.0 * (factor - 1.0));
         match *self {
             Self::TooLarge { worker, needs, has } => {
-                let [needs, has] = [needs, has].map(bytes);
+                let [needs, has] = [needs, has].map(format_bytes);
                 write!(
                     formatter,
                     "does not fit: worker {worker} needs {needs} of {has}"
@@ -98,18 +99,6 @@ impl fmt::Display for Verdict {
             }
         }
     }
-}
-
-/// Bytes as people read them.
-fn bytes(count: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    let mut value = count as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
 }
 
 /// Chooses the best candidate that fits.

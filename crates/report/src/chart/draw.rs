@@ -1,30 +1,32 @@
-//! The drawing itself.
+//! Draws a chart as SVG.
+
+use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
-use super::{Chart, Look, Point, Series, axis::Axis, names, thin};
+use super::{Chart, CurvePoint, CurveStyle, Series, axis::Axis, names, thin};
 use crate::number::{self, NONE};
 
-/// The drawing's own units; the page makes it as wide as there is room.
+/// In the drawing's own units; the page scales it to the width of its column.
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 220.0;
-/// Room for what is written at each side.
+/// Margins for labels.
 const LEFT: f64 = 50.0;
 const RIGHT: f64 = 80.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 40.0;
-/// Between the names of two curves.
+/// The distance between the names of two curves.
 const LINE: f64 = 16.0;
-/// Drawn of a curve at most, and of the strips that show numbers.
 const MOST_POINTS: usize = 240;
+/// The largest number of invisible strips with tooltips.
 const MOST_STRIPS: usize = 120;
 /// More marks would hide the curve.
 const MOST_MARKS: usize = 24;
 
 impl Chart {
-    /// The drawing, below its title.
+    /// The chart with its title.
     pub fn draw(&self) -> Markup {
-        let plot = Plot::of(self);
+        let plot = Plot::new(self);
         let is_logarithmic = plot.as_ref().is_some_and(|plot| plot.values.is_logarithmic);
         html! {
             figure .chart {
@@ -35,33 +37,28 @@ impl Chart {
                 }
                 @match plot {
                     Some(plot) => (plot.draw()),
-                    None => p .note { "There is no finite number to draw." },
+                    None => p .note { "No finite values." },
                 }
                 @if let Some(missing) = self.missing() { p .note { (missing) } }
             }
         }
     }
 
-    /// Says where there are no finite numbers, if there are others.
+    /// Names the epochs with values that are NaN or infinite, if others are not.
     fn missing(&self) -> Option<String> {
         let points = || self.series.iter().flat_map(|series| &series.points);
-        let mut epochs: Vec<_> = points()
-            .filter(|point| !point.is_drawable())
-            .map(|point| point.epoch)
-            .collect();
-        epochs.sort_unstable();
-        epochs.dedup();
-        let is_partial = points().any(Point::is_drawable);
+        let epochs = distinct_epochs(points().filter(|point| !point.is_drawable()));
+        let is_partial = points().any(CurvePoint::is_drawable);
         let (first, last) = (epochs.first()?, epochs.last()?);
         let place = match epochs.len() {
             1 => format!("epoch {first}"),
             count => format!("{count} epochs between {first} and {last}"),
         };
-        is_partial.then(|| format!("Left out, being no finite numbers: {place}."))
+        is_partial.then(|| format!("Not shown because NaN or infinite: {place}."))
     }
 }
 
-/// A chart for which there is something to draw.
+/// A chart with at least one drawable point, and its axes.
 struct Plot<'a> {
     chart: &'a Chart,
     epochs: Axis,
@@ -69,7 +66,7 @@ struct Plot<'a> {
 }
 
 impl<'a> Plot<'a> {
-    fn of(chart: &'a Chart) -> Option<Self> {
+    fn new(chart: &'a Chart) -> Option<Self> {
         let points = || chart.series.iter().flat_map(Series::drawable);
         let values = || points().map(|point| point.value);
         let epochs = || points().map(|point| point.epoch);
@@ -78,14 +75,14 @@ impl<'a> Plot<'a> {
         Some(Self {
             chart,
             epochs: Axis::of_epochs(epochs().min()?, epochs().max()?),
-            values: Axis::of(low, high, chart.values),
+            values: Axis::new(low, high, chart.scale),
         })
     }
 
     fn draw(&self) -> Markup {
         let view = format!("0 0 {WIDTH} {HEIGHT}");
         html! {
-            svg viewBox=(view) role="img" aria-label=(self.words()) {
+            svg viewBox=(view) role="img" aria-label=(self.description()) {
                 (self.draw_values())
                 (self.draw_epochs())
                 (self.draw_strips())
@@ -95,29 +92,28 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// What the drawing shows, for those who do not see it.
-    fn words(&self) -> String {
-        let told = |value| self.chart.values.told(value);
+    /// The description for screen readers.
+    fn description(&self) -> String {
+        let format = |value| self.chart.scale.format(value);
         let mut text = format!("{} by epoch.", self.chart.title);
         for series in &self.chart.series {
             let mut points = series.drawable();
             let Some(first) = points.next() else { continue };
             let name = capital(series.name);
-            let first_value = told(first.value);
+            let begin = format!("{} in epoch {}", format(first.value), first.epoch);
             text += &match points.last() {
                 Some(last) => format!(
-                    " {name}: from {first_value} in epoch {} to {} in epoch {}.",
-                    first.epoch,
-                    told(last.value),
+                    " {name}: from {begin} to {} in epoch {}.",
+                    format(last.value),
                     last.epoch
                 ),
-                None => format!(" {name}: {first_value} in epoch {}.", first.epoch),
+                None => format!(" {name}: {begin}."),
             };
         }
         text
     }
 
-    /// Lines across, and what they stand for.
+    /// Grid lines, with the labels of values.
     fn draw_values(&self) -> Markup {
         html! {
             @for (value, label) in &self.values.ticks {
@@ -128,7 +124,6 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// The axis at the bottom.
     fn draw_epochs(&self) -> Markup {
         let bottom = HEIGHT - BOTTOM;
         html! {
@@ -142,7 +137,7 @@ impl<'a> Plot<'a> {
         }
     }
 
-    /// Strips that nobody sees, and whose numbers show under the pointer.
+    /// Invisible strips whose tooltips show the numbers of an epoch.
     fn draw_strips(&self) -> Markup {
         let epochs = self.strip_epochs();
         let xs: Vec<_> = epochs.iter().map(|epoch| self.x(*epoch)).collect();
@@ -152,28 +147,23 @@ impl<'a> Plot<'a> {
                 @let left = if index == 0 { LEFT } else { between(index - 1) };
                 @let right = if index + 1 == xs.len() { WIDTH - RIGHT } else { between(index) };
                 rect .strip x=(round(left)) y=(TOP) width=(round(right - left))
-                    height=(HEIGHT - BOTTOM - TOP) { title { (self.strip_words(*epoch)) } }
+                    height=(HEIGHT - BOTTOM - TOP) { title { (self.tooltip(*epoch)) } }
             }
         }
     }
 
     fn strip_epochs(&self) -> Vec<usize> {
-        let points = self.chart.series.iter().flat_map(Series::drawable);
-        let mut epochs: Vec<_> = points.map(|point| point.epoch).collect();
-        epochs.sort_unstable();
-        epochs.dedup();
+        let epochs = distinct_epochs(self.chart.series.iter().flat_map(Series::drawable));
         let shown = thin::spread(epochs.len(), MOST_STRIPS);
         shown.map(|place| epochs[place]).collect()
     }
 
-    fn strip_words(&self, epoch: usize) -> String {
+    fn tooltip(&self, epoch: usize) -> String {
         let mut text = format!("epoch {}", number::count(epoch as u64));
         for series in &self.chart.series {
             if let Some(point) = series.at(epoch) {
-                let value = match point.is_drawable() {
-                    true => self.chart.values.told(point.value),
-                    false => NONE.to_owned(),
-                };
+                let value = Some(point.value).filter(|_| point.is_drawable());
+                let value = value.map_or(NONE.to_owned(), |value| self.chart.scale.format(value));
                 text += &format!("\n{}: {value}", series.name);
             }
         }
@@ -184,53 +174,48 @@ impl<'a> Plot<'a> {
         let points = thin::thinned(&series.points, MOST_POINTS);
         let has_marks = points.len() <= MOST_MARKS;
         html! {
-            g class=(series.look.class()) {
+            g class=(series.style.class()) {
                 @for run in Series::runs(&points) {
                     @if run.len() > 1 { polyline .curve points=(self.corners(run)) {} }
-                    // A point alone has no line to be seen by.
+                    // A single point has no line.
                     @if has_marks || run.len() == 1 {
-                        @for point in run { (self.mark(series.look, point)) }
+                        @for point in run { (self.mark(series.style, point)) }
                     }
                 }
             }
         }
     }
 
-    fn corners(&self, run: &[Point]) -> String {
-        let corner = |point: &Point| format!("{},{}", self.x(point.epoch), self.y(point.value));
+    fn corners(&self, run: &[CurvePoint]) -> String {
+        let corner =
+            |point: &CurvePoint| format!("{},{}", self.x(point.epoch), self.y(point.value));
         run.iter().map(corner).collect::<Vec<_>>().join(" ")
     }
 
-    fn mark(&self, look: Look, point: &Point) -> Markup {
+    fn mark(&self, style: CurveStyle, point: &CurvePoint) -> Markup {
         let (x, y) = (self.x(point.epoch), self.y(point.value));
         let at = |dx: f64, dy: f64| format!("{},{}", round(x + dx), round(y + dy));
         html! {
-            @match look {
-                Look::Test => circle .mark cx=(x) cy=(y) r="2.8" {},
-                Look::Train => rect .mark x=(round(x - 2.3)) y=(round(y - 2.3)) width="4.6" height="4.6" {},
-                Look::Averaged => polygon .mark points={
+            @match style {
+                CurveStyle::Test => circle .mark cx=(x) cy=(y) r="2.8" {},
+                CurveStyle::Train => rect .mark x=(round(x - 2.3)) y=(round(y - 2.3)) width="4.6" height="4.6" {},
+                CurveStyle::Averaged => polygon .mark points={
                     (at(0.0, -3.6)) " " (at(3.6, 0.0)) " " (at(0.0, 3.6)) " " (at(-3.6, 0.0))
                 } {},
             }
         }
     }
 
-    /// The names of curves beside their ends. One alone is named by the title, and has its last value
-    /// there.
+    /// The names of curves beside their ends; the last value if there is only one curve.
     fn draw_names(&self) -> Markup {
         let series = &self.chart.series;
-        let ends = series
-            .iter()
-            .filter_map(|of| Some((of, of.drawable().last()?)));
+        let ends = (series.iter()).filter_map(|of| Some((of, of.drawable().last()?)));
         let ends: Vec<_> = ends.collect();
-        let ys: Vec<_> = ends
-            .iter()
-            .map(|(_, end)| self.y(end.value) - TOP)
-            .collect();
-        let ys = names::apart(&ys, LINE, HEIGHT - BOTTOM - TOP);
+        let ys = ends.iter().map(|(_, end)| self.y(end.value) - TOP);
+        let ys = names::apart(&ys.collect::<Vec<_>>(), LINE, HEIGHT - BOTTOM - TOP);
         html! {
             @for ((of, end), y) in ends.iter().zip(ys) {
-                text class={ "name " (of.look.class()) } x=(WIDTH - RIGHT + 8.0) y=(round(y + TOP + 4.0)) {
+                text class={ "name " (of.style.class()) } x=(WIDTH - RIGHT + 8.0) y=(round(y + TOP + 4.0)) {
                     @if series.len() == 1 { (number::short(end.value)) } @else { (of.name) }
                 }
             }
@@ -250,7 +235,13 @@ impl<'a> Plot<'a> {
     }
 }
 
-/// Tenths are enough, and keep the page small.
+/// The epochs of points, each once, in ascending order.
+fn distinct_epochs<'p>(points: impl Iterator<Item = &'p CurvePoint>) -> Vec<usize> {
+    let epochs: BTreeSet<_> = points.map(|point| point.epoch).collect();
+    epochs.into_iter().collect()
+}
+
+/// Rounds to tenths, which keeps the page small.
 fn round(place: f64) -> f64 {
     (place * 10.0).round() / 10.0
 }

@@ -1,6 +1,6 @@
-//! Where the names of curves stand, beside their ends.
+//! Places the names of curves beside their ends.
 
-/// Moves places in `0..=height` apart by `distance`, as little as possible, and keeps their order.
+/// Moves positions in `0..=height` apart by `distance`, as little as possible, and keeps their order.
 pub(super) fn apart(places: &[f64], distance: f64, height: f64) -> Vec<f64> {
     let mut order: Vec<_> = (0..places.len()).collect();
     order.sort_by(|a, b| places[*a].total_cmp(&places[*b]));
@@ -22,12 +22,11 @@ pub(super) fn apart(places: &[f64], distance: f64, height: f64) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    fn check(places: &[f64], expected: &[f64]) {
-        assert_eq!(apart(places, 10.0, 100.0), expected, "{places:?}");
-    }
-
     #[test]
     fn names_do_not_overlap() {
+        let check = |places: &[f64], expected: &[f64]| {
+            assert_eq!(apart(places, 10.0, 100.0), expected, "{places:?}");
+        };
         check(&[], &[]);
         check(&[50.0], &[50.0]);
         check(&[50.0, 20.0], &[50.0, 20.0]);

@@ -1,29 +1,29 @@
-//! What is drawn.
+//! The data of a chart.
 
 /// A curve.
 pub(crate) struct Series {
     pub name: &'static str,
-    pub look: Look,
+    pub style: CurveStyle,
     /// In ascending order of epochs.
-    pub points: Vec<Point>,
+    pub points: Vec<CurvePoint>,
 }
 
-/// A value of an epoch.
+/// The value of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Point {
+pub(crate) struct CurvePoint {
     pub epoch: usize,
     pub value: f64,
 }
 
-/// How a curve looks: colour, dashes and marks all differ, so that no one of them is needed.
+/// The style of a curve. Colour, dashes and marks all differ, so that any one of them is enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum CurveStyle {
     Test,
     Train,
     Averaged,
 }
 
-impl Look {
+impl CurveStyle {
     pub fn class(self) -> &'static str {
         match self {
             Self::Test => "test",
@@ -33,28 +33,25 @@ impl Look {
     }
 }
 
-impl Point {
-    /// Whether there is a place for it. Nobody can tell larger numbers from infinity, and the arithmetic
-    /// of axes cannot either.
+impl CurvePoint {
+    /// Whether it is finite, and small enough for the arithmetic of axes.
     pub fn is_drawable(&self) -> bool {
         self.value.abs() < 1e100
     }
 }
 
 impl Series {
-    /// The points that can be drawn.
-    pub fn drawable(&self) -> impl Iterator<Item = &Point> {
+    pub fn drawable(&self) -> impl Iterator<Item = &CurvePoint> {
         self.points.iter().filter(|point| point.is_drawable())
     }
 
-    pub fn at(&self, epoch: usize) -> Option<&Point> {
+    pub fn at(&self, epoch: usize) -> Option<&CurvePoint> {
         let found = (self.points).binary_search_by_key(&epoch, |point| point.epoch);
         found.ok().map(|index| &self.points[index])
     }
 
-    /// Points that follow each other, without those that cannot be drawn: where one is missing, the curve has a
-    /// gap.
-    pub fn runs(points: &[Point]) -> impl Iterator<Item = &[Point]> {
+    /// Consecutive drawable points. The curve has a gap where a point cannot be drawn.
+    pub fn runs(points: &[CurvePoint]) -> impl Iterator<Item = &[CurvePoint]> {
         let runs = points.split(|point| !point.is_drawable());
         runs.filter(|run| !run.is_empty())
     }

@@ -1,21 +1,20 @@
-//! Fewer points, where there are more than anyone can see.
+//! Reduces the number of points where there are more than can be seen.
 
-use super::Point;
+use super::CurvePoint;
 
-/// At most about `most` points that look the same: of each stretch of the curve the lowest and the
-/// highest, so that no peak is lost.
-pub(super) fn thinned(points: &[Point], most: usize) -> Vec<Point> {
+/// At most about `most` points: the lowest and the highest of each section, which keeps all peaks.
+pub(super) fn thinned(points: &[CurvePoint], most: usize) -> Vec<CurvePoint> {
     if points.len() <= most {
         return points.to_vec();
     }
-    let stretch = points.len().div_ceil((most / 2).max(1));
-    points.chunks(stretch).flat_map(extremes).collect()
+    let section = points.len().div_ceil((most / 2).max(1));
+    points.chunks(section).flat_map(extremes).collect()
 }
 
-/// The lowest and the highest of some points, in their order; if none can be drawn, one of them.
-fn extremes(points: &[Point]) -> Vec<Point> {
+/// The lowest and the highest drawable point, in their order, or the first point if there is none.
+fn extremes(points: &[CurvePoint]) -> Vec<CurvePoint> {
     let drawable = || points.iter().filter(|point| point.is_drawable());
-    let by_value = |a: &&Point, b: &&Point| a.value.total_cmp(&b.value);
+    let by_value = |a: &&CurvePoint, b: &&CurvePoint| a.value.total_cmp(&b.value);
     match (drawable().min_by(by_value), drawable().max_by(by_value)) {
         (Some(low), Some(high)) if low.epoch < high.epoch => vec![*low, *high],
         (Some(low), Some(high)) if low.epoch > high.epoch => vec![*high, *low],
@@ -24,7 +23,7 @@ fn extremes(points: &[Point]) -> Vec<Point> {
     }
 }
 
-/// Places in a list of `count`, evenly spread, at most `most`, with the first and the last.
+/// At most `most` evenly spread indices of a list of `count`, with the first and the last.
 pub(crate) fn spread(count: usize, most: usize) -> impl Iterator<Item = usize> {
     let shown = count.min(most.max(1));
     let last = count.saturating_sub(1);
@@ -37,27 +36,31 @@ pub(crate) fn spread(count: usize, most: usize) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chart::Series;
+
+    fn points(count: usize, value: impl Fn(usize) -> f64) -> Vec<CurvePoint> {
+        let epochs = 1..=count;
+        let point = |epoch| (epoch, value(epoch));
+        epochs
+            .map(point)
+            .map(|(epoch, value)| CurvePoint { epoch, value })
+            .collect()
+    }
 
     #[test]
-    fn few_points_stay() {
-        let points = [(1, 1.0), (2, f64::NAN)].map(|(epoch, value)| Point { epoch, value });
+    fn few_points_are_kept() {
+        let points = points(2, |epoch| if epoch == 2 { f64::NAN } else { 1.0 });
         assert_eq!(thinned(&points, 2).len(), 2);
         assert_eq!(thinned(&[], 2), []);
     }
 
     #[test]
-    fn peaks_stay_and_order_too() {
-        let value = |epoch| match epoch {
+    fn peaks_and_order_are_kept() {
+        let points = points(10_000, |epoch| match epoch {
             4321 => 9.0,
             1234 => -9.0,
             _ => (epoch as f64 / 50.0).sin(),
-        };
-        let points: Vec<_> = (1..=10_000)
-            .map(|epoch| Point {
-                epoch,
-                value: value(epoch),
-            })
-            .collect();
+        });
         let thin = thinned(&points, 240);
         assert!(thin.len() <= 240 && thin.len() > 200, "{}", thin.len());
         assert!(thin.is_sorted_by(|a, b| a.epoch < b.epoch));
@@ -65,27 +68,16 @@ mod tests {
     }
 
     #[test]
-    fn stretches_without_numbers_leave_gaps() {
-        let value = |epoch| {
-            if (300..600).contains(&epoch) {
-                f64::NAN
-            } else {
-                1.0
-            }
-        };
-        let points: Vec<_> = (0..1000)
-            .map(|epoch| Point {
-                epoch,
-                value: value(epoch),
-            })
-            .collect();
+    fn sections_without_numbers_are_gaps() {
+        let is_gap = |epoch| (300..600).contains(&epoch);
+        let points = points(1000, |epoch| if is_gap(epoch) { f64::NAN } else { 1.0 });
         let thin = thinned(&points, 100);
         assert!(thin.iter().any(|point| point.value.is_nan()));
-        assert_eq!(super::super::Series::runs(&thin).count(), 2);
+        assert_eq!(Series::runs(&thin).count(), 2);
     }
 
     #[test]
-    fn places_are_spread_evenly() {
+    fn indices_are_spread_evenly() {
         let check = |count, most, expected: &[usize]| {
             assert_eq!(spread(count, most).collect::<Vec<_>>(), expected);
         };

@@ -1,14 +1,14 @@
-//! How the run went: a drawing for each kind of number, and the numbers themselves.
+//! The training curves, and a table of their numbers.
 
 use maud::{Markup, html};
 
-use super::{epochs, section};
+use super::{epochs, parts::section};
 use crate::{
-    chart::{Chart, Look, Point, Series, Values},
-    run::{Epoch, Scores},
+    chart::{Chart, CurvePoint, CurveStyle, Series, ValueScale},
+    run::{Epoch, TestScores},
 };
 
-pub(super) fn of(epochs: &[Epoch]) -> Markup {
+pub(super) fn render(epochs: &[Epoch]) -> Markup {
     if epochs.is_empty() {
         return html! {};
     }
@@ -16,107 +16,109 @@ pub(super) fn of(epochs: &[Epoch]) -> Markup {
     let content = html! {
         div .charts { @for chart in charts { (chart.draw()) } }
         p .note {
-            "Training numbers are means over an epoch, while the model changed; the loss is with label smoothing \
-            and auxiliary heads where the settings ask for them. Test numbers are those of the model after the epoch, \
-            without."
+            "Training values are means over the epoch, while the model was changing. The training loss \
+            includes label smoothing and auxiliary heads if the run uses them; the test loss does not. \
+            Test values are measured after each epoch."
         }
-        (epochs::of(epochs))
+        (epochs::render(epochs))
     };
-    section("curves", "How it went", content)
+    section("curves", "Training curves", content)
 }
 
 fn loss(epochs: &[Epoch]) -> Chart {
-    let mut series = vec![
-        series("training", Look::Train, epochs, |epoch| {
-            Some(epoch.train_loss)
-        }),
-        series("test", Look::Test, epochs, |epoch| Some(epoch.test.loss)),
-    ];
-    series.extend(averaged(epochs, |scores| Some(scores.loss)));
-    Chart {
-        title: "Loss",
-        unit: None,
-        values: Values::Wide,
-        series,
-    }
+    let train = series("training", CurveStyle::Train, epochs, |epoch| {
+        Some(epoch.train_loss)
+    });
+    let test = tested(epochs, |scores| Some(scores.loss));
+    chart(
+        "Loss",
+        None,
+        ValueScale::Wide,
+        [train].into_iter().chain(test),
+    )
 }
 
 /// Perplexity of a language model, accuracy of others.
 fn score(epochs: &[Epoch]) -> Chart {
     if epochs.iter().any(|epoch| epoch.test.perplexity.is_some()) {
-        let test = series("test", Look::Test, epochs, |epoch| epoch.test.perplexity);
-        return Chart {
-            title: "Perplexity",
-            unit: Some("per token"),
-            values: Values::Wide,
-            series: [test]
-                .into_iter()
-                .chain(averaged(epochs, |scores| scores.perplexity))
-                .collect(),
-        };
+        let test = tested(epochs, |scores| scores.perplexity);
+        return chart("Perplexity", Some("per token"), ValueScale::Wide, test);
     }
-    let mut series = vec![
-        series("training", Look::Train, epochs, |epoch| {
-            Some(epoch.train_accuracy)
-        }),
-        series("test", Look::Test, epochs, |epoch| {
-            Some(epoch.test.accuracy)
-        }),
-    ];
-    series.extend(averaged(epochs, |scores| Some(scores.accuracy)));
+    let of_training = |epoch: &Epoch| Some(epoch.train_accuracy);
+    let train = series("training", CurveStyle::Train, epochs, of_training);
+    let test = tested(epochs, |scores| Some(scores.accuracy));
+    chart(
+        "Accuracy",
+        None,
+        ValueScale::Shares,
+        [train].into_iter().chain(test),
+    )
+}
+
+fn rate(epochs: &[Epoch]) -> Chart {
+    let of_epoch = |epoch: &Epoch| Some(epoch.learning_rate);
+    let rate = series("learning rate", CurveStyle::Test, epochs, of_epoch);
+    chart(
+        "Learning rate",
+        Some("at the end of each epoch"),
+        ValueScale::FromZero,
+        [rate],
+    )
+}
+
+fn speed(epochs: &[Epoch]) -> Chart {
+    let of_epoch = |epoch: &Epoch| Some(epoch.samples_per_second);
+    let speed = series("samples/s", CurveStyle::Test, epochs, of_epoch);
+    chart(
+        "Speed",
+        Some("training samples/s"),
+        ValueScale::FromZero,
+        [speed],
+    )
+}
+
+fn chart(
+    title: &'static str,
+    unit: Option<&'static str>,
+    scale: ValueScale,
+    series: impl IntoIterator<Item = Series>,
+) -> Chart {
+    let series = series.into_iter().collect();
     Chart {
-        title: "Accuracy",
-        unit: None,
-        values: Values::Shares,
+        title,
+        unit,
+        scale,
         series,
     }
 }
 
-fn rate(epochs: &[Epoch]) -> Chart {
-    Chart {
-        title: "Learning rate",
-        unit: Some("at the end of each epoch"),
-        values: Values::FromZero,
-        series: vec![series("learning rate", Look::Test, epochs, |epoch| {
-            Some(epoch.learning_rate)
-        })],
-    }
-}
-
-fn speed(epochs: &[Epoch]) -> Chart {
-    Chart {
-        title: "Speed",
-        unit: Some("training samples/s"),
-        values: Values::FromZero,
-        series: vec![series("samples/s", Look::Test, epochs, |epoch| {
-            Some(epoch.samples_per_second)
-        })],
-    }
-}
-
-/// The same of the averaged weights, if there are any.
-fn averaged(epochs: &[Epoch], of: impl Fn(&Scores) -> Option<f64>) -> Option<Series> {
-    let series = series("averaged", Look::Averaged, epochs, |epoch| {
+/// A test score of the weights, and of the averaged weights if there are any.
+fn tested(
+    epochs: &[Epoch],
+    of: impl Fn(&TestScores) -> Option<f64>,
+) -> impl Iterator<Item = Series> {
+    let test = series("test", CurveStyle::Test, epochs, |epoch| of(&epoch.test));
+    let averaged = series("averaged", CurveStyle::Averaged, epochs, |epoch| {
         epoch.averaged.as_ref().and_then(&of)
     });
-    (!series.points.is_empty()).then_some(series)
+    let averaged = Some(averaged).filter(|series| !series.points.is_empty());
+    [test].into_iter().chain(averaged)
 }
 
 fn series(
     name: &'static str,
-    look: Look,
+    style: CurveStyle,
     epochs: &[Epoch],
     of: impl Fn(&Epoch) -> Option<f64>,
 ) -> Series {
     let point = |epoch: &Epoch| {
-        Some(Point {
-            epoch: epoch.epoch,
-            value: of(epoch)?,
-        })
+        let (value, epoch) = (of(epoch)?, epoch.epoch);
+        Some(CurvePoint { epoch, value })
     };
+    let points = epochs.iter().filter_map(point).collect();
     Series {
         name,
-        look,
-        points: epochs.iter().filter_map(point).collect(),
+        style,
+        points,
     }
 }

@@ -1,8 +1,8 @@
-//! The numbers of the epochs as a table.
+//! The table of all epochs.
 
 use maud::{Markup, html};
 
-use super::wide;
+use super::parts::wide;
 use crate::{
     chart::spread,
     number::{self, duration, percent, short, things},
@@ -11,16 +11,16 @@ use crate::{
 
 const MOST_ROWS: usize = 60;
 
-/// A column: what it is called, and what it has for an epoch.
-type Column = (&'static str, fn(&Epoch) -> String);
+/// The header of a column, and its text for an epoch.
+type EpochColumn = (&'static str, fn(&Epoch) -> String);
 
-pub(super) fn of(epochs: &[Epoch]) -> Markup {
+pub(super) fn render(epochs: &[Epoch]) -> Markup {
     let columns = columns(epochs);
     let rows = spread(epochs.len(), MOST_ROWS).map(|row| &epochs[row]);
     html! {
         details {
             summary { "All numbers as a table" }
-            (wide("Numbers of the epochs", html! {
+            (wide("Table of all epochs", html! {
                 table .figures {
                     caption { (caption(epochs.len())) }
                     thead { tr { @for (name, _) in &columns { th scope="col" { (name) } } } }
@@ -32,16 +32,15 @@ pub(super) fn of(epochs: &[Epoch]) -> Markup {
 }
 
 fn caption(epochs: usize) -> String {
-    match epochs > MOST_ROWS {
-        true => format!(
-            "{MOST_ROWS} of {}, evenly spread; metrics.jsonl has all",
-            things(epochs as u64, "epoch", "epochs")
-        ),
-        false => things(epochs as u64, "epoch", "epochs"),
+    let all = things(epochs as u64, "epoch", "epochs");
+    if epochs > MOST_ROWS {
+        format!("{MOST_ROWS} of {all}, evenly spread; metrics.jsonl has all")
+    } else {
+        all
     }
 }
 
-fn row(epoch: &Epoch, columns: &[Column]) -> Markup {
+fn row(epoch: &Epoch, columns: &[EpochColumn]) -> Markup {
     html! {
         tr {
             @for (column, (_, of)) in columns.iter().enumerate() {
@@ -51,8 +50,8 @@ fn row(epoch: &Epoch, columns: &[Column]) -> Markup {
     }
 }
 
-fn columns(epochs: &[Epoch]) -> Vec<Column> {
-    let mut columns: Vec<Column> = vec![
+fn columns(epochs: &[Epoch]) -> Vec<EpochColumn> {
+    let mut columns: Vec<EpochColumn> = vec![
         ("epoch", |epoch| number::count(epoch.epoch as u64)),
         ("learning rate", |epoch| short(epoch.learning_rate)),
         ("training loss", |epoch| loss(epoch.train_loss)),
@@ -75,10 +74,10 @@ fn columns(epochs: &[Epoch]) -> Vec<Column> {
     }
     if epochs.iter().any(|epoch| epoch.loss_scale.is_some()) {
         columns.push(("loss scale", |epoch| {
-            short(epoch.loss_scale.map_or(f64::NAN, |scaled| scaled.scale))
+            short(epoch.loss_scale.map_or(f64::NAN, |scaling| scaling.scale))
         }));
         columns.push(("skipped updates", |epoch| {
-            number::count(epoch.loss_scale.map_or(0, |scaled| scaled.skipped))
+            number::count(epoch.loss_scale.map_or(0, |scaling| scaling.skipped))
         }));
     }
     columns.push(("samples/s", |epoch| short(epoch.samples_per_second)));

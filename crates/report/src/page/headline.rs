@@ -1,16 +1,16 @@
-//! What the run came to.
+//! The title and the results of a run.
 
 use maud::{Markup, html};
 
-use super::{name, section};
+use super::parts::{name, section};
 use crate::{
     number::{self, duration, percent, things},
     report::Report,
-    run::{Epoch, Scores},
+    run::{Epoch, TestScores},
 };
 
-pub(super) fn of(report: &Report) -> Markup {
-    let outcome = Outcome::of(report);
+pub(super) fn render(report: &Report) -> Markup {
+    let results = Results::of(report);
     html! {
         header {
             p .kicker { "Stovepipe training run" }
@@ -18,14 +18,14 @@ pub(super) fn of(report: &Report) -> Markup {
             @if let Some(about) = about(report) { p .about { (about) } }
             p .state { (state(report)) }
         }
-        @if let Some(outcome) = outcome { (section("outcome", "What it came to", outcome.draw())) }
+        @if let Some(results) = results { (section("results", "Results", results.render())) }
     }
 }
 
-/// Model, data and size in a line.
+/// Model, data and size in one line.
 fn about(report: &Report) -> Option<String> {
     let mut parts = Vec::new();
-    let setting = |name| report.settings.get(name, name).map(super::name);
+    let setting = |key| report.settings.get(key, key).map(name);
     match (setting("model"), setting("data")) {
         (Some(model), Some(data)) => parts.push(format!("{model} on {data}")),
         (model, data) => parts.extend(model.or(data)),
@@ -37,45 +37,35 @@ fn about(report: &Report) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" · "))
 }
 
-/// How the run ended, and after how many epochs.
+/// Whether the run finished, and after how many epochs.
 fn state(report: &Report) -> Markup {
-    let epochs = match &report.summary {
-        Some(summary) => summary.epochs,
-        None => report.epochs.len(),
-    };
+    let summary = report.summary.as_ref();
+    let epochs = summary.map_or(report.epochs.len(), |summary| summary.epochs);
     let asked = report.settings.get("training", "epochs");
     let asked = asked.and_then(|epochs| epochs.parse::<usize>().ok());
     let epochs = match asked {
         Some(asked) if asked != epochs => format!("{epochs} of {asked} epochs"),
         _ => things(epochs as u64, "epoch", "epochs"),
     };
-    let (class, word, rest) = match &report.summary {
-        Some(summary) if summary.stopped => (
-            "stopped",
-            "Stopped",
-            format!("before its end, after {epochs}"),
-        ),
-        Some(_) => ("ended", "Ended", format!("after {epochs}")),
-        None => (
-            "open",
-            "No summary",
-            format!("after {epochs}: interrupted, or still under way"),
-        ),
+    let (class, word, rest) = match summary {
+        Some(summary) if summary.stopped => ("stopped", "Stopped early", ""),
+        Some(_) => ("finished", "Finished", ""),
+        None => ("open", "Not finished", ": interrupted, or still running"),
     };
-    html! { strong class={ "badge " (class) } { (word) } " " (rest) }
+    html! { strong class={ "badge " (class) } { (word) } " after " (epochs) (rest) }
 }
 
-/// The numbers of a run that ended, or of what there is of one that did not.
-struct Outcome<'a> {
-    test: Scores,
-    averaged: Option<Scores>,
+/// The results of a run; until it has finished, those of its epochs so far.
+struct Results<'a> {
+    test: TestScores,
+    averaged: Option<TestScores>,
     samples_per_second: f64,
     bubble: f64,
     seconds: f64,
     epochs: &'a [Epoch],
 }
 
-impl<'a> Outcome<'a> {
+impl<'a> Results<'a> {
     fn of(report: &'a Report) -> Option<Self> {
         let epochs = report.epochs.as_slice();
         if let Some(summary) = &report.summary {
@@ -90,11 +80,8 @@ impl<'a> Outcome<'a> {
         }
         let last = epochs.last()?;
         let mean = |value: fn(&Epoch) -> f64, weight: fn(&Epoch) -> f64| {
-            let sum: f64 = epochs
-                .iter()
-                .map(|epoch| value(epoch) * weight(epoch))
-                .sum();
-            sum / epochs.iter().map(weight).sum::<f64>()
+            let weighted = epochs.iter().map(|epoch| value(epoch) * weight(epoch));
+            weighted.sum::<f64>() / epochs.iter().map(weight).sum::<f64>()
         };
         Some(Self {
             test: last.test,
@@ -106,48 +93,53 @@ impl<'a> Outcome<'a> {
         })
     }
 
-    fn draw(&self) -> Markup {
+    fn render(&self) -> Markup {
         let loss = |value| number::decimal(value, 4);
         let perplexity = |value| number::decimal(value, 2);
-        let test_perplexity = |scores: &Scores| scores.perplexity.unwrap_or(f64::NAN);
+        let test_perplexity = |scores: &TestScores| scores.perplexity.unwrap_or(f64::NAN);
+        let test_loss = self.score("Test loss", |scores| scores.loss, loss, Better::Lower);
+        let accuracy = self.score(
+            "Test accuracy",
+            |scores| scores.accuracy,
+            percent,
+            Better::Higher,
+        );
         html! {
             dl .numbers {
                 @if self.test.perplexity.is_some() {
                     (self.score("Test perplexity", test_perplexity, perplexity, Better::Lower))
-                    (self.score("Test loss", |scores| scores.loss, loss, Better::Lower))
-                    (self.score("Test accuracy", |scores| scores.accuracy, percent, Better::Higher))
+                    (test_loss)
+                    (accuracy)
                 } @else {
-                    (self.score("Test accuracy", |scores| scores.accuracy, percent, Better::Higher))
-                    (self.score("Test loss", |scores| scores.loss, loss, Better::Lower))
-                    (self.score("Among the top five", |scores| scores.top5, percent, Better::Higher))
+                    (accuracy)
+                    (test_loss)
+                    (self.score("Top-5 accuracy", |scores| scores.top5, percent, Better::Higher))
                 }
-                (number("Samples a second", &speed(self.samples_per_second), &["in training".to_owned()]))
-                (number("Bubble", &percent(self.bubble), &["stages idle in a step".to_owned()]))
+                (number("Samples per second", &speed(self.samples_per_second), &["in training".to_owned()]))
+                (number("Bubble", &percent(self.bubble), &["idle share of a step".to_owned()]))
                 (number("Duration", &duration(self.seconds), &[]))
             }
         }
     }
 
-    /// A score of the test set, with what else there is to say of it.
+    /// A test score, with those of the averaged weights and of the best epoch.
     fn score(
         &self,
         name: &str,
-        of: impl Fn(&Scores) -> f64,
-        told: impl Fn(f64) -> String,
+        of: impl Fn(&TestScores) -> f64,
+        format: impl Fn(f64) -> String,
         better: Better,
     ) -> Markup {
         let value = of(&self.test);
         let best = best(self.epochs, &of, better).filter(|(_, best)| better.than(*best, value));
         let best = best.map(|(epoch, best)| {
             let epoch = number::count(epoch as u64);
-            format!("best {} (epoch\u{a0}{epoch})", told(best))
+            format!("best {} (epoch\u{a0}{epoch})", format(best))
         });
-        let averaged = self
-            .averaged
-            .as_ref()
-            .map(|scores| format!("averaged weights {}", told(of(scores))));
+        let averaged = self.averaged.as_ref();
+        let averaged = averaged.map(|scores| format!("averaged weights {}", format(of(scores))));
         let notes: Vec<_> = averaged.into_iter().chain(best).collect();
-        number(name, &told(value), &notes)
+        number(name, &format(value), &notes)
     }
 }
 
@@ -158,7 +150,7 @@ enum Better {
 }
 
 impl Better {
-    /// Whether a score is better than another, or than one that is no number.
+    /// Whether a score is better than another, which may be NaN.
     fn than(self, score: f64, other: f64) -> bool {
         other.is_nan()
             || match self {
@@ -169,20 +161,24 @@ impl Better {
 }
 
 /// The first epoch with the best finite score.
-fn best(epochs: &[Epoch], of: impl Fn(&Scores) -> f64, better: Better) -> Option<(usize, f64)> {
+fn best(epochs: &[Epoch], of: impl Fn(&TestScores) -> f64, better: Better) -> Option<(usize, f64)> {
     let scores = epochs.iter().map(|epoch| (epoch.epoch, of(&epoch.test)));
     let finite = scores.filter(|(_, score)| score.is_finite());
-    finite.reduce(|best, next| match better.than(next.1, best.1) {
-        true => next,
-        false => best,
+    finite.reduce(|best, next| {
+        if better.than(next.1, best.1) {
+            next
+        } else {
+            best
+        }
     })
 }
 
-/// Whole samples, unless they are few.
+/// A whole number, unless it is small.
 fn speed(samples_per_second: f64) -> String {
-    match samples_per_second {
-        10.0.. => number::decimal(samples_per_second, 0),
-        _ => number::short(samples_per_second),
+    if samples_per_second >= 10.0 {
+        number::decimal(samples_per_second, 0)
+    } else {
+        number::short(samples_per_second)
     }
 }
 

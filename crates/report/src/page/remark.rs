@@ -1,19 +1,16 @@
-//! What there is to say in words.
+//! A text that the run wrote, such as a language model's sample.
 
 use maud::{Markup, html};
 
-use super::section;
+use super::parts::section;
 use crate::number::clip;
 
 const LONGEST: usize = 20_000;
 
-pub(super) fn of(remark: Option<&str>) -> Markup {
+pub(super) fn render(remark: Option<&str>) -> Markup {
     let Some(remark) = remark.map(str::trim).filter(|remark| !remark.is_empty()) else {
         return html! {};
     };
-    section(
-        "remark",
-        "Remark",
-        html! { pre { (clip(remark, LONGEST)) } },
-    )
+    let text = html! { pre { (clip(remark, LONGEST)) } };
+    section("remark", "Text", text)
 }

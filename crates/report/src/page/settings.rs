@@ -1,26 +1,25 @@
-//! What the run was asked for.
+//! The settings of the run.
 
 use maud::{Markup, html};
 
-use super::{name, section};
+use super::parts::{name, section};
 use crate::{
     number::clip,
-    settings::{Settings, SettingsTable},
+    settings::{RunSettings, SettingsTable},
 };
 
 const LONGEST_VALUE: usize = 400;
 
-pub(super) fn of(settings: &Settings) -> Markup {
-    let tables = || {
-        settings
-            .tables
-            .iter()
-            .filter(|table| !table.entries.is_empty())
-    };
-    if tables().next().is_none() {
+pub(super) fn render(settings: &RunSettings) -> Markup {
+    let tables = settings
+        .tables
+        .iter()
+        .filter(|table| !table.entries.is_empty());
+    let mut tables = tables.peekable();
+    if tables.peek().is_none() {
         return html! {};
     }
-    let content = html! { div .settings { @for of in tables() { (table(of)) } } };
+    let content = html! { div .settings { @for of in tables { (table(of)) } } };
     section("settings", "Settings", content)
 }
 

@@ -1,19 +1,19 @@
-//! What each stage held.
+//! The stages of the pipeline.
 
 use std::ops::Range;
 
 use maud::{Markup, html};
 
-use super::{name, section, wide};
+use super::parts::{name, section, wide};
 use crate::{
     number::{self, percent, things},
-    run::{Stage, Summary},
+    run::{RunSummary, StageSummary},
 };
 
-/// More names of layers are not told.
+/// Further names of layers are left out.
 const MOST_NAMES: usize = 24;
 
-pub(super) fn of(summary: Option<&Summary>) -> Markup {
+pub(super) fn render(summary: Option<&RunSummary>) -> Markup {
     let Some(summary) = summary.filter(|summary| !summary.stages.is_empty()) else {
         return html! {};
     };
@@ -35,7 +35,7 @@ pub(super) fn of(summary: Option<&Summary>) -> Markup {
     section("stages", "Stages", wide("Stages", table))
 }
 
-fn caption(summary: &Summary) -> String {
+fn caption(summary: &RunSummary) -> String {
     let layers: usize = summary.stages.iter().map(|stage| stage.layers.len()).sum();
     format!(
         "{} in {}, {}",
@@ -45,8 +45,8 @@ fn caption(summary: &Summary) -> String {
     )
 }
 
-/// Each stage with its number and those of its layers.
-fn placed(stages: &[Stage]) -> impl Iterator<Item = (usize, Range<usize>, &Stage)> {
+/// Each stage with its index and those of its layers.
+fn placed(stages: &[StageSummary]) -> impl Iterator<Item = (usize, Range<usize>, &StageSummary)> {
     let stages = stages.iter().enumerate();
     stages.scan(0, |begin, (index, stage)| {
         let layers = *begin..*begin + stage.layers.len();
@@ -55,7 +55,7 @@ fn placed(stages: &[Stage]) -> impl Iterator<Item = (usize, Range<usize>, &Stage
     })
 }
 
-fn row(index: usize, layers: Range<usize>, stage: &Stage, summary: &Summary) -> Markup {
+fn row(index: usize, layers: Range<usize>, stage: &StageSummary, summary: &RunSummary) -> Markup {
     let share = stage.parameters as f64 / summary.parameters as f64;
     html! {
         tr {
@@ -74,7 +74,7 @@ fn row(index: usize, layers: Range<usize>, stage: &Stage, summary: &Summary) -> 
     }
 }
 
-/// The first and the last number.
+/// The first and the last index.
 fn range(layers: &Range<usize>) -> String {
     match layers.len() {
         0 => "none".to_owned(),
@@ -83,15 +83,15 @@ fn range(layers: &Range<usize>) -> String {
     }
 }
 
-/// Names in order; those that follow each other and are the same are counted.
+/// Names in order; consecutive equal names are counted.
 fn names(layers: &[String]) -> String {
-    let alike: Vec<_> = layers.chunk_by(|a, b| a == b).collect();
-    let told = alike.iter().take(MOST_NAMES).map(|same| match same.len() {
+    let groups: Vec<_> = layers.chunk_by(|a, b| a == b).collect();
+    let shown = groups.iter().take(MOST_NAMES).map(|same| match same.len() {
         1 => name(&same[0]),
         count => format!("{count} × {}", name(&same[0])),
     });
-    let more = (alike.len() > MOST_NAMES).then(|| "…".to_owned());
-    told.chain(more).collect::<Vec<_>>().join(", ")
+    let more = (groups.len() > MOST_NAMES).then(|| "…".to_owned());
+    shown.chain(more).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -99,17 +99,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_that_are_the_same_are_counted() {
+    fn equal_layers_are_counted() {
         let check = |layers: &[&str], expected: &str| {
             let layers: Vec<_> = layers.iter().map(|&name| name.to_owned()).collect();
             assert_eq!(names(&layers), expected);
         };
         check(&[], "");
         check(&["Stem", "Cell"], "Stem, Cell");
-        check(
-            &["Embed", "Block", "Block", "Head"],
-            "Embed, 2 × Block, Head",
-        );
+        check(&["Embed", "Cell", "Cell", "Head"], "Embed, 2 × Cell, Head");
         check(&["A", "B"].repeat(13), &("A, B, ".repeat(12) + "…"));
     }
 }

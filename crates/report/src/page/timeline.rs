@@ -1,47 +1,41 @@
-//! One mini-batch as a picture.
+//! The timeline of one mini-batch.
 
 use maud::{Markup, html};
 
-use super::{embed, section, wide};
+use super::parts::{data_url, section, wide};
 use crate::{
-    number::{clip, mebibytes},
-    timeline::{Drawing, Timeline},
+    number::{clip, file_size},
+    timeline::{SvgImage, TimelineImage},
 };
 
 const LONGEST_TITLE: usize = 300;
 
-pub(super) fn of(timeline: Option<&Timeline>) -> Markup {
+pub(super) fn render(timeline: Option<&TimelineImage>) -> Markup {
     let content = match timeline {
         None => return html! {},
-        Some(Timeline::Drawn(drawing)) => draw(drawing),
-        Some(Timeline::Large { bytes }) => html! {
+        Some(TimelineImage::Embedded(image)) => embedded(image),
+        Some(TimelineImage::Linked { bytes }) => html! {
             p .note {
-                a href="timeline.svg" { "timeline.svg" } " in the run's folder has " (mebibytes(*bytes))
-                ", too much for this page."
+                a href="timeline.svg" { "timeline.svg" } " in the run's folder is " (file_size(*bytes))
+                ", too large for this page."
             }
         },
     };
-    section("timeline", "One mini-batch", content)
+    section("timeline", "Timeline of one mini-batch", content)
 }
 
-fn draw(drawing: &Drawing) -> Markup {
-    let title = drawing
-        .title()
-        .map_or_else(String::new, |title| format!(": {title}"));
-    let alt = format!(
-        "Who did what when in one mini-batch{}",
-        clip(&title, LONGEST_TITLE)
-    );
-    let (width, height) = drawing.size().unzip();
-    let image = html! {
-        img .timeline src=(embed::data("image/svg+xml", drawing.svg().as_bytes())) alt=(alt)
-            width=[width] height=[height];
-    };
+fn embedded(image: &SvgImage) -> Markup {
+    let title = image.title().map(|title| format!(": {title}"));
+    let title = clip(&title.unwrap_or_default(), LONGEST_TITLE);
+    let alt = format!("The passes of each worker over time in one mini-batch{title}");
+    let (width, height) = image.size().unzip();
+    let url = data_url("image/svg+xml", image.svg().as_bytes());
+    let img = html! { img .timeline src=(url) alt=(alt) width=[width] height=[height]; };
     html! {
-        (wide("Picture of one mini-batch", image))
+        (wide("Timeline of one mini-batch", img))
         p .note {
-            "In the run's folder, " a href="timeline.svg" { "timeline.svg" } " names each pass under the \
-            pointer, and timeline.json is the same as a trace for Perfetto."
+            "Open " a href="timeline.svg" { "timeline.svg" } " in the run's folder and point at a pass to \
+            see its name. timeline.json has the same data as a trace for Perfetto."
         }
     }
 }

@@ -1,7 +1,7 @@
-// Measures pages in frames of given widths, and leaves what it found as JSON in the document.
+// Measures pages in frames of given widths, and writes the findings to the document as JSON.
 
-// What is said of an element when something is wrong with it.
-const told = (element) => `${element.tagName}.${element.getAttribute('class')} ${element.textContent.trim().slice(0, 40)}`;
+// Describes an element that has a problem.
+const describe = (element) => `${element.tagName}.${element.getAttribute('class')} ${element.textContent.trim().slice(0, 40)}`;
 
 const luminance = (colour) => {
   const [r, g, b] = colour.match(/[\d.]+/g).map((part) => {
@@ -48,16 +48,16 @@ function measure(frame) {
     isDark: frame.contentWindow.matchMedia('(prefers-color-scheme: dark)').matches,
     scrolls: page.documentElement.scrollWidth,
     height: page.documentElement.scrollHeight,
-    outside: loose.filter((element) => box(element).right > width + 0.5 || box(element).left < -0.5).map(told),
-    faint: texts.filter((element) => contrast(colourOf(element), groundOf(element)) < 4.5).map(told),
+    outside: loose.filter((element) => box(element).right > width + 0.5 || box(element).left < -0.5).map(describe),
+    faint: texts.filter((element) => contrast(colourOf(element), groundOf(element)) < 4.5).map(describe),
     small: texts.filter((element) => {
       const scale = isDrawn(element) ? box(isDrawn(element)).width / 400 : 1;
       return parseFloat(getComputedStyle(element).fontSize) * scale < 10.5;
-    }).map(told),
+    }).map(describe),
     overlapping: labels.flatMap((labels) => labels.flatMap((a, index) =>
-      labels.slice(index + 1).filter((b) => overlap(box(a), box(b))).map((b) => `${told(a)} / ${told(b)}`))),
+      labels.slice(index + 1).filter((b) => overlap(box(a), box(b))).map((b) => `${describe(a)} / ${describe(b)}`))),
     broken: [...page.querySelectorAll('img')].filter((image) => !image.naturalWidth).map((image) => image.alt),
-    unreachable: boxes.filter((box) => box.tabIndex !== 0).map(told),
+    unreachable: boxes.filter((box) => box.tabIndex !== 0).map(describe),
   };
 }
 

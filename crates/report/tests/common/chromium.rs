@@ -1,4 +1,4 @@
-//! A browser without a window.
+//! A headless browser.
 
 use std::{
     env, fs,
@@ -9,10 +9,10 @@ use std::{
 };
 
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-/// It takes two seconds or so, and more on a machine that is busy.
+/// It takes about two seconds, and more on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The browser, if the machine has one.
+/// The browser, if it is installed.
 pub fn find() -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let folders = env::split_paths(&path);
@@ -20,38 +20,25 @@ pub fn find() -> Option<PathBuf> {
     places.into_iter().find(|place| place.is_file())
 }
 
-/// The document of a page when it has been loaded, and its scripts have run.
+/// The document of a page after it has loaded and its scripts have run.
 pub fn document(browser: &Path, page: &str, is_dark: bool) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("page.html");
     fs::write(&file, page).unwrap();
     let output = folder.path().join("document.html");
     let mut command = Command::new(browser);
-    // As root it has no sandbox; and it should know of no other browser's settings.
+    // Chromium has no sandbox for root. A profile of its own keeps out other settings.
+    let profile = folder.path().join("profile");
+    let scheme = u8::from(!is_dark);
     command
-        .args([
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-        ])
-        .args([
-            "--no-first-run",
-            "--disable-dev-shm-usage",
-            "--window-size=1400,1000",
-        ])
-        .arg(format!(
-            "--user-data-dir={}",
-            folder.path().join("profile").display()
-        ))
-        .arg(format!(
-            "--blink-settings=preferredColorScheme={}",
-            u8::from(!is_dark)
-        ))
-        .arg("--dump-dom")
+        .args(["--headless=new", "--no-sandbox", "--disable-gpu"])
+        .args(["--hide-scrollbars", "--no-first-run", "--dump-dom"])
+        .args(["--disable-dev-shm-usage", "--window-size=1400,1000"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
         .arg(format!("file://{}", file.display()))
         .stdin(Stdio::null())
-        // A pipe that nobody empties would make it wait.
+        // A full pipe would block it.
         .stdout(fs::File::create(&output).unwrap())
         .stderr(Stdio::null());
     let status = run(&mut command);
@@ -59,18 +46,18 @@ pub fn document(browser: &Path, page: &str, is_dark: bool) -> String {
     fs::read_to_string(output).unwrap()
 }
 
-/// Runs a command, but not for ever.
+/// Runs a command with a time limit.
 fn run(command: &mut Command) -> ExitStatus {
-    let began = Instant::now();
+    let start = Instant::now();
     let mut child = command.spawn().unwrap();
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        if began.elapsed() > LIMIT {
+        if start.elapsed() > LIMIT {
             child.kill().unwrap();
             child.wait().unwrap();
-            panic!("the browser has not ended after {LIMIT:?}");
+            panic!("the browser is still running after {LIMIT:?}");
         }
         sleep(Duration::from_millis(20));
     }

@@ -1,6 +1,6 @@
-//! A few pictures: digits that people wrote, 8×8, from the data set that comes with the program.
+//! Pictures: handwritten digits, 8×8, from the data set of digits.
 
-/// Each pixel counts ink, from `0` for none to `g` for sixteen.
+/// Each pixel is a digit of base 17, from `0` (paper) to `g` (ink).
 const DIGITS: [&str; 10] = [
     "005d910000dfaf5003f20b8004c008800580098004b01c7002e5ac00006da000",
     "0005fd10002egg40008ggg4006fggg10037agg40000bgg10000cgg100006ec10",

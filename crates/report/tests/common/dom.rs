@@ -1,4 +1,4 @@
-//! A page as a tree of elements, read by another's tokenizer.
+//! A page as a tree of elements, read with the tokenizer of html5gum.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ pub struct Element {
     pub name: String,
     pub attributes: BTreeMap<String, String>,
     pub children: Vec<Element>,
-    /// What stands in it, that in its children included.
+    /// Its text, including that of its children.
     pub text: String,
 }
 
 impl Element {
-    /// Panics if the page is none: if it has a parse error, or elements that do not nest.
+    /// Panics on parse errors, and on elements that do not nest.
     pub fn parse(page: &str) -> Self {
         let mut emitter = DefaultEmitter::default();
         emitter.naively_switch_states(true);
@@ -25,26 +25,23 @@ impl Element {
         for token in Tokenizer::new_with_emitter(page, emitter) {
             match token.unwrap() {
                 Token::StartTag(tag) => {
-                    let name = text(&tag.name);
-                    let attributes = (tag.attributes.iter())
-                        .map(|(name, value)| (text(name), text(value)))
-                        .collect();
-                    open.push(Self {
-                        name,
-                        attributes,
+                    let attributes = tag.attributes.iter();
+                    let element = Self {
+                        name: text(&tag.name),
+                        attributes: attributes
+                            .map(|(name, value)| (text(name), text(value)))
+                            .collect(),
                         ..Self::default()
-                    });
-                    if VOID.contains(&open.last().unwrap().name.as_str()) {
+                    };
+                    let is_void = VOID.contains(&element.name.as_str());
+                    open.push(element);
+                    if is_void {
                         close(&mut open);
                     }
                 }
                 Token::EndTag(tag) => {
-                    let name = text(&tag.name);
-                    assert_eq!(
-                        open.last().unwrap().name,
-                        name,
-                        "an end tag that ends nothing"
-                    );
+                    let name = &open.last().unwrap().name;
+                    assert_eq!(*name, text(&tag.name), "an end tag without its start tag");
                     close(&mut open);
                 }
                 Token::String(string) => open.last_mut().unwrap().text += &text(&string),
@@ -53,12 +50,7 @@ impl Element {
                 Token::Error(error) => panic!("{error:?}"),
             }
         }
-        assert_eq!(
-            open.len(),
-            1,
-            "an element without an end: {}",
-            open.last().unwrap().name
-        );
+        assert_eq!(open.len(), 1, "not closed: {}", open.last().unwrap().name);
         open.remove(0)
     }
 
@@ -70,10 +62,9 @@ impl Element {
 
     /// All elements of a name.
     pub fn named(&self, name: &str) -> Vec<&Element> {
-        self.all()
-            .into_iter()
-            .filter(|of| of.name == name)
-            .collect()
+        let mut all = self.all();
+        all.retain(|element| element.name == name);
+        all
     }
 
     /// The element with an `id`.
@@ -96,16 +87,12 @@ impl Element {
         classes.split(' ').any(|of| of == class)
     }
 
-    /// The tree without what is written in it: names of elements, and of their attributes.
+    /// The tree without its text: names of elements, and of their attributes.
     pub fn shape(&self) -> String {
         let attributes: Vec<_> = self.attributes.keys().map(String::as_str).collect();
         let children: Vec<_> = self.children.iter().map(Self::shape).collect();
-        format!(
-            "{}[{}]({})",
-            self.name,
-            attributes.join(" "),
-            children.join(" ")
-        )
+        let (attributes, children) = (attributes.join(" "), children.join(" "));
+        format!("{}[{attributes}]({children})", self.name)
     }
 }
 

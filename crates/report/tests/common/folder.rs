@@ -1,6 +1,6 @@
-//! A run's folder.
+//! Folders of sample runs.
 
-use std::{fs, path::Path};
+use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};
 use stovepipe_report::Report;
@@ -11,18 +11,18 @@ use super::digits;
 
 pub const SVG: &str = "http://www.w3.org/2000/svg";
 
-/// What a run's folder has in it.
-pub struct Run {
+/// A run as training would write it.
+pub struct SampleRun {
     pub epochs: usize,
     pub stages: usize,
-    /// Whether it has averaged weights.
+    /// Whether weights are averaged.
     pub averages: bool,
-    /// Whether the model writes.
+    /// Whether it is a language model.
     pub is_language: bool,
     pub mistakes: usize,
 }
 
-impl Run {
+impl SampleRun {
     pub fn images(epochs: usize) -> Self {
         Self {
             epochs,
@@ -42,13 +42,10 @@ impl Run {
         }
     }
 
-    /// Writes it.
-    pub fn folder(&self) -> Folder {
-        let parent = tempfile::tempdir().unwrap();
-        let folder = Folder {
-            name: "train-1".to_owned(),
-            parent,
-        };
+    /// Writes the folder.
+    pub fn folder(&self) -> TempRun {
+        let (parent, name) = (tempfile::tempdir().unwrap(), "train-1".to_owned());
+        let folder = TempRun { parent, name };
         fs::create_dir(folder.path()).unwrap();
         folder.write("config.toml", self.config());
         folder.write("metrics.jsonl", self.metrics());
@@ -72,15 +69,14 @@ impl Run {
     }
 
     fn config(&self) -> String {
-        let (model, data) = match self.is_language {
-            true => ("transformer-lm", "text"),
-            false => ("amoebanet-d", "digits"),
+        let (model, data) = if self.is_language {
+            ("transformer-lm", "text")
+        } else {
+            ("amoebanet-d", "digits")
         };
-        CONFIG
-            .replace("MODEL", model)
-            .replace("DATA", data)
-            .replace("EPOCHS", &self.epochs.to_string())
-            .replace("STAGES", &self.stages.to_string())
+        let config = CONFIG.replace("MODEL", model).replace("DATA", data);
+        let config = config.replace("EPOCHS", &self.epochs.to_string());
+        config.replace("STAGES", &self.stages.to_string())
     }
 
     fn metrics(&self) -> String {
@@ -88,7 +84,7 @@ impl Run {
         (1..=self.epochs).map(line).collect()
     }
 
-    /// An epoch of a training as they usually go.
+    /// A typical epoch.
     fn epoch(&self, epoch: usize) -> Value {
         let share = epoch as f64 / self.epochs as f64;
         let noise = |seed| noise(seed, epoch);
@@ -122,9 +118,8 @@ impl Run {
     fn summary(&self) -> Value {
         let layers = ["Stem", "NormalCell", "NormalCell", "ReductionCell", "Head"];
         let stage = |stage: usize| {
-            json!({
-                "worker": stage, "device": "cpu", "layers": layers, "parameters": 12_345 * (stage + 1),
-            })
+            let parameters = 12_345 * (stage + 1);
+            json!({ "worker": stage, "device": "cpu", "layers": layers, "parameters": parameters })
         };
         let mut summary = json!({
             "parameters": 12_345 * self.stages * (self.stages + 1) / 2,
@@ -144,11 +139,8 @@ impl Run {
         let costs = Costs::uniform(self.stages, 7e-3, 6e-3, 8e-3);
         let timeline = schedule.unwrap().simulate(&costs).unwrap().timeline();
         let label = |stage| {
-            format!(
-                "stage {stage} · layers {}–{} · cpu",
-                5 * stage,
-                5 * stage + 4
-            )
+            let (first, last) = (5 * stage, 5 * stage + 4);
+            format!("stage {stage} · layers {first}–{last} · cpu")
         };
         timeline.to_svg(&(0..self.stages).map(label).collect::<Vec<_>>())
     }
@@ -167,19 +159,19 @@ impl Run {
     }
 }
 
-/// Numbers from -1 to 1 that look drawn.
+/// Numbers from -1 to 1 that look random.
 fn noise(seed: f64, epoch: usize) -> f64 {
     (seed * 12.9898 + epoch as f64 * 78.233).sin()
 }
 
 /// A folder that is removed with this value.
-pub struct Folder {
+pub struct TempRun {
     parent: TempDir,
     pub name: String,
 }
 
-impl Folder {
-    pub fn path(&self) -> std::path::PathBuf {
+impl TempRun {
+    pub fn path(&self) -> PathBuf {
         self.parent.path().join(&self.name)
     }
 
@@ -192,12 +184,8 @@ impl Folder {
     }
 
     pub fn report(&self) -> Report {
-        read(&self.path())
+        Report::read(&self.path()).unwrap_or_else(|error| panic!("{error}"))
     }
-}
-
-fn read(path: &Path) -> Report {
-    Report::read(path).unwrap_or_else(|error| panic!("{error}"))
 }
 
 const REMARK: &str = "an interpolated 5-gram has perplexity 3.23 there

@@ -1,4 +1,4 @@
-//! What several tests need: a run's folder, made as a training makes it, and a page taken apart.
+//! Shared by several tests: folders of sample runs, and a parser for pages.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 

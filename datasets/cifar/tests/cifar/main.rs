@@ -1,4 +1,4 @@
-//! CIFAR.
+//! Tests of the CIFAR data sets.
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs)]
 
 #[path = "../folder/mod.rs"]

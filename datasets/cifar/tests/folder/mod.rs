@@ -1,12 +1,11 @@
-// Folders as the official archives unpack to, with what a test wants in them. The documentation's
-// examples include this file too.
+// Writes folders like those of the official archives. The examples in the documentation include this file too.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// A record: label bytes, then `pixel(channel, y, x)`, plane by plane.
+/// A record: label bytes, then `pixel(channel, y, x)`, channel by channel.
 #[allow(dead_code)]
 pub fn record(labels: &[u8], pixel: impl Fn(usize, usize, usize) -> u8) -> Vec<u8> {
     let mut record = labels.to_vec();
@@ -18,7 +17,7 @@ pub fn record(labels: &[u8], pixel: impl Fn(usize, usize, usize) -> u8) -> Vec<u
     record
 }
 
-/// Writes `cifar-10-batches-bin` into `parent`, each file of records as `file` makes it.
+/// Writes `cifar-10-batches-bin` into `parent`, with the records that `file` makes for a file name.
 #[allow(dead_code)]
 pub fn write_cifar10(parent: &Path, file: impl Fn(&str) -> Vec<u8>) -> PathBuf {
     let folder = parent.join("cifar-10-batches-bin");
@@ -34,7 +33,7 @@ pub fn write_cifar10(parent: &Path, file: impl Fn(&str) -> Vec<u8>) -> PathBuf {
     folder
 }
 
-/// Writes `cifar-100-binary` into `parent`, each file of records as `file` makes it.
+/// Writes `cifar-100-binary` into `parent`, with the records that `file` makes for a file name.
 #[allow(dead_code)]
 pub fn write_cifar100(parent: &Path, file: impl Fn(&str) -> Vec<u8>) -> PathBuf {
     let folder = parent.join("cifar-100-binary");

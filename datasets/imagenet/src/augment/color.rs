@@ -1,4 +1,4 @@
-//! Brightness, contrast, colour, hue and sharpness, with Pillow's arithmetic.
+//! Brightness, contrast, saturation, hue and sharpness, with Pillow's arithmetic.
 
 use crate::raster::{Raster, gray};
 
@@ -7,19 +7,15 @@ pub(super) fn brightness(image: &mut Raster, factor: f64) {
     image.map(|value| blend(0, value, factor));
 }
 
-/// Closer to the mean gray below 1, further from it above.
+/// Less contrast below 1, more above.
 pub(super) fn contrast(image: &mut Raster, factor: f64) {
-    let sum: u64 = image
-        .pixels
-        .iter()
-        .map(|&pixel| u64::from(gray(pixel)))
-        .sum();
-    let mean = sum as f64 / image.pixels.len().max(1) as f64;
+    let grays = image.pixels.iter().map(|&pixel| u64::from(gray(pixel)));
+    let mean = grays.sum::<u64>() as f64 / image.pixels.len().max(1) as f64;
     let mean = (mean + 0.5) as u8;
     image.map(|value| blend(mean, value, factor));
 }
 
-/// Closer to gray below 1, more colourful above.
+/// Less saturated below 1, more above.
 pub(super) fn saturation(image: &mut Raster, factor: f64) {
     for pixel in &mut image.pixels {
         let gray = gray(*pixel);
@@ -37,7 +33,7 @@ pub(super) fn sharpness(image: &mut Raster, factor: f64) {
     }
 }
 
-/// Turns colours around the circle by `shift`, from −½ to ½.
+/// Rotates hues by `shift`, from −½ to ½.
 pub(super) fn hue(image: &mut Raster, shift: f64) {
     let shift = (shift * 255.0) as i32 as u8;
     for pixel in &mut image.pixels {
@@ -46,14 +42,14 @@ pub(super) fn hue(image: &mut Raster, shift: f64) {
     }
 }
 
-/// From one value through another and beyond.
+/// Linear interpolation, and extrapolation for factors above 1.
 fn blend(from: u8, to: u8, factor: f64) -> u8 {
     let (from, to) = (f32::from(from), f32::from(to));
-    // Casts cut off fractions and stay within 0 and 255.
+    // The cast truncates and saturates.
     (from + factor as f32 * (to - from)) as u8
 }
 
-/// Each pixel but those at the edges: 5 parts of itself and one of each of its eight neighbours.
+/// Weights of 5 for the pixel and 1 for each of its eight neighbours; edges are unchanged.
 fn smoothed(image: &Raster) -> Raster {
     let (width, height) = (image.width, image.height);
     let mut smooth = image.clone();
@@ -80,7 +76,7 @@ fn add(sums: &mut [u16; 3], pixel: [u8; 3], times: u16) {
     }
 }
 
-/// Hue, saturation and value, each from 0 to 255. What is rounded to 32 bits, and where, is as in Pillow.
+/// Hue, saturation and value, each from 0 to 255. Rounding to 32 bits is as in Pillow.
 fn to_hsv([red, green, blue]: [u8; 3]) -> [u8; 3] {
     let most = red.max(green).max(blue);
     let least = red.min(green).min(blue);

@@ -1,4 +1,4 @@
-//! Next to what torchvision makes of the same pixels.
+//! Compares operations with those of torchvision.
 
 use super::{color, rand_augment::OPERATIONS};
 use crate::{
@@ -15,7 +15,7 @@ fn apply(image: &mut Raster, name: &str, strength: f64, sign: f64) {
 }
 
 #[test]
-fn operations_are_torchvisions() {
+fn operations_equal_those_of_torchvision() {
     let source = picture("small.png");
     let tiles = tiles("operations", source.height);
     for (name, _) in OPERATIONS {
@@ -23,12 +23,8 @@ fn operations_are_torchvisions() {
     }
     for (row, expected) in tiles {
         let mut image = source.clone();
-        apply(
-            &mut image,
-            &row[0],
-            row[1].parse().unwrap(),
-            row[2].parse().unwrap(),
-        );
+        let [strength, sign] = [1, 2].map(|field| row[field].parse().unwrap());
+        apply(&mut image, &row[0], strength, sign);
         assert_eq!(difference(&image, &expected), (0, 0.0), "{row:?}");
     }
 }

@@ -1,29 +1,23 @@
 use rand::{Rng, RngExt, seq::SliceRandom};
 
-use super::{check, color};
-use crate::{ImagenetError, raster::Raster};
+use super::color;
+use crate::{
+    error::{ImagenetError, check},
+    raster::Raster,
+};
 
-/// Changes of brightness, contrast, saturation and hue by random factors, in random order.
+/// Changes of brightness, contrast, saturation and hue by random factors, in random order: torchvision's `ColorJitter`.
 ///
-/// As torchvision's `ColorJitter`. The default is that of many recipes for transfer.
-///
-/// # Example
-///
-/// ```
-/// use stovepipe_imagenet::ColorJitter;
-///
-/// let without_hue = ColorJitter { hue: 0.0, ..ColorJitter::default() };
-/// # let _ = without_hue;
-/// ```
+/// The default is that of many recipes for transfer learning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColorJitter {
-    /// Brightness is multiplied by up to so much more or less than 1, but by 0 at least.
+    /// The largest change of the factor of brightness from 1.
     pub brightness: f64,
-    /// Likewise the distance from the mean gray.
+    /// The same for contrast.
     pub contrast: f64,
-    /// Likewise the distance from the pixel's own gray.
+    /// The same for saturation.
     pub saturation: f64,
-    /// Colours turn by up to this share of the circle either way, ½ at most.
+    /// The largest rotation of the hue, as a share of the circle, up to ½.
     pub hue: f64,
 }
 
@@ -45,25 +39,25 @@ impl ColorJitter {
             ("the jitter of contrast", self.contrast),
             ("the jitter of saturation", self.saturation),
         ] {
-            let right = value >= 0.0 && value.is_finite();
-            check(setting, value, right, "it must be 0 or above")?;
+            let is_valid = value >= 0.0 && value.is_finite();
+            check(setting, value, is_valid, "it must be 0 or above")?;
         }
-        let right = (0.0..=0.5).contains(&self.hue);
+        let is_valid = (0.0..=0.5).contains(&self.hue);
         check(
             "the jitter of hue",
             self.hue,
-            right,
+            is_valid,
             "it must be from 0 to 0.5",
         )
     }
 
-    pub(super) fn apply(&self, image: &mut Raster, draws: &mut impl Rng) {
+    pub(super) fn apply(&self, image: &mut Raster, rng: &mut impl Rng) {
         let mut order = [0, 1, 2, 3];
-        order.shuffle(draws);
-        let mut factor = |by: f64| draws.random_range((1.0 - by).max(0.0)..=1.0 + by);
+        order.shuffle(rng);
+        let mut factor = |by: f64| rng.random_range((1.0 - by).max(0.0)..=1.0 + by);
         let [brightness, contrast, saturation] =
             [self.brightness, self.contrast, self.saturation].map(&mut factor);
-        let shift = draws.random_range(-self.hue..=self.hue);
+        let shift = rng.random_range(-self.hue..=self.hue);
         for step in order {
             match step {
                 0 if self.brightness > 0.0 => color::brightness(image, brightness),

@@ -1,27 +1,27 @@
 use rand::Rng;
 use rand_distr::{Beta, Distribution};
 
-/// How a batch is mixed: each sample is `lambda` of itself and the rest of the one before it, the first of the last.
+/// The mixing of a batch: each sample has the share `lambda`, and the one before it the rest. The last is before the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Mix {
     pub lambda: f32,
 }
 
-/// Mixes the samples of a batch, each of `length` numbers, in place. Nothing is mixed where α is 0.
+/// Mixes the samples of a batch in place, each of `length` numbers, unless `alpha` is 0.
 pub(crate) fn mix(
     alpha: f64,
     samples: &mut [f32],
     length: usize,
-    draws: &mut impl Rng,
+    rng: &mut impl Rng,
 ) -> Option<Mix> {
-    // There is such a distribution for any α above 0, which settings are checked for.
-    let beta = (alpha > 0.0)
-        .then(|| Beta::new(alpha, alpha).ok())
-        .flatten()?;
-    let lambda = beta.sample(draws) as f32;
+    if alpha <= 0.0 {
+        return None;
+    }
+    // Settings are checked, so the distribution exists.
+    let lambda = Beta::new(alpha, alpha).ok()?.sample(rng) as f32;
     let last = samples.chunks_exact(length).next_back()?.to_vec();
     let mut rest = samples;
-    // From the last to the first, so that each is mixed with what was there before.
+    // From the last to the first, so that each is mixed with the original before it.
     while rest.len() > length {
         let (before, sample) = rest.split_at_mut(rest.len() - length);
         blend(sample, &before[before.len() - length..], lambda);
@@ -46,10 +46,10 @@ mod tests {
 
     #[test]
     fn each_is_mixed_with_the_one_before() {
-        let mut draws = ChaCha8Rng::seed_from_u64(4);
+        let mut rng = ChaCha8Rng::seed_from_u64(4);
         let before = [1.0, 2.0, 30.0, 40.0, 500.0, 600.0];
         let mut samples = before;
-        let Mix { lambda } = mix(0.2, &mut samples, 2, &mut draws).unwrap();
+        let Mix { lambda } = mix(0.2, &mut samples, 2, &mut rng).unwrap();
         assert!((0.0..=1.0).contains(&lambda));
         for (place, value) in samples.into_iter().enumerate() {
             let expected = lambda * before[place] + (1.0 - lambda) * before[(place + 4) % 6];
@@ -58,30 +58,28 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_stays_itself_and_none_is_nothing() {
-        let mut draws = ChaCha8Rng::seed_from_u64(4);
+    fn a_single_sample_is_unchanged() {
+        let mut rng = ChaCha8Rng::seed_from_u64(4);
         let mut sample = [1.5, -2.0];
-        mix(1.0, &mut sample, 2, &mut draws).unwrap();
+        mix(1.0, &mut sample, 2, &mut rng).unwrap();
         assert!((sample[0] - 1.5_f32).abs() < 1e-6 && (sample[1] + 2.0_f32).abs() < 1e-6);
-        assert_eq!(mix(1.0, &mut [], 2, &mut draws), None);
-        assert_eq!(mix(0.0, &mut sample, 2, &mut draws), None);
+        assert_eq!(mix(1.0, &mut [], 2, &mut rng), None);
+        assert_eq!(mix(0.0, &mut sample, 2, &mut rng), None);
     }
 
     /// Beta(α, α) has the mean ½ and the variance 1 / (4 (2α + 1)).
     #[test]
-    fn shares_are_those_of_the_distribution() {
-        let mut draws = ChaCha8Rng::seed_from_u64(5);
+    fn lambda_has_the_moments_of_the_distribution() {
+        let mut rng = ChaCha8Rng::seed_from_u64(5);
         for alpha in [0.2, 1.0] {
             let times = 20_000;
-            let mut lambda = || f64::from(mix(alpha, &mut [0.0], 1, &mut draws).unwrap().lambda);
+            let mut lambda = || f64::from(mix(alpha, &mut [0.0], 1, &mut rng).unwrap().lambda);
             let found: Vec<f64> = (0..times).map(|_| lambda()).collect();
             let mean = found.iter().sum::<f64>() / f64::from(times);
             let variance = found.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / f64::from(times);
             assert!((mean - 0.5).abs() < 0.01, "{mean}");
-            assert!(
-                (variance * 4.0 * (2.0 * alpha + 1.0) - 1.0).abs() < 0.03,
-                "{variance}"
-            );
+            let relative = variance * 4.0 * (2.0 * alpha + 1.0);
+            assert!((relative - 1.0).abs() < 0.03, "{variance}");
         }
     }
 }

@@ -1,28 +1,18 @@
 use rand::{Rng, RngExt};
 
-use super::{check, color, geometry, tone};
-use crate::{ImagenetError, raster::Raster};
+use super::{color, geometry, tone};
+use crate::{
+    error::{ImagenetError, check},
+    raster::Raster,
+};
 
-/// A number of operations, each any of 14 with the same probability, all of the same strength.
-///
-/// As torchvision's `RandAugment`, with its table of strengths: shears, shifts and turns either way, to the nearest pixel, with
-/// black from outside; more or less brightness, colour, contrast and sharpness; fewer bits, bright values inverted, contrast
-/// spread, values equalised, or nothing (Cubuk et al., *RandAugment: Practical Automated Data Augmentation with a Reduced Search
-/// Space*, 2020).
-///
-/// # Example
-///
-/// ```
-/// use stovepipe_imagenet::RandAugment;
-///
-/// let weak = RandAugment { magnitude: 5, ..RandAugment::default() };
-/// # let _ = weak;
-/// ```
+/// Random operations out of 14, all of the same strength: torchvision's `RandAugment` and its table of strengths (Cubuk et
+/// al., *RandAugment: Practical Automated Data Augmentation with a Reduced Search Space*, 2020).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RandAugment {
-    /// How many operations follow each other.
+    /// The number of operations per image.
     pub operations: usize,
-    /// How strong they are: 0 to 30.
+    /// Their strength, 0 to 30.
     pub magnitude: usize,
 }
 
@@ -35,13 +25,13 @@ impl Default for RandAugment {
     }
 }
 
-/// The strongest magnitude.
+/// The largest magnitude.
 const STRONGEST: usize = 30;
 
-/// An operation, with what to do to an image at a share from 0 to 1 of its strongest, either way if it has two ways.
-pub(super) type Operation = (&'static str, fn(&mut Raster, share: f64, sign: f64));
+/// A name and a function of the image, a strength from 0 to 1, and a sign for operations with two directions.
+pub(super) type ImageOperation = (&'static str, fn(&mut Raster, share: f64, sign: f64));
 
-pub(super) const OPERATIONS: [Operation; 14] = [
+pub(super) const OPERATIONS: [ImageOperation; 14] = [
     ("Identity", |_, _, _| {}),
     ("ShearX", |image, share, sign| {
         geometry::shear_x(image, sign * 0.3 * share)
@@ -59,16 +49,16 @@ pub(super) const OPERATIONS: [Operation; 14] = [
         geometry::rotate(image, sign * 30.0 * share)
     }),
     ("Brightness", |image, share, sign| {
-        color::brightness(image, 1.0 + sign * 0.9 * share)
+        color::brightness(image, factor(share, sign))
     }),
     ("Color", |image, share, sign| {
-        color::saturation(image, 1.0 + sign * 0.9 * share)
+        color::saturation(image, factor(share, sign))
     }),
     ("Contrast", |image, share, sign| {
-        color::contrast(image, 1.0 + sign * 0.9 * share)
+        color::contrast(image, factor(share, sign))
     }),
     ("Sharpness", |image, share, sign| {
-        color::sharpness(image, 1.0 + sign * 0.9 * share)
+        color::sharpness(image, factor(share, sign))
     }),
     ("Posterize", |image, share, _| {
         tone::posterize(image, 8 - (4.0 * share).round_ties_even() as u32);
@@ -80,22 +70,22 @@ pub(super) const OPERATIONS: [Operation; 14] = [
     ("Equalize", |image, _, _| tone::equalize(image)),
 ];
 
+/// The factor of brightness, saturation, contrast and sharpness.
+fn factor(share: f64, sign: f64) -> f64 {
+    1.0 + sign * 0.9 * share
+}
+
 impl RandAugment {
     pub(super) fn check(&self) -> Result<(), ImagenetError> {
-        let right = self.magnitude <= STRONGEST;
-        check(
-            "the magnitude of RandAugment",
-            self.magnitude,
-            right,
-            "it must be from 0 to 30",
-        )
+        let (setting, is_valid) = ("the magnitude of RandAugment", self.magnitude <= STRONGEST);
+        check(setting, self.magnitude, is_valid, "it must be from 0 to 30")
     }
 
-    pub(super) fn apply(&self, image: &mut Raster, draws: &mut impl Rng) {
+    pub(super) fn apply(&self, image: &mut Raster, rng: &mut impl Rng) {
         let share = self.magnitude as f64 / STRONGEST as f64;
         for _ in 0..self.operations {
-            let (_, operation) = OPERATIONS[draws.random_range(0..OPERATIONS.len())];
-            let sign = if draws.random_bool(0.5) { -1.0 } else { 1.0 };
+            let (_, operation) = OPERATIONS[rng.random_range(0..OPERATIONS.len())];
+            let sign = if rng.random_bool(0.5) { -1.0 } else { 1.0 };
             operation(image, share, sign);
         }
     }

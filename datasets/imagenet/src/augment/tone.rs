@@ -8,15 +8,13 @@ pub(super) fn posterize(image: &mut Raster, bits: u32) {
     image.map(|value| value & mask);
 }
 
-/// Inverts what is as bright as the threshold or brighter.
+/// Inverts values at or above the threshold.
 pub(super) fn solarize(image: &mut Raster, threshold: f64) {
-    image.map(|value| match f64::from(value) < threshold {
-        true => value,
-        false => 255 - value,
-    });
+    let is_dark = |value| f64::from(value) < threshold;
+    image.map(|value| if is_dark(value) { value } else { 255 - value });
 }
 
-/// Spreads each channel to the full range.
+/// Stretches each channel to the full range.
 pub(super) fn auto_contrast(image: &mut Raster) {
     by_channel(image, |counts| {
         let dark = counts.iter().position(|&count| count > 0)?;
@@ -26,13 +24,12 @@ pub(super) fn auto_contrast(image: &mut Raster) {
         }
         let scale = 255.0 / (bright - dark) as f64;
         let offset = -(dark as f64) * scale;
-        Some(std::array::from_fn(|value| {
-            (value as f64 * scale + offset) as u8
-        }))
+        let stretched = |value| (value as f64 * scale + offset) as u8;
+        Some(std::array::from_fn(stretched))
     });
 }
 
-/// Spreads each channel so that all its values are about as frequent.
+/// Makes all values of each channel about equally frequent.
 pub(super) fn equalize(image: &mut Raster) {
     by_channel(image, |counts| {
         let last = counts.iter().rposition(|&count| count > 0)?;
@@ -49,7 +46,7 @@ pub(super) fn equalize(image: &mut Raster) {
     });
 }
 
-/// Looks each channel's values up in a table that is made of how often it has each; leaves it if there is none.
+/// Applies a table to each channel, computed from its histogram. Channels without a table are unchanged.
 fn by_channel(image: &mut Raster, table: impl Fn(&[u32; 256]) -> Option<[u8; 256]>) {
     for channel in 0..3 {
         let mut counts = [0; 256];

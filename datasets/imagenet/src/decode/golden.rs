@@ -1,4 +1,4 @@
-//! Next to what Pillow makes of the same files.
+//! Compares decoded files with those of Pillow.
 
 use super::*;
 use crate::{
@@ -8,9 +8,8 @@ use crate::{
 
 fn decoded(name: &str, settings: &Decoding) -> Raster {
     let mut decoded = Decoded::default();
-    decoded
-        .read(&path(&format!("decoding/{name}")), settings)
-        .unwrap();
+    let path = path(&format!("decoding/{name}"));
+    decoded.read(&path, settings).unwrap();
     Raster {
         width: decoded.width as usize,
         height: decoded.height as usize,
@@ -27,43 +26,42 @@ fn check(name: &str, expected: &str, settings: &Decoding, largest: u8, mean: f64
 }
 
 #[test]
-fn files_are_what_pillow_says() {
+fn files_are_decoded_as_by_pillow() {
     let settings = Decoding::default();
-    for name in [
+    let png = [
         "a_png.JPEG",
         "palette.png",
         "transparent.png",
         "gray_transparent.png",
+    ];
+    let other = [
         "one_bit.png",
         "deep.png",
         "photo.webp",
         "photo.bmp",
         "photo.gif",
-    ] {
+    ];
+    for name in png.iter().chain(&other) {
         check(name, "rgb", &settings, 0, 0.0);
     }
-    // Decoders of JPEGs may round as they like.
-    for name in [
+    // JPEG decoders may round differently.
+    let colour = [
         "photo.jpg",
         "progressive.jpg",
         "full_colour.jpg",
         "restarts.jpg",
         "gray.jpg",
-        "cmyk.jpg",
-        "ycck.jpg",
-        "cmyk_of_nobody.jpg",
-        "turned.jpg",
-        "odd_exif.jpg",
-        "short_exif.jpg",
-        "bytes_between.jpg",
-        "bytes_after.jpg",
-    ] {
+    ];
+    let cmyk = ["cmyk.jpg", "ycck.jpg", "cmyk_of_nobody.jpg"];
+    let exif = ["turned.jpg", "odd_exif.jpg", "short_exif.jpg"];
+    let more = ["bytes_between.jpg", "bytes_after.jpg"];
+    for name in colour.iter().chain(&cmyk).chain(&exif).chain(&more) {
         check(name, "rgb", &settings, 6, 0.6);
     }
 }
 
 #[test]
-fn images_are_turned_if_wanted() {
+fn images_are_rotated_if_asked_for() {
     let settings = Decoding {
         orientation: true,
         ..Decoding::default()
@@ -75,114 +73,118 @@ fn images_are_turned_if_wanted() {
     check("a_png.JPEG", "rgb", &settings, 0, 0.0);
 }
 
-/// What is wrong with a file whose content is `bytes`.
-fn wrong(bytes: &[u8], settings: &Decoding) -> Option<String> {
+fn content(name: &str) -> Vec<u8> {
+    std::fs::read(path(&format!("decoding/{name}"))).unwrap()
+}
+
+/// The error of decoding `bytes`, if there is one.
+fn error(bytes: &[u8], settings: &Decoding) -> Option<String> {
     let mut decoded = Decoded {
         file: bytes.to_vec(),
         ..Decoded::default()
     };
-    decoded.decode(settings).err()
+    decoded
+        .decode(settings)
+        .err()
+        .map(|error| error.to_string())
 }
 
 #[test]
-fn files_that_are_cut_short_are_errors_wherever_they_are_cut() {
+fn truncated_files_are_errors() {
     let settings = Decoding::default();
-    for name in [
+    let jpeg = [
         "photo.jpg",
         "progressive.jpg",
         "restarts.jpg",
         "gray.jpg",
         "cmyk.jpg",
-        "a_png.JPEG",
-        "palette.png",
-        "photo.webp",
-        "photo.bmp",
-    ] {
-        let file = std::fs::read(path(&format!("decoding/{name}"))).unwrap();
-        assert_eq!(wrong(&file, &settings), None);
-        // What may follow the pixels of a PNG or BMP says nothing of them.
-        let needed = match name.rsplit('.').next() {
-            Some("jpg") => file.len(),
-            _ => file.len() - 16,
+    ];
+    let other = ["a_png.JPEG", "palette.png", "photo.webp", "photo.bmp"];
+    for name in jpeg.iter().chain(&other) {
+        let file = content(name);
+        assert_eq!(error(&file, &settings), None);
+        // The bytes after the pixels of a PNG or BMP are not needed.
+        let needed = if jpeg.contains(name) {
+            file.len()
+        } else {
+            file.len() - 16
         };
         for length in (0..needed).step_by(7).chain([needed - 1]) {
-            assert!(
-                wrong(&file[..length], &settings).is_some(),
-                "{name}: {length} of {}",
-                file.len()
-            );
+            let error = error(&file[..length], &settings);
+            assert!(error.is_some(), "{name}: {length} of {}", file.len());
         }
     }
 }
 
-/// In the middle of the pixels, sixteen bits of ones: no code has so many.
+/// Sixteen bits of ones in the pixels: no code has so many.
 #[test]
-fn pixels_that_are_no_code_are_an_error() {
+fn invalid_codes_are_errors() {
     for name in ["photo.jpg", "gray.jpg", "cmyk.jpg", "progressive.jpg"] {
-        let mut file = std::fs::read(path(&format!("decoding/{name}"))).unwrap();
+        let mut file = content(name);
         let middle = file.len() * 3 / 4;
         for (place, byte) in file[middle..middle + 16].iter_mut().enumerate() {
             *byte = if place % 2 == 0 { 0xff } else { 0 };
         }
-        assert!(wrong(&file, &Decoding::default()).is_some(), "{name}");
+        assert!(error(&file, &Decoding::default()).is_some(), "{name}");
     }
 }
 
 #[test]
-fn what_is_too_large_is_an_error_that_says_so() {
+fn large_files_and_images_are_errors() {
     let settings = Decoding {
         max_pixels: 45 * 37 - 1,
         ..Decoding::default()
     };
-    for name in [
-        "photo.jpg",
-        "progressive.jpg",
-        "a_png.JPEG",
-        "photo.webp",
-        "photo.bmp",
-        "photo.gif",
-    ] {
-        let file = std::fs::read(path(&format!("decoding/{name}"))).unwrap();
-        let expected = "claims 45×37 pixels, more than the 1664 that an image may have";
-        assert_eq!(wrong(&file, &settings).as_deref(), Some(expected), "{name}");
+    let png_and_jpeg = ["photo.jpg", "progressive.jpg", "a_png.JPEG"];
+    for name in png_and_jpeg
+        .iter()
+        .chain(&["photo.webp", "photo.bmp", "photo.gif"])
+    {
+        let expected = "claims 45×37 pixels, but at most 1664 are allowed";
+        let error = error(&content(name), &settings);
+        assert_eq!(error.as_deref(), Some(expected), "{name}");
     }
     let settings = Decoding {
         max_bytes: 100,
         ..Decoding::default()
     };
-    let mut decoded = Decoded::default();
-    let error = decoded
-        .read(&path("decoding/photo.jpg"), &settings)
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .ends_with("photo.jpg: has more than 100 bytes"),
-        "{error}"
-    );
+    let photo = path("decoding/photo.jpg");
+    let error = Decoded::default().read(&photo, &settings).unwrap_err();
+    let expected = "photo.jpg: has more than 100 bytes";
+    assert!(error.to_string().ends_with(expected), "{error}");
 }
 
 #[test]
-fn what_is_no_image_is_an_error() {
+fn other_files_are_errors() {
     let settings = Decoding::default();
-    assert_eq!(wrong(b"", &settings).as_deref(), Some("is empty"));
-    let expected = "is no image of a known kind (JPEG, PNG, WebP, BMP, GIF)";
-    assert_eq!(wrong(b"a text", &settings).as_deref(), Some(expected));
+    assert_eq!(error(b"", &settings).as_deref(), Some("is empty"));
+    let expected = "is not an image of a known format (JPEG, PNG, WebP, BMP, GIF)";
+    assert_eq!(error(b"a text", &settings).as_deref(), Some(expected));
 }
 
 mod fuzz {
-    use proptest::{collection::vec, prelude::*};
+    use proptest::{collection::vec, prelude::*, sample::Index};
 
     use super::*;
 
+    const NAMES: &[&str] = &[
+        "photo.jpg",
+        "progressive.jpg",
+        "cmyk.jpg",
+        "a_png.JPEG",
+        "photo.webp",
+        "photo.gif",
+        "photo.bmp",
+    ];
+
     proptest! {
-        /// Damaged files decode, or are errors: nothing panics beyond `decode`, and what decodes has its pixels.
+        /// Damaged files do not panic, and decoded images have all their pixels.
         #[test]
         fn damage_is_an_error_or_an_image(
-            name in prop::sample::select(vec!["photo.jpg", "progressive.jpg", "cmyk.jpg", "a_png.JPEG", "photo.webp", "photo.gif", "photo.bmp"]),
-            changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+            name in prop::sample::select(NAMES),
+            changes in vec((any::<Index>(), any::<u8>()), 1..6),
         ) {
-            let mut file = std::fs::read(path(&format!("decoding/{name}"))).unwrap();
+            let mut file = content(name);
             for (at, value) in changes {
                 *at.get_mut(&mut file) = value;
             }

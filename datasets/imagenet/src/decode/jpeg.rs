@@ -1,4 +1,4 @@
-//! JPEGs, by the decoder that `image` uses, which it runs so that what is cut off comes out gray.
+//! JPEGs, with the decoder of `image` in its strict mode: `image` shows missing pixels as gray.
 
 use image::metadata::Orientation;
 use zune_jpeg::{
@@ -6,59 +6,56 @@ use zune_jpeg::{
     zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions},
 };
 
-use super::{Decoded, Decoding, check_size};
+use super::settings::Decoding;
+use crate::ImageError;
 
 pub(super) fn is_jpeg(file: &[u8]) -> bool {
     file.starts_with(&[0xff, 0xd8, 0xff])
 }
 
-pub(super) fn decode(file: &[u8], settings: &Decoding, into: &mut Decoded) -> Result<(), String> {
+/// Decodes into `pixels`. Returns width, height and orientation.
+pub(super) fn decode(
+    file: &[u8],
+    settings: &Decoding,
+    pixels: &mut Vec<u8>,
+) -> Result<(u32, u32, Orientation), ImageError> {
     let options = DecoderOptions::default()
         .set_max_width(usize::from(u16::MAX))
         .set_max_height(usize::from(u16::MAX))
         .jpeg_set_out_colorspace(ColorSpace::RGB);
-    // Headers may have what is between them; among pixels, damage that the decoder notices is an error. It makes up what
-    // is missing before the end: that far it does not look.
-    let (lenient, strict) = (
-        options.set_strict_mode(false),
-        options.set_strict_mode(true),
-    );
+    // Other bytes are allowed between headers, but not among pixels.
+    let lenient = options.set_strict_mode(false);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), lenient);
-    decoder
-        .decode_headers()
-        .map_err(|error| error.to_string())?;
+    decoder.decode_headers().map_err(ImageError::decoder)?;
     let (width, height) = decoder.dimensions().unwrap_or((0, 0));
     let (width, height) = (width as u32, height as u32);
-    check_size(width, height, settings)?;
+    settings.check_size(width, height)?;
     if !has_end(file) {
-        return Err("is cut short: the JPEG has no end".to_owned());
+        return Err(ImageError::Truncated);
     }
-    decoder.set_options(strict);
-    let bytes = decoder.output_buffer_size().ok_or("has no pixels")?;
-    into.pixels.resize(bytes, 0);
-    decoder
-        .decode_into(&mut into.pixels)
-        .map_err(|error| error.to_string())?;
-    (into.width, into.height) = (width, height);
-    if settings.orientation {
-        let said = decoder
-            .exif()
-            .and_then(|exif| Orientation::from_exif_chunk(exif));
-        into.turn(said.unwrap_or(Orientation::NoTransforms));
-    }
-    Ok(())
+    decoder.set_options(options.set_strict_mode(true));
+    let bytes = decoder.output_buffer_size().ok_or(ImageError::NoPixels)?;
+    pixels.resize(bytes, 0);
+    decoder.decode_into(pixels).map_err(ImageError::decoder)?;
+    let exif = decoder.exif();
+    let orientation = exif.and_then(|exif| Orientation::from_exif_chunk(exif));
+    Ok((
+        width,
+        height,
+        orientation.unwrap_or(Orientation::NoTransforms),
+    ))
 }
 
-/// Whether the image's end is there, by the markers between its segments: a thumbnail within one may have an end of its own.
+/// Whether the image has its end marker. Segments are skipped, since a thumbnail in one may have an end of its own.
 fn has_end(file: &[u8]) -> bool {
-    // Mostly so. Pixels cannot look like it, and where a thumbnail's end is the last there is, no pixels follow.
+    // The usual case. Pixels never look like an end marker.
     if file.ends_with(&[0xff, 0xd9]) {
         return true;
     }
     let mut rest = file.get(2..).unwrap_or_default();
     loop {
-        // Pixels, or what else lies before the next marker. A marker is any byte after 255 but 0, which stands for 255
-        // itself, 208 to 215, which are points to restart at, and 255, which fills.
+        // Skips to the next marker: a byte after 255, except 0 (an escaped 255), 208 to 215 (restart points) and 255
+        // (padding).
         let is_marker = |pair: &[u8]| pair[0] == 0xff && !matches!(pair[1], 0 | 0xd0..=0xd7 | 0xff);
         let Some(place) = rest.windows(2).position(is_marker) else {
             return false;
@@ -67,12 +64,9 @@ fn has_end(file: &[u8]) -> bool {
             return true;
         }
         let segment = &rest[place + 2..];
-        let length = segment
-            .first_chunk()
-            .map(|length| u16::from_be_bytes(*length));
-        rest = segment
-            .get(usize::from(length.unwrap_or(0))..)
-            .unwrap_or_default();
+        let length = segment.first_chunk();
+        let length = length.map_or(0, |length| u16::from_be_bytes(*length));
+        rest = segment.get(usize::from(length)..).unwrap_or_default();
     }
 }
 
@@ -81,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_from_one_in_a_segment() {
+    fn an_end_in_a_segment_does_not_count() {
         let thumbnail = b"\xff\xd8\xff\xe1\x00\x04\xff\xd9"; // in a segment
         let pixels = b"\xff\xda\x00\x02ab\xff\x00\xff\xd0c";
         let begin = [&thumbnail[..], pixels].concat();

@@ -1,7 +1,7 @@
-//! Indices on disk, so that a million files are listed once.
+//! Caches indices on disk, so that a million files are listed once.
 //!
-//! A text file of comma-separated values: a line that says what it is and when folders were read, a line for each of them with
-//! the time of its last change, and for each class its number of images, its name and then the images' names.
+//! A CSV file: a line with the format and the time of reading, a line for each folder with the time of its last change, and
+//! for each class a line with its number of images and its name, then a line for each image.
 //!
 //! ```text
 //! stovepipe-index,1,1763780400000000000
@@ -24,40 +24,40 @@ use std::{
 use csv::{ByteRecord, ReaderBuilder, Writer, WriterBuilder};
 
 use super::{
-    Index, Nanoseconds, Stamps,
-    walk::{changed, is_image},
+    conventions::is_image,
+    entries::{Index, Nanoseconds, Stamps},
+    walk::changed,
 };
 
-/// Where the index of a folder is kept.
+/// Where the index of a folder is cached.
 ///
-/// It is used again as long as no folder in it has changed, by the time that the system keeps for each: a file that is added,
-/// removed or renamed is noticed, at any depth. A file whose content changes is not, and need not be. Folders that
-/// changed within two seconds before they were read are read again the next time, since clocks of file systems are coarse. A
-/// file that cannot be read or written is done without.
+/// It is used until a folder in it changes, at any depth: when a file is added, removed or renamed. Folders that changed
+/// within two seconds before they were read are read again the next time, since the clocks of file systems are coarse. A
+/// cache file that cannot be read or written is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum IndexCache {
     /// In a file beside the folder: `train.index.csv` for `train`.
     #[default]
     Beside,
-    /// In a file in this folder, for data that cannot be written to.
+    /// In a file in this folder, for data on a read-only disk.
     In(PathBuf),
-    /// Nowhere: folders are read each time.
+    /// No cache: folders are read each time.
     Off,
 }
 
-/// What a file begins with.
+/// The beginning of a cache file.
 const MAGIC: [&str; 2] = ["stovepipe-index", "1"];
 
-/// More than the index of any folder has, in bytes: a hundred million names.
+/// The largest size in bytes, enough for a hundred million names.
 const MOST: u64 = 1 << 32;
 
-/// How coarse clocks of file systems may be.
+/// The resolution of the clocks of file systems.
 const COARSE: Nanoseconds = 2_000_000_000;
 
 impl IndexCache {
-    /// The file for a folder.
+    /// The cache file of a folder.
     pub(super) fn file(&self, folder: &Path) -> Option<PathBuf> {
-        // `.` and `..` have no names; two ways to the same folder are one.
+        // `.` and `..` have no names, and a folder may have several paths.
         let folder = fs::canonicalize(folder).ok()?;
         let name = folder.file_name()?.to_string_lossy();
         match self {
@@ -72,9 +72,9 @@ impl IndexCache {
     }
 }
 
-/// The index of `folder`, if the file has one and no folder has changed since.
+/// The cached index of `folder`, if there is one and no folder has changed since.
 pub(super) fn read(file: &Path, folder: &Path) -> Option<Index> {
-    // To open a pipe would be to wait.
+    // Opening a pipe would wait for a writer.
     let opened = file.is_file().then(|| File::open(file))?.ok()?;
     let (index, stamps) = parse(BufReader::new(opened).take(MOST))?;
     is_current(folder, &stamps).then_some(index)
@@ -87,7 +87,7 @@ fn is_current(folder: &Path, stamps: &Stamps) -> bool {
     })
 }
 
-/// Writes an index as a file that appears when it is whole.
+/// Writes an index to a temporary file, and renames it.
 pub(super) fn write(file: &Path, index: &Index, stamps: &Stamps) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
@@ -116,7 +116,7 @@ pub(super) fn print(to: impl Write, index: &Index, stamps: &Stamps) -> std::io::
 
 fn print_classes(writer: &mut Writer<impl Write>, index: &Index) -> std::io::Result<()> {
     let mut names = index.names.iter();
-    // Images lie in the order of their classes.
+    // Images are in the order of their classes.
     let classes = index.labels.chunk_by(|a, b| a == b);
     for (class, labels) in index.classes.iter().zip(classes) {
         writer.write_record(["class", &labels.len().to_string(), class])?;
@@ -127,14 +127,11 @@ fn print_classes(writer: &mut Writer<impl Write>, index: &Index) -> std::io::Res
     Ok(())
 }
 
-/// An index as it was printed. Nothing else is one: a name that leads out of the folder, say.
+/// Parses an index. Anything else is `None`, for instance a name that leads out of the folder.
 pub(super) fn parse(from: impl Read) -> Option<(Index, Stamps)> {
-    let reader = ReaderBuilder::new()
-        .has_headers(false)
-        .flexible(true)
-        .from_reader(from);
+    let mut reader = ReaderBuilder::new();
     let mut lines = Lines {
-        reader,
+        reader: reader.has_headers(false).flexible(true).from_reader(from),
         record: ByteRecord::new(),
     };
     let [name, version, read] = lines.next()?;
@@ -159,13 +156,13 @@ pub(super) fn parse(from: impl Read) -> Option<(Index, Stamps)> {
             _ => return None,
         }
     }
-    let whole = index.classes.len() >= 2 && !stamps.folders.is_empty() && lines.ended();
+    let is_whole = index.classes.len() >= 2 && !stamps.folders.is_empty() && lines.ended();
     index.names.shrink();
     index.labels.shrink_to_fit();
-    whole.then_some((index, stamps))
+    is_whole.then_some((index, stamps))
 }
 
-/// A class's images: some, in ascending order, as classes are.
+/// Parses the images of a class. There must be some, in ascending order, and classes must ascend too.
 fn parse_class(
     lines: &mut Lines<impl Read>,
     index: &mut Index,
@@ -193,7 +190,7 @@ fn parse_class(
     Some(())
 }
 
-/// Whether a path is that of something in the folder it is joined to.
+/// Whether a relative path stays in its folder.
 fn leads_inside(path: &str) -> bool {
     let mut parts = Path::new(path).components().peekable();
     parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
@@ -205,7 +202,7 @@ struct Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    /// The fields of the next line, two or three of them; the third is empty if there are two.
+    /// The two or three fields of the next line; a missing third one is empty.
     fn next(&mut self) -> Option<[&str; 3]> {
         if !self.reader.read_byte_record(&mut self.record).ok()? {
             return None;
@@ -236,13 +233,10 @@ mod tests {
         vec(prop::sample::select(pieces), count).prop_map(|text| text.concat())
     }
 
+    const PIECES: &[&str] = &["a", "Z", "0", " ", ",", "\"", "\n", "\r", "_", "ä", "-"];
+
     fn index() -> impl Strategy<Value = (Index, Stamps)> {
-        let name = || {
-            text(
-                &["a", "Z", "0", " ", ",", "\"", "\n", "\r", "_", "ä", "-"],
-                1..7,
-            )
-        };
+        let name = || text(PIECES, 1..7);
         let images = vec(name().prop_map(|name| format!("x{name}.JPEG")), 1..5);
         let class = name().prop_map(|name| format!("c{name}"));
         let classes = proptest::collection::btree_map(class, images, 2..6);
@@ -280,20 +274,17 @@ mod tests {
     }
 
     #[test]
-    fn an_index_is_text_that_can_be_read() {
+    fn an_index_is_text() {
         let (index, stamps) = small();
         assert_eq!(index.classes, ["a", "b"]);
         assert_eq!(index.labels, [0, 0, 1]);
-        assert_eq!(
-            index.names.iter().collect::<Vec<_>>(),
-            ["1.jpg", "d/2.PNG", "1.jpg"]
-        );
+        assert!(index.names.iter().eq(["1.jpg", "d/2.PNG", "1.jpg"]));
         assert_eq!(stamps.folders, [(String::new(), -5), ("a".to_owned(), 7)]);
         assert_eq!(stamps.read, 99);
     }
 
     #[test]
-    fn what_is_no_index_is_none() {
+    fn invalid_text_is_none() {
         let (index, stamps) = small();
         let text = String::from_utf8(printed(&index, &stamps)).unwrap();
         for (from, to) in [
@@ -314,7 +305,7 @@ mod tests {
             ("folder,7,a", "folder,x,a"),
             ("folder,7,a", "folder,7"),
         ] {
-            // Two fields where there should be three are a folder's own path.
+            // A line with two fields has an empty path: the root.
             let replaced = text.replace(from, to);
             assert_ne!(replaced, text);
             let found = parse(replaced.as_bytes());
@@ -324,12 +315,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_index_comes_back(index in index()) {
+        fn an_index_is_parsed_as_printed(index in index()) {
             let text = printed(&index.0, &index.1);
             prop_assert_eq!(parse(text.as_slice()), Some(index));
         }
 
-        /// What is read from any bytes is nothing, or what they would be printed as.
+        /// A damaged index is `None` or valid.
         #[test]
         fn damage_is_noticed_or_harmless(
             index in index(), at in any::<prop::sample::Index>(), bytes in vec(any::<u8>(), 0..4), cut in 0..4_usize,
@@ -346,13 +337,12 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(
+        fn any_bytes_are_parsed_without_panic(
             bytes in vec(any::<u8>(), 0..200),
             text in text(&["image", "class", "folder", "end", ",", "\n", "\"", "0", "1", "2", "a", "b.jpg"], 0..60),
         ) {
             let _ = parse(bytes.as_slice());
-            let begun = format!("stovepipe-index,1,5\n{text}");
-            let _ = parse(begun.as_bytes());
+            let _ = parse(format!("stovepipe-index,1,5\n{text}").as_bytes());
         }
     }
 }

@@ -1,6 +1,6 @@
-/// Many names in one run of text: for each, its bytes and where they end.
+/// Many names in one string, with the end of each.
 ///
-/// A `String` each would take 24 bytes and a piece of the heap: a hundred megabytes for ImageNet.
+/// A `String` for each would take 24 bytes and an allocation: a hundred megabytes for ImageNet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Names {
     text: String,
@@ -17,20 +17,15 @@ impl Names {
         self.ends.len()
     }
 
-    /// The name at a place below [`len`](Self::len).
-    pub fn get(&self, place: usize) -> &str {
-        let begin = match place {
-            0 => 0,
-            _ => self.ends[place - 1],
-        };
-        &self.text[begin..self.ends[place]]
+    pub fn get(&self, index: usize) -> &str {
+        let begin = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.text[begin..self.ends[index]]
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &str> {
-        (0..self.len()).map(|place| self.get(place))
+        (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Gives back what was allocated ahead.
     pub fn shrink(&mut self) {
         self.text.shrink_to_fit();
         self.ends.shrink_to_fit();

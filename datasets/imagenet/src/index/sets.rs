@@ -4,49 +4,23 @@ use std::{
 };
 
 use super::{
-    ImageFolder, IndexCache,
-    folder::check_folder,
+    cache::IndexCache,
+    conventions::{LABELS, TRAIN, VALIDATION},
+    folder::{ImageFolder, check_folder},
     split::{check_share, split},
     walk::{Disk, Folders, is_folder},
 };
 use crate::ImagenetError;
 
-/// What a folder of training images may be called, in letters of either size.
-const TRAIN: &[&str] = &["train", "training", "train_set", "training_set"];
-
-/// What a folder of validation images may be called, likewise; the first that there is counts.
-const VALIDATION: &[&str] = &[
-    "val",
-    "valid",
-    "validation",
-    "dev",
-    "eval",
-    "test",
-    "testing",
-    "val_set",
-    "validation_set",
-    "test_set",
-];
-
-/// What a file of labels may be called that lies in the folder of validation images or beside it.
-const LABELS: &[&str] = &[
-    "val.txt",
-    "val_annotations.txt",
-    "val_labels.txt",
-    "LOC_val_solution.csv",
-    "imagenet_2012_validation_synset_labels.txt",
-    "ILSVRC2012_validation_ground_truth.txt",
-];
-
-/// How a data set is found in its folder.
+/// How to open a data set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FolderSettings {
-    /// Where indices are kept.
+    /// Where indices are cached.
     pub cache: IndexCache,
-    /// The file with the labels of validation images that do not lie in a folder for each class; otherwise it is looked for. See
-    /// [`ImageFolder::open_flat`] for what it may be.
+    /// The label file of validation images without class folders; `None` to find it by its name. See
+    /// [`ImageFolder::open_flat`] for its forms.
     pub labels: Option<PathBuf>,
-    /// The share of each class that is held out as validation images where there is no folder of them: above 0 and below 1.
+    /// The share of each class to hold out if there is no folder of validation images: above 0 and below 1.
     pub validation: f64,
 }
 
@@ -60,68 +34,53 @@ impl Default for FolderSettings {
     }
 }
 
-/// The images to train on and those to validate with.
+/// The training images and the validation images.
 #[derive(Clone, Debug)]
 pub struct ImageSets {
-    /// The images to train on.
+    /// The training images.
     pub train: ImageFolder,
-    /// The images to validate with, of the same classes.
+    /// The validation images, of the same classes.
     pub validation: ImageFolder,
-    /// The share that these were held out by; none if they have a folder of their own.
+    /// The share of held-out images; `None` if there is a folder of validation images.
     pub held_out: Option<f64>,
 }
 
 impl ImageSets {
-    /// Opens a data set in one of the layouts that people have.
+    /// Opens a data set in one of these layouts:
     ///
-    /// - `train` with a folder for each class, and `val` (or `valid`, `validation`, `dev`, `test` and the like) likewise, in
-    ///   letters of either size;
-    /// - the same, but `val` has no folders for classes: a file of labels says them, see [`ImageFolder::open_flat`]. It is
-    ///   `settings.labels`, or in `val` or beside it under a name that data sets give it, such as `val.txt`,
-    ///   `val_annotations.txt` or `LOC_val_solution.csv`;
-    /// - a folder for each class and nothing else, or `train` without the other: of each class a share is held out as validation
-    ///   images. No other folder may be called as those above, but for `train`, which may be a class if images lie in it.
+    /// - `train` with a folder for each class, and the same for `val` (or `valid`, `validation`, `dev`, `test` and similar
+    ///   names, in lower or upper case);
+    /// - the same, but `val` has no class folders, and a label file has the classes, see [`ImageFolder::open_flat`]. It is
+    ///   `settings.labels`, or in or beside `val` with a usual name such as `val.txt`, `val_annotations.txt` or
+    ///   `LOC_val_solution.csv`;
+    /// - only a folder for each class, or `train` without validation images: a share of each class is held out. No other
+    ///   folder may have one of the names above, except for `train` with images in it, which is a class.
     ///
-    /// Which images are held out, their names say: of a class, those whose paths below the folder of the classes (`cat/1.jpg`)
-    /// have the lowest SipHash-2-4 (by the key 0), at least one where there are two. So they are the same in every run, and an image
-    /// more or less changes the side of one other at most.
+    /// Held-out images are chosen by name: those of a class whose paths below the folder of the classes (`cat/1.jpg`) have
+    /// the lowest SipHash-2-4 with key 0, at least one of two. So they are the same in every run, and an added or removed
+    /// image moves at most one other image to the other side.
     ///
     /// # Errors
     ///
-    /// If a folder or the file of labels does not open, classes differ, labels have no images, or the share leaves nothing on
-    /// one side.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// # mod folder { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/folder/mod.rs")); } use folder::*;
-    /// # let data = tempfile::tempdir()?;
-    /// # for image in 0..20 { write(data.path(), &[(&*format!("{}/{image}.jpg", ["cat", "dog"][image % 2]), b"")]); }
-    /// # let pets = data.path();
-    /// use stovepipe_imagenet::{FolderSettings, ImageSets, IndexCache};
-    ///
-    /// let settings = FolderSettings { cache: IndexCache::Off, ..FolderSettings::default() };
-    /// let sets = ImageSets::open(pets, &settings)?; // 20 images in the folders cat and dog
-    /// assert_eq!((sets.train.len(), sets.validation.len()), (16, 4));
-    /// assert_eq!(sets.held_out, Some(0.2));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// If a folder or the label file cannot be opened, classes differ, labels have no images, or the share leaves one side
+    /// empty.
     pub fn open(folder: &Path, settings: &FolderSettings) -> Result<Self, ImagenetError> {
         check_folder(folder)?;
         check_share(settings.validation)?;
         let folders = folders(folder)?;
         let named = |names| find(&folders, names).map(|name| folder.join(name));
-        // A class may be called train: there are pictures of them.
+        // A class may be named train.
         let has_classes =
             |path: &PathBuf| Disk.list(path).is_ok_and(|found| !found.folders.is_empty());
         match (named(TRAIN).filter(has_classes), named(VALIDATION)) {
             (Some(train), Some(validation)) => {
                 let train = ImageFolder::open(&train, &settings.cache)?;
                 let validation = open_validation(folder, &validation, train.classes(), settings)?;
+                let held_out = None;
                 Ok(Self {
                     train,
                     validation,
-                    held_out: None,
+                    held_out,
                 })
             }
             (Some(train), None) => Self::hold_out(&train, settings),
@@ -150,36 +109,23 @@ impl ImageSets {
     }
 }
 
-/// The folders in a folder, sorted. What has a name that is no text is none of those that are looked for.
+/// The folders in a folder, sorted. Names that are not UTF-8 are ignored here.
 fn folders(path: &Path) -> Result<Vec<String>, ImagenetError> {
     let entries = fs::read_dir(path).map_err(ImagenetError::unreadable(path))?;
-    let folders = entries
-        .flatten()
-        .filter(|entry| is_folder(entry).unwrap_or(false));
-    let mut names: Vec<_> = folders
-        .filter_map(|folder| folder.file_name().into_string().ok())
-        .collect();
+    let folders = (entries.flatten()).filter(|entry| is_folder(entry).unwrap_or(false));
+    let names = folders.filter_map(|folder| folder.file_name().into_string().ok());
+    let mut names: Vec<_> = names.collect();
     names.sort_unstable();
     Ok(names)
 }
 
-/// The folder that has one of these names, the first name first.
+/// The folder with the first of these names that exists.
 fn find<'a>(folders: &'a [String], names: &[&str]) -> Option<&'a String> {
-    let has = |name: &&str| {
-        folders
-            .iter()
-            .find(|folder| folder.eq_ignore_ascii_case(name))
-    };
+    let has = |name: &&str| (folders.iter()).find(|folder| folder.eq_ignore_ascii_case(name));
     names.iter().find_map(has)
 }
 
-/// Whether a folder is called as one side of a split is.
-pub(super) fn names_a_split(folder: &str) -> bool {
-    let mut names = TRAIN.iter().chain(VALIDATION);
-    names.any(|name| name.eq_ignore_ascii_case(folder))
-}
-
-/// Refuses class folders one of which looks like validation images, or like training images of another layout.
+/// Refuses class folders if one has the name of a split.
 fn check_no_split(path: &Path, folders: &[String]) -> Result<(), ImagenetError> {
     let found = find(folders, VALIDATION).or_else(|| find(folders, &TRAIN[1..]));
     match found {
@@ -201,18 +147,15 @@ fn open_validation(
         return ImageFolder::open_flat(folder, labels, classes);
     }
     let folders = Disk.list(folder)?.folders;
-    // Tiny ImageNet has a single folder there, which is no class's.
-    let by_class = folders
-        .iter()
-        .any(|name| classes.binary_search(name).is_ok());
-    let mut files = [folder, root]
-        .into_iter()
-        .flat_map(|place| LABELS.iter().map(move |name| place.join(name)));
+    // The folder in Tiny ImageNet's `val` is not a class.
+    let by_class = (folders.iter()).any(|name| classes.binary_search(name).is_ok());
+    let named = |place: &Path| LABELS.map(|name| place.join(name));
+    let mut files = named(folder).into_iter().chain(named(root));
     match files.find(|file| !by_class && file.is_file()) {
         Some(labels) => ImageFolder::open_flat(folder, &labels, classes),
         None if folders.is_empty() => Err(ImagenetError::NoLabels {
             path: folder.to_owned(),
-            names: LABELS,
+            names: &LABELS,
         }),
         None => {
             let validation = ImageFolder::open(folder, &settings.cache)?;

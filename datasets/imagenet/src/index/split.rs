@@ -1,14 +1,14 @@
-//! Which images are held out where no folder says so.
+//! Holds out validation images.
 
 use siphasher::sip::SipHasher24;
 
-use super::ImageFolder;
-use crate::{ImagenetError, augment::check};
+use super::folder::ImageFolder;
+use crate::error::{ImagenetError, check};
 
-/// Holds out the same share of each class, at least one image of those that have two: training images and validation images.
+/// Holds out the same share of each class, at least one image of two. Returns training images and validation images.
 ///
-/// Images are ranked by a hash of their names. A generator's draws would depend on the seed of a run, which is another when its
-/// model is tested, and on how many images there are before one, so that a file more would deal them all anew.
+/// Images are ranked by a hash of their names. A random generator would depend on the seed of the run, and on the number of
+/// images before each.
 pub(super) fn split(
     all: &ImageFolder,
     share: f64,
@@ -35,13 +35,13 @@ pub(super) fn split(
     Ok((train, validation))
 }
 
-/// How many of so many images are held out.
+/// The number of images to hold out.
 fn held_out(share: f64, images: usize) -> usize {
-    let wanted = (share * images as f64).round() as usize;
-    wanted.clamp(1, images.max(2) - 1).min(images - 1)
+    let rounded = (share * images as f64).round() as usize;
+    rounded.clamp(1, images.max(2) - 1).min(images - 1)
 }
 
-/// Images of a class by the hashes of their names, which are the same on every machine and in every release.
+/// Images of a class by the hashes of their names. The hash must stay the same in all releases.
 fn ranked(all: &ImageFolder, class: &[u32]) -> Vec<u32> {
     let hasher = SipHasher24::new();
     let hash = |image: u32| hasher.hash(all.name(image as usize).as_bytes());
@@ -51,10 +51,6 @@ fn ranked(all: &ImageFolder, class: &[u32]) -> Vec<u32> {
 }
 
 pub(super) fn check_share(share: f64) -> Result<(), ImagenetError> {
-    check(
-        "the share of validation images",
-        share,
-        share > 0.0 && share < 1.0,
-        "it must be above 0 and below 1",
-    )
+    let (setting, is_valid) = ("the share of validation images", share > 0.0 && share < 1.0);
+    check(setting, share, is_valid, "it must be above 0 and below 1")
 }

@@ -6,33 +6,35 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use super::{ENDINGS, Index, Nanoseconds, Stamps, sets::names_a_split};
+use super::{
+    conventions::{ENDINGS, is_image, is_split},
+    entries::{Index, Nanoseconds, Stamps},
+};
 use crate::ImagenetError;
 
-/// Folders in each other that a class may have.
+/// The largest depth of folders in a class.
 const DEEPEST: usize = 8;
 
-/// What is in a folder, without what is hidden (`.git`, the `._a.jpg` of some systems).
+/// The contents of a folder, without hidden files.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// When something was last added, removed or renamed.
+    /// The time of the last change.
     pub changed: Nanoseconds,
     pub folders: Vec<String>,
-    /// Files that have the name of an image.
+    /// Files with the name of an image.
     pub images: Vec<String>,
 }
 
-/// Where folders are read: a disk, or what a test makes up.
+/// Lists folders, on disk or in a test.
 pub(super) trait Folders {
     fn list(&self, path: &Path) -> Result<Listing, ImagenetError>;
 }
 
-/// The folders of the system.
 pub(super) struct Disk;
 
 impl Folders for Disk {
     fn list(&self, path: &Path) -> Result<Listing, ImagenetError> {
-        // Before its entries: a change while they are read is noticed later.
+        // Read before the entries, so that a change in between is noticed later.
         let changed = changed(path).map_err(ImagenetError::unreadable(path))?;
         let mut listing = Listing {
             changed,
@@ -58,16 +60,16 @@ impl Folders for Disk {
     }
 }
 
-/// When something was last added to a folder, removed from it or renamed in it.
+/// When a file was last added to a folder, removed from it or renamed in it.
 pub(super) fn changed(folder: &Path) -> io::Result<Nanoseconds> {
     let metadata = fs::metadata(folder)?;
-    match metadata.is_dir() {
-        true => Ok(nanoseconds(metadata.modified()?)),
-        false => Err(io::ErrorKind::NotADirectory.into()),
+    if !metadata.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
     }
+    Ok(nanoseconds(metadata.modified()?))
 }
 
-pub(super) fn nanoseconds(time: SystemTime) -> Nanoseconds {
+fn nanoseconds(time: SystemTime) -> Nanoseconds {
     let of = |duration: std::time::Duration| duration.as_nanos() as Nanoseconds;
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => of(since),
@@ -75,24 +77,17 @@ pub(super) fn nanoseconds(time: SystemTime) -> Nanoseconds {
     }
 }
 
-/// Whether it is a folder, or a link to one.
+/// Whether an entry is a folder, or a link to one.
 pub(super) fn is_folder(entry: &fs::DirEntry) -> io::Result<bool> {
     let kind = entry.file_type()?;
-    match kind.is_symlink() {
-        // A link to nothing is found out when it is read.
-        true => Ok(fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir())),
-        false => Ok(kind.is_dir()),
+    if !kind.is_symlink() {
+        return Ok(kind.is_dir());
     }
+    // A broken link is noticed when it is read.
+    Ok(fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir()))
 }
 
-pub(super) fn is_image(name: &str) -> bool {
-    let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
-    ENDINGS
-        .iter()
-        .any(|known| known.eq_ignore_ascii_case(ending))
-}
-
-/// Each folder in `root` is a class; the images in it, and in folders within it, belong to it.
+/// The images of class folders: each folder in `root` is a class, with the images in it and its subfolders.
 pub(super) fn by_class(
     folders: &impl Folders,
     root: &Path,
@@ -106,7 +101,7 @@ pub(super) fn by_class(
     let (mut index, mut empty) = (Index::default(), None);
     for (label, class) in folders.iter().enumerate() {
         let images = match walk.images(class) {
-            // Another may be a level too many, which is what is wrong then: `images` beside `annotations`.
+            // Another folder may be one level too many (`images` beside `annotations`), which is the better error.
             Err(error @ ImagenetError::NoImages { .. }) => {
                 empty.get_or_insert(error);
                 continue;
@@ -114,7 +109,7 @@ pub(super) fn by_class(
             images => images?,
         };
         for name in images {
-            // The name in the class's folder: the class is known.
+            // Without the class's folder.
             index.names.push(&name[class.len() + 1..]);
             index.labels.push(label as u32);
         }
@@ -132,21 +127,18 @@ pub(super) fn by_class(
     Ok((index, walk.stamps))
 }
 
-/// All images in `root` and the folders within it, sorted by name.
+/// All images in `root` and its subfolders, sorted by name.
 pub(super) fn flat(folders: &impl Folders, root: &Path) -> Result<Vec<String>, ImagenetError> {
-    let walk = Walk::new(folders, root);
-    Walk {
-        levels: true,
-        ..walk
-    }
-    .images("")
+    let mut walk = Walk::new(folders, root);
+    walk.levels = true;
+    walk.images("")
 }
 
 struct Walk<'a, F> {
     disk: &'a F,
     root: &'a Path,
     stamps: Stamps,
-    /// Whether folders may hold nothing but several folders of images.
+    /// Whether a folder may contain only several folders of images.
     levels: bool,
 }
 
@@ -156,12 +148,11 @@ impl<'a, F: Folders> Walk<'a, F> {
             folders: Vec::new(),
             read: nanoseconds(SystemTime::now()),
         };
-        let levels = false;
         Self {
             disk,
             root,
             stamps,
-            levels,
+            levels: false,
         }
     }
 
@@ -172,17 +163,16 @@ impl<'a, F: Folders> Walk<'a, F> {
         Ok(listing)
     }
 
-    /// The images in a folder and the folders within it, sorted; there must be some.
+    /// The images in a folder and its subfolders, sorted. There must be some.
     fn images(&mut self, folder: &str) -> Result<Vec<String>, ImagenetError> {
         let mut names = Vec::new();
         self.gather(folder, DEEPEST, &mut names)?;
         names.sort_unstable();
-        match names.is_empty() {
-            true => Err(ImagenetError::NoImages {
-                path: self.path(folder),
-            }),
-            false => Ok(names),
+        if names.is_empty() {
+            let (path, endings) = (self.path(folder), ENDINGS);
+            return Err(ImagenetError::NoImages { path, endings });
         }
+        Ok(names)
     }
 
     fn gather(
@@ -219,13 +209,13 @@ impl<'a, F: Folders> Walk<'a, F> {
         }
     }
 
-    /// The error for a folder that lies between the one that was given and the classes.
+    /// The error for a folder between the given one and the classes.
     fn between(&self, folder: &str, first: &str, folders: usize) -> ImagenetError {
         let path = self.path(folder);
         let name = folder.rsplit('/').next().unwrap_or(folder);
         let meant = match path.parent() {
-            // What holds a split is the data set.
-            Some(parent) if names_a_split(name) => parent.to_owned(),
+            // The parent of a split is the data set.
+            Some(parent) if is_split(name) => parent.to_owned(),
             _ => path.clone(),
         };
         ImagenetError::Between {

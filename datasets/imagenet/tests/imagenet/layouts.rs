@@ -1,4 +1,4 @@
-//! Layouts that people have on disk, what is kept of them, and what is refused.
+//! Layouts of data sets, cached indices, and folders that are not data sets.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,7 @@ fn touch(folder: &Path, files: &[&str]) {
     }
 }
 
-/// The images of a folder by name and label, as its root sees them.
+/// The path of each image in the root, and its label.
 fn images(folder: &ImageFolder) -> Vec<(String, usize)> {
     let image = |image| {
         let path = folder.path(image);
@@ -28,21 +28,19 @@ fn images(folder: &ImageFolder) -> Vec<(String, usize)> {
 }
 
 fn named(images: &[(&str, usize)]) -> Vec<(String, usize)> {
-    images
-        .iter()
-        .map(|(name, label)| ((*name).to_owned(), *label))
-        .collect()
+    let image = |(name, label): &(&str, usize)| ((*name).to_owned(), *label);
+    images.iter().map(image).collect()
+}
+
+fn settings() -> FolderSettings {
+    FolderSettings {
+        cache: IndexCache::Off,
+        ..FolderSettings::default()
+    }
 }
 
 fn open(root: &Path) -> Result<ImageSets, ImagenetError> {
-    let cache = IndexCache::Off;
-    ImageSets::open(
-        root,
-        &FolderSettings {
-            cache,
-            ..FolderSettings::default()
-        },
-    )
+    ImageSets::open(root, &settings())
 }
 
 const TRAIN: &[&str] = &[
@@ -81,143 +79,109 @@ fn train_and_val_with_class_folders() {
         for file in TRAIN {
             touch(root.path(), &[&file.replace("train", train)]);
         }
-        touch(
-            root.path(),
-            &[&format!("{val}/n01/x.jpg"), &format!("{val}/n02/y.bmp")],
-        );
+        let files = ["n01/x.jpg", "n02/y.bmp"].map(|file| format!("{val}/{file}"));
+        touch(root.path(), &[&files[0], &files[1]]);
         let sets = open(root.path()).unwrap();
         assert_eq!(sets.held_out, None);
         assert_eq!(sets.train.classes(), ["n01", "n02"]);
         assert_eq!(images(&sets.train), trained());
-        assert_eq!(
-            images(&sets.validation),
-            named(&[("n01/x.jpg", 0), ("n02/y.bmp", 1)])
-        );
+        let expected = named(&[("n01/x.jpg", 0), ("n02/y.bmp", 1)]);
+        assert_eq!(images(&sets.validation), expected);
     }
 }
 
 #[test]
-fn a_flat_val_with_a_file_of_labels() {
+fn a_flat_val_with_a_label_file() {
     let flat = ["val/v1.JPEG", "val/v2.JPEG", "val/v3.JPEG"];
     let expected = named(&[("v1.JPEG", 1), ("v2.JPEG", 0), ("v3.JPEG", 1)]);
+    let kaggle =
+        "ImageId,PredictionString\nv1,n02 1 2 3 4 \nv2,n01 1 2 3 4 \nv3,n02 1 2 3 4 n02 5 6 7 8 \n";
+    let tiny = "v1.JPEG\tn02\t0\t0\t9\t9\nv2.JPEG\tn01\t1\nv3.JPEG\tn02\n";
     for (file, content) in [
         ("val.txt", "v3.JPEG n02\nv2.JPEG n01\nv1.JPEG n02\n"),
         ("val.txt", "v3.JPEG 1\nv2.JPEG 0\nv1.JPEG 1\n"),
-        (
-            "LOC_val_solution.csv",
-            "ImageId,PredictionString\nv1,n02 1 2 3 4 \nv2,n01 1 2 3 4 \nv3,n02 1 2 3 4 n02 5 6 7 8 \n",
-        ),
+        ("LOC_val_solution.csv", kaggle),
         (
             "imagenet_2012_validation_synset_labels.txt",
             "n02\nn01\nn02\n",
         ),
-        (
-            "val/val_annotations.txt",
-            "v1.JPEG\tn02\t0\t0\t9\t9\nv2.JPEG\tn01\t1\nv3.JPEG\tn02\n",
-        ),
+        ("val/val_annotations.txt", tiny),
     ] {
         let root = tempdir().unwrap();
         touch(root.path(), TRAIN);
         touch(root.path(), &flat);
         write(root.path(), &[(file, content.as_bytes())]);
-        assert_eq!(
-            images(&open(root.path()).unwrap().validation),
-            expected,
-            "{file}"
-        );
+        let validation = open(root.path()).unwrap().validation;
+        assert_eq!(images(&validation), expected, "{file}");
     }
-    // ILSVRC's numbers, in another order than the names.
+    // ILSVRC's numbers, which are not sorted by name.
     let root = tempdir().unwrap();
     touch(root.path(), TRAIN);
     touch(root.path(), &flat);
     let truth = "ILSVRC2012_validation_ground_truth.txt";
     write(root.path(), &[(truth, b"1\n2\n1\n")]);
     let error = open(root.path()).unwrap_err().to_string();
+    assert!(error.contains(truth), "{error}");
     assert!(
-        error.contains(truth)
-            && error.contains("map_clsloc.txt beside it (from the development kit of 2015;"),
+        error.contains("put map_clsloc.txt from the development kit of 2015"),
         "{error}"
     );
-    write(
-        root.path(),
-        &[("map_clsloc.txt", b"n02 1 setter\nn01 2 kit_fox\n")],
-    );
+    let map = b"n02 1 setter\nn01 2 kit_fox\n";
+    write(root.path(), &[("map_clsloc.txt", map)]);
     assert_eq!(images(&open(root.path()).unwrap().validation), expected);
 }
 
 #[test]
-fn tiny_imagenet_as_it_unpacks() {
+fn tiny_imagenet() {
     let root = tempdir().unwrap();
+    let train = [
+        "n01/images/n01_0.JPEG",
+        "n01/n01_boxes.txt",
+        "n02/images/n02_0.JPEG",
+    ];
+    touch(&root.path().join("train"), &train);
     touch(
-        root.path(),
-        &[
-            "train/n01/images/n01_0.JPEG",
-            "train/n01/n01_boxes.txt",
-            "train/n02/images/n02_0.JPEG",
-        ],
+        &root.path().join("val/images"),
+        &["val_0.JPEG", "val_1.JPEG"],
     );
-    touch(
-        root.path(),
-        &[
-            "val/images/val_0.JPEG",
-            "val/images/val_1.JPEG",
-            "test/images/test_0.JPEG",
-        ],
-    );
-    write(
-        root.path(),
-        &[(
-            "val/val_annotations.txt",
-            b"val_0.JPEG\tn02\t0\t32\t44\t62\nval_1.JPEG\tn01\t5\t0\t57\t58\n",
-        )],
-    );
+    touch(&root.path().join("test/images"), &["test_0.JPEG"]);
+    let labels = b"val_0.JPEG\tn02\t0\t32\t44\t62\nval_1.JPEG\tn01\t5\t0\t57\t58\n";
+    write(root.path(), &[("val/val_annotations.txt", labels)]);
     let sets = open(root.path()).unwrap();
     assert_eq!(sets.train.len(), 2);
-    assert_eq!(
-        images(&sets.validation),
-        named(&[("images/val_0.JPEG", 1), ("images/val_1.JPEG", 0)])
-    );
+    let expected = named(&[("images/val_0.JPEG", 1), ("images/val_1.JPEG", 0)]);
+    assert_eq!(images(&sets.validation), expected);
 }
 
 #[test]
-fn a_file_of_labels_may_be_named() {
+fn a_label_file_may_be_named() {
     let root = tempdir().unwrap();
     touch(root.path(), TRAIN);
     touch(root.path(), &["val/v1.JPEG", "val/v2.JPEG"]);
-    write(
-        root.path(),
-        &[
-            ("val.txt", b"of something else"),
-            ("mine", b"v2 n01\nv1 n02\n"),
-        ],
-    );
-    let labels = Some(root.path().join("mine"));
+    let other = ("val.txt", &b"of something else"[..]);
+    write(root.path(), &[other, ("mine", b"v2 n01\nv1 n02\n")]);
     let settings = FolderSettings {
-        labels,
+        labels: Some(root.path().join("mine")),
         ..FolderSettings::default()
     };
     let sets = ImageSets::open(root.path(), &settings).unwrap();
-    assert_eq!(
-        images(&sets.validation),
-        named(&[("v1.JPEG", 1), ("v2.JPEG", 0)])
-    );
+    let expected = named(&[("v1.JPEG", 1), ("v2.JPEG", 0)]);
+    assert_eq!(images(&sets.validation), expected);
 }
 
 fn split(root: &Path, validation: f64) -> Result<ImageSets, ImagenetError> {
-    let cache = IndexCache::Off;
     let settings = FolderSettings {
         validation,
-        cache,
-        ..FolderSettings::default()
+        ..settings()
     };
     ImageSets::open(root, &settings)
 }
 
 #[test]
-fn of_class_folders_alone_a_share_of_each_is_held_out() {
+fn a_share_of_each_class_is_held_out() {
     let root = tempdir().unwrap();
     for image in 0..40 {
-        // A class may be called train.
+        // A class may be named train.
         touch(
             root.path(),
             &[&format!("car/{image}.jpg"), &format!("train/{image}.jpg")],
@@ -228,14 +192,9 @@ fn of_class_folders_alone_a_share_of_each_is_held_out() {
     assert_eq!(sets.held_out, Some(0.25));
     let count =
         |set: &ImageFolder, class| (0..set.len()).filter(|&i| set.label(i) == class).count();
-    assert_eq!(
-        [0, 1, 2, 3].map(|class| count(&sets.validation, class)),
-        [10, 1, 0, 10]
-    );
-    assert_eq!(
-        [0, 1, 2, 3].map(|class| count(&sets.train, class)),
-        [30, 1, 1, 30]
-    );
+    let counts = |set| [0, 1, 2, 3].map(|class| count(set, class));
+    assert_eq!(counts(&sets.validation), [10, 1, 0, 10]);
+    assert_eq!(counts(&sets.train), [30, 1, 1, 30]);
     let mut all = [images(&sets.train), images(&sets.validation)].concat();
     all.sort();
     all.dedup();
@@ -247,7 +206,7 @@ fn of_class_folders_alone_a_share_of_each_is_held_out() {
 }
 
 #[test]
-fn what_is_held_out_the_names_say_alone() {
+fn held_out_images_depend_only_on_names() {
     let root = tempdir().unwrap();
     for image in 0..10 {
         touch(
@@ -260,18 +219,13 @@ fn what_is_held_out_the_names_say_alone() {
         let images = images(&sets.validation).into_iter();
         images.map(|(name, _)| name).collect()
     };
-    // The lowest by SipHash-2-4, as another implementation has it.
-    assert_eq!(
-        held_out(),
-        ["cat/6.jpg", "cat/9.jpg", "dog/0.jpg", "dog/2.jpg"]
-    );
-    // A class more, before them; of another, images more: one other at most changes its side for each.
+    // The lowest by SipHash-2-4, from another implementation.
+    let expected = ["cat/6.jpg", "cat/9.jpg", "dog/0.jpg", "dog/2.jpg"];
+    assert_eq!(held_out(), expected);
+    // An added class changes nothing for the others. Each added image moves at most one other image.
     touch(root.path(), &["ant/1.jpg", "ant/2.jpg"]);
     let mut before = held_out();
-    assert_eq!(
-        before[1..],
-        ["cat/6.jpg", "cat/9.jpg", "dog/0.jpg", "dog/2.jpg"]
-    );
+    assert_eq!(before[1..], expected);
     for image in 10..40 {
         touch(root.path(), &[&format!("cat/{image}.jpg")]);
         let now = held_out();
@@ -284,7 +238,7 @@ fn what_is_held_out_the_names_say_alone() {
     assert_eq!(before.len(), 1 + 8 + 2);
 }
 
-/// Sets the times of folders, as if nothing had been changed for an hour.
+/// Sets the times of folders to an hour ago.
 fn settle(folder: &Path) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -297,14 +251,14 @@ fn settle(folder: &Path) {
 }
 
 #[test]
-fn an_index_is_kept_until_a_folder_changes() {
+fn an_index_is_cached_until_a_folder_changes() {
     let root = tempdir().unwrap();
     let train = root.path().join("train");
     touch(root.path(), TRAIN);
     settle(&train);
     let open = || ImageFolder::open(&train, &IndexCache::Beside).unwrap();
     assert_eq!(images(&open()), trained());
-    // Whether the file is read shows where it says something else.
+    // The cache file is changed, to see whether it is read.
     let file = root.path().join("train.index.csv");
     let spoil = || {
         let text = fs::read_to_string(&file).unwrap();
@@ -317,30 +271,25 @@ fn an_index_is_kept_until_a_folder_changes() {
     assert!(!from_file());
     spoil();
     assert!(from_file());
-    // A file more, a file less, one renamed, at any depth; a class more.
+    // Adds, removes and renames a file, at any depth, and adds a class.
+    let images_of = train.join("n01/images");
     let changes: [&dyn Fn(); 4] = [
         &|| touch(&train, &["n02/0.jpg"]),
         &|| fs::remove_file(train.join("n02/0.jpg")).unwrap(),
-        &|| {
-            fs::rename(
-                train.join("n01/images/c.PNG"),
-                train.join("n01/images/cc.PNG"),
-            )
-            .unwrap()
-        },
+        &|| fs::rename(images_of.join("c.PNG"), images_of.join("cc.PNG")).unwrap(),
         &|| touch(&train, &["n03/1.jpg"]),
     ];
     for change in changes {
         change();
         assert!(!from_file());
         settle(&train);
-        // The times are others now.
+        // The times have changed.
         assert!(!from_file());
         spoil();
         assert!(from_file());
     }
     assert_eq!(open().classes(), ["n01", "n02", "n03"]);
-    // What was changed a moment before it was read might have changed since, within the clock's tick.
+    // A folder that changed just before it was read may have changed again within the clock's resolution.
     touch(&train, &["n03/2.jpg"]);
     assert!(!from_file());
     spoil();
@@ -348,7 +297,7 @@ fn an_index_is_kept_until_a_folder_changes() {
 }
 
 #[test]
-fn a_damaged_or_unwritable_index_is_done_without() {
+fn a_damaged_or_unwritable_cache_is_ignored() {
     let root = tempdir().unwrap();
     let train = root.path().join("train");
     touch(root.path(), TRAIN);
@@ -358,7 +307,7 @@ fn a_damaged_or_unwritable_index_is_done_without() {
     let images_with = |cache: IndexCache| images(&ImageFolder::open(&train, &cache).unwrap());
     assert_eq!(images_with(IndexCache::Beside), trained());
     assert!(fs::read_to_string(&file).unwrap().ends_with("end,4\n"));
-    // A folder of its own for indices, and one that cannot be, since it is a file.
+    // A folder for caches, and one that cannot be created because it is a file.
     let caches = root.path().join("some/caches");
     assert_eq!(images_with(IndexCache::In(caches.clone())), trained());
     assert_eq!(fs::read_dir(&caches).unwrap().count(), 1);
@@ -369,130 +318,88 @@ fn a_damaged_or_unwritable_index_is_done_without() {
 }
 
 #[test]
-fn what_is_no_data_set_is_named() {
-    let check = |files: &[&str], expected: &str| {
+fn other_folders_are_errors() {
+    let check = |files: &str, expected: &str| {
         let root = tempdir().unwrap();
-        touch(root.path(), files);
+        touch(root.path(), &files.split_whitespace().collect::<Vec<_>>());
         let error = open(root.path()).unwrap_err().to_string();
         let error = error.replace(root.path().to_str().unwrap(), "ROOT");
         assert!(error.starts_with(expected), "{error}");
     };
-    check(&[], "ROOT has no folders of classes");
-    check(&["1.jpg", "2.jpg"], "ROOT has no folders of classes");
+    check("", "ROOT has no class folders");
+    check("1.jpg 2.jpg", "ROOT has no class folders");
     check(
-        &["images/1.jpg"],
-        "ROOT has one class, images: there is nothing to tell apart",
+        "images/1.jpg",
+        "ROOT has only one class, images: training needs two or more",
     );
     check(
-        &["a/1.jpg", "b/2.txt"],
+        "a/1.jpg b/2.txt",
         "ROOT/b has no images (files that end in jpg, jpeg",
     );
-    check(&["a/1.jpg", "b/1.jpg"], "2 images of ROOT cannot be split");
-    // Splits under other names, or of no classes.
+    check("a/1.jpg b/1.jpg", "2 images of ROOT cannot be split");
+    // Splits with other names, or without classes.
+    let no_train = |name: &str| {
+        format!("ROOT has a folder {name}, but no folder train with a folder for each class")
+    };
+    check("cat/1.jpg dog/1.jpg Test/1.jpg", &no_train("Test"));
+    check("train/1.jpg val/1.jpg", &no_train("val"));
     check(
-        &["cat/1.jpg", "dog/1.jpg", "Test/1.jpg"],
-        "ROOT has a folder Test, but none called train with a folder for each class",
+        "val/cat/1.jpg val/dog/1.jpg mine/cat/1.jpg",
+        &no_train("val"),
     );
+    check("training/1.jpg cat/1.jpg", &no_train("training"));
+    // Two data sets, a data set beside its annotations, and one level too many.
+    let between = |folder: &str, first: &str, meant: &str| {
+        format!(
+            "ROOT/{folder} has no images of its own, but 2 folders with images, such as {first}: \
+                 if these are the classes, give ROOT/{meant};"
+        )
+    };
+    let two_sets = "pets/cat/1.jpg pets/dog/1.jpg tv/old/1.jpg tv/new/1.jpg";
+    check(two_sets, &between("pets", "cat", "pets"));
+    let annotated = "annotations/1.txt images/cake/1.jpg images/pie/1.jpg images/pie/2.jpg";
+    check(annotated, &between("images", "cake", "images"));
     check(
-        &["train/1.jpg", "val/1.jpg"],
-        "ROOT has a folder val, but none called train",
-    );
-    check(
-        &["val/cat/1.jpg", "val/dog/1.jpg", "mine/cat/1.jpg"],
-        "ROOT has a folder val, but none called train",
-    );
-    check(
-        &["training/1.jpg", "cat/1.jpg"],
-        "ROOT has a folder training, but none called train",
-    );
-    // Two data sets; a data set beside its notes; one folder too many around it.
-    check(
-        &[
-            "pets/cat/1.jpg",
-            "pets/dog/1.jpg",
-            "tv/old/1.jpg",
-            "tv/new/1.jpg",
-        ],
-        "ROOT/pets has no images of its own, but 2 folders with some, such as cat: if these are the classes, give ROOT/pets;",
-    );
-    check(
-        &[
-            "annotations/1.txt",
-            "images/cake/1.jpg",
-            "images/pie/1.jpg",
-            "images/pie/2.jpg",
-        ],
-        "ROOT/images has no images of its own, but 2 folders with some, such as cake: if these are the classes, give ROOT/images;",
-    );
-    check(
-        &["images/cake/1.jpg", "images/pie/1.jpg", "meta/train.txt"],
+        "images/cake/1.jpg images/pie/1.jpg meta/train.txt",
         "ROOT/images has no images of its own",
     );
+    let nested = "CLS/train/n01/1.jpg CLS/train/n02/1.jpg CLS/val/1.jpg lists/1.txt";
+    check(nested, &between("CLS/train", "n01", "CLS"));
+    let groups = "train/animal/cat/1.jpg train/animal/dog/1.jpg train/car/1.jpg";
+    check(groups, "ROOT/train/animal has no images of its own, but 2");
     check(
-        &[
-            "CLS/train/n01/1.jpg",
-            "CLS/train/n02/1.jpg",
-            "CLS/val/1.jpg",
-            "lists/1.txt",
-        ],
-        "ROOT/CLS/train has no images of its own, but 2 folders with some, such as n01: if these are the classes, give ROOT/CLS;",
+        "train/a/1.jpg val/a/1.jpg",
+        "ROOT/train has only one class, a",
     );
+    let extra = "train/a/1.jpg train/b/1.jpg val/a/1.jpg val/c/1.jpg";
     check(
-        &[
-            "train/animal/cat/1.jpg",
-            "train/animal/dog/1.jpg",
-            "train/car/1.jpg",
-        ],
-        "ROOT/train/animal has no images of its own, but 2",
+        extra,
+        "ROOT/val has the class c, which the training images lack",
     );
+    let missing = "train/a/1.jpg train/b/1.jpg train/c/1.jpg val/a/1.jpg val/b/1.jpg";
     check(
-        &["train/a/1.jpg", "val/a/1.jpg"],
-        "ROOT/train has one class, a",
+        missing,
+        "ROOT/val lacks the class c, which the training images have",
     );
+    let flat = "train/a/1.jpg train/b/1.jpg val/1.jpg";
     check(
-        &[
-            "train/a/1.jpg",
-            "train/b/1.jpg",
-            "val/a/1.jpg",
-            "val/c/1.jpg",
-        ],
-        "ROOT/val has the class c, which",
+        flat,
+        "ROOT/val has images but no class folders and no label file",
     );
-    check(
-        &[
-            "train/a/1.jpg",
-            "train/b/1.jpg",
-            "train/c/1.jpg",
-            "val/a/1.jpg",
-            "val/b/1.jpg",
-        ],
-        "ROOT/val lacks the class c, which",
-    );
-    check(
-        &["train/a/1.jpg", "train/b/1.jpg", "val/1.jpg"],
-        "ROOT/val has images but no class folders, and there is no file",
-    );
-    check(
-        &["train/a/1.jpg", "train/b/1.jpg", "val/1.jpg", "val.txt"],
-        "ROOT/val.txt: has no labels",
-    );
-    check(
-        &["a/1.jpg", "b/1/2/3/4/5/6/7/8/9/1.jpg"],
-        "ROOT/b/1/2/3/4/5/6/7/8 lies more than 8 folders deep",
-    );
+    check(&format!("{flat} val.txt"), "ROOT/val.txt: has no labels");
+    let deep = "a/1.jpg b/1/2/3/4/5/6/7/8/9/1.jpg";
+    check(deep, "ROOT/b/1/2/3/4/5/6/7/8 is more than 8 folders deep");
     let root = tempdir().unwrap();
     let missing = open(&root.path().join("nowhere")).unwrap_err();
-    assert!(
-        matches!(missing, ImagenetError::Unreadable { .. }),
-        "{missing}"
-    );
+    let is_unreadable = matches!(missing, ImagenetError::Unreadable { .. });
+    assert!(is_unreadable, "{missing}");
     touch(root.path(), &["file"]);
     let file = open(&root.path().join("file")).unwrap_err();
     assert!(matches!(file, ImagenetError::NotAFolder { .. }), "{file}");
 }
 
 #[test]
-fn labels_need_images_that_they_are_of() {
+fn a_label_file_without_validation_images_is_an_error() {
     let root = tempdir().unwrap();
     touch(
         root.path(),
@@ -500,40 +407,40 @@ fn labels_need_images_that_they_are_of() {
     );
     let settings = FolderSettings {
         labels: Some("nowhere.txt".into()),
-        cache: IndexCache::Off,
-        ..FolderSettings::default()
+        ..settings()
     };
     let error = ImageSets::open(root.path(), &settings).unwrap_err();
     assert!(
-        error.to_string().starts_with("nowhere.txt has no use: "),
+        error.to_string().starts_with("nowhere.txt is not used: "),
         "{error}"
     );
 }
 
 #[test]
-fn a_label_that_does_not_fit_is_named_with_its_line() {
+fn a_wrong_label_is_named_with_its_line() {
     let root = tempdir().unwrap();
     touch(root.path(), TRAIN);
     touch(root.path(), &["val/v1.JPEG", "val/v2.JPEG"]);
-    let check = |content: &[u8], expected: &str| {
+    for (content, expected) in [
+        (
+            &b"v1.JPEG n01\nv2.JPEG n09\n"[..],
+            ", line 2: there is no class n09",
+        ),
+        (
+            b"v1.JPEG n01\n\nv3.JPEG n02\n",
+            ", line 3: there is no image v3.JPEG",
+        ),
+        (
+            b"v1.JPEG n01\n",
+            ": has no label for 1 of 2 images; the first is v2.JPEG",
+        ),
+        (b"\xff\xfe", ": is not UTF-8 text"),
+    ] {
         write(root.path(), &[("val.txt", content)]);
         let error = open(root.path()).unwrap_err().to_string();
         let file = root.path().join("val.txt").display().to_string();
         assert_eq!(error, format!("{file}{expected}"));
-    };
-    check(
-        b"v1.JPEG n01\nv2.JPEG n09\n",
-        ", line 2: there is no class n09",
-    );
-    check(
-        b"v1.JPEG n01\n\nv3.JPEG n02\n",
-        ", line 3: there is no image v3.JPEG",
-    );
-    check(
-        b"v1.JPEG n01\n",
-        ": has no label for 1 of 2 images; the first is v2.JPEG",
-    );
-    check(b"\xff\xfe", ": is no text");
+    }
 }
 
 #[cfg(unix)]

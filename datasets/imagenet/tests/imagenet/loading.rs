@@ -1,32 +1,25 @@
-//! Batches: the same for any number of workers, normalised, mixed, and without what cannot be decoded.
+//! Batches: independent of the number of workers, normalised, mixed, and without damaged files.
 
 use std::{fs, path::Path};
 
 use crate::folder::{jpeg, write};
 use burn::tensor::Device;
 use stovepipe_imagenet::{
-    Augmentation, ColorJitter, Evaluation, ImageBatch, ImageFolder, ImagenetError, Images,
-    IndexCache, Loading, Normalisation, RandAugment, RandomResizedCrop,
+    Augmentation, ColorJitter, EvalTransform, FolderSettings, ImageBatch, ImageFolder, ImageSets,
+    ImagenetError, Images, IndexCache, Loading, Normalisation, RandAugment, RandomResizedCrop,
 };
 use tempfile::{TempDir, tempdir};
 
 const SIZE: usize = 16;
 
-/// Three classes, eight images each, of different sizes.
+/// Three classes with eight images each, of different sizes.
 fn data() -> TempDir {
     let data = tempdir().unwrap();
-    for image in 0..24_u8 {
-        let name = format!(
-            "{}/{image:02}.jpg",
-            ["ant", "bee", "cow"][usize::from(image / 8)]
-        );
-        write(
-            data.path(),
-            &[(
-                &name,
-                &jpeg(20 + u32::from(image), 40 - u32::from(image), image),
-            )],
-        );
+    for image in 0..24 {
+        let class = ["ant", "bee", "cow"][image as usize / 8];
+        let name = format!("{class}/{image:02}.jpg");
+        let file = jpeg(20 + image, 40 - image, image as u8);
+        write(data.path(), &[(&name, &file)]);
     }
     data
 }
@@ -34,11 +27,18 @@ fn data() -> TempDir {
 fn small() -> Loading {
     Loading {
         size: SIZE as u32,
-        evaluation: Evaluation {
+        evaluation: EvalTransform {
             resize: 18,
-            ..Evaluation::default()
+            ..EvalTransform::default()
         },
         ..Loading::default()
+    }
+}
+
+fn augmented(augmentation: Augmentation) -> Loading {
+    Loading {
+        augmentation,
+        ..small()
     }
 }
 
@@ -56,6 +56,10 @@ fn everything() -> Augmentation {
     }
 }
 
+fn sizes(batches: &[ImageBatch]) -> Vec<usize> {
+    batches.iter().map(ImageBatch::len).collect()
+}
+
 fn all(batches: impl Iterator<Item = Result<ImageBatch, ImagenetError>>) -> Vec<ImageBatch> {
     batches.map(Result::unwrap).collect()
 }
@@ -66,67 +70,49 @@ fn batches_are_the_same_for_any_number_of_workers() {
     write(data.path(), &[("bee/08.jpg", b"damaged")]);
     let order: Vec<_> = (0..24).map(|place| place * 7 % 24).collect();
     let load = |workers, ahead| {
-        let loading = Loading {
-            workers,
-            ahead,
-            augmentation: everything(),
-            ..small()
-        };
+        let mut loading = augmented(everything());
+        (loading.workers, loading.ahead) = (workers, ahead);
         let images = images(data.path(), loading);
         let train = all(images.train_batches(order.clone(), 5, 42, 3));
         (train, all(images.eval_batches(7)), images.skipped())
     };
     let (train, evaluation, skipped) = load(1, 0);
-    assert_eq!(train.iter().map(ImageBatch::len).sum::<usize>(), 23);
-    assert_eq!(
-        evaluation.iter().map(ImageBatch::len).collect::<Vec<_>>(),
-        [7, 6, 7, 3]
-    );
+    assert_eq!(sizes(&train).into_iter().sum::<usize>(), 23);
+    assert_eq!(sizes(&evaluation), [7, 6, 7, 3]);
     assert_eq!(skipped.len(), 1);
     for (workers, ahead) in [(2, 0), (2, 3), (5, 2), (0, 1)] {
         assert!(load(workers, ahead) == (train.clone(), evaluation.clone(), skipped.clone()));
     }
 }
 
-/// The pixels of a sample when it is the only one of its batch.
+/// The pixels of a sample in a batch of one.
 fn sample(images: &Images, image: usize, seed: u64, epoch: usize) -> Vec<f32> {
-    let batch = images
-        .train_batches(vec![image], 1, seed, epoch)
-        .next()
-        .unwrap()
-        .unwrap();
-    batch.pixels().to_vec()
+    let mut batches = images.train_batches(vec![image], 1, seed, epoch);
+    batches.next().unwrap().unwrap().pixels().to_vec()
 }
 
 #[test]
-fn what_is_drawn_depends_on_seed_epoch_and_sample_alone() {
+fn augmentation_depends_only_on_seed_epoch_and_sample() {
     let data = data();
-    let augmentation = Augmentation {
-        mixup: 0.0,
-        ..everything()
-    };
+    let mixup = 0.0;
     let images = images(
         data.path(),
-        Loading {
-            augmentation,
-            ..small()
-        },
+        augmented(Augmentation {
+            mixup,
+            ..everything()
+        }),
     );
     let order = vec![9, 3, 17, 3];
     let batches = all(images.train_batches(order.clone(), 3, 1, 2));
-    let pixels: Vec<f32> = batches
-        .iter()
-        .flat_map(|batch| batch.pixels().to_vec())
-        .collect();
-    let alone: Vec<_> = order
-        .iter()
+    let pixels: Vec<_> = batches.iter().map(ImageBatch::pixels).collect();
+    let alone: Vec<_> = (order.iter())
         .map(|&image| sample(&images, image, 1, 2))
         .collect();
-    assert_eq!(pixels, alone.concat());
+    assert_eq!(pixels.concat(), alone.concat());
     for (seed, epoch) in [(2, 2), (1, 3)] {
         assert_ne!(sample(&images, 9, seed, epoch), sample(&images, 9, 1, 2));
     }
-    // The same picture in two places is shown in two ways.
+    // Two equal files are augmented differently.
     let twin = data.path().join("ant/00.jpg");
     fs::copy(twin, data.path().join("cow/16.jpg")).unwrap();
     assert_ne!(sample(&images, 0, 1, 2), sample(&images, 16, 1, 2));
@@ -143,13 +129,8 @@ fn plain(color: [u8; 3]) -> Vec<u8> {
 #[test]
 fn pixels_are_normalised_by_channel() {
     let data = tempdir().unwrap();
-    write(
-        data.path(),
-        &[
-            ("a/1.png", &plain([255, 0, 51])),
-            ("b/1.png", &plain([0, 0, 0])),
-        ],
-    );
+    let (a, b) = (plain([255, 0, 51]), plain([0, 0, 0]));
+    write(data.path(), &[("a/1.png", &a), ("b/1.png", &b)]);
     let normalisation = Normalisation {
         mean: [0.5, 0.25, 0.1],
         std: [0.5, 0.25, 0.05],
@@ -163,27 +144,19 @@ fn pixels_are_normalised_by_channel() {
     let plane = SIZE * SIZE;
     for (channel, expected) in [1.0, -1.0, 2.0].into_iter().enumerate() {
         let values = &batch.pixels()[channel * plane..][..plane];
-        assert!(
-            values
-                .iter()
-                .all(|value: &f32| (value - expected).abs() < 1e-5),
-            "{expected}"
-        );
+        let is_close = |value: &f32| (value - expected).abs() < 1e-5;
+        assert!(values.iter().all(is_close), "{expected}");
     }
     let (tensor, labels) = batch.clone().into_classes(&Device::default());
     assert_eq!((tensor.dims(), labels.dims()), ([2, 3, SIZE, SIZE], [2]));
-    assert_eq!(labels.into_data().iter::<i32>().collect::<Vec<_>>(), [0, 1]);
-    let one = loading
-        .load(&data.path().join("a/1.png"), &Device::default())
-        .unwrap();
-    assert_eq!(
-        one.into_data().iter::<f32>().collect::<Vec<_>>(),
-        batch.pixels()[..3 * plane]
-    );
+    assert!(labels.into_data().iter::<i32>().eq([0, 1]));
+    let one = loading.load(&data.path().join("a/1.png"), &Device::default());
+    let one: Vec<_> = one.unwrap().into_data().iter::<f32>().collect();
+    assert_eq!(one, batch.pixels()[..3 * plane]);
 }
 
 #[test]
-fn a_flip_mirrors_and_a_hole_is_the_mean_colour() {
+fn flip_and_cutout() {
     let data = data();
     let crop = RandomResizedCrop {
         area: [1.0, 1.0],
@@ -197,38 +170,24 @@ fn a_flip_mirrors_and_a_hole_is_the_mean_colour() {
             cutout,
             ..Augmentation::default()
         };
-        images(
-            data.path(),
-            Loading {
-                augmentation,
-                ..small()
-            },
-        )
+        images(data.path(), augmented(augmentation))
     };
-    let (still, flipping, holed) = (with(false, 0), with(true, 0), with(false, 6));
+    let (still, flipping, cutting) = (with(false, 0), with(true, 0), with(false, 6));
     let mut flipped = 0;
     for image in 0..24 {
         let plain = sample(&still, image, 5, 0);
-        let mirrored: Vec<f32> = plain
-            .chunks(SIZE)
-            .flat_map(|row| row.iter().rev().copied().collect::<Vec<_>>())
-            .collect();
+        let rows = plain.chunks(SIZE);
+        let mirrored: Vec<f32> = rows.flat_map(|row| row.iter().rev().copied()).collect();
         let found = sample(&flipping, image, 5, 0);
         assert!(found == plain || found == mirrored);
         flipped += usize::from(found == mirrored);
-        let found = sample(&holed, image, 5, 0);
-        let holes: Vec<_> = (0..found.len())
-            .filter(|&place| found[place] != plain[place])
-            .collect();
-        assert!(holes.iter().all(|&place| found[place] == 0.0));
-        let (of_all, of_one) = (
-            holes.len(),
-            holes.iter().filter(|&&place| place < SIZE * SIZE).count(),
-        );
-        assert!(
-            of_all == 3 * of_one && (9..=36).contains(&of_one),
-            "{of_all} {of_one}"
-        );
+        let found = sample(&cutting, image, 5, 0);
+        let is_cut = |place: &usize| found[*place] != plain[*place];
+        let cut: Vec<_> = (0..found.len()).filter(is_cut).collect();
+        assert!(cut.iter().all(|&place| found[place] == 0.0));
+        let of_one = cut.iter().filter(|&&place| place < SIZE * SIZE).count();
+        assert_eq!(cut.len(), 3 * of_one);
+        assert!((9..=36).contains(&of_one), "{of_one}");
     }
     assert!((5..=19).contains(&flipped), "{flipped}");
 }
@@ -236,43 +195,28 @@ fn a_flip_mirrors_and_a_hole_is_the_mean_colour() {
 #[test]
 fn mixed_batches_have_shares() {
     let data = data();
-    let with = |mixup| {
+    let batch = |mixup, epoch| {
         let augmentation = Augmentation {
             mixup,
             ..Augmentation::default()
         };
-        images(
-            data.path(),
-            Loading {
-                augmentation,
-                ..small()
-            },
-        )
-    };
-    let order = vec![0, 8, 16, 1];
-    let batch = |mixup, epoch| {
-        with(mixup)
-            .train_batches(order.clone(), 4, 1, epoch)
-            .next()
-            .unwrap()
-            .unwrap()
+        let images = images(data.path(), augmented(augmentation));
+        let mut batches = images.train_batches(vec![0, 8, 16, 1], 4, 1, epoch);
+        batches.next().unwrap().unwrap()
     };
     let (plain, mixed) = (batch(0.0, 0), batch(0.8, 0));
     assert_eq!(mixed.labels(), [0, 1, 2, 0]);
     let shares = |batch: ImageBatch| batch.into_shares(3, &Device::default()).1.into_data();
     let shares_of = |batch: ImageBatch| shares(batch).iter::<f32>().collect::<Vec<_>>();
-    assert_eq!(
-        shares_of(plain.clone()),
-        [1., 0., 0., 0., 1., 0., 0., 0., 1., 1., 0., 0.]
-    );
+    let own = [1., 0., 0., 0., 1., 0., 0., 0., 1., 1., 0., 0.];
+    assert_eq!(shares_of(plain.clone()), own);
     let found = shares_of(mixed.clone());
     let lambda = found[4];
     let rest = 1.0 - lambda;
+    let first = [1., 0., 0., rest, lambda, 0.];
     assert_eq!(
         found,
-        [
-            1., 0., 0., rest, lambda, 0., 0., rest, lambda, lambda, 0., rest
-        ]
+        [first, [0., rest, lambda, lambda, 0., rest]].concat()
     );
     let length = 3 * SIZE * SIZE;
     for place in 0..4 * length {
@@ -284,187 +228,143 @@ fn mixed_batches_have_shares() {
 }
 
 #[test]
-fn damaged_files_are_skipped_and_counted_up_to_a_number() {
+fn a_limited_number_of_damaged_files_is_skipped() {
     let data = data();
     let whole = jpeg(40, 30, 1);
-    write(
-        data.path(),
-        &[
-            ("ant/00.jpg", b""),
-            ("bee/10.jpg", &whole[..whole.len() / 2]),
-            ("cow/20.jpg", b"<html>"),
-        ],
-    );
+    let half = &whole[..whole.len() / 2];
+    let damaged = [
+        ("ant/00.jpg", &b""[..]),
+        ("bee/10.jpg", half),
+        ("cow/20.jpg", b"<html>"),
+    ];
+    write(data.path(), &damaged);
     let load = |skip, workers| {
-        images(
-            data.path(),
-            Loading {
-                skip,
-                workers,
-                ..small()
-            },
-        )
+        let mut loading = small();
+        (loading.skip, loading.workers) = (skip, workers);
+        images(data.path(), loading)
     };
     let three = load(3, 2);
-    // They count once, however often they are met.
+    // Each file counts once.
     for epoch in 0..3 {
         let batches = all(three.train_batches((0..24).collect(), 10, 1, epoch));
-        assert_eq!(
-            batches.iter().map(ImageBatch::len).collect::<Vec<_>>(),
-            [9, 9, 3]
-        );
+        assert_eq!(sizes(&batches), [9, 9, 3]);
     }
-    let reasons: Vec<_> = three
-        .skipped()
-        .into_iter()
-        .map(|file| file.reason)
-        .collect();
+    let skipped = three.skipped().into_iter();
+    let reasons: Vec<_> = skipped.map(|file| file.reason).collect();
     assert_eq!(reasons.len(), 3);
     assert_eq!(reasons[0], "is empty");
-    assert!(reasons[1].contains("cut short"), "{reasons:?}");
+    assert!(reasons[1].contains("truncated"), "{reasons:?}");
     assert!(
-        reasons[2].contains("no image of a known kind"),
+        reasons[2].contains("not an image of a known format"),
         "{reasons:?}"
     );
 
     for workers in [1, 3] {
         let mut batches = load(2, workers).eval_batches(4);
-        let sizes: Vec<_> = batches
-            .by_ref()
-            .map_while(Result::ok)
-            .map(|batch| batch.len())
-            .collect();
-        assert_eq!(sizes, [3, 4, 3, 4, 4]);
+        let loaded: Vec<_> = batches.by_ref().map_while(Result::ok).collect();
+        assert_eq!(sizes(&loaded), [3, 4, 3, 4, 4]);
         assert!(batches.next().is_none());
-        let error = load(2, workers)
-            .eval_batches(4)
-            .find_map(Result::err)
-            .unwrap()
-            .to_string();
-        assert!(
-            error.starts_with("more than 2 files cannot be loaded; the last is"),
-            "{error}"
-        );
-        assert!(error.contains("cow/20.jpg: is no image"), "{error}");
-        let error = load(0, workers)
-            .eval_batches(4)
-            .next()
-            .unwrap()
-            .unwrap_err()
-            .to_string();
+        let error = load(2, workers).eval_batches(4).find_map(Result::err);
+        let error = error.unwrap().to_string();
+        let expected = "more than 2 files cannot be loaded; the last is";
+        assert!(error.starts_with(expected), "{error}");
+        assert!(error.contains("cow/20.jpg: is not an image"), "{error}");
+        let error = load(0, workers).eval_batches(4).next().unwrap();
+        let error = error.unwrap_err().to_string();
         assert!(error.ends_with("ant/00.jpg: is empty"), "{error}");
     }
 }
 
 #[test]
-fn a_file_that_is_gone_is_skipped_and_a_batch_of_nothing_left_out() {
+fn skipped_files_of_two_sets_are_counted_together() {
+    let data = tempdir().unwrap();
+    for image in 0..9 {
+        let name = format!("{}/{image}.jpg", ["cat", "dog"][image % 2]);
+        write(data.path(), &[(&name, b"no image")]);
+    }
+    let cache = IndexCache::Off;
+    let settings = FolderSettings {
+        cache,
+        ..FolderSettings::default()
+    };
+    let sets = ImageSets::open(data.path(), &settings).unwrap();
+    let train = Images::new(sets.train, Loading::default()).unwrap();
+    let validation = Images::new(sets.validation, Loading::default()).unwrap();
+    let validation = validation.counted_with(&train);
+    assert_eq!(
+        train.eval_batches(4).count() + validation.eval_batches(4).count(),
+        0
+    );
+    assert_eq!(validation.skipped().len(), 9);
+}
+
+#[test]
+fn missing_files_and_empty_batches_are_skipped() {
     let data = data();
     let images = images(data.path(), small());
     for image in 0..8 {
         fs::remove_file(data.path().join(format!("ant/{image:02}.jpg"))).unwrap();
     }
-    let sizes: Vec<_> = all(images.eval_batches(4))
-        .iter()
-        .map(ImageBatch::len)
-        .collect();
-    assert_eq!(sizes, [4, 4, 4, 4]);
+    assert_eq!(sizes(&all(images.eval_batches(4))), [4, 4, 4, 4]);
     assert_eq!(images.skipped().len(), 8);
 }
 
 #[test]
-fn settings_that_cannot_be_are_errors() {
+fn settings_out_of_range_are_errors() {
     let data = data();
     let folder = ImageFolder::open(data.path(), &IndexCache::Off).unwrap();
-    let augmented = |augmentation| Loading {
-        augmentation,
-        ..small()
-    };
-    let crop = |area, ratio| {
-        let crop = RandomResizedCrop {
-            area,
-            ratio,
-            ..RandomResizedCrop::default()
-        };
-        augmented(Augmentation {
-            crop,
-            ..Augmentation::default()
-        })
-    };
-    let jitter = |jitter| {
-        augmented(Augmentation {
-            jitter: Some(jitter),
-            ..Augmentation::default()
-        })
-    };
-    for loading in [
-        Loading { size: 0, ..small() },
-        Loading {
-            size: 19,
-            ..small()
-        },
-        Loading {
-            size: 1 << 20,
-            ..small()
-        },
-        Loading {
-            normalisation: Normalisation {
-                std: [1.0, 0.0, 1.0],
-                ..Normalisation::default()
-            },
-            ..small()
-        },
-        crop([0.0, 1.0], [1.0, 1.0]),
-        crop([0.5, 0.4], [1.0, 1.0]),
-        crop([0.5, 1.5], [1.0, 1.0]),
-        crop([0.5, 1.0], [0.0, 1.0]),
-        crop([0.5, f64::NAN], [1.0, 1.0]),
-        augmented(Augmentation {
-            mixup: -1.0,
-            ..Augmentation::default()
-        }),
-        jitter(ColorJitter {
-            hue: 0.6,
-            ..ColorJitter::default()
-        }),
-        jitter(ColorJitter {
-            contrast: f64::INFINITY,
-            ..ColorJitter::default()
-        }),
-        augmented(Augmentation {
-            rand_augment: Some(RandAugment {
-                operations: 2,
-                magnitude: 31,
-            }),
-            ..Augmentation::default()
-        }),
-    ] {
+    let change = |change: &dyn Fn(&mut Loading)| {
+        let mut loading = small();
+        change(&mut loading);
         let error = Images::new(folder.clone(), loading.clone()).unwrap_err();
-        assert!(
-            matches!(error, ImagenetError::Setting { .. }),
-            "{error} {loading:?}"
-        );
+        let is_setting = matches!(error, ImagenetError::Setting { .. });
+        assert!(is_setting, "{error} {loading:?}");
+    };
+    for size in [0, 19, 1 << 20] {
+        change(&|loading| loading.size = size);
     }
+    change(&|loading| loading.normalisation.std = [1.0, 0.0, 1.0]);
+    for (area, ratio) in [
+        ([0.0, 1.0], [1.0, 1.0]),
+        ([0.5, 0.4], [1.0, 1.0]),
+        ([0.5, 1.5], [1.0, 1.0]),
+        ([0.5, 1.0], [0.0, 1.0]),
+        ([0.5, f64::NAN], [1.0, 1.0]),
+    ] {
+        change(&|loading| {
+            let crop = &mut loading.augmentation.crop;
+            (crop.area, crop.ratio) = (area, ratio);
+        });
+    }
+    change(&|loading| loading.augmentation.mixup = -1.0);
+    for (hue, contrast) in [(0.6, 0.4), (0.1, f64::INFINITY)] {
+        let jitter = ColorJitter {
+            hue,
+            contrast,
+            ..ColorJitter::default()
+        };
+        change(&|loading| loading.augmentation.jitter = Some(jitter));
+    }
+    let (operations, magnitude) = (2, 31);
+    let augment = RandAugment {
+        operations,
+        magnitude,
+    };
+    change(&|loading| loading.augmentation.rand_augment = Some(augment));
     let images = Images::new(folder, small()).unwrap();
     let mut batches = images.train_batches(vec![0, 24], 2, 0, 0);
     let error = batches.next().unwrap().unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "an image of the order cannot be 24: there are not so many"
-    );
+    let expected = "an image of the order cannot be 24: it must be less than the number of images";
+    assert_eq!(error, expected);
     assert!(batches.next().is_none());
     assert_eq!(images.train_batches(vec![], 2, 0, 0).count(), 0);
 }
 
 #[test]
-fn dropping_batches_early_ends_their_workers() {
+fn dropping_batches_early_stops_the_workers() {
     let data = data();
-    let images = images(
-        data.path(),
-        Loading {
-            workers: 3,
-            ..small()
-        },
-    );
+    let workers = 3;
+    let images = images(data.path(), Loading { workers, ..small() });
     for _ in 0..20 {
         let mut batches = images.train_batches((0..24).collect(), 2, 0, 0);
         assert!(batches.next().unwrap().is_ok());
@@ -473,33 +373,24 @@ fn dropping_batches_early_ends_their_workers() {
     check(images.eval_batches(1));
 }
 
-/// Where all of a side is shown, 450 / 224 · 224 is a little more than 450.
+/// In floating point, 450 / 224 · 224 is a little more than 450.
 #[test]
-fn images_of_any_size_are_shown_whole() {
+fn images_of_any_size_are_loaded() {
     let data = tempdir().unwrap();
     for side in [29, 225, 450] {
-        write(
-            data.path(),
-            &[(&format!("{side}/1.jpg"), &jpeg(side, side, 1))],
-        );
+        let (name, file) = (format!("{side}/1.jpg"), jpeg(side, side, 1));
+        write(data.path(), &[(&name, &file)]);
     }
-    let evaluation = Evaluation {
-        resize: 224,
-        ..Evaluation::default()
-    };
-    let loading = Loading {
-        evaluation,
-        skip: 0,
-        ..Loading::default()
-    };
+    let mut loading = Loading::default();
+    (loading.evaluation.resize, loading.skip) = (224, 0);
     let images = images(data.path(), loading);
     assert_eq!(all(images.eval_batches(3))[0].len(), 3);
 }
 
-/// Something else under the name of an image: to open a pipe would be to wait for its other end.
+/// Opening a pipe would wait for a writer.
 #[cfg(unix)]
 #[test]
-fn a_pipe_is_skipped_and_not_waited_for() {
+fn pipes_and_folders_are_skipped() {
     let data = data();
     fs::create_dir(data.path().join("bee/folder.jpg")).unwrap();
     let made = std::process::Command::new("mkfifo")
@@ -508,13 +399,12 @@ fn a_pipe_is_skipped_and_not_waited_for() {
         .unwrap();
     assert!(made.success());
     let images = images(data.path(), small());
-    let (done, told) = std::sync::mpsc::channel();
+    let (done, loaded) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let count = images.eval_batches(30).map(|batch| batch.unwrap().len());
         let _ = done.send((count.sum::<usize>(), images.skipped()));
     });
-    // Long enough for any machine; it is over as soon as they are loaded.
-    let loaded = told.recv_timeout(std::time::Duration::from_secs(60));
+    let loaded = loaded.recv_timeout(std::time::Duration::from_secs(60));
     let (count, skipped) = loaded.unwrap();
     assert_eq!((count, skipped.len()), (24, 2));
     assert!(skipped.iter().all(|file| file.reason.contains("a pipe")));

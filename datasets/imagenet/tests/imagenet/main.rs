@@ -1,4 +1,4 @@
-//! ImageNet.
+//! Tests of folders of images.
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs)]
 
 #[path = "../folder/mod.rs"]

@@ -1,4 +1,4 @@
-//! Files and folders of text, good and bad.
+//! Reads files and folders of text.
 
 use std::{fs, path::Path};
 
@@ -17,7 +17,7 @@ fn folder(files: &[(&str, &[u8])]) -> TempDir {
     folder
 }
 
-/// The error of reading a path, which must begin with `named`.
+/// The error of reading `path`, which must begin with `named`.
 fn error(path: &Path, named: &Path) -> TextError {
     let error = Text::read(path).unwrap_err();
     let text = error.to_string();
@@ -26,7 +26,7 @@ fn error(path: &Path, named: &Path) -> TextError {
 }
 
 #[test]
-fn a_file_is_read_as_it_is_whatever_its_name() {
+fn a_file_with_any_name_is_read_unchanged() {
     for (name, content, expected) in [
         ("poem", "a\r\nb\n", "a\r\nb\n"),
         ("poem.txt", " ünï 🦀", " ünï 🦀"),
@@ -41,7 +41,7 @@ fn a_file_is_read_as_it_is_whatever_its_name() {
 }
 
 #[test]
-fn a_folder_is_its_text_files_in_order_of_their_paths() {
+fn text_files_of_a_folder_are_read_in_order() {
     let folder = folder(&[
         ("b.txt", b"three"),
         ("a/z.md", b"two\n"),
@@ -63,7 +63,7 @@ fn a_folder_is_its_text_files_in_order_of_their_paths() {
 }
 
 #[test]
-fn what_is_not_utf8_is_named_with_the_place() {
+fn a_file_that_is_not_utf8_is_named_with_the_byte() {
     for (content, offset) in [
         (&b"\xff\xfeh\0i\0"[..], 0),
         (b"caf\xe9 noir", 3),
@@ -72,7 +72,7 @@ fn what_is_not_utf8_is_named_with_the_place() {
     ] {
         let folder = folder(&[("a.txt", b"good"), ("b/bad.txt", content)]);
         let file = folder.path().join("b/bad.txt");
-        // Also as one of a folder's files, not only when it is named itself.
+        // The error names the file also when a folder is read.
         for path in [folder.path(), &file] {
             let error = error(path, &file);
             assert!(matches!(error, TextError::NotUtf8 { .. }), "{error}");
@@ -83,7 +83,7 @@ fn what_is_not_utf8_is_named_with_the_place() {
 }
 
 #[test]
-fn what_is_not_there_cannot_be_read() {
+fn a_missing_file_is_an_error() {
     let folder = folder(&[("a.txt", b"good")]);
     for name in ["nowhere.txt", "nowhere/a.txt", "a.txt/b.txt"] {
         let path = folder.path().join(name);
@@ -93,19 +93,16 @@ fn what_is_not_there_cannot_be_read() {
 }
 
 #[test]
-fn what_has_no_text_is_an_error() {
+fn a_folder_or_file_without_text_is_an_error() {
     let none = folder(&[("a.png", b"x"), ("sub/b.rs", b"x"), (".c.txt", b"x")]);
     let error_of_none = error(none.path(), none.path());
     assert!(matches!(error_of_none, TextError::NoFiles { .. }));
-    let expected = "has no text: no file in it or below it ends with .txt, .text, .md";
+    let expected = "has no text files: no name in it or its subfolders ends with .txt, .text, .md";
     assert!(error_of_none.to_string().contains(expected));
 
     let empty = folder(&[("a.txt", b""), ("b.txt", "\u{feff}".as_bytes())]);
-    for path in [
-        empty.path(),
-        &empty.path().join("a.txt"),
-        &empty.path().join("b.txt"),
-    ] {
+    for name in ["", "a.txt", "b.txt"] {
+        let path = &empty.path().join(name);
         let error = error(path, path);
         assert!(matches!(error, TextError::Empty { .. }), "{error}");
     }
@@ -135,7 +132,7 @@ mod links {
         symlink(folder.path().join("y"), folder.path().join("b.txt")).unwrap();
         let text = Text::read(folder.path()).unwrap();
         assert_eq!(text, Text::new(["one", "two"]));
-        // But the folder itself may be a link.
+        // The folder itself may be a link.
         let text = Text::read(&folder.path().join("a/loop")).unwrap();
         assert_eq!(text, Text::new(["one", "two"]));
     }
@@ -149,7 +146,7 @@ mod links {
         assert!(matches!(error, TextError::Unreadable { .. }), "{error}");
     }
 
-    /// It would never end.
+    /// Reading it would never end.
     #[test]
     fn a_device_is_not_read() {
         let zeros = Path::new("/dev/zero");
@@ -161,15 +158,15 @@ mod links {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Any bytes are a text or an error that says where they are none.
     #[test]
     fn arbitrary_bytes_are_text_or_an_error(bytes in prop::collection::vec(prop_oneof![4 => 32..127_u8, 1 => any::<u8>()], 1..40)) {
         let folder = folder(&[("a", &bytes)]);
         match (Text::read(&folder.path().join("a")), String::from_utf8(bytes)) {
             (Ok(text), Ok(expected)) => prop_assert_eq!(text, Text::new([expected])),
             (Err(TextError::NotUtf8 { offset, .. }), Err(error)) => {
-                prop_assert!(std::str::from_utf8(&error.as_bytes()[..offset]).is_ok());
-                prop_assert!(offset == error.as_bytes().len() - 1 || std::str::from_utf8(&error.as_bytes()[..=offset]).is_err());
+                let bytes = error.as_bytes();
+                prop_assert!(std::str::from_utf8(&bytes[..offset]).is_ok());
+                prop_assert!(offset == bytes.len() - 1 || std::str::from_utf8(&bytes[..=offset]).is_err());
             }
             (found, expected) => prop_assert!(false, "{found:?} of {expected:?}"),
         }

@@ -1,4 +1,4 @@
-//! Text.
+//! Tests of text data sets.
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs)]
 
 mod files;

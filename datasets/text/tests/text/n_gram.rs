@@ -1,13 +1,13 @@
-//! The n-gram model next to its definition, computed the slow way.
+//! Compares the n-gram model with a direct implementation of its definition.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use proptest::prelude::*;
 use stovepipe_text::{NGram, Split, SplitSettings, Text, TextError, Tokenizer};
 
 const VOCABULARY: usize = 5;
 
-/// Chen & Goodman's model by its equations: each count is made by going through the whole text.
+/// Chen & Goodman's equations. Each count reads the whole text.
 struct Definition<'a> {
     text: &'a [u32],
     order: usize,
@@ -15,10 +15,8 @@ struct Definition<'a> {
 
 impl Definition<'_> {
     fn occurs(&self, gram: &[u32]) -> usize {
-        self.text
-            .windows(gram.len())
-            .filter(|place| *place == gram)
-            .count()
+        let grams = self.text.windows(gram.len());
+        grams.filter(|other| *other == gram).count()
     }
 
     /// c(gram) for the longest, N₁₊(· gram) for shorter ones.
@@ -48,9 +46,13 @@ impl Definition<'_> {
             3.0 - 4.0 * y * n[4] / n[3],
         ];
         let unknown = n[1..].contains(&0.0);
-        [0, 1, 2].map(|place| match unknown || by_count[place] <= 0.0 {
-            true => (place + 1) as f64 / 2.0,
-            false => by_count[place],
+        [0, 1, 2].map(|index| {
+            let is_usable = !unknown && by_count[index] > 0.0;
+            if is_usable {
+                by_count[index]
+            } else {
+                (index + 1) as f64 / 2.0
+            }
         })
     }
 
@@ -79,7 +81,7 @@ impl Definition<'_> {
 }
 
 fn tokens(length: impl Into<proptest::collection::SizeRange>) -> impl Strategy<Value = Vec<u32>> {
-    // Token 4 is in the vocabulary, but in few texts; 0 is in most places.
+    // Most tokens are 0, and few are 4.
     let token = prop_oneof![8 => Just(0), 4 => Just(1), 2 => Just(2), 2 => Just(3), 1 => Just(4)];
     prop::collection::vec(token, length)
 }
@@ -88,7 +90,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn probabilities_are_those_of_the_definition(
+    fn probabilities_equal_those_of_the_definition(
         text in tokens(1..120), order in 1..=5_usize, history in tokens(0..7),
     ) {
         let model = NGram::fit(&text, VOCABULARY, order).unwrap();
@@ -111,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn perplexity_is_of_each_token_after_those_before(
+    fn perplexity_is_computed_from_probabilities(
         text in tokens(0..100), order in 0..=5_usize, held_out in tokens(2..60),
     ) {
         let model = NGram::fit(&text, VOCABULARY, order).unwrap();
@@ -121,13 +123,17 @@ proptest! {
     }
 }
 
-/// A text long enough that no discount is a stand-in.
-#[test]
-fn probabilities_of_a_long_text_are_those_of_the_definition() {
-    let bytes = Text::embedded()
+fn embedded() -> Arc<[u32]> {
+    Text::embedded()
         .unwrap()
         .encode(&Tokenizer::bytes())
-        .unwrap();
+        .unwrap()
+}
+
+/// A text long enough to estimate all discounts.
+#[test]
+fn probabilities_of_a_long_text_equal_those_of_the_definition() {
+    let bytes = embedded();
     let text: Vec<u32> = bytes[..6_000].iter().map(|byte| byte % 5).collect();
     for order in [2, 3, 5] {
         let model = NGram::fit(&text, VOCABULARY, order).unwrap();
@@ -136,46 +142,40 @@ fn probabilities_of_a_long_text_are_those_of_the_definition() {
             for token in 0..VOCABULARY as u32 {
                 let found = model.probability(history, token);
                 let expected = definition.probability(history, token);
-                assert!(
-                    (found / expected - 1.0).abs() < 1e-12,
-                    "order {order}, {token} after {history:?}: {found}, not {expected}"
-                );
+                let case = format!("order {order}, {token} after {history:?}");
+                let error = (found / expected - 1.0).abs();
+                assert!(error < 1e-12, "{case}: {found}, not {expected}");
             }
         }
     }
 }
 
 #[test]
-fn a_token_out_of_the_vocabulary_is_named() {
+fn a_token_that_is_not_in_the_vocabulary_is_named() {
     let error = NGram::fit(&[3, 1, 7, 9], 7, 2).unwrap_err();
     assert!(matches!(error, TextError::Token { .. }));
     let expected = "token 2 of the text is 7, but the vocabulary has 7 tokens";
     assert_eq!(error.to_string(), expected);
-    // One that was never counted is as good as any other.
+    // Unknown tokens are allowed in perplexity.
     let model = NGram::fit(&[3, 1, 3, 1], 7, 2).unwrap();
     assert!(model.perplexity(&[3, 6, 1_000_000]).is_finite());
 }
 
 #[test]
-fn perplexity_of_nothing_to_predict_is_no_number() {
+fn perplexity_without_predictions_is_nan() {
     let model = NGram::fit(&[3, 1, 3, 1], 7, 2).unwrap();
     assert!(model.perplexity(&[]).is_nan());
     assert!(model.perplexity(&[3]).is_nan());
 }
 
-/// What the readme says.
 #[test]
 fn the_five_gram_of_the_embedded_text() {
-    let tokens = Text::embedded()
-        .unwrap()
-        .encode(&Tokenizer::bytes())
-        .unwrap();
-    let split = Split::new(tokens, &SplitSettings::default()).unwrap();
+    let split = Split::new(embedded(), &SplitSettings::default()).unwrap();
     let perplexity = |order| {
         let model = NGram::fit(split.training.tokens(), 256, order).unwrap();
         model.perplexity(split.held_out.tokens())
     };
     assert!((perplexity(5) - 3.230).abs() < 5e-4, "{}", perplexity(5));
-    // Longer memory helps, and none hurts.
+    // Longer histories help.
     assert!(perplexity(5) < perplexity(3) && perplexity(3) < perplexity(1));
 }

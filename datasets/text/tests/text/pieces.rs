@@ -1,4 +1,4 @@
-//! Long texts, which a tokenizer gets in pieces: the tokens are those of the whole.
+//! Long texts are encoded in pieces, with the tokens of the whole text.
 
 use std::{fmt::Write, fs, path::Path};
 
@@ -10,7 +10,7 @@ fn json(name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap()
 }
 
-/// Lines of words from a counter, some empty, some indented, some with characters of several bytes.
+/// Generated lines: some empty, some indented, some with characters of several bytes.
 fn long_text(bytes: usize) -> String {
     let mut text = String::new();
     for line in 0_u64.. {
@@ -28,7 +28,7 @@ fn long_text(bytes: usize) -> String {
     text
 }
 
-/// By Hugging Face's crate, all at once.
+/// Encodes the whole text with Hugging Face's crate.
 fn at_once(json: &str, text: &str) -> Vec<u32> {
     let mut tokenizer = HuggingFace::from_bytes(json).unwrap();
     tokenizer.with_padding(None).with_truncation(None).unwrap();
@@ -47,24 +47,19 @@ fn tokens_are_those_of_the_whole_text() {
     let (pairs, words, letters) = (json("pairs.json"), json("words.json"), json("letters.json"));
     let with_spaces = pairs.replace("\"add_prefix_space\": false", "\"add_prefix_space\": true");
     assert_ne!(pairs, with_spaces);
-    // A beginning is marked, as that of a sentence; nothing is cut into words before pairs are sought.
+    // Marks the beginning, and does not split into words.
     let metaspace =
         r#""type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": false"#;
     let marked = letters.replace("\"type\": \"WhitespaceSplit\"", metaspace);
     let marked = marked.replace("\"z\": 25", "\"z\": 25, \"▁\": 26, \"?\": 27");
     let marked = marked.replace("\"unk_token\": null", "\"unk_token\": \"?\"");
     assert_ne!(letters, marked);
-    // Lines, and one line alone; words, and one word alone.
+    // Lines, one line, and one word.
     let lines = long_text(300_000);
-    for text in [
-        lines.clone(),
-        lines.replace('\n', " "),
-        "abz".repeat(50_000),
-    ] {
-        for (case, json) in [&pairs, &with_spaces, &words, &letters, &marked]
-            .into_iter()
-            .enumerate()
-        {
+    let texts = [lines.replace('\n', " "), lines, "abz".repeat(50_000)];
+    let tokenizers = [&pairs, &with_spaces, &words, &letters, &marked];
+    for text in texts {
+        for (case, json) in tokenizers.into_iter().enumerate() {
             let (expected, found) = (at_once(json, &text), in_pieces(json, &text));
             let other = expected.iter().zip(&found).position(|(a, b)| a != b);
             assert_eq!((other, expected.len()), (None, found.len()), "{case}");

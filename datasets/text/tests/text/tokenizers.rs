@@ -1,14 +1,17 @@
-//! Bytes, and tokenizers of Hugging Face from their files; `tokenizers/make.py` made those.
+//! Bytes, and Hugging Face tokenizers from files that `tokenizers/make.py` made.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use proptest::prelude::*;
 use stovepipe_text::{Text, TextError, Tokenizer};
 
 fn path(name: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests", "tokenizers", name]
-        .iter()
-        .collect()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/tokenizers")
+        .join(name)
 }
 
 fn tokenizer(name: &str) -> Tokenizer {
@@ -19,45 +22,43 @@ fn text() -> String {
     fs::read_to_string(path("text.txt")).unwrap()
 }
 
-/// As Hugging Face's own program in Python has it, without cutting and filling up.
+/// From Hugging Face's Python package, without truncation and padding.
 #[test]
-fn tokens_are_those_of_hugging_face() {
+fn tokens_equal_those_of_hugging_face() {
     let expected = fs::read_to_string(path("expected.txt")).unwrap();
     for line in expected.lines() {
         let (name, tokens) = line.split_once(' ').unwrap();
-        let tokens: Vec<u32> = tokens
-            .split(' ')
-            .map(|token| token.parse().unwrap())
-            .collect();
+        let tokens = tokens.split(' ').map(|token| token.parse().unwrap());
+        let tokens: Vec<u32> = tokens.collect();
         assert_eq!(tokenizer(name).encode(&text()).unwrap(), tokens, "{name}");
     }
     assert_eq!(expected.lines().count(), 3);
 }
 
 #[test]
-fn the_vocabulary_is_the_largest_token_and_one() {
+fn the_vocabulary_is_the_largest_token_plus_one() {
     assert_eq!(Tokenizer::bytes().vocabulary(), 256);
     assert_eq!(tokenizer("pairs").vocabulary(), 280);
     assert_eq!(tokenizer("letters").vocabulary(), 26);
-    // Seven words and one that was added, but the last word is number 9.
+    // Seven words and an added one, but the last word has number 9.
     let words = tokenizer("words");
     assert_eq!(words.vocabulary(), 10);
     assert_eq!(words.encode("<|end|> mat").unwrap(), [7, 9]);
 }
 
 #[test]
-fn a_model_of_another_vocabulary_is_named_with_both_sizes() {
+fn a_model_with_a_smaller_vocabulary_is_an_error() {
     let words = tokenizer("words");
     assert!(words.check_vocabulary(10).is_ok());
     assert!(words.check_vocabulary(32_000).is_ok());
     let error = words.check_vocabulary(9).unwrap_err();
     let expected = "the tokenizer has a vocabulary of 10 tokens, but the model one of 9: \
-                    take the tokenizer that the model was made for, or give the model 10";
+                    use the model's tokenizer, or a model with 10 tokens";
     assert_eq!(error.to_string(), expected);
 }
 
 #[test]
-fn a_text_comes_back_from_pairs_of_bytes() {
+fn byte_pairs_decode_to_the_text() {
     let pairs = tokenizer("pairs");
     let tokens = pairs.encode(&text()).unwrap();
     assert!(tokens.len() < text().len());
@@ -65,21 +66,16 @@ fn a_text_comes_back_from_pairs_of_bytes() {
 }
 
 #[test]
-fn tokens_out_of_the_vocabulary_are_left_out_or_shown_as_such() {
+fn unknown_tokens_are_skipped_or_marked() {
     let pairs = tokenizer("pairs");
     assert_eq!(pairs.decode(&[0, 1_000, 33]).unwrap(), "<|endoftext|>A");
-    assert_eq!(
-        Tokenizer::bytes().decode(&[65, 1_000]).unwrap(),
-        "A\u{fffd}"
-    );
-    assert_eq!(
-        tokenizer("words").decode(&[1, 7, 8, 2]).unwrap(),
-        "the <|end|> cat"
-    );
+    let (bytes, words) = (Tokenizer::bytes(), tokenizer("words"));
+    assert_eq!(bytes.decode(&[65, 1_000]).unwrap(), "A\u{fffd}");
+    assert_eq!(words.decode(&[1, 7, 8, 2]).unwrap(), "the <|end|> cat");
 }
 
 #[test]
-fn files_that_are_no_tokenizer_are_errors() {
+fn other_files_are_not_tokenizers() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");
     let missing = Tokenizer::read(&path).unwrap_err();
@@ -88,7 +84,7 @@ fn files_that_are_no_tokenizer_are_errors() {
         "",
         "{}",
         "[1, 2]",
-        "{\"model\": 3}",
+        r#"{"model": 3}"#,
         "not JSON",
         "\u{feff}{}",
     ] {
@@ -97,7 +93,7 @@ fn files_that_are_no_tokenizer_are_errors() {
         assert!(matches!(error, TextError::NotATokenizer { .. }), "{error}");
         let text = error.to_string();
         assert!(text.starts_with(path.to_str().unwrap()), "{text}");
-        assert!(text.contains("is no tokenizer.json"), "{text}");
+        assert!(text.contains("is not a tokenizer.json"), "{text}");
     }
     fs::write(&path, b"\xff\xfe\x00").unwrap();
     assert!(Tokenizer::read(&path).is_err());
@@ -110,7 +106,7 @@ fn a_tokenizer_of_other_texts_is_an_error() {
         assert!(matches!(error, TextError::OtherText { .. }), "{error}");
         assert!(error.to_string().contains(expected), "{error}");
     };
-    // Unknown words have a token of their own, or none, or are in no token because nothing is left of them.
+    // Unknown words have a token, no token, or are removed before.
     check("words", "the bird", "for 4 of the text's 7 characters");
     check("letters", "В начале 12", "for 9 of the text's 9 characters");
     check("letters", "ab CDE f", "for 3 of the text's 6 characters");
@@ -121,13 +117,12 @@ fn a_tokenizer_of_other_texts_is_an_error() {
     assert_eq!(fits("pairs", "В начале 🦀"), 20);
 }
 
-/// What a tokenizer cannot do is an error, of the text as of a prompt.
 #[test]
 fn a_tokenizer_that_fails_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");
     let json = fs::read_to_string(self::path("words.json")).unwrap();
-    // It says that unknown words are a token that it does not have.
+    // Its token for unknown words does not exist.
     fs::write(&path, json.replace("\"[UNK]\": 0", "\"a\": 0")).unwrap();
     let tokenizer = Tokenizer::read(&path).unwrap();
     assert_eq!(tokenizer.encode("a cat").unwrap(), [0, 2]);
@@ -154,30 +149,28 @@ fn documents_are_encoded_one_by_one() {
 #[test]
 fn a_tokenizer_prints_without_its_words() {
     let shown = format!("{:?} {:?}", Tokenizer::bytes(), tokenizer("words"));
-    assert_eq!(
-        shown,
-        "Bytes { vocabulary: 256, .. } HuggingFace { vocabulary: 10, .. }"
-    );
+    let expected = "Bytes { vocabulary: 256, .. } HuggingFace { vocabulary: 10, .. }";
+    assert_eq!(shown, expected);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn any_text_comes_back(characters in prop::collection::vec(any::<char>(), 0..200)) {
+    fn any_text_is_encoded_and_decoded(characters in prop::collection::vec(any::<char>(), 0..200)) {
         let text: String = characters.into_iter().collect();
         for tokenizer in [Tokenizer::bytes(), tokenizer("pairs")] {
             let tokens = tokenizer.encode(&text).unwrap();
             prop_assert!(tokens.iter().all(|&token| (token as usize) < tokenizer.vocabulary()));
             prop_assert_eq!(tokenizer.decode(&tokens).unwrap(), &*text);
-            // Nothing is lost, so it is no other text's tokenizer; and what is counted is what is encoded.
+            // No character is lost.
             let counted = Text::new([&*text]).encode(&tokenizer).unwrap();
             prop_assert_eq!(&*counted, &*tokens);
         }
     }
 
     #[test]
-    fn any_tokens_are_some_text(tokens in prop::collection::vec(prop_oneof![0..300_u32, any::<u32>()], 0..100)) {
+    fn any_tokens_are_decoded(tokens in prop::collection::vec(prop_oneof![0..300_u32, any::<u32>()], 0..100)) {
         for tokenizer in [Tokenizer::bytes(), tokenizer("pairs"), tokenizer("words"), tokenizer("letters")] {
             prop_assert!(tokenizer.decode(&tokens).is_ok());
         }
