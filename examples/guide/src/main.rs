@@ -1,4 +1,4 @@
-//! The programs of `docs/guide.md`: `guide 3` runs those of chapter 3.
+//! The programs of `docs/src/guide`: `guide 3` runs those of chapter 3.
 
 mod cut;
 mod layers;
