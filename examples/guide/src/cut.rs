@@ -19,7 +19,7 @@ fn measure() -> Result<(), Failure> {
     let (sample, _) = digits(16, &device)?;
     let profile = Profiler::new(&device).measure(&layers, sample)?;
 
-    println!("layer   forward   backward  hands on");
+    println!("layer   forward   backward    output");
     for (index, layer) in profile.layers.iter().enumerate() {
         let (forward, backward) = (1e3 * layer.forward, 1e3 * layer.backward);
         let (name, output) = (&layer.name, layer.output / 1024);

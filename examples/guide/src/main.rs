@@ -16,11 +16,11 @@ use std::path::Path;
 
 use mimalloc::MiMalloc;
 
-/// The system's allocator has stages wait for each other in the kernel.
+/// With the system's allocator, stages wait for each other in the kernel.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// Whatever goes wrong in a chapter.
+/// Any error in a chapter.
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {

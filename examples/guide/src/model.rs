@@ -1,4 +1,4 @@
-//! The model of the guide as one has it on one device, and something to train it with.
+//! The guide's model on one device, and data to train it with.
 
 use burn::{
     data::dataloader::batcher::Batcher,
@@ -13,7 +13,7 @@ use stovepipe_digits::{DigitBatch, DigitBatcher, Digits};
 
 use crate::Failure;
 
-/// Tells handwritten digits apart.
+/// Recognises handwritten digits.
 #[derive(Module, Debug)]
 pub struct Model {
     pub conv1: Conv2d,

@@ -1,4 +1,4 @@
-//! When it goes wrong: the errors that one meets first.
+//! The errors that users meet first.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ use crate::{
     model::{Model, digits},
 };
 
-/// Makes each mistake, and prints what is said of it.
+/// Makes each mistake and prints the error.
 pub fn main() -> Result<(), Failure> {
     for mistake in [
         more_stages_than_layers,
@@ -29,7 +29,7 @@ pub fn main() -> Result<(), Failure> {
         dropout_of_burn,
         images_of_another_shape,
         labels_that_are_too_few,
-        numbers_that_are_none,
+        nan_in_the_data,
         file_of_another_model,
     ] {
         let error = mistake().err().ok_or("nothing went wrong")?;
@@ -88,7 +88,7 @@ fn labels_that_are_too_few() -> Result<(), Failure> {
     Ok(())
 }
 
-fn numbers_that_are_none() -> Result<(), Failure> {
+fn nan_in_the_data() -> Result<(), Failure> {
     let (images, labels) = digits(8, &Device::flex())?;
     let logarithms = images.log(); // some pixels are negative
     let pipeline = stages(2, layers()).build()?;

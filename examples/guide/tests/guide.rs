@@ -1,4 +1,4 @@
-//! The guide, held against the programs that it quotes.
+//! The guide quotes programs: its code, output and errors must be theirs.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::{
@@ -33,9 +33,12 @@ fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
 /// A block as it stands in a function: each line further to the right.
 fn indented(block: &str, by: usize) -> String {
     let indent = " ".repeat(by);
-    let lines = block.lines().map(|line| match line.is_empty() {
-        true => String::new(),
-        false => format!("{indent}{line}"),
+    let lines = block.lines().map(|line| {
+        if line.is_empty() {
+            String::new()
+        } else {
+            format!("{indent}{line}")
+        }
     });
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -128,12 +131,12 @@ fn interrupted(directory: &Path, folder: &str) {
 }
 
 #[test]
-fn a_training_goes_on_under_three_stages_and_comes_out_as_a_struct() {
+fn a_training_resumes_in_three_stages_and_loads_into_a_struct() {
     let directory = tempfile::tempdir().unwrap();
     let unbroken = said(directory.path(), &["8", "unbroken", "1"]);
     interrupted(directory.path(), "run");
     let rest = said(directory.path(), &["8", "run", "3"]);
-    assert!(rest.contains("goes on from epoch-"), "{rest}");
+    assert!(rest.contains("resumes from epoch-"), "{rest}");
 
     let run = directory.path().join("run");
     let model = |folder: &str| {

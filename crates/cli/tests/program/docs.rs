@@ -14,6 +14,9 @@ const FOLDERS: [&str; 9] = [
 ];
 const SUBCOMMANDS: [&str; 6] = ["train", "eval", "devices", "plan", "simulate", "verify"];
 
+/// Flags that pages name without a command, but are Cargo's.
+const CARGO_FLAGS: [&str; 3] = ["--features", "--release", "--workspace"];
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -294,13 +297,19 @@ fn command_lines_are_those_of_the_program() {
             .filter(is_call)
             .for_each(|line| check(line));
 
-        // `train --dry-run`: flags alone are looked up.
-        for span in &page.spans {
+        // `train --dry-run` and `--balance`: flags alone are looked up.
+        let of_program = !path.starts_with(root().join("benches"));
+        for span in page.spans.iter().filter(|_| of_program) {
             let all = words(span);
-            let Some(help) = all.first().and_then(|name| helps.get(name.as_str())) else {
-                continue;
+            let first = all.first().map_or("", String::as_str);
+            let known = |flag: &str| match helps.get(first) {
+                Some(help) => lists(help, flag),
+                None if first == flag => {
+                    CARGO_FLAGS.contains(&flag) || helps.values().any(|help| lists(help, flag))
+                }
+                None => true,
             };
-            if let Some(flag) = flags(&all).find(|flag| !lists(help, flag)) {
+            if let Some(flag) = flags(&all).find(|flag| !known(flag)) {
                 wrong.push(format!("{}: `{span}`: no {flag}", path.display()));
             }
         }
