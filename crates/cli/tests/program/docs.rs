@@ -1,7 +1,7 @@
 //! The documentation: its links lead somewhere, its command lines parse, and it stays short.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -153,6 +153,53 @@ fn links_lead_somewhere() {
         }
     }
     assert!(links > 100, "{links}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What looks like an item and is none: a pass in a picture.
+const NO_ITEMS: [&str; 1] = ["R0"];
+
+/// All Rust of the repository.
+fn source(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            text += &source(&path);
+        } else if path.extension().is_some_and(|kind| kind == "rs") {
+            text += &fs::read_to_string(path).unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn types_and_functions_exist() {
+    let folders = ["benches", "crates", "datasets", "examples", "models"];
+    let text: String = folders
+        .iter()
+        .map(|name| source(&root().join(name)))
+        .collect();
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let known: HashSet<_> = text.split(|letter| !is_part(letter)).collect();
+    let mut wrong = Vec::new();
+    // The changelog speaks of what was.
+    for path in pages()
+        .iter()
+        .filter(|path| !path.ends_with("CHANGELOG.md"))
+    {
+        for span in Page::read(path).spans {
+            let item = span.split('(').next().unwrap();
+            let is_item = item.chars().all(|letter| is_part(letter) || letter == ':');
+            let is_name =
+                item.contains("::") || item.contains(char::is_uppercase) || item.contains('_');
+            for name in item.split("::").filter(|_| is_item && is_name) {
+                if !known.contains(name) && !NO_ITEMS.contains(&name) {
+                    wrong.push(format!("{}: {span}", path.display()));
+                }
+            }
+        }
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
