@@ -21,14 +21,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All Markdown in a folder and below it, but for what mdBook builds.
-pub fn markdown(folder: &Path) -> Vec<PathBuf> {
+/// All files of a kind in a folder and below it, but for what mdBook builds.
+pub fn files(folder: &Path, kind: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(folder).into_iter().flatten() {
         let path = entry.unwrap().path();
         if path.is_dir() && !path.ends_with("docs/book") {
-            found.extend(markdown(&path));
-        } else if path.extension().is_some_and(|kind| kind == "md") {
+            found.extend(files(&path, kind));
+        } else if path.extension().is_some_and(|own| own == kind) {
             found.push(path);
         }
     }
@@ -37,14 +37,12 @@ pub fn markdown(folder: &Path) -> Vec<PathBuf> {
 
 /// All Markdown of the repository.
 fn pages() -> Vec<PathBuf> {
-    let files = fs::read_dir(root()).unwrap();
-    let files = files.map(|file| file.unwrap().path());
-    let top = files.filter(|path| path.extension().is_some_and(|kind| kind == "md"));
-    let below = FOLDERS.map(|folder| root().join(folder));
-    let below = below.iter().filter(|folder| !folder.ends_with("target"));
-    let below = below.filter(|folder| folder.is_dir());
-    top.chain(below.flat_map(|folder| markdown(folder)))
-        .collect()
+    let top = fs::read_dir(root()).unwrap();
+    let top = top.map(|file| file.unwrap().path());
+    let top = top.filter(|path| path.extension().is_some_and(|kind| kind == "md"));
+    let below = FOLDERS.iter().filter(|&&folder| folder != "target");
+    let below = below.flat_map(|folder| files(&root().join(folder), "md"));
+    top.chain(below).collect()
 }
 
 /// A page, taken apart.
@@ -159,36 +157,21 @@ fn links_lead_somewhere() {
 /// What looks like an item and is none: a pass in a picture.
 const NO_ITEMS: [&str; 1] = ["R0"];
 
-/// All Rust of the repository.
-fn source(folder: &Path) -> String {
-    let mut text = String::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            text += &source(&path);
-        } else if path.extension().is_some_and(|kind| kind == "rs") {
-            text += &fs::read_to_string(path).unwrap();
-        }
-    }
-    text
-}
-
 #[test]
 fn types_and_functions_exist() {
     let folders = ["benches", "crates", "datasets", "examples", "models"];
-    let text: String = folders
+    let sources = folders
         .iter()
-        .map(|name| source(&root().join(name)))
-        .collect();
+        .flat_map(|name| files(&root().join(name), "rs"));
+    let sources = sources.map(|path| fs::read_to_string(path).unwrap());
+    let text = sources.collect::<Vec<_>>().join("\n");
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     let known: HashSet<_> = text.split(|letter| !is_part(letter)).collect();
     let mut wrong = Vec::new();
     // The changelog speaks of what was.
-    for path in pages()
-        .iter()
-        .filter(|path| !path.ends_with("CHANGELOG.md"))
-    {
-        for span in Page::read(path).spans {
+    let pages = pages().into_iter();
+    for path in pages.filter(|path| !path.ends_with("CHANGELOG.md")) {
+        for span in Page::read(&path).spans {
             let item = span.split('(').next().unwrap();
             let is_item = item.chars().all(|letter| is_part(letter) || letter == ':');
             let is_name =
@@ -208,7 +191,7 @@ fn the_book_is_whole() {
     let source = root().join("docs/src");
     let summary = Page::read(&source.join("SUMMARY.md"));
     let listed: Vec<_> = summary.links().map(|link| source.join(link)).collect();
-    for page in markdown(&source) {
+    for page in files(&source, "md") {
         let is_listed = listed.contains(&page) || page.ends_with("SUMMARY.md");
         assert!(is_listed, "{}", page.display());
         // mdBook has a page for Markdown of its own alone.

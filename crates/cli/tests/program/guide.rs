@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{docs::markdown, running::command};
+use crate::{docs::files, running::command};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -72,7 +72,7 @@ fn check(page: &Path) -> usize {
 #[test]
 fn commands_print_and_draw_what_the_pages_show() {
     let mut found = 0;
-    for page in markdown(&root().join("docs/src")) {
+    for page in files(&root().join("docs/src"), "md") {
         found += check(&page);
     }
     assert!(found >= 8, "{found}");
