@@ -1,7 +1,6 @@
 //! The programs of `docs/src/guide`: `guide 3` runs those of chapter 3.
 
 mod cut;
-mod layers;
 mod memory;
 mod model;
 mod one_device;

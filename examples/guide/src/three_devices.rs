@@ -9,8 +9,7 @@ use stovepipe::{
 
 use crate::{
     Failure,
-    layers::Net,
-    model::{Model, digits},
+    model::{Model, ModelLayer, digits},
 };
 
 /// Trains one step on the named devices, or on the CPU three times.
@@ -29,7 +28,7 @@ pub fn main(names: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn on_devices(names: &[&str]) -> Result<Pipeline<Net>, Failure> {
+fn on_devices(names: &[&str]) -> Result<Pipeline<ModelLayer>, Failure> {
     let devices = names.iter().map(|name| name.parse());
     let devices = devices.collect::<Result<Vec<NamedDevice>, _>>()?;
     let layers = Model::new(&devices[0].device).into_layers();
@@ -61,7 +60,7 @@ fn on_devices(names: &[&str]) -> Result<Pipeline<Net>, Failure> {
 }
 
 /// What each layer costs on a device, for a micro-batch of 8.
-fn profile(layers: &[Net], device: &Device) -> Result<Profile, Failure> {
+fn profile(layers: &[ModelLayer], device: &Device) -> Result<Profile, Failure> {
     let (sample, _) = digits(8, device)?;
     Ok(Profiler::new(device).measure(layers, sample)?)
 }

@@ -15,8 +15,7 @@ use stovepipe::{
 
 use crate::{
     Failure,
-    layers::Net,
-    model::{Model, digits},
+    model::{Model, ModelLayer, digits},
 };
 
 /// Makes each mistake and prints the error.
@@ -57,7 +56,7 @@ fn device_that_is_not_built_in() -> Result<(), Failure> {
 fn layers_in_the_wrong_order() -> Result<(), Failure> {
     let device = Device::flex();
     let mut layers = layers();
-    layers.push(Net::Conv(Model::new(&device).conv4)); // after the head
+    layers.push(ModelLayer::Conv4(Model::new(&device).conv4)); // after the last layer
     let (images, _) = digits(1, &device)?;
     stages(2, layers).sample(images, ()).build()?;
     Ok(())
@@ -106,7 +105,7 @@ fn file_of_another_model() -> Result<(), Failure> {
     Ok(loaded?)
 }
 
-fn layers() -> Vec<Net> {
+fn layers() -> Vec<ModelLayer> {
     Model::new(&Device::flex()).into_layers()
 }
 
@@ -122,21 +121,9 @@ struct Dropping {
     dropout: Dropout,
 }
 
-impl Layer for Dropping {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(x: Tensor<2>) -> Tensor<2> {
-        x
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok(self.dropout.forward(self.linear.forward(x)))
-    }
-
-    fn leave(x: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(x)
+#[layer]
+impl Dropping {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.dropout.forward(self.linear.forward(x))
     }
 }

@@ -12,13 +12,18 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All chapters, one after the other.
-fn guide() -> String {
-    let chapters = fs::read_dir(root().join("docs/src/guide")).unwrap();
-    let chapters = chapters.map(|chapter| chapter.unwrap().path());
-    let chapters = chapters.filter(|path| path.extension().is_some_and(|kind| kind == "md"));
-    let texts = chapters.map(|path| fs::read_to_string(path).unwrap());
+/// All files of a folder with an ending, one after the other.
+fn read(folder: &str, ending: &str) -> String {
+    let files = fs::read_dir(root().join(folder)).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|own| own == ending));
+    let texts = files.map(|path| fs::read_to_string(path).unwrap());
     texts.collect::<Vec<_>>().join("\n")
+}
+
+/// All chapters, and the pages that answer a question.
+fn guide() -> String {
+    read("docs/src/guide", "md") + &read("docs/src/how-to", "md")
 }
 
 /// The blocks of a language, without their fences.
@@ -45,13 +50,13 @@ fn indented(block: &str, by: usize) -> String {
 
 #[test]
 fn each_block_of_rust_stands_in_a_program() {
-    let examples = ["guide", "transfer-learning", "learner"];
-    let folders = examples.map(|name| root().join("examples").join(name).join("src"));
-    let files = folders
-        .iter()
-        .flat_map(|folder| fs::read_dir(folder).unwrap());
-    let sources = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
-    let sources = sources.collect::<Vec<_>>().join("\n");
+    let examples = ["custom-model", "guide", "transfer-learning", "learner"];
+    let sources = examples.map(|name| read(&format!("examples/{name}/src"), "rs"));
+    let mut sources = sources.join("\n");
+    // Chapter 1 has the model of chapter 2 without what the latter adds.
+    let lines = sources.lines();
+    let plain: Vec<_> = lines.filter(|line| !line.contains("#[layers(")).collect();
+    sources += &plain.join("\n").replace(", Layers)", ")");
     let guide = guide();
     let quoted = blocks(&guide, "rust");
     assert!(quoted.len() > 9);
@@ -76,6 +81,33 @@ fn said(directory: &Path, arguments: &[&str]) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn each_diff_is_that_of_a_model_of_burns_examples() {
+    let models = ["guide", "mnist", "regression"];
+    let guide = guide();
+    let shown = blocks(&guide, "diff");
+    assert_eq!(shown.len(), models.len());
+    for (diff, model) in shown.into_iter().zip(models) {
+        let file = |side| root().join(format!("examples/burn-models/src/{side}/{model}.rs"));
+        let [before, after] =
+            ["before", "after"].map(|side| fs::read_to_string(file(side)).unwrap());
+        let side = |sign| {
+            let lines = diff.lines().filter(move |line| !line.starts_with(sign));
+            lines.map(|line| line.get(1..).unwrap_or_default())
+        };
+        // What is shown is one stretch of both files.
+        let [old, new] = ['+', '-'].map(|other| side(other).collect::<Vec<_>>().join("\n"));
+        assert!(before.contains(&old), "{model}\n{old}");
+        assert!(after.contains(&new), "{model}\n{new}");
+        // And there is no more to it, but for one `use`.
+        let added = diff.lines().filter(|line| line.starts_with('+')).count();
+        let grown = after.lines().count() - before.lines().count();
+        let removed = diff.lines().filter(|line| line.starts_with('-')).count();
+        assert_eq!(added - removed + 1, grown, "{model}");
+        assert!(added < 10, "{model}");
+    }
 }
 
 #[test]

@@ -378,7 +378,7 @@ fn pages_stay_short() {
         // What a program prints is as wide as it is, a table's row is one line, and links have no blanks to break at.
         let parts = parts
             .split("\n```")
-            .filter(|part| !part.starts_with("text\n"));
+            .filter(|part| !part.starts_with("text\n") && !part.starts_with("diff\n"));
         let lines = parts.flat_map(str::lines);
         let lines = lines.filter(|line| !line.starts_with('|') && !line.contains("]("));
         let lines = lines.filter(|line| line.chars().count() > 100);
