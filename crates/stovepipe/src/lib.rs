@@ -5,7 +5,7 @@
 //!
 //! This crate is the one dependency that a user needs. [`prelude`] has what a training program
 //! names; [`schedule`], [`plan`] and [`pipeline`] are the parts it is made of. The repository's
-//! `docs/guide.md` leads from a struct on one device to a pipeline on three.
+//! `docs/src/guide` leads from a struct on one device to a pipeline on three.
 //!
 //! | feature | what it adds |
 //! |---|---|

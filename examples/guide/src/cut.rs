@@ -19,11 +19,11 @@ fn measure() -> Result<(), Failure> {
     let (sample, _) = digits(16, &device)?;
     let profile = Profiler::new(&device).measure(&layers, sample)?;
 
-    println!("layer   forward   backward  hands on");
+    println!("layer     forward   backward    output");
     for (index, layer) in profile.layers.iter().enumerate() {
         let (forward, backward) = (1e3 * layer.forward, 1e3 * layer.backward);
         let (name, output) = (&layer.name, layer.output / 1024);
-        println!("{index} {name:4} {forward:5.2} ms {backward:7.2} ms {output:5} KiB");
+        println!("{index} {name:6} {forward:5.2} ms {backward:7.2} ms {output:5} KiB");
     }
     let (size, time) = (Balance::by_size(&profile), Balance::by_time(&profile));
     println!("even    {:?}", Balance::Even.cut(5, 2)?);

@@ -1,7 +1,6 @@
-//! The programs of `docs/guide.md`: `guide 3` runs those of chapter 3.
+//! The programs of `docs/src/guide`: `guide 3` runs those of chapter 3.
 
 mod cut;
-mod layers;
 mod memory;
 mod model;
 mod one_device;
@@ -16,11 +15,11 @@ use std::path::Path;
 
 use mimalloc::MiMalloc;
 
-/// The system's allocator has stages wait for each other in the kernel.
+/// With the system's allocator, stages wait for each other in the kernel.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// Whatever goes wrong in a chapter.
+/// Any error in a chapter.
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {

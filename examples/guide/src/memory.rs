@@ -1,4 +1,4 @@
-//! Chapter 6: what is computed again, and what is held.
+//! Chapter 6: memory and recomputation.
 
 use burn::tensor::Device;
 use stovepipe::prelude::*;

@@ -1,4 +1,4 @@
-//! The model of the guide as one has it on one device, and something to train it with.
+//! The guide's model: a struct in chapter 1, a list of layers from chapter 2 on; and data to train it with.
 
 use burn::{
     data::dataloader::batcher::Batcher,
@@ -9,17 +9,23 @@ use burn::{
     },
     tensor::{Device, Tensor, activation::relu},
 };
+use stovepipe::Layers;
 use stovepipe_digits::{DigitBatch, DigitBatcher, Digits};
 
 use crate::Failure;
 
-/// Tells handwritten digits apart.
-#[derive(Module, Debug)]
+/// Recognises handwritten digits.
+#[derive(Module, Debug, Layers)]
 pub struct Model {
+    #[layers(|x: Tensor<4>| relu(conv1.forward(x)))]
     pub conv1: Conv2d,
+    #[layers(|x| relu(conv2.forward(x)))]
     pub conv2: Conv2d,
+    #[layers(|x| relu(conv3.forward(x)))]
     pub conv3: Conv2d,
+    #[layers(|x| relu(conv4.forward(x)))]
     pub conv4: Conv2d,
+    #[layers(|x| -> Tensor<2> { linear.forward(pool(x)) })]
     pub linear: Linear,
 }
 

@@ -1,4 +1,4 @@
-//! Chapter 4: that the pipeline computes what the struct does.
+//! Chapter 4: the pipeline computes what the struct does.
 
 use burn::{
     nn::loss::CrossEntropyLossConfig,
@@ -40,7 +40,7 @@ fn compare() -> Result<(), Failure> {
     };
     let step = pipeline.train_step_with(batch, &CrossEntropy::new(), Outputs::Keep)?;
 
-    let outputs = step.outputs.ok_or("the outputs were to be kept")?;
+    let outputs = step.outputs.ok_or("no outputs")?;
     let (loss, logits) = (loss.into_scalar::<f32>(), logits.inner());
     println!("loss: {loss:.7} and {:.7}", step.loss);
     println!("logits differ by {:.1e}", difference(logits, outputs));
@@ -71,7 +71,7 @@ fn verify() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The largest difference of two numbers.
+/// The largest difference between elements.
 fn difference<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f32 {
     (a - b).abs().max().into_scalar::<f32>()
 }

@@ -1,4 +1,4 @@
-//! Chapter 7: three devices, unlike ones.
+//! Chapter 7: three unlike devices.
 
 use burn::tensor::Device;
 use stovepipe::{
@@ -9,11 +9,10 @@ use stovepipe::{
 
 use crate::{
     Failure,
-    layers::Net,
-    model::{Model, digits},
+    model::{Model, ModelLayer, digits},
 };
 
-/// Trains a step on the devices of these names; on the CPU thrice, if there are none.
+/// Trains one step on the named devices, or on the CPU three times.
 pub fn main(names: &[&str]) -> Result<(), Failure> {
     let names = match names {
         [] => &["cpu", "cpu", "cpu"],
@@ -29,12 +28,12 @@ pub fn main(names: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn on_devices(names: &[&str]) -> Result<Pipeline<Net>, Failure> {
+fn on_devices(names: &[&str]) -> Result<Pipeline<ModelLayer>, Failure> {
     let devices = names.iter().map(|name| name.parse());
     let devices = devices.collect::<Result<Vec<NamedDevice>, _>>()?;
     let layers = Model::new(&devices[0].device).into_layers();
 
-    // What each layer costs on the first device, and how fast the others are, compared with it.
+    // What each layer costs on the first device, and how fast the other devices are relative to it.
     let first = profile(&layers, &devices[0].device)?;
     let mut machine = Machine::uniform(devices.len());
     for (device, spec) in devices.iter().zip(&mut machine.devices) {
@@ -43,7 +42,7 @@ fn on_devices(names: &[&str]) -> Result<Pipeline<Net>, Failure> {
         }
     }
 
-    // Of all cuts into so many stages, the one whose step is foretold to be the fastest.
+    // Of all cuts into that many stages, the one with the fastest predicted step.
     let plan = PlanRequest {
         workers: vec![devices.len()],
         rules: vec![Rule::OneForwardOneBackward],
@@ -61,7 +60,7 @@ fn on_devices(names: &[&str]) -> Result<Pipeline<Net>, Failure> {
 }
 
 /// What each layer costs on a device, for a micro-batch of 8.
-fn profile(layers: &[Net], device: &Device) -> Result<Profile, Failure> {
+fn profile(layers: &[ModelLayer], device: &Device) -> Result<Profile, Failure> {
     let (sample, _) = digits(8, device)?;
     Ok(Profiler::new(device).measure(layers, sample)?)
 }

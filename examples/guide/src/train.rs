@@ -1,4 +1,4 @@
-//! Chapters 8 and 9: a training that leaves files, can be stopped, and goes on.
+//! Chapters 8 and 9: a training run that writes files, can be stopped, and resumes.
 
 use std::path::Path;
 
@@ -21,20 +21,20 @@ pub fn main(path: &Path, stages: usize) -> Result<(), Failure> {
     let (sample, _) = digits(16, &device)?;
     let pipeline = Pipeline::auto(layers, vec![device; stages], sample)?.build()?;
     let stop = pipeline.stop_handle();
-    ctrlc::set_handler(move || stop.stop())?; // Ctrl-C ends the step under way, and the training
+    ctrlc::set_handler(move || stop.stop())?; // Ctrl-C stops the training after the current step
 
     let settings = TrainSettings {
         epochs: 6,
-        save_every: 10, // a checkpoint after every ten mini-batches, besides those of epochs
+        save_every: 10, // a checkpoint every ten mini-batches, and at the end of each epoch
         ..TrainSettings::default()
     };
     let data = Data::new(Digits::train()?, Digits::test()?, DigitBatcher);
-    let folder = RunFolder::resume(path)?; // begins a run, or goes on with one
+    let folder = RunFolder::resume(path)?; // starts a run, or resumes it
     folder.write_toml("config.toml", &settings)?;
     let mut trainer = Trainer::new(pipeline, settings)?;
     let resumed = trainer.resume(&folder)?;
     if let Some(checkpoint) = resumed.checkpoint {
-        println!("goes on from {checkpoint}");
+        println!("resumes from {checkpoint}");
     }
     let summary = trainer.run(&data, &folder, Progress::new)?;
     println!("after {} of 6 epochs: {}", summary.epochs, summary.test);

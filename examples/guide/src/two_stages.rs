@@ -39,7 +39,7 @@ fn step() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The bubble by the formula, as it is simulated for equal stages, and as it is measured.
+/// The bubble: by the formula, simulated for equal stages, and measured.
 fn bubbles() -> Result<(), Failure> {
     println!("micro-batches  formula  simulated  measured");
     for m in [1, 2, 4, 8, 16] {
@@ -54,7 +54,7 @@ fn bubbles() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The median of 21 steps in two stages, where nothing is computed twice.
+/// The median bubble of 21 steps in two stages, without recomputation.
 fn measured(micro_batches: usize) -> Result<f64, Failure> {
     let device = Device::flex();
     let pipeline = Pipeline::builder(Model::new(&device).into_layers())

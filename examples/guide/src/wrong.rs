@@ -1,4 +1,4 @@
-//! When it goes wrong: the errors that one meets first.
+//! The errors that users meet first.
 
 use std::path::PathBuf;
 
@@ -15,11 +15,10 @@ use stovepipe::{
 
 use crate::{
     Failure,
-    layers::Net,
-    model::{Model, digits},
+    model::{Model, ModelLayer, digits},
 };
 
-/// Makes each mistake, and prints what is said of it.
+/// Makes each mistake and prints the error.
 pub fn main() -> Result<(), Failure> {
     for mistake in [
         more_stages_than_layers,
@@ -29,7 +28,7 @@ pub fn main() -> Result<(), Failure> {
         dropout_of_burn,
         images_of_another_shape,
         labels_that_are_too_few,
-        numbers_that_are_none,
+        nan_in_the_data,
         file_of_another_model,
     ] {
         let error = mistake().err().ok_or("nothing went wrong")?;
@@ -57,7 +56,7 @@ fn device_that_is_not_built_in() -> Result<(), Failure> {
 fn layers_in_the_wrong_order() -> Result<(), Failure> {
     let device = Device::flex();
     let mut layers = layers();
-    layers.push(Net::Conv(Model::new(&device).conv4)); // after the head
+    layers.push(ModelLayer::Conv4(Model::new(&device).conv4)); // after the last layer
     let (images, _) = digits(1, &device)?;
     stages(2, layers).sample(images, ()).build()?;
     Ok(())
@@ -88,7 +87,7 @@ fn labels_that_are_too_few() -> Result<(), Failure> {
     Ok(())
 }
 
-fn numbers_that_are_none() -> Result<(), Failure> {
+fn nan_in_the_data() -> Result<(), Failure> {
     let (images, labels) = digits(8, &Device::flex())?;
     let logarithms = images.log(); // some pixels are negative
     let pipeline = stages(2, layers()).build()?;
@@ -106,7 +105,7 @@ fn file_of_another_model() -> Result<(), Failure> {
     Ok(loaded?)
 }
 
-fn layers() -> Vec<Net> {
+fn layers() -> Vec<ModelLayer> {
     Model::new(&Device::flex()).into_layers()
 }
 
@@ -122,21 +121,9 @@ struct Dropping {
     dropout: Dropout,
 }
 
-impl Layer for Dropping {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(x: Tensor<2>) -> Tensor<2> {
-        x
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok(self.dropout.forward(self.linear.forward(x)))
-    }
-
-    fn leave(x: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(x)
+#[layer]
+impl Dropping {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.dropout.forward(self.linear.forward(x))
     }
 }

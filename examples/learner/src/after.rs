@@ -55,7 +55,7 @@ impl Layer for Block {
     }
 }
 
-/// The model, new.
+/// Makes a new model.
 pub fn model(devices: [Device; 2]) -> Result<Net, BuildError> {
     let channels = [[3, 16], [16, 32], [32, 64], [64, 10]];
     let layers = channels.map(|channels| Block::new(channels, &devices[0]));

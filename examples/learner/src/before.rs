@@ -71,7 +71,7 @@ impl InferenceStep for Net {
     }
 }
 
-/// The model, new.
+/// Makes a new model.
 pub fn model(device: &Device) -> Net {
     device.seed(0);
     let channels = [[3, 16], [16, 32], [32, 64], [64, 10]];

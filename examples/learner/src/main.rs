@@ -1,5 +1,5 @@
-//! One model in Burn's Learner: on one device ([`before`]) and in two stages ([`after`]). What is in this file knows of
-//! neither.
+//! One model in Burn's Learner: on one device ([`before`]) and in two stages ([`after`]). This file
+//! is the same for both.
 //!
 //! ```sh
 //! cargo run --release --bin learner -- after --bars
@@ -33,10 +33,10 @@ struct Options {
     /// Show bars rather than Burn's dashboard
     #[arg(long)]
     bars: bool,
-    /// Times that the training set is gone through
+    /// Number of epochs
     #[arg(long, default_value_t = 8)]
     epochs: usize,
-    /// Go on after this epoch's checkpoint
+    /// Resume after this epoch's checkpoint
     #[arg(long, value_name = "EPOCH")]
     resume: Option<usize>,
     /// Where metrics and checkpoints go
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// What a user of burn-train has, and keeps.
+/// The usual code of a burn-train user.
 fn train<M>(model: M, options: &Options) -> Result<(), Box<dyn Error>>
 where
     M: LearnerModel

@@ -1,5 +1,5 @@
-//! A model of one's own in two stages: what flows is a struct, one layer's output skips over the
-//! others, and every layer reads a noise level from the side.
+//! A custom model in two stages, with `Layer` written out: a struct passes between layers, one
+//! layer's output skips over the others, and every layer reads a side input.
 
 use burn::{
     module::Module,
@@ -9,7 +9,7 @@ use burn::{
 };
 use stovepipe::prelude::*;
 
-/// A layer is an ordinary module; a model of unlike layers is an enum of them.
+/// A layer is a Burn module; a model of different layers is an enum of them.
 #[derive(Module, Debug)]
 enum Net {
     Embed(Linear),
@@ -25,7 +25,7 @@ struct State {
     embedding: Option<Tensor<2>>,
 }
 
-/// What layers read from the side.
+/// What every layer reads.
 #[derive(Clone, Debug, Flow)]
 struct Side {
     /// A factor for each sample `[n, 1]`.
@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     train().map(|loss| println!("final loss {loss:.4}"))
 }
 
-/// Learns in which quarter of the plane a point lies, and returns the last loss.
+/// Trains to tell in which quarter of the plane a point lies. Returns the last loss.
 fn train() -> Result<f64, Box<dyn std::error::Error>> {
     let device = Device::flex();
     let linear = |from, to| LinearConfig::new(from, to).init(&device);
@@ -98,7 +98,7 @@ fn train() -> Result<f64, Box<dyn std::error::Error>> {
     let mut pipeline = Pipeline::builder(layers)
         .devices([device.clone(), device.clone()])
         .micro_batches(4)
-        .sample(Tensor::zeros([1, 2], &device), side(1)) // finds mistakes in the wiring now
+        .sample(Tensor::zeros([1, 2], &device), side(1)) // finds wiring errors at once
         .build()?;
     let mut optimizer = AdamConfig::new().init();
 

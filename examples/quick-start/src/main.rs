@@ -2,21 +2,18 @@
 
 use burn::{optim::AdamWConfig, tensor::*};
 use stovepipe::prelude::*;
-use stovepipe_amoebanet::{AmoebaNetDConfig, Stem};
+use stovepipe_amoebanet::AmoebaNetDConfig;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let config = AmoebaNetDConfig::new(3, 8, 10).with_stem(Stem::Small);
-    let devices = [Device::flex(), Device::flex()]; // or cuda(0), wgpu(…): one for each stage
-    let layers = config.init(&devices[0])?; // nothing is allocated yet
-    let images = Tensor::ones([8, 3, 32, 32], &devices[0]);
-    let mut pipeline = Pipeline::auto(layers, devices.clone(), images.clone())?.build()?;
-    let mut optimizer = AdamWConfig::new().init();
-
-    let targets = Tensor::<1, Int>::zeros([8], &devices[0]);
-    let step = pipeline.train_step(images, targets, &CrossEntropy::new())?;
-    println!("loss {:.3}, bubble {:.2}", step.loss, step.bubble());
-    pipeline = optimizer.step(1e-3, pipeline, step.gradients); // Burn's optimizer, as ever
-    println!("{pipeline}");
+    let devices = [Device::flex(), Device::flex()]; // one for each stage: here the CPU twice
+    let layers = AmoebaNetDConfig::new(3, 8, 10).init(&devices[0])?;
+    let images = Tensor::ones([4, 3, 224, 224], &devices[0]);
+    let labels = Tensor::<1, Int>::zeros([4], &devices[0]);
+    let pipeline = Pipeline::auto(layers, devices, images.clone())?.build()?;
+    let mut optimizer = AdamWConfig::new().init(); // Burn's
+    let step = pipeline.train_step(images, labels, &CrossEntropy::new())?;
+    let pipeline = optimizer.step(1e-3, pipeline, step.gradients);
+    println!("loss {:.3}\n{pipeline}", step.loss);
     Ok(())
 }
 

@@ -1,11 +1,11 @@
-//! What README and guide show of `simulate` and `plan` is what these print and draw.
+//! What the documentation shows of `simulate` and `plan` is what these print and draw.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use crate::running::command;
+use crate::{docs::files, running::command};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -17,21 +17,23 @@ struct Shown {
     prints: Option<String>,
 }
 
-/// The commands of `simulate` and `plan` in a document, a block of shell with one command each.
-fn shown(document: &str) -> Vec<Shown> {
-    let text = fs::read_to_string(root().join(document)).unwrap();
+/// The commands of `simulate` and `plan` in a page that say what they print or draw: a block of shell with one or more of them.
+fn shown(page: &Path) -> Vec<Shown> {
+    let text = fs::read_to_string(page).unwrap();
+    let text = text.replace("\\\n", " "); // lines that continue
     let blocks: Vec<_> = text.split("```").collect();
     let mut found = Vec::new();
     for (index, block) in blocks.iter().enumerate() {
         let lines = block.strip_prefix("sh\n").unwrap_or_default().lines();
         for command in lines.filter_map(|line| line.strip_prefix("cargo run --release -- ")) {
-            let is_own = command.starts_with("simulate") || command.starts_with("plan --profile");
-            if is_own && (command.contains("--svg") || document.ends_with("guide.md")) {
-                let between = blocks.get(index + 1).map_or("", |text| text.trim());
-                let next = blocks.get(index + 2).filter(|_| between.is_empty());
+            let between = blocks.get(index + 1).map_or("", |text| text.trim());
+            let next = blocks.get(index + 2).filter(|_| between.is_empty());
+            let prints = next.and_then(|next| Some(next.strip_prefix("text\n")?.to_owned()));
+            let is_own = command.starts_with("simulate") || command.starts_with("plan ");
+            if is_own && (command.contains("--svg") || prints.is_some()) {
                 found.push(Shown {
                     arguments: command.split_whitespace().map(str::to_owned).collect(),
-                    prints: next.and_then(|next| Some(next.strip_prefix("text\n")?.to_owned())),
+                    prints,
                 });
             }
         }
@@ -39,14 +41,15 @@ fn shown(document: &str) -> Vec<Shown> {
     found
 }
 
-/// Runs what a document shows, in a folder that has the guide's profile, and compares.
-fn check(document: &str, pictures: &Path) -> usize {
-    let shown = shown(document);
+/// Runs what a page shows, in a folder that has the guide's profile, and compares.
+fn check(page: &Path) -> usize {
+    let profile = Path::new("docs/src/guide/profile.toml");
+    let shown = shown(page);
     for Shown { arguments, prints } in &shown {
         let directory = tempfile::tempdir().unwrap();
-        let own = directory.path().join("docs/guide");
-        fs::create_dir_all(&own).unwrap();
-        let profile = Path::new("docs/guide/profile.toml");
+        for folder in ["docs/src/guide", "docs/src/pictures"] {
+            fs::create_dir_all(directory.path().join(folder)).unwrap();
+        }
         fs::copy(root().join(profile), directory.path().join(profile)).unwrap();
         let output = command(&[], directory.path()).args(arguments).output();
         let output = output.unwrap();
@@ -57,21 +60,20 @@ fn check(document: &str, pictures: &Path) -> usize {
         }
         let flag = arguments.iter().position(|argument| argument == "--svg");
         if let Some(flag) = flag {
-            let drawn = Path::new(&arguments[flag + 1]);
-            let committed = root().join(pictures).join(drawn.file_name().unwrap());
+            let drawn = &arguments[flag + 1];
+            let committed = fs::read(root().join(drawn)).unwrap();
             let drawn = fs::read(directory.path().join(drawn)).unwrap();
-            assert!(fs::read(committed).unwrap() == drawn, "{arguments:?}");
+            assert!(committed == drawn, "{arguments:?}");
         }
     }
     shown.len()
 }
 
 #[test]
-fn the_readmes_picture_is_what_its_command_draws() {
-    assert_eq!(check("README.md", Path::new("docs")), 1);
-}
-
-#[test]
-fn the_guides_commands_print_and_draw_what_it_shows() {
-    assert!(check("docs/guide.md", Path::new("docs/guide")) >= 5);
+fn commands_print_and_draw_what_the_pages_show() {
+    let mut found = 0;
+    for page in files(&root().join("docs/src"), "md") {
+        found += check(&page);
+    }
+    assert!(found >= 8, "{found}");
 }

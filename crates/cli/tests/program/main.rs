@@ -4,6 +4,7 @@
 mod cifar;
 mod cli;
 mod devices;
+mod docs;
 #[path = "../../../../datasets/cifar/tests/folder/mod.rs"]
 mod folder;
 mod guide;
