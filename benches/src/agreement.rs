@@ -10,8 +10,8 @@ use stovepipe::pipeline::Precision;
 use crate::{
     Failure,
     classifier::Classifier,
-    models::Recipe,
-    piped::{Piped, Plan},
+    piped::{Piped, PipelineSettings},
+    recipe::Recipe,
 };
 
 /// How far a step lies from the CPU's, from the same weights.
@@ -28,8 +28,11 @@ pub struct Agreement {
 /// # Errors
 ///
 /// If a device is not to be had, or a step fails.
-pub fn agreement<L: Classifier>(model: &Recipe<L>, plan: &Plan) -> Result<Agreement, Failure> {
-    let on_cpu = Plan {
+pub fn agreement<L: Classifier>(
+    model: &Recipe<L>,
+    plan: &PipelineSettings,
+) -> Result<Agreement, Failure> {
+    let on_cpu = PipelineSettings {
         devices: Vec::new(),
         precision: Precision::F32,
         ..plan.clone()

@@ -11,7 +11,7 @@ use crate::{
     classifier::Classifier,
     flows::{attach, bytes, detach, to_device},
     measure::time,
-    models::Recipe,
+    recipe::Recipe,
     report::number,
 };
 

@@ -18,8 +18,9 @@ use crate::{
     copies::Copies,
     measure::{Cost, Turn, repeat},
     measured::Measured,
-    models::{Shape, model},
-    piped::Plan,
+    models::model,
+    piped::PipelineSettings,
+    recipe::Shape,
     threads::compute_alone,
 };
 
@@ -40,7 +41,7 @@ pub enum Work {
     /// It is trained through a pipeline.
     Piped {
         /// How.
-        plan: Plan,
+        plan: PipelineSettings,
         /// Whether parameters are updated.
         optimizer: bool,
     },

@@ -13,7 +13,8 @@ use std::{
 use crate::{
     Failure,
     measure::{Cost, count, processor_seconds},
-    measured::{Measured, PlainLoop},
+    measured::Measured,
+    plain::PlainLoop,
     threads::compute_alone,
 };
 

@@ -9,7 +9,7 @@ use crate::{
     classifier::Classifier,
     flows::{attach, bytes, detach, gradients_for, seed},
     measure::{Seconds, time},
-    models::Recipe,
+    recipe::Recipe,
 };
 
 /// What one layer costs for one micro-batch, in seconds.

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use crate::{
     Failure,
     classifier::Classifier,
-    measured::{PipedLoop, PlainLoop},
-    models::Recipe,
-    piped::{Piped, Plan},
-    plain::Plain,
+    piped::{Piped, PipedLoop, PipelineSettings},
+    plain::{Plain, PlainLoop},
+    recipe::Recipe,
 };
 
 /// A short training by AdamW.
@@ -33,7 +32,7 @@ pub enum Way {
         micro_batches: usize,
     },
     /// A pipeline.
-    Piped(Plan),
+    Piped(PipelineSettings),
 }
 
 /// The loss of each mini-batch, before the update that it leads to.

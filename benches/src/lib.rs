@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! arguments    the flags that all programs have
-//! models       what is measured: AmoebaNet-D and a stack of Transformer layers
+//! models       the models that are measured: AmoebaNet-D and a stack of Transformer layers
+//! recipe       how such a model is made, its sizes and its batches
 //! measured     what can be asked of a model
 //! measure      turns taken in rounds, medians and spreads
 //! plain        a training loop as Burn's users write it, and independent copies of it at once
@@ -44,6 +45,7 @@ pub mod pace;
 pub mod peer;
 pub mod piped;
 pub mod plain;
+pub mod recipe;
 pub mod report;
 pub mod threads;
 pub mod transformer;

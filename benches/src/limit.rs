@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use stovepipe::schedule::{Action, Pass, Schedule};
 
-use crate::{Failure, piped::Plan};
+use crate::{Failure, piped::PipelineSettings};
 
 /// What a stage needs for one micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,7 +27,11 @@ pub struct StageCost {
 /// # Errors
 ///
 /// If the plan has no schedule.
-pub fn share_of_copies(plan: &Plan, costs: &[StageCost], recompute: bool) -> Result<f64, Failure> {
+pub fn share_of_copies(
+    plan: &PipelineSettings,
+    costs: &[StageCost],
+    recompute: bool,
+) -> Result<f64, Failure> {
     let schedule = plan.actions()?;
     let length = play(&schedule, |action| {
         let StageCost { forward, backward } = costs[action.stage];
@@ -83,10 +87,10 @@ mod tests {
     };
 
     fn share(schedule: Rule, recompute: Recompute, m: usize, k: usize) -> f64 {
-        let plan = Plan {
+        let plan = PipelineSettings {
             schedule,
             recompute,
-            ..Plan::new(vec![1; k], m)
+            ..PipelineSettings::new(vec![1; k], m)
         };
         share_of_copies(&plan, &vec![EQUAL; k], true).unwrap()
     }

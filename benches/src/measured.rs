@@ -17,9 +17,9 @@ use crate::{
     classifier::Classifier,
     layers::{LayerCost, measure_layers},
     learning::{Learning, losses},
-    models::{Recipe, Shape},
-    piped::{Done, Piped, Plan},
-    plain::Plain,
+    piped::{Piped, PipedLoop, PipelineSettings},
+    plain::{Plain, PlainLoop},
+    recipe::{Recipe, Shape},
 };
 
 /// A model that can be measured.
@@ -65,7 +65,7 @@ pub trait Measured: Send + Sync {
     /// # Errors
     ///
     /// If the plan does not fit the model.
-    fn piped(&self, plan: &Plan) -> Result<Box<dyn PipedLoop>, Failure>;
+    fn piped(&self, plan: &PipelineSettings) -> Result<Box<dyn PipedLoop>, Failure>;
 
     /// What each layer costs.
     ///
@@ -93,7 +93,7 @@ pub trait Measured: Send + Sync {
     /// # Errors
     ///
     /// If a device is not to be had, or a step fails.
-    fn agreement(&self, plan: &Plan) -> Result<Agreement, Failure>;
+    fn agreement(&self, plan: &PipelineSettings) -> Result<Agreement, Failure>;
 
     /// The losses of a training from given weights.
     ///
@@ -101,32 +101,6 @@ pub trait Measured: Send + Sync {
     ///
     /// If the weights are another model's, or a step fails.
     fn losses(&self, learning: &Learning) -> Result<Vec<f64>, Failure>;
-}
-
-/// A plain loop that trains a mini-batch again and again.
-pub trait PlainLoop: Send {
-    /// One mini-batch forward and backward, and the update if there is an optimizer.
-    ///
-    /// # Errors
-    ///
-    /// If a layer is miswired.
-    fn step(&mut self) -> Result<(), Failure>;
-
-    /// From now on with AdamW after the mini-batch.
-    fn add_optimizer(&mut self);
-}
-
-/// A pipeline that trains a mini-batch again and again.
-pub trait PipedLoop {
-    /// One mini-batch forward and backward, and the update if there is an optimizer.
-    ///
-    /// # Errors
-    ///
-    /// If the step fails.
-    fn step(&mut self) -> Result<Done, Failure>;
-
-    /// From now on with AdamW after the mini-batch, on all stages at once.
-    fn add_optimizer(&mut self);
 }
 
 impl<L: Classifier> Measured for Recipe<L> {
@@ -163,7 +137,7 @@ impl<L: Classifier> Measured for Recipe<L> {
         Ok(Box::new(Plain::new(self, layers, micro_batches)))
     }
 
-    fn piped(&self, plan: &Plan) -> Result<Box<dyn PipedLoop>, Failure> {
+    fn piped(&self, plan: &PipelineSettings) -> Result<Box<dyn PipedLoop>, Failure> {
         let layers = Recipe::layers(self)?;
         Ok(Box::new(Piped::new(self, layers, plan)?))
     }
@@ -181,7 +155,7 @@ impl<L: Classifier> Measured for Recipe<L> {
         boundary_row(self, after)
     }
 
-    fn agreement(&self, plan: &Plan) -> Result<Agreement, Failure> {
+    fn agreement(&self, plan: &PipelineSettings) -> Result<Agreement, Failure> {
         agreement(self, plan)
     }
 

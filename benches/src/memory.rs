@@ -9,8 +9,9 @@ use stovepipe::pipeline::Held;
 use crate::{
     Failure,
     arguments::Arguments,
-    measured::{Measured, PipedLoop, PlainLoop},
-    piped::Plan,
+    measured::Measured,
+    piped::{PipedLoop, PipelineSettings},
+    plain::PlainLoop,
 };
 
 /// The counting allocator of the program.
@@ -30,7 +31,7 @@ pub enum Subject {
         micro_batches: usize,
     },
     /// A pipeline.
-    Pipeline(Plan),
+    Pipeline(PipelineSettings),
 }
 
 /// Bytes.

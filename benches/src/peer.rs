@@ -17,7 +17,7 @@ use serde::Deserialize;
 use stovepipe::{pipeline::Precision, schedule::Rule};
 use tempfile::TempDir;
 
-use crate::{Failure, measure::Cost, models::Shape};
+use crate::{Failure, measure::Cost, recipe::Shape};
 
 /// The peer's script.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/step.py");

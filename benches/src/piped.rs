@@ -11,11 +11,11 @@ use stovepipe::{
     train::{StagedOptimizer, TrainSettings},
 };
 
-use crate::{Failure, classifier::Classifier, measured::PipedLoop, models::Recipe, plain::RATE};
+use crate::{Failure, classifier::Classifier, plain::RATE, recipe::Recipe};
 
 /// How a model is cut and run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct PipelineSettings {
     /// The layers of each stage.
     pub cut: Vec<usize>,
     /// Micro-batches, each of the model's number of samples.
@@ -34,7 +34,7 @@ pub struct Plan {
     pub precision: Precision,
 }
 
-impl Plan {
+impl PipelineSettings {
     /// Stages cut so, with so many micro-batches, one thread each, 1F1B, nothing computed twice.
     #[must_use]
     pub fn new(cut: Vec<usize>, micro_batches: usize) -> Self {
@@ -132,7 +132,11 @@ impl<L: Classifier> Piped<L> {
     /// # Errors
     ///
     /// If the plan does not fit the model.
-    pub fn new(model: &Recipe<L>, layers: Vec<L>, plan: &Plan) -> Result<Self, Failure> {
+    pub fn new(
+        model: &Recipe<L>,
+        layers: Vec<L>,
+        plan: &PipelineSettings,
+    ) -> Result<Self, Failure> {
         let schedule = plan.actions()?;
         let builder = Pipeline::builder(layers)
             .devices(plan.placed(schedule.workers().len())?)
@@ -197,6 +201,19 @@ impl<L: Classifier> Piped<L> {
     pub fn layers(&self) -> &[L] {
         self.pipeline.layers()
     }
+}
+
+/// A pipeline that trains a mini-batch again and again.
+pub trait PipedLoop {
+    /// One mini-batch forward and backward, and the update if there is an optimizer.
+    ///
+    /// # Errors
+    ///
+    /// If the step fails.
+    fn step(&mut self) -> Result<Done, Failure>;
+
+    /// From now on with AdamW after the mini-batch, on all stages at once.
+    fn add_optimizer(&mut self);
 }
 
 impl<L: Classifier> PipedLoop for Piped<L> {

@@ -8,7 +8,7 @@ use burn::{
 };
 use stovepipe::prelude::*;
 
-use crate::{Failure, classifier::Classifier, flows::attach, measured::PlainLoop, models::Recipe};
+use crate::{Failure, classifier::Classifier, flows::attach, recipe::Recipe};
 
 /// The learning rate everywhere: nothing is to be learned.
 pub const RATE: f64 = 1e-6;
@@ -86,6 +86,19 @@ impl<L: Classifier> Plain<L> {
         let gradients = GradientsParams::from_grads(share.backward(), layers);
         Ok((f64::from(share.into_scalar::<f32>()), gradients))
     }
+}
+
+/// A plain loop that trains a mini-batch again and again.
+pub trait PlainLoop: Send {
+    /// One mini-batch forward and backward, and the update if there is an optimizer.
+    ///
+    /// # Errors
+    ///
+    /// If a layer is miswired.
+    fn step(&mut self) -> Result<(), Failure>;
+
+    /// From now on with AdamW after the mini-batch.
+    fn add_optimizer(&mut self);
 }
 
 impl<L: Classifier> PlainLoop for Plain<L> {

@@ -15,10 +15,10 @@ use stovepipe_benches::{
     arguments::Arguments,
     layers::{LayerCost, cut_in_two},
     measure::{Turn, count, repeat, take_turns},
-    measured::{Measured, PipedLoop},
+    measured::Measured,
     memory::{Counter, Peak, Subject},
     models::models,
-    piped::Plan,
+    piped::{PipedLoop, PipelineSettings},
     report::{Report, Table, column, number},
     threads::compute_alone,
 };
@@ -197,7 +197,7 @@ impl Breakdown {
         let sum = |of: fn(&LayerCost) -> f64| costs.iter().map(of).sum::<f64>();
         let m = self.micro_batches;
         let plain = |m| model.plain(m);
-        let piped = |m| model.piped(&Plan::new(vec![costs.len()], m));
+        let piped = |m| model.piped(&PipelineSettings::new(vec![costs.len()], m));
         let (mut plain_1, mut plain_m) = (plain(1)?, plain(m)?);
         let (mut piped_1, mut piped_m) = (piped(1)?, piped(m)?);
         let (mut plain_adam, mut piped_adam) = (plain(1)?, piped(1)?);
@@ -229,15 +229,15 @@ impl Breakdown {
     }
 
     /// One stage, and two with each schedule and mode.
-    fn plans(&self, cut: &[usize], layers: usize) -> Vec<Plan> {
+    fn plans(&self, cut: &[usize], layers: usize) -> Vec<PipelineSettings> {
         let m = self.micro_batches;
-        let mut plans = vec![Plan::new(vec![layers], m)];
+        let mut plans = vec![PipelineSettings::new(vec![layers], m)];
         for schedule in [Rule::GPipe, Rule::OneForwardOneBackward] {
             for recompute in [Recompute::Never, Recompute::ExceptLast, Recompute::Always] {
-                plans.push(Plan {
+                plans.push(PipelineSettings {
                     schedule,
                     recompute,
-                    ..Plan::new(cut.to_vec(), m)
+                    ..PipelineSettings::new(cut.to_vec(), m)
                 });
             }
         }
@@ -245,7 +245,7 @@ impl Breakdown {
     }
 
     /// What workers did in a step, next to what the layers take by themselves in the same rounds.
-    fn steps(&mut self, model: &dyn Measured, plans: &[Plan]) -> Result<(), Failure> {
+    fn steps(&mut self, model: &dyn Measured, plans: &[PipelineSettings]) -> Result<(), Failure> {
         let mut runs = Vec::new();
         for plan in plans {
             let mut piped = model.piped(plan)?;
@@ -289,7 +289,7 @@ impl Breakdown {
     }
 
     /// Peaks, each in a process of its own: the allocator's highest count cannot be set back.
-    fn memory(&mut self, model: &dyn Measured, plans: &[Plan]) -> Result<(), Failure> {
+    fn memory(&mut self, model: &dyn Measured, plans: &[PipelineSettings]) -> Result<(), Failure> {
         let columns = [
             column("stages", "K", 0),
             column("schedule", "schedule", 0),
@@ -362,7 +362,7 @@ fn steps_table(model: &dyn Measured, micro_batches: usize) -> Table {
 }
 
 fn step_row(
-    plan: &Plan,
+    plan: &PipelineSettings,
     stage: usize,
     own: Account,
     layers: &[LayerCost],

@@ -17,7 +17,7 @@ use stovepipe_benches::{
     measure::take_turns,
     measured::Measured,
     models::models,
-    piped::Plan,
+    piped::PipelineSettings,
     report::{Report, Table, column, number},
     threads::compute_alone,
 };
@@ -81,10 +81,10 @@ fn compare(model: &dyn Measured, m: usize, rounds: usize) -> Result<Table, Failu
         for recompute in Recompute::ALL {
             let (cut, time) = forecast(&profile, rule, m, recompute, None)?;
             let (_, beside) = forecast(&busy, rule, m, recompute, Some(&cut))?;
-            let plan = Plan {
+            let plan = PipelineSettings {
                 schedule: rule,
                 recompute,
-                ..Plan::new(cut, m)
+                ..PipelineSettings::new(cut, m)
             };
             forecasts.push((plan, time, beside));
         }
@@ -174,7 +174,7 @@ struct Passes {
 }
 
 /// A simulated step with the times of a measured one, over the measured one.
-fn replayed(model: &dyn Measured, plan: &Plan, rounds: usize) -> Result<f64, Failure> {
+fn replayed(model: &dyn Measured, plan: &PipelineSettings, rounds: usize) -> Result<f64, Failure> {
     let schedule = plan.actions()?;
     let mut piped = model.piped(plan)?;
     piped.step()?; // kernels are compiled, and pages touched

@@ -20,11 +20,12 @@ use stovepipe_benches::{
     arguments::{Arguments, ModelChoice},
     contender::{Work, contend, serve},
     measure::{Costs, Turn, take_turns},
-    models::{CLASSES, Shape, model},
+    models::model,
     pace::Pace,
     peer::{Peer, Task, Way},
-    piped::Plan,
+    piped::PipelineSettings,
     plain::RATE,
+    recipe::{CLASSES, Shape},
     report::{Report, Table, column, number},
 };
 
@@ -246,14 +247,14 @@ impl Gpu<'_> {
         &self,
         shape: Shape,
         precision: Precision,
-    ) -> Result<Vec<(&'static str, Plan)>, Failure> {
+    ) -> Result<Vec<(&'static str, PipelineSettings)>, Failure> {
         let layers = model(shape, 1).layers()?;
-        let on_card = |micro_batches| Plan {
+        let on_card = |micro_batches| PipelineSettings {
             devices: vec![self.device.clone()],
             precision,
-            ..Plan::new(vec![layers], micro_batches)
+            ..PipelineSettings::new(vec![layers], micro_batches)
         };
-        let recomputed = Plan {
+        let recomputed = PipelineSettings {
             recompute: Recompute::Always,
             ..on_card(4)
         };
@@ -263,7 +264,12 @@ impl Gpu<'_> {
         ])
     }
 
-    fn ours(&self, shape: Shape, batch: usize, plan: &Plan) -> Result<Measured, Failure> {
+    fn ours(
+        &self,
+        shape: Shape,
+        batch: usize,
+        plan: &PipelineSettings,
+    ) -> Result<Measured, Failure> {
         let model = model(shape, batch / plan.micro_batches);
         let work = Work::Piped {
             plan: plan.clone(),
@@ -357,11 +363,11 @@ fn compare(
         1 => vec![layers],
         _ => vec![layers.div_ceil(2), layers / 2],
     };
-    let plan = Plan {
+    let plan = PipelineSettings {
         devices: devices.to_vec(),
         precision,
         recompute: Recompute::ExceptLast,
-        ..Plan::new(cut, 4)
+        ..PipelineSettings::new(cut, 4)
     };
     let (name, places) = (shape.describe(), devices.join(","));
     match model.agreement(&plan) {

@@ -16,7 +16,7 @@ use stovepipe_benches::{
     measure::{Costs, take_turns},
     measured::Measured,
     models::models,
-    piped::Plan,
+    piped::PipelineSettings,
     report::{Report, Table, column, number},
     threads::compute_alone,
 };
@@ -91,7 +91,7 @@ impl Limit {
         let copies: Vec<_> = self.copies_needed(&plans);
         let (of_plans, of_copies) = self.races(model, &plans, &copies)?;
         let mut table = results_table(model);
-        let rival = |stages, plan: &Plan| {
+        let rival = |stages, plan: &PipelineSettings| {
             let wanted = (stages, plan.micro_batches);
             let found = copies.iter().position(|&copies| copies == wanted);
             found.map(|index| &of_copies[index])
@@ -148,16 +148,16 @@ impl Limit {
     }
 
     /// All plans that differ in what is done.
-    fn plans(&self, cut: &[usize], layers: usize) -> Result<Vec<Plan>, Failure> {
+    fn plans(&self, cut: &[usize], layers: usize) -> Result<Vec<PipelineSettings>, Failure> {
         let mut plans = Vec::new();
         let mut seen = Vec::new();
         for stages in [vec![layers], cut.to_vec()] {
             for &micro_batches in &self.micro_batches {
                 for (schedule, recompute) in modes() {
-                    let plan = Plan {
+                    let plan = PipelineSettings {
                         schedule,
                         recompute,
-                        ..Plan::new(stages.clone(), micro_batches)
+                        ..PipelineSettings::new(stages.clone(), micro_batches)
                     };
                     let work = work(&plan)?;
                     if !seen.contains(&work) {
@@ -171,7 +171,7 @@ impl Limit {
     }
 
     /// How many copies, with how many micro-batches.
-    fn copies_needed(&self, plans: &[Plan]) -> Vec<(usize, usize)> {
+    fn copies_needed(&self, plans: &[PipelineSettings]) -> Vec<(usize, usize)> {
         let stages = plans.iter().map(|plan| plan.cut.len()).max().unwrap_or(1);
         let counts = 1..=stages;
         counts
@@ -183,7 +183,7 @@ impl Limit {
     fn races(
         &self,
         model: &dyn Measured,
-        plans: &[Plan],
+        plans: &[PipelineSettings],
         copies: &[(usize, usize)],
     ) -> Result<(Vec<Costs>, Vec<Costs>), Failure> {
         let mut of_plans = vec![Costs::default(); plans.len()];
@@ -210,7 +210,7 @@ impl Limit {
     fn race(
         &self,
         model: &dyn Measured,
-        plans: &[Plan],
+        plans: &[PipelineSettings],
         copies: &[(usize, usize)],
     ) -> Result<(Vec<Costs>, Vec<Costs>), Failure> {
         let piped = plans.iter().cloned().map(|plan| Work::Piped {
@@ -238,7 +238,7 @@ fn modes() -> impl Iterator<Item = (Rule, Recompute)> {
 }
 
 /// What a plan comes to: its actions, and which of them are computed twice.
-fn work(plan: &Plan) -> Result<(String, Vec<bool>), Failure> {
+fn work(plan: &PipelineSettings) -> Result<(String, Vec<bool>), Failure> {
     let schedule = plan.actions()?;
     let twice = (0..schedule.stages())
         .flat_map(|stage| (0..plan.micro_batches).map(move |m| (stage, m)))
@@ -270,7 +270,7 @@ fn results_table(model: &dyn Measured) -> Table {
 
 /// The costs are the pipeline's, of one copy, and of as many copies as there are stages.
 fn result_row(
-    plan: &Plan,
+    plan: &PipelineSettings,
     samples: f64,
     [ours, one, all]: [&Costs; 3],
     shares: &[Vec<StageCost>],

@@ -14,7 +14,7 @@ use stovepipe_benches::{
     measure::take_turns,
     measured::Measured,
     models::models,
-    piped::Plan,
+    piped::PipelineSettings,
     report::{Report, Table, column, number},
     threads::compute_alone,
 };
@@ -82,7 +82,7 @@ struct Pairs {
 
 impl Pairs {
     fn measure(&mut self, model: &dyn Measured) -> Result<(), Failure> {
-        let plan = Plan::new(vec![model.layers()?], 1);
+        let plan = PipelineSettings::new(vec![model.layers()?], 1);
         let mut turns = Vec::new();
         for optimizer in [false, true] {
             let plain = Work::Plain {

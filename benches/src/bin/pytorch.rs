@@ -15,9 +15,10 @@ use stovepipe_benches::{
     layers::{LayerCost, cut_in_two},
     measure::{Turn, repeat, take_turns},
     measured::Measured,
-    models::{CLASSES, models},
+    models::models,
     peer::{Peer, Task, Way},
-    piped::Plan,
+    piped::PipelineSettings,
+    recipe::CLASSES,
     report::{Report, Table, column, number},
     threads::compute_alone,
 };
@@ -147,12 +148,12 @@ fn contestants<'a>(
     let costs = model.layer_costs(5)?;
     let totals: Vec<_> = costs.iter().map(LayerCost::total).collect();
     let whole = model.with_samples(MICRO_BATCHES * model.samples());
-    let one_stage = Plan::new(vec![costs.len()], 1);
-    let wide = Plan {
+    let one_stage = PipelineSettings::new(vec![costs.len()], 1);
+    let wide = PipelineSettings {
         threads: 2,
         ..one_stage.clone()
     };
-    let two_stages = Plan::new(cut_in_two(&totals)?, MICRO_BATCHES);
+    let two_stages = PipelineSettings::new(cut_in_two(&totals)?, MICRO_BATCHES);
     let mut plain = whole.plain(1)?;
     let mut turns: Vec<Turn<'a>> = vec![Box::new(move || repeat(least, || plain.step()))];
     for (model, plan) in [(&*whole, one_stage), (&*whole, wide), (model, two_stages)] {

@@ -23,7 +23,7 @@ use stovepipe_benches::{
     measure::{Costs, Seconds, take_turns},
     measured::Measured,
     models::models,
-    piped::Plan,
+    piped::PipelineSettings,
     report::{Report, Table, column, number},
     threads::compute_alone,
 };
@@ -104,9 +104,9 @@ fn measure(
     }
     for &m in micro_batches {
         let contenders = contenders(m)?;
-        let plan = |contender: &Contender| Plan {
+        let plan = |contender: &Contender| PipelineSettings {
             given: Some(contender.schedule.clone()),
-            ..Plan::new(stages[&contender.chunks].0.clone(), m)
+            ..PipelineSettings::new(stages[&contender.chunks].0.clone(), m)
         };
         let plans: Vec<_> = contenders.iter().map(plan).collect();
         let works = plans.iter().map(|plan| Work::Piped {
@@ -237,9 +237,9 @@ fn passes(model: &dyn Measured, cut: &[usize], rounds: usize) -> Result<Vec<Pass
     let whole = Schedule::new(vec![forward.chain(backward).collect()])?;
     let halves = in_halves(&whole)?;
     let turns = [whole, halves].map(|schedule| {
-        model.piped(&Plan {
+        model.piped(&PipelineSettings {
             given: Some(schedule),
-            ..Plan::new(cut.to_vec(), 1)
+            ..PipelineSettings::new(cut.to_vec(), 1)
         })
     });
     let mut found: Vec<_> = (0..stages).map(|_| Passes::default()).collect();
@@ -260,7 +260,7 @@ fn passes(model: &dyn Measured, cut: &[usize], rounds: usize) -> Result<Vec<Pass
 }
 
 /// The most micro-batches for which each stage kept what gradients of weights need.
-fn contexts(model: &dyn Measured, plan: &Plan) -> Result<String, Failure> {
+fn contexts(model: &dyn Measured, plan: &PipelineSettings) -> Result<String, Failure> {
     let held = model.piped(plan)?.step()?.held;
     let kept = held.iter().map(|held| held.weight_contexts.to_string());
     Ok(kept.collect::<Vec<_>>().join(" "))

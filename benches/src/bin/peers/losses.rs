@@ -9,10 +9,11 @@ use stovepipe_benches::{
     curves::{Panel, draw},
     layers::cut_in_two,
     learning::{self, Learning},
-    models::{Shape, model},
+    models::model,
     pace::Pace,
     peer::{Peer, Task, Way},
-    piped::Plan,
+    piped::PipelineSettings,
+    recipe::Shape,
     report::{Table, column, number},
 };
 
@@ -132,7 +133,7 @@ impl Peers<'_> {
             curves.push(losses.collect::<Result<Vec<_>, Failure>>()?);
         }
         let plain = learning::Way::Plain { micro_batches };
-        let piped = learning::Way::Piped(Plan::new(cut, micro_batches));
+        let piped = learning::Way::Piped(PipelineSettings::new(cut, micro_batches));
         for way in [plain, piped] {
             curves.push(measured.losses(&Learning {
                 weights: weights.clone(),

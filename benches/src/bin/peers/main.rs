@@ -17,8 +17,8 @@ use stovepipe_benches::{
     Failure,
     arguments::{Arguments, ModelChoice},
     contender::serve,
-    models::{CLASSES, Shape},
     peer::{Task, Way},
+    recipe::{CLASSES, Shape},
     report::Report,
     threads::compute_alone,
 };

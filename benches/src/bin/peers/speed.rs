@@ -7,11 +7,12 @@ use stovepipe_benches::{
     contender::{Work, contend},
     layers::{LayerCost, cut_in_two},
     measure::{Costs, Seconds, Turn, take_turns},
-    models::{Shape, model},
+    models::model,
     pace::Pace,
     peer::{Peer, Task, Way},
-    piped::Plan,
+    piped::PipelineSettings,
     plain::RATE,
+    recipe::Shape,
     report::{Table, column, number},
 };
 
@@ -155,10 +156,10 @@ impl Race {
             name,
             samples: self.batch / self.micro_batches,
             work: Work::Piped {
-                plan: Plan {
+                plan: PipelineSettings {
                     schedule,
                     recompute,
-                    ..Plan::new(self.cut.clone(), self.micro_batches)
+                    ..PipelineSettings::new(self.cut.clone(), self.micro_batches)
                 },
                 optimizer: true,
             },
@@ -184,9 +185,9 @@ impl Race {
                 optimizer: true,
             };
             let wide = Work::Piped {
-                plan: Plan {
+                plan: PipelineSettings {
                     threads: 2,
-                    ..Plan::new(vec![layers], 1)
+                    ..PipelineSettings::new(vec![layers], 1)
                 },
                 optimizer: true,
             };
