@@ -7,7 +7,10 @@ use stovepipe::{
     pipeline::Precision,
     plan::{Candidate, Machine},
     schedule::Rule,
-    train::{BalanceSetting, PipelineSettings, ScheduleSetting},
+    train::{
+        PipelineSettings,
+        settings::{BalanceSetting, ScheduleSetting},
+    },
 };
 
 use crate::{error::CliError, output};

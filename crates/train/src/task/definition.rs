@@ -233,9 +233,9 @@ mod tests {
     #[test]
     fn the_primary_metric_says_which_model_is_better_and_then_the_loss() {
         let settings = TrainSettings::default();
-        let read = |text| serde_json::from_str::<Metrics>(text).expect("metrics");
+        let read = |text: &str| serde_json::from_str::<Metrics>(text).expect("metrics");
         let check = |task: &Task<CrossEntropy>, better: &str, worse: &str| {
-            let quality = |text| read(text).quality(task.primary());
+            let quality = |text: &str| read(text).quality(task.primary());
             assert!(quality(better) > quality(worse), "{better} {worse}");
         };
         let classes = Task::classification(&settings);
