@@ -8,7 +8,7 @@ use stovepipe::{
     pipeline::{Held, NamedDevice, Precision, device::DeviceError},
     prelude::*,
     schedule::{Rule, RuleOptions, Scheduler, Timeline},
-    train::{StagedOptimizer, TrainSettings},
+    train::{TrainSettings, optimizer::StagedOptimizer},
 };
 
 use crate::{Failure, classifier::Classifier, plain::RATE, recipe::Recipe};

@@ -14,7 +14,7 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use stovepipe::train::{keep_freed_memory, shuffled};
+use stovepipe::train::{data::shuffled, keep_freed_memory};
 use stovepipe_benches::{
     Failure,
     measure::{Cost, Costs, Turn, take_turns, time},

@@ -15,8 +15,8 @@ use serde_json::json;
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective},
     train::{
-        BalanceSetting, Batches, Pass, PipelineSettings, Progress, RunFolder, Source, Task,
-        TrainSettings, Trainer, keep_freed_memory,
+        Batches, Pass, PipelineSettings, Progress, RunFolder, Source, Task, TrainSettings, Trainer,
+        keep_freed_memory, settings::BalanceSetting,
     },
 };
 use stovepipe_amoebanet::AmoebaNetDConfig;
@@ -65,7 +65,6 @@ struct Same<'a, I, T> {
     batch: &'a dyn Fn() -> (I, T),
     samples: usize,
     steps: usize,
-    task: Task,
 }
 
 impl<I: 'static, T: 'static> Source<I, T> for Same<'_, I, T> {
@@ -78,16 +77,12 @@ impl<I: 'static, T: 'static> Source<I, T> for Same<'_, I, T> {
     }
 
     fn train(&self, _: Pass) -> Batches<I, T> {
-        let batches: Vec<_> = (0..self.steps).map(|_| Ok((self.batch)())).collect();
+        let batches: Vec<_> = (0..self.steps).map(|_| Ok((self.batch)().into())).collect();
         Box::new(batches.into_iter())
     }
 
     fn test(&self, _: usize) -> Batches<I, T> {
-        Box::new(std::iter::once(Ok((self.batch)())))
-    }
-
-    fn task(&self) -> Task {
-        self.task
+        Box::new(std::iter::once(Ok((self.batch)().into())))
     }
 }
 
@@ -133,14 +128,21 @@ fn main() -> Result<(), Failure> {
         }),
         samples: 16,
     };
-    table.row(measure(&images, &flags, Task::Classes)?);
-    table.row(measure(&text, &flags, Task::Tokens)?);
+    table.row(measure(&images, &flags, Task::classification)?);
+    table.row(measure(&text, &flags, Task::language_model)?);
     report.table(table);
     report.save(&flags.out)
 }
 
+/// A task under settings of a training.
+type TaskOf = fn(&TrainSettings) -> Task<CrossEntropy>;
+
 /// Trains in turns with many checkpoints and with one.
-fn measure<L, T>(case: &Case<L, T>, flags: &Flags, task: Task) -> Result<serde_json::Value, Failure>
+fn measure<L, T>(
+    case: &Case<L, T>,
+    flags: &Flags,
+    task: TaskOf,
+) -> Result<serde_json::Value, Failure>
 where
     L: Layer<Side = ()>,
     L::Input: 'static,
@@ -152,13 +154,12 @@ where
         batch: &*case.batch,
         samples: case.samples,
         steps,
-        task,
     };
     let (mut saves, mut without) = (Seconds::default(), Seconds::default());
     let (mut bytes, mut parameters) = (0, 0);
     for _ in 0..rounds {
-        let seldom = train(case, &source, &flags.disk, 0)?;
-        let often = train(case, &source, &flags.disk, 1)?;
+        let seldom = train(case, &source, task, &flags.disk, 0)?;
+        let often = train(case, &source, task, &flags.disk, 1)?;
         let difference = often.took.as_secs_f64() - seldom.took.as_secs_f64();
         saves.0.push(difference / steps as f64);
         without.0.push(seldom.step);
@@ -189,6 +190,7 @@ struct Took {
 fn train<L, T>(
     case: &Case<L, T>,
     source: &Same<'_, L::Input, T>,
+    task: TaskOf,
     disk: &Path,
     save_every: usize,
 ) -> Result<Took, Failure>
@@ -213,7 +215,7 @@ where
         .builder((case.layers)()?, || (case.batch)().0)?
         .build()?;
     let folder = RunFolder::create(&disk.join(case.name))?;
-    let mut trainer = Trainer::new(pipeline, settings)?;
+    let mut trainer = Trainer::new(pipeline, task(&settings), settings)?;
     let began = Instant::now();
     let summary = trainer.run(source, &folder, |_, _| Progress::silent())?;
     let took = began.elapsed();

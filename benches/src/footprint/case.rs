@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::count_parameters,
     prelude::{GPipe, Recompute, Schedule, Scheduler},
-    train::{OptimizerSetting, TrainSettings},
+    train::{TrainSettings, settings::OptimizerSetting},
 };
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig};
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::{NamedDevice, device::is_out_of_memory},
     prelude::*,
-    train::StagedOptimizer,
+    train::optimizer::StagedOptimizer,
 };
 
 use super::case::Case;

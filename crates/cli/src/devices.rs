@@ -13,7 +13,7 @@ use stovepipe::{
             DeviceError, DeviceFacts, DeviceRates, Link, device_facts, measure_link, measure_rates,
         },
     },
-    train::{TrainError, free_memory, show_count},
+    train::{TrainError, run::show_count, settings::free_memory},
 };
 
 use crate::{error::CliError, output};

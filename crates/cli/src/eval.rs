@@ -12,7 +12,11 @@ use serde_json::json;
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
     train::{
-        BalanceSetting, Checkpoint, Checkpoints, Metrics, RunFolder, load_model, score, show_count,
+        RunFolder, Task,
+        checkpoint::{Checkpoint, Checkpoints},
+        evaluate, load_model,
+        run::show_count,
+        settings::BalanceSetting,
     },
 };
 use stovepipe_text::Tokenizer;
@@ -220,7 +224,11 @@ impl Run {
         let is_averaged = matches.get_flag("averaged");
         let weights = match matches.get_one::<String>("checkpoint") {
             Some(name) => {
-                let checkpoint = checkpoint(folder, name)?;
+                let task = match settings.model.is_language() {
+                    true => Task::language_model,
+                    false => Task::classification,
+                };
+                let checkpoint = checkpoint(folder, name, &task(&settings.training))?;
                 checkpoint.check()?;
                 checkpoint.model(is_averaged)
             }
@@ -294,12 +302,12 @@ impl Run {
 }
 
 /// A run's checkpoint by name.
-fn checkpoint(run: &Path, name: &str) -> Result<Checkpoint, CliError> {
+fn checkpoint(run: &Path, name: &str, task: &Task<CrossEntropy>) -> Result<Checkpoint, CliError> {
     let checkpoints = Checkpoints::of(run);
     let mut all = checkpoints.list()?;
     let found = match name {
         "newest" => all.pop(),
-        "best" => checkpoints.best()?,
+        "best" => checkpoints.best(task)?,
         name => all.iter().find(|own| own.name() == name).cloned(),
     };
     found.ok_or_else(|| CliError::NoCheckpoint {
@@ -332,14 +340,15 @@ impl Work for Score<'_> {
         };
         let shown = show_count("testing", "samples", source.test_samples());
         let batches = source.test(run.settings.training.batch_size);
-        let scores = score(&pipeline, batches, source.task(), shown)?;
-        let metrics = Metrics::of(&scores, source.task());
+        let task = (model.task)(&run.settings.training);
+        let totals = evaluate(&pipeline, batches, &task, shown)?;
+        let metrics = task.metrics(&totals);
         match run.json {
             true => output::print_json(&json!({
-                "samples": scores.samples,
+                "samples": totals.samples,
                 "test": metrics,
             })),
-            false => output::print(&format!("{} samples: {metrics}\n", scores.samples)),
+            false => output::print(&format!("{} samples: {metrics}\n", totals.samples)),
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use stovepipe::{
     pipeline::{Layer, count_parameters, measure::Forecast},
     plan::MemoryUse,
-    train::{DeviceMemory, TrainError},
+    train::{TrainError, settings::DeviceMemory},
 };
 
 use crate::{error::CliError, settings::Settings};

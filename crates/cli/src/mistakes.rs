@@ -92,8 +92,8 @@ impl Judge<'_> {
     {
         let (mut worst, mut first) = (Worst::default(), 0);
         for batch in self.source.test(self.batch_size) {
-            let (images, labels) = batch?;
-            let Labels::Classes(labels) = labels else {
+            let batch = batch?;
+            let (images, Labels::Classes(labels)) = (batch.input, batch.target) else {
                 continue;
             };
             let labels: Vec<i64> = labels.into_data().iter().collect();

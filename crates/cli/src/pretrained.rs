@@ -7,7 +7,10 @@ use std::{
 
 use stovepipe::{
     pipeline::{Layer, Pipeline},
-    train::{Checkpoint, Checkpoints, RunFolder, Weights},
+    train::{
+        RunFolder, Weights,
+        checkpoint::{Checkpoint, Checkpoints},
+    },
 };
 
 use crate::{error::CliError, model::ModelSettings, work::CLASSES_FILE};

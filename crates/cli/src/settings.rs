@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use stovepipe::train::{OptimizerSetting, PipelineSettings, TrainError, TrainSettings};
+use stovepipe::train::{PipelineSettings, TrainError, TrainSettings, settings::OptimizerSetting};
 
 use crate::{
     data::{DataName, DataSettings},
@@ -194,7 +194,7 @@ fn from_config(path: &Path, by_flags: Named) -> Result<Settings, TrainError> {
     let usual = by_flags.or(in_file).settings();
     let mut merged = toml::Table::try_from(usual).map_err(|error| TrainError::Format {
         path: path.to_owned(),
-        reason: error.to_string(),
+        source: error.into(),
     })?;
     for (name, table) in &mut merged {
         let given = over.remove(name);

@@ -15,8 +15,10 @@ use stovepipe::{
     plan::{Forecast, MemoryUse},
     schedule::format_bytes,
     train::{
-        BalanceSetting, Checkpoints, DeviceMemory, Progress, Resumed, RunFolder, Source, Summary,
-        TrainError, Trainer, free_memory, show_layers,
+        Progress, RunFolder, Source, Summary, Task, TrainError, Trainer,
+        checkpoint::Checkpoints,
+        run::{Resumed, show_layers},
+        settings::{BalanceSetting, DeviceMemory, free_memory},
     },
 };
 
@@ -340,7 +342,8 @@ impl Work for Train<'_> {
             let classes = classes.map(|(_, names)| String::from_utf8_lossy(names));
             eprint!("{}", beginning.load(&mut pipeline, classes.as_deref())?);
         }
-        let trainer = self.trainer(pipeline, &folder)?;
+        let task = (model.task)(&settings.training);
+        let trainer = self.trainer(pipeline, task, &folder)?;
         folder.write_toml(CONFIG, settings)?;
         for (name, content) in model.files {
             folder.write(name, &content)?;
@@ -367,10 +370,11 @@ impl Train<'_> {
     fn trainer<L: Layer<Side = ()>>(
         &self,
         pipeline: Pipeline<L>,
+        task: Task<CrossEntropy>,
         folder: &RunFolder,
-    ) -> Result<Trainer<L>, CliError> {
+    ) -> Result<Trainer<L, CrossEntropy>, CliError> {
         let is_going_on = !folder.checkpoints().list()?.is_empty();
-        let mut trainer = Trainer::new(pipeline, self.settings.training.clone())?;
+        let mut trainer = Trainer::new(pipeline, task, self.settings.training.clone())?;
         if self.resume {
             let resumed = trainer.resume(folder)?;
             eprint!("{}", resumed_lines(&resumed, self.path));
@@ -410,7 +414,7 @@ fn pipeline<L: Layer>(
 
 /// Trains, and leaves all that a run leaves.
 fn run<L, T>(
-    mut trainer: Trainer<L>,
+    mut trainer: Trainer<L, CrossEntropy>,
     source: &dyn Source<L::Input, T>,
     folder: RunFolder,
     epilogue: Option<Epilogue<L>>,

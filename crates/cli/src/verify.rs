@@ -9,7 +9,7 @@ use burn::{
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use stovepipe::{
     pipeline::{Batch, CrossEntropy, Flow, Layer, MeanOf, Objective},
-    train::show_count,
+    train::run::show_count,
     verify::{Report, Verifier},
 };
 use stovepipe_amoebanet::{AmoebaNetBConfig, AmoebaNetDConfig, Stem};

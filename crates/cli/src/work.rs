@@ -5,7 +5,7 @@ use std::{fmt::Write, rc::Rc};
 use burn::tensor::{Device, Int, Tensor};
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective},
-    train::{RunFolder, Source, Trainer},
+    train::{RunFolder, Source, Task, TrainSettings, Trainer},
 };
 use stovepipe_imagenet::Normalisation;
 use stovepipe_transformer::{LmLayer, Sampling, continue_text};
@@ -68,6 +68,8 @@ pub struct Model<L: Layer<Side = ()>, T> {
     pub layers: Vec<L>,
     /// So many samples, but for what is in them, to measure layers with.
     pub sample: Box<dyn Fn(usize) -> L::Input>,
+    /// Its task, under settings of a training.
+    pub task: fn(&TrainSettings) -> Task<CrossEntropy>,
     /// If the data were loaded.
     pub source: Option<Rc<dyn Source<L::Input, T>>>,
     /// How many training samples there are, or usually are.
@@ -79,7 +81,8 @@ pub struct Model<L: Layer<Side = ()>, T> {
 }
 
 /// Looks at a trained model, leaves files in the run's folder, and says something.
-pub type Epilogue<L> = Box<dyn Fn(&Trainer<L>, &RunFolder) -> Result<Option<String>, CliError>>;
+pub type Epilogue<L> =
+    Box<dyn Fn(&Trainer<L, CrossEntropy>, &RunFolder) -> Result<Option<String>, CliError>>;
 
 /// Does work on the model that the settings name, with the data that they name if these are to be loaded.
 pub fn with_model<W: Work>(
@@ -150,6 +153,7 @@ impl<W: Work> ImageWork for OnImages<'_, W> {
                 Some(source) => source.training_samples(),
                 None => self.data.usual_samples(),
             },
+            task: Task::classification,
             source,
             files: names
                 .map(|names| (CLASSES_FILE, names.into_bytes()))
@@ -208,6 +212,7 @@ fn with_language_model<W: Work>(
         layers,
         sample: Box::new(move |samples| Tensor::zeros([samples, length], &Device::flex())),
         samples: samples.unwrap_or_else(|| data.usual_samples()),
+        task: Task::language_model,
         source,
         files,
         epilogue,

@@ -1,14 +1,18 @@
-//! What can end a training run.
+//! Why a training cannot start or fails.
 
-use std::path::PathBuf;
+use std::{
+    error::Error,
+    io,
+    path::{Path, PathBuf},
+};
 
 use stovepipe_pipeline::{BuildError, StepError, device::DeviceError, error::WrongSchedule};
 use stovepipe_schedule::{ScheduleError, format_bytes};
 use thiserror::Error;
 
-use crate::other_tensors::OtherTensors;
+use crate::weights::other_tensors::OtherTensors;
 
-/// A training run that cannot start, or did not end well.
+/// Why a training cannot start or fails.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrainError {
@@ -16,49 +20,30 @@ pub enum TrainError {
     /// A setting is out of its range.
     #[error("{setting} is {value}, but must be {range}")]
     Setting {
-        /// The setting, as flags and configurations call it.
+        /// The setting, as flags and configuration files name it.
         setting: &'static str,
-        /// What it was set to.
+        /// Its value.
         value: String,
-        /// What it may be.
+        /// The values that it accepts.
         range: &'static str,
     },
-    /// A checkpoint that is not as it was made.
-    #[error("{}: the checkpoint is damaged: {reason}", path.display())]
-    DamagedCheckpoint {
-        /// Its folder.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A training that goes on with other data.
-    #[error(
-        "the training set had {then} samples when the checkpoint was made, and has {now}: go on with the same data, or \
-         begin another run"
-    )]
-    OtherSamples {
-        /// Samples that there were.
-        then: usize,
-        /// Samples that there are.
-        now: usize,
-    },
     /// All layers are frozen.
-    #[error("freeze is {frozen}, but the model has {layers} layers: leave one to train, or more")]
+    #[error("freeze is {frozen}, but the model has {layers} layers: leave at least one to train")]
     AllFrozen {
         /// Layers that would not be trained.
         frozen: usize,
-        /// Layers there are.
+        /// Layers of the model.
         layers: usize,
     },
-    /// The number of devices fits neither one for all workers nor one for each.
+    /// There are neither one device for all stages nor one for each.
     #[error("{devices} devices were given for {stages} stages: give one for all, or one for each")]
     Devices {
-        /// Devices named.
+        /// Number of devices.
         devices: usize,
-        /// Workers asked for: what the flag calls stages.
+        /// Number of workers, which the flag calls stages.
         stages: usize,
     },
-    /// A file that holds no schedule.
+    /// A file is no schedule.
     #[error("{}: {source}", path.display())]
     Schedule {
         /// The file.
@@ -66,7 +51,7 @@ pub enum TrainError {
         /// What is wrong, and on which line.
         source: ScheduleError,
     },
-    /// A file that holds a schedule for other numbers.
+    /// A file has a schedule for other numbers.
     #[error(
         "{}: the schedule is for {workers} workers and {micro_batches} micro-batches: \
          set --stages {workers} and --micro-batches {micro_batches}",
@@ -80,28 +65,28 @@ pub enum TrainError {
         /// Its micro-batches.
         micro_batches: usize,
     },
-    /// A file that holds a schedule that cannot be run.
+    /// A file has a schedule that cannot run.
     #[error("{}: {source}", path.display())]
     WrongSchedule {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Why it cannot run.
         source: WrongSchedule,
     },
-    /// There is not a memory for each device.
+    /// There are neither one memory size for all devices nor one for each.
     #[error(
         "device-memory has {given} numbers for {devices} devices: give one for all, or one for each"
     )]
     DeviceMemories {
-        /// Numbers given.
+        /// Number of sizes.
         given: usize,
-        /// Devices there are.
+        /// Number of devices.
         devices: usize,
     },
-    /// A device is too small for the run.
+    /// A device has too little memory for the run.
     #[error(
-        "the run needs about {} on {device}, which has {}: recompute more, take more micro-batches, more \
-         devices or a smaller batch, or say what there is with --device-memory",
+        "the run needs about {} on {device}, which has {}: recompute more, use more micro-batches, \
+         more devices or a smaller batch, or set --device-memory if the device has more",
         format_bytes(*needs),
         format_bytes(*has)
     )]
@@ -110,16 +95,16 @@ pub enum TrainError {
         device: String,
         /// Bytes that all its workers need.
         needs: u64,
-        /// Bytes there are.
+        /// Bytes that it has.
         has: u64,
     },
-    /// A device that is not to be had.
+    /// A device is not available.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A pipeline that cannot be built.
+    /// A pipeline cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// A configuration that cannot be read.
+    /// A configuration file cannot be parsed.
     #[error("{}: {source}", path.display())]
     Configuration {
         /// The file.
@@ -129,10 +114,10 @@ pub enum TrainError {
     },
 
     // The run.
-    /// There is nothing to train on, or nothing to test with.
+    /// A set has no samples.
     #[error("the {0} set is empty")]
     EmptySet(&'static str),
-    /// A mini-batch would be larger than the set that it is of.
+    /// A mini-batch is larger than the training set.
     #[error(
         "batch-size is {batch_size}, but the training set has {samples} samples: \
          choose a --batch-size of at most {samples}"
@@ -143,7 +128,7 @@ pub enum TrainError {
         /// Samples in the training set.
         samples: usize,
     },
-    /// There is no schedule for the samples that are left at the end of an epoch.
+    /// There is no schedule for the last mini-batch of an epoch.
     #[error(
         "the last mini-batch of an epoch has {samples} samples: {source}; \
          choose another --batch-size"
@@ -151,16 +136,27 @@ pub enum TrainError {
     LastBatch {
         /// Its samples.
         samples: usize,
-        /// What the pipeline said.
+        /// Why it cannot run.
         source: StepError,
     },
-    /// An item could not be loaded.
+    /// A batch cannot be loaded.
     #[error("loading data: {0}")]
-    Data(String),
+    Data(#[source] Box<dyn Error + Send + Sync>),
+    /// An objective has more or fewer scores than its task names.
+    #[error(
+        "the objective returned {found} scores, but the task names {named}: name them with \
+         Task::with_scores"
+    )]
+    Scores {
+        /// Scores that the task names.
+        named: usize,
+        /// Scores of the objective.
+        found: usize,
+    },
     /// A step failed.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The loss or a gradient is no longer a number.
+    /// The loss or a gradient is NaN or infinite.
     #[error(
         "the training diverged in epoch {epoch}, batch {batch}: \
          try a smaller --lr, a longer --warmup-epochs, or --clip\n{source}"
@@ -170,11 +166,10 @@ pub enum TrainError {
         epoch: usize,
         /// The batch within the epoch, counted from 1.
         batch: usize,
-        /// What is not finite, and where that began.
+        /// Which value is not finite, and where that started.
         source: StepError,
     },
-
-    /// The loss over the test set is no number.
+    /// The loss on the test set is NaN or infinite.
     #[error(
         "the test loss is {loss} after epoch {epoch}: \
          try a smaller --lr, a longer --warmup-epochs, or --clip"
@@ -186,64 +181,88 @@ pub enum TrainError {
         epoch: usize,
     },
 
+    // Resuming.
+    /// A checkpoint's files are incomplete or have changed.
+    #[error("{}: the checkpoint is damaged: {reason}", path.display())]
+    DamagedCheckpoint {
+        /// Its folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The training set has changed since the checkpoint.
+    #[error(
+        "the training set had {then} samples when the checkpoint was made, and has {now}: use the \
+         same data, or start another run"
+    )]
+    OtherSamples {
+        /// Its samples then.
+        then: usize,
+        /// Its samples now.
+        now: usize,
+    },
+    /// A setting that must stay the same has changed since the checkpoint.
+    #[error(
+        "the checkpoint was made with {setting} {then}, not {now}: use {then} again, or start \
+         another run"
+    )]
+    OtherSetting {
+        /// The setting, as flags and configuration files name it.
+        setting: &'static str,
+        /// Its value then.
+        then: String,
+        /// Its value now.
+        now: String,
+    },
+    /// A checkpoint is of a task with other scores.
+    #[error("the checkpoint is of another task: start another run")]
+    OtherTask,
+    /// A checkpoint has another format version.
+    #[error("the checkpoint has format version {version}, but this program reads version {own}")]
+    CheckpointVersion {
+        /// The checkpoint's version.
+        version: u32,
+        /// This program's version.
+        own: u32,
+    },
+
     // Files.
     /// The folder is in use.
     #[error("{} holds another run or other files: choose another --out", .0.display())]
     FolderInUse(PathBuf),
-    /// Another run writes to this folder.
-    #[error("another run is under way in {}: choose another --out", .0.display())]
+    /// Another program is writing to this folder.
+    #[error("another run is using {}: choose another --out", .0.display())]
     RunUnderWay(PathBuf),
-    /// A run that was ended from outside wrote to this folder.
+    /// The folder is of a run that was killed.
     #[error(
-        "{} is of a run that was killed: go on with --resume, choose another --out, or remove it",
+        "{} is of a run that was killed: resume it with --resume, choose another --out, or remove it",
         .0.display()
     )]
     RunKilled(PathBuf),
-    /// A checkpoint was made with a setting without which it is of no use.
+    /// A checkpoint cannot be written, and the settings say to stop then.
+    #[error("the checkpoint cannot be written, the previous one is unchanged: {0}")]
+    NotSaved(#[source] Box<Self>),
+    /// A device does not return the tensors to save.
     #[error(
-        "the checkpoint was made with {setting} {then}, not {now}: go on with that, or begin another run"
-    )]
-    OtherSetting {
-        /// The setting, as flags and configurations call it.
-        setting: &'static str,
-        /// What it was when the checkpoint was made.
-        then: String,
-        /// What it is now.
-        now: String,
-    },
-    /// A checkpoint of another version of this library.
-    #[error(
-        "the checkpoint's files are of version {version}, but this program knows version {own}"
-    )]
-    CheckpointVersion {
-        /// Of the checkpoint.
-        version: u32,
-        /// Of this library.
-        own: u32,
-    },
-    /// A checkpoint could not be made, and the training was to end then.
-    #[error("no checkpoint could be made, the one before is as it was: {0}")]
-    NotSaved(Box<Self>),
-    /// A device does not hand over what is to be saved.
-    #[error(
-        "{}: a device does not hand over what is to be saved ({cause}): a run goes on from its last checkpoint by --resume",
+        "{}: a device does not return the tensors to save ({cause}): use --resume to continue from \
+         the last checkpoint",
         path.display()
     )]
     NotFetched {
-        /// The file or folder that was to hold it.
+        /// The file or folder to write.
         path: PathBuf,
-        /// What the device said.
+        /// What the device reported.
         cause: String,
     },
-    /// A file could not be read or written.
+    /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
+        /// The system's error.
+        source: io::Error,
     },
-    /// A file with the tensors of another model.
+    /// A file has the tensors of another model.
     #[error("{} is of another model: {tensors}", path.display())]
     OtherModel {
         /// The file.
@@ -251,24 +270,29 @@ pub enum TrainError {
         /// How its tensors differ from the model's.
         tensors: Box<OtherTensors>,
     },
-    /// Something could not be put into its format.
-    #[error("{}: {reason}", path.display())]
+    /// A file is not in its format, or a value has no form in it.
+    #[error("{}: {source}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// What the serializer said.
-        reason: String,
+        /// What is wrong.
+        source: Box<dyn Error + Send + Sync>,
     },
 }
 
 impl TrainError {
-    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+    /// A batch cannot be loaded.
+    pub fn data(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Data(source.into())
+    }
+
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }
     }
 
-    pub(crate) fn format(path: impl Into<PathBuf>, reason: impl ToString) -> Self {
-        let (path, reason) = (path.into(), reason.to_string());
-        Self::Format { path, reason }
+    pub(crate) fn format(path: &Path, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let (path, source) = (path.to_owned(), source.into());
+        Self::Format { path, source }
     }
 }

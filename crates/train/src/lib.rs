@@ -1,52 +1,23 @@
-//! A training run of a Stovepipe pipeline: it loads ahead, trains, tests, shows how far it is, and
-//! leaves files that one can open.
+//! Trains a Stovepipe pipeline: loads data, runs and tests epochs, shows progress, and writes
+//! checkpoints, metrics and the model to a folder.
+//!
+//! [`Trainer`] trains a pipeline on the batches of a [`Source`], for any [`Task`]: an objective and
+//! its metrics. [`Data`] makes a source of two of Burn's datasets.
 
-mod adam_w;
-mod allocator;
-mod average;
-mod checkpoint;
+pub mod checkpoint;
+pub mod data;
 mod error;
-mod fetched;
-mod folder;
-mod freeze;
-mod gradients;
-mod labels;
-mod learning_rate;
-mod loader;
-mod memory;
-mod model_file;
-mod optimizer;
-mod other_tensors;
-mod progress;
-mod schedule_setting;
-mod scores;
-mod settings;
-mod source;
-mod summary;
-mod tensor_file;
-mod trainer;
-mod weights;
+#[doc(hidden)]
+pub mod example;
+pub mod optimizer;
+pub mod run;
+pub mod settings;
+mod task;
+pub mod weights;
 
-pub use allocator::keep_freed_memory;
-pub use average::WeightAverage;
-pub use checkpoint::{Checkpoint, Checkpoints, Damaged};
+pub use data::{Batches, Data, Pass, Source};
 pub use error::TrainError;
-pub use folder::RunFolder;
-pub use freeze::FreezeSetting;
-pub use learning_rate::LearningRate;
-pub use loader::{Loader, shuffled};
-pub use memory::{DeviceMemory, free_memory};
-pub use model_file::{load_model, save_model};
-pub use optimizer::StagedOptimizer;
-pub use other_tensors::OtherTensors;
-pub use progress::{Progress, StepReport, show_count, show_layers};
-pub use schedule_setting::ScheduleSetting;
-pub use scores::{Metrics, Scores, score};
-pub use settings::{
-    BalanceSetting, DecaySetting, OptimizerSetting, PipelineSettings, SaveErrorSetting,
-    TrainSettings,
-};
-pub use source::{Batches, Data, PADDING, Pass, Source, Task};
-pub use summary::{LossScale, StageSummary, Summary, stage_summaries};
-pub use trainer::{Resumed, Trainer};
-pub use weights::{Convention, Weights};
+pub use run::{Progress, RunFolder, Summary, Trainer, keep_freed_memory};
+pub use settings::{PipelineSettings, TrainSettings};
+pub use task::{Metric, Metrics, PADDING, Task, Totals, evaluate};
+pub use weights::{Weights, load_model, save_model};

@@ -6,7 +6,7 @@ use burn::{
     tensor::{Device, Tensor, activation::relu},
 };
 use stovepipe::prelude::*;
-use stovepipe::train::{Data, Progress, RunFolder, TrainSettings, Trainer};
+use stovepipe::train::{Data, Progress, RunFolder, Task, TrainSettings, Trainer};
 use stovepipe_digits::{DigitBatcher, Digits};
 
 /// An ordinary Burn module. Its fields run in order; an attribute says what else a layer does.
@@ -33,7 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build()?;
     let folder = RunFolder::create(&RunFolder::next("runs".as_ref(), "custom-model"))?;
     let data = Data::new(Digits::train()?, Digits::test()?, DigitBatcher);
-    let mut trainer = Trainer::new(pipeline, TrainSettings::default())?;
+    let settings = TrainSettings::default();
+    let mut trainer = Trainer::new(pipeline, Task::classification(&settings), settings)?;
     let summary = trainer.run(&data, &folder, Progress::new)?;
     println!("{}; see {}", summary.test, folder.finish()?.display());
     Ok(())

@@ -5,7 +5,7 @@ use std::path::Path;
 use burn::tensor::Device;
 use stovepipe::{
     prelude::*,
-    train::{Data, Progress, RunFolder, TrainSettings, Trainer},
+    train::{Data, Progress, RunFolder, Task, TrainSettings, Trainer},
 };
 use stovepipe_digits::{DigitBatcher, Digits};
 use stovepipe_report::Report;
@@ -31,7 +31,7 @@ pub fn main(path: &Path, stages: usize) -> Result<(), Failure> {
     let data = Data::new(Digits::train()?, Digits::test()?, DigitBatcher);
     let folder = RunFolder::resume(path)?; // starts a run, or resumes it
     folder.write_toml("config.toml", &settings)?;
-    let mut trainer = Trainer::new(pipeline, settings)?;
+    let mut trainer = Trainer::new(pipeline, Task::classification(&settings), settings)?;
     let resumed = trainer.resume(&folder)?;
     if let Some(checkpoint) = resumed.checkpoint {
         println!("resumes from {checkpoint}");

@@ -12,7 +12,7 @@ use std::{env, error::Error, path::Path, process::ExitCode};
 use burn::{optim::RmsPropConfig, tensor::Device};
 use stovepipe::{
     prelude::*,
-    train::{WeightAverage, save_model, shuffled},
+    train::{data::shuffled, optimizer::WeightAverage, save_model},
 };
 use stovepipe_amoebanet::AmoebaNetDConfig;
 use stovepipe_imagenet::{Augmentation, FolderSettings, ImageSets, Images, Loading};

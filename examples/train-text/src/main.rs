@@ -14,7 +14,7 @@ use burn::{
     optim::AdamWConfig,
     tensor::Device,
 };
-use stovepipe::{prelude::*, train::shuffled};
+use stovepipe::{prelude::*, train::data::shuffled};
 use stovepipe_text::{
     NGram, PADDING, Split, SplitSettings, Text, TextBatcher, TokenWindows, Tokenizer,
 };

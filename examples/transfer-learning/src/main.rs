@@ -16,7 +16,8 @@ use std::{
 use burn::tensor::Device;
 use stovepipe::prelude::*;
 use stovepipe::train::{
-    Data, FreezeSetting, Progress, RunFolder, TrainSettings, Trainer, Weights, show_count,
+    Data, Progress, RunFolder, Task, TrainSettings, Trainer, Weights, run::show_count,
+    settings::FreezeSetting,
 };
 use stovepipe_amoebanet::{AmoebaNetDConfig, Stem};
 use stovepipe_digits::{DigitBatcher, Digits};
@@ -93,10 +94,10 @@ fn train(
     }
     let data = Data::new(train, test, DigitBatcher);
     let folder = RunFolder::create(folder)?;
-    let mut trainer = Trainer::new(pipeline, settings)?;
+    let mut trainer = Trainer::new(pipeline, Task::classification(&settings), settings)?;
     let summary = trainer.run(&data, &folder, |_, _| Progress::silent())?;
     folder.finish()?;
-    Ok(summary.test.accuracy)
+    Ok(summary.test.get("accuracy").unwrap_or(0.0))
 }
 
 /// The share of the second digits that each way gets right, for one seed.

@@ -15,7 +15,7 @@ use mimalloc::MiMalloc;
 use serde::Serialize;
 use stovepipe::{
     pipeline::NamedDevice,
-    train::{OptimizerSetting, keep_freed_memory},
+    train::{keep_freed_memory, settings::OptimizerSetting},
 };
 use stovepipe_benches::{
     Failure,

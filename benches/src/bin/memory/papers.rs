@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use serde_json::json;
-use stovepipe::train::OptimizerSetting;
+use stovepipe::train::settings::OptimizerSetting;
 use stovepipe_benches::{
     Failure,
     footprint::{

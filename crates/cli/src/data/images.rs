@@ -7,7 +7,10 @@ use std::{
 };
 
 use burn::tensor::{Device, Int, Tensor};
-use stovepipe::train::{Batches, Data, Pass, Source, TrainError, shuffled};
+use stovepipe::{
+    pipeline::Batch,
+    train::{Batches, Data, Pass, Source, TrainError, data::shuffled},
+};
 use stovepipe_cifar::{Cifar, CifarBatcher};
 use stovepipe_digits::DigitBatcher;
 use stovepipe_imagenet::{
@@ -41,8 +44,8 @@ impl ImageSets {
                 let folder = settings.folder()?;
                 let (train, test) = (Cifar::train(labels, folder)?, Cifar::test(labels, folder)?);
                 let own = settings.clone();
-                let data = Data::new(train, test, CifarBatcher::default())
-                    .with_training_batcher(move |epoch| own.cifar_batcher(seed, epoch));
+                let of_epoch = move |epoch| own.cifar_batcher(seed, epoch);
+                let data = Data::augmented(train, test, of_epoch, CifarBatcher::default());
                 Ok(Self {
                     source: Rc::new(Labelled(data)),
                     names: Box::new(numbered),
@@ -148,9 +151,9 @@ impl<S: Source<Tensor<4>, Tensor<1, Int>>> Source<Tensor<4>, Labels> for Labelle
 }
 
 fn labelled(
-    batch: Result<(Tensor<4>, Tensor<1, Int>), TrainError>,
-) -> Result<(Tensor<4>, Labels), TrainError> {
-    batch.map(|(images, classes)| (images, Labels::Classes(classes)))
+    batch: Result<Batch<Tensor<4>, Tensor<1, Int>>, TrainError>,
+) -> Result<Batch<Tensor<4>, Labels>, TrainError> {
+    batch.map(|batch| (batch.input, Labels::Classes(batch.target)).into())
 }
 
 /// Folders of pictures.
@@ -218,13 +221,13 @@ impl Source<Tensor<4>, Labels> for Pictures {
         let is_mixed = self.train.settings().augmentation.mixup > 0.0;
         let classes = is_mixed.then_some(self.classes);
         let batches = self.told(&self.train, batches);
-        Box::new(batches.map(move |batch| Ok(tensors(batch?, classes))))
+        Box::new(batches.map(move |batch| Ok(tensors(batch?, classes).into())))
     }
 
     fn test(&self, batch_size: usize) -> Batches<Tensor<4>, Labels> {
         let batches = self.test.eval_batches(batch_size);
         let batches = self.told(&self.test, batches);
-        Box::new(batches.map(|batch| Ok(tensors(batch?, None))))
+        Box::new(batches.map(|batch| Ok(tensors(batch?, None).into())))
     }
 }
 
@@ -274,7 +277,7 @@ where
     fn next(&mut self) -> Option<Self::Item> {
         let batch = self.batches.next();
         self.tell();
-        Some(batch?.map_err(|error| TrainError::Data(error.to_string())))
+        Some(batch?.map_err(|error| TrainError::data(error.to_string())))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{rc::Rc, sync::Arc};
 
 use burn::tensor::{Int, Tensor};
-use stovepipe::train::{Data, Source, Task};
+use stovepipe::train::{Data, Source};
 use stovepipe_text::{NGram, Split, SplitSettings, Text, TextBatcher, TokenWindows, Tokenizer};
 
 use super::DataSettings;
@@ -34,13 +34,12 @@ impl TextSets {
             settings.tokens(&tokenizer)?,
             &SplitSettings { length, held_out },
         )?;
-        let data = Data::new(
+        let data = Data::augmented(
             split.training.clone(),
             split.held_out.clone(),
+            move |epoch| TextBatcher::shifted(seed, epoch),
             TextBatcher::default(),
-        )
-        .with_training_batcher(move |epoch| TextBatcher::shifted(seed, epoch))
-        .with_task(Task::Tokens);
+        );
         Ok(Self {
             source: Rc::new(data),
             held_out: Some(HeldOut { tokenizer, split }),
@@ -57,7 +56,7 @@ impl TextSets {
             TextBatcher::default(),
         );
         Ok(Self {
-            source: Rc::new(data.with_task(Task::Tokens)),
+            source: Rc::new(data),
             held_out: None,
         })
     }

@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::Precision,
     plan::{Candidate, Machine},
-    train::{BalanceSetting, PipelineSettings, ScheduleSetting},
+    train::{
+        PipelineSettings,
+        settings::{BalanceSetting, ScheduleSetting},
+    },
 };
 
 use crate::{error::CliError, output};

@@ -3,7 +3,7 @@
 use stovepipe::{
     pipeline::{Layer, NamedDevice, Profiler},
     plan::{Machine, Profile},
-    train::{PipelineSettings, free_memory, show_layers},
+    train::{PipelineSettings, run::show_layers, settings::free_memory},
 };
 
 use super::Request;

@@ -8,8 +8,8 @@ use burn::{
 use burn_train::TrainStep;
 use stovepipe_pipeline::CrossEntropy;
 use stovepipe_train::{
-    Batches, DecaySetting, OptimizerSetting, Pass, Progress, RunFolder, Source, TrainSettings,
-    Trainer,
+    Batches, Pass, Progress, RunFolder, Source, Task, TrainSettings, Trainer,
+    settings::{DecaySetting, OptimizerSetting},
 };
 
 use crate::*;
@@ -45,11 +45,11 @@ impl Source<Tensor<2>, Tensor<1, Int>> for InOrder {
     }
 
     fn train(&self, _: Pass) -> Batches<Tensor<2>, Tensor<1, Int>> {
-        Box::new(batches().into_iter().map(Ok))
+        Box::new(batches().into_iter().map(|batch| Ok(batch.into())))
     }
 
     fn test(&self, _: usize) -> Batches<Tensor<2>, Tensor<1, Int>> {
-        Box::new(batches().into_iter().map(Ok))
+        Box::new(batches().into_iter().map(|batch| Ok(batch.into())))
     }
 }
 
@@ -70,7 +70,8 @@ fn stovepipes_trainer_comes_to_the_same_bits() {
     };
     let directory = tempfile::tempdir().unwrap();
     let folder = RunFolder::create(&directory.path().join("run")).unwrap();
-    let mut trainer = Trainer::new(pipeline(2), settings).unwrap();
+    let task = Task::classification(&settings);
+    let mut trainer = Trainer::new(pipeline(2), task, settings).unwrap();
     trainer
         .run(&InOrder, &folder, |_, _| Progress::silent())
         .unwrap();

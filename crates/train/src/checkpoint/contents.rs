@@ -5,15 +5,11 @@ use std::{collections::HashSet, fs, path::Path};
 use burn::{optim::StateSink, store::ModuleSnapshot};
 use stovepipe_pipeline::{Layer, Pipeline};
 
+use super::state::TrainerState;
 use crate::{
-    average::WeightAverage,
-    checkpoint::TrainerState,
     error::TrainError,
-    fetched::fetched,
-    gradients::GradientAccumulator,
-    model_file::{load_model, save_model},
-    optimizer::{Names, StagedOptimizer},
-    tensor_file,
+    optimizer::{Counts, GradientAccumulator, Names, StagedOptimizer, WeightAverage},
+    weights::{fetched, load_model, save_model, tensor_file},
 };
 
 const GRADIENTS: &str = "gradients.safetensors";
@@ -21,23 +17,24 @@ const OPTIMIZER: &str = "optimizer";
 
 /// The file of a model, or of its averaged weights.
 pub(super) fn model_file(averaged: bool) -> &'static str {
-    match averaged {
-        true => "averaged.safetensors",
-        false => "model.safetensors",
+    if averaged {
+        "averaged.safetensors"
+    } else {
+        "model.safetensors"
     }
 }
 
-/// Everything with tensors that a training goes on from.
+/// All tensors that a training resumes from.
 pub(crate) struct Contents<'a, L: Layer> {
     pub(crate) pipeline: &'a mut Pipeline<L>,
     pub(crate) average: Option<&'a mut WeightAverage<L>>,
     pub(crate) optimizer: &'a mut StagedOptimizer,
-    pub(crate) window: &'a mut GradientAccumulator,
+    pub(crate) accumulator: &'a mut GradientAccumulator,
 }
 
 impl<L: Layer> Contents<'_, L> {
-    /// Writes them, a file for each stage of the optimizer's: no more than one stage's states are in the host's memory
-    /// at once.
+    /// Writes them. The optimizer's state gets a file for each stage, so that the host holds only one
+    /// stage's state at a time.
     pub(super) fn save(&self, folder: &Path) -> Result<(), TrainError> {
         fetched(folder, || self.write(folder))
     }
@@ -53,13 +50,11 @@ impl<L: Layer> Contents<'_, L> {
             let file = format!("{OPTIMIZER}-{number:05}-of-{stages:05}.safetensors");
             tensor_file::write(&folder.join(file), self.optimizer.state(stage, &names))?;
         }
-        match self.window.mini_batches() {
-            0 => Ok(()),
-            _ => tensor_file::write(
-                &folder.join(GRADIENTS),
-                self.window.sums(self.pipeline, &names),
-            ),
+        if self.accumulator.counts().mini_batches == 0 {
+            return Ok(());
         }
+        let sums = self.accumulator.sums(self.pipeline, &names);
+        tensor_file::write(&folder.join(GRADIENTS), sums)
     }
 
     /// Reads them, into any number of stages.
@@ -88,7 +83,12 @@ impl<L: Layer> Contents<'_, L> {
         }
         if state.waiting > 0 {
             let sums = tensor_file::read(&folder.join(GRADIENTS), |_| true)?;
-            *self.window = GradientAccumulator::restore(self.pipeline, &names, sums, state);
+            let counts = Counts {
+                mini_batches: state.waiting,
+                weight: state.waiting_weight,
+                spoiled: state.spoiled,
+            };
+            *self.accumulator = GradientAccumulator::restore(self.pipeline, &names, sums, counts);
         }
         self.pipeline.set_steps(state.steps);
         if let Some(scaler) = state.loss_scaler {
@@ -98,7 +98,7 @@ impl<L: Layer> Contents<'_, L> {
     }
 }
 
-/// What parameters are called in files: as in the model's. One in several places has the first's name.
+/// The names of parameters, as in the model's file. One in several layers has its first name.
 fn names<L: Layer>(pipeline: &Pipeline<L>) -> Names {
     let mut names = Names::new();
     for tensor in pipeline.collect(None, None, true) {
@@ -109,7 +109,7 @@ fn names<L: Layer>(pipeline: &Pipeline<L>) -> Names {
     names
 }
 
-/// Whether a tensor's name is that of one of the parameters, and something after it.
+/// Whether a tensor's name is a parameter's, with something after it.
 fn is_of(name: &str, parameters: &HashSet<&str>) -> bool {
     let ends = name.match_indices('.').map(|(end, _)| end);
     ends.into_iter()

@@ -1,4 +1,4 @@
-//! How a checkpoint is known to be whole: the sums of its files, as `sha256sum --check SHA256SUMS` reads them.
+//! Checksums of a checkpoint's files, which `sha256sum --check SHA256SUMS` can read.
 
 use std::{
     fmt::Write as _,
@@ -11,13 +11,13 @@ use sha2::{Digest, Sha256};
 
 use crate::error::TrainError;
 
-/// The file that holds the sums of the others.
+/// The file with the checksums of the others.
 pub(super) const SUMS: &str = "SHA256SUMS";
 
-/// Read at a time.
+/// Bytes to read at a time.
 const BLOCK: usize = 1 << 20;
 
-/// Writes the sums of all files in a folder, and has the system put all of them on the disk.
+/// Writes the checksums of all files in a folder, and syncs everything to the disk.
 pub(super) fn seal(folder: &Path) -> Result<(), TrainError> {
     let mut text = String::new();
     for name in names(folder)? {
@@ -35,7 +35,7 @@ pub(super) fn seal(folder: &Path) -> Result<(), TrainError> {
     sync_folder(folder)
 }
 
-/// Makes sure that a folder holds the files that it was sealed with, and none other. Says what is wrong, if it is.
+/// Checks that a folder holds exactly the files that it was sealed with. The error says what differs.
 pub(super) fn check(folder: &Path) -> Result<(), String> {
     let text = fs::read_to_string(folder.join(SUMS)).map_err(|error| format!("{SUMS}: {error}"))?;
     let mut sealed = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn check(folder: &Path) -> Result<(), String> {
         let Some((expected, name)) = line.split_once("  ") else {
             return Err(format!("{SUMS} is damaged"));
         };
-        // Names are of this folder, whatever the file says.
+        // Never read files of other folders.
         let is_name = Path::new(name).file_name().is_some_and(|own| own == name);
         let path = folder.join(name);
         match sum(&path) {
@@ -55,28 +55,25 @@ pub(super) fn check(folder: &Path) -> Result<(), String> {
     }
     sealed.sort();
     let found = names(folder).map_err(|error| error.to_string())?;
-    match sealed == found {
-        true => Ok(()),
-        false => Err(format!("{SUMS} is of other files")),
+    if sealed != found {
+        return Err(format!("{SUMS} is of other files"));
     }
+    Ok(())
 }
 
-/// Has the system put the names in a folder on the disk.
+/// Syncs the names in a folder to the disk.
 pub(super) fn sync_folder(folder: &Path) -> Result<(), TrainError> {
-    let folder = match folder.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => folder,
-    };
     // Only Unix opens folders like files.
-    match cfg!(unix) {
-        true => File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(TrainError::file(folder)),
-        false => Ok(()),
+    if !cfg!(unix) {
+        return Ok(());
     }
+    let is_here = folder.as_os_str().is_empty();
+    let folder = if is_here { Path::new(".") } else { folder };
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(TrainError::file(folder))
 }
 
-/// The files of a folder but for the sums, in order.
+/// The names of a folder's files, sorted, without the checksums.
 fn names(folder: &Path) -> Result<Vec<String>, TrainError> {
     let entries = fs::read_dir(folder).map_err(TrainError::file(folder))?;
     let mut names = Vec::new();
@@ -116,7 +113,7 @@ mod tests {
         folder
     }
 
-    /// The sum of "abc" is the example of FIPS 180-4.
+    /// FIPS 180-4 has the checksum of "abc" as an example.
     #[test]
     fn sums_are_sha256() {
         let folder = sealed();
@@ -126,9 +123,9 @@ mod tests {
         check(folder.path()).unwrap();
     }
 
-    /// Every bit counts, those of the sums too.
+    /// Every bit counts, those of the checksums too.
     #[test]
-    fn what_is_damaged_is_found() {
+    fn damage_is_found() {
         for name in ["a", "b", SUMS] {
             let folder = sealed();
             let path = folder.path().join(name);
@@ -140,7 +137,7 @@ mod tests {
                 check(folder.path()).unwrap_err();
             }
             fs::write(&path, &content[..content.len() - 1]).unwrap();
-            // A line's end is nothing that counts.
+            // The end of a line does not count.
             assert_eq!(check(folder.path()).is_ok(), name == SUMS);
             fs::remove_file(&path).unwrap();
             check(folder.path()).unwrap_err();

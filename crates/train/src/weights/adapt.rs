@@ -1,4 +1,4 @@
-//! A file's tensor as a model has it.
+//! Converts a file's tensors to a model's layout.
 
 use burn::{
     store::{
@@ -8,9 +8,9 @@ use burn::{
     tensor::{Shape, TensorData},
 };
 
-use super::{Convention, places::Place};
+use super::{convention::Convention, places::Place};
 
-/// The tensor as `place` is to have it, but for its shape, which may be another. Nothing is read.
+/// The tensor in the layout and precision of `place`. Its shape may still differ. Reads nothing.
 pub(super) fn adapted(
     mut tensor: burn_pack::Tensor,
     place: &Place,
@@ -30,7 +30,7 @@ pub(super) fn adapted(
     }
 }
 
-/// What PyTorch calls the parameter in its module, if it is not what Burn calls it: a norm's.
+/// PyTorch's name of the parameter if it differs from Burn's, as in norms.
 pub(super) fn name_in_pytorch(place: &Place) -> Option<String> {
     let (parameter, module) = place.parameter();
     let kind = place.context().module_type()?;
@@ -38,8 +38,8 @@ pub(super) fn name_in_pytorch(place: &Place) -> Option<String> {
     Some(format!("{module}{name}"))
 }
 
-/// The shape without what PyTorch's models have for other ends: a convolution over patches that do not overlap is a
-/// linear layer of theirs, and a parameter that is added to a batch begins with a dimension of one.
+/// The shape in this model: PyTorch's models have a convolution over patches that do not overlap where
+/// this one has a linear layer, and a first dimension of one in parameters that are added to a batch.
 fn flattened(shape: &Shape, place: &Place) -> Shape {
     let rank = place.shape.rank();
     if is_linear_weight(place) && shape.rank() > 2 {
@@ -51,7 +51,7 @@ fn flattened(shape: &Shape, place: &Place) -> Shape {
     Shape::from(shape[surplus..].to_vec())
 }
 
-/// Whether it is a weight that PyTorch has turned.
+/// Whether it is a weight that PyTorch has transposed.
 pub(super) fn is_linear_weight(place: &Place) -> bool {
     place.context().module_type() == Some("Struct:Linear") && place.parameter().0 == "weight"
 }

@@ -5,16 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use burn::store::burn_pack;
 
 use super::{
-    Convention, Entry,
     adapt::{adapted, is_linear_weight, name_in_pytorch},
+    convention::Convention,
+    other_tensors::OtherTensors,
     places::Place,
 };
-use crate::other_tensors::OtherTensors;
 
-/// What PyTorch's batch norms count.
+/// A counter of PyTorch's batch norms.
 const COUNT: &str = ".num_batches_tracked";
 
-/// The tensors of a file by the names that a pipeline would give them.
+/// A tensor that is not read yet, and its name in the file.
+pub(super) struct Entry {
+    pub(super) tensor: burn_pack::Tensor,
+    pub(super) original: String,
+}
+
+/// The tensors of a file by their names in a pipeline.
 pub(super) type Entries<'a> = BTreeMap<String, &'a Entry>;
 
 /// The tensors that fit, and those that do not.
@@ -36,10 +42,15 @@ impl Fit {
             let tensor = adapted(entry.tensor.clone(), place, convention);
             match misfit(&tensor, place) {
                 None => tensors.push(tensor),
-                Some(misfit) => other.misshapen.push(match entry.original == place.name {
-                    true => format!("{} {misfit}", place.name),
-                    false => format!("{} (from {}) {misfit}", place.name, entry.original),
-                }),
+                Some(misfit) if entry.original == place.name => {
+                    other.misshapen.push(format!("{} {misfit}", place.name));
+                }
+                Some(misfit) => {
+                    let (name, original) = (&place.name, &entry.original);
+                    other
+                        .misshapen
+                        .push(format!("{name} (from {original}) {misfit}"));
+                }
             }
         }
         let is_extra = |name: &str| {
@@ -52,16 +63,15 @@ impl Fit {
     }
 }
 
-/// Whose convention the file follows, if that can be told: a norm's parameters have other names in each, the weights of a
-/// linear layer other shapes.
+/// The convention of the file, if the names of norms' parameters or the shapes of linear layers show it.
 pub(super) fn convention(entries: &Entries<'_>, places: &[Place]) -> Option<Convention> {
-    let told = places.iter().find_map(|place| told_by(entries, place));
-    // Where nothing is turned, both read the same.
-    let turned = |place: &Place| is_linear_weight(place) && entries.contains_key(&place.name);
-    told.or_else(|| (!places.iter().any(turned)).then_some(Convention::Burn))
+    let shown = places.iter().find_map(|place| shown_by(entries, place));
+    // Without linear layers, both read the same.
+    let differs = |place: &Place| is_linear_weight(place) && entries.contains_key(&place.name);
+    shown.or_else(|| (!places.iter().any(differs)).then_some(Convention::Burn))
 }
 
-fn told_by(entries: &Entries<'_>, place: &Place) -> Option<Convention> {
+fn shown_by(entries: &Entries<'_>, place: &Place) -> Option<Convention> {
     let fits = |convention| {
         find(entries, place, convention).is_some_and(|(_, entry)| {
             adapted(entry.tensor.clone(), place, convention).shape == place.shape
@@ -89,7 +99,7 @@ fn find<'a>(
     Some((name, entry))
 }
 
-/// What is wrong with a tensor, in the model's layout.
+/// Why a tensor, in the model's layout, does not fit.
 fn misfit(tensor: &burn_pack::Tensor, place: &Place) -> Option<String> {
     let (found, expected) = (tensor.shape.as_slice(), place.shape.as_slice());
     match place.float {

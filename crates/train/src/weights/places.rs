@@ -1,4 +1,4 @@
-//! The tensors that a model has.
+//! The tensors of a model.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -9,9 +9,9 @@ use stovepipe_pipeline::{Layer, Pipeline};
 
 /// A tensor of a model.
 pub(super) struct Place {
-    /// As a file calls it: without the names of enum variants.
+    /// Its name in files: without the names of enum variants.
     pub(super) name: String,
-    /// The types of the modules that it is in.
+    /// The types of its modules.
     containers: Vec<String>,
     pub(super) shape: Shape,
     /// The type of its numbers, if they are floating-point ones.
@@ -19,12 +19,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Where Burn's adapters take it to be.
+    /// Its place for Burn's adapters.
     pub(super) fn context(&self) -> ModuleContext<'_> {
         ModuleContext::new(&self.containers)
     }
 
-    /// The name of the parameter in its module, and what is before it.
+    /// The name of the parameter in its module, and the prefix before it.
     pub(super) fn parameter(&self) -> (&str, &str) {
         match self.name.rfind('.') {
             Some(dot) => (&self.name[dot + 1..], &self.name[..=dot]),
@@ -74,9 +74,10 @@ impl ModuleVisitor for Finder {
     }
 
     fn visit_float<const D: usize>(&mut self, parameter: &Param<Tensor<D>>) {
-        let float = match parameter.is_initialized() {
-            true => parameter.val().dtype(),
-            false => parameter.lazy_device().settings().float_dtype.into(),
+        let float = if parameter.is_initialized() {
+            parameter.val().dtype()
+        } else {
+            parameter.lazy_device().settings().float_dtype.into()
         };
         self.add(parameter.lazy_shape(), Some(float));
     }
@@ -90,7 +91,7 @@ impl ModuleVisitor for Finder {
     }
 }
 
-/// Whether it is what Burn calls the type around an enum's variant.
+/// Whether this is Burn's type around an enum's variant.
 fn is_variant(container: &str) -> bool {
     container.starts_with("Enum:")
 }

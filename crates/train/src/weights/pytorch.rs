@@ -1,8 +1,7 @@
-//! What PyTorch's `torch.save` wrote.
+//! Files of PyTorch's `torch.save`.
 //!
-//! Burn's reader looks for tensors in the pickle and runs nothing. It bounds what it reads but for two things that only a
-//! file made to do harm has, and which are refused before: parts that are compressed, and so may be any size, and a table
-//! of contents of which each byte is a Python object.
+//! Burn's reader looks for tensors in the pickle and runs nothing. Two things that only a malicious
+//! file has could use up the memory, and are refused: compressed parts, and a huge table of contents.
 
 use std::{fs::File, io::BufReader, path::Path};
 
@@ -13,22 +12,22 @@ use burn::store::{
 use stovepipe_pipeline::caught;
 use zip::{CompressionMethod, ZipArchive, result::ZipResult};
 
-use super::kind::Container;
+use super::format::Container;
 use crate::error::TrainError;
 
-/// Under which name programs save weights next to other things, the likeliest first.
+/// The names of weights in files with other things, the most likely first.
 const KEYS: [&str; 5] = ["state_dict", "model_state_dict", "model", "net", "module"];
-/// The table of contents in an archive.
+/// The table of contents of an archive.
 const CONTENTS: &str = "data.pkl";
-/// Bytes that it may have: those of about 50,000 tensors.
+/// Its largest size in bytes: of about 50,000 tensors.
 const MOST_CONTENTS: u64 = 8 << 20;
 
-/// The tensors of a file, none of which is read yet.
+/// The tensors of a file. Reads none of them yet.
 pub(super) fn open(
     path: &Path,
     container: Container,
 ) -> Result<Vec<burn_pack::Tensor>, TrainError> {
-    // The reader is not known to panic, but files may come from anywhere.
+    // Files may come from anywhere.
     let read = caught(|| {
         if container == Container::Zip {
             check(path)?;
@@ -38,17 +37,17 @@ pub(super) fn open(
     let tensors = read
         .flatten()
         .map_err(|reason| TrainError::format(path, not_pytorch(&reason)))?;
-    match tensors.is_empty() {
-        true => Err(TrainError::format(path, "it holds no tensors")),
-        false => Ok(tensors),
+    if tensors.is_empty() {
+        return Err(TrainError::format(path, "it has no tensors"));
     }
+    Ok(tensors)
 }
 
 fn not_pytorch(reason: &str) -> String {
-    format!("not a file of weights that PyTorch's torch.save wrote, or damaged: {reason}")
+    format!("not a file of weights from PyTorch's torch.save, or damaged: {reason}")
 }
 
-/// Refuses an archive that would become larger than it is.
+/// Refuses an archive that is larger than its file.
 fn check(path: &Path) -> Result<(), String> {
     let entries = entries(path).map_err(|error| error.to_string())?;
     for (name, compression, bytes) in entries {
@@ -57,14 +56,14 @@ fn check(path: &Path) -> Result<(), String> {
         }
         if name.ends_with(CONTENTS) && bytes > MOST_CONTENTS {
             return Err(format!(
-                "{name} has {bytes} bytes, and may have {MOST_CONTENTS}"
+                "{name} has {bytes} bytes, more than {MOST_CONTENTS}"
             ));
         }
     }
     Ok(())
 }
 
-/// What an archive holds: names, how they are compressed, and how many bytes they are.
+/// The entries of an archive: names, compression and bytes.
 fn entries(path: &Path) -> ZipResult<Vec<(String, CompressionMethod, u64)>> {
     let mut archive = ZipArchive::new(BufReader::new(File::open(path)?))?;
     let mut entries = Vec::with_capacity(archive.len());
@@ -84,7 +83,7 @@ fn tensors(path: &Path) -> Result<Vec<burn_pack::Tensor>, PytorchError> {
     Ok(tensors.map(bridge::from_pytorch).collect())
 }
 
-/// Where the weights are, if not on top.
+/// The name of the weights, unless they are the whole file.
 fn key(root: PickleValue) -> Option<&'static str> {
     let PickleValue::Dict(entries) = root else {
         return None;

@@ -31,7 +31,7 @@ fn noisy_in(stages: usize, precision: Precision) -> Pipeline<Noisy> {
 }
 
 /// The data, where one of the training samples is so large that it is infinite in f16.
-fn data_with_one_too_large(samples: usize) -> Data<Point, InMemDataset<Point>, Points> {
+fn data_with_one_too_large(samples: usize) -> Data<Tensor<2>, Tensor<1, Int>> {
     use burn::data::dataset::Dataset;
     let mut train: Vec<Point> = points(samples, 0).iter().map(Result::unwrap).collect();
     train[samples / 2].0 = 1e6;
@@ -49,9 +49,9 @@ fn a_training_learns_as_much_as_in_f32() {
             ema: 0.9,
             ..settings(OptimizerSetting::AdamW, 1e-2)
         };
-        let mut trainer = Trainer::new(pipeline_in(stages, precision), settings).unwrap();
+        let mut trainer = trainer(pipeline_in(stages, precision), settings);
         let data = data(610, 200);
-        let summary = trainer.run(&data, &folder, |_, _| Progress::silent());
+        let summary = train_silently(&mut trainer, &data, &folder);
         let summary = summary.unwrap();
         let models = ["model.safetensors", "averaged.safetensors"];
         (
@@ -63,7 +63,7 @@ fn a_training_learns_as_much_as_in_f32() {
     assert!(exact.loss_scale.is_none());
     for precision in [Precision::Bf16, Precision::F16] {
         let (summary, models) = run(precision, 2);
-        let lost = exact.test.accuracy - summary.test.accuracy;
+        let lost = accuracy(&exact.test) - accuracy(&summary.test);
         assert!(lost < 0.03, "{precision}: {summary:?}, {exact:?}");
         assert_eq!(summary.loss_scale.is_some(), precision == Precision::F16);
         assert!(models != in_f32, "nothing was rounded");
@@ -88,12 +88,12 @@ fn updates_that_overflow_are_skipped_and_counted() {
             epochs: 12,
             ..settings(OptimizerSetting::AdamW, 1e-2)
         };
-        let mut trainer = Trainer::new(pipeline_in(2, Precision::F16), settings).unwrap();
+        let mut trainer = trainer(pipeline_in(2, Precision::F16), settings);
         let data = data_with_one_too_large(610);
-        let summary = trainer.run(&data, &folder, |_, _| Progress::silent());
+        let summary = train_silently(&mut trainer, &data, &folder);
         let summary = summary.unwrap();
         assert!(summary.train_loss.is_finite());
-        assert!(summary.test.accuracy > 0.85, "{summary:?}");
+        assert!(accuracy(&summary.test) > 0.85, "{summary:?}");
         // Norms of the few samples of an epoch's last mini-batch may overflow once themselves.
         let LossScale { scale, skipped } = summary.loss_scale.unwrap();
         assert!((12..=14).contains(&skipped), "{skipped}");
@@ -124,12 +124,12 @@ fn a_skipped_update_leaves_every_bit() {
             weight_decay: 0.1,
             ..settings(OptimizerSetting::AdamW, 1e-2)
         };
-        let mut trainer = Trainer::new(pipeline_in(2, Precision::F16), settings).unwrap();
+        let mut trainer = trainer(pipeline_in(2, Precision::F16), settings);
         let before = values(trainer.pipeline());
         let mut train: Vec<Point> = vec![(1e6, 0.0, 1); 610];
         train[0].0 = 1.0;
         let data = Data::new(InMemDataset::new(train), points(200, 5000), Points);
-        let error = trainer.run(&data, &folder, |_, _| Progress::silent());
+        let error = train_silently(&mut trainer, &data, &folder);
         let error = error.unwrap_err();
         assert!(
             matches!(

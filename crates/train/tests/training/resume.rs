@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, path::PathBuf};
 
-use stovepipe_pipeline::nn::Dropout;
+use stovepipe_pipeline::{KeyedRng, nn::Dropout};
 
 use super::*;
 
@@ -13,31 +13,14 @@ pub struct Noisy {
     pub dropout: Dropout,
 }
 
-impl Layer for Noisy {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(
-        &self,
-        x: Tensor<2>,
-        context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, LayerError> {
-        let y = self.dense.linear.forward(x);
-        let Some(norm) = &self.dense.norm else {
-            return Ok(y);
-        };
-        let y = relu(norm.forward(y));
-        Ok(self.dropout.forward(y, context.rng()))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+#[layer]
+impl Noisy {
+    fn forward(&self, x: Tensor<2>, rng: &mut KeyedRng) -> Tensor<2> {
+        let y = self.dense.forward(x);
+        if self.dense.norm.is_none() {
+            return y;
+        }
+        self.dropout.forward(y, rng)
     }
 }
 
@@ -61,7 +44,7 @@ fn noisy_of(layers: Vec<Dense>, stages: usize) -> Pipeline<Noisy> {
 
 /// Data of which no more can be loaded after so many batches: what ends a training from outside.
 pub struct Ending {
-    pub data: Data<Point, InMemDataset<Point>, Points>,
+    pub data: Data<Tensor<2>, Tensor<1, Int>>,
     pub left: Cell<usize>,
 }
 
@@ -87,9 +70,12 @@ impl Source<Tensor<2>, Tensor<1, Int>> for Ending {
         // The next pass has what this one leaves, as long as all of this one is wanted.
         self.left.set(left.saturating_sub(13));
         let loaded = self.data.train(pass).enumerate();
-        Box::new(loaded.map(move |(number, batch)| match number < left {
-            true => batch,
-            false => Err(TrainError::Data("the end".to_owned())),
+        Box::new(loaded.map(move |(number, batch)| {
+            if number < left {
+                batch
+            } else {
+                Err(TrainError::data("the end"))
+            }
         }))
     }
 
@@ -106,9 +92,9 @@ pub fn train(
     path: &Path,
 ) -> (Resumed, Result<Summary, TrainError>) {
     let folder = RunFolder::resume(path).unwrap();
-    let mut trainer = Trainer::new(pipeline, settings.clone()).unwrap();
+    let mut trainer = trainer(pipeline, settings.clone());
     let resumed = trainer.resume(&folder).unwrap();
-    let summary = trainer.run(data, &folder, |_, _| Progress::silent());
+    let summary = train_silently(&mut trainer, data, &folder);
     if summary.is_ok() {
         folder.finish().unwrap();
     }
@@ -222,13 +208,13 @@ fn a_stopped_training_goes_on() {
     let pipeline = noisy(2);
     let stop = pipeline.stop_handle();
     let folder = RunFolder::create(&stopped).unwrap();
-    let mut trainer = Trainer::new(pipeline, settings.clone()).unwrap();
+    let mut trainer = trainer(pipeline, settings.clone());
     let data = Stopping {
         data: data(610, 200),
         stop,
         at: 9,
     };
-    let summary = trainer.run(&data, &folder, |_, _| Progress::silent());
+    let summary = train_silently(&mut trainer, &data, &folder);
     assert!(summary.unwrap().stopped);
     folder.finish().unwrap();
     // A run that was stopped has all that another has.
@@ -250,7 +236,7 @@ fn a_stopped_training_goes_on() {
 
 /// Data that stop the training when so many batches have been asked for.
 struct Stopping {
-    data: Data<Point, InMemDataset<Point>, Points>,
+    data: Data<Tensor<2>, Tensor<1, Int>>,
     stop: StopHandle,
     at: usize,
 }
@@ -329,7 +315,7 @@ fn a_damaged_checkpoint_is_found_and_the_one_before_it_taken() {
                 None => fs::remove_file(file).unwrap(),
             }
             let folder = RunFolder::resume(&path).unwrap();
-            let mut trainer = Trainer::new(noisy(1), settings.clone()).unwrap();
+            let mut trainer = trainer(noisy(1), settings.clone());
             let resumed = trainer.resume(&folder).unwrap();
             assert_eq!(resumed.checkpoint.as_ref(), Some(&before[0]));
             let [damaged] = &resumed.damaged[..] else {
@@ -363,7 +349,7 @@ fn a_checkpoint_of_another_training_is_refused() {
     let settings = three_epochs(&path);
     let error = |pipeline, settings| {
         let folder = RunFolder::resume(&path).unwrap();
-        let mut trainer = Trainer::new(pipeline, settings).unwrap();
+        let mut trainer = trainer(pipeline, settings);
         trainer.resume(&folder).unwrap_err().to_string()
     };
     for (other, expected) in [
@@ -441,7 +427,7 @@ fn a_folder_that_nothing_was_written_to_is_as_it_was() {
         seed: 9,
         ..settings.clone()
     };
-    let mut trainer = Trainer::new(noisy(2), other).unwrap();
+    let mut trainer = trainer(noisy(2), other);
     assert!(trainer.resume(&folder).is_err());
     drop(folder);
     assert_eq!(files(), before);
@@ -487,7 +473,8 @@ fn the_newest_and_the_best_are_kept() {
         if keep_best > 0 {
             let (_, metrics) = left_by(&path);
             let accuracy = |epoch: usize| metrics[epoch - 1]["test"]["accuracy"].as_f64().unwrap();
-            let best = Checkpoints::of(&path).best().unwrap().unwrap();
+            let task = Task::classification(&settings);
+            let best = Checkpoints::of(&path).best(&task).unwrap().unwrap();
             let best: usize = best.name()[6..10].parse().unwrap();
             assert!(
                 (1..=6).all(|epoch| accuracy(epoch) <= accuracy(best)),
@@ -512,8 +499,8 @@ fn a_checkpoint_that_cannot_be_made() {
         };
         let folder = RunFolder::create(&directory.path().join(number.to_string())).unwrap();
         folder.write("checkpoints", b"no folder").unwrap();
-        let mut trainer = Trainer::new(noisy(2), settings).unwrap();
-        let result = trainer.run(&data(610, 200), &folder, |_, _| Progress::silent());
+        let mut trainer = trainer(noisy(2), settings);
+        let result = train_silently(&mut trainer, &data(610, 200), &folder);
         match on_save_error {
             SaveErrorSetting::Continue => assert_eq!(result.unwrap().epochs, 2),
             SaveErrorSetting::Stop => {

@@ -101,11 +101,9 @@ fn layers_frozen_before_they_are_cut_are_trained_the_same() {
         ..PipelineSettings::default()
     };
     let builder = before.builder(layers, sample).unwrap();
-    let mut trainer = Trainer::new(builder.seed(3).build().unwrap(), settings).unwrap();
+    let mut trainer = trainer(builder.seed(3).build().unwrap(), settings);
     let folder = RunFolder::create(&directory.path().join("before")).unwrap();
-    trainer
-        .run(&data(610, 200), &folder, |_, _| Progress::silent())
-        .unwrap();
+    train_silently(&mut trainer, &data(610, 200), &folder).unwrap();
     folder.finish().unwrap();
     let model = |run| fs::read(directory.path().join(run).join("model.safetensors")).unwrap();
     assert!(model("before") == model("after"));
@@ -117,8 +115,9 @@ fn something_has_to_be_left_to_train() {
         freeze: FreezeSetting::Layers(4),
         ..TrainSettings::default()
     };
-    let error = Trainer::new(pipeline(2), settings).err().unwrap();
-    let expected = "freeze is 4, but the model has 4 layers: leave one to train, or more";
+    let task = Task::classification(&settings);
+    let error = Trainer::new(pipeline(2), task, settings).err().unwrap();
+    let expected = "freeze is 4, but the model has 4 layers: leave at least one to train";
     assert_eq!(error.to_string(), expected);
     let alone = FreezeSetting::Body.layers(1).unwrap();
     assert_eq!(alone, 0);
@@ -137,6 +136,7 @@ fn what_is_frozen_is_written_in_two_ways() {
         "head"
             .parse::<FreezeSetting>()
             .unwrap_err()
+            .to_string()
             .contains("body")
     );
     assert!("-1".parse::<FreezeSetting>().is_err());

@@ -30,10 +30,8 @@ fn trained(samples: usize, batch_size: usize, accumulate: usize) -> (Vec<f64>, V
         .seed(5)
         .build()
         .unwrap();
-    let mut trainer = Trainer::new(pipeline, settings).unwrap();
-    trainer
-        .run(&data(samples, 20), &folder, |_, _| Progress::silent())
-        .unwrap();
+    let mut trainer = trainer(pipeline, settings);
+    train_silently(&mut trainer, &data(samples, 20), &folder).unwrap();
     let metrics = fs::read_to_string(folder.file("metrics.jsonl")).unwrap();
     let lines = metrics.lines().map(str::to_owned).collect();
     (values(trainer.pipeline()), lines)

@@ -14,7 +14,10 @@ use burn::{
 use dense::{Dense, pipeline};
 use safetensors::{Dtype, tensor::TensorView};
 use stovepipe_pipeline::Pipeline;
-use stovepipe_train::{Convention, OtherTensors, TrainError, Weights, save_model};
+use stovepipe_train::{
+    TrainError, Weights, save_model,
+    weights::{Convention, OtherTensors},
+};
 use tempfile::{TempDir, tempdir};
 
 /// A tensor in a file of safetensors.

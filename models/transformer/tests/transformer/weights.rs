@@ -8,7 +8,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use stovepipe_pipeline::{KeyedRng, Pipeline, run_plain};
-use stovepipe_train::{OtherTensors, TrainError, Weights, load_model, save_model};
+use stovepipe_train::{TrainError, Weights, load_model, save_model, weights::OtherTensors};
 use stovepipe_transformer::{Pool, VitConfig, VitLayer};
 
 /// Asked for are 1e-4.

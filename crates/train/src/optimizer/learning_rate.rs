@@ -1,0 +1,72 @@
+//! The learning rate as a function of time.
+
+use crate::settings::{DecaySetting, TrainSettings};
+
+/// The learning rate of every update of a run: linear warm-up, then decay.
+///
+/// It depends on the number of the update only, so that resuming needs no state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LearningRate {
+    highest: f64,
+    warm_up: f64,
+    steps: f64,
+    /// Steps in which the rate falls by `decay_rate`.
+    steps_per_decay: f64,
+    decay: DecaySetting,
+    decay_rate: f64,
+}
+
+impl LearningRate {
+    /// The learning rate of a run with `steps_per_epoch` updates in each epoch.
+    #[must_use]
+    pub fn new(settings: &TrainSettings, steps_per_epoch: usize) -> Self {
+        let steps_per_epoch = steps_per_epoch as f64;
+        Self {
+            highest: settings.lr,
+            warm_up: settings.warmup_epochs * steps_per_epoch,
+            steps: settings.epochs as f64 * steps_per_epoch,
+            steps_per_decay: settings.decay_epochs * steps_per_epoch,
+            decay: settings.decay,
+            decay_rate: settings.decay_rate,
+        }
+    }
+
+    /// The share of the run that is over at an update, counted from 0.
+    pub(crate) fn progress(&self, step: usize) -> f64 {
+        (step as f64 / self.steps.max(1.0)).min(1.0)
+    }
+
+    /// The learning rate of an update, counted from 0.
+    ///
+    /// ```
+    /// use stovepipe_train::{TrainSettings, optimizer::LearningRate};
+    ///
+    /// let settings = TrainSettings { lr: 1.0, warmup_epochs: 1.0, epochs: 3, ..Default::default() };
+    /// let rate = LearningRate::new(&settings, 10); // 10 steps up, 20 down a cosine
+    /// assert_eq!(rate.at(4), 0.5);
+    /// assert_eq!(rate.at(10), 1.0);
+    /// assert!((rate.at(20) - 0.5).abs() < 1e-12);
+    /// assert!(rate.at(29) < 0.01);
+    /// ```
+    #[must_use]
+    pub fn at(&self, step: usize) -> f64 {
+        let step = step as f64;
+        if step < self.warm_up {
+            return self.highest * ((step + 1.0) / self.warm_up).min(1.0);
+        }
+        let since = step - self.warm_up;
+        let factor = match self.decay {
+            DecaySetting::None => 1.0,
+            DecaySetting::Cosine => {
+                let progress = (since / (self.steps - self.warm_up).max(1.0)).min(1.0);
+                0.5 * (1.0 + (std::f64::consts::PI * progress).cos())
+            }
+            DecaySetting::Exponential => self.decay_rate.powf(since / self.steps_per_decay),
+            DecaySetting::Staircase => {
+                let falls = (since / self.steps_per_decay).floor();
+                self.decay_rate.powf(falls)
+            }
+        };
+        self.highest * factor
+    }
+}

@@ -1,0 +1,14 @@
+//! Updates: optimizers, gradients, learning rates and averages.
+
+mod accumulator;
+mod adam_w;
+mod average;
+mod gradients;
+mod learning_rate;
+mod staged;
+
+pub(crate) use accumulator::{Counts, GradientAccumulator};
+pub use average::WeightAverage;
+pub use learning_rate::LearningRate;
+pub(crate) use staged::Names;
+pub use staged::StagedOptimizer;

@@ -1,0 +1,257 @@
+//! Burn's optimizers, stepped stage by stage in parallel.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Instant,
+};
+
+use burn::{
+    module::{ModuleMapper, ModuleVisitor, Param, ParamId},
+    optim::{
+        AdamConfig, DynOptimizer, DynState, GradientsParams, RmsPropConfig, SgdConfig, StateSink,
+        StateSource, decay::WeightDecayConfig, momentum::MomentumConfig,
+    },
+    tensor::{Device, Tensor},
+};
+use stovepipe_pipeline::{Layer, Pipeline, StepError};
+use stovepipe_schedule::{Span, SpanKind};
+
+use super::{adam_w::AdamW, gradients::clip};
+use crate::settings::{OptimizerSetting, TrainSettings};
+
+/// One of Burn's optimizers, with the state of each stage on the stage's device. All stages are
+/// updated at once.
+///
+/// Gradients are first clipped by their norm over *all* stages, as one device would clip them.
+pub struct StagedOptimizer {
+    optimizer: Arc<dyn DynOptimizer>,
+    /// By stage.
+    states: Vec<States>,
+    clip: Option<f64>,
+    layer_decay: f64,
+}
+
+/// The optimizer state of each parameter of a stage.
+type States = HashMap<ParamId, DynState>;
+
+/// The names of parameters in files.
+pub(crate) type Names = HashMap<ParamId, String>;
+
+impl StagedOptimizer {
+    /// The optimizer that the settings name.
+    #[must_use]
+    pub fn new(settings: &TrainSettings, stages: usize) -> Self {
+        Self {
+            optimizer: optimizer(settings),
+            states: vec![States::new(); stages],
+            clip: Some(settings.clip).filter(|&clip| clip > 0.0),
+            layer_decay: settings.layer_decay,
+        }
+    }
+
+    /// Updates a pipeline's parameters with the learning rate `rate` for the last layer, and with
+    /// the share `layer_decay` of the next layer's rate for each other layer (Howard and Ruder,
+    /// "Universal Language Model Fine-tuning for Text Classification", 2018). Returns when each
+    /// stage was updated, in time since `began`.
+    ///
+    /// # Errors
+    ///
+    /// If gradients cannot be read from a device, and those of [`Pipeline::change_stages`].
+    pub fn step<L: Layer>(
+        &mut self,
+        rate: f64,
+        pipeline: &mut Pipeline<L>,
+        gradients: GradientsParams,
+        began: Instant,
+    ) -> Result<Vec<Span>, StepError> {
+        let gradients = match self.clip {
+            Some(largest) => clip(pipeline, gradients, largest)?,
+            None => gradients,
+        };
+        let gradients = pipeline.split_gradients(gradients);
+        let states = std::mem::take(&mut self.states)
+            .into_iter()
+            .zip(gradients)
+            .map(|(states, gradients)| (states, gradients, None))
+            .collect();
+        let (optimizer, rates) = (self.optimizer.clone(), self.rates(rate, pipeline));
+        let stages = pipeline.change_stages(
+            states,
+            move |stage, layers: Vec<L>, (mut states, gradients, _)| {
+                let start = began.elapsed();
+                let mut update = Update {
+                    optimizer: &*optimizer,
+                    rate,
+                    gradients,
+                    states: &mut states,
+                };
+                let layers = (layers.into_iter().zip(&rates[stage]))
+                    .map(|(layer, &rate)| {
+                        update.rate = rate;
+                        layer.map(&mut update)
+                    })
+                    .collect();
+                let span = Span {
+                    action: None,
+                    kind: SpanKind::Update,
+                    start,
+                    end: began.elapsed(),
+                };
+                (layers, (states, GradientsParams::new(), Some(span)))
+            },
+        )?;
+        let mut spans = Vec::new();
+        for (states, _, span) in stages {
+            self.states.push(states);
+            spans.extend(span);
+        }
+        Ok(spans)
+    }
+
+    /// The learning rate of each layer of each stage.
+    fn rates<L: Layer>(&self, rate: f64, pipeline: &Pipeline<L>) -> Vec<Vec<f64>> {
+        let last = pipeline.layers().len().saturating_sub(1);
+        let of_layer = |layer: usize| rate * self.layer_decay.powi((last - layer) as i32);
+        let stages = pipeline.stages().into_iter();
+        stages
+            .map(|stage| stage.layers.map(of_layer).collect())
+            .collect()
+    }
+
+    /// The state of a stage, by the names of parameters: `NAME.momentum.moment_1` and so on.
+    pub(crate) fn state(&self, stage: usize, names: &Names) -> StateSink {
+        let mut sink = StateSink::default();
+        for (id, state) in self.states.get(stage).into_iter().flatten() {
+            if let Some(name) = names.get(id) {
+                self.optimizer.state_flatten(name, state, &mut sink);
+            }
+        }
+        sink.tensors.sort_by(|a, b| a.0.cmp(&b.0));
+        sink.scalars.sort_by(|a, b| a.0.cmp(&b.0));
+        sink
+    }
+
+    /// Restores the state of a stage. Parameters without saved state restart as in the first step.
+    pub(crate) fn restore<L: Layer>(
+        &mut self,
+        stage: usize,
+        (layers, device): (&[L], &Device),
+        names: &Names,
+        state: StateSink,
+    ) {
+        let scalars: BTreeMap<_, _> = state.scalars.into_iter().collect();
+        let mut source = StateSource::new(scalars);
+        for (name, data) in state.tensors {
+            source.insert_tensor(name, data);
+        }
+        let mut restore = Restore {
+            optimizer: &*self.optimizer,
+            names,
+            device,
+            source,
+            states: States::new(),
+        };
+        for layer in layers {
+            layer.visit(&mut restore);
+        }
+        self.states[stage] = restore.states;
+    }
+}
+
+/// One update of a stage's parameters.
+///
+/// Burn's `ModuleOptimizer` hides its state: it could not be named by layer, or put on a device.
+struct Update<'a> {
+    optimizer: &'a dyn DynOptimizer,
+    rate: f64,
+    gradients: GradientsParams,
+    states: &'a mut States,
+}
+
+impl ModuleMapper for Update<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(gradient) = self.gradients.remove::<D>(param.id) else {
+            return param;
+        };
+        let (id, value, mapper) = param.consume();
+        let (trains, checkpointing) = (
+            value.is_require_grad(),
+            value.gradient_checkpointing_strategy(),
+        );
+        let (value, state) = self.optimizer.step_dyn(
+            D,
+            self.rate,
+            value.inner().into_bridge(),
+            gradient.into_bridge(),
+            self.states.remove(&id),
+        );
+        if let Some(state) = state {
+            self.states.insert(id, state);
+        }
+        let mut value = Tensor::from_inner(Tensor::<D>::from_bridge(value));
+        if let Some(strategy) = checkpointing {
+            value = value.with_gradient_checkpointing_strategy(strategy);
+        }
+        Param::from_mapped_value(id, value.set_require_grad(trains), mapper)
+    }
+}
+
+/// Finds the state of a stage's parameters among named tensors.
+struct Restore<'a> {
+    optimizer: &'a dyn DynOptimizer,
+    names: &'a Names,
+    device: &'a Device,
+    source: StateSource,
+    states: States,
+}
+
+impl ModuleVisitor for Restore<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let name = self.names.get(&param.id);
+        let is_known = |name: &&String| self.source.has_under(name);
+        let Some(name) = name.filter(is_known) else {
+            return;
+        };
+        let state = self
+            .optimizer
+            .state_unflatten(D, name, &mut self.source, self.device);
+        self.states.extend(state.map(|state| (param.id, state)));
+    }
+}
+
+fn optimizer(settings: &TrainSettings) -> Arc<dyn DynOptimizer> {
+    let weight_decay = Some(settings.weight_decay)
+        .filter(|&rate| rate > 0.0)
+        .map(|rate| WeightDecayConfig::new(rate as f32));
+    let epsilon = settings.epsilon as f32;
+    match settings.optimizer {
+        OptimizerSetting::RmsProp => Arc::new(
+            RmsPropConfig::new()
+                .with_alpha(0.9)
+                .with_epsilon(epsilon)
+                .with_momentum(settings.momentum as f32)
+                .with_weight_decay(weight_decay)
+                .build(),
+        ),
+        OptimizerSetting::Sgd => {
+            // Burn dampens momentum by 0.1 by default; PyTorch does not.
+            let momentum = MomentumConfig::new()
+                .with_momentum(settings.momentum)
+                .with_dampening(0.0);
+            Arc::new(
+                SgdConfig::new()
+                    .with_momentum(Some(momentum).filter(|_| settings.momentum > 0.0))
+                    .with_weight_decay(weight_decay)
+                    .build(),
+            )
+        }
+        OptimizerSetting::Adam => Arc::new(
+            AdamConfig::new()
+                .with_epsilon(epsilon)
+                .with_weight_decay(weight_decay)
+                .build(),
+        ),
+        OptimizerSetting::AdamW => Arc::new(AdamW::new(settings)),
+    }
+}

@@ -1,0 +1,16 @@
+//! A run: from the first batch to the files.
+
+mod allocator;
+mod epoch;
+mod folder;
+mod labels;
+mod output;
+mod progress;
+mod summary;
+mod trainer;
+
+pub use allocator::keep_freed_memory;
+pub use folder::RunFolder;
+pub use progress::{Progress, StepReport, show_count, show_layers};
+pub use summary::{LossScale, StageSummary, Summary, stage_summaries};
+pub use trainer::{Resumed, Trainer};

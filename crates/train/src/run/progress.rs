@@ -1,0 +1,339 @@
+//! Shows progress: bars on a terminal, lines elsewhere.
+
+use std::{
+    fmt,
+    io::{IsTerminal, Write},
+    time::{Duration, Instant},
+};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::task::Metrics;
+
+/// Time between two lines within an epoch.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The results of a training step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepReport {
+    /// Training metrics of the epoch so far.
+    pub metrics: Metrics,
+    /// Samples a second in the epoch so far.
+    pub samples_per_second: f64,
+    /// The worker that was busy the longest in this step.
+    pub slowest_worker: usize,
+    /// The share of this step in which workers were idle.
+    pub bubble: f64,
+}
+
+/// Shows on standard error how many layers are measured, for
+/// [`Profiler::on_progress`](stovepipe_pipeline::Profiler::on_progress).
+pub fn show_layers(what: &str, layers: usize) -> impl Fn(usize) + Send + Sync + 'static {
+    show_count(&format!("{what}: measuring"), "layers", layers)
+}
+
+/// Shows on standard error how many things are done: a bar with an estimate if that is a terminal,
+/// else one line at the start.
+pub fn show_count(doing: &str, things: &str, count: usize) -> impl Fn(usize) + Send + Sync + use<> {
+    let bar = if std::io::stderr().is_terminal() {
+        ProgressBar::new(count as u64)
+    } else {
+        eprintln!("{doing} {count} {things}");
+        ProgressBar::hidden()
+    };
+    let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}, {eta} left");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.set_message(format!("{doing} {things}"));
+    move |done| {
+        bar.set_position(done as u64);
+        if done == count {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Shows the progress of a run: its epochs, and the current part of an epoch.
+#[derive(Debug)]
+pub struct Progress {
+    look: Look,
+    /// What the run consists of, and how many.
+    epochs: (String, usize),
+    /// What the current part of an epoch consists of, and how many.
+    part: (String, usize),
+    estimate: Estimate,
+}
+
+enum Look {
+    Silent,
+    Lines {
+        last: Instant,
+        out: Box<dyn Write + Send + Sync>,
+    },
+    Bars {
+        both: MultiProgress,
+        epochs: ProgressBar,
+        part: ProgressBar,
+    },
+}
+
+impl Progress {
+    /// Shows a run of `epochs` with `batches` mini-batches each on standard error: bars if that is a
+    /// terminal, else lines.
+    #[must_use]
+    pub fn new(epochs: usize, batches: usize) -> Self {
+        let mut progress = Self::stderr();
+        progress.begin("epoch", epochs);
+        progress.part("batch", batches);
+        progress
+    }
+
+    /// Like [`new`](Self::new), for a run that will [begin](Self::begin) later.
+    #[must_use]
+    pub fn stderr() -> Self {
+        if std::io::stderr().is_terminal() {
+            return Self::drawn(ProgressDrawTarget::stderr());
+        }
+        Self::written(std::io::stderr())
+    }
+
+    /// Shows nothing.
+    #[must_use]
+    pub fn silent() -> Self {
+        Self::of(Look::Silent)
+    }
+
+    /// Bars on `target`, for a run that will [begin](Self::begin) later.
+    #[must_use]
+    pub fn drawn(target: ProgressDrawTarget) -> Self {
+        Self::of(bars(target))
+    }
+
+    /// Lines, for a run that will [begin](Self::begin) later. Ignores errors of `out`.
+    ///
+    /// ```
+    /// use stovepipe_train::Progress;
+    ///
+    /// let mut progress = Progress::written(std::io::stdout());
+    /// progress.begin("epoch", 2);
+    /// progress.part("batch", 30);
+    /// progress.at(1, 10, "loss 2.3"); // a line every ten seconds
+    /// progress.epoch(1, "loss 1.9"); // epoch 1/2: loss 1.9 · 3 s left
+    /// progress.finish();
+    /// ```
+    #[must_use]
+    pub fn written(out: impl Write + Send + Sync + 'static) -> Self {
+        Self::of(Look::Lines {
+            last: Instant::now(),
+            out: Box::new(out),
+        })
+    }
+
+    fn of(look: Look) -> Self {
+        Self {
+            look,
+            epochs: (String::new(), 0),
+            part: (String::new(), 0),
+            estimate: Estimate::default(),
+        }
+    }
+
+    /// Starts a run of so many epochs, or of something else by `name`.
+    pub fn begin(&mut self, name: &str, epochs: usize) {
+        self.epochs = (name.to_owned(), epochs);
+        self.estimate = Estimate::default();
+        match &mut self.look {
+            Look::Silent => {}
+            Look::Lines { last, .. } => *last = Instant::now(),
+            Look::Bars { epochs: bar, .. } => {
+                bar.reset();
+                bar.set_length(epochs as u64);
+                bar.set_prefix(name.to_owned());
+                bar.set_message(self.estimate.to_string());
+                bar.enable_steady_tick(Duration::from_millis(500));
+            }
+        }
+    }
+
+    /// Starts a part of an epoch, such as training or a test, of `length` things by `name`. The first
+    /// part of an epoch gives the estimate of the time left.
+    pub fn part(&mut self, name: &str, length: usize) {
+        self.part = (name.to_owned(), length);
+        if let Look::Bars { part, .. } = &self.look {
+            part.reset();
+            part.set_length(length as u64);
+            part.set_prefix(name.to_owned());
+            part.set_message("");
+        }
+    }
+
+    /// Shows a step: batch `batch` of epoch `epoch`, both counted from 1.
+    pub fn step(&mut self, epoch: usize, batch: usize, report: &StepReport) {
+        let text = format!(
+            "{} · {:.0} samples/s · slowest worker {} · bubble {:.0} %",
+            report.metrics,
+            report.samples_per_second,
+            report.slowest_worker,
+            100.0 * report.bubble
+        );
+        self.at(epoch, batch, &text);
+    }
+
+    /// Shows that `done` of the current part of epoch `epoch`, counted from 1, is over, and `text`.
+    pub fn at(&mut self, epoch: usize, done: usize, text: &str) {
+        let ((unit, epochs), (name, length)) = (&self.epochs, &self.part);
+        let of_epoch = done as f64 / (*length).max(1) as f64;
+        let over = epoch.saturating_sub(1) as f64 + of_epoch;
+        self.estimate.reach(over / (*epochs).max(1) as f64);
+        match &mut self.look {
+            Look::Silent => {}
+            Look::Lines { last, out } => {
+                if last.elapsed() >= LINE_INTERVAL {
+                    *last = Instant::now();
+                    let left = &self.estimate;
+                    let _ = writeln!(
+                        out,
+                        "{unit} {epoch}, {name} {done}/{length}: {text} · {left} left"
+                    );
+                }
+            }
+            Look::Bars { epochs, part, .. } => {
+                epochs.set_message(self.estimate.to_string());
+                part.set_position(done as u64);
+                part.set_message(text.to_owned());
+            }
+        }
+    }
+
+    /// Shows that an epoch is over, and `text`.
+    pub fn epoch(&mut self, epoch: usize, text: &str) {
+        let (unit, epochs) = &self.epochs;
+        let line = format!("{unit} {epoch}/{epochs}: {text}");
+        self.estimate.reach(epoch as f64 / (*epochs).max(1) as f64);
+        match &mut self.look {
+            Look::Silent => {}
+            Look::Lines { last, out } => {
+                *last = Instant::now();
+                let _ = writeln!(out, "{line} · {} left", self.estimate);
+            }
+            Look::Bars { epochs, part, .. } => {
+                epochs.println(line);
+                epochs.set_position(epoch as u64);
+                part.reset();
+            }
+        }
+    }
+
+    /// Shows a warning, which stays.
+    pub fn warn(&mut self, text: &str) {
+        self.say(&format!("warning: {text}"));
+    }
+
+    /// Shows a line, which stays.
+    pub fn say(&mut self, line: &str) {
+        match &mut self.look {
+            Look::Silent => {}
+            Look::Lines { out, .. } => {
+                let _ = writeln!(out, "{line}");
+            }
+            Look::Bars { epochs, .. } => epochs.println(line),
+        }
+    }
+
+    /// Ends the run. Another one may [begin](Self::begin).
+    pub fn finish(&mut self) {
+        if let Look::Bars { epochs, part, .. } = &self.look {
+            part.finish_and_clear();
+            epochs.finish_and_clear();
+        }
+    }
+
+    /// Ends a run that failed. Bars stay: clearing them could clear an error message below them.
+    pub fn abandon(&mut self) {
+        if let Look::Bars { both, .. } = &self.look {
+            both.set_draw_target(ProgressDrawTarget::hidden());
+        }
+    }
+}
+
+impl fmt::Debug for Look {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Silent => "Silent",
+            Self::Lines { .. } => "Lines",
+            Self::Bars { .. } => "Bars",
+        })
+    }
+}
+
+/// Estimates how long the rest of a run will take.
+#[derive(Debug, Default)]
+struct Estimate {
+    /// When the first step was over, and the share of the run that was over then: a resumed run
+    /// starts in the middle.
+    first: Option<(Instant, f64)>,
+    /// The share that is over now.
+    reached: f64,
+}
+
+impl Estimate {
+    fn reach(&mut self, share: f64) {
+        self.first.get_or_insert((Instant::now(), share));
+        self.reached = self.reached.max(share);
+    }
+}
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let left = (1.0 - self.reached).max(0.0);
+        match self.first {
+            _ if left == 0.0 => f.write_str("0 s"),
+            Some((began, first)) if self.reached > first => {
+                let seconds = began.elapsed().as_secs_f64() * left / (self.reached - first);
+                write!(f, "{seconds:.0} s")
+            }
+            _ => f.write_str("some time"),
+        }
+    }
+}
+
+fn bars(target: ProgressDrawTarget) -> Look {
+    let both = MultiProgress::with_draw_target(target);
+    let bar = |template: &str| {
+        let bar = both.add(ProgressBar::new(0));
+        // The templates below parse.
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        bar
+    };
+    let (epochs, part) = (
+        bar("{prefix:6} {bar:30.cyan/dim} {pos}/{len} · {elapsed} · {msg} left"),
+        bar("{prefix:6} {bar:30.green/dim} {pos}/{len} · {wide_msg}"),
+    );
+    Look::Bars { both, epochs, part }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_counts_from_where_a_run_resumed() {
+        let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
+        let check = |first: f64, reached: f64, expected: &str| {
+            let first = ago(100).map(|began| (began, first));
+            let estimate = Estimate { first, reached };
+            assert_eq!(estimate.to_string(), expected);
+        };
+        check(0.0, 0.25, "300 s");
+        check(0.5, 0.75, "100 s");
+        check(0.5, 0.5, "some time");
+        check(0.5, 1.0, "0 s");
+        let mut estimate = Estimate::default();
+        estimate.reach(0.5);
+        estimate.reach(0.25); // a test after training
+        assert_eq!(estimate.reached, 0.5);
+    }
+}

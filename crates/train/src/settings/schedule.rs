@@ -1,0 +1,97 @@
+//! Schedules as flags and configuration files name them.
+
+use std::{fmt, fs, path::PathBuf, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+use stovepipe_pipeline::check_schedule;
+use stovepipe_schedule::{Rule, RuleOptions, Schedule, Scheduler};
+
+use super::value::{ValueError, as_text};
+use crate::error::TrainError;
+
+/// The order of passes: a rule by name, or a file that lists all actions.
+///
+/// ```
+/// use stovepipe_schedule::Rule;
+/// use stovepipe_train::settings::ScheduleSetting;
+///
+/// assert_eq!("zb-h1".parse(), Ok(ScheduleSetting::Rule(Rule::ZeroBubbleH1)));
+/// assert_eq!("mine.csv".parse(), Ok(ScheduleSetting::File("mine.csv".into())));
+/// assert!("zb-h3".parse::<ScheduleSetting>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ScheduleSetting {
+    /// A rule, which has a schedule for any number of workers and micro-batches.
+    Rule(Rule),
+    /// A schedule in the CSV format of `torch.distributed.pipelining`; see [`Schedule::from_csv`].
+    File(PathBuf),
+}
+
+impl ScheduleSetting {
+    /// The scheduler. `chunks` are the stages of each worker; only `interleaved` uses it.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, is not a valid schedule, or is for other numbers.
+    pub(super) fn scheduler(
+        &self,
+        chunks: usize,
+        workers: usize,
+        micro_batches: usize,
+    ) -> Result<Box<dyn Scheduler>, TrainError> {
+        let path = match self {
+            Self::Rule(rule) => return Ok(rule.scheduler(&RuleOptions::with_chunks(chunks))),
+            Self::File(path) => path,
+        };
+        let text = fs::read_to_string(path).map_err(TrainError::file(path))?;
+        let schedule = Schedule::from_csv(&text).map_err(|source| TrainError::Schedule {
+            path: path.clone(),
+            source,
+        })?;
+        let own = (schedule.workers().len(), schedule.micro_batches());
+        if own != (workers, micro_batches) {
+            return Err(TrainError::ScheduleNumbers {
+                path: path.clone(),
+                workers: own.0,
+                micro_batches: own.1,
+            });
+        }
+        check_schedule(&schedule, workers).map_err(|source| TrainError::WrongSchedule {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(Box::new(schedule))
+    }
+}
+
+impl FromStr for ScheduleSetting {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text.parse::<Rule>() {
+            Ok(rule) if !rule.is_synchronous() => Err(ValueError::Asynchronous(rule)),
+            Ok(rule) => Ok(Self::Rule(rule)),
+            // A misspelt rule is not a file.
+            Err(_) if text.to_ascii_lowercase().ends_with(".csv") => Ok(Self::File(text.into())),
+            Err(_) => {
+                let rules: Vec<_> = Rule::synchronous().map(Rule::name).collect();
+                Err(ValueError::Schedule {
+                    text: text.to_owned(),
+                    rules: rules.join(", "),
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Display for ScheduleSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(rule) => rule.fmt(f),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+as_text!(ScheduleSetting);

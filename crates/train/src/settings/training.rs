@@ -1,0 +1,193 @@
+//! How a model is trained.
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    check::{ABOVE_ZERO, AT_LEAST_ONE, BELOW_ONE, UP_TO_ONE, ZERO_OR_MORE, check},
+    freeze::FreezeSetting,
+};
+use crate::error::TrainError;
+
+/// How a model is trained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Training")]
+pub struct TrainSettings {
+    /// Passes over the training set
+    #[arg(long, required = false, value_name = "N")]
+    pub epochs: usize,
+    /// Samples in a mini-batch
+    #[arg(long, required = false, value_name = "N")]
+    pub batch_size: usize,
+    /// Mini-batches whose gradients are accumulated for an update
+    #[arg(long, required = false, value_name = "N")]
+    pub accumulate: usize,
+    /// Optimizer
+    #[arg(long, required = false, value_enum)]
+    pub optimizer: OptimizerSetting,
+    /// Highest learning rate
+    #[arg(long, required = false, value_name = "RATE")]
+    pub lr: f64,
+    /// Epochs over which the learning rate rises from zero
+    #[arg(long, required = false, value_name = "N")]
+    pub warmup_epochs: f64,
+    /// How the learning rate falls after the warm-up
+    #[arg(long, required = false, value_enum)]
+    pub decay: DecaySetting,
+    /// Factor of the exponential decay and the staircase
+    #[arg(long, required = false, value_name = "FACTOR")]
+    pub decay_rate: f64,
+    /// Epochs in which the learning rate falls by that factor
+    #[arg(long, required = false, value_name = "N")]
+    pub decay_epochs: f64,
+    /// Momentum of SGD and RMSProp
+    #[arg(long, required = false, value_name = "FACTOR")]
+    pub momentum: f64,
+    /// Number added to the denominators of Adam and RMSProp
+    #[arg(long, required = false, value_name = "NUMBER")]
+    pub epsilon: f64,
+    /// Weight decay
+    #[arg(long, required = false, value_name = "RATE")]
+    pub weight_decay: f64,
+    /// Weight of the losses of auxiliary heads
+    #[arg(long, required = false, value_name = "SHARE")]
+    pub auxiliary_share: f64,
+    /// Share of each label that is spread over all classes
+    #[arg(long, required = false, value_name = "SHARE")]
+    pub label_smoothing: f64,
+    /// Largest norm of all gradients together; 0 for no limit
+    #[arg(long, required = false, value_name = "NORM")]
+    pub clip: f64,
+    /// Number of layers, from the first on, that are not trained, or `body` for all but the last
+    #[arg(long, required = false, value_name = "N|body")]
+    pub freeze: FreezeSetting,
+    /// Learning rate of each layer as a share of the next layer's: below 1, first layers change least
+    #[arg(long, required = false, value_name = "SHARE")]
+    pub layer_decay: f64,
+    /// Decay of a moving average of the weights, such as 0.9999, tested and saved too; 0 for none
+    #[arg(long, required = false, value_name = "DECAY")]
+    pub ema: f64,
+    /// Seed of parameters, of the order of samples and of augmentation
+    #[arg(long, required = false, value_name = "N")]
+    pub seed: u64,
+    /// Mini-batches between two checkpoints; 0 for one at the end of each epoch only
+    #[arg(long, required = false, value_name = "N")]
+    pub save_every: usize,
+    /// Number of newest checkpoints to keep
+    #[arg(long, required = false, value_name = "N")]
+    pub keep_last: usize,
+    /// Number of best checkpoints to keep too, by the test at the end of each epoch
+    #[arg(long, required = false, value_name = "N")]
+    pub keep_best: usize,
+    /// What to do if a checkpoint cannot be written, as on a full disk
+    #[arg(long, required = false, value_enum)]
+    pub on_save_error: SaveErrorSetting,
+}
+
+impl Default for TrainSettings {
+    fn default() -> Self {
+        Self {
+            epochs: 8,
+            batch_size: 64,
+            accumulate: 1,
+            optimizer: OptimizerSetting::AdamW,
+            lr: 4e-3,
+            warmup_epochs: 1.0,
+            decay: DecaySetting::Cosine,
+            decay_rate: 0.97,
+            decay_epochs: 1.0,
+            momentum: 0.9,
+            epsilon: 1e-8,
+            weight_decay: 1e-2,
+            auxiliary_share: 0.4,
+            label_smoothing: 0.1,
+            clip: 10.0,
+            freeze: FreezeSetting::default(),
+            layer_decay: 1.0,
+            ema: 0.0,
+            seed: 0,
+            save_every: 0,
+            keep_last: 2,
+            keep_best: 1,
+            on_save_error: SaveErrorSetting::Continue,
+        }
+    }
+}
+
+impl TrainSettings {
+    /// Checks all settings.
+    ///
+    /// ```
+    /// use stovepipe_train::TrainSettings;
+    ///
+    /// assert!(TrainSettings::default().check().is_ok());
+    /// let error = TrainSettings { lr: -1.0, ..Default::default() }.check().unwrap_err();
+    /// assert_eq!(error.to_string(), "lr is -1, but must be greater than 0");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If a setting is out of its range.
+    pub fn check(&self) -> Result<(), TrainError> {
+        check([
+            ("epochs", self.epochs, AT_LEAST_ONE),
+            ("batch-size", self.batch_size, AT_LEAST_ONE),
+            ("accumulate", self.accumulate, AT_LEAST_ONE),
+            ("keep-last", self.keep_last, AT_LEAST_ONE),
+        ])?;
+        check([
+            ("lr", self.lr, ABOVE_ZERO),
+            ("decay-epochs", self.decay_epochs, ABOVE_ZERO),
+            ("epsilon", self.epsilon, ZERO_OR_MORE),
+            ("ema", self.ema, BELOW_ONE),
+            ("layer-decay", self.layer_decay, UP_TO_ONE),
+            ("decay-rate", self.decay_rate, UP_TO_ONE),
+            ("warmup-epochs", self.warmup_epochs, ZERO_OR_MORE),
+            ("momentum", self.momentum, BELOW_ONE),
+            ("weight-decay", self.weight_decay, ZERO_OR_MORE),
+            ("label-smoothing", self.label_smoothing, BELOW_ONE),
+            ("auxiliary-share", self.auxiliary_share, ZERO_OR_MORE),
+            ("clip", self.clip, ZERO_OR_MORE),
+        ])
+    }
+}
+
+/// An optimizer by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+#[value(rename_all = "lowercase")]
+pub enum OptimizerSetting {
+    /// RMSProp with momentum (α = 0.9), as AmoebaNet was trained
+    RmsProp,
+    /// Stochastic gradient descent with momentum
+    Sgd,
+    /// Adam, with weight decay added to the gradient
+    Adam,
+    /// Adam with decoupled weight decay
+    AdamW,
+}
+
+/// What training does if a checkpoint cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SaveErrorSetting {
+    /// Warns, continues, and tries again when the next checkpoint is due
+    Continue,
+    /// Stops with an error
+    Stop,
+}
+
+/// How the learning rate falls, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DecaySetting {
+    /// Stays constant
+    None,
+    /// Half a cosine down to zero
+    Cosine,
+    /// By a factor every `decay-epochs`, a little with each update
+    Exponential,
+    /// By the same factor at once, every `decay-epochs`
+    Staircase,
+}

@@ -1,0 +1,51 @@
+//! Settings that are written as text.
+
+use stovepipe_schedule::Rule;
+use thiserror::Error;
+
+/// Text that is no value of its setting.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// For [`BalanceSetting`](super::BalanceSetting).
+    #[error("write auto, time, size or even, or the layers of each stage, such as 5,4")]
+    Balance,
+    /// For [`FreezeSetting`](super::FreezeSetting).
+    #[error("write a number of layers, or body for all but the last")]
+    Freeze,
+    /// For [`ScheduleSetting`](super::ScheduleSetting): a schedule that training does not support.
+    #[error(
+        "`{0}` updates weights after each micro-batch, but this program after each \
+         mini-batch: use 1f1b, which has the same order of passes"
+    )]
+    Asynchronous(Rule),
+    /// For [`ScheduleSetting`](super::ScheduleSetting): neither a name nor a file.
+    #[error("`{text}` is no schedule: use {rules}, or the path of a .csv file")]
+    Schedule {
+        /// The text.
+        text: String,
+        /// The names of the schedules there are.
+        rules: String,
+    },
+}
+
+/// Lets serde read and write a setting by its `FromStr` and `Display`.
+macro_rules! as_text {
+    ($setting:ty) => {
+        impl TryFrom<String> for $setting {
+            type Error = crate::settings::value::ValueError;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+
+        impl From<$setting> for String {
+            fn from(setting: $setting) -> Self {
+                setting.to_string()
+            }
+        }
+    };
+}
+
+pub(super) use as_text;

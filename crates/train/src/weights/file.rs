@@ -1,0 +1,273 @@
+//! Weights from a file.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use burn::store::{KeyRemapper, ModuleSnapshot};
+use stovepipe_pipeline::{Layer, Pipeline};
+
+use super::{
+    convention::Convention,
+    fit::{Entries, Entry, Fit, convention},
+    format::FileFormat,
+    other_tensors::OtherTensors,
+    places::places,
+    pytorch, tensor_file,
+};
+use crate::error::TrainError;
+
+const UNKNOWN: &str = "nothing in it says whether it is Burn's or PyTorch's, which transpose linear \
+                       layers: name the convention (in its metadata, `format` burn or pt)";
+
+/// Prefixes of all names: of `DataParallel`, and of `torch.compile`.
+const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
+
+/// The tensors of a file for a pipeline: safetensors, or a file of PyTorch's `torch.save`.
+///
+/// Opening a file reads its table of contents only. [`load_into`](Self::load_into) reads one tensor
+/// at a time, to its device, so that neither the file nor the model must fit into this machine's
+/// memory. Code in a PyTorch file never runs.
+///
+/// As with PyTorch's `load_state_dict`, file and model must have the same tensors with the same
+/// shapes. [`without`](Self::without) makes exceptions.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use stovepipe_pipeline::Pipeline;
+/// use stovepipe_train::{Weights, example::Dense, save_model};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.safetensors");
+/// // Fine-tune a model of three classes for five.
+/// let model = |classes| {
+///     let layers = vec![Dense::new(4, 8), Dense::new(8, classes)];
+///     Pipeline::builder(layers).devices(vec![Device::flex(); 2]).build()
+/// };
+/// save_model(&model(3)?, path.clone())?;
+///
+/// let weights = Weights::open(&path)?;
+/// assert_eq!(weights.shape("layers.1.linear.bias"), Some(&[3][..]));
+/// let mut pipeline = model(5)?;
+/// let error = weights.load_into(&mut pipeline).unwrap_err().to_string();
+/// assert!(error.contains("layers.1.linear.bias is [3], not [5]"), "{error}");
+///
+/// // All but the classifier.
+/// weights.without(|name| name.starts_with("layers.1.")).load_into(&mut pipeline)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Weights {
+    path: PathBuf,
+    tensors: BTreeMap<String, Entry>,
+    convention: Option<Convention>,
+    skipped: Vec<Names>,
+}
+
+/// Says which names to skip.
+type Names = Box<dyn Fn(&str) -> bool>;
+
+impl Weights {
+    /// Reads the table of contents of a file: safetensors, or PyTorch's `.pt`, `.pth` or `.bin`. The
+    /// content says which, not the name.
+    ///
+    /// In a PyTorch checkpoint with more than weights, looks under `state_dict`, `model_state_dict`,
+    /// `model`, `net` and `module`. Removes the prefixes of `DataParallel` and `torch.compile`.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::File`] if the file cannot be opened, [`TrainError::Format`] if it has another
+    /// format, is cut off or damaged, or is a PyTorch file with compressed parts, which PyTorch never
+    /// writes. Only PyTorch files have checksums of the numbers; loading compares them.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, TrainError> {
+        let path = path.into();
+        let (tensors, convention) = match FileFormat::of(&path)? {
+            FileFormat::Safetensors => {
+                let (tensors, format) = tensor_file::open(&path)?;
+                (tensors, format.as_deref().and_then(convention_of))
+            }
+            FileFormat::PyTorch(container) => {
+                (pytorch::open(&path, container)?, Some(Convention::PyTorch))
+            }
+        };
+        let entries = tensors.into_iter().map(|tensor| Entry {
+            original: tensor.name.clone(),
+            tensor,
+        });
+        let entries = unwrapped(entries.collect());
+        Ok(Self {
+            tensors: by_name(&path, entries)?,
+            path,
+            convention,
+            skipped: Vec::new(),
+        })
+    }
+
+    /// Says which convention the file follows.
+    ///
+    /// By default, the metadata of safetensors say so: `format` is `pt` in files of PyTorch, and `burn`
+    /// in files of [`save_model`](crate::save_model). Without it, the names of norms' parameters and
+    /// the shapes of linear layers do.
+    #[must_use]
+    pub fn of(mut self, convention: Convention) -> Self {
+        self.convention = Some(convention);
+        self
+    }
+
+    /// Renames the tensors by a model's mapping, such as `AmoebaNetDConfig::torch_keys` or
+    /// `VitConfig::timm_keys`. Names that are already a pipeline's do not change.
+    ///
+    /// A name in a list of layers, `3.norm.gamma`, becomes `layers.3.norm.gamma`.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Format`] if two tensors get the same name.
+    pub fn renamed(mut self, keys: &KeyRemapper) -> Result<Self, TrainError> {
+        let (originals, tensors): (Vec<_>, _) = (self.tensors.into_values())
+            .map(|entry| (entry.original, entry.tensor))
+            .unzip();
+        let (tensors, _) = keys.remap(tensors);
+        let entries = tensors.into_iter().zip(originals);
+        let entries = entries.map(|(mut tensor, original)| {
+            tensor.name = of_pipeline(tensor.name);
+            Entry { tensor, original }
+        });
+        self.tensors = by_name(&self.path, entries.collect())?;
+        Ok(self)
+    }
+
+    /// Skips tensors by their names, after [`renamed`](Self::renamed): those of the model do not
+    /// change.
+    #[must_use]
+    pub fn without(mut self, skips: impl Fn(&str) -> bool + 'static) -> Self {
+        self.skipped.push(Box::new(skips));
+        self
+    }
+
+    /// The sorted names of all tensors in the file.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// The shape of a tensor in the file, if there is one of this name.
+    ///
+    /// The bias of a classifier gives the number of its classes. A weight's dimensions are swapped in
+    /// PyTorch's files.
+    #[must_use]
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        let entry = self.tensors.get(name)?;
+        Some(&entry.tensor.shape)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Loads the tensors into a pipeline of any number of stages, one at a time.
+    ///
+    /// Converts numbers to the model's precision. In PyTorch's files, transposes the weights of linear
+    /// layers, renames norms' parameters, skips counts of batches, removes leading dimensions of one,
+    /// and flattens convolutions that are linear layers here.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::OtherModel`], before the pipeline has changed, if tensors are missing, extra or of
+    /// other shapes. [`TrainError::Format`] if the [`Convention`] is unknown, or if some tensors are
+    /// unreadable; then the others have been loaded.
+    pub fn load_into<L: Layer>(&self, pipeline: &mut Pipeline<L>) -> Result<(), TrainError> {
+        let mut places = places(pipeline);
+        places.retain(|place| !self.skips(&place.name));
+        let mut entries = self.entries()?;
+        entries.retain(|name, _| !self.skips(name));
+        let convention = self.convention.or_else(|| convention(&entries, &places));
+        let convention = convention.ok_or_else(|| TrainError::format(&self.path, UNKNOWN))?;
+        let Fit { tensors, other } = Fit::new(&entries, &places, convention);
+        if other != OtherTensors::default() {
+            return Err(TrainError::OtherModel {
+                path: self.path.clone(),
+                tensors: Box::new(other),
+            });
+        }
+        let result = pipeline.apply(tensors, None, None, true);
+        let refused = OtherTensors::refused(result.errors);
+        if refused != OtherTensors::default() {
+            return Err(TrainError::format(&self.path, refused.to_string()));
+        }
+        Ok(())
+    }
+
+    /// The tensors by their names in a pipeline.
+    fn entries(&self) -> Result<Entries<'_>, TrainError> {
+        let mut entries = Entries::new();
+        for (name, entry) in &self.tensors {
+            let name = of_pipeline(name.clone());
+            if entries.insert(name.clone(), entry).is_some() {
+                let reason = format!("it has {name} twice, once without layers");
+                return Err(TrainError::format(&self.path, reason));
+            }
+        }
+        Ok(entries)
+    }
+
+    fn skips(&self, name: &str) -> bool {
+        self.skipped.iter().any(|skips| skips(name))
+    }
+}
+
+impl fmt::Debug for Weights {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Weights")
+            .field("path", &self.path)
+            .field("tensors", &self.tensors.len())
+            .field("convention", &self.convention)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The convention that the metadata of safetensors name.
+fn convention_of(format: &str) -> Option<Convention> {
+    match format {
+        tensor_file::BURN => Some(Convention::Burn),
+        "pt" => Some(Convention::PyTorch),
+        _ => None,
+    }
+}
+
+/// Removes prefixes of all names.
+fn unwrapped(mut entries: Vec<Entry>) -> Vec<Entry> {
+    let wrapper = |entries: &[Entry]| {
+        let mut wrappers = WRAPPERS.into_iter();
+        wrappers.find(|wrapper| {
+            !entries.is_empty() && entries.iter().all(|e| e.tensor.name.starts_with(wrapper))
+        })
+    };
+    while let Some(wrapper) = wrapper(&entries) {
+        for entry in &mut entries {
+            entry.tensor.name.drain(..wrapper.len());
+        }
+    }
+    entries
+}
+
+fn by_name(path: &Path, entries: Vec<Entry>) -> Result<BTreeMap<String, Entry>, TrainError> {
+    let mut all = BTreeMap::new();
+    for entry in entries {
+        let (name, original) = (entry.tensor.name.clone(), entry.original.clone());
+        if let Some(other) = all.insert(name.clone(), entry) {
+            let reason = format!("{} and {original} would both be {name}", other.original);
+            return Err(TrainError::format(path, reason));
+        }
+    }
+    Ok(all)
+}
+
+/// The name in a pipeline of a name in a list of layers: `3.bias` becomes `layers.3.bias`.
+fn of_pipeline(name: String) -> String {
+    match name.split_once('.') {
+        Some((index, _)) if index.parse::<usize>().is_ok() => format!("layers.{name}"),
+        _ => name,
+    }
+}
