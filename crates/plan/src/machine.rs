@@ -14,7 +14,8 @@ use crate::toml_text::{self, Fault, TomlText};
 /// The file format is TOML:
 ///
 /// ```
-/// use stovepipe_plan::Machine;
+/// use stovepipe_plan::{LinkLevel, Machine};
+/// use stovepipe_schedule::Link;
 ///
 /// let machine = Machine::from_toml(
 ///     r#"
@@ -34,6 +35,15 @@ use crate::toml_text::{self, Fault, TomlText};
 /// )?;
 /// assert_eq!(machine.link(0, 1).map(|level| level.bandwidth), Some(16e9));
 /// assert_eq!(Machine::from_toml(&machine.to_toml())?, machine);
+///
+/// let uniform = Machine::uniform(4);
+/// assert_eq!((&uniform.devices[1].name[..], uniform.devices[1].speed), ("1", 1.0));
+/// assert_eq!(uniform.link(0, 1), None);
+/// let [near, far] = [16e9, 1e9].map(|bandwidth| Link { latency: 1e-5, bandwidth });
+/// let levels = vec![LinkLevel::joining(2, near), LinkLevel::joining(2, far)];
+/// let two_computers = Machine { levels, ..uniform };
+/// let link = |a, b| two_computers.link(a, b).copied().map(Link::from);
+/// assert_eq!([link(2, 3), link(1, 2), link(2, 2)], [Some(near), Some(far), None]);
 /// # Ok::<(), stovepipe_plan::MachineError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,15 +86,6 @@ pub struct LinkLevel {
 
 impl LinkLevel {
     /// Devices that are all joined by this link.
-    ///
-    /// ```
-    /// use stovepipe_plan::{LinkLevel, Machine};
-    /// use stovepipe_schedule::Link;
-    ///
-    /// let link = Link { latency: 1e-5, bandwidth: 16e9 };
-    /// let machine = Machine { levels: vec![LinkLevel::joining(2, link)], ..Machine::uniform(2) };
-    /// assert_eq!(machine.link(0, 1).copied().map(Link::from), Some(link));
-    /// ```
     #[must_use]
     pub fn joining(workers: usize, link: Link) -> Self {
         Self {
@@ -137,15 +138,6 @@ pub enum MachineError {
 
 impl Machine {
     /// Equal devices, with links that cost nothing.
-    ///
-    /// ```
-    /// use stovepipe_plan::Machine;
-    ///
-    /// let machine = Machine::uniform(2);
-    /// assert_eq!(machine.devices[1].name, "1");
-    /// assert_eq!(machine.devices[1].speed, 1.0);
-    /// assert_eq!(machine.link(0, 1), None);
-    /// ```
     #[must_use]
     pub fn uniform(devices: usize) -> Self {
         let device = |index: usize| DeviceSpec {
@@ -218,19 +210,6 @@ impl Machine {
 
     /// The links between two devices, given by their indices: the innermost level that joins them. None if
     /// they are the same, one does not exist, or links cost nothing.
-    ///
-    /// ```
-    /// use stovepipe_plan::{LinkLevel, Machine};
-    ///
-    /// let level = |workers, bandwidth| LinkLevel { workers, bandwidth, latency: 0.0 };
-    /// let machine = Machine {
-    ///     levels: vec![level(2, 16e9), level(2, 1e9)],
-    ///     ..Machine::uniform(4)
-    /// };
-    /// assert_eq!(machine.link(2, 3).map(|level| level.bandwidth), Some(16e9));
-    /// assert_eq!(machine.link(1, 2).map(|level| level.bandwidth), Some(1e9));
-    /// assert_eq!(machine.link(2, 2), None);
-    /// ```
     #[must_use]
     pub fn link(&self, a: usize, b: usize) -> Option<&LinkLevel> {
         if a == b || a.max(b) >= self.devices.len() {

@@ -38,13 +38,6 @@ pub struct MemoryUse {
 
 impl MemoryUse {
     /// The sum.
-    ///
-    /// ```
-    /// use stovepipe_plan::MemoryUse;
-    ///
-    /// let memory = MemoryUse { parameters: 4, gradients: 4, activations: 100, ..Default::default() };
-    /// assert_eq!(memory.total(), 108);
-    /// ```
     #[must_use]
     pub fn total(self) -> u64 {
         let parts = [
@@ -64,6 +57,7 @@ impl MemoryUse {
     ///
     /// let memory = MemoryUse::at_rest(400, OptimizerState(2));
     /// assert_eq!((memory.parameters, memory.gradients, memory.optimizer), (400, 400, 800));
+    /// assert_eq!(MemoryUse { activations: 100, ..memory }.total(), 1700);
     /// ```
     #[must_use]
     pub fn at_rest(parameters: u64, state: OptimizerState) -> Self {

@@ -206,14 +206,10 @@ impl Profile {
     /// ```
     /// use stovepipe_plan::{LayerProfile, Profile};
     ///
-    /// let layer = LayerProfile {
-    ///     forward: 3.0,
-    ///     forward_fixed: 1.0,
-    ///     parameters: 40,
-    ///     output: 8,
-    ///     ..LayerProfile::default()
-    /// };
+    /// let mut layer = LayerProfile { forward: 3.0, forward_fixed: 1.0, ..LayerProfile::default() };
+    /// (layer.parameters, layer.output) = (40, 8);
     /// let profile = Profile { samples: 2, input: 16, layers: vec![layer] };
+    /// assert_eq!((profile.times(), profile.sizes()), (vec![3.0], vec![168.0]));
     /// let larger = profile.for_samples(6);
     /// assert_eq!(larger.layers[0].forward, 7.0); // 1 + 3 × 2
     /// assert_eq!((larger.layers[0].parameters, larger.layers[0].output), (40, 24));
@@ -244,14 +240,6 @@ impl Profile {
 
     /// Bytes of each layer in training: what it keeps from forward to backward, and four times its
     /// parameters (values, gradients, and the two moments of Adam).
-    ///
-    /// ```
-    /// use stovepipe_plan::{LayerProfile, Profile};
-    ///
-    /// let layer = LayerProfile { forward: 1.0, backward: 2.0, parameters: 10, output: 2, ..Default::default() };
-    /// let profile = Profile { samples: 1, input: 0, layers: vec![layer] };
-    /// assert_eq!((profile.times(), profile.sizes()), (vec![3.0], vec![42.0]));
-    /// ```
     #[must_use]
     pub fn sizes(&self) -> Vec<f64> {
         let size =

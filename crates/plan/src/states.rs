@@ -15,6 +15,27 @@ const MOST_STATES: usize = 10_000;
 ///
 /// A state comes after those that it includes. The last one is the whole model. A chain of n layers has n
 /// states, one after each layer, and a range of states is a range of layers.
+///
+/// ```
+/// use stovepipe_plan::{LayerGraph, LayerProfile, Profile, States};
+///
+/// let layers = vec![LayerProfile { output: 8, ..LayerProfile::default() }; 3];
+/// let states = States::from_profile(&Profile { samples: 1, input: 4, layers })?;
+/// assert_eq!(states.count(), 3);
+/// assert_eq!(states.layers(&(1..3)), [1, 2]);
+/// assert_eq!([states.output(0), states.output(2)], [8.0, 0.0]);
+///
+/// let node = |id: usize| format!(
+///     "node{id} -- ReLU -- forward_compute_time=1.0, backward_compute_time=2.0, \
+///      activation_size=8.0, parameter_size=0.0\n"
+/// );
+/// // Two branches from node 1 to node 4.
+/// let text: String = (1..=4).map(node).collect();
+/// let edges = "\tnode1 -- node2\n\tnode1 -- node3\n\tnode2 -- node4\n\tnode3 -- node4\n";
+/// let graph = LayerGraph::from_text(&(text + edges))?;
+/// assert_eq!(States::from_graph(&graph)?.count(), 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct States {
     states: Vec<State>,
@@ -104,16 +125,6 @@ impl Layers {
 impl States {
     /// The states of a chain: one after each layer.
     ///
-    /// ```
-    /// use stovepipe_plan::{LayerProfile, Profile, States};
-    ///
-    /// let layers = vec![LayerProfile::default(); 3];
-    /// let states = States::from_profile(&Profile { samples: 1, input: 4, layers })?;
-    /// assert_eq!(states.count(), 3);
-    /// assert_eq!(states.layers(&(1..3)), [1, 2]);
-    /// # Ok::<(), stovepipe_plan::PartitionError>(())
-    /// ```
-    ///
     /// # Errors
     ///
     /// If there is no layer, or a time is negative, infinite, NaN or absurdly long.
@@ -150,21 +161,6 @@ impl States {
     /// The states of a graph, without nodes called `Input…` that take no input, and `__getitem__` nodes
     /// whose output no layer takes. The outputs that layers behind a cut take cross it once each. A layer
     /// keeps as many bytes as its output has.
-    ///
-    /// ```
-    /// use stovepipe_plan::{LayerGraph, States};
-    ///
-    /// let node = |id: usize| format!(
-    ///     "node{id} -- ReLU -- forward_compute_time=1.0, backward_compute_time=2.0, \
-    ///      activation_size=8.0, parameter_size=0.0\n"
-    /// );
-    /// // Two branches from node 1 to node 4.
-    /// let text: String = (1..=4).map(node).collect();
-    /// let edges = "\tnode1 -- node2\n\tnode1 -- node3\n\tnode2 -- node4\n\tnode3 -- node4\n";
-    /// let graph = LayerGraph::from_text(&(text + edges))?;
-    /// assert_eq!(States::from_graph(&graph)?.count(), 5);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     ///
     /// # Errors
     ///
@@ -207,15 +203,6 @@ impl States {
     }
 
     /// The bytes that cross the cut after a state. 0 after the last one, or one that does not exist.
-    ///
-    /// ```
-    /// use stovepipe_plan::{LayerProfile, Profile, States};
-    ///
-    /// let layers = vec![LayerProfile { output: 8, ..LayerProfile::default() }; 2];
-    /// let states = States::from_profile(&Profile { samples: 1, input: 4, layers })?;
-    /// assert_eq!([states.output(0), states.output(1)], [8.0, 0.0]);
-    /// # Ok::<(), stovepipe_plan::PartitionError>(())
-    /// ```
     #[must_use]
     pub fn output(&self, state: usize) -> f64 {
         self.states.get(state).map_or(0.0, |state| state.output)

@@ -1,15 +1,16 @@
 //! Partitions, compared with PipeDream's own and with every possible one.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
 mod published;
 
 use std::ops::Range;
 
+use common::machine;
 use proptest::prelude::*;
 use published::{ALEX_NET, VGG_16};
 use stovepipe_plan::{
-    LayerGraph, LayerProfile, LinkLevel, Machine, Partition, PartitionError, Profile, States,
-    partition,
+    LayerGraph, LayerProfile, Machine, Partition, PartitionError, Profile, States, partition,
 };
 
 type Figures = (f64, f64, u64, u64);
@@ -40,18 +41,6 @@ fn text(layers: &[Figures], edges: &[(usize, usize)]) -> String {
 fn published(layers: &[Figures], pooling: usize) -> States {
     let text = text(layers, &[(pooling, pooling + 2)]);
     States::from_graph(&LayerGraph::from_text(&text).unwrap()).unwrap()
-}
-
-fn machine(levels: &[(usize, f64)]) -> Machine {
-    let level = |&(workers, bandwidth): &(usize, f64)| LinkLevel {
-        workers,
-        bandwidth,
-        latency: 0.0,
-    };
-    Machine {
-        levels: levels.iter().map(level).collect(),
-        ..Machine::uniform(levels.iter().map(|level| level.0).product())
-    }
 }
 
 fn shape(partition: &Partition) -> Vec<(Range<usize>, usize)> {

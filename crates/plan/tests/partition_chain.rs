@@ -2,21 +2,16 @@
 //! a second level (of a single machine), for which every cut is tried.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
+use common::machine;
 use proptest::prelude::*;
 use stovepipe_plan::{
-    LayerProfile, LinkLevel, Machine, Partition, PartitionError, Profile, States, partition,
+    LayerProfile, Machine, Partition, PartitionError, Profile, States, partition,
 };
 
-fn machine(levels: &[(usize, f64)], memory: Option<u64>) -> Machine {
-    let level = |&(workers, bandwidth): &(usize, f64)| LinkLevel {
-        workers,
-        bandwidth,
-        latency: 0.0,
-    };
-    let mut machine = Machine {
-        levels: levels.iter().map(level).collect(),
-        ..Machine::uniform(levels[0].0)
-    };
+fn with_memory(levels: &[(usize, f64)], memory: Option<u64>) -> Machine {
+    let mut machine = machine(levels);
     machine.devices[0].memory = memory;
     machine
 }
@@ -27,7 +22,7 @@ fn every_cut(
     level: (usize, f64),
     memory: Option<u64>,
 ) -> Result<Partition, PartitionError> {
-    let outer = partition(states, &machine(&[level, (1, 1.0)], memory))?;
+    let outer = partition(states, &with_memory(&[level, (1, 1.0)], memory))?;
     Ok(*outer.stages[0].inside.clone().unwrap())
 }
 
@@ -38,13 +33,13 @@ fn check(layers: Vec<LayerProfile>, level: (usize, f64), memory: Option<u64>) {
         layers,
     };
     let states = States::from_profile(&profile).unwrap();
-    let quick = partition(&states, &machine(&[level], memory));
+    let quick = partition(&states, &with_memory(&[level], memory));
     let thorough = every_cut(&states, level, memory);
     // Equal to the last bit: as text, 0 and -0 differ, too.
     let [fast, slow] = [&quick, &thorough].map(|found| format!("{found:?}"));
     assert_eq!(fast, slow, "{level:?}, {memory:?}: {profile:?}");
     if level.1.is_infinite() {
-        let mut free = machine(&[level], memory);
+        let mut free = with_memory(&[level], memory);
         free.levels.clear();
         assert_eq!(quick, partition(&states, &free));
     }

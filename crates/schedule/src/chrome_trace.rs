@@ -20,12 +20,16 @@ impl Timeline {
     /// `labels` name the workers as in [`to_svg`](Self::to_svg).
     ///
     /// ```
-    /// # use stovepipe_schedule::{Costs, Schedule};
+    /// # use stovepipe_schedule::{Costs, Schedule, Timeline};
     /// let costs = Costs::uniform(1, 1.0, 1.0, 1.0);
     /// let timeline = Schedule::inference(1, 1)?.simulate(&costs)?.timeline();
     /// let trace = timeline.to_chrome_trace(&[]);
     /// let events = trace["traceEvents"].as_array().unwrap();
     /// assert_eq!(events.last().unwrap()["dur"], 1_000_000.0); // microseconds
+    ///
+    /// let mut file = Vec::new();
+    /// Timeline::default().write_chrome_trace(&[], &mut file)?;
+    /// assert_eq!(file, br#"{"displayTimeUnit":"ms","traceEvents":[]}"#);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -35,14 +39,6 @@ impl Timeline {
     }
 
     /// Writes what [`to_chrome_trace`](Self::to_chrome_trace) returns, event by event.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::Timeline;
-    /// let mut file = Vec::new();
-    /// Timeline::default().write_chrome_trace(&[], &mut file)?;
-    /// assert_eq!(file, br#"{"displayTimeUnit":"ms","traceEvents":[]}"#);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
     ///
     /// # Errors
     ///

@@ -6,6 +6,20 @@ use crate::Recompute;
 
 /// Time and memory of the passes of a pipeline: the input of a
 /// [simulation](crate::Schedule::simulate).
+///
+/// ```
+/// use stovepipe_schedule::{Costs, GPipe, Link, Scheduler};
+///
+/// let costs = Costs::uniform(2, 1.0, 1.5, 0.5);
+/// let step_time = GPipe.schedule(2, 3)?.simulate(&costs)?.step_time();
+/// assert_eq!(step_time, 12.0); // (m + p − 1)(F + I + W)
+///
+/// let costs = Costs::uniform(2, 1.0, 1.0, 1.0).with_latency(0.5);
+/// assert_eq!(GPipe.schedule(2, 1)?.simulate(&costs)?.step_time(), 7.0);
+/// let narrow = Link { latency: 0.1, bandwidth: 1e6 };
+/// assert_eq!(costs.links[0].or_slower(narrow), Link { latency: 0.5, bandwidth: 1e6 });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Costs {
     /// Of each stage.
@@ -73,13 +87,6 @@ impl Default for Link {
 
 impl Link {
     /// The longer latency and the lower bandwidth of two links.
-    ///
-    /// ```
-    /// use stovepipe_schedule::Link;
-    ///
-    /// let (far, narrow) = (Link { latency: 1e-3, bandwidth: 1e9 }, Link { latency: 1e-6, bandwidth: 1e6 });
-    /// assert_eq!(far.or_slower(narrow), Link { latency: 1e-3, bandwidth: 1e6 });
-    /// ```
     #[must_use]
     pub fn or_slower(self, other: Self) -> Self {
         Self {
@@ -92,15 +99,6 @@ impl Link {
 impl Costs {
     /// Equal stages, with the seconds of forward and of both halves of backward. Sending takes no time,
     /// nothing is recomputed.
-    ///
-    /// ```
-    /// use stovepipe_schedule::{Costs, GPipe, Scheduler};
-    ///
-    /// let costs = Costs::uniform(2, 1.0, 1.5, 0.5);
-    /// let step_time = GPipe.schedule(2, 3)?.simulate(&costs)?.step_time();
-    /// assert_eq!(step_time, 12.0); // (m + p − 1)(F + I + W)
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     pub fn uniform(stages: usize, forward: f64, input: f64, weight: f64) -> Self {
         let stage = StageCosts {
@@ -118,13 +116,6 @@ impl Costs {
     }
 
     /// The same with links that have this latency in seconds.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0).with_latency(0.5);
-    /// assert_eq!(GPipe.schedule(2, 1)?.simulate(&costs)?.step_time(), 7.0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     pub fn with_latency(mut self, latency: f64) -> Self {
         self.links = vec![Link {

@@ -29,7 +29,7 @@ pub use wiring::Wiring;
 /// in `0SEND_F1>2` and `2RECV_F1<0`. A side input is `2RECV_SIDE1`.
 ///
 /// ```
-/// use stovepipe_schedule::{GPipe, Program, Scheduler, Wiring};
+/// use stovepipe_schedule::{GPipe, OneForwardOneBackward, Program, Scheduler, Wiring};
 ///
 /// let schedule = GPipe.schedule(2, 1)?;
 /// let program = Program::new(&schedule, &Wiring::default())?;
@@ -38,6 +38,9 @@ pub use wiring::Wiring;
 /// assert_eq!(text.parse(), Ok(program.clone()));
 /// assert_eq!(program.workers()[0].len(), 4);
 /// assert_eq!(program.schedule()?, schedule);
+///
+/// let wiring = Wiring { skips: vec![(0, 2)], side: vec![1] };
+/// Program::new(&OneForwardOneBackward.schedule(3, 4)?, &wiring)?.check(&wiring)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,15 +60,6 @@ impl Program {
     /// A message is sent and received right after the pass that made it, if all passes take one clock
     /// cycle. All workers have the messages of a cycle in the same order, so there is no deadlock even
     /// if sends wait for their receiver.
-    ///
-    /// ```
-    /// use stovepipe_schedule::{OneForwardOneBackward, Program, Scheduler, Wiring};
-    ///
-    /// let schedule = OneForwardOneBackward.schedule(3, 4)?;
-    /// let wiring = Wiring { skips: vec![(0, 2)], side: vec![1] };
-    /// Program::new(&schedule, &wiring)?.check(&wiring)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     ///
     /// # Errors
     ///

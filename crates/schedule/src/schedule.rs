@@ -33,6 +33,10 @@ use crate::{
 /// assert_eq!(schedule.output(Action::backward(1, 1)), Some(Action::backward(0, 1)));
 /// assert_eq!(schedule.output(Action::backward(0, 1)), None);
 ///
+/// let schedule = Schedule::inference(2, 3)?;
+/// assert_eq!(schedule.to_string(), "0F0 0F1 0F2\n1F0 1F1 1F2");
+/// assert!(!schedule.is_training());
+///
 /// // A worker may have several stages.
 /// let schedule: Schedule = "0F0 2F0\n1F0".parse()?;
 /// assert_eq!([0, 1, 2].map(|stage| schedule.replicas(stage)), [[0], [1], [0]]);
@@ -85,15 +89,6 @@ impl Schedule {
     }
 
     /// Forward passes only, one stage on each worker.
-    ///
-    /// ```
-    /// use stovepipe_schedule::{Schedule, ScheduleError};
-    ///
-    /// let schedule = Schedule::inference(2, 3)?;
-    /// assert_eq!(schedule.to_string(), "0F0 0F1 0F2\n1F0 1F1 1F2");
-    /// assert!(!schedule.is_training());
-    /// # Ok::<(), ScheduleError>(())
-    /// ```
     ///
     /// # Errors
     ///
@@ -155,13 +150,6 @@ impl Schedule {
     }
 
     /// The worker that has all actions of a stage for a micro-batch.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{RoundRobin, Scheduler};
-    /// let schedule = RoundRobin::new(vec![2, 1]).schedule(2, 4)?;
-    /// assert_eq!([0, 1, 2, 3].map(|micro_batch| schedule.worker_of(0, micro_batch)), [0, 1, 0, 1]);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
     ///
     /// # Panics
     ///
@@ -225,12 +213,6 @@ impl Schedule {
     /// The sum of floating-point numbers depends on their order. If micro-batches ascend, a stage adds
     /// gradients and updates running statistics in the same order under every schedule. Then the
     /// schedule changes the time and memory of a step, but not one bit of its result.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::Schedule;
-    /// assert!(!"0F0 0F1 0B1 0B0".parse::<Schedule>()?.is_ascending());
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
     #[must_use]
     pub fn is_ascending(&self) -> bool {
         // Replicas of a stage are told apart: each has a part of the micro-batches.

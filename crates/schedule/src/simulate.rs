@@ -160,7 +160,7 @@ fn length(costs: &Costs, kept: &[Vec<bool>], action: Action) -> f64 {
 /// Time and memory of a simulated step; see [`Schedule::simulate`].
 ///
 /// ```
-/// use stovepipe_schedule::{Costs, GPipe, Scheduler};
+/// use stovepipe_schedule::{Costs, GPipe, Scheduler, ZeroBubbleH2};
 ///
 /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
 /// let schedule = GPipe.schedule(2, 3)?;
@@ -169,9 +169,15 @@ fn length(costs: &Costs, kept: &[Vec<bool>], action: Action) -> f64 {
 /// assert_eq!(simulation.utilisation(), [0.75, 0.75]);
 /// assert_eq!(simulation.bubble(), 0.25); // (p − 1) / (m + p − 1)
 /// assert_eq!(simulation.timeline().length().as_secs(), 12);
+/// let words = simulation.critical_path().into_iter().map(|(_, action)| action.to_string());
+/// assert_eq!(words.collect::<Vec<_>>().join(" "), "0F0 1F0 1F1 1F2 1B0 0B0 0B1 0B2");
 ///
 /// costs.stages[0].update = 0.5;
 /// assert_eq!(schedule.simulate(&costs)?.makespan(), 12.5);
+///
+/// let (schedule, costs) = (ZeroBubbleH2.schedule(4, 8)?, Costs::uniform(4, 1.0, 1.0, 1.0));
+/// let simulation = schedule.simulate(&costs)?;
+/// assert_eq!([simulation.step_time(), simulation.makespan()], [24.0, 27.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -188,15 +194,6 @@ impl Simulation<'_> {
     /// A step takes this long if each worker begins the next step as soon as it has ended this one (as
     /// in *Zero Bubble Pipeline Parallelism*). If workers wait for each other between steps, a step
     /// takes the [`makespan`](Self::makespan).
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, Scheduler, ZeroBubbleH2};
-    /// let schedule = ZeroBubbleH2.schedule(4, 8)?;
-    /// let costs = Costs::uniform(4, 1.0, 1.0, 1.0);
-    /// let simulation = schedule.simulate(&costs)?;
-    /// assert_eq!([simulation.step_time(), simulation.makespan()], [24.0, 27.0]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     pub fn step_time(&self) -> f64 {
         let span = |slots: &Vec<Slot>| match (slots.first(), slots.last()) {
@@ -272,16 +269,6 @@ impl Simulation<'_> {
     /// one of its worker.
     ///
     /// If one of them gets faster, so does the step, unless another path is as long.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, GPipe, Scheduler};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// let schedule = GPipe.schedule(2, 2)?;
-    /// let path = schedule.simulate(&costs)?.critical_path();
-    /// let words: Vec<_> = path.iter().map(|(_, action)| action.to_string()).collect();
-    /// assert_eq!(words, ["0F0", "1F0", "1F1", "1B0", "0B0", "0B1"]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     pub fn critical_path(&self) -> Vec<(usize, Action)> {
         let size = (self.schedule.stages(), self.schedule.micro_batches());

@@ -8,7 +8,7 @@ use std::error::Error;
 
 use common::any_schedule;
 use proptest::prelude::*;
-use stovepipe_schedule::{Action, OneForwardOneBackward, Rule, Schedule, Scheduler};
+use stovepipe_schedule::{Action, GPipe, OneForwardOneBackward, Rule, Schedule, Scheduler};
 
 fn check(text: &str, expected: &str) {
     let schedule = Schedule::from_csv(text).unwrap();
@@ -24,6 +24,8 @@ fn each_action_is_in_its_clock_cycle() {
          ,1F0,1F1,,1B0,1F2,1B1,,1B2,\n\
          ,,2F0,2B0,2F1,2B1,2F2,2B2,,\n"
     );
+    let gpipe = GPipe.schedule(2, 2).unwrap();
+    assert_eq!(gpipe.to_csv(), "0F0,0F1,,,0B0,0B1\n,1F0,1F1,1B0,1B1,\n");
     let halves: Schedule = "0F0 0I0 0W0\n1F0 1I0 1W0".parse().unwrap();
     assert_eq!(halves.to_csv(), "0F0,,,0I0,0W0\n,1F0,1I0,1W0,\n");
 }

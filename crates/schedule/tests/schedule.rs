@@ -73,6 +73,11 @@ fn replicas_take_micro_batches_in_turn() {
     assert_eq!(replicated.replicas(0), [1, 0]);
     assert_eq!([0, 1, 2].map(|i| replicated.worker_of(0, i)), [1, 0, 1]);
     assert_eq!(replicated.peak_in_flight(), [2, 1]);
+    let round_robin = RoundRobin::new(vec![2, 1]).schedule(2, 4).unwrap();
+    assert_eq!(
+        [0, 1, 2, 3].map(|i| round_robin.worker_of(0, i)),
+        [0, 1, 0, 1]
+    );
 }
 
 #[test]

@@ -1,9 +1,23 @@
-//! Checks of readers of text.
+//! Machines, and checks of readers of text.
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
 use std::fmt::{Debug, Display};
 
 use proptest::prelude::*;
+use stovepipe_plan::{LinkLevel, Machine};
+
+/// A machine with the workers and the bandwidth of each level.
+pub fn machine(levels: &[(usize, f64)]) -> Machine {
+    let level = |&(workers, bandwidth): &(usize, f64)| LinkLevel {
+        workers,
+        bandwidth,
+        latency: 0.0,
+    };
+    Machine {
+        levels: levels.iter().map(level).collect(),
+        ..Machine::uniform(levels.iter().map(|level| level.0).product())
+    }
+}
 
 /// Reads a good text with one part replaced. Each row of the table has the part, its replacement, the
 /// line that the error must name, and words that it must contain. `↵` is a line end.

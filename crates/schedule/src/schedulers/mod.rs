@@ -1,7 +1,7 @@
 //! Schedulers make schedules: one rule a file.
 //!
-//! To add one: write its file (the scheduler, and a [`Definition`] for its name), declare it here
-//! and add it to the list in `rule.rs`. A definition that is not in the list is a warning.
+//! To add one, write its file (the scheduler and its [`Definition`]), declare it here, and add it to the
+//! list in `rule.rs`. A definition that is not in the list is a warning.
 
 mod gpipe;
 mod interleaved;

@@ -5,10 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{
-    Definition, RuleOptions, Scheduler, gpipe, interleaved, one_forward_one_backward, pipedream,
-    zero_bubble, zero_bubble_v,
-};
+use super::{Definition, RuleOptions, Scheduler};
 use crate::{Schedule, ScheduleError};
 
 /// Makes [`Rule`] from one list: the enum, `ALL` and the lookup cannot differ.
@@ -49,20 +46,20 @@ macro_rules! rules {
 
 rules! {
     /// [`GPipe`](crate::GPipe), `gpipe`.
-    GPipe => gpipe::RULE,
+    GPipe => super::gpipe::RULE,
     /// [`OneForwardOneBackward`](crate::OneForwardOneBackward), `1f1b`; with replicas
     /// [`RoundRobin`](crate::RoundRobin).
-    OneForwardOneBackward => one_forward_one_backward::RULE,
+    OneForwardOneBackward => super::one_forward_one_backward::RULE,
     /// [`Interleaved`](crate::Interleaved), `interleaved`.
-    Interleaved => interleaved::RULE,
+    Interleaved => super::interleaved::RULE,
     /// [`ZeroBubbleH1`](crate::ZeroBubbleH1), `zb-h1`.
-    ZeroBubbleH1 => zero_bubble::H1,
+    ZeroBubbleH1 => super::zero_bubble::H1,
     /// [`ZeroBubbleH2`](crate::ZeroBubbleH2), `zb-h2`.
-    ZeroBubbleH2 => zero_bubble::H2,
+    ZeroBubbleH2 => super::zero_bubble::H2,
     /// [`ZeroBubbleV`](crate::ZeroBubbleV), `zb-v`.
-    ZeroBubbleV => zero_bubble_v::RULE,
+    ZeroBubbleV => super::zero_bubble_v::RULE,
     /// [`PipeDream`](crate::PipeDream), `pipedream`.
-    PipeDream => pipedream::RULE,
+    PipeDream => super::pipedream::RULE,
 }
 
 impl Rule {
