@@ -9,8 +9,8 @@ use cap::Cap;
 use folder::write;
 use image::{GrayImage, ImageFormat, Luma};
 use stovepipe_imagenet::{
-    Augmentation, EvalTransform, ImageBatch, ImageFolder, ImagenetError, Images, IndexCache,
-    Interpolation, Loading, RandomResizedCrop,
+    ImageBatch, ImageFolder, ImagenetError, Images, IndexCache, Interpolation, Loading,
+    RandomResizedCrop,
 };
 use tempfile::{TempDir, tempdir};
 
@@ -36,24 +36,14 @@ fn data() -> TempDir {
 }
 
 fn images(data: &Path, interpolation: Interpolation, ratio: [f64; 2]) -> Images {
-    let crop = RandomResizedCrop {
-        area: [1.0, 1.0],
-        ratio,
-        interpolation,
-    };
-    let loading = Loading {
+    let mut loading = Loading {
         workers: 1,
         skip: 0,
-        evaluation: EvalTransform {
-            interpolation,
-            ..EvalTransform::default()
-        },
-        augmentation: Augmentation {
-            crop,
-            ..Augmentation::default()
-        },
         ..Loading::default()
     };
+    loading.evaluation.interpolation = interpolation;
+    let crop = &mut loading.augmentation.crop;
+    (crop.area, crop.ratio, crop.interpolation) = ([1.0, 1.0], ratio, interpolation);
     Images::new(ImageFolder::open(data, &IndexCache::Off).unwrap(), loading).unwrap()
 }
 
