@@ -15,7 +15,7 @@ pub enum ImagenetError {
     Unreadable {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 

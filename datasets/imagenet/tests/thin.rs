@@ -22,7 +22,7 @@ const PIXELS: u32 = 2_000_000;
 /// The memory for decoding, and a little for the result.
 const MOST: usize = 15 * PIXELS as usize + (8 << 20);
 
-/// Images of so many pixels in small files, each in its own class.
+/// Images of `PIXELS` pixels in small files, each in its own class.
 fn data() -> TempDir {
     let data = tempdir().unwrap();
     for (width, height) in [(1, PIXELS), (PIXELS, 1), (8, PIXELS / 8), (PIXELS / 8, 8)] {
