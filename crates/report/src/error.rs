@@ -19,7 +19,7 @@ pub enum ReportError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A file has the wrong content.

@@ -7,7 +7,7 @@ pub(crate) const NONE: &str = "–";
 /// A space without a line break, between a number and its unit.
 pub(crate) const SPACE: char = '\u{a0}';
 
-/// A number with so many decimals, or with an exponent if it is very small or very large.
+/// A number with the given decimals, or with an exponent if it is very small or very large.
 pub(crate) fn decimal(value: f64, decimals: usize) -> String {
     let size = value.abs();
     match size {

@@ -2,10 +2,7 @@
 
 use std::ops::Range;
 
-use toml::{
-    Spanned,
-    de::{DeTable, DeValue},
-};
+use toml::de::{DeTable, DeValue};
 
 /// The tables of `config.toml`, in the file's order.
 ///
@@ -100,7 +97,8 @@ fn written(value: &DeValue<'_>, span: Range<usize>, text: &str) -> String {
     match value {
         DeValue::String(string) => string.to_string(),
         DeValue::Array(items) => {
-            let item = |item: &Spanned<DeValue<'_>>| written(item.get_ref(), item.span(), text);
+            let item =
+                |item: &toml::Spanned<DeValue<'_>>| written(item.get_ref(), item.span(), text);
             items.iter().map(item).collect::<Vec<_>>().join(", ")
         }
         _ => text.get(span).unwrap_or_default().to_owned(),

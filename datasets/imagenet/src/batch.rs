@@ -32,7 +32,7 @@ pub struct ImageBatch {
 }
 
 impl ImageBatch {
-    /// An empty batch with capacity for so many images.
+    /// An empty batch with capacity for `images` images.
     pub(crate) fn new(side: usize, images: usize) -> Self {
         Self {
             pixels: Vec::with_capacity(images * 3 * side * side),

@@ -59,7 +59,7 @@ impl Decoded {
         let most = settings.max_bytes;
         match self.file.len() as u64 {
             0 => return Err(ImageError::Empty),
-            bytes if bytes > most => return Err(ImageError::TooManyBytes { most }),
+            bytes if bytes > most => return Err(ImageError::TooManyBytes(most)),
             _ => {}
         }
         let file = mem::take(&mut self.file);

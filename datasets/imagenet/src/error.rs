@@ -15,23 +15,17 @@ pub enum ImagenetError {
     Unreadable {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 
     /// The path is a file.
-    #[error("{} is not a folder: give the folder that has train and val, or a folder for each class", path.display())]
-    NotAFolder {
-        /// The path.
-        path: PathBuf,
-    },
+    #[error("{} is not a folder: give the folder that has train and val, or a folder for each class", .0.display())]
+    NotAFolder(PathBuf),
 
     /// A folder has no class folders.
-    #[error("{} has no class folders: put the images of each class into a folder named after it", path.display())]
-    NoClasses {
-        /// The folder.
-        path: PathBuf,
-    },
+    #[error("{} has no class folders: put the images of each class into a folder named after it", .0.display())]
+    NoClasses(PathBuf),
 
     /// A folder has only one class.
     #[error("{} has only one class, {class}: training needs two or more", path.display())]
@@ -82,11 +76,8 @@ pub enum ImagenetError {
     },
 
     /// A name is not UTF-8, so the index, a text file, could not contain it.
-    #[error("the name of {} is not valid UTF-8: rename it", path.display())]
-    OddName {
-        /// The file or folder.
-        path: PathBuf,
-    },
+    #[error("the name of {} is not valid UTF-8: rename it", .0.display())]
+    OddName(PathBuf),
 
     /// Folders are nested too deeply, probably because of a link to a parent.
     #[error("{} is more than {most} folders deep: is there a link to a parent folder?", path.display())]
@@ -216,11 +207,8 @@ pub enum ImageError {
     #[error("is not a file but a folder, a pipe or a device")]
     NotAFile,
     /// The file is too large.
-    #[error("has more than {most} bytes")]
-    TooManyBytes {
-        /// The allowed number of bytes.
-        most: u64,
-    },
+    #[error("has more than {0} bytes")]
+    TooManyBytes(u64),
     /// The format is unknown.
     #[error("is not an image of a known format (JPEG, PNG, WebP, BMP, GIF)")]
     UnknownFormat,

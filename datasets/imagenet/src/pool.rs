@@ -45,7 +45,7 @@ pub(crate) struct OrderedPool<R> {
 }
 
 impl<R: Send + 'static> OrderedPool<R> {
-    /// Starts jobs 0 to `end` on so many threads, at most `at_once` of them before a result is taken. Each thread calls `make`
+    /// Starts jobs 0 to `end` on `threads` threads, at most `at_once` before a result is taken. Each thread calls `make`
     /// once for its worker.
     pub fn start<W>(
         end: usize,

@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        EvalTransform, Loading,
+        Loading,
         golden::{difference, picture, tiles},
     };
 
@@ -176,8 +176,8 @@ mod tests {
         if !transposed {
             return Decoded::of(width as u32, height as u32, raster.pixels.as_flattened());
         }
-        let row = |y: usize| (0..height).map(move |x| raster.pixels[x * width + y]);
-        let pixels: Vec<_> = (0..width).flat_map(row).collect();
+        let row = |y: usize| raster.pixels.iter().skip(y).step_by(width);
+        let pixels: Vec<_> = (0..width).flat_map(row).copied().collect();
         Decoded::of(height as u32, width as u32, pixels.as_flattened())
     }
 
@@ -185,11 +185,9 @@ mod tests {
     fn crops_equal_those_of_torchvision() {
         let source = picture("source.png");
         for (row, expected) in tiles("crops", 16) {
-            let is_bicubic = &*row[1] == "bicubic";
-            let interpolation = if is_bicubic {
-                Interpolation::Bicubic
-            } else {
-                Interpolation::Bilinear
+            let interpolation = match &*row[1] {
+                "bicubic" => Interpolation::Bicubic,
+                _ => Interpolation::Bilinear,
             };
             let [left, top, width, height] = [2, 3, 4, 5].map(|field| row[field].parse().unwrap());
             let (mut resizing, mut shown) = (Resizing::default(), Raster::new(16, 16));
@@ -217,15 +215,10 @@ mod tests {
     }
 
     fn loading(size: u32, resize: u32, interpolation: Interpolation) -> Loading {
-        let evaluation = EvalTransform {
-            resize,
-            interpolation,
-        };
-        Loading {
-            size,
-            evaluation,
-            ..Loading::default()
-        }
+        let mut loading = Loading::default();
+        (loading.size, loading.evaluation.resize) = (size, resize);
+        loading.evaluation.interpolation = interpolation;
+        loading
     }
 
     /// Resizes the width of all rows, then the height.

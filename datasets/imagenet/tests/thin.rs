@@ -9,8 +9,8 @@ use cap::Cap;
 use folder::write;
 use image::{GrayImage, ImageFormat, Luma};
 use stovepipe_imagenet::{
-    Augmentation, EvalTransform, ImageBatch, ImageFolder, ImagenetError, Images, IndexCache,
-    Interpolation, Loading, RandomResizedCrop,
+    ImageBatch, ImageFolder, ImagenetError, Images, IndexCache, Interpolation, Loading,
+    RandomResizedCrop,
 };
 use tempfile::{TempDir, tempdir};
 
@@ -22,7 +22,7 @@ const PIXELS: u32 = 2_000_000;
 /// The memory for decoding, and a little for the result.
 const MOST: usize = 15 * PIXELS as usize + (8 << 20);
 
-/// Images of so many pixels in small files, each in its own class.
+/// Images of `PIXELS` pixels in small files, each in its own class.
 fn data() -> TempDir {
     let data = tempdir().unwrap();
     for (width, height) in [(1, PIXELS), (PIXELS, 1), (8, PIXELS / 8), (PIXELS / 8, 8)] {
@@ -36,24 +36,14 @@ fn data() -> TempDir {
 }
 
 fn images(data: &Path, interpolation: Interpolation, ratio: [f64; 2]) -> Images {
-    let crop = RandomResizedCrop {
-        area: [1.0, 1.0],
-        ratio,
-        interpolation,
-    };
-    let loading = Loading {
+    let mut loading = Loading {
         workers: 1,
         skip: 0,
-        evaluation: EvalTransform {
-            interpolation,
-            ..EvalTransform::default()
-        },
-        augmentation: Augmentation {
-            crop,
-            ..Augmentation::default()
-        },
         ..Loading::default()
     };
+    loading.evaluation.interpolation = interpolation;
+    let crop = &mut loading.augmentation.crop;
+    (crop.area, crop.ratio, crop.interpolation) = ([1.0, 1.0], ratio, interpolation);
     Images::new(ImageFolder::open(data, &IndexCache::Off).unwrap(), loading).unwrap()
 }
 

@@ -42,7 +42,7 @@ struct EpochOffset {
 }
 
 impl EpochOffset {
-    /// The offset, in tokens, of all windows of a text with so many targets.
+    /// The offset of all windows, in tokens.
     fn draw(self, targets: usize) -> usize {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(self.epoch);

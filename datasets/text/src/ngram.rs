@@ -202,9 +202,9 @@ impl Level {
 
     /// The history of a gram, and the gram's count.
     fn look_up(&self, gram: Gram, packing: Packing) -> Option<(&History, u32)> {
-        let wanted = packing.without_last(gram);
+        let key = packing.without_last(gram);
         let tokens = |history: &History| packing.without_last(self.grams[history.begin as usize]);
-        let place = self.histories.binary_search_by_key(&wanted, tokens).ok()?;
+        let place = self.histories.binary_search_by_key(&key, tokens).ok()?;
         let history = &self.histories[place];
         let begin = history.begin as usize;
         let next = self.histories.get(place + 1);

@@ -39,16 +39,14 @@ impl Default for Decoding {
 impl Decoding {
     pub(super) fn check_size(&self, width: u32, height: u32) -> Result<(), ImageError> {
         let most = self.max_pixels;
-        if width == 0 || height == 0 {
-            Err(ImageError::NoPixels)
-        } else if u64::from(width) * u64::from(height) > most {
-            Err(ImageError::TooManyPixels {
+        match u64::from(width) * u64::from(height) {
+            0 => Err(ImageError::NoPixels),
+            pixels if pixels > most => Err(ImageError::TooManyPixels {
                 width,
                 height,
                 most,
-            })
-        } else {
-            Ok(())
+            }),
+            _ => Ok(()),
         }
     }
 }

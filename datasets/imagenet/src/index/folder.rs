@@ -60,22 +60,16 @@ impl ImageFolder {
     pub fn open(folder: &Path, cache: &IndexCache) -> Result<Self, ImagenetError> {
         check_folder(folder)?;
         let file = cache.file(folder);
-        let mut cached = file.as_ref().and_then(|file| cache::read(file, folder));
-        if cached.is_none() {
-            let (index, stamps) = walk::by_class(&Disk, folder)?;
-            if let Some(file) = file {
-                // Without a cache, folders are read again the next time.
-                let _ = cache::write(&file, &index, &stamps);
-            }
-            cached = Some(index);
+        let cached = file.as_ref().and_then(|file| cache::read(file, folder));
+        if let Some(index) = cached {
+            return Ok(Self::new(folder, index, true));
         }
-        let index = cached.unwrap_or_default();
-        Ok(Self {
-            root: folder.to_owned(),
-            index: Arc::new(index),
-            by_class: true,
-            chosen: None,
-        })
+        let (index, stamps) = walk::by_class(&Disk, folder)?;
+        if let Some(file) = file {
+            // Without a cache, folders are read again the next time.
+            let _ = cache::write(&file, &index, &stamps);
+        }
+        Ok(Self::new(folder, index, true))
     }
 
     /// The images of a folder without class folders, with the classes from a label file.
@@ -113,12 +107,16 @@ impl ImageFolder {
             labels: labels::read(labels, &names, classes)?,
             names,
         };
-        Ok(Self {
-            root: folder.to_owned(),
+        Ok(Self::new(folder, index, false))
+    }
+
+    fn new(root: &Path, index: Index, by_class: bool) -> Self {
+        Self {
+            root: root.to_owned(),
             index: Arc::new(index),
-            by_class: false,
+            by_class,
             chosen: None,
-        })
+        }
     }
 
     /// The folder.
@@ -211,9 +209,8 @@ impl fmt::Debug for ImageFolder {
 
 pub(super) fn check_folder(path: &Path) -> Result<(), ImagenetError> {
     let metadata = path.metadata().map_err(ImagenetError::unreadable(path))?;
-    if metadata.is_dir() {
-        return Ok(());
+    if !metadata.is_dir() {
+        return Err(ImagenetError::NotAFolder(path.to_owned()));
     }
-    let path = path.to_owned();
-    Err(ImagenetError::NotAFolder { path })
+    Ok(())
 }

@@ -7,10 +7,10 @@ use super::{
     cache::IndexCache,
     conventions::{LABELS, TRAIN, VALIDATION},
     folder::{ImageFolder, check_folder},
-    split::{check_share, split},
+    split::split,
     walk::{Disk, Folders, is_folder},
 };
-use crate::ImagenetError;
+use crate::error::{ImagenetError, check};
 
 /// How to open a data set.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +66,9 @@ impl ImageSets {
     /// empty.
     pub fn open(folder: &Path, settings: &FolderSettings) -> Result<Self, ImagenetError> {
         check_folder(folder)?;
-        check_share(settings.validation)?;
+        let share = settings.validation;
+        let (setting, is_valid) = ("the share of validation images", share > 0.0 && share < 1.0);
+        check(setting, share, is_valid, "it must be above 0 and below 1")?;
         let folders = folders(folder)?;
         let named = |names| find(&folders, names).map(|name| folder.join(name));
         // A class may be named train.
@@ -76,12 +78,7 @@ impl ImageSets {
             (Some(train), Some(validation)) => {
                 let train = ImageFolder::open(&train, &settings.cache)?;
                 let validation = open_validation(folder, &validation, train.classes(), settings)?;
-                let held_out = None;
-                Ok(Self {
-                    train,
-                    validation,
-                    held_out,
-                })
+                Ok(Self::new(train, validation, None))
             }
             (Some(train), None) => Self::hold_out(&train, settings),
             (None, _) => {
@@ -101,11 +98,15 @@ impl ImageSets {
         }
         let share = settings.validation;
         let (train, validation) = split(&ImageFolder::open(folder, &settings.cache)?, share)?;
-        Ok(Self {
+        Ok(Self::new(train, validation, Some(share)))
+    }
+
+    fn new(train: ImageFolder, validation: ImageFolder, held_out: Option<f64>) -> Self {
+        Self {
             train,
             validation,
-            held_out: Some(share),
-        })
+            held_out,
+        }
     }
 }
 
@@ -128,13 +129,10 @@ fn find<'a>(folders: &'a [String], names: &[&str]) -> Option<&'a String> {
 /// Refuses class folders if one has the name of a split.
 fn check_no_split(path: &Path, folders: &[String]) -> Result<(), ImagenetError> {
     let found = find(folders, VALIDATION).or_else(|| find(folders, &TRAIN[1..]));
-    match found {
-        None => Ok(()),
-        Some(name) => Err(ImagenetError::SplitAmongClasses {
-            path: path.to_owned(),
-            name: name.clone(),
-        }),
-    }
+    found.map_or(Ok(()), |name| {
+        let (path, name) = (path.to_owned(), name.clone());
+        Err(ImagenetError::SplitAmongClasses { path, name })
+    })
 }
 
 fn open_validation(

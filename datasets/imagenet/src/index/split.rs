@@ -3,7 +3,7 @@
 use siphasher::sip::SipHasher24;
 
 use super::folder::ImageFolder;
-use crate::error::{ImagenetError, check};
+use crate::ImagenetError;
 
 /// Holds out the same share of each class, at least one image of two. Returns training images and validation images.
 ///
@@ -48,9 +48,4 @@ fn ranked(all: &ImageFolder, class: &[u32]) -> Vec<u32> {
     let mut ranked: Vec<_> = class.iter().map(|&image| (hash(image), image)).collect();
     ranked.sort_unstable();
     ranked.into_iter().map(|(_, image)| image).collect()
-}
-
-pub(super) fn check_share(share: f64) -> Result<(), ImagenetError> {
-    let (setting, is_valid) = ("the share of validation images", share > 0.0 && share < 1.0);
-    check(setting, share, is_valid, "it must be above 0 and below 1")
 }

@@ -44,7 +44,7 @@ impl Folders for Disk {
             let entry = entry.map_err(ImagenetError::unreadable(path))?;
             let path = || path.join(entry.file_name());
             let Ok(name) = entry.file_name().into_string() else {
-                return Err(ImagenetError::OddName { path: path() });
+                return Err(ImagenetError::OddName(path()));
             };
             if name.starts_with('.') {
                 continue;
@@ -96,7 +96,7 @@ pub(super) fn by_class(
     let Listing { folders, .. } = walk.list("")?;
     let path = root.to_owned();
     if folders.is_empty() {
-        return Err(ImagenetError::NoClasses { path });
+        return Err(ImagenetError::NoClasses(path));
     }
     let (mut index, mut empty) = (Index::default(), None);
     for (label, class) in folders.iter().enumerate() {
@@ -144,15 +144,14 @@ struct Walk<'a, F> {
 
 impl<'a, F: Folders> Walk<'a, F> {
     fn new(disk: &'a F, root: &'a Path) -> Self {
-        let stamps = Stamps {
-            folders: Vec::new(),
-            read: nanoseconds(SystemTime::now()),
-        };
+        let (folders, read) = (Vec::new(), nanoseconds(SystemTime::now()));
+        let stamps = Stamps { folders, read };
+        let levels = false;
         Self {
             disk,
             root,
             stamps,
-            levels: false,
+            levels,
         }
     }
 
@@ -188,22 +187,20 @@ impl<'a, F: Folders> Walk<'a, F> {
         };
         names.extend(listing.images.iter().map(|name| within(name)));
         if deeper == 0 && !listing.folders.is_empty() {
-            return Err(ImagenetError::TooDeep {
-                path: self.path(folder),
-                most: DEEPEST,
-            });
+            let (path, most) = (self.path(folder), DEEPEST);
+            return Err(ImagenetError::TooDeep { path, most });
         }
-        let mut full = Vec::new();
+        let mut with_images = Vec::new();
         for name in listing.folders {
             let before = names.len();
             self.gather(&within(&name), deeper - 1, names)?;
             if names.len() > before {
-                full.push(name);
+                with_images.push(name);
             }
         }
-        match full.as_slice() {
+        match with_images.as_slice() {
             [first, _, ..] if listing.images.is_empty() && !self.levels => {
-                Err(self.between(folder, first, full.len()))
+                Err(self.between(folder, first, with_images.len()))
             }
             _ => Ok(()),
         }

@@ -96,15 +96,13 @@ fn a_flat_val_with_a_label_file() {
     let expected = named(&[("v1.JPEG", 1), ("v2.JPEG", 0), ("v3.JPEG", 1)]);
     let kaggle =
         "ImageId,PredictionString\nv1,n02 1 2 3 4 \nv2,n01 1 2 3 4 \nv3,n02 1 2 3 4 n02 5 6 7 8 \n";
+    let synsets = "imagenet_2012_validation_synset_labels.txt";
     let tiny = "v1.JPEG\tn02\t0\t0\t9\t9\nv2.JPEG\tn01\t1\nv3.JPEG\tn02\n";
     for (file, content) in [
         ("val.txt", "v3.JPEG n02\nv2.JPEG n01\nv1.JPEG n02\n"),
         ("val.txt", "v3.JPEG 1\nv2.JPEG 0\nv1.JPEG 1\n"),
         ("LOC_val_solution.csv", kaggle),
-        (
-            "imagenet_2012_validation_synset_labels.txt",
-            "n02\nn01\nn02\n",
-        ),
+        (synsets, "n02\nn01\nn02\n"),
         ("val/val_annotations.txt", tiny),
     ] {
         let root = tempdir().unwrap();
@@ -122,10 +120,8 @@ fn a_flat_val_with_a_label_file() {
     write(root.path(), &[(truth, b"1\n2\n1\n")]);
     let error = open(root.path()).unwrap_err().to_string();
     assert!(error.contains(truth), "{error}");
-    assert!(
-        error.contains("put map_clsloc.txt from the development kit of 2015"),
-        "{error}"
-    );
+    let expected_error = "put map_clsloc.txt from the development kit of 2015";
+    assert!(error.contains(expected_error), "{error}");
     let map = b"n02 1 setter\nn01 2 kit_fox\n";
     write(root.path(), &[("map_clsloc.txt", map)]);
     assert_eq!(images(&open(root.path()).unwrap().validation), expected);
@@ -140,11 +136,9 @@ fn tiny_imagenet() {
         "n02/images/n02_0.JPEG",
     ];
     touch(&root.path().join("train"), &train);
-    touch(
-        &root.path().join("val/images"),
-        &["val_0.JPEG", "val_1.JPEG"],
-    );
-    touch(&root.path().join("test/images"), &["test_0.JPEG"]);
+    let validation = ["val/images/val_0.JPEG", "val/images/val_1.JPEG"];
+    touch(root.path(), &validation);
+    touch(root.path(), &["test/images/test_0.JPEG"]);
     let labels = b"val_0.JPEG\tn02\t0\t32\t44\t62\nval_1.JPEG\tn01\t5\t0\t57\t58\n";
     write(root.path(), &[("val/val_annotations.txt", labels)]);
     let sets = open(root.path()).unwrap();

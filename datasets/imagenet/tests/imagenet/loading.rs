@@ -5,8 +5,8 @@ use std::{fs, path::Path};
 use crate::folder::{jpeg, write};
 use burn::tensor::Device;
 use stovepipe_imagenet::{
-    Augmentation, ColorJitter, EvalTransform, FolderSettings, ImageBatch, ImageFolder, ImageSets,
-    ImagenetError, Images, IndexCache, Loading, Normalisation, RandAugment, RandomResizedCrop,
+    Augmentation, ColorJitter, FolderSettings, ImageBatch, ImageFolder, ImageSets, ImagenetError,
+    Images, IndexCache, Loading, Normalisation, RandAugment,
 };
 use tempfile::{TempDir, tempdir};
 
@@ -25,14 +25,9 @@ fn data() -> TempDir {
 }
 
 fn small() -> Loading {
-    Loading {
-        size: SIZE as u32,
-        evaluation: EvalTransform {
-            resize: 18,
-            ..EvalTransform::default()
-        },
-        ..Loading::default()
-    }
+    let mut loading = Loading::default();
+    (loading.size, loading.evaluation.resize) = (SIZE as u32, 18);
+    loading
 }
 
 fn augmented(augmentation: Augmentation) -> Loading {
@@ -158,19 +153,12 @@ fn pixels_are_normalised_by_channel() {
 #[test]
 fn flip_and_cutout() {
     let data = data();
-    let crop = RandomResizedCrop {
-        area: [1.0, 1.0],
-        ratio: [0.01, 100.0],
-        ..RandomResizedCrop::default()
-    };
     let with = |flip, cutout| {
-        let augmentation = Augmentation {
-            crop,
-            flip,
-            cutout,
-            ..Augmentation::default()
-        };
-        images(data.path(), augmented(augmentation))
+        let mut loading = small();
+        let change = &mut loading.augmentation;
+        (change.flip, change.cutout) = (flip, cutout);
+        (change.crop.area, change.crop.ratio) = ([1.0, 1.0], [0.01, 100.0]);
+        images(data.path(), loading)
     };
     let (still, flipping, cutting) = (with(false, 0), with(true, 0), with(false, 6));
     let mut flipped = 0;
@@ -196,11 +184,9 @@ fn flip_and_cutout() {
 fn mixed_batches_have_shares() {
     let data = data();
     let batch = |mixup, epoch| {
-        let augmentation = Augmentation {
-            mixup,
-            ..Augmentation::default()
-        };
-        let images = images(data.path(), augmented(augmentation));
+        let mut loading = small();
+        loading.augmentation.mixup = mixup;
+        let images = images(data.path(), loading);
         let mut batches = images.train_batches(vec![0, 8, 16, 1], 4, 1, epoch);
         batches.next().unwrap().unwrap()
     };
@@ -214,10 +200,8 @@ fn mixed_batches_have_shares() {
     let lambda = found[4];
     let rest = 1.0 - lambda;
     let first = [1., 0., 0., rest, lambda, 0.];
-    assert_eq!(
-        found,
-        [first, [0., rest, lambda, lambda, 0., rest]].concat()
-    );
+    let last = [0., rest, lambda, lambda, 0., rest];
+    assert_eq!(found, [first, last].concat());
     let length = 3 * SIZE * SIZE;
     for place in 0..4 * length {
         let before = plain.pixels()[(place + 3 * length) % (4 * length)];
@@ -254,10 +238,7 @@ fn a_limited_number_of_damaged_files_is_skipped() {
     assert_eq!(reasons.len(), 3);
     assert_eq!(reasons[0], "is empty");
     assert!(reasons[1].contains("truncated"), "{reasons:?}");
-    assert!(
-        reasons[2].contains("not an image of a known format"),
-        "{reasons:?}"
-    );
+    assert!(reasons[2].starts_with("is not an image of"), "{reasons:?}");
 
     for workers in [1, 3] {
         let mut batches = load(2, workers).eval_batches(4);

@@ -163,7 +163,7 @@ proptest! {
             let tokens = tokenizer.encode(&text).unwrap();
             prop_assert!(tokens.iter().all(|&token| (token as usize) < tokenizer.vocabulary()));
             prop_assert_eq!(tokenizer.decode(&tokens).unwrap(), &*text);
-            // No character is lost.
+            // All characters are in tokens.
             let counted = Text::new([&*text]).encode(&tokenizer).unwrap();
             prop_assert_eq!(&*counted, &*tokens);
         }
