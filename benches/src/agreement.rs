@@ -27,7 +27,7 @@ pub struct Agreement {
 ///
 /// # Errors
 ///
-/// If a device is not to be had, or a step fails.
+/// If a device is not available, or a step fails.
 pub fn agreement<L: Classifier>(
     model: &Recipe<L>,
     plan: &PipelineSettings,
@@ -74,7 +74,7 @@ impl ModuleVisitor for Differences {
             }
             None => f64::INFINITY,
         };
-        // `f64::max` would pass over what is no number.
+        // `f64::max` would skip NaN.
         if share.is_nan() || share > self.largest {
             self.largest = share;
         }

@@ -14,7 +14,7 @@ pub struct Arguments {
     /// What to measure with
     #[arg(long, value_enum, default_value = "all")]
     pub model: ModelChoice,
-    /// Small sizes and few rounds: shows that the program works, and nothing else
+    /// Small sizes and few rounds, to show that the program works
     #[arg(long)]
     pub quick: bool,
     /// Times that each configuration takes its turn

@@ -22,7 +22,7 @@ const REPEATS: usize = 100;
 ///
 /// # Errors
 ///
-/// If the layers are miswired.
+/// If a layer fails.
 pub fn boundary_row<L: Classifier>(model: &Recipe<L>, after: usize) -> Result<Value, Failure> {
     let (input, _) = model.batch(model.samples);
     let mut flow = attach(L::enter(input), false);

@@ -41,7 +41,7 @@ impl LayerCost {
 ///
 /// # Errors
 ///
-/// If the layers are miswired.
+/// If a layer fails.
 pub fn measure_layers<L: Classifier>(
     model: &Recipe<L>,
     rounds: usize,
@@ -139,7 +139,7 @@ fn run<L: Classifier>(layer: &L, input: L::Flow) -> Result<L::Flow, LayerError> 
 ///
 /// # Errors
 ///
-/// If there is no layer, or a cost is none.
+/// If there is no layer, or a cost is NaN or infinite.
 pub fn cut_in_two(costs: &[f64]) -> Result<Vec<usize>, CutError> {
     cut_chain(costs, costs.len().min(2))
 }

@@ -71,28 +71,28 @@ pub trait Measured: Send + Sync {
     ///
     /// # Errors
     ///
-    /// If the layers are miswired.
+    /// If a layer fails.
     fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure>;
 
     /// What each layer costs, as the program measures it before it trains.
     ///
     /// # Errors
     ///
-    /// If the layers are miswired.
+    /// If a layer fails.
     fn profile(&self) -> Result<Profile, Failure>;
 
     /// What crosses a cut after so many layers, as a row of a table.
     ///
     /// # Errors
     ///
-    /// If the layers are miswired.
+    /// If a layer fails.
     fn boundary(&self, after: usize) -> Result<Value, Failure>;
 
     /// How far a step that runs as planned lies from the CPU's.
     ///
     /// # Errors
     ///
-    /// If a device is not to be had, or a step fails.
+    /// If a device is not available, or a step fails.
     fn agreement(&self, plan: &PipelineSettings) -> Result<Agreement, Failure>;
 
     /// The losses of a training from given weights.

@@ -20,7 +20,7 @@ impl Pace {
         }
     }
 
-    /// Says what goes on now.
+    /// Says what the program does now.
     pub fn say(&self, what: &str) {
         eprintln!("[{:>4.0} s] {what}", self.began.elapsed().as_secs_f64());
     }

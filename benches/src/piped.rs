@@ -54,7 +54,7 @@ impl PipelineSettings {
     ///
     /// # Errors
     ///
-    /// If one is not to be had.
+    /// If one is not available.
     fn placed(&self, workers: usize) -> Result<Vec<NamedDevice>, Failure> {
         if self.devices.is_empty() {
             return Ok(vec![NamedDevice::from(Device::flex()); workers]);

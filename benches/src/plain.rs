@@ -52,7 +52,7 @@ impl<L: Classifier> Plain<L> {
     ///
     /// # Errors
     ///
-    /// If a layer is miswired.
+    /// If a layer fails.
     pub fn mini_batch(&mut self) -> Result<f64, Failure> {
         let layers = self.layers.take().ok_or("an earlier step failed")?;
         let mut accumulator = GradientsAccumulator::new();
@@ -94,7 +94,7 @@ pub trait PlainLoop: Send {
     ///
     /// # Errors
     ///
-    /// If a layer is miswired.
+    /// If a layer fails.
     fn step(&mut self) -> Result<(), Failure>;
 
     /// From now on with AdamW after the mini-batch.

@@ -5,7 +5,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use crate::Failure;
 
 /// Makes the calling thread a pool of one: kernels that it runs find no other thread to spread to.
-/// Lasts for the thread's life, whatever becomes of the returned pool.
+/// Lasts for the thread's life, also after the returned pool is dropped.
 ///
 /// # Errors
 ///

@@ -117,11 +117,11 @@ fn zero_bubble() {
 }
 
 #[test]
-fn foretold() {
-    let figures = figures("foretold", env!("CARGO_BIN_EXE_foretold"));
+fn predicted() {
+    let figures = figures("predicted", env!("CARGO_BIN_EXE_predicted"));
     let rows = rows(&figures, "amoebanet-32: m = 2");
     assert_eq!(rows.len(), 6);
-    for key in ["step_ms", "foretold", "beside", "replayed"] {
+    for key in ["step_ms", "predicted", "beside", "replayed"] {
         assert!(rows.iter().all(|row| is_positive(row, key)), "{key}");
     }
 }
@@ -171,7 +171,7 @@ fn memory() {
             assert!((0.8..1.1).contains(&ratio), "{row}");
         }
     }
-    assert_eq!(rows(&figures, "foretold: the papers'").len(), 5);
+    assert_eq!(rows(&figures, "predicted: the papers'").len(), 5);
     let folder = folder("memory");
     let markdown = fs::read_to_string(folder.join("memory.md")).unwrap();
     assert!(

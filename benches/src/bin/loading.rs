@@ -35,7 +35,7 @@ struct Flags {
     /// Folder for the figures, as JSON
     #[arg(long, value_name = "FOLDER", default_value = "benches/results")]
     out: PathBuf,
-    /// Few images and rounds: shows that the program works, and nothing else
+    /// Few images and rounds, to show that the program works
     #[arg(long)]
     quick: bool,
     /// Times that each configuration loads all images

@@ -39,7 +39,7 @@ struct Flags {
     /// Folder to save in, for a moment, on the disk that is to be measured
     #[arg(long, value_name = "FOLDER", default_value = "target/saving")]
     disk: PathBuf,
-    /// Small sizes and few rounds: shows that the program works, and nothing else
+    /// Small sizes and few rounds, to show that the program works
     #[arg(long)]
     quick: bool,
 }

@@ -3,16 +3,16 @@
 //! ```text
 //! case       a network, and how it is trained
 //! published  what the papers say
-//! foretold   what the memory model says, of any width and batch
+//! predicted   what the memory model says, of any width and batch
 //! trial      one training in a process of its own, every byte counted
 //! largest    the search for the widest network that trains
 //! picture    bars next to each other
 //! ```
 
 pub mod case;
-pub mod foretold;
 pub mod largest;
 pub mod picture;
+pub mod predicted;
 pub mod published;
 pub mod trial;
 

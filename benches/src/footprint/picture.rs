@@ -1,4 +1,4 @@
-//! Bars next to each other: what was measured, foretold and published, item by item.
+//! Bars next to each other: what was measured, predicted and published, item by item.
 
 use svg::{Node, node::element::Group};
 

@@ -25,7 +25,7 @@ pub(crate) fn measured_bar(items: &Items) -> Bar {
     bar("measured", parts.map(|(part, bytes)| (part, bytes as f64)))
 }
 
-pub(crate) fn foretold_bar(memory: MemoryUse, apart: bool) -> Bar {
+pub(crate) fn predicted_bar(memory: MemoryUse, apart: bool) -> Bar {
     let model = match apart {
         true => vec![
             (Part::Parameters, memory.parameters),
@@ -38,7 +38,7 @@ pub(crate) fn foretold_bar(memory: MemoryUse, apart: bool) -> Bar {
         (Part::Activations, in_a_step(memory)),
     ];
     let parts = model.into_iter().chain(rest);
-    bar("foretold", parts.map(|(part, bytes)| (part, bytes as f64)))
+    bar("predicted", parts.map(|(part, bytes)| (part, bytes as f64)))
 }
 
 pub(crate) fn published_bar(label: &str, memory: Memory) -> Bar {

@@ -21,9 +21,9 @@ use stovepipe_benches::{
     Failure,
     footprint::{
         case::{Case, Images, Network, Way},
-        foretold::Foresight,
         largest::largest,
         picture::{self, Panel},
+        predicted::Predictor,
         trial::Trial,
     },
     memory::Counter,
@@ -72,7 +72,7 @@ struct Flags {
     /// Who updates parameters
     #[arg(long, value_enum, default_value = "rmsprop")]
     optimizer: OptimizerSetting,
-    /// Small sizes: shows that the program works, and nothing else
+    /// Small sizes, to show that the program works
     #[arg(long)]
     quick: bool,
     /// What a child process is to try
@@ -85,7 +85,7 @@ const NOTE: &str = "\
 Naive-1 has the whole mini-batch in one piece and keeps all activations; pipeline-k is GPipe on k devices, a micro-batch
 for each image, inputs of stages kept and everything else computed again. Trained: two steps with their updates, in a
 process of its own, whose allocator gives it no more than the budget (on another device: whose memory pools come
-to no more). Foretold: by the memory model, from layers of narrow networks and one or two images, each
+to no more). Prediction: by the memory model, from layers of narrow networks and one or two images, each
 measured alone. Stages of one process share its memory: k stages are held to k budgets together.";
 
 fn main() -> Result<(), Failure> {
@@ -117,7 +117,7 @@ fn main() -> Result<(), Failure> {
     }
     let mut bench = Bench {
         report: Report::begin("memory", &flags)?,
-        foresight: Foresight::measure(flags.side, flags.layers, &device, counter().now)?,
+        predictor: Predictor::measure(flags.side, flags.layers, &device, counter().now)?,
         pace: Pace::new(2 * 3 + flags.devices.ilog2() as usize),
         flags,
         panels: Vec::new(),
@@ -168,7 +168,7 @@ fn show_trial(trial: &Trial) -> Result<(), Failure> {
 
 struct Bench {
     report: Report,
-    foresight: Foresight,
+    predictor: Predictor,
     flags: Flags,
     pace: Pace,
     panels: Vec<Panel>,
@@ -201,13 +201,13 @@ impl Bench {
 
 /// The widest network of a case that the model lets within a budget on each device.
 fn widest(
-    foresight: &Foresight,
+    predictor: &Predictor,
     case: Case,
     budget: u64,
     step: usize,
 ) -> Result<Option<usize>, Failure> {
     largest(step, step, step..=WIDEST, |filters| {
         let network = case.network.with_filters(filters);
-        Ok(foresight.foretell(&Case { network, ..case })?.fullest() <= budget)
+        Ok(predictor.predict(&Case { network, ..case })?.fullest() <= budget)
     })
 }

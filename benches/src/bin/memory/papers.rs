@@ -1,4 +1,4 @@
-//! The papers' networks, as the model foretells them.
+//! The papers' networks, as the model predicts them.
 
 use burn::tensor::Device;
 use serde_json::json;
@@ -8,8 +8,8 @@ use stovepipe_benches::{
     footprint::{
         GB,
         case::{Case, Images},
-        foretold::Foresight,
         picture::Panel,
+        predicted::Predictor,
         published::{Memory, Published, TABLE_1},
     },
     report::{Table, column, number},
@@ -17,12 +17,12 @@ use stovepipe_benches::{
 
 use crate::{
     ALLOCATOR, Bench,
-    bars::{foretold_bar, in_a_step, published_bar},
+    bars::{in_a_step, predicted_bar, published_bar},
     widest,
 };
 
 const FULL: &str = "\
-Nothing here was trained: it is what the model foretells for 224² and batch 128, as the papers have it. Model: parameters and
+Nothing here was trained: it is what the model predicts for 224² and batch 128, as the papers have it. Model: parameters and
 what RMSProp with momentum keeps, 12 bytes a parameter; gradients, 4 more, stand by themselves. The papers do not say where
 they count gradients; torchgpipe's models have 12.0 bytes a parameter, the paper's 11.9 to 13.3.";
 
@@ -30,7 +30,7 @@ they count gradients; torchgpipe's models have 12.0 bytes a parameter, the paper
 const BUDGETS: [f64; 2] = [8.0, 24.6];
 
 impl Bench {
-    /// The papers' networks, as the model foretells them.
+    /// The papers' networks, as the model predicts them.
     pub(crate) fn full_size(&mut self) -> Result<(), Failure> {
         let images = match self.flags.quick {
             true => Images { side: 32, count: 8 },
@@ -41,14 +41,14 @@ impl Bench {
         };
         self.pace.say("measuring layers at full size");
         // The CPU's layers, wherever others were trained: they are there on every machine.
-        let foresight =
-            Foresight::measure(images.side, 18, &Device::flex(), || ALLOCATOR.allocated())?;
+        let predictor =
+            Predictor::measure(images.side, 18, &Device::flex(), || ALLOCATOR.allocated())?;
         self.report.note(FULL);
-        self.published_table(&foresight, images)?;
-        self.budgets_table(&foresight, images)
+        self.published_table(&predictor, images)?;
+        self.budgets_table(&predictor, images)
     }
 
-    fn published_table(&mut self, foresight: &Foresight, images: Images) -> Result<(), Failure> {
+    fn published_table(&mut self, predictor: &Predictor, images: Images) -> Result<(), Failure> {
         let columns = [
             column("way", "way", 0),
             column("network", "network", 0),
@@ -64,7 +64,7 @@ impl Bench {
         ];
         let Images { side, count } = images;
         let title = format!(
-            "foretold: the papers' networks at {side}², batch {count}, all devices together"
+            "predicted: the papers' networks at {side}², batch {count}, all devices together"
         );
         let mut table = Table::new(title.clone(), columns);
         let gb = |bytes: u64| number(bytes as f64 / GB);
@@ -77,13 +77,13 @@ impl Bench {
         } in TABLE_1
         {
             let optimizer = OptimizerSetting::RmsProp;
-            let foretold = foresight.foretell(&Case {
+            let predicted = predictor.predict(&Case {
                 network,
                 images,
                 way,
                 optimizer,
             })?;
-            let sum = foretold.sum();
+            let sum = predicted.sum();
             let published = |memory: Memory| {
                 [Some(memory.model), memory.activations].map(|bytes| bytes.map(|b| number(b / GB)))
             };
@@ -95,14 +95,14 @@ impl Bench {
                 gb(sum.parameters + sum.optimizer),
                 gb(sum.parameters),
                 gb(in_a_step(sum)),
-                gb(foretold.fullest()),
+                gb(predicted.fullest()),
                 a,
                 b,
                 c,
                 d,
             ]));
             let bars = vec![
-                foretold_bar(sum, false),
+                predicted_bar(sum, false),
                 published_bar("GPipe", paper),
                 published_bar("torchgpipe", torchgpipe),
             ];
@@ -111,7 +111,7 @@ impl Bench {
         self.report.table(table);
         self.panels.push(Panel {
             title: format!(
-                "Foretold at {side}², batch {count}, next to the papers: all devices together"
+                "Prediction at {side}², batch {count}, next to the papers: all devices together"
             ),
             unit: ("GB", GB),
             groups,
@@ -119,7 +119,7 @@ impl Bench {
         Ok(())
     }
 
-    fn budgets_table(&mut self, foresight: &Foresight, images: Images) -> Result<(), Failure> {
+    fn budgets_table(&mut self, predictor: &Predictor, images: Images) -> Result<(), Failure> {
         let columns = [
             column("budget_gb", "GB a device", 1),
             column("way", "way", 0),
@@ -129,7 +129,7 @@ impl Bench {
             column("fullest_gb", "fullest device GB", 2),
         ];
         let mut table = Table::new(
-            "foretold: the largest within a budget, at the papers' size",
+            "predicted: the largest within a budget, at the papers' size",
             columns,
         );
         let budgets = if self.flags.quick {
@@ -147,7 +147,7 @@ impl Bench {
                     way,
                     optimizer,
                 };
-                let Some(filters) = widest(foresight, case, (budget * GB) as u64, 16)? else {
+                let Some(filters) = widest(predictor, case, (budget * GB) as u64, 16)? else {
                     table.row(json!([
                         number(budget),
                         way.to_string(),
@@ -167,7 +167,7 @@ impl Bench {
                     network.to_string(),
                     parameters,
                     number(parameters as f64 / naive as f64),
-                    number(foresight.foretell(&Case { network, ..case })?.fullest() as f64 / GB),
+                    number(predictor.predict(&Case { network, ..case })?.fullest() as f64 / GB),
                 ]));
             }
         }

@@ -6,9 +6,9 @@ use stovepipe_benches::{
     Failure,
     footprint::{
         case::{Case, Network, Way},
-        foretold::Foretold,
         largest::largest,
         picture::Panel,
+        predicted::Prediction,
         trial::{Items, Trial},
     },
     report::{Table, column, number},
@@ -16,7 +16,7 @@ use stovepipe_benches::{
 
 use crate::{
     Bench, Flags, MIB, WIDEST,
-    bars::{foretold_bar, in_a_step, measured_bar},
+    bars::{in_a_step, measured_bar, predicted_bar},
     widest,
 };
 
@@ -32,14 +32,14 @@ in the model.";
 pub(crate) struct Trained {
     case: Case,
     items: Items,
-    foretold: Foretold,
+    predicted: Prediction,
 }
 
-/// A way, the filters that were foretold, the network that trained, and the filters that were too many.
+/// A way, the filters that were predicted, the network that trained, and the filters that were too many.
 type Searched = (Way, Option<usize>, Option<Network>, Option<usize>);
 
 impl Bench {
-    /// The widest networks, by search from what is foretold.
+    /// The widest networks, by search from what is predicted.
     pub(crate) fn largest(&mut self) -> Result<Vec<Trained>, Failure> {
         let (mut trained, mut rows) = (Vec::new(), Vec::new());
         let pipelines = [1, 2, 4, 8].map(Way::Pipeline).into_iter();
@@ -48,14 +48,14 @@ impl Bench {
             .into_iter()
             .chain(pipelines.filter(|way| way.devices() <= most))
         {
-            let foretold = self.foretold(way)?;
-            let Some(guess) = foretold.or(Some(self.flags.step)) else {
+            let predicted = self.predicted(way)?;
+            let Some(guess) = predicted.or(Some(self.flags.step)) else {
                 continue;
             };
             let (found, too_large) = self.search(way, guess)?;
             rows.push((
                 way,
-                foretold,
+                predicted,
                 found.as_ref().map(|found| found.case.network),
                 too_large,
             ));
@@ -90,7 +90,7 @@ impl Bench {
     fn largest_table(&mut self, rows: &[Searched], trained: &[Trained]) -> Result<(), Failure> {
         let columns = [
             column("way", "way", 0),
-            column("foretold_filters", "foretold D", 0),
+            column("predicted_filters", "predicted D", 0),
             column("trained_filters", "trained D", 0),
             column("too_large", "too large D", 0),
             column("parameters", "parameters", 0),
@@ -114,7 +114,7 @@ impl Bench {
             .and_then(|row| row.2)
             .map(Network::parameters)
             .transpose()?;
-        for (way, foretold, network, too_large) in rows {
+        for (way, predicted, network, too_large) in rows {
             let items = trained.iter().find(|trained| trained.case.way == *way);
             let items = items.map(|trained| trained.items);
             let parameters = network.map(Network::parameters).transpose()?;
@@ -123,7 +123,7 @@ impl Bench {
                 .map(|(own, naive)| own as f64 / naive as f64);
             table.row(json!([
                 way.to_string(),
-                foretold,
+                predicted,
                 network.map(|network| network.filters),
                 too_large,
                 parameters,
@@ -138,10 +138,10 @@ impl Bench {
 
     /// Trains a case if there is enough memory.
     fn train(&mut self, case: Case) -> Result<Option<Trained>, Failure> {
-        let foretold = self.foresight.foretell(&case)?;
+        let predicted = self.predictor.predict(&case)?;
         let trial = Trial {
             case,
-            cut: foretold.cut.clone(),
+            cut: predicted.cut.clone(),
             device: self.flags.device.clone(),
             budget: self.budget() * case.way.devices() as u64,
         };
@@ -155,42 +155,42 @@ impl Bench {
         Ok(items.map(|items| Trained {
             case,
             items,
-            foretold,
+            predicted,
         }))
     }
 
     /// The widest network that the model lets within the budget.
-    fn foretold(&self, way: Way) -> Result<Option<usize>, Failure> {
+    fn predicted(&self, way: Way) -> Result<Option<usize>, Failure> {
         let step = self.flags.step;
-        widest(&self.foresight, self.case(way, step), self.budget(), step)
+        widest(&self.predictor, self.case(way, step), self.budget(), step)
     }
 
-    /// What was measured next to what was foretold.
+    /// What was measured next to what was predicted.
     pub(crate) fn items(&mut self, trained: &[Trained]) {
         let columns = [
             column("way", "way", 0),
             column("network", "network", 0),
             column("item", "item", 0),
             column("measured_mib", "measured MiB", 2),
-            column("foretold_mib", "foretold MiB", 2),
-            column("ratio", "foretold / measured", 3),
+            column("predicted_mib", "predicted MiB", 2),
+            column("ratio", "predicted / measured", 3),
         ];
         self.report.note(ITEMS);
         let mut table = Table::new("items: bytes of all stages together", columns);
         for Trained {
             case,
             items,
-            foretold,
+            predicted,
         } in trained
         {
-            for (item, measured, foretold) in compared(items, foretold.sum()) {
-                let ratio = foretold.map_or(Value::Null, |bytes| number(bytes / measured));
+            for (item, measured, predicted) in compared(items, predicted.sum()) {
+                let ratio = predicted.map_or(Value::Null, |bytes| number(bytes / measured));
                 table.row(json!([
                     case.way.to_string(),
                     case.network.to_string(),
                     item,
                     number(measured / MIB),
-                    foretold.map(|bytes| number(bytes / MIB)),
+                    predicted.map(|bytes| number(bytes / MIB)),
                     ratio,
                 ]));
             }
@@ -200,7 +200,7 @@ impl Bench {
         let group = |trained: &Trained| {
             let bars = vec![
                 measured_bar(&trained.items),
-                foretold_bar(trained.foretold.sum(), true),
+                predicted_bar(trained.predicted.sum(), true),
             ];
             (
                 format!("{} {}", trained.case.way, trained.case.network),
@@ -215,20 +215,20 @@ impl Bench {
     }
 }
 
-/// Items by name, measured and foretold, in bytes.
-fn compared(items: &Items, foretold: MemoryUse) -> [(&'static str, f64, Option<f64>); 8] {
+/// Items by name, measured and predicted, in bytes.
+fn compared(items: &Items, predicted: MemoryUse) -> [(&'static str, f64, Option<f64>); 8] {
     let sum = items.parameters + items.optimizer + items.gradients + items.activations;
-    let row = |name, measured: u64, foretold: Option<u64>| {
-        (name, measured as f64, foretold.map(|bytes| bytes as f64))
+    let row = |name, measured: u64, predicted: Option<u64>| {
+        (name, measured as f64, predicted.map(|bytes| bytes as f64))
     };
     [
-        row("parameters", items.parameters, Some(foretold.parameters)),
-        row("optimizer", items.optimizer, Some(foretold.optimizer)),
-        row("gradients", items.gradients, Some(foretold.parameters)),
-        row("activations", items.activations, Some(in_a_step(foretold))),
-        row("sum", sum, Some(foretold.total())),
+        row("parameters", items.parameters, Some(predicted.parameters)),
+        row("optimizer", items.optimizer, Some(predicted.optimizer)),
+        row("gradients", items.gradients, Some(predicted.parameters)),
+        row("activations", items.activations, Some(in_a_step(predicted))),
+        row("sum", sum, Some(predicted.total())),
         row("mini-batch", items.batch, None),
         row("buffers", items.other, None),
-        row("peak", items.peak, Some(foretold.total())),
+        row("peak", items.peak, Some(predicted.total())),
     ]
 }

@@ -164,7 +164,7 @@ fn short(shape: Shape) -> Shape {
     }
 }
 
-/// Whether our curves are near enough to the first, by the differences of all. Numbers that are none agree with nothing.
+/// Whether our curves are near enough to the first, by the differences of all. NaN agrees with nothing.
 fn are_alike(apart: &[f64]) -> bool {
     let (peer, ours) = apart.split_at(CURVES.len() - 2);
     let most = TIMES_PYTORCH * peer.iter().copied().fold(0.0, f64::max);

@@ -22,7 +22,7 @@ const SAMPLES: [usize; 3] = [1, 2, 4];
 const LAYERS: usize = 9;
 
 /// What layers keep, for networks of any size and any number of images of one size.
-pub struct Foresight {
+pub struct Predictor {
     side: usize,
     layers: usize,
     /// By width, then by images.
@@ -31,14 +31,14 @@ pub struct Foresight {
 
 /// What a case will keep.
 #[derive(Clone, Debug)]
-pub struct Foretold {
+pub struct Prediction {
     /// The layers of each stage.
     pub cut: Vec<usize>,
     /// What each device keeps.
     pub devices: Vec<MemoryUse>,
 }
 
-impl Foretold {
+impl Prediction {
     /// What all devices keep together.
     #[must_use]
     pub fn sum(&self) -> MemoryUse {
@@ -54,7 +54,7 @@ impl Foretold {
     }
 }
 
-impl Foresight {
+impl Predictor {
     /// Measures layers on a device, for networks of so many normal cells or more. `allocated` says how many bytes
     /// are allocated there.
     ///
@@ -92,7 +92,7 @@ impl Foresight {
     /// # Errors
     ///
     /// If there is no such network, or it has fewer layers than there are devices.
-    pub fn foretell(&self, case: &Case) -> Result<Foretold, Failure> {
+    pub fn predict(&self, case: &Case) -> Result<Prediction, Failure> {
         let profile = self.profile(case.network, case.images, case.micro_batch())?;
         let devices = case.way.devices();
         let cut = cut_chain(&profile.sizes(), devices)?;
@@ -105,7 +105,7 @@ impl Foresight {
             state: case.settings().optimizer_state(),
         };
         let devices = setup.forecast(&cut)?.memory;
-        Ok(Foretold { cut, devices })
+        Ok(Prediction { cut, devices })
     }
 
     /// The profile of a network: parameters as they are, all else from those that were measured.
@@ -187,30 +187,30 @@ mod tests {
 
     /// Bytes handed on are known without a counter, and each parameter is known.
     #[test]
-    fn a_network_is_foretold_from_a_smaller_one() {
+    fn a_network_is_predicted_from_a_smaller_one() {
         let device = Device::flex();
-        let sight = Foresight::measure(32, 12, &device, || 0).unwrap();
+        let sight = Predictor::measure(32, 12, &device, || 0).unwrap();
         let network = Network {
             layers: 12,
             filters: 48,
         };
         let images = Images { side: 32, count: 3 };
-        let foretold = sight.profile(network, images, 3).unwrap();
+        let predicted = sight.profile(network, images, 3).unwrap();
         let sample = Tensor::ones([3, 3, 32, 32], &device);
         let measured = Profiler::new(&device).measure(&network.init(&device).unwrap(), sample);
         let measured = measured.unwrap();
-        assert_eq!(foretold.input, measured.input);
+        assert_eq!(predicted.input, measured.input);
         let known = |profile: &Profile| {
             let layers = profile.layers.iter();
             let known = layers.map(|layer| (layer.name.clone(), layer.output, layer.parameters));
             known.collect::<Vec<_>>()
         };
-        assert_eq!(known(&foretold), known(&measured));
+        assert_eq!(known(&predicted), known(&measured));
     }
 
     #[test]
-    fn what_was_not_measured_is_not_foretold() {
-        let sight = Foresight::measure(32, 3, &Device::flex(), || 0).unwrap();
+    fn what_was_not_measured_is_not_predicted() {
+        let sight = Predictor::measure(32, 3, &Device::flex(), || 0).unwrap();
         let network = Network {
             layers: 3,
             filters: 16,

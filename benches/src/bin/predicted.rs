@@ -1,6 +1,6 @@
-//! Whether steps take as long as they were foretold to.
+//! Whether steps take as long as they were predicted to.
 //!
-//! `cargo build --workspace --release && target/release/foretold`
+//! `cargo build --workspace --release && target/release/predicted`
 
 use clap::Parser;
 use mimalloc::MiMalloc;
@@ -43,7 +43,7 @@ struct Flags {
 const NOTE: &str = "\
 Two workers of a thread each. Layers are measured one by one on a micro-batch, as training does before it
 starts; the cut and the forecast are the planner's; the step is the engine's, forward and backward.
-foretold: the forecast over the measured step: 1 is right, less is too hopeful.
+predicted: the forecast over the measured step: 1 is right, less is too hopeful.
 beside:   the same with a profile that was made while the other core made one, too.
 replayed: steps in this process, played by the simulator with the means of their own passes, over what
         they took: what is left is the engine's time around passes, and passes that vary.";
@@ -62,7 +62,7 @@ fn main() -> Result<(), Failure> {
         (true, false) => vec![4, 8],
     };
     let settings = json!({ "arguments": arguments, "micro_batches": micro_batches });
-    let mut report = Report::begin("foretold", &settings)?;
+    let mut report = Report::begin("predicted", &settings)?;
     report.note(NOTE);
     for model in models(arguments, 16) {
         for &m in &micro_batches {
@@ -101,8 +101,8 @@ fn compare(model: &dyn Measured, m: usize, rounds: usize) -> Result<Table, Failu
         column("cut", "cut", 0),
         column("step_ms", "step ms", 1),
         column("spread_percent", "±%", 1),
-        column("foretold_ms", "foretold ms", 1),
-        column("foretold", "foretold", 3),
+        column("predicted_ms", "predicted ms", 1),
+        column("predicted", "predicted", 3),
         column("beside", "beside", 3),
         column("replayed", "replayed", 3),
     ];
