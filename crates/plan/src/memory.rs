@@ -40,14 +40,9 @@ impl MemoryUse {
     /// The sum.
     #[must_use]
     pub fn total(self) -> u64 {
-        let parts = [
-            self.parameters,
-            self.gradients,
-            self.optimizer,
-            self.inputs,
-            self.activations,
-        ];
-        parts.into_iter().fold(0, u64::saturating_add)
+        let at_rest = [self.parameters, self.gradients, self.optimizer];
+        let parts = at_rest.into_iter().chain([self.inputs, self.activations]);
+        parts.fold(0, u64::saturating_add)
     }
 
     /// What a stage with `parameters` bytes of parameters always keeps in training.

@@ -141,9 +141,8 @@ fn classes(speeds: &[f64]) -> Option<Vec<Class>> {
 /// For each number of devices in use of each class, and each number of first layers: the last device of
 /// the best placement.
 fn last_devices(costs: &[f64], classes: &[Class], uses: usize) -> Vec<Vec<LastDevice>> {
-    let sums: Vec<_> = (classes.iter())
-        .map(|class| Sums::new(costs.iter().map(|cost| cost / class.speed)))
-        .collect();
+    let sums = |class: &Class| Sums::new(costs.iter().map(|cost| cost / class.speed));
+    let sums: Vec<_> = classes.iter().map(sums).collect();
     let devices: usize = classes.iter().map(|class| class.devices.len()).sum();
     let mut times = vec![vec![f64::INFINITY; costs.len() + 1]; uses];
     let nothing = LastDevice { class: 0, begin: 0 };
@@ -159,17 +158,13 @@ fn last_devices(costs: &[f64], classes: &[Class], uses: usize) -> Vec<Vec<LastDe
             }
             let ends = stages..=costs.len() - (devices - stages);
             let cost = |begin, end| sums[class].between(begin, end);
-            join_stage(
-                &before[of_use - own.stride],
-                ends,
-                cost,
-                |end, time, begin| {
-                    if time < from[0][end] {
-                        from[0][end] = time;
-                        lasts[of_use][end] = LastDevice { class, begin };
-                    }
-                },
-            );
+            let before = &before[of_use - own.stride];
+            join_stage(before, ends, cost, |end, time, begin| {
+                if time < from[0][end] {
+                    from[0][end] = time;
+                    lasts[of_use][end] = LastDevice { class, begin };
+                }
+            });
         }
     }
     lasts

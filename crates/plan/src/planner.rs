@@ -43,7 +43,7 @@ impl PlanRequest<'_> {
     /// samples, a cost is out of range, or no candidate fits.
     pub fn plan(&self) -> Result<Plan, PlanError> {
         self.check()?;
-        let mut budget = Budget::new();
+        let mut budget = Budget::FULL;
         let coarse = Coarse::new(self.profile);
         let model = |&count: &usize| (count, self.model(&coarse.profile, count));
         let models: BTreeMap<_, _> = self.micro_batches.iter().map(model).collect();

@@ -300,7 +300,8 @@ impl LayerProfile {
         let forward = self.forward_fixed + (self.forward - self.forward_fixed) * ratio;
         let backward = self.backward_fixed + (self.backward - self.backward_fixed) * ratio;
         let share = |part: f64, whole: f64, scaled: f64| {
-            if whole > 0.0 {
+            let is_share = whole > 0.0;
+            if is_share {
                 scaled * (part / whole)
             } else {
                 part * ratio

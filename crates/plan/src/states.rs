@@ -168,9 +168,8 @@ impl States {
     /// layer takes the output of the one before it and perhaps others.
     pub fn from_graph(graph: &LayerGraph) -> Result<Self, PartitionError> {
         let links = Links::new(graph);
-        let layers: Vec<_> = (0..links.kept.len())
-            .filter(|&node| links.kept[node])
-            .collect();
+        let layers = (0..links.kept.len()).filter(|&node| links.kept[node]);
+        let layers: Vec<_> = layers.collect();
         if layers.is_empty() {
             return Err(PartitionError::NoLayers);
         }
@@ -217,11 +216,11 @@ impl States {
         };
         let before = states.start.checked_sub(1);
         let before = |place| before.is_some_and(|before| self.states[before].members.has(place));
-        let layers = self.places.iter().enumerate();
-        layers
-            .filter(|&(_, &place)| last.members.has(place) && !before(place))
-            .map(|(layer, _)| layer)
-            .collect()
+        let is_new = |&layer: &usize| {
+            let place = self.places[layer];
+            last.members.has(place) && !before(place)
+        };
+        (0..self.places.len()).filter(is_new).collect()
     }
 
     /// Whether each state includes all those before it.
@@ -237,9 +236,8 @@ impl States {
     /// The states that another one includes, except itself, in ascending order.
     pub(crate) fn within(&self, state: usize) -> Vec<usize> {
         let whole = &self.states[state].members;
-        (0..state)
-            .filter(|&part| self.states[part].members.is_within(whole))
-            .collect()
+        let is_part = |&part: &usize| self.states[part].members.is_within(whole);
+        (0..state).filter(is_part).collect()
     }
 
     /// The costs of a range of states.

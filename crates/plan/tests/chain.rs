@@ -160,10 +160,8 @@ fn merits(cut: &[usize], cost_of: impl Fn(usize, usize) -> f64) -> (f64, f64) {
     let costs: Vec<f64> = (cut.iter().enumerate())
         .map(|(stage, &count)| {
             end += count;
-            (end - count..end)
-                .rev()
-                .map(|layer| cost_of(stage, layer))
-                .sum()
+            let layers = (end - count..end).rev();
+            layers.map(|layer| cost_of(stage, layer)).sum()
         })
         .collect();
     let slowest = costs.iter().copied().fold(0.0, f64::max);

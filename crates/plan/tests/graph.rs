@@ -79,9 +79,8 @@ fn a_cycle_is_named_with_the_line_of_one_of_its_edges() {
     // node3 lies between two cycles, node1 before them and node6 behind.
     let nodes = (1..=6).map(|id| node(id, "Layer"));
     let edges = [(1, 2), (2, 1), (2, 3), (3, 4), (4, 5), (5, 4), (5, 6)];
-    let text: String = nodes
-        .chain(edges.map(|(from, to)| edge(from, to)))
-        .collect();
+    let lines = edges.map(|(from, to)| edge(from, to));
+    let text: String = nodes.chain(lines).collect();
     let error = LayerGraph::from_text(&text).unwrap_err();
     let GraphError::Cycle { line, from, to } = &error else {
         panic!("{error}");

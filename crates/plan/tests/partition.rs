@@ -10,7 +10,8 @@ use common::machine;
 use proptest::prelude::*;
 use published::{ALEX_NET, VGG_16};
 use stovepipe_plan::{
-    LayerGraph, LayerProfile, Machine, Partition, PartitionError, Profile, States, partition,
+    LayerGraph, LayerProfile, Machine, Partition, PartitionError, Profile, ReplicatedStage, States,
+    partition,
 };
 
 type Figures = (f64, f64, u64, u64);
@@ -44,10 +45,8 @@ fn published(layers: &[Figures], pooling: usize) -> States {
 }
 
 fn shape(partition: &Partition) -> Vec<(Range<usize>, usize)> {
-    let stages = partition.stages.iter();
-    stages
-        .map(|stage| (stage.states.clone(), stage.replicas))
-        .collect()
+    let shape = |stage: &ReplicatedStage| (stage.states.clone(), stage.replicas);
+    partition.stages.iter().map(shape).collect()
 }
 
 #[test]
@@ -119,11 +118,8 @@ impl BitModel {
     }
 
     fn sum(&self, set: u64, cost: impl Fn(&Figures) -> f64) -> f64 {
-        let layers = self.layers.iter().enumerate();
-        layers
-            .filter(|(layer, _)| set >> layer & 1 == 1)
-            .map(|(_, layer)| cost(layer))
-            .sum()
+        let members = (0..self.layers.len()).filter(|layer| set >> layer & 1 == 1);
+        members.map(|layer| cost(&self.layers[layer])).sum()
     }
 
     fn seconds(&self, set: u64) -> f64 {

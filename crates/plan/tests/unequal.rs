@@ -125,9 +125,8 @@ fn profiles_that_do_not_fit_are_errors() {
         vec![profile(&times); 3],
         vec![profile(&times), profile(&times[..2].to_vec())],
     ] {
-        let error = setup(&profiles, &machine, &schedule)
-            .best_cut()
-            .unwrap_err();
+        let setup = setup(&profiles, &machine, &schedule);
+        let error = setup.best_cut().unwrap_err();
         let fits = matches!(error, PlanError::Nothing(_) | PlanError::Profiles { .. });
         assert!(fits, "{error}");
     }

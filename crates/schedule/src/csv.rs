@@ -39,11 +39,9 @@ impl Schedule {
     pub fn to_csv(&self) -> String {
         let mut writer = WriterBuilder::new().from_writer(Vec::new());
         for row in grid(self) {
-            let cells = row
-                .iter()
-                .map(|cell| cell.map_or(String::new(), |a| a.to_string()));
+            let cell = |cell: &Option<Action>| cell.map_or(String::new(), |a| a.to_string());
             // Writing rows of equal length to memory cannot fail.
-            let _ = writer.write_record(cells);
+            let _ = writer.write_record(row.iter().map(cell));
         }
         let bytes = writer.into_inner().unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()

@@ -123,9 +123,8 @@ impl FromStr for Program {
     type Err = ParseActionError;
 
     fn from_str(text: &str) -> Result<Self, ParseActionError> {
-        let lines = text
-            .lines()
-            .map(|line| words(line).map(str::parse).collect());
-        Ok(Self::of_instructions(lines.collect::<Result<_, _>>()?))
+        let line = |line| words(line).map(str::parse).collect();
+        let workers: Result<_, _> = text.lines().map(line).collect();
+        Ok(Self::of_instructions(workers?))
     }
 }

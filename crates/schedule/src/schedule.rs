@@ -95,9 +95,8 @@ impl Schedule {
     /// Zero stages or zero micro-batches.
     pub fn inference(stages: usize, micro_batches: usize) -> Result<Self, ScheduleError> {
         Self::one_stage_a_worker(stages, micro_batches, |stage| {
-            (0..micro_batches)
-                .map(|micro_batch| Action::forward(stage, micro_batch))
-                .collect()
+            let forward = |micro_batch| Action::forward(stage, micro_batch);
+            (0..micro_batches).map(forward).collect()
         })
     }
 
@@ -300,10 +299,7 @@ impl FromStr for Schedule {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let line = |line| Ok(words(line).map(str::parse).collect::<Result<_, _>>()?);
-        Self::new(
-            text.lines()
-                .map(line)
-                .collect::<Result<_, ScheduleError>>()?,
-        )
+        let workers: Result<_, ScheduleError> = text.lines().map(line).collect();
+        Self::new(workers?)
     }
 }

@@ -217,11 +217,10 @@ impl Simulation<'_> {
     /// The stages that a worker updates at the end, and the seconds of each.
     fn updates(&self, worker: usize) -> impl Iterator<Item = (usize, f64)> {
         let at_end = self.schedule.is_training() && !self.schedule.is_asynchronous();
-        let stages = (0..self.schedule.stages()).filter(move |_| at_end);
-        stages
-            .filter(move |&stage| self.schedule.replicas(stage).contains(&worker))
-            .map(|stage| (stage, self.costs.stages[stage].update))
-            .filter(|(_, seconds)| *seconds > 0.0)
+        let has = move |&stage: &usize| at_end && self.schedule.replicas(stage).contains(&worker);
+        let stages = (0..self.schedule.stages()).filter(has);
+        let updates = stages.map(|stage| (stage, self.costs.stages[stage].update));
+        updates.filter(|(_, seconds)| *seconds > 0.0)
     }
 
     /// For each worker, the seconds of its passes.
@@ -307,13 +306,12 @@ impl Simulation<'_> {
     /// Whether an action had to wait for its input.
     fn waited(&self, worker: usize, index: usize) -> bool {
         let action = self.schedule.workers()[worker][index];
-        let before = index
-            .checked_sub(1)
-            .map(|before| self.slots[worker][before].end);
+        let before = index.checked_sub(1);
+        let free = before.map_or(0.0, |before| self.slots[worker][before].end);
         let again = recomputation(self.costs, &self.kept, action);
         let begin = self.slots[worker][index].end - length(self.costs, &self.kept, action);
         // The difference may be off by rounding.
-        let ready = before.unwrap_or(0.0) + again;
+        let ready = free + again;
         begin > ready + 1e-12 * ready.max(begin) && self.schedule.input(action).is_some()
     }
 

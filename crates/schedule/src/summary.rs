@@ -77,6 +77,11 @@ pub(crate) fn stages(spans: &[Span]) -> Vec<usize> {
     stages
 }
 
+/// The place of a span's stage among the stages of its worker.
+pub(crate) fn chunk(span: &Span, stages: &[usize]) -> Option<usize> {
+    stages.binary_search(&span.action?.stage).ok()
+}
+
 /// The workers that are drawn: the first and the last ones, if there are more than `most`.
 pub(crate) struct Shown {
     pub first: Range<usize>,

@@ -147,9 +147,8 @@ impl Timeline {
     /// `(p − 1) / (m + p − 1)`. An empty timeline has none.
     #[must_use]
     pub fn bubble(&self) -> f64 {
-        let busy: f64 = (0..self.workers.len())
-            .map(|worker| self.busy(worker).as_secs_f64())
-            .sum();
+        let busy = (0..self.workers.len()).map(|worker| self.busy(worker).as_secs_f64());
+        let busy: f64 = busy.sum();
         let (start, end) = self.extent();
         let available = self.workers.len() as f64 * (end - start).as_secs_f64();
         if available == 0.0 {

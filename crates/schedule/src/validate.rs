@@ -41,9 +41,8 @@ pub(crate) fn validate(workers: &[Vec<Action>]) -> Result<Facts, ScheduleError> 
         asynchronous: occurs(Pass::Update),
     };
     nothing_missing(&listed, micro_batches, kinds)?;
-    let placement = (0..stages)
-        .map(|stage| in_turn(stage, listed.of_stage(stage)))
-        .collect::<Result<_, _>>()?;
+    let placement = (0..stages).map(|stage| in_turn(stage, listed.of_stage(stage)));
+    let placement = placement.collect::<Result<_, _>>()?;
     nothing_too_early(workers, &listed, micro_batches)?;
     Ok(Facts {
         placement,
@@ -94,10 +93,8 @@ fn size(workers: &[Vec<Action>]) -> Result<(usize, usize), ScheduleError> {
     if let Some(stage) = is_there.iter().position(|there| !there) {
         return Err(ScheduleError::MissingStage { stage });
     }
-    let fits = stages
-        .checked_mul(micro_batches)
-        .is_some_and(|n| n <= total);
-    if fits {
+    let forwards = stages.checked_mul(micro_batches);
+    if forwards.is_some_and(|forwards| forwards <= total) {
         Ok((stages, micro_batches))
     } else {
         Err(first_gap(workers, stages, micro_batches))
@@ -189,9 +186,8 @@ fn nothing_missing(
     use Pass::{Backward, InputGradient, WeightGradient};
     for forward in forwards(listed.stages(), micro_batches) {
         let Listed { passes, worker } = listed[forward];
-        let half = [InputGradient, WeightGradient]
-            .into_iter()
-            .find(|&half| passes.contains(half));
+        let mut halves = [InputGradient, WeightGradient].into_iter();
+        let half = halves.find(|&half| passes.contains(half));
         if let (Some(half), true) = (half, passes.contains(Backward)) {
             let action = forward.with(half);
             return Err(ScheduleError::WholeAndHalf { worker, action });

@@ -99,9 +99,7 @@ fn picture(schedule: &Schedule) -> Vec<String> {
     };
     let width = if has_chunks { 3 } else { 2 };
     let row = |line: &str| {
-        let cells = line
-            .split(',')
-            .map(|text| format!("{:>width$}", cell(text)));
+        let cells = (line.split(',')).map(|text| format!("{:>width$}", cell(text)));
         cells.collect::<Vec<_>>().join(" ").trim_end().to_owned()
     };
     csv.lines().map(row).collect()

@@ -14,9 +14,8 @@ use stovepipe_schedule::{
 };
 
 fn bubble(scheduler: &dyn Scheduler, micro_batches: usize, costs: &Costs) -> f64 {
-    let schedule = scheduler
-        .schedule(costs.stages.len(), micro_batches)
-        .unwrap();
+    let schedule = scheduler.schedule(costs.stages.len(), micro_batches);
+    let schedule = schedule.unwrap();
     schedule.simulate(costs).unwrap().bubble()
 }
 

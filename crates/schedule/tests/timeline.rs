@@ -363,11 +363,8 @@ fn narrow_boxes_are_drawn_as_shares() {
         let paths = of_class(&elements, "path", &class);
         let rectangles = paths.flat_map(|it| areas(&it["d"]));
         let drawn: f64 = rectangles.map(|(w, h)| w * h).sum();
-        let spans = timeline
-            .workers
-            .iter()
-            .flatten()
-            .filter(|span| span.kind == kind);
+        let spans = timeline.workers.iter().flatten();
+        let spans = spans.filter(|span| span.kind == kind);
         let busy: f64 = spans.map(|span| span.length().as_secs_f64()).sum();
         let share = busy / (2.0 * timeline.length().as_secs_f64());
         let error = drawn / (2.0 * width * height) - share;

@@ -42,10 +42,8 @@ fn seen_by_first_stage(schedule: &Schedule) -> Vec<usize> {
         let worker = schedule.worker_of(0, micro_batch);
         let actions = schedule.workers()[worker].iter();
         let before = actions.take_while(|&&a| a != Action::forward(0, micro_batch));
-        replicas
-            * before
-                .filter(|a| a.stage == 0 && a.pass == Pass::Update)
-                .count()
+        let updates = before.filter(|a| a.stage == 0 && a.pass == Pass::Update);
+        replicas * updates.count()
     };
     (0..schedule.micro_batches()).map(seen).collect()
 }
@@ -66,10 +64,8 @@ fn most_versions(schedule: &Schedule, stage: usize, worker: usize, sync: bool) -
         }
     };
     let is_forward = |&at: &usize| actions[at].pass == Pass::Forward;
-    if (0..actions.len())
-        .filter(is_forward)
-        .any(|at| needed(at) > updates(&actions[..at]))
-    {
+    let mut forwards = (0..actions.len()).filter(is_forward);
+    if forwards.any(|at| needed(at) > updates(&actions[..at])) {
         return None;
     }
     let versions = |now: usize| {

@@ -55,7 +55,7 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
         }
         let (ends, first_begins) = ends
             .filter_map(|end| {
-                let first = self.first_begin(stage, sums, end, limit, next_begin[0]);
+                let first = self.first_begin(stage, sums, end, (limit, next_begin[0]));
                 let first = next_begin[first];
                 (first < end).then_some((end, first))
             })
@@ -63,16 +63,10 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
         Ends { ends, first_begins }
     }
 
-    /// The first begin from `least` on with which a stage that ends at `end` costs at most `limit`. Costs
-    /// are added up only if rounding decides.
-    fn first_begin(
-        &self,
-        stage: usize,
-        sums: &Sums,
-        end: usize,
-        limit: f64,
-        least: usize,
-    ) -> usize {
+    /// The first begin with which a stage that ends at `end` costs at most a limit, from the least begin
+    /// on. Costs are added up only if rounding decides.
+    fn first_begin(&self, stage: usize, sums: &Sums, end: usize, limits: (f64, usize)) -> usize {
+        let (limit, least) = limits;
         let perhaps = sums.first_begin(end, limit + sums.error()).max(least);
         let surely = sums.first_begin(end, limit - sums.error());
         if surely <= perhaps {
@@ -101,11 +95,8 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
 /// The largest power of two up to a number, or 1 for 0 and subnormal numbers.
 fn power_of_two_below(number: f64) -> f64 {
     let exponent_only = f64::from_bits(number.to_bits() & f64::INFINITY.to_bits());
-    if exponent_only > 0.0 {
-        exponent_only
-    } else {
-        1.0
-    }
+    let is_normal = exponent_only > 0.0;
+    if is_normal { exponent_only } else { 1.0 }
 }
 
 /// For each end, the begin with the least sum of squares, or the last one of several.

@@ -35,9 +35,8 @@ pub(super) fn edge_of_a_cycle(
 /// Removes nodes without outgoing edges until there are none. Returns which nodes are left.
 fn without_ends(incoming: &[Vec<(usize, usize)>], outgoing: &mut [usize]) -> Vec<bool> {
     let mut left = vec![true; outgoing.len()];
-    let mut ends: Vec<_> = (0..outgoing.len())
-        .filter(|&node| outgoing[node] == 0)
-        .collect();
+    let is_end = |&node: &usize| outgoing[node] == 0;
+    let mut ends: Vec<_> = (0..outgoing.len()).filter(is_end).collect();
     while let Some(end) = ends.pop() {
         left[end] = false;
         for &(_, from) in &incoming[end] {

@@ -124,9 +124,8 @@ fn numbers(line: usize, fields: &str) -> Result<[f64; 4], GraphError> {
 
 /// A number of at least 0, or a list of them, added up.
 fn number(text: &str) -> Option<f64> {
-    let list = text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'));
+    let opened = text.strip_prefix('[');
+    let list = opened.and_then(|text| text.strip_suffix(']'));
     let mut sum = 0.0;
     for number in list.unwrap_or(text).split("; ") {
         let number: f64 = number.parse().ok()?;

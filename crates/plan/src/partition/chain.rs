@@ -42,9 +42,8 @@ impl Before {
 
     /// One more than the last cut before a minimum, or 0.
     fn up_to(&self, minimum: usize) -> usize {
-        self.minima[..minimum]
-            .last()
-            .map_or(0, |minimum| minimum.cut + 1)
+        let before = self.minima[..minimum].last();
+        before.map_or(0, |minimum| minimum.cut + 1)
     }
 
     /// One more than the last cut that takes at most `most`, or 0.
@@ -220,10 +219,8 @@ impl<'t, 'a> ChainFiller<'t, 'a> {
             Some(below) => self.stage(end, minima[below].cut),
             None => f64::INFINITY,
         };
-        let above = minima
-            .get(minimum)
-            .map_or(f64::INFINITY, |minimum| minimum.time);
-        f64::min(below, above)
+        let above = minima.get(minimum).map(|minimum| minimum.time);
+        f64::min(below, above.unwrap_or(f64::INFINITY))
     }
 
     /// Tries the cuts before `split`, backward until the stage is too long.

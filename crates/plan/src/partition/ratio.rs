@@ -12,9 +12,8 @@ impl Ratio {
 
     /// (workers + this) / sharers.
     pub fn plus_over(self, workers: usize, sharers: usize) -> Self {
-        let above = (workers as u128)
-            .saturating_mul(self.below)
-            .saturating_add(self.above);
+        let workers = (workers as u128).saturating_mul(self.below);
+        let above = workers.saturating_add(self.above);
         let below = self.below.saturating_mul(sharers as u128);
         let common = greatest_common_divisor(above, below);
         Self {

@@ -26,12 +26,10 @@ const ACTIONS_OF_SHAPE: usize = 500_000;
 const ROUNDING: f64 = 1.0 - 1e-12;
 
 impl Budget {
-    pub fn new() -> Self {
-        Self {
-            actions: ACTIONS,
-            exact: true,
-        }
-    }
+    pub const FULL: Self = Self {
+        actions: ACTIONS,
+        exact: true,
+    };
 
     pub fn is_exact(&self) -> bool {
         self.exact
@@ -248,11 +246,8 @@ impl Beginning {
     fn load(&mut self, shape: &Shape, worker: usize, stage: usize, costs: StageCosts) {
         if self.around[worker].is_nan() {
             // Weight gradients may be computed after the way back.
-            let back = if shape.ends_with_gradient {
-                self.backward
-            } else {
-                0.0
-            };
+            let is_last = shape.ends_with_gradient;
+            let back = if is_last { self.backward } else { 0.0 };
             self.around[worker] = self.forward + back;
         }
         let own = shape.loads[worker].iter().find(|load| load.stage == stage);
@@ -267,13 +262,7 @@ impl Beginning {
 
 /// Seconds of a worker's passes of a stage.
 fn seconds(load: &Load, costs: StageCosts) -> f64 {
-    let StageCosts {
-        forward,
-        quiet,
-        input,
-        weight,
-        ..
-    } = costs;
-    let kept = (load.count - load.again) as f64 * forward;
-    kept + load.again as f64 * (quiet + forward) + load.count as f64 * (input + weight)
+    let kept = (load.count - load.again) as f64 * costs.forward;
+    let twice = load.again as f64 * (costs.quiet + costs.forward);
+    kept + twice + load.count as f64 * (costs.input + costs.weight)
 }

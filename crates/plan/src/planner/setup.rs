@@ -78,7 +78,7 @@ impl Setup<'_> {
     pub fn best_cut(&self) -> Result<Forecast, PlanError> {
         let model = self.model()?;
         let mut found = Found::default();
-        cuts::search(&self.shape(&model), &(), &mut found, &mut Budget::new())?;
+        cuts::search(&self.shape(&model), &(), &mut found, &mut { Budget::FULL })?;
         let misfit = found.misfit.map(|(_, forecast, _)| forecast);
         let fitting = found.fitting.map(|(_, forecast)| forecast);
         fitting.or(misfit).ok_or(PlanError::Nothing("cut"))

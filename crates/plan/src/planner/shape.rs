@@ -217,7 +217,8 @@ impl<'a> Shape<'a> {
     pub fn forecast(&self, cut: &[usize]) -> Result<Forecast, PlanError> {
         let costs = self.costs(cut);
         let simulation = self.schedule.simulate(&costs)?;
-        let held = simulation.peak_held();
+        let held = simulation.peak_held().into_iter().enumerate();
+        let memory = held.map(|(worker, held)| self.memory(worker, cut, held));
         let again = self.loads.iter().map(|loads| {
             let seconds = |load: &Load| load.again as f64 * costs.stages[load.stage].forward;
             loads.iter().map(seconds).sum::<f64>()
@@ -227,9 +228,7 @@ impl<'a> Shape<'a> {
             step_time: simulation.makespan(),
             bubble: simulation.bubble(),
             utilisation: simulation.utilisation(),
-            memory: (held.into_iter().enumerate())
-                .map(|(worker, held)| self.memory(worker, cut, held))
-                .collect(),
+            memory: memory.collect(),
             recomputed: again.fold(0.0, f64::max),
         })
     }
@@ -279,9 +278,8 @@ impl<'a> Shape<'a> {
             costs.update = self.all_reduce(replicas, costs.memory.version);
             stages.push(costs);
         }
-        let mut links: Vec<_> = (1..ranges.len())
-            .map(|stage| self.link(stage - 1))
-            .collect();
+        let links = (1..ranges.len()).map(|stage| self.link(stage - 1));
+        let mut links: Vec<_> = links.collect();
         if links.is_empty() {
             links.push(Link::default());
         }

@@ -66,9 +66,8 @@ impl DryRun<'_> {
     }
 
     fn at(&self, worker: usize) -> Option<Instruction> {
-        self.program.workers()[worker]
-            .get(self.next[worker])
-            .copied()
+        let instructions = &self.program.workers()[worker];
+        instructions.get(self.next[worker]).copied()
     }
 
     /// Runs a worker's next instruction, if it can run.

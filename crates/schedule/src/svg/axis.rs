@@ -51,10 +51,8 @@ impl TickDistance {
         let shortest = length / MOST_TICKS;
         let exponent = shortest.log10().floor() as i32;
         let distances = [1.0, 2.0, 5.0].map(|digit| Self { digit, exponent });
-        let long_enough = distances
-            .into_iter()
-            .find(|distance| distance.value() >= shortest);
-        long_enough.unwrap_or(Self {
+        let is_long = |distance: &Self| distance.value() >= shortest;
+        distances.into_iter().find(is_long).unwrap_or(Self {
             digit: 1.0,
             exponent: exponent + 1,
         })

@@ -1,6 +1,6 @@
 //! The colour of a span: its kind, and a shade for its stage if the worker has several.
 
-use crate::{Span, SpanKind};
+use crate::{Span, SpanKind, summary::chunk};
 
 /// Lighter and darker variants of each colour.
 pub(super) const SHADES: usize = 4;
@@ -20,12 +20,9 @@ impl Colour {
 
     /// The colour of a span, given all stages of its worker.
     pub fn of_span(span: &Span, stages: &[usize]) -> Self {
-        let chunk = span
-            .action
-            .and_then(|a| stages.binary_search(&a.stage).ok());
         Self {
             kind: span.kind,
-            shade: chunk.and_then(|chunk| shade(chunk, stages.len())),
+            shade: chunk(span, stages).and_then(|chunk| shade(chunk, stages.len())),
         }
     }
 

@@ -1,6 +1,9 @@
 //! The lane of a worker as characters.
 
-use crate::{Span, SpanKind, Timeline, summary::stages};
+use crate::{
+    Span, SpanKind, Timeline,
+    summary::{chunk, stages},
+};
 
 /// Where a worker waits.
 pub(super) const IDLE: char = '·';
@@ -174,9 +177,8 @@ impl<'a> Cells<'a> {
     fn of_box(&self, span: &Span, columns: usize, colour: bool) -> String {
         let paint = paint(span, &self.stages);
         let number = span.action.map(|a| a.micro_batch.to_string());
-        let number = number
-            .filter(|number| number.len() < columns)
-            .unwrap_or_default();
+        let number = number.filter(|number| number.len() < columns);
+        let number = number.unwrap_or_default();
         let line = if colour { " " } else { "─" }.repeat(columns - 1 - number.len());
         let letter = paint.plain_letter();
         paint.colour(&format!("{letter}{number}{line}"), colour)
@@ -184,11 +186,8 @@ impl<'a> Cells<'a> {
 }
 
 fn paint(span: &Span, stages: &[usize]) -> Paint {
-    let chunk = span
-        .action
-        .and_then(|a| stages.binary_search(&a.stage).ok());
     Paint {
         kind: span.kind,
-        other: chunk.is_some_and(|chunk| chunk % 2 == 1),
+        other: chunk(span, stages).is_some_and(|chunk| chunk % 2 == 1),
     }
 }

@@ -56,11 +56,8 @@ impl Draft {
             (true, true) => &[Pass::InputGradient, Pass::WeightGradient],
         };
         let update = (self.training && self.asynchronous).then_some(Pass::Update);
-        let first = [Pass::Forward].into_iter();
-        first
-            .chain(backward.iter().copied())
-            .chain(update)
-            .collect()
+        let update = update.as_slice();
+        [&[Pass::Forward], backward, update].concat()
     }
 
     /// What an action needs, including earlier passes of its own stage: from the rules alone, without the
@@ -102,9 +99,8 @@ impl Draft {
         let mut done = Vec::new();
         let mut choices = self.choices.iter().cycle();
         while !left.is_empty() {
-            let ready: Vec<_> = (0..left.len())
-                .filter(|&i| self.needs(left[i]).iter().all(|need| done.contains(need)))
-                .collect();
+            let is_ready = |&i: &usize| self.needs(left[i]).iter().all(|need| done.contains(need));
+            let ready: Vec<_> = (0..left.len()).filter(is_ready).collect();
             let choice = ready[choices.next().unwrap() % ready.len()];
             done.push(left.remove(choice));
         }
