@@ -71,7 +71,7 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
     check_error(&["--drop-path", "-0.1"], "less than 1, not -0.1");
     check_error(
         &["--schedule", "zigzag"],
-        "use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or a file's path that ends with .csv",
+        "use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or the path of a .csv file",
     );
     check_error(&["--schedule", "pipedream"], "use 1f1b");
     check_error(&["--schedule", "nowhere.csv"], "nowhere.csv: No such file");
@@ -684,7 +684,7 @@ fn help_says_which_model_a_default_is_of() {
     for expected in [
         "Data set [default: digits, or text for transformer-lm]",
         "Model [default: amoebanet-d, or transformer-lm for text]",
-        "gone through [default: 8, 30 for vit, 12 for transformer-lm]",
+        "Passes over the training set [default: 8, 30 for vit, 12 for transformer-lm]",
         "Highest learning rate [default: 0.004, 0.001 for vit, 0.003 for transformer-lm]",
         "Filters of AmoebaNet (its D), divisible by 4 [default: 16]",
     ] {

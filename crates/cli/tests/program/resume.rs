@@ -224,10 +224,7 @@ fn a_folder_is_of_one_run() {
     ] {
         let error = run(more, path);
         let said = text(&error.stderr);
-        assert!(
-            said.contains("another run is under way in run.partial"),
-            "{said}"
-        );
+        assert!(said.contains("another run is using run.partial"), "{said}");
     }
     assert!(path.join("run.partial/config.toml").is_file());
     assert!(child.try_wait().unwrap().is_none());
@@ -236,7 +233,7 @@ fn a_folder_is_of_one_run() {
     let error = run(&["--out", "run"], path);
     let said = text(&error.stderr);
     assert!(
-        said.contains("of a run that was killed: go on with --resume"),
+        said.contains("of a run that was killed: resume it with --resume"),
         "{said}"
     );
 }
@@ -255,9 +252,12 @@ fn a_full_disk_leaves_the_last_good_checkpoint() {
     for (on_error, expected) in [
         (
             "stop",
-            "error: no checkpoint could be made, the one before is as it was",
+            "error: the checkpoint cannot be written, the previous one is unchanged",
         ),
-        ("continue", "warning: no checkpoint could be made, going on"),
+        (
+            "continue",
+            "warning: the checkpoint cannot be written, training continues",
+        ),
     ] {
         // Blocks of 1024 bytes; the signal that would end the program is ignored.
         let script = format!(
