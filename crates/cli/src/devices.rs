@@ -1,4 +1,4 @@
-//! `stovepipe devices`: what this build and this machine offer, and what they do in a second.
+//! `stovepipe devices`: what this build and this machine offer, and how fast it is.
 
 mod machine;
 mod shown;
@@ -13,25 +13,24 @@ use stovepipe::{
             DeviceError, DeviceFacts, DeviceRates, Link, device_facts, measure_link, measure_rates,
         },
     },
-    train::{TrainError, run::show_count, settings::free_memory},
+    train::{run::show_count, settings::free_memory},
 };
 
-use crate::{error::CliError, output};
+use crate::{error::CliError, hardware, output, suggest};
 
 /// Kinds of devices that a build may lack, or a machine.
 const KINDS: [&str; 2] = ["wgpu", "cuda"];
 
-/// Which devices, and what becomes of it.
+/// Which devices, and what is done with them.
 #[derive(Clone, Debug, Args)]
 struct Request {
-    /// Devices to look at, one for each worker; one may be named several times (cpu, cpu:threads=4, wgpu:0,
-    /// cuda:0) [default: each that there is]
+    /// Devices, one for each worker, such as cpu,cpu:threads=4,wgpu:0,cuda:0 [default: each that there is]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     devices: Vec<String>,
     /// Write the machine file, for `plan --machine FILE` and `train --machine FILE`
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Say what there is, and measure nothing
+    /// List devices without measuring them
     #[arg(long, conflicts_with = "out")]
     list: bool,
     /// Print JSON
@@ -42,21 +41,23 @@ struct Request {
 /// The subcommand and its flags.
 pub fn command() -> Command {
     Request::augment_args(Command::new("devices"))
-        .about("List and measure devices, and write the planner's machine file")
+        .about("List and measure the devices of this machine")
         .long_about(None)
 }
 
 /// Lists, measures, prints and writes.
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let request = Request::from_arg_matches(matches)?;
-    let devices = match request.devices.is_empty() {
-        true => NamedDevice::offered(),
-        false => named(&request.devices)?,
+    let devices = if request.devices.is_empty() {
+        NamedDevice::offered()
+    } else {
+        suggest::devices(&request.devices)?
     };
     let survey = Survey::of(&devices, &request);
-    match request.json {
-        true => output::print_json(&survey.json()),
-        false => output::print(&survey.text()),
+    if request.json {
+        output::print_json(&survey.json());
+    } else {
+        output::print(&survey.text());
     }
     if let Some(path) = &request.out {
         let machine = survey.machine().ok_or(CliError::NoDevices)?;
@@ -65,13 +66,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn named(names: &[String]) -> Result<Vec<NamedDevice>, CliError> {
-    let devices = names.iter().map(|name| name.parse());
-    let devices = devices.collect::<Result<Vec<_>, DeviceError>>();
-    Ok(devices.map_err(TrainError::from)?)
-}
-
-/// What was found out about a device.
+/// A device, and what was measured.
 #[derive(Clone)]
 struct Found {
     device: NamedDevice,
@@ -79,8 +74,8 @@ struct Found {
     facts: Result<(DeviceFacts, DeviceRates), String>,
 }
 
-/// What lies between two devices, by their places.
-struct Way {
+/// The link between two devices, by their places.
+struct MeasuredLink {
     from: usize,
     to: usize,
     link: Link,
@@ -88,20 +83,16 @@ struct Way {
 
 struct Survey {
     found: Vec<Found>,
-    ways: Vec<Way>,
+    links: Vec<MeasuredLink>,
     absent: Vec<(&'static str, String)>,
-    /// Whether the user said which devices.
+    /// Whether the user named the devices.
     is_chosen: bool,
 }
 
 impl Survey {
     fn of(devices: &[NamedDevice], request: &Request) -> Self {
         let mut found: Vec<Found> = Vec::new();
-        let doing = if request.list {
-            "looking at"
-        } else {
-            "measuring"
-        };
+        let doing = if request.list { "listing" } else { "measuring" };
         let what = if devices.len() == 1 {
             "device"
         } else {
@@ -113,24 +104,24 @@ impl Survey {
             let known = found.iter().find(|known| known.device == *device);
             found.push(match known {
                 Some(known) => known.clone(),
-                None => look_at(device, request.list, free),
+                None => examine(device, request.list, free),
             });
             shown(found.len());
         }
         let mut survey = Self {
             found,
-            ways: Vec::new(),
+            links: Vec::new(),
             absent: absent(devices),
             is_chosen: !request.devices.is_empty(),
         };
         if !request.list {
-            survey.measure_ways();
+            survey.measure_links();
         }
         survey
     }
 
-    /// Measures each way between two devices that are not the same.
-    fn measure_ways(&mut self) {
+    /// Measures both directions between each two devices.
+    fn measure_links(&mut self) {
         let usable = |index: &usize| self.found[*index].facts.is_ok();
         let all: Vec<_> = (0..self.found.len()).filter(usable).collect();
         let device = |index: usize| &self.found[index].device.device;
@@ -143,16 +134,16 @@ impl Survey {
         if pairs.is_empty() {
             return;
         }
-        let shown = show_count("measuring", "ways between them", pairs.len());
-        let mut ways = Vec::new();
+        let shown = show_count("measuring", "links between them", pairs.len());
+        let mut links = Vec::new();
         for (index, &(from, to)) in pairs.iter().enumerate() {
             match measure_link(device(from), device(to)) {
-                Ok(link) => ways.push(Way { from, to, link }),
+                Ok(link) => links.push(MeasuredLink { from, to, link }),
                 Err(error) => eprintln!("{error}"),
             }
             shown(index + 1);
         }
-        self.ways = ways;
+        self.links = links;
     }
 }
 
@@ -170,36 +161,41 @@ impl Found {
     }
 }
 
-/// Where `free` bytes of main memory are free.
-fn look_at(device: &NamedDevice, list_only: bool, free: Option<u64>) -> Found {
-    let look = || {
+/// Asks a device for facts, and measures it. `free` bytes of main memory are free.
+fn examine(device: &NamedDevice, list_only: bool, free: Option<u64>) -> Found {
+    let examine = || {
         let mut facts = device_facts(device)?;
         if facts.software || device.is_cpu() {
             facts.memory = free;
         }
-        let rates = match list_only {
-            true => DeviceRates::default(),
-            false => measure_rates(device)?,
+        let rates = if list_only {
+            DeviceRates::default()
+        } else {
+            measure_rates(device)?
         };
         Ok((facts, rates))
     };
     Found {
         device: device.clone(),
-        facts: look().map_err(|error: BuildError| error.to_string()),
+        facts: examine().map_err(|error: BuildError| error.to_string()),
     }
 }
 
-/// Why there is no device of a kind, of kinds that none is of.
+/// The kinds of which there is no device, and why.
 fn absent(devices: &[NamedDevice]) -> Vec<(&'static str, String)> {
+    let unused = hardware::unused();
     let is_there = |kind: &str| devices.iter().any(|device| device.name.starts_with(kind));
     let why = |kind: &&'static str| {
         let why = match kind.parse::<NamedDevice>() {
             Err(DeviceError::NotCompiled { feature, .. }) => {
-                format!("not in this build; build with --features {feature}")
+                let unused = unused.iter().find(|unused| unused.feature == feature);
+                let found =
+                    unused.map_or(String::new(), |unused| format!(", but {}", unused.found));
+                format!("not in this build{found}; build with --features {feature}")
             }
             Err(DeviceError::NoDriver { install, .. }) => format!("none was found. {install}"),
             Err(other) => other.to_string(),
-            Ok(_) => return None, // somebody asked for other devices
+            Ok(_) => return None, // other devices were named
         };
         Some((*kind, why))
     };

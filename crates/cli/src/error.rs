@@ -1,11 +1,11 @@
-//! What ends the program with an error.
+//! Why the program fails.
 
-use std::{io, path::PathBuf};
+use std::{error::Error as StdError, io, path::PathBuf};
 
 use stovepipe::{
-    pipeline::{BuildError, StepError},
+    pipeline::{BuildError, StepError, device::DeviceError},
     plan::{PartitionError, PlanError},
-    schedule::{CostError, Rule, ScheduleError, format_bytes},
+    schedule::{CostError, Rule, ScheduleError, UnknownRule, format_bytes},
     train::TrainError,
 };
 use stovepipe_amoebanet::AmoebaNetError;
@@ -18,7 +18,10 @@ use stovepipe_transformer::TransformerError;
 use stovepipe_unet::UNetError;
 use thiserror::Error;
 
-/// What ends the program with an error.
+/// An error of another crate, of whatever type.
+pub type Source = Box<dyn StdError + Send + Sync>;
+
+/// Why the program fails. The source of an error is not part of its text: `main` prints both.
 #[derive(Debug, Error)]
 pub enum CliError {
     #[error(transparent)]
@@ -43,66 +46,78 @@ pub enum CliError {
     Step(#[from] StepError),
     #[error(transparent)]
     Report(#[from] ReportError),
-    #[error("{data} needs --data-dir: {what}")]
-    NoDataFolder { data: String, what: &'static str },
-    #[error("{setting} is for {of}, not for {model}: leave it out")]
-    NotOfModel {
-        setting: &'static str,
-        of: &'static str,
-        model: String,
+
+    // settings
+    #[error("{}: line {line}: {problem}", path.display())]
+    Config {
+        path: PathBuf,
+        line: usize,
+        problem: String,
     },
-    #[error(
-        "{model} does not learn from {data}: images are for amoebanet-d, amoebanet-b and vit, text is for transformer-lm"
-    )]
-    OtherData { model: String, data: String },
+    #[error("{source}{tip}")]
+    Device { source: DeviceError, tip: String },
+    #[error("{data} needs --data-dir: {what}")]
+    NoDataFolder {
+        data: &'static str,
+        what: &'static str,
+    },
+    #[error("{setting} is for {of}, not for {named}: leave it out")]
+    Foreign {
+        setting: String,
+        of: String,
+        named: &'static str,
+    },
+    #[error("{} has {setting}, which is for {of}, not for {named}: remove it there", path.display())]
+    ForeignKey {
+        path: PathBuf,
+        setting: String,
+        of: String,
+        named: &'static str,
+    },
+    #[error("{model} does not learn from {data}: it learns from {fitting}")]
+    OtherData {
+        model: &'static str,
+        data: &'static str,
+        fitting: String,
+    },
+    #[error("a language model is of no use here: name a model of images with --model")]
+    NotOfText,
+    #[error("a model of images is of no use here: name a language model with --model")]
+    NotOfImages,
+    #[error("this model can be verified, but not trained here")]
+    NotTrained,
     #[error("val-share has no use: the images to test with have a folder of their own, {}", test.display())]
     NothingHeldOut { test: PathBuf },
-    #[error("{setting} is for {of}, not for {data}: leave it out")]
-    NotOfData {
-        setting: &'static str,
-        of: &'static str,
-        data: String,
-    },
+
+    // train
     #[error(
-        "{} was begun with other settings of the {what}: go on with those, or begin another run with another --out",
+        "{} was started with other settings of the {what}: resume with those, or start another run with another --out",
         folder.display()
     )]
     OtherRun { folder: PathBuf, what: &'static str },
     #[error(
-        "all checkpoints in {} are damaged and put aside: say the same once more to begin again",
+        "all checkpoints in {} are damaged and were moved aside: run the same command again to start over",
         .0.display()
     )]
     AllDamaged(PathBuf),
-    /// Like those above, of what no flag said.
-    #[error("{} has {setting}, which is for {of}, not for {named}: take it out there", path.display())]
-    Configured {
-        path: PathBuf,
-        setting: &'static str,
-        of: &'static str,
-        named: String,
-    },
     #[error(
-        "to measure {layer} takes about {} and there are {}: give it fewer parameters, or measure where there is more",
+        "measuring {layer} takes about {} of memory, but only {} are free: give it fewer parameters, or free some memory",
         format_bytes(*needs),
         format_bytes(*has)
     )]
     Unmeasurable { layer: String, needs: u64, has: u64 },
-    #[error("none of the devices can be used, so there is no machine to write down")]
+    #[error("no device can be used, so no machine file was written")]
     NoDevices,
+
     // simulate
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
     #[error(transparent)]
     Cost(#[from] CostError),
-    #[error("{flag} is needed: a schedule by name is made for any number")]
+    #[error("{flag} is needed: a schedule by name works for any number")]
     Needed { flag: &'static str },
-    #[error("{unknown}, or a CSV file that exists")]
-    NoSchedule { unknown: String },
-    #[error("{}: {source}", path.display())]
-    ScheduleFile {
-        path: PathBuf,
-        source: ScheduleError,
-    },
+    #[error("{source}, or a CSV file that exists{tip}")]
+    NoSchedule { source: UnknownRule, tip: String },
     #[error("{flag} is {asked}, but {} is for {own}: leave it out", path.display())]
     OtherSize {
         path: PathBuf,
@@ -150,20 +165,20 @@ pub enum CliError {
     #[error("{what} is {value}, which is out of range")]
     Number { what: &'static str, value: f64 },
     #[error(
-        "the plan shares stages among workers, which the engine does not run yet: plan without --replicas"
+        "the plan has replicas of stages, which the engine does not run yet: plan without --replicas"
     )]
     ReplicasInPlan,
-    #[error("a plan from a graph.txt is of no model that can be trained here: leave --out out")]
+    #[error("a plan from a graph.txt is not for a model that can be trained here: leave --out out")]
     GraphOut,
 
     // eval
-    #[error("{} is no run: it has no config.toml", .0.display())]
+    #[error("{} is not a run: it has no config.toml", .0.display())]
     NoRun(PathBuf),
-    #[error("{flag} is for training, not for eval: leave it out")]
-    NotOfEval { flag: String },
+    #[error("--{flag} is for training, not for {subcommand}: leave it out")]
+    NotUsed { flag: String, subcommand: String },
     #[error("--all is for texts; of {data}, only what training does not see is tested")]
-    NotWhole { data: String },
-    #[error("{}: {source}: eval needs it for the names of the classes", path.display())]
+    NotWhole { data: &'static str },
+    #[error("eval needs {} for the names of the classes", path.display())]
     NoClasses { path: PathBuf, source: io::Error },
     #[error("{} names no class", .0.display())]
     EmptyClasses(PathBuf),
@@ -181,11 +196,11 @@ pub enum CliError {
     OtherModel {
         flag: &'static str,
         what: &'static str,
-        model: String,
+        model: &'static str,
     },
     #[error(
-        "the model was trained on {expected} classes, from {first} on, but the data have {found}: \
-         name the data set that it was trained on, or one with the same classes"
+        "the model was trained on {expected} classes, the first of them {first}, but the data have {found}: \
+         use the data set that it was trained on, or one with the same classes"
     )]
     OtherClasses {
         expected: usize,
@@ -194,18 +209,19 @@ pub enum CliError {
     },
     #[error("{} has no averaged weights: train with --ema", .0.display())]
     NoAverage(PathBuf),
-    #[error("{} has no checkpoint {name}: it has {}", run.display(), listed(there))]
+    #[error("{} has no checkpoint {name}: it has {there}{tip}", run.display())]
     NoCheckpoint {
         run: PathBuf,
         name: String,
-        there: Vec<String>,
+        there: String,
+        tip: String,
     },
     #[error(transparent)]
-    GoOn(#[from] stovepipe_transformer::TextError),
+    Generate(#[from] stovepipe_transformer::TextError),
 
     // verify
     #[error("verify takes its images from digits, cifar10 or cifar100, not from {data}")]
-    NotVerified { data: String },
+    NotVerified { data: &'static str },
     #[error(transparent)]
     UNet(#[from] UNetError),
     #[error("{flag} is {value}: give a number from 1 to {most}")]
@@ -216,21 +232,15 @@ pub enum CliError {
     },
 
     // files
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("{}: {reason}", path.display())]
-    Unreadable { path: PathBuf, reason: String },
+    #[error("{}", path.display())]
+    Read { path: PathBuf, source: Source },
+    #[error("{}", path.display())]
+    Write { path: PathBuf, source: Source },
 
-    #[error("could not watch for Ctrl-C: {0}")]
+    #[error("could not watch for Ctrl-C")]
     Signal(#[from] ctrlc::Error),
-}
-
-/// Names as a sentence has them.
-fn listed(names: &[String]) -> String {
-    match names {
-        [] => "none".to_owned(),
-        names => names.join(", "),
-    }
 }
 
 fn with_replicas() -> String {

@@ -1,4 +1,4 @@
-//! `stovepipe eval`: how good a saved model is, and what it says.
+//! `stovepipe eval`: scores a saved model, and lets it predict.
 
 use std::{
     fs,
@@ -6,8 +6,8 @@ use std::{
     process::ExitCode,
 };
 
-use burn::tensor::{Tensor, activation::softmax};
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, parser::ValueSource, value_parser};
+use burn::tensor::activation::softmax;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::json;
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
@@ -19,147 +19,123 @@ use stovepipe::{
         settings::BalanceSetting,
     },
 };
+use stovepipe_imagenet::Loading;
 use stovepipe_text::Tokenizer;
-use stovepipe_transformer::{Sampling, continue_text};
+use stovepipe_transformer::Sampling;
 
 use crate::{
-    data::load_picture,
+    data::{AnyDataSet, Contents},
     error::CliError,
+    files::{AVERAGED, CLASSES, CONFIG, MODEL, TOKENIZER},
+    models::{Classifier, LanguageModel, ModelWork, Sizes},
     output,
     settings::Settings,
-    work::{
-        CLASSES_FILE, ImageWork, Load, Model, TOKENIZER_FILE, Work, with_image_layers, with_model,
-    },
+    suggest,
+    work::{Load, Model, Work, with_model},
 };
 
-/// Classes that are told of an image.
-const CLASSES: usize = 5;
+/// Classes that are printed of an image.
+const SHOWN: usize = 5;
+
+const PREDICTING: &str = "Predicting";
+
+/// Which model, and what to do with it.
+#[derive(Clone, Debug, Args)]
+struct EvalFlags {
+    /// Folder that `train` wrote; flags change its settings
+    run: PathBuf,
+    /// Use the averaged weights
+    #[arg(long)]
+    averaged: bool,
+    /// Use the model of a checkpoint: its name, newest, or best (in the test of its epoch)
+    #[arg(long, value_name = "NAME")]
+    checkpoint: Option<String>,
+    /// Score all of a text, such as one that the model was not trained on
+    #[arg(long, conflicts_with_all = ["predict", "prompt", "held_out"])]
+    all: bool,
+    /// Print the five most probable classes of each picture
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "prompt", help_heading = PREDICTING)]
+    predict: Vec<PathBuf>,
+    /// Continue a text
+    #[arg(long, value_name = "TEXT", help_heading = PREDICTING)]
+    prompt: Option<String>,
+    /// Tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 200, requires = "prompt", help_heading = PREDICTING)]
+    tokens: usize,
+    /// Randomness of the choice of tokens: 0 takes the most probable, 1 the model's probabilities
+    #[arg(long, value_name = "T", default_value_t = 0.8, requires = "prompt", help_heading = PREDICTING)]
+    temperature: f64,
+    /// Choose among the most probable K tokens; 0 for all
+    #[arg(long, value_name = "K", default_value_t = 0, requires = "prompt", help_heading = PREDICTING)]
+    top_k: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 /// The subcommand and its flags.
 pub fn command() -> Command {
-    let number = |name: &'static str, value: &'static str, default: &'static str| {
-        let arg = Arg::new(name).long(name).value_name(value);
-        let arg = arg.default_value(default).help_heading("Saying");
-        arg.requires("prompt")
-    };
-    let eval = Command::new("eval")
-        .arg(
-            Arg::new("run")
-                .value_name("RUN")
-                .required(true)
-                .value_parser(value_parser!(PathBuf))
-                .help("Folder that `train` left; its settings are taken, and flags go over them"),
-        )
-        .arg(
-            Arg::new("averaged")
-                .long("averaged")
-                .action(ArgAction::SetTrue)
-                .help("Take the averaged weights"),
-        )
-        .arg(
-            Arg::new("checkpoint")
-                .long("checkpoint")
-                .value_name("NAME")
-                .help("Take the model of a checkpoint: its name, or newest, or best (in the test of its epoch)"),
-        )
-        .arg(
-            Arg::new("all")
-                .long("all")
-                .action(ArgAction::SetTrue)
-                .conflicts_with_all(["predict", "prompt", "held_out"])
-                .help("Score all of a text, such as one that the model was not trained on"),
-        )
-        .arg(
-            Arg::new("predict")
-                .long("predict")
-                .value_name("FILE")
-                .num_args(1..)
-                .value_parser(value_parser!(PathBuf))
-                .conflicts_with("prompt")
-                .help_heading("Saying")
-                .help("Say what pictures show: the five likeliest classes of each"),
-        )
-        .arg(
-            Arg::new("prompt")
-                .long("prompt")
-                .value_name("TEXT")
-                .help_heading("Saying")
-                .help("Go on from a text"),
-        )
-        .arg(
-            number("tokens", "N", "200")
-                .value_parser(value_parser!(usize))
-                .help("Tokens to go on for"),
-        )
-        .arg(
-            number("temperature", "T", "0.8")
-                .value_parser(value_parser!(f64))
-                .help("How freely tokens are chosen: 0 for the likeliest, 1 as the model has it"),
-        )
-        .arg(
-            number("top-k", "K", "0")
-                .value_parser(value_parser!(usize))
-                .help("Choose among the likeliest so many tokens; 0 for all"),
-        )
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print JSON"),
-        );
-    // The run's settings are the defaults, and there are none of training.
-    let eval = Settings::augment_args(eval).mut_args(|arg| match is_foreign(&arg) {
-        true => arg.hide(true),
-        false => arg,
-    });
+    let command = EvalFlags::augment_args(Command::new("eval"));
+    let command = Settings::augment_without_defaults(command);
+    let command = output::hide(command, is_unused);
     // The settings' own documentation would be the text otherwise.
-    output::with_negative_numbers(eval)
-        .about("Say how good a saved model is, what pictures show, or how a text goes on")
+    output::with_negative_numbers(command)
+        .about("Score a trained model, classify pictures, or continue a text")
         .long_about(None)
 }
 
-/// Whether a flag says how a model is trained, and nothing of how it is tested.
-fn is_foreign(arg: &Arg) -> bool {
+/// Whether a flag is about training alone.
+fn is_unused(arg: &Arg) -> bool {
     let is_training = arg.get_help_heading() == Some("Training");
     is_training && !["batch_size", "seed"].contains(&arg.get_id().as_str())
 }
 
-/// Without this, a flag would be taken and do nothing.
-fn refuse_foreign(matches: &ArgMatches) -> Result<(), CliError> {
-    let command = command();
-    let is_given =
-        |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-    let mut foreign = command.get_arguments().filter(|arg| is_foreign(arg));
-    match foreign.find(is_given).and_then(Arg::get_long) {
-        None => Ok(()),
-        Some(name) => Err(CliError::NotOfEval {
-            flag: format!("--{name}"),
-        }),
-    }
-}
-
-/// Scores, predicts or goes on.
+/// Scores, predicts or continues a text.
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
-    refuse_foreign(matches)?;
-    let run = Run::open(matches)?;
-    if let Some(files) = matches.get_many::<PathBuf>("predict") {
-        run.predict(files.map(PathBuf::as_path))?;
-    } else if let Some(prompt) = matches.get_one::<String>("prompt") {
-        let number = |name| matches.get_one::<usize>(name).copied().unwrap_or(0);
-        let sampling = Sampling {
-            temperature: matches.get_one("temperature").copied().unwrap_or(1.0),
-            top_k: Some(number("top-k")).filter(|&most| most > 0),
-            seed: run.settings.training.seed,
-        };
-        run.go_on(prompt, number("tokens"), sampling)?;
-    } else {
-        let seed = run.settings.training.seed;
-        let model = (&run.settings.model, &run.settings.data);
-        let load = match matches.get_flag("all") {
-            true => Load::Whole,
-            false => Load::Parts,
-        };
-        with_model(model, seed, load, Score(&run))?;
+    output::refuse_hidden(&command(), matches)?;
+    let flags = EvalFlags::from_arg_matches(matches)?;
+    let run = TrainedRun::open(&flags, matches)?;
+    let Settings {
+        data,
+        model,
+        training,
+        ..
+    } = &run.settings;
+    let model = &model.model;
+    let other = |flag, what| CliError::OtherModel {
+        flag,
+        what,
+        model: model.name(),
+    };
+    match (data.contents(), &flags.prompt) {
+        (Contents::Images(_), Some(_)) => return Err(other("--prompt", "text")),
+        (Contents::Text(_), _) if !flags.predict.is_empty() => {
+            return Err(other("--predict", "images"));
+        }
+        (Contents::Images(images), None) if !flags.predict.is_empty() => {
+            let sizes = Sizes::of_images(images.image_size(), run.classes.len());
+            let (run, files, view) = (&run, &flags.predict, images.view());
+            model.build(&sizes, Predict { run, files, view })?;
+        }
+        (Contents::Text(text), Some(prompt)) => {
+            let sizes = Sizes::of_text(text.tokenizer()?);
+            let generate = Generate {
+                run: &run,
+                tokenizer: &sizes.tokenizer,
+                prompt,
+                tokens: flags.tokens,
+                sampling: Sampling {
+                    temperature: flags.temperature,
+                    top_k: Some(flags.top_k).filter(|&most| most > 0),
+                    seed: training.seed,
+                },
+            };
+            model.build(&sizes, generate)?;
+        }
+        _ => {
+            let load = if flags.all { Load::Whole } else { Load::Parts };
+            with_model((model, data), training.seed, load, Score(&run))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -171,14 +147,11 @@ fn check_tokenizer(path: &Path, own: Option<&Path>) -> Result<(), CliError> {
         None => Tokenizer::bytes(),
     };
     let (found, own) = (Tokenizer::read(path)?.vocabulary(), own.vocabulary());
-    match found == own {
-        true => Ok(()),
-        false => Err(CliError::OtherTokenizer {
-            path: path.to_owned(),
-            found,
-            own,
-        }),
+    if found != own {
+        let path = path.to_owned();
+        return Err(CliError::OtherTokenizer { path, found, own });
     }
+    Ok(())
 }
 
 /// The names of the classes that a run tells.
@@ -187,14 +160,38 @@ fn read_classes(path: PathBuf) -> Result<Vec<String>, CliError> {
         Ok(text) => text,
         Err(source) => return Err(CliError::NoClasses { path, source }),
     };
-    match text.is_empty() {
-        true => Err(CliError::EmptyClasses(path)),
-        false => Ok(text.lines().map(str::to_owned).collect()),
+    if text.is_empty() {
+        return Err(CliError::EmptyClasses(path));
     }
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// A run's checkpoint by name.
+fn checkpoint(run: &Path, name: &str, task: &Task<CrossEntropy>) -> Result<Checkpoint, CliError> {
+    let checkpoints = Checkpoints::of(run);
+    let mut all = checkpoints.list()?;
+    let found = match name {
+        "newest" => all.pop(),
+        "best" => checkpoints.best(task)?,
+        name => all.iter().find(|own| own.name() == name).cloned(),
+    };
+    found.ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|own| own.name()).collect();
+        CliError::NoCheckpoint {
+            run: run.to_owned(),
+            name: name.to_owned(),
+            there: if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            },
+            tip: suggest::tip(name, names.into_iter().chain(["newest", "best"])),
+        }
+    })
 }
 
 /// A run that has been trained.
-struct Run {
+struct TrainedRun {
     settings: Settings,
     weights: PathBuf,
     /// The names of the classes that it tells; none if it tells none.
@@ -202,51 +199,48 @@ struct Run {
     json: bool,
 }
 
-impl Run {
-    fn open(matches: &ArgMatches) -> Result<Self, CliError> {
-        let run = matches
-            .get_one::<PathBuf>("run")
-            .map_or(Path::new(""), PathBuf::as_path);
-        // A run under way has another name.
-        let folder = &RunFolder::find(run).unwrap_or_else(|| run.to_owned());
-        let config = folder.join("config.toml");
+impl TrainedRun {
+    fn open(flags: &EvalFlags, matches: &ArgMatches) -> Result<Self, CliError> {
+        // The folder of an unfinished run has another name.
+        let folder = &RunFolder::find(&flags.run).unwrap_or_else(|| flags.run.clone());
+        let config = folder.join(CONFIG);
         if !config.is_file() {
             return Err(CliError::NoRun(folder.to_owned()));
         }
         let mut settings = Settings::read(Some(&config), None, None, matches)?;
         settings.training.check()?;
-        // The run's own copy, wherever the one that it was made with is.
-        let tokenizer = Some(folder.join(TOKENIZER_FILE)).filter(|path| path.is_file());
-        match matches.get_one::<PathBuf>("tokenizer") {
-            Some(other) => check_tokenizer(other, tokenizer.as_deref())?,
-            None => settings.data.tokenizer = tokenizer.or(settings.data.tokenizer),
+        if let AnyDataSet::Text(text) = &mut settings.data {
+            // The run's own copy: the original may have changed.
+            let own = Some(folder.join(TOKENIZER)).filter(|path| path.is_file());
+            match matches.get_one::<PathBuf>("tokenizer") {
+                Some(other) => check_tokenizer(other, own.as_deref())?,
+                None => text.tokenizer = own.or(text.tokenizer.take()),
+            }
         }
-        let is_averaged = matches.get_flag("averaged");
-        let weights = match matches.get_one::<String>("checkpoint") {
+        let weights = match &flags.checkpoint {
             Some(name) => {
-                let task = match settings.model.is_language() {
-                    true => Task::language_model,
-                    false => Task::classification,
+                let task = match settings.data.contents() {
+                    Contents::Images(_) => Task::classification,
+                    Contents::Text(_) => Task::language_model,
                 };
                 let checkpoint = checkpoint(folder, name, &task(&settings.training))?;
                 checkpoint.check()?;
-                checkpoint.model(is_averaged)
+                checkpoint.model(flags.averaged)
             }
-            None if is_averaged => folder.join("averaged.safetensors"),
-            None => folder.join("model.safetensors"),
+            None => folder.join(if flags.averaged { AVERAGED } else { MODEL }),
         };
-        if is_averaged && !weights.is_file() {
+        if flags.averaged && !weights.is_file() {
             return Err(CliError::NoAverage(folder.to_owned()));
         }
-        let classes = match settings.model.is_language() {
-            true => Vec::new(),
-            false => read_classes(folder.join(CLASSES_FILE))?,
+        let classes = match settings.data.contents() {
+            Contents::Images(_) => read_classes(folder.join(CLASSES))?,
+            Contents::Text(_) => Vec::new(),
         };
         Ok(Self {
             settings,
             weights,
             classes,
-            json: matches.get_flag("json"),
+            json: flags.json,
         })
     }
 
@@ -263,62 +257,22 @@ impl Run {
         Ok(pipeline)
     }
 
-    fn predict<'a>(&self, files: impl Iterator<Item = &'a Path>) -> Result<(), CliError> {
-        let model = (&self.settings.model, &self.settings.data);
-        if self.settings.model.is_language() {
-            return Err(CliError::OtherModel {
-                flag: "--predict",
-                what: "images",
-                model: self.settings.model.name(),
-            });
+    /// Other classes under the same numbers would only look like a bad model.
+    fn check_classes(&self, found: &str) -> Result<(), CliError> {
+        let found: Vec<_> = found.lines().collect();
+        if self.classes.is_empty() || self.classes == found {
+            return Ok(());
         }
-        let files: Vec<_> = files.collect();
-        with_image_layers(model, self.classes.len(), Predict { run: self, files })
+        Err(CliError::OtherClasses {
+            expected: self.classes.len(),
+            first: self.classes.first().cloned().unwrap_or_default(),
+            found: found.len(),
+        })
     }
-
-    /// Goes on from a text.
-    fn go_on(&self, prompt: &str, tokens: usize, sampling: Sampling) -> Result<(), CliError> {
-        let (model, data) = (&self.settings.model, &self.settings.data);
-        if !model.is_language() {
-            return Err(CliError::OtherModel {
-                flag: "--prompt",
-                what: "text",
-                model: model.name(),
-            });
-        }
-        let tokenizer = data.tokenizer()?;
-        let pipeline = self.pipeline(model.language_model(&tokenizer)?)?;
-        let begin = tokenizer.encode(prompt)?;
-        let text = tokenizer.decode(&continue_text(&pipeline, &begin, tokens, &sampling)?)?;
-        match self.json {
-            true => output::print_json(&json!({ "prompt": prompt, "text": text })),
-            false => output::print(&format!(
-                "{}\n",
-                output::visible(&(prompt.to_owned() + &text))
-            )),
-        }
-        Ok(())
-    }
-}
-
-/// A run's checkpoint by name.
-fn checkpoint(run: &Path, name: &str, task: &Task<CrossEntropy>) -> Result<Checkpoint, CliError> {
-    let checkpoints = Checkpoints::of(run);
-    let mut all = checkpoints.list()?;
-    let found = match name {
-        "newest" => all.pop(),
-        "best" => checkpoints.best(task)?,
-        name => all.iter().find(|own| own.name() == name).cloned(),
-    };
-    found.ok_or_else(|| CliError::NoCheckpoint {
-        run: run.to_owned(),
-        name: name.to_owned(),
-        there: all.iter().map(|own| own.name().to_owned()).collect(),
-    })
 }
 
 /// Scores a model on the test set.
-struct Score<'a>(&'a Run);
+struct Score<'a>(&'a TrainedRun);
 
 impl Work for Score<'_> {
     type Done = ();
@@ -330,9 +284,8 @@ impl Work for Score<'_> {
         CrossEntropy: Objective<L::Output, T>,
     {
         let run = self.0;
-        let names = model.files.iter().find(|(name, _)| *name == CLASSES_FILE);
-        if let Some((_, names)) = names {
-            run.check_classes(&String::from_utf8_lossy(names))?;
+        if let Some(names) = model.classes() {
+            run.check_classes(&names)?;
         }
         let pipeline = run.pipeline(model.layers)?;
         let Some(source) = model.source else {
@@ -343,54 +296,36 @@ impl Work for Score<'_> {
         let task = (model.task)(&run.settings.training);
         let totals = evaluate(&pipeline, batches, &task, shown)?;
         let metrics = task.metrics(&totals);
-        match run.json {
-            true => output::print_json(&json!({
-                "samples": totals.samples,
-                "test": metrics,
-            })),
-            false => output::print(&format!("{} samples: {metrics}\n", totals.samples)),
+        if run.json {
+            output::print_json(&json!({ "samples": totals.samples, "test": metrics }));
+        } else {
+            output::print(&format!("{} samples: {metrics}\n", totals.samples));
         }
         Ok(())
     }
 }
 
-impl Run {
-    /// Other classes under the same numbers would only look like a bad model.
-    fn check_classes(&self, found: &str) -> Result<(), CliError> {
-        let found: Vec<_> = found.lines().collect();
-        match self.classes.is_empty() || self.classes == found {
-            true => Ok(()),
-            false => Err(CliError::OtherClasses {
-                expected: self.classes.len(),
-                first: self.classes.first().cloned().unwrap_or_default(),
-                found: found.len(),
-            }),
-        }
-    }
-}
-
-/// Says what pictures show.
+/// Prints the most probable classes of pictures.
 struct Predict<'a> {
-    run: &'a Run,
-    files: Vec<&'a Path>,
+    run: &'a TrainedRun,
+    files: &'a [PathBuf],
+    view: Loading,
 }
 
-impl ImageWork for Predict<'_> {
+impl ModelWork for Predict<'_> {
     type Done = ();
 
-    fn on<L>(self, layers: Vec<L>) -> Result<(), CliError>
-    where
-        L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>,
-    {
+    fn classify<L: Classifier>(self, layers: Vec<L>) -> Result<(), CliError> {
         let run = self.run;
         let pipeline = run.pipeline(layers)?;
         let mut all = Vec::new();
         for file in self.files {
-            let logits = pipeline.infer(load_picture(&run.settings.data, file)?)?;
+            let picture = self.view.load(file, &burn::tensor::Device::flex())?;
+            let logits = pipeline.infer(picture)?;
             let shares: Vec<f32> = softmax(logits, 1).into_data().iter().collect();
             let mut ranked: Vec<_> = run.classes.iter().zip(shares).collect();
             ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
-            ranked.truncate(CLASSES);
+            ranked.truncate(SHOWN);
             if !run.json {
                 let said: Vec<_> = ranked
                     .iter()
@@ -405,6 +340,43 @@ impl ImageWork for Predict<'_> {
         }
         if run.json {
             output::print_json(&json!(all));
+        }
+        Ok(())
+    }
+}
+
+/// Continues a text.
+struct Generate<'a> {
+    run: &'a TrainedRun,
+    tokenizer: &'a Tokenizer,
+    prompt: &'a str,
+    tokens: usize,
+    sampling: Sampling,
+}
+
+impl ModelWork for Generate<'_> {
+    type Done = ();
+
+    fn classify<L: Classifier>(self, _: Vec<L>) -> Result<(), CliError> {
+        Err(CliError::NotOfImages)
+    }
+
+    fn predict_text<L: LanguageModel>(self, layers: Vec<L>) -> Result<(), CliError> {
+        let Self {
+            run,
+            tokenizer,
+            prompt,
+            ..
+        } = self;
+        let pipeline = run.pipeline(layers)?;
+        let begin = tokenizer.encode(prompt)?;
+        let tokens = L::generate(&pipeline, &begin, self.tokens, &self.sampling)?;
+        let text = tokenizer.decode(&tokens)?;
+        if run.json {
+            output::print_json(&json!({ "prompt": prompt, "text": text }));
+        } else {
+            let text = output::visible(&(prompt.to_owned() + &text));
+            output::print(&format!("{text}\n"));
         }
         Ok(())
     }

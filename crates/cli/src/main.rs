@@ -1,32 +1,38 @@
-//! `stovepipe`: trains models through a pipeline of stages, and says beforehand what it will cost.
+//! `stovepipe`: trains models through a pipeline of stages, and predicts what that costs.
 
+mod choice;
+mod config;
 mod data;
 mod devices;
 mod error;
 mod eval;
+mod files;
+mod hardware;
 mod memory_check;
 mod mistakes;
-mod model;
+mod models;
 mod output;
 mod plan;
 mod pretrained;
 mod settings;
 mod simulate;
 mod stage_table;
+mod suggest;
 mod train;
 mod verify;
 mod work;
 
-use std::process::ExitCode;
+use std::{env, error::Error, process::ExitCode};
 
 use cap::Cap;
 use clap::{ArgMatches, Command};
 use mimalloc::MiMalloc;
 use stovepipe::train::keep_freed_memory;
 
-/// The system's allocator gives large blocks back to the kernel and has them cleared anew, under a
-/// lock that all stages share: two stages at once then run no faster than one. It counts, so that layers
-/// can be measured.
+use error::CliError;
+
+/// The system's allocator returns large blocks to the kernel, which clears them again under a lock that all stages share:
+/// two stages would run no faster than one. It counts, so that layers can be measured.
 #[global_allocator]
 static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
 
@@ -37,12 +43,16 @@ fn allocated() -> usize {
 
 fn main() -> ExitCode {
     keep_freed_memory();
-    let matches = command().get_matches();
-    match run(&matches) {
+    let mut command = command();
+    let result = match command.try_get_matches_from_mut(env::args_os()) {
+        Ok(matches) => run(&matches),
+        Err(error) => suggest::with_tip(error, &command).exit(),
+    };
+    match result {
         Ok(code) => code,
-        Err(error::CliError::Arguments(error)) => error.exit(),
+        Err(CliError::Arguments(error)) => error.exit(),
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", with_sources(&error));
             ExitCode::FAILURE
         }
     }
@@ -62,7 +72,7 @@ fn command() -> Command {
         .subcommand(verify::command())
 }
 
-fn run(matches: &ArgMatches) -> Result<ExitCode, error::CliError> {
+fn run(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     match matches.subcommand() {
         Some(("train", matches)) => train::main(matches),
         Some(("eval", matches)) => eval::main(matches),
@@ -73,4 +83,17 @@ fn run(matches: &ArgMatches) -> Result<ExitCode, error::CliError> {
         // `subcommand_required` lets nothing else through.
         _ => Ok(ExitCode::FAILURE),
     }
+}
+
+/// An error and those that caused it. Some already say what caused them.
+fn with_sources(error: &CliError) -> String {
+    let (mut text, mut source) = (error.to_string(), error.source());
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(cause_text.trim()) {
+            text = format!("{text}: {}", cause_text.trim());
+        }
+        source = cause.source();
+    }
+    text
 }

@@ -1,14 +1,17 @@
-//! Whether there is memory for a run, said before any is taken.
+//! Whether there is enough memory for a run, checked before any is allocated.
 
 use stovepipe::{
-    pipeline::{Layer, count_parameters, measure::Forecast},
+    pipeline::{Layer, NamedDevice, count_parameters, measure::Forecast},
     plan::MemoryUse,
-    train::{TrainError, settings::DeviceMemory},
+    train::{
+        PipelineSettings, TrainError, TrainSettings,
+        settings::{DeviceMemory, free_memory},
+    },
 };
 
-use crate::{error::CliError, settings::Settings};
+use crate::error::CliError;
 
-/// What is there of a layer's parameters while it is measured: a copy, values on the way to it, gradients and their sum.
+/// Copies of a layer's parameters while it is measured: itself, values on the way to it, gradients and their sum.
 const COPIES: u64 = 4;
 
 /// Bytes of single floats.
@@ -16,27 +19,33 @@ fn bytes(parameters: usize) -> u64 {
     4 * parameters as u64
 }
 
-/// Makes sure that what the run keeps between steps fits, wherever the model is cut.
-pub fn at_rest<L: Layer>(settings: &Settings, layers: &[L]) -> Result<(), TrainError> {
+/// Makes sure that a run's parameters and optimizer state fit, however the model is cut, and that its layers can be measured.
+pub fn of_run<L: Layer>(
+    pipeline: &PipelineSettings,
+    training: &TrainSettings,
+    layers: &[L],
+) -> Result<(), CliError> {
     let parameters = layers.iter().map(count_parameters).sum();
-    let state = settings.training.optimizer_state();
-    let needs = MemoryUse::at_rest(bytes(parameters), state).total();
-    let devices = devices(settings);
+    let needs = MemoryUse::at_rest(bytes(parameters), training.optimizer_state()).total();
+    let devices = devices(pipeline);
     let has = devices
         .iter()
         .try_fold(0_u64, |sum, device| Some(sum.saturating_add(device.has?)));
-    let names: Vec<_> = devices.into_iter().map(|device| device.device).collect();
-    match has {
-        Some(has) if needs > has => Err(TrainError::TooLarge {
-            device: names.join(" and "),
-            needs,
-            has,
-        }),
-        _ => Ok(()),
+    if let Some(has) = has.filter(|&has| needs > has) {
+        let names: Vec<_> = devices.into_iter().map(|device| device.device).collect();
+        let device = names.join(" and ");
+        return Err(TrainError::TooLarge { device, needs, has }.into());
     }
+    // Workers on the CPU measure there.
+    let is_cpu = |name: &String| {
+        name.parse::<NamedDevice>()
+            .is_ok_and(|device| device.is_cpu())
+    };
+    let uses_cpu = pipeline.devices.iter().any(is_cpu);
+    to_measure(layers, free_memory().filter(|_| uses_cpu))
 }
 
-/// Makes sure that each layer can be measured, where `free` bytes are free, as far as its parameters are concerned.
+/// Makes sure that the parameters of each layer can be measured in `free` bytes.
 pub fn to_measure<L: Layer>(layers: &[L], free: Option<u64>) -> Result<(), CliError> {
     let needs = |layer: &L| COPIES * bytes(count_parameters(layer));
     let largest = layers
@@ -53,15 +62,14 @@ pub fn to_measure<L: Layer>(layers: &[L], free: Option<u64>) -> Result<(), CliEr
     }
 }
 
-/// What is known of the devices, before anything is known of the workers.
-fn devices(settings: &Settings) -> Vec<DeviceMemory> {
-    let workers = settings.pipeline.stages;
-    settings.pipeline.device_memory(&Forecast {
+/// The memory of the devices, before any layer is placed.
+fn devices(pipeline: &PipelineSettings) -> Vec<DeviceMemory> {
+    pipeline.device_memory(&Forecast {
         balance: Vec::new(),
         step_time: 0.0,
         bubble: 0.0,
         utilisation: Vec::new(),
-        memory: vec![MemoryUse::default(); workers],
+        memory: vec![MemoryUse::default(); pipeline.stages],
         recomputed: 0.0,
     })
 }

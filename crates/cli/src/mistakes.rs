@@ -1,19 +1,17 @@
-//! The images of the test set that a model is most wrong about, for the report.
+//! The test images that a model is most wrong about, for the report.
 
 use std::fs;
 
 use burn::tensor::{Tensor, activation::log_softmax};
 use image::RgbImage;
-use stovepipe::{
-    pipeline::{Layer, Pipeline},
-    train::{RunFolder, Source},
-};
+use stovepipe::{pipeline::Pipeline, train::RunFolder};
 use stovepipe_imagenet::Normalisation;
 use stovepipe_report::MistakeEntry;
 
 use crate::{
-    data::{ImageNames, Labels},
+    data::{ImageSets, Labels},
     error::CliError,
+    models::Classifier,
 };
 
 /// Mistakes that are kept.
@@ -22,39 +20,38 @@ const MOST: usize = 24;
 /// The subfolder of their pictures.
 const PICTURES: &str = "mistakes";
 
-/// What is needed to tell of mistakes.
-pub struct Judge<'a> {
-    pub source: &'a dyn Source<Tensor<4>, Labels>,
+/// Finds the mistakes of a model.
+pub struct MistakeFinder<'a> {
+    pub sets: &'a ImageSets,
     pub batch_size: usize,
-    pub classes: &'a [String],
-    pub names: &'a ImageNames,
     /// What was done to the images.
     pub normalisation: Normalisation,
 }
 
-/// An image that was taken for another class than its own.
+/// An image whose predicted class is not its own.
 struct Mistake {
     /// Its place in the test set.
     place: usize,
     class: usize,
-    said: usize,
+    predicted: usize,
     probability: f64,
     loss: f64,
     picture: RgbImage,
 }
 
-impl Judge<'_> {
+impl MistakeFinder<'_> {
     /// Writes the worst mistakes into a run's folder: `mistakes.json` and a picture of each.
-    pub fn write<L>(&self, pipeline: &Pipeline<L>, folder: &RunFolder) -> Result<(), CliError>
-    where
-        L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>,
-    {
+    pub fn write<L: Classifier>(
+        &self,
+        pipeline: &Pipeline<L>,
+        folder: &RunFolder,
+    ) -> Result<(), CliError> {
         let pictures = folder.file(PICTURES);
         let file = |source| CliError::File {
             path: pictures.clone(),
             source,
         };
-        // Those of an earlier end of the same run.
+        // The run may have ended before, and been resumed.
         if pictures.exists() {
             fs::remove_dir_all(&pictures).map_err(file)?;
         }
@@ -63,9 +60,9 @@ impl Judge<'_> {
         for (rank, mistake) in self.worst(pipeline)?.into_iter().enumerate() {
             let path = format!("{PICTURES}/{:02}.png", rank + 1);
             let at = folder.file(&path);
-            (mistake.picture.save(&at)).map_err(|error| CliError::Unreadable {
+            (mistake.picture.save(&at)).map_err(|source| CliError::Write {
                 path: at,
-                reason: error.to_string(),
+                source: source.into(),
             })?;
             entries.push(self.entry(&mistake, &path)?);
         }
@@ -73,12 +70,12 @@ impl Judge<'_> {
     }
 
     fn entry(&self, mistake: &Mistake, picture: &str) -> Result<MistakeEntry, CliError> {
-        let class = |class: usize| self.classes.get(class).cloned().unwrap_or_default();
+        let class = |class: usize| self.sets.classes.get(class).cloned().unwrap_or_default();
         let finite = |number: f64| Some(number).filter(|number| number.is_finite());
         Ok(MistakeEntry {
-            file: Some((self.names)(mistake.place)),
+            file: Some((self.sets.names)(mistake.place)),
             label: class(mistake.class),
-            said: class(mistake.said),
+            said: class(mistake.predicted),
             probability: finite(mistake.probability),
             loss: finite(mistake.loss),
             picture: picture.parse().ok(),
@@ -86,12 +83,9 @@ impl Judge<'_> {
     }
 
     /// The worst mistakes, the worst one first.
-    fn worst<L>(&self, pipeline: &Pipeline<L>) -> Result<Vec<Mistake>, CliError>
-    where
-        L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>,
-    {
+    fn worst<L: Classifier>(&self, pipeline: &Pipeline<L>) -> Result<Vec<Mistake>, CliError> {
         let (mut worst, mut first) = (Worst::default(), 0);
-        for batch in self.source.test(self.batch_size) {
+        for batch in self.sets.source.test(self.batch_size) {
             let batch = batch?;
             let (images, Labels::Classes(labels)) = (batch.input, batch.target) else {
                 continue;
@@ -102,14 +96,14 @@ impl Judge<'_> {
             let shares: Vec<f64> = log_softmax(logits, 1).into_data().iter().collect();
             for (place, (shares, &label)) in shares.chunks(classes).zip(&labels).enumerate() {
                 let class = usize::try_from(label).unwrap_or(usize::MAX);
-                if let Some((said, loss)) =
-                    judge(shares, class).filter(|&(_, loss)| worst.has_room(loss))
+                if let Some((predicted, loss)) =
+                    mistaken(shares, class).filter(|&(_, loss)| worst.admits(loss))
                 {
                     worst.add(Mistake {
                         place: first + place,
                         class,
-                        said,
-                        probability: shares[said].exp(),
+                        predicted,
+                        probability: shares[predicted].exp(),
                         loss,
                         picture: self.picture(images.clone().narrow(0, place, 1)),
                     });
@@ -141,7 +135,7 @@ impl Judge<'_> {
 struct Worst(Vec<Mistake>);
 
 impl Worst {
-    fn has_room(&self, loss: f64) -> bool {
+    fn admits(&self, loss: f64) -> bool {
         let least = self.0.last();
         self.0.len() < MOST || least.is_some_and(|least| loss > least.loss)
     }
@@ -153,12 +147,12 @@ impl Worst {
     }
 }
 
-/// What is said of a sample with these log-probabilities, and its loss, if that is not its class.
-fn judge(shares: &[f64], class: usize) -> Option<(usize, f64)> {
+/// The predicted class of a sample with these log-probabilities, and its loss, if that is not its class.
+fn mistaken(shares: &[f64], class: usize) -> Option<(usize, f64)> {
     let own = *shares.get(class)?;
     let ranked = shares.iter().enumerate();
-    let (said, _) = ranked.max_by(|a, b| a.1.total_cmp(b.1))?;
-    (said != class).then_some((said, -own))
+    let (predicted, _) = ranked.max_by(|a, b| a.1.total_cmp(b.1))?;
+    (predicted != class).then_some((predicted, -own))
 }
 
 #[cfg(test)]
@@ -167,8 +161,8 @@ mod tests {
 
     #[test]
     fn a_mistake_is_another_class_that_is_likelier() {
-        assert_eq!(judge(&[-0.1, -2.5], 0), None);
-        assert_eq!(judge(&[-0.1, -2.5], 1), Some((0, 2.5)));
-        assert_eq!(judge(&[-0.1, -2.5], 2), None);
+        assert_eq!(mistaken(&[-0.1, -2.5], 0), None);
+        assert_eq!(mistaken(&[-0.1, -2.5], 1), Some((0, 2.5)));
+        assert_eq!(mistaken(&[-0.1, -2.5], 2), None);
     }
 }

@@ -1,4 +1,4 @@
-//! How things are read, printed and written.
+//! Reading, printing and writing.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use clap::Command;
+use clap::{Arg, ArgMatches, Command, parser::ValueSource};
 use serde_json::Value;
 
 use crate::error::CliError;
@@ -91,15 +91,41 @@ pub fn width() -> usize {
     columns.and_then(|text| text.parse().ok()).unwrap_or(100)
 }
 
-/// Lets values begin with a minus: that a number is out of range should be said as such.
+/// Lets values begin with a minus, so that the error says that a number is out of range.
 pub fn with_negative_numbers(command: Command) -> Command {
-    command.mut_args(|arg| match arg.get_action().takes_values() {
-        true => arg.allow_negative_numbers(true),
-        false => arg,
+    command.mut_args(|arg| {
+        let takes_values = arg.get_action().takes_values();
+        if takes_values {
+            arg.allow_negative_numbers(true)
+        } else {
+            arg
+        }
     })
 }
 
-/// Prints a text; nobody may be listening any more.
+/// Hides the flags that a subcommand does not use, though it knows them.
+pub fn hide(command: Command, is_unused: impl Fn(&Arg) -> bool) -> Command {
+    command.mut_args(|arg| {
+        let is_unused = is_unused(&arg);
+        arg.hide(is_unused)
+    })
+}
+
+/// Refuses hidden flags, which would do nothing.
+pub fn refuse_hidden(command: &Command, matches: &ArgMatches) -> Result<(), CliError> {
+    let is_given =
+        |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let mut hidden = command.get_arguments().filter(|arg| arg.is_hide_set());
+    match hidden.find(is_given).and_then(Arg::get_long) {
+        Some(flag) => Err(CliError::NotUsed {
+            flag: flag.to_owned(),
+            subcommand: command.get_name().to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Prints a text, even if nobody reads it any more.
 pub fn print(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -153,7 +179,7 @@ pub fn write_with(
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_a_model_says_cannot_command_a_terminal() {
+    fn generated_text_cannot_control_a_terminal() {
         for (text, expected) in [
             (
                 "plain, naïve 🦀\n\tand more\n",

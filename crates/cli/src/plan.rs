@@ -1,14 +1,10 @@
-//! `stovepipe plan`: where to cut, in which order to run, what to compute again, and what it comes to.
+//! `stovepipe plan`: where to cut, which schedule, what to recompute, and what it costs.
 
 mod chain;
-mod file;
 mod graph;
 mod measure;
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
 use stovepipe::{
@@ -17,9 +13,15 @@ use stovepipe::{
     schedule::{Recompute, Rule},
 };
 
-use crate::{data::DataSettings, error::CliError, model::ModelSettings, output};
-
-pub use file::PlanFile;
+use crate::{
+    data::AnyDataSet,
+    error::CliError,
+    files::read_machine,
+    models::{self, AnyModel},
+    output,
+    settings::Subjects,
+    suggest,
+};
 
 /// More would take minutes to plan for.
 const MOST_WORKERS: usize = 4096;
@@ -30,7 +32,7 @@ const MEASURING: &str = "Measuring";
 
 /// What to plan.
 #[derive(Clone, Debug, Args)]
-pub struct Request {
+struct PlanFlags {
     /// What each layer costs: a profile as --measure writes it (TOML), or PipeDream's graph.txt
     #[arg(long, value_name = "FILE", default_value = "profile.toml")]
     profile: PathBuf,
@@ -41,12 +43,10 @@ pub struct Request {
     /// Devices, all alike [default: 2]
     #[arg(long, value_name = "N", help_heading = MACHINE)]
     workers: Option<usize>,
-    /// Bytes a second between devices; with several levels one for each, the innermost first
-    /// [default: no limit]
+    /// Bytes a second between devices; with several levels one for each, innermost first [default: no limit]
     #[arg(long, value_name = "B", num_args = 1.., value_delimiter = ',', help_heading = MACHINE)]
     bandwidth: Vec<f64>,
-    /// Devices, then groups of them, that each level joins: 4,2 is two machines of four
-    /// [default: all on one level]
+    /// Devices, then groups, that each level joins: 4,2 is two machines of four [default: one level]
     #[arg(long, value_name = "N,N", value_delimiter = ',', help_heading = MACHINE)]
     levels: Vec<usize>,
     /// Seconds until a message arrives
@@ -61,17 +61,16 @@ pub struct Request {
     /// Micro-batches of a mini-batch [default: powers of two]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
     micro_batches: Vec<usize>,
-    /// Schedules by name [default: all that give the result of one device]
+    /// Schedules [default: all that give the result of one device]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
     schedules: Vec<Rule>,
-    /// What to compute again: always, except-last, never [default: whatever is best]
+    /// Which micro-batches to recompute: always, except-last, never [default: the fastest that fits]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
     recompute: Vec<Recompute>,
     /// Let several workers share a stage (1f1b; the engine does not run it yet)
     #[arg(long, help_heading = CHOICE)]
     replicas: bool,
-    /// Numbers that training keeps of each parameter: 2 for Adam, 1 for momentum; one more each for averaged
-    /// weights and for gradients that are accumulated
+    /// Numbers kept for each parameter: 2 for Adam, 1 for momentum, 1 more each for --ema and --accumulate
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u8).range(0..=4),
         help_heading = CHOICE)]
     optimizer_state: u8,
@@ -84,10 +83,10 @@ pub struct Request {
     /// CPU threads of each worker
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = MEASURING)]
     threads_per_stage: usize,
-    /// Numbers that workers compute in: f32, or bf16 or f16 in mixed precision
+    /// Type to compute in: f32, or bf16 or f16 in mixed precision
     #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = MEASURING)]
     precision: Precision,
-    /// Write what was found out about the devices, too
+    /// Write the machine file, too
     #[arg(long, value_name = "FILE", requires = "measure", help_heading = MEASURING)]
     write_machine: Option<PathBuf>,
     /// Write the plan, for `train --plan FILE`
@@ -96,57 +95,47 @@ pub struct Request {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    // Settings with defaults of their own, over which flags go.
-    #[arg(skip)]
-    model: ModelSettings,
-    #[arg(skip)]
-    data: DataSettings,
+}
+
+/// What to plan, and the model to measure for it.
+struct Request {
+    flags: PlanFlags,
+    model: AnyModel,
+    data: AnyDataSet,
 }
 
 /// The subcommand and its flags.
 pub fn command() -> Command {
-    let command = Request::augment_args(Command::new("plan"));
-    let command = DataSettings::augment_args(ModelSettings::augment_args(command));
-    output::with_negative_numbers(crate::settings::with_defaults(command))
-        .about("Find the fastest pipeline that fits: cut, schedule, micro-batches, recomputation")
+    let command = PlanFlags::augment_args(Command::new("plan"));
+    let command = Subjects::new(models::trained()).augment(command);
+    output::with_negative_numbers(command)
+        .about("Find the fastest pipeline that fits the memory")
         .long_about(None)
 }
 
 /// Measures if asked to, plans, and prints the plan.
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
-    let mut request = Request::from_arg_matches(matches)?;
-    request.model.update_from_arg_matches(matches)?;
-    request.data.update_from_arg_matches(matches)?;
-    request.data.settle()?;
-    request.model.settle(request.data.image_size())?;
-    let mut machine = request.machine()?;
-    if request.measure {
+    let flags = PlanFlags::from_arg_matches(matches)?;
+    let (model, data) = Subjects::new(models::trained()).read(None, matches)?;
+    let request = Request { flags, model, data };
+    let mut machine = request.flags.machine()?;
+    if request.flags.measure {
         measure::measure(&request, &mut machine)?;
     }
-    let text = output::read(&request.profile)?;
-    let unreadable = |reason: String| CliError::Unreadable {
-        path: request.profile.clone(),
-        reason,
+    let flags = &request.flags;
+    let text = output::read(&flags.profile)?;
+    let unreadable = |source| CliError::Read {
+        path: flags.profile.clone(),
+        source,
     };
-    match is_graph(&text) {
-        true => {
-            let graph = LayerGraph::from_text(&text).map_err(|e| unreadable(e.to_string()))?;
-            graph::plan(&request, &graph, &machine)?;
-        }
-        false => {
-            let profile = Profile::from_toml(&text).map_err(|e| unreadable(e.to_string()))?;
-            chain::plan(&request, &profile, &machine)?;
-        }
+    if is_graph(&text) {
+        let graph = LayerGraph::from_text(&text).map_err(|error| unreadable(error.into()))?;
+        graph::plan(flags, &graph, &machine)?;
+    } else {
+        let profile = Profile::from_toml(&text).map_err(|error| unreadable(error.into()))?;
+        chain::plan(flags, &profile, &machine)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A machine file.
-pub fn read_machine(path: &Path) -> Result<Machine, CliError> {
-    Machine::from_toml(&output::read(path)?).map_err(|error| CliError::Unreadable {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    })
 }
 
 /// PipeDream's files begin with a node or an edge between two.
@@ -155,10 +144,13 @@ fn is_graph(text: &str) -> bool {
     first.is_some_and(|line| line.contains(" -- "))
 }
 
-impl Request {
+impl PlanFlags {
     fn machine(&self) -> Result<Machine, CliError> {
         if let Some(path) = &self.machine {
             return read_machine(path);
+        }
+        if self.measure {
+            suggest::devices(&self.devices)?;
         }
         let product = || self.levels.iter().copied().fold(1, usize::saturating_mul);
         let workers = match (self.workers, self.levels.is_empty(), self.devices.len()) {
@@ -204,10 +196,10 @@ impl Request {
         if self.bandwidth.is_empty() && self.latency == 0.0 {
             return Ok(Vec::new());
         }
-        let levels = match self.levels.is_empty() {
-            true => vec![workers],
-            false => self.levels.clone(),
-        };
+        let mut levels = self.levels.clone();
+        if levels.is_empty() {
+            levels.push(workers);
+        }
         let given = self.bandwidth.len();
         if given > 1 && given != levels.len() {
             return Err(CliError::Bandwidths {
@@ -215,9 +207,9 @@ impl Request {
                 levels: levels.len(),
             });
         }
-        let number = |what, value: f64, is_valid: bool| match is_valid {
-            true => Ok(value),
-            false => Err(CliError::Number { what, value }),
+        let number = |what, value: f64, is_valid: bool| {
+            let valid = is_valid.then_some(value);
+            valid.ok_or(CliError::Number { what, value })
         };
         let level = |(index, &workers): (usize, &usize)| {
             let bandwidth = self.bandwidth.get(index).or(self.bandwidth.first());
@@ -236,17 +228,17 @@ impl Request {
         levels.iter().enumerate().map(level).collect()
     }
 
-    /// In mixed precision a step computes on copies of half the size, which count as a whole number here.
+    /// In mixed precision a step computes on copies of half the size, which count as one number here.
     fn state(&self) -> OptimizerState {
         let copies = u8::from(self.precision != Precision::F32);
         OptimizerState(self.optimizer_state + copies)
     }
 
-    /// Prints a plan in the way that was asked for.
     fn print(&self, text: &str, json: &serde_json::Value) {
-        match self.json {
-            true => output::print_json(json),
-            false => output::print(text),
+        if self.json {
+            output::print_json(json);
+        } else {
+            output::print(text);
         }
     }
 }

@@ -5,6 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use burn::store::KeyRemapper;
+use clap::{ArgAction, Args};
+use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::{Layer, Pipeline},
     train::{
@@ -13,20 +16,57 @@ use stovepipe::{
     },
 };
 
-use crate::{error::CliError, model::ModelSettings, work::CLASSES_FILE};
+use crate::{
+    error::CliError,
+    files::{CLASSES, MODEL},
+};
 
-/// The file of a run's model.
-const MODEL: &str = "model.safetensors";
-
-/// What a training begins with.
-pub struct Beginning {
-    settings: ModelSettings,
-    weights: Weights,
+/// Settings of any model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Args)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Pretrained {
+    /// Weights to begin with: a run's folder, safetensors, or a .pt of PyTorch (torchgpipe's AmoebaNet-D, timm's ViT)
+    #[arg(long, value_name = "PATH")]
+    pub from: Option<PathBuf>,
+    /// Whether the head begins with new weights [default: if those to begin with are for other classes]
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set)]
+    pub new_head: Option<bool>,
 }
 
-impl Beginning {
-    /// The weights that the settings name, if they name any: opened before anything that takes time is done, and not read.
-    pub fn open(settings: &ModelSettings) -> Result<Option<Self>, CliError> {
+/// The tensors of a model that are for its classes alone.
+pub struct Head {
+    /// What their names begin with.
+    prefix: String,
+    /// What is in the names of other heads.
+    auxiliary: Option<&'static str>,
+}
+
+impl Head {
+    pub fn new(classifier: String, auxiliary: Option<&'static str>) -> Self {
+        Self {
+            prefix: classifier + ".",
+            auxiliary,
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        name.starts_with(&self.prefix) || self.auxiliary.is_some_and(|part| name.contains(part))
+    }
+
+    fn bias(&self) -> String {
+        self.prefix.clone() + "bias"
+    }
+}
+
+/// Weights that were opened and not read yet.
+pub struct OpenWeights {
+    weights: Weights,
+    new_head: Option<bool>,
+}
+
+impl OpenWeights {
+    /// Opens the weights that the settings name, if they name any.
+    pub fn open(settings: &Pretrained) -> Result<Option<Self>, CliError> {
         let Some(path) = &settings.from else {
             return Ok(None);
         };
@@ -35,42 +75,40 @@ impl Beginning {
             checkpoint.check()?;
         }
         Ok(Some(Self {
-            settings: settings.clone(),
             weights: Weights::open(file)?,
+            new_head: settings.new_head,
         }))
     }
 
-    /// Loads them into a model that is to tell these classes, a line each, if it tells any. Returns what is to be said of
-    /// that.
+    /// Loads them into a model with this head, of these classes, a line each, if it tells any. Returns a line about that.
     pub fn load<L: Layer>(
         self,
         pipeline: &mut Pipeline<L>,
+        (head, keys): (Option<Head>, Option<KeyRemapper>),
         classes: Option<&str>,
     ) -> Result<String, CliError> {
         let file = self.weights.path().to_owned();
-        let weights = self.weights;
-        let weights = match self.settings.names_elsewhere() {
-            Some(keys) => weights.renamed(&keys)?,
-            None => weights,
+        let weights = match keys {
+            Some(keys) => self.weights.renamed(&keys)?,
+            None => self.weights,
         };
-        let head = self.settings.head();
-        let is_new = match (&head, self.settings.new_head) {
-            (None, _) => false,
-            (Some(_), Some(is_new)) => is_new,
-            (Some(head), None) => {
-                classes.is_some_and(|classes| is_for_others(&weights, classes, &head.bias()))
-            }
+        let is_other = |head: &Head| match (self.new_head, classes) {
+            (Some(is_new), _) => is_new,
+            (None, Some(classes)) => is_for_others(&weights, classes, &head.bias()),
+            (None, None) => false,
         };
-        let weights = match head.filter(|_| is_new) {
+        let new_head = head.filter(is_other);
+        let remark = if new_head.is_some() {
+            ", with a new head"
+        } else {
+            ""
+        };
+        let weights = match new_head {
             Some(head) => weights.without(move |name| head.has(name)),
             None => weights,
         };
         weights.load_into(pipeline)?;
-        let head = match is_new {
-            true => ", with a new head",
-            false => "",
-        };
-        Ok(format!("begun with {}{head}\n", file.display()))
+        Ok(format!("starting from {}{remark}\n", file.display()))
     }
 }
 
@@ -83,7 +121,7 @@ fn is_for_others(weights: &Weights, classes: &str, bias: &str) -> bool {
         Some(_) => folder.ancestors().nth(2).unwrap_or(folder),
         None => folder,
     };
-    match fs::read_to_string(run.join(CLASSES_FILE)) {
+    match fs::read_to_string(run.join(CLASSES)) {
         Ok(others) => others != classes,
         Err(_) => weights.shape(bias) != Some(&[classes.lines().count()][..]),
     }
@@ -98,23 +136,5 @@ fn file_of(path: &Path) -> PathBuf {
     match checkpoints.unwrap_or_default().pop() {
         Some(newest) if !model.is_file() => newest.model(false),
         _ => model,
-    }
-}
-
-/// The tensors of a model that are for its classes alone.
-pub struct Head {
-    /// What their names begin with.
-    pub prefix: String,
-    /// What is in the names of other heads.
-    pub auxiliary: Option<&'static str>,
-}
-
-impl Head {
-    fn has(&self, name: &str) -> bool {
-        name.starts_with(&self.prefix) || self.auxiliary.is_some_and(|part| name.contains(part))
-    }
-
-    fn bias(&self) -> String {
-        self.prefix.clone() + "bias"
     }
 }

@@ -1,301 +1,225 @@
 //! What `config.toml` holds and flags change.
 //!
-//! Settings are layered: what is usual for the model, then a configuration, then flags. The same struct is all
-//! three.
+//! Settings are layered: what is usual for the model, then a configuration, then flags.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use stovepipe::train::{PipelineSettings, TrainError, TrainSettings, settings::OptimizerSetting};
+use clap::{ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
+use serde::Serialize;
+use stovepipe::train::{PipelineSettings, TrainSettings};
+use toml::Table;
 
 use crate::{
-    data::{DataName, DataSettings},
+    choice::{Choices, default_help, listed},
+    config::{ConfigFile, Section},
+    data::{self, AnyDataSet, Contents, data_sets},
     error::CliError,
-    model::{ModelName, ModelSettings},
-    plan::{PlanFile, read_machine},
+    files::{PlanFile, read_machine},
+    models::{self, AnyModel, ModelSettings, Reads},
+    pretrained::Pretrained,
+    suggest,
 };
 
 /// All settings of a training run; a table of `config.toml` each.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Args)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Settings {
-    #[command(flatten)]
-    pub data: DataSettings,
-    #[command(flatten)]
+    #[serde(serialize_with = "data::serialize")]
+    pub data: AnyDataSet,
     pub model: ModelSettings,
-    #[command(flatten)]
     pub pipeline: PipelineSettings,
-    #[command(flatten)]
     pub training: TrainSettings,
 }
 
-/// Which model and data set were named.
-#[derive(Clone, Copy, Debug, Default)]
-struct Named {
-    model: Option<ModelName>,
-    data: Option<DataName>,
+/// The models and the data sets that a subcommand lets one choose among.
+pub struct Subjects {
+    models: Choices<AnyModel>,
+    data_sets: Choices<AnyDataSet>,
 }
 
-impl Named {
-    fn or(self, other: Self) -> Self {
+fn reads_of(data: &AnyDataSet) -> Reads {
+    match data.contents() {
+        Contents::Images(_) => Reads::Images,
+        Contents::Text(_) => Reads::Text,
+    }
+}
+
+impl Subjects {
+    pub fn new(models: Choices<AnyModel>) -> Self {
+        let data_sets = data_sets();
+        Self { models, data_sets }
+    }
+
+    fn without_defaults(self) -> Self {
         Self {
-            model: self.model.or(other.model),
-            data: self.data.or(other.data),
+            models: self.models.without_defaults(),
+            data_sets: self.data_sets.without_defaults(),
         }
     }
 
-    /// One names the other where it can: text is read by a language model.
-    fn settings(self) -> Settings {
-        let reads_text =
-            self.model == Some(ModelName::TransformerLm) || self.data == Some(DataName::Text);
-        let (model, data) = match reads_text {
-            true => (ModelName::TransformerLm, DataName::Text),
-            false => (ModelName::AmoebaNetD, DataName::Digits),
-        };
-        Settings::usual(self.model.unwrap_or(model), self.data.unwrap_or(data))
+    /// Adds the flags of all data sets and models.
+    pub fn augment(&self, command: Command) -> Command {
+        let model = |reads| self.models.first(|model| model.reads() == reads).name();
+        let data = |reads| self.data_sets.first(|data| reads_of(data) == reads).name();
+        let (images, text) = (Reads::Images, Reads::Text);
+        let of_data = format!("{}, or {} for {}", data(images), data(text), model(text));
+        let of_model = format!("{}, or {} for {}", model(images), model(text), data(text));
+        let command = (self.data_sets).augment(command, "Data", "Data set", &of_data);
+        self.models.augment(command, "Model", "Model", &of_model)
+    }
+
+    /// The model and the data that flags or a configuration name, with the settings that these give. One names the other
+    /// where it can.
+    pub fn read(
+        &self,
+        config: Option<(Section, Section)>,
+        flags: &ArgMatches,
+    ) -> Result<(AnyModel, AnyDataSet), CliError> {
+        let (of_data, of_model) = config.unzip();
+        let model = self.models.named(flags, of_model.as_ref())?;
+        let data = self.data_sets.named(flags, of_data.as_ref())?;
+        let by_data = data.as_ref().map(reads_of);
+        let reads = model.as_ref().map(|model| model.reads()).or(by_data);
+        let reads = reads.unwrap_or(Reads::Images);
+        let mut data = data.unwrap_or_else(|| self.data_sets.first(|data| reads_of(data) == reads));
+        let mut model = model.unwrap_or_else(|| self.models.first(|model| model.reads() == reads));
+        self.data_sets.read(&mut data, of_data, flags)?;
+        self.models.read(&mut model, of_model, flags)?;
+        data.settle();
+        data.check()?;
+        model.settle(match data.contents() {
+            Contents::Images(images) => images.image_size(),
+            Contents::Text(_) => 1,
+        });
+        if model.reads() != reads_of(&data) {
+            let fitting = self.data_sets.names(|data| reads_of(data) == model.reads());
+            return Err(CliError::OtherData {
+                model: model.name(),
+                data: data.name(),
+                fitting: listed(&fitting),
+            });
+        }
+        Ok((model, data))
     }
 }
 
 impl Settings {
-    /// What is usual for a model and a data set, but for the settings that only some of them have.
-    fn usual(model: ModelName, data: DataName) -> Self {
-        let training = TrainSettings::default();
-        let training = match model {
-            ModelName::AmoebaNetD | ModelName::AmoebaNetB => training,
-            ModelName::Vit => TrainSettings {
-                epochs: 30,
-                batch_size: 32,
-                optimizer: OptimizerSetting::AdamW,
-                lr: 1e-3,
-                warmup_epochs: 3.0,
-                weight_decay: 0.05,
-                clip: 1.0,
-                ..training
-            },
-            ModelName::TransformerLm => TrainSettings {
-                epochs: 12,
-                batch_size: 16,
-                optimizer: OptimizerSetting::AdamW,
-                lr: 3e-3,
-                warmup_epochs: 0.5,
-                weight_decay: 0.1,
-                label_smoothing: 0.0,
-                clip: 1.0,
-                ..training
-            },
+    /// Adds a flag for each setting; the help shows the defaults.
+    pub fn augment(command: Command) -> Command {
+        let subjects = Subjects::new(models::trained());
+        let usual = |model: &AnyModel| {
+            let mut table = Table::try_from(PipelineSettings::default()).unwrap_or_default();
+            table.extend(Table::try_from(model.training()).unwrap_or_default());
+            (table, model.name())
         };
-        Self {
-            data: DataSettings::bare(data),
-            model: ModelSettings::bare(model),
-            pipeline: PipelineSettings::default(),
-            training,
-        }
+        let usual: Vec<_> = subjects.models.iter().map(usual).collect();
+        Self::augment_with(&subjects, command).mut_args(|arg| {
+            let is_run = matches!(arg.get_help_heading(), Some("Pipeline" | "Training"));
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            if is_run && !help.contains("[default: ") {
+                let help = help + &default_help(&arg, usual.iter().cloned());
+                return arg.help(help);
+            }
+            arg
+        })
+    }
+
+    /// Adds a flag for each setting, whose default is a run's setting.
+    pub fn augment_without_defaults(command: Command) -> Command {
+        let subjects = Subjects::new(models::trained());
+        Self::augment_with(&subjects.without_defaults(), command)
+    }
+
+    fn augment_with(subjects: &Subjects, command: Command) -> Command {
+        let command = subjects.augment(command).next_help_heading("Model");
+        let command = Pretrained::augment_args(command);
+        let command = TrainSettings::augment_args(PipelineSettings::augment_args(command));
+        command.mut_args(|arg| {
+            if arg.get_action().takes_values() {
+                arg.allow_negative_numbers(true)
+            } else {
+                arg
+            }
+        })
     }
 
     /// Those of a configuration alone.
     pub fn load(config: &Path) -> Result<Self, CliError> {
-        let mut settings = from_config(config, Named::default())?;
-        settings.data.settle()?;
-        settings.model.settle(settings.data.image_size())?;
-        Ok(settings)
+        let command = Self::augment_without_defaults(Command::new("").no_binary_name(true));
+        Self::read(Some(config), None, None, &command.get_matches_from([""; 0]))
     }
 
-    /// Adds a flag for each setting; the help shows the defaults.
-    pub fn augment(command: Command) -> Command {
-        with_defaults(Self::augment_args(command))
-    }
-
-    /// Writes down how many tokens a language model knows, where that was left to the tokenizer of the data: another
-    /// tokenizer would else make another model.
-    pub fn resolve_vocabulary(&mut self, data: &DataSettings) -> Result<(), CliError> {
-        if self.model.is_language() && self.model.vocabulary.unwrap_or(0) == 0 {
-            self.model.vocabulary = Some(data.tokenizer()?.vocabulary());
-        }
-        Ok(())
-    }
-
-    /// What is usual, then `config` if there is one, then a plan, then a machine, then the flags, then what data set and model
-    /// have besides.
+    /// What is usual, then a configuration, then a plan, then a machine, then flags.
     pub fn read(
         config: Option<&Path>,
         plan: Option<&Path>,
         machine: Option<&Path>,
         flags: &ArgMatches,
     ) -> Result<Self, CliError> {
-        let by_flags = Named {
-            model: flags.get_one("model").copied(),
-            data: flags.get_one("data").copied(),
+        let subjects = Subjects::new(models::trained());
+        let file = config.map(ConfigFile::read).transpose()?;
+        let sections = file
+            .as_ref()
+            .map(|file| file.sections(["data", "model", "pipeline", "training"]));
+        let (mut pipeline, mut pretrained) = (PipelineSettings::default(), Pretrained::default());
+        let mut training = None;
+        let chosen = match sections.transpose()? {
+            Some([data, mut model, own_pipeline, own_training]) => {
+                own_pipeline.read_over(&mut pipeline)?;
+                model.take_for::<Pretrained>().read_over(&mut pretrained)?;
+                training = Some(own_training);
+                Some((data, model))
+            }
+            None => None,
         };
-        let mut settings = match config {
-            Some(path) => from_config(path, by_flags)?,
-            None => by_flags.settings(),
-        };
+        let (model, data) = subjects.read(chosen, flags)?;
+        let given = training;
+        let mut training = model.training();
+        if let Some(given) = given {
+            given.read_over(&mut training)?;
+        }
         if let Some(path) = plan {
-            let plan: PlanFile = parse(path, &read(path)?)?;
-            settings.pipeline = plan.pipeline;
-            settings.training.batch_size = plan.training.batch_size;
+            let plan: PlanFile = ConfigFile::read(path)?.parse()?;
+            pipeline = plan.pipeline;
+            training.batch_size = plan.training.batch_size;
         }
         if let Some(path) = machine {
-            settings.pipeline.run_on(&read_machine(path)?);
+            pipeline.run_on(&read_machine(path)?);
         }
-        settings.update_from_arg_matches(flags)?;
-        let settled = (settings.data.settle())
-            .and_then(|()| settings.model.settle(settings.data.image_size()));
-        settled.map_err(|error| of_configuration(error, config, flags))?;
-        match settings.model.is_language() == (settings.data.data == DataName::Text) {
-            true => Ok(settings),
-            false => Err(CliError::OtherData {
-                model: settings.model.name(),
-                data: settings.data.name(),
-            }),
+        pretrained.update_from_arg_matches(flags)?;
+        pipeline.update_from_arg_matches(flags)?;
+        training.update_from_arg_matches(flags)?;
+        suggest::devices(&pipeline.devices).map_err(|source| match config {
+            Some(path) if flags.value_source("devices") != Some(ValueSource::CommandLine) => {
+                CliError::Read {
+                    path: path.to_owned(),
+                    source: source.into(),
+                }
+            }
+            _ => source,
+        })?;
+        if pretrained.new_head.is_some() && model.head().is_none() {
+            return Err(CliError::Foreign {
+                setting: "new-head".to_owned(),
+                of: listed(&subjects.models.names(|model| model.head().is_some())),
+                named: model.name(),
+            });
         }
-    }
-}
-
-/// What does not belong to the model or the data set, if no flag says it, is in the configuration.
-fn of_configuration(error: CliError, config: Option<&Path>, flags: &ArgMatches) -> CliError {
-    use CliError::{Configured, NotOfData, NotOfModel};
-    let from_file = |setting: &str| match flags.value_source(&setting.replace('-', "_")) {
-        Some(ValueSource::CommandLine) => None,
-        _ => config.map(Path::to_owned),
-    };
-    match error {
-        NotOfModel {
-            setting,
-            of,
-            model: named,
-        }
-        | NotOfData {
-            setting,
-            of,
-            data: named,
-        } if let Some(path) = from_file(setting) => Configured {
-            path,
-            setting,
-            of,
-            named,
-        },
-        other => other,
-    }
-}
-
-/// A configuration, over what is usual for the model and the data set that are named, in flags or there.
-fn from_config(path: &Path, by_flags: Named) -> Result<Settings, TrainError> {
-    let text = read(path)?;
-    // What is wrong with the file is said by this, with the line.
-    let _: Settings = parse(path, &text)?;
-    let mut over: toml::Table = parse(path, &text)?;
-    let named = |table: &str, key: &str| Some(over.get(table)?.get(key)?.clone());
-    let in_file = Named {
-        model: named("model", "model").and_then(|name| name.try_into().ok()),
-        data: named("data", "data").and_then(|name| name.try_into().ok()),
-    };
-    let usual = by_flags.or(in_file).settings();
-    let mut merged = toml::Table::try_from(usual).map_err(|error| TrainError::Format {
-        path: path.to_owned(),
-        source: error.into(),
-    })?;
-    for (name, table) in &mut merged {
-        let given = over.remove(name);
-        if let (Some(table), Some(toml::Value::Table(given))) = (table.as_table_mut(), given) {
-            table.extend(given);
-        }
-    }
-    merged
-        .try_into()
-        .map_err(|source| TrainError::Configuration {
-            path: path.to_owned(),
-            source: Box::new(source),
+        Ok(Self {
+            data,
+            model: ModelSettings { model, pretrained },
+            pipeline,
+            training,
         })
-}
-
-fn read(path: &Path) -> Result<String, TrainError> {
-    fs::read_to_string(path).map_err(|source| TrainError::File {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, TrainError> {
-    toml::from_str(text).map_err(|source| TrainError::Configuration {
-        path: path.to_owned(),
-        source: Box::new(source),
-    })
-}
-
-/// Adds the defaults of settings to the help of their flags.
-pub fn with_defaults(command: Command) -> Command {
-    let usual = usual_settings();
-    command.mut_args(|arg| match (default_of(&arg, &usual), arg.get_help()) {
-        (Some(default), Some(help)) if !help.to_string().contains("[default: ") => {
-            let help = format!("{help} [default: {default}]");
-            arg.help(help).allow_negative_numbers(true)
-        }
-        _ => arg,
-    })
-}
-
-/// What a flag's setting is if nobody says it: what it usually is, and what else it is for some model or data set.
-fn default_of(arg: &Arg, usual: &[Settings]) -> Option<String> {
-    let key = arg.get_long()?;
-    match key {
-        // Each names the other.
-        "model" => return Some("amoebanet-d, or transformer-lm for text".to_owned()),
-        "data" => return Some("digits, or text for transformer-lm".to_owned()),
-        _ => {}
     }
-    let mut found: Vec<(String, Vec<String>)> = Vec::new();
-    for settings in usual {
-        let tables = toml::Table::try_from(settings).unwrap_or_default();
-        let holder = tables
-            .iter()
-            .find_map(|(name, table)| Some((name, table.get(key)?)));
-        let Some((table, value)) = holder else {
-            continue;
-        };
-        let of = match &**table {
-            "data" => settings.data.name(),
-            _ => settings.model.name(),
-        };
-        let value = shown(value);
-        match found.iter_mut().find(|(known, _)| *known == value) {
-            _ if value.is_empty() => {}
-            Some((_, named)) if named.contains(&of) => {}
-            Some((_, named)) => named.push(of),
-            None => found.push((value, vec![of])),
-        }
-    }
-    let (first, others) = found.split_first()?;
-    let others = (others.iter()).map(|(value, of)| format!(", {value} for {}", of.join(" and ")));
-    Some(first.0.clone() + &others.collect::<String>())
-}
 
-/// A value as one would write it in a flag.
-fn shown(value: &toml::Value) -> String {
-    match value {
-        toml::Value::String(text) => text.clone(),
-        toml::Value::Array(items) => {
-            let items: Vec<_> = items.iter().filter_map(toml::Value::as_str).collect();
-            items.join(",")
+    /// Writes down how many tokens a language model knows, if that was left to the tokenizer of the data: another tokenizer
+    /// would make another model.
+    pub fn resolve_vocabulary(&mut self, data: &AnyDataSet) -> Result<(), CliError> {
+        if let Contents::Text(text) = data.contents() {
+            self.model
+                .model
+                .set_vocabulary(text.tokenizer()?.vocabulary());
         }
-        other => other.to_string(),
+        Ok(())
     }
-}
-
-/// Settings in which each has its default somewhere; the default model's come first.
-fn usual_settings() -> Vec<Settings> {
-    use {DataName::*, ModelName::*};
-    let usual = |model, data| {
-        let mut settings = Settings::usual(model, data);
-        settings.data = DataSettings::usual(data);
-        settings.model = ModelSettings::usual(model, settings.data.image_size());
-        settings
-    };
-    vec![
-        usual(AmoebaNetD, Digits),
-        usual(AmoebaNetD, Cifar100),
-        usual(Vit, ImageNet),
-        usual(TransformerLm, Text),
-    ]
 }

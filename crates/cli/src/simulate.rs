@@ -1,4 +1,4 @@
-//! `stovepipe simulate`: what a schedule would cost, before anything runs.
+//! `stovepipe simulate`: what a schedule would cost.
 
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
@@ -6,33 +6,33 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Value, json};
 use stovepipe::schedule::{
     Costs, Link, Recompute, Rule, RuleOptions, Schedule, Scheduler, Simulation, StageCosts,
-    StageMemory, Timeline, format_bytes,
+    StageMemory, Timeline, UnknownRule, format_bytes,
 };
 
 use crate::{
     error::CliError,
     output::{self, Align, Table},
+    suggest,
 };
 
 /// Workers that the table shows.
 const SHOWN: usize = 32;
-/// Times are given in milliseconds.
+/// In seconds. Times are given in milliseconds.
 const MILLISECOND: f64 = 1e-3;
 
 /// What to simulate.
 #[derive(Clone, Debug, Args)]
-pub struct Simulate {
-    /// Schedule: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream, or a CSV file as
-    /// torch.distributed.pipelining has it (a row for each worker, such as 0F0,0F1,,0B0,0B1)
+struct SimulateFlags {
+    /// gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream, or a CSV file of torch.distributed.pipelining
     #[arg(long, value_name = "S")]
     schedule: String,
-    /// Workers, each with its part of the model; a CSV file says itself
+    /// Workers, each with its part of the model; not needed for a CSV file
     #[arg(long, value_name = "P")]
     stages: Option<usize>,
-    /// Micro-batches of a step; a CSV file says itself
+    /// Micro-batches of a step; not needed for a CSV file
     #[arg(long, value_name = "M")]
     micro_batches: Option<usize>,
-    /// Stages that a worker's part is cut into (interleaved)
+    /// Stages of each worker (interleaved)
     #[arg(long, value_name = "V", default_value_t = 2)]
     chunks: usize,
     /// Workers that share each stage and take its micro-batches in turn (pipedream, 1f1b)
@@ -47,7 +47,7 @@ pub struct Simulate {
         help_heading = "Times"
     )]
     forward: Vec<f64>,
-    /// Gradient of the input: one half of backward
+    /// Gradient of the input, the first half of backward; or one for each stage
     #[arg(
         long,
         value_name = "MS",
@@ -56,7 +56,7 @@ pub struct Simulate {
         help_heading = "Times"
     )]
     backward: Vec<f64>,
-    /// Gradients of the weights: the other half
+    /// Gradients of the weights, the second half of backward; or one for each stage
     #[arg(
         long,
         value_name = "MS",
@@ -79,7 +79,7 @@ pub struct Simulate {
         help_heading = "Times"
     )]
     message: f64,
-    /// Forward passes that are run a second time: never, except-last, always
+    /// Micro-batches whose forward pass is recomputed: never, except-last, always
     #[arg(long, value_name = "MODE", default_value_t = Recompute::Never)]
     recompute: Recompute,
     /// Bytes of activations of a micro-batch in a worker's part; or one for each stage
@@ -90,7 +90,7 @@ pub struct Simulate {
         help_heading = "Memory"
     )]
     memory: Vec<f64>,
-    /// Bytes of an input that is kept to run forward again
+    /// Bytes of an input that is kept for recomputation
     #[arg(
         long,
         value_name = "BYTES",
@@ -106,13 +106,13 @@ pub struct Simulate {
         help_heading = "Memory"
     )]
     fixed_memory: f64,
-    /// Draw the step as a picture
+    /// Draw the step as an SVG picture
     #[arg(long, value_name = "FILE", help_heading = "Files")]
     svg: Option<PathBuf>,
     /// Write the step as a trace for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE", help_heading = "Files")]
     trace: Option<PathBuf>,
-    /// Write the schedule in the format of torch.distributed.pipelining
+    /// Write the schedule as a CSV file of torch.distributed.pipelining
     #[arg(long, value_name = "FILE", help_heading = "Files")]
     csv: Option<PathBuf>,
     /// Print JSON
@@ -122,38 +122,40 @@ pub struct Simulate {
 
 /// The subcommand and its flags.
 pub fn command() -> Command {
-    let command = Simulate::augment_args(Command::new("simulate"));
+    let command = SimulateFlags::augment_args(Command::new("simulate"));
     output::with_negative_numbers(command)
-        .about("Say what a schedule would cost: step time, bubble, memory, critical path")
+        .about("Predict step time, bubble and memory of a schedule")
         .long_about(None)
 }
 
-/// Simulates a step and says what it comes to.
+/// Simulates a step, and prints what it costs.
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
-    let asked = Simulate::from_arg_matches(matches)?;
+    let asked = SimulateFlags::from_arg_matches(matches)?;
     let (name, schedule) = asked.schedule()?;
     let costs = asked.costs(&schedule)?;
     let simulation = schedule.simulate(&costs)?;
     let is_small = schedule.stages() * schedule.micro_batches() <= MANY;
     let is_shown = !asked.json && is_small;
-    let timeline = match is_shown || asked.svg.is_some() || asked.trace.is_some() {
-        true => asked.timeline(&schedule)?,
-        false => Timeline::default(),
+    let timeline = if is_shown || asked.svg.is_some() || asked.trace.is_some() {
+        asked.timeline(&schedule)?
+    } else {
+        Timeline::default()
     };
-    match asked.json {
-        true => output::print_json(&asked.report(&name, &schedule, &simulation)),
-        false => output::print(&asked.text(&name, &schedule, &simulation, &timeline)),
+    if asked.json {
+        output::print_json(&asked.report(&name, &schedule, &simulation));
+    } else {
+        output::print(&asked.text(&name, &schedule, &simulation, &timeline));
     }
     asked.write(&schedule, &timeline)?;
     Ok(ExitCode::SUCCESS)
 }
 
-impl Simulate {
+impl SimulateFlags {
     /// The schedule, and what to call it.
     fn schedule(&self) -> Result<(String, Schedule), CliError> {
         let rule = match self.schedule.parse::<Rule>() {
             Ok(rule) => rule,
-            Err(unknown) => return self.schedule_of_file(&unknown),
+            Err(unknown) => return self.schedule_of_file(unknown),
         };
         let needed = |number: Option<usize>, flag| number.ok_or(CliError::Needed { flag });
         let workers = needed(self.stages, "--stages")?;
@@ -165,14 +167,12 @@ impl Simulate {
             chunks: self.chunks,
             replicas: self.replicas.clone(),
         });
-        let stages = match self.replicas.is_empty() {
-            // The scheduler knows best why it has none.
-            true => match scheduler.stages(workers) {
-                0 => workers,
-                stages => stages,
-            },
-            // Replicas are workers of their own; `--stages` are the stages.
-            false => workers,
+        let stages = match scheduler.stages(workers) {
+            // Replicas are extra workers; `--stages` are the stages.
+            _ if !self.replicas.is_empty() => workers,
+            // The scheduler's error says why.
+            0 => workers,
+            stages => stages,
         };
         let passes = stages.saturating_mul(micro_batches);
         if passes > MOST || workers.saturating_mul(self.chunks) > MOST {
@@ -184,35 +184,31 @@ impl Simulate {
         if passes > MANY {
             eprintln!("{passes} forward passes: this takes some seconds");
         }
-        Ok((
-            scheduler.name().to_owned(),
-            scheduler.schedule(stages, micro_batches)?,
-        ))
+        let schedule = scheduler.schedule(stages, micro_batches)?;
+        Ok((scheduler.name().to_owned(), schedule))
     }
 
-    fn schedule_of_file(
-        &self,
-        unknown: &stovepipe::schedule::UnknownRule,
-    ) -> Result<(String, Schedule), CliError> {
+    fn schedule_of_file(&self, unknown: UnknownRule) -> Result<(String, Schedule), CliError> {
         let path = PathBuf::from(&self.schedule);
         if !path.exists() {
-            let unknown = unknown.to_string();
-            return Err(CliError::NoSchedule { unknown });
+            return Err(CliError::NoSchedule {
+                tip: suggest::tip(&self.schedule, Rule::ALL.map(Rule::name)),
+                source: unknown,
+            });
         }
-        let text = output::read(&path)?;
-        let schedule = Schedule::from_csv(&text).map_err(|source| CliError::ScheduleFile {
-            path: path.clone(),
-            source,
-        })?;
-        let says = [
+        let schedule =
+            Schedule::from_csv(&output::read(&path)?).map_err(|source| CliError::Read {
+                path: path.clone(),
+                source: source.into(),
+            })?;
+        for (flag, asked, own) in [
             ("--stages", self.stages, schedule.workers().len()),
             (
                 "--micro-batches",
                 self.micro_batches,
                 schedule.micro_batches(),
             ),
-        ];
-        for (flag, asked, own) in says {
+        ] {
             if let Some(asked) = asked.filter(|&asked| asked != own) {
                 return Err(CliError::OtherSize {
                     path,
@@ -321,9 +317,10 @@ impl Simulate {
             critical(simulation)
         );
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        match timeline.workers.is_empty() {
-            true => text += "\ntoo large to be drawn here: --svg draws it\n",
-            false => text += &format!("\n{}\n", timeline.to_text(output::width(), colour)),
+        if timeline.workers.is_empty() {
+            text += "\ntoo large to be drawn here: --svg draws it\n";
+        } else {
+            text += &format!("\n{}\n", timeline.to_text(output::width(), colour));
         }
         text
     }
@@ -404,7 +401,7 @@ impl Simulate {
     }
 }
 
-/// Forward passes from which on a word of warning is due, and more than which fit no machine.
+/// Forward passes that take some seconds, and more than fit a machine.
 const MANY: usize = 1_000_000;
 const MOST: usize = 64_000_000;
 
@@ -423,9 +420,9 @@ fn critical(simulation: &Simulation) -> String {
     let words: Vec<_> = shown
         .map(|(worker, count)| format!("{count} on {worker}"))
         .collect();
-    let more = match parts.len() > SHOWN {
-        true => format!(", … ({} more)", parts.len() - SHOWN),
-        false => String::new(),
+    let more = match parts.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(", … ({more} more)"),
     };
     format!(
         "critical path: {}: {}{more}",

@@ -1,39 +1,94 @@
-//! Which of the handwritten digits are trained on.
+//! The handwritten digits that are part of the program.
 
 use std::{fmt::Write, str::FromStr};
 
+use burn::tensor::{Int, Tensor};
+use clap::Args;
 use serde::{Deserialize, Serialize};
-use stovepipe_digits::{CLASSES, Digits, DigitsError};
+use stovepipe::train::Data;
+use stovepipe_digits::{CLASSES, DigitBatcher, Digits as Images, MEAN, STD};
+use stovepipe_imagenet::Loading;
+use thiserror::Error;
 
-use super::DataSettings;
+use super::{
+    data_set::{Contents, DataSet, ImageData},
+    images::{Classes, ImageSets, first, small_view},
+};
+use crate::error::CliError;
 
-/// Some digits, as flags and configurations write them: `5-9`, or `1,3,5`. Each is a class, in this order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct DigitsSetting(Vec<u8>);
+/// The brightest pixel of a digit.
+const WHITE: f32 = 16.0;
 
-impl DigitsSetting {
-    /// The names of the classes.
-    pub fn names(&self) -> Vec<String> {
-        self.0.iter().map(u8::to_string).collect()
+/// 1,797 handwritten digits, part of this program
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Digits {
+    /// Digits to train on, such as 5-9 or 1,3,5
+    #[arg(long, value_name = "DIGITS", default_value = "0-9")]
+    digits: DigitsSetting,
+    /// Training images of each digit, drawn by the seed; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    per_class: usize,
+}
+
+impl DataSet for Digits {
+    fn contents(&self) -> Contents<'_> {
+        Contents::Images(self)
+    }
+
+    fn usual_samples(&self) -> usize {
+        1437
     }
 }
 
-impl Default for DigitsSetting {
-    fn default() -> Self {
-        Self((0..CLASSES as u8).collect())
+impl ImageData for Digits {
+    fn usual_classes(&self) -> usize {
+        self.digits.0.len()
     }
+
+    fn load(&self, seed: u64) -> Result<ImageSets, CliError> {
+        let DigitsSetting(digits) = &self.digits;
+        let (train, test) = (Images::train()?.only(digits), Images::test()?.only(digits));
+        let train = match self.per_class {
+            0 => train,
+            images => train.few(images, seed),
+        };
+        let data = Data::new(train, test, Classes(DigitBatcher));
+        Ok(ImageSets::new(data, digits.iter().map(u8::to_string)))
+    }
+
+    fn first(&self, samples: usize) -> Result<(Tensor<4>, Tensor<1, Int>), CliError> {
+        Ok(first(&Images::train()?, &DigitBatcher, samples))
+    }
+
+    fn view(&self) -> Loading {
+        small_view([MEAN / WHITE; 3], [STD / WHITE; 3])
+    }
+}
+
+/// Some digits: `5-9`, or `1,3,5`. Each is a class, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct DigitsSetting(Vec<u8>);
+
+/// Why a text names no digits to train on.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+enum DigitsSettingError {
+    #[error("{0:?} is not a digit from 0 to 9: write 5-9, or 1,3,5")]
+    NotADigit(String),
+    #[error("{0:?} names a digit twice")]
+    Twice(String),
+    #[error("name two digits or more: one class needs no telling apart")]
+    TooFew,
 }
 
 impl FromStr for DigitsSetting {
-    type Err = String;
+    type Err = DigitsSettingError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, DigitsSettingError> {
         let digit = |text: &str| match text.trim().parse() {
-            Ok(digit) if usize::from(digit) < CLASSES => Ok::<u8, String>(digit),
-            _ => Err(format!(
-                "{text:?} is no digit from 0 to 9: write 5-9, or 1,3,5"
-            )),
+            Ok(digit) if usize::from(digit) < CLASSES => Ok::<u8, _>(digit),
+            _ => Err(DigitsSettingError::NotADigit(text.to_owned())),
         };
         let mut digits = Vec::new();
         for part in text.split(',') {
@@ -44,17 +99,17 @@ impl FromStr for DigitsSetting {
         sorted.sort_unstable();
         sorted.dedup();
         match sorted.len() {
-            found if found < digits.len() => Err(format!("{text:?} names a digit twice")),
-            0 | 1 => Err("name two digits or more: there is nothing to tell apart".to_owned()),
+            found if found < digits.len() => Err(DigitsSettingError::Twice(text.to_owned())),
+            0 | 1 => Err(DigitsSettingError::TooFew),
             _ => Ok(Self(digits)),
         }
     }
 }
 
 impl TryFrom<String> for DigitsSetting {
-    type Error = String;
+    type Error = DigitsSettingError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, DigitsSettingError> {
         text.parse()
     }
 }
@@ -70,27 +125,6 @@ impl From<DigitsSetting> for String {
             };
         }
         text
-    }
-}
-
-impl DataSettings {
-    /// The digits to train on and to test with.
-    pub(super) fn digit_sets(&self, seed: u64) -> Result<(Digits, Digits), DigitsError> {
-        let DigitsSetting(digits) = self.digits();
-        let (train, test) = (
-            Digits::train()?.only(&digits),
-            Digits::test()?.only(&digits),
-        );
-        let train = match self.per_class {
-            None | Some(0) => train,
-            Some(images) => train.few(images, seed),
-        };
-        Ok((train, test))
-    }
-
-    /// The digits that are classes.
-    pub(super) fn digits(&self) -> DigitsSetting {
-        self.digits.clone().unwrap_or_default()
     }
 }
 
@@ -114,18 +148,18 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_digits_says_so() {
+    fn a_text_that_names_no_digits_is_an_error() {
         for (text, reason) in [
-            ("", "no digit"),
-            ("10", "no digit"),
-            ("-1", "no digit"),
-            ("a-b", "no digit"),
+            ("", "not a digit"),
+            ("10", "not a digit"),
+            ("-1", "not a digit"),
+            ("a-b", "not a digit"),
             ("1,1", "twice"),
             ("1-3,2", "twice"),
             ("4", "two digits or more"),
             ("9-5", "two digits or more"),
         ] {
-            let error = text.parse::<DigitsSetting>().unwrap_err();
+            let error = text.parse::<DigitsSetting>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text:?}: {error}");
         }
     }

@@ -6,11 +6,10 @@ use stovepipe::{
     train::PipelineSettings,
 };
 
-use super::{Found, Survey, Way};
+use super::{Found, MeasuredLink, Survey};
 
 impl Survey {
-    /// What a planner has to know of the devices that can be used. The CPU by another name is left out unless
-    /// somebody asked for it.
+    /// The usable devices as the planner knows them. A GPU emulated on the CPU is left out unless it was named.
     pub(super) fn machine(&self) -> Option<Machine> {
         let is_taken = |found: &&Found| match &found.facts {
             Ok((facts, _)) => self.is_chosen || !facts.software,
@@ -43,9 +42,10 @@ impl Survey {
             let end = &self.found[end].device.device;
             devices.iter().any(|taken| taken.device == *end)
         };
-        let ways = self.ways.iter();
-        ways.filter(|way: &&Way| is_taken(way.from) && is_taken(way.to))
-            .map(|way| way.link)
+        let links = self.links.iter();
+        links
+            .filter(|link: &&MeasuredLink| is_taken(link.from) && is_taken(link.to))
+            .map(|link| link.link)
             .reduce(Link::or_slower)
     }
 }

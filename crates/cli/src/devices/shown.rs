@@ -1,4 +1,4 @@
-//! What was found out, as a table and as JSON.
+//! The result as a table and as JSON.
 
 use serde_json::{Value, json};
 use stovepipe::{pipeline::device::DeviceRates, schedule::format_bytes};
@@ -22,8 +22,8 @@ impl Survey {
             table.row(found.row());
         }
         let mut text = format!("{table}");
-        if !self.ways.is_empty() {
-            text += &format!("\n{}", self.way_table());
+        if !self.links.is_empty() {
+            text += &format!("\n{}", self.link_table());
         }
         let refused = self.found.iter().filter_map(|found| {
             let error = found.facts.as_ref().err()?;
@@ -40,37 +40,37 @@ impl Survey {
         text
     }
 
-    fn way_table(&self) -> Table {
+    fn link_table(&self) -> Table {
         let mut table = Table::new(&[
             ("from", Align::Left),
             ("to", Align::Left),
             ("bandwidth", Align::Right),
             ("latency", Align::Right),
         ]);
-        for way in &self.ways {
+        for link in &self.links {
             table.row(vec![
-                self.name(way.from).to_owned(),
-                self.name(way.to).to_owned(),
-                bytes_a_second(way.link.bandwidth),
-                output::seconds(way.link.latency),
+                self.name(link.from).to_owned(),
+                self.name(link.to).to_owned(),
+                bytes_a_second(link.link.bandwidth),
+                output::seconds(link.link.latency),
             ]);
         }
         table
     }
 
     pub(super) fn json(&self) -> Value {
-        let ways = self.ways.iter().map(|way| {
+        let links = self.links.iter().map(|link| {
             json!({
-                "from": self.name(way.from),
-                "to": self.name(way.to),
-                "latency": way.link.latency,
-                "bandwidth": way.link.bandwidth,
+                "from": self.name(link.from),
+                "to": self.name(link.to),
+                "latency": link.link.latency,
+                "bandwidth": link.link.bandwidth,
             })
         });
         let absent = self.absent.iter();
         json!({
             "devices": self.found.iter().map(Found::json).collect::<Vec<_>>(),
-            "links": ways.collect::<Vec<_>>(),
+            "links": links.collect::<Vec<_>>(),
             "absent": absent.map(|(kind, why)| json!({ "kind": kind, "why": why })).collect::<Vec<_>>(),
         })
     }

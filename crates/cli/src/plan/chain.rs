@@ -6,70 +6,118 @@ use serde_json::{Value, json};
 use stovepipe::{
     plan::{Candidate, Machine, Plan, PlanRequest, Profile, RunnerUp, Verdict},
     schedule::{RuleOptions, Scheduler, format_bytes},
+    train::{
+        PipelineSettings,
+        settings::{BalanceSetting, ScheduleSetting},
+    },
 };
 
-use super::{PlanFile, Request};
+use super::PlanFlags;
 use crate::{
     error::CliError,
+    files::{PlanFile, PlannedTraining, Prediction},
     output::{self, Align, Table},
 };
 
 /// Runners-up that are printed.
 const SHOWN: usize = 8;
 
-/// Finds the best pipeline, prints it and writes it down.
-pub fn plan(request: &Request, profile: &Profile, machine: &Machine) -> Result<(), CliError> {
-    let mini_batch = request.batch_size.unwrap_or(8 * profile.samples);
+/// Finds the best pipeline, prints it and writes it.
+pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(), CliError> {
+    let mini_batch = flags.batch_size.unwrap_or(8 * profile.samples);
     let mut asked = PlanRequest {
-        state: request.state(),
-        replicas: request.replicas,
+        state: flags.state(),
+        replicas: flags.replicas,
         ..PlanRequest::new(profile, machine, mini_batch)
     };
-    if request
+    if flags
         .workers
         .is_some_and(|workers| workers > profile.layers.len())
     {
-        // Said by name rather than quietly planned for fewer.
+        // An error names the number; otherwise the plan would be for fewer.
         asked.workers = vec![machine.devices.len()];
     }
-    if !request.micro_batches.is_empty() {
-        asked.micro_batches.clone_from(&request.micro_batches);
+    if !flags.micro_batches.is_empty() {
+        asked.micro_batches.clone_from(&flags.micro_batches);
     }
-    let mut schedules = request.schedules.iter();
+    let mut schedules = flags.schedules.iter();
     if let Some(&rule) = schedules.find(|rule| !rule.is_synchronous()) {
         return Err(CliError::Asynchronous { rule });
     }
-    if !request.schedules.is_empty() {
-        asked.rules.clone_from(&request.schedules);
+    if !flags.schedules.is_empty() {
+        asked.rules.clone_from(&flags.schedules);
     }
-    if !request.recompute.is_empty() {
-        asked.recompute.clone_from(&request.recompute);
+    if !flags.recompute.is_empty() {
+        asked.recompute.clone_from(&flags.recompute);
     }
     let plan = asked.plan()?;
-    let report = Report {
+    let report = ChainReport {
         profile,
         machine,
         mini_batch,
         plan: &plan,
     };
-    request.print(&report.text(), &report.json());
-    if let Some(path) = &request.out {
-        let workers = (request.threads_per_stage, request.precision);
-        PlanFile::new(&plan.best, machine, mini_batch, workers)?.write(path)?;
+    flags.print(&report.text(), &report.json());
+    if let Some(path) = &flags.out {
+        report.file(flags)?.write(path)?;
     }
     Ok(())
 }
 
-struct Report<'a> {
+struct ChainReport<'a> {
     profile: &'a Profile,
     machine: &'a Machine,
     mini_batch: usize,
     plan: &'a Plan,
 }
 
-impl Report<'_> {
+impl ChainReport<'_> {
     fn best(&self) -> &Candidate {
         &self.plan.best
+    }
+
+    /// The plan as `train` reads it.
+    fn file(&self, flags: &PlanFlags) -> Result<PlanFile, CliError> {
+        let best = self.best();
+        if best.replicas.iter().any(|&count| count > 1) {
+            return Err(CliError::ReplicasInPlan);
+        }
+        let names = best
+            .devices
+            .iter()
+            .map(|&device| self.machine.devices[device].name.clone());
+        let usual = PipelineSettings::default();
+        Ok(PlanFile {
+            pipeline: PipelineSettings {
+                stages: best.workers(),
+                devices: names.collect(),
+                balance: BalanceSetting::Layers(best.forecast.balance.clone()),
+                micro_batches: best.micro_batches,
+                schedule: ScheduleSetting::Rule(best.schedule),
+                chunks: if best.schedule.takes_chunks() {
+                    best.chunks
+                } else {
+                    usual.chunks
+                },
+                recompute: best.recompute,
+                threads_per_stage: flags.threads_per_stage,
+                precision: flags.precision,
+                ..usual
+            },
+            training: PlannedTraining {
+                batch_size: self.mini_batch,
+            },
+            forecast: Prediction {
+                step_time: best.forecast.step_time,
+                bubble: best.forecast.bubble,
+                memory: best
+                    .forecast
+                    .memory
+                    .iter()
+                    .map(|memory| memory.total())
+                    .collect(),
+            },
+        })
     }
 
     /// For each stage its layers, the worker of its first replica, and seconds for a micro-batch.
@@ -155,7 +203,7 @@ impl Report<'_> {
         let _ = writeln!(text, "{}", self.memory_table());
         let _ = writeln!(text, "{}", self.others());
         if !self.plan.exact {
-            text += "There were too many ways to try all: others may be a little faster.\n";
+            text += "Too many pipelines to try all: another may be a little faster.\n";
         }
         text
     }

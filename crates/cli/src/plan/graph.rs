@@ -8,21 +8,21 @@ use stovepipe::{
     schedule::{Costs, Link, PipeDream, Recompute, RoundRobin, Scheduler, StageCosts},
 };
 
-use super::Request;
+use super::PlanFlags;
 use crate::{
     error::CliError,
     output::{self, Align, Table},
 };
 
-/// Splits the graph, says which schedule suits the split, and prints both.
-pub fn plan(request: &Request, graph: &LayerGraph, machine: &Machine) -> Result<(), CliError> {
-    if request.out.is_some() {
+/// Splits the graph, simulates the schedules of the split, and prints both.
+pub fn plan(flags: &PlanFlags, graph: &LayerGraph, machine: &Machine) -> Result<(), CliError> {
+    if flags.out.is_some() {
         return Err(CliError::GraphOut);
     }
     for (flag, is_given) in [
-        ("--schedules", !request.schedules.is_empty()),
-        ("--recompute", !request.recompute.is_empty()),
-        ("a list of --micro-batches", request.micro_batches.len() > 1),
+        ("--schedules", !flags.schedules.is_empty()),
+        ("--recompute", !flags.recompute.is_empty()),
+        ("a list of --micro-batches", flags.micro_batches.len() > 1),
     ] {
         if is_given {
             return Err(CliError::NotForGraph { flag });
@@ -31,11 +31,11 @@ pub fn plan(request: &Request, graph: &LayerGraph, machine: &Machine) -> Result<
     let states = States::from_graph(graph)?;
     let partition = partition(&states, machine)?;
     let workers = machine.devices.len();
-    let micro_batches = match request.micro_batches[..] {
+    let micro_batches = match flags.micro_batches[..] {
         [] => 4 * workers,
         [count, ..] => count,
     };
-    let report = Report {
+    let report = GraphReport {
         graph,
         states: &states,
         machine,
@@ -43,11 +43,11 @@ pub fn plan(request: &Request, graph: &LayerGraph, machine: &Machine) -> Result<
         micro_batches,
     };
     let advice = report.advice()?;
-    request.print(&report.text(&advice), &report.json(&advice));
+    flags.print(&report.text(&advice), &report.json(&advice));
     Ok(())
 }
 
-struct Report<'a> {
+struct GraphReport<'a> {
     graph: &'a LayerGraph,
     states: &'a States,
     machine: &'a Machine,
@@ -55,7 +55,7 @@ struct Report<'a> {
     micro_batches: usize,
 }
 
-/// What the split comes to under a schedule.
+/// The cost of the split under a schedule.
 struct Advice {
     schedule: &'static str,
     /// Seconds of all micro-batches together.
@@ -63,7 +63,7 @@ struct Advice {
     bubble: f64,
 }
 
-impl Report<'_> {
+impl GraphReport<'_> {
     /// The schedule that gives the result of one device, then the one that does not.
     fn advice(&self) -> Result<[Advice; 2], CliError> {
         let replicas: Vec<_> = self

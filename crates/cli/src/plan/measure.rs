@@ -1,4 +1,4 @@
-//! What a built-in model costs on the devices that are here.
+//! Measures a built-in model on the devices of this machine.
 
 use stovepipe::{
     pipeline::{Layer, NamedDevice, Profiler},
@@ -6,7 +6,7 @@ use stovepipe::{
     train::{PipelineSettings, run::show_layers, settings::free_memory},
 };
 
-use super::Request;
+use super::{PlanFlags, Request};
 use crate::{
     allocated,
     error::CliError,
@@ -14,20 +14,20 @@ use crate::{
     work::{Load, Model, Work, with_model},
 };
 
-/// Samples of a mini-batch unless it is said.
+/// Samples of a mini-batch by default.
 const BATCH: usize = 64;
-/// A micro-batch that is measured has this share of them, and the smaller one that tells what does not
-/// grow with the samples a quarter of that.
+/// The measured micro-batch is an eighth of it. A quarter of that is measured, too: it shows what does not grow with the samples.
 const SHARE: usize = 8;
 
-/// Measures the model on each kind of device, and what there is to know about the devices; writes both.
+/// Measures the model on each kind of device, and the devices; writes both.
 pub fn measure(request: &Request, machine: &mut Machine) -> Result<(), CliError> {
     let model = (&request.model, &request.data);
-    with_model(model, 0, Load::Nothing, Measure { request, machine })
+    let flags = &request.flags;
+    with_model(model, 0, Load::Nothing, Measure { flags, machine })
 }
 
 struct Measure<'a> {
-    request: &'a Request,
+    flags: &'a PlanFlags,
     machine: &'a mut Machine,
 }
 
@@ -38,18 +38,18 @@ impl Work for Measure<'_> {
     where
         L: Layer<Side = ()>,
     {
-        measure_model(self.request, self.machine, &model)
+        measure_model(self.flags, self.machine, &model)
     }
 }
 
 fn measure_model<L: Layer<Side = ()>, T>(
-    request: &Request,
+    flags: &PlanFlags,
     machine: &mut Machine,
     model: &Model<L, T>,
 ) -> Result<(), CliError> {
     let layers = &model.layers;
     memory_check::to_measure(layers, free_memory())?;
-    let samples = request.batch_size.unwrap_or(BATCH).div_ceil(SHARE);
+    let samples = flags.batch_size.unwrap_or(BATCH).div_ceil(SHARE);
     let profile_of = |device: &NamedDevice, profiler: Profiler, samples: usize| {
         let shown = show_layers(&format!("{samples} samples on {device}"), layers.len());
         let profiler = profiler.counting(allocated).on_progress(shown);
@@ -59,8 +59,8 @@ fn measure_model<L: Layer<Side = ()>, T>(
     let pipeline = PipelineSettings {
         stages: workers,
         devices: (machine.devices.iter().map(|device| device.name.clone())).collect(),
-        threads_per_stage: request.threads_per_stage,
-        precision: request.precision,
+        threads_per_stage: flags.threads_per_stage,
+        precision: flags.precision,
         ..PipelineSettings::default()
     };
     let measured = pipeline.measure(|device, profiler| -> Result<Profile, CliError> {
@@ -73,15 +73,15 @@ fn measure_model<L: Layer<Side = ()>, T>(
     let time = |worker: usize| measured.profile(worker).times().iter().sum::<f64>();
     let found = measured.machine(workers);
     for (worker, (device, found)) in machine.devices.iter_mut().zip(found.devices).enumerate() {
-        // A plan is made from the profile of the first device.
+        // A plan uses the profile of the first device.
         device.speed = found.speed * time(0) / time(worker);
         device.memory = device.memory.or(found.memory);
     }
     if machine.levels.is_empty() {
         machine.levels = found.levels;
     }
-    output::write(&request.profile, &measured.profile(0).to_toml())?;
-    if let Some(path) = &request.write_machine {
+    output::write(&flags.profile, &measured.profile(0).to_toml())?;
+    if let Some(path) = &flags.write_machine {
         output::write(path, &machine.to_toml())?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use tempfile::{TempDir, tempdir};
 
 use crate::{
     folder::{record, write_cifar10, write_cifar100},
-    running::{stovepipe, text},
+    running::{check_contains, model, refuse, refuse_and_leave_nothing, run, succeed, summary},
 };
 
 /// Classes that are told apart by their colour.
@@ -48,31 +48,16 @@ fn data() -> TempDir {
 }
 
 /// A small model and few, small batches.
-const SMALL: [&str; 11] = [
-    "train",
-    "--filters",
-    "8",
-    "--epochs",
-    "12",
-    "--batch-size",
-    "16",
-    "--micro-batches",
-    "2",
-    "--lr",
-    "0.01",
-];
+const SMALL: &str = "train --filters 8 --epochs 12 --batch-size 16 --micro-batches 2 --lr 0.01";
 
-fn train(directory: &Path, out: &str, more: &[&str]) -> Value {
-    let arguments = [&SMALL, &["--out", out][..], more].concat();
-    let output = stovepipe(&arguments, directory);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let summary = fs::read(directory.join(out).join("summary.json")).unwrap();
-    serde_json::from_slice(&summary).unwrap()
+fn train(directory: &Path, out: &str, more: &str) -> Value {
+    run(&format!("{SMALL} --out {out} {more}"), directory);
+    summary(directory, out)
 }
 
 /// The classes that the model tells apart: the length of its last bias.
 fn classes(directory: &Path, out: &str) -> usize {
-    let model = fs::read(directory.join(out).join("model.safetensors")).unwrap();
+    let model = model(directory, out);
     let tensors = safetensors::SafeTensors::deserialize(&model).unwrap();
     let biases = (tensors.names().into_iter()).filter(|name| name.starts_with("layers.8."));
     let shapes = biases.map(|name| tensors.tensor(name).unwrap().shape().to_vec());
@@ -87,14 +72,11 @@ fn classes(directory: &Path, out: &str) -> usize {
 fn cifar10_is_learned_through_the_pipeline() {
     let data = data();
     let directory = tempdir().unwrap();
-    let folder = data.path().to_str().unwrap();
-    let more = ["--data", "cifar10", "--data-dir", folder];
+    let more = format!("--data cifar10 --data-dir {}", data.path().display());
     let summary = train(directory.path(), "run", &more);
     // A quarter would be chance among the colours, a tenth among the classes.
-    assert!(
-        summary["test"]["accuracy"].as_f64().unwrap() > 0.7,
-        "{summary}"
-    );
+    let accuracy = summary["test"]["accuracy"].as_f64().unwrap();
+    assert!(accuracy > 0.7, "{summary}");
     assert_eq!(classes(directory.path(), "run"), 10);
 }
 
@@ -102,88 +84,58 @@ fn cifar10_is_learned_through_the_pipeline() {
 fn cifar100_is_learned_by_fine_and_by_coarse_labels() {
     let data = data();
     let directory = tempdir().unwrap();
+    let directory = directory.path();
     let folder = data.path().join("cifar-100-binary");
-    let folder = ["--data", "cifar100", "--data-dir", folder.to_str().unwrap()];
-    let fine = train(directory.path(), "fine", &folder);
+    let folder = format!("--data cifar100 --data-dir {}", folder.display());
+    let fine = train(directory, "fine", &folder);
     assert!(fine["test"]["accuracy"].as_f64().unwrap() > 0.7, "{fine}");
-    assert_eq!(classes(directory.path(), "fine"), 100);
+    assert_eq!(classes(directory, "fine"), 100);
     // Half would be chance.
-    let coarse = [&folder[..], &["--labels", "coarse"]].concat();
-    let coarse = train(directory.path(), "coarse", &coarse);
-    assert!(
-        coarse["test"]["accuracy"].as_f64().unwrap() > 0.8,
-        "{coarse}"
-    );
-    assert_eq!(classes(directory.path(), "coarse"), 20);
+    let coarse = train(directory, "coarse", &format!("{folder} --labels coarse"));
+    let accuracy = coarse["test"]["accuracy"].as_f64().unwrap();
+    assert!(accuracy > 0.8, "{coarse}");
+    assert_eq!(classes(directory, "coarse"), 20);
 }
 
-/// Augmented, that is: the draws depend on nothing that the pipeline or the program decides.
+/// With augmentation: the draws depend on nothing that the pipeline or the program decides.
 #[test]
 fn a_training_is_the_same_again_and_under_any_number_of_stages() {
     let data = data();
     let directory = tempdir().unwrap();
     let directory = directory.path();
-    let folder = data.path().to_str().unwrap();
-    let model = |out: &str, more: &[&str]| {
-        let cifar = [
-            "--data",
-            "cifar10",
-            "--data-dir",
-            folder,
-            "--filters",
-            "4",
-            "--epochs",
-            "2",
-        ];
-        let arguments = [
-            &["train", "--batch-size", "40", "--out", out],
-            &cifar[..],
-            more,
-        ]
-        .concat();
-        let output = stovepipe(&arguments, directory);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        fs::read(directory.join(out).join("model.safetensors")).unwrap()
+    let folder = data.path().display();
+    let train = |out: &str, more: &str| {
+        let cifar = format!("--data cifar10 --data-dir {folder} --filters 4 --epochs 2");
+        run(
+            &format!("train --batch-size 40 --out {out} {cifar} {more}"),
+            directory,
+        );
+        model(directory, out)
     };
-    let two = model("two", &["--cutout", "16"]);
-    assert!(
-        two == model(
-            "three",
-            &["--cutout", "16", "--stages", "3", "--recompute", "always"]
-        )
-    );
+    let two = train("two", "--cutout 16");
+    assert!(two == train("three", "--cutout 16 --stages 3 --recompute always"));
     // As the run's own configuration says.
-    let again = ["train", "--config", "two/config.toml", "--out", "again"];
-    assert!(stovepipe(&again, directory).status.success());
-    assert!(two == fs::read(directory.join("again/model.safetensors")).unwrap());
+    run("train --config two/config.toml --out again", directory);
+    assert!(two == model(directory, "again"));
     let config = fs::read_to_string(directory.join("two/config.toml")).unwrap();
-    for line in [
+    let lines = [
         "crop-padding = 4",
         "flip = true",
         "cutout = 16",
         "data = \"cifar10\"",
-    ] {
-        assert!(config.contains(line), "{line}: {config}");
-    }
+    ];
+    check_contains(&config, &lines);
     // Each setting does something.
-    assert!(two != model("uncut", &[]));
-    let plain = model("plain", &["--crop-padding", "0", "--flip", "false"]);
-    assert!(plain != model("flipped", &["--crop-padding", "0"]));
-    assert!(plain != model("cropped", &["--flip", "false"]));
+    assert!(two != train("uncut", ""));
+    let plain = train("plain", "--crop-padding 0 --flip false");
+    assert!(plain != train("flipped", "--crop-padding 0"));
+    assert!(plain != train("cropped", "--flip false"));
 }
 
-/// Runs `train` with `arguments`, which must fail, say so, and leave nothing behind.
-fn check_error(arguments: &[&str], expected: &str) {
-    for more in [&["--out", "run"][..], &["--dry-run"]] {
-        let directory = tempdir().unwrap();
-        let arguments = [&["train"], more, arguments].concat();
-        let output = stovepipe(&arguments, directory.path());
-        let stderr = text(&output.stderr);
-        assert!(!output.status.success(), "{arguments:?} succeeded");
-        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
-        assert!(!stderr.contains("panicked"), "{arguments:?}: {stderr}");
-        let left = fs::read_dir(directory.path()).unwrap().count();
-        assert_eq!(left, 0, "{arguments:?} left files");
+/// Runs `train`, which must fail, say so, and leave nothing behind.
+fn check_error(flags: &str, expected: &str) {
+    for more in ["--out run", "--dry-run"] {
+        refuse_and_leave_nothing(&format!("train {more} {flags}"), expected);
     }
 }
 
@@ -191,33 +143,29 @@ fn check_error(arguments: &[&str], expected: &str) {
 fn settings_that_do_not_fit_the_data_are_errors() {
     let (folders, cifar) = ("cifar10, cifar100 and imagenet", "cifar10 and cifar100");
     for (setting, value, of) in [
-        ("--data-dir", "somewhere", folders),
-        ("--crop-padding", "4", cifar),
-        ("--flip", "true", folders),
-        ("--cutout", "0", folders),
+        ("data-dir", "somewhere", folders),
+        ("crop-padding", "4", cifar),
+        ("flip", "true", folders),
+        ("cutout", "0", folders),
     ] {
-        let expected = format!("{} is for {of}, not for digits", &setting[2..]);
-        check_error(&[setting, value], &expected);
+        let expected = format!("{setting} is for {of}, not for digits");
+        check_error(&format!("--{setting} {value}"), &expected);
     }
-    check_error(
-        &["--labels", "fine"],
-        "labels is for cifar100, not for digits",
-    );
-    let ten = ["--data", "cifar10", "--labels", "coarse"];
-    check_error(&ten, "labels is for cifar100, not for cifar10");
-    for (setting, value, expected) in [
-        ("--labels", "both", "fine, coarse"),
-        ("--flip", "maybe", "invalid value 'maybe'"),
-        ("--crop-padding", "-1", "invalid value '-1'"),
+    check_error("--labels fine", "labels is for cifar100, not for digits");
+    let ten = "--data cifar10 --labels coarse";
+    check_error(ten, "labels is for cifar100, not for cifar10");
+    for (setting, expected) in [
+        ("--labels both", "fine, coarse"),
+        ("--flip maybe", "invalid value 'maybe'"),
+        ("--crop-padding -1", "invalid value '-1'"),
         (
-            "--crop-padding",
-            "33",
+            "--crop-padding 33",
             "crop-padding is 33, but must be from 0 to 32",
         ),
-        ("--cutout", "-1", "invalid value '-1'"),
-        ("--cutout", "64", "cutout is 64, but must be from 0 to 32"),
+        ("--cutout -1", "invalid value '-1'"),
+        ("--cutout 64", "cutout is 64, but must be from 0 to 32"),
     ] {
-        check_error(&["--data", "cifar100", setting, value], expected);
+        check_error(&format!("--data cifar100 {setting}"), expected);
     }
 }
 
@@ -227,11 +175,11 @@ fn bad_data_are_errors_that_name_the_file() {
     let check = |name: &str, spoil: &dyn Fn(&Path), expected: &str| {
         let data = data();
         spoil(data.path());
-        let folder = data.path().to_str().unwrap();
-        check_error(&["--data", name, "--data-dir", folder], expected);
+        let folder = data.path().display();
+        check_error(&format!("--data {name} --data-dir {folder}"), expected);
     };
     check_error(
-        &["--data", "cifar10", "--data-dir", "nowhere"],
+        "--data cifar10 --data-dir nowhere",
         "nowhere is missing: unpack cifar-10-binary.tar.gz",
     );
     check(
@@ -289,40 +237,24 @@ fn bad_data_are_errors_that_name_the_file() {
     );
 }
 
-/// A run needs the folder and a batch that fits; a dry run has neither to look at.
+/// A run needs the folder and a batch that fits; a dry run has neither to check.
 #[test]
 fn only_a_run_needs_the_data() {
     let data = data();
-    let folder = data.path().to_str().unwrap();
     let directory = tempdir().unwrap();
-    let check = |arguments: &[&str], expected: &str| {
-        let dry = stovepipe(
-            &[&["train", "--dry-run"], arguments].concat(),
-            directory.path(),
-        );
-        assert!(dry.status.success(), "{}", text(&dry.stderr));
-        let run = stovepipe(
-            &[&["train", "--out", "run"], arguments].concat(),
-            directory.path(),
-        );
-        assert!(!run.status.success());
-        let stderr = text(&run.stderr);
-        assert!(stderr.contains(expected), "{stderr}");
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
-        text(&dry.stdout)
+    let directory = directory.path();
+    let check = |flags: &str, expected: &str| {
+        let dry = succeed(&format!("train --dry-run {flags}"), directory);
+        refuse(&format!("train --out run {flags}"), directory, expected);
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 0);
+        dry
     };
-    let ten = check(&["--data", "cifar10"], "cifar10 needs --data-dir");
-    let hundred = check(&["--data", "cifar100"], "cifar100 needs --data-dir");
+    let ten = check("--data cifar10", "cifar10 needs --data-dir");
+    let hundred = check("--data cifar100", "cifar100 needs --data-dir");
     assert_ne!(ten, hundred); // in the parameters of their heads
+    let folder = data.path().display();
     check(
-        &[
-            "--data",
-            "cifar10",
-            "--data-dir",
-            folder,
-            "--batch-size",
-            "81",
-        ],
+        &format!("--data cifar10 --data-dir {folder} --batch-size 81"),
         "batch-size is 81, but the training set has 80 samples",
     );
 }

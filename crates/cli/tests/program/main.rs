@@ -1,6 +1,8 @@
 //! The program, as a user runs it.
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs)]
 
+#[cfg(feature = "wgpu")]
+mod adapters;
 mod cifar;
 mod cli;
 mod devices;

@@ -1,18 +1,15 @@
 //! Folders of pictures in ImageNet's layout, as a user trains on them.
 
-use std::{fs, path::Path, process::Output};
+use std::{fs, path::Path};
 
 use image::{Rgb, RgbImage};
-use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::running::{over, stovepipe};
+use crate::running::{
+    Printed, check_contains, refuse, refuse_and_leave_nothing, run, succeed, summary,
+};
 
 const CLASSES: [(&str, [u8; 3]); 2] = [("n01440764", [200, 60, 30]), ("n02102040", [30, 80, 210])];
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// A picture of one colour, darker or lighter from row to row.
 fn picture(colour: [u8; 3], number: u32) -> RgbImage {
@@ -53,32 +50,11 @@ fn tree() -> TempDir {
     directory
 }
 
-fn train(directory: &Path, out: &str, more: &[&str]) -> Output {
-    let arguments = [
-        "train",
-        "--data",
-        "imagenet",
-        "--data-dir",
-        "imagenet",
-        "--layers",
-        "3",
-        "--filters",
-        "8",
-        "--batch-size",
-        "4",
-        "--micro-batches",
-        "2",
-        "--epochs",
-        "2",
-        "--out",
-        out,
-    ];
-    stovepipe(&over(&arguments, more), directory)
-}
+const SMALL: &str = "train --data imagenet --data-dir imagenet --layers 3 --filters 8 --batch-size 4 \
+                     --micro-batches 2 --epochs 2 --out run";
 
-fn summary(directory: &Path, out: &str) -> Value {
-    let summary = fs::read(directory.join(out).join("summary.json")).unwrap();
-    serde_json::from_slice(&summary).unwrap()
+fn train(directory: &Path, more: &str) -> Printed {
+    run(&format!("{SMALL} {more}"), directory)
 }
 
 /// 224×224, every augmentation, an auxiliary head, averages: all that the recipe for ImageNet has, for a few steps.
@@ -86,32 +62,9 @@ fn summary(directory: &Path, out: &str) -> Value {
 fn a_tree_in_imagenets_layout_trains_end_to_end() {
     let directory = tree();
     let directory = directory.path();
-    let more = [
-        "--auxiliary",
-        "true",
-        "--drop-path",
-        "0.3",
-        "--optimizer",
-        "rmsprop",
-        "--epsilon",
-        "1",
-        "--lr",
-        "0.05",
-        "--ema",
-        "0.9",
-        "--mixup",
-        "0.2",
-        "--color-jitter",
-        "0.4",
-        "--rand-augment",
-        "2",
-        "--cutout",
-        "32",
-        "--interpolation",
-        "bicubic",
-    ];
-    let output = train(directory, "run", &more);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let more = "--auxiliary true --drop-path 0.3 --optimizer rmsprop --epsilon 1 --lr 0.05 --ema 0.9 --mixup 0.2 \
+                --color-jitter 0.4 --rand-augment 2 --cutout 32 --interpolation bicubic";
+    train(directory, more);
     let summary = summary(directory, "run");
     let test = &summary["test"];
     assert!(test["loss"].as_f64().unwrap().is_finite());
@@ -119,22 +72,14 @@ fn a_tree_in_imagenets_layout_trains_end_to_end() {
     assert_eq!(classes, "n01440764\nn02102040\n");
 
     // The saved model, in another number of stages: what it was, to the last bit.
-    let eval = ["eval", "run", "--stages", "1", "--json"];
-    for (arguments, expected) in [
-        (&eval[..], test),
-        (&[&eval[..], &["--averaged"]].concat(), &summary["averaged"]),
-    ] {
-        let output = stovepipe(arguments, directory);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let evaluated: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(&evaluated["test"], expected);
+    for (more, expected) in [("", test), ("--averaged", &summary["averaged"])] {
+        let evaluated = run(&format!("eval run --stages 1 --json {more}"), directory);
+        assert_eq!(&evaluated.json()["test"], expected);
     }
     assert_ne!(test, &summary["averaged"]);
 
     let file = "imagenet/val/ILSVRC2012_val_00000001.JPEG";
-    let output = stovepipe(&["eval", "run", "--predict", file], directory);
-    let said = text(&output.stdout);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = succeed(&format!("eval run --predict {file}"), directory);
     assert!(
         said.starts_with(&format!("{file}: n0")) && said.matches(" %").count() == 2,
         "{said}"
@@ -145,40 +90,12 @@ fn a_tree_in_imagenets_layout_trains_end_to_end() {
 fn small_images_are_learned_by_a_vision_transformer() {
     let directory = tree();
     let directory = directory.path();
-    let more = [
-        "--model",
-        "vit",
-        "--image-size",
-        "32",
-        "--layers",
-        "2",
-        "--width",
-        "32",
-        "--heads",
-        "2",
-        "--patch",
-        "8",
-        "--epochs",
-        "8",
-    ];
+    let more = "--model vit --image-size 32 --layers 2 --width 32 --heads 2 --patch 8 --epochs 8";
     // AmoebaNet's filters are none of its settings.
-    let refused = train(directory, "run", &more);
-    assert!(
-        text(&refused.stderr).contains("filters is for amoebanet-d and amoebanet-b, not for vit")
-    );
-    let arguments = [
-        "train",
-        "--data",
-        "imagenet",
-        "--data-dir",
-        "imagenet",
-        "--batch-size",
-        "8",
-        "--out",
-        "run",
-    ];
-    let output = stovepipe(&[&arguments[..], &more].concat(), directory);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let expected = "filters is for amoebanet-d and amoebanet-b, not for vit";
+    refuse(&format!("{SMALL} {more}"), directory, expected);
+    let line = "train --data imagenet --data-dir imagenet --batch-size 8 --out run";
+    run(&format!("{line} {more}"), directory);
     let accuracy = summary(directory, "run")["test"]["accuracy"]
         .as_f64()
         .unwrap();
@@ -189,36 +106,20 @@ fn small_images_are_learned_by_a_vision_transformer() {
 fn damaged_files_are_named_and_a_few_are_skipped() {
     let directory = tree();
     let directory = directory.path();
-    fs::write(
-        directory.join("imagenet/train/n01440764/bad.JPEG"),
-        b"no picture",
-    )
-    .unwrap();
-    let small = ["--image-size", "64", "--epochs", "1"];
-    let output = train(directory, "run", &small);
-    let stderr = text(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    assert!(
-        stderr.contains(
-            "skipped, 1 of at most 10: imagenet/train/n01440764/bad.JPEG: is not an image"
-        ),
-        "{stderr}"
-    );
-    assert!(stderr.contains("1 file was skipped in all"), "{stderr}");
-    let output = train(
-        directory,
-        "strict",
-        &[&small[..], &["--skip", "0"]].concat(),
-    );
-    let stderr = text(&output.stderr);
-    assert!(
-        !output.status.success() && stderr.contains("bad.JPEG"),
-        "{stderr}"
-    );
+    let bad = directory.join("imagenet/train/n01440764/bad.JPEG");
+    fs::write(bad, b"no picture").unwrap();
+    let small = "--image-size 64 --epochs 1";
+    let expected = [
+        "skipped, 1 of at most 10: imagenet/train/n01440764/bad.JPEG: is not an image",
+        "1 file was skipped in all",
+    ];
+    check_contains(&train(directory, small).err, &expected);
+    let strict = format!("{SMALL} {small} --skip 0 --out strict");
+    refuse(&strict, directory, "bad.JPEG");
     assert!(!directory.join("strict").exists());
 }
 
-/// Of training and test images together no more than `--skip` may be damaged; each is told of once.
+/// Of training and test images together no more than `--skip` may be damaged; each is reported once.
 #[test]
 fn damaged_files_count_once_wherever_they_are() {
     let directory = tree();
@@ -230,22 +131,15 @@ fn damaged_files_count_once_wherever_they_are() {
     ] {
         fs::write(directory.join("imagenet").join(file), b"no picture").unwrap();
     }
-    let small = ["--image-size", "64", "--epochs", "2"];
-    let skipping = |out: &str, skip| {
-        let output = train(directory, out, &[&small[..], &["--skip", skip]].concat());
-        (output.status.success(), text(&output.stderr))
-    };
-    let (well, stderr) = skipping("run", "3");
-    assert!(well, "{stderr}");
+    let small = "--image-size 64 --epochs 2";
+    let stderr = train(directory, &format!("{small} --skip 3")).err;
     for file in ["bad.JPEG", "worse.JPEG", "val_00000002.JPEG"] {
         assert_eq!(stderr.matches(file).count(), 1, "{stderr}");
     }
     assert!(stderr.contains("3 files were skipped in all"), "{stderr}");
-    let (well, stderr) = skipping("strict", "2");
-    assert!(
-        !well && stderr.contains("more than 2 files cannot be loaded"),
-        "{stderr}"
-    );
+    let strict = format!("{SMALL} {small} --skip 2 --out strict");
+    let expected = "more than 2 files cannot be loaded";
+    refuse(&strict, directory, expected);
 }
 
 /// What is held out of class folders does not depend on the seed: a model is never tested on what it was trained on.
@@ -253,59 +147,45 @@ fn damaged_files_count_once_wherever_they_are() {
 fn class_folders_are_split_the_same_under_any_seed() {
     let directory = tree();
     let directory = directory.path();
-    let small = ["--image-size", "64", "--epochs", "1"];
-    let folders = [&small[..], &["--data-dir", "imagenet/train"]].concat();
-    let output = train(directory, "run", &folders);
-    let stderr = text(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
+    let folders = "--image-size 64 --epochs 1 --data-dir imagenet/train";
     let found = "imagenet/train: 2 classes, 12 images to train on, 4 held out to test with (a share of 0.2)";
-    assert!(stderr.contains(found), "{stderr}");
-    let eval = |more: &[&str]| -> Value {
-        let output = stovepipe(&[&["eval", "run", "--json"], more].concat(), directory);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    };
-    let tested = eval(&[]);
+    check_contains(&train(directory, folders).err, &[found]);
+    let eval = |more: &str| run(&format!("eval run --json {more}"), directory).json();
+    let tested = eval("");
     assert_eq!(tested["test"], summary(directory, "run")["test"]);
-    assert_eq!(eval(&["--seed", "3"]), tested);
+    assert_eq!(eval("--seed 3"), tested);
 }
 
 #[test]
-fn layouts_under_other_names_are_found_and_told() {
+fn layouts_under_other_names_are_found_and_reported() {
     let directory = tree();
     let directory = directory.path();
     let root = directory.join("imagenet");
     fs::rename(root.join("train"), root.join("Train")).unwrap();
     fs::rename(root.join("val"), root.join("DEV")).unwrap();
-    let small = ["--image-size", "64", "--epochs", "1"];
-    let output = train(directory, "run", &small);
-    let stderr = text(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
     let found = "imagenet: 2 classes, 16 images to train on, 6 to test with from imagenet/DEV";
-    assert!(stderr.contains(found), "{stderr}");
+    check_contains(
+        &train(directory, "--image-size 64 --epochs 1").err,
+        &[found],
+    );
 }
 
 #[test]
 fn settings_that_would_do_nothing_are_refused() {
     let directory = tree();
     let root = directory.path();
-    let fail = |arguments: &[&str], expected: &str| {
-        let output = train(root, "run", arguments);
-        let stderr = text(&output.stderr);
-        assert!(
-            !output.status.success() && stderr.contains(expected),
-            "{arguments:?}: {stderr}"
-        );
+    let fail = |flags: &str, expected: &str| {
+        refuse(&format!("{SMALL} {flags}"), root, expected);
     };
     fail(
-        &["--val-share", "0.3"],
+        "--val-share 0.3",
         "val-share has no use: the images to test with have a folder of their own, imagenet/val",
     );
     fail(
-        &["--data-dir", "imagenet/train", "--val-labels", "no.txt"],
+        "--data-dir imagenet/train --val-labels no.txt",
         "no.txt is not used: there is no folder of validation images",
     );
-    // Ranges are looked at wherever the images are.
+    // Ranges are checked wherever the images are.
     for (flag, value, range) in [
         ("image-size", "0", "from 1 to 16384"),
         ("image-size", "16385", "from 1 to 16384"),
@@ -322,15 +202,9 @@ fn settings_that_would_do_nothing_are_refused() {
         ("val-share", "-1", "above 0 and below 1"),
         ("loaders", "1025", "from 0 to 1024"),
     ] {
-        let named = format!("--{flag}");
-        let arguments = ["train", "--data", "imagenet", "--dry-run", &named, value];
-        let output = stovepipe(&arguments, root);
-        let stderr = text(&output.stderr);
+        let line = format!("train --data imagenet --dry-run --{flag} {value}");
         let expected = format!("error: {flag} is {value}, but must be {range}\n");
-        assert!(
-            !output.status.success() && stderr == expected,
-            "{arguments:?}: {stderr}"
-        );
+        assert_eq!(refuse(&line, root, &expected), expected);
     }
 }
 
@@ -338,38 +212,31 @@ fn settings_that_would_do_nothing_are_refused() {
 fn folders_that_hold_no_data_set_are_errors() {
     let directory = tree();
     let root = directory.path();
-    let fail = |arguments: &[&str], expected: &str| {
-        let output = train(root, "run", arguments);
-        let stderr = text(&output.stderr);
-        assert!(!output.status.success(), "{arguments:?}");
-        assert!(
-            stderr.contains(expected) && !stderr.contains("panicked"),
-            "{arguments:?}: {stderr}"
-        );
+    let fail = |flags: &str, expected: &str| {
+        refuse(&format!("{SMALL} {flags}"), root, expected);
         assert!(!root.join("run").exists());
     };
-    fail(&["--data-dir", "nowhere"], "nowhere");
-    let output = stovepipe(&["train", "--data", "imagenet"], root);
-    assert!(text(&output.stderr).contains("imagenet needs --data-dir"));
-    fail(&["--data-dir", "imagenet/val"], "class");
+    fail("--data-dir nowhere", "nowhere");
+    refuse_and_leave_nothing("train --data imagenet", "imagenet needs --data-dir");
+    fail("--data-dir imagenet/val", "class");
     fail(
-        &["--resize", "100"],
+        "--resize 100",
         "resize is 100, but must be from image-size to 16384",
     );
     fs::create_dir_all(root.join("one/cat")).unwrap();
-    fail(&["--data-dir", "one"], "one");
+    fail("--data-dir one", "one");
     picture([1, 2, 3], 0)
         .save(root.join("one/cat/1.png"))
         .unwrap();
-    fail(&["--data-dir", "one"], "one class");
+    fail("--data-dir one", "one class");
     fs::write(
         root.join("imagenet/val.txt"),
         "ILSVRC2012_val_00000001.JPEG n00000000\n",
     )
     .unwrap();
-    fail(&[], "n00000000");
+    fail("", "n00000000");
     fail(
-        &["--crop-padding", "4"],
+        "--crop-padding 4",
         "crop-padding is for cifar10 and cifar100, not for imagenet",
     );
 }
@@ -378,8 +245,7 @@ fn folders_that_hold_no_data_set_are_errors() {
 fn other_classes_are_no_test() {
     let directory = tree();
     let root = directory.path();
-    let small = ["--image-size", "64", "--epochs", "1"];
-    assert!(train(root, "run", &small).status.success());
+    train(root, "--image-size 64 --epochs 1");
     fs::rename(
         root.join("imagenet/train/n01440764"),
         root.join("imagenet/train/n00000001"),
@@ -388,10 +254,5 @@ fn other_classes_are_no_test() {
     let labels = fs::read_to_string(root.join("imagenet/val.txt")).unwrap();
     let labels = labels.replace("n01440764", "n00000001");
     fs::write(root.join("imagenet/val.txt"), labels).unwrap();
-    let output = stovepipe(&["eval", "run"], root);
-    let stderr = text(&output.stderr);
-    assert!(
-        !output.status.success() && stderr.contains("trained on 2 classes"),
-        "{stderr}"
-    );
+    refuse("eval run", root, "trained on 2 classes");
 }

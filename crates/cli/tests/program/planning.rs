@@ -6,14 +6,10 @@ use serde_json::{Value, json};
 use stovepipe::{plan::Profile, schedule::Rule};
 use tempfile::{TempDir, tempdir};
 
-use crate::running::{check_refused, succeed, typed};
+use crate::running::{refuse, run, succeed};
 
 fn json_of(line: &str, directory: &Path) -> Value {
-    serde_json::from_str(&succeed(&format!("{line} --json"), directory)).unwrap()
-}
-
-fn fail(line: &str, directory: &Path, says: &str) {
-    check_refused(typed(line, directory), says);
+    run(&format!("{line} --json"), directory).json()
 }
 
 fn floats(value: &Value) -> Vec<f64> {
@@ -191,7 +187,7 @@ fn what_cannot_be_simulated_is_an_error() {
         ),
         ("--stages 2 --micro-batches 2", "--schedule"),
     ] {
-        fail(&format!("simulate {line}"), here.path(), says);
+        refuse(&format!("simulate {line}"), here.path(), says);
     }
     for (line, says) in [
         ("--schedule gpipe --forward -1", "forward of stage 0 is -1"),
@@ -226,7 +222,7 @@ fn what_cannot_be_simulated_is_an_error() {
             "nowhere/a.svg: No such file",
         ),
     ] {
-        fail(&format!("simulate {line} {size}"), here.path(), says);
+        refuse(&format!("simulate {line} {size}"), here.path(), says);
     }
 }
 
@@ -339,7 +335,7 @@ fn a_chain_is_planned_and_written_down() {
         here.path(),
     );
     assert_eq!(best["memory"][0], 8000 + 1000 + 2 * 10100);
-    fail(
+    refuse(
         &format!("{line} --schedules gpipe --memory 30000"),
         here.path(),
         "no pipeline fits: the one that comes closest needs",
@@ -466,7 +462,7 @@ fn what_cannot_be_planned_is_an_error() {
             "cannot be used with",
         ),
     ] {
-        fail(&format!("plan {line}"), here.path(), says);
+        refuse(&format!("plan {line}"), here.path(), says);
     }
 }
 
@@ -539,7 +535,7 @@ fn a_plan_for_mixed_precision_is_measured_in_it() {
 #[test]
 fn a_run_that_does_not_fit_does_not_start() {
     let here = tempdir().unwrap();
-    fail(
+    refuse(
         "train --epochs 1 --out run --device-memory 1000000",
         here.path(),
         "the run needs about",
@@ -547,7 +543,7 @@ fn a_run_that_does_not_fit_does_not_start() {
     assert!(!here.path().join("run").exists());
     let text = succeed("train --dry-run --device-memory 1000000", here.path());
     assert!(text.contains("DOES NOT FIT"), "{text}");
-    fail(
+    refuse(
         "train --epochs 1 --device-memory 1,2,3",
         here.path(),
         "device-memory has 3 numbers for 2 devices",

@@ -1,0 +1,78 @@
+//! What the program knows about a data set.
+
+use burn::tensor::{Int, Tensor};
+use stovepipe::train::TrainError;
+use stovepipe_imagenet::Loading;
+
+use super::{images::ImageSets, text::Text};
+use crate::{choice::Configurable, error::CliError};
+
+/// Everything that the program knows about a data set, besides its settings.
+pub trait DataSet: Configurable {
+    /// What it holds.
+    fn contents(&self) -> Contents<'_>;
+
+    /// How many training samples there are, if all are there.
+    fn usual_samples(&self) -> usize;
+
+    /// Fills in the settings that follow from others.
+    fn settle(&mut self) {}
+
+    /// Whether the settings are in their ranges.
+    fn check(&self) -> Result<(), CliError> {
+        Ok(())
+    }
+
+    /// Whether it is known where it lies.
+    fn is_located(&self) -> bool {
+        true
+    }
+
+    /// Settings that may differ between two parts of the same run: where data lie, and how they are read.
+    fn may_change(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+/// What a data set holds.
+pub enum Contents<'a> {
+    Images(&'a dyn ImageData),
+    Text(&'a Text),
+}
+
+/// A data set of images that have a class each.
+pub trait ImageData {
+    /// Pixels on each side of an image.
+    fn image_size(&self) -> usize {
+        32
+    }
+
+    /// How many classes there are, if all are there.
+    fn usual_classes(&self) -> usize;
+
+    /// The images to train on and to test with.
+    fn load(&self, seed: u64) -> Result<ImageSets, CliError>;
+
+    /// The first training images, not augmented, and their classes.
+    fn first(&self, samples: usize) -> Result<(Tensor<4>, Tensor<1, Int>), CliError>;
+
+    /// How a picture from elsewhere is shown to a model that was trained on this data set.
+    fn view(&self) -> Loading;
+}
+
+/// An error unless a setting is in its range.
+pub fn check<T: Copy + ToString>(
+    setting: &'static str,
+    value: impl Into<Option<T>>,
+    is_right: impl FnOnce(T) -> bool,
+    range: &'static str,
+) -> Result<(), TrainError> {
+    match value.into().filter(|&value| !is_right(value)) {
+        None => Ok(()),
+        Some(value) => Err(TrainError::Setting {
+            setting,
+            value: value.to_string(),
+            range,
+        }),
+    }
+}

@@ -1,0 +1,395 @@
+//! Folders of pictures: ImageNet, or any folder of class folders.
+
+use std::{
+    path::PathBuf,
+    rc::Rc,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use burn::tensor::{Device, Int, Tensor};
+use clap::{ArgAction, Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use stovepipe::train::{Batches, Pass, Source, TrainError, data::shuffled};
+use stovepipe_imagenet::{
+    Augmentation, ColorJitter, Decoding, EvalTransform, FolderSettings, ImageBatch,
+    ImageSets as Opened, Images, Interpolation, Loading, RandAugment, RandomResizedCrop,
+    SkippedFile,
+};
+
+use super::{
+    data_set::{Contents, DataSet, ImageData, check},
+    images::ImageSets,
+    labels::Labels,
+};
+use crate::{choice::Configurable, error::CliError, output};
+
+/// More would be a mistake: threads that load, and operations, each a pass over the image.
+const MOST_LOADERS: usize = 1024;
+const MOST_OPERATIONS: usize = 100;
+
+/// ImageNet, or any other folder of class folders, from --data-dir
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Folders {
+    /// Folder with train and val, which hold class folders, or with class folders alone
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Labels of validation images that lie in one folder [default: a file beside it]
+    #[arg(long, value_name = "FILE")]
+    val_labels: Option<PathBuf>,
+    /// Share of the images held out to test with, where there are class folders alone [default: 0.2]
+    #[arg(long, value_name = "SHARE")]
+    val_share: Option<f64>,
+    /// Side that images are cropped to, in pixels
+    #[arg(long, value_name = "N", default_value_t = 224)]
+    image_size: u32,
+    /// Length that the shorter side of a test image is resized to; if not given, 8/7 of the image size
+    #[arg(long, value_name = "N")]
+    resize: Option<u32>,
+    /// How images are resized
+    #[arg(long, value_enum, default_value_t = InterpolationSetting::Bilinear)]
+    interpolation: InterpolationSetting,
+    /// Smallest share of a training image's area that a random crop takes
+    #[arg(long, value_name = "SHARE", default_value_t = RandomResizedCrop::default().area[0])]
+    crop_area: f64,
+    /// Whether half of the training images are mirrored
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    flip: bool,
+    /// Strength of random changes of brightness, contrast, saturation and hue; 0 for none
+    #[arg(long, value_name = "STRENGTH", default_value_t = 0.0)]
+    color_jitter: f64,
+    /// Operations of RandAugment on each training image; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    rand_augment: usize,
+    /// Magnitude of RandAugment's operations, from 0 to 30
+    #[arg(long, value_name = "N", default_value_t = 9)]
+    magnitude: usize,
+    /// Side of the square cut out of training images; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    cutout: u16,
+    /// Images are mixed in pairs, by shares from Beta(ALPHA, ALPHA); 0 for no mixing
+    #[arg(long, value_name = "ALPHA", default_value_t = 0.0)]
+    mixup: f64,
+    /// Files that may be skipped because they are missing, damaged or not images
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    skip: usize,
+    /// Threads that load images; 0 for as many as there are cores
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    loaders: usize,
+}
+
+/// How images are resized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+#[value(rename_all = "lowercase")]
+enum InterpolationSetting {
+    /// Bilinear
+    Bilinear,
+    /// Bicubic
+    Bicubic,
+}
+
+impl DataSet for Folders {
+    fn contents(&self) -> Contents<'_> {
+        Contents::Images(self)
+    }
+
+    fn usual_samples(&self) -> usize {
+        1_281_167
+    }
+
+    fn settle(&mut self) {
+        // 256 for 224.
+        let resize = self.image_size.saturating_mul(8) / 7;
+        self.resize.get_or_insert(resize.min(Loading::LARGEST));
+    }
+
+    fn check(&self) -> Result<(), CliError> {
+        let (size, largest) = (self.image_size, Loading::LARGEST);
+        let share = |share: f64| share > 0.0 && share < 1.0;
+        let strength = |strength: f64| strength >= 0.0 && strength.is_finite();
+        check(
+            "image-size",
+            size,
+            |n| (1..=largest).contains(&n),
+            "from 1 to 16384",
+        )?;
+        check(
+            "resize",
+            self.resize,
+            |n| (size..=largest).contains(&n),
+            "from image-size to 16384",
+        )?;
+        check(
+            "crop-area",
+            self.crop_area,
+            |a| a > 0.0 && a <= 1.0,
+            "above 0 and up to 1",
+        )?;
+        check("color-jitter", self.color_jitter, strength, "0 or above")?;
+        check(
+            "rand-augment",
+            self.rand_augment,
+            |n| n <= MOST_OPERATIONS,
+            "from 0 to 100",
+        )?;
+        check("magnitude", self.magnitude, |n| n <= 30, "from 0 to 30")?;
+        check("mixup", self.mixup, strength, "0 or above")?;
+        check("val-share", self.val_share, share, "above 0 and below 1")?;
+        check(
+            "loaders",
+            self.loaders,
+            |n| n <= MOST_LOADERS,
+            "from 0 to 1024",
+        )?;
+        Ok(self.view().check()?)
+    }
+
+    fn is_located(&self) -> bool {
+        self.data_dir.is_some()
+    }
+
+    fn may_change(&self) -> &'static [&'static str] {
+        &["data-dir", "val-labels", "loaders", "skip"]
+    }
+}
+
+impl ImageData for Folders {
+    fn image_size(&self) -> usize {
+        self.image_size as usize
+    }
+
+    fn usual_classes(&self) -> usize {
+        1000
+    }
+
+    fn load(&self, _: u64) -> Result<ImageSets, CliError> {
+        let folder = self.data_dir.as_ref().ok_or(CliError::NoDataFolder {
+            data: self.name(),
+            what: "a folder with train and val, each with a folder for each class, or with class folders alone",
+        })?;
+        let usual = FolderSettings::default();
+        let opened = Opened::open(
+            folder,
+            &FolderSettings {
+                labels: self.val_labels.clone(),
+                validation: self.val_share.unwrap_or(usual.validation),
+                ..usual
+            },
+        )?;
+        if self.val_share.is_some() && opened.held_out.is_none() {
+            return Err(CliError::NothingHeldOut {
+                test: opened.validation.root().to_owned(),
+            });
+        }
+        eprintln!("{}: {}", folder.display(), found(&opened));
+        let classes = opened.train.classes().to_vec();
+        let pictures = Pictures::new(opened, self.view())?;
+        let test = pictures.test.clone();
+        Ok(ImageSets {
+            source: Rc::new(pictures),
+            classes,
+            names: Box::new(move |place| {
+                shown(&test, place).map_or_else(String::new, |file| file.display().to_string())
+            }),
+        })
+    }
+
+    fn first(&self, _: usize) -> Result<(Tensor<4>, Tensor<1, Int>), CliError> {
+        Err(CliError::NotVerified { data: self.name() })
+    }
+
+    fn view(&self) -> Loading {
+        let interpolation = match self.interpolation {
+            InterpolationSetting::Bicubic => Interpolation::Bicubic,
+            InterpolationSetting::Bilinear => Interpolation::Bilinear,
+        };
+        let usual = RandomResizedCrop::default();
+        // A strength below 0 or NaN stays, and `check` refuses it.
+        let jitter = Some(self.color_jitter).filter(|&strength| strength != 0.0);
+        let operations = Some(self.rand_augment).filter(|&operations| operations > 0);
+        Loading {
+            size: self.image_size,
+            augmentation: Augmentation {
+                crop: RandomResizedCrop {
+                    area: [self.crop_area, usual.area[1]],
+                    interpolation,
+                    ..usual
+                },
+                flip: self.flip,
+                jitter: jitter.map(|strength| ColorJitter {
+                    brightness: strength,
+                    contrast: strength,
+                    saturation: strength,
+                    hue: (strength / 4.0).min(0.5),
+                }),
+                rand_augment: operations.map(|operations| RandAugment {
+                    operations,
+                    magnitude: self.magnitude,
+                }),
+                cutout: self.cutout.into(),
+                mixup: self.mixup,
+            },
+            evaluation: EvalTransform {
+                resize: self.resize.unwrap_or(256),
+                interpolation,
+            },
+            decoding: Decoding::default(),
+            workers: self.loaders,
+            skip: self.skip,
+            ..Loading::default()
+        }
+    }
+}
+
+/// The file of an image, given its place among those that were shown: all but those skipped.
+fn shown(images: &Images, place: usize) -> Option<PathBuf> {
+    let skipped = images.skipped();
+    let is_shown = |path: &PathBuf| skipped.iter().all(|file| file.path != *path);
+    let folder = images.folder();
+    let files = (0..folder.len()).map(|index| folder.path(index));
+    files.filter(is_shown).nth(place)
+}
+
+/// What was found in a folder: shows a layout that was taken for another.
+fn found(opened: &Opened) -> String {
+    let classes = output::count(opened.train.classes().len(), "class", "classes");
+    let train = output::count(opened.train.len(), "image", "images");
+    let test = opened.validation.len();
+    match opened.held_out {
+        Some(share) => {
+            format!(
+                "{classes}, {train} to train on, {test} held out to test with (a share of {share})"
+            )
+        }
+        None => {
+            let from = opened.validation.root().display();
+            format!("{classes}, {train} to train on, {test} to test with from {from}")
+        }
+    }
+}
+
+/// The pictures of opened folders.
+struct Pictures {
+    train: Images,
+    test: Images,
+    classes: usize,
+    /// How many skipped files were reported.
+    reported: Arc<Mutex<usize>>,
+}
+
+impl Pictures {
+    fn new(opened: Opened, loading: Loading) -> Result<Self, CliError> {
+        let classes = opened.train.classes().len();
+        let train = Images::new(opened.train, loading.clone())?;
+        let test = Images::new(opened.validation, loading)?.counted_with(&train);
+        Ok(Self {
+            train,
+            test,
+            classes,
+            reported: Arc::default(),
+        })
+    }
+
+    fn reported<B>(&self, images: &Images, batches: B) -> Reporting<B> {
+        let (images, reported) = (images.clone(), self.reported.clone());
+        Reporting {
+            images,
+            batches,
+            reported,
+        }
+    }
+}
+
+/// Repeated at the end, where it is seen.
+impl Drop for Pictures {
+    fn drop(&mut self) {
+        let skipped = self.train.skipped().len();
+        if skipped > 0 {
+            let files = output::count(skipped, "file was", "files were");
+            eprintln!("{files} skipped in all");
+        }
+    }
+}
+
+impl Source<Tensor<4>, Labels> for Pictures {
+    fn training_samples(&self) -> usize {
+        self.train.len()
+    }
+
+    fn test_samples(&self) -> usize {
+        self.test.len()
+    }
+
+    fn train(&self, pass: Pass) -> Batches<Tensor<4>, Labels> {
+        self.train_from(0, pass)
+    }
+
+    fn train_from(&self, first: usize, pass: Pass) -> Batches<Tensor<4>, Labels> {
+        let order = shuffled(self.train.len(), pass.seed, pass.epoch);
+        let (samples, seed, epoch) = (pass.batch_size, pass.seed, pass.epoch);
+        let batches = self
+            .train
+            .train_batches_from(first, order, samples, seed, epoch);
+        let is_mixed = self.train.settings().augmentation.mixup > 0.0;
+        let classes = is_mixed.then_some(self.classes);
+        let batches = self.reported(&self.train, batches);
+        Box::new(batches.map(move |batch| Ok(tensors(batch?, classes).into())))
+    }
+
+    fn test(&self, batch_size: usize) -> Batches<Tensor<4>, Labels> {
+        let batches = self.test.eval_batches(batch_size);
+        let batches = self.reported(&self.test, batches);
+        Box::new(batches.map(|batch| Ok(tensors(batch?, None).into())))
+    }
+}
+
+/// The tensors of a batch, whose images are mixed if the number of their classes is given.
+fn tensors(batch: ImageBatch, classes: Option<usize>) -> (Tensor<4>, Labels) {
+    let device = Device::flex();
+    match classes {
+        Some(classes) => {
+            let (images, shares) = batch.into_shares(classes, &device);
+            (images, Labels::Shares(shares))
+        }
+        None => {
+            let (images, classes) = batch.into_classes(&device);
+            (images, Labels::Classes(classes))
+        }
+    }
+}
+
+/// Batches that say which files were skipped, once each.
+struct Reporting<B> {
+    images: Images,
+    batches: B,
+    reported: Arc<Mutex<usize>>,
+}
+
+impl<B> Reporting<B> {
+    fn report(&self) {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = self.images.settings().skip;
+        for SkippedFile { path, reason } in self.images.skipped_after(*reported) {
+            *reported += 1;
+            eprintln!(
+                "skipped, {reported} of at most {most}: {}: {reason}",
+                path.display()
+            );
+        }
+    }
+}
+
+impl<B, E> Iterator for Reporting<B>
+where
+    B: Iterator<Item = Result<ImageBatch, E>>,
+    E: std::fmt::Display,
+{
+    type Item = Result<ImageBatch, TrainError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.batches.next();
+        self.report();
+        Some(batch?.map_err(|error| TrainError::data(error.to_string())))
+    }
+}

@@ -1,0 +1,69 @@
+//! The files of a run, and those that `plan` and `devices` write for it.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use stovepipe::{plan::Machine, train::PipelineSettings};
+
+use crate::{error::CliError, output};
+
+/// A run's settings.
+pub const CONFIG: &str = "config.toml";
+/// Its model.
+pub const MODEL: &str = "model.safetensors";
+/// The model with averaged weights.
+pub const AVERAGED: &str = "averaged.safetensors";
+/// Its copy of its tokenizer.
+pub const TOKENIZER: &str = "tokenizer.json";
+/// The names of the classes that it tells, a line each.
+pub const CLASSES: &str = "classes.txt";
+
+/// What `plan --out` writes and `train --plan` reads: settings of a run, and its prediction.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PlanFile {
+    pub pipeline: PipelineSettings,
+    pub training: PlannedTraining,
+    /// For people alone.
+    #[serde(default)]
+    pub forecast: Prediction,
+}
+
+/// The setting of training that a plan depends on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PlannedTraining {
+    pub batch_size: usize,
+}
+
+/// What was predicted.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Prediction {
+    /// Seconds.
+    pub step_time: f64,
+    pub bubble: f64,
+    /// Bytes of each worker.
+    pub memory: Vec<u64>,
+}
+
+impl PlanFile {
+    pub fn write(&self, path: &Path) -> Result<(), CliError> {
+        let text = toml::to_string(self).map_err(|source| CliError::Write {
+            path: path.to_owned(),
+            source: source.into(),
+        })?;
+        output::write(
+            path,
+            &format!("# train --plan {}\n\n{text}", path.display()),
+        )
+    }
+}
+
+/// A machine file.
+pub fn read_machine(path: &Path) -> Result<Machine, CliError> {
+    Machine::from_toml(&output::read(path)?).map_err(|source| CliError::Read {
+        path: path.to_owned(),
+        source: source.into(),
+    })
+}

@@ -1,0 +1,130 @@
+//! A language model of Transformer blocks.
+
+use burn::tensor::Device;
+use clap::{ArgAction, Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use stovepipe::{
+    pipeline::Pipeline,
+    train::{TrainSettings, settings::OptimizerSetting},
+};
+use stovepipe_transformer::{LmConfig, LmLayer, Positions, Sampling, continue_text};
+
+use super::model::{LanguageModel, Model, ModelWork, Reads, Sizes};
+use crate::error::CliError;
+
+/// Language model of Transformer blocks
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct TransformerLm {
+    /// Blocks
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    layers: usize,
+    /// Width, divisible by the heads
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    width: usize,
+    /// Heads of attention
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    heads: usize,
+    /// Width of the feed-forward layers; if not given, four times the width
+    #[arg(long, value_name = "N")]
+    feed_forward: Option<usize>,
+    /// Probability that training drops a value, in each block and within its attention
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    dropout: f64,
+    /// Tokens that the model sees at once
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    length: usize,
+    /// Tokens that the model knows; 0 for those of the tokenizer
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    vocabulary: usize,
+    /// Whether the softmax has the weights of the embedding
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
+    tied: bool,
+    /// How the model knows the place of a token
+    #[arg(long, value_enum, default_value_t = PositionsSetting::Learned)]
+    positions: PositionsSetting,
+}
+
+/// How the model knows the place of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum PositionsSetting {
+    /// By waves of fixed lengths
+    Sinusoidal,
+    /// By a learned table
+    Learned,
+}
+
+impl LanguageModel for LmLayer {
+    fn generate(
+        pipeline: &Pipeline<Self>,
+        prompt: &[u32],
+        tokens: usize,
+        sampling: &Sampling,
+    ) -> Result<Vec<u32>, CliError> {
+        Ok(continue_text(pipeline, prompt, tokens, sampling)?)
+    }
+}
+
+impl Model for TransformerLm {
+    fn reads(&self) -> Reads {
+        Reads::Text
+    }
+
+    fn training(&self) -> TrainSettings {
+        TrainSettings {
+            epochs: 12,
+            batch_size: 16,
+            optimizer: OptimizerSetting::AdamW,
+            lr: 3e-3,
+            warmup_epochs: 0.5,
+            weight_decay: 0.1,
+            label_smoothing: 0.0,
+            clip: 1.0,
+            ..TrainSettings::default()
+        }
+    }
+
+    fn settle(&mut self, _: usize) {
+        self.feed_forward
+            .get_or_insert(self.width.saturating_mul(4));
+    }
+
+    fn set_vocabulary(&mut self, tokens: usize) {
+        if self.vocabulary == 0 {
+            self.vocabulary = tokens;
+        }
+    }
+
+    fn window(&self) -> usize {
+        self.length
+    }
+
+    fn to_verify() -> Self {
+        Self {
+            layers: 2,
+            width: 16,
+            dropout: 0.2,
+            length: 12,
+            ..Self::default()
+        }
+    }
+
+    fn build<W: ModelWork>(&self, sizes: &Sizes, work: W) -> Result<W::Done, CliError> {
+        let vocabulary = match self.vocabulary {
+            0 => sizes.tokenizer.vocabulary(),
+            vocabulary => vocabulary,
+        };
+        sizes.tokenizer.check_vocabulary(vocabulary)?;
+        let positions = match self.positions {
+            PositionsSetting::Sinusoidal => Positions::Sinusoidal,
+            PositionsSetting::Learned => Positions::Learned,
+        };
+        let config = LmConfig::new(vocabulary, self.length, self.layers, self.width, self.heads)
+            .with_d_ff(self.feed_forward)
+            .with_dropout(self.dropout)
+            .with_tied(self.tied)
+            .with_positions(positions);
+        work.predict_text(config.init(&Device::flex())?)
+    }
+}

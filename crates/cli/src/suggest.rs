@@ -1,0 +1,128 @@
+//! What a misspelled word may have been meant to be.
+
+use clap::{
+    Arg, Command,
+    error::{ContextKind, ContextValue},
+};
+use stovepipe::{
+    pipeline::{NamedDevice, device::DeviceError},
+    schedule::{Recompute, Rule},
+};
+
+use crate::error::CliError;
+
+/// How similar, from 0 to 1, a misspelled word is at least. clap uses the same number.
+const SIMILAR: f64 = 0.7;
+
+/// The candidate that is most similar to a word, if one is.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    let similarity = |candidate: &str| match strsim::osa_distance(&word, candidate) {
+        // Of short words, a swap of two letters leaves little that is similar by the other measure.
+        0 | 1 if word.len() > 2 => 1.0,
+        _ => strsim::jaro(&word, candidate),
+    };
+    let all = candidates
+        .into_iter()
+        .map(|candidate| (similarity(candidate), candidate));
+    let similar = all.filter(|(similarity, _)| *similarity > SIMILAR);
+    Some(similar.max_by(|a, b| a.0.total_cmp(&b.0))?.1)
+}
+
+/// The end of an error about a word: what was probably meant.
+pub fn tip<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    match nearest(word, candidates) {
+        Some(nearest) => format!(": did you mean `{nearest}`?"),
+        None => String::new(),
+    }
+}
+
+/// The words that a setting takes.
+pub fn words_of(arg: &Arg) -> Vec<String> {
+    let possible = arg.get_possible_values();
+    if !possible.is_empty() {
+        return possible
+            .iter()
+            .map(|value| value.get_name().to_owned())
+            .collect();
+    }
+    let words: &[&str] = match arg.get_long().unwrap_or_default() {
+        "schedule" | "schedules" => return Rule::ALL.map(|rule| rule.name().to_owned()).to_vec(),
+        "recompute" => return Recompute::ALL.map(|mode| mode.to_string()).to_vec(),
+        "balance" => &["auto", "time", "size", "even"],
+        "precision" => &["f32", "bf16", "f16"],
+        "freeze" => &["body"],
+        "devices" => &["cpu", "wgpu", "cuda"],
+        "checkpoint" => &["newest", "best"],
+        _ => &[],
+    };
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// Adds to clap's error what a value that we parse was probably meant to be.
+pub fn with_tip(mut error: clap::Error, command: &Command) -> clap::Error {
+    let word = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let (Some(flag), Some(value)) = (
+        word(ContextKind::InvalidArg),
+        word(ContextKind::InvalidValue),
+    ) else {
+        return error;
+    };
+    if error.get(ContextKind::SuggestedValue).is_some() {
+        return error;
+    }
+    let flag = flag.trim_start_matches('-');
+    let name = flag.split([' ', '=']).next().unwrap_or(flag);
+    let arguments = command.get_subcommands().flat_map(Command::get_arguments);
+    let words: Vec<_> = arguments
+        .filter(|arg| arg.get_long() == Some(name))
+        .flat_map(words_of)
+        .collect();
+    if let Some(nearest) = nearest(&value, words.iter().map(String::as_str)) {
+        let nearest = ContextValue::String(nearest.to_owned());
+        error.insert(ContextKind::SuggestedValue, nearest);
+    }
+    error
+}
+
+/// The devices of these names.
+pub fn devices(names: &[String]) -> Result<Vec<NamedDevice>, CliError> {
+    let device = |name: &String| {
+        name.parse().map_err(|source| {
+            let kind = name.split(':').next().unwrap_or(name);
+            let is_unknown = matches!(source, DeviceError::Unknown(_));
+            let candidates = ["cpu", "wgpu", "cuda"].into_iter().filter(|_| is_unknown);
+            CliError::Device {
+                tip: tip(kind, candidates),
+                source,
+            }
+        })
+    };
+    names.iter().map(device).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_suggested_if_one_is_near() {
+        let words = ["gpipe", "1f1b", "zb-h1", "zb-v", "interleaved"];
+        for (word, expected) in [
+            ("gpip", Some("gpipe")),
+            ("GPipe", Some("gpipe")),
+            ("interleave", Some("interleaved")),
+            ("zbh1", Some("zb-h1")),
+            ("zb-g", Some("zb-v")),
+            ("fast", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, words), expected, "{word}");
+        }
+        assert_eq!(tip("gpip", words), ": did you mean `gpipe`?");
+        assert_eq!(tip("fast", words), "");
+    }
+}
