@@ -14,12 +14,14 @@
 extern crate self as stovepipe_pipeline;
 
 mod api;
+#[doc(hidden)]
+pub mod doc_example;
 mod engine;
 pub mod measure;
 mod model;
 
 pub use api::{
-    batch::{Batch, Evaluation, Outputs, Step},
+    batch::{Batch, Evaluation, Inputs, Step},
     builder::PipelineBuilder,
     control::{Progress, StopHandle},
     cross_entropy::CrossEntropy,
@@ -29,14 +31,13 @@ pub use api::{
     precision::{LossScaler, Precision},
 };
 #[doc(hidden)]
-pub use engine::guard::caught;
-pub use engine::{check_schedule, stage::Held};
+pub use engine::panic::caught;
+pub use engine::{schedules::check_schedule, stage::Held};
 pub use measure::{Measured, Profiler, balance::Balance, device::NamedDevice};
 pub use model::{
-    context::Context,
     flow::{Flow, FlowMapper, Replicated},
     keyed_rng::KeyedRng,
-    layer::{Layer, LayerError},
+    layer::{Context, Layer, LayerError},
     nn,
     parameters::count_parameters,
     plain::{Plain, run_plain},
@@ -60,14 +61,15 @@ pub mod error {
     pub use crate::{
         api::{
             error::{
-                BuildError, FlightRecord, ProfileError, StageFailure, StepError, Transfer,
-                TransferKind, WorkerRecord, WorkerState, WrongSchedule,
+                BoxedError, BuildError, FailureCause, FlightRecord, ProfileError, StageFailure,
+                StepError, Transfer, TransferKind, WorkerRecord, WorkerState, WrongSchedule,
             },
-            precision::PrecisionError,
+            precision::{PrecisionError, UnknownPrecision},
         },
+        engine::panic::Panicked,
         measure::device::DeviceError,
         model::{
-            unkeyed::Unkeyed,
+            unkeyed::{Unkeyed, UnkeyedError},
             wiring::{LayerName, WiringError},
         },
     };

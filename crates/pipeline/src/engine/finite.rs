@@ -1,4 +1,4 @@
-//! Whether numbers are numbers.
+//! Finds values that are NaN or infinite.
 
 use burn::{
     module::{Module, Param},
@@ -61,8 +61,8 @@ pub(crate) fn gradients_are_finite<M: Module>(module: &M, gradients: &GradientsP
     gradient_sum(module, gradients).is_none_or(all_finite)
 }
 
-/// The sum of all gradients of a module's parameters: no number if one of them is none. One pass over
-/// them, and one number to read where they lie.
+/// The sum of all gradients of a module's parameters, which is not finite if one of them is not. Takes
+/// one pass and reads one number from the device.
 pub(crate) fn gradient_sum<M: Module>(
     module: &M,
     gradients: &GradientsParams,
@@ -74,7 +74,7 @@ pub(crate) fn gradient_sum<M: Module>(
 
     impl ParameterVisitor for Sum<'_> {
         fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            // Added up in a type in which finite numbers do not come to an infinite sum.
+            // In f32, in which finite f16 numbers do not overflow.
             let gradient = self.gradients.get::<D>(param.id);
             let own = gradient.map(|gradient| gradient.cast(DType::F32).sum());
             self.sum = values::add(self.sum.take(), own);
