@@ -234,11 +234,7 @@ impl VerifySettings {
             .with_smoothing(0.1)
             .with_auxiliary_share(0.4);
         let side = ();
-        let batch = Batch {
-            input,
-            target,
-            side,
-        };
+        let batch = Batch::from((input, target, side));
         self.verify(layers, batch, objective)
     }
 
@@ -255,11 +251,7 @@ impl VerifySettings {
             .with_dropout(self.drop_path)
             .init(&Device::flex())?;
         let side = ();
-        let batch = Batch {
-            input,
-            target,
-            side,
-        };
+        let batch = Batch::from((input, target, side));
         let objective = CrossEntropy::new().ignoring(PADDING.into());
         self.verify(layers, batch, objective)
     }
@@ -275,15 +267,7 @@ impl VerifySettings {
         let target = input.clone().narrow(1, 0, 1).greater_elem(0.0).float();
         let objective = MeanOf(|y: Tensor<4>, t: Tensor<4>| (y - t).powi_scalar(2).mean());
         let side = ();
-        self.verify(
-            layers,
-            Batch {
-                input,
-                target,
-                side,
-            },
-            objective,
-        )
+        self.verify(layers, Batch::from((input, target, side)), objective)
     }
 
     fn verify<L, T, O>(

@@ -88,7 +88,7 @@ fn peak(rule: Rule, workers: usize, micro_batches: usize, recompute: Recompute) 
     let input = Tensor::<2>::ones([4 * micro_batches, WIDTH], &device);
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).mean());
     let before = ALLOCATOR.allocated();
-    let step = pipeline.train_step(input.clone(), input, &squared);
+    let step = pipeline.train_step((input.clone(), input), &squared);
     drop(step.unwrap());
     ALLOCATOR.max_allocated() - before
 }
@@ -201,8 +201,8 @@ fn outputs_of_past_micro_batches_are_not_kept() {
         let objective = CrossEntropy::new().counting();
         let before = ALLOCATOR.allocated();
         match what {
-            "evaluate" => drop(pipeline.evaluate(input, target, &objective).unwrap()),
-            "train" => drop(pipeline.train_step(input, target, &objective).unwrap()),
+            "evaluate" => drop(pipeline.evaluate((input, target), &objective).unwrap()),
+            "train" => drop(pipeline.train_step((input, target), &objective).unwrap()),
             _ => drop(pipeline.infer(input).unwrap()),
         }
         println!("[{}]", ALLOCATOR.max_allocated() - before);
@@ -305,7 +305,7 @@ fn growth(rule: Rule, recompute: Recompute) -> [usize; 3] {
     [100, 500, 500].map(|steps| {
         for step in 0..steps {
             let (input, target) = (input.clone(), target.clone());
-            let step_result = pipeline.train_step(input.clone(), target, &CrossEntropy::new());
+            let step_result = pipeline.train_step((input.clone(), target), &CrossEntropy::new());
             let gradients = step_result.unwrap().gradients;
             pipeline = optimizer.step(1e-3, pipeline.clone(), gradients);
             if step % 10 == 9 {
@@ -336,7 +336,7 @@ fn passes_without_a_tape_leave_no_notes() {
         let before = ALLOCATOR.allocated();
         drop(
             pipeline
-                .train_step(input, target, &CrossEntropy::new())
+                .train_step((input, target), &CrossEntropy::new())
                 .unwrap(),
         );
         println!("[{}]", ALLOCATOR.max_allocated() - before);

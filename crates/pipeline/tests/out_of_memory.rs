@@ -60,7 +60,7 @@ fn a_full_device_ends_the_step_with_advice() {
     let objective = MeanOf(squared);
     let step = |value: f32| {
         let batch = Tensor::<2>::full([4, 2], value, &device);
-        pipeline.train_step(batch.clone(), batch, &objective)
+        pipeline.train_step((batch.clone(), batch), &objective)
     };
     let before = step(1.0).unwrap().loss;
     let error = step(2.0).map(|step| step.loss).unwrap_err().to_string();

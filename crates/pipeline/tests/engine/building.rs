@@ -83,7 +83,7 @@ fn a_fixed_schedule_must_fit() {
     // A batch of fewer samples than micro-batches comes too late for `build`.
     let pipeline = with(3, 3, 2).unwrap();
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
-    let step = pipeline.train_step(vectors(1, 2), vectors(1, 2), &squared);
+    let step = pipeline.train_step((vectors(1, 2), vectors(1, 2)), &squared);
     assert_eq!(
         step.unwrap_err().to_string(),
         "no schedule: this schedule is for 3 stages and 2 micro-batches, not 3 and 1"
@@ -148,7 +148,7 @@ fn schedules_that_the_engine_does_not_run() {
     };
     check(
         build(PipeDream::default()),
-        "the schedule changes weights after each micro-batch (U), and this engine once after each \
+        "the schedule changes weights after each micro-batch (U), but this engine changes them once after each \
          step: use a schedule without updates, such as 1F1B",
     );
     let replicated = RoundRobin::new(vec![1, 2]);
@@ -201,7 +201,7 @@ fn a_scheduler_that_makes_something_else() {
         .build()
         .unwrap();
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
-    let step = |samples| pipeline.train_step(vectors(samples, 2), vectors(samples, 2), &squared);
+    let step = |samples| pipeline.train_step((vectors(samples, 2), vectors(samples, 2)), &squared);
     assert!(step(4).is_ok());
     assert!(matches!(step(3), Err(StepError::WrongSchedule(_))));
 }

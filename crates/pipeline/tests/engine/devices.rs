@@ -154,7 +154,7 @@ fn a_worker_has_the_threads_of_its_device_or_else_those_of_the_pipeline() {
         .map(|stage| stage.device_name)
         .collect();
     assert_eq!(names, ["cpu:threads=3", "cpu", "cpu:threads=1"]);
-    let step = pipeline.train_step(vectors(4, 4), labels(4, 4), &CrossEntropy::new());
+    let step = pipeline.train_step((vectors(4, 4), labels(4, 4)), &CrossEntropy::new());
     let _ = step.unwrap();
     let of_workers: Vec<_> = noted.iter().map(|noted| noted.lock().unwrap()[0]).collect();
     assert_eq!(of_workers, [3, 2, 1]);

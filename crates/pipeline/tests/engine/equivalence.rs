@@ -26,7 +26,7 @@ fn two_steps(pipeline: Pipeline<ConvNet>, samples: usize) -> Vec<Bits> {
     let mut seen = Vec::new();
     for _ in 0..2 {
         let step = pipeline
-            .train_step(images(samples), labels(samples, 4), &CrossEntropy::new())
+            .train_step((images(samples), labels(samples, 4)), &CrossEntropy::new())
             .unwrap();
         let loss = (step.loss as f32).to_bits();
         seen.push(vec![("loss".to_owned(), vec![loss])]);
@@ -191,7 +191,7 @@ fn a_schedule_that_does_not_ascend_is_right_but_for_rounding() {
     let step = |builder: PipelineBuilder<ConvNet>| {
         let pipeline = builder.build().unwrap();
         let objective = CrossEntropy::new();
-        let step = pipeline.train_step(images(8), labels(8, 4), &objective);
+        let step = pipeline.train_step((images(8), labels(8, 4)), &objective);
         let step = step.unwrap();
         (step.loss, gradients_of(&pipeline, &step.gradients))
     };
@@ -235,7 +235,7 @@ fn micro_batches_add_up_to_the_mini_batch() {
             .unwrap();
             let input = vectors(samples, 5);
             let step = pipeline
-                .train_step(input.clone(), labels(samples, 3), &CrossEntropy::new())
+                .train_step((input.clone(), labels(samples, 3)), &CrossEntropy::new())
                 .unwrap();
             let layers = pipeline.layers().to_vec();
             let (loss, gradients) = plain_mini_batch(&layers, input, samples);
@@ -291,7 +291,7 @@ fn threads_make_little_difference() {
     let run = |threads| {
         let builder = builder(conv_net(), 2, OneForwardOneBackward, 2, Recompute::Always);
         let pipeline = builder.threads_per_stage(threads).build().unwrap();
-        let step = pipeline.train_step(images(8), labels(8, 4), &CrossEntropy::new());
+        let step = pipeline.train_step((images(8), labels(8, 4)), &CrossEntropy::new());
         gradients_of(&pipeline, &step.unwrap().gradients)
     };
     for ((path, found), (_, expected)) in run(2).iter().zip(&run(1)) {
@@ -315,7 +315,7 @@ fn steps_from_several_threads_do_not_lose_statistics() {
     };
     let step = |pipeline: &Pipeline<ConvNet>| {
         pipeline
-            .train_step(images(4), labels(4, 4), &CrossEntropy::new())
+            .train_step((images(4), labels(4, 4)), &CrossEntropy::new())
             .map(|_| ())
             .unwrap();
     };
@@ -350,7 +350,7 @@ fn a_schedule_with_a_name_is_no_different_from_its_list() {
     let [named, listed] = [named, listed].map(|builder| {
         let pipeline = builder.build().unwrap();
         let step = pipeline
-            .train_step(vectors(6, 4), vectors(6, 2), &squared)
+            .train_step((vectors(6, 4), vectors(6, 2)), &squared)
             .unwrap();
         gradient_bits(&pipeline, &step.gradients)
     });

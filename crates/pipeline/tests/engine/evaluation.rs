@@ -2,7 +2,7 @@
 
 use burn::tensor::{Int, Tensor};
 use stovepipe_pipeline::{
-    Batch, CrossEntropy, Evaluation, MeanOf, Objective, Outputs, Recompute, StepError,
+    Batch, CrossEntropy, Evaluation, MeanOf, Objective, Recompute, StepError,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward};
 
@@ -32,7 +32,7 @@ fn an_evaluation_is_that_of_the_inferred_outputs() {
             .unwrap();
         let outputs = pipeline.infer(images()).unwrap();
         let judged = pipeline
-            .evaluate(images(), targets(), &objective())
+            .evaluate((images(), targets()), &objective())
             .unwrap();
         assert_eq!(judged.weight, 9.0); // two of eleven are ignored
         let loss = objective().loss(outputs.clone(), targets());
@@ -54,13 +54,9 @@ fn a_step_has_the_scores_of_its_outputs() {
         let pipeline = builder(dense(&[4, 8, 8, 6]), 2, OneForwardOneBackward, 4, recompute)
             .build()
             .unwrap();
-        let batch = Batch {
-            input: images(),
-            target: targets(),
-            side: (),
-        };
+        let batch = Batch::new(images(), targets());
         let step = pipeline
-            .train_step_with(batch, &objective(), Outputs::Keep)
+            .train_step(batch.keep_outputs(), &objective())
             .unwrap();
         let scores = objective()
             .scores(step.outputs.unwrap(), targets())
@@ -80,12 +76,12 @@ fn an_objective_without_scores_has_none_and_bad_batches_are_errors() {
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
     let zeros = |samples, width| Tensor::<2>::zeros([samples, width], &cpu());
     let evaluate =
-        |samples, targets| pipeline.evaluate(zeros(samples, 4), zeros(targets, 2), &squared);
+        |samples, targets| pipeline.evaluate((zeros(samples, 4), zeros(targets, 2)), &squared);
     let Evaluation { scores, weight, .. } = evaluate(3, 3).unwrap();
     assert_eq!((scores, weight), (Vec::new(), 3.0));
     assert!(matches!(evaluate(0, 0), Err(StepError::EmptyBatch)));
     assert!(matches!(evaluate(3, 2), Err(StepError::UnevenBatch { .. })));
     let ignored = Tensor::<1, Int>::from_ints([-1, -1], &cpu());
-    let error = pipeline.evaluate(zeros(2, 4), ignored, &objective());
+    let error = pipeline.evaluate((zeros(2, 4), ignored), &objective());
     assert!(matches!(error, Err(StepError::NoWeight { .. })));
 }

@@ -119,7 +119,7 @@ fn trapped(layer: usize, trap: &Trap) -> Vec<Trapped> {
 fn step(pipeline: &Pipeline<Trapped>) -> Result<(), StepError> {
     let loss = CrossEntropy::new();
     pipeline
-        .train_step(vectors(8, 4), labels(8, 4), &loss)
+        .train_step((vectors(8, 4), labels(8, 4)), &loss)
         .map(|_| ())
 }
 
@@ -145,7 +145,7 @@ fn a_failure_names_its_place_and_leaves_the_model_as_it_was() {
                 Mishap::Panic => "panicked: on purpose",
                 _ => "expected a cat, found a dog",
             };
-            assert_eq!(failure.cause, cause);
+            assert_eq!(failure.cause.to_string(), cause);
             assert_eq!(failure.flight.workers.len(), 3);
             assert_eq!(failure.flight.workers[stage].finished.len(), 2);
             assert_eq!(bits(&pipeline), before);
@@ -405,7 +405,7 @@ fn a_callback_or_an_objective_that_panics_is_an_error_and_the_next_step_works() 
             panic!("no scales")
         }
     }
-    let error = pipeline.train_step(vectors(4, 4), vectors(4, 4), &Weightless);
+    let error = pipeline.train_step((vectors(4, 4), vectors(4, 4)), &Weightless);
     assert!(error.unwrap_err().to_string().contains("no scales"));
     step(&pipeline).unwrap();
 }
@@ -422,7 +422,7 @@ fn a_failure_ends_stages_that_wait_for_nothing() {
     let loss = CrossEntropy::new();
     assert!(
         pipeline
-            .train_step(vectors(128, 4), labels(128, 4), &loss)
+            .train_step((vectors(128, 4), labels(128, 4)), &loss)
             .is_err()
     );
     assert!(watched.runs.load(Ordering::SeqCst) < 64);
@@ -434,12 +434,12 @@ fn a_panic_in_the_objective_is_an_error_of_the_last_stage() {
         .build()
         .unwrap();
     let bad = MeanOf(|_: Tensor<2>, _: Tensor<2>| panic!("no loss today"));
-    let Err(StepError::Failed(failure)) = pipeline.train_step(vectors(4, 4), vectors(4, 4), &bad)
+    let Err(StepError::Failed(failure)) = pipeline.train_step((vectors(4, 4), vectors(4, 4)), &bad)
     else {
         panic!("the step should fail");
     };
     assert_eq!((failure.stage, failure.layer.clone()), (1, None));
-    assert!(failure.cause.contains("no loss today"));
+    assert!(failure.cause.to_string().contains("no loss today"));
 }
 
 /// Threads of this process with a name that starts so.

@@ -31,7 +31,7 @@ use burn::{
 };
 use stovepipe_autodiff::{deferrable, postpone};
 use stovepipe_pipeline::{
-    Batch, Context, CrossEntropy, Layer, LayerError, Outputs, Pipeline, Recompute, StepError,
+    Batch, Context, CrossEntropy, Layer, LayerError, Pipeline, Recompute, StepError,
     error::{StageFailure, WorkerState},
 };
 use stovepipe_schedule::{Action, Pass, Scheduler};
@@ -299,7 +299,7 @@ impl Pair {
         assert_eq!((failure.stage, failure.action), (action.stage, action));
         assert_eq!(failure.layer, Some((place.layer, "Snared".to_owned())));
         assert_eq!(failure.device, "cpu");
-        assert_eq!(failure.cause, cause);
+        assert_eq!(failure.cause.to_string(), cause);
         assert_eq!(failure.flight.workers.len(), WORKERS);
     }
 }
@@ -310,12 +310,12 @@ fn step(pipeline: &Pipeline<Snared>) -> Result<Vec<(String, Vec<u32>)>, StepErro
     let micro_batches: Vec<_> = (0..samples)
         .map(|i| (i * MICRO_BATCHES / samples) as i64)
         .collect();
-    let batch = Batch {
-        input: vectors(samples, 4),
-        target: labels(samples, 4),
-        side: Tensor::from_ints(micro_batches.as_slice(), &cpu()),
-    };
-    let step = pipeline.train_step_with(batch, &CrossEntropy::new(), Outputs::Drop)?;
+    let batch = Batch::from((
+        vectors(samples, 4),
+        labels(samples, 4),
+        Tensor::from_ints(micro_batches.as_slice(), &cpu()),
+    ));
+    let step = pipeline.train_step(batch, &CrossEntropy::new())?;
     Ok(gradient_bits(pipeline, &step.gradients))
 }
 

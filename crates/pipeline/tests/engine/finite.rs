@@ -85,7 +85,7 @@ fn marked(samples: usize, micro_batch: usize) -> Tensor<2> {
 
 fn step(pipeline: &Pipeline<Flawed>, input: Tensor<2>) -> Result<f64, StepError> {
     let loss = CrossEntropy::new();
-    Ok(pipeline.train_step(input, labels(6, 4), &loss)?.loss)
+    Ok(pipeline.train_step((input, labels(6, 4)), &loss)?.loss)
 }
 
 #[test]
@@ -117,15 +117,11 @@ fn the_layer_where_it_began_is_named() {
                 let is_forward = failure.action.pass == Pass::Forward;
                 // What is recomputed fails in its forward pass before.
                 assert_eq!(is_forward, pass == Pass::Forward, "{failure}");
-                match flaw {
-                    Flaw::Forward => {
-                        assert_eq!(failure.cause, "its output is not finite, its input was");
-                    }
-                    _ => assert_eq!(
-                        failure.cause,
-                        "its gradients are not finite, those of its output were"
-                    ),
-                }
+                let expected = match flaw {
+                    Flaw::Forward => "its output is not finite, but its input was",
+                    _ => "its gradients are not finite, but those of its output were",
+                };
+                assert_eq!(failure.cause.to_string(), expected);
                 assert_eq!((bits(&pipeline), pipeline.steps()), (before, 0));
                 // The next step is the one that an untouched model makes: its loss, and the statistics
                 // that it leaves.
@@ -155,10 +151,10 @@ fn a_loss_and_an_input_that_are_no_numbers() {
     };
     let sound = pipeline().build().unwrap();
     let infinite = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).mean().mul_scalar(f32::INFINITY));
-    let error = sound.train_step(vectors(6, 4), vectors(6, 4), &infinite);
+    let error = sound.train_step((vectors(6, 4), vectors(6, 4)), &infinite);
     let error = error.unwrap_err().to_string();
     assert!(
-        error.contains("the loss is not finite, the model's output was"),
+        error.contains("the loss is not finite, but the model's output was"),
         "{error}"
     );
 

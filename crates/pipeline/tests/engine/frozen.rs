@@ -20,7 +20,7 @@ type Seen = (Vec<(String, Vec<u32>)>, Vec<Held>, Vec<usize>);
 
 fn gradients(pipeline: &Pipeline<Dense>) -> Seen {
     let loss = CrossEntropy::new();
-    let step = pipeline.train_step(vectors(6, 4), labels(6, 4), &loss);
+    let step = pipeline.train_step((vectors(6, 4), labels(6, 4)), &loss);
     let step = step.unwrap();
     let recomputed = |worker: &Vec<stovepipe_schedule::Span>| {
         let spans = worker.iter();

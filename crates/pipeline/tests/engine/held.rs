@@ -113,7 +113,7 @@ fn run(rule: By, recompute: Recompute, stages: usize) -> (Vec<Held>, Vec<usize>)
     let pipeline = pipeline.build().unwrap();
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
     let step = pipeline
-        .train_step(vectors(12, 3), vectors(12, 3), &squared)
+        .train_step((vectors(12, 3), vectors(12, 3)), &squared)
         .unwrap();
     for census in &census {
         assert_eq!(
@@ -177,7 +177,7 @@ fn stages_hold_what_the_schedule_says() {
         let held = |recompute| {
             let pipeline = builder(recompute).build().unwrap();
             let objective = CrossEntropy::new();
-            let step = pipeline.train_step(images(12), labels(12, 4), &objective);
+            let step = pipeline.train_step((images(12), labels(12, 4)), &objective);
             step.unwrap().held
         };
         let schedule = rule.schedule(6, MICRO_BATCHES).unwrap();
@@ -207,7 +207,7 @@ fn every_action_has_its_span() {
         for recompute in Recompute::ALL {
             let pipeline = builder(conv_net(), workers, rule, 3, recompute);
             let pipeline = pipeline.build().unwrap();
-            let step = pipeline.train_step(images(6), labels(6, 4), &CrossEntropy::new());
+            let step = pipeline.train_step((images(6), labels(6, 4)), &CrossEntropy::new());
             let timeline = step.unwrap().timeline;
             assert_eq!(timeline.workers.len(), workers);
             for (spans, actions) in timeline.workers.iter().zip(schedule.workers()) {

@@ -6,7 +6,7 @@ use burn::{
     tensor::{Int, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, Context, CrossEntropy, Flow, Layer, LayerError, MeanOf, Objective, Outputs, Recompute,
+    Batch, Context, CrossEntropy, Flow, Layer, LayerError, MeanOf, Objective, Recompute,
     Replicated, StepError,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward};
@@ -119,20 +119,20 @@ fn text(samples: usize) -> Batch<Tensor<2, Int>, Tensor<2, Int>, Aside> {
         Tensor::<1, Int>::from_ints(values.as_slice(), &cpu()).reshape([samples, LENGTH])
     };
     let is_token = |sample: usize, place: usize| place <= sample % LENGTH;
-    Batch {
-        input: ints(each(&|sample, place| {
+    Batch::from((
+        ints(each(&|sample, place| {
             ((sample * 3 + place * 5) % 11) as i64
         })),
-        target: ints(each(&|sample, place| match is_token(sample, place) {
+        ints(each(&|sample, place| match is_token(sample, place) {
             true => ((sample + place) % 4) as i64,
             false => PADDING,
         })),
-        side: Aside {
+        Aside {
             mask: ints(each(&|sample, place| i64::from(is_token(sample, place)))).float(),
             positions: Replicated(pattern([LENGTH, 6])),
             temperature: Temperatures((0..samples / 2).map(|_| 0.7).collect()),
         },
-    }
+    ))
 }
 
 fn objective() -> CrossEntropy {
@@ -155,9 +155,7 @@ fn a_loss_that_ignores_padding_is_the_mean_over_the_whole_mini_batch() {
         )
         .build()
         .unwrap();
-        let step = pipeline
-            .train_step_with(text(8), &objective(), Outputs::Drop)
-            .unwrap();
+        let step = pipeline.train_step(text(8), &objective()).unwrap();
         (
             step.loss,
             step.auxiliary_loss,
@@ -200,9 +198,7 @@ fn auxiliary_heads_add_their_share() {
     let expected = loss.clone().into_scalar::<f32>();
     let gradients = burn::optim::GradientsParams::from_grads(loss.backward(), &layers);
 
-    let step = pipeline
-        .train_step_with(batch, &objective(), Outputs::Drop)
-        .unwrap();
+    let step = pipeline.train_step(batch, &objective()).unwrap();
     assert!((step.loss - f64::from(expected)).abs() < 1e-6);
     let found = gradients_of(&layers, &step.gradients);
     for ((path, found), (_, expected)) in found.iter().zip(gradients_of(&layers, &gradients)) {
@@ -265,7 +261,7 @@ fn losses_on_stages_before_the_last() {
         };
         let pipeline = builder.build().unwrap();
         let step = pipeline
-            .train_step(vectors(7, 4), labels(7, 4), &objective)
+            .train_step((vectors(7, 4), labels(7, 4)), &objective)
             .unwrap();
         let losses = (step.loss.to_bits(), step.auxiliary_loss.to_bits());
         (pipeline, step.gradients, losses)
@@ -310,14 +306,12 @@ fn outputs_are_kept_when_asked_for_and_only_then() {
     let pipeline = builder(tagger(), 2, OneForwardOneBackward, 4, Recompute::Always)
         .build()
         .unwrap();
-    let step = pipeline
-        .train_step_with(text(8), &objective(), Outputs::Drop)
-        .unwrap();
+    let step = pipeline.train_step(text(8), &objective()).unwrap();
     assert!(step.outputs.is_none());
     let step = pipeline
-        .train_step_with(text(8), &objective(), Outputs::Keep)
+        .train_step(text(8).keep_outputs(), &objective())
         .unwrap();
-    let expected = pipeline.infer_with(text(8).input, text(8).side).unwrap();
+    let expected = pipeline.infer((text(8).input, text(8).side)).unwrap();
     assert_eq!(tensor_bits(step.outputs.unwrap()), tensor_bits(expected));
 }
 
@@ -328,9 +322,7 @@ fn a_batch_without_weight_is_an_error() {
         .unwrap();
     let mut batch = text(4);
     batch.target = batch.target.mul_scalar(0).add_scalar(PADDING);
-    let error = pipeline
-        .train_step_with(batch, &objective(), Outputs::Drop)
-        .unwrap_err();
+    let error = pipeline.train_step(batch, &objective()).unwrap_err();
     assert!(matches!(error, StepError::NoWeight { weight } if weight == 0.0));
 }
 
@@ -358,7 +350,7 @@ fn bad_batches_are_errors() {
         let input = Tensor::zeros([samples, 4], &cpu());
         let target = Tensor::zeros([targets, 2], &cpu());
         pipeline
-            .train_step(input, target, &squared)
+            .train_step((input, target), &squared)
             .unwrap_err()
             .to_string()
     };

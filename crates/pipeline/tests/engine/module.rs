@@ -26,7 +26,7 @@ fn pipeline(stages: usize) -> Pipeline<ConvNet> {
 
 fn trained(pipeline: Pipeline<ConvNet>) -> (Pipeline<ConvNet>, GradientsParams) {
     let step = pipeline
-        .train_step(images(4), labels(4, 4), &CrossEntropy::new())
+        .train_step((images(4), labels(4, 4)), &CrossEntropy::new())
         .unwrap();
     (pipeline, step.gradients)
 }
@@ -162,7 +162,7 @@ fn a_change_that_hangs_or_has_no_memory_is_an_error() {
     let mut full = pipeline();
     let changed = full.change_stages(vec![(), ()], |_, _, ()| panic!("out of memory"));
     let error = changed.err().map(|error| error.to_string()).unwrap();
-    assert!(error.contains("take more micro-batches"), "{error}");
+    assert!(error.contains("use more micro-batches"), "{error}");
 
     let (open, gate) = crossbeam_channel::unbounded::<()>();
     let mut hangs = pipeline();

@@ -7,7 +7,7 @@ use burn::{
 };
 use stovepipe_pipeline::{
     Batch, BuildError, Context, CrossEntropy, Layer, LayerError, LossScaler, MeanOf, Measured,
-    NamedDevice, Objective, Outputs, Pipeline, Precision, Profiler, Recompute, Step, StepError,
+    NamedDevice, Objective, Pipeline, Precision, Profiler, Recompute, Step, StepError,
     measure::OptimizerState,
 };
 use stovepipe_schedule::{Rule, Scheduler};
@@ -54,7 +54,7 @@ type Seen = (
 fn seen(pipeline: &Pipeline<ConvNet>) -> Seen {
     let batch = Batch::from((images(7), labels(7, 4)));
     let objective = CrossEntropy::new();
-    let step = pipeline.train_step_with(batch, &objective, Outputs::Keep);
+    let step = pipeline.train_step(batch.keep_outputs(), &objective);
     let step = step.unwrap();
     let gradients = gradient_bits(pipeline, &step.gradients);
     let outputs = tensor_bits(step.outputs.unwrap());
@@ -121,7 +121,7 @@ fn gradients_are_those_of_f32_but_for_rounding() {
     let widths = [5, 8, 8, 8, 3];
     let train = |precision| {
         let pipeline = in_one_stage(dense(&widths), precision);
-        let step = pipeline.train_step(vectors(8, 5), labels(8, 3), &CrossEntropy::new());
+        let step = pipeline.train_step((vectors(8, 5), labels(8, 3)), &CrossEntropy::new());
         let step = step.unwrap();
         (step.loss, gradients(&pipeline, &step))
     };
@@ -220,22 +220,16 @@ fn layers_compute_in_it_and_all_else_is_in_f32() {
         );
         let pipeline = builder.precision(precision).build().unwrap();
         pipeline.set_loss_scaler(halved(10)); // These are large gradients.
-        let batch = || Batch {
-            input: vectors(4, 4),
-            target: vectors(4, 4),
-            side: vectors(4, 4),
-        };
-        let step = pipeline
-            .train_step_with(batch(), &InF32, Outputs::Keep)
-            .unwrap();
+        let batch = || Batch::from((vectors(4, 4), vectors(4, 4), vectors(4, 4)));
+        let step = pipeline.train_step(batch().keep_outputs(), &InF32).unwrap();
         assert_eq!(step.outputs.unwrap().dtype(), DType::F32);
         for layer in pipeline.layers() {
             let gradient = step.gradients.get::<2>(layer.linear.weight.id).unwrap();
             assert_eq!(layer.linear.weight.val().dtype(), DType::F32);
             assert_eq!(gradient.dtype(), DType::F32);
         }
-        pipeline.evaluate_with(batch(), &InF32).unwrap();
-        let output = pipeline.infer_with(vectors(4, 4), vectors(4, 4)).unwrap();
+        pipeline.evaluate(batch(), &InF32).unwrap();
+        let output = pipeline.infer((vectors(4, 4), vectors(4, 4))).unwrap();
         assert_eq!(output.dtype(), DType::F32);
     }
 }
@@ -278,7 +272,7 @@ fn running_statistics_move_by_less_than_a_rounding() {
         let builder = builder(layers, 1, by, micro_batches, Recompute::Never);
         let pipeline = builder.precision(precision).build().unwrap();
         for _ in 0..200 {
-            let step = pipeline.train_step(vectors(12, 4), labels(12, 4), &CrossEntropy::new());
+            let step = pipeline.train_step((vectors(12, 4), labels(12, 4)), &CrossEntropy::new());
             let _ = step.unwrap();
         }
         let norm = &pipeline.layers()[0].norm.valid();
@@ -317,7 +311,7 @@ fn a_step_that_overflows_changes_nothing_and_training_goes_on() {
         }
     }
     let train = |pipeline: &Pipeline<Normed>, factor| {
-        pipeline.train_step(vectors(24, 4), vectors(24, 4), &overflowing(factor))
+        pipeline.train_step((vectors(24, 4), vectors(24, 4)), &overflowing(factor))
     };
     let by = By(Rule::OneForwardOneBackward, 1);
     for recompute in [Recompute::Always, Recompute::Never] {
@@ -357,7 +351,7 @@ fn a_step_that_overflows_changes_nothing_and_training_goes_on() {
 #[test]
 fn what_no_scale_makes_finite_is_an_error_in_the_end() {
     let pipeline = in_one_stage(dense(&[4, 4, 4]), Precision::F16);
-    let train = || pipeline.train_step(vectors(6, 4), vectors(6, 4), &overflowing(1e9));
+    let train = || pipeline.train_step((vectors(6, 4), vectors(6, 4)), &overflowing(1e9));
     // From 65536 to 1, each once.
     for _ in 0..17 {
         assert!(train().unwrap().overflowed);
@@ -373,7 +367,7 @@ fn what_no_scale_makes_finite_is_an_error_in_the_end() {
     let builder = builder.precision(Precision::F16).check_finite(false);
     let lenient = builder.build().unwrap();
     let skipped = (0..20).filter(|_| {
-        let step = lenient.train_step(vectors(6, 4), vectors(6, 4), &overflowing(1e9));
+        let step = lenient.train_step((vectors(6, 4), vectors(6, 4)), &overflowing(1e9));
         step.unwrap().overflowed
     });
     assert_eq!(skipped.count(), 17);
@@ -383,7 +377,7 @@ fn what_no_scale_makes_finite_is_an_error_in_the_end() {
 #[test]
 fn small_gradients_are_there_because_the_loss_is_scaled() {
     let squares = |pipeline: &Pipeline<Dense>| {
-        let step = pipeline.train_step(vectors(6, 4), vectors(6, 4), &overflowing(1e-7));
+        let step = pipeline.train_step((vectors(6, 4), vectors(6, 4)), &overflowing(1e-7));
         let step = step.unwrap();
         let squares = gradients(pipeline, &step)
             .into_iter()

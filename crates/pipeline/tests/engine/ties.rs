@@ -109,7 +109,7 @@ fn train(mut pipeline: Pipeline<Words>) -> Vec<Vec<Vec<u32>>> {
     let mut seen = vec![tables(&pipeline)];
     for _ in 0..3 {
         let loss = CrossEntropy::new();
-        let step = pipeline.train_step(labels(6, WORDS), labels(6, WORDS), &loss);
+        let step = pipeline.train_step((labels(6, WORDS), labels(6, WORDS)), &loss);
         let step = step.unwrap();
         let gradients = gradient_bits(&pipeline, &step.gradients);
         seen.push(gradients.into_iter().map(|(_, bits)| bits).collect());
@@ -145,7 +145,7 @@ fn the_gradient_is_the_sum_over_all_places() {
     let pipeline = builder(words(), 5, GPipe, 2, Recompute::Always);
     let pipeline = pipeline.build().unwrap();
     let loss = CrossEntropy::new();
-    let step = pipeline.train_step(labels(6, WORDS), labels(6, WORDS), &loss);
+    let step = pipeline.train_step((labels(6, WORDS), labels(6, WORDS)), &loss);
     let found = gradients_of(&pipeline, &step.unwrap().gradients);
 
     let mut layers: Vec<Words> = pipeline.layers().to_vec();
@@ -202,7 +202,7 @@ fn ties_outlive_a_record() {
     };
     let mut optimizer = AdamConfig::new().init();
     let mut train = |pipeline: Pipeline<Words>| {
-        let step = pipeline.train_step(labels(6, WORDS), labels(6, WORDS), &CrossEntropy::new());
+        let step = pipeline.train_step((labels(6, WORDS), labels(6, WORDS)), &CrossEntropy::new());
         optimizer.step(0.05, pipeline.clone(), step.unwrap().gradients)
     };
     let trained = train(build());
@@ -224,7 +224,7 @@ fn a_parameter_is_frozen_where_its_owner_is() {
         let pipeline = builder(layers, 5, GPipe, 2, Recompute::Always)
             .build()
             .unwrap();
-        let step = pipeline.train_step(labels(6, WORDS), labels(6, WORDS), &CrossEntropy::new());
+        let step = pipeline.train_step((labels(6, WORDS), labels(6, WORDS)), &CrossEntropy::new());
         let found = gradients_of(&pipeline, &step.unwrap().gradients);
         let tables = found
             .iter()

@@ -19,7 +19,7 @@ use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass};
 use crate::{models::*, skips::jumping};
 
 fn step(pipeline: &Pipeline<ConvNet>) -> Result<Vec<(String, Vec<u32>)>, StepError> {
-    let step = pipeline.train_step(images(8), labels(8, 4), &CrossEntropy::new())?;
+    let step = pipeline.train_step((images(8), labels(8, 4)), &CrossEntropy::new())?;
     let mut seen = gradient_bits(pipeline, &step.gradients);
     seen.push(("loss".to_owned(), vec![(step.loss as f32).to_bits()]));
     seen.extend(bits(pipeline));
@@ -70,7 +70,7 @@ fn skips_are_carried_straight_and_their_gradients_back() {
     let layers = || jumping(&["+a", "", "-a +b", "-b"]);
     let builder = || builder(layers(), 4, OneForwardOneBackward, 2, Recompute::Always);
     let train = |pipeline: Pipeline<_>| {
-        let step = pipeline.train_step(vectors(6, 4), labels(6, 4), &CrossEntropy::new());
+        let step = pipeline.train_step((vectors(6, 4), labels(6, 4)), &CrossEntropy::new());
         gradient_bits(&pipeline, &step.unwrap().gradients)
     };
     let (carried, counts) = counted(builder());
@@ -221,7 +221,7 @@ fn a_transfer_that_does_not_come_back_stalls_the_step_and_is_named() {
         matches!(state, WorkerState::Waiting { on_stage: 1, .. }),
         "{state:?}"
     );
-    let told = "on their way: the gradients of micro-batch 1 from stage 1 on cpu to stage 0 on cpu";
+    let told = "being copied: the gradients of micro-batch 1 from stage 1 on cpu to stage 0 on cpu";
     assert!(error.to_string().contains(told), "{error}");
     assert_eq!(bits(&pipeline), before);
 
