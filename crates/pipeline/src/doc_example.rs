@@ -6,7 +6,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 
-use crate::model::layer::{Context, Layer, LayerError};
+use stovepipe_derive::layer;
 
 /// A linear layer followed by tanh.
 #[derive(Module, Debug)]
@@ -27,21 +27,9 @@ impl Dense {
     }
 }
 
-impl Layer for Dense {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok(self.linear.forward(x).tanh())
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+#[layer]
+impl Dense {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(x).tanh()
     }
 }

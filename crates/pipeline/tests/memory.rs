@@ -13,7 +13,8 @@ use burn::{
 };
 use cap::Cap;
 use stovepipe_pipeline::{
-    Context, CrossEntropy, Layer, LayerError, MeanOf, Pipeline, Recompute, SkipUse, nn::Dropout,
+    Context, CrossEntropy, Layer, LayerError, MeanOf, Pipeline, Recompute, SkipUse, layer,
+    nn::Dropout,
 };
 use stovepipe_schedule::{Rule, Scheduler};
 
@@ -46,22 +47,10 @@ struct Scale {
     factor: Param<Tensor<2>>,
 }
 
-impl Layer for Scale {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok((x * self.factor.val()).tanh())
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+#[layer]
+impl Scale {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        (x * self.factor.val()).tanh()
     }
 }
 
@@ -161,22 +150,10 @@ struct Wide {
     linear: Linear,
 }
 
-impl Layer for Wide {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok(self.linear.forward(x))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+#[layer]
+impl Wide {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(x)
     }
 }
 

@@ -13,32 +13,20 @@ use crate::{
         core::Placement,
         links::Links,
         panic::caught,
-        schedules::StepSchedule,
         stage::{MicroBatchLoss, OutputUse, StageResult, StageTask, Training},
         tape::{Head, LossAndScores},
         values,
     },
-    model::{flow::Flow, keyed_rng::StepKey, layer::Layer},
+    model::{flow::Flow, layer::Layer},
 };
 
-/// What all stages of a training step share.
-pub(crate) struct TrainingContext {
-    pub(crate) schedule: Arc<StepSchedule>,
-    pub(crate) key: StepKey,
-    /// The first layer of the model that has something to train.
-    pub(crate) trainable_from: usize,
-    /// Whether to check each value, to find the first that is NaN or infinite.
-    pub(crate) inspect: bool,
-    pub(crate) loss_scale: Option<f64>,
-}
-
 impl<L: Layer> Pipeline<L> {
-    /// The task of each stage; without a training context, it runs forward as in evaluation.
+    /// The task of each stage; without `training`, it runs forward as in evaluation.
     pub(crate) fn tasks(
         &self,
         inputs: Inputs<L::Input, L::Side>,
         sizes: &[usize],
-        training: Option<&TrainingContext>,
+        training: Option<&Arc<Training>>,
         outputs: impl Fn(&Placement) -> OutputUse<L>,
     ) -> Result<Vec<StageTask<L>>, StepError> {
         if self.layers.is_empty() {
@@ -55,25 +43,14 @@ impl<L: Layer> Pipeline<L> {
         let links = Links::of_stages(&skips, trainable_from, &engine.transfers);
         let task = |(index, (stage, links)): (usize, (&Placement, _))| StageTask {
             index,
-            device: stage.device.clone(),
+            placement: stage.clone(),
             layers: self.layers_of(stage).to_vec(),
-            names: stage.names.clone(),
-            range: stage.layers.clone(),
             links,
-            skips: stage.skips.clone(),
             dtype: engine.precision.cast(),
             inputs: std::mem::take(&mut inputs_of_first),
             side: side.clone(),
             samples: samples.clone(),
-            training: training.map(|training| Training {
-                recorded: training.schedule.recorded[index].clone(),
-                step: training.key.clone(),
-                trainable_from,
-                cells: stage.cells.clone(),
-                momenta: engine.momenta.clone(),
-                inspect: training.inspect,
-                loss_scale: training.loss_scale,
-            }),
+            training: training.cloned(),
             outputs: outputs(stage),
         };
         let stages = engine.stages.iter().zip(links).enumerate();

@@ -1,6 +1,6 @@
 //! A training step.
 
-use std::sync::{PoisonError, atomic::Ordering};
+use std::sync::{Arc, PoisonError, atomic::Ordering};
 
 use burn::{module::Param, optim::GradientsParams, tensor::Tensor};
 
@@ -10,10 +10,10 @@ use crate::{
         error::StepError,
         objective::Objective,
         pipeline::Pipeline,
-        tasks::{TrainingContext, join_outputs, loss_on, sum_losses, sum_scores, weight_of},
+        tasks::{join_outputs, loss_on, sum_losses, sum_scores, weight_of},
     },
     engine::{
-        stage::OutputUse,
+        stage::{OutputUse, Training},
         statistics::Statistics,
         step::{self, StepResult},
     },
@@ -52,8 +52,10 @@ impl<L: Layer> Pipeline<L> {
         let recompute = self.engine.schedules.recompute;
         unkeyed::check(&self.layers, self.engine.unkeyed_policy, recompute)?;
         let targets = batch::split(batch.target, &sizes, "target")?;
-        let mut training = TrainingContext {
-            schedule: self.engine.schedules.of(sizes.len())?,
+        let schedule = self.engine.schedules.of(sizes.len())?;
+        let loss_scale = self.loss_scaler().map(|scaler| scaler.scale());
+        let training = |inspect| Training {
+            schedule: schedule.clone(),
             key: StepKey {
                 seed: self.engine.seed,
                 step: self.steps(),
@@ -61,18 +63,24 @@ impl<L: Layer> Pipeline<L> {
             },
             trainable_from: (self.layers.iter().position(is_trainable))
                 .unwrap_or(self.layers.len()),
-            inspect: false,
-            loss_scale: self.loss_scaler().map(|scaler| scaler.scale()),
+            momenta: self.engine.momenta.clone(),
+            inspect,
+            loss_scale,
         };
-        let run = |training: &TrainingContext| {
+        let run = |inspect| {
             let inputs = Inputs::from((batch.input.clone(), batch.side.clone()));
-            let tasks = self.tasks(inputs, &sizes, Some(training), |stage| OutputUse {
-                loss: Some(loss_on::<L, T>(stage, objective, &targets, weight)),
-                keep_outputs: batch.keeps_outputs,
-            })?;
-            step::run(&self.engine, &training.schedule.schedule, tasks)
+            let tasks = self.tasks(
+                inputs,
+                &sizes,
+                Some(&Arc::new(training(inspect))),
+                |stage| OutputUse {
+                    loss: Some(loss_on::<L, T>(stage, objective, &targets, weight)),
+                    keep_outputs: batch.keeps_outputs,
+                },
+            )?;
+            step::run(&self.engine, &schedule.schedule, tasks)
         };
-        let mut result = run(&training)?;
+        let mut result = run(false)?;
         let not_finite = self.not_finite(&result);
         let overflowed = self.update_scaler(not_finite.is_some());
         if overflowed {
@@ -82,8 +90,7 @@ impl<L: Layer> Pipeline<L> {
             }
         } else if let Some(what) = not_finite.filter(|_| self.engine.check_finite) {
             // The step draws the same numbers again, so the same layer fails, now with checks.
-            training.inspect = true;
-            let place = match run(&training) {
+            let place = match run(true) {
                 Ok(_) => None,
                 Err(StepError::Failed(failure)) => Some(failure),
                 Err(other) => return Err(other),

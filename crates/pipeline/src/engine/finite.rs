@@ -16,32 +16,28 @@ use crate::{
 
 /// Whether all floats of a flow are finite.
 pub(crate) fn is_finite<F: Flow>(flow: &F) -> bool {
-    struct Check(bool);
-
-    impl FlowMapper for Check {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.0 &= all_finite(tensor.clone());
-            tensor
-        }
-    }
-
-    let mut check = Check(true);
-    flow.clone().map(&mut check);
-    check.0
+    check(flow, None)
 }
 
 /// Whether all gradients of a flow are finite.
 pub(crate) fn are_finite<F: Flow>(flow: &F, gradients: &FlowGradients) -> bool {
+    check(flow, Some(gradients))
+}
+
+fn check<F: Flow>(flow: &F, gradients: Option<&FlowGradients>) -> bool {
     struct Check<'a> {
-        gradients: &'a FlowGradients,
+        gradients: Option<&'a FlowGradients>,
         index: usize,
         finite: bool,
     }
 
     impl FlowMapper for Check<'_> {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            let gradient = self.gradients.get::<D>(self.index).cloned();
-            self.finite &= gradient.is_none_or(all_finite);
+            let checked = match self.gradients {
+                Some(gradients) => gradients.get::<D>(self.index).cloned(),
+                None => Some(tensor.clone()),
+            };
+            self.finite &= checked.is_none_or(all_finite);
             self.index += 1;
             tensor
         }

@@ -8,7 +8,7 @@ use std::{
 
 use burn::{
     optim::{GradientsAccumulator, GradientsParams},
-    tensor::{Device, FloatDType, Tensor},
+    tensor::{FloatDType, Tensor},
 };
 use stovepipe_runtime::{CancelToken, Cancelled, JobError};
 use stovepipe_schedule::{Action, Pass, SpanKind};
@@ -17,12 +17,14 @@ use crate::{
     api::error::FailureCause,
     engine::{
         copies::{self, Copies, CopyUse},
+        core::Placement,
         deferred::DeferredGradients,
         finite::{gradient_sum, is_finite},
         links::Links,
         record::Recorder,
-        skips::{SkipGradients, SkipValues, StageSkips},
-        statistics::{self, Cells, Momenta, Statistics},
+        schedules::StepSchedule,
+        skips::{SkipGradients, SkipValues},
+        statistics::{self, Momenta, Statistics},
         tape::{
             self, BackwardScope, Head, LossAndScores, PassContext, StageInput, StageOutput, Tape,
             Watch,
@@ -46,13 +48,9 @@ pub(crate) struct OutputUse<L: Layer> {
 /// What a stage needs for a step.
 pub(crate) struct StageTask<L: Layer> {
     pub(crate) index: usize,
-    pub(crate) device: Device,
+    pub(crate) placement: Placement,
     pub(crate) layers: Vec<L>,
-    pub(crate) names: Arc<[String]>,
-    /// The indices of its layers in the model.
-    pub(crate) range: Range<usize>,
     pub(crate) links: Links<L>,
-    pub(crate) skips: StageSkips,
     /// The model's input for the first stage, one per micro-batch.
     pub(crate) inputs: Vec<L::Input>,
     /// The side input, one per micro-batch.
@@ -62,20 +60,17 @@ pub(crate) struct StageTask<L: Layer> {
     /// The type to cast layers and inputs to, if any.
     pub(crate) dtype: Option<FloatDType>,
     /// `None` for inference and evaluation.
-    pub(crate) training: Option<Training>,
+    pub(crate) training: Option<Arc<Training>>,
     pub(crate) outputs: OutputUse<L>,
 }
 
-/// What a stage needs to train.
+/// What all stages of a training step share.
 pub(crate) struct Training {
-    /// Whether the forward pass of each micro-batch is recorded; the others are recomputed.
-    pub(crate) recorded: Vec<bool>,
+    pub(crate) schedule: Arc<StepSchedule>,
     /// The key of the step's random numbers.
-    pub(crate) step: StepKey,
+    pub(crate) key: StepKey,
     /// The first layer of the model that has something to train.
     pub(crate) trainable_from: usize,
-    /// The cells of each layer's running statistics.
-    pub(crate) cells: Arc<[Cells]>,
     /// The momenta that are known so far.
     pub(crate) momenta: Arc<Mutex<Momenta>>,
     /// Whether to check each value, to find the first that is NaN or infinite.
@@ -138,7 +133,7 @@ impl<L: Layer> StageStep<L> {
             Some(_) => Copies::to_train(&task.layers, task.dtype),
             None => Copies::to_infer(&task.layers, task.dtype),
         };
-        let cells = task.training.iter().flat_map(|training| &*training.cells);
+        let cells = task.training.iter().flat_map(|_| &*task.placement.cells);
         let layers = task.layers.iter();
         let accumulators = layers.clone().map(|_| GradientsAccumulator::new());
         let inputs = std::mem::take(&mut task.inputs).into_iter();
@@ -216,7 +211,7 @@ impl<L: Layer> StageStep<L> {
         let sums = sums.map(|(layer, gradients)| gradient_sum(layer, gradients).map(scalar));
         let sums: Vec<_> = sums.collect();
         // Other threads read the results: see `transfer`. A lost device has failed in the sums already.
-        let _ = self.task.device.flush();
+        let _ = self.task.placement.device.flush();
         StageResult {
             statistics: self.statistics,
             not_finite: sums
@@ -245,13 +240,14 @@ impl<L: Layer> StageStep<L> {
     /// backward, because it records the loss.
     fn is_frozen(&self) -> bool {
         let training = self.task.training.as_ref();
-        !self.is_last() && training.is_some_and(|t| t.trainable_from >= self.task.range.end)
+        !self.is_last()
+            && training.is_some_and(|t| t.trainable_from >= self.task.placement.layers.end)
     }
 
     /// Whether the stage before needs the gradient of this stage's input.
     fn owes_gradients(&self) -> bool {
         let training = self.task.training.as_ref();
-        training.is_some_and(|t| t.trainable_from < self.task.range.start)
+        training.is_some_and(|t| t.trainable_from < self.task.placement.layers.start)
     }
 
     fn receive_input(
@@ -264,7 +260,7 @@ impl<L: Layer> StageStep<L> {
             None => {
                 let input = (self.model_inputs.get_mut(micro_batch)).and_then(Option::take);
                 let input = values::cast(input.ok_or(ActionError::Cancelled)?, self.task.dtype);
-                values::to_device(L::enter(input), &self.task.device)
+                values::to_device(L::enter(input), &self.task.placement.device)
             }
             Some(inbox) => {
                 self.recorder.waiting(action, self.task.index - 1);
@@ -283,7 +279,7 @@ impl<L: Layer> StageStep<L> {
     fn modules_to_record(&mut self, micro_batch: usize) -> Option<Vec<L>> {
         let training = self.task.training.as_ref()?;
         // A frozen stage keeps no tape, but records for the sake of auxiliary losses.
-        let recorded = training.recorded[micro_batch] || self.is_frozen();
+        let recorded = training.schedule.recorded[self.task.index][micro_batch] || self.is_frozen();
         recorded.then(|| self.copies.take(CopyUse::Forward))
     }
 
@@ -304,7 +300,7 @@ impl<L: Layer> StageStep<L> {
             Some(modules) => self.record(action, SpanKind::Forward, modules, input)?,
             None => self.forward_without_tape(action, input)?,
         };
-        (self.task.links).send_skips(&self.task.skips, micro_batch, &output.skips);
+        (self.task.links).send_skips(&self.task.placement.skips, micro_batch, &output.skips);
         match &self.task.links.values_out {
             Some(outbox) => outbox.send(micro_batch, output.flow),
             None => self.use_output(micro_batch, output.flow)?,
@@ -327,7 +323,7 @@ impl<L: Layer> StageStep<L> {
         if !keep_outputs && loss.is_none() {
             return Ok(());
         }
-        let output = tape::leave::<L>(flow, self.task.names.len(), &self.watch())?;
+        let output = tape::leave::<L>(flow, self.task.placement.names.len(), &self.watch())?;
         if let Some(loss) = loss {
             let LossAndScores { loss, scores } = loss(micro_batch, Head::Main, output.clone());
             self.losses.insert(micro_batch, loss);
@@ -354,7 +350,11 @@ impl<L: Layer> StageStep<L> {
         let watch = self.watch();
         let layers = self.copies.quiet();
         let pass = pass_context(&self.task, action.micro_batch, &side);
-        let device = self.task.training.as_ref().map(|_| &self.task.device);
+        let device = self
+            .task
+            .training
+            .as_ref()
+            .map(|_| &self.task.placement.device);
         self.recorder.time(SpanKind::Forward, action, || {
             let output = tape::forward(layers, input, &pass, &watch)?;
             // Otherwise Burn's record of these passes grows until the first backward pass: by 0.4 MB each
@@ -374,7 +374,7 @@ impl<L: Layer> StageStep<L> {
         let is_needed = self.task.samples.len() > 1 || self.task.dtype.is_some();
         let is_known = || {
             let known = lock();
-            let mut layers = training.cells.iter().zip(self.copies.live());
+            let mut layers = self.task.placement.cells.iter().zip(self.copies.live());
             layers.all(|(cells, live)| cells.is_known(live, &known))
         };
         if !is_needed || is_known() {
@@ -392,7 +392,7 @@ impl<L: Layer> StageStep<L> {
         };
         let pass = pass_context(&self.task, action.micro_batch, &side);
         let watch = self.watch();
-        let layers: Vec<_> = (training.cells.iter().cloned())
+        let layers: Vec<_> = (self.task.placement.cells.iter().cloned())
             .zip(self.task.layers.iter().map(copies::live))
             .collect();
         let copy = |layer: &L| copies::quiet(&copies::live(layer));
@@ -400,7 +400,7 @@ impl<L: Layer> StageStep<L> {
             tape::forward(&copies, input.clone(), &pass, &watch).map(|_| ())
         })?;
         lock().extend(found);
-        values::sweep(&self.task.device);
+        values::sweep(&self.task.placement.device);
         Ok(())
     }
 
@@ -493,7 +493,11 @@ impl<L: Layer> StageStep<L> {
         {
             outbox.send(micro_batch, result.input);
         }
-        (self.task.links).send_skip_gradients(&self.task.skips, micro_batch, result.skips);
+        (self.task.links).send_skip_gradients(
+            &self.task.placement.skips,
+            micro_batch,
+            result.skips,
+        );
         self.copies.give_back(used_for, result.modules);
         if !result.deferred.is_empty() {
             self.deferred.insert(micro_batch, result.deferred);
@@ -520,7 +524,7 @@ impl<L: Layer> StageStep<L> {
 
     fn side(&self, micro_batch: usize) -> L::Side {
         let side = values::cast(self.task.side[micro_batch].clone(), self.task.dtype);
-        let side = values::to_device(side, &self.task.device);
+        let side = values::to_device(side, &self.task.placement.device);
         match self.task.training {
             Some(_) => values::attach(side, false),
             None => side,
@@ -530,8 +534,8 @@ impl<L: Layer> StageStep<L> {
     fn watch(&self) -> LayerWatch {
         LayerWatch {
             recorder: self.recorder.clone(),
-            names: self.task.names.clone(),
-            first: self.task.range.start,
+            names: self.task.placement.names.clone(),
+            first: self.task.placement.layers.start,
         }
     }
 }
@@ -546,9 +550,9 @@ fn pass_context<'a, L: Layer>(
     let samples = &task.samples[micro_batch];
     PassContext {
         side,
-        rng: training.map(|training| (training.step.clone(), samples.clone())),
-        skips: &task.skips,
-        first: task.range.start,
+        rng: training.map(|training| (training.key.clone(), samples.clone())),
+        skips: &task.placement.skips,
+        first: task.placement.layers.start,
         trainable_from: training.map_or(usize::MAX, |training| training.trainable_from),
         inspect: training.is_some_and(|training| training.inspect),
         loss_scale: training.and_then(|training| training.loss_scale),

@@ -44,43 +44,7 @@ pub(crate) type Momenta = HashMap<ParamId, f64>;
 
 impl Cells {
     pub(crate) fn of<M: Module>(layer: &M) -> Self {
-        struct Find {
-            cells: Cells,
-            field: Option<String>,
-            mean: Option<ParamId>,
-        }
-
-        impl ModuleVisitor for Find {
-            fn enter_module(&mut self, name: &str, container: &str) {
-                if container == "Struct:BatchNorm" {
-                    self.field = Some(name.to_owned());
-                }
-            }
-            fn exit_module(&mut self, _: &str, container: &str) {
-                if container == "Struct:BatchNorm" {
-                    self.field = None;
-                }
-            }
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if param.is_require_grad() {
-                    return;
-                }
-                self.cells.all.insert(param.id);
-                match self.field.as_deref() {
-                    Some("running_mean") => self.mean = Some(param.id),
-                    Some("running_var") => {
-                        (self.cells.means).extend(self.mean.take().map(|mean| (param.id, mean)));
-                    }
-                    _ => {}
-                }
-            }
-        }
-
-        let mut find = Find {
-            cells: Self::default(),
-            field: None,
-            mean: None,
-        };
+        let mut find = FindNorms::default();
         // Statistics ignore `set_require_grad`; parameters do not.
         (layer.valid().train().set_require_grad(true)).visit(&mut find);
         find.cells
@@ -430,46 +394,59 @@ pub(crate) fn momenta<M: Module, E>(
 
 /// The mean cells of batch norms that train. Frozen ones normalize by their cells.
 fn training_means<M: Module>(layer: &M) -> HashSet<ParamId> {
-    #[derive(Default)]
-    struct Find {
-        /// For each enclosing field: its name, if it is a batch norm's.
-        around: Vec<Option<String>>,
-        trains: bool,
-        means: HashSet<ParamId>,
-    }
-
-    impl Find {
-        fn is_in(&self, field: &str) -> bool {
-            self.around
-                .last()
-                .is_some_and(|around| around.as_deref() == Some(field))
-        }
-    }
-
-    impl ModuleVisitor for Find {
-        fn enter_module(&mut self, name: &str, container: &str) {
-            let is_norm = container == "Struct:BatchNorm";
-            self.around.push(is_norm.then(|| name.to_owned()));
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.around.pop();
-        }
-        // The flag comes before the cells.
-        fn visit_flag(&mut self, flag: &Param<Flag>) {
-            if self.is_in("training") {
-                self.trains = flag.is_enabled();
-            }
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if self.is_in("running_mean") && self.trains {
-                self.means.insert(param.id);
-            }
-        }
-    }
-
-    let mut find = Find::default();
+    let mut find = FindNorms::default();
     layer.visit(&mut find);
-    find.means
+    find.training_means
+}
+
+#[derive(Default)]
+struct FindNorms {
+    /// For each enclosing field: its name, if it is a batch norm's.
+    around: Vec<Option<String>>,
+    trains: bool,
+    mean: Option<ParamId>,
+    cells: Cells,
+    training_means: HashSet<ParamId>,
+}
+
+impl FindNorms {
+    fn field(&self) -> Option<&str> {
+        self.around.last()?.as_deref()
+    }
+}
+
+impl ModuleVisitor for FindNorms {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        let is_norm = container == "Struct:BatchNorm";
+        self.around.push(is_norm.then(|| name.to_owned()));
+    }
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.around.pop();
+    }
+    // The flag comes before the cells.
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        if self.field() == Some("training") {
+            self.trains = flag.is_enabled();
+        }
+    }
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() {
+            return;
+        }
+        self.cells.all.insert(param.id);
+        match self.field() {
+            Some("running_mean") => {
+                self.mean = Some(param.id);
+                if self.trains {
+                    self.training_means.insert(param.id);
+                }
+            }
+            Some("running_var") => {
+                (self.cells.means).extend(self.mean.take().map(|mean| (param.id, mean)));
+            }
+            _ => {}
+        }
+    }
 }
 
 /// A share of 1 − q of `PROBE` is left. `None` if all of it is left, or the result is NaN.

@@ -1,15 +1,14 @@
-//! Facts about a module's parameters that need none of them allocated.
+//! Facts about a module's parameters, without allocating them.
 
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamId},
     tensor::Tensor,
 };
 
-/// The number of parameters that training changes, or would if they were not frozen.
+/// The number of parameters, with frozen ones.
 ///
-/// Counted from shapes, so that lazy parameters stay lazy. Unlike Burn's `num_params` this leaves
-/// out the running statistics of batch normalization, which are no parameters; the count equals
-/// PyTorch's `sum(p.numel() for p in model.parameters())`.
+/// Counts shapes, so lazy parameters stay lazy. Unlike Burn's `num_params`, this does not count the running
+/// statistics of batch norms: it equals PyTorch's `sum(p.numel() for p in model.parameters())`.
 ///
 /// ```
 /// use burn::{nn::BatchNormConfig, tensor::Device};
@@ -64,11 +63,11 @@ pub(crate) fn is_trainable<M: Module>(module: &M) -> bool {
         visit_parameters(module, &mut find);
         find.0
     };
-    // A module that was made ready for evaluation shows no gradients until it trains again.
+    // After `valid`, a module has no trainable parameters until `train`.
     has(module) || has(&module.valid().train())
 }
 
-/// Sees each float parameter, but no running statistics.
+/// Visits each float parameter, but no running statistics.
 pub(crate) trait ParameterVisitor {
     fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>);
 }
@@ -79,8 +78,7 @@ pub(crate) fn visit_parameters<M: Module>(module: &M, visitor: &mut impl Paramet
         in_statistics: bool,
     }
 
-    // Burn visits running statistics as float parameters. They are told from parameters by the
-    // field that holds them: a record of Burn's batch norm has no other mark.
+    // Burn visits running statistics as float parameters. Only the name of their field differs.
     fn is_statistic(field: &str, container: &str) -> bool {
         container == "Struct:BatchNorm" && field.starts_with("running_")
     }

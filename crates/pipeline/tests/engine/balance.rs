@@ -11,7 +11,7 @@ use burn::{
 };
 use stovepipe_pipeline::{
     Balance, BuildError, Context, Layer, LayerError, Measured, NamedDevice, Pipeline, Profiler,
-    Recompute,
+    Recompute, layer,
     measure::{LayerProfile, Profile},
 };
 
@@ -67,23 +67,11 @@ struct Slow {
     milliseconds: u64,
 }
 
-impl Layer for Slow {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
+#[layer]
+impl Slow {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         std::thread::sleep(Duration::from_millis(self.milliseconds));
-        Ok(x)
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+        x
     }
 }
 
@@ -118,14 +106,7 @@ struct Counted {
 }
 
 impl Layer for Counted {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    flow!(Tensor<2>);
 
     fn forward(
         &self,
@@ -135,10 +116,6 @@ impl Layer for Counted {
         RUNS[self.kind].fetch_add(1, Ordering::SeqCst);
         let _ = context;
         Ok(self.dense.linear.forward(x).repeat_dim(1, self.copies))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
     }
 }
 

@@ -154,7 +154,7 @@ fn schedules_that_the_engine_does_not_run() {
     let replicated = RoundRobin::new(vec![1, 2]);
     check(
         builder(dense(&[2, 2, 2]), 3, replicated, 2, Recompute::Always).build(),
-        "stage 1 has 2 replicas, and this engine runs one: give the stage to one worker, as 1F1B \
+        "stage 1 has 2 replicas, but this engine runs one: give the stage to one worker, as 1F1B \
          does, or cut it into several stages",
     );
 }

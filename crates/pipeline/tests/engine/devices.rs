@@ -8,8 +8,7 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    BuildError, Context, CrossEntropy, Layer, LayerError, NamedDevice, Pipeline,
-    device::DeviceError,
+    BuildError, CrossEntropy, NamedDevice, Pipeline, device::DeviceError, layer,
 };
 
 use crate::models::*;
@@ -109,26 +108,14 @@ struct Noting {
     noted: Arc<Mutex<Vec<usize>>>,
 }
 
-impl Layer for Noting {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
+#[layer]
+impl Noting {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         self.noted
             .lock()
             .unwrap()
             .push(rayon::current_num_threads());
-        Ok(self.linear.forward(x))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+        self.linear.forward(x)
     }
 }
 

@@ -129,15 +129,9 @@ struct Snared {
 }
 
 impl Layer for Snared {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    /// The micro-batch of each sample.
-    type Side = Tensor<1, Int>;
+    flow!(Tensor<2>, side: Tensor<1, Int>);
 
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    /// The micro-batch of each sample.
 
     fn forward(
         &self,
@@ -156,10 +150,6 @@ impl Layer for Snared {
         };
         self.trap.spring(snare.place)?;
         Ok(self.norm.forward(scaled(x, self.weight.val(), snare)))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
     }
 }
 

@@ -13,6 +13,7 @@ use stovepipe_pipeline::{
     BuildError, Context, CrossEntropy, KeyedRng, Layer, LayerError, MeanOf, Objective, Pipeline,
     PipelineBuilder, Recompute, StepError,
     error::UnkeyedError,
+    layer,
     nn::{DropPath, Dropout, GaussianNoise},
     run_plain,
 };
@@ -30,14 +31,7 @@ struct Noisy {
 }
 
 impl Layer for Noisy {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    flow!(Tensor<2>);
 
     fn forward(
         &self,
@@ -48,10 +42,6 @@ impl Layer for Noisy {
         let y = self.linear.forward(self.dropout.forward(x.clone(), draws));
         let y = self.dropout.forward(y.tanh(), draws);
         Ok(self.noise.forward(x, draws) + self.path.forward(y, draws))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
     }
 }
 
@@ -191,27 +181,15 @@ enum Burns {
     Linear(Linear),
 }
 
-impl Layer for Burns {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok(match self {
+#[layer]
+impl Burns {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        match self {
             Self::Dropout(dropout) => dropout.forward(x),
             Self::Noise(noise) => noise.forward(x),
             Self::Attention(_) => x,
             Self::Linear(linear) => linear.forward(x),
-        })
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+        }
     }
 }
 

@@ -214,14 +214,7 @@ struct Headed {
 }
 
 impl Layer for Headed {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    flow!(Tensor<2>);
 
     fn forward(
         &self,
@@ -233,10 +226,6 @@ impl Layer for Headed {
             context.auxiliary(y.clone());
         }
         Ok(y)
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
     }
 }
 

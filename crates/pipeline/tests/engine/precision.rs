@@ -7,7 +7,7 @@ use burn::{
 };
 use stovepipe_pipeline::{
     Batch, BuildError, Context, CrossEntropy, Layer, LayerError, LossScaler, MeanOf, Measured,
-    NamedDevice, Objective, Pipeline, Precision, Profiler, Recompute, Step, StepError,
+    NamedDevice, Objective, Pipeline, Precision, Profiler, Recompute, Step, StepError, layer,
     measure::OptimizerState,
 };
 use stovepipe_schedule::{Rule, Scheduler};
@@ -152,14 +152,7 @@ struct Typed {
 }
 
 impl Layer for Typed {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = Tensor<2>;
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    flow!(Tensor<2>, side: Tensor<2>);
 
     fn forward(
         &self,
@@ -178,10 +171,6 @@ impl Layer for Typed {
             )),
             _ => Ok(self.linear.forward(x + context.side().clone())),
         }
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
     }
 }
 
@@ -240,22 +229,10 @@ struct Normed {
     norm: BatchNorm,
 }
 
-impl Layer for Normed {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok(self.norm.forward(self.linear.forward(x)))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+#[layer]
+impl Normed {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.norm.forward(self.linear.forward(x))
     }
 }
 

@@ -26,14 +26,7 @@ pub struct Jumping {
 }
 
 impl Layer for Jumping {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    flow!(Tensor<2>);
 
     fn skips(&self) -> Vec<SkipUse> {
         self.uses.clone()
@@ -57,10 +50,6 @@ impl Layer for Jumping {
             }
         }
         Ok(y)
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
     }
 }
 
