@@ -43,7 +43,7 @@ impl<L: Layer> Pipeline<L> {
         let links = Links::of_stages(&skips, trainable_from, &engine.transfers);
         let task = |(index, (stage, links)): (usize, (&Placement, _))| StageTask {
             index,
-            placement: stage.clone(),
+            stage: stage.clone(),
             layers: self.layers_of(stage).to_vec(),
             links,
             dtype: engine.precision.cast(),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, atomic::Ordering};
 
-use burn::{module::Param, optim::GradientsParams, tensor::Tensor};
+use burn::optim::GradientsParams;
 
 use crate::{
     api::{
@@ -21,7 +21,7 @@ use crate::{
         flow::Flow,
         keyed_rng::StepKey,
         layer::Layer,
-        parameters::{ParameterVisitor, is_trainable, visit_parameters},
+        parameters::{is_trainable, move_gradients},
         unkeyed,
     },
 };
@@ -180,34 +180,4 @@ impl<L: Layer> Pipeline<L> {
             held,
         })
     }
-}
-
-/// Moves the gradients of a layer's parameters. Adds those of a parameter that is already there, because
-/// layers share it.
-pub(crate) fn move_gradients<L: Layer>(
-    layer: &L,
-    from: &mut GradientsParams,
-    to: &mut GradientsParams,
-) {
-    struct Move<'a> {
-        from: &'a mut GradientsParams,
-        to: &'a mut GradientsParams,
-    }
-
-    impl ParameterVisitor for Move<'_> {
-        fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(gradient) = self.from.remove::<D>(param.id) {
-                let gradient = match self.to.remove::<D>(param.id) {
-                    Some(sum) => {
-                        let device = sum.device();
-                        sum + gradient.to_device(&device)
-                    }
-                    None => gradient,
-                };
-                self.to.register(param.id, gradient);
-            }
-        }
-    }
-
-    visit_parameters(layer, &mut Move { from, to });
 }

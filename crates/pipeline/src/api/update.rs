@@ -9,10 +9,9 @@ use crate::{
     api::{
         error::{BoxedError, StepError},
         pipeline::Pipeline,
-        train::move_gradients,
     },
     engine::{core::Engine, panic::caught, worker},
-    model::layer::Layer,
+    model::{layer::Layer, parameters::move_gradients},
 };
 
 /// The layers and the state of a stage after a change.

@@ -4,16 +4,14 @@
 //! second half computes these. A parameter's gradient of a micro-batch is complete before it is added
 //! to the sum, and micro-batches are added in order, so the bits are those of whole passes.
 
-use std::collections::HashSet;
-
 use burn::{
-    module::{Module, Param, ParamId},
+    module::{Module, Param},
     optim::GradientsParams,
     tensor::Tensor,
 };
 use stovepipe_autodiff::{Deferred, Parameters, WeightGradients, defer};
 
-use crate::model::parameters::{ParameterVisitor, visit_parameters};
+use crate::model::parameters::{ParameterVisitor, move_gradients_of, visit_parameters};
 
 /// Runs the first half of a layer's backward pass.
 pub(crate) fn input_half<M: Module, R>(module: &M, backward: impl FnOnce() -> R) -> (R, Deferred) {
@@ -49,16 +47,8 @@ impl DeferredGradients {
         }
         let mut part = GradientsParams::new();
         if let Some(found) = found {
-            let deferred_ids = deferred.parameters();
-            let (from, to) = (found, &mut part);
-            visit_parameters(
-                module,
-                &mut Take {
-                    deferred_ids,
-                    from,
-                    to,
-                },
-            );
+            let ids = deferred.parameters();
+            move_gradients_of(module, |id| ids.contains(&id), found, &mut part);
         }
         Some(Self { deferred, part })
     }
@@ -72,23 +62,6 @@ impl DeferredGradients {
         };
         visit_parameters(module, &mut sum);
         sum.sum
-    }
-}
-
-struct Take<'a> {
-    deferred_ids: HashSet<ParamId>,
-    from: &'a mut GradientsParams,
-    to: &'a mut GradientsParams,
-}
-
-impl ParameterVisitor for Take<'_> {
-    fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !self.deferred_ids.contains(&param.id) {
-            return;
-        }
-        if let Some(gradient) = self.from.remove::<D>(param.id) {
-            self.to.register(param.id, gradient);
-        }
     }
 }
 

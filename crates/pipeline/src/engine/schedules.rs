@@ -52,12 +52,9 @@ impl Schedules {
 /// use stovepipe_pipeline::{check_schedule, error::WrongSchedule};
 /// use stovepipe_schedule::{Interleaved, PipeDream, Scheduler};
 ///
-/// let schedule = Interleaved { chunks: 2 }.schedule(4, 8)?;
-/// assert_eq!(check_schedule(&schedule, 2), Ok(()));
-/// assert_eq!(
-///     check_schedule(&PipeDream::default().schedule(2, 8)?, 2),
-///     Err(WrongSchedule::Asynchronous)
-/// );
+/// assert_eq!(check_schedule(&Interleaved { chunks: 2 }.schedule(4, 8)?, 2), Ok(()));
+/// let asynchronous = PipeDream::default().schedule(2, 8)?;
+/// assert_eq!(check_schedule(&asynchronous, 2), Err(WrongSchedule::Asynchronous));
 /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
 /// ```
 ///

@@ -48,7 +48,7 @@ pub(crate) struct OutputUse<L: Layer> {
 /// What a stage needs for a step.
 pub(crate) struct StageTask<L: Layer> {
     pub(crate) index: usize,
-    pub(crate) placement: Placement,
+    pub(crate) stage: Placement,
     pub(crate) layers: Vec<L>,
     pub(crate) links: Links<L>,
     /// The model's input for the first stage, one per micro-batch.
@@ -133,7 +133,7 @@ impl<L: Layer> StageStep<L> {
             Some(_) => Copies::to_train(&task.layers, task.dtype),
             None => Copies::to_infer(&task.layers, task.dtype),
         };
-        let cells = task.training.iter().flat_map(|_| &*task.placement.cells);
+        let cells = task.training.iter().flat_map(|_| &*task.stage.cells);
         let layers = task.layers.iter();
         let accumulators = layers.clone().map(|_| GradientsAccumulator::new());
         let inputs = std::mem::take(&mut task.inputs).into_iter();
@@ -211,7 +211,7 @@ impl<L: Layer> StageStep<L> {
         let sums = sums.map(|(layer, gradients)| gradient_sum(layer, gradients).map(scalar));
         let sums: Vec<_> = sums.collect();
         // Other threads read the results: see `transfer`. A lost device has failed in the sums already.
-        let _ = self.task.placement.device.flush();
+        let _ = self.task.stage.device.flush();
         StageResult {
             statistics: self.statistics,
             not_finite: sums
@@ -219,15 +219,11 @@ impl<L: Layer> StageStep<L> {
                 .rposition(|sum| sum.is_some_and(|sum| !sum.is_finite())),
             gradients,
             outputs: self.outputs,
-            losses: (self.losses.into_iter())
-                .map(|(micro_batch, loss)| (micro_batch, scalar(loss)))
-                .collect(),
-            auxiliary: (self.auxiliary.into_iter())
-                .map(|(micro_batch, losses)| (micro_batch, losses.into_iter().map(scalar).sum()))
-                .collect(),
-            scores: (self.scores.into_iter())
-                .map(|(micro_batch, scores)| (micro_batch, scores.into_data().iter().collect()))
-                .collect(),
+            losses: read(self.losses, scalar),
+            auxiliary: read(self.auxiliary, |losses| {
+                losses.into_iter().map(scalar).sum()
+            }),
+            scores: read(self.scores, |scores| scores.into_data().iter().collect()),
             held: self.held,
         }
     }
@@ -240,14 +236,13 @@ impl<L: Layer> StageStep<L> {
     /// backward, because it records the loss.
     fn is_frozen(&self) -> bool {
         let training = self.task.training.as_ref();
-        !self.is_last()
-            && training.is_some_and(|t| t.trainable_from >= self.task.placement.layers.end)
+        !self.is_last() && training.is_some_and(|t| t.trainable_from >= self.task.stage.layers.end)
     }
 
     /// Whether the stage before needs the gradient of this stage's input.
     fn owes_gradients(&self) -> bool {
         let training = self.task.training.as_ref();
-        training.is_some_and(|t| t.trainable_from < self.task.placement.layers.start)
+        training.is_some_and(|t| t.trainable_from < self.task.stage.layers.start)
     }
 
     fn receive_input(
@@ -260,7 +255,7 @@ impl<L: Layer> StageStep<L> {
             None => {
                 let input = (self.model_inputs.get_mut(micro_batch)).and_then(Option::take);
                 let input = values::cast(input.ok_or(ActionError::Cancelled)?, self.task.dtype);
-                values::to_device(L::enter(input), &self.task.placement.device)
+                values::to_device(L::enter(input), &self.task.stage.device)
             }
             Some(inbox) => {
                 self.recorder.waiting(action, self.task.index - 1);
@@ -300,7 +295,7 @@ impl<L: Layer> StageStep<L> {
             Some(modules) => self.record(action, SpanKind::Forward, modules, input)?,
             None => self.forward_without_tape(action, input)?,
         };
-        (self.task.links).send_skips(&self.task.placement.skips, micro_batch, &output.skips);
+        (self.task.links).send_skips(&self.task.stage.skips, micro_batch, &output.skips);
         match &self.task.links.values_out {
             Some(outbox) => outbox.send(micro_batch, output.flow),
             None => self.use_output(micro_batch, output.flow)?,
@@ -323,7 +318,7 @@ impl<L: Layer> StageStep<L> {
         if !keep_outputs && loss.is_none() {
             return Ok(());
         }
-        let output = tape::leave::<L>(flow, self.task.placement.names.len(), &self.watch())?;
+        let output = tape::leave::<L>(flow, self.task.stage.names.len(), &self.watch())?;
         if let Some(loss) = loss {
             let LossAndScores { loss, scores } = loss(micro_batch, Head::Main, output.clone());
             self.losses.insert(micro_batch, loss);
@@ -350,11 +345,7 @@ impl<L: Layer> StageStep<L> {
         let watch = self.watch();
         let layers = self.copies.quiet();
         let pass = pass_context(&self.task, action.micro_batch, &side);
-        let device = self
-            .task
-            .training
-            .as_ref()
-            .map(|_| &self.task.placement.device);
+        let device = self.task.training.as_ref().map(|_| &self.task.stage.device);
         self.recorder.time(SpanKind::Forward, action, || {
             let output = tape::forward(layers, input, &pass, &watch)?;
             // Otherwise Burn's record of these passes grows until the first backward pass: by 0.4 MB each
@@ -374,7 +365,7 @@ impl<L: Layer> StageStep<L> {
         let is_needed = self.task.samples.len() > 1 || self.task.dtype.is_some();
         let is_known = || {
             let known = lock();
-            let mut layers = self.task.placement.cells.iter().zip(self.copies.live());
+            let mut layers = self.task.stage.cells.iter().zip(self.copies.live());
             layers.all(|(cells, live)| cells.is_known(live, &known))
         };
         if !is_needed || is_known() {
@@ -392,7 +383,7 @@ impl<L: Layer> StageStep<L> {
         };
         let pass = pass_context(&self.task, action.micro_batch, &side);
         let watch = self.watch();
-        let layers: Vec<_> = (self.task.placement.cells.iter().cloned())
+        let layers: Vec<_> = (self.task.stage.cells.iter().cloned())
             .zip(self.task.layers.iter().map(copies::live))
             .collect();
         let copy = |layer: &L| copies::quiet(&copies::live(layer));
@@ -400,7 +391,7 @@ impl<L: Layer> StageStep<L> {
             tape::forward(&copies, input.clone(), &pass, &watch).map(|_| ())
         })?;
         lock().extend(found);
-        values::sweep(&self.task.placement.device);
+        values::sweep(&self.task.stage.device);
         Ok(())
     }
 
@@ -493,11 +484,7 @@ impl<L: Layer> StageStep<L> {
         {
             outbox.send(micro_batch, result.input);
         }
-        (self.task.links).send_skip_gradients(
-            &self.task.placement.skips,
-            micro_batch,
-            result.skips,
-        );
+        (self.task.links).send_skip_gradients(&self.task.stage.skips, micro_batch, result.skips);
         self.copies.give_back(used_for, result.modules);
         if !result.deferred.is_empty() {
             self.deferred.insert(micro_batch, result.deferred);
@@ -524,7 +511,7 @@ impl<L: Layer> StageStep<L> {
 
     fn side(&self, micro_batch: usize) -> L::Side {
         let side = values::cast(self.task.side[micro_batch].clone(), self.task.dtype);
-        let side = values::to_device(side, &self.task.placement.device);
+        let side = values::to_device(side, &self.task.stage.device);
         match self.task.training {
             Some(_) => values::attach(side, false),
             None => side,
@@ -534,10 +521,15 @@ impl<L: Layer> StageStep<L> {
     fn watch(&self) -> LayerWatch {
         LayerWatch {
             recorder: self.recorder.clone(),
-            names: self.task.placement.names.clone(),
-            first: self.task.placement.layers.start,
+            names: self.task.stage.names.clone(),
+            first: self.task.stage.layers.start,
         }
     }
+}
+
+fn read<T, R>(by_micro_batch: HashMap<usize, T>, read: impl Fn(T) -> R) -> HashMap<usize, R> {
+    let values = by_micro_batch.into_iter();
+    values.map(|(index, value)| (index, read(value))).collect()
 }
 
 /// What the layers of a stage need for a micro-batch.
@@ -551,8 +543,8 @@ fn pass_context<'a, L: Layer>(
     PassContext {
         side,
         rng: training.map(|training| (training.key.clone(), samples.clone())),
-        skips: &task.placement.skips,
-        first: task.placement.layers.start,
+        skips: &task.stage.skips,
+        first: task.stage.layers.start,
         trainable_from: training.map_or(usize::MAX, |training| training.trainable_from),
         inspect: training.is_some_and(|training| training.inspect),
         loss_scale: training.and_then(|training| training.loss_scale),

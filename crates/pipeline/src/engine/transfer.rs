@@ -3,18 +3,13 @@
 //! Two stages on one device share values through a mailbox. Between devices, a value must be copied,
 //! which may take as long as a pass; reading from a GPU also waits until the GPU has computed the
 //! value. So that no stage waits for copies, each worker has a transfer thread for each worker on
-//! another device that it sends to. The thread is a [`Worker`] of the runtime, lives as long as the
-//! pipeline, and copies one message at a time, in order.
+//! another device that it sends to: a [`Worker`] of the runtime, which copies one message at a time.
 //!
-//! The sender queues a copy and continues. The transfer thread waits only for the two devices; it puts
-//! the copied value into the receiver's mailbox, which wakes the receiver. Cancelling a step wakes the
-//! receiver too. The flight record shows the copies that are running.
-//!
-//! A copy that fails or panics is sent as an error and fails the receiver. If a copy hangs, the
-//! receiver waits until the step stalls; the thread is then given up like a worker that hangs
-//! (`settle`), and the pipeline is stuck until the copy returns. Messages that are left when a step
-//! has failed are dropped without a copy. A job holds the route and not the thread, so no thread joins
-//! itself.
+//! The sender queues a copy and continues. The transfer thread waits only for the two devices, then
+//! puts the copy into the receiver's mailbox. A copy that fails or panics is sent as an error and fails
+//! the receiver. If a copy hangs, the step stalls; the thread is given up like a worker that hangs, and
+//! the pipeline is stuck until the copy returns. When a step has failed, messages that are left are
+//! dropped. A job holds the route and not the thread, so no thread joins itself.
 //!
 //! On a GPU, a sender flushes its queue before it sends; that does not wait. Burn's fusion delays
 //! operations per thread. Another thread that reads the value would run them on its own stream, while

@@ -8,7 +8,7 @@ use std::{
 use burn::{
     module::{ModuleMapper, Param},
     optim::GradientsAccumulator,
-    tensor::{Device, Tensor, TensorData},
+    tensor::{Bool, Device, Int, Tensor, TensorData},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use stovepipe_plan::{LayerProfile, Profile};
@@ -27,11 +27,16 @@ use crate::{
             self, BackwardScope, Head, LossAndScores, PassContext, Recorded, StageInput,
             StageOutput, Watch,
         },
-        values, worker,
+        values::{self, FlowGradients},
+        worker,
     },
     measure::{device::NamedDevice, fingerprint::Fingerprint, probe},
     model::{
-        flow::Flow, keyed_rng::StepKey, layer::Layer, parameters::count_parameters, wiring::Wiring,
+        flow::{Flow, FlowMapper, every_kind},
+        keyed_rng::StepKey,
+        layer::Layer,
+        parameters::count_parameters,
+        wiring::Wiring,
     },
 };
 
@@ -224,7 +229,7 @@ impl Profiler {
         let (flow, side) = entered.map_err(failed(layers, 0))?;
         Ok(Profile {
             samples,
-            input: values::bytes(flow.clone()) as u64,
+            input: bytes(flow.clone()) as u64,
             layers: self.measure_layers(layers, wiring, flow, (&side, samples))?,
         })
     }
@@ -277,7 +282,7 @@ impl Profiler {
             let profile = LayerProfile {
                 name: layer.name(),
                 parameters: (size_of::<f32>() * count_parameters(layer)) as u64,
-                output: values::bytes(output.flow.clone()) as u64,
+                output: bytes(output.flow.clone()) as u64,
                 ..profile
             };
             profiles.push(profile.clone());
@@ -406,7 +411,7 @@ impl<L: Layer> LayerBench<'_, L> {
     ) -> Result<LayerTiming<L>, BoxedError> {
         let (forward, kept, recorded) = self.record(input)?;
         let Recorded { output, tape, .. } = recorded;
-        let gradients = values::ones(output.flow.clone());
+        let gradients = ones(output.flow.clone());
         let of_skips = self.ones(&output);
         self.sync()?;
         let began = Instant::now();
@@ -441,7 +446,7 @@ impl<L: Layer> LayerBench<'_, L> {
             let value = value.clone();
             skips
                 .takings(skip)
-                .map(move |taking| (taking, values::ones(value.clone())))
+                .map(move |taking| (taking, ones(value.clone())))
                 .collect::<Vec<_>>()
         };
         output.skips.iter().flat_map(of_skip).collect()
@@ -457,7 +462,7 @@ impl<L: Layer> LayerBench<'_, L> {
         let device = self.profiler.device.clone().autodiff();
         let nothing = || Tensor::zeros([1], &device);
         let loss = |_: Head, output| LossAndScores {
-            loss: values::sum(output).unwrap_or_else(nothing),
+            loss: sum(output).unwrap_or_else(nothing),
             scores: None,
         };
         self.sync()?;
@@ -529,4 +534,57 @@ fn plausible<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
         }
     };
     Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// Ones for gradients of a flow.
+fn ones<F: Flow>(flow: F) -> FlowGradients {
+    #[derive(Default)]
+    struct Ones {
+        gradients: FlowGradients,
+        index: usize,
+    }
+
+    impl FlowMapper for Ones {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.gradients.register(self.index, tensor.ones_like());
+            self.index += 1;
+            tensor
+        }
+    }
+
+    let mut ones = Ones::default();
+    flow.map(&mut ones);
+    ones.gradients
+}
+
+/// The sum of all floats of a flow, if it has any.
+fn sum<F: Flow>(flow: F) -> Option<Tensor<1>> {
+    struct Sum(Option<Tensor<1>>);
+
+    impl FlowMapper for Sum {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0 = values::add(self.0.take(), Some(tensor.clone().sum()));
+            tensor
+        }
+    }
+
+    let mut sum = Sum(None);
+    flow.map(&mut sum);
+    sum.0
+}
+
+/// The bytes of a flow's tensors.
+fn bytes<F: Flow>(flow: F) -> usize {
+    struct Bytes(usize);
+
+    impl FlowMapper for Bytes {
+        every_kind!(self, tensor => {
+            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
+            tensor
+        });
+    }
+
+    let mut bytes = Bytes(0);
+    flow.map(&mut bytes);
+    bytes.0
 }

@@ -2,6 +2,7 @@
 
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamId},
+    optim::GradientsParams,
     tensor::Tensor,
 };
 
@@ -65,6 +66,50 @@ pub(crate) fn is_trainable<M: Module>(module: &M) -> bool {
     };
     // After `valid`, a module has no trainable parameters until `train`.
     has(module) || has(&module.valid().train())
+}
+
+/// Moves the gradients of a module's parameters. Adds those of a parameter that is already there, because
+/// modules share it.
+pub(crate) fn move_gradients<M: Module>(
+    module: &M,
+    from: &mut GradientsParams,
+    to: &mut GradientsParams,
+) {
+    move_gradients_of(module, |_| true, from, to);
+}
+
+/// The same for some parameters.
+pub(crate) fn move_gradients_of<M: Module>(
+    module: &M,
+    is_moved: impl Fn(ParamId) -> bool,
+    from: &mut GradientsParams,
+    to: &mut GradientsParams,
+) {
+    struct Move<'a, P> {
+        is_moved: P,
+        from: &'a mut GradientsParams,
+        to: &'a mut GradientsParams,
+    }
+
+    impl<P: Fn(ParamId) -> bool> ParameterVisitor for Move<'_, P> {
+        fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if !(self.is_moved)(param.id) {
+                return;
+            }
+            if let Some(gradient) = self.from.remove::<D>(param.id) {
+                let gradient = match self.to.remove::<D>(param.id) {
+                    Some(sum) => {
+                        let device = sum.device();
+                        sum + gradient.to_device(&device)
+                    }
+                    None => gradient,
+                };
+                self.to.register(param.id, gradient);
+            }
+        }
+    }
+
+    visit_parameters(module, &mut Move { is_moved, from, to });
 }
 
 /// Visits each float parameter, but no running statistics.
