@@ -1,4 +1,4 @@
-//! A device that has no memory left, in the midst of a step.
+//! A device that has no memory left, in the middle of a step.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use burn::{
@@ -8,7 +8,7 @@ use burn::{
 };
 use stovepipe_pipeline::{MeanOf, NamedDevice, Pipeline, layer};
 
-/// A linear layer that asks for more than there is, if its input is a two.
+/// A linear layer that allocates too much memory if its input is a two.
 #[derive(Module, Debug)]
 struct Greedy {
     linear: Linear,
@@ -21,9 +21,10 @@ const MORE_THAN_THERE_IS: [usize; 2] = [1 << 20, 1 << 20];
 impl Greedy {
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         let is_two = x.clone().max().into_scalar::<f32>() == 2.0;
-        let more = match is_two {
-            true => Tensor::<2>::zeros(MORE_THAN_THERE_IS, &x.device()).mean(),
-            false => Tensor::zeros([1], &x.device()),
+        let more = if is_two {
+            Tensor::<2>::zeros(MORE_THAN_THERE_IS, &x.device()).mean()
+        } else {
+            Tensor::zeros([1], &x.device())
         };
         self.linear.forward(x) + more.reshape([1, 1])
     }

@@ -34,7 +34,7 @@ use crate::{
         layer::Layer,
         ties::Ties,
         unkeyed::{self, UnkeyedPolicy},
-        wiring::Wiring,
+        wiring::{LayerName, Wiring},
     },
 };
 
@@ -377,8 +377,10 @@ impl<L: Layer> PipelineBuilder<L> {
     fn with_name(&self, error: BuildError) -> BuildError {
         match error {
             BuildError::Cut(CutError::Cost { layer, cost }) => BuildError::Cost {
-                layer,
-                name: self.layers[layer].name(),
+                layer: LayerName {
+                    index: layer,
+                    name: self.layers[layer].name(),
+                },
                 cost,
             },
             other => other,
@@ -558,14 +560,11 @@ fn check_statistics(stages: &[Placement]) -> Result<(), BuildError> {
     for stage in stages {
         let named = stage.layers.clone().zip(&*stage.names).zip(&*stage.cells);
         for ((index, name), cells) in named {
+            let name = name.clone();
+            let second = LayerName { index, name };
             for id in cells.ids() {
-                if let Some((first, first_name)) = owners.insert(id, (index, name)) {
-                    return Err(BuildError::SharedStatistics {
-                        first,
-                        first_name: String::clone(first_name),
-                        second: index,
-                        second_name: name.clone(),
-                    });
+                if let Some(first) = owners.insert(id, second.clone()) {
+                    return Err(BuildError::SharedStatistics { first, second });
                 }
             }
         }

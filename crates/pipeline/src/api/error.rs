@@ -10,7 +10,11 @@ use crate::{
     api::precision::PrecisionError,
     engine::panic::Panicked,
     measure::out_of_memory::advised,
-    model::{layer::LayerError, unkeyed::UnkeyedError, wiring::WiringError},
+    model::{
+        layer::LayerError,
+        unkeyed::UnkeyedError,
+        wiring::{LayerName, WiringError},
+    },
 };
 
 /// An error of Burn, of a driver, or of a user's function.
@@ -67,14 +71,10 @@ pub enum BuildError {
         layers: usize,
     },
     /// A cost is negative, NaN, infinite or too large.
-    #[error(
-        "layer {layer} ({name}) costs {cost}: a cost must be finite, at least 0 and not too large"
-    )]
+    #[error("{layer} costs {cost}: a cost must be finite, at least 0 and not too large")]
     Cost {
         /// The layer.
-        layer: usize,
-        /// Its name.
-        name: String,
+        layer: LayerName,
         /// Its cost.
         cost: f64,
     },
@@ -95,18 +95,14 @@ pub enum BuildError {
     Unkeyed(#[from] UnkeyedError),
     /// Two layers share running statistics, and each would update them.
     #[error(
-        "layer {first} ({first_name}) and layer {second} ({second_name}) share running statistics: \
-         give each its own batch norm; parameters may be shared"
+        "{first} and {second} share running statistics: give each its own batch norm; parameters \
+         may be shared"
     )]
     SharedStatistics {
-        /// Index of the first layer.
-        first: usize,
-        /// Its name.
-        first_name: String,
-        /// Index of the second layer.
-        second: usize,
-        /// Its name.
-        second_name: String,
+        /// The first layer.
+        first: LayerName,
+        /// The second layer.
+        second: LayerName,
     },
     /// A layer's `skips` or `name` panicked.
     #[error("a layer's `skips` or `name` {0}")]
@@ -174,12 +170,10 @@ pub enum BuildError {
 
 /// A layer could not be measured.
 #[derive(Debug, Error)]
-#[error("layer {layer} ({name}) could not be measured: {source}")]
+#[error("{layer} could not be measured: {source}")]
 pub struct ProfileError {
     /// The layer.
-    pub layer: usize,
-    /// Its name.
-    pub name: String,
+    pub layer: LayerName,
     /// The reason.
     pub source: BoxedError,
 }

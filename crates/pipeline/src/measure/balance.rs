@@ -3,7 +3,11 @@
 use stovepipe_plan::{OptimizerState, Profile, Setup, cut_chain_by};
 use stovepipe_schedule::{Recompute, Schedule};
 
-use crate::{api::error::BuildError, measure::measured::Measured, model::layer::Layer};
+use crate::{
+    api::error::BuildError,
+    measure::measured::Measured,
+    model::{layer::Layer, wiring::LayerName},
+};
 
 /// Where a model is cut into stages.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,11 +50,9 @@ impl Balance {
             if cost.is_finite() && cost >= 0.0 {
                 return Ok(cost);
             }
-            Err(BuildError::Cost {
-                layer: index,
-                name: layer.name(),
-                cost,
-            })
+            let name = layer.name();
+            let layer = LayerName { index, name };
+            Err(BuildError::Cost { layer, cost })
         });
         Ok(Self::Costs(costs.collect::<Result<_, _>>()?))
     }

@@ -36,7 +36,7 @@ use crate::{
         keyed_rng::StepKey,
         layer::Layer,
         parameters::count_parameters,
-        wiring::Wiring,
+        wiring::{LayerName, Wiring},
     },
 };
 
@@ -312,9 +312,9 @@ fn failed<L: Layer, E: Into<BoxedError>>(
     layer: usize,
 ) -> impl FnOnce(E) -> ProfileError {
     let name = layers.get(layer).map(L::name).unwrap_or_default();
+    let layer = LayerName { index: layer, name };
     move |source| ProfileError {
         layer,
-        name,
         source: source.into(),
     }
 }

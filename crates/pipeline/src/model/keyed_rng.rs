@@ -30,7 +30,7 @@ impl StepKey {
     };
 }
 
-/// The random numbers of a layer for a micro-batch; see [`Context::rng`](crate::Context::draws).
+/// The random numbers of a layer for a micro-batch; see [`Context::rng`](crate::Context::rng).
 ///
 /// The layers in [`nn`](crate::nn) draw from it. Custom layers can too:
 ///

@@ -140,9 +140,10 @@ impl ModuleMapper for Tie<'_> {
         let value = value.to_device(&own.device().inner());
         Param::initialized(
             id,
-            match own.is_autodiff() {
-                true => value.autodiff().set_require_grad(is_trained),
-                false => value,
+            if own.is_autodiff() {
+                value.autodiff().set_require_grad(is_trained)
+            } else {
+                value
             },
         )
     }

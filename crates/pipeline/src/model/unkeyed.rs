@@ -6,7 +6,7 @@ use burn::module::{Flag, Module, ModuleVisitor, Param};
 use stovepipe_schedule::Recompute;
 use thiserror::Error;
 
-use crate::model::layer::Layer;
+use crate::model::{layer::Layer, wiring::LayerName};
 
 /// Burn's modules that draw from the generator of the whole process, and what to use instead.
 const UNKEYED: [(&str, &str); 3] = [
@@ -19,9 +19,7 @@ const UNKEYED: [(&str, &str); 3] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unkeyed {
     /// The layer.
-    pub layer: usize,
-    /// Its name.
-    pub name: String,
+    pub layer: LayerName,
     /// Burn's module.
     pub module: &'static str,
     /// What draws the same numbers again.
@@ -41,8 +39,7 @@ impl fmt::Display for Unkeyed {
 
 impl Unkeyed {
     fn place(&self) -> String {
-        let (layer, name, module) = (self.layer, &self.name, self.module);
-        format!("layer {layer} ({name}) holds Burn's `{module}`")
+        format!("{} holds Burn's `{}`", self.layer, self.module)
     }
 }
 
@@ -93,9 +90,9 @@ pub(crate) fn check<L: Layer>(
     }
     let found = layers.iter().enumerate().filter_map(|(index, layer)| {
         let (module, replacement) = find(layer)?;
+        let name = layer.name();
         Some(Unkeyed {
-            layer: index,
-            name: layer.name(),
+            layer: LayerName { index, name },
             module,
             replacement,
         })

@@ -57,7 +57,7 @@ fn names_of_nothing() {
     );
 }
 
-/// In the tests' build there is wgpu, and CUDA only if asked for.
+/// Tests are built with wgpu, and with CUDA only on request.
 #[test]
 fn a_kind_that_is_not_compiled_in_and_an_index_past_the_end() {
     match "cuda:0".parse::<NamedDevice>() {
@@ -100,7 +100,7 @@ fn what_is_offered_has_the_names_it_is_asked_for_by() {
     }
 }
 
-/// A layer that notes how many threads its kernels may use.
+/// A layer that records the number of threads for its kernels.
 #[derive(Module, Debug)]
 struct Noting {
     linear: Linear,

@@ -21,7 +21,7 @@ use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
 
 use crate::models::*;
 
-/// All kinds of randomness of ours, dropout twice.
+/// All layers of `nn`, dropout twice.
 #[derive(Module, Debug)]
 struct Noisy {
     linear: Linear,
@@ -89,7 +89,7 @@ fn no_cut_schedule_or_recomputation_changes_what_is_drawn() {
     }
 }
 
-/// Samples draw by themselves: cut into micro-batches or not, it is the same mini-batch.
+/// Each sample has its own numbers, with any number of micro-batches.
 #[test]
 fn the_mini_batch_in_one_piece_draws_the_same() {
     for micro_batches in [1, 2, 3, 7] {
@@ -125,7 +125,7 @@ fn the_mini_batch_in_one_piece_draws_the_same() {
 #[test]
 fn another_seed_or_step_draws_other_numbers_and_a_failed_step_draws_them_again() {
     let gradients = |seed, steps, fail: bool| {
-        // Parameters have values, so that the seed is that of the draws alone.
+        // Parameters have values, so the seed only affects the draws.
         let layers = builder(noisy(2), 1, GPipe, 1, Recompute::Never).build();
         let layers = layers.unwrap().into_layers();
         let pipeline = builder(layers, 2, GPipe, 2, Recompute::Always).seed(seed);
@@ -172,7 +172,7 @@ fn evaluation_and_frozen_layers_drop_nothing() {
     assert!((trained - f64::from(plain)).abs() > 1e-3);
 }
 
-/// A layer with something of Burn's in it.
+/// A layer with one of Burn's modules.
 #[derive(Module, Debug)]
 enum Burns {
     Dropout(burn::nn::Dropout),
@@ -288,7 +288,7 @@ fn burns_own_dropout_trains_without_recomputation_and_with_a_warning() {
              training does not give the same bits again; `stovepipe::nn::Dropout` does"
         ]
     );
-    // It drops: steps of one model differ. The gradients are those of the values that were kept.
+    // It drops: steps of one model differ.
     let step = || pipeline.train_step(batch(), &CrossEntropy::new()).unwrap();
     let steps: Vec<_> = (0..4).map(|_| step()).collect();
     assert!(steps.iter().all(|step| step.loss.is_finite()));

@@ -1,4 +1,4 @@
-//! Losses that weigh, side inputs, auxiliary heads, and outputs on request.
+//! Weighted losses, side inputs, auxiliary heads, and kept outputs.
 
 use burn::{
     module::Module,
@@ -13,7 +13,7 @@ use stovepipe_schedule::{GPipe, OneForwardOneBackward};
 
 use crate::models::*;
 
-/// Tokens in, logits out; every layer reads a mask from the side and adds a table of positions.
+/// Tokens to logits; every layer reads a mask and a table of positions as side inputs.
 #[derive(Module, Debug)]
 enum Tagger {
     Embed(Embedding),
@@ -33,7 +33,7 @@ struct Aside {
     mask: Tensor<2>,
     /// [length, model], the same for every sample.
     positions: Replicated<Tensor<2>>,
-    /// Cut by a function of its own.
+    /// Has its own `split`.
     temperature: Temperatures,
 }
 
@@ -123,9 +123,12 @@ fn text(samples: usize) -> Batch<Tensor<2, Int>, Tensor<2, Int>, Aside> {
         ints(each(&|sample, place| {
             ((sample * 3 + place * 5) % 11) as i64
         })),
-        ints(each(&|sample, place| match is_token(sample, place) {
-            true => ((sample + place) % 4) as i64,
-            false => PADDING,
+        ints(each(&|sample, place| {
+            if is_token(sample, place) {
+                ((sample + place) % 4) as i64
+            } else {
+                PADDING
+            }
         })),
         Aside {
             mask: ints(each(&|sample, place| i64::from(is_token(sample, place)))).float(),
@@ -142,19 +145,17 @@ fn objective() -> CrossEntropy {
         .with_auxiliary_share(0.4)
 }
 
-/// Padding is ignored, so micro-batches weigh differently; the sum is still the mini-batch's mean.
+/// Padding is ignored, so micro-batches have different weights. The loss is the mini-batch's mean.
 #[test]
 fn a_loss_that_ignores_padding_is_the_mean_over_the_whole_mini_batch() {
     let run = |stages, micro_batches| {
-        let pipeline = builder(
+        let pipeline = built(
             tagger(),
             stages,
             OneForwardOneBackward,
             micro_batches,
             Recompute::Always,
-        )
-        .build()
-        .unwrap();
+        );
         let step = pipeline.train_step(text(8), &objective()).unwrap();
         (
             step.loss,
@@ -176,12 +177,10 @@ fn a_loss_that_ignores_padding_is_the_mean_over_the_whole_mini_batch() {
     }
 }
 
-/// By hand: forward through the layers, one backward from main plus share of auxiliary loss.
+/// The reference: forward through the layers, one backward from the main loss plus the auxiliary share.
 #[test]
 fn auxiliary_heads_add_their_share() {
-    let pipeline = builder(tagger(), 2, GPipe, 1, Recompute::Always)
-        .build()
-        .unwrap();
+    let pipeline = built(tagger(), 2, GPipe, 1, Recompute::Always);
     let batch = text(4);
     let layers: Vec<Tagger> = pipeline.layers().to_vec();
     let mut flow = Tagger::enter(batch.input.clone());
@@ -206,7 +205,7 @@ fn auxiliary_heads_add_their_share() {
     }
 }
 
-/// A linear layer; those with a head hand out what they make.
+/// A linear layer; one with a head adds its output as auxiliary.
 #[derive(Module, Debug)]
 struct Headed {
     linear: Linear,
@@ -230,7 +229,7 @@ impl Layer for Headed {
 }
 
 /// Heads on the first and the third of five layers: on stages before the last as soon as there is
-/// more than one. By hand once, and the same bits under every cut, schedule and recomputation.
+/// more than one. Compared with the reference once, then the same bits for every cut and schedule.
 #[test]
 fn losses_on_stages_before_the_last() {
     let layers = || -> Vec<Headed> {
@@ -244,9 +243,10 @@ fn losses_on_stages_before_the_last() {
     };
     let objective = CrossEntropy::new().with_auxiliary_share(0.3);
     let run = |stages, gpipe, recompute| {
-        let builder = match gpipe {
-            true => builder(layers(), stages, GPipe, 3, recompute),
-            false => builder(layers(), stages, OneForwardOneBackward, 3, recompute),
+        let builder = if gpipe {
+            builder(layers(), stages, GPipe, 3, recompute)
+        } else {
+            builder(layers(), stages, OneForwardOneBackward, 3, recompute)
         };
         let pipeline = builder.build().unwrap();
         let step = pipeline
@@ -292,9 +292,7 @@ fn losses_on_stages_before_the_last() {
 
 #[test]
 fn outputs_are_kept_when_asked_for_and_only_then() {
-    let pipeline = builder(tagger(), 2, OneForwardOneBackward, 4, Recompute::Always)
-        .build()
-        .unwrap();
+    let pipeline = built(tagger(), 2, OneForwardOneBackward, 4, Recompute::Always);
     let step = pipeline.train_step(text(8), &objective()).unwrap();
     assert!(step.outputs.is_none());
     let step = pipeline
@@ -306,9 +304,7 @@ fn outputs_are_kept_when_asked_for_and_only_then() {
 
 #[test]
 fn a_batch_without_weight_is_an_error() {
-    let pipeline = builder(tagger(), 2, GPipe, 2, Recompute::Always)
-        .build()
-        .unwrap();
+    let pipeline = built(tagger(), 2, GPipe, 2, Recompute::Always);
     let mut batch = text(4);
     batch.target = batch.target.mul_scalar(0).add_scalar(PADDING);
     let error = pipeline.train_step(batch, &objective()).unwrap_err();
@@ -331,9 +327,7 @@ fn smoothing_is_pytorchs() {
 
 #[test]
 fn bad_batches_are_errors() {
-    let pipeline = builder(dense(&[4, 2]), 1, GPipe, 2, Recompute::Always)
-        .build()
-        .unwrap();
+    let pipeline = built(dense(&[4, 2]), 1, GPipe, 2, Recompute::Always);
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
     let step = |samples, targets| {
         let input = Tensor::zeros([samples, 4], &cpu());

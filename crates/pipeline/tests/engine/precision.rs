@@ -30,7 +30,7 @@ fn in_one_stage<L: Layer>(layers: Vec<L>, precision: Precision) -> Pipeline<L> {
     builder.precision(precision).build().unwrap()
 }
 
-/// What is left of the scale after so many steps that overflow.
+/// The scale after this number of steps that overflow.
 fn halved(times: usize) -> LossScaler {
     let mut scaler = LossScaler::default();
     (0..times).for_each(|_| scaler.update(true));
@@ -43,7 +43,7 @@ fn gradients<L: Layer>(pipeline: &Pipeline<L>, step: &Step<L>) -> Vec<f32> {
     gradients.into_iter().flat_map(|(_, own)| own).collect()
 }
 
-/// What a training step shows, as bits: its loss, gradients, outputs, and the model that it leaves.
+/// A training step as bits: its loss, gradients, outputs, and the model after it.
 type Seen = (
     u64,
     Vec<(String, Vec<u32>)>,
@@ -76,8 +76,8 @@ fn stages_make_no_difference_in_any_precision() {
     }
 }
 
-/// What passes from layer to layer has half the size, parameters the one that they have, and a step keeps copies
-/// of those.
+/// Values between layers have half the size. Parameters keep theirs, and a step keeps copies
+/// of them.
 #[test]
 fn sizes_are_foretold_of_the_precision() {
     let sized = |precision| {
@@ -113,8 +113,8 @@ fn f32_is_what_a_pipeline_computes_in() {
     assert!(seen(&usual) == seen(&in_one_stage(conv_net(), Precision::F32)));
 }
 
-/// A gradient passes through each layer twice. On the way, a dense layer rounds its parameters, the product, the sum with
-/// the bias and the tangent; on the way back, the three operations of the tangent's slope and two products: nine times,
+/// A value and a gradient pass through each layer. Forward, a dense layer rounds its parameters, the product, the sum with
+/// the bias and the tangent; backward, the three operations of the tangent's slope and two products: nine times,
 /// and none of these makes a relative error larger, to first order, where slopes are about 1.
 #[test]
 fn gradients_are_those_of_f32_but_for_rounding() {
@@ -143,7 +143,7 @@ fn gradients_are_those_of_f32_but_for_rounding() {
     assert!(errors[0] > 4.0 * errors[1], "{errors:?}");
 }
 
-/// A layer that says what it computes in, and wants its input like its weight.
+/// A layer that checks the type of its input, its weight and its side input.
 #[derive(Module, Debug)]
 struct Typed {
     linear: Linear,
@@ -174,7 +174,7 @@ impl Layer for Typed {
     }
 }
 
-/// Of the objective, only what it is given counts.
+/// Checks the types that the objective gets.
 #[derive(Clone)]
 struct InF32;
 
@@ -236,7 +236,7 @@ impl Normed {
     }
 }
 
-/// With a momentum of 0.002, the last steps move a statistic by less than bf16 can tell from none, and would add up to
+/// With a momentum of 0.002, the last steps move a statistic by less than bf16 can represent, which would add up to
 /// a fifth of it.
 #[test]
 fn running_statistics_move_by_less_than_a_rounding() {
@@ -261,7 +261,7 @@ fn running_statistics_move_by_less_than_a_rounding() {
         let [means, variances] = statistics(Precision::F32, micro_batches);
         for precision in MIXED {
             let [own_means, own_variances] = statistics(precision, micro_batches);
-            // What is rounded: input, weight and product, their mean, squares and sum, and the momentum.
+            // Rounded are input, weight and product, their mean, squares and sum, and the momentum.
             let most = 8.0 * rounding(precision);
             for (own, exact) in [(&own_means, &means), (&own_variances, &variances)] {
                 let error = relative_difference(own, exact);
@@ -318,9 +318,9 @@ fn a_step_that_overflows_changes_nothing_and_training_goes_on() {
         let expected = train(&exact, 1000.0).unwrap();
         let error =
             relative_difference(&gradients(&pipeline, &step), &gradients(&exact, &expected));
-        // Norms of few samples make what was rounded before larger.
+        // Norms of few samples amplify earlier rounding errors.
         assert!(error < 0.05, "{error}");
-        // bf16 has room for it.
+        // It fits into the range of bf16.
         assert!(!train(&build(Precision::Bf16), 1000.0).unwrap().overflowed);
     }
 }
@@ -339,7 +339,7 @@ fn what_no_scale_makes_finite_is_an_error_in_the_end() {
         assert!(error.to_string().contains("gradient"), "{error}");
         assert_eq!(pipeline.loss_scaler().unwrap().scale(), 0.5);
     }
-    // Who wants to handle that himself can, from there on.
+    // From there on, the check can be switched off.
     let builder = builder(dense(&[4, 4]), 1, By(Rule::GPipe, 1), 1, Recompute::Never);
     let builder = builder.precision(Precision::F16).check_finite(false);
     let lenient = builder.build().unwrap();
@@ -350,7 +350,7 @@ fn what_no_scale_makes_finite_is_an_error_in_the_end() {
     assert_eq!(skipped.count(), 17);
 }
 
-/// 2⁻²⁴ is the least number that f16 has; what is less than half of it is zero.
+/// 2⁻²⁴ is the smallest number of f16; less than half of it is rounded to zero.
 #[test]
 fn small_gradients_are_there_because_the_loss_is_scaled() {
     let squares = |pipeline: &Pipeline<Dense>| {
@@ -371,8 +371,8 @@ fn small_gradients_are_there_because_the_loss_is_scaled() {
     assert_eq!(squares(&unscaled), 0.0);
 }
 
-/// The scales that `torch.amp.GradScaler("cpu")` of PyTorch 2.15 goes through, as steps and the scale before each, for good
-/// steps and then a step with an infinite gradient, so many times; the last ones are good.
+/// The scales of `torch.amp.GradScaler("cpu")` of PyTorch 2.15, as steps and the scale before each, for finite
+/// steps and then a step with an infinite gradient, repeated; the last ones are finite.
 #[test]
 fn scales_are_those_of_grad_scaler() {
     let good_steps = [0, 1, 5, 1999, 2000, 2001, 4003, 3, 2000, 1998];

@@ -1,4 +1,4 @@
-//! Values that jump over layers and stages.
+//! Skips: values that pass over layers and stages.
 
 use burn::{
     module::Module,
@@ -20,7 +20,7 @@ pub struct Jumping {
     linear: Linear,
     #[module(skip)]
     uses: Vec<SkipUse>,
-    /// What it does in truth, if that is something else.
+    /// What it really does, if that differs.
     #[module(skip)]
     does: Option<Vec<SkipUse>>,
 }
@@ -41,7 +41,7 @@ impl Layer for Jumping {
         for skip in self.does.as_ref().unwrap_or(&self.uses) {
             match skip {
                 SkipUse::Take(name) => y = y + context.take(name)?.mul_scalar(0.7),
-                // What came in, what goes out, or something else.
+                // Its input, its output, or something else.
                 SkipUse::Send(name) => match name.as_str() {
                     "input" => context.send("input", x.clone()),
                     "output" => context.send("output", y.clone()),
@@ -118,7 +118,7 @@ fn skips_leave_every_bit_alone_wherever_the_model_is_cut() {
     }
 }
 
-/// The mini-batch in one piece, through Burn alone.
+/// Compares with the whole mini-batch in plain Burn.
 #[test]
 fn gradients_through_skips_are_those_of_the_model_in_one_piece() {
     for stages in [1, 3, 8] {

@@ -1,4 +1,4 @@
-//! Running statistics move once a mini-batch, as if it had come in one piece.
+//! Running statistics move once per mini-batch, as if it came in one piece.
 
 use burn::{
     module::Module,
@@ -14,7 +14,7 @@ use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
 
 use crate::models::*;
 
-/// Batch norms by themselves, Burn's or by our kernel.
+/// A batch norm alone, Burn's or our kernel's.
 #[derive(Module, Debug)]
 enum Norm {
     Burns(BatchNorm),
@@ -69,7 +69,7 @@ fn norms(pipeline: &Pipeline<Norm>) -> Vec<[Vec<f32>; 2]> {
     norms.collect()
 }
 
-/// Against a batch norm of Burn's that sees the mini-batch in one piece.
+/// Compares with Burn's batch norm on the whole mini-batch.
 #[test]
 fn they_are_those_of_the_whole_mini_batch() {
     for momentum in [0.0, 0.01, 0.1, 0.5, 1.0] {
@@ -105,7 +105,7 @@ fn they_are_those_of_the_whole_mini_batch() {
     }
 }
 
-/// The variance of the means of micro-batches is a part of it, and is large here.
+/// The variance of the micro-batches' means counts too, and is large here.
 #[test]
 fn the_variance_of_means_counts() {
     let norm = BatchNormConfig::new(3).init(&cpu());
@@ -126,8 +126,8 @@ fn the_variance_of_means_counts() {
     );
 }
 
-/// The input of each norm of a network, collected by plain Burn micro-batch by micro-batch, and
-/// given to a norm of its own in one piece.
+/// Collects the input of each norm of a network with plain Burn, micro-batch by micro-batch, and
+/// gives all of it to a separate norm.
 #[test]
 fn deep_in_a_network_too() {
     let (samples, micro_batches) = (6, 3);
@@ -210,8 +210,8 @@ fn a_frozen_norm_stays_to_the_bit_and_evaluation_changes_nothing() {
     }
 }
 
-/// Frozen norms normalize by what they hold: what is found of the others must not touch it, wherever they
-/// lie. And what is thawed counts from then on.
+/// Frozen norms normalize by their statistics, which must not change, on any stage.
+/// Thawed norms count again.
 #[test]
 fn norms_among_frozen_ones_and_thawed_ones() {
     let config = BatchNormConfig::new(3);
