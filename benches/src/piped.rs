@@ -146,7 +146,7 @@ impl<L: Classifier> Piped<L> {
             .threads_per_stage(plan.threads)
             .precision(plan.precision)
             // Burn's Transformer layers hold dropouts, whose probability is 0 here.
-            .allow_unkeyed(true)
+            .unkeyed_draws_nothing(true)
             .schedule(schedule);
         let (input, labels) = model.batch(plan.micro_batches * model.samples);
         Ok(Self {
@@ -181,7 +181,7 @@ impl<L: Classifier> Piped<L> {
     /// If the step fails.
     pub fn passes(&self) -> Result<Step<L>, Failure> {
         let (input, labels) = (self.input.clone(), self.labels.clone());
-        Ok((self.pipeline).train_step(input, labels, &CrossEntropy::new())?)
+        Ok((self.pipeline).train_step((input, labels), &CrossEntropy::new())?)
     }
 
     /// Waits until devices have done what they were told: a step returns when its loss is known, and the update

@@ -81,7 +81,7 @@ impl Trial {
             Ok::<_, Failure>([before, now()])
         };
         let step = |pipeline: &Pipeline<_>| {
-            let step = pipeline.train_step(input.clone(), classes.clone(), &CrossEntropy::new());
+            let step = pipeline.train_step((input.clone(), classes.clone()), &CrossEntropy::new());
             step.map(|step| step.gradients)
         };
         let gradients = step(&pipeline)?;

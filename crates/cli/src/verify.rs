@@ -128,19 +128,10 @@ impl Verify {
         objective: impl Objective<L::Output, T>,
     ) -> Result<Report, CliError> {
         let most = self.flags.stages.min(layers.len());
-        let side = ();
-        let verifier = Verifier::new(
-            layers,
-            Batch {
-                input,
-                target,
-                side,
-            },
-            objective,
-        )
-        .stages(1..=most)
-        .micro_batches(self.flags.micro_batches.iter().copied())
-        .seed(self.flags.seed);
+        let verifier = Verifier::new(layers, Batch::from((input, target)), objective)
+            .stages(1..=most)
+            .micro_batches(self.flags.micro_batches.iter().copied())
+            .seed(self.flags.seed);
         let shown = show_count("verifying", "ways to train", verifier.cases());
         Ok(verifier.on_progress(shown).run()?)
     }

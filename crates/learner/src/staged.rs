@@ -9,7 +9,7 @@ use burn::{
     tensor::{Bool, Device, Int, Tensor},
 };
 use burn_train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
-use stovepipe_pipeline::{Batch, Flow, FlowMapper, Layer, Objective, Outputs, Pipeline, StepError};
+use stovepipe_pipeline::{Batch, Flow, FlowMapper, Layer, Objective, Pipeline, StepError};
 
 /// A pipeline, what it makes small, and how both fit a data loader and metrics: a model for burn-train's `Learner`.
 ///
@@ -50,7 +50,7 @@ use stovepipe_pipeline::{Batch, Flow, FlowMapper, Layer, Objective, Outputs, Pip
 /// let model = Staged::new(
 ///     pipeline,
 ///     CrossEntropy::new(),
-///     |points: Points| Batch { input: points.places, target: points.classes, side: () },
+///     |points: Points| Batch::new(points.places, points.classes),
 ///     ClassificationOutput::new,
 /// );
 ///
@@ -145,7 +145,7 @@ where
     fn step(&self, item: I) -> TrainOutput<M> {
         let batch = (self.batch)(item);
         let target = batch.target.clone();
-        let step = (self.pipeline).train_step_with(batch, &self.objective, Outputs::Keep);
+        let step = (self.pipeline).train_step(batch.keep_outputs(), &self.objective);
         let mut step = step.unwrap_or_else(|error| fail("training", &error));
         let Some(output) = step.outputs.take() else {
             fail("training", &StepError::UnlikeOutputs)
@@ -180,8 +180,9 @@ where
             input,
             target,
             side,
+            ..
         } = (self.batch)(item);
-        let output = self.pipeline.infer_with(input, side);
+        let output = self.pipeline.infer((input, side));
         let output = output.unwrap_or_else(|error| fail("validation", &error));
         let target = Place::of(&output).take(target);
         let weight = self.objective.weight(&target);

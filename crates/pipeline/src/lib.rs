@@ -1,25 +1,26 @@
-//! The engine of Stovepipe: trains a [Burn](https://burn.dev) model in stages, each on a device of
-//! its own, while micro-batches stream through them forward and backward.
+//! The engine of Stovepipe: trains a [Burn](https://burn.dev) model in stages, each on its own device,
+//! while micro-batches pass through them forward and backward.
 //!
-//! A model is a list of [`Layer`]s. A [`Pipeline`] cuts the list into stages, gives them to
-//! workers, each with a device and a thread, and runs mini-batches through them by a schedule from
-//! [`stovepipe_schedule`]. The result is the one that a single device would have computed for the
-//! same micro-batches: on the CPU with one thread a stage bit for bit, whatever the number of
-//! stages, the schedule and what is recomputed. (Of schedules by hand, those that
-//! [ascend](stovepipe_schedule::Schedule::is_ascending).)
+//! A model is a list of [`Layer`]s. A [`Pipeline`] cuts the list into stages and gives them to workers,
+//! each with a device and a thread. It runs mini-batches by a schedule from [`stovepipe_schedule`]. The
+//! result is the one that a single device computes for the same micro-batches. On the CPU with one thread
+//! per stage, it has the same bits for any number of stages, schedule and recompute mode. (Custom
+//! schedules must [ascend](stovepipe_schedule::Schedule::is_ascending).)
 //!
-//! What passes between layers is a [`Flow`]; what training makes small is an [`Objective`].
+//! A [`Flow`] is what passes between layers. An [`Objective`] is what training minimises.
 
-// Lets the derive name this crate in the same way from inside and from outside.
+// The derives use this name inside the crate too.
 extern crate self as stovepipe_pipeline;
 
 mod api;
+#[doc(hidden)]
+pub mod doc_example;
 mod engine;
 pub mod measure;
 mod model;
 
 pub use api::{
-    batch::{Batch, Evaluation, Outputs, Step},
+    batch::{Batch, Evaluation, Inputs, Step},
     builder::PipelineBuilder,
     control::{Progress, StopHandle},
     cross_entropy::CrossEntropy,
@@ -29,14 +30,13 @@ pub use api::{
     precision::{LossScaler, Precision},
 };
 #[doc(hidden)]
-pub use engine::guard::caught;
-pub use engine::{check_schedule, stage::Held};
+pub use engine::panic::caught;
+pub use engine::{schedules::check_schedule, stage::Held};
 pub use measure::{Measured, Profiler, balance::Balance, device::NamedDevice};
 pub use model::{
-    context::Context,
     flow::{Flow, FlowMapper, Replicated},
     keyed_rng::KeyedRng,
-    layer::{Layer, LayerError},
+    layer::{Context, Layer, LayerError},
     nn,
     parameters::count_parameters,
     plain::{Plain, run_plain},
@@ -44,7 +44,7 @@ pub use model::{
 };
 pub use stovepipe_schedule::Recompute;
 
-/// Devices: what they are called, what they can do, and how fast they are.
+/// Devices: their names, what they support, and how fast they are.
 pub mod device {
     pub use crate::measure::{
         device::{DeviceError, NamedDevice},
@@ -55,26 +55,27 @@ pub mod device {
     pub use stovepipe_schedule::Link;
 }
 
-/// Everything that can go wrong, and where it did.
+/// Errors, and what they consist of.
 pub mod error {
     pub use crate::{
         api::{
             error::{
-                BuildError, FlightRecord, ProfileError, StageFailure, StepError, Transfer,
-                TransferKind, WorkerRecord, WorkerState, WrongSchedule,
+                BoxedError, BuildError, FailureCause, FlightRecord, ProfileError, StageFailure,
+                StepError, Transfer, TransferKind, WorkerRecord, WorkerState, WrongSchedule,
             },
-            precision::PrecisionError,
+            precision::{PrecisionError, UnknownPrecision},
         },
+        engine::panic::Panicked,
         measure::device::DeviceError,
         model::{
-            unkeyed::Unkeyed,
+            unkeyed::{Unkeyed, UnkeyedError},
             wiring::{LayerName, WiringError},
         },
     };
     pub use stovepipe_schedule::UnknownRecompute;
 }
 
-/// The trait without the derive of its name, for the facade, which has a derive of its own.
+/// The trait without its derive, for the facade, which has its own derive.
 #[doc(hidden)]
 pub mod facade {
     pub use crate::model::flow::Flow;

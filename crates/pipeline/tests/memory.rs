@@ -13,7 +13,8 @@ use burn::{
 };
 use cap::Cap;
 use stovepipe_pipeline::{
-    Context, CrossEntropy, Layer, LayerError, MeanOf, Pipeline, Recompute, SkipUse, nn::Dropout,
+    Context, CrossEntropy, Layer, LayerError, MeanOf, Pipeline, Recompute, SkipUse, layer,
+    nn::Dropout,
 };
 use stovepipe_schedule::{Rule, Scheduler};
 
@@ -46,22 +47,10 @@ struct Scale {
     factor: Param<Tensor<2>>,
 }
 
-impl Layer for Scale {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok((x * self.factor.val()).tanh())
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+#[layer]
+impl Scale {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        (x * self.factor.val()).tanh()
     }
 }
 
@@ -88,7 +77,7 @@ fn peak(rule: Rule, workers: usize, micro_batches: usize, recompute: Recompute) 
     let input = Tensor::<2>::ones([4 * micro_batches, WIDTH], &device);
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).mean());
     let before = ALLOCATOR.allocated();
-    let step = pipeline.train_step(input.clone(), input, &squared);
+    let step = pipeline.train_step((input.clone(), input), &squared);
     drop(step.unwrap());
     ALLOCATOR.max_allocated() - before
 }
@@ -161,22 +150,10 @@ struct Wide {
     linear: Linear,
 }
 
-impl Layer for Wide {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok(self.linear.forward(x))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+#[layer]
+impl Wide {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(x)
     }
 }
 
@@ -201,8 +178,8 @@ fn outputs_of_past_micro_batches_are_not_kept() {
         let objective = CrossEntropy::new().counting();
         let before = ALLOCATOR.allocated();
         match what {
-            "evaluate" => drop(pipeline.evaluate(input, target, &objective).unwrap()),
-            "train" => drop(pipeline.train_step(input, target, &objective).unwrap()),
+            "evaluate" => drop(pipeline.evaluate((input, target), &objective).unwrap()),
+            "train" => drop(pipeline.train_step((input, target), &objective).unwrap()),
             _ => drop(pipeline.infer(input).unwrap()),
         }
         println!("[{}]", ALLOCATOR.max_allocated() - before);
@@ -305,7 +282,7 @@ fn growth(rule: Rule, recompute: Recompute) -> [usize; 3] {
     [100, 500, 500].map(|steps| {
         for step in 0..steps {
             let (input, target) = (input.clone(), target.clone());
-            let step_result = pipeline.train_step(input.clone(), target, &CrossEntropy::new());
+            let step_result = pipeline.train_step((input.clone(), target), &CrossEntropy::new());
             let gradients = step_result.unwrap().gradients;
             pipeline = optimizer.step(1e-3, pipeline.clone(), gradients);
             if step % 10 == 9 {
@@ -336,7 +313,7 @@ fn passes_without_a_tape_leave_no_notes() {
         let before = ALLOCATOR.allocated();
         drop(
             pipeline
-                .train_step(input, target, &CrossEntropy::new())
+                .train_step((input, target), &CrossEntropy::new())
                 .unwrap(),
         );
         println!("[{}]", ALLOCATOR.max_allocated() - before);

@@ -1,4 +1,4 @@
-//! A device that has no memory left, in the midst of a step.
+//! A device that has no memory left, in the middle of a step.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use burn::{
@@ -6,9 +6,9 @@ use burn::{
     nn::{Linear, LinearConfig},
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Context, Layer, LayerError, MeanOf, NamedDevice, Pipeline};
+use stovepipe_pipeline::{MeanOf, NamedDevice, Pipeline, layer};
 
-/// A linear layer that asks for more than there is, if its input is a two.
+/// A linear layer that allocates too much memory if its input is a two.
 #[derive(Module, Debug)]
 struct Greedy {
     linear: Linear,
@@ -17,27 +17,16 @@ struct Greedy {
 /// 2⁴⁰ numbers.
 const MORE_THAN_THERE_IS: [usize; 2] = [1 << 20, 1 << 20];
 
-impl Layer for Greedy {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
+#[layer]
+impl Greedy {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         let is_two = x.clone().max().into_scalar::<f32>() == 2.0;
-        let more = match is_two {
-            true => Tensor::<2>::zeros(MORE_THAN_THERE_IS, &x.device()).mean(),
-            false => Tensor::zeros([1], &x.device()),
+        let more = if is_two {
+            Tensor::<2>::zeros(MORE_THAN_THERE_IS, &x.device()).mean()
+        } else {
+            Tensor::zeros([1], &x.device())
         };
-        Ok(self.linear.forward(x) + more.reshape([1, 1]))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+        self.linear.forward(x) + more.reshape([1, 1])
     }
 }
 
@@ -60,7 +49,7 @@ fn a_full_device_ends_the_step_with_advice() {
     let objective = MeanOf(squared);
     let step = |value: f32| {
         let batch = Tensor::<2>::full([4, 2], value, &device);
-        pipeline.train_step(batch.clone(), batch, &objective)
+        pipeline.train_step((batch.clone(), batch), &objective)
     };
     let before = step(1.0).unwrap().loss;
     let error = step(2.0).map(|step| step.loss).unwrap_err().to_string();

@@ -45,7 +45,7 @@
 //! let mut optimizer = AdamConfig::new().init();
 //!
 //! let (x, y) = (Tensor::ones([12, 4], &device), Tensor::<1, Int>::zeros([12], &device));
-//! let step = pipeline.train_step(x, y, &CrossEntropy::new())?;
+//! let step = pipeline.train_step((x, y), &CrossEntropy::new())?;
 //! println!("loss {:.3}, bubble {:.1} %", step.loss, 100.0 * step.bubble());
 //! pipeline = optimizer.step(1e-3, pipeline, step.gradients);
 //! # let _ = pipeline;
@@ -79,8 +79,8 @@ pub mod prelude {
     pub use crate::{Flow, Layers, layer};
     pub use stovepipe_pipeline::{
         Balance, Batch, BuildError, Context, CrossEntropy, KeyedRng, Layer, LayerError, MeanOf,
-        Measured, NamedDevice, Objective, Outputs, Pipeline, Precision, Profiler, Progress,
-        Recompute, Replicated, SkipUse, Step, StepError, StopHandle, measure::Profile,
+        Measured, NamedDevice, Objective, Pipeline, Precision, Profiler, Progress, Recompute,
+        Replicated, SkipUse, Step, StepError, StopHandle, measure::Profile,
     };
     pub use stovepipe_schedule::{
         GPipe, Interleaved, OneForwardOneBackward, Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2,

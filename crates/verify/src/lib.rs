@@ -39,11 +39,7 @@
 //! let layers = [(4, 8), (8, 8), (8, 3)].map(|(from, to)| Dense {
 //!     linear: LinearConfig::new(from, to).init(&device),
 //! });
-//! let batch = Batch {
-//!     input: Tensor::<1, Int>::arange(0..20, &device).float().sin().reshape([5, 4]),
-//!     target: Tensor::<1, Int>::from_ints([0, 1, 2, 0, 1], &device),
-//!     side: (),
-//! };
+//! let batch = Batch::new(Tensor::<1, Tensor::<1);
 //! let report = Verifier::new(layers.to_vec(), batch, CrossEntropy::new())
 //!     .micro_batches([1, 2])
 //!     .run()?;

@@ -6,8 +6,8 @@ use burn::{
     tensor::{Bool, Device, Int, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, BuildError, Flow, FlowMapper, Held, KeyedRng, Layer, LayerError, Objective, Outputs,
-    Pipeline, Step, StepError, run_plain,
+    Batch, BuildError, Flow, FlowMapper, Held, KeyedRng, Layer, LayerError, Objective, Pipeline,
+    Step, StepError, run_plain,
 };
 
 use crate::{case::Case, seen::Seen};
@@ -56,7 +56,7 @@ where
             .micro_batches(case.micro_batches)
             .recompute(case.recompute)
             .seed(self.seed)
-            .allow_unkeyed(self.allow_unkeyed)
+            .unkeyed_draws_nothing(self.allow_unkeyed)
             .build()
     }
 
@@ -65,12 +65,12 @@ where
     }
 
     pub(crate) fn train(&self, pipeline: &Pipeline<L>) -> Result<Step<L>, StepError> {
-        pipeline.train_step_with(self.batch.clone(), &self.objective, Outputs::Keep)
+        pipeline.train_step(self.batch.clone().keep_outputs(), &self.objective)
     }
 
     pub(crate) fn evaluate(&self, pipeline: &Pipeline<L>) -> Result<L::Output, StepError> {
         let (input, side) = self.evaluation.clone();
-        pipeline.infer_with(input, side)
+        pipeline.infer((input, side))
     }
 
     /// What a training step shows: its loss, gradients and outputs, and the statistics that it left.
@@ -133,6 +133,7 @@ where
             input,
             target,
             side,
+            ..
         } = self.batch.clone();
         let batches = (input.split(parts).into_iter())
             .zip(target.split(parts))

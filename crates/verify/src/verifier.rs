@@ -103,8 +103,8 @@ where
         self
     }
 
-    /// As [`PipelineBuilder::allow_unkeyed`](stovepipe_pipeline::PipelineBuilder::allow_unkeyed): if what
-    /// is allowed does draw, the report will show it.
+    /// Allows layers with Burn's own `Dropout` and the like, in all cases. If they draw random numbers, the
+    /// report shows it.
     pub fn allow_unkeyed(mut self, allow: bool) -> Self {
         self.subject.allow_unkeyed = allow;
         self

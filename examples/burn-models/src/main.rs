@@ -21,7 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build()?;
     let mut optimizer = AdamConfig::new().init();
     for step in 0..5 {
-        let trained = pipeline.train_step(images.clone(), targets.clone(), &CrossEntropy::new())?;
+        let trained =
+            pipeline.train_step((images.clone(), targets.clone()), &CrossEntropy::new())?;
         println!("step {step}: loss {:.3}", trained.loss);
         pipeline = optimizer.step(1e-3, pipeline, trained.gradients);
     }

@@ -40,7 +40,7 @@ where
         let found = pipeline.infer(input.clone())?.into_data();
         found.assert_approx_eq::<f32>(&outputs.to_data(), Tolerance::absolute(1e-5));
 
-        let step = pipeline.train_step(input.clone(), target.clone(), &objective)?;
+        let step = pipeline.train_step((input.clone(), target.clone()), &objective)?;
         assert!((step.loss - expected_loss).abs() < 1e-5);
         let found = gradients(model, step.gradients);
         assert_eq!(found.len(), expected.len());

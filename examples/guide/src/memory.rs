@@ -18,7 +18,7 @@ pub fn main() -> Result<(), Failure> {
             .micro_batches(8)
             .recompute(recompute)
             .build()?;
-        let step = pipeline.train_step(images.clone(), labels.clone(), &CrossEntropy::new())?;
+        let step = pipeline.train_step((images.clone(), labels.clone()), &CrossEntropy::new())?;
         println!("recompute {recompute}");
         for (stage, held) in step.held.iter().enumerate() {
             let (tapes, inputs) = (held.activations, held.inputs);

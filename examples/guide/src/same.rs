@@ -33,12 +33,8 @@ fn compare() -> Result<(), Failure> {
         .devices([device.clone(), device])
         .micro_batches(4)
         .build()?;
-    let batch = Batch {
-        input: images,
-        target: labels,
-        side: (),
-    };
-    let step = pipeline.train_step_with(batch, &CrossEntropy::new(), Outputs::Keep)?;
+    let batch = Batch::new(images, labels);
+    let step = pipeline.train_step(batch.keep_outputs(), &CrossEntropy::new())?;
 
     let outputs = step.outputs.ok_or("no outputs")?;
     let (loss, logits) = (loss.into_scalar::<f32>(), logits.inner());
@@ -57,11 +53,7 @@ fn verify() -> Result<(), Failure> {
     let device = Device::flex();
     let layers = Model::new(&device).into_layers();
     let (input, target) = digits(6, &device)?;
-    let batch = Batch {
-        input,
-        target,
-        side: (),
-    };
+    let batch = Batch::new(input, target);
     let report = Verifier::new(layers, batch, CrossEntropy::new())
         .stages([1, 2, 3])
         .micro_batches([1, 4])

@@ -23,7 +23,7 @@ pub fn main(names: &[&str]) -> Result<(), Failure> {
         println!("layers {:?} on {}", stage.layers, stage.device_name);
     }
     let (images, labels) = digits(64, &Device::flex())?;
-    let step = pipeline.train_step(images, labels, &CrossEntropy::new())?;
+    let step = pipeline.train_step((images, labels), &CrossEntropy::new())?;
     println!("loss {:.3}, bubble {:.2}", step.loss, step.bubble());
     Ok(())
 }

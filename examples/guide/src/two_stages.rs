@@ -30,7 +30,7 @@ fn step() -> Result<(), Failure> {
     let mut timeline = Timeline::default();
     for _ in 0..5 {
         let (images, labels) = digits(64, &device)?;
-        let step = pipeline.train_step(images, labels, &CrossEntropy::new())?;
+        let step = pipeline.train_step((images, labels), &CrossEntropy::new())?;
         println!("loss {:.3}, bubble {:.2}", step.loss, step.bubble());
         pipeline = optimizer.step(4e-3, pipeline, step.gradients);
         timeline = step.timeline;
@@ -64,7 +64,7 @@ fn measured(micro_batches: usize) -> Result<f64, Failure> {
         .recompute(Recompute::Never)
         .build()?;
     let (images, labels) = digits(64, &device)?;
-    let step = || pipeline.train_step(images.clone(), labels.clone(), &CrossEntropy::new());
+    let step = || pipeline.train_step((images.clone(), labels.clone()), &CrossEntropy::new());
     let steps = (0..21).map(|_| step()).collect::<Result<Vec<_>, _>>()?;
     let mut bubbles: Vec<_> = steps.iter().map(Step::bubble).collect();
     bubbles.sort_by(f64::total_cmp);

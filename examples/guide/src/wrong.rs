@@ -75,7 +75,7 @@ fn images_of_another_shape() -> Result<(), Failure> {
     let (images, labels) = digits(8, &Device::flex())?;
     let grey = images.narrow(1, 0, 1);
     let pipeline = stages(2, layers()).build()?;
-    let _ = pipeline.train_step(grey, labels, &CrossEntropy::new())?;
+    let _ = pipeline.train_step((grey, labels), &CrossEntropy::new())?;
     Ok(())
 }
 
@@ -83,7 +83,7 @@ fn labels_that_are_too_few() -> Result<(), Failure> {
     let (images, labels) = digits(8, &Device::flex())?;
     let fewer = labels.narrow(0, 0, 7);
     let pipeline = stages(2, layers()).build()?;
-    let _ = pipeline.train_step(images, fewer, &CrossEntropy::new())?;
+    let _ = pipeline.train_step((images, fewer), &CrossEntropy::new())?;
     Ok(())
 }
 
@@ -91,7 +91,7 @@ fn nan_in_the_data() -> Result<(), Failure> {
     let (images, labels) = digits(8, &Device::flex())?;
     let logarithms = images.log(); // some pixels are negative
     let pipeline = stages(2, layers()).build()?;
-    let _ = pipeline.train_step(logarithms, labels, &CrossEntropy::new())?;
+    let _ = pipeline.train_step((logarithms, labels), &CrossEntropy::new())?;
     Ok(())
 }
 

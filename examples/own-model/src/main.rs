@@ -110,12 +110,8 @@ fn train() -> Result<f64, Box<dyn std::error::Error>> {
 
     let mut loss = f64::NAN;
     for _ in 0..60 {
-        let batch = Batch {
-            input: points.clone(),
-            target: quarters.clone(),
-            side: side(samples),
-        };
-        let step = pipeline.train_step_with(batch, &CrossEntropy::new(), Outputs::Drop)?;
+        let batch = Batch::from((points.clone(), quarters.clone(), side(samples)));
+        let step = pipeline.train_step(batch, &CrossEntropy::new())?;
         loss = step.loss;
         pipeline = optimizer.step(1e-2, pipeline, step.gradients);
     }

@@ -115,7 +115,7 @@ fn train(folder: &Path, recipe: &Recipe, model: &Path) -> Result<f64, Box<dyn Er
             let progress = (epoch * batches + batch) as f64 / steps;
             pipeline.set_progress(progress); // drop-path grows with it
             let (images, shares) = images?.into_shares(classes, &device);
-            let step = pipeline.train_step(images, shares, &objective)?;
+            let step = pipeline.train_step((images, shares), &objective)?;
             if batch % 10 == 0 {
                 let bubble = 100.0 * step.bubble();
                 println!(
@@ -154,7 +154,7 @@ where
     let (mut right, mut all) = (0.0, 0.0);
     for images in test.eval_batches(batch_size) {
         let (images, classes) = images?.into_classes(&Device::flex());
-        let judged = pipeline.evaluate(images, classes, &CrossEntropy::new().counting())?;
+        let judged = pipeline.evaluate((images, classes), &CrossEntropy::new().counting())?;
         right += judged.scores[0];
         all += judged.weight;
     }

@@ -110,7 +110,7 @@ fn train(text: &Text, recipe: &Recipe) -> Result<(f64, f64), Box<dyn Error>> {
         for (batch, places) in order.chunks(recipe.batch_size).enumerate() {
             let windows = training.get_many(places.to_vec())?;
             let (inputs, targets) = batcher.batch(windows, &device);
-            let step = pipeline.train_step(inputs, targets, &objective)?;
+            let step = pipeline.train_step((inputs, targets), &objective)?;
             let progress = (epoch * batches + batch) as f64 / steps;
             if batch % 20 == 0 {
                 println!("epoch {epoch}, {batch}/{batches}: loss {:.3}", step.loss);
@@ -157,7 +157,7 @@ fn perplexity(
     for places in places.chunks(batch_size) {
         let windows = windows.get_many(places.to_vec())?;
         let (inputs, targets) = TextBatcher::default().batch(windows, &Device::flex());
-        let judged = pipeline.evaluate(inputs, targets, &objective)?;
+        let judged = pipeline.evaluate((inputs, targets), &objective)?;
         loss += judged.loss * judged.weight;
         tokens += judged.weight;
     }

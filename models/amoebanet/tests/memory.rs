@@ -75,7 +75,7 @@ fn measure(case: &str) -> [u64; 4] {
     let step = |pipeline: &Pipeline<AmoebaLayer>| {
         let objective = CrossEntropy::new();
         pipeline
-            .train_step(images.clone(), classes.clone(), &objective)
+            .train_step((images.clone(), classes.clone()), &objective)
             .unwrap()
     };
     drop(step(&pipeline)); // buffers of threads, and lazy parameters

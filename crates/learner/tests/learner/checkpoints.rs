@@ -49,7 +49,7 @@ fn a_checkpoint_has_the_newest_running_statistics() {
     let mut rates = rates().init().unwrap();
     for (points, quarters) in (0..2).flat_map(|_| batches()) {
         let step = by_hand
-            .train_step(points, quarters, &CrossEntropy::new())
+            .train_step((points, quarters), &CrossEntropy::new())
             .unwrap();
         by_hand = optimizer.step(rates.step(), by_hand, step.gradients);
     }

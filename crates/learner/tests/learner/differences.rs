@@ -29,7 +29,7 @@ fn a_window_of_gradients_is_their_sum_and_the_last_one_may_be_smaller() {
             let mut sum = GradientsAccumulator::new();
             for (points, quarters) in window.iter().cloned() {
                 let step = by_hand
-                    .train_step(points, quarters, &CrossEntropy::new())
+                    .train_step((points, quarters), &CrossEntropy::new())
                     .unwrap();
                 sum.accumulate(&by_hand, step.gradients);
             }
@@ -58,7 +58,7 @@ fn the_loss_of_an_epoch_is_the_mean_over_mini_batches() {
         let (points, quarters) = PointBatcher.batch(items.to_vec(), &Device::flex());
         let pipeline = result.model.pipeline();
         pipeline
-            .evaluate(points, quarters, &CrossEntropy::new())
+            .evaluate((points, quarters), &CrossEntropy::new())
             .unwrap()
             .loss
     };

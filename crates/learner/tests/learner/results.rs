@@ -23,7 +23,7 @@ fn a_loop_by_hand_comes_to_the_same_bits() {
     let mut rates = rates().init().unwrap();
     for (points, quarters) in (0..EPOCHS).flat_map(|_| batches()) {
         let step = by_hand
-            .train_step(points, quarters, &CrossEntropy::new())
+            .train_step((points, quarters), &CrossEntropy::new())
             .unwrap();
         by_hand = optimizer.step(rates.step(), by_hand, step.gradients);
     }

@@ -1,74 +1,121 @@
-//! What a step is given, and what it returns.
+//! The input and the results of a step.
 
 use burn::optim::GradientsParams;
 use stovepipe_schedule::Timeline;
 
 use crate::{
     api::error::StepError,
-    engine::{guard, stage::Held},
+    engine::{panic::caught, stage::Held},
     model::{flow::Flow, layer::Layer},
 };
 
-/// A mini-batch: input, target, and what stages read from the side.
+/// A mini-batch: inputs, targets and side inputs.
 ///
-/// Input and target are cut along the batch. So is `side`, but for what is
-/// [`Replicated`](crate::Replicated) in it or brings a `split` of its own.
+/// Methods take a tuple, `(input, target)` or `(input, target, side)`, or a `Batch`. All three parts are
+/// split along the batch; what is [`Replicated`](crate::Replicated) is not.
 #[derive(Clone, Debug)]
 pub struct Batch<I, T, S = ()> {
-    /// What the model is given.
+    /// The model's input.
     pub input: I,
-    /// What it should return.
+    /// The objective's target.
     pub target: T,
-    /// What stages read from the side.
+    /// What layers read beside their input, such as a mask.
     pub side: S,
+    pub(crate) keeps_outputs: bool,
 }
 
-impl<I, T> From<(I, T)> for Batch<I, T> {
-    fn from((input, target): (I, T)) -> Self {
-        let side = ();
-        Self {
-            input,
-            target,
+impl<I, T> Batch<I, T> {
+    /// A batch without side inputs.
+    pub fn new(input: I, target: T) -> Self {
+        Self::from((input, target, ()))
+    }
+}
+
+impl<I, T, S> Batch<I, T, S> {
+    /// Sets the side input.
+    pub fn with_side<U>(self, side: U) -> Batch<I, T, U> {
+        Batch {
+            input: self.input,
+            target: self.target,
             side,
+            keeps_outputs: self.keeps_outputs,
+        }
+    }
+
+    /// Makes a training step return the model's [outputs](Step::outputs), which need memory on the last
+    /// stage.
+    #[must_use]
+    pub fn keep_outputs(self) -> Self {
+        Self {
+            keeps_outputs: true,
+            ..self
         }
     }
 }
 
-/// Whether a training step returns the model's outputs, which hold memory on the last stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outputs {
-    /// It does not.
-    Drop,
-    /// It does.
-    Keep,
+impl<I, T> From<(I, T)> for Batch<I, T> {
+    fn from((input, target): (I, T)) -> Self {
+        Self::new(input, target)
+    }
 }
 
-/// What a training step returns.
+impl<I, T, S> From<(I, T, S)> for Batch<I, T, S> {
+    fn from((input, target, side): (I, T, S)) -> Self {
+        Self {
+            input,
+            target,
+            side,
+            keeps_outputs: false,
+        }
+    }
+}
+
+/// The inputs of inference: the model's input, or `(input, side)`.
+#[derive(Clone, Debug)]
+pub struct Inputs<I, S = ()> {
+    /// The model's input.
+    pub input: I,
+    /// What layers read beside their input.
+    pub side: S,
+}
+
+impl<I> From<I> for Inputs<I> {
+    fn from(input: I) -> Self {
+        Self { input, side: () }
+    }
+}
+
+impl<I, S> From<(I, S)> for Inputs<I, S> {
+    fn from((input, side): (I, S)) -> Self {
+        Self { input, side }
+    }
+}
+
+/// The results of a training step.
 #[derive(Debug)]
-#[must_use = "the gradients of a step change nothing until an optimizer takes them"]
+#[must_use = "the gradients of a step change nothing until an optimizer applies them"]
 pub struct Step<L: Layer> {
-    /// The objective's mean over the mini-batch, auxiliary losses included.
+    /// The mean loss over the mini-batch, with auxiliary losses.
     pub loss: f64,
-    /// The auxiliary losses' part of it.
+    /// The part of the loss that comes from auxiliary heads.
     pub auxiliary_loss: f64,
-    /// The weight that the mean was taken over: samples, or tokens that count.
+    /// The weight of the mini-batch: its samples, or its tokens that are not padding.
     pub weight: f64,
     /// The objective's [scores](crate::Objective::scores), summed over the mini-batch; empty if it has none.
     pub scores: Vec<f64>,
-    /// The model's outputs for the whole mini-batch, if asked for; without a graph, on the last
+    /// The model's outputs if the batch [keeps](Batch::keep_outputs) them; without a graph, on the last
     /// stage's device.
     pub outputs: Option<L::Output>,
     /// The gradient of each parameter, on the device of its stage.
     pub gradients: GradientsParams,
-    /// Whether the step is to be skipped: in f16, its gradients were not finite, so that there are none, running
-    /// statistics are what they were, and the [scale of the loss](crate::LossScaler) is halved. An optimizer
-    /// that takes no gradients changes nothing.
+    /// Whether this step must be skipped, in f16: its gradients were not finite. There are none then,
+    /// running statistics did not change, and the [scale of the loss](crate::LossScaler) is halved.
     pub overflowed: bool,
     /// The number of samples in each micro-batch.
     pub micro_batches: Vec<usize>,
     /// What each worker did when.
     pub timeline: Timeline,
-    /// The most that each stage held.
+    /// The most that each stage kept at once.
     pub held: Vec<Held>,
 }
 
@@ -80,12 +127,12 @@ impl<L: Layer> Step<L> {
     }
 }
 
-/// How good a model's outputs for a batch are.
+/// The results of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
-    /// The objective's mean over the batch.
+    /// The mean loss over the batch.
     pub loss: f64,
-    /// The weight that the mean was taken over: samples, or tokens that count.
+    /// The weight of the batch: its samples, or its tokens that are not padding.
     pub weight: f64,
     /// The objective's [scores](crate::Objective::scores), summed over the batch; empty if it has none.
     pub scores: Vec<f64>,
@@ -110,7 +157,7 @@ pub(crate) fn samples<F: Flow>(input: &F) -> Result<usize, StepError> {
     check_part(&sizes, samples, "input").map(|()| samples)
 }
 
-/// Cuts a part of a batch, which must hold as many samples as the input.
+/// Splits a part of a batch, which must have as many samples as the input.
 pub(crate) fn split<F: Flow>(
     flow: F,
     sizes: &[usize],
@@ -119,15 +166,15 @@ pub(crate) fn split<F: Flow>(
     let mut own = Vec::new();
     flow.batch_sizes(&mut own);
     check_part(&own, sizes.iter().sum(), part)?;
-    let parts = guard::guarded(part, || flow.split(sizes))?;
-    match parts.len() == sizes.len() {
-        true => Ok(parts),
-        false => Err(StepError::BadSplit {
-            part,
-            found: parts.len(),
-            expected: sizes.len(),
-        }),
+    let parts = caught(|| flow.split(sizes)).map_err(StepError::panicked(part))?;
+    if parts.len() == sizes.len() {
+        return Ok(parts);
     }
+    Err(StepError::BadSplit {
+        part,
+        found: parts.len(),
+        expected: sizes.len(),
+    })
 }
 
 fn check_part(sizes: &[usize], samples: usize, part: &'static str) -> Result<(), StepError> {

@@ -1,6 +1,11 @@
 //! Builds a pipeline.
 
-use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
 
 use stovepipe_plan::{CutError, Forecast, OptimizerState, Setup};
 use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler};
@@ -13,23 +18,72 @@ use crate::{
         precision::{LossScaler, Precision},
     },
     engine::{
-        self, Engine, Placement, ProgressCallback, guard,
+        core::{Engine, Placement, ProgressCallback},
+        panic::caught,
+        schedules::{self, Schedules},
         skips::StageSkips,
         statistics::Cells,
         transfer::{TransferHook, TransferThreads},
-        worker::{self, Worker},
+        worker,
     },
-    measure::{balance::Balance, device::NamedDevice, measured::Measured, probe},
+    measure::{
+        balance::Balance, device::NamedDevice, measured::Measured, probe, profile::Profiler,
+    },
     model::{
         initialise::{initialise, initialise_in_place},
         layer::Layer,
         ties::Ties,
-        unkeyed,
-        wiring::Wiring,
+        unkeyed::{self, UnkeyedPolicy},
+        wiring::{LayerName, Wiring},
     },
 };
 
-/// Says how a [`Pipeline`] is made; see [`Pipeline::builder`].
+impl<L: Layer> Pipeline<L> {
+    /// Starts to build a pipeline of `layers`.
+    pub fn builder(layers: Vec<L>) -> PipelineBuilder<L> {
+        PipelineBuilder::new(layers)
+    }
+
+    /// Starts to build a pipeline with one worker per device, cut by the time that the layers take for
+    /// `sample`; for models without side inputs.
+    ///
+    /// Each kind of device is measured once, with one CPU thread unless the device says otherwise. The
+    /// sample should have the size of a micro-batch. For other costs see [`Measured`] and [`Balance`].
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::Pipeline;
+    ///
+    /// let device = Device::flex();
+    /// let sample = Tensor::ones([8, 3], &device);
+    /// let layers = Dense::layers(&[3, 3, 3, 3, 3]);
+    /// let pipeline = Pipeline::auto(layers, [device.clone(), device], sample)?.build()?;
+    /// assert_eq!(pipeline.stages().len(), 2);
+    /// # Ok::<(), stovepipe_pipeline::BuildError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If there is no device, or the sample does not pass through the model.
+    pub fn auto(
+        layers: Vec<L>,
+        devices: impl IntoIterator<Item = impl Into<NamedDevice>>,
+        sample: L::Input,
+    ) -> Result<PipelineBuilder<L>, BuildError>
+    where
+        L: Layer<Side = ()>,
+    {
+        let devices: Vec<NamedDevice> = devices.into_iter().map(Into::into).collect();
+        let measured = Measured::on(&devices, |device| {
+            Profiler::on(device).measure(&layers, sample.clone())
+        })?;
+        let builder = Self::builder(layers).devices(devices);
+        Ok(builder.balance(Balance::Planned(measured)))
+    }
+}
+
+/// Builds a [`Pipeline`]; see [`Pipeline::builder`].
 #[must_use = "a builder builds nothing until `build` is called"]
 pub struct PipelineBuilder<L: Layer> {
     layers: Vec<L>,
@@ -45,7 +99,7 @@ pub struct PipelineBuilder<L: Layer> {
     progress: Option<ProgressCallback>,
     check_finite: bool,
     precision: Precision,
-    allow_unkeyed: bool,
+    unkeyed_policy: UnkeyedPolicy,
     sample: Option<(L::Input, L::Side)>,
     on_transfer: Option<TransferHook>,
 }
@@ -66,124 +120,112 @@ impl<L: Layer> PipelineBuilder<L> {
             progress: None,
             check_finite: true,
             precision: Precision::F32,
-            allow_unkeyed: false,
+            unkeyed_policy: UnkeyedPolicy::Refuse,
             sample: None,
             on_transfer: None,
         }
     }
 
-    /// The device of each worker, and so the number of workers. A worker has one stage, or as many as
-    /// the [schedule](Self::schedule) gives it, all on its device. A device may be named several times:
-    /// each worker has a thread, and on a GPU a stream, of its own.
+    /// Sets the device of each worker, and so the number of workers. A worker has one stage, or as many
+    /// as the [schedule](Self::schedule) gives it, all on its device. Workers can share a device: each
+    /// has its own thread, and on a GPU its own stream.
     pub fn devices(mut self, devices: impl IntoIterator<Item = impl Into<NamedDevice>>) -> Self {
         self.devices = devices.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Where to cut the model; evenly by default.
+    /// Sets where to cut the model; evenly by default.
     pub fn balance(mut self, balance: Balance) -> Self {
         self.balance = balance;
         self
     }
 
-    /// Who does what when; 1F1B by default. It says, too, into how many
-    /// [stages](Scheduler::stages) the model is cut.
+    /// Sets the scheduler; 1F1B by default. It also decides the number of [stages](Scheduler::stages).
     ///
-    /// A [`Schedule`](stovepipe_schedule::Schedule) given here serves its own number of micro-batches
-    /// alone: a batch of fewer samples is then an error. If its micro-batches do not
-    /// [ascend](stovepipe_schedule::Schedule::is_ascending), gradients and running statistics are added up in another
-    /// order, and bits differ from those of other schedules.
+    /// A fixed [`Schedule`](stovepipe_schedule::Schedule) has one number of micro-batches: a batch with
+    /// fewer samples is an error. If its micro-batches do not
+    /// [ascend](stovepipe_schedule::Schedule::is_ascending), gradients and running statistics are added
+    /// in another order, and bits differ from those of other schedules.
     pub fn schedule(mut self, scheduler: impl Scheduler + 'static) -> Self {
         self.scheduler = Arc::new(scheduler);
         self
     }
 
-    /// The number of micro-batches that a mini-batch is cut into; 4 by default. A mini-batch of
-    /// fewer samples is cut into one each.
+    /// Sets the number of micro-batches; 4 by default. A mini-batch with fewer samples has one
+    /// micro-batch per sample.
     pub fn micro_batches(mut self, micro_batches: usize) -> Self {
         self.micro_batches = micro_batches;
         self
     }
 
-    /// What is recomputed; all but the last micro-batch by default.
+    /// Sets what is recomputed; all but the last micro-batch by default.
     pub fn recompute(mut self, recompute: Recompute) -> Self {
         self.recompute = recompute;
         self
     }
 
-    /// The number of CPU threads that a worker's kernels may use, unless its
-    /// [device](NamedDevice::threads) says another; 1 by default.
+    /// Sets the number of CPU threads for a worker's kernels, unless its [device](NamedDevice::threads)
+    /// has one; 1 by default.
     ///
-    /// With one thread, results are the same bit for bit for any number of stages. More threads
-    /// may add up large sums in another order.
+    /// With one thread, results have the same bits for any number of stages. More threads may add large
+    /// sums in another order.
     pub fn threads_per_stage(mut self, threads: usize) -> Self {
         self.threads_per_stage = threads;
         self
     }
 
-    /// The seed of parameters that have no value yet, and of what layers draw in training; 0 by default.
+    /// Sets the seed of lazy parameters, and of random numbers in training; 0 by default.
     ///
-    /// Parameters are drawn on the CPU and moved, so that a seed means the same model on any devices; those that layers
-    /// share are drawn where they were built. Building seeds Burn's generator with it; on the CPU that is one for the
-    /// whole process, so do not draw from it on another thread meanwhile.
+    /// Parameters are drawn on the CPU and moved, so a seed gives the same model on any device. Shared
+    /// parameters are drawn on the device where they were built. Building seeds Burn's generator. On the
+    /// CPU the whole process shares it, so do not draw from it on another thread at the same time.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// How long a step may go without any worker finishing an action before it is given up; ten
-    /// minutes by default, `None` for ever. A device's first kernels may take minutes to compile.
+    /// Sets how long a step may run without any worker finishing an action; ten minutes by default,
+    /// without a limit if `None`. The first kernels of a device may compile for minutes.
     pub fn stall_timeout(mut self, limit: Option<Duration>) -> Self {
         self.stall_timeout = limit;
         self
     }
 
-    /// Lets `stop` stop this pipeline's steps.
+    /// Sets the handle that stops this pipeline's steps.
     pub fn stop_handle(mut self, stop: StopHandle) -> Self {
         self.stop = stop;
         self
     }
 
-    /// Calls `progress` after each action of a step, on the thread that called the step. It may
-    /// stop the step, but not begin another one of the same pipeline.
+    /// Calls `progress` after each action of a step, on the thread that called the step. It may stop the
+    /// step, but not start another step of the same pipeline.
     pub fn on_progress(mut self, progress: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(progress));
         self
     }
 
-    /// Whether a step whose loss or gradients are infinite or no numbers is an error that names the layer
-    /// where that began; true by default. To find it, the step is run a second time.
+    /// Sets whether a loss or gradient that is NaN or infinite is an error; true by default. The error
+    /// names the layer where it began, which a second run of the step finds.
     pub fn check_finite(mut self, check: bool) -> Self {
         self.check_finite = check;
         self
     }
 
-    /// What stages compute in; f32 by default. Parameters and gradients are in f32 whatever it is, for optimizers
-    /// and files. In f16, a step whose gradients are not finite has none and says so
-    /// ([`Step::overflowed`](crate::Step::overflowed)), until the [scale of the loss](LossScaler) is less than 1.
+    /// Sets the type that stages compute in; f32 by default. Parameters and gradients stay in f32, for
+    /// optimizers and files. In f16, a step whose gradients are not finite has none
+    /// ([`Step::overflowed`](crate::Step::overflowed)), until the [scale of the loss](LossScaler) is below 1.
     ///
     /// ```
-    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{DType, Device, Int, Tensor}};
-    /// # use stovepipe_pipeline::{Context, CrossEntropy, Layer, LayerError, Pipeline};
-    /// # #[derive(Module, Debug)]
-    /// # struct Dense { linear: Linear }
-    /// # impl Layer for Dense {
-    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
-    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-    /// #         Ok(self.linear.forward(x))
-    /// #     }
-    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
-    /// # }
-    /// use stovepipe_pipeline::Precision;
+    /// use burn::tensor::{DType, Device, Int, Tensor};
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::{CrossEntropy, Pipeline, Precision};
     ///
     /// let device = Device::flex();
-    /// let layers = vec![Dense { linear: LinearConfig::new(3, 2).init(&device) }];
-    /// let builder = Pipeline::builder(layers).devices([device.clone()]);
+    /// let builder = Pipeline::builder(Dense::layers(&[3, 2])).devices([device.clone()]);
     /// let pipeline = builder.precision(Precision::F16).build()?;
     ///
     /// let (x, classes) = (Tensor::ones([4, 3], &device), Tensor::<1, Int>::zeros([4], &device));
-    /// let step = pipeline.train_step(x, classes, &CrossEntropy::new())?;
+    /// let step = pipeline.train_step((x, classes), &CrossEntropy::new())?;
     /// assert!(!step.overflowed);
     /// let weight = &pipeline.layers()[0].linear.weight;
     /// let gradient = step.gradients.get::<2>(weight.id).unwrap();
@@ -195,24 +237,38 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
-    /// Lets Burn's own `Dropout`, `GaussianNoise` and `RRelu` pass, which draw other numbers when a layer is
-    /// recomputed; false by default. It is right for those that change nothing, such as a dropout with
-    /// probability 0: that is not to be seen from outside. Where they drop, use [`nn`](crate::model::nn)
-    /// instead.
+    /// Allows Burn's own `Dropout`, `GaussianNoise` and `RRelu`, with recompute
+    /// [`Never`](Recompute::Never); false by default. They draw other numbers each time they run. So
+    /// training does not give the same bits for other stages, schedules or runs:
+    /// [`Pipeline::unkeyed`] lists these layers as warnings. The layers in [`nn`](crate::nn) have no such
+    /// limit.
     pub fn allow_unkeyed(mut self, allow: bool) -> Self {
-        self.allow_unkeyed = allow;
+        self.unkeyed_policy = if allow {
+            UnkeyedPolicy::Allow
+        } else {
+            UnkeyedPolicy::Refuse
+        };
         self
     }
 
-    /// Has [`build`](Self::build) pass a sample through the model, so that a mistake in its wiring
-    /// is found there. One sample is enough.
+    /// Says that Burn's own `Dropout` and the like change nothing in this model, because their
+    /// probability is 0, which the engine cannot see; false by default. They are then ignored.
+    pub fn unkeyed_draws_nothing(mut self, draws_nothing: bool) -> Self {
+        if draws_nothing {
+            self.unkeyed_policy = UnkeyedPolicy::Ignore;
+        }
+        self
+    }
+
+    /// Makes [`build`](Self::build) pass a sample through the model, to find mistakes early. A batch of
+    /// one is enough.
     pub fn sample(mut self, input: L::Input, side: L::Side) -> Self {
         self.sample = Some((input, side));
         self
     }
 
-    /// For tests of transfers: has every worker taken to lie on a device of its own, and calls `hook`
-    /// before what one sends another is copied, on the thread that does so.
+    /// For tests of transfers: treats every worker's device as different, and calls `hook` before each
+    /// copy, on the thread that copies.
     #[doc(hidden)]
     pub fn on_transfer(mut self, hook: impl Fn(&Transfer) + Send + Sync + 'static) -> Self {
         self.on_transfer = Some(Arc::new(hook));
@@ -223,32 +279,21 @@ impl<L: Layer> PipelineBuilder<L> {
     ///
     /// # Errors
     ///
-    /// If the model cannot be cut that way, or the schedule is not to be had.
+    /// If the model cannot be cut that way, or there is no such schedule.
     pub fn cut(&self) -> Result<Vec<usize>, BuildError> {
-        Ok(self.plan()?.cut)
+        Ok(self.layout()?.cut)
     }
 
-    /// The worker of each stage, and so the place of its device among those given. Nothing is built.
+    /// The worker of each stage: the index of its device. Nothing is built.
     ///
     /// ```
-    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-    /// # use stovepipe_pipeline::{Context, Layer, LayerError, Pipeline};
-    /// # #[derive(Module, Debug)]
-    /// # struct Dense { linear: Linear }
-    /// # impl Layer for Dense {
-    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
-    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-    /// #         Ok(self.linear.forward(x))
-    /// #     }
-    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
-    /// # }
+    /// use burn::tensor::Device;
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::Pipeline;
     /// use stovepipe_schedule::Interleaved;
     ///
-    /// let device = Device::flex();
-    /// let layer = || Dense { linear: LinearConfig::new(3, 3).init(&device) };
-    /// let builder = Pipeline::builder((0..5).map(|_| layer()).collect())
-    ///     .devices([device.clone(), device.clone()])
+    /// let builder = Pipeline::builder(Dense::layers(&[3; 6]))
+    ///     .devices([Device::flex(), Device::flex()])
     ///     .schedule(Interleaved { chunks: 2 });
     /// assert_eq!(builder.workers()?, [0, 1, 0, 1]);
     /// assert_eq!(builder.cut()?, [2, 1, 1, 1]);
@@ -259,52 +304,52 @@ impl<L: Layer> PipelineBuilder<L> {
     ///
     /// Those of [`cut`](Self::cut).
     pub fn workers(&self) -> Result<Vec<usize>, BuildError> {
-        Ok(self.plan()?.owners)
+        Ok(self.layout()?.owners)
     }
 
-    fn plan(&self) -> Result<Plan, BuildError> {
+    fn layout(&self) -> Result<StageLayout, BuildError> {
         let layers = self.layers.len();
         let stages = self.stages()?;
         let named = |error| self.with_name(error);
-        self.balance.cut(layers, stages).map_err(named)?; // before a schedule is asked for
+        self.balance.cut(layers, stages).map_err(named)?; // before the schedule, for a better error
         if self.micro_batches == 0 {
             return Err(BuildError::NoMicroBatches);
         }
         let schedule = self.scheduler.schedule(stages, self.micro_batches)?;
         let devices = self.devices.len();
-        let owners = engine::owners(&schedule, stages, self.micro_batches, devices)?;
+        let owners = schedules::owners(&schedule, stages, self.micro_batches, devices)?;
         let cut = (self.balance).cut_scheduled(layers, &schedule, self.recompute);
         let cut = cut.map_err(named)?;
-        Ok(Plan {
+        Ok(StageLayout {
             cut,
             owners,
             schedule,
         })
     }
 
-    /// What can be said beforehand of the pipeline that these settings make, given what each layer
-    /// costs for a micro-batch, and what the optimizer keeps: times, bubble, and memory of each worker.
+    /// Predicts times, bubble and the memory of each worker, from what each layer costs for a micro-batch
+    /// and what the optimizer keeps.
     ///
-    /// Layers are to be measured in the [precision](crate::Profiler::precision) that the pipeline will have.
+    /// Measure the layers in the pipeline's [precision](crate::Profiler::precision).
     ///
     /// # Errors
     ///
-    /// Those of [`cut`](Self::cut), and if it was measured for another number of workers.
+    /// Those of [`cut`](Self::cut), or if `measured` is for another number of workers.
     pub fn forecast(
         &self,
         measured: &Measured,
         state: OptimizerState,
     ) -> Result<Forecast, BuildError> {
-        let plan = self.plan()?;
+        let layout = self.layout()?;
         let setup = Setup {
             profiles: measured.profiles(),
             machine: &measured.machine(self.devices.len()),
             devices: &(0..self.devices.len()).collect::<Vec<_>>(),
-            schedule: &plan.schedule,
+            schedule: &layout.schedule,
             recompute: self.recompute,
             state,
         };
-        let mut forecast = setup.forecast(&plan.cut)?;
+        let mut forecast = setup.forecast(&layout.cut)?;
         if self.precision.cast().is_some() {
             // A step computes on copies of half the size.
             for memory in &mut forecast.memory {
@@ -314,11 +359,11 @@ impl<L: Layer> PipelineBuilder<L> {
         Ok(forecast)
     }
 
-    /// The number of stages that the scheduler wants for the devices.
+    /// The number of stages that the scheduler makes for the devices.
     fn stages(&self) -> Result<usize, BuildError> {
         let devices = self.devices.len();
         match self.scheduler.stages(devices) {
-            // The scheduler knows best why.
+            // Its error says why.
             0 if devices > 0 => (self.scheduler)
                 .schedule(devices, self.micro_batches.max(1))
                 .map_err(BuildError::from)
@@ -328,77 +373,61 @@ impl<L: Layer> PipelineBuilder<L> {
         }
     }
 
-    /// Names the layer whose cost is none.
+    /// Adds the name of the layer whose cost is wrong.
     fn with_name(&self, error: BuildError) -> BuildError {
         match error {
             BuildError::Cut(CutError::Cost { layer, cost }) => BuildError::Cost {
-                layer,
-                name: self.layers[layer].name(),
+                layer: LayerName {
+                    index: layer,
+                    name: self.layers[layer].name(),
+                },
                 cost,
             },
             other => other,
         }
     }
 
-    /// Builds the pipeline: checks it, puts each layer on its stage's device, gives parameters
-    /// without a value theirs, and starts the workers.
+    /// Builds the pipeline: checks it, moves each layer to its stage's device, initialises lazy parameters
+    /// and starts the workers.
     ///
-    /// A layer whose parameters are lazy, and that nothing else shares, is allocated on its
-    /// stage's device alone.
+    /// A layer with lazy parameters that are not shared is allocated on its stage's device only.
     ///
     /// # Errors
     ///
-    /// If the model cannot be cut that way, a number is zero, the schedule is not to be had, skips are
-    /// not wired well, a layer draws numbers that it cannot draw again, a device cannot compute in the precision, the
-    /// sample does not pass, or a thread cannot be started.
+    /// If the model cannot be cut that way, a number is zero, there is no such schedule, skips do not
+    /// match, a layer draws numbers that it cannot draw again, a device cannot be used or cannot compute
+    /// in the precision, the sample does not pass, or a thread cannot be started.
     pub fn build(self) -> Result<Pipeline<L>, BuildError> {
-        let Plan { cut, owners, .. } = self.plan()?;
-        let threads = self.devices.iter().map(|device| device.threads);
-        let threads: Vec<_> = threads
-            .map(|threads| threads.unwrap_or(self.threads_per_stage))
-            .collect();
-        if threads.contains(&0) {
-            return Err(BuildError::NoThreads);
-        }
+        let StageLayout { cut, owners, .. } = self.layout()?;
         let ties = Ties::of(&self.layers);
-        let devices = of_stages(&owners, &self.devices);
-        let mut stages = guarded(|| {
-            let wiring = Wiring::of(&self.layers)?;
-            Ok(placements(&self.layers, &cut, devices, &Arc::new(wiring)))
-        })?;
-        check_devices(&owners, &self.devices)?;
-        for device in &self.devices {
-            self.precision.check(device)?;
-        }
-        let workers = (threads.into_iter().enumerate())
-            .map(|(worker, threads)| spawn(worker, threads))
-            .collect::<Result<_, _>>()?;
-        let transfers = TransferThreads::between(&stages, &owners, self.on_transfer.as_ref())
-            .map_err(|source| BuildError::TransferThread { source })?;
-        // To move a lazy parameter that is shared gives it its value, which must be the seed's.
+        let mut stages = self.place(&cut, &owners)?;
+        let workers = self.start_workers(&owners)?;
+        let transfers = self.start_transfers(&stages, &owners)?;
+        // Moving a shared lazy parameter initialises it, which must use the seed.
         for (index, layer) in self.layers.iter().enumerate() {
             if ties.touch(layer) {
                 initialise_in_place(layer, index, self.seed);
             }
         }
-        let layers = place(self.layers, self.seed, &stages);
+        let layers = move_layers(self.layers, self.seed, &stages);
         let layers: Vec<_> = ties.tie(layers.into_iter().map(L::train).collect());
         for stage in &mut stages {
             stage.cells = layers[stage.layers.clone()].iter().map(Cells::of).collect();
         }
         check_statistics(&stages)?;
-        if !self.allow_unkeyed {
-            unkeyed::check(&layers)?;
-        }
-
+        let unkeyed = unkeyed::check(&layers, self.unkeyed_policy, self.recompute)?;
         let engine = Engine {
-            workers,
             transfers,
-            owners,
             stages,
-            scheduler: self.scheduler,
+            schedules: Schedules {
+                scheduler: self.scheduler,
+                recompute: self.recompute,
+                owners,
+                workers: workers.len(),
+                known: HashMap::new().into(),
+            },
+            workers,
             micro_batches: self.micro_batches,
-            recompute: self.recompute,
             stall_timeout: self.stall_timeout,
             stop: self.stop,
             progress: self.progress,
@@ -408,52 +437,102 @@ impl<L: Layer> PipelineBuilder<L> {
             check_finite: self.check_finite,
             precision: self.precision,
             loss_scaler: LossScaler::default().into(),
-            allow_unkeyed: self.allow_unkeyed,
+            unkeyed_policy: self.unkeyed_policy,
+            unkeyed,
             ties,
             momenta: Arc::default(),
-            plans: HashMap::new().into(),
             turn: ().into(),
             in_callback: None.into(),
         };
         let pipeline = Pipeline::new(layers, engine);
-        if let Some((input, side)) = self.sample {
-            pipeline
-                .infer_with(input, side)
-                .map_err(BuildError::Sample)?;
+        if let Some(sample) = self.sample {
+            pipeline.infer(sample).map_err(BuildError::Sample)?;
         }
         Ok(pipeline)
     }
+
+    /// The layers and the device of each stage.
+    fn place(&self, cut: &[usize], owners: &[usize]) -> Result<Vec<Placement>, BuildError> {
+        let layers = &self.layers;
+        let of_user = caught(|| {
+            let uses: Vec<_> = layers.iter().map(L::skips).collect();
+            let wiring = Wiring::new(&uses, &|index| layers[index].name())?;
+            Ok::<_, BuildError>((wiring, layers.iter().map(L::name).collect::<Vec<_>>()))
+        });
+        let (wiring, names) = of_user.map_err(BuildError::Panicked)??;
+        let mut start = 0;
+        let mut next = |&count: &usize| -> Range<usize> {
+            start += count;
+            start - count..start
+        };
+        let ranges: Vec<_> = cut.iter().map(&mut next).collect();
+        let skips = StageSkips::of_stages(&Arc::new(wiring), &ranges);
+        let devices = of_stages(owners, &self.devices).into_iter();
+        let placements =
+            (ranges.into_iter().zip(devices).zip(skips)).map(|((range, device), skips)| {
+                Placement {
+                    names: names[range.clone()].into(),
+                    layers: range,
+                    device: device.device.inner(),
+                    device_name: device.name,
+                    skips,
+                    cells: Arc::default(), // found when the layers are moved
+                }
+            });
+        Ok(placements.collect())
+    }
+
+    /// Checks the devices and starts a worker for each.
+    fn start_workers(&self, owners: &[usize]) -> Result<Vec<worker::Worker>, BuildError> {
+        let threads = self.devices.iter().map(|device| device.threads);
+        let threads = threads.map(|threads| threads.unwrap_or(self.threads_per_stage));
+        let threads: Vec<_> = threads.collect();
+        if threads.contains(&0) {
+            return Err(BuildError::NoThreads);
+        }
+        for (stage, &owner) in owners.iter().enumerate() {
+            probe::use_device(&self.devices[owner]).map_err(|error| match error {
+                BuildError::Unusable { device, source } => BuildError::Device {
+                    stage,
+                    device,
+                    source,
+                },
+                error => error,
+            })?;
+        }
+        for device in &self.devices {
+            self.precision.check(device)?;
+        }
+        (threads.into_iter().enumerate())
+            .map(|(worker, threads)| {
+                worker::spawn(&format!("worker-{worker}"), threads)
+                    .map_err(|source| BuildError::Worker { worker, source })
+            })
+            .collect()
+    }
+
+    fn start_transfers(
+        &self,
+        stages: &[Placement],
+        owners: &[usize],
+    ) -> Result<TransferThreads, BuildError> {
+        let skips = stages.iter().enumerate().flat_map(|(from, stage)| {
+            (stage.skips.outgoing().into_iter()).map(move |(_, to)| (from, to))
+        });
+        let skips: BTreeSet<_> = skips.collect();
+        let devices = of_stages(owners, &self.devices);
+        TransferThreads::start(&devices, skips, owners, self.on_transfer.as_ref())
+            .map_err(|source| BuildError::TransferThread { source })
+    }
 }
 
-/// How a model is cut and placed.
-struct Plan {
-    /// The layers of each stage.
+/// How a model is cut and which worker has which stage.
+struct StageLayout {
+    /// The number of layers of each stage.
     cut: Vec<usize>,
     /// The worker of each stage.
     owners: Vec<usize>,
     schedule: Schedule,
-}
-
-/// Uses the device of each stage once.
-fn check_devices(owners: &[usize], devices: &[NamedDevice]) -> Result<(), BuildError> {
-    for (stage, &owner) in owners.iter().enumerate() {
-        let device = &devices[owner];
-        let refused = |cause| BuildError::Device {
-            stage,
-            device: device.name.clone(),
-            cause,
-        };
-        probe::call(device).map_err(|error| match error {
-            BuildError::Unusable { cause, .. } => refused(cause),
-            error => error,
-        })?;
-    }
-    Ok(())
-}
-
-fn spawn(worker: usize, threads: usize) -> Result<Worker, BuildError> {
-    worker::spawn(&format!("worker-{worker}"), threads)
-        .map_err(|source| BuildError::Worker { worker, source })
 }
 
 /// The device of each stage, given its worker and the device of each worker.
@@ -462,34 +541,9 @@ fn of_stages<T: Clone>(owners: &[usize], of_workers: &[T]) -> Vec<T> {
     owners.map(|&owner| of_workers[owner].clone()).collect()
 }
 
-fn placements<L: Layer>(
-    layers: &[L],
-    cut: &[usize],
-    devices: Vec<NamedDevice>,
-    wiring: &Arc<Wiring>,
-) -> Vec<Placement> {
-    let mut start = 0;
-    let mut next = |&count: &usize| -> Range<usize> {
-        start += count;
-        start - count..start
-    };
-    let ranges: Vec<_> = cut.iter().map(&mut next).collect();
-    let skips = StageSkips::of_stages(wiring, &ranges);
-    (ranges.into_iter().zip(devices).zip(skips))
-        .map(|((range, device), skips)| Placement {
-            names: layers[range.clone()].iter().map(L::name).collect(),
-            layers: range,
-            device: device.device.inner(),
-            device_name: device.name,
-            skips,
-            cells: Arc::default(), // found when the layers are placed
-        })
-        .collect()
-}
-
-/// Puts each layer on its stage's device, ready to train. One after the other, so that the CPU holds the
-/// values of no more than one.
-fn place<L: Layer>(layers: Vec<L>, seed: u64, stages: &[Placement]) -> Vec<L> {
+/// Moves each layer to its stage's device, ready to train. One after another, so that the CPU holds the
+/// values of one layer at a time.
+fn move_layers<L: Layer>(layers: Vec<L>, seed: u64, stages: &[Placement]) -> Vec<L> {
     let mut layers = layers.into_iter().enumerate();
     let mut placed = Vec::new();
     for stage in stages {
@@ -500,20 +554,17 @@ fn place<L: Layer>(layers: Vec<L>, seed: u64, stages: &[Placement]) -> Vec<L> {
     placed
 }
 
-/// Makes sure that no two layers count in the same running statistics.
+/// Checks that no two layers share running statistics.
 fn check_statistics(stages: &[Placement]) -> Result<(), BuildError> {
     let mut owners = HashMap::new();
     for stage in stages {
         let named = stage.layers.clone().zip(&*stage.names).zip(&*stage.cells);
         for ((index, name), cells) in named {
+            let name = name.clone();
+            let second = LayerName { index, name };
             for id in cells.ids() {
-                if let Some((first, first_name)) = owners.insert(id, (index, name)) {
-                    return Err(BuildError::SharedStatistics {
-                        first,
-                        first_name: String::clone(first_name),
-                        second: index,
-                        second_name: name.clone(),
-                    });
+                if let Some(first) = owners.insert(id, second.clone()) {
+                    return Err(BuildError::SharedStatistics { first, second });
                 }
             }
         }
@@ -521,20 +572,13 @@ fn check_statistics(stages: &[Placement]) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Runs what asks the user's layers for something.
-fn guarded<R>(code: impl FnOnce() -> Result<R, BuildError>) -> Result<R, BuildError> {
-    let caught = guard::caught(code);
-    caught.unwrap_or_else(|message| Err(BuildError::Panicked { message }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Devices of one kind are all alike to Burn where there is a CPU alone, and so would be to a test
-    /// from outside.
+    /// An integration test cannot see this: all CPU devices are equal.
     #[test]
-    fn a_stage_lies_where_its_worker_does() {
+    fn a_stage_is_on_its_workers_device() {
         let devices = ["left", "right"];
         assert_eq!(of_stages(&[0, 1], &devices), ["left", "right"]);
         let interleaved = ["left", "right", "left", "right"];

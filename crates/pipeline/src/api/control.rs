@@ -1,17 +1,17 @@
-//! Handles for programs that embed a training run.
+//! Stops a step, and reports its progress.
 
 pub use stovepipe_runtime::StopHandle;
 use stovepipe_schedule::Action;
 
-/// Tells how far a step is: sent after each action, on the thread that called the step.
+/// The progress of a step, reported after each action on the thread that called the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The worker that finished an action.
     pub worker: usize,
-    /// What it finished.
+    /// The finished action.
     pub action: Action,
-    /// Actions finished in this step, by all workers.
+    /// Finished actions of all workers in this step.
     pub done: usize,
-    /// Actions in this step.
+    /// All actions of this step.
     pub total: usize,
 }

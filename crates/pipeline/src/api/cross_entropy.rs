@@ -6,11 +6,11 @@ use burn::tensor::{Bool, Int, Tensor, activation::log_softmax};
 
 use crate::api::objective::Objective;
 
-/// Softmax cross-entropy, with label smoothing and a class that is ignored (padding).
+/// Softmax cross-entropy, with label smoothing and an ignored class (padding).
 ///
-/// Takes logits `[n, classes]` with targets `[n]`, or with shares of the classes `[n, classes]`, as mixed
-/// images have them; or logits `[n, length, classes]` with targets `[n, length]`. Smoothing ε gives every class ε / classes of the target, as in PyTorch and in
-/// Szegedy et al., "Rethinking the Inception Architecture" (2016).
+/// Logits are `[n, classes]` with targets `[n]`, or with shares of the classes `[n, classes]` for mixed
+/// images; or `[n, length, classes]` with targets `[n, length]`. Smoothing ε gives every class ε / classes
+/// of the target, as in PyTorch and in Szegedy et al., "Rethinking the Inception Architecture" (2016).
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};
@@ -32,7 +32,7 @@ pub struct CrossEntropy {
 }
 
 impl CrossEntropy {
-    /// Without smoothing; nothing ignored; auxiliary heads count fully.
+    /// No smoothing, no ignored class, auxiliary heads count fully.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -44,7 +44,7 @@ impl CrossEntropy {
         Self { smoothing, ..self }
     }
 
-    /// Gives targets equal to `class` no weight.
+    /// Ignores targets equal to `class`.
     #[must_use]
     pub fn ignoring(self, class: i64) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl CrossEntropy {
         }
     }
 
-    /// Counts the loss of auxiliary heads by `share`.
+    /// Multiplies the loss of auxiliary heads by `share`.
     #[must_use]
     pub fn with_auxiliary_share(self, share: f64) -> Self {
         Self {
@@ -62,9 +62,9 @@ impl CrossEntropy {
         }
     }
 
-    /// Has two [scores](Objective::scores): how many samples (or tokens) had the class with the highest logit,
-    /// and how many a class among the five highest. Of equal logits, the first class's counts as higher; one
-    /// that is no number is never right.
+    /// Adds two [scores](Objective::scores): for how many samples (or tokens) the target has the highest
+    /// logit, and for how many it is among the five highest. Of equal logits, the first one counts as
+    /// higher. NaN is never right.
     ///
     /// ```
     /// use burn::tensor::{Device, Int, Tensor};
@@ -100,7 +100,7 @@ impl Objective<Tensor<2>, Tensor<1, Int>> for CrossEntropy {
         let [_, classes] = logits.dims();
         let ignored = self.ignored.map(|class| target.clone().equal_elem(class));
         let target = match &ignored {
-            // Any class will do: its loss is masked below.
+            // Any class: its loss is masked below.
             Some(mask) => target.mask_fill(mask.clone(), 0),
             None => target,
         };
@@ -135,15 +135,15 @@ impl Objective<Tensor<2>, Tensor<1, Int>> for CrossEntropy {
 
     fn scores(&self, logits: Tensor<2>, target: Tensor<1, Int>) -> Option<Tensor<1>> {
         self.counting.then(|| {
-            let wanted = self
+            let counted = self
                 .ignored
                 .map(|class| target.clone().not_equal_elem(class));
-            // A class that is ignored is none that a logit could be looked up for.
-            let target = match &wanted {
-                Some(wanted) => target.mask_fill(wanted.clone().bool_not(), 0),
+            // An ignored class may have no logit.
+            let target = match &counted {
+                Some(counted) => target.mask_fill(counted.clone().bool_not(), 0),
                 None => target,
             };
-            right_answers(logits, target, wanted)
+            right_answers(logits, target, counted)
         })
     }
 }
@@ -190,12 +190,12 @@ impl Objective<Tensor<3>, Tensor<2, Int>> for CrossEntropy {
     }
 }
 
-/// How many of the `wanted` samples had the class with the highest logit, and how many one among the five
-/// highest.
+/// For how many of the `counted` samples the target has the highest logit, and for how many it is among the
+/// five highest.
 fn right_answers(
     logits: Tensor<2>,
     target: Tensor<1, Int>,
-    wanted: Option<Tensor<1, Bool>>,
+    counted: Option<Tensor<1, Bool>>,
 ) -> Tensor<1> {
     let [samples, classes] = logits.dims();
     let target = target.unsqueeze_dim::<2>(1);
@@ -211,8 +211,8 @@ fn right_answers(
         .lower(target.expand([samples, classes]));
     let rank = higher.bool_or(equal.bool_and(before)).int().sum_dim(1);
     let mut counts = own.is_nan().bool_not();
-    if let Some(wanted) = wanted {
-        counts = counts.bool_and(wanted.unsqueeze_dim(1));
+    if let Some(counted) = counted {
+        counts = counts.bool_and(counted.unsqueeze_dim(1));
     }
     let right = |most: i64| {
         let right = rank.clone().lower_elem(most).bool_and(counts.clone());
@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// The same, a sample at a time, in the order of a sort.
+    /// The same by sorting, one sample at a time.
     fn by_sorting(logits: &[f32], target: usize) -> [f32; 2] {
         let mut classes: Vec<_> = (0..logits.len()).collect();
         classes.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn right_answers_are_those_of_a_sort() {
-        // Few values, so that there are ties; a sort that is stable has the first class first.
+        // Few different values, for ties; a stable sort puts the first class first.
         let value = |sample: usize, class: usize| ((sample * 7 + class * class * 3) % 5) as f32;
         let logits: Vec<Vec<_>> = (0..40)
             .map(|sample| (0..9).map(|class| value(sample, class)).collect())
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_what_is_no_number_are_never_right() {
+    fn padding_and_nan_are_never_right() {
         let logits = vec![vec![1.0, 0.0], vec![f32::NAN, 1.0], vec![f32::NAN, 1.0]];
         assert_eq!(counted(logits.clone(), vec![-1, 0, 1]), [1.0, 1.0]);
         assert_eq!(counted(logits, vec![0, 0, 0]), [1.0, 1.0]);

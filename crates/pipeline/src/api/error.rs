@@ -1,6 +1,6 @@
-//! What can go wrong, and where it did.
+//! Errors: what failed, where, and what to do.
 
-use std::{fmt, time::Duration};
+use std::{error::Error as StdError, fmt, time::Duration};
 
 use stovepipe_plan::{CutError, PlanError};
 use stovepipe_schedule::{Action, Pass, ScheduleError};
@@ -8,25 +8,32 @@ use thiserror::Error;
 
 use crate::{
     api::precision::PrecisionError,
+    engine::panic::Panicked,
     measure::out_of_memory::advised,
-    model::{unkeyed::Unkeyed, wiring::WiringError},
+    model::{
+        layer::LayerError,
+        unkeyed::UnkeyedError,
+        wiring::{LayerName, WiringError},
+    },
 };
 
-/// A pipeline that cannot be built.
+/// An error of Burn, of a driver, or of a user's function.
+pub type BoxedError = Box<dyn StdError + Send + Sync>;
+
+/// Why a pipeline cannot be built.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    // The model and its cut.
     /// The model is empty.
     #[error("the model has no layers")]
     NoLayers,
     /// No device was given.
     #[error("a pipeline needs at least one stage: give it a device for each worker")]
     NoStages,
-    /// A stage would have no layer.
+    /// There are more stages than layers.
     #[error("{stages} stages are more than the model's {layers} layers")]
     MoreStagesThanLayers {
-        /// Stages asked for.
+        /// Requested stages.
         stages: usize,
         /// Layers of the model.
         layers: usize,
@@ -39,7 +46,7 @@ pub enum BuildError {
         /// Stages of the pipeline.
         stages: usize,
     },
-    /// The balance leaves layers over, or wants more than there are.
+    /// The balance does not add up to the number of layers.
     #[error("the balance {balance:?} adds up to {sum} layers, but the model has {layers}")]
     BalanceSum {
         /// Layers a stage, as given.
@@ -49,13 +56,13 @@ pub enum BuildError {
         /// Layers of the model.
         layers: usize,
     },
-    /// A stage was given no layer.
+    /// The balance has a stage without layers.
     #[error("the balance gives stage {stage} no layer")]
     EmptyStage {
         /// The stage.
         stage: usize,
     },
-    /// The costs are those of another model.
+    /// There is not one cost per layer.
     #[error("there are {costs} costs for {layers} layers")]
     CostCount {
         /// Costs given.
@@ -63,81 +70,67 @@ pub enum BuildError {
         /// Layers of the model.
         layers: usize,
     },
-    /// A cost is negative, infinite or no number.
-    #[error(
-        "layer {layer} ({name}) costs {cost}, which is no finite number of at least 0, or too large"
-    )]
+    /// A cost is negative, NaN, infinite or too large.
+    #[error("{layer} costs {cost}: a cost must be finite, at least 0 and not too large")]
     Cost {
         /// The layer.
-        layer: usize,
-        /// Its name.
-        name: String,
+        layer: LayerName,
         /// Its cost.
         cost: f64,
     },
-    /// The model cannot be cut by these costs.
+    /// The model cannot be cut with these costs.
     #[error(transparent)]
     Cut(#[from] CutError),
     /// A layer could not be measured.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The thread that measured ended early.
-    #[error("the layers could not be measured: the thread that did so ended early")]
+    /// The measuring thread ended early.
+    #[error("the layers could not be measured: the measuring thread ended early")]
     Unmeasured,
-    /// A mistake in the wiring of skips.
+    /// Skips are not wired correctly.
     #[error(transparent)]
     Wiring(#[from] WiringError),
     /// A layer draws random numbers that cannot be drawn again.
     #[error(transparent)]
-    Unkeyed(#[from] Unkeyed),
-    /// Two layers share running statistics, which each would count for itself.
+    Unkeyed(#[from] UnkeyedError),
+    /// Two layers share running statistics, and each would update them.
     #[error(
-        "layer {first} ({first_name}) and layer {second} ({second_name}) share running statistics: \
-         give each a batch norm of its own, parameters may be shared"
+        "{first} and {second} share running statistics: give each its own batch norm; parameters \
+         may be shared"
     )]
     SharedStatistics {
-        /// Index of the first layer that holds them.
-        first: usize,
-        /// Its name.
-        first_name: String,
-        /// Index of the second.
-        second: usize,
-        /// Its name.
-        second_name: String,
+        /// The first layer.
+        first: LayerName,
+        /// The second layer.
+        second: LayerName,
     },
     /// A layer's `skips` or `name` panicked.
-    #[error("a layer's `skips` or `name` panicked: {message}")]
-    Panicked {
-        /// What it said.
-        message: String,
-    },
-
-    /// There is no cut with a foreseeable step.
+    #[error("a layer's `skips` or `name` {0}")]
+    Panicked(#[source] Panicked),
+    /// No cut has a predictable step.
     #[error(transparent)]
     Plan(#[from] PlanError),
-
-    // The run of a step.
     /// Zero micro-batches.
     #[error("the number of micro-batches must be at least 1")]
     NoMicroBatches,
     /// Zero threads.
     #[error("the number of threads of a stage must be at least 1")]
     NoThreads,
-    /// The scheduler has no schedule for these numbers.
+    /// The scheduler has no schedule for these stages and micro-batches.
     #[error("no schedule: {0}")]
     Schedule(#[from] ScheduleError),
-    /// The schedule cannot be run, or is not the one asked for.
+    /// The engine cannot run the schedule, or it is not the requested one.
     #[error(transparent)]
     WrongSchedule(#[from] WrongSchedule),
-    /// A device cannot be used.
-    #[error("stage {stage} cannot use its device {device}: {cause}")]
+    /// A stage cannot use its device.
+    #[error("stage {stage} cannot use its device {device}: {source}")]
     Device {
         /// The stage.
         stage: usize,
         /// The device.
         device: String,
-        /// What the device said.
-        cause: String,
+        /// The reason.
+        source: BoxedError,
     },
     /// A device cannot compute in the precision.
     #[error(transparent)]
@@ -147,82 +140,72 @@ pub enum BuildError {
     Worker {
         /// The worker.
         worker: usize,
-        /// What the system said.
+        /// The reason.
         source: std::io::Error,
     },
-    /// A thread that takes values from device to device could not be started.
-    #[error("could not start a thread that takes values from device to device: {source}")]
+    /// A thread that copies values between devices could not be started.
+    #[error("could not start a thread that copies values between devices: {source}")]
     TransferThread {
-        /// What the system said.
+        /// The reason.
         source: std::io::Error,
     },
     /// A device cannot be opened, or does not answer.
-    #[error("device `{device}` cannot be used: {cause}")]
+    #[error("device `{device}` cannot be used: {source}")]
     Unusable {
         /// Its name.
         device: String,
-        /// What it said.
-        cause: String,
+        /// The reason.
+        source: BoxedError,
     },
-    /// What lies between two devices could not be measured.
-    #[error("the link between two devices could not be measured: {cause}")]
+    /// The link between two devices could not be measured.
+    #[error("the link between two devices could not be measured: {source}")]
     Link {
-        /// What a device said.
-        cause: String,
+        /// The reason.
+        source: BoxedError,
     },
-    /// The sample did not get through the model.
+    /// The sample did not pass through the model.
     #[error("the sample does not pass through the model: {0}")]
     Sample(#[source] StepError),
 }
 
-/// The sample did not pass through a layer while it was measured.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("layer {layer} ({name}) could not be measured: {cause}")]
+/// A layer could not be measured.
+#[derive(Debug, Error)]
+#[error("{layer} could not be measured: {source}")]
 pub struct ProfileError {
     /// The layer.
-    pub layer: usize,
-    /// Its name.
-    pub name: String,
-    /// What it said.
-    pub cause: String,
+    pub layer: LayerName,
+    /// The reason.
+    pub source: BoxedError,
 }
 
-impl ProfileError {
-    pub(crate) fn new<L: crate::Layer>(layers: &[L], layer: usize, cause: String) -> Self {
-        let name = layers.get(layer).map(L::name).unwrap_or_default();
-        Self { layer, name, cause }
-    }
-}
-
-/// A step that did not end well. The model is as it was before the step.
+/// Why a step failed. The model is as it was before the step.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StepError {
-    // What the step was given.
-    /// There is nothing in the batch.
+    /// The batch has no samples.
     #[error("the batch is empty")]
     EmptyBatch,
-    /// The parts of the batch disagree on how many samples it has.
+    /// The parts of the batch have different numbers of samples.
     #[error("the batch has {input} samples in its input, but {other} in its {part}")]
     UnevenBatch {
         /// Samples in the first tensor of the input.
         input: usize,
         /// Samples in the other part.
         other: usize,
-        /// Which part that is.
+        /// Its name.
         part: &'static str,
     },
     /// A flow's own `split` returned another number of parts.
-    #[error("the {part} was cut into {found} parts where {expected} micro-batches were asked for")]
+    #[error("the {part} was split into {found} parts, but there are {expected} micro-batches")]
     BadSplit {
-        /// Which part of the batch that is.
+        /// The part of the batch.
         part: &'static str,
-        /// Parts it was cut into.
+        /// Parts returned.
         found: usize,
         /// Micro-batches.
         expected: usize,
     },
-    /// The objective gave the batch no weight, or none that one can divide by.
+    /// The weight of the batch is not a positive, finite number.
     #[error("the batch's weight is {weight}: the mean loss over it is undefined")]
     NoWeight {
         /// The weight.
@@ -231,13 +214,13 @@ pub enum StepError {
     /// The scheduler has no schedule for this number of micro-batches.
     #[error("no schedule: {0}")]
     Schedule(#[from] ScheduleError),
-    /// The schedule cannot be run, or is not the one asked for.
+    /// The engine cannot run the schedule, or it is not the requested one.
     #[error(transparent)]
     WrongSchedule(#[from] WrongSchedule),
-    /// The scheduler gives stages to other workers than it did when the pipeline was built.
-    #[error("the scheduler gives stages to other workers for this number of micro-batches")]
+    /// The scheduler assigns stages to other workers than when the pipeline was built.
+    #[error("the scheduler assigns stages to other workers for this number of micro-batches")]
     OtherWorkers,
-    /// `change_stages` was given a number of states that is not the number of stages.
+    /// `change_stages` got a number of states that is not the number of stages.
     #[error("{states} states were given for {stages} stages")]
     WrongStates {
         /// States given.
@@ -245,35 +228,33 @@ pub enum StepError {
         /// Stages of the pipeline.
         stages: usize,
     },
-
-    // What happened in it.
-    /// A layer failed.
-    #[error("{0}")]
+    /// A stage failed.
+    #[error(transparent)]
     Failed(Box<StageFailure>),
-    /// The loss or a gradient is infinite or no number.
+    /// The loss or a gradient is NaN or infinite.
     #[error("the {what} is not finite{}", place_of(place.as_deref()))]
     NotFinite {
         /// What is not finite.
         what: String,
-        /// Where that began: what a second run of the step stumbled over. `None` if all was well in it.
+        /// Where it began, found by a second run of the step; `None` if that run was finite.
         place: Option<Box<StageFailure>>,
     },
     /// A layer that was frozen when the pipeline was built draws random numbers that cannot be drawn
     /// again.
     #[error(transparent)]
-    Unkeyed(#[from] Unkeyed),
-    /// Code of the user's that runs outside the stages panicked.
-    #[error("the {place} panicked: {message}")]
+    Unkeyed(#[from] UnkeyedError),
+    /// A user's code outside the stages panicked.
+    #[error("the {place} {source}")]
     Panicked {
         /// Which code.
         place: &'static str,
-        /// What it said.
-        message: String,
+        /// The panic.
+        source: Panicked,
     },
-    /// A worker ended without a word.
-    #[error("a worker is gone; build the pipeline anew")]
+    /// A worker's thread ended.
+    #[error("a worker's thread has ended: build the pipeline again")]
     Lost,
-    /// Nothing moved for longer than the pipeline's limit.
+    /// No worker finished an action within the limit.
     #[error(
         "no worker finished an action for {:.1} s\n{flight}",
         limit.as_secs_f64()
@@ -285,83 +266,91 @@ pub enum StepError {
         flight: FlightRecord,
     },
     /// A worker is still stuck in an earlier step.
-    #[error(
-        "worker {worker} has been stuck since an earlier step stalled; build the pipeline anew"
-    )]
+    #[error("worker {worker} is stuck since an earlier step stalled: build the pipeline again")]
     Stuck {
         /// The worker.
         worker: usize,
     },
-    /// A message is still stuck between two devices in an earlier step.
-    #[error("{0} are stuck since an earlier step stalled; build the pipeline anew")]
+    /// A copy between two devices is still stuck in an earlier step.
+    #[error("{0} are stuck since an earlier step stalled: build the pipeline again")]
     StuckTransfer(Transfer),
-    /// The progress callback used the pipeline whose step it was told about.
-    #[error("a progress callback cannot use its own pipeline: the step is still under way")]
+    /// The progress callback used its own pipeline.
+    #[error("a progress callback cannot use its own pipeline: its step is still running")]
     InCallback,
-    /// Somebody asked the pipeline to stop.
+    /// A stop was requested.
     #[error("stopped on request")]
     Stopped,
     /// A stage's device could not be read outside of a step.
-    #[error("stage {stage} on {device}: {}", advised(cause))]
+    #[error("stage {stage} on {device}: {}", advised(source))]
     Device {
         /// The stage.
         stage: usize,
         /// Its device.
         device: String,
-        /// What the device said.
-        cause: String,
+        /// The reason.
+        source: BoxedError,
     },
-    /// The function given to `change_stages` failed on a stage, as an optimizer does on a device that is lost or full.
+    /// The function given to `change_stages` failed on a stage, for example an optimizer without memory.
     #[error(
-        "stage {stage} on {device} could not be changed: {}. The layers are lost: build the pipeline anew",
-        advised(cause)
+        "stage {stage} on {device} could not be changed: {}. Its layers are dropped: build the \
+         pipeline again",
+        advised(source)
     )]
     ChangeFailed {
         /// The stage.
         stage: usize,
         /// Its device.
         device: String,
-        /// What went wrong.
-        cause: String,
+        /// The reason.
+        source: BoxedError,
     },
-    /// The layers went with a change that failed.
-    #[error("the layers were lost when an earlier change of them failed: build the pipeline anew")]
+    /// An earlier change of the layers failed, and they were dropped.
+    #[error("the layers were dropped when a change of them failed: build the pipeline again")]
     LayersLost,
-    /// The outputs of the micro-batches are of different kinds.
+    /// The outputs of the micro-batches differ in kind or shape.
     #[error("the outputs of the micro-batches differ in kind or shape and cannot be joined")]
     UnlikeOutputs,
+}
+
+impl StepError {
+    /// Says which code panicked.
+    pub(crate) fn panicked(place: &'static str) -> impl FnOnce(Panicked) -> Self {
+        move |source| Self::Panicked { place, source }
+    }
 }
 
 fn place_of(place: Option<&StageFailure>) -> String {
     match place {
         Some(failure) => format!(": {failure}"),
-        None => ", and was when the step was run again to see where that began: does a layer draw \
-                 random numbers of its own?"
-            .to_owned(),
+        None => {
+            ", but was finite when the step ran again to find the layer: does a layer draw its \
+                 own random numbers?"
+                .to_owned()
+        }
     }
 }
 
-/// A schedule that the engine cannot run, or not as it was asked to.
+/// Why the engine cannot run a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WrongSchedule {
-    /// A scheduler made a schedule that is not the one it was asked for, or does not train.
+    /// The scheduler returned another schedule than the requested one, or one that does not train.
     #[error(
-        "asked for a training schedule of {stages} stages and {micro_batches} micro-batches, the \
-         scheduler made one of {found_stages} stages and {found_micro_batches} micro-batches, or \
-         one without backward passes"
+        "the scheduler was asked for a training schedule of {stages} stages and {micro_batches} \
+         micro-batches, but made one of {found_stages} stages and {found_micro_batches} \
+         micro-batches, or one without backward passes"
     )]
     Other {
-        /// Stages asked for.
+        /// Requested stages.
         stages: usize,
-        /// Micro-batches asked for.
+        /// Requested micro-batches.
         micro_batches: usize,
-        /// Stages that it has.
+        /// Stages of the schedule.
         found_stages: usize,
-        /// Micro-batches that it has.
+        /// Micro-batches of the schedule.
         found_micro_batches: usize,
     },
-    /// There is not one device for each worker.
+    /// There is not one device per worker.
     #[error(
         "the schedule has {workers} workers, but {devices} devices were given: give one for each"
     )]
@@ -371,15 +360,15 @@ pub enum WrongSchedule {
         /// Devices given.
         devices: usize,
     },
-    /// Weights would change in the midst of a step.
+    /// The schedule changes weights within a step.
     #[error(
-        "the schedule changes weights after each micro-batch (U), and this engine once after each \
-         step: use a schedule without updates, such as 1F1B"
+        "the schedule changes weights after each micro-batch (U), but this engine changes them once \
+         after each step: use a schedule without updates, such as 1F1B"
     )]
     Asynchronous,
     /// A stage has several workers.
     #[error(
-        "stage {stage} has {replicas} replicas, and this engine runs one: give the stage to one \
+        "stage {stage} has {replicas} replicas, but this engine runs one: give the stage to one \
          worker, as 1F1B does, or cut it into several stages"
     )]
     Replicas {
@@ -395,16 +384,60 @@ pub enum WrongSchedule {
 pub struct StageFailure {
     /// The stage.
     pub stage: usize,
-    /// The layer's index and name, where it was a layer that failed.
+    /// The layer's index and name, if a layer failed.
     pub layer: Option<(usize, String)>,
     /// What the stage was doing, with the micro-batch.
     pub action: Action,
     /// The stage's device.
     pub device: String,
-    /// What went wrong.
-    pub cause: String,
+    /// The reason.
+    pub cause: FailureCause,
     /// What each worker did last.
     pub flight: FlightRecord,
+}
+
+/// Why a stage failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FailureCause {
+    /// A layer got a value that it cannot take.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// A layer or the objective panicked.
+    #[error(transparent)]
+    Panicked(#[from] Panicked),
+    /// A value is NaN or infinite.
+    #[error("{0}")]
+    NotFinite(&'static str),
+    /// A layer did not send a skip that it declares.
+    #[error("it declares that it sends the skip \"{0}\", but did not")]
+    SkipNotSent(String),
+    /// A layer did not take a skip that it declares.
+    #[error("it declares that it takes the skip \"{0}\", but did not")]
+    SkipNotTaken(String),
+    /// A layer sent a skip that it does not declare, or sent it twice.
+    #[error("it sent the skip \"{0}\" twice, or without declaring it")]
+    SkipNotDeclared(String),
+    /// A device failed.
+    #[error(transparent)]
+    Device(BoxedError),
+    /// A copy from another device failed.
+    #[error("{transfer} did not arrive: {source}")]
+    Transfer {
+        /// The copy.
+        transfer: Box<Transfer>,
+        /// The reason.
+        source: BoxedError,
+    },
+    /// The engine broke a rule of its own.
+    #[error("{0}: this is a bug in the engine")]
+    Internal(&'static str),
+}
+
+impl StdError for StageFailure {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.cause)
+    }
 }
 
 impl fmt::Display for StageFailure {
@@ -431,23 +464,23 @@ impl fmt::Display for StageFailure {
     }
 }
 
-/// What each worker did last: kept all the time, shown when something goes wrong.
+/// What each worker did last. Errors show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlightRecord {
-    /// One record a worker.
+    /// One record per worker.
     pub workers: Vec<WorkerRecord>,
-    /// What was on its way from device to device.
+    /// The copies between devices that were running.
     pub transfers: Vec<Transfer>,
 }
 
-/// What a stage sends one on another device for a micro-batch.
+/// A copy of a micro-batch's values from one stage's device to another's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// What it is.
+    /// What is copied.
     pub kind: TransferKind,
     /// The micro-batch.
     pub micro_batch: usize,
-    /// The stage that sends it, and the one that receives it.
+    /// The sending and the receiving stage.
     pub stages: [usize; 2],
     /// Their devices.
     pub devices: [String; 2],
@@ -456,13 +489,13 @@ pub struct Transfer {
 /// What stages send each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferKind {
-    /// What the last layer of a stage made.
+    /// The output of a stage's last layer.
     Values,
-    /// Its gradients.
+    /// The gradients of `Values`.
     Gradients,
-    /// What layers sent past their neighbours.
+    /// Values that skip stages.
     Skips,
-    /// Its gradients.
+    /// The gradients of `Skips`.
     SkipGradients,
 }
 
@@ -487,33 +520,33 @@ impl fmt::Display for Transfer {
 /// What one worker did last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerRecord {
-    /// The last actions that it finished, the oldest first.
+    /// The last finished actions, the oldest first.
     pub finished: Vec<Action>,
-    /// What it was doing then.
+    /// What it was doing.
     pub state: WorkerState,
 }
 
 /// What a worker is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum WorkerState {
-    /// It has not begun.
+    /// It has not started.
     #[default]
     Idle,
-    /// It waits for what another stage sends.
+    /// It waits for a message from another stage.
     Waiting {
-        /// What it will do with it.
+        /// The action that needs the message.
         action: Action,
-        /// The stage that it waits for.
+        /// The sending stage.
         on_stage: usize,
     },
     /// It runs an action.
     Running {
         /// The action.
         action: Action,
-        /// The layer's index and name, where it is in one.
+        /// The current layer's index and name.
         layer: Option<(usize, String)>,
     },
-    /// It has done all its actions.
+    /// It has finished all its actions.
     Done,
 }
 
@@ -526,7 +559,7 @@ impl fmt::Display for FlightRecord {
             write!(f, "  worker {index}: {worker}")?;
         }
         for transfer in &self.transfers {
-            write!(f, "\n  on their way: {transfer}")?;
+            write!(f, "\n  being copied: {transfer}")?;
         }
         Ok(())
     }
@@ -535,7 +568,7 @@ impl fmt::Display for FlightRecord {
 impl fmt::Display for WorkerRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
-            WorkerState::Idle => write!(f, "had not begun")?,
+            WorkerState::Idle => write!(f, "had not started")?,
             WorkerState::Waiting { action, on_stage } => {
                 write!(f, "waited for stage {on_stage} to begin {action}")?;
             }

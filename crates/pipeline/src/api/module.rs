@@ -1,8 +1,7 @@
 //! A pipeline as a Burn module.
 //!
-//! Written by hand because the derive wants to move a module as a whole, and a pipeline keeps its
-//! placement: `fork` and `to_device` leave every layer where its stage is. `into_layers` is the way
-//! out.
+//! Not derived: Burn's derive moves a module as a whole, but `fork` and `to_device` must leave every layer
+//! on its stage's device. Use `into_layers` to move layers.
 
 use std::fmt;
 
@@ -15,7 +14,7 @@ use burn::{
 
 use crate::{api::pipeline::Pipeline, model::layer::Layer};
 
-/// What records call the list of layers and the type around it.
+/// The names of the list of layers and of its type in records.
 const FIELD: &str = "layers";
 const CONTAINER: &str = "Struct:Pipeline";
 

@@ -1,36 +1,36 @@
-//! The loss, said in such a way that micro-batches add up to the mini-batch exactly.
+//! The loss, in a form in which micro-batches add up to the mini-batch exactly.
 
 use burn::tensor::Tensor;
 
 use crate::model::flow::Flow;
 
-/// What training makes small: the mean loss over the weight of a mini-batch.
+/// What training minimises: the mean loss of a mini-batch.
 ///
-/// A mini-batch's loss is Σ `loss` over its micro-batches, divided by Σ `weight`. The engine asks
-/// for the weight of the whole mini-batch before the first backward pass, so that a micro-batch of
-/// few samples, or of many padded tokens, counts for what it holds.
+/// It is Σ `loss` over the micro-batches, divided by the `weight` of the whole mini-batch, which is known
+/// before the first backward pass. So a micro-batch with few samples, or with many padded tokens, counts
+/// less.
 pub trait Objective<O, T>: Clone + Send + 'static {
     /// The *sum* of the weighted losses of the samples (or tokens), as one element.
     fn loss(&self, output: O, target: T) -> Tensor<1>;
 
-    /// The sum of the weights: of samples, or of tokens that are not padding.
+    /// The sum of the weights: the number of samples, or of tokens that are not padding.
     fn weight(&self, target: &T) -> f64;
 
-    /// The same as [`loss`](Self::loss) for the output of an auxiliary head, times the head's
-    /// share. By default it counts as much as the main loss.
+    /// The [`loss`](Self::loss) of an auxiliary head's output, times the head's share. By default it counts
+    /// as much as the main loss.
     fn auxiliary_loss(&self, output: O, target: T) -> Tensor<1> {
         self.loss(output, target)
     }
 
-    /// What else is to be known of an output: sums over its samples, such as how many of them were right. They
-    /// are added up over the micro-batches, and no gradient flows through them. None by default.
+    /// Other sums over the samples of an output, such as the number of right answers. They are added over
+    /// micro-batches and have no gradient. None by default.
     fn scores(&self, output: O, target: T) -> Option<Tensor<1>> {
         let _ = (output, target);
         None
     }
 }
 
-/// A loss function that returns the mean over the samples it is given, as most do.
+/// A loss function that returns the mean over its samples, as most do.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

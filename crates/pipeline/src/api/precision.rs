@@ -1,4 +1,4 @@
-//! The type of numbers that stages compute in, and the scale of the loss that f16 needs.
+//! The type that stages compute in, and the scale of the loss in f16.
 
 use std::{fmt, str::FromStr};
 
@@ -6,17 +6,16 @@ use burn::tensor::{Device, FloatDType};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{engine::guard, measure::device::NamedDevice};
+use crate::{engine::panic::caught, measure::device::NamedDevice};
 
-/// The type of numbers that a pipeline computes in.
+/// The type that a pipeline computes in.
 ///
-/// In [`Bf16`](Self::Bf16) and [`F16`](Self::F16), training is of mixed precision (Micikevicius et al., "Mixed Precision
-/// Training", 2018): the layers of the pipeline, and so optimizers, averages and files, keep parameters as they are, in
-/// f32. A step computes on copies of the other type. What comes into the model is cast to it, and so is all
-/// that passes between layers and stages; the objective sees outputs in f32, gradients are added up over
-/// micro-batches in f32, and so are running statistics over mini-batches.
+/// [`Bf16`](Self::Bf16) and [`F16`](Self::F16) are mixed precision (Micikevicius et al., "Mixed Precision
+/// Training", 2018). The pipeline's layers keep their parameters in f32, for optimizers and files. A step
+/// computes on copies: inputs and the values between layers are cast too. The objective gets outputs in
+/// f32. Gradients and running statistics are added up in f32.
 ///
-/// A layer that makes tensors of its own gives them the type of what it is given: `zeros.cast(x.dtype())`.
+/// A layer that makes tensors casts them to the type of its input: `zeros.cast(x.dtype())`.
 ///
 /// ```
 /// use stovepipe_pipeline::Precision;
@@ -24,23 +23,24 @@ use crate::{engine::guard, measure::device::NamedDevice};
 /// let precision: Precision = "bf16".parse()?;
 /// assert_eq!(precision, Precision::Bf16);
 /// assert!(precision.check(&"cpu".parse()?).is_ok());
-/// assert_eq!("tf32".parse::<Precision>().unwrap_err(), "`tf32` is no precision: write f32, bf16 or f16");
+/// let error = "tf32".parse::<Precision>().unwrap_err();
+/// assert_eq!(error.to_string(), "unknown precision `tf32`: use f32, bf16 or f16");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// In the type that parameters and inputs have: f32.
+    /// f32, the type of parameters and inputs.
     #[default]
     F32,
-    /// In bf16: the range of f32 with 8 bits of precision.
+    /// bf16: the range of f32 with 8 bits of precision.
     Bf16,
-    /// In f16: 11 bits of precision and a range so small that the loss is [scaled](LossScaler).
+    /// f16: 11 bits of precision and a small range, so the loss is [scaled](LossScaler).
     F16,
 }
 
 impl Precision {
-    /// What parameters and inputs are cast to, if they are.
+    /// The type that parameters and inputs are cast to.
     pub(crate) fn cast(self) -> Option<FloatDType> {
         match self {
             Self::F32 => None,
@@ -49,32 +49,32 @@ impl Precision {
         }
     }
 
-    fn is_computed_by(self, device: &Device) -> bool {
+    fn is_supported_by(self, device: &Device) -> bool {
         let asked = || self.cast().is_none_or(|dtype| device.supports_dtype(dtype));
-        // A device that is not there panics in Burn.
-        guard::guarded("device", asked).unwrap_or(false)
+        // A missing device panics in Burn.
+        caught(asked).unwrap_or(false)
     }
 
-    /// Makes sure that a device can compute so.
+    /// Checks that a device supports the type.
     ///
     /// # Errors
     ///
-    /// If it cannot; the error names devices of this machine that can.
+    /// If it does not; the error names devices of this machine that do.
     pub fn check(self, device: &NamedDevice) -> Result<(), PrecisionError> {
-        match self.is_computed_by(&device.device) {
-            true => Ok(()),
-            false => Err(PrecisionError {
-                precision: self,
-                device: device.name.clone(),
-                others: self.devices(),
-            }),
+        if self.is_supported_by(&device.device) {
+            return Ok(());
         }
+        Err(PrecisionError {
+            precision: self,
+            device: device.name.clone(),
+            others: self.devices(),
+        })
     }
 
-    /// The names of this machine's devices that can compute so.
+    /// The names of this machine's devices that support the type.
     fn devices(self) -> Vec<String> {
         let offered = NamedDevice::offered().into_iter();
-        let able = offered.filter(|offered| self.is_computed_by(&offered.device));
+        let able = offered.filter(|offered| self.is_supported_by(&offered.device));
         able.map(|device| device.name).collect()
     }
 }
@@ -90,27 +90,32 @@ impl fmt::Display for Precision {
 }
 
 impl FromStr for Precision {
-    type Err = String;
+    type Err = UnknownPrecision;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, UnknownPrecision> {
         let all = [Self::F32, Self::Bf16, Self::F16];
         let named = all.into_iter().find(|named| named.to_string() == text);
-        named.ok_or_else(|| format!("`{text}` is no precision: write f32, bf16 or f16"))
+        named.ok_or_else(|| UnknownPrecision(text.to_owned()))
     }
 }
 
-/// A device cannot compute in a type of numbers.
+/// A text is not the name of a [`Precision`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown precision `{0}`: use f32, bf16 or f16")]
+pub struct UnknownPrecision(pub String);
+
+/// A device does not support a precision.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "device `{device}` cannot compute in {precision}: use f32 (`--precision f32`){}",
     or_device(others)
 )]
 pub struct PrecisionError {
-    /// The type of numbers.
+    /// The precision.
     pub precision: Precision,
     /// The device.
     pub device: String,
-    /// Devices of this machine that can.
+    /// Devices of this machine that support it.
     pub others: Vec<String>,
 }
 
@@ -121,13 +126,13 @@ fn or_device(others: &[String]) -> String {
     }
 }
 
-/// The scale of the loss in f16, whose gradients would else be too small to be told from zero: the loss is multiplied by
-/// it before the backward pass, and gradients are divided by it after.
+/// The scale of the loss in f16: losses are multiplied by it before the backward pass, and gradients divided
+/// by it, so that small gradients do not become zero.
 ///
-/// It finds itself, as PyTorch's `torch.amp.GradScaler` does: it begins with 65536, is halved by a step whose gradients
-/// are not finite, and is doubled by the 2000th step in a row whose gradients are. A pipeline in f16 has one of its
-/// own, and [leaves gradients out](crate::Step::overflowed) that are not finite. They are an error only if they come
-/// about with a scale less than 1, too.
+/// It adapts like PyTorch's `torch.amp.GradScaler`: it starts at 65536, halves after a step whose gradients
+/// are not finite, and doubles after 2000 finite steps in a row. A pipeline in f16 has its own scaler and
+/// [skips](crate::Step::overflowed) steps with gradients that are not finite. They are an error only if
+/// the scale is below 1.
 ///
 /// ```
 /// use stovepipe_pipeline::LossScaler;
@@ -142,7 +147,7 @@ fn or_device(others: &[String]) -> String {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LossScaler {
     scale: f32,
-    /// Steps in a row whose gradients were finite, since the scale last changed.
+    /// Finite steps in a row since the scale changed.
     good_steps: u32,
 }
 
@@ -156,24 +161,24 @@ impl Default for LossScaler {
 }
 
 impl LossScaler {
-    /// Good steps after which the scale grows.
-    const PATIENCE: u32 = 2000;
+    /// Finite steps in a row after which the scale doubles.
+    const GROWTH_INTERVAL: u32 = 2000;
 
-    /// What the loss is multiplied by: a power of two, so that scaling and unscaling round nothing.
+    /// The factor of the loss: a power of two, so scaling is exact.
     #[must_use]
     pub fn scale(&self) -> f64 {
         self.scale.into()
     }
 
-    /// Counts a step, and whether its gradients were not finite.
+    /// Counts a step; `overflowed` says that its gradients were not finite.
     pub fn update(&mut self, overflowed: bool) {
-        self.good_steps = match overflowed {
-            true => 0,
-            false => self.good_steps + 1,
-        };
         if overflowed {
+            self.good_steps = 0;
             self.scale *= 0.5;
-        } else if self.good_steps >= Self::PATIENCE {
+            return;
+        }
+        self.good_steps += 1;
+        if self.good_steps >= Self::GROWTH_INTERVAL {
             self.good_steps = 0;
             let doubled = 2.0 * self.scale;
             self.scale = if doubled.is_finite() {
@@ -184,7 +189,7 @@ impl LossScaler {
         }
     }
 
-    /// Whether a smaller scale could still help.
+    /// Whether a smaller scale may help.
     pub(crate) fn is_above_floor(&self) -> bool {
         self.scale >= 1.0
     }

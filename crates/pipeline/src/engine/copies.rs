@@ -1,19 +1,18 @@
-//! The copies of a layer that a step works on, so that the model stays as it was until the step
-//! has succeeded.
+//! The copies of layers that a step works on, so that a failed step leaves the model unchanged.
 //!
-//! Burn keeps running statistics in cells that clones of a module share, and writes them during
-//! forward. Three copies follow from that:
+//! Burn keeps running statistics in cells. Clones of a module share them, and forward passes write
+//! them. So there are three kinds of copies:
 //!
-//! * `live` is made once a step. It has its own cells: forward passes update them, and
+//! * `live` is made once per step and has its own cells. Forward passes update them, and
 //!   [`statistics`](super::statistics) reads them.
-//! * `quiet` shares `live`'s cells but tracks no gradients: it runs forward without a tape.
-//! * tapes are recorded on copies with leaves of their own: micro-batches whose tapes met in the
-//!   same leaves would be one graph to Burn, and each backward pass would walk all of it. Those for
-//!   forward passes share `live`'s cells; those for recomputation have cells that nobody reads, so
-//!   that each micro-batch counts once. A backward pass gives them back, for the next tape.
+//! * `quiet` shares `live`'s cells but tracks no gradients. It runs forward without a tape.
+//! * Tapes are recorded on copies with their own leaves. If two tapes shared leaves, they would be one
+//!   graph, and each backward pass would visit all of it. Copies for forward passes share `live`'s
+//!   cells. Copies for recomputation have cells that are never read, so each micro-batch counts once.
+//!   A backward pass returns its copies for the next tape.
 //!
-//! In mixed precision, copies have numbers of another type than the model: they are cast once a step,
-//! and the gradients that they leave are cast back.
+//! In mixed precision, copies are cast to another type once per step, and their gradients are cast
+//! back.
 
 use burn::{
     module::{Module, ModuleMapper, Param},
@@ -29,18 +28,18 @@ use crate::model::{
 /// The copies of a stage's layers.
 pub(crate) struct Copies<L> {
     live: Vec<L>,
-    /// Made when it is first needed.
+    /// Made when first needed.
     quiet: Vec<L>,
-    /// What may be recorded on, by [`Kind`].
-    counted: Vec<Vec<L>>,
-    uncounted: Vec<Vec<L>>,
+    /// Free copies to record a tape on, by [`CopyUse`].
+    for_forward: Vec<Vec<L>>,
+    for_recompute: Vec<Vec<L>>,
 }
 
-/// Whether what is recorded on a copy counts in running statistics.
+/// What a tape is recorded for. Only forward passes count in running statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Counted,
-    Uncounted,
+pub(crate) enum CopyUse {
+    Forward,
+    Recompute,
 }
 
 impl<L: Module> Copies<L> {
@@ -48,8 +47,8 @@ impl<L: Module> Copies<L> {
         let copy = |layer: &L| share_leaves(cast(layer.valid().train(), dtype));
         let live: Vec<_> = layers.iter().map(copy).collect();
         Self {
-            counted: vec![live.clone()],
-            uncounted: Vec::new(),
+            for_forward: vec![live.clone()],
+            for_recompute: Vec::new(),
             quiet: Vec::new(),
             live,
         }
@@ -60,8 +59,8 @@ impl<L: Module> Copies<L> {
         Self {
             live: Vec::new(),
             quiet: layers.iter().map(copy).collect(),
-            counted: Vec::new(),
-            uncounted: Vec::new(),
+            for_forward: Vec::new(),
+            for_recompute: Vec::new(),
         }
     }
 
@@ -74,50 +73,52 @@ impl<L: Module> Copies<L> {
     }
 
     /// Copies to record a tape on.
-    pub(crate) fn take(&mut self, kind: Kind) -> Vec<L> {
-        let (free, copy) = match kind {
-            Kind::Counted => (&mut self.counted, with_fresh_leaves as fn(&L) -> L),
-            Kind::Uncounted => (&mut self.uncounted, live as fn(&L) -> L),
+    pub(crate) fn take(&mut self, used_for: CopyUse) -> Vec<L> {
+        let (free, copy) = match used_for {
+            CopyUse::Forward => (&mut self.for_forward, with_fresh_leaves as fn(&L) -> L),
+            CopyUse::Recompute => (&mut self.for_recompute, live as fn(&L) -> L),
         };
         (free.pop()).unwrap_or_else(|| self.live.iter().map(copy).collect())
     }
 
-    /// Takes copies back whose tape is no more.
-    pub(crate) fn give_back(&mut self, kind: Kind, copies: Vec<L>) {
-        match kind {
-            Kind::Counted => self.counted.push(copies),
-            Kind::Uncounted => self.uncounted.push(copies),
+    /// Takes copies back when their tape is dropped.
+    pub(crate) fn give_back(&mut self, used_for: CopyUse, copies: Vec<L>) {
+        match used_for {
+            CopyUse::Forward => self.for_forward.push(copies),
+            CopyUse::Recompute => self.for_recompute.push(copies),
         }
     }
 
-    /// The copies that know which parameters there are, and their statistics.
+    /// The copies whose cells hold the step's statistics.
     pub(crate) fn live(&self) -> &[L] {
         &self.live
     }
 }
 
-/// A copy with statistics and leaves of its own, ready to train.
+/// A copy with its own statistics and leaves, ready to train.
 pub(crate) fn live<L: Module>(layer: &L) -> L {
     share_leaves(layer.valid().train())
 }
 
-/// The same statistics, but no gradients.
+/// A copy with the same statistics that tracks no gradients.
 pub(crate) fn quiet<L: Module>(live: &L) -> L {
     live.clone().no_grad()
 }
 
-/// The same with floats of another type, statistics among them, if there is one. The module shares its
-/// statistics with no other.
+/// Casts all floats, statistics too, if there is a type. No other module may share the statistics.
 pub(crate) fn cast<M: Module>(module: M, dtype: Option<FloatDType>) -> M {
     struct Cast(FloatDType);
 
     impl ModuleMapper for Cast {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             let require_grad = param.is_require_grad();
-            param.map(|tensor| match tensor.is_autodiff() {
-                // What is cast should be a leaf, and not hang on the one that it is cast from.
-                true => (tensor.inner().cast(self.0).autodiff()).set_require_grad(require_grad),
-                false => tensor.cast(self.0),
+            param.map(|tensor| {
+                if tensor.is_autodiff() {
+                    // The result is a leaf: it does not depend on the original in the graph.
+                    (tensor.inner().cast(self.0).autodiff()).set_require_grad(require_grad)
+                } else {
+                    tensor.cast(self.0)
+                }
             })
         }
     }
@@ -128,9 +129,8 @@ pub(crate) fn cast<M: Module>(module: M, dtype: Option<FloatDType>) -> M {
     }
 }
 
-/// The gradients that a loss of another scale and copies of another type have left, for the model: in f32,
-/// and of the loss as it is.
-pub(crate) fn of_model<M: Module>(
+/// Turns gradients of cast copies and a scaled loss into the model's: in f32, unscaled.
+pub(crate) fn for_model<M: Module>(
     module: &M,
     gradients: GradientsParams,
     scale: f64,
@@ -143,7 +143,7 @@ pub(crate) fn of_model<M: Module>(
 
     impl ParameterVisitor for Restore {
         fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            // What is met a second time has been taken.
+            // A second visit of the same parameter finds nothing.
             if let Some(gradient) = self.from.remove::<D>(param.id) {
                 let gradient = gradient.cast(FloatDType::F32).mul_scalar(1.0 / self.scale);
                 self.to.register(param.id, gradient);
@@ -160,7 +160,7 @@ pub(crate) fn of_model<M: Module>(
     restore.to
 }
 
-/// The same values and statistics, but leaves of a graph of their own.
+/// A copy with the same values and statistics, but its own leaves.
 pub(crate) fn with_fresh_leaves<L: Module>(live: &L) -> L {
     struct FreshLeaves;
 

@@ -1,20 +1,17 @@
-//! Backward passes in halves.
+//! Backward passes in two halves.
 //!
-//! The first half is Burn's backward pass, within which kernels leave gradients of weights for
-//! later. What no kernel left is found and added up at once, by the first half. Either way a
-//! parameter's gradients are added in the order of micro-batches, and each is the sum over all that
-//! reads the parameter before it is added: the bits are those of whole passes.
-
-use std::collections::HashSet;
+//! The first half is Burn's backward pass, in which some kernels defer the gradients of weights. The
+//! second half computes these. A parameter's gradient of a micro-batch is complete before it is added
+//! to the sum, and micro-batches are added in order, so the bits are those of whole passes.
 
 use burn::{
-    module::{Module, Param, ParamId},
+    module::{Module, Param},
     optim::GradientsParams,
     tensor::Tensor,
 };
 use stovepipe_autodiff::{Deferred, Parameters, WeightGradients, defer};
 
-use crate::model::parameters::{ParameterVisitor, visit_parameters};
+use crate::model::parameters::{ParameterVisitor, move_gradients_of, visit_parameters};
 
 /// Runs the first half of a layer's backward pass.
 pub(crate) fn input_half<M: Module, R>(module: &M, backward: impl FnOnce() -> R) -> (R, Deferred) {
@@ -31,15 +28,15 @@ pub(crate) fn input_half<M: Module, R>(module: &M, backward: impl FnOnce() -> R)
     defer(insert.0, backward)
 }
 
-/// What the first half of a layer's backward pass left.
+/// The gradients that the first half of a layer's backward pass deferred.
 pub(crate) struct DeferredGradients {
     deferred: Deferred,
-    /// What was found at once of the very same parameters.
+    /// The part of these gradients that the first half computed.
     part: GradientsParams,
 }
 
 impl DeferredGradients {
-    /// `None` if nothing was left. Else takes from `found` what is only a part.
+    /// `None` if nothing was deferred. Otherwise takes the partial gradients out of `found`.
     pub(crate) fn new<M: Module>(
         module: &M,
         deferred: Deferred,
@@ -50,17 +47,16 @@ impl DeferredGradients {
         }
         let mut part = GradientsParams::new();
         if let Some(found) = found {
-            let wanted = deferred.parameters();
-            let (from, to) = (found, &mut part);
-            visit_parameters(module, &mut Take { wanted, from, to });
+            let ids = deferred.parameters();
+            move_gradients_of(module, |id| ids.contains(&id), found, &mut part);
         }
         Some(Self { deferred, part })
     }
 
-    /// The second half: the gradients that were left, whole.
+    /// The second half: the complete gradients.
     pub(crate) fn run<M: Module>(self, module: &M) -> GradientsParams {
         let mut sum = Sum {
-            late: self.deferred.run(),
+            deferred: self.deferred.run(),
             part: self.part,
             sum: GradientsParams::new(),
         };
@@ -69,35 +65,18 @@ impl DeferredGradients {
     }
 }
 
-struct Take<'a> {
-    wanted: HashSet<ParamId>,
-    from: &'a mut GradientsParams,
-    to: &'a mut GradientsParams,
-}
-
-impl ParameterVisitor for Take<'_> {
-    fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !self.wanted.contains(&param.id) {
-            return;
-        }
-        if let Some(gradient) = self.from.remove::<D>(param.id) {
-            self.to.register(param.id, gradient);
-        }
-    }
-}
-
 struct Sum {
-    late: WeightGradients,
+    deferred: WeightGradients,
     part: GradientsParams,
     sum: GradientsParams,
 }
 
 impl ParameterVisitor for Sum {
     fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let late = self.late.remove::<D>(param.id);
-        let gradient = match (self.part.remove::<D>(param.id), late) {
-            (Some(part), Some(late)) => Some(part + late),
-            (part, late) => part.or(late),
+        let deferred = self.deferred.remove::<D>(param.id);
+        let gradient = match (self.part.remove::<D>(param.id), deferred) {
+            (Some(part), Some(deferred)) => Some(part + deferred),
+            (part, deferred) => part.or(deferred),
         };
         if let Some(gradient) = gradient {
             self.sum.register(param.id, gradient);

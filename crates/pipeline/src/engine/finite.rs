@@ -1,4 +1,4 @@
-//! Whether numbers are numbers.
+//! Finds values that are NaN or infinite.
 
 use burn::{
     module::{Module, Param},
@@ -16,32 +16,28 @@ use crate::{
 
 /// Whether all floats of a flow are finite.
 pub(crate) fn is_finite<F: Flow>(flow: &F) -> bool {
-    struct Check(bool);
-
-    impl FlowMapper for Check {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.0 &= all_finite(tensor.clone());
-            tensor
-        }
-    }
-
-    let mut check = Check(true);
-    flow.clone().map(&mut check);
-    check.0
+    check(flow, None)
 }
 
 /// Whether all gradients of a flow are finite.
 pub(crate) fn are_finite<F: Flow>(flow: &F, gradients: &FlowGradients) -> bool {
+    check(flow, Some(gradients))
+}
+
+fn check<F: Flow>(flow: &F, gradients: Option<&FlowGradients>) -> bool {
     struct Check<'a> {
-        gradients: &'a FlowGradients,
+        gradients: Option<&'a FlowGradients>,
         index: usize,
         finite: bool,
     }
 
     impl FlowMapper for Check<'_> {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            let gradient = self.gradients.get::<D>(self.index).cloned();
-            self.finite &= gradient.is_none_or(all_finite);
+            let checked = match self.gradients {
+                Some(gradients) => gradients.get::<D>(self.index).cloned(),
+                None => Some(tensor.clone()),
+            };
+            self.finite &= checked.is_none_or(all_finite);
             self.index += 1;
             tensor
         }
@@ -61,8 +57,8 @@ pub(crate) fn gradients_are_finite<M: Module>(module: &M, gradients: &GradientsP
     gradient_sum(module, gradients).is_none_or(all_finite)
 }
 
-/// The sum of all gradients of a module's parameters: no number if one of them is none. One pass over
-/// them, and one number to read where they lie.
+/// The sum of all gradients of a module's parameters, which is not finite if one of them is not. Takes
+/// one pass and reads one number from the device.
 pub(crate) fn gradient_sum<M: Module>(
     module: &M,
     gradients: &GradientsParams,
@@ -74,7 +70,7 @@ pub(crate) fn gradient_sum<M: Module>(
 
     impl ParameterVisitor for Sum<'_> {
         fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            // Added up in a type in which finite numbers do not come to an infinite sum.
+            // In f32, in which finite f16 numbers do not overflow.
             let gradient = self.gradients.get::<D>(param.id);
             let own = gradient.map(|gradient| gradient.cast(DType::F32).sum());
             self.sum = values::add(self.sum.take(), own);

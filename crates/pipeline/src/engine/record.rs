@@ -1,4 +1,4 @@
-//! The flight recorder: what each worker does and when, for timelines and for errors.
+//! Records what each worker does and when, for timelines and errors.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -10,10 +10,10 @@ use stovepipe_schedule::{Action, Span, SpanKind, Timeline};
 use crate::api::error::{FlightRecord, WorkerRecord, WorkerState};
 use crate::engine::transfer::TransferThreads;
 
-/// Actions that an error shows of each worker.
+/// The number of actions that an error shows for each worker.
 const SHOWN: usize = 8;
 
-/// The record of one worker in one step. Written by the worker, read by whoever waits for it.
+/// The record of one worker in one step. The worker writes it, the caller reads it.
 #[derive(Clone)]
 pub(crate) struct Recorder {
     began: Instant,
@@ -34,7 +34,7 @@ impl Recorder {
         }
     }
 
-    /// A worker that panicked while it wrote left a whole record all the same.
+    /// A record is complete even if its worker panicked.
     fn lock(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,7 +66,7 @@ impl Recorder {
         self.lock().state = WorkerState::Done;
     }
 
-    /// Runs `work` and records it as a span, if it succeeds.
+    /// Runs `work` and records its span, if it succeeds.
     pub(crate) fn time<R, E>(
         &self,
         kind: SpanKind,
@@ -107,7 +107,7 @@ impl Recorder {
 pub(crate) fn flight_record(recorders: &[Recorder], transfers: &TransferThreads) -> FlightRecord {
     FlightRecord {
         workers: recorders.iter().map(Recorder::worker_record).collect(),
-        transfers: transfers.under_way(),
+        transfers: transfers.current(),
     }
 }
 

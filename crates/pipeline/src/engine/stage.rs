@@ -1,7 +1,6 @@
-//! One stage during one step: what it holds for each micro-batch, and its passes.
+//! One stage during one step: what it keeps for each micro-batch, and its passes.
 
 use std::{
-    cell::RefCell,
     collections::HashMap,
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
@@ -9,123 +8,116 @@ use std::{
 
 use burn::{
     optim::{GradientsAccumulator, GradientsParams},
-    tensor::{Device, FloatDType, Tensor},
+    tensor::{FloatDType, Tensor},
 };
+use stovepipe_runtime::{CancelToken, Cancelled, JobError};
 use stovepipe_schedule::{Action, Pass, SpanKind};
 
 use crate::{
+    api::error::FailureCause,
     engine::{
-        copies::{self, Copies, Kind},
+        copies::{self, Copies, CopyUse},
+        core::Placement,
         deferred::DeferredGradients,
         finite::{gradient_sum, is_finite},
-        links::{CancelToken, Cancelled, Inbox, Links},
+        links::Links,
         record::Recorder,
-        skips::{SkipGradients, SkipLinks, SkipValues, StageSkips},
-        statistics::{self, Cells, Momenta, Statistics},
+        schedules::StepSchedule,
+        skips::{SkipGradients, SkipValues},
+        statistics::{self, Momenta, Statistics},
         tape::{
-            self, Extent, Head, PassContext, Recorded, Refused, StageInput, StageOutput, Tape,
+            self, BackwardScope, Head, LossAndScores, PassContext, StageInput, StageOutput, Tape,
             Watch,
         },
-        values,
+        transfer::Inbox,
+        values::{self, FlowGradients},
     },
     model::{keyed_rng::StepKey, layer::Layer},
 };
 
-/// What an objective says of an output for a micro-batch.
-pub(crate) type LossFn<L> = Box<dyn Fn(usize, Head, <L as Layer>::Output) -> LossAndScores + Send>;
+/// Computes the loss and the scores of an output for a micro-batch.
+pub(crate) type MicroBatchLoss<L> =
+    Box<dyn Fn(usize, Head, <L as Layer>::Output) -> LossAndScores + Send>;
 
-/// What an objective says of an output.
-pub(crate) struct LossAndScores {
-    /// Already divided by the weight of the mini-batch.
-    pub(crate) loss: Tensor<1>,
-    pub(crate) scores: Option<Tensor<1>>,
-}
-
-/// What becomes of the outputs of the last stage. Earlier ones judge their auxiliary heads.
-pub(crate) struct AtEnd<L: Layer> {
-    pub(crate) judge: Option<LossFn<L>>,
+/// What a stage does with the model's outputs. Stages before the last use `loss` for auxiliary heads.
+pub(crate) struct OutputUse<L: Layer> {
+    pub(crate) loss: Option<MicroBatchLoss<L>>,
     pub(crate) keep_outputs: bool,
 }
 
-/// What a stage is given for a step.
+/// What a stage needs for a step.
 pub(crate) struct StageTask<L: Layer> {
     pub(crate) index: usize,
-    pub(crate) device: Device,
+    pub(crate) stage: Placement,
     pub(crate) layers: Vec<L>,
-    pub(crate) names: Arc<[String]>,
-    /// Where its layers stand in the model.
-    pub(crate) range: Range<usize>,
     pub(crate) links: Links<L>,
-    pub(crate) skips: StageSkips,
-    pub(crate) skip_links: SkipLinks<L>,
-    /// The model's input, for the first stage: one a micro-batch.
-    pub(crate) feed: Vec<L::Input>,
-    /// The side input: one a micro-batch.
+    /// The model's input for the first stage, one per micro-batch.
+    pub(crate) inputs: Vec<L::Input>,
+    /// The side input, one per micro-batch.
     pub(crate) side: Vec<L::Side>,
-    /// The samples of each micro-batch, by their place in the mini-batch.
+    /// The samples of each micro-batch, by their index in the mini-batch.
     pub(crate) samples: Arc<[Range<usize>]>,
-    /// What layers and inputs are cast to, if they are.
+    /// The type to cast layers and inputs to, if any.
     pub(crate) dtype: Option<FloatDType>,
-    /// How to train; `None` for inference and evaluation.
-    pub(crate) training: Option<Training>,
-    pub(crate) at_end: AtEnd<L>,
+    /// `None` for inference and evaluation.
+    pub(crate) training: Option<Arc<Training>>,
+    pub(crate) outputs: OutputUse<L>,
 }
 
-/// What a stage needs to train.
+/// What all stages of a training step share.
 pub(crate) struct Training {
-    /// Micro-batches whose forward pass is recorded at once instead of recomputed.
-    pub(crate) recorded: Vec<bool>,
+    pub(crate) schedule: Arc<StepSchedule>,
     /// The key of the step's random numbers.
-    pub(crate) step: StepKey,
+    pub(crate) key: StepKey,
     /// The first layer of the model that has something to train.
     pub(crate) trainable_from: usize,
-    /// The cells of each layer's running statistics.
-    pub(crate) cells: Arc<[Cells]>,
-    /// What is known of momenta, in all steps.
+    /// The momenta that are known so far.
     pub(crate) momenta: Arc<Mutex<Momenta>>,
-    /// Whether each value is looked at, to find the first that is no number.
+    /// Whether to check each value, to find the first that is NaN or infinite.
     pub(crate) inspect: bool,
-    /// What losses are multiplied by before the backward pass, and gradients divided by after it.
+    /// The factor of losses before the backward pass; gradients are divided by it.
     pub(crate) loss_scale: Option<f64>,
 }
 
-/// What a stage leaves behind.
+/// The results of a stage. Maps are by micro-batch.
 pub(crate) struct StageResult<L: Layer> {
     pub(crate) statistics: Vec<Statistics>,
     pub(crate) gradients: Vec<GradientsParams>,
     pub(crate) outputs: HashMap<usize, L::Output>,
-    /// Main loss, and the auxiliary losses of this stage, by micro-batch.
+    /// The main loss, on the last stage.
     pub(crate) losses: HashMap<usize, f64>,
+    /// The sum of this stage's auxiliary losses.
     pub(crate) auxiliary: HashMap<usize, f64>,
     pub(crate) scores: HashMap<usize, Vec<f64>>,
     pub(crate) held: Held,
-    /// The last layer, by its place in the stage, that has a gradient that is no number.
+    /// The last layer, by its index in the stage, with a gradient that is NaN or infinite.
     pub(crate) not_finite: Option<usize>,
 }
 
-/// The most that a stage held at once, in micro-batches.
+/// The most that a stage kept at once, in micro-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Inputs kept for a recomputation to come.
+    /// Inputs kept for a recomputation.
     pub inputs: usize,
-    /// Tapes: all the activations of a micro-batch.
+    /// Tapes: all activations of a micro-batch.
     pub activations: usize,
-    /// Whatever the gradients of weights need, where they come later than that of the input.
+    /// What deferred weight gradients need.
     pub weight_contexts: usize,
 }
 
-/// Why a stage ended early.
-pub(crate) type Ended = stovepipe_runtime::JobError<String>;
+/// Why an action failed.
+pub(crate) type ActionError = JobError<FailureCause>;
 
-pub(crate) struct Stage<L: Layer> {
+pub(crate) struct StageStep<L: Layer> {
     task: StageTask<L>,
     recorder: Recorder,
     copies: Copies<L>,
-    feed: Vec<Option<L::Input>>,
+    model_inputs: Vec<Option<L::Input>>,
+    /// Kept for a recomputation.
     inputs: HashMap<usize, StageInput<L>>,
-    tapes: HashMap<usize, (Kind, Tape<L>)>,
-    /// What the second half of a backward pass is to find, by layer.
-    late: HashMap<usize, Vec<(usize, DeferredGradients)>>,
+    tapes: HashMap<usize, (CopyUse, Tape<L>)>,
+    /// For the second half of a backward pass, by layer.
+    deferred: HashMap<usize, Vec<(usize, DeferredGradients)>>,
     accumulators: Vec<GradientsAccumulator<L>>,
     statistics: Vec<Statistics>,
     outputs: HashMap<usize, L::Output>,
@@ -135,19 +127,18 @@ pub(crate) struct Stage<L: Layer> {
     held: Held,
 }
 
-impl<L: Layer> Stage<L> {
+impl<L: Layer> StageStep<L> {
     pub(crate) fn new(mut task: StageTask<L>, recorder: Recorder) -> Self {
         let copies = match task.training {
             Some(_) => Copies::to_train(&task.layers, task.dtype),
             None => Copies::to_infer(&task.layers, task.dtype),
         };
-        let cells = task.training.iter().flat_map(|training| &*training.cells);
+        let cells = task.training.iter().flat_map(|_| &*task.stage.cells);
         let layers = task.layers.iter();
+        let accumulators = layers.clone().map(|_| GradientsAccumulator::new());
+        let inputs = std::mem::take(&mut task.inputs).into_iter();
         Self {
-            accumulators: layers
-                .clone()
-                .map(|_| GradientsAccumulator::new())
-                .collect(),
+            accumulators: accumulators.collect(),
             statistics: (cells.zip(layers.zip(copies.live())))
                 .map(|(cells, (layer, live))| match task.dtype {
                     None => Statistics::begin(cells.clone(), live),
@@ -155,15 +146,12 @@ impl<L: Layer> Stage<L> {
                 })
                 .collect(),
             copies,
-            feed: std::mem::take(&mut task.feed)
-                .into_iter()
-                .map(Some)
-                .collect(),
+            model_inputs: inputs.map(Some).collect(),
             task,
             recorder,
             inputs: HashMap::new(),
             tapes: HashMap::new(),
-            late: HashMap::new(),
+            deferred: HashMap::new(),
             outputs: HashMap::new(),
             losses: HashMap::new(),
             auxiliary: HashMap::new(),
@@ -172,35 +160,45 @@ impl<L: Layer> Stage<L> {
         }
     }
 
-    /// Waits for what the action needs, runs it, and sends what it makes.
-    pub(crate) fn run(&mut self, action: Action, cancel: &CancelToken) -> Result<(), Ended> {
-        let refused = |Refused(cause)| Ended::Failed(cause);
+    /// Waits for what the action needs, runs it, and sends its results.
+    pub(crate) fn run(&mut self, action: Action, cancel: &CancelToken) -> Result<(), ActionError> {
+        let failed = ActionError::Failed;
         match action.pass {
             Pass::Forward => {
-                // What needs no input is done before the wait for it.
+                // Copied before the wait, because it needs no input.
                 let modules = self.modules_to_record(action.micro_batch);
-                let given = self.receive_input(action, cancel)?;
+                let input = self.receive_input(action, cancel)?;
                 self.recorder.running(action);
-                self.forward(action, given, modules).map_err(refused)
+                self.forward(action, input, modules).map_err(failed)
             }
-            // Nothing to train here or before: no gradient is wanted.
+            // Neither this stage nor one before it trains: there is no gradient to compute.
             _ if self.is_frozen() => {
                 self.recorder.running(action);
                 self.recorder.time(action.pass.into(), action, || Ok(()))
             }
             Pass::Backward | Pass::InputGradient => {
-                self.recompute(action).map_err(refused)?;
-                let gradients = self.receive_gradients(action, cancel)?;
-                let of_skips = self.receive_skip_gradients(action, cancel)?;
+                self.recompute(action).map_err(failed)?;
+                let gradients = match &mut self.task.links.gradients_in {
+                    None => FlowGradients::default(),
+                    Some(inbox) => {
+                        self.recorder.waiting(action, self.task.index + 1);
+                        receive(inbox, action.micro_batch, cancel)?
+                    }
+                };
+                let mut of_skips = SkipGradients::new();
+                for (from, inbox) in &mut self.task.links.skip_gradients_in {
+                    self.recorder.waiting(action, *from);
+                    of_skips.extend(receive(inbox, action.micro_batch, cancel)?);
+                }
                 self.recorder.running(action);
-                self.backward(action, gradients, of_skips).map_err(refused)
+                self.backward(action, gradients, of_skips).map_err(failed)
             }
             Pass::WeightGradient => {
                 self.recorder.running(action);
-                self.weight_gradients(action).map_err(refused)
+                self.weight_gradients(action).map_err(failed)
             }
-            // No plan has one: see `engine::owners`.
-            Pass::Update => Err(refused(Refused("a step changes no weights".to_owned()))),
+            // `engine::schedules` refuses schedules with updates.
+            Pass::Update => Err(failed(FailureCause::Internal("a step changes no weights"))),
         }
     }
 
@@ -212,8 +210,8 @@ impl<L: Layer> Stage<L> {
         let sums = self.copies.live().iter().zip(&gradients);
         let sums = sums.map(|(layer, gradients)| gradient_sum(layer, gradients).map(scalar));
         let sums: Vec<_> = sums.collect();
-        // Others read what is left: see `carrier`. A device that is lost was found so by the sums.
-        let _ = self.task.device.flush();
+        // Other threads read the results: see `transfer`. A lost device has failed in the sums already.
+        let _ = self.task.stage.device.flush();
         StageResult {
             statistics: self.statistics,
             not_finite: sums
@@ -221,15 +219,11 @@ impl<L: Layer> Stage<L> {
                 .rposition(|sum| sum.is_some_and(|sum| !sum.is_finite())),
             gradients,
             outputs: self.outputs,
-            losses: (self.losses.into_iter())
-                .map(|(micro_batch, loss)| (micro_batch, scalar(loss)))
-                .collect(),
-            auxiliary: (self.auxiliary.into_iter())
-                .map(|(micro_batch, losses)| (micro_batch, losses.into_iter().map(scalar).sum()))
-                .collect(),
-            scores: (self.scores.into_iter())
-                .map(|(micro_batch, scores)| (micro_batch, scores.into_data().iter().collect()))
-                .collect(),
+            losses: read(self.losses, scalar),
+            auxiliary: read(self.auxiliary, |losses| {
+                losses.into_iter().map(scalar).sum()
+            }),
+            scores: read(self.scores, |scores| scores.into_data().iter().collect()),
             held: self.held,
         }
     }
@@ -238,30 +232,30 @@ impl<L: Layer> Stage<L> {
         self.task.links.values_out.is_none()
     }
 
-    /// Whether neither this stage nor one before it has anything to train. The last one is run as ever,
-    /// for the loss.
+    /// Whether neither this stage nor one before it has something to train. The last stage always runs
+    /// backward, because it records the loss.
     fn is_frozen(&self) -> bool {
         let training = self.task.training.as_ref();
-        !self.is_last() && training.is_some_and(|t| t.trainable_from >= self.task.range.end)
+        !self.is_last() && training.is_some_and(|t| t.trainable_from >= self.task.stage.layers.end)
     }
 
-    /// Whether the stage before wants the gradient of what it sent.
+    /// Whether the stage before needs the gradient of this stage's input.
     fn owes_gradients(&self) -> bool {
         let training = self.task.training.as_ref();
-        training.is_some_and(|t| t.trainable_from < self.task.range.start)
+        training.is_some_and(|t| t.trainable_from < self.task.stage.layers.start)
     }
 
     fn receive_input(
         &mut self,
         action: Action,
         cancel: &CancelToken,
-    ) -> Result<StageInput<L>, Ended> {
+    ) -> Result<StageInput<L>, ActionError> {
         let micro_batch = action.micro_batch;
         let flow = match &mut self.task.links.values_in {
             None => {
-                let fed = self.feed.get_mut(micro_batch).and_then(Option::take);
-                let fed = values::cast(fed.ok_or(Ended::Cancelled)?, self.task.dtype);
-                values::to_device(L::enter(fed), &self.task.device)
+                let input = (self.model_inputs.get_mut(micro_batch)).and_then(Option::take);
+                let input = values::cast(input.ok_or(ActionError::Cancelled)?, self.task.dtype);
+                values::to_device(L::enter(input), &self.task.stage.device)
             }
             Some(inbox) => {
                 self.recorder.waiting(action, self.task.index - 1);
@@ -269,90 +263,64 @@ impl<L: Layer> Stage<L> {
             }
         };
         let mut skips = SkipValues::new();
-        for (from, inbox) in &mut self.task.skip_links.values_in {
+        for (from, inbox) in &mut self.task.links.skips_in {
             self.recorder.waiting(action, *from);
             skips.extend(receive(inbox, micro_batch, cancel)?);
         }
         Ok(StageInput { flow, skips })
     }
 
-    fn receive_gradients(
-        &mut self,
-        action: Action,
-        cancel: &CancelToken,
-    ) -> Result<values::FlowGradients, Ended> {
-        match &mut self.task.links.gradients_in {
-            None => Ok(values::FlowGradients::default()),
-            Some(inbox) => {
-                self.recorder.waiting(action, self.task.index + 1);
-                receive(inbox, action.micro_batch, cancel)
-            }
-        }
-    }
-
-    fn receive_skip_gradients(
-        &mut self,
-        action: Action,
-        cancel: &CancelToken,
-    ) -> Result<SkipGradients, Ended> {
-        let mut gradients = SkipGradients::new();
-        for (from, inbox) in &mut self.task.skip_links.gradients_in {
-            self.recorder.waiting(action, *from);
-            gradients.extend(receive(inbox, action.micro_batch, cancel)?);
-        }
-        Ok(gradients)
-    }
-
-    /// Copies to record a forward pass on, if it is to be recorded.
+    /// Copies to record a forward pass on, if it is recorded.
     fn modules_to_record(&mut self, micro_batch: usize) -> Option<Vec<L>> {
         let training = self.task.training.as_ref()?;
-        // What is frozen leaves no tape behind, and is recorded for the sake of auxiliary losses.
-        let recorded = training.recorded[micro_batch] || self.is_frozen();
-        recorded.then(|| self.copies.take(Kind::Counted))
+        // A frozen stage keeps no tape, but records for the sake of auxiliary losses.
+        let recorded = training.schedule.recorded[self.task.index][micro_batch] || self.is_frozen();
+        recorded.then(|| self.copies.take(CopyUse::Forward))
     }
 
     fn forward(
         &mut self,
         action: Action,
-        given: StageInput<L>,
+        input: StageInput<L>,
         modules: Option<Vec<L>>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), FailureCause> {
         let micro_batch = action.micro_batch;
-        self.inspect_data(&given)?;
-        self.find_momenta(action, &given)?;
-        let made = match modules {
-            Some(modules) => self.record(action, SpanKind::Forward, modules, given)?,
-            None => self.forward_quietly(action, given)?,
+        let inspect = (self.task.training.as_ref()).is_some_and(|training| training.inspect);
+        if inspect && self.task.index == 0 && !is_finite(&input.flow) {
+            let cause = "the input of the model is not finite";
+            return Err(FailureCause::NotFinite(cause));
+        }
+        self.find_momenta(action, &input)?;
+        let output = match modules {
+            Some(modules) => self.record(action, SpanKind::Forward, modules, input)?,
+            None => self.forward_without_tape(action, input)?,
         };
-        (self.task.skip_links).send_values(&self.task.skips, micro_batch, &made.skips);
+        (self.task.links).send_skips(&self.task.stage.skips, micro_batch, &output.skips);
         match &self.task.links.values_out {
-            Some(outbox) => outbox.send(micro_batch, made.flow),
-            None => self.conclude(micro_batch, made.flow)?,
+            Some(outbox) => outbox.send(micro_batch, output.flow),
+            None => self.use_output(micro_batch, output.flow)?,
         }
         for (statistics, live) in self.statistics.iter_mut().zip(self.copies.live()) {
             statistics.count(micro_batch, live);
         }
         if self.is_frozen()
-            && let Some((kind, tape)) = self.tapes.remove(&micro_batch)
+            && let Some((used_for, tape)) = self.tapes.remove(&micro_batch)
         {
-            self.copies.give_back(kind, tape.into_modules());
+            self.copies.give_back(used_for, tape.into_modules());
         }
         Ok(())
     }
 
-    /// What becomes of an output of the model, beside the loss that is recorded where the step trains.
-    fn conclude(&mut self, micro_batch: usize, flow: L::Flow) -> Result<(), Refused> {
-        let AtEnd {
-            judge,
-            keep_outputs,
-        } = &self.task.at_end;
-        let judge = judge.as_ref().filter(|_| self.task.training.is_none());
-        if !keep_outputs && judge.is_none() {
+    /// Computes the loss of an output where the step does not train, and keeps the output if asked to.
+    fn use_output(&mut self, micro_batch: usize, flow: L::Flow) -> Result<(), FailureCause> {
+        let OutputUse { loss, keep_outputs } = &self.task.outputs;
+        let loss = loss.as_ref().filter(|_| self.task.training.is_none());
+        if !keep_outputs && loss.is_none() {
             return Ok(());
         }
-        let output = tape::leave::<L>(flow, self.task.names.len(), &self.watch())?;
-        if let Some(judge) = judge {
-            let LossAndScores { loss, scores } = judge(micro_batch, Head::Main, output.clone());
+        let output = tape::leave::<L>(flow, self.task.stage.names.len(), &self.watch())?;
+        if let Some(loss) = loss {
+            let LossAndScores { loss, scores } = loss(micro_batch, Head::Main, output.clone());
             self.losses.insert(micro_batch, loss);
             self.scores
                 .extend(scores.map(|scores| (micro_batch, scores)));
@@ -363,89 +331,67 @@ impl<L: Layer> Stage<L> {
         Ok(())
     }
 
-    /// Looks at the model's input, if the step looks at everything.
-    fn inspect_data(&self, given: &StageInput<L>) -> Result<(), Refused> {
-        let inspect = self
-            .task
-            .training
-            .as_ref()
-            .is_some_and(|training| training.inspect);
-        match inspect && self.task.index == 0 && !is_finite(&given.flow) {
-            true => Err(Refused("the input of the model is not finite".to_owned())),
-            false => Ok(()),
-        }
-    }
-
-    /// Runs forward without a tape, and keeps the input if a backward pass will want it.
-    fn forward_quietly(
+    /// Runs forward without a tape. In training, keeps the input for the recomputation.
+    fn forward_without_tape(
         &mut self,
         action: Action,
-        given: StageInput<L>,
-    ) -> Result<StageOutput<L>, Refused> {
+        input: StageInput<L>,
+    ) -> Result<StageOutput<L>, FailureCause> {
         if self.task.training.is_some() {
-            self.inputs.insert(action.micro_batch, given.clone());
+            self.inputs.insert(action.micro_batch, input.clone());
             self.held.inputs = self.held.inputs.max(self.inputs.len());
         }
         let side = self.side(action.micro_batch);
         let watch = self.watch();
         let layers = self.copies.quiet();
-        let pass = pass(&self.task, action.micro_batch, &side);
-        let device = self.task.training.as_ref().map(|_| &self.task.device);
+        let pass = pass_context(&self.task, action.micro_batch, &side);
+        let device = self.task.training.as_ref().map(|_| &self.task.stage.device);
         self.recorder.time(SpanKind::Forward, action, || {
-            let made = tape::forward(layers, given, &pass, &watch)?;
-            // Else what Burn notes of these passes piles up until the first backward pass: 0.4 MB each for nine
-            // layers of AmoebaNet-D.
+            let output = tape::forward(layers, input, &pass, &watch)?;
+            // Otherwise Burn's record of these passes grows until the first backward pass: by 0.4 MB each
+            // for nine layers of AmoebaNet-D.
             device.into_iter().for_each(values::sweep);
-            Ok(made)
+            Ok(output)
         })
     }
 
-    fn knows_momenta(&self, training: &Training) -> bool {
-        let known = training
-            .momenta
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut layers = training.cells.iter().zip(self.copies.live());
-        layers.all(|(cells, live)| cells.is_known(live, &known))
-    }
-
-    /// Finds the momenta of the stage's batch norms, once in the life of a pipeline, where statistics of
-    /// several micro-batches will be put together.
-    fn find_momenta(&mut self, action: Action, given: &StageInput<L>) -> Result<(), Refused> {
+    /// Finds the momenta of the stage's batch norms, once in the life of a pipeline. Needed where the
+    /// statistics of several micro-batches are combined.
+    fn find_momenta(&mut self, action: Action, input: &StageInput<L>) -> Result<(), FailureCause> {
         let Some(training) = &self.task.training else {
             return Ok(());
         };
-        let lock = || {
-            training
-                .momenta
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
+        let lock = || (training.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
+        let is_needed = self.task.samples.len() > 1 || self.task.dtype.is_some();
+        let is_known = || {
+            let known = lock();
+            let mut layers = self.task.stage.cells.iter().zip(self.copies.live());
+            layers.all(|(cells, live)| cells.is_known(live, &known))
         };
-        // Elsewhere, statistics are what the one forward pass leaves.
-        let wanted = self.task.samples.len() > 1 || self.task.dtype.is_some();
-        if !wanted || self.knows_momenta(training) {
+        if !is_needed || is_known() {
             return Ok(());
         }
-        // On the model's own numbers whatever the step computes in: to find momenta takes all their bits.
+        // In f32 whatever the step computes in: momenta need all bits.
         let dtype = self.task.dtype.map(|_| FloatDType::F32);
         let side = values::cast(self.side(action.micro_batch), dtype);
-        let skips = given.skips.clone().into_iter();
-        let given = StageInput {
-            flow: values::cast(given.flow.clone(), dtype),
+        let skips = input.skips.clone().into_iter();
+        let input = StageInput {
+            flow: values::cast(input.flow.clone(), dtype),
             skips: skips
                 .map(|(skip, value)| (skip, values::cast(value, dtype)))
                 .collect(),
         };
-        let (pass, watch) = (pass(&self.task, action.micro_batch, &side), self.watch());
-        let layers: Vec<_> = (training.cells.iter().cloned())
+        let pass = pass_context(&self.task, action.micro_batch, &side);
+        let watch = self.watch();
+        let layers: Vec<_> = (self.task.stage.cells.iter().cloned())
             .zip(self.task.layers.iter().map(copies::live))
             .collect();
         let copy = |layer: &L| copies::quiet(&copies::live(layer));
         let found = statistics::momenta(&layers, copy, |copies| {
-            tape::forward(&copies, given.clone(), &pass, &watch).map(|_| ())
+            tape::forward(&copies, input.clone(), &pass, &watch).map(|_| ())
         })?;
         lock().extend(found);
-        values::sweep(&self.task.device);
+        values::sweep(&self.task.stage.device);
         Ok(())
     }
 
@@ -455,122 +401,107 @@ impl<L: Layer> Stage<L> {
         action: Action,
         kind: SpanKind,
         modules: Vec<L>,
-        given: StageInput<L>,
-    ) -> Result<StageOutput<L>, Refused> {
+        input: StageInput<L>,
+    ) -> Result<StageOutput<L>, FailureCause> {
         let micro_batch = action.micro_batch;
-        let Some(judge) = &self.task.at_end.judge else {
-            return Err(Refused("asked to train in inference".to_owned()));
+        let Some(loss) = &self.task.outputs.loss else {
+            return Err(FailureCause::Internal("training without a loss"));
         };
-        let scores = RefCell::new(None);
-        let loss = |head, output| {
-            let judged = judge(micro_batch, head, output);
-            if head == Head::Main {
-                *scores.borrow_mut() = judged.scores;
-            }
-            judged.loss
-        };
+        let loss = |head, output| loss(micro_batch, head, output);
         let side = self.side(micro_batch);
-        let (pass, watch) = (pass(&self.task, micro_batch, &side), self.watch());
-        let (recorded, main) = self.recorder.time(kind, action, || {
-            let mut recorded = tape::record(modules, given, &pass, &loss, &watch)?;
-            let main = match self.is_last() {
-                true => Some(recorded.tape.record_loss(
-                    recorded.made.flow.clone(),
-                    &loss,
-                    (&pass, &watch),
-                )?),
-                false => None,
+        let pass = pass_context(&self.task, micro_batch, &side);
+        let watch = self.watch();
+        let (mut recorded, main) = self.recorder.time(kind, action, || {
+            let mut recorded = tape::record(modules, input, &pass, &loss, &watch)?;
+            let main = if self.is_last() {
+                let output = recorded.output.flow.clone();
+                Some((recorded.tape).record_loss(output, &loss, (&pass, &watch))?)
+            } else {
+                None
             };
-            Ok::<_, Refused>((recorded, main))
+            Ok::<_, FailureCause>((recorded, main))
         })?;
-        let Recorded {
-            made,
-            auxiliary,
-            tape,
-        } = recorded;
-        let scores = scores.into_inner();
-        self.losses.extend(main.map(|loss| (micro_batch, loss)));
-        self.scores
-            .extend(scores.map(|scores| (micro_batch, scores)));
+        if let Some(LossAndScores { loss, scores }) = main {
+            self.losses.insert(micro_batch, loss);
+            self.scores
+                .extend(scores.map(|scores| (micro_batch, scores)));
+        }
+        let auxiliary = std::mem::take(&mut recorded.auxiliary);
         self.auxiliary.insert(micro_batch, auxiliary);
-        let counted = match kind {
-            SpanKind::Recompute => Kind::Uncounted,
-            _ => Kind::Counted,
+        let used_for = match kind {
+            SpanKind::Recompute => CopyUse::Recompute,
+            _ => CopyUse::Forward,
         };
-        self.tapes.insert(micro_batch, (counted, tape));
+        self.tapes.insert(micro_batch, (used_for, recorded.tape));
         self.held.activations = self.held.activations.max(self.tapes.len());
-        Ok(made)
+        Ok(recorded.output)
     }
 
-    /// Runs forward again what was not recorded. It needs no gradient, and so need not wait for one.
-    fn recompute(&mut self, action: Action) -> Result<(), Refused> {
-        let Some(given) = self.inputs.remove(&action.micro_batch) else {
+    /// Runs a forward pass again that was not recorded. It needs no gradient, so it does not wait for
+    /// one.
+    fn recompute(&mut self, action: Action) -> Result<(), FailureCause> {
+        let Some(input) = self.inputs.remove(&action.micro_batch) else {
             return Ok(());
         };
         self.recorder.running(action);
-        // Statistics counted this micro-batch in its forward pass already.
-        let modules = self.copies.take(Kind::Uncounted);
-        self.record(action, SpanKind::Recompute, modules, given)?;
+        let modules = self.copies.take(CopyUse::Recompute);
+        self.record(action, SpanKind::Recompute, modules, input)?;
         Ok(())
     }
 
     fn backward(
         &mut self,
         action: Action,
-        gradients: values::FlowGradients,
+        gradients: FlowGradients,
         of_skips: SkipGradients,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), FailureCause> {
         let micro_batch = action.micro_batch;
-        let Some((kind, tape)) = self.tapes.remove(&micro_batch) else {
-            return Err(Refused("backward came before forward".to_owned()));
+        let Some((used_for, tape)) = self.tapes.remove(&micro_batch) else {
+            return Err(FailureCause::Internal("backward came before forward"));
         };
-        let extent = match action.pass {
-            Pass::InputGradient => Extent::Input,
-            _ => Extent::Whole,
+        let scope = match action.pass {
+            Pass::InputGradient => BackwardScope::Input,
+            _ => BackwardScope::All,
         };
         let side = self.side(micro_batch);
-        let (pass, watch) = (pass(&self.task, micro_batch, &side), self.watch());
+        let pass = pass_context(&self.task, micro_batch, &side);
+        let watch = self.watch();
         let (dtype, loss_scale) = (self.task.dtype, pass.loss_scale);
         let accumulators = &mut self.accumulators;
-        let played = self.recorder.time(action.pass.into(), action, || {
-            // Layer by layer, so that no more than a layer's gradients are held twice.
+        let result = self.recorder.time(action.pass.into(), action, || {
+            // Layer by layer, so that no more than one layer's gradients are held twice.
             let accumulate = |layer: usize, module: &L, gradients| {
                 let gradients = match dtype {
-                    Some(_) => copies::of_model(module, gradients, loss_scale.unwrap_or(1.0)),
+                    Some(_) => copies::for_model(module, gradients, loss_scale.unwrap_or(1.0)),
                     None => gradients,
                 };
                 accumulators[layer].accumulate(module, gradients);
             };
-            let how = (extent, &pass);
-            tape.backward(gradients, of_skips, how, accumulate, &watch)
+            tape.backward(gradients, of_skips, (scope, &pass), accumulate, &watch)
         })?;
-        if let Some(outbox) = self
-            .task
-            .links
-            .gradients_out
-            .as_ref()
-            .filter(|_| self.owes_gradients())
+        if let Some(outbox) = &self.task.links.gradients_out
+            && self.owes_gradients()
         {
-            outbox.send(micro_batch, played.input);
+            outbox.send(micro_batch, result.input);
         }
-        (self.task.skip_links).send_gradients(&self.task.skips, micro_batch, played.skips);
-        self.copies.give_back(kind, played.modules);
-        if !played.late.is_empty() {
-            self.late.insert(micro_batch, played.late);
-            self.held.weight_contexts = self.held.weight_contexts.max(self.late.len());
+        (self.task.links).send_skip_gradients(&self.task.stage.skips, micro_batch, result.skips);
+        self.copies.give_back(used_for, result.modules);
+        if !result.deferred.is_empty() {
+            self.deferred.insert(micro_batch, result.deferred);
+            self.held.weight_contexts = self.held.weight_contexts.max(self.deferred.len());
         }
         Ok(())
     }
 
-    /// Finds the gradients that the first half of a backward pass left, if it left any.
-    fn weight_gradients(&mut self, action: Action) -> Result<(), Refused> {
-        let late = self.late.remove(&action.micro_batch).unwrap_or_default();
+    /// Computes the gradients that the first half of a backward pass deferred.
+    fn weight_gradients(&mut self, action: Action) -> Result<(), FailureCause> {
+        let deferred = self.deferred.remove(&action.micro_batch);
         let watch = self.watch();
         let (layers, accumulators) = (self.copies.live(), &mut self.accumulators);
         self.recorder.time(action.pass.into(), action, || {
-            for (layer, late) in late {
+            for (layer, deferred) in deferred.unwrap_or_default() {
                 watch.enter(layer);
-                let gradients = late.run(&layers[layer]);
+                let gradients = deferred.run(&layers[layer]);
                 accumulators[layer].accumulate(&layers[layer], gradients);
             }
             watch.leave();
@@ -580,7 +511,7 @@ impl<L: Layer> Stage<L> {
 
     fn side(&self, micro_batch: usize) -> L::Side {
         let side = values::cast(self.task.side[micro_batch].clone(), self.task.dtype);
-        let side = values::to_device(side, &self.task.device);
+        let side = values::to_device(side, &self.task.stage.device);
         match self.task.training {
             Some(_) => values::attach(side, false),
             None => side,
@@ -590,14 +521,19 @@ impl<L: Layer> Stage<L> {
     fn watch(&self) -> LayerWatch {
         LayerWatch {
             recorder: self.recorder.clone(),
-            names: self.task.names.clone(),
-            first: self.task.range.start,
+            names: self.task.stage.names.clone(),
+            first: self.task.stage.layers.start,
         }
     }
 }
 
-/// What the layers of a stage see for a micro-batch.
-fn pass<'a, L: Layer>(
+fn read<T, R>(by_micro_batch: HashMap<usize, T>, read: impl Fn(T) -> R) -> HashMap<usize, R> {
+    let values = by_micro_batch.into_iter();
+    values.map(|(index, value)| (index, read(value))).collect()
+}
+
+/// What the layers of a stage need for a micro-batch.
+fn pass_context<'a, L: Layer>(
     task: &'a StageTask<L>,
     micro_batch: usize,
     side: &'a L::Side,
@@ -606,19 +542,23 @@ fn pass<'a, L: Layer>(
     let samples = &task.samples[micro_batch];
     PassContext {
         side,
-        draws: training.map(|training| (training.step.clone(), samples.clone())),
-        skips: &task.skips,
-        first: task.range.start,
+        rng: training.map(|training| (training.key.clone(), samples.clone())),
+        skips: &task.stage.skips,
+        first: task.stage.layers.start,
         trainable_from: training.map_or(usize::MAX, |training| training.trainable_from),
         inspect: training.is_some_and(|training| training.inspect),
         loss_scale: training.and_then(|training| training.loss_scale),
     }
 }
 
-/// Waits for a message, which may be that there is none.
-fn receive<T>(inbox: &mut Inbox<T>, micro_batch: usize, cancel: &CancelToken) -> Result<T, Ended> {
+/// Waits for a message; a failed copy is an error.
+fn receive<T>(
+    inbox: &mut Inbox<T>,
+    micro_batch: usize,
+    cancel: &CancelToken,
+) -> Result<T, ActionError> {
     let received = inbox.receive(micro_batch, cancel);
-    (received.map_err(|Cancelled| Ended::Cancelled)?).map_err(Ended::Failed)
+    (received.map_err(|Cancelled| ActionError::Cancelled)?).map_err(ActionError::Failed)
 }
 
 struct LayerWatch {

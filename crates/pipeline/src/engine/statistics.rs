@@ -1,22 +1,22 @@
-//! Running statistics, counted once a mini-batch.
+//! Running statistics, updated once per mini-batch.
 //!
-//! Batch norm normalizes a micro-batch by the micro-batch's own mean and variance. Its running
-//! statistics move once a mini-batch, by the mean and the variance of all of it, as if it had been run
-//! in one piece (torchgpipe calls this deferred batch norm). Layers are Burn's, or anybody's: all that
-//! the engine sees of them is the cells that hold their statistics, before a forward pass and after.
+//! Batch norm normalizes each micro-batch by its own mean and variance. Its running statistics move
+//! once per mini-batch, by the mean and variance of all of it, as if it had run in one piece
+//! (torchgpipe calls this deferred batch norm). The engine sees only the cells that hold the
+//! statistics, before and after a forward pass; the layer may be Burn's or custom.
 //!
-//! With momentum q, a forward pass of micro-batch i takes a cell from r to rᵢ = (1 − q) r + q bᵢ, where bᵢ is
-//! the micro-batch's mean or variance. Each forward pass begins with the same r. The mean of
-//! the mini-batch is Σ wᵢ bᵢ, wᵢ being the micro-batch's share of the samples, so that its cell comes to Σ wᵢ rᵢ,
-//! whatever q is. The variance of the mini-batch is the mean of the variances and the variance of the
-//! means, so that its cell comes to Σ wᵢ rᵢ + V / q, where V is the variance of the means' cells. Burn does not
-//! show q; [`momentum`] finds it by two forward passes that begin with different r.
+//! With momentum q, a forward pass of micro-batch i moves a cell from r to rᵢ = (1 − q) r + q bᵢ,
+//! where bᵢ is the micro-batch's mean or variance. Each pass starts from the same r. Let wᵢ be the
+//! micro-batch's share of the samples. The mini-batch's mean is Σ wᵢ bᵢ, so its cell becomes Σ wᵢ rᵢ
+//! for any q. The mini-batch's variance is the mean of the variances plus the variance of the means,
+//! so its cell becomes Σ wᵢ rᵢ + V / q, where V is the variance of the means' cells. Burn does not
+//! expose q; [`momentum`] finds it with two forward passes that start from different r.
 //!
-//! A statistic of any other kind is taken to be one that means can be taken of.
+//! Any other statistic is averaged.
 //!
-//! In mixed precision, a forward pass has cells of few bits, in which small steps of r would be lost. So the cells of
-//! norms that train begin with zero, which nothing reads while they train, and are left with q bᵢ, to all
-//! the bits there are; r keeps its own, in f32, and comes to (1 − q) r + Σ wᵢ (q bᵢ).
+//! In mixed precision, the cells of a forward pass have few bits, and small changes of r would vanish.
+//! So the cells of norms that train start at zero, which they do not read, and end at q bᵢ. The
+//! model's r stays in f32 and becomes (1 − q) r + Σ wᵢ (q bᵢ).
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -28,15 +28,15 @@ use burn::{
     tensor::{DType, Tensor, container::TensorContainer},
 };
 
-/// The cells of a layer that hold running statistics, and what is in them.
+/// The cells of a layer that hold running statistics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cells {
     all: HashSet<ParamId>,
-    /// The cell of the mean, by that of the variance: of batch norms.
+    /// The mean's cell by the variance's cell, for batch norms.
     means: HashMap<ParamId, ParamId>,
 }
 
-/// What cells hold.
+/// The values of cells.
 type Values = TensorContainer<ParamId>;
 
 /// The momentum of batch norms, by the cell of the mean.
@@ -44,44 +44,8 @@ pub(crate) type Momenta = HashMap<ParamId, f64>;
 
 impl Cells {
     pub(crate) fn of<M: Module>(layer: &M) -> Self {
-        struct Find {
-            cells: Cells,
-            field: Option<String>,
-            mean: Option<ParamId>,
-        }
-
-        impl ModuleVisitor for Find {
-            fn enter_module(&mut self, name: &str, container: &str) {
-                if container == "Struct:BatchNorm" {
-                    self.field = Some(name.to_owned());
-                }
-            }
-            fn exit_module(&mut self, _: &str, container: &str) {
-                if container == "Struct:BatchNorm" {
-                    self.field = None;
-                }
-            }
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                if param.is_require_grad() {
-                    return;
-                }
-                self.cells.all.insert(param.id);
-                match self.field.as_deref() {
-                    Some("running_mean") => self.mean = Some(param.id),
-                    Some("running_var") => {
-                        (self.cells.means).extend(self.mean.take().map(|mean| (param.id, mean)));
-                    }
-                    _ => {}
-                }
-            }
-        }
-
-        let mut find = Find {
-            cells: Self::default(),
-            field: None,
-            mean: None,
-        };
-        // What cannot be made to want a gradient is no parameter.
+        let mut find = FindNorms::default();
+        // Statistics ignore `set_require_grad`; parameters do not.
         (layer.valid().train().set_require_grad(true)).visit(&mut find);
         find.cells
     }
@@ -100,7 +64,7 @@ impl Cells {
         self.all.iter().copied()
     }
 
-    /// What the cells hold, pending updates included.
+    /// The values of the cells, with pending updates.
     fn read<M: Module>(&self, layer: &M) -> Values {
         struct Read<'a> {
             cells: &'a HashSet<ParamId>,
@@ -119,12 +83,12 @@ impl Cells {
             cells: &self.all,
             values: Values::new(),
         };
-        // `valid` brings pending updates in; a visit of the layer itself would be one update late.
+        // `valid` applies pending updates; a visit of the layer itself reads values one update late.
         layer.valid().visit(&mut read);
         read.values
     }
 
-    /// The same as one row of numbers, in the order of a visit.
+    /// The same as one row, in the order of a visit.
     fn read_row<M: Module>(&self, layer: &M) -> Tensor<1> {
         struct Read<'a> {
             cells: &'a HashSet<ParamId>,
@@ -147,8 +111,8 @@ impl Cells {
         Tensor::cat(read.numbers, 0)
     }
 
-    /// Has the cells that `layer` shares hold something else. Mapping a clone leaves the parameters
-    /// alone, but reaches the cells.
+    /// Writes the cells that `layer` shares. Mapping a clone reaches the cells but leaves the layer's
+    /// parameters alone.
     fn write<M: Module>(&self, layer: &M, new: impl CellMapper) {
         struct Write<'a, C> {
             cells: &'a HashSet<ParamId>,
@@ -164,10 +128,7 @@ impl Cells {
                 param.map(|old| {
                     let is_autodiff = old.is_autodiff();
                     let new = self.new.value(id, old.inner());
-                    match is_autodiff {
-                        true => new.autodiff(),
-                        false => new,
-                    }
+                    if is_autodiff { new.autodiff() } else { new }
                 })
             }
         }
@@ -177,34 +138,35 @@ impl Cells {
     }
 }
 
-/// Makes the new value of a cell of the old one.
+/// Computes the new value of a cell from the old one.
 trait CellMapper {
     fn value<const D: usize>(&mut self, id: ParamId, old: Tensor<D>) -> Tensor<D>;
 }
 
-/// What a layer's statistics were at the beginning of a step, and after each forward pass from there.
+/// A layer's statistics at the start of a step and after each forward pass.
 pub(crate) struct Statistics {
     cells: Cells,
     start: Values,
     narrow: Option<Narrow>,
-    /// All cells of the layer in a row: many small tensors would cost more than what is in them.
+    /// All cells of the layer in one row per micro-batch: many small tensors would be slow.
     after: BTreeMap<usize, Tensor<1>>,
 }
 
-/// What cells of few bits begin with, where the model's have more.
+/// The start values of cells with fewer bits than the model's.
 struct Narrow {
     start: Values,
-    /// Those that begin with zero.
+    /// Those that start at zero.
     zeros: HashSet<ParamId>,
 }
 
 impl Statistics {
-    /// Begins to count. `live` has cells of its own.
+    /// Starts to count. `live` has its own cells.
     pub(crate) fn begin<M: Module>(cells: Cells, live: &M) -> Self {
         Self {
-            start: match cells.is_empty() {
-                true => Values::new(),
-                false => cells.read(live),
+            start: if cells.is_empty() {
+                Values::new()
+            } else {
+                cells.read(live)
             },
             cells,
             narrow: None,
@@ -212,15 +174,16 @@ impl Statistics {
         }
     }
 
-    /// The same where `live` has numbers of fewer bits than `layer`, the model's.
+    /// The same if `live` has fewer bits than the model's `layer`.
     pub(crate) fn begin_narrow<M: Module>(cells: Cells, layer: &M, live: &M) -> Self {
         struct Zero<'a>(&'a HashSet<ParamId>);
 
         impl CellMapper for Zero<'_> {
             fn value<const D: usize>(&mut self, id: ParamId, old: Tensor<D>) -> Tensor<D> {
-                match self.0.contains(&id) {
-                    true => old.zeros_like(),
-                    false => old,
+                if self.0.contains(&id) {
+                    old.zeros_like()
+                } else {
+                    old
                 }
             }
         }
@@ -240,8 +203,7 @@ impl Statistics {
         }
     }
 
-    /// Reads what a forward pass has left in the cells of `live`, and has them hold again what they
-    /// held before.
+    /// Reads the cells of `live` after a forward pass, and resets them to their start values.
     pub(crate) fn count<M: Module>(&mut self, micro_batch: usize, live: &M) {
         struct Restore<'a>(&'a Values);
 
@@ -261,7 +223,7 @@ impl Statistics {
         }
     }
 
-    /// Writes into the cells that `layer` shares with the model what the mini-batch makes of them.
+    /// Writes the mini-batch's statistics into the cells that `layer` shares with the model.
     pub(crate) fn commit<M: Module>(self, layer: &M, momenta: &Momenta, sizes: &[usize]) {
         let micro_batches: Vec<_> = self
             .after
@@ -291,23 +253,23 @@ impl Statistics {
     }
 }
 
-/// Makes the statistics of a mini-batch of those of its micro-batches.
+/// Computes the statistics of a mini-batch from those of its micro-batches.
 struct Sum<'a> {
-    /// Of the micro-batches: `[micro-batches, 1]`.
+    /// Each micro-batch's share of the samples: `[micro-batches, 1]`.
     shares: Tensor<2>,
-    /// What the cells came to: `[micro-batches, numbers]`.
+    /// The cells after each pass: `[micro-batches, numbers]`.
     rows: Tensor<2>,
     start: &'a Values,
     narrow: Option<&'a Narrow>,
     means: &'a HashMap<ParamId, ParamId>,
     momenta: &'a Momenta,
-    /// Where a cell's numbers are, of those that were met.
+    /// The columns of each cell that was visited.
     places: HashMap<ParamId, Range<usize>>,
     place: usize,
 }
 
 impl Sum<'_> {
-    /// What a cell came to, a row a micro-batch.
+    /// A cell after each pass, one row per micro-batch.
     fn rows(&self, place: &Range<usize>) -> Tensor<2> {
         self.rows.clone().narrow(1, place.start, place.len())
     }
@@ -317,13 +279,13 @@ impl Sum<'_> {
         (rows * self.shares.clone()).sum_dim(0)
     }
 
-    /// The momentum by which a cell moves, if it is one of a batch norm.
+    /// The momentum of a cell, if it belongs to a batch norm.
     fn momentum(&self, id: ParamId) -> Option<f64> {
         let mean = self.means.get(&id).unwrap_or(&id);
         self.momenta.get(mean).copied()
     }
 
-    /// What a cell held before each forward pass, where the model's held `start`.
+    /// A cell before each forward pass; the model's is `start`.
     fn begun<const D: usize>(&self, id: ParamId, start: &Tensor<D>) -> Tensor<D> {
         let narrow = self
             .narrow
@@ -331,8 +293,12 @@ impl Sum<'_> {
         narrow.map_or_else(|| start.clone(), |begun| begun.cast(start.dtype()))
     }
 
-    /// What a forward pass would have taken from the model's cell, and did not from one that began with zero.
-    fn forgotten<const D: usize>(&self, id: ParamId, start: &Tensor<D>) -> Option<Tensor<2>> {
+    /// q r: what a pass subtracts from the model's cell, but not from one that starts at zero.
+    fn momentum_times_start<const D: usize>(
+        &self,
+        id: ParamId,
+        start: &Tensor<D>,
+    ) -> Option<Tensor<2>> {
         self.narrow.filter(|narrow| narrow.zeros.contains(&id))?;
         Some(
             start
@@ -342,7 +308,7 @@ impl Sum<'_> {
         )
     }
 
-    /// What the micro-batches' means add to the variance.
+    /// What the differences between the micro-batches' means add to the variance.
     fn spread(&self, variance: ParamId) -> Option<Tensor<2>> {
         let mean = self.means.get(&variance)?;
         let momentum = *self.momenta.get(mean)?;
@@ -354,7 +320,7 @@ impl Sum<'_> {
 
 impl CellMapper for Sum<'_> {
     fn value<const D: usize>(&mut self, id: ParamId, old: Tensor<D>) -> Tensor<D> {
-        // Cells are met in the order in which they were read.
+        // Cells are visited in the order in which they were read.
         let place = self.place..self.place + old.shape().num_elements();
         self.place = place.end;
         self.places.insert(id, place.clone());
@@ -363,27 +329,27 @@ impl CellMapper for Sum<'_> {
         if rows.dims()[0] == 1 && self.narrow.is_none() {
             return rows.reshape(start.shape());
         }
-        // By differences, so that what did not move stays to the bit.
-        let mut context = self.mean(rows - self.begun(id, &start).reshape([1, -1]));
-        if let Some(forgotten) = self.forgotten(id, &start) {
-            context = context - forgotten;
+        // By differences, so that a cell that did not move keeps its bits.
+        let mut change = self.mean(rows - self.begun(id, &start).reshape([1, -1]));
+        if let Some(subtracted) = self.momentum_times_start(id, &start) {
+            change = change - subtracted;
         }
         if let Some(spread) = self.spread(id) {
-            context = context + spread;
+            change = change + spread;
         }
-        start.clone() + context.reshape(start.shape())
+        start.clone() + change.reshape(start.shape())
     }
 }
 
-/// What is added to the cells of means, to see how much of it is left after a forward pass: so much that
-/// rounding does not matter beside it.
+/// Added to the cells of means, to see how much of it is left after a forward pass. Large, so that
+/// rounding does not matter.
 const PROBE: f64 = (1 << 20) as f64;
-/// Momenta are taken to be multiples of this, so that they do not depend on what they were found with.
+/// Momenta are rounded to multiples of this, so that they do not depend on the input.
 const GRAIN: f64 = 1e-6;
 
-/// Finds the momentum of the batch norms of layers that train: they normalize by what they are given, and
-/// only write to their cells. `forward` runs them on copies, on the same input each time; nothing of it
-/// counts. One that does not move its cell, now, stays unknown.
+/// Finds the momenta of batch norms that train: these only write to their cells. `forward` runs the
+/// layers on copies, with the same input each time, and does not count. A norm whose cell does not move
+/// stays unknown.
 pub(crate) fn momenta<M: Module, E>(
     layers: &[(Cells, M)],
     copy: impl Fn(&M) -> M,
@@ -396,9 +362,10 @@ pub(crate) fn momenta<M: Module, E>(
 
     impl CellMapper for Add<'_> {
         fn value<const D: usize>(&mut self, id: ParamId, old: Tensor<D>) -> Tensor<D> {
-            match self.means.contains(&id) {
-                true => old.add_scalar(self.amount),
-                false => old,
+            if self.means.contains(&id) {
+                old.add_scalar(self.amount)
+            } else {
+                old
             }
         }
     }
@@ -425,51 +392,64 @@ pub(crate) fn momenta<M: Module, E>(
     Ok(momenta)
 }
 
-/// The cells of means of those batch norms that train: what is frozen normalizes by what its cells hold.
+/// The mean cells of batch norms that train. Frozen ones normalize by their cells.
 fn training_means<M: Module>(layer: &M) -> HashSet<ParamId> {
-    #[derive(Default)]
-    struct Find {
-        /// The fields of batch norms around what is visited.
-        around: Vec<Option<String>>,
-        trains: bool,
-        means: HashSet<ParamId>,
-    }
-
-    impl Find {
-        fn is_in(&self, field: &str) -> bool {
-            self.around
-                .last()
-                .is_some_and(|around| around.as_deref() == Some(field))
-        }
-    }
-
-    impl ModuleVisitor for Find {
-        fn enter_module(&mut self, name: &str, container: &str) {
-            let is_norm = container == "Struct:BatchNorm";
-            self.around.push(is_norm.then(|| name.to_owned()));
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.around.pop();
-        }
-        // The flag comes before the cells.
-        fn visit_flag(&mut self, flag: &Param<Flag>) {
-            if self.is_in("training") {
-                self.trains = flag.is_enabled();
-            }
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if self.is_in("running_mean") && self.trains {
-                self.means.insert(param.id);
-            }
-        }
-    }
-
-    let mut find = Find::default();
+    let mut find = FindNorms::default();
     layer.visit(&mut find);
-    find.means
+    find.training_means
 }
 
-/// Of what was added, 1 − q is left. `None` if all is, or what is left is no number.
+#[derive(Default)]
+struct FindNorms {
+    /// For each enclosing field: its name, if it is a batch norm's.
+    around: Vec<Option<String>>,
+    trains: bool,
+    mean: Option<ParamId>,
+    cells: Cells,
+    training_means: HashSet<ParamId>,
+}
+
+impl FindNorms {
+    fn field(&self) -> Option<&str> {
+        self.around.last()?.as_deref()
+    }
+}
+
+impl ModuleVisitor for FindNorms {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        let is_norm = container == "Struct:BatchNorm";
+        self.around.push(is_norm.then(|| name.to_owned()));
+    }
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.around.pop();
+    }
+    // The flag comes before the cells.
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        if self.field() == Some("training") {
+            self.trains = flag.is_enabled();
+        }
+    }
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() {
+            return;
+        }
+        self.cells.all.insert(param.id);
+        match self.field() {
+            Some("running_mean") => {
+                self.mean = Some(param.id);
+                if self.trains {
+                    self.training_means.insert(param.id);
+                }
+            }
+            Some("running_var") => {
+                (self.cells.means).extend(self.mean.take().map(|mean| (param.id, mean)));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A share of 1 − q of `PROBE` is left. `None` if all of it is left, or the result is NaN.
 fn momentum(low: Tensor<1>, high: Tensor<1>) -> Option<f64> {
     let left = (high - low).into_data();
     let left: Vec<f64> = left.iter::<f64>().collect();

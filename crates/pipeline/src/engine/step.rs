@@ -1,6 +1,5 @@
-//! One step, from the caller's side: hands each worker its list of actions and the stages that they
-//! are of, and says what went wrong where. How workers run a step together, and end it together, is
-//! `stovepipe-runtime`.
+//! One step, from the caller's side: gives each worker its actions and stages, and explains failures.
+//! How workers run a step together is the crate `stovepipe-runtime`.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -10,28 +9,29 @@ use stovepipe_schedule::{Action, Schedule, Timeline};
 use crate::{
     api::{
         control::Progress,
-        error::{StageFailure, StepError, WorkerState},
+        error::{FailureCause, StageFailure, StepError, WorkerState},
     },
     engine::{
-        Engine, guard,
+        core::Engine,
+        panic::Panicked,
         record::{self, Recorder},
-        stage::{Ended, Stage, StageResult, StageTask},
+        stage::{ActionError, StageResult, StageStep, StageTask},
     },
     model::layer::Layer,
 };
 
-/// What all stages left behind, by stage, and what happened when.
-pub(crate) struct Outcome<L: Layer> {
+/// The results of all stages, in order, and what happened when.
+pub(crate) struct StepResult<L: Layer> {
     pub(crate) stages: Vec<StageResult<L>>,
     pub(crate) timeline: Timeline,
 }
 
-/// Runs a schedule. `tasks` are those of all stages, by stage. The caller holds the engine's turn.
+/// Runs a schedule. There is one task per stage, in order. The caller holds the engine's turn.
 pub(crate) fn run<L: Layer>(
     engine: &Engine,
     schedule: &Schedule,
     tasks: Vec<StageTask<L>>,
-) -> Result<Outcome<L>, StepError> {
+) -> Result<StepResult<L>, StepError> {
     let began = Instant::now();
     let mut tasks: HashMap<_, _> = tasks.into_iter().map(|task| (task.index, task)).collect();
     let mut recorders = Vec::new();
@@ -45,55 +45,54 @@ pub(crate) fn run<L: Layer>(
         }
         let actions = actions.clone();
         jobs.push(move |context: &mut JobContext<'_, Action>| {
-            walk(context, &actions, own, &recorder)
+            run_actions(context, &actions, own, &recorder)
         });
     }
-    let terms = StepOptions {
+    let options = StepOptions {
         stop: &engine.stop,
         stall_timeout: engine.stall_timeout,
     };
     let total = schedule.workers().iter().map(Vec::len).sum();
     let mut done = 0;
-    let tell = |worker, action| {
+    let on_action = |worker, action| {
         done += 1;
-        engine.tell(&Progress {
+        engine.report(&Progress {
             worker,
             action,
             done,
             total,
         })
     };
-    let explain = |fault| explain(fault, engine, schedule, &recorders);
-    let of_workers = stovepipe_runtime::step(&engine.workers, jobs, terms, tell, explain);
-    if let Err(error) = &of_workers {
+    let to_error = |fault| explain(fault, engine, schedule, &recorders);
+    let results = stovepipe_runtime::step(&engine.workers, jobs, options, on_action, to_error);
+    if let Err(error) = &results {
         let has_stalled = matches!(error, StepError::Stalled { .. });
         (engine.transfers).settle(engine.stall_timeout, has_stalled);
     }
-    let of_workers = of_workers?;
-    let mut stages: Vec<_> = of_workers.into_iter().flatten().collect();
+    let mut stages: Vec<_> = results?.into_iter().flatten().collect();
     stages.sort_by_key(|(index, _)| *index);
-    Ok(Outcome {
+    Ok(StepResult {
         stages: stages.into_iter().map(|(_, result)| result).collect(),
         timeline: record::timeline(&recorders),
     })
 }
 
-/// A worker's part of a step.
-fn walk<L: Layer>(
+/// Runs a worker's actions.
+fn run_actions<L: Layer>(
     context: &mut JobContext<'_, Action>,
     actions: &[Action],
     tasks: Vec<StageTask<L>>,
     recorder: &Recorder,
-) -> Result<Vec<(usize, StageResult<L>)>, Ended> {
+) -> Result<Vec<(usize, StageResult<L>)>, ActionError> {
     let mut stages: HashMap<_, _> = tasks
         .into_iter()
-        .map(|task| (task.index, Stage::new(task, recorder.clone())))
+        .map(|task| (task.index, StageStep::new(task, recorder.clone())))
         .collect();
     for &action in actions {
         context.act(action, |cancel| {
             let Some(stage) = stages.get_mut(&action.stage) else {
-                let cause = "the worker was not given the stage".to_owned();
-                return Err(Ended::Failed(cause));
+                let cause = FailureCause::Internal("the worker does not have the stage");
+                return Err(ActionError::Failed(cause));
             };
             stage.run(action, cancel)
         })?;
@@ -104,14 +103,14 @@ fn walk<L: Layer>(
         .collect())
 }
 
-/// Names the place of what went wrong.
+/// Turns a fault into an error that says where it happened.
 fn explain(
-    fault: Fault<Action, String>,
+    fault: Fault<Action, FailureCause>,
     engine: &Engine,
     schedule: &Schedule,
     recorders: &[Recorder],
 ) -> StepError {
-    let flight = || record::flight_record(recorders, &engine.transfers);
+    let flight = record::flight_record(recorders, &engine.transfers);
     let (worker, action, cause) = match fault {
         Fault::Failed {
             worker,
@@ -119,15 +118,13 @@ fn explain(
             cause,
         } => (worker, action, cause),
         Fault::Stalled => {
-            return StepError::Stalled {
-                limit: engine.stall_timeout.unwrap_or_default(),
-                flight: flight(),
-            };
+            let limit = engine.stall_timeout.unwrap_or_default();
+            return StepError::Stalled { limit, flight };
         }
         Fault::Stopped => return StepError::Stopped,
         Fault::Lost => return StepError::Lost,
     };
-    // Before its first action, a worker prepares for it.
+    // Without an action, the worker failed while it prepared the first one.
     let action = action.unwrap_or(schedule.workers()[worker][0]);
     let layer = match recorders[worker].state() {
         WorkerState::Running { layer, .. } => layer,
@@ -140,8 +137,8 @@ fn explain(
         device: engine.stages[action.stage].device_name.clone(),
         cause: match cause {
             Cause::Error(cause) => cause,
-            Cause::Panicked(panic) => format!("panicked: {}", guard::panic_message(&*panic)),
+            Cause::Panicked(panic) => Panicked::new(&*panic).into(),
         },
-        flight: flight(),
+        flight,
     }))
 }

@@ -90,16 +90,13 @@ impl FlowGradients {
     }
 
     pub(crate) fn remove<const D: usize>(&mut self, index: usize) -> Option<Tensor<D>> {
-        let gradient = self.0.remove(&index)?;
-        gradient
-            .into_any()
-            .downcast()
-            .ok()
-            .map(|gradient| *gradient)
+        let gradient: Box<dyn Any> = self.0.remove(&index)?;
+        gradient.downcast().ok().map(|gradient| *gradient)
     }
 
     pub(crate) fn get<const D: usize>(&self, index: usize) -> Option<&Tensor<D>> {
-        self.0.get(&index)?.as_any().downcast_ref()
+        let gradient: &dyn Any = &**self.0.get(&index)?;
+        gradient.downcast_ref()
     }
 
     /// Moves them to a device.
@@ -110,21 +107,13 @@ impl FlowGradients {
 }
 
 /// A float tensor of any rank.
-trait Gradient: Send {
+trait Gradient: Any + Send {
     fn to_device(self: Box<Self>, device: &Device) -> Box<dyn Gradient>;
-    fn as_any(&self) -> &dyn Any;
-    fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
 impl<const D: usize> Gradient for Tensor<D> {
     fn to_device(self: Box<Self>, device: &Device) -> Box<dyn Gradient> {
         Box::new(Tensor::to_device(*self, device))
-    }
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
     }
 }
 
@@ -184,59 +173,6 @@ pub(crate) fn seed<F: Flow>(output: F, gradients: FlowGradients) -> Option<Tenso
     };
     output.map(&mut seed);
     seed.sum
-}
-
-/// Ones for gradients of a flow.
-pub(crate) fn ones<F: Flow>(flow: F) -> FlowGradients {
-    #[derive(Default)]
-    struct Ones {
-        gradients: FlowGradients,
-        index: usize,
-    }
-
-    impl FlowMapper for Ones {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.gradients.register(self.index, tensor.ones_like());
-            self.index += 1;
-            tensor
-        }
-    }
-
-    let mut ones = Ones::default();
-    flow.map(&mut ones);
-    ones.gradients
-}
-
-/// The sum of all floats of a flow, if it has any.
-pub(crate) fn sum<F: Flow>(flow: F) -> Option<Tensor<1>> {
-    struct Sum(Option<Tensor<1>>);
-
-    impl FlowMapper for Sum {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.0 = add(self.0.take(), Some(tensor.clone().sum()));
-            tensor
-        }
-    }
-
-    let mut sum = Sum(None);
-    flow.map(&mut sum);
-    sum.0
-}
-
-/// The bytes of a flow's tensors.
-pub(crate) fn bytes<F: Flow>(flow: F) -> usize {
-    struct Bytes(usize);
-
-    impl FlowMapper for Bytes {
-        every_kind!(self, tensor => {
-            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
-            tensor
-        });
-    }
-
-    let mut bytes = Bytes(0);
-    flow.map(&mut bytes);
-    bytes.0
 }
 
 /// Makes Burn drop what it recorded of passes without a tape. Otherwise the next backward pass does.

@@ -1,15 +1,15 @@
-//! The thread of a worker, with a CPU pool of its own.
+//! A worker's thread, with its own CPU pool.
 //!
-//! A worker owns everything that must stay on one thread: Burn locks an autodiff graph as a whole,
-//! keeps running statistics by thread, and runs CPU kernels in the pool of the thread that asks.
-//! So the worker's thread *is* a member of its pool (`use_current_thread`): whatever a job does
-//! directly is done by one thread, always the same, and only kernels spread over the pool.
+//! Some work must stay on one thread: Burn locks an autodiff graph as a whole, keeps running
+//! statistics per thread, and runs CPU kernels in the pool of the calling thread. So the worker's
+//! thread is a member of its pool (`use_current_thread`). Jobs run on that thread alone; only kernels
+//! use the whole pool.
 //!
-//! On a GPU, a thread is also a stream: CubeCL 0.11 numbers streams by thread (`StreamId::current`) and
-//! has up to 128 of them a device (`streaming.max_streams`). On CUDA each is a stream of the driver, so that
-//! workers on one card run side by side; on wgpu each has memory and encoders of its own, and all share the
-//! device's one queue. A kernel that reads what another stream writes waits for it, so that workers on one
-//! device can hand over tensors as they are.
+//! On a GPU, a thread is also a stream: CubeCL 0.11 numbers streams by thread (`StreamId::current`),
+//! up to 128 per device (`streaming.max_streams`). On CUDA each is a stream of the driver, so workers
+//! on one card run side by side. On wgpu each has its own memory and encoders, and all share one queue.
+//! A kernel that reads what another stream writes waits for it, so workers on one device can exchange
+//! tensors without a copy.
 
 use std::{
     io,
@@ -20,10 +20,10 @@ use std::{
 use rayon::{ThreadPool, ThreadPoolBuilder};
 pub(crate) use stovepipe_runtime::Worker;
 
-/// How long an idle worker may take to say so.
+/// How long an idle worker may take to answer.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
-/// How long a worker may take over one thing unless it is said: a device's first kernels may take minutes to compile.
+/// The default time limit of one action: the first kernels of a device may compile for minutes.
 pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Starts a worker whose kernels use `threads` threads, its own among them.
@@ -32,27 +32,27 @@ pub(crate) fn spawn(name: &str, threads: usize) -> io::Result<Worker> {
     Worker::spawn(name, move || Pool::around_this_thread(&own_name, threads))
 }
 
-/// Waits until all workers have done what they were handed so far, for no longer than `stall_timeout` in all, and
-/// [`GRACE`] for each: who has not by then is given up.
+/// Waits until all workers have finished their queued jobs: at most `stall_timeout` in total, and at least
+/// [`GRACE`] each. Gives up the others.
 pub(crate) fn settle<'a>(
     workers: impl IntoIterator<Item = &'a Worker>,
     stall_timeout: Option<Duration>,
 ) {
     let began = Instant::now();
     for worker in workers {
-        let left = stall_timeout.map(|stall_timeout| stall_timeout.saturating_sub(began.elapsed()));
-        worker.settle(left.map(|left| left.max(GRACE)));
+        let left = stall_timeout.map(|limit| limit.saturating_sub(began.elapsed()).max(GRACE));
+        worker.settle(left);
     }
 }
 
-/// A pool of which the thread that made it is a member.
+/// A pool that includes the thread that made it.
 struct Pool {
     pool: Option<ThreadPool>,
     helpers: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
-    /// Rayon does not join the threads of a pool, so they are spawned by hand.
+    /// Rayon does not join the threads of a pool, so this spawns and joins them.
     fn around_this_thread(name: &str, threads: usize) -> io::Result<Self> {
         let mut helpers = Vec::new();
         let pool = ThreadPoolBuilder::new()
@@ -72,7 +72,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.pool = None; // which ends the helpers
+        self.pool = None; // ends the helpers
         for helper in self.helpers.drain(..) {
             let _ = helper.join();
         }

@@ -3,46 +3,36 @@
 use stovepipe_plan::{OptimizerState, Profile, Setup, cut_chain_by};
 use stovepipe_schedule::{Recompute, Schedule};
 
-use crate::{api::error::BuildError, measure::measured::Measured, model::layer::Layer};
+use crate::{
+    api::error::BuildError,
+    measure::measured::Measured,
+    model::{layer::Layer, wiring::LayerName},
+};
 
 /// Where a model is cut into stages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Balance {
-    /// As many layers in each stage as in any other, the first ones taking one more.
+    /// The same number of layers in each stage; the first ones may have one more.
     #[default]
     Even,
-    /// The number of layers of each stage, by hand.
+    /// This number of layers in each stage.
     Layers(Vec<usize>),
-    /// The cost of each layer, in any unit: the most costly stage costs as little as can be.
+    /// The cost of each layer, in any unit: minimises the cost of the most expensive stage.
     Costs(Vec<f64>),
-    /// What each layer costs: the slowest stage takes as little as can be. Stages that compute forward
-    /// passes again count them twice.
+    /// Measured layers: minimises the time of the slowest stage. Recomputed forward passes count twice.
     Times(Measured),
-    /// What each layer costs: of all cuts, the one whose step is foretold to take least.
+    /// Measured layers: the cut with the shortest predicted step.
     Planned(Measured),
 }
 
 impl Balance {
-    /// By what `cost` says of each layer, given with its place.
+    /// Cuts by a cost for each layer; `cost` gets its index too.
     ///
     /// ```
-    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-    /// # use stovepipe_pipeline::{Context, Layer, LayerError};
-    /// # #[derive(Module, Debug)]
-    /// # struct Dense { linear: Linear }
-    /// # impl Layer for Dense {
-    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
-    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-    /// #         Ok(self.linear.forward(x))
-    /// #     }
-    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
-    /// # }
+    /// # use stovepipe_pipeline::doc_example::Dense;
     /// use stovepipe_pipeline::{Balance, count_parameters};
     ///
-    /// let layers: Vec<_> = [(9, 9), (9, 9), (9, 30)].map(|(inputs, outputs)| Dense {
-    ///     linear: LinearConfig::new(inputs, outputs).init(&Device::flex()),
-    /// }).into();
+    /// let layers = Dense::layers(&[9, 9, 9, 30]);
     /// let balance = Balance::by_cost(&layers, |_, layer| count_parameters(layer) as f64)?;
     /// assert_eq!(balance.cut(3, 2)?, [2, 1]);
     /// # Ok::<(), stovepipe_pipeline::BuildError>(())
@@ -50,38 +40,36 @@ impl Balance {
     ///
     /// # Errors
     ///
-    /// If a cost is negative, infinite or NaN.
+    /// If a cost is negative, NaN or infinite.
     pub fn by_cost<L: Layer>(
         layers: &[L],
         mut cost: impl FnMut(usize, &L) -> f64,
     ) -> Result<Self, BuildError> {
         let costs = layers.iter().enumerate().map(|(index, layer)| {
             let cost = cost(index, layer);
-            match cost.is_finite() && cost >= 0.0 {
-                true => Ok(cost),
-                false => Err(BuildError::Cost {
-                    layer: index,
-                    name: layer.name(),
-                    cost,
-                }),
+            if cost.is_finite() && cost >= 0.0 {
+                return Ok(cost);
             }
+            let name = layer.name();
+            let layer = LayerName { index, name };
+            Err(BuildError::Cost { layer, cost })
         });
         Ok(Self::Costs(costs.collect::<Result<_, _>>()?))
     }
 
-    /// By the time that forward and backward took.
+    /// Cuts by the time of forward and backward.
     #[must_use]
     pub fn by_time(measured: impl Into<Measured>) -> Self {
         Self::Times(measured.into())
     }
 
-    /// By the memory that training needs.
+    /// Cuts by the memory that training needs.
     #[must_use]
     pub fn by_size(profile: &Profile) -> Self {
         Self::Costs(profile.sizes())
     }
 
-    /// The number of layers of each of `stages` stages, if nothing is computed twice.
+    /// The number of layers of each of `stages` stages, without recomputation.
     ///
     /// ```
     /// use stovepipe_pipeline::Balance;
@@ -95,9 +83,8 @@ impl Balance {
     ///
     /// # Errors
     ///
-    /// If there are no layers or stages, more stages than layers, the numbers given by hand are
-    /// not those of `stages` stages with a layer each, `layers` in all, or the costs are not those
-    /// of `layers` layers.
+    /// If there are no layers or stages, there are more stages than layers, given numbers of layers do not
+    /// fit, or there is not one cost per layer.
     pub fn cut(&self, layers: usize, stages: usize) -> Result<Vec<usize>, BuildError> {
         match (layers, stages) {
             (0, _) => Err(BuildError::NoLayers),
@@ -107,7 +94,7 @@ impl Balance {
         }
     }
 
-    /// The cut for a schedule, of a model with at least as many layers as there are stages.
+    /// The cut for a schedule. There are at least as many layers as stages.
     pub(crate) fn cut_scheduled(
         &self,
         layers: usize,
@@ -138,13 +125,13 @@ impl Balance {
         }
     }
 
-    /// The cut into stages, from one to as many as there are layers.
+    /// The cut into stages. There is at least one, and at most one per layer.
     fn cut_into(&self, layers: usize, stages: usize) -> Result<Vec<usize>, BuildError> {
         match self {
             Self::Even => Ok((0..stages)
                 .map(|stage| layers / stages + usize::from(stage < layers % stages))
                 .collect()),
-            Self::Layers(balance) => by_hand(balance, layers, stages),
+            Self::Layers(balance) => checked(balance, layers, stages),
             Self::Costs(costs) => by_costs(costs.len(), layers, stages, |_, layer| costs[layer]),
             Self::Times(measured) | Self::Planned(measured) => {
                 let times: Vec<_> = (0..stages)
@@ -163,13 +150,13 @@ fn by_costs(
     stages: usize,
     cost: impl Fn(usize, usize) -> f64,
 ) -> Result<Vec<usize>, BuildError> {
-    match costs == layers {
-        true => Ok(cut_chain_by(layers, stages, cost)?),
-        false => Err(BuildError::CostCount { costs, layers }),
+    if costs != layers {
+        return Err(BuildError::CostCount { costs, layers });
     }
+    Ok(cut_chain_by(layers, stages, cost)?)
 }
 
-fn by_hand(balance: &[usize], layers: usize, stages: usize) -> Result<Vec<usize>, BuildError> {
+fn checked(balance: &[usize], layers: usize, stages: usize) -> Result<Vec<usize>, BuildError> {
     let sum = balance
         .iter()
         .fold(0, |sum: usize, &count| sum.saturating_add(count));

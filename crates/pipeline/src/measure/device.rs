@@ -2,9 +2,9 @@
 //!
 //! | name | device |
 //! |---|---|
-//! | `cpu` | the CPU, with as many threads a worker as the pipeline gives each |
-//! | `cpu:threads=4` | the CPU, with four threads for each worker that lies there |
-//! | `wgpu` | what wgpu takes to be the best; a logical device of its own |
+//! | `cpu` | the CPU, with the pipeline's number of threads per worker |
+//! | `cpu:threads=4` | the CPU, with four threads for each of its workers |
+//! | `wgpu` | the device that wgpu thinks is best |
 //! | `wgpu:1` | the second device that wgpu lists |
 //! | `cuda`, `cuda:0` | the first device that CUDA lists |
 
@@ -13,9 +13,7 @@ use std::{fmt, str::FromStr, sync::LazyLock};
 use burn::tensor::Device;
 use thiserror::Error;
 
-/// A device, and what it is called.
-///
-/// A worker is given one; a plain [`Device`] becomes one whose name says what it is.
+/// A device and its name. A plain [`Device`] converts into one.
 ///
 /// ```
 /// use burn::tensor::Device;
@@ -29,19 +27,19 @@ use thiserror::Error;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedDevice {
-    /// What errors and pictures call it.
+    /// Its name in errors and pictures.
     pub name: String,
     /// The device.
     pub device: Device,
-    /// CPU threads of a worker there; `None` leaves it to the pipeline.
+    /// CPU threads of each of its workers; `None` for the pipeline's setting.
     pub threads: Option<usize>,
 }
 
-/// A name that stands for no device here.
+/// Why a name is not the name of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// Not the name of a kind of device.
+    /// There is no such kind of device.
     #[error(
         "unknown device `{0}`: use cpu, cpu:threads=4, wgpu, wgpu:0 or cuda:0 (the number counts \
          devices of a kind)"
@@ -53,32 +51,31 @@ pub enum DeviceError {
     /// The program was built without this kind.
     #[error("device `{name}` needs a program that was built with `--features {feature}`")]
     NotCompiled {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The Cargo feature that brings the kind.
+        /// The Cargo feature of this kind.
         feature: &'static str,
     },
     /// There is no device of this kind, or no driver for it.
     #[error("there is no device `{name}`: none of its kind was found. {install}")]
     NoDriver {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// What its kind needs, and where that comes from.
+        /// What to install.
         install: &'static str,
     },
-    /// There are not so many devices of this kind.
+    /// There are fewer devices of this kind.
     #[error("there is no device `{name}`: {count} of its kind were found, counted from 0")]
     NotThere {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// How many there are.
+        /// The number of devices.
         count: usize,
     },
 }
 
 impl NamedDevice {
-    /// What this program and this machine offer: the CPU, and each GPU once for each kind that
-    /// reaches it. Where there is no driver, there is no device.
+    /// The devices of this machine that the program can use: the CPU, and each GPU once per kind.
     ///
     /// ```
     /// use stovepipe_pipeline::NamedDevice;
@@ -90,14 +87,14 @@ impl NamedDevice {
     #[must_use]
     pub fn offered() -> Vec<Self> {
         let mut offered = vec![Self::from(Device::flex())];
-        for kind in &KINDS {
+        for kind in &GPU_KINDS {
             let found = kind.found().iter().enumerate();
             offered.extend(found.map(|(index, device)| kind.named(index, device)));
         }
         offered
     }
 
-    /// Whether it is the CPU, with whatever threads.
+    /// Whether it is the CPU, with any number of threads.
     ///
     /// ```
     /// use stovepipe_pipeline::NamedDevice;
@@ -110,8 +107,8 @@ impl NamedDevice {
         self.device == Device::flex()
     }
 
-    /// The share of a device's time that a worker there has, of such `workers`: a GPU is shared evenly, and
-    /// on the CPU each has threads of its own.
+    /// The share of the device's time that one of these `workers` gets: workers share a GPU evenly, and on
+    /// the CPU each has its own threads.
     ///
     /// ```
     /// use stovepipe_pipeline::NamedDevice;
@@ -123,9 +120,10 @@ impl NamedDevice {
     #[must_use]
     pub fn share_of_time(&self, workers: &[Self]) -> f64 {
         let sharing = workers.iter().filter(|other| other.device == self.device);
-        match self.is_cpu() {
-            true => 1.0,
-            false => 1.0 / sharing.count().max(1) as f64,
+        if self.is_cpu() {
+            1.0
+        } else {
+            1.0 / sharing.count().max(1) as f64
         }
     }
 }
@@ -139,7 +137,7 @@ impl fmt::Display for NamedDevice {
 impl FromStr for NamedDevice {
     type Err = DeviceError;
 
-    /// The device of a name. Nothing is asked of it yet: it may be there and not work.
+    /// Finds the device with this name, without using it: it may not work.
     fn from_str(name: &str) -> Result<Self, DeviceError> {
         let name = name.trim();
         let unknown = || DeviceError::Unknown(name.to_owned());
@@ -150,7 +148,7 @@ impl FromStr for NamedDevice {
         if kind == "cpu" {
             return cpu(name, detail);
         }
-        let kind = KINDS.iter().find(|known| known.name == kind);
+        let kind = GPU_KINDS.iter().find(|known| known.name == kind);
         let kind = kind.ok_or_else(unknown)?;
         let index = detail
             .map(str::parse::<usize>)
@@ -180,36 +178,36 @@ fn cpu(name: &str, detail: Option<&str>) -> Result<NamedDevice, DeviceError> {
 }
 
 /// A kind of GPU.
-struct Kind {
-    /// Also the Cargo feature that brings it.
+struct GpuKind {
+    /// Also the name of its Cargo feature.
     name: &'static str,
     install: &'static str,
-    /// Those of the machine, as Burn lists them; `None` if the kind is not compiled in. Listed once:
-    /// to do so is to load a driver.
+    /// The machine's devices, as Burn lists them; `None` if the kind is not compiled in. Listed once,
+    /// because that loads a driver.
     found: LazyLock<Option<Vec<Device>>>,
-    /// What the kind's name alone stands for, if that is not its first device.
-    own_choice: fn() -> Option<Device>,
+    /// The device for the kind's name alone, if that is not the first one.
+    default_device: fn() -> Option<Device>,
 }
 
-static KINDS: [Kind; 2] = [
-    Kind {
+static GPU_KINDS: [GpuKind; 2] = [
+    GpuKind {
         name: "wgpu",
         install: "wgpu needs a graphics driver for Vulkan, Metal or DirectX 12 (OpenGL alone will not do): \
                   the one of your GPU's maker, or one in software, such as Debian's package \
                   mesa-vulkan-drivers",
         found: LazyLock::new(wgpu_devices),
-        own_choice: wgpu_choice,
+        default_device: wgpu_default,
     },
-    Kind {
+    GpuKind {
         name: "cuda",
         install: "CUDA needs an NVIDIA GPU, NVIDIA's driver, and libdevice of the CUDA toolkit: the file \
                   nvvm/libdevice/libdevice.10.bc in /usr/local/cuda, or in the folder that CUDA_PATH names",
         found: LazyLock::new(cuda_devices),
-        own_choice: || None,
+        default_device: || None,
     },
 ];
 
-impl Kind {
+impl GpuKind {
     fn found(&self) -> &[Device] {
         self.found.as_deref().unwrap_or_default()
     }
@@ -233,7 +231,7 @@ impl Kind {
             let install = self.install;
             return Err(DeviceError::NoDriver { name, install });
         }
-        if let (None, Some(device)) = (index, (self.own_choice)()) {
+        if let (None, Some(device)) = (index, (self.default_device)()) {
             return Ok(NamedDevice::from(device));
         }
         let index = index.unwrap_or_default();
@@ -243,14 +241,14 @@ impl Kind {
     }
 }
 
-/// A driver that cannot be loaded is none, even if Burn should panic over it.
+/// Without a driver there are no devices, even if Burn panics.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 fn listed(kind: burn::tensor::DeviceType) -> Option<Vec<Device>> {
     let list = || Device::enumerate(kind).into_vec();
     Some(std::panic::catch_unwind(std::panic::AssertUnwindSafe(list)).unwrap_or_default())
 }
 
-/// None of OpenGL's, which Burn falls back to: wgpu aborts where threads wait for its one context.
+/// Without OpenGL, Burn's fallback: wgpu aborts if several threads use its one context.
 #[cfg(feature = "wgpu")]
 fn wgpu_devices() -> Option<Vec<Device>> {
     use cubecl_wgpu::{AutoGraphicsApi, Backend, GraphicsApi};
@@ -261,7 +259,7 @@ fn wgpu_devices() -> Option<Vec<Device>> {
 }
 
 #[cfg(feature = "wgpu")]
-fn wgpu_choice() -> Option<Device> {
+fn wgpu_default() -> Option<Device> {
     Some(Device::wgpu(burn::tensor::DeviceKind::DefaultDevice))
 }
 
@@ -271,7 +269,7 @@ fn wgpu_devices() -> Option<Vec<Device>> {
 }
 
 #[cfg(not(feature = "wgpu"))]
-fn wgpu_choice() -> Option<Device> {
+fn wgpu_default() -> Option<Device> {
     None
 }
 
@@ -286,13 +284,14 @@ fn cuda_devices() -> Option<Vec<Device>> {
 }
 
 impl From<Device> for NamedDevice {
-    /// Names a device as it would be asked for. A wgpu device that a program has set up itself has no
-    /// such name, and is called `wgpu#0`, `wgpu#1`, …
+    /// Uses the name that would select the device. A wgpu device that the program has set up itself is
+    /// called `wgpu#0`, `wgpu#1`, …
     fn from(device: Device) -> Self {
         let device = device.inner();
-        let name = match device == Device::flex() {
-            true => "cpu".to_owned(),
-            false => gpu_name(&device),
+        let name = if device == Device::flex() {
+            "cpu".to_owned()
+        } else {
+            gpu_name(&device)
         };
         Self {
             name,
@@ -307,15 +306,15 @@ fn gpu_name(device: &Device) -> String {
     if let Some(name) = name_of_set_up(device) {
         return name;
     }
-    for kind in &KINDS {
-        if (kind.own_choice)().as_ref() == Some(device) {
+    for kind in &GPU_KINDS {
+        if (kind.default_device)().as_ref() == Some(device) {
             return kind.name.to_owned();
         }
         if let Some(index) = kind.found().iter().position(|found| found == device) {
             return format!("{}:{index}", kind.name);
         }
     }
-    format!("{:?}", device.as_dispatch()) // one that is not there, or of no kind of ours
+    format!("{:?}", device.as_dispatch()) // missing, or of another kind
 }
 
 #[cfg(feature = "wgpu")]
@@ -330,10 +329,8 @@ fn name_of_set_up(device: &Device) -> Option<String> {
     }
 }
 
-/// Why a device that is there does not work, with what it may lack.
-pub(crate) fn with_advice(name: &str, cause: &str) -> String {
-    match KINDS.iter().find(|kind| name.starts_with(kind.name)) {
-        Some(kind) => format!("{cause}. {}", kind.install),
-        None => cause.to_owned(),
-    }
+/// What a device with this name needs to be installed.
+pub(crate) fn install_hint(name: &str) -> Option<&'static str> {
+    let kind = GPU_KINDS.iter().find(|kind| name.starts_with(kind.name));
+    kind.map(|kind| kind.install)
 }

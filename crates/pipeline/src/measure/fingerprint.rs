@@ -1,4 +1,4 @@
-//! Which layers are alike, so that one of them can be measured for all.
+//! Finds layers that cost the same, so that one measurement serves all.
 
 use std::fmt::Write;
 
@@ -12,13 +12,13 @@ use crate::model::{
     layer::Layer,
 };
 
-/// All that a layer's cost can depend on: what it is made of, the shapes of its parameters and of what comes in. The
-/// values of the parameters are no part of it.
+/// All that a layer's cost can depend on: its settings and the shapes of its parameters and its input, but
+/// not the values of the parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Likeness(String);
+pub(crate) struct Fingerprint(String);
 
-impl Likeness {
-    /// Of a layer and what comes in; none if it sends or takes skips, and so does not stand for itself.
+impl Fingerprint {
+    /// The fingerprint of a layer and its input; `None` if it sends or takes skips.
     pub(crate) fn of<L: Layer>(layer: &L, flow: &L::Flow) -> Option<Self> {
         if !layer.skips().is_empty() {
             return None;
@@ -27,13 +27,13 @@ impl Likeness {
         layer.visit(&mut shapes);
         let _ = flow.clone().map(&mut shapes);
         // Burn's `Display` shows as much, but would allocate lazy parameters to show their shapes.
-        let settings = without_names(&format!("{layer:?}"));
+        let settings = without_ids(&format!("{layer:?}"));
         Some(Self(format!("{} {} {settings}", layer.name(), shapes.0)))
     }
 }
 
-/// What a module shows, but for what its parameters are called: each has a name of its own.
-fn without_names(shown: &str) -> String {
+/// A module's debug text without the ids of its parameters, which are unique.
+fn without_ids(shown: &str) -> String {
     let mut text = shown.to_owned();
     for (before, after) in [("Param: ", " - "), ("ParamId { value: ", "}")] {
         let mut parts = text.split(before);
@@ -48,11 +48,11 @@ fn without_names(shown: &str) -> String {
     text
 }
 
-/// Notes shapes in the order of a visit.
+/// Collects shapes in the order of a visit.
 struct Shapes(String);
 
 impl Shapes {
-    fn note(&mut self, kind: char, shape: &[usize]) {
+    fn add(&mut self, kind: char, shape: &[usize]) {
         let _ = write!(self.0, "{kind}{shape:?} ");
     }
 }
@@ -62,35 +62,35 @@ impl ModuleVisitor for Shapes {
         // Asked whether it trains, a lazy parameter would be allocated; what is measured for it trains.
         let trains = !param.is_initialized() || param.is_require_grad();
         let kind = if trains { 'p' } else { 'c' };
-        self.note(kind, &param.lazy_shape().dims::<D>());
+        self.add(kind, &param.lazy_shape().dims::<D>());
     }
 }
 
 impl FlowMapper for Shapes {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        self.note('f', &tensor.dims());
+        self.add('f', &tensor.dims());
         tensor
     }
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        self.note('i', &tensor.dims());
+        self.add('i', &tensor.dims());
         tensor
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        self.note('b', &tensor.dims());
+        self.add('b', &tensor.dims());
         tensor
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::without_names;
+    use super::without_ids;
 
     #[test]
-    fn names_of_parameters_are_left_out() {
+    fn ids_of_parameters_are_removed() {
         let shown =
             "A { w: Param: a1b2 - ParamMapper, s: State { id: ParamId { value: 12 }, n: 3 } }";
         let expected = "A { w: Param: ParamMapper, s: State { id: ParamId { value: , n: 3 } }";
-        assert_eq!(without_names(shown), expected);
-        assert_eq!(without_names("A { n: 3 }"), "A { n: 3 }");
+        assert_eq!(without_ids(shown), expected);
+        assert_eq!(without_ids("A { n: 3 }"), "A { n: 3 }");
     }
 }

@@ -1,4 +1,4 @@
-//! What a model costs on a pipeline's devices, which need not be alike.
+//! What a model costs on a pipeline's devices, which may differ.
 
 use stovepipe_plan::{DeviceSpec, LinkLevel, Machine, Profile};
 use stovepipe_schedule::Link;
@@ -8,10 +8,10 @@ use crate::{
     measure::{device::NamedDevice, link::measure_link},
 };
 
-/// What each layer costs on the device of each worker, and what it takes to hand values from one to the
-/// next: what a [cut](crate::Balance) and a [forecast](crate::PipelineBuilder::forecast) are made from.
+/// What each layer costs on each worker's device, and how fast the links between devices are: the input
+/// of a [cut](crate::Balance) and a [prediction](crate::PipelineBuilder::forecast).
 ///
-/// A [`Profile`] alone is that of devices that are all alike, and next to each other.
+/// A [`Profile`] alone stands for equal devices without copies between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     profiles: Vec<Profile>,
@@ -19,35 +19,22 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Has `measure` make a profile on each device that is not like one before it: another device, or
-    /// other [threads](NamedDevice::threads) on the CPU. What lies between neighbours is measured here.
+    /// Calls `measure` for each device, except those that equal an earlier one: the same device, with the
+    /// same [threads](NamedDevice::threads) on the CPU. Also measures the links between neighbours.
     ///
-    /// Workers that share a GPU share its time: a GPU with two is taken to be half as fast for each.
+    /// Workers that share a GPU share its time: with two of them, it counts as half as fast for each.
     ///
     /// ```
-    /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-    /// # use stovepipe_pipeline::{Context, Layer, LayerError};
-    /// # #[derive(Module, Debug)]
-    /// # struct Dense { linear: Linear }
-    /// # impl Layer for Dense {
-    /// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
-    /// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-    /// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-    /// #         Ok(self.linear.forward(x))
-    /// #     }
-    /// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
-    /// # }
-    /// use stovepipe_pipeline::{Balance, BuildError, Measured, NamedDevice, Pipeline, Profiler};
+    /// use burn::tensor::Tensor;
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::{Balance, Measured, NamedDevice, Pipeline, Profiler};
     ///
     /// let devices: Vec<NamedDevice> = vec!["cpu".parse()?, "cpu:threads=2".parse()?, "cpu".parse()?];
-    /// let device = Device::flex();
-    /// let layer = || Dense { linear: LinearConfig::new(4, 4).init(&device) };
-    /// let layers: Vec<_> = (0..6).map(|_| layer()).collect();
+    /// let layers = Dense::layers(&[4; 7]);
     /// let mut seen = Vec::new();
     /// let measured = Measured::on(&devices, |device| {
     ///     seen.push(device.name.clone());
-    ///     let sample = Tensor::ones([16, 4], &device.device);
-    ///     Profiler::on(device).measure(&layers, sample)
+    ///     Profiler::on(device).measure(&layers, Tensor::ones([16, 4], &device.device))
     /// })?;
     /// assert_eq!(seen, ["cpu", "cpu:threads=2"]);
     /// assert_eq!(measured.profile(0), measured.profile(2));
@@ -58,7 +45,7 @@ impl Measured {
     ///
     /// # Errors
     ///
-    /// If there are no devices, `measure` fails, or what lies between two devices cannot be measured.
+    /// If there are no devices, `measure` fails, or a link cannot be measured.
     pub fn on<E: From<BuildError>>(
         devices: &[NamedDevice],
         mut measure: impl FnMut(&NamedDevice) -> Result<Profile, E>,
@@ -67,7 +54,7 @@ impl Measured {
         for (index, device) in devices.iter().enumerate() {
             let known = devices[..index]
                 .iter()
-                .position(|known| is_like(known, device));
+                .position(|known| is_equal(known, device));
             profiles.push(match known {
                 Some(known) => profiles[known].clone(),
                 None => measure(device)?,
@@ -93,8 +80,8 @@ impl Measured {
         self.profiles.get(worker).unwrap_or(&self.profiles[0])
     }
 
-    /// The same, with the bytes that the devices of some workers can hold: cuts that need more are taken only
-    /// if there is no other.
+    /// Sets the memory in bytes of the workers' devices. Cuts that need more are used only if there is no
+    /// other.
     #[must_use]
     pub fn with_memory(mut self, of_workers: &[Option<u64>]) -> Self {
         let mut machine = self.machine(of_workers.len());
@@ -105,13 +92,13 @@ impl Measured {
         self
     }
 
-    /// One for each worker, or one for all.
+    /// One per worker, or one for all.
     pub(crate) fn profiles(&self) -> &[Profile] {
         &self.profiles
     }
 
-    /// The devices of so many workers. Each has a [profile](Self::profile) of its own, so that a speed is only
-    /// what [its share of the device](NamedDevice::share_of_time) makes of it.
+    /// The devices of this number of workers. Each has its own [profile](Self::profile), so its speed is
+    /// only its [share of the device](NamedDevice::share_of_time).
     ///
     /// ```
     /// use stovepipe_pipeline::Measured;
@@ -141,7 +128,7 @@ impl From<&Profile> for Measured {
     }
 }
 
-fn is_like(one: &NamedDevice, other: &NamedDevice) -> bool {
+fn is_equal(one: &NamedDevice, other: &NamedDevice) -> bool {
     (&one.device, one.threads) == (&other.device, other.threads)
 }
 
@@ -153,7 +140,7 @@ fn spec(device: &NamedDevice, all: &[NamedDevice]) -> DeviceSpec {
     }
 }
 
-/// The slowest of what lies between neighbours, both ways; none if all are on one device.
+/// The slowest link between neighbours, in either direction; `None` if all are on one device.
 fn slowest_link(devices: &[NamedDevice]) -> Result<Option<Link>, BuildError> {
     let mut known = Vec::new();
     let mut slowest: Option<Link> = None;
@@ -179,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_on_the_cpu_have_threads_of_their_own() {
+    fn workers_on_the_cpu_have_their_own_threads() {
         let devices: Vec<NamedDevice> = vec![Device::flex().into(); 2];
         assert_eq!(spec(&devices[0], &devices).speed, 1.0);
         assert_eq!(slowest_link(&devices).unwrap(), None);

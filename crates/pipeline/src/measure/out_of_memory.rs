@@ -1,11 +1,13 @@
-//! Devices whose memory is spent.
+//! Devices without free memory.
 
-/// What to do then.
-const ADVICE: &str = "The device has no memory left for this stage: take more micro-batches, compute \
-     again always, take more stages, or put fewer layers there";
+use std::fmt;
 
-/// What Burn, wgpu and CUDA say then. Burn hands their errors on as text.
-const SAID: [&str; 6] = [
+/// What to do.
+const ADVICE: &str = "The device has no memory left for this stage: use more micro-batches, recompute \
+     `always`, use more stages, or give this stage fewer layers";
+
+/// Messages of Burn, wgpu and CUDA. Burn passes their errors on as text.
+const MESSAGES: [&str; 6] = [
     "out of memory",
     "out-of-memory",
     "out of device memory",
@@ -14,7 +16,7 @@ const SAID: [&str; 6] = [
     "can't allocate",
 ];
 
-/// Whether the text of an error says that a device has no memory left.
+/// Whether an error message says that a device has no memory left.
 ///
 /// ```
 /// use stovepipe_pipeline::device::is_out_of_memory;
@@ -25,15 +27,16 @@ const SAID: [&str; 6] = [
 #[must_use]
 pub fn is_out_of_memory(error: &str) -> bool {
     let error = error.to_lowercase();
-    SAID.iter().any(|said| error.contains(said))
+    MESSAGES.iter().any(|message| error.contains(message))
 }
 
-/// What went wrong, with what to do if memory was short.
-pub(crate) fn advised(cause: &str) -> String {
-    match is_out_of_memory(cause) {
-        true => format!("{cause}. {ADVICE}"),
-        false => cause.to_owned(),
+/// The error's message, with advice if memory ran out.
+pub(crate) fn advised(error: &impl fmt::Display) -> String {
+    let mut text = error.to_string();
+    if is_out_of_memory(&text) {
+        text = format!("{text}. {ADVICE}");
     }
+    text
 }
 
 #[cfg(test)]
@@ -41,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_device_is_known_by_what_it_says() {
+    fn a_device_without_memory_is_known_by_its_message() {
         for (error, expected) in [
             ("out of device memory allocating 4096 bytes", true), // cubecl
             ("can't allocate buffer of size: 8589934592", true),

@@ -1,4 +1,4 @@
-//! What each layer of a model costs, measured on a sample.
+//! Measures what each layer of a model costs.
 
 use std::{
     sync::Arc,
@@ -8,67 +8,62 @@ use std::{
 use burn::{
     module::{ModuleMapper, Param},
     optim::GradientsAccumulator,
-    tensor::{Device, Tensor, TensorData},
+    tensor::{Bool, Device, Int, Tensor, TensorData},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use stovepipe_plan::{LayerProfile, Profile};
 
 use crate::{
     api::{
-        batch,
-        error::{BuildError, ProfileError},
+        batch::{self, Inputs},
+        error::{BoxedError, BuildError, ProfileError, StepError},
         precision::Precision,
     },
     engine::{
-        copies, guard,
+        copies,
+        panic::caught,
         skips::{SkipGradients, SkipValues, StageSkips},
-        tape::{self, Extent, Head, PassContext, Recorded, StageInput, StageOutput, Watch},
-        values, worker,
+        tape::{
+            self, BackwardScope, Head, LossAndScores, PassContext, Recorded, StageInput,
+            StageOutput, Watch,
+        },
+        values::{self, FlowGradients},
+        worker,
     },
-    measure::{device::NamedDevice, fingerprint::Likeness, probe},
+    measure::{device::NamedDevice, fingerprint::Fingerprint, probe},
     model::{
-        flow::Flow, keyed_rng::StepKey, layer::Layer, parameters::count_parameters, wiring::Wiring,
+        flow::{Flow, FlowMapper, every_kind},
+        keyed_rng::StepKey,
+        layer::Layer,
+        parameters::count_parameters,
+        wiring::{LayerName, Wiring},
     },
 };
 
-/// Runs of a layer that are timed, at least and at most; between these, for as long as
-/// [`ENOUGH`].
+/// The number of timed runs of a layer: as many as fit into [`TIMING`].
 const RUNS: std::ops::RangeInclusive<usize> = 5..=25;
-const ENOUGH: Duration = Duration::from_millis(100);
-/// Runs that are timed of what matters to some schedules only.
+const TIMING: Duration = Duration::from_millis(100);
+/// The number of timed runs of parts that only some schedules use.
 const MORE_RUNS: usize = 5;
-/// After so long one run is enough: what takes seconds differs little from run to run.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// After this time one run is enough: long runs vary little.
+const LONG: Duration = Duration::from_secs(2);
 
 /// Measures what each layer of a model costs: the [`Profile`] that cuts and plans are made from.
 ///
-/// A sample of the size of a micro-batch tells most. The model is not touched: each layer is measured
-/// on a copy, one layer at a time, in which parameters that have no value yet get one for the time
-/// being.
+/// Use a sample of the size of a micro-batch. The model does not change: one layer at a time is measured on
+/// a copy, in which lazy parameters get values.
 ///
-/// Of layers that are alike, one is measured for all of them: same name, same settings as far as
-/// `Debug` shows them, same shapes of parameters and of what comes in, and no skips. So a deep stack of one block
-/// takes the time and the memory of one block.
+/// Of equal layers, one is measured: same name, same settings as far as `Debug` shows them, same shapes of
+/// parameters and inputs, and no skips. So a deep stack of one block takes the time and memory of one
+/// block.
 ///
 /// ```
-/// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-/// # use stovepipe_pipeline::{Context, Layer, LayerError};
-/// # #[derive(Module, Debug)]
-/// # struct Dense { linear: Linear }
-/// # impl Layer for Dense {
-/// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
-/// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-/// #         Ok(self.linear.forward(x))
-/// #     }
-/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
-/// # }
+/// use burn::tensor::{Device, Tensor};
+/// # use stovepipe_pipeline::doc_example::Dense;
 /// use stovepipe_pipeline::Profiler;
 ///
 /// let device = Device::flex();
-/// let layers = [4, 8, 2].windows(2).map(|sizes| Dense {
-///     linear: LinearConfig::new(sizes[0], sizes[1]).init(&device),
-/// }).collect::<Vec<_>>();
+/// let layers = Dense::layers(&[4, 8, 2]);
 /// let profile = Profiler::new(&device).measure(&layers, Tensor::ones([16, 4], &device))?;
 /// assert_eq!(profile.samples, 16);
 /// assert_eq!(profile.layers[0].parameters, 4 * (4 * 8 + 8)); // bytes
@@ -86,9 +81,9 @@ pub struct Profiler {
     stall_timeout: Option<Duration>,
 }
 
-/// What is heard from the worker that measures.
-enum News {
-    /// So many layers have been measured.
+/// What the measuring worker reports.
+enum Report {
+    /// The number of layers measured so far.
     Layers(usize),
     End(Result<Profile, ProfileError>),
 }
@@ -106,119 +101,111 @@ impl Profiler {
         }
     }
 
-    /// Measures on a device with its threads, or one.
+    /// Measures on a device with its number of threads, or one.
     pub fn on(device: &NamedDevice) -> Self {
         Self::new(&device.device).threads(device.threads.unwrap_or(1))
     }
 
-    /// The number of CPU threads that kernels may use.
+    /// Sets the number of CPU threads for kernels.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
     }
 
-    /// What layers compute in, as for the pipeline that they are measured for; f32 by default.
+    /// Sets the type that layers compute in, as for the pipeline; f32 by default.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
         self
     }
 
-    /// Measures what layers keep in memory from forward to backward, too. `allocated` says how many
-    /// bytes the process has allocated; a counting allocator knows. A GPU says so itself.
+    /// Also measures what layers keep in memory from forward to backward. `allocated` returns the bytes
+    /// that the process has allocated, for example from a counting allocator. A GPU reports its own.
     pub fn counting(mut self, allocated: fn() -> usize) -> Self {
         self.allocated = Some(allocated);
         self
     }
 
-    /// Calls `progress` with the number of layers that have been measured, after each of them.
+    /// Calls `progress` after each layer, with the number of measured layers.
     pub fn on_progress(mut self, progress: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(progress));
         self
     }
 
-    /// How long a layer may take to be measured, with what it takes to compile its kernels: a device that is lost may
-    /// never answer. None: for ever. By default ten minutes, as for a step of a
-    /// [pipeline](crate::PipelineBuilder::stall_timeout).
+    /// Sets how long measuring a layer may take, with compiling its kernels: a lost device may never
+    /// answer. Ten minutes by default, without a limit if `None`.
     pub fn stall_timeout(mut self, limit: Option<Duration>) -> Self {
         self.stall_timeout = limit;
         self
     }
 
-    /// Measures each layer of a model that reads nothing from the side.
+    /// Measures each layer. `sample` is the model's input, or `(input, side)`.
     ///
     /// # Errors
     ///
     /// If the sample does not pass through a layer, forward and backward, a layer takes too
-    /// [long](Self::stall_timeout), the device cannot compute in the precision, or a thread cannot be started.
-    pub fn measure<L: Layer<Side = ()>>(
+    /// [long](Self::stall_timeout), the device cannot compute in the precision, or a thread cannot be
+    /// started.
+    pub fn measure<L: Layer>(
         &self,
         layers: &[L],
-        sample: L::Input,
-    ) -> Result<Profile, BuildError> {
-        self.measure_with(layers, sample, ())
-    }
-
-    /// Like [`measure`](Self::measure), with side inputs.
-    ///
-    /// # Errors
-    ///
-    /// Those of `measure`.
-    pub fn measure_with<L: Layer>(
-        &self,
-        layers: &[L],
-        sample: L::Input,
-        side: L::Side,
+        sample: impl Into<Inputs<L::Input, L::Side>>,
     ) -> Result<Profile, BuildError> {
         if self.threads == 0 {
             return Err(BuildError::NoThreads);
         }
-        let wiring = Arc::new(Wiring::of(layers)?);
+        let sample = sample.into();
+        let uses: Vec<_> = layers.iter().map(L::skips).collect();
+        let wiring = Arc::new(Wiring::new(&uses, &|index| layers[index].name())?);
         let device = self.device.clone().into();
-        probe::call(&device)?;
+        probe::use_device(&device)?;
         self.precision.check(&device)?;
         // On a worker like those that will run the stages.
         let worker = worker::spawn("profile", self.threads)
             .map_err(|source| BuildError::Worker { worker: 0, source })?;
-        let (sender, news) = unbounded();
-        let (own_layers, profiler) = (layers.to_vec(), self.telling(sender.clone()));
+        let (sender, reports) = unbounded();
+        let (own_layers, profiler) = (layers.to_vec(), self.reporting(sender.clone()));
         worker.run(move || {
-            let end = profiler.measure_here(&own_layers, &wiring, sample, side);
-            let _ = sender.send(News::End(end));
+            let end = profiler.measure_here(&own_layers, &wiring, sample);
+            let _ = sender.send(Report::End(end));
         });
-        let profile = self.hear(&news, layers);
+        let profile = self.wait(&reports, layers);
         if profile.is_err() {
-            worker.settle(Some(worker::GRACE)); // leaves it behind if it hangs
+            worker.settle(Some(worker::GRACE)); // gives it up if it hangs
         }
         profile
     }
 
-    /// One like this whose progress is heard of, too.
-    fn telling(&self, news: Sender<News>) -> Self {
+    /// A copy that also sends its progress to `reports`.
+    fn reporting(&self, reports: Sender<Report>) -> Self {
         let progress = self.progress.clone();
         self.clone().on_progress(move |measured| {
             if let Some(progress) = &progress {
                 progress(measured);
             }
-            let _ = news.send(News::Layers(measured));
+            let _ = reports.send(Report::Layers(measured));
         })
     }
 
-    /// Waits for the end, and for each layer for no longer than the limit.
-    fn hear<L: Layer>(&self, news: &Receiver<News>, layers: &[L]) -> Result<Profile, BuildError> {
+    /// Waits for the end, with a time limit for each layer.
+    fn wait<L: Layer>(
+        &self,
+        reports: &Receiver<Report>,
+        layers: &[L],
+    ) -> Result<Profile, BuildError> {
         let mut measured = 0;
         loop {
-            let heard = match self.stall_timeout {
-                Some(limit) => news.recv_timeout(limit),
-                None => news.recv().map_err(RecvTimeoutError::from),
+            let report = match self.stall_timeout {
+                Some(limit) => reports.recv_timeout(limit),
+                None => reports.recv().map_err(RecvTimeoutError::from),
             };
-            match heard {
-                Ok(News::Layers(count)) => measured = count,
-                Ok(News::End(profile)) => return Ok(profile?),
+            match report {
+                Ok(Report::Layers(count)) => measured = count,
+                Ok(Report::End(profile)) => return Ok(profile?),
                 Err(RecvTimeoutError::Timeout) => {
                     let limit = self.stall_timeout.unwrap_or_default().as_secs_f64();
                     let device = NamedDevice::from(self.device.clone());
                     let cause = format!("{device} did not answer for {limit:.1} s");
-                    return Err(ProfileError::new(layers, measured, cause).into());
+                    return Err(failed(layers, measured)(cause).into());
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(BuildError::Unmeasured),
             }
@@ -230,20 +217,19 @@ impl Profiler {
         &self,
         layers: &[L],
         wiring: &Arc<Wiring>,
-        sample: L::Input,
-        side: L::Side,
+        Inputs { input, side }: Inputs<L::Input, L::Side>,
     ) -> Result<Profile, ProfileError> {
-        let refused = |error: crate::StepError| ProfileError::new(layers, 0, error.to_string());
-        let samples = batch::samples(&sample).map_err(refused)?;
-        let given = guard::guarded("enter", || {
-            let (sample, side) = (self.cast(sample), self.cast(side));
+        let samples = batch::samples(&input).map_err(failed::<_, StepError>(layers, 0))?;
+        let entered = caught(|| {
+            let (input, side) = (self.cast(input), self.cast(side));
             let side = values::attach(values::to_device(side, &self.device), false);
-            (values::to_device(L::enter(sample), &self.device), side)
+            (values::to_device(L::enter(input), &self.device), side)
         });
-        let (flow, side) = given.map_err(refused)?;
+        let entered = entered.map_err(StepError::panicked("enter"));
+        let (flow, side) = entered.map_err(failed(layers, 0))?;
         Ok(Profile {
             samples,
-            input: values::bytes(flow.clone()) as u64,
+            input: bytes(flow.clone()) as u64,
             layers: self.measure_layers(layers, wiring, flow, (&side, samples))?,
         })
     }
@@ -258,29 +244,29 @@ impl Profiler {
         let mut profiles = Vec::with_capacity(layers.len());
         let alone: Vec<_> = (0..layers.len()).map(|layer| layer..layer + 1).collect();
         let alone = StageSkips::of_stages(wiring, &alone);
-        let mut given = StageInput {
+        let mut input = StageInput {
             flow,
             skips: SkipValues::new(),
         };
-        let mut measured_before: Vec<(Likeness, LayerProfile, L::Flow)> = Vec::new();
+        let mut measured_before: Vec<(Fingerprint, LayerProfile, L::Flow)> = Vec::new();
         for (index, (layer, skips)) in layers.iter().zip(&alone).enumerate() {
-            let refused = |cause| ProfileError::new(layers, index, cause);
-            let likeness = guard::guarded("layer", || Likeness::of(layer, &given.flow))
-                .map_err(|error| refused(error.to_string()))?;
+            let panicked = StepError::panicked("layer");
+            let fingerprint = caught(|| Fingerprint::of(layer, &input.flow)).map_err(panicked);
+            let fingerprint = fingerprint.map_err(failed(layers, index))?;
             let known = measured_before
                 .iter()
-                .find(|known| likeness.as_ref() == Some(&known.0));
+                .find(|known| fingerprint.as_ref() == Some(&known.0));
             if let Some((_, profile, flow)) = known {
                 profiles.push(profile.clone());
-                given.flow = flow.clone();
-                self.tell(profiles.len());
+                input.flow = flow.clone();
+                self.report(profiles.len());
                 continue;
             }
-            let bench = Bench {
+            let bench = LayerBench {
                 layer: copies::cast(stand_in(layer, &self.device), self.precision.cast()),
                 pass: PassContext {
                     side,
-                    draws: Some((StepKey::APART, 0..samples)),
+                    rng: Some((StepKey::APART, 0..samples)),
                     skips,
                     first: index,
                     trainable_from: 0,
@@ -289,20 +275,22 @@ impl Profiler {
                 },
                 profiler: self,
             };
-            let measured = guard::guarded("layer", || bench.measure(&given))
-                .map_err(|error| refused(error.to_string()))?;
-            let (profile, made) = measured.map_err(refused)?;
+            let panicked = StepError::panicked("layer");
+            let measured = caught(|| bench.measure(&input)).map_err(panicked);
+            let measured = measured.map_err(failed(layers, index))?;
+            let (profile, output) = measured.map_err(failed(layers, index))?;
             let profile = LayerProfile {
                 name: layer.name(),
                 parameters: (size_of::<f32>() * count_parameters(layer)) as u64,
-                output: values::bytes(made.flow.clone()) as u64,
+                output: bytes(output.flow.clone()) as u64,
                 ..profile
             };
             profiles.push(profile.clone());
-            measured_before.extend(likeness.map(|likeness| (likeness, profile, made.flow.clone())));
-            given.flow = made.flow;
-            given.skips.extend(made.skips);
-            self.tell(profiles.len());
+            let known = fingerprint.map(|known| (known, profile, output.flow.clone()));
+            measured_before.extend(known);
+            input.flow = output.flow;
+            input.skips.extend(output.skips);
+            self.report(profiles.len());
         }
         Ok(profiles)
     }
@@ -311,91 +299,104 @@ impl Profiler {
         values::cast(flow, self.precision.cast())
     }
 
-    fn tell(&self, measured: usize) {
+    fn report(&self, measured: usize) {
         if let Some(progress) = &self.progress {
             progress(measured);
         }
     }
 }
 
-/// A copy of a layer to be measured.
-struct Bench<'a, L: Layer> {
+/// Says which layer could not be measured.
+fn failed<L: Layer, E: Into<BoxedError>>(
+    layers: &[L],
+    layer: usize,
+) -> impl FnOnce(E) -> ProfileError {
+    let name = layers.get(layer).map(L::name).unwrap_or_default();
+    let layer = LayerName { index: layer, name };
+    move |source| ProfileError {
+        layer,
+        source: source.into(),
+    }
+}
+
+/// A copy of a layer that is measured.
+struct LayerBench<'a, L: Layer> {
     layer: L,
     pass: PassContext<'a, L>,
     profiler: &'a Profiler,
 }
 
-/// How long the parts of a layer took once.
-struct Run<L: Layer> {
+/// The times of one run of a layer.
+struct LayerTiming<L: Layer> {
     forward: Duration,
     backward: Duration,
-    /// Of the gradients of weights that came late.
-    late: Duration,
+    /// Of deferred weight gradients.
+    deferred: Duration,
     kept: Option<usize>,
-    made: StageOutput<L>,
+    output: StageOutput<L>,
 }
 
-impl<L: Layer> Bench<'_, L> {
-    /// The medians of everything, and the output.
-    fn measure(&self, input: &StageInput<L>) -> Result<(LayerProfile, StageOutput<L>), String> {
+impl<L: Layer> LayerBench<'_, L> {
+    /// The medians, and the output.
+    fn measure(&self, input: &StageInput<L>) -> Result<(LayerProfile, StageOutput<L>), BoxedError> {
         let mut sum = GradientsAccumulator::new();
-        self.run(input, Extent::Whole, &mut sum)?; // kernels are compiled
-        let last = self.run(input, Extent::Whole, &mut sum)?; // and pages touched
+        self.run(input, BackwardScope::All, &mut sum)?; // compiles kernels
+        let last = self.run(input, BackwardScope::All, &mut sum)?; // touches memory pages
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
         let began = Instant::now();
         while forward.len() < *RUNS.start()
-            || (forward.len() < *RUNS.end() && began.elapsed() < ENOUGH)
+            || (forward.len() < *RUNS.end() && began.elapsed() < TIMING)
         {
-            let run = self.run(input, Extent::Whole, &mut sum)?;
-            forward.push(run.forward);
-            backward.push(run.backward);
-            if began.elapsed() > PATIENCE {
+            let timing = self.run(input, BackwardScope::All, &mut sum)?;
+            forward.push(timing.forward);
+            backward.push(timing.backward);
+            if began.elapsed() > LONG {
                 break;
             }
         }
         let backward = median(backward);
         let profile = LayerProfile {
             forward: median(forward),
-            quiet: Some(self.quiet(input)?),
+            quiet: Some(self.forward_without_tape(input)?),
             backward,
-            weight: Some(backward * self.late(input)?),
+            weight: Some(backward * self.deferred_share(input)?),
             kept: last.kept.map(|bytes| bytes as u64),
             ..LayerProfile::default()
         };
-        Ok((profile, last.made))
+        Ok((profile, last.output))
     }
 
     /// Seconds of a forward pass without a tape.
-    fn quiet(&self, input: &StageInput<L>) -> Result<f64, String> {
+    fn forward_without_tape(&self, input: &StageInput<L>) -> Result<f64, BoxedError> {
         let quiet = [self.layer.clone().no_grad()];
         let (mut times, first) = (Vec::new(), Instant::now());
         for _ in 0..=MORE_RUNS {
-            if first.elapsed() > PATIENCE {
+            if first.elapsed() > LONG {
                 break;
             }
-            self.finish()?;
+            self.sync()?;
             let began = Instant::now();
-            let forward = tape::forward(&quiet, input.clone(), &self.pass, &Unwatched);
-            forward.map_err(|tape::Refused(cause)| cause)?;
-            self.finish()?;
+            let _output = tape::forward(&quiet, input.clone(), &self.pass, &Unwatched)?;
+            self.sync()?;
             times.push(began.elapsed());
         }
         Ok(median(times))
     }
 
-    /// The share of a backward pass that may come late.
-    fn late(&self, input: &StageInput<L>) -> Result<f64, String> {
+    /// The share of a backward pass that can be deferred.
+    fn deferred_share(&self, input: &StageInput<L>) -> Result<f64, BoxedError> {
         let (mut shares, mut sum) = (Vec::new(), GradientsAccumulator::new());
         let first = Instant::now();
         for _ in 0..=MORE_RUNS {
-            if first.elapsed() > PATIENCE {
+            if first.elapsed() > LONG {
                 break;
             }
-            let run = self.run(input, Extent::Input, &mut sum)?;
-            let both = (run.backward + run.late).as_secs_f64();
-            shares.push(match both > 0.0 {
-                true => run.late.as_secs_f64() / both,
-                false => 0.0,
+            let timing = self.run(input, BackwardScope::Input, &mut sum)?;
+            let both = (timing.backward + timing.deferred).as_secs_f64();
+            shares.push(if both > 0.0 {
+                timing.deferred.as_secs_f64() / both
+            } else {
+                0.0
             });
         }
         shares.sort_by(f64::total_cmp);
@@ -405,76 +406,77 @@ impl<L: Layer> Bench<'_, L> {
     fn run(
         &self,
         input: &StageInput<L>,
-        extent: Extent,
+        scope: BackwardScope,
         sum: &mut GradientsAccumulator<L>,
-    ) -> Result<Run<L>, String> {
+    ) -> Result<LayerTiming<L>, BoxedError> {
         let (forward, kept, recorded) = self.record(input)?;
-        let Recorded { made, tape, .. } = recorded;
-        let gradients = values::ones(made.flow.clone());
-        let of_skips = self.ones(&made);
-        self.finish()?;
+        let Recorded { output, tape, .. } = recorded;
+        let gradients = ones(output.flow.clone());
+        let of_skips = self.ones(&output);
+        self.sync()?;
         let began = Instant::now();
-        let played = tape.backward(
+        let result = tape.backward(
             gradients,
             of_skips,
-            (extent, &self.pass),
+            (scope, &self.pass),
             |_, module, gradients| sum.accumulate(module, gradients),
             &Unwatched,
-        );
-        let played = played.map_err(|tape::Refused(cause)| cause)?;
-        self.finish()?;
+        )?;
+        self.sync()?;
         let backward = began.elapsed();
         let began = Instant::now();
-        for (layer, late) in played.late {
-            let module = &played.modules[layer];
-            sum.accumulate(module, late.run(module));
+        for (layer, deferred) in result.deferred {
+            let module = &result.modules[layer];
+            sum.accumulate(module, deferred.run(module));
         }
-        self.finish()?;
-        Ok(Run {
+        self.sync()?;
+        Ok(LayerTiming {
             forward,
             backward,
-            late: began.elapsed(),
+            deferred: began.elapsed(),
             kept,
-            made,
+            output,
         })
     }
 
-    /// Ones for the gradients that others have of what the layer sent.
-    fn ones(&self, made: &StageOutput<L>) -> SkipGradients {
+    /// Ones as the gradients of the skips that the layer sent.
+    fn ones(&self, output: &StageOutput<L>) -> SkipGradients {
         let skips = self.pass.skips;
         let of_skip = |(&skip, value): (&usize, &L::Flow)| {
             let value = value.clone();
             skips
                 .takings(skip)
-                .map(move |taking| (taking, values::ones(value.clone())))
+                .map(move |taking| (taking, ones(value.clone())))
                 .collect::<Vec<_>>()
         };
-        made.skips.iter().flat_map(of_skip).collect()
+        output.skips.iter().flat_map(of_skip).collect()
     }
 
-    /// A recorded forward pass: its time, and the bytes that were allocated in it and are still.
+    /// A recorded forward pass: its time, and the bytes that it keeps allocated.
     #[allow(clippy::type_complexity)]
     fn record(
         &self,
         input: &StageInput<L>,
-    ) -> Result<(Duration, Option<usize>, Recorded<L>), String> {
+    ) -> Result<(Duration, Option<usize>, Recorded<L>), BoxedError> {
         let modules = vec![copies::with_fresh_leaves(&self.layer)];
         let device = self.profiler.device.clone().autodiff();
         let nothing = || Tensor::zeros([1], &device);
-        let loss = |_: Head, output| values::sum(output).unwrap_or_else(nothing);
-        self.finish()?;
+        let loss = |_: Head, output| LossAndScores {
+            loss: sum(output).unwrap_or_else(nothing),
+            scores: None,
+        };
+        self.sync()?;
         let before = self.allocated();
         let began = Instant::now();
-        let recorded = tape::record(modules, input.clone(), &self.pass, &loss, &Unwatched);
-        let recorded = recorded.map_err(|tape::Refused(cause)| cause)?;
-        self.finish()?;
+        let recorded = tape::record(modules, input.clone(), &self.pass, &loss, &Unwatched)?;
+        self.sync()?;
         let time = began.elapsed();
         let kept = before.zip(self.allocated());
         let kept = kept.map(|(before, after)| after.saturating_sub(before));
         Ok((time, kept, recorded))
     }
 
-    /// The bytes that are allocated now: a GPU knows of its own.
+    /// The bytes that are allocated now; a GPU reports its own.
     fn allocated(&self) -> Option<usize> {
         let of_device = self.profiler.device.memory_pool_usage();
         match (of_device, self.profiler.allocated) {
@@ -483,12 +485,9 @@ impl<L: Layer> Bench<'_, L> {
         }
     }
 
-    /// Waits until the device has done what it was told.
-    fn finish(&self) -> Result<(), String> {
-        self.profiler
-            .device
-            .sync()
-            .map_err(|error| error.to_string())
+    /// Waits until the device is done.
+    fn sync(&self) -> Result<(), BoxedError> {
+        Ok(self.profiler.device.sync()?)
     }
 }
 
@@ -505,17 +504,17 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64()
 }
 
-/// A copy of a layer on a device, ready to train, that shares nothing that could change: clones of
-/// lazy parameters would initialise the model's, and clones of running statistics move with them.
+/// A copy of a layer on a device, ready to train, that shares nothing with the model: clones of lazy
+/// parameters would initialise the model's, and clones of running statistics would update the model's.
 fn stand_in<L: Layer>(layer: &L, device: &Device) -> L {
     struct Values<'a>(&'a Device);
 
     impl ModuleMapper for Values<'_> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            match param.is_initialized() {
-                true => param,
-                false => Param::from_tensor(plausible(param.lazy_shape().dims(), self.0)),
+            if param.is_initialized() {
+                return param;
             }
+            Param::from_tensor(plausible(param.lazy_shape().dims(), self.0))
         }
     }
 
@@ -523,7 +522,7 @@ fn stand_in<L: Layer>(layer: &L, device: &Device) -> L {
     copy.valid().fork(device).train()
 }
 
-/// Weights of the usual size, without a draw from Burn's generator, which may be somebody's.
+/// Weights of a usual size, without drawing from Burn's generator, which the user may have seeded.
 fn plausible<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     let count: usize = shape.iter().product();
     let values: Vec<f32> = match D {
@@ -535,4 +534,57 @@ fn plausible<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
         }
     };
     Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// Ones for gradients of a flow.
+fn ones<F: Flow>(flow: F) -> FlowGradients {
+    #[derive(Default)]
+    struct Ones {
+        gradients: FlowGradients,
+        index: usize,
+    }
+
+    impl FlowMapper for Ones {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.gradients.register(self.index, tensor.ones_like());
+            self.index += 1;
+            tensor
+        }
+    }
+
+    let mut ones = Ones::default();
+    flow.map(&mut ones);
+    ones.gradients
+}
+
+/// The sum of all floats of a flow, if it has any.
+fn sum<F: Flow>(flow: F) -> Option<Tensor<1>> {
+    struct Sum(Option<Tensor<1>>);
+
+    impl FlowMapper for Sum {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0 = values::add(self.0.take(), Some(tensor.clone().sum()));
+            tensor
+        }
+    }
+
+    let mut sum = Sum(None);
+    flow.map(&mut sum);
+    sum.0
+}
+
+/// The bytes of a flow's tensors.
+fn bytes<F: Flow>(flow: F) -> usize {
+    struct Bytes(usize);
+
+    impl FlowMapper for Bytes {
+        every_kind!(self, tensor => {
+            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
+            tensor
+        });
+    }
+
+    let mut bytes = Bytes(0);
+    flow.map(&mut bytes);
+    bytes.0
 }

@@ -1,4 +1,4 @@
-//! Gives lazy parameters their values, the same ones wherever the model is cut and wherever it lies.
+//! Initialises lazy parameters, with the same values for any cut and any devices.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,11 +9,9 @@ use burn::{
 
 use crate::model::layer::Layer;
 
-/// Draws the parameters of a layer that have no value yet, on the CPU: each backend has a generator of
-/// its own, and one seed means other numbers to each.
+/// Draws the lazy parameters of a layer on the CPU: with one seed, each backend would draw other numbers.
 ///
-/// Each layer draws from a generator seeded for it alone, so that neither the stages nor the layers before
-/// it make a difference.
+/// The generator is seeded for each layer, so the values do not depend on stages or earlier layers.
 #[must_use]
 pub(crate) fn initialise<L: Layer>(layer: L, index: usize, seed: u64) -> L {
     let host = Device::flex();
@@ -23,8 +21,7 @@ pub(crate) fn initialise<L: Layer>(layer: L, index: usize, seed: u64) -> L {
     })
 }
 
-/// Gives the parameters their values where the layer was built. A lazy parameter that is shared can be
-/// drawn nowhere else.
+/// Draws the parameters on the device where the layer was built, as shared lazy parameters require.
 pub(crate) fn initialise_in_place<L: Layer>(layer: &L, index: usize, seed: u64) {
     alone(|| {
         for device in layer.devices() {
@@ -34,16 +31,15 @@ pub(crate) fn initialise_in_place<L: Layer>(layer: &L, index: usize, seed: u64) 
     });
 }
 
-/// Burn's CPU backend has one generator for the whole process: two pipelines that are built at once
-/// would draw from each other's.
+/// Burn's CPU backend has one generator per process, so only one pipeline may draw at a time.
 fn alone<R>(draw: impl FnOnce() -> R) -> R {
     static GENERATOR: Mutex<()> = Mutex::new(());
     let _alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
     draw()
 }
 
-/// SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014) of
-/// the seed and the layer: neighbouring seeds and layers give unrelated numbers.
+/// SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014) of the seed
+/// and the layer: close seeds and layers give unrelated numbers.
 fn layer_seed(seed: u64, layer: usize) -> u64 {
     let mut z = seed.wrapping_add((layer as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -51,7 +47,7 @@ fn layer_seed(seed: u64, layer: usize) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Moves lazy parameters to a device, and makes their values there.
+/// Moves lazy parameters to a device and draws them there.
 struct Draw(Device);
 
 impl Draw {
@@ -85,7 +81,7 @@ impl ModuleMapper for Draw {
     }
 }
 
-/// Reads every value, which makes it if it was not there.
+/// Reads every value, which draws lazy ones.
 struct Touch;
 
 impl ModuleVisitor for Touch {

@@ -1,10 +1,9 @@
 //! Random numbers that a layer can draw again.
 //!
-//! Each number is a function of a key: the run's seed, the step, the layer, which of the layer's
-//! draws it is, and the sample. Nothing else has a say: not the thread, not the order in which
-//! micro-batches come, not how many there are, not where the model is cut. So a layer that is run again
-//! to recompute what was not kept draws what it drew before, and a pipeline draws what the whole
-//! mini-batch would have drawn in one piece.
+//! Each number is a function of a key: the seed, the step, the layer, the index of the layer's draw, and
+//! the sample. It does not depend on the thread, the order and number of micro-batches, or the cut. So a
+//! recomputed layer draws the same numbers again, and a pipeline draws what the whole mini-batch would
+//! draw in one piece.
 
 use std::ops::Range;
 
@@ -13,17 +12,17 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::StandardNormal;
 
-/// What draws of a step depend on, beside layer and sample.
+/// The part of the key that all layers of a step share.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StepKey {
     pub(crate) seed: u64,
     pub(crate) step: u64,
-    /// The share of the training that is behind: no part of the key, but of what is made of the draws.
+    /// The finished share of the training. Not part of the key, but layers use it.
     pub(crate) progress: f64,
 }
 
 impl StepKey {
-    /// A step that is none of a training.
+    /// A step outside of a training.
     pub(crate) const APART: Self = Self {
         seed: 0,
         step: 0,
@@ -31,9 +30,9 @@ impl StepKey {
     };
 }
 
-/// The random numbers of a layer for a micro-batch; see [`Context::draws`](crate::Context::draws).
+/// The random numbers of a layer for a micro-batch; see [`Context::rng`](crate::Context::rng).
 ///
-/// The layers in [`nn`](crate::model::nn) draw from it. A layer of one's own can, too:
+/// The layers in [`nn`](crate::nn) draw from it. Custom layers can too:
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -47,9 +46,9 @@ impl StepKey {
 /// ```
 #[derive(Clone, Debug)]
 pub struct KeyedRng {
-    /// `None` where nothing is random: in evaluation.
+    /// `None` in evaluation, where nothing is random.
     key: Option<Key>,
-    /// How often the layer has drawn.
+    /// The number of draws so far.
     count: u32,
 }
 
@@ -57,12 +56,12 @@ pub struct KeyedRng {
 struct Key {
     step: StepKey,
     layer: usize,
-    /// The micro-batch's samples, by their place in the mini-batch.
+    /// The micro-batch's samples, by their index in the mini-batch.
     samples: Range<usize>,
 }
 
 impl KeyedRng {
-    /// Those of a layer in a training step, for some samples of a mini-batch, at the end of a training.
+    /// For a layer in a training step and some samples of a mini-batch, at the end of a training.
     #[must_use]
     pub fn new(seed: u64, step: u64, layer: usize, samples: Range<usize>) -> Self {
         let progress = 1.0;
@@ -74,7 +73,7 @@ impl KeyedRng {
         Self::of_step(step, layer, samples)
     }
 
-    /// The same at another point of a training, from 0 to 1.
+    /// Sets the finished share of the training, from 0 to 1.
     #[must_use]
     pub fn at_progress(mut self, progress: f64) -> Self {
         if let Some(key) = &mut self.key {
@@ -83,8 +82,8 @@ impl KeyedRng {
         self
     }
 
-    /// The share of the training that is behind, from 0 to 1, as the pipeline was
-    /// [told](crate::Pipeline::set_progress): for what grows while a model trains. 1 if it was told nothing.
+    /// The finished share of the training, from 0 to 1, as [set](crate::Pipeline::set_progress) on the
+    /// pipeline, for layers that change while a model trains; 1 by default.
     ///
     /// ```
     /// use stovepipe_pipeline::KeyedRng;
@@ -106,7 +105,7 @@ impl KeyedRng {
         Self { key, count: 0 }
     }
 
-    /// Those of evaluation, where layers should draw nothing.
+    /// For evaluation, where layers draw nothing.
     ///
     /// ```
     /// assert!(!stovepipe_pipeline::KeyedRng::none().is_training());
@@ -117,17 +116,17 @@ impl KeyedRng {
         Self { key, count: 0 }
     }
 
-    /// Whether the step trains, so that layers should draw.
+    /// Whether the step trains, so layers draw.
     #[must_use]
     pub fn is_training(&self) -> bool {
         self.key.is_some()
     }
 
-    /// Numbers from 0 up to 1, all as likely as each other; zeros in evaluation.
+    /// Uniform numbers from 0 to 1; zeros in evaluation.
     ///
-    /// The first dimension must be that of the samples, or of rows of which each sample has the same
-    /// number next to each other: then each sample draws by itself. A tensor that has the batch elsewhere
-    /// draws numbers that depend on how the mini-batch is cut into micro-batches, and on nothing more.
+    /// The first dimension must be the samples, or consecutive rows with the same number for each sample:
+    /// then each sample has its own numbers. With the batch in another dimension, numbers also depend on
+    /// the number of micro-batches.
     #[must_use]
     pub fn uniform<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
         self.fill(shape, device, |rng, row| {
@@ -135,8 +134,8 @@ impl KeyedRng {
         })
     }
 
-    /// Numbers with mean 0 and variance 1 from the normal distribution; zeros in evaluation. Shapes as
-    /// in [`uniform`](Self::uniform).
+    /// Normal numbers with mean 0 and variance 1; zeros in evaluation. Shapes as in
+    /// [`uniform`](Self::uniform).
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -156,7 +155,7 @@ impl KeyedRng {
         })
     }
 
-    /// 1 with probability `keep`, else 0; ones in evaluation. Shapes as in [`uniform`](Self::uniform).
+    /// 1 with probability `keep`, otherwise 0; ones in evaluation. Shapes as in [`uniform`](Self::uniform).
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -175,7 +174,7 @@ impl KeyedRng {
         if !self.is_training() {
             return Tensor::ones(shape, device);
         }
-        // Whole numbers below the bound: one comparison each.
+        // Integers below the bound: one comparison each.
         let bound = (keep * 2f64.powi(32)) as u64;
         self.fill(shape, device, |rng, row| {
             let kept = || f32::from(u8::from(u64::from(rng.random::<u32>()) < bound));
@@ -183,7 +182,7 @@ impl KeyedRng {
         })
     }
 
-    /// A tensor whose rows `draw` fills to their capacity, sample by sample.
+    /// A tensor whose rows `draw` fills up to their capacity, sample by sample.
     fn fill<const D: usize>(
         &mut self,
         shape: [usize; D],
@@ -235,7 +234,7 @@ mod tests {
         tensor.into_data().try_to_vec().unwrap_or_default()
     }
 
-    /// Seed, step, layer, sample and which draw it is all make a difference.
+    /// Seed, step, layer, sample and the index of the draw all make a difference.
     #[test]
     fn every_part_of_the_key_counts() {
         let device = Device::flex();

@@ -1,17 +1,18 @@
-//! What a user's model is to a pipeline: a list of layers.
+//! A layer, and the context in which it runs.
 
-use std::fmt;
+use std::ops::Range;
 
 use burn::module::{Module, ModuleVisitor};
+use thiserror::Error;
 
-use crate::model::{context::Context, flow::Flow, wiring::SkipUse};
+use crate::model::{flow::Flow, keyed_rng::KeyedRng, wiring::SkipUse};
 
 /// One layer of a pipelined model: a Burn module with one `forward`.
 ///
-/// A model of unlike layers is an enum of Burn modules with `#[derive(Module)]`; a model of like
-/// layers is a list of the same struct. [`Flow`](Self::Flow) is what passes between layers, and the
-/// compiler checks it; where it is an enum itself, a layer that receives the wrong variant returns
-/// [`LayerError`], and the engine adds which layer that was.
+/// A model with different layers is an enum of Burn modules with `#[derive(Module)]`; a model with equal
+/// layers is a list of one struct. [`Flow`](Self::Flow) is the type that passes between layers. If it is
+/// an enum, a layer that receives the wrong variant returns a [`LayerError`], and the engine adds the
+/// name of the layer.
 ///
 /// ```
 /// use burn::{module::Module, nn::Linear, tensor::{Tensor, activation::relu}};
@@ -46,53 +47,53 @@ use crate::model::{context::Context, flow::Flow, wiring::SkipUse};
 /// }
 /// ```
 pub trait Layer: Module + 'static {
-    /// What the model is given.
+    /// The input of the model.
     type Input: Flow;
-    /// What passes from layer to layer.
+    /// The value that passes from layer to layer.
     type Flow: Flow;
-    /// What the model returns.
+    /// The output of the model.
     type Output: Flow;
-    /// What any layer may read from the side, such as a mask; `()` if nothing.
+    /// A side input that any layer can read, such as a mask; `()` if there is none.
     type Side: Flow;
 
-    /// Makes the first layer's input of the model's.
+    /// Turns the model's input into the first layer's.
     fn enter(input: Self::Input) -> Self::Flow;
 
     /// Runs the layer.
     ///
-    /// It must be a function of its parameters, of what it is given and of the context alone: the
-    /// engine may run it again to recompute what it did not keep, and in the first training step to see
-    /// how batch norms keep their statistics.
+    /// The result may depend on the parameters, the arguments and the context only: the engine runs a
+    /// layer again to recompute it, and in the first training step to learn how batch norms update
+    /// their statistics.
     ///
-    /// A batch norm normalizes each micro-batch by itself, and its running statistics move once a
-    /// mini-batch, as if it had come in one piece. For that, a layer uses a norm once: what a second
-    /// use adds to the running variance is not exact.
+    /// A batch norm normalizes each micro-batch by itself, and its running statistics move once per
+    /// mini-batch, as if it came in one piece. A layer should use each norm once: with a second use the
+    /// running variance is not exact.
     ///
     /// # Errors
     ///
-    /// [`LayerError`] if the layer cannot take what it was given.
+    /// [`LayerError`] if the layer cannot take the value.
     fn forward(
         &self,
         flow: Self::Flow,
         context: &mut Context<'_, Self>,
     ) -> Result<Self::Flow, LayerError>;
 
-    /// Makes the model's output of what the last layer returned.
+    /// Turns the last layer's output into the model's.
     ///
     /// # Errors
     ///
-    /// [`LayerError`] if that is no output.
+    /// [`LayerError`] if the value is not a model output.
     fn leave(flow: Self::Flow) -> Result<Self::Output, LayerError>;
 
-    /// The values that the layer sends to later layers past those between, and those that it takes:
-    /// declared, so that a mistake in the wiring is found when the pipeline is built. None by default.
-    /// Whether a layer then does what it declares is seen when it runs, so also when the pipeline is
-    /// built with a [sample](crate::PipelineBuilder::sample).
+    /// The values that the layer sends past other layers, and those that it takes; none by default.
+    ///
+    /// Building a pipeline checks that they match. A layer that does not do what it declares fails when
+    /// it runs, also when the pipeline is built with a [sample](crate::PipelineBuilder::sample).
     fn skips(&self) -> Vec<SkipUse> {
         Vec::new()
     }
 
-    /// What errors and tables call the layer: by default the enum's variant or the struct's name.
+    /// The layer's name in errors and tables; by default the enum's variant or the struct's name.
     fn name(&self) -> String {
         let mut namer = Namer(None);
         self.visit(&mut namer);
@@ -100,15 +101,16 @@ pub trait Layer: Module + 'static {
     }
 }
 
-/// A layer was given a value that it cannot take.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A layer got a value that it cannot take.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("expected {expected}, found {found}")]
 pub struct LayerError {
     expected: String,
     found: String,
 }
 
 impl LayerError {
-    /// Says what the layer takes and what it was given.
+    /// Says what the layer takes and what it got.
     ///
     /// ```
     /// use stovepipe_pipeline::LayerError;
@@ -125,15 +127,140 @@ impl LayerError {
     }
 }
 
-impl fmt::Display for LayerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected {}, found {}", self.expected, self.found)
+/// What a layer can use beside its input.
+pub struct Context<'a, L: Layer> {
+    side: &'a L::Side,
+    rng: KeyedRng,
+    auxiliary: Vec<L::Output>,
+    /// The skips that can be taken, by name.
+    available: Vec<(String, L::Flow)>,
+    sent: Vec<(String, L::Flow)>,
+}
+
+impl<'a, L: Layer> Context<'a, L> {
+    /// A context to run a layer outside of a pipeline. In training, it is layer 0 in step 0 for sample 0
+    /// and seed 0, unless it gets another [generator](Self::with_rng).
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::{Context, Layer};
+    ///
+    /// let layer = &Dense::layers(&[3, 2])[0];
+    /// let y = layer.forward(Tensor::ones([4, 3], &Device::flex()), &mut Context::new(&(), false))?;
+    /// assert_eq!(y.dims(), [4, 2]);
+    /// # Ok::<(), stovepipe_pipeline::LayerError>(())
+    /// ```
+    #[must_use]
+    pub fn new(side: &'a L::Side, training: bool) -> Self {
+        let rng = if training {
+            KeyedRng::new(0, 0, 0, Range { start: 0, end: 1 })
+        } else {
+            KeyedRng::none()
+        };
+        Self {
+            side,
+            rng,
+            auxiliary: Vec::new(),
+            available: Vec::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    /// Sets the random numbers, which also decide whether the step trains.
+    #[must_use]
+    pub fn with_rng(self, rng: KeyedRng) -> Self {
+        Self { rng, ..self }
+    }
+
+    /// Adds a value that an earlier layer sent.
+    #[must_use]
+    pub fn with_skip(mut self, name: impl Into<String>, value: L::Flow) -> Self {
+        self.available.push((name.into(), value));
+        self
+    }
+
+    /// The side input of this micro-batch, on the layer's device.
+    #[must_use]
+    pub fn side(&self) -> &'a L::Side {
+        self.side
+    }
+
+    /// Whether the step trains: false under `infer`.
+    #[must_use]
+    pub fn is_training(&self) -> bool {
+        self.rng.is_training()
+    }
+
+    /// The layer's random numbers for this micro-batch: the same whenever and wherever the layer runs
+    /// again.
+    #[must_use]
+    pub fn rng(&mut self) -> &mut KeyedRng {
+        &mut self.rng
+    }
+
+    /// Sends a value to the later layers that take it by this name. The layer declares it in
+    /// [`Layer::skips`].
+    pub fn send(&mut self, name: impl Into<String>, value: L::Flow) {
+        self.sent.push((name.into(), value));
+    }
+
+    /// Takes the value that an earlier layer sent by this name. The layer declares it in
+    /// [`Layer::skips`].
+    ///
+    /// # Errors
+    ///
+    /// If it is not declared, or this layer has taken it already.
+    pub fn take(&mut self, name: &str) -> Result<L::Flow, LayerError> {
+        let found = (self.available.iter()).position(|(available, _)| available == name);
+        let place = found.ok_or_else(|| {
+            let expected = format!("a skip \"{name}\" that is declared and not taken yet");
+            let names: Vec<_> = self.available.iter().map(|(name, _)| name).collect();
+            LayerError::new(expected, format!("these skips: {names:?}"))
+        })?;
+        Ok(self.available.swap_remove(place).1)
+    }
+
+    /// Adds the output of an auxiliary head, for a loss before the last layer.
+    ///
+    /// In training, the objective's [`auxiliary_loss`](crate::Objective::auxiliary_loss) of it is added to
+    /// the loss, and its gradient starts here. Otherwise it is dropped.
+    pub fn auxiliary(&mut self, output: L::Output) {
+        if self.is_training() {
+            self.auxiliary.push(output);
+        }
+    }
+
+    /// The outputs of auxiliary heads so far.
+    #[must_use]
+    pub fn into_auxiliary(self) -> Vec<L::Output> {
+        self.auxiliary
+    }
+
+    /// The values sent so far, by name, for [`with_skip`](Self::with_skip) of a later layer's context.
+    #[must_use]
+    pub fn into_sent(self) -> Vec<(String, L::Flow)> {
+        self.sent
+    }
+
+    pub(crate) fn into_results(self) -> ContextResults<L> {
+        ContextResults {
+            auxiliary: self.auxiliary,
+            sent: self.sent,
+            untaken: self.available.into_iter().map(|(name, _)| name).collect(),
+        }
     }
 }
 
-impl std::error::Error for LayerError {}
+/// What a layer put into its context.
+pub(crate) struct ContextResults<L: Layer> {
+    pub(crate) auxiliary: Vec<L::Output>,
+    pub(crate) sent: Vec<(String, L::Flow)>,
+    /// The names of skips that it did not take.
+    pub(crate) untaken: Vec<String>,
+}
 
-/// Remembers the name of the first thing that a module enters.
+/// Finds the name of the first struct or variant that a module enters.
 struct Namer(Option<String>);
 
 impl ModuleVisitor for Namer {

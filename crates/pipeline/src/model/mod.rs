@@ -1,6 +1,5 @@
 //! What a model is to the engine: layers, the values between them, and their parameters.
 
-pub(crate) mod context;
 pub(crate) mod flow;
 pub(crate) mod initialise;
 pub(crate) mod keyed_rng;

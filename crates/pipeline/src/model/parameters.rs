@@ -1,15 +1,15 @@
-//! Facts about a module's parameters that need none of them allocated.
+//! Facts about a module's parameters, without allocating them.
 
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamId},
+    optim::GradientsParams,
     tensor::Tensor,
 };
 
-/// The number of parameters that training changes, or would if they were not frozen.
+/// The number of parameters, with frozen ones.
 ///
-/// Counted from shapes, so that lazy parameters stay lazy. Unlike Burn's `num_params` this leaves
-/// out the running statistics of batch normalization, which are no parameters; the count equals
-/// PyTorch's `sum(p.numel() for p in model.parameters())`.
+/// Counts shapes, so lazy parameters stay lazy. Unlike Burn's `num_params`, this does not count the running
+/// statistics of batch norms: it equals PyTorch's `sum(p.numel() for p in model.parameters())`.
 ///
 /// ```
 /// use burn::{nn::BatchNormConfig, tensor::Device};
@@ -64,11 +64,55 @@ pub(crate) fn is_trainable<M: Module>(module: &M) -> bool {
         visit_parameters(module, &mut find);
         find.0
     };
-    // A module that was made ready for evaluation shows no gradients until it trains again.
+    // After `valid`, a module has no trainable parameters until `train`.
     has(module) || has(&module.valid().train())
 }
 
-/// Sees each float parameter, but no running statistics.
+/// Moves the gradients of a module's parameters. Adds those of a parameter that is already there, because
+/// modules share it.
+pub(crate) fn move_gradients<M: Module>(
+    module: &M,
+    from: &mut GradientsParams,
+    to: &mut GradientsParams,
+) {
+    move_gradients_of(module, |_| true, from, to);
+}
+
+/// The same for some parameters.
+pub(crate) fn move_gradients_of<M: Module>(
+    module: &M,
+    is_moved: impl Fn(ParamId) -> bool,
+    from: &mut GradientsParams,
+    to: &mut GradientsParams,
+) {
+    struct Move<'a, P> {
+        is_moved: P,
+        from: &'a mut GradientsParams,
+        to: &'a mut GradientsParams,
+    }
+
+    impl<P: Fn(ParamId) -> bool> ParameterVisitor for Move<'_, P> {
+        fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if !(self.is_moved)(param.id) {
+                return;
+            }
+            if let Some(gradient) = self.from.remove::<D>(param.id) {
+                let gradient = match self.to.remove::<D>(param.id) {
+                    Some(sum) => {
+                        let device = sum.device();
+                        sum + gradient.to_device(&device)
+                    }
+                    None => gradient,
+                };
+                self.to.register(param.id, gradient);
+            }
+        }
+    }
+
+    visit_parameters(module, &mut Move { is_moved, from, to });
+}
+
+/// Visits each float parameter, but no running statistics.
 pub(crate) trait ParameterVisitor {
     fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>);
 }
@@ -79,8 +123,7 @@ pub(crate) fn visit_parameters<M: Module>(module: &M, visitor: &mut impl Paramet
         in_statistics: bool,
     }
 
-    // Burn visits running statistics as float parameters. They are told from parameters by the
-    // field that holds them: a record of Burn's batch norm has no other mark.
+    // Burn visits running statistics as float parameters. Only the name of their field differs.
     fn is_statistic(field: &str, container: &str) -> bool {
         container == "Struct:BatchNorm" && field.starts_with("running_")
     }

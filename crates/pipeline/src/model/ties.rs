@@ -1,10 +1,9 @@
-//! Parameters that several layers share, such as an embedding and the softmax over the same words.
+//! Parameters that several layers share, such as an embedding and an output layer over the same words.
 //!
-//! Places that held one parameter when the pipeline was built stay tied. Where they lie on different
-//! devices, each has a copy of it; the first of them owns it: it says what the value is, and whether it is
-//! trained. The gradients of all are added up, in the order of the layers, and belong to the owner, on its
-//! device: that is the one an optimizer updates. Whenever layers have changed, the other copies are
-//! made anew of the owner's.
+//! Places that held one parameter when the pipeline was built stay tied. On different devices, each has a
+//! copy. The first place is the owner: it decides the value, and whether the parameter is trained. The
+//! gradients of all places are added in the order of the layers, on the owner's device, and an optimizer
+//! updates the owner. Whenever layers change, the other places are copied from the owner.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,16 +15,15 @@ use burn::{
 
 use crate::model::parameters::parameter_ids;
 
-/// A parameter by the order in which a visit of all layers comes to it. Ids change when a record is
-/// loaded, places do not.
+/// The index of a parameter in a visit of all layers. Loading a record changes ids, but not places.
 type Place = usize;
 
-/// The parameters that are found in more than one place.
+/// The parameters with more than one place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ties {
     /// The owner of each other place.
     owners: HashMap<Place, Place>,
-    /// When the pipeline was built.
+    /// Their ids when the pipeline was built.
     ids: HashSet<ParamId>,
 }
 
@@ -58,12 +56,12 @@ impl Ties {
         find.ties
     }
 
-    /// Whether a layer holds such a parameter, before any record is loaded.
+    /// Whether a layer has such a parameter, before any record is loaded.
     pub(crate) fn touch<M: Module>(&self, layer: &M) -> bool {
         !self.ids.is_empty() && parameter_ids(layer).iter().any(|id| self.ids.contains(id))
     }
 
-    /// Makes every place of a shared parameter like the owner's, on its own device.
+    /// Copies the owner's value to all other places, each on its own device.
     pub(crate) fn tie<M: Module>(&self, layers: Vec<M>) -> Vec<M> {
         if self.owners.is_empty() {
             return layers;
@@ -80,7 +78,7 @@ impl Ties {
             .collect()
     }
 
-    /// Puts the gradients of shared parameters where their owners lie.
+    /// Moves the gradients of shared parameters to their owners' devices.
     pub(crate) fn settle<M: Module>(&self, layers: &[M], gradients: &mut GradientsParams) {
         struct Settle<'a> {
             place: Place,
@@ -118,7 +116,7 @@ struct Tie<'a> {
     place: Place,
     owners: &'a HashMap<Place, Place>,
     values: TensorContainer<Place>,
-    /// Id of each owner, and whether it is trained.
+    /// The id of each owner, and whether it is trained.
     of_owner: HashMap<Place, Option<(ParamId, bool)>>,
 }
 
@@ -142,15 +140,16 @@ impl ModuleMapper for Tie<'_> {
         let value = value.to_device(&own.device().inner());
         Param::initialized(
             id,
-            match own.is_autodiff() {
-                true => value.autodiff().set_require_grad(is_trained),
-                false => value,
+            if own.is_autodiff() {
+                value.autodiff().set_require_grad(is_trained)
+            } else {
+                value
             },
         )
     }
 }
 
-/// Has the places of a parameter within one layer share a leaf, so that its gradients meet there.
+/// Makes the places of a parameter within one layer share a leaf, which sums its gradients.
 pub(crate) fn share_leaves<M: Module>(layer: M) -> M {
     struct Share<'a> {
         shared: &'a HashSet<ParamId>,

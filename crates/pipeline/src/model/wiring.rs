@@ -1,15 +1,13 @@
-//! Which layer sends what to which: skips, checked before anything runs.
+//! Skips: which layer sends what to which. Checked before anything runs.
 
 use std::{collections::HashMap, fmt};
 
 use thiserror::Error;
 
-use crate::model::layer::Layer;
-
-/// A value that a layer sends to later layers past those between, or takes from an earlier one.
+/// A value that a layer sends past other layers, or takes from an earlier layer.
 ///
-/// What is sent is a [`Flow`](Layer::Flow) of the model. It travels from the sender's stage straight to
-/// the stages of those that take it, and its gradient straight back.
+/// It is of the model's type [`Flow`](crate::Layer::Flow). It goes directly from the sender's stage to
+/// the stages that take it, and its gradient goes directly back.
 ///
 /// ```
 /// use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
@@ -66,24 +64,24 @@ pub enum SkipUse {
 }
 
 impl SkipUse {
-    /// The layer sends a value by this name.
+    /// The layer sends a value with this name.
     #[must_use]
     pub fn send(name: impl Into<String>) -> Self {
         Self::Send(name.into())
     }
 
-    /// The layer takes the value that was sent by this name.
+    /// The layer takes the value with this name.
     #[must_use]
     pub fn take(name: impl Into<String>) -> Self {
         Self::Take(name.into())
     }
 }
 
-/// A mistake in the wiring of skips.
+/// Why the skips of a model do not match.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WiringError {
-    /// Nobody takes it.
+    /// No layer takes it.
     #[error("{layer} sends the skip \"{name}\", which no later layer takes")]
     NeverTaken {
         /// The skip.
@@ -91,7 +89,7 @@ pub enum WiringError {
         /// The layer that sends it.
         layer: LayerName,
     },
-    /// Nobody sends it.
+    /// No layer sends it.
     #[error("{layer} takes the skip \"{name}\", which no layer sends")]
     NeverSent {
         /// The skip.
@@ -99,8 +97,8 @@ pub enum WiringError {
         /// The layer that takes it.
         layer: LayerName,
     },
-    /// It is taken before it is sent, or by the very layer that sends it.
-    #[error("{taker} takes the skip \"{name}\", which {sender} sends no earlier")]
+    /// A layer takes it before, or in the same layer as, it is sent.
+    #[error("{taker} takes the skip \"{name}\", which {sender} does not send earlier")]
     TakenBeforeSent {
         /// The skip.
         name: String,
@@ -109,8 +107,8 @@ pub enum WiringError {
         /// The layer that sends it.
         sender: LayerName,
     },
-    /// Two values by one name.
-    #[error("{first} and {second} both send a skip \"{name}\": give them names of their own")]
+    /// Two layers send a value with the same name.
+    #[error("{first} and {second} both send a skip \"{name}\": use different names")]
     SentTwice {
         /// The skip.
         name: String,
@@ -119,7 +117,7 @@ pub enum WiringError {
         /// The second.
         second: LayerName,
     },
-    /// One layer declares to take it twice.
+    /// A layer declares twice that it takes it.
     #[error(
         "{layer} declares twice that it takes the skip \"{name}\": once is enough, clone the value"
     )]
@@ -131,10 +129,10 @@ pub enum WiringError {
     },
 }
 
-/// A layer by its place in the model and its name.
+/// A layer's index and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerName {
-    /// Its place.
+    /// Its index in the model.
     pub index: usize,
     /// Its name.
     pub name: String,
@@ -150,12 +148,12 @@ impl fmt::Display for LayerName {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wiring {
     pub(crate) skips: Vec<Skip>,
-    /// What each layer sends and takes, as places in `skips`, in the order in which it declares them.
+    /// What each layer sends and takes, as indices into `skips`, in the order of declaration.
     pub(crate) sends: Vec<Vec<usize>>,
     pub(crate) takes: Vec<Vec<usize>>,
 }
 
-/// A value that is sent past layers.
+/// A value that skips layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Skip {
     pub(crate) name: String,
@@ -165,18 +163,15 @@ pub(crate) struct Skip {
 }
 
 impl Wiring {
-    pub(crate) fn of<L: Layer>(layers: &[L]) -> Result<Self, WiringError> {
-        let uses = layers.iter().map(L::skips).collect::<Vec<_>>();
-        Self::check(&uses, &|index| LayerName {
-            index,
-            name: layers[index].name(),
-        })
-    }
-
-    fn check(
+    /// Checks what each layer sends and takes. `name` gives a layer's name.
+    pub(crate) fn new(
         uses: &[Vec<SkipUse>],
-        layer: &dyn Fn(usize) -> LayerName,
+        name: &dyn Fn(usize) -> String,
     ) -> Result<Self, WiringError> {
+        let layer: &dyn Fn(usize) -> LayerName = &|index| LayerName {
+            index,
+            name: name(index),
+        };
         let mut wiring = Self {
             skips: Vec::new(),
             sends: vec![Vec::new(); uses.len()],
@@ -193,7 +188,7 @@ impl Wiring {
         }
     }
 
-    /// Returns the place of each skip by name.
+    /// Returns the index of each skip by name.
     fn add_senders<'a>(
         &mut self,
         uses: &'a [Vec<SkipUse>],
@@ -286,11 +281,7 @@ mod tests {
                     .collect()
             })
             .collect();
-        let name = |index| LayerName {
-            index,
-            name: "L".to_owned(),
-        };
-        Wiring::check(&uses, &name).map_err(|error| error.to_string())
+        Wiring::new(&uses, &|_| "L".to_owned()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -322,15 +313,15 @@ mod tests {
         );
         check(
             &["-a", "+a", "-a"],
-            "layer 0 (L) takes the skip \"a\", which layer 1 (L) sends no earlier",
+            "layer 0 (L) takes the skip \"a\", which layer 1 (L) does not send earlier",
         );
         check(
             &["+a -a", "-a"],
-            "layer 0 (L) takes the skip \"a\", which layer 0 (L) sends no earlier",
+            "layer 0 (L) takes the skip \"a\", which layer 0 (L) does not send earlier",
         );
         check(
             &["+a", "+a", "-a"],
-            "layer 0 (L) and layer 1 (L) both send a skip \"a\": give them names of their own",
+            "layer 0 (L) and layer 1 (L) both send a skip \"a\": use different names",
         );
         check(
             &["+a", "-a -a"],

@@ -1,4 +1,4 @@
-//! Profiles, and the cuts that are made of them.
+//! Profiles, and cuts by them.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -11,13 +11,13 @@ use burn::{
 };
 use stovepipe_pipeline::{
     Balance, BuildError, Context, Layer, LayerError, Measured, NamedDevice, Pipeline, Profiler,
-    Recompute,
+    Recompute, layer,
     measure::{LayerProfile, Profile},
 };
 
 use crate::models::*;
 
-/// How many parameters have a value by now.
+/// The number of parameters that have a value.
 fn initialised<M: Module>(module: &M) -> usize {
     struct Count(usize);
 
@@ -41,7 +41,7 @@ fn measuring_leaves_a_lazy_model_as_it_was() {
     assert_eq!(profile.layers.len(), layers.len());
     assert_eq!(initialised(&layers), before, "a parameter was allocated");
 
-    // The parameters that are made now are those that would have been made without.
+    // Profiling does not change the values that parameters get.
     let build = |layers| {
         let pipeline = Pipeline::builder(layers).devices([cpu()]).seed(7).build();
         bits(&pipeline.unwrap().into_layers())
@@ -67,23 +67,11 @@ struct Slow {
     milliseconds: u64,
 }
 
-impl Layer for Slow {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
+#[layer]
+impl Slow {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         std::thread::sleep(Duration::from_millis(self.milliseconds));
-        Ok(x)
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+        x
     }
 }
 
@@ -109,7 +97,7 @@ fn a_slow_layer_gets_a_stage_for_itself() {
 /// Runs of layers of each kind.
 static RUNS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
-/// Counts its runs, and hands on so many copies of what comes in.
+/// Counts its runs, and repeats its output.
 #[derive(Module, Debug)]
 struct Counted {
     kind: usize,
@@ -118,14 +106,7 @@ struct Counted {
 }
 
 impl Layer for Counted {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    flow!(Tensor<2>);
 
     fn forward(
         &self,
@@ -136,10 +117,6 @@ impl Layer for Counted {
         let _ = context;
         Ok(self.dense.linear.forward(x).repeat_dim(1, self.copies))
     }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
-    }
 }
 
 #[test]
@@ -149,7 +126,7 @@ fn of_layers_that_are_alike_one_is_measured() {
         copies,
         dense: dense(sizes).remove(0),
     };
-    // The second kind has a setting of its own, the third and fourth have parameters of other shapes.
+    // The second kind has another setting, the third and fourth have other shapes of parameters.
     let layers = [
         vec![layer(0, 1, &[4, 4]); 7],
         vec![layer(1, 2, &[4, 4]); 1],
@@ -170,7 +147,7 @@ fn of_layers_that_are_alike_one_is_measured() {
             .all(|layer| *layer == profile.layers[0])
     );
     let runs = RUNS.each_ref().map(|runs| runs.load(Ordering::SeqCst));
-    // At most 2 runs to warm up, 25 that are timed, 6 without a tape and 6 in halves.
+    // At most 2 warm-up runs, 25 timed ones, 6 without a tape and 6 in halves.
     assert!(runs.iter().all(|runs| (1..=39).contains(runs)), "{runs:?}");
 }
 
@@ -236,7 +213,7 @@ fn costs_that_are_no_numbers_are_errors() {
     assert_eq!(error.to_string(), "there are 3 costs for 4 layers");
 }
 
-/// 1F1B's last stage goes backward at once and computes nothing twice, the first one nearly all.
+/// 1F1B's last stage recomputes nothing, the first one nearly all.
 #[test]
 fn what_is_computed_again_counts() {
     let layer = LayerProfile {
@@ -265,7 +242,7 @@ fn what_is_computed_again_counts() {
     }
 }
 
-/// A device that is slow at the last layer gets it alone, or none of it, if it can.
+/// A device that is slow at the last layer does not get it, or gets it alone.
 #[test]
 fn unlike_devices_are_cut_for_their_own_times() {
     let profile = |seconds: [f64; 4]| {

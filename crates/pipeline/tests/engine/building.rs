@@ -80,10 +80,10 @@ fn a_fixed_schedule_must_fit() {
         "no schedule: this schedule is for 3 stages and 2 micro-batches, not 3 and 4",
     );
     check(with(2, 3, 2), "3 stages are more than the model's 2 layers");
-    // A batch of fewer samples than micro-batches comes too late for `build`.
+    // `build` cannot know that a batch will have fewer samples than micro-batches.
     let pipeline = with(3, 3, 2).unwrap();
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
-    let step = pipeline.train_step(vectors(1, 2), vectors(1, 2), &squared);
+    let step = pipeline.train_step((vectors(1, 2), vectors(1, 2)), &squared);
     assert_eq!(
         step.unwrap_err().to_string(),
         "no schedule: this schedule is for 3 stages and 2 micro-batches, not 3 and 1"
@@ -148,18 +148,18 @@ fn schedules_that_the_engine_does_not_run() {
     };
     check(
         build(PipeDream::default()),
-        "the schedule changes weights after each micro-batch (U), and this engine once after each \
+        "the schedule changes weights after each micro-batch (U), but this engine changes them once after each \
          step: use a schedule without updates, such as 1F1B",
     );
     let replicated = RoundRobin::new(vec![1, 2]);
     check(
         builder(dense(&[2, 2, 2]), 3, replicated, 2, Recompute::Always).build(),
-        "stage 1 has 2 replicas, and this engine runs one: give the stage to one worker, as 1F1B \
+        "stage 1 has 2 replicas, but this engine runs one: give the stage to one worker, as 1F1B \
          does, or cut it into several stages",
     );
 }
 
-/// Makes another schedule than it was asked for.
+/// Returns another schedule than the requested one.
 #[derive(Debug)]
 struct Careless(fn(usize, usize) -> Schedule);
 
@@ -191,17 +191,15 @@ fn a_scheduler_that_makes_something_else() {
         );
         assert!(matches!(build.build(), Err(BuildError::WrongSchedule(_))));
     }
-    // Right for four micro-batches, wrong for a smaller batch: found when it comes.
+    // Right for four micro-batches, wrong for a smaller batch.
     let late = Careless(|stages, micro_batches| {
         GPipe
             .schedule(stages, if micro_batches == 4 { 4 } else { 1 })
             .unwrap()
     });
-    let pipeline = builder(dense(&[2, 2, 2]), 2, late, 4, Recompute::Always)
-        .build()
-        .unwrap();
+    let pipeline = built(dense(&[2, 2, 2]), 2, late, 4, Recompute::Always);
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
-    let step = |samples| pipeline.train_step(vectors(samples, 2), vectors(samples, 2), &squared);
+    let step = |samples| pipeline.train_step((vectors(samples, 2), vectors(samples, 2)), &squared);
     assert!(step(4).is_ok());
     assert!(matches!(step(3), Err(StepError::WrongSchedule(_))));
 }
@@ -227,9 +225,10 @@ fn a_sample_finds_the_layer_that_is_wired_wrongly() {
             2,
             Recompute::Always,
         );
-        match sample {
-            true => builder.sample(images(1), ()).build(),
-            false => builder.build(),
+        if sample {
+            builder.sample(images(1), ()).build()
+        } else {
+            builder.build()
         }
     };
     let error = build(true).unwrap_err().to_string();
@@ -238,7 +237,7 @@ fn a_sample_finds_the_layer_that_is_wired_wrongly() {
         error.contains("expected a feature map, found logits"),
         "{error}"
     );
-    // Without a sample the first use finds it.
+    // Without a sample, the first use fails.
     let error = build(false)
         .unwrap()
         .infer(images(1))

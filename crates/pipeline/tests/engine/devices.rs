@@ -8,8 +8,7 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    BuildError, Context, CrossEntropy, Layer, LayerError, NamedDevice, Pipeline,
-    device::DeviceError,
+    BuildError, CrossEntropy, NamedDevice, Pipeline, device::DeviceError, layer,
 };
 
 use crate::models::*;
@@ -58,7 +57,7 @@ fn names_of_nothing() {
     );
 }
 
-/// In the tests' build there is wgpu, and CUDA only if asked for.
+/// Tests are built with wgpu, and with CUDA only on request.
 #[test]
 fn a_kind_that_is_not_compiled_in_and_an_index_past_the_end() {
     match "cuda:0".parse::<NamedDevice>() {
@@ -101,7 +100,7 @@ fn what_is_offered_has_the_names_it_is_asked_for_by() {
     }
 }
 
-/// A layer that notes how many threads its kernels may use.
+/// A layer that records the number of threads for its kernels.
 #[derive(Module, Debug)]
 struct Noting {
     linear: Linear,
@@ -109,26 +108,14 @@ struct Noting {
     noted: Arc<Mutex<Vec<usize>>>,
 }
 
-impl Layer for Noting {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
+#[layer]
+impl Noting {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         self.noted
             .lock()
             .unwrap()
             .push(rayon::current_num_threads());
-        Ok(self.linear.forward(x))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+        self.linear.forward(x)
     }
 }
 
@@ -154,7 +141,7 @@ fn a_worker_has_the_threads_of_its_device_or_else_those_of_the_pipeline() {
         .map(|stage| stage.device_name)
         .collect();
     assert_eq!(names, ["cpu:threads=3", "cpu", "cpu:threads=1"]);
-    let step = pipeline.train_step(vectors(4, 4), labels(4, 4), &CrossEntropy::new());
+    let step = pipeline.train_step((vectors(4, 4), labels(4, 4)), &CrossEntropy::new());
     let _ = step.unwrap();
     let of_workers: Vec<_> = noted.iter().map(|noted| noted.lock().unwrap()[0]).collect();
     assert_eq!(of_workers, [3, 2, 1]);

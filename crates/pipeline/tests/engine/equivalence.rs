@@ -26,7 +26,7 @@ fn two_steps(pipeline: Pipeline<ConvNet>, samples: usize) -> Vec<Bits> {
     let mut seen = Vec::new();
     for _ in 0..2 {
         let step = pipeline
-            .train_step(images(samples), labels(samples, 4), &CrossEntropy::new())
+            .train_step((images(samples), labels(samples, 4)), &CrossEntropy::new())
             .unwrap();
         let loss = (step.loss as f32).to_bits();
         seen.push(vec![("loss".to_owned(), vec![loss])]);
@@ -40,7 +40,7 @@ fn two_steps(pipeline: Pipeline<ConvNet>, samples: usize) -> Vec<Bits> {
     seen
 }
 
-/// The same in one stage, which goes through one micro-batch after the other.
+/// The same in one stage, one micro-batch after another.
 fn in_one_stage(samples: usize, micro_batches: usize) -> Vec<Bits> {
     let one = builder(conv_net(), 1, GPipe, micro_batches, Recompute::Never);
     let expected = two_steps(one.build().unwrap(), samples);
@@ -56,7 +56,7 @@ fn check(found: &[Bits], expected: &[Bits], what: &str) {
 
 #[test]
 fn stages_schedules_and_recomputation_leave_every_bit_alone() {
-    // Batches that divide and that do not, fewer samples than micro-batches, fewer micro-batches
+    // Even and uneven batches, fewer samples than micro-batches, fewer micro-batches
     // than stages.
     for (samples, micro_batches) in [(8, 4), (7, 3), (2, 4), (3, 1)] {
         let expected = in_one_stage(samples, micro_batches);
@@ -78,8 +78,8 @@ fn stages_schedules_and_recomputation_leave_every_bit_alone() {
     }
 }
 
-/// Two stages a worker, one whose backward passes are whole and one whose are not, and laid out in
-/// any way.
+/// Two stages per worker, one with whole backward passes and one with halves, placed in
+/// any order.
 #[test]
 fn schedules_written_by_hand_give_the_same_bits() {
     let expected = in_one_stage(6, 2);
@@ -99,7 +99,7 @@ fn schedules_written_by_hand_give_the_same_bits() {
     }
 }
 
-/// What a stage could do next, given how many micro-batches each stage has been through: forward, for
+/// What a stage can do next, given the finished micro-batches of each stage: forward, for
 /// the gradient of the input, and for those of the weights.
 fn possible(done: &[[usize; 3]], stage: usize, micro_batches: usize) -> Vec<Action> {
     let [forward, inputs, weights] = done[stage];
@@ -123,7 +123,7 @@ fn possible(done: &[[usize; 3]], stage: usize, micro_batches: usize) -> Vec<Acti
         .collect()
 }
 
-/// Whatever stages can do next, in whatever order, on whatever worker.
+/// Random valid schedules: any action that is possible next, on any worker.
 fn any_schedule(stages: usize, micro_batches: usize, choices: &[u32]) -> Schedule {
     let mut choices = choices
         .iter()
@@ -132,13 +132,13 @@ fn any_schedule(stages: usize, micro_batches: usize, choices: &[u32]) -> Schedul
         .map(|choice| choice as usize);
     let mut choose = |below: usize| choices.next().unwrap() % below;
     let workers = 1 + choose(stages.min(3));
-    // Each worker has a stage at least.
+    // Each worker has at least one stage.
     let mut owners: Vec<_> = (0..workers).collect();
     while owners.len() < stages {
         owners.insert(choose(owners.len() + 1), choose(workers));
     }
     let mut actions = vec![Vec::new(); workers];
-    // By stage: forward passes, gradients of inputs, and gradients of weights that are done.
+    // By stage: finished forward passes, input gradients and weight gradients.
     let mut done = vec![[0_usize; 3]; stages];
     loop {
         let possible = (0..stages).flat_map(|stage| possible(&done, stage, micro_batches));
@@ -180,7 +180,7 @@ proptest! {
     }
 }
 
-/// Sums in another order, so not the same bits.
+/// Sums in another order, so other bits.
 #[test]
 fn a_schedule_that_does_not_ascend_is_right_but_for_rounding() {
     let schedule = "\
@@ -191,7 +191,7 @@ fn a_schedule_that_does_not_ascend_is_right_but_for_rounding() {
     let step = |builder: PipelineBuilder<ConvNet>| {
         let pipeline = builder.build().unwrap();
         let objective = CrossEntropy::new();
-        let step = pipeline.train_step(images(8), labels(8, 4), &objective);
+        let step = pipeline.train_step((images(8), labels(8, 4)), &objective);
         let step = step.unwrap();
         (step.loss, gradients_of(&pipeline, &step.gradients))
     };
@@ -206,11 +206,11 @@ fn a_schedule_that_does_not_ascend_is_right_but_for_rounding() {
     }
 }
 
-/// The mini-batch in one piece, through Burn alone: its own loss, its own backward pass.
+/// The whole mini-batch in plain Burn: its loss, its backward pass.
 fn plain_mini_batch(layers: &[Dense], input: Tensor<2>, samples: usize) -> (f32, GradientsParams) {
     let mut x = input.autodiff();
     for layer in layers {
-        x = layer.forward(x, &mut Context::new(&(), true)).unwrap();
+        x = layer.forward(x);
     }
     let loss = CrossEntropyLossConfig::new()
         .init(&cpu())
@@ -224,18 +224,16 @@ fn micro_batches_add_up_to_the_mini_batch() {
     for (samples, micro_batches) in [(12, 4), (11, 4), (5, 8), (6, 1)] {
         for stages in [1, 3] {
             let layers = dense(&[5, 9, 9, 8, 3]);
-            let pipeline = builder(
+            let pipeline = built(
                 layers,
                 stages,
                 OneForwardOneBackward,
                 micro_batches,
                 Recompute::Always,
-            )
-            .build()
-            .unwrap();
+            );
             let input = vectors(samples, 5);
             let step = pipeline
-                .train_step(input.clone(), labels(samples, 3), &CrossEntropy::new())
+                .train_step((input.clone(), labels(samples, 3)), &CrossEntropy::new())
                 .unwrap();
             let layers = pipeline.layers().to_vec();
             let (loss, gradients) = plain_mini_batch(&layers, input, samples);
@@ -285,13 +283,13 @@ fn parameters_are_the_same_wherever_the_model_is_cut() {
     assert_ne!(at(2), bits(&other.build().unwrap()));
 }
 
-/// More threads may add up large sums in another order; the result is close.
+/// More threads may add large sums in another order; the result is close.
 #[test]
 fn threads_make_little_difference() {
     let run = |threads| {
         let builder = builder(conv_net(), 2, OneForwardOneBackward, 2, Recompute::Always);
         let pipeline = builder.threads_per_stage(threads).build().unwrap();
-        let step = pipeline.train_step(images(8), labels(8, 4), &CrossEntropy::new());
+        let step = pipeline.train_step((images(8), labels(8, 4)), &CrossEntropy::new());
         gradients_of(&pipeline, &step.unwrap().gradients)
     };
     for ((path, found), (_, expected)) in run(2).iter().zip(&run(1)) {
@@ -299,8 +297,8 @@ fn threads_make_little_difference() {
     }
 }
 
-/// Clones share the workers and the statistics: steps that are asked for at once are taken one
-/// after the other, and each begins with the statistics that the one before left.
+/// Clones share the workers and the statistics: steps that start at once run one
+/// after another, and each starts with the statistics of the one before.
 #[test]
 fn steps_from_several_threads_do_not_lose_statistics() {
     let build = || {
@@ -315,7 +313,7 @@ fn steps_from_several_threads_do_not_lose_statistics() {
     };
     let step = |pipeline: &Pipeline<ConvNet>| {
         pipeline
-            .train_step(images(4), labels(4, 4), &CrossEntropy::new())
+            .train_step((images(4), labels(4, 4)), &CrossEntropy::new())
             .map(|_| ())
             .unwrap();
     };
@@ -350,7 +348,7 @@ fn a_schedule_with_a_name_is_no_different_from_its_list() {
     let [named, listed] = [named, listed].map(|builder| {
         let pipeline = builder.build().unwrap();
         let step = pipeline
-            .train_step(vectors(6, 4), vectors(6, 2), &squared)
+            .train_step((vectors(6, 4), vectors(6, 2)), &squared)
             .unwrap();
         gradient_bits(&pipeline, &step.gradients)
     });

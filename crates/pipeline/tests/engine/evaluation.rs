@@ -1,8 +1,8 @@
-//! Outputs that are judged where they are made.
+//! Evaluation computes the loss and scores of each micro-batch on the last stage.
 
 use burn::tensor::{Int, Tensor};
 use stovepipe_pipeline::{
-    Batch, CrossEntropy, Evaluation, MeanOf, Objective, Outputs, Recompute, StepError,
+    Batch, CrossEntropy, Evaluation, MeanOf, Objective, Recompute, StepError,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward};
 
@@ -22,17 +22,15 @@ fn objective() -> CrossEntropy {
     CrossEntropy::new().ignoring(-1).counting()
 }
 
-/// Whatever the stages and micro-batches, what outputs are judged to be is what they are.
+/// The same loss and scores as those of the inferred outputs, for any stages and micro-batches.
 #[test]
 fn an_evaluation_is_that_of_the_inferred_outputs() {
     for (stages, micro_batches) in [(1, 1), (1, 4), (3, 4), (2, 16)] {
         let layers = dense(&[4, 8, 8, 6]);
-        let pipeline = builder(layers, stages, GPipe, micro_batches, Recompute::Always)
-            .build()
-            .unwrap();
+        let pipeline = built(layers, stages, GPipe, micro_batches, Recompute::Always);
         let outputs = pipeline.infer(images()).unwrap();
         let judged = pipeline
-            .evaluate(images(), targets(), &objective())
+            .evaluate((images(), targets()), &objective())
             .unwrap();
         assert_eq!(judged.weight, 9.0); // two of eleven are ignored
         let loss = objective().loss(outputs.clone(), targets());
@@ -47,20 +45,14 @@ fn an_evaluation_is_that_of_the_inferred_outputs() {
     }
 }
 
-/// Scores of a step are those of its outputs, whether they are kept and however often they are computed.
+/// A step's scores are those of its outputs, with any recompute mode.
 #[test]
 fn a_step_has_the_scores_of_its_outputs() {
     for recompute in [Recompute::Always, Recompute::ExceptLast, Recompute::Never] {
-        let pipeline = builder(dense(&[4, 8, 8, 6]), 2, OneForwardOneBackward, 4, recompute)
-            .build()
-            .unwrap();
-        let batch = Batch {
-            input: images(),
-            target: targets(),
-            side: (),
-        };
+        let pipeline = built(dense(&[4, 8, 8, 6]), 2, OneForwardOneBackward, 4, recompute);
+        let batch = Batch::new(images(), targets());
         let step = pipeline
-            .train_step_with(batch, &objective(), Outputs::Keep)
+            .train_step(batch.keep_outputs(), &objective())
             .unwrap();
         let scores = objective()
             .scores(step.outputs.unwrap(), targets())
@@ -74,18 +66,16 @@ fn a_step_has_the_scores_of_its_outputs() {
 
 #[test]
 fn an_objective_without_scores_has_none_and_bad_batches_are_errors() {
-    let pipeline = builder(dense(&[4, 2]), 1, GPipe, 2, Recompute::Always)
-        .build()
-        .unwrap();
+    let pipeline = built(dense(&[4, 2]), 1, GPipe, 2, Recompute::Always);
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
     let zeros = |samples, width| Tensor::<2>::zeros([samples, width], &cpu());
     let evaluate =
-        |samples, targets| pipeline.evaluate(zeros(samples, 4), zeros(targets, 2), &squared);
+        |samples, targets| pipeline.evaluate((zeros(samples, 4), zeros(targets, 2)), &squared);
     let Evaluation { scores, weight, .. } = evaluate(3, 3).unwrap();
     assert_eq!((scores, weight), (Vec::new(), 3.0));
     assert!(matches!(evaluate(0, 0), Err(StepError::EmptyBatch)));
     assert!(matches!(evaluate(3, 2), Err(StepError::UnevenBatch { .. })));
     let ignored = Tensor::<1, Int>::from_ints([-1, -1], &cpu());
-    let error = pipeline.evaluate(zeros(2, 4), ignored, &objective());
+    let error = pipeline.evaluate((zeros(2, 4), ignored), &objective());
     assert!(matches!(error, Err(StepError::NoWeight { .. })));
 }

@@ -1,4 +1,4 @@
-//! What happens when something goes wrong in a stage.
+//! Failures in a stage.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use stovepipe_pipeline::{
     Context, CrossEntropy, Layer, LayerError, MeanOf, Objective, Pipeline, Profiler, Recompute,
     StepError, StopHandle, error::WorkerState,
 };
-use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass, Rule, Scheduler};
+use stovepipe_schedule::{GPipe, Pass, Rule, Scheduler};
 
 use crate::models::*;
 
@@ -27,7 +27,7 @@ use crate::models::*;
 enum Mishap {
     Panic,
     Miswire,
-    /// Takes its time, always.
+    /// Is always slow.
     Slow,
     /// Waits until the other end is dropped.
     Hang(Arc<Mutex<Receiver<()>>>),
@@ -78,23 +78,12 @@ struct Trapped {
 }
 
 impl Layer for Trapped {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    flow!(Tensor<2>);
 
     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         let y = self.norm.forward(x);
         self.trap.spring()?;
         Ok(y)
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
     }
 }
 
@@ -119,19 +108,17 @@ fn trapped(layer: usize, trap: &Trap) -> Vec<Trapped> {
 fn step(pipeline: &Pipeline<Trapped>) -> Result<(), StepError> {
     let loss = CrossEntropy::new();
     pipeline
-        .train_step(vectors(8, 4), labels(8, 4), &loss)
+        .train_step((vectors(8, 4), labels(8, 4)), &loss)
         .map(|_| ())
 }
 
 #[test]
 fn a_failure_names_its_place_and_leaves_the_model_as_it_was() {
-    // Without recomputation a layer runs once a micro-batch: the third time is micro-batch 2.
+    // Without recomputation a layer runs once per micro-batch: the third run is micro-batch 2.
     for mishap in [Mishap::Panic, Mishap::Miswire] {
         for (layer, stage) in [(0, 0), (3, 1), (5, 2)] {
             let trap = Trap::new(mishap.clone(), PROBES + 3);
-            let pipeline = builder(trapped(layer, &trap), 3, GPipe, 4, Recompute::Never)
-                .build()
-                .unwrap();
+            let pipeline = built(trapped(layer, &trap), 3, GPipe, 4, Recompute::Never);
             let before = bits(&pipeline);
             let Err(StepError::Failed(failure)) = step(&pipeline) else {
                 panic!("the step should fail");
@@ -145,12 +132,12 @@ fn a_failure_names_its_place_and_leaves_the_model_as_it_was() {
                 Mishap::Panic => "panicked: on purpose",
                 _ => "expected a cat, found a dog",
             };
-            assert_eq!(failure.cause, cause);
+            assert_eq!(failure.cause.to_string(), cause);
             assert_eq!(failure.flight.workers.len(), 3);
             assert_eq!(failure.flight.workers[stage].finished.len(), 2);
             assert_eq!(bits(&pipeline), before);
 
-            // The next step works, and is the one that an untouched model would have made.
+            // The next step works, and is that of an untouched model.
             step(&pipeline).unwrap();
             let untouched = builder(trapped(9, &trap), 3, GPipe, 4, Recompute::Never);
             let untouched = untouched.build().unwrap();
@@ -164,9 +151,7 @@ fn a_failure_names_its_place_and_leaves_the_model_as_it_was() {
 fn a_failure_while_recomputing_is_a_failure_of_the_backward_pass() {
     // Four forward passes; the fifth run recomputes micro-batch 0.
     let trap = Trap::new(Mishap::Panic, PROBES + 5);
-    let pipeline = builder(trapped(0, &trap), 2, GPipe, 4, Recompute::Always)
-        .build()
-        .unwrap();
+    let pipeline = built(trapped(0, &trap), 2, GPipe, 4, Recompute::Always);
     let Err(StepError::Failed(failure)) = step(&pipeline) else {
         panic!("the step should fail");
     };
@@ -181,7 +166,7 @@ fn a_failure_while_recomputing_is_a_failure_of_the_backward_pass() {
     assert!(text.contains("worker 1:"), "{text}");
 }
 
-/// Every schedule, every layer, every run of it: nothing hangs, every error is the right one.
+/// Every schedule, every layer, every run of it: nothing hangs, and every error is right.
 #[test]
 fn every_place_where_a_small_step_can_fail() {
     for rule in RULES {
@@ -201,7 +186,7 @@ fn every_place_where_a_small_step_can_fail() {
                         assert_eq!(failure.flight.workers.len(), workers);
                         assert_eq!(bits(&pipeline), before);
                     }
-                    // Less is recomputed where backward follows forward directly.
+                    // Less is recomputed where backward directly follows forward.
                     Ok(()) => assert!(trap.runs.load(Ordering::SeqCst) < at),
                     Err(other) => panic!("{other}"),
                 }
@@ -210,86 +195,61 @@ fn every_place_where_a_small_step_can_fail() {
     }
 }
 
-#[test]
-fn a_stall_ends_the_step_and_says_who_waits_for_whom() {
-    let (release, until): (Sender<()>, _) = channel();
-    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), PROBES + 2);
-    let pipeline = builder(
-        trapped(3, &trap),
-        2,
-        OneForwardOneBackward,
-        4,
-        Recompute::Always,
-    )
-    .stall_timeout(Some(Duration::from_secs(1)))
-    .build()
-    .unwrap();
-    let before = bits(&pipeline);
-    let Err(StepError::Stalled { flight, .. }) = step(&pipeline) else {
-        panic!("the step should stall");
-    };
-    let WorkerState::Running { action, layer } = &flight.workers[1].state else {
-        panic!("worker 1 hangs");
-    };
-    assert_eq!(action.to_string(), "1F1");
-    assert_eq!(layer, &Some((3, "Trapped".to_owned())));
-    assert!(matches!(
-        flight.workers[0].state,
-        WorkerState::Waiting { on_stage: 1, .. }
-    ));
-    assert_eq!(bits(&pipeline), before);
-
-    // While it hangs, the pipeline says so; when it no longer does, all is well.
-    assert!(matches!(
-        step(&pipeline),
-        Err(StepError::Stuck { worker: 1 })
-    ));
-    drop(release);
-    while matches!(step(&pipeline), Err(StepError::Stuck { .. })) {
-        std::thread::yield_now();
-    }
-    step(&pipeline).unwrap();
+/// A trap that hangs until the sender is dropped.
+fn hang(at: usize) -> (Sender<()>, Trap) {
+    let (release, until) = channel();
+    let mishap = Mishap::Hang(Arc::new(Mutex::new(until)));
+    (release, Trap::new(mishap, at))
 }
 
-/// Worker 1 has stages 1, 3 and 5, and hangs in stage 3; worker 0 has run stage 0 meanwhile.
-#[test]
-fn a_stall_with_several_stages_a_worker_names_stage_and_worker() {
-    let (release, until): (Sender<()>, _) = channel();
-    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 1);
-    let rule = By(Rule::Interleaved, 3);
-    let pipeline = builder(trapped(3, &trap), 2, rule, 2, Recompute::Never)
+fn stalling(layer: usize, trap: &Trap, rule: By, micro_batches: usize) -> Pipeline<Trapped> {
+    let recompute = Recompute::Always;
+    builder(trapped(layer, trap), 2, rule, micro_batches, recompute)
         .stall_timeout(Some(Duration::from_secs(1)))
         .build()
-        .unwrap();
-    let before = bits(&pipeline);
-    let Err(StepError::Stalled { flight, .. }) = step(&pipeline) else {
+        .unwrap()
+}
+
+/// The step stalls in this action of layer 3 on worker 1, and worker 0 waits for a stage. The model does
+/// not change. The pipeline is stuck until the layer returns; then it works again.
+fn stalls(pipeline: &Pipeline<Trapped>, release: Sender<()>, expected: &str, waits_for: usize) {
+    let before = bits(pipeline);
+    let Err(StepError::Stalled { flight, .. }) = step(pipeline) else {
         panic!("the step should stall");
     };
     let WorkerState::Running { action, layer } = &flight.workers[1].state else {
         panic!("worker 1 hangs");
     };
-    assert_eq!(action.to_string(), "3F0");
+    assert_eq!(action.to_string(), expected);
     assert_eq!(layer, &Some((3, "Trapped".to_owned())));
     let WorkerState::Waiting { on_stage, .. } = flight.workers[0].state else {
         panic!("worker 0 waits");
     };
-    assert_eq!(on_stage, 3);
-    assert_eq!(bits(&pipeline), before);
-    assert!(matches!(
-        step(&pipeline),
-        Err(StepError::Stuck { worker: 1 })
-    ));
+    assert_eq!(on_stage, waits_for);
+    assert_eq!(bits(pipeline), before);
+    let stuck = step(pipeline);
+    assert!(matches!(stuck, Err(StepError::Stuck { worker: 1 })));
     drop(release);
-    while matches!(step(&pipeline), Err(StepError::Stuck { .. })) {
+    while matches!(step(pipeline), Err(StepError::Stuck { .. })) {
         std::thread::yield_now();
     }
-    step(&pipeline).unwrap();
+    step(pipeline).unwrap();
+}
+
+#[test]
+fn a_stall_ends_the_step_and_names_the_worker_that_hangs() {
+    let (release, trap) = hang(PROBES + 2);
+    let pipeline = stalling(3, &trap, By(Rule::OneForwardOneBackward, 1), 4);
+    stalls(&pipeline, release, "1F1", 1);
+    // Worker 1 has stages 1, 3 and 5, and hangs in stage 3; worker 0 has run stage 0 meanwhile.
+    let (release, trap) = hang(1);
+    let pipeline = stalling(3, &trap, By(Rule::Interleaved, 3), 2);
+    stalls(&pipeline, release, "3F0", 3);
 }
 
 #[test]
 fn a_layer_that_hangs_while_it_is_measured_is_named() {
-    let (release, until): (Sender<()>, _) = channel();
-    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 4);
+    let (release, trap) = hang(4);
     let measured = Profiler::new(&cpu())
         .stall_timeout(Some(Duration::from_secs(1)))
         .measure(&trapped(3, &trap), vectors(8, 4));
@@ -303,12 +263,8 @@ fn a_layer_that_hangs_while_it_is_measured_is_named() {
 
 #[test]
 fn a_pipeline_with_a_stuck_worker_can_be_dropped() {
-    let (release, until): (Sender<()>, _) = channel();
-    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 1);
-    let pipeline = builder(trapped(0, &trap), 2, GPipe, 2, Recompute::Never)
-        .stall_timeout(Some(Duration::from_secs(1)))
-        .build()
-        .unwrap();
+    let (release, trap) = hang(1);
+    let pipeline = stalling(0, &trap, By(Rule::GPipe, 1), 2);
     assert!(matches!(step(&pipeline), Err(StepError::Stalled { .. })));
     drop(pipeline);
     drop(release);
@@ -336,7 +292,7 @@ fn stop_and_go_on(rule: By, micro_batches: usize) {
         })
         .build()
         .unwrap();
-    // The handle is looked at between actions; a step on a busy machine may end before it is seen.
+    // Workers check the handle between actions; a step may end before they see it.
     let mut stopped = false;
     for _ in 0..100 {
         match step(&pipeline) {
@@ -405,24 +361,22 @@ fn a_callback_or_an_objective_that_panics_is_an_error_and_the_next_step_works() 
             panic!("no scales")
         }
     }
-    let error = pipeline.train_step(vectors(4, 4), vectors(4, 4), &Weightless);
+    let error = pipeline.train_step((vectors(4, 4), vectors(4, 4)), &Weightless);
     assert!(error.unwrap_err().to_string().contains("no scales"));
     step(&pipeline).unwrap();
 }
 
-/// A stage that need not wait hears of a failure too, before its next action.
+/// A stage that waits for nothing also sees a failure, before its next action.
 #[test]
 fn a_failure_ends_stages_that_wait_for_nothing() {
     let (trap, watched) = (Trap::new(Mishap::Panic, 1), Trap::new(Mishap::Slow, 0));
     let mut layers = trapped(3, &trap);
     layers[0].trap = watched.clone();
-    let pipeline = builder(layers, 2, GPipe, 64, Recompute::Never)
-        .build()
-        .unwrap();
+    let pipeline = built(layers, 2, GPipe, 64, Recompute::Never);
     let loss = CrossEntropy::new();
     assert!(
         pipeline
-            .train_step(vectors(128, 4), labels(128, 4), &loss)
+            .train_step((vectors(128, 4), labels(128, 4)), &loss)
             .is_err()
     );
     assert!(watched.runs.load(Ordering::SeqCst) < 64);
@@ -430,19 +384,17 @@ fn a_failure_ends_stages_that_wait_for_nothing() {
 
 #[test]
 fn a_panic_in_the_objective_is_an_error_of_the_last_stage() {
-    let pipeline = builder(trapped(9, &Trap::never()), 2, GPipe, 2, Recompute::Always)
-        .build()
-        .unwrap();
+    let pipeline = built(trapped(9, &Trap::never()), 2, GPipe, 2, Recompute::Always);
     let bad = MeanOf(|_: Tensor<2>, _: Tensor<2>| panic!("no loss today"));
-    let Err(StepError::Failed(failure)) = pipeline.train_step(vectors(4, 4), vectors(4, 4), &bad)
+    let Err(StepError::Failed(failure)) = pipeline.train_step((vectors(4, 4), vectors(4, 4)), &bad)
     else {
         panic!("the step should fail");
     };
     assert_eq!((failure.stage, failure.layer.clone()), (1, None));
-    assert!(failure.cause.contains("no loss today"));
+    assert!(failure.cause.to_string().contains("no loss today"));
 }
 
-/// Threads of this process with a name that starts so.
+/// The number of threads of this process with this name prefix.
 #[cfg(target_os = "linux")]
 fn threads(prefix: &str) -> usize {
     std::fs::read_dir("/proc/self/task")
@@ -452,7 +404,7 @@ fn threads(prefix: &str) -> usize {
         .count()
 }
 
-/// In a process of its own, since other tests start workers too.
+/// In a separate process, because other tests start workers too.
 #[test]
 #[cfg(target_os = "linux")]
 fn no_thread_outlives_its_pipeline() {
@@ -483,8 +435,7 @@ fn no_thread_outlives_its_pipeline() {
     }
 
     // Nor after a stall that has resolved.
-    let (release, until): (Sender<()>, _) = channel();
-    let trap = Trap::new(Mishap::Hang(Arc::new(Mutex::new(until))), 1);
+    let (release, trap) = hang(1);
     let pipeline = builder(trapped(2, &trap), 3, GPipe, 4, Recompute::Always)
         .stall_timeout(Some(Duration::from_secs(1)))
         .build()

@@ -1,9 +1,9 @@
 //! A panic, an error and a hang at every action of every small schedule.
 //!
-//! The layers multiply by a weight, with an operation of their own whose backward pass, and whose
-//! deferred half of it, can be made to fail: so every action has a place for a fault. Whatever
-//! happens, the step returns with an error that names the place, the model is as it was, and the
-//! next step is the one that an untouched model would have made.
+//! The layers multiply by a weight, in a custom operation whose backward pass, and whose
+//! deferred half, can fail. So every action has a place for a fault. In
+//! all cases, the error names the place, the model does not change, and the
+//! next step is that of an untouched model.
 
 use std::{
     fmt,
@@ -31,7 +31,7 @@ use burn::{
 };
 use stovepipe_autodiff::{deferrable, postpone};
 use stovepipe_pipeline::{
-    Batch, Context, CrossEntropy, Layer, LayerError, Outputs, Pipeline, Recompute, StepError,
+    Batch, Context, CrossEntropy, Layer, LayerError, Pipeline, Recompute, StepError,
     error::{StageFailure, WorkerState},
 };
 use stovepipe_schedule::{Action, Pass, Scheduler};
@@ -49,7 +49,7 @@ enum Moment {
     /// Forward again, as a part of the backward pass.
     Recompute,
     Backward,
-    /// The half of the backward pass that comes later.
+    /// The deferred half of the backward pass.
     Late,
 }
 
@@ -67,7 +67,7 @@ enum Fault {
     Hang(Receiver<()>),
 }
 
-/// Where something is to happen, once.
+/// Where a fault happens, once.
 #[derive(Clone, Default)]
 struct Trap(Arc<Mutex<Option<(Place, Fault)>>>);
 
@@ -80,7 +80,7 @@ impl Trap {
         let mut set = self.0.lock().unwrap();
         let fault = match set.take() {
             Some((place, fault)) if place == here => fault,
-            // The first time forward; what is recomputed comes the second time.
+            // The first run is the forward pass, the second one the recomputation.
             Some((mut place, fault)) if is_first_of_two(place, here) => {
                 place.moment = Moment::Forward;
                 *set = Some((place, fault));
@@ -129,15 +129,9 @@ struct Snared {
 }
 
 impl Layer for Snared {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    /// The micro-batch of each sample.
-    type Side = Tensor<1, Int>;
+    flow!(Tensor<2>, side: Tensor<1, Int>);
 
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    /// The micro-batch of each sample.
 
     fn forward(
         &self,
@@ -157,16 +151,12 @@ impl Layer for Snared {
         self.trap.spring(snare.place)?;
         Ok(self.norm.forward(scaled(x, self.weight.val(), snare)))
     }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
-    }
 }
 
 type Primitive = FloatTensor<Flex>;
 type Tracked = Autodiff<Flex, NoCheckpointing>;
 
-/// A product with a row, whose gradients spring a trap.
+/// A product with a row, whose gradients run into the trap.
 #[derive(Clone, Debug)]
 struct Snare {
     place: Place,
@@ -243,7 +233,7 @@ impl Backward<Flex, 2> for Snare {
     }
 }
 
-/// A pipeline with a trap, and one like it without.
+/// A pipeline with a trap, and an equal one without.
 struct Pair {
     pipeline: Pipeline<Snared>,
     untouched: Pipeline<Snared>,
@@ -272,7 +262,7 @@ impl Pair {
         }
     }
 
-    /// Sets the trap and runs into it. Nothing of the model may have changed.
+    /// Sets the trap and runs a step into it. The model must not change.
     fn step_into(&self, place: Place, fault: Fault) -> StepError {
         let before = bits(&self.pipeline);
         self.trap.set(place, fault);
@@ -281,11 +271,11 @@ impl Pair {
         error
     }
 
-    /// The next step, once the pipeline can be used, and that of the untouched one.
+    /// Compares the next step with that of the untouched pipeline, once the pipeline is not stuck.
     fn step_well(&self) {
         let gradients = loop {
             match step(&self.pipeline) {
-                // Where a limit is short and the machine is busy, a good step may be given up, too.
+                // On a busy machine, a short limit may also end a good step.
                 Err(StepError::Stuck { .. } | StepError::Stalled { .. }) => thread::yield_now(),
                 other => break other.unwrap(),
             }
@@ -294,12 +284,12 @@ impl Pair {
         assert_eq!(bits(&self.pipeline), bits(&self.untouched));
     }
 
-    /// Looks whether an error names the place.
+    /// Checks that an error names the place.
     fn check(&self, failure: &StageFailure, action: Action, place: Place, cause: &str) {
         assert_eq!((failure.stage, failure.action), (action.stage, action));
         assert_eq!(failure.layer, Some((place.layer, "Snared".to_owned())));
         assert_eq!(failure.device, "cpu");
-        assert_eq!(failure.cause, cause);
+        assert_eq!(failure.cause.to_string(), cause);
         assert_eq!(failure.flight.workers.len(), WORKERS);
     }
 }
@@ -310,16 +300,16 @@ fn step(pipeline: &Pipeline<Snared>) -> Result<Vec<(String, Vec<u32>)>, StepErro
     let micro_batches: Vec<_> = (0..samples)
         .map(|i| (i * MICRO_BATCHES / samples) as i64)
         .collect();
-    let batch = Batch {
-        input: vectors(samples, 4),
-        target: labels(samples, 4),
-        side: Tensor::from_ints(micro_batches.as_slice(), &cpu()),
-    };
-    let step = pipeline.train_step_with(batch, &CrossEntropy::new(), Outputs::Drop)?;
+    let batch = Batch::from((
+        vectors(samples, 4),
+        labels(samples, 4),
+        Tensor::from_ints(micro_batches.as_slice(), &cpu()),
+    ));
+    let step = pipeline.train_step(batch, &CrossEntropy::new())?;
     Ok(gradient_bits(pipeline, &step.gradients))
 }
 
-/// All places of a fault in the schedule of a rule: the actions that it strikes, and the layers.
+/// All places for a fault in the schedule of a rule, with their actions.
 fn places(pair: &Pair, rule: By, recompute: Recompute) -> Vec<(Action, Place)> {
     let schedule = rule.schedule(rule.stages(WORKERS), MICRO_BATCHES).unwrap();
     let mut places = Vec::new();
@@ -333,7 +323,7 @@ fn places(pair: &Pair, rule: By, recompute: Recompute) -> Vec<(Action, Place)> {
             _ if is_recorded => &[Moment::Backward],
             _ => &[Moment::Recompute, Moment::Backward],
         };
-        // In turn the first layer of a stage and the last.
+        // The first and the last layer of a stage in turn.
         let layer = [layers.start, layers.end - 1][(micro_batch + action.stage) % 2];
         let place = |&moment| {
             (
@@ -350,7 +340,7 @@ fn places(pair: &Pair, rule: By, recompute: Recompute) -> Vec<(Action, Place)> {
     places
 }
 
-/// Runs `check` for each rule and each way to recompute, some at once.
+/// Runs `check` for each rule and recompute mode, some at once.
 fn for_each_rule(check: impl Fn(By, Recompute) + Sync) {
     thread::scope(|scope| {
         for rule in RULES {
@@ -398,13 +388,13 @@ fn a_hang_at_any_action_names_its_place_and_once_it_is_over_the_next_step_works(
     for_each_rule(|rule, recompute| {
         let pair = |limit| {
             let pair = Pair::new(rule, recompute, Some(Duration::from_millis(limit)));
-            // A first step runs the layers more often, for the momenta of their norms.
+            // The first step runs the layers more often, to find the momenta of their norms.
             pair.step_well();
             pair
         };
         let impatient = pair(40);
         for (action, place) in places(&impatient, rule, recompute) {
-            // A busy machine may be too slow for the limit: then with a longer one.
+            // If a busy machine is too slow for the limit, use a longer one.
             let hung = hangs_at(&impatient, action, place)
                 || [400, 4000, 40_000]
                     .into_iter()
@@ -414,7 +404,7 @@ fn a_hang_at_any_action_names_its_place_and_once_it_is_over_the_next_step_works(
     });
 }
 
-/// Whether the step hung there and nowhere else, and the pipeline says so while it does.
+/// Whether the step hung at this place only, and the pipeline was stuck meanwhile.
 fn hangs_at(pair: &Pair, action: Action, place: Place) -> bool {
     let (release, until): (Sender<()>, _) = channel();
     let error = pair.step_into(place, Fault::Hang(until));
@@ -431,7 +421,7 @@ fn hangs_at(pair: &Pair, action: Action, place: Place) -> bool {
         let stuck = step(&pair.pipeline);
         matches!(stuck, Err(StepError::Stuck { worker: found }) if found == worker)
     });
-    // Nobody is to run into it any more, if nobody has.
+    // Later steps must not run into the trap.
     pair.trap.0.lock().unwrap().take();
     drop(release);
     pair.step_well();

@@ -1,4 +1,4 @@
-//! Numbers that are none: the step fails, says where that began, and leaves the model as it was.
+//! NaN and infinite values: the step fails, names the layer, and does not change the model.
 
 use burn::{
     module::Module,
@@ -42,16 +42,17 @@ impl Layer for Flawed {
         (input.clone(), input)
     }
 
-    /// The second value is the model's input, to be seen by all.
+    /// The second value is the model's input, for all layers.
     fn forward(
         &self,
         (x, input): Self::Flow,
         _: &mut Context<'_, Self>,
     ) -> Result<Self::Flow, LayerError> {
         let sound = input.clone().narrow(1, 0, 1).not_equal_elem(MARK).float();
-        let sound = match x.is_autodiff() {
-            true => sound.inner().autodiff(),
-            false => sound,
+        let sound = if x.is_autodiff() {
+            sound.inner().autodiff()
+        } else {
+            sound
         };
         let y = self.norm.forward(self.linear.forward(x.tanh()));
         let y = match self.flaw {
@@ -77,7 +78,7 @@ fn flawed(layer: usize, flaw: Flaw) -> Vec<Flawed> {
         .collect()
 }
 
-/// Two samples a micro-batch, one of which is marked.
+/// Two samples per micro-batch, one of which is marked.
 fn marked(samples: usize, micro_batch: usize) -> Tensor<2> {
     let mark = Tensor::full([1, 1], MARK, &cpu());
     vectors(samples, 4).slice_assign([2 * micro_batch..2 * micro_batch + 1, 0..1], mark)
@@ -85,7 +86,7 @@ fn marked(samples: usize, micro_batch: usize) -> Tensor<2> {
 
 fn step(pipeline: &Pipeline<Flawed>, input: Tensor<2>) -> Result<f64, StepError> {
     let loss = CrossEntropy::new();
-    Ok(pipeline.train_step(input, labels(6, 4), &loss)?.loss)
+    Ok(pipeline.train_step((input, labels(6, 4)), &loss)?.loss)
 }
 
 #[test]
@@ -115,20 +116,15 @@ fn the_layer_where_it_began_is_named() {
                 );
                 assert_eq!(failure.action.micro_batch, micro_batch, "{failure}");
                 let is_forward = failure.action.pass == Pass::Forward;
-                // What is recomputed fails in its forward pass before.
+                // A recomputed layer has failed in its forward pass before.
                 assert_eq!(is_forward, pass == Pass::Forward, "{failure}");
-                match flaw {
-                    Flaw::Forward => {
-                        assert_eq!(failure.cause, "its output is not finite, its input was");
-                    }
-                    _ => assert_eq!(
-                        failure.cause,
-                        "its gradients are not finite, those of its output were"
-                    ),
-                }
+                let expected = match flaw {
+                    Flaw::Forward => "its output is not finite, but its input was",
+                    _ => "its gradients are not finite, but those of its output were",
+                };
+                assert_eq!(failure.cause.to_string(), expected);
                 assert_eq!((bits(&pipeline), pipeline.steps()), (before, 0));
-                // The next step is the one that an untouched model makes: its loss, and the statistics
-                // that it leaves.
+                // The next step is that of an untouched model: same loss, same statistics.
                 let untouched = flawed(layer, flaw);
                 let untouched =
                     crate::models::builder(untouched, workers, rule, 3, Recompute::ExceptLast);
@@ -155,10 +151,10 @@ fn a_loss_and_an_input_that_are_no_numbers() {
     };
     let sound = pipeline().build().unwrap();
     let infinite = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).mean().mul_scalar(f32::INFINITY));
-    let error = sound.train_step(vectors(6, 4), vectors(6, 4), &infinite);
+    let error = sound.train_step((vectors(6, 4), vectors(6, 4)), &infinite);
     let error = error.unwrap_err().to_string();
     assert!(
-        error.contains("the loss is not finite, the model's output was"),
+        error.contains("the loss is not finite, but the model's output was"),
         "{error}"
     );
 
@@ -170,7 +166,7 @@ fn a_loss_and_an_input_that_are_no_numbers() {
     );
     assert!(error.contains("micro-batch 1"), "{error}");
 
-    // Who wants to handle that himself can.
+    // The check can be switched off.
     let lenient = pipeline().check_finite(false).build().unwrap();
     assert!(step(&lenient, bad).unwrap().is_nan());
 }

@@ -1,4 +1,4 @@
-//! What can travel: structs, enums, options, vectors, integers, and the derive.
+//! Flows: structs, enums, options, vectors, integers, and the derive.
 
 use burn::tensor::{Bool, Int, Tensor};
 use stovepipe_pipeline::{Flow, Replicated};

@@ -1,4 +1,4 @@
-//! What stages hold at once, counted twice: by the engine, and by tokens that travel inside the
+//! What stages hold at once, counted twice: by the engine, and by tokens inside the
 //! values and are dropped with them.
 
 use std::sync::{
@@ -14,7 +14,7 @@ use stovepipe_schedule::{Pass, Rule, Schedule, Scheduler, SpanKind};
 
 use crate::models::*;
 
-/// How many tokens live, and the most that ever did.
+/// The number of living tokens, and its maximum.
 #[derive(Debug, Default)]
 struct Census {
     alive: AtomicUsize,
@@ -39,8 +39,8 @@ impl Drop for Token {
     }
 }
 
-/// A tensor with the token of the layer that made it: as long as anybody keeps the value, or a
-/// clone of it, the token lives.
+/// A tensor with the token of the layer that made it. The token lives while the value, or a
+/// clone of it, is kept.
 #[derive(Clone, Debug)]
 struct Counted {
     tensor: Tensor<2>,
@@ -90,14 +90,14 @@ impl Layer for Counting {
     }
 }
 
-/// More than there are micro-batches on their way, so that one tape too many would show.
+/// More than the micro-batches in flight, so that one tape too many would show.
 const LAYERS_A_STAGE: usize = 9;
 const MICRO_BATCHES: usize = 6;
 
 const GPIPE: By = By(Rule::GPipe, 1);
 const ONE_FORWARD_ONE_BACKWARD: By = By(Rule::OneForwardOneBackward, 1);
 
-/// What the engine says that each stage held, and the peak of tokens made by the layers of each.
+/// What the engine reports for each stage, and the peak of tokens from the layers of each.
 fn run(rule: By, recompute: Recompute, stages: usize) -> (Vec<Held>, Vec<usize>) {
     let census: Vec<Arc<Census>> = (0..stages).map(|_| Arc::default()).collect();
     let layers = dense(&vec![3; stages * LAYERS_A_STAGE + 1])
@@ -113,7 +113,7 @@ fn run(rule: By, recompute: Recompute, stages: usize) -> (Vec<Held>, Vec<usize>)
     let pipeline = pipeline.build().unwrap();
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
     let step = pipeline
-        .train_step(vectors(12, 3), vectors(12, 3), &squared)
+        .train_step((vectors(12, 3), vectors(12, 3)), &squared)
         .unwrap();
     for census in &census {
         assert_eq!(
@@ -168,7 +168,7 @@ fn one_forward_one_backward_keeps_fewer_inputs() {
     assert!(found.iter().all(|held| held.activations <= 2));
 }
 
-/// The schedule says how many micro-batches are on their way through a stage, the engine what it held.
+/// Compares the micro-batches in flight by the schedule with what the engine reports.
 #[test]
 fn stages_hold_what_the_schedule_says() {
     for rule in RULES {
@@ -177,7 +177,7 @@ fn stages_hold_what_the_schedule_says() {
         let held = |recompute| {
             let pipeline = builder(recompute).build().unwrap();
             let objective = CrossEntropy::new();
-            let step = pipeline.train_step(images(12), labels(12, 4), &objective);
+            let step = pipeline.train_step((images(12), labels(12, 4)), &objective);
             step.unwrap().held
         };
         let schedule = rule.schedule(6, MICRO_BATCHES).unwrap();
@@ -198,7 +198,7 @@ fn stages_hold_what_the_schedule_says() {
 }
 
 /// The timeline has a span of the right kind for each action, in the order of the schedule, and one
-/// more before a backward pass that computes a forward pass again.
+/// more before a backward pass that recomputes.
 #[test]
 fn every_action_has_its_span() {
     for rule in RULES {
@@ -207,7 +207,7 @@ fn every_action_has_its_span() {
         for recompute in Recompute::ALL {
             let pipeline = builder(conv_net(), workers, rule, 3, recompute);
             let pipeline = pipeline.build().unwrap();
-            let step = pipeline.train_step(images(6), labels(6, 4), &CrossEntropy::new());
+            let step = pipeline.train_step((images(6), labels(6, 4)), &CrossEntropy::new());
             let timeline = step.unwrap().timeline;
             assert_eq!(timeline.workers.len(), workers);
             for (spans, actions) in timeline.workers.iter().zip(schedule.workers()) {
@@ -226,7 +226,7 @@ fn every_action_has_its_span() {
     }
 }
 
-/// By stage, the most micro-batches between the two halves of their backward pass.
+/// For each stage, the most micro-batches between the two halves of their backward pass.
 fn peak_weight_contexts(schedule: &Schedule) -> Vec<usize> {
     let (mut open, mut peaks) = (vec![0; schedule.stages()], vec![0; schedule.stages()]);
     for action in schedule.workers().iter().flatten() {
@@ -240,7 +240,7 @@ fn peak_weight_contexts(schedule: &Schedule) -> Vec<usize> {
     peaks
 }
 
-/// The tokens are the independent count. A stage's own layers' outputs live in its tapes, one a
+/// The tokens are the independent count. The outputs of a stage's layers live in its tapes, one per
 /// layer and micro-batch, and the output of its last layer also as input of the next stage.
 #[test]
 fn the_values_that_live_are_those_that_the_engine_counts() {
@@ -250,8 +250,8 @@ fn the_values_that_live_are_those_that_the_engine_counts() {
                 let (held, peaks) = run(rule, recompute, stages);
                 for stage in 0..stages {
                     let tapes = held[stage].activations * LAYERS_A_STAGE;
-                    // On their way to the next stage, or kept there: at most one a micro-batch
-                    // that is in flight there; one more value is being made.
+                    // On their way to the next stage, or kept there: at most one per micro-batch
+                    // in flight there; one more value is being computed.
                     let sent = if stage + 1 < stages { MICRO_BATCHES } else { 0 };
                     let peak = peaks[stage];
                     let place = format!("{rule:?}, {recompute}, stage {stage} of {stages}");

@@ -10,8 +10,10 @@ use burn::{
     tensor::Tensor,
 };
 use stovepipe_pipeline::{
-    Context, CrossEntropy, KeyedRng, Layer, LayerError, MeanOf, Objective, Pipeline, Recompute,
-    StepError,
+    BuildError, Context, CrossEntropy, KeyedRng, Layer, LayerError, MeanOf, Objective, Pipeline,
+    PipelineBuilder, Recompute, StepError,
+    error::UnkeyedError,
+    layer,
     nn::{DropPath, Dropout, GaussianNoise},
     run_plain,
 };
@@ -19,7 +21,7 @@ use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
 
 use crate::models::*;
 
-/// All kinds of randomness of ours, dropout twice.
+/// All layers of `nn`, dropout twice.
 #[derive(Module, Debug)]
 struct Noisy {
     linear: Linear,
@@ -29,14 +31,7 @@ struct Noisy {
 }
 
 impl Layer for Noisy {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    flow!(Tensor<2>);
 
     fn forward(
         &self,
@@ -47,10 +42,6 @@ impl Layer for Noisy {
         let y = self.linear.forward(self.dropout.forward(x.clone(), draws));
         let y = self.dropout.forward(y.tanh(), draws);
         Ok(self.noise.forward(x, draws) + self.path.forward(y, draws))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
     }
 }
 
@@ -71,7 +62,7 @@ fn two_steps(mut pipeline: Pipeline<Noisy>) -> [Bits; 2] {
     let mut optimizer = SgdConfig::new().init();
     [(); 2].map(|()| {
         let loss = CrossEntropy::new();
-        let step = pipeline.train_step(vectors(7, 6), labels(7, 6), &loss);
+        let step = pipeline.train_step((vectors(7, 6), labels(7, 6)), &loss);
         let step = step.unwrap();
         let bits = gradient_bits(&pipeline, &step.gradients);
         pipeline = optimizer.step(0.05, pipeline.clone(), step.gradients);
@@ -98,7 +89,7 @@ fn no_cut_schedule_or_recomputation_changes_what_is_drawn() {
     }
 }
 
-/// Samples draw by themselves: cut into micro-batches or not, it is the same mini-batch.
+/// Each sample has its own numbers, with any number of micro-batches.
 #[test]
 fn the_mini_batch_in_one_piece_draws_the_same() {
     for micro_batches in [1, 2, 3, 7] {
@@ -112,7 +103,7 @@ fn the_mini_batch_in_one_piece_draws_the_same() {
         let pipeline = pipeline.build().unwrap();
         pipeline.set_steps(12);
         let loss = CrossEntropy::new();
-        let step = pipeline.train_step(vectors(7, 6), labels(7, 6), &loss);
+        let step = pipeline.train_step((vectors(7, 6), labels(7, 6)), &loss);
         let found = gradients_of(&pipeline, &step.unwrap().gradients);
         assert_eq!(pipeline.steps(), 13);
 
@@ -134,7 +125,7 @@ fn the_mini_batch_in_one_piece_draws_the_same() {
 #[test]
 fn another_seed_or_step_draws_other_numbers_and_a_failed_step_draws_them_again() {
     let gradients = |seed, steps, fail: bool| {
-        // Parameters have values, so that the seed is that of the draws alone.
+        // Parameters have values, so the seed only affects the draws.
         let layers = builder(noisy(2), 1, GPipe, 1, Recompute::Never).build();
         let layers = layers.unwrap().into_layers();
         let pipeline = builder(layers, 2, GPipe, 2, Recompute::Always).seed(seed);
@@ -144,11 +135,11 @@ fn another_seed_or_step_draws_other_numbers_and_a_failed_step_draws_them_again()
             let bad = MeanOf(|_: Tensor<2>, _: Tensor<2>| panic!("no loss today"));
             assert!(
                 pipeline
-                    .train_step(vectors(4, 6), vectors(4, 6), &bad)
+                    .train_step((vectors(4, 6), vectors(4, 6)), &bad)
                     .is_err()
             );
         }
-        let step = pipeline.train_step(vectors(4, 6), labels(4, 6), &CrossEntropy::new());
+        let step = pipeline.train_step((vectors(4, 6), labels(4, 6)), &CrossEntropy::new());
         gradient_bits(&pipeline, &step.unwrap().gradients)
     };
     assert_eq!(gradients(1, 0, false), gradients(1, 0, false));
@@ -168,7 +159,7 @@ fn evaluation_and_frozen_layers_drop_nothing() {
     assert_eq!(output(), expected);
 
     let loss = |pipeline: &Pipeline<Noisy>| {
-        let step = pipeline.train_step(vectors(4, 6), labels(4, 6), &CrossEntropy::new());
+        let step = pipeline.train_step((vectors(4, 6), labels(4, 6)), &CrossEntropy::new());
         step.unwrap().loss
     };
     let (frozen, trained) = (pipeline.clone().freeze(), loss(&pipeline));
@@ -181,7 +172,7 @@ fn evaluation_and_frozen_layers_drop_nothing() {
     assert!((trained - f64::from(plain)).abs() > 1e-3);
 }
 
-/// A layer with something of Burn's in it.
+/// A layer with one of Burn's modules.
 #[derive(Module, Debug)]
 enum Burns {
     Dropout(burn::nn::Dropout),
@@ -190,52 +181,48 @@ enum Burns {
     Linear(Linear),
 }
 
-impl Layer for Burns {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok(match self {
+#[layer]
+impl Burns {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        match self {
             Self::Dropout(dropout) => dropout.forward(x),
             Self::Noise(noise) => noise.forward(x),
             Self::Attention(_) => x,
             Self::Linear(linear) => linear.forward(x),
-        })
+        }
     }
+}
 
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
-    }
+fn burns_own(layer: Burns, recompute: Recompute) -> PipelineBuilder<Burns> {
+    let linear = Burns::Linear(LinearConfig::new(4, 4).init(&cpu()));
+    builder(vec![linear, layer], 2, GPipe, 2, recompute)
+}
+
+fn dropout(probability: f64) -> Burns {
+    Burns::Dropout(DropoutConfig::new(probability).init())
 }
 
 #[test]
 fn what_cannot_be_drawn_again_is_an_error_that_names_what_can() {
-    let linear = || Burns::Linear(LinearConfig::new(4, 4).init(&cpu()));
-    let build = |layer: Burns, allow| {
-        let builder = builder(vec![linear(), layer], 2, GPipe, 2, Recompute::Always);
-        builder.allow_unkeyed(allow).build()
+    let build = |layer: Burns, ignore| {
+        let builder = burns_own(layer, Recompute::Always);
+        builder.unkeyed_draws_nothing(ignore).build()
     };
-    let dropout = || Burns::Dropout(DropoutConfig::new(0.0).init());
     let noise = || Burns::Noise(GaussianNoiseConfig::new(0.1).init());
     let attention = || Burns::Attention(MultiHeadAttentionConfig::new(4, 2).init(&cpu()));
     let message = |layer| build(layer, false).unwrap_err().to_string();
     assert_eq!(
-        message(dropout()),
+        message(dropout(0.0)),
         "layer 1 (Dropout) holds Burn's `Dropout`, which draws other numbers when the layer is \
-         recomputed, and others again when the model is cut elsewhere: use \
-         `stovepipe::nn::Dropout` instead, or `allow_unkeyed(true)` if it changes nothing, as a \
-         dropout with probability 0"
+         recomputed or the model is cut elsewhere: use `stovepipe::nn::Dropout` instead; or use \
+         `allow_unkeyed(true)` and recompute `never`, without the same bits; or \
+         `unkeyed_draws_nothing(true)` if its probability is 0"
     );
     assert!(message(noise()).contains("use `stovepipe::nn::GaussianNoise` instead"));
     assert!(message(attention()).contains("holds Burn's `Dropout`"));
-    for layer in [dropout(), noise(), attention()] {
-        assert!(build(layer.clone(), true).is_ok());
+    for layer in [dropout(0.0), noise(), attention()] {
+        let ignored = build(layer.clone(), true).unwrap();
+        assert_eq!(ignored.unkeyed(), []);
         assert!(
             build(layer.clone().valid(), false).is_err(),
             "it will train again"
@@ -243,21 +230,69 @@ fn what_cannot_be_drawn_again_is_an_error_that_names_what_can() {
         let frozen = build(layer.freeze(), false).expect("what is frozen draws nothing");
         // Until it is thawed.
         let loss = CrossEntropy::new();
-        assert!(
-            frozen
-                .train_step(vectors(4, 4), labels(4, 4), &loss)
-                .is_ok()
-        );
-        let error = frozen
-            .unfreeze()
-            .train_step(vectors(4, 4), labels(4, 4), &loss);
-        assert!(matches!(error, Err(StepError::Unkeyed(_))));
+        let step =
+            |pipeline: Pipeline<Burns>| pipeline.train_step((vectors(4, 4), labels(4, 4)), &loss);
+        assert!(step(frozen.clone()).is_ok());
+        assert!(matches!(
+            step(frozen.unfreeze()),
+            Err(StepError::Unkeyed(UnkeyedError::NotAllowed(_)))
+        ));
     }
-    assert!(build(linear(), false).is_ok());
-    // Ours has the same name, and is not it.
+    let keyed = burns_own(
+        Burns::Linear(LinearConfig::new(4, 4).init(&cpu())),
+        Recompute::Always,
+    );
+    assert!(keyed.build().is_ok());
+    // Ours has the same name, but is keyed.
     assert!(
         builder(noisy(2), 2, GPipe, 2, Recompute::Always)
             .build()
             .is_ok()
     );
+}
+
+#[test]
+fn burns_own_dropout_trains_without_recomputation_and_with_a_warning() {
+    for recompute in [Recompute::Always, Recompute::ExceptLast] {
+        let builder = burns_own(dropout(0.5), recompute).allow_unkeyed(true);
+        let error = builder.build().unwrap_err();
+        assert!(matches!(
+            error,
+            BuildError::Unkeyed(UnkeyedError::Recomputed { .. })
+        ));
+        let text = error.to_string();
+        let advice = "Use recompute `never`, or `stovepipe::nn::Dropout` instead";
+        assert!(
+            text.contains(&format!("mode is `{recompute}`")) && text.contains(advice),
+            "{text}"
+        );
+    }
+    // What is thawed later is checked before it trains.
+    let frozen = dropout(0.5).freeze();
+    let frozen = burns_own(frozen, Recompute::Always).allow_unkeyed(true);
+    let thawed = frozen.build().unwrap().unfreeze();
+    let batch = || (vectors(8, 4), labels(8, 4));
+    let error = thawed.train_step(batch(), &CrossEntropy::new());
+    assert!(matches!(
+        error,
+        Err(StepError::Unkeyed(UnkeyedError::Recomputed { .. }))
+    ));
+
+    let allowed = burns_own(dropout(0.5), Recompute::Never).allow_unkeyed(true);
+    let pipeline = allowed.build().unwrap();
+    let warnings: Vec<_> = pipeline.unkeyed().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "layer 1 (Dropout) holds Burn's `Dropout`, which draws other numbers in each run: \
+             training does not give the same bits again; `stovepipe::nn::Dropout` does"
+        ]
+    );
+    // It drops: steps of one model differ.
+    let step = || pipeline.train_step(batch(), &CrossEntropy::new()).unwrap();
+    let steps: Vec<_> = (0..4).map(|_| step()).collect();
+    assert!(steps.iter().all(|step| step.loss.is_finite()));
+    assert!(steps.iter().any(|step| step.loss != steps[0].loss));
+    let evaluate = || pipeline.evaluate(batch(), &CrossEntropy::new()).unwrap();
+    assert_eq!(evaluate(), evaluate());
 }

@@ -1,4 +1,4 @@
-//! Losses that weigh, side inputs, auxiliary heads, and outputs on request.
+//! Weighted losses, side inputs, auxiliary heads, and kept outputs.
 
 use burn::{
     module::Module,
@@ -6,14 +6,14 @@ use burn::{
     tensor::{Int, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, Context, CrossEntropy, Flow, Layer, LayerError, MeanOf, Objective, Outputs, Recompute,
+    Batch, Context, CrossEntropy, Flow, Layer, LayerError, MeanOf, Objective, Recompute,
     Replicated, StepError,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward};
 
 use crate::models::*;
 
-/// Tokens in, logits out; every layer reads a mask from the side and adds a table of positions.
+/// Tokens to logits; every layer reads a mask and a table of positions as side inputs.
 #[derive(Module, Debug)]
 enum Tagger {
     Embed(Embedding),
@@ -33,7 +33,7 @@ struct Aside {
     mask: Tensor<2>,
     /// [length, model], the same for every sample.
     positions: Replicated<Tensor<2>>,
-    /// Cut by a function of its own.
+    /// Has its own `split`.
     temperature: Temperatures,
 }
 
@@ -119,20 +119,23 @@ fn text(samples: usize) -> Batch<Tensor<2, Int>, Tensor<2, Int>, Aside> {
         Tensor::<1, Int>::from_ints(values.as_slice(), &cpu()).reshape([samples, LENGTH])
     };
     let is_token = |sample: usize, place: usize| place <= sample % LENGTH;
-    Batch {
-        input: ints(each(&|sample, place| {
+    Batch::from((
+        ints(each(&|sample, place| {
             ((sample * 3 + place * 5) % 11) as i64
         })),
-        target: ints(each(&|sample, place| match is_token(sample, place) {
-            true => ((sample + place) % 4) as i64,
-            false => PADDING,
+        ints(each(&|sample, place| {
+            if is_token(sample, place) {
+                ((sample + place) % 4) as i64
+            } else {
+                PADDING
+            }
         })),
-        side: Aside {
+        Aside {
             mask: ints(each(&|sample, place| i64::from(is_token(sample, place)))).float(),
             positions: Replicated(pattern([LENGTH, 6])),
             temperature: Temperatures((0..samples / 2).map(|_| 0.7).collect()),
         },
-    }
+    ))
 }
 
 fn objective() -> CrossEntropy {
@@ -142,22 +145,18 @@ fn objective() -> CrossEntropy {
         .with_auxiliary_share(0.4)
 }
 
-/// Padding is ignored, so micro-batches weigh differently; the sum is still the mini-batch's mean.
+/// Padding is ignored, so micro-batches have different weights. The loss is the mini-batch's mean.
 #[test]
 fn a_loss_that_ignores_padding_is_the_mean_over_the_whole_mini_batch() {
     let run = |stages, micro_batches| {
-        let pipeline = builder(
+        let pipeline = built(
             tagger(),
             stages,
             OneForwardOneBackward,
             micro_batches,
             Recompute::Always,
-        )
-        .build()
-        .unwrap();
-        let step = pipeline
-            .train_step_with(text(8), &objective(), Outputs::Drop)
-            .unwrap();
+        );
+        let step = pipeline.train_step(text(8), &objective()).unwrap();
         (
             step.loss,
             step.auxiliary_loss,
@@ -178,12 +177,10 @@ fn a_loss_that_ignores_padding_is_the_mean_over_the_whole_mini_batch() {
     }
 }
 
-/// By hand: forward through the layers, one backward from main plus share of auxiliary loss.
+/// The reference: forward through the layers, one backward from the main loss plus the auxiliary share.
 #[test]
 fn auxiliary_heads_add_their_share() {
-    let pipeline = builder(tagger(), 2, GPipe, 1, Recompute::Always)
-        .build()
-        .unwrap();
+    let pipeline = built(tagger(), 2, GPipe, 1, Recompute::Always);
     let batch = text(4);
     let layers: Vec<Tagger> = pipeline.layers().to_vec();
     let mut flow = Tagger::enter(batch.input.clone());
@@ -200,9 +197,7 @@ fn auxiliary_heads_add_their_share() {
     let expected = loss.clone().into_scalar::<f32>();
     let gradients = burn::optim::GradientsParams::from_grads(loss.backward(), &layers);
 
-    let step = pipeline
-        .train_step_with(batch, &objective(), Outputs::Drop)
-        .unwrap();
+    let step = pipeline.train_step(batch, &objective()).unwrap();
     assert!((step.loss - f64::from(expected)).abs() < 1e-6);
     let found = gradients_of(&layers, &step.gradients);
     for ((path, found), (_, expected)) in found.iter().zip(gradients_of(&layers, &gradients)) {
@@ -210,7 +205,7 @@ fn auxiliary_heads_add_their_share() {
     }
 }
 
-/// A linear layer; those with a head hand out what they make.
+/// A linear layer; one with a head adds its output as auxiliary.
 #[derive(Module, Debug)]
 struct Headed {
     linear: Linear,
@@ -218,14 +213,7 @@ struct Headed {
 }
 
 impl Layer for Headed {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    flow!(Tensor<2>);
 
     fn forward(
         &self,
@@ -238,14 +226,10 @@ impl Layer for Headed {
         }
         Ok(y)
     }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
-    }
 }
 
 /// Heads on the first and the third of five layers: on stages before the last as soon as there is
-/// more than one. By hand once, and the same bits under every cut, schedule and recomputation.
+/// more than one. Compared with the reference once, then the same bits for every cut and schedule.
 #[test]
 fn losses_on_stages_before_the_last() {
     let layers = || -> Vec<Headed> {
@@ -259,13 +243,14 @@ fn losses_on_stages_before_the_last() {
     };
     let objective = CrossEntropy::new().with_auxiliary_share(0.3);
     let run = |stages, gpipe, recompute| {
-        let builder = match gpipe {
-            true => builder(layers(), stages, GPipe, 3, recompute),
-            false => builder(layers(), stages, OneForwardOneBackward, 3, recompute),
+        let builder = if gpipe {
+            builder(layers(), stages, GPipe, 3, recompute)
+        } else {
+            builder(layers(), stages, OneForwardOneBackward, 3, recompute)
         };
         let pipeline = builder.build().unwrap();
         let step = pipeline
-            .train_step(vectors(7, 4), labels(7, 4), &objective)
+            .train_step((vectors(7, 4), labels(7, 4)), &objective)
             .unwrap();
         let losses = (step.loss.to_bits(), step.auxiliary_loss.to_bits());
         (pipeline, step.gradients, losses)
@@ -307,30 +292,22 @@ fn losses_on_stages_before_the_last() {
 
 #[test]
 fn outputs_are_kept_when_asked_for_and_only_then() {
-    let pipeline = builder(tagger(), 2, OneForwardOneBackward, 4, Recompute::Always)
-        .build()
-        .unwrap();
-    let step = pipeline
-        .train_step_with(text(8), &objective(), Outputs::Drop)
-        .unwrap();
+    let pipeline = built(tagger(), 2, OneForwardOneBackward, 4, Recompute::Always);
+    let step = pipeline.train_step(text(8), &objective()).unwrap();
     assert!(step.outputs.is_none());
     let step = pipeline
-        .train_step_with(text(8), &objective(), Outputs::Keep)
+        .train_step(text(8).keep_outputs(), &objective())
         .unwrap();
-    let expected = pipeline.infer_with(text(8).input, text(8).side).unwrap();
+    let expected = pipeline.infer((text(8).input, text(8).side)).unwrap();
     assert_eq!(tensor_bits(step.outputs.unwrap()), tensor_bits(expected));
 }
 
 #[test]
 fn a_batch_without_weight_is_an_error() {
-    let pipeline = builder(tagger(), 2, GPipe, 2, Recompute::Always)
-        .build()
-        .unwrap();
+    let pipeline = built(tagger(), 2, GPipe, 2, Recompute::Always);
     let mut batch = text(4);
     batch.target = batch.target.mul_scalar(0).add_scalar(PADDING);
-    let error = pipeline
-        .train_step_with(batch, &objective(), Outputs::Drop)
-        .unwrap_err();
+    let error = pipeline.train_step(batch, &objective()).unwrap_err();
     assert!(matches!(error, StepError::NoWeight { weight } if weight == 0.0));
 }
 
@@ -350,15 +327,13 @@ fn smoothing_is_pytorchs() {
 
 #[test]
 fn bad_batches_are_errors() {
-    let pipeline = builder(dense(&[4, 2]), 1, GPipe, 2, Recompute::Always)
-        .build()
-        .unwrap();
+    let pipeline = built(dense(&[4, 2]), 1, GPipe, 2, Recompute::Always);
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
     let step = |samples, targets| {
         let input = Tensor::zeros([samples, 4], &cpu());
         let target = Tensor::zeros([targets, 2], &cpu());
         pipeline
-            .train_step(input, target, &squared)
+            .train_step((input, target), &squared)
             .unwrap_err()
             .to_string()
     };

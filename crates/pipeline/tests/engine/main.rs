@@ -1,4 +1,4 @@
-//! The engine against the plain way of computing the same.
+//! Compares the engine with plain computations.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod balance;

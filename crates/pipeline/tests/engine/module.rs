@@ -13,20 +13,18 @@ use stovepipe_schedule::{GPipe, OneForwardOneBackward};
 use crate::models::*;
 
 fn pipeline(stages: usize) -> Pipeline<ConvNet> {
-    builder(
+    built(
         conv_net(),
         stages,
         OneForwardOneBackward,
         2,
         Recompute::ExceptLast,
     )
-    .build()
-    .unwrap()
 }
 
 fn trained(pipeline: Pipeline<ConvNet>) -> (Pipeline<ConvNet>, GradientsParams) {
     let step = pipeline
-        .train_step(images(4), labels(4, 4), &CrossEntropy::new())
+        .train_step((images(4), labels(4, 4)), &CrossEntropy::new())
         .unwrap();
     (pipeline, step.gradients)
 }
@@ -47,7 +45,7 @@ fn records_know_no_stages() {
             .load_from(&mut SafetensorsStore::from_file(&file))
             .unwrap();
         assert_eq!(bits(&loaded), bits(&saved));
-        // It trains on like the saved one.
+        // It continues to train like the saved one.
         assert_eq!(
             gradient_bits(&loaded, &trained(loaded.clone()).1),
             gradient_bits(&saved, &trained(saved.clone()).1),
@@ -61,7 +59,7 @@ trait Restore {
 }
 
 impl Restore for Pipeline<ConvNet> {
-    /// Steps move running statistics, which clones share: puts the saved ones back.
+    /// Steps move running statistics, which clones share: restores the saved ones.
     fn load_same_statistics(&self, file: &std::path::Path) {
         let mut clone = self.clone();
         clone
@@ -94,7 +92,7 @@ fn parameters_are_counted_by_stage_and_printed() {
     );
 }
 
-/// One optimizer over everything, and one a stage on the workers, take the same step.
+/// One optimizer for all layers, and one per stage on the workers, do the same update.
 #[test]
 fn stages_can_be_optimised_in_parallel() {
     let (whole, gradients) = trained(pipeline(1));
@@ -131,9 +129,7 @@ fn a_change_with_too_few_states_touches_nothing() {
 
 #[test]
 fn a_panic_in_a_change_is_an_error() {
-    let mut pipeline = builder(dense(&[2, 2, 2]), 2, GPipe, 2, Recompute::Always)
-        .build()
-        .unwrap();
+    let mut pipeline = built(dense(&[2, 2, 2]), 2, GPipe, 2, Recompute::Always);
     let changed = pipeline.change_stages(vec![(), ()], |stage, layers, ()| {
         assert_ne!(stage, 1, "on purpose");
         (layers, ())
@@ -151,7 +147,7 @@ fn a_panic_in_a_change_is_an_error() {
     ));
 }
 
-/// A device that is lost may hang, and one that is full says so.
+/// A lost device may hang; a device without memory reports an error.
 #[test]
 fn a_change_that_hangs_or_has_no_memory_is_an_error() {
     let pipeline = || {
@@ -162,7 +158,7 @@ fn a_change_that_hangs_or_has_no_memory_is_an_error() {
     let mut full = pipeline();
     let changed = full.change_stages(vec![(), ()], |_, _, ()| panic!("out of memory"));
     let error = changed.err().map(|error| error.to_string()).unwrap();
-    assert!(error.contains("take more micro-batches"), "{error}");
+    assert!(error.contains("use more micro-batches"), "{error}");
 
     let (open, gate) = crossbeam_channel::unbounded::<()>();
     let mut hangs = pipeline();

@@ -7,7 +7,7 @@ use burn::{
 };
 use stovepipe_pipeline::{
     Batch, BuildError, Context, CrossEntropy, Layer, LayerError, LossScaler, MeanOf, Measured,
-    NamedDevice, Objective, Outputs, Pipeline, Precision, Profiler, Recompute, Step, StepError,
+    NamedDevice, Objective, Pipeline, Precision, Profiler, Recompute, Step, StepError, layer,
     measure::OptimizerState,
 };
 use stovepipe_schedule::{Rule, Scheduler};
@@ -30,7 +30,7 @@ fn in_one_stage<L: Layer>(layers: Vec<L>, precision: Precision) -> Pipeline<L> {
     builder.precision(precision).build().unwrap()
 }
 
-/// What is left of the scale after so many steps that overflow.
+/// The scale after this number of steps that overflow.
 fn halved(times: usize) -> LossScaler {
     let mut scaler = LossScaler::default();
     (0..times).for_each(|_| scaler.update(true));
@@ -43,7 +43,7 @@ fn gradients<L: Layer>(pipeline: &Pipeline<L>, step: &Step<L>) -> Vec<f32> {
     gradients.into_iter().flat_map(|(_, own)| own).collect()
 }
 
-/// What a training step shows, as bits: its loss, gradients, outputs, and the model that it leaves.
+/// A training step as bits: its loss, gradients, outputs, and the model after it.
 type Seen = (
     u64,
     Vec<(String, Vec<u32>)>,
@@ -54,7 +54,7 @@ type Seen = (
 fn seen(pipeline: &Pipeline<ConvNet>) -> Seen {
     let batch = Batch::from((images(7), labels(7, 4)));
     let objective = CrossEntropy::new();
-    let step = pipeline.train_step_with(batch, &objective, Outputs::Keep);
+    let step = pipeline.train_step(batch.keep_outputs(), &objective);
     let step = step.unwrap();
     let gradients = gradient_bits(pipeline, &step.gradients);
     let outputs = tensor_bits(step.outputs.unwrap());
@@ -76,8 +76,8 @@ fn stages_make_no_difference_in_any_precision() {
     }
 }
 
-/// What passes from layer to layer has half the size, parameters the one that they have, and a step keeps copies
-/// of those.
+/// Values between layers have half the size. Parameters keep theirs, and a step keeps copies
+/// of them.
 #[test]
 fn sizes_are_foretold_of_the_precision() {
     let sized = |precision| {
@@ -113,15 +113,15 @@ fn f32_is_what_a_pipeline_computes_in() {
     assert!(seen(&usual) == seen(&in_one_stage(conv_net(), Precision::F32)));
 }
 
-/// A gradient passes through each layer twice. On the way, a dense layer rounds its parameters, the product, the sum with
-/// the bias and the tangent; on the way back, the three operations of the tangent's slope and two products: nine times,
+/// A value and a gradient pass through each layer. Forward, a dense layer rounds its parameters, the product, the sum with
+/// the bias and the tangent; backward, the three operations of the tangent's slope and two products: nine times,
 /// and none of these makes a relative error larger, to first order, where slopes are about 1.
 #[test]
 fn gradients_are_those_of_f32_but_for_rounding() {
     let widths = [5, 8, 8, 8, 3];
     let train = |precision| {
         let pipeline = in_one_stage(dense(&widths), precision);
-        let step = pipeline.train_step(vectors(8, 5), labels(8, 3), &CrossEntropy::new());
+        let step = pipeline.train_step((vectors(8, 5), labels(8, 3)), &CrossEntropy::new());
         let step = step.unwrap();
         (step.loss, gradients(&pipeline, &step))
     };
@@ -143,7 +143,7 @@ fn gradients_are_those_of_f32_but_for_rounding() {
     assert!(errors[0] > 4.0 * errors[1], "{errors:?}");
 }
 
-/// A layer that says what it computes in, and wants its input like its weight.
+/// A layer that checks the type of its input, its weight and its side input.
 #[derive(Module, Debug)]
 struct Typed {
     linear: Linear,
@@ -152,14 +152,7 @@ struct Typed {
 }
 
 impl Layer for Typed {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = Tensor<2>;
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
+    flow!(Tensor<2>, side: Tensor<2>);
 
     fn forward(
         &self,
@@ -179,13 +172,9 @@ impl Layer for Typed {
             _ => Ok(self.linear.forward(x + context.side().clone())),
         }
     }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
-    }
 }
 
-/// Of the objective, only what it is given counts.
+/// Checks the types that the objective gets.
 #[derive(Clone)]
 struct InF32;
 
@@ -220,22 +209,16 @@ fn layers_compute_in_it_and_all_else_is_in_f32() {
         );
         let pipeline = builder.precision(precision).build().unwrap();
         pipeline.set_loss_scaler(halved(10)); // These are large gradients.
-        let batch = || Batch {
-            input: vectors(4, 4),
-            target: vectors(4, 4),
-            side: vectors(4, 4),
-        };
-        let step = pipeline
-            .train_step_with(batch(), &InF32, Outputs::Keep)
-            .unwrap();
+        let batch = || Batch::from((vectors(4, 4), vectors(4, 4), vectors(4, 4)));
+        let step = pipeline.train_step(batch().keep_outputs(), &InF32).unwrap();
         assert_eq!(step.outputs.unwrap().dtype(), DType::F32);
         for layer in pipeline.layers() {
             let gradient = step.gradients.get::<2>(layer.linear.weight.id).unwrap();
             assert_eq!(layer.linear.weight.val().dtype(), DType::F32);
             assert_eq!(gradient.dtype(), DType::F32);
         }
-        pipeline.evaluate_with(batch(), &InF32).unwrap();
-        let output = pipeline.infer_with(vectors(4, 4), vectors(4, 4)).unwrap();
+        pipeline.evaluate(batch(), &InF32).unwrap();
+        let output = pipeline.infer((vectors(4, 4), vectors(4, 4))).unwrap();
         assert_eq!(output.dtype(), DType::F32);
     }
 }
@@ -246,26 +229,14 @@ struct Normed {
     norm: BatchNorm,
 }
 
-impl Layer for Normed {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok(self.norm.forward(self.linear.forward(x)))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+#[layer]
+impl Normed {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.norm.forward(self.linear.forward(x))
     }
 }
 
-/// With a momentum of 0.002, the last steps move a statistic by less than bf16 can tell from none, and would add up to
+/// With a momentum of 0.002, the last steps move a statistic by less than bf16 can represent, which would add up to
 /// a fifth of it.
 #[test]
 fn running_statistics_move_by_less_than_a_rounding() {
@@ -278,7 +249,7 @@ fn running_statistics_move_by_less_than_a_rounding() {
         let builder = builder(layers, 1, by, micro_batches, Recompute::Never);
         let pipeline = builder.precision(precision).build().unwrap();
         for _ in 0..200 {
-            let step = pipeline.train_step(vectors(12, 4), labels(12, 4), &CrossEntropy::new());
+            let step = pipeline.train_step((vectors(12, 4), labels(12, 4)), &CrossEntropy::new());
             let _ = step.unwrap();
         }
         let norm = &pipeline.layers()[0].norm.valid();
@@ -290,7 +261,7 @@ fn running_statistics_move_by_less_than_a_rounding() {
         let [means, variances] = statistics(Precision::F32, micro_batches);
         for precision in MIXED {
             let [own_means, own_variances] = statistics(precision, micro_batches);
-            // What is rounded: input, weight and product, their mean, squares and sum, and the momentum.
+            // Rounded are input, weight and product, their mean, squares and sum, and the momentum.
             let most = 8.0 * rounding(precision);
             for (own, exact) in [(&own_means, &means), (&own_variances, &variances)] {
                 let error = relative_difference(own, exact);
@@ -317,7 +288,7 @@ fn a_step_that_overflows_changes_nothing_and_training_goes_on() {
         }
     }
     let train = |pipeline: &Pipeline<Normed>, factor| {
-        pipeline.train_step(vectors(24, 4), vectors(24, 4), &overflowing(factor))
+        pipeline.train_step((vectors(24, 4), vectors(24, 4)), &overflowing(factor))
     };
     let by = By(Rule::OneForwardOneBackward, 1);
     for recompute in [Recompute::Always, Recompute::Never] {
@@ -347,9 +318,9 @@ fn a_step_that_overflows_changes_nothing_and_training_goes_on() {
         let expected = train(&exact, 1000.0).unwrap();
         let error =
             relative_difference(&gradients(&pipeline, &step), &gradients(&exact, &expected));
-        // Norms of few samples make what was rounded before larger.
+        // Norms of few samples amplify earlier rounding errors.
         assert!(error < 0.05, "{error}");
-        // bf16 has room for it.
+        // It fits into the range of bf16.
         assert!(!train(&build(Precision::Bf16), 1000.0).unwrap().overflowed);
     }
 }
@@ -357,7 +328,7 @@ fn a_step_that_overflows_changes_nothing_and_training_goes_on() {
 #[test]
 fn what_no_scale_makes_finite_is_an_error_in_the_end() {
     let pipeline = in_one_stage(dense(&[4, 4, 4]), Precision::F16);
-    let train = || pipeline.train_step(vectors(6, 4), vectors(6, 4), &overflowing(1e9));
+    let train = || pipeline.train_step((vectors(6, 4), vectors(6, 4)), &overflowing(1e9));
     // From 65536 to 1, each once.
     for _ in 0..17 {
         assert!(train().unwrap().overflowed);
@@ -368,22 +339,22 @@ fn what_no_scale_makes_finite_is_an_error_in_the_end() {
         assert!(error.to_string().contains("gradient"), "{error}");
         assert_eq!(pipeline.loss_scaler().unwrap().scale(), 0.5);
     }
-    // Who wants to handle that himself can, from there on.
+    // From there on, the check can be switched off.
     let builder = builder(dense(&[4, 4]), 1, By(Rule::GPipe, 1), 1, Recompute::Never);
     let builder = builder.precision(Precision::F16).check_finite(false);
     let lenient = builder.build().unwrap();
     let skipped = (0..20).filter(|_| {
-        let step = lenient.train_step(vectors(6, 4), vectors(6, 4), &overflowing(1e9));
+        let step = lenient.train_step((vectors(6, 4), vectors(6, 4)), &overflowing(1e9));
         step.unwrap().overflowed
     });
     assert_eq!(skipped.count(), 17);
 }
 
-/// 2⁻²⁴ is the least number that f16 has; what is less than half of it is zero.
+/// 2⁻²⁴ is the smallest number of f16; less than half of it is rounded to zero.
 #[test]
 fn small_gradients_are_there_because_the_loss_is_scaled() {
     let squares = |pipeline: &Pipeline<Dense>| {
-        let step = pipeline.train_step(vectors(6, 4), vectors(6, 4), &overflowing(1e-7));
+        let step = pipeline.train_step((vectors(6, 4), vectors(6, 4)), &overflowing(1e-7));
         let step = step.unwrap();
         let squares = gradients(pipeline, &step)
             .into_iter()
@@ -400,8 +371,8 @@ fn small_gradients_are_there_because_the_loss_is_scaled() {
     assert_eq!(squares(&unscaled), 0.0);
 }
 
-/// The scales that `torch.amp.GradScaler("cpu")` of PyTorch 2.15 goes through, as steps and the scale before each, for good
-/// steps and then a step with an infinite gradient, so many times; the last ones are good.
+/// The scales of `torch.amp.GradScaler("cpu")` of PyTorch 2.15, as steps and the scale before each, for finite
+/// steps and then a step with an infinite gradient, repeated; the last ones are finite.
 #[test]
 fn scales_are_those_of_grad_scaler() {
     let good_steps = [0, 1, 5, 1999, 2000, 2001, 4003, 3, 2000, 1998];

@@ -146,7 +146,7 @@ fn gradients_are_those_of_the_struct() -> Result<(), Box<dyn std::error::Error>>
     let pipeline = Pipeline::builder(model.clone().into_layers())
         .devices([device.clone(), device.clone()])
         .build()?;
-    let step = pipeline.train_step(x, targets, &CrossEntropy::new())?;
+    let step = pipeline.train_step((x, targets), &CrossEntropy::new())?;
     for weight in [
         &model.first.linear.weight,
         &model.blocks[1].linear.weight,

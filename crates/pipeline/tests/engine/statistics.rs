@@ -1,4 +1,4 @@
-//! Running statistics move once a mini-batch, as if it had come in one piece.
+//! Running statistics move once per mini-batch, as if it came in one piece.
 
 use burn::{
     module::Module,
@@ -14,7 +14,7 @@ use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
 
 use crate::models::*;
 
-/// Batch norms by themselves, Burn's or by our kernel.
+/// A batch norm alone, Burn's or our kernel's.
 #[derive(Module, Debug)]
 enum Norm {
     Burns(BatchNorm),
@@ -69,7 +69,7 @@ fn norms(pipeline: &Pipeline<Norm>) -> Vec<[Vec<f32>; 2]> {
     norms.collect()
 }
 
-/// Against a batch norm of Burn's that sees the mini-batch in one piece.
+/// Compares with Burn's batch norm on the whole mini-batch.
 #[test]
 fn they_are_those_of_the_whole_mini_batch() {
     for momentum in [0.0, 0.01, 0.1, 0.5, 1.0] {
@@ -87,7 +87,7 @@ fn they_are_those_of_the_whole_mini_batch() {
                     for _ in 0..3 {
                         let images = uneven_images(samples);
                         let loss = CrossEntropy::new();
-                        let step = pipeline.train_step(images, labels(samples, 3), &loss);
+                        let step = pipeline.train_step((images, labels(samples, 3)), &loss);
                         let _ = step.unwrap();
                         let _ = whole.forward(uneven_images(samples).autodiff());
                     }
@@ -105,7 +105,7 @@ fn they_are_those_of_the_whole_mini_batch() {
     }
 }
 
-/// The variance of the means of micro-batches is a part of it, and is large here.
+/// The variance of the micro-batches' means counts too, and is large here.
 #[test]
 fn the_variance_of_means_counts() {
     let norm = BatchNormConfig::new(3).init(&cpu());
@@ -114,7 +114,7 @@ fn the_variance_of_means_counts() {
     let pipeline = pipeline.build().unwrap();
     let images = Tensor::cat(vec![Tensor::ones([2, 3, 8, 8], &cpu()); 2], 0);
     let sign = Tensor::<1>::from_floats([1.0, 1.0, -1.0, -1.0], &cpu()).reshape([4, 1, 1, 1]);
-    let step = pipeline.train_step(images * sign, labels(4, 3), &CrossEntropy::new());
+    let step = pipeline.train_step((images * sign, labels(4, 3)), &CrossEntropy::new());
     let _ = step.unwrap();
     // Each micro-batch has variance 0; together they have mean 0 and variance 1.
     let [mean, variance] = &norms(&pipeline)[0];
@@ -126,8 +126,8 @@ fn the_variance_of_means_counts() {
     );
 }
 
-/// The input of each norm of a network, collected by plain Burn micro-batch by micro-batch, and
-/// given to a norm of its own in one piece.
+/// Collects the input of each norm of a network with plain Burn, micro-batch by micro-batch, and
+/// gives all of it to a separate norm.
 #[test]
 fn deep_in_a_network_too() {
     let (samples, micro_batches) = (6, 3);
@@ -165,7 +165,7 @@ fn deep_in_a_network_too() {
                     .collect();
             }
             let step =
-                pipeline.train_step(images(samples), labels(samples, 4), &CrossEntropy::new());
+                pipeline.train_step((images(samples), labels(samples, 4)), &CrossEntropy::new());
             let _ = step.unwrap();
             let norms = pipeline.layers().iter().filter_map(|layer| match layer {
                 ConvNet::Block(block) | ConvNet::Tied(block) | ConvNet::HalfTied(block) => {
@@ -199,7 +199,7 @@ fn a_frozen_norm_stays_to_the_bit_and_evaluation_changes_nothing() {
         let pipeline = builder.build().unwrap();
         let before = norms(&pipeline);
         let _ = pipeline
-            .train_step(uneven_images(6), labels(6, 3), &CrossEntropy::new())
+            .train_step((uneven_images(6), labels(6, 3)), &CrossEntropy::new())
             .unwrap();
         let after = norms(&pipeline);
         for (index, (before, after)) in before.iter().zip(&after).enumerate() {
@@ -210,8 +210,8 @@ fn a_frozen_norm_stays_to_the_bit_and_evaluation_changes_nothing() {
     }
 }
 
-/// Frozen norms normalize by what they hold: what is found of the others must not touch it, wherever they
-/// lie. And what is thawed counts from then on.
+/// Frozen norms normalize by their statistics, which must not change, on any stage.
+/// Thawed norms count again.
 #[test]
 fn norms_among_frozen_ones_and_thawed_ones() {
     let config = BatchNormConfig::new(3);
@@ -224,7 +224,7 @@ fn norms_among_frozen_ones_and_thawed_ones() {
     let step = |pipeline: &Pipeline<Norm>| {
         let loss = CrossEntropy::new();
         let _ = pipeline
-            .train_step(uneven_images(6), labels(6, 3), &loss)
+            .train_step((uneven_images(6), labels(6, 3)), &loss)
             .unwrap();
     };
     let whole = config.init(&cpu().autodiff());
@@ -266,7 +266,7 @@ fn two_layers_cannot_count_in_one_norm() {
     let error = builder(layers, 2, GPipe, 2, Recompute::Always).build();
     assert_eq!(
         error.unwrap_err().to_string(),
-        "layer 0 (Burns) and layer 1 (Kernel) share running statistics: give each a batch norm of \
-         its own, parameters may be shared"
+        "layer 0 (Burns) and layer 1 (Kernel) share running statistics: give each its own batch \
+         norm; parameters may be shared"
     );
 }

@@ -75,7 +75,7 @@ impl Layer for Words {
     }
 }
 
-/// The table lies in four places, two of them in one layer.
+/// The table is in four places, two of them in one layer.
 fn words() -> Vec<Words> {
     let shape = [WORDS, WIDTH];
     let table = Initializer::Normal {
@@ -109,7 +109,7 @@ fn train(mut pipeline: Pipeline<Words>) -> Vec<Vec<Vec<u32>>> {
     let mut seen = vec![tables(&pipeline)];
     for _ in 0..3 {
         let loss = CrossEntropy::new();
-        let step = pipeline.train_step(labels(6, WORDS), labels(6, WORDS), &loss);
+        let step = pipeline.train_step((labels(6, WORDS), labels(6, WORDS)), &loss);
         let step = step.unwrap();
         let gradients = gradient_bits(&pipeline, &step.gradients);
         seen.push(gradients.into_iter().map(|(_, bits)| bits).collect());
@@ -139,13 +139,13 @@ fn places_of_a_parameter_stay_equal_and_no_cut_shows() {
     }
 }
 
-/// Burn adds the gradients up by itself where all places hold the very same tensor.
+/// Plain Burn sums the gradients where all places hold the same tensor.
 #[test]
 fn the_gradient_is_the_sum_over_all_places() {
     let pipeline = builder(words(), 5, GPipe, 2, Recompute::Always);
     let pipeline = pipeline.build().unwrap();
     let loss = CrossEntropy::new();
-    let step = pipeline.train_step(labels(6, WORDS), labels(6, WORDS), &loss);
+    let step = pipeline.train_step((labels(6, WORDS), labels(6, WORDS)), &loss);
     let found = gradients_of(&pipeline, &step.unwrap().gradients);
 
     let mut layers: Vec<Words> = pipeline.layers().to_vec();
@@ -167,12 +167,10 @@ fn the_gradient_is_the_sum_over_all_places() {
     }
 }
 
-/// Each stage's part of the work by itself, as the training loop does it.
+/// Each stage updates on its own worker, as in the training loop.
 #[test]
 fn stages_that_are_changed_by_themselves_are_tied_again() {
-    let mut pipeline = builder(words(), 5, GPipe, 2, Recompute::Always)
-        .build()
-        .unwrap();
+    let mut pipeline = built(words(), 5, GPipe, 2, Recompute::Always);
     let before = tables(&pipeline);
     pipeline
         .change_stages(vec![(); 5], |stage, layers, ()| {
@@ -192,17 +190,13 @@ fn stages_that_are_changed_by_themselves_are_tied_again() {
     assert!(after.iter().all(|table| table == &after[0]));
 }
 
-/// A record brings ids of its own.
+/// A record has other ids.
 #[test]
 fn ties_outlive_a_record() {
-    let build = || {
-        builder(words(), 3, GPipe, 2, Recompute::Always)
-            .build()
-            .unwrap()
-    };
+    let build = || built(words(), 3, GPipe, 2, Recompute::Always);
     let mut optimizer = AdamConfig::new().init();
     let mut train = |pipeline: Pipeline<Words>| {
-        let step = pipeline.train_step(labels(6, WORDS), labels(6, WORDS), &CrossEntropy::new());
+        let step = pipeline.train_step((labels(6, WORDS), labels(6, WORDS)), &CrossEntropy::new());
         optimizer.step(0.05, pipeline.clone(), step.unwrap().gradients)
     };
     let trained = train(build());
@@ -214,17 +208,15 @@ fn ties_outlive_a_record() {
     assert_ne!(after, tables(&trained));
 }
 
-/// The owner says whether the parameter is trained.
+/// The owner decides whether the parameter is trained.
 #[test]
 fn a_parameter_is_frozen_where_its_owner_is() {
     for (owner_frozen, trained) in [(true, false), (false, true)] {
         let mut layers = words();
         let place = if owner_frozen { 0 } else { 4 };
         layers[place] = layers[place].clone().freeze();
-        let pipeline = builder(layers, 5, GPipe, 2, Recompute::Always)
-            .build()
-            .unwrap();
-        let step = pipeline.train_step(labels(6, WORDS), labels(6, WORDS), &CrossEntropy::new());
+        let pipeline = built(layers, 5, GPipe, 2, Recompute::Always);
+        let step = pipeline.train_step((labels(6, WORDS), labels(6, WORDS)), &CrossEntropy::new());
         let found = gradients_of(&pipeline, &step.unwrap().gradients);
         let tables = found
             .iter()

@@ -1,4 +1,4 @@
-//! What goes from device to device. CPUs are one device to Burn: here, each worker is taken to have one of its own.
+//! Transfers between devices. All CPUs are one device to Burn; these tests treat each worker's as different.
 
 use std::{
     collections::BTreeMap,
@@ -19,14 +19,14 @@ use stovepipe_schedule::{GPipe, OneForwardOneBackward, Pass};
 use crate::{models::*, skips::jumping};
 
 fn step(pipeline: &Pipeline<ConvNet>) -> Result<Vec<(String, Vec<u32>)>, StepError> {
-    let step = pipeline.train_step(images(8), labels(8, 4), &CrossEntropy::new())?;
+    let step = pipeline.train_step((images(8), labels(8, 4)), &CrossEntropy::new())?;
     let mut seen = gradient_bits(pipeline, &step.gradients);
     seen.push(("loss".to_owned(), vec![(step.loss as f32).to_bits()]));
     seen.extend(bits(pipeline));
     Ok(seen)
 }
 
-/// Counts transfers by what they are and from where to where.
+/// Counts transfers by kind, sender and receiver.
 type Counts = Arc<Mutex<BTreeMap<String, usize>>>;
 
 fn counted<L: Layer>(builder: PipelineBuilder<L>) -> (PipelineBuilder<L>, Counts) {
@@ -51,8 +51,8 @@ fn what_is_carried_is_what_was_sent() {
                 step(&carried.build().unwrap()).unwrap() == direct,
                 "{rule:?}"
             );
-            // Each boundary between workers, each micro-batch, once forward and once back. In a V, the
-            // stages at its foot lie on one worker.
+            // Each boundary between workers, each micro-batch, once forward and once back. In a V,
+            // the middle stages are on one worker.
             let counts = counts.lock().unwrap().clone();
             let stages = stovepipe_schedule::Scheduler::stages(&rule, 2);
             let crossings = match rule.0 {
@@ -70,7 +70,7 @@ fn skips_are_carried_straight_and_their_gradients_back() {
     let layers = || jumping(&["+a", "", "-a +b", "-b"]);
     let builder = || builder(layers(), 4, OneForwardOneBackward, 2, Recompute::Always);
     let train = |pipeline: Pipeline<_>| {
-        let step = pipeline.train_step(vectors(6, 4), labels(6, 4), &CrossEntropy::new());
+        let step = pipeline.train_step((vectors(6, 4), labels(6, 4)), &CrossEntropy::new());
         gradient_bits(&pipeline, &step.unwrap().gradients)
     };
     let (carried, counts) = counted(builder());
@@ -87,7 +87,7 @@ fn skips_are_carried_straight_and_their_gradients_back() {
     assert_eq!(of_skips, expected);
 }
 
-/// Opens once, for all who wait.
+/// Opens once, for all that wait.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -105,8 +105,8 @@ impl Gate {
     }
 }
 
-/// The first values are on their way until the first stage has done all its forward passes. Were it the
-/// stage that copied them, that would never be.
+/// The first copy lasts until the first stage has run all its forward passes. If the stage itself
+/// copied, that would never happen.
 #[test]
 fn a_stage_goes_on_while_what_it_sent_travels() {
     let gate = Gate::default();
@@ -183,7 +183,7 @@ fn a_transfer_that_panics_fails_the_step_and_says_what_did_not_arrive() {
     }
 }
 
-/// A pipeline whose gradients of micro-batch 1 travel until the sender is dropped.
+/// A pipeline that copies the gradients of micro-batch 1 until the sender is dropped.
 fn never_answering() -> (Pipeline<ConvNet>, Sender<()>) {
     let (release, until): (_, Receiver<()>) = channel();
     let until = Mutex::new(until);
@@ -221,7 +221,7 @@ fn a_transfer_that_does_not_come_back_stalls_the_step_and_is_named() {
         matches!(state, WorkerState::Waiting { on_stage: 1, .. }),
         "{state:?}"
     );
-    let told = "on their way: the gradients of micro-batch 1 from stage 1 on cpu to stage 0 on cpu";
+    let told = "being copied: the gradients of micro-batch 1 from stage 1 on cpu to stage 0 on cpu";
     assert!(error.to_string().contains(told), "{error}");
     assert_eq!(bits(&pipeline), before);
 
@@ -241,7 +241,7 @@ fn a_pipeline_with_a_transfer_under_way_can_be_dropped() {
     drop(release);
 }
 
-/// The step fails while a transfer takes its time: it waits for it, and what is left over is not copied.
+/// The step fails during a slow transfer: it waits for it, and copies nothing else.
 #[test]
 fn nothing_of_a_step_that_failed_is_copied_after_it() {
     let copied = Arc::new(Mutex::new(0));

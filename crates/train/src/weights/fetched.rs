@@ -12,8 +12,8 @@ pub(crate) fn fetched<R>(
     path: &Path,
     save: impl FnOnce() -> Result<R, TrainError>,
 ) -> Result<R, TrainError> {
-    caught(save).unwrap_or_else(|cause| {
-        let path = path.to_owned();
+    caught(save).unwrap_or_else(|panicked| {
+        let (path, cause) = (path.to_owned(), panicked.message);
         Err(TrainError::NotFetched { path, cause })
     })
 }

@@ -35,6 +35,7 @@ pub(super) fn open(
         tensors(path).map_err(|error| error.to_string())
     });
     let tensors = read
+        .map_err(|panicked| panicked.message)
         .flatten()
         .map_err(|reason| TrainError::format(path, not_pytorch(&reason)))?;
     if tensors.is_empty() {

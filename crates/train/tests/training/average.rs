@@ -28,7 +28,7 @@ fn averages_follow_their_formula() {
                 (0..40).map(|i| burn::data::dataset::Dataset::get(&points(40, 0), i).unwrap());
             let (input, targets) = Points.batch(items.collect(), &Device::flex());
             let step = pipeline
-                .train_step(input, targets, &CrossEntropy::new())
+                .train_step((input, targets), &CrossEntropy::new())
                 .unwrap();
             optimizer
                 .step(0.1, &mut pipeline, step.gradients, Instant::now())

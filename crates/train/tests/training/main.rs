@@ -268,7 +268,7 @@ fn gradients_are_clipped_by_their_norm_over_all_stages() {
         let items = (0..40).map(|i| burn::data::dataset::Dataset::get(&points(40, 0), i).unwrap());
         let (input, targets) = Points.batch(items.collect(), &Device::flex());
         let step = pipeline
-            .train_step(input, targets, &CrossEntropy::new())
+            .train_step((input, targets), &CrossEntropy::new())
             .unwrap();
         let gradients = all(&pipeline, &step.gradients);
         let norm = gradients.iter().map(|g| g * g).sum::<f64>().sqrt();

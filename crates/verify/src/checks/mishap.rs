@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use burn::tensor::Tensor;
-use stovepipe_pipeline::{Flow, Layer, Objective, Outputs, StepError};
+use stovepipe_pipeline::{Flow, Layer, Objective, StepError};
 
 use super::{allowed, compare};
 use crate::{case::Case, report::Check, seen::Seen, subject::Subject};
@@ -52,7 +52,7 @@ where
     let mut before = Seen::default();
     before.module("", &pipeline.layers().to_vec());
     let batch = subject.batch.clone();
-    match pipeline.train_step_with(batch.clone(), &spoilt, Outputs::Keep) {
+    match pipeline.train_step(batch.clone().keep_outputs(), &spoilt) {
         Err(StepError::NotFinite {
             place: Some(failure),
             ..
@@ -67,7 +67,7 @@ where
         return Err(format!("a step that failed changed {place}"));
     }
     armed.store(false, Ordering::SeqCst);
-    let step = pipeline.train_step_with(batch, &spoilt, Outputs::Keep);
+    let step = pipeline.train_step(batch.keep_outputs(), &spoilt);
     let step = step.map_err(|error| error.to_string())?;
     let mut seen = Seen::default();
     subject.see_step(&mut seen, "step 1", &pipeline, &step);

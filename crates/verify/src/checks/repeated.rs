@@ -23,7 +23,7 @@ where
         |found, expected| compare(&subject.device, found, expected),
     );
     check.judged(
-        "a layer draws random numbers that are not keyed (use those of `Context::draws`), or keeps \
+        "a layer draws random numbers that are not keyed (use those of `Context::rng`), or keeps \
          something between runs",
     )
 }

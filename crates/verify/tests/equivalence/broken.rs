@@ -84,11 +84,7 @@ fn verify(wrong: Kind, objective: impl Objective<Tensor<2>, Tensor<1, Int>>) -> 
         wrong: if index == 1 { wrong } else { Kind::Nothing },
         runs: Arc::default(),
     });
-    let batch = Batch {
-        input: pattern([7, 4]),
-        target: labels([7], 4),
-        side: (),
-    };
+    let batch = Batch::new(pattern([7, 4]), labels([7], 4));
     let verifier = Verifier::new(layers.collect(), batch, objective);
     verifier
         .micro_batches([1, 3])

@@ -33,11 +33,11 @@ fn convolutions_with_batch_norm() {
         normed(8, 8),
         Part::Linear(linear(8, 3)),
     ];
-    let batch = Batch {
-        input: Value::Maps(pattern([SAMPLES, 2, 5, 5])),
-        target: labels([SAMPLES], 3),
-        side: None,
-    };
+    let batch = Batch::from((
+        Value::Maps(pattern([SAMPLES, 2, 5, 5])),
+        labels([SAMPLES], 3),
+        None,
+    ));
     let report = check(layers, batch, CrossEntropy::new(), 1..=4);
     let statistics = report
         .checks
@@ -55,11 +55,7 @@ fn amoebanet_with_an_auxiliary_head() {
     let config = AmoebaNetDConfig::new(3, 4, 3)
         .with_stem(Stem::Small)
         .with_auxiliary(true);
-    let batch = Batch {
-        input: pattern([5, 3, 8, 8]),
-        target: labels([5], 3),
-        side: (),
-    };
+    let batch = Batch::new(pattern([5, 3, 8, 8]), labels([5], 3));
     let objective = CrossEntropy::new()
         .with_smoothing(0.1)
         .with_auxiliary_share(0.4);
@@ -81,11 +77,11 @@ fn transformer_with_dropout_and_a_mask() {
         .map(|i| i % length > i / length % length)
         .collect();
     let padding = Tensor::<1, Bool>::from_bool(padded.as_slice(), &cpu());
-    let batch = Batch {
-        input: Value::Words(labels([SAMPLES, length], 11)),
-        target: labels([SAMPLES], 3),
-        side: Some(padding.reshape([SAMPLES, length])),
-    };
+    let batch = Batch::from((
+        Value::Words(labels([SAMPLES, length], 11)),
+        labels([SAMPLES], 3),
+        Some(padding.reshape([SAMPLES, length])),
+    ));
     let _ = check(layers, batch, CrossEntropy::new(), 1..=4);
 }
 
@@ -95,11 +91,7 @@ fn a_language_model_with_tied_words() {
     let config = LmConfig::new(7, 5, 2, 8, 2).with_dropout(0.2);
     for positions in [Positions::Learned, Positions::Sinusoidal] {
         let config = config.clone().with_positions(positions);
-        let batch = Batch {
-            input: labels([SAMPLES, 5], 7),
-            target: labels([SAMPLES, 5], 7),
-            side: (),
-        };
+        let batch = Batch::new(labels([SAMPLES, 5], 7), labels([SAMPLES, 5], 7));
         let layers = config.init(&cpu()).unwrap();
         let _ = check(layers, batch, CrossEntropy::new(), 1..=4);
     }
@@ -111,11 +103,7 @@ fn a_vision_transformer_that_drops_branches() {
         .with_drop_path(0.4)
         .with_dropout(0.1)
         .with_attention_dropout(0.2);
-    let batch = Batch {
-        input: pattern([SAMPLES, 3, 8, 8]),
-        target: labels([SAMPLES], 3),
-        side: (),
-    };
+    let batch = Batch::new(pattern([SAMPLES, 3, 8, 8]), labels([SAMPLES], 3));
     let objective = CrossEntropy::new().with_smoothing(0.1);
     let _ = check(config.init(&cpu()).unwrap(), batch, objective, 1..=5);
 }
@@ -164,11 +152,11 @@ fn integers_and_a_loss_that_ignores_padding() {
             (sample, place) => ((3 * sample + place) % 7) as i64,
         })
         .collect();
-    let batch = Batch {
-        input: Value::Words(labels([SAMPLES, length], 7)),
-        target: Tensor::<1, Int>::from_ints(targets.as_slice(), &cpu()).reshape([SAMPLES, length]),
-        side: None,
-    };
+    let batch = Batch::from((
+        Value::Words(labels([SAMPLES, length], 7)),
+        Tensor::<1, Int>::from_ints(targets.as_slice(), &cpu()).reshape([SAMPLES, length]),
+        None,
+    ));
     let _ = check(
         layers,
         batch,
@@ -237,11 +225,11 @@ fn tied_words() {
         block(6, 2),
         Part::TiedHead(table()),
     ];
-    let batch = Batch {
-        input: Value::Words(labels([SAMPLES, length], 7)),
-        target: labels([SAMPLES, length], 7),
-        side: None,
-    };
+    let batch = Batch::from((
+        Value::Words(labels([SAMPLES, length], 7)),
+        labels([SAMPLES, length], 7),
+        None,
+    ));
     let _ = check(layers, batch, Tokens(CrossEntropy::new()), 1..=4);
 }
 

@@ -346,9 +346,9 @@ pub fn labels<const D: usize>(shape: [usize; D], classes: usize) -> Tensor<D, In
 
 /// Vectors with labels.
 pub fn vectors(samples: usize, width: usize, classes: usize) -> Batch<Value, Tensor<1, Int>, Side> {
-    Batch {
-        input: Value::Vectors(pattern([samples, width])),
-        target: labels([samples], classes),
-        side: None,
-    }
+    Batch::from((
+        Value::Vectors(pattern([samples, width])),
+        labels([samples], classes),
+        None,
+    ))
 }

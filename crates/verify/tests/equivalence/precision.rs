@@ -7,8 +7,7 @@ use burn::{
 };
 use stovepipe_amoebanet::{AmoebaNetBConfig, AmoebaNetDConfig, Stem};
 use stovepipe_pipeline::{
-    Batch, CrossEntropy, Flow, Layer, LossScaler, Objective, Outputs, Pipeline, Precision,
-    Recompute,
+    Batch, CrossEntropy, Flow, Layer, LossScaler, Objective, Pipeline, Precision, Recompute,
 };
 use stovepipe_schedule::{Rule, Scheduler};
 use stovepipe_transformer::{LmConfig, Positions, VitConfig};
@@ -46,7 +45,7 @@ where
     let mut scaler = LossScaler::default();
     (0..8).for_each(|_| scaler.update(true));
     pipeline.set_loss_scaler(scaler);
-    let step = pipeline.train_step_with(batch.clone(), objective, Outputs::Drop);
+    let step = pipeline.train_step(batch.clone(), objective);
     let step = step.unwrap();
     assert!(!step.overflowed);
     Seen {

@@ -8,7 +8,7 @@ use burn::{
     tensor::{Device, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, Flow, Layer, NamedDevice, Objective, Outputs, Pipeline, PipelineBuilder, Recompute,
+    Batch, Flow, Layer, NamedDevice, Objective, Pipeline, PipelineBuilder, Recompute,
 };
 
 /// What is asked for.
@@ -105,12 +105,8 @@ where
 {
     let (input, target) = batch();
     let side = ();
-    let batch = Batch {
-        input: input.clone(),
-        target,
-        side,
-    };
-    let step = pipeline.train_step_with(batch, objective, Outputs::Keep);
+    let batch = Batch::from((input.clone(), target, side));
+    let step = pipeline.train_step(batch.keep_outputs(), objective);
     let step = step.unwrap();
     let mut seen = vec![("loss".to_owned(), vec![step.loss as f32])];
     seen.push(("outputs".to_owned(), floats_of(step.outputs.unwrap())));

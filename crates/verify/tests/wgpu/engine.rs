@@ -53,7 +53,7 @@ fn several_workers_on_a_device() {
             .devices(devices.iter().copied().cloned())
             .build()
             .unwrap();
-        let step = pipeline.train_step(images(8), labels(8, 4), &CrossEntropy::new());
+        let step = pipeline.train_step((images(8), labels(8, 4)), &CrossEntropy::new());
         let step = step.unwrap();
         (step.loss, models::gradients_of(&pipeline, &step.gradients))
     };
@@ -86,11 +86,11 @@ fn errors_name_the_device_by_its_name() {
     // What is no number is found on a GPU, too.
     let wrong = images(8) * f32::NAN;
     let error = pipeline
-        .train_step(wrong, labels(8, 4), &CrossEntropy::new())
+        .train_step((wrong, labels(8, 4)), &CrossEntropy::new())
         .err();
     let error = error.map(|error| error.to_string()).unwrap();
     assert!(error.contains("stage 0 failed on wgpu, "), "{error}");
-    let step = pipeline.train_step(images(8), labels(8, 4), &CrossEntropy::new());
+    let step = pipeline.train_step((images(8), labels(8, 4)), &CrossEntropy::new());
     let _ = step.unwrap();
 }
 
@@ -110,7 +110,7 @@ fn a_transfer_that_fails_names_both_devices() {
         })
         .build()
         .unwrap();
-    let step = pipeline.train_step(images(8), labels(8, 4), &CrossEntropy::new());
+    let step = pipeline.train_step((images(8), labels(8, 4)), &CrossEntropy::new());
     let Err(error @ StepError::Failed(_)) = step else {
         panic!("the step should fail");
     };

@@ -44,7 +44,7 @@ fn train(devices: Vec<NamedDevice>, precision: Precision) -> Vec<f32> {
     let mut scaler = LossScaler::default();
     (0..6).for_each(|_| scaler.update(true));
     pipeline.set_loss_scaler(scaler);
-    let step = pipeline.train_step(vectors(8, 5), labels(8, 3), &CrossEntropy::new());
+    let step = pipeline.train_step((vectors(8, 5), labels(8, 3)), &CrossEntropy::new());
     let step = step.unwrap();
     assert!(!step.overflowed);
     let gradients = gradients_of(&pipeline, &step.gradients);

@@ -97,7 +97,7 @@ fn two_steps(pipeline: &Pipeline<AmoebaLayer>) -> Vec<Vec<u32>> {
     for _ in 0..2 {
         let labels = Tensor::<1, Int>::arange(0..SAMPLES as i64, &Device::flex());
         let step = pipeline
-            .train_step(images(), labels, &CrossEntropy::new())
+            .train_step((images(), labels), &CrossEntropy::new())
             .unwrap();
         all.push(vec![(step.loss as f32).to_bits()]);
         for gradients in [Some(&step.gradients), None] {

@@ -3,7 +3,7 @@
 use burn::{
     module::Module, nn::loss::CrossEntropyLossConfig, optim::GradientsParams, tensor::Device,
 };
-use stovepipe_pipeline::{Balance, Batch, Context, CrossEntropy, Outputs, Pipeline, Recompute};
+use stovepipe_pipeline::{Balance, Batch, Context, CrossEntropy, Pipeline, Recompute};
 
 use crate::common::{
     AMOEBANET_B, AMOEBANET_D, Golden, Kink, Member, difference, floats, gradients_of,
@@ -95,13 +95,9 @@ fn pipelined_step(golden: Golden, recompute: Recompute) -> Differences {
         .recompute(recompute)
         .build()
         .unwrap();
-    let batch = Batch {
-        input: golden.input.inner(),
-        target: golden.target.inner(),
-        side: (),
-    };
+    let batch = Batch::new(golden.input.inner(), golden.target.inner());
     let step = pipeline
-        .train_step_with(batch, &CrossEntropy::new(), Outputs::Keep)
+        .train_step(batch.keep_outputs(), &CrossEntropy::new())
         .unwrap();
     let layers = pipeline.layers();
     let before = &golden.statistics_before;

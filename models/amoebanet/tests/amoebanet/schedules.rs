@@ -76,7 +76,7 @@ fn train(
     let images = images.sin().reshape([8, 3, 16, 16]);
     let labels = Tensor::<1, Int>::arange(0..8, &Device::flex());
     let step: Step<_> = pipeline
-        .train_step(images, labels, &CrossEntropy::new())
+        .train_step((images, labels), &CrossEntropy::new())
         .unwrap();
     let see = |gradients| {
         let found = Vec::new();

@@ -9,7 +9,7 @@ use burn::{
     tensor::{Device, Int, Tensor},
 };
 use stovepipe_pipeline::{
-    Batch, CrossEntropy, Flow, KeyedRng, Layer, Objective, Outputs, Pipeline, Recompute, run_plain,
+    Batch, CrossEntropy, Flow, KeyedRng, Layer, Objective, Pipeline, Recompute, run_plain,
 };
 use stovepipe_transformer::{LmConfig, Pool, Positions, VitConfig};
 
@@ -172,13 +172,9 @@ fn check<L, T, const D: usize>(
         assert_eq!(missing.len(), usize::from(tied.is_some()), "{missing:?}");
 
         let (input, target) = read(&mut golden);
-        let batch = Batch {
-            input,
-            target,
-            side: (),
-        };
+        let batch = Batch::new(input, target);
         let step = pipeline
-            .train_step_with(batch, &CrossEntropy::new(), Outputs::Keep)
+            .train_step(batch.keep_outputs(), &CrossEntropy::new())
             .unwrap();
         println!("{name}, {stages} stages:");
         assert_close(

@@ -172,7 +172,7 @@ fn a_trained_model_goes_on_as_it_learned() {
         let inputs = (tokens([4, 8], 7) + step % 7).remainder_scalar(7);
         let targets = (inputs.clone() + 1).remainder_scalar(7);
         let step = pipeline
-            .train_step(inputs, targets, &CrossEntropy::new())
+            .train_step((inputs, targets), &CrossEntropy::new())
             .unwrap();
         pipeline = optimizer.step(0.01, pipeline, step.gradients);
     }

@@ -122,7 +122,7 @@ fn a_training_step_through_stages_agrees_with_pytorch() {
             .unwrap();
         let squared = MeanOf(|y: Tensor<4>, t: Tensor<4>| (y - t).powi_scalar(2).mean());
         let (images, target) = (golden.tensor("input"), golden.tensor("target"));
-        let step = pipeline.train_step(images, target, &squared).unwrap();
+        let step = pipeline.train_step((images, target), &squared).unwrap();
         assert_close(&[step.loss as f32], &golden.floats("loss"), "loss");
         golden.check_gradients(pipeline.layers(), &step.gradients);
     }

@@ -82,7 +82,7 @@ fn two_steps(pipeline: &Pipeline<UNetLayer>, samples: usize) -> Vec<Vec<u32>> {
     let mut add = |floats: Vec<f32>| bits.push(floats.into_iter().map(f32::to_bits).collect());
     for _ in 0..2 {
         let (images, target) = (images(samples), target(samples));
-        let step = pipeline.train_step(images, target, &squared()).unwrap();
+        let step = pipeline.train_step((images, target), &squared()).unwrap();
         add(vec![step.loss as f32]);
         let gradients = gradients_of(pipeline.layers(), &step.gradients);
         gradients.into_iter().for_each(|(_, values)| add(values));
@@ -165,7 +165,7 @@ fn losses_and_gradients_are_those_of_the_layers_without_a_pipeline() {
             Recompute::ExceptLast,
         );
         let step = pipeline
-            .train_step(images(6), target(6), &squared())
+            .train_step((images(6), target(6)), &squared())
             .unwrap();
         let (loss, expected) = plain(pipeline.layers(), 6, unchanged);
         assert!((step.loss - f64::from(loss)).abs() < 1e-5 * f64::from(loss));

@@ -1,4 +1,4 @@
-//! Drops whole channels.
+//! Sets whole channels to zero.
 
 use burn::{
     module::{Flag, Module, Param},
@@ -8,10 +8,9 @@ use burn::{
 use super::{check_probability, scale};
 use crate::model::keyed_rng::KeyedRng;
 
-/// Sets whole channels of a sample to zero with a probability, and scales the others so that the mean
-/// stays: the pixels of a map are too much alike for [`Dropout`](super::Dropout) to hide anything
-/// (Tompson et al., "Efficient Object Localization Using Convolutional Networks", 2015). PyTorch calls it
-/// `Dropout2d`.
+/// Sets whole channels of a sample to zero with a probability, and scales the others to keep the mean: the
+/// pixels of a map are too similar for [`Dropout`](super::Dropout) (Tompson et al., "Efficient Object
+/// Localization Using Convolutional Networks", 2015). PyTorch's `Dropout2d`.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -32,7 +31,7 @@ pub struct ChannelDropout {
 }
 
 impl ChannelDropout {
-    /// Drops with a probability.
+    /// Drops with this probability.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! Drops whole branches.
+//! Sets whole branches to zero.
 
 use burn::{
     module::{Flag, Module, Param},
@@ -8,9 +8,9 @@ use burn::{
 use super::{check_probability, scale};
 use crate::model::keyed_rng::KeyedRng;
 
-/// Sets all of a sample to zero with a probability, and scales the other samples so that the mean stays:
-/// for a branch that is added to another one (Huang et al., "Deep Networks with Stochastic Depth", 2016;
-/// Larsson et al., "FractalNet", 2017).
+/// Sets all of a sample to zero with a probability, and scales the other samples to keep the mean: for a
+/// branch that is added to another one (Huang et al., "Deep Networks with Stochastic Depth", 2016; Larsson
+/// et al., "FractalNet", 2017).
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -33,7 +33,7 @@ pub struct DropPath {
 }
 
 impl DropPath {
-    /// Drops with a probability.
+    /// Drops with this probability.
     ///
     /// # Panics
     ///
@@ -49,9 +49,8 @@ impl DropPath {
         }
     }
 
-    /// Has the probability grow evenly from zero to its full value over the
-    /// [training](crate::Pipeline::set_progress), as in Zoph et al., "Learning Transferable Architectures for
-    /// Scalable Image Recognition", 2018.
+    /// Lets the probability grow linearly from zero over the [training](crate::Pipeline::set_progress), as in
+    /// Zoph et al., "Learning Transferable Architectures for Scalable Image Recognition", 2018.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -79,9 +78,10 @@ impl DropPath {
     /// `[samples, …]` to the same shape.
     #[must_use]
     pub fn forward<const D: usize>(&self, x: Tensor<D>, rng: &mut KeyedRng) -> Tensor<D> {
-        let probability = match self.growing {
-            true => self.probability * rng.progress(),
-            false => self.probability,
+        let probability = if self.growing {
+            self.probability * rng.progress()
+        } else {
+            self.probability
         };
         if probability == 0.0 || !self.active.is_enabled() || !rng.is_training() {
             return x;

@@ -1,4 +1,4 @@
-//! Drops single numbers.
+//! Sets single numbers to zero.
 
 use burn::{
     module::{Flag, Module, Param},
@@ -8,9 +8,9 @@ use burn::{
 use super::{check_probability, times};
 use crate::model::keyed_rng::KeyedRng;
 
-/// Sets numbers to zero with a probability, and scales the others so that the mean stays (Srivastava et
-/// al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014): in place of Burn's
-/// `Dropout` in a pipelined model.
+/// Sets numbers to zero with a probability, and scales the others to keep the mean (Srivastava et al.,
+/// "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014). Replaces Burn's `Dropout` in
+/// a pipeline.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -33,7 +33,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Drops with a probability.
+    /// Drops with this probability.
     ///
     /// # Panics
     ///
@@ -57,8 +57,8 @@ impl Dropout {
         }
     }
 
-    /// What [`forward`](Self::forward) multiplies numbers of this shape by, for layers that do it in
-    /// their own way: 0, or 1 / (1 − p). It has no gradient. `None` where nothing is dropped.
+    /// The factors of [`forward`](Self::forward) for this shape: 0, or 1 / (1 − p), without a gradient; `None`
+    /// if nothing is dropped. For layers that multiply by them in another way.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};

@@ -8,7 +8,7 @@ use burn::{
 use super::like;
 use crate::model::keyed_rng::KeyedRng;
 
-/// Adds normal noise of mean zero: in place of Burn's `GaussianNoise` in a pipelined model.
+/// Adds normal noise of mean zero. Replaces Burn's `GaussianNoise` in a pipeline.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -27,7 +27,7 @@ pub struct GaussianNoise {
 }
 
 impl GaussianNoise {
-    /// Noise with a standard deviation.
+    /// Adds noise with this standard deviation.
     ///
     /// # Panics
     ///
