@@ -1,31 +1,8 @@
-//! The numbers that a user chooses.
+//! The configuration.
 
 use burn::{config::Config, store::KeyRemapper, tensor::Device};
 
-use crate::{layer::UNetLayer, network, torch};
-
-/// There is no such U-Net.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum UNetError {
-    /// A level without a convolution would not change the number of channels.
-    #[error("the number of convolutions of a level must be from 1 to 1000, not {0}")]
-    Convolutions(usize),
-    /// The last convolutions have half of them.
-    #[error("the number of base channels must be from 2 to 16384, not {0}")]
-    Channels(usize),
-    /// Each level has twice the channels of the one above.
-    #[error("the depth must be from 1 to 10, not {0}")]
-    Depth(usize),
-    /// There is nothing to read.
-    #[error("an image must have from 1 to 65536 channels, not {0}")]
-    InputChannels(usize),
-    /// There is nothing to say.
-    #[error("the output must have from 1 to 65536 channels, not {0}")]
-    OutputChannels(usize),
-    /// Everything would be dropped.
-    #[error("the probability of dropout must be at least 0 and less than 1, not {0}")]
-    Dropout(f64),
-}
+use crate::{error::UNetError, layer::UNetLayer, network, torch};
 
 /// U-Net(B, C): B convolutions a level, C channels at the first.
 ///
@@ -33,17 +10,17 @@ pub enum UNetError {
 /// (48, 160) 15.8B.
 #[derive(Config, Debug, PartialEq)]
 pub struct UNetConfig {
-    /// B, the number of convolutions of each level on its way down, and again on its way up.
+    /// B, the number of convolutions of each level of the encoder, and of the decoder.
     pub convolutions: usize,
-    /// C, the channels at the first level; each level below has twice as many.
+    /// C, the channels of the first level; each level below has twice as many.
     pub channels: usize,
-    /// How often the map is halved.
+    /// The number of times that the map is halved.
     #[config(default = 5)]
     pub depth: usize,
     /// The channels of an image.
     #[config(default = 3)]
     pub input_channels: usize,
-    /// What is said of each pixel: numbers without bounds, such as a logit each.
+    /// The values of each pixel of the output, such as a logit.
     #[config(default = 1)]
     pub output_channels: usize,
     /// The probability that training drops a channel.
@@ -52,12 +29,12 @@ pub struct UNetConfig {
 }
 
 impl UNetConfig {
-    /// Makes the layers: (B + 1) · depth on the way down, B at the bottom, (B + 1) · depth on the way up and
-    /// one more. Each parameter is allocated on `device` when it is first used.
+    /// Makes the layers: (B + 1) · depth in the encoder, B at the bottom, (B + 1) · depth in the decoder
+    /// and one more. Each parameter is allocated on `device` on first use.
     ///
     /// # Errors
     ///
-    /// [`UNetError`] if a number is out of its bounds.
+    /// [`UNetError`] if a setting is out of bounds.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -77,8 +54,8 @@ impl UNetConfig {
         Ok(network::layers(self, device))
     }
 
-    /// Renames the tensors of a PyTorch U-Net, as torchgpipe calls them, to those of the list of layers that
-    /// [`init`](Self::init) makes. The only ones are the weights of convolutions.
+    /// Renames the tensors of a PyTorch U-Net with torchgpipe's names, all of them weights of
+    /// convolutions, to those of the layers from [`init`](Self::init).
     ///
     /// | PyTorch | here, without the names of enum variants |
     /// |---|---|
@@ -87,7 +64,7 @@ impl UNetConfig {
     /// | `decoder_{k}_decode_{i}_conv`, k counted from the bottom | `{(B + 1) (depth + k + 1) + i}.conv` |
     /// | `segment` | the last layer's `conv` |
     ///
-    /// Give it to a store of Burn's with the adapter for PyTorch:
+    /// Use it with a store of Burn's and the adapter for PyTorch:
     ///
     /// ```
     /// use burn::{
@@ -104,7 +81,7 @@ impl UNetConfig {
     ///     .with_from_adapter(PyTorchToBurnAdapter)
     ///     .skip_enum_variants(true)
     ///     .remap(config.torch_keys())
-    ///     .with_key_remapping("^weights/", ""); // where this file keeps them
+    ///     .with_key_remapping("^weights/", ""); // the prefix in this file
     /// let loaded = layers.load_from(&mut store)?;
     /// assert_eq!((loaded.applied.len(), loaded.missing.len()), (15, 0));
     /// # Ok(())
@@ -116,16 +93,16 @@ impl UNetConfig {
     }
 
     fn check(&self) -> Result<(), UNetError> {
-        // Beyond these bounds parameters could not be counted.
-        let some = |number: usize| (1..=65_536).contains(&number);
+        // Beyond these bounds the count of parameters would overflow.
+        let fits = |channels: usize| (1..=65_536).contains(&channels);
         match self {
             _ if !(1..=1000).contains(&self.convolutions) => {
                 Err(UNetError::Convolutions(self.convolutions))
             }
             _ if !(2..=16_384).contains(&self.channels) => Err(UNetError::Channels(self.channels)),
             _ if !(1..=10).contains(&self.depth) => Err(UNetError::Depth(self.depth)),
-            _ if !some(self.input_channels) => Err(UNetError::InputChannels(self.input_channels)),
-            _ if !some(self.output_channels) => {
+            _ if !fits(self.input_channels) => Err(UNetError::InputChannels(self.input_channels)),
+            _ if !fits(self.output_channels) => {
                 Err(UNetError::OutputChannels(self.output_channels))
             }
             _ if !(0.0..1.0).contains(&self.dropout) => Err(UNetError::Dropout(self.dropout)),

@@ -1,10 +1,10 @@
-//! How weights trained with PyTorch find their places.
+//! Maps the tensor names of PyTorch to ours.
 
 use burn::store::KeyRemapper;
 
 use crate::config::UNetConfig;
 
-/// Renames the tensors of a PyTorch U-Net, as torchgpipe calls them, to those of the list of layers here.
+/// Renames the tensors of a PyTorch U-Net with torchgpipe's names to those of our layers.
 #[expect(
     clippy::expect_used,
     reason = "the patterns hold only names and numbers"
@@ -18,7 +18,7 @@ pub(crate) fn keys(config: &UNetConfig) -> KeyRemapper {
     KeyRemapper::from_patterns(patterns.collect()).expect("valid patterns")
 }
 
-/// What PyTorch calls each layer's convolution, if it has one.
+/// PyTorch's name of each layer's convolution, if it has one.
 fn names(config: &UNetConfig) -> Vec<Option<String>> {
     let convolutions = |level: String| {
         (0..config.convolutions).map(move |place| Some(format!("{level}_{place}_conv")))
