@@ -3,9 +3,36 @@
 use burn::tensor::Device;
 
 use crate::{
-    config::UNetConfig, convolution::Convolution, down::Down, layer::UNetLayer, segment::Segment,
-    up::Up,
+    config::UNetConfig, convolution::Convolution, down::Down, error::UNetError, layer::UNetLayer,
+    segment::Segment, up::Up,
 };
+
+impl UNetConfig {
+    /// Makes the layers: (B + 1) · depth in the encoder, B at the bottom, (B + 1) · depth in the decoder
+    /// and one more. Each parameter is allocated on `device` on first use.
+    ///
+    /// # Errors
+    ///
+    /// [`UNetError`] if a setting is out of bounds.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::count_parameters;
+    /// use stovepipe_unet::{UNetConfig, UNetError};
+    ///
+    /// let layers = UNetConfig::new(11, 128).init(&Device::flex())?;
+    /// assert_eq!(layers.len(), 12 * 5 + 11 + 12 * 5 + 1);
+    /// assert_eq!(count_parameters(&layers), 2_213_834_176); // none allocated yet
+    ///
+    /// let error = UNetConfig::new(0, 128).init(&Device::flex()).unwrap_err();
+    /// assert_eq!(error, UNetError::Convolutions(0));
+    /// # Ok::<(), UNetError>(())
+    /// ```
+    pub fn init(&self, device: &Device) -> Result<Vec<UNetLayer>, UNetError> {
+        self.check()?;
+        Ok(layers(self, device))
+    }
+}
 
 /// The channels before, between and after a level's convolutions.
 struct Widths {
@@ -15,7 +42,7 @@ struct Widths {
 }
 
 /// Makes the layers of a checked configuration.
-pub(crate) fn layers(config: &UNetConfig, device: &Device) -> Vec<UNetLayer> {
+fn layers(config: &UNetConfig, device: &Device) -> Vec<UNetLayer> {
     let convolutions = |widths: Widths| {
         let steps = steps(widths, config.convolutions).into_iter();
         steps.map(|step| UNetLayer::Convolution(Convolution::new(step, config.dropout, device)))
