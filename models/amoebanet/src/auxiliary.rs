@@ -1,4 +1,4 @@
-//! A second classifier half-way, whose loss reaches the early layers by a short road.
+//! A second classifier in the middle of the network, whose loss helps to train the early layers.
 
 use burn::{
     module::Module,
@@ -45,7 +45,7 @@ impl AuxiliaryHead {
     }
 
     pub(crate) fn forward(&self, x: Tensor<4>) -> Tensor<2> {
-        // A mean of what is not negative is not negative: rectifying it again would change nothing.
+        // A mean of rectified values needs no second ReLU.
         let x = self.narrow.conv_norm(self.pool(relu(x)));
         let x = self.widen.conv_norm(whole_map(relu(x)));
         self.fc.forward(relu(x).flatten(1, 3))
@@ -53,9 +53,10 @@ impl AuxiliaryHead {
 
     fn pool(&self, x: Tensor<4>) -> Tensor<4> {
         let [_, _, height, width] = x.dims();
-        match height.min(width) < WINDOW {
-            true => whole_map(x),
-            false => self.pool.forward(x),
+        if height.min(width) < WINDOW {
+            whole_map(x)
+        } else {
+            self.pool.forward(x)
         }
     }
 }

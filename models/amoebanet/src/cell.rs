@@ -1,4 +1,4 @@
-//! A cell: what all layers but the first and the last are.
+//! Cells: all layers but the first and the last.
 
 use burn::{
     module::Module,
@@ -29,7 +29,7 @@ pub struct Cell {
     genotype: &'static Genotype,
 }
 
-/// Where a cell stands: what it reads, and how wide it is.
+/// What a cell reads, and how wide it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     /// The channels of the previous cell's output, and of the one before.
@@ -38,7 +38,7 @@ pub(crate) struct Place {
     pub reduced: bool,
     /// The channels of each state in the cell.
     pub channels: usize,
-    /// The probability with which an operation is dropped.
+    /// The probability that an operation is dropped.
     pub drop_path: f64,
 }
 
@@ -55,10 +55,12 @@ impl Cell {
         };
         Self {
             reduce1: Operation::conv_1x1([previous, channels], 1, device),
-            reduce2: match reduced {
-                true => Operation::reduce([before, channels], device),
-                false if before == channels => Operation::Chain(Vec::new()),
-                false => Operation::conv_1x1([before, channels], 1, device),
+            reduce2: if reduced {
+                Operation::reduce([before, channels], device)
+            } else if before == channels {
+                Operation::Chain(Vec::new())
+            } else {
+                Operation::conv_1x1([before, channels], 1, device)
             },
             operations: genotype.entries.iter().map(operation).collect(),
             auxiliary: None,
@@ -75,7 +77,7 @@ impl Cell {
         }
     }
 
-    /// What errors and tables call the cell.
+    /// The cell's name in errors and tables.
     pub(crate) fn name(&self) -> &'static str {
         self.genotype.name
     }
@@ -90,7 +92,7 @@ impl Cell {
         &self,
         previous: Tensor<4>,
         before: Tensor<4>,
-        draws: &mut KeyedRng,
+        rng: &mut KeyedRng,
     ) -> Result<Tensor<4>, LayerError> {
         self.check(previous.dims(), before.dims())?;
         let mut states = vec![self.reduce1.forward(previous), self.reduce2.forward(before)];
@@ -98,7 +100,7 @@ impl Cell {
         let mut terms = entries.map(|(&(choice, state), operation)| (choice, state, operation));
         while let (Some(left), Some(right)) = (terms.next(), terms.next()) {
             let [left, right] = [left, right].map(|(choice, state, operation)| {
-                self.keep(choice, operation.forward(states[state].clone()), draws)
+                self.keep(choice, operation.forward(states[state].clone()), rng)
             });
             states.push(left + right);
         }
@@ -110,11 +112,11 @@ impl Cell {
         Ok(Tensor::cat(outputs.collect(), 1))
     }
 
-    /// What an operation made, unless it is dropped; an identity never is.
-    fn keep(&self, choice: Choice, made: Tensor<4>, draws: &mut KeyedRng) -> Tensor<4> {
+    /// The output of an operation, unless it is dropped; an identity never is.
+    fn keep(&self, choice: Choice, output: Tensor<4>, rng: &mut KeyedRng) -> Tensor<4> {
         match choice {
-            Choice::Identity => made,
-            _ => self.drop_path.forward(made, draws),
+            Choice::Identity => output,
+            _ => self.drop_path.forward(output, rng),
         }
     }
 

@@ -18,7 +18,7 @@ pub(crate) struct ReluConvNorm {
 }
 
 impl ReluConvNorm {
-    /// With an odd `kernel`, padded so that a stride of 2 yields the upper half of the map.
+    /// With an odd `kernel`, padded so that a stride of 2 rounds up when it halves the map.
     pub fn new(
         channels: [usize; 2],
         kernel: [usize; 2],
@@ -35,7 +35,7 @@ impl ReluConvNorm {
         batch_norm(&self.bn, relu_convolve(&self.conv, x))
     }
 
-    /// The same for an input that has been rectified.
+    /// The same for an input that is rectified already.
     pub fn conv_norm(&self, x: Tensor<4>) -> Tensor<4> {
         batch_norm(&self.bn, convolve(&self.conv, x))
     }

@@ -1,4 +1,4 @@
-//! The members of the family: a table for each kind of cell, and how the cells begin.
+//! The members of the family: a table for each kind of cell, and the widths of the stem's cells.
 
 use crate::genotype::{
     Choice::{
@@ -15,7 +15,7 @@ pub(crate) struct Family {
     pub normal: Genotype,
     /// The cell that halves the map.
     pub reduction: Genotype,
-    /// By what D is divided for the channels of the stem's two cells.
+    /// D divided by these is the width of the stem's two cells.
     pub stem_divisors: [usize; 2],
 }
 
@@ -26,7 +26,7 @@ impl Family {
     }
 }
 
-/// AmoebaNet-D, with the stem that torchgpipe gives it.
+/// AmoebaNet-D, with torchgpipe's stem.
 pub(crate) static AMOEBANET_D: Family = Family {
     normal: Genotype {
         name: "NormalCell",
@@ -65,8 +65,8 @@ pub(crate) static AMOEBANET_D: Family = Family {
     stem_divisors: [2, 1],
 };
 
-/// AmoebaNet-B. The stem is the reference's, half as wide as the other's: with it, (18, 512) has
-/// the 557M parameters of the GPipe paper, and 560M with the other.
+/// AmoebaNet-B. The stem is the reference's, half as wide as AmoebaNet-D's. With it, (18, 512) has the
+/// 557M parameters of the GPipe paper, and 560M with the wider one.
 pub(crate) static AMOEBANET_B: Family = Family {
     normal: Genotype {
         name: "NormalCell",
@@ -106,3 +106,29 @@ pub(crate) static AMOEBANET_B: Family = Family {
 };
 
 const _: () = assert!(AMOEBANET_D.is_sound() && AMOEBANET_B.is_sound());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::genotype::Choice;
+
+    #[test]
+    fn an_unused_state_or_one_from_the_future_is_unsound() {
+        let [normal, reduction] = [&AMOEBANET_D.normal, &AMOEBANET_D.reduction];
+        let with = |genotype: &Genotype, outputs| Genotype {
+            outputs,
+            ..*genotype
+        };
+        let unused = with(normal, &[0, 3, 4]);
+        let future = Genotype {
+            entries: [(Choice::Identity, 2); 10],
+            ..*normal
+        };
+        let large = with(reduction, &[0, 4, 5, 6]);
+        let missing = with(normal, &[0, 3, 4, 6, 7]);
+        let unused_by_b = with(&AMOEBANET_B.reduction, &[6]);
+        for genotype in [unused, future, large, missing, unused_by_b] {
+            assert!(!genotype.is_sound(), "{genotype:?}");
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! AmoebaNet as an engine sees it: one type of layer, one type of value between layers.
+//! AmoebaNet for the engine: one type of layer, one type of value between layers.
 
 use burn::{module::Module, tensor::Tensor};
 use stovepipe_pipeline::{Context, Flow, Layer, LayerError};
@@ -8,19 +8,18 @@ use crate::{cell::Cell, head::Classifier, stem::StemConvolution};
 /// One layer of an AmoebaNet.
 #[derive(Module, Debug)]
 pub enum AmoebaLayer {
-    /// Makes features of images.
+    /// From images to features.
     Stem(StemConvolution),
-    /// Makes a state of the two before it.
+    /// From the two previous states to the next.
     Cell(Cell),
-    /// Makes logits of the last state.
+    /// From the last state to logits.
     Head(Classifier),
 }
 
 /// What passes between the layers of an AmoebaNet.
 #[derive(Clone, Debug, Flow)]
 pub enum AmoebaFlow {
-    /// Images `[n, 3, h, w]`, or the features that the stem makes of them: the first cell reads
-    /// these as both its states.
+    /// Images `[n, 3, h, w]`, or the stem's features, which the first cell reads as both its states.
     Single(Tensor<4>),
     /// The outputs of the last cell and of the one before, each `[n, channels, h, w]`.
     Pair(Tensor<4>, Tensor<4>),

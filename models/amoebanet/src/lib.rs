@@ -4,9 +4,9 @@
 //! AmoebaNet-B(L, D) of Huang et al., "GPipe: Efficient Training of Giant Neural Networks using
 //! Pipeline Parallelism" (2019): L + 6 layers, whose parameters are allocated on first use. The
 //! cells come from Real et al., "Regularized Evolution for Image Classifier Architecture Search"
-//! (2019). Layer by layer, AmoebaNet-D is the one that torchgpipe publishes, and
-//! [`AmoebaNetDConfig::torch_keys`] finds the places of weights trained there. AmoebaNet-B is the
-//! same network but for its cells and the width of its stem's.
+//! (2019). AmoebaNet-D equals torchgpipe's model layer by layer, and
+//! [`AmoebaNetDConfig::torch_keys`] maps the names of its weights. AmoebaNet-B differs in its cells
+//! and in the width of its stem.
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -33,6 +33,7 @@ mod auxiliary;
 mod cell;
 mod config;
 mod convolution;
+mod error;
 mod family;
 mod genotype;
 mod head;
@@ -45,7 +46,8 @@ mod torch;
 
 pub use auxiliary::AuxiliaryHead;
 pub use cell::Cell;
-pub use config::{AmoebaNetBConfig, AmoebaNetDConfig, AmoebaNetError, Stem};
+pub use config::{AmoebaNetBConfig, AmoebaNetDConfig};
+pub use error::AmoebaNetError;
 pub use head::Classifier;
 pub use layer::{AmoebaFlow, AmoebaLayer};
-pub use stem::StemConvolution;
+pub use stem::{Stem, StemConvolution};

@@ -1,19 +1,19 @@
-//! From a few numbers to a list of layers.
+//! Turns a configuration into a list of layers.
 
 use burn::tensor::Device;
 
 use crate::{
     auxiliary::AuxiliaryHead,
     cell::{Cell, Place},
-    config::{AmoebaNetError, Stem},
+    error::AmoebaNetError,
     family::Family,
     genotype::Genotype,
     head::Classifier,
     layer::AmoebaLayer,
-    stem::StemConvolution,
+    stem::{Stem, StemConvolution},
 };
 
-/// All that a network is made of: a member of the family and its numbers.
+/// A member of the family and its configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Network {
     pub family: &'static Family,
@@ -26,7 +26,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Makes the layers, each parameter of which is allocated when it is first used.
+    /// Makes the layers; their parameters are lazy.
     pub fn init(&self, device: &Device) -> Result<Vec<AmoebaLayer>, AmoebaNetError> {
         self.check()?;
         let stride = match self.stem {
@@ -44,7 +44,7 @@ impl Network {
     }
 
     fn check(&self) -> Result<(), AmoebaNetError> {
-        // Beyond these bounds even the running statistics, which are not lazy, are too many.
+        // The running statistics are not lazy: beyond these bounds they need too much memory.
         let multiple = |number: usize, of: usize, most: usize| {
             (of..=most).contains(&number) && number.is_multiple_of(of)
         };
@@ -59,24 +59,21 @@ impl Network {
         }
     }
 
-    /// The cells, and the channels that the last of them puts out.
+    /// The cells, and the channels of the last one's output.
     fn cells(&self, device: &Device) -> (Vec<Cell>, usize) {
         let mut inputs = [self.filters / 4; 2];
         let mut reduced = false;
         let mut cells = Vec::new();
-        let plan = self.plan();
-        let count = plan.len();
-        for (index, (genotype, channels)) in plan.into_iter().enumerate() {
-            let mut cell = Cell::new(
-                genotype,
-                Place {
-                    inputs,
-                    reduced,
-                    channels,
-                    drop_path: self.drop_path_of(index, count),
-                },
-                device,
-            );
+        let kinds = self.cell_kinds();
+        let count = kinds.len();
+        for (index, (genotype, channels)) in kinds.into_iter().enumerate() {
+            let place = Place {
+                inputs,
+                reduced,
+                channels,
+                drop_path: self.drop_path_of(index, count),
+            };
+            let mut cell = Cell::new(genotype, place, device);
             inputs = [genotype.outputs.len() * channels, inputs[0]];
             reduced = genotype.stride > 1;
             if self.auxiliary && index == self.before_last_reduction() {
@@ -87,19 +84,19 @@ impl Network {
         (cells, inputs[0])
     }
 
-    /// The probability with which a cell drops an operation: it grows evenly, up to the last cell's.
+    /// The probability that a cell drops an operation: it grows linearly with the cell's index.
     fn drop_path_of(&self, cell: usize, cells: usize) -> f64 {
         self.drop_path * ((cell + 1) as f64 / cells as f64)
     }
 
-    /// The place in the [`plan`](Self::plan) of the last cell of the second group.
+    /// The index in [`cell_kinds`](Self::cell_kinds) of the last cell of the second group.
     fn before_last_reduction(&self) -> usize {
         2 * (1 + self.layers / 3)
     }
 
     /// The kind and the width of each cell: the stem's two, the second of which is a reduction, and
     /// three groups of normal cells, of which each but the first follows a reduction.
-    fn plan(&self) -> Vec<(&'static Genotype, usize)> {
+    fn cell_kinds(&self) -> Vec<(&'static Genotype, usize)> {
         let Family {
             normal,
             reduction,
@@ -111,12 +108,12 @@ impl Network {
         };
         let d = self.filters;
         let [first_width, second_width] = stem_divisors.map(|divisor| d / divisor);
-        let mut plan = vec![(first, first_width)];
+        let mut kinds = vec![(first, first_width)];
         for (before, width) in [(second_width, d), (2 * d, 2 * d), (4 * d, 4 * d)] {
-            plan.push((reduction, before));
-            plan.extend(vec![(normal, width); self.layers / 3]);
+            kinds.push((reduction, before));
+            kinds.extend(vec![(normal, width); self.layers / 3]);
         }
-        plan
+        kinds
     }
 }
 
@@ -136,7 +133,7 @@ mod tests {
             auxiliary: false,
             drop_path: 0.3,
         };
-        assert_eq!(network.plan().len(), 7);
+        assert_eq!(network.cell_kinds().len(), 7);
         assert_eq!(network.drop_path_of(6, 7), 0.3);
         let all = (0..7).map(|cell| network.drop_path_of(cell, 7));
         for (found, expected) in all.zip((1..=7).map(|i| 0.3 * f64::from(i) / 7.0)) {

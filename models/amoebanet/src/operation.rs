@@ -1,4 +1,4 @@
-//! What happens to a state on its way into a sum.
+//! The operations of a cell.
 
 use burn::{
     module::Module,
@@ -18,15 +18,15 @@ use crate::{
 /// An operation on a state `[n, c, h, w]`; with stride 2 it yields `[n, c', ⌈h/2⌉, ⌈w/2⌉]`.
 #[derive(Module, Debug)]
 pub(crate) enum Operation {
-    /// Convolutions one after the other: the identity if there is none.
+    /// Convolutions in sequence: the identity if there is none.
     Chain(Vec<ReluConvNorm>),
-    /// Two separable convolutions one after the other.
+    /// Two separable convolutions in sequence.
     Separable([SeparableConvNorm; 2]),
     /// An identity that halves the map.
     Reduce(FactorizedReduce),
-    /// The largest of a window.
+    /// The maximum of each window.
     MaxPool(Pool),
-    /// The mean of a window, padding left out.
+    /// The mean of each window, without padding.
     AveragePool(Pool),
 }
 
@@ -54,12 +54,8 @@ impl Operation {
 
     /// ReLU, 1×1 convolution, batch norm.
     pub fn conv_1x1(channels: [usize; 2], stride: usize, device: &Device) -> Self {
-        Self::Chain(vec![ReluConvNorm::new(
-            channels,
-            [1, 1],
-            [stride; 2],
-            device,
-        )])
+        let unit = ReluConvNorm::new(channels, [1, 1], [stride; 2], device);
+        Self::Chain(vec![unit])
     }
 
     /// Halves the map and changes the number of channels.
@@ -72,16 +68,13 @@ impl Operation {
         let inner = (channels / 4).max(1);
         let unit = |channels, kernel, stride| ReluConvNorm::new(channels, kernel, stride, device);
         let mut chain = vec![unit([channels, inner], [1, 1], [1, 1])];
-        chain.extend(
-            steps
-                .iter()
-                .map(|&(kernel, stride)| unit([inner, inner], kernel, stride)),
-        );
+        let steps = steps.iter();
+        chain.extend(steps.map(|&(kernel, stride)| unit([inner, inner], kernel, stride)));
         chain.push(unit([inner, channels], [1, 1], [1, 1]));
         Self::Chain(chain)
     }
 
-    /// Whether it is there to halve a map of another size than the cell's.
+    /// Whether it is a factorized reduction, which halves the map.
     pub fn halves(&self) -> bool {
         matches!(self, Self::Reduce(_))
     }
@@ -111,8 +104,8 @@ impl Pool {
     }
 }
 
-/// ReLU, then halves a map without losing every second pixel: one half of the channels is made of the
-/// pixels at even places, the other of those at odd places; batch norm. `[n, in, h, w]` to `[n, out, ⌈h/2⌉, ⌈w/2⌉]`.
+/// ReLU, two 1×1 convolutions of stride 2, batch norm: `[n, in, h, w]` to `[n, out, ⌈h/2⌉, ⌈w/2⌉]`. One
+/// convolution reads the even pixels, the other the odd ones; each makes half of the channels.
 #[derive(Module, Debug)]
 pub(crate) struct FactorizedReduce {
     conv1: Conv2d,
@@ -161,11 +154,8 @@ mod tests {
     ];
 
     fn image(channels: usize, [height, width]: [usize; 2], device: &Device) -> Tensor<4> {
-        Tensor::random(
-            [2, channels, height, width],
-            Distribution::Normal(0.0, 1.0),
-            device,
-        )
+        let shape = [2, channels, height, width];
+        Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
     }
 
     fn assert_close(ours: Tensor<4>, other: Tensor<4>) {
@@ -173,8 +163,8 @@ mod tests {
             .assert_approx_eq::<f32>(&other.into_data(), Tolerance::rel_abs(1e-5, 1e-5));
     }
 
-    /// Folds the pixels of each window that lie inside the image: the window of an output pixel
-    /// starts at `stride` times its place less `before`.
+    /// Folds the pixels of each window inside the image. The window of an output pixel starts at
+    /// `stride` times its place less `before`.
     fn pool(
         x: &Tensor<4>,
         size: usize,
@@ -200,8 +190,8 @@ mod tests {
                 result.push(fold(&window));
             }
         }
-        Tensor::<1>::from_floats(&result[..], &x.device())
-            .reshape([samples, channels, rows, columns])
+        let result = Tensor::<1>::from_floats(&result[..], &x.device());
+        result.reshape([samples, channels, rows, columns])
     }
 
     fn largest(window: &[f32]) -> f32 {
@@ -213,26 +203,23 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_yields_the_upper_half_of_the_map() {
+    fn every_operation_halves_the_map_and_rounds_up() {
         let device = Device::flex();
-        for (choice, size) in CHOICES
+        let cases = CHOICES
             .into_iter()
-            .flat_map(|c| SIZES.map(|size| (c, size)))
-        {
+            .flat_map(|choice| SIZES.map(|size| (choice, size)));
+        for (choice, size) in cases {
             for stride in [1, 2] {
                 let y = Operation::new(choice, 4, stride, &device).forward(image(4, size, &device));
                 let [height, width] = size.map(|n| n.div_ceil(stride));
-                assert_eq!(
-                    y.dims(),
-                    [2, 4, height, width],
-                    "{choice:?} of {size:?} by {stride}"
-                );
+                let what = format!("{choice:?} of {size:?} by {stride}");
+                assert_eq!(y.dims(), [2, 4, height, width], "{what}");
             }
         }
     }
 
     #[test]
-    fn pools_see_what_lies_inside_the_image() {
+    fn pools_ignore_the_padding() {
         let device = Device::flex();
         for size in SIZES {
             let x = image(3, size, &device);
@@ -245,8 +232,8 @@ mod tests {
         }
     }
 
-    /// What PyTorch's models do: cut off the first row and column, put zeros at the end, and
-    /// convolve with stride 2.
+    /// As PyTorch's models do: remove the first row and column, add zeros at the end, and convolve with
+    /// stride 2.
     fn halved_by_convolution(reduce: &FactorizedReduce, x: Tensor<4>) -> Tensor<4> {
         let x = relu(x);
         let [samples, channels, height, width] = x.dims();
@@ -267,24 +254,18 @@ mod tests {
         for size in SIZES {
             let reduce = FactorizedReduce::new([3, 5], &device);
             let run = |forward: fn(&FactorizedReduce, Tensor<4>) -> Tensor<4>| {
-                let x = Tensor::arange(0..(6 * size[0] * size[1]) as i64, &device)
-                    .float()
-                    .cos();
-                let x = x.reshape([2, 3, size[0], size[1]]).require_grad();
+                let x = Tensor::arange(0..(6 * size[0] * size[1]) as i64, &device).float();
+                let x = x.cos().reshape([2, 3, size[0], size[1]]).require_grad();
                 let y = forward(&reduce, x.clone());
                 let grads = y.clone().powi_scalar(2).sum().backward();
-                [y.inner(), x.grad(&grads).unwrap()]
-                    .into_iter()
-                    .chain(
-                        [&reduce.conv1, &reduce.conv2]
-                            .map(|c| c.weight.val().grad(&grads).unwrap()),
-                    )
-                    .collect::<Vec<_>>()
+                let [first, second] = [&reduce.conv1, &reduce.conv2]
+                    .map(|conv| conv.weight.val().grad(&grads).unwrap());
+                [y.inner(), x.grad(&grads).unwrap(), first, second]
             };
             let (ours, other) = (run(FactorizedReduce::halve), run(halved_by_convolution));
-            ours.into_iter()
-                .zip(other)
-                .for_each(|(ours, other)| assert_close(ours, other));
+            for (ours, other) in ours.into_iter().zip(other) {
+                assert_close(ours, other);
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! Separable convolutions: each channel by itself, then all channels of each pixel.
+//! Separable convolutions: first each channel, then all channels of each pixel.
 
 use burn::{
     module::Module,
@@ -12,7 +12,7 @@ use stovepipe_kernels::{batch_norm, convolve};
 
 use crate::convolution::convolution;
 
-/// Two separable convolutions, one after the other, the first of them with the stride.
+/// Two separable convolutions in sequence; the first one has the stride.
 pub(crate) fn separable_twice(
     channels: usize,
     kernel: Kernel,
@@ -22,16 +22,16 @@ pub(crate) fn separable_twice(
     [stride, 1].map(|stride| SeparableConvNorm::new(channels, kernel, stride, device))
 }
 
-/// The pixels that a separable convolution reads of a channel.
+/// The pixels of a channel that a separable convolution reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kernel {
-    /// Rows, and columns too: an odd number.
+    /// Rows and columns: an odd number.
     pub size: usize,
     /// How far apart they are: 1 for neighbours.
     pub dilation: usize,
 }
 
-/// ReLU, a k×k convolution of each channel by itself, a 1×1 convolution, batch norm:
+/// ReLU, a depthwise k×k convolution, a 1×1 convolution, batch norm:
 /// `[n, c, h, w]` to `[n, c, ⌈h/s⌉, ⌈w/s⌉]` with stride s.
 #[derive(Module, Debug)]
 pub(crate) struct SeparableConvNorm {
@@ -58,8 +58,7 @@ impl SeparableConvNorm {
     }
 }
 
-/// A convolution of each channel by itself, padded so that a stride of 2 yields the upper half of
-/// the map.
+/// A depthwise convolution, padded so that a stride of 2 rounds up when it halves the map.
 fn depthwise(channels: usize, kernel: Kernel, stride: usize, device: &Device) -> Conv2d {
     let Kernel { size, dilation } = kernel;
     let reach = dilation * (size / 2);
@@ -78,28 +77,23 @@ mod tests {
 
     use super::*;
 
-    const KERNELS: [Kernel; 2] = [
-        Kernel {
-            size: 3,
-            dilation: 1,
-        },
-        Kernel {
-            size: 5,
-            dilation: 2,
-        },
-    ];
+    const KERNELS: [Kernel; 2] = [kernel(3, 1), kernel(5, 2)];
     const SIZES: [[usize; 2]; 4] = [[6, 8], [9, 7], [3, 2], [1, 1]];
     const CHANNELS: usize = 3;
 
-    /// One term of the depthwise convolution of a map: the places of the output, the weight and the
-    /// input among those of one channel.
+    const fn kernel(size: usize, dilation: usize) -> Kernel {
+        Kernel { size, dilation }
+    }
+
+    /// The terms of the depthwise convolution of a map: the indices of the output, the weight and the
+    /// input within one channel.
     fn terms(
         [height, width]: [usize; 2],
         kernel: Kernel,
         stride: usize,
     ) -> impl Iterator<Item = [usize; 3]> {
         let Kernel { size, dilation } = kernel;
-        // Where the kernel reads for an output: the tap in the middle at stride times its place.
+        // The middle tap reads at stride times the output's place.
         let read = move |output: usize, tap: usize, limit: usize| {
             let middle = (size - 1) / 2;
             let place = (output * stride + tap * dilation).checked_sub(middle * dilation);
@@ -115,8 +109,8 @@ mod tests {
         })
     }
 
-    /// The loops over everything, for one sample: the output, and the gradients of x and of both
-    /// weights for the loss whose gradient of the output is `slope`.
+    /// Computed by loops, for one sample: the output, and the gradients of x and of both weights, given
+    /// the gradient `slope` of the output.
     struct Loops {
         y: Vec<f32>,
         dx: Vec<f32>,
@@ -167,11 +161,8 @@ mod tests {
     }
 
     fn floats(conv: &Conv2d) -> Vec<f32> {
-        conv.weight
-            .val()
-            .into_data()
-            .try_into_vec_as::<f32>()
-            .unwrap()
+        let data = conv.weight.val().into_data();
+        data.try_into_vec_as::<f32>().unwrap()
     }
 
     fn wave(size: [usize; 2]) -> Vec<f32> {
@@ -190,13 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn output_and_gradients_are_those_of_loops_over_everything() {
+    fn output_and_gradients_equal_those_of_loops() {
         let device = Device::flex().autodiff();
-        for (kernel, size, stride) in KERNELS
+        let cases = KERNELS
             .into_iter()
-            .flat_map(|kernel| SIZES.map(|size| (kernel, size)))
-            .flat_map(|(kernel, size)| [1, 2].map(|stride| (kernel, size, stride)))
-        {
+            .flat_map(|kernel| SIZES.map(|size| (kernel, size)));
+        for (kernel, size, stride) in cases.flat_map(|(k, size)| [1, 2].map(|s| (k, size, s))) {
             let unit = SeparableConvNorm::new(CHANNELS, kernel, stride, &device);
             let slope = |i: usize| (0.3 * i as f32).cos();
             let expected = loops(&unit, &wave(size), slope, (size, kernel, stride));
@@ -221,11 +211,10 @@ mod tests {
         let size = [7, 6];
         for kernel in KERNELS {
             let units = separable_twice(CHANNELS, kernel, 2, &device);
-            let ours = units
-                .iter()
-                .fold(image(&wave(size), size, &device), |x, u| u.forward(x));
+            let x = image(&wave(size), size, &device);
+            let ours = units.iter().fold(x, |x, unit| unit.forward(x));
 
-            // In evaluation, batch norm divides by √(1 + ε) before it has seen anything.
+            // In evaluation, an untrained batch norm divides by √(1 + ε).
             let mut expected = wave(size);
             for (unit, size, stride) in [(&units[0], size, 2), (&units[1], [4, 3], 1)] {
                 expected.iter_mut().for_each(|x| *x = x.max(0.0));

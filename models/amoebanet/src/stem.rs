@@ -1,6 +1,7 @@
-//! The first layer: from pixels to features.
+//! The first layer: from images to features.
 
 use burn::{
+    config::Config,
     module::Module,
     nn::{BatchNorm, BatchNormConfig, conv::Conv2d},
     tensor::{Device, Tensor},
@@ -9,6 +10,17 @@ use stovepipe_kernels::{batch_norm, relu_convolve};
 use stovepipe_pipeline::LayerError;
 
 use crate::convolution::convolution;
+
+/// The first layers of an AmoebaNet.
+#[derive(Config, Debug, Copy, PartialEq, Eq)]
+pub enum Stem {
+    /// For images of 224×224 and more: a convolution of stride 2 and two reduction cells shrink
+    /// the map to an eighth.
+    ImageNet,
+    /// For images of 32×32: a convolution of stride 1, a normal cell and a reduction cell, as wide
+    /// as those of the large stem, shrink the map to a half.
+    Small,
+}
 
 /// The channels of an image.
 const COLORS: usize = 3;

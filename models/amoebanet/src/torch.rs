@@ -1,9 +1,8 @@
-//! How weights trained with PyTorch find their places.
+//! Maps the tensor names of PyTorch to ours.
 
 use burn::store::KeyRemapper;
 
-/// Renames the tensors of a PyTorch AmoebaNet with `normal_cells`, as torchgpipe calls them, to
-/// those of the list of layers here.
+/// Renames the tensors of a PyTorch AmoebaNet with torchgpipe's names to those of our layers.
 #[expect(
     clippy::expect_used,
     reason = "the patterns hold only names and numbers"
@@ -12,13 +11,13 @@ pub(crate) fn keys(normal_cells: usize) -> KeyRemapper {
     let layers = layers(normal_cells).into_iter().enumerate();
     let layers = layers.map(|(index, name)| (format!(r"\b{name}\."), format!("{index}.")));
     let places = [(r"\.module\.".to_owned(), ".".to_owned())].into_iter();
-    // torchgpipe's own pipeline puts its stages before the layers.
+    // torchgpipe's pipeline adds its stages as a prefix.
     let stages = [(r"^partitions\.\d+\.".to_owned(), String::new())].into_iter();
     let patterns = (stages.chain(layers).chain(places).chain(units())).collect();
     KeyRemapper::from_patterns(patterns).expect("valid patterns")
 }
 
-/// What PyTorch calls each layer.
+/// PyTorch's name of each layer.
 fn layers(normal_cells: usize) -> Vec<String> {
     let mut names: Vec<String> = (1..=3).map(|i| format!("stem{i}")).collect();
     for group in [1, 3, 5] {
@@ -32,16 +31,14 @@ fn layers(normal_cells: usize) -> Vec<String> {
 }
 
 /// In PyTorch a chain is a flat list of ReLU, convolution, batch norm, ReLU, …: unit k has its
-/// convolution at 3k + 1 and its batch norm at 3k + 2. A separable convolution is a module there
-/// too, whose parts have names: it stays as it is.
+/// convolution at 3k + 1 and its batch norm at 3k + 2. The parts of a separable convolution have names
+/// there, too, and keep them.
 fn units() -> impl Iterator<Item = (String, String)> {
     const LONGEST_CHAIN: usize = 4;
     (0..LONGEST_CHAIN).flat_map(|unit| {
         [(3 * unit + 1, "conv"), (3 * unit + 2, "bn")].map(|(place, part)| {
-            (
-                format!(r"\.(operations\.\d+|reduce[12])\.{place}\.(\w+)$"),
-                format!(".${{1}}.{unit}.{part}.${{2}}"),
-            )
+            let pattern = format!(r"\.(operations\.\d+|reduce[12])\.{place}\.(\w+)$");
+            (pattern, format!(".${{1}}.{unit}.{part}.${{2}}"))
         })
     })
 }

@@ -1,7 +1,6 @@
-//! What a step is foretold to keep in memory, against what the allocator counts.
+//! Compares the predicted memory of a step with what the allocator counts.
 //!
-//! Each case is a process of its own: this program again, so that the most that was ever allocated is
-//! that case's.
+//! Each case runs in its own process, this program again, so that the peak is that of the case.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -46,13 +45,11 @@ fn layers() -> Vec<AmoebaLayer> {
     config.init(&Device::flex()).unwrap()
 }
 
-/// Foretells and counts the bytes of a case: what a step adds, and what the optimizer does.
+/// Predicts and counts the bytes that a step adds, and those that the optimizer adds.
 fn measure(case: &str) -> [u64; 4] {
     let words: Vec<_> = case.split(' ').collect();
-    let (rule, recompute) = (
-        words[0].parse::<Rule>().unwrap(),
-        words[3].parse::<Recompute>(),
-    );
+    let rule: Rule = words[0].parse().unwrap();
+    let recompute: Recompute = words[3].parse().unwrap();
     let [workers, micro_batches]: [usize; 2] = [words[1], words[2]].map(|w| w.parse().unwrap());
     let device = Device::flex();
     let sample = Tensor::ones([BATCH / micro_batches, 3, 32, 32], &device);
@@ -61,7 +58,7 @@ fn measure(case: &str) -> [u64; 4] {
     let builder = Pipeline::builder(layers())
         .devices(vec![device.clone(); workers])
         .micro_batches(micro_batches)
-        .recompute(recompute.unwrap())
+        .recompute(recompute)
         .balance(Balance::by_time(&profile))
         .schedule(rule);
     let forecast = builder
@@ -74,9 +71,7 @@ fn measure(case: &str) -> [u64; 4] {
     let classes = Tensor::<1, Int>::zeros([BATCH], &device);
     let step = |pipeline: &Pipeline<AmoebaLayer>| {
         let objective = CrossEntropy::new();
-        pipeline
-            .train_step((images.clone(), classes.clone()), &objective)
-            .unwrap()
+        (pipeline.train_step((images.clone(), classes.clone()), &objective)).unwrap()
     };
     drop(step(&pipeline)); // buffers of threads, and lazy parameters
     let resting = allocated();
@@ -91,7 +86,7 @@ fn measure(case: &str) -> [u64; 4] {
 }
 
 #[test]
-fn memory_is_as_foretold() {
+fn memory_is_as_predicted() {
     if let Ok(case) = env::var(CASE) {
         println!("{:?}", measure(&case));
         return;
@@ -99,29 +94,24 @@ fn memory_is_as_foretold() {
     for case in CASES {
         let mut child = Command::new(env::current_exe().unwrap());
         child
-            .args(["memory_is_as_foretold", "--exact", "--nocapture"])
+            .args(["memory_is_as_predicted", "--exact", "--nocapture"])
             .env(CASE, case);
         let output = child.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         let line = text.lines().find(|line| line.starts_with('['));
         let numbers = line.unwrap_or_else(|| panic!("{case}: {text}{output:?}"));
         let numbers = numbers.trim_matches(['[', ']']).split(", ");
-        let [foretold, counted, state, kept]: [f64; 4] =
+        let [predicted, counted, state, kept]: [f64; 4] =
             (numbers.map(|n| n.parse().unwrap()).collect::<Vec<_>>())
                 .try_into()
                 .unwrap();
-        let (step, optimizer) = (foretold / counted, state / kept);
+        let (step, optimizer) = (predicted / counted, state / kept);
         println!("{case:<24} step {step:.3}, optimizer {optimizer:.3} of what was counted");
-        // What is not in it: what a layer needs while it runs, and what Burn notes of passes without a
-        // tape until the next backward pass, about half a MiB for each of this network's, whatever the
-        // size of a micro-batch. Workers do not all hold most at the same time.
-        assert!(
-            (0.75..1.10).contains(&step),
-            "{case}: {foretold} of {counted}"
-        );
-        assert!(
-            (0.75..1.10).contains(&optimizer),
-            "{case}: {state} of {kept}"
-        );
+        // Not predicted: what a layer needs while it runs, and Burn's graph entries of passes without a
+        // tape, about half a MiB a pass, until the next backward pass. Workers do not all reach their
+        // peak at the same time.
+        let near = 0.75..1.10;
+        assert!(near.contains(&step), "{case}: {predicted} of {counted}");
+        assert!(near.contains(&optimizer), "{case}: {state} of {kept}");
     }
 }

@@ -1,10 +1,14 @@
-//! Attention of a sequence with itself.
+//! Self-attention.
 
-use burn::{module::Module, nn::Linear, tensor::Tensor};
+use burn::{
+    module::Module,
+    nn::Linear,
+    tensor::{Device, Tensor},
+};
 use stovepipe_kernels::{Heads, attention, linear};
 use stovepipe_pipeline::{KeyedRng, nn::Dropout};
 
-use crate::{block::BlockConfig, initial};
+use crate::{block_config::BlockConfig, initial};
 
 /// Attention in several heads: `[n, length, d]` to the same.
 #[derive(Module, Debug)]
@@ -18,7 +22,7 @@ pub struct SelfAttention {
 }
 
 impl SelfAttention {
-    pub(crate) fn new(config: &BlockConfig, device: &burn::tensor::Device) -> Self {
+    pub(crate) fn new(config: &BlockConfig, device: &Device) -> Self {
         let d = config.d_model;
         Self {
             qkv: initial::linear([d, 3 * d], config.deviation, device),
@@ -31,20 +35,17 @@ impl SelfAttention {
         }
     }
 
-    pub(crate) fn forward(&self, x: Tensor<3>, draws: &mut KeyedRng) -> Tensor<3> {
+    pub(crate) fn forward(&self, x: Tensor<3>, rng: &mut KeyedRng) -> Tensor<3> {
         let [samples, length, _] = x.dims();
         let square = [samples, self.heads.count, length, length];
-        let kept = self.dropout.factors(square, draws, &x.device());
+        let kept = self.dropout.factors(square, rng, &x.device());
         let mixed = attention(apply(&self.qkv, x), self.heads, kept);
         apply(&self.output, mixed)
     }
 }
 
-/// What `layer.forward(x)` returns.
+/// `layer.forward(x)`.
 pub(crate) fn apply<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
-    linear(
-        x,
-        layer.weight.val(),
-        layer.bias.as_ref().map(|bias| bias.val()),
-    )
+    let bias = layer.bias.as_ref().map(|bias| bias.val());
+    linear(x, layer.weight.val(), bias)
 }

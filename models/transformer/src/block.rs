@@ -1,4 +1,4 @@
-//! The layer that Transformers are made of.
+//! The blocks of Transformers.
 
 use burn::{
     module::Module,
@@ -11,55 +11,12 @@ use stovepipe_pipeline::{
     nn::{DropPath, Dropout},
 };
 
-use crate::{attention::SelfAttention, error::TransformerError, mlp::Mlp};
-
-/// A block by itself: what both models give their own, for models of one's own.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BlockConfig {
-    /// The width of the model.
-    pub d_model: usize,
-    /// Attention heads, which divide the width.
-    pub heads: usize,
-    /// The width of the network after attention.
-    pub d_ff: usize,
-    /// Whether a place looks at itself and those before it only.
-    pub causal: bool,
-    /// ε of the layer norms.
-    pub epsilon: f64,
-    /// The probability of dropout on the hidden numbers of the network after attention, and on what
-    /// either branch adds.
-    pub dropout: f64,
-    /// The probability of dropout on what attention looks at.
-    pub attention_dropout: f64,
-    /// The probability that a sample goes without a branch.
-    pub drop_path: f64,
-    /// The standard deviation of weights at first.
-    pub deviation: f64,
-    /// That of the linear layers at the end of each branch.
-    pub residual_deviation: f64,
-}
+use crate::{
+    attention::SelfAttention, block_config::BlockConfig, error::TransformerError, mlp::Mlp,
+};
 
 impl BlockConfig {
-    /// A block as PyTorch's `TransformerEncoderLayer` has it, but that nothing is dropped: every place
-    /// looks at all, the network is four times as wide, ε is 1e-5, weights begin at 0.02.
-    #[must_use]
-    pub fn new(d_model: usize, heads: usize) -> Self {
-        Self {
-            d_model,
-            heads,
-            // What is too large is said when the block is made.
-            d_ff: d_model.saturating_mul(4),
-            causal: false,
-            epsilon: 1e-5,
-            dropout: 0.0,
-            attention_dropout: 0.0,
-            drop_path: 0.0,
-            deviation: 0.02,
-            residual_deviation: 0.02,
-        }
-    }
-
-    /// Makes the block; each parameter is allocated on `device` when it is first used.
+    /// Makes the block. Each parameter is allocated on `device` on first use.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -74,35 +31,14 @@ impl BlockConfig {
     ///
     /// # Errors
     ///
-    /// [`TransformerError`] if a size is 0 or more than 16,777,216, the heads do not divide the width, or a
-    /// probability is not at least 0 and less than 1.
+    /// [`TransformerError`] if a size is 0 or more than 16,777,216, the heads do not divide the width, or
+    /// a probability is not in [0, 1).
     pub fn init(&self, device: &Device) -> Result<Block, TransformerError> {
         self.check()?;
         Ok(self.build(device))
     }
 
-    pub(crate) fn check(&self) -> Result<(), TransformerError> {
-        let (width, heads) = (self.d_model, self.heads);
-        let of_network = match self.d_ff == width.saturating_mul(4) {
-            true => "the width of the network in a block, four times that of the model,",
-            false => "the width of the network in a block",
-        };
-        TransformerError::check_sizes(&[
-            ("the width of the model", width),
-            ("the number of heads", heads),
-            (of_network, self.d_ff),
-        ])?;
-        if !width.is_multiple_of(heads) {
-            return Err(TransformerError::Heads { width, heads });
-        }
-        TransformerError::check_probabilities(&[
-            ("dropout", self.dropout),
-            ("dropout in attention", self.attention_dropout),
-            ("drop-path", self.drop_path),
-        ])
-    }
-
-    /// Of numbers that have been checked.
+    /// Makes the block of a checked configuration.
     pub(crate) fn build(&self, device: &Device) -> Block {
         let norm = || norm(self.d_model, device);
         Block {
@@ -128,33 +64,33 @@ pub struct Block {
     mlp: Mlp,
     dropout: Dropout,
     drop_path: DropPath,
-    /// Burn's norms do not show theirs.
+    /// Of the norms: Burn's norms have no getter for it.
     epsilon: f64,
     width: usize,
 }
 
 impl Block {
-    /// Runs the block; `draws` are a layer's random numbers.
+    /// Runs the block with a layer's random numbers.
     ///
     /// # Errors
     ///
     /// [`LayerError`] if `x` has another width.
-    pub fn forward(&self, x: Tensor<3>, draws: &mut KeyedRng) -> Result<Tensor<3>, LayerError> {
+    pub fn forward(&self, x: Tensor<3>, rng: &mut KeyedRng) -> Result<Tensor<3>, LayerError> {
         if x.dims()[2] != self.width {
             let expected = format!("states [n, length, {}]", self.width);
             return Err(LayerError::new(expected, format!("{:?}", x.dims())));
         }
         let normal = normalized(&self.norm_attention, x.clone(), self.epsilon);
-        let branch = self.attention.forward(normal, draws);
-        let x = self.add(x, branch, draws);
+        let branch = self.attention.forward(normal, rng);
+        let x = self.add(x, branch, rng);
         let normal = normalized(&self.norm_mlp, x.clone(), self.epsilon);
-        let branch = self.mlp.forward(normal, draws);
-        Ok(self.add(x, branch, draws))
+        let branch = self.mlp.forward(normal, rng);
+        Ok(self.add(x, branch, rng))
     }
 
-    fn add(&self, x: Tensor<3>, branch: Tensor<3>, draws: &mut KeyedRng) -> Tensor<3> {
-        let branch = self.dropout.forward(branch, draws);
-        x + self.drop_path.forward(branch, draws)
+    fn add(&self, x: Tensor<3>, branch: Tensor<3>, rng: &mut KeyedRng) -> Tensor<3> {
+        let branch = self.dropout.forward(branch, rng);
+        x + self.drop_path.forward(branch, rng)
     }
 }
 
@@ -162,16 +98,16 @@ pub(crate) fn norm(width: usize, device: &Device) -> LayerNorm {
     LayerNormConfig::new(width).init(device)
 }
 
-/// What `norm.forward(x)` returns, if `norm` was made with this ε.
+/// `norm.forward(x)`, for a `norm` with this ε.
 pub(crate) fn normalized<const D: usize>(
     norm: &LayerNorm,
     x: Tensor<D>,
     epsilon: f64,
 ) -> Tensor<D> {
     let gamma = norm.gamma.val();
-    let beta = match &norm.beta {
-        Some(beta) => beta.val(),
-        None => gamma.zeros_like(),
-    };
+    let beta = norm
+        .beta
+        .as_ref()
+        .map_or_else(|| gamma.zeros_like(), |beta| beta.val());
     layer_norm(x, gamma, beta, epsilon)
 }

@@ -1,17 +1,17 @@
-//! What cannot be a Transformer.
+//! Errors of configurations.
 
-/// There is no such Transformer.
+/// A configuration that is not valid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TransformerError {
-    /// A size is none, or too large to count with.
+    /// A size is 0, or too large.
     #[error("{what} must be from 1 to {most}, not {found}", most = TransformerError::MOST)]
     Size {
-        /// Which.
+        /// Its name.
         what: &'static str,
-        /// What was asked for.
+        /// The given value.
         found: usize,
     },
-    /// Every head has as many numbers.
+    /// All heads have the same width.
     #[error("{heads} heads cannot share a width of {width}: it must be a multiple of them")]
     Heads {
         /// The width of the model.
@@ -27,12 +27,12 @@ pub enum TransformerError {
         /// Height and width of a patch.
         patch: usize,
     },
-    /// Everything would be dropped.
+    /// At 1, everything would be dropped.
     #[error("the probability of {what} must be at least 0 and less than 1, not {found}")]
     Probability {
-        /// Of what.
+        /// Its name.
         what: &'static str,
-        /// What was asked for.
+        /// The given value.
         found: f64,
     },
 }
@@ -42,16 +42,13 @@ impl TransformerError {
     const MOST: usize = 1 << 24;
 
     pub(crate) fn check_sizes(sizes: &[(&'static str, usize)]) -> Result<(), Self> {
-        let wrong = sizes
-            .iter()
-            .find(|(_, size)| !(1..=Self::MOST).contains(size));
+        let mut sizes = sizes.iter();
+        let wrong = sizes.find(|(_, size)| !(1..=Self::MOST).contains(size));
         wrong.map_or(Ok(()), |&(what, found)| Err(Self::Size { what, found }))
     }
 
     pub(crate) fn check_probabilities(all: &[(&'static str, f64)]) -> Result<(), Self> {
-        let wrong = all
-            .iter()
-            .find(|(_, probability)| !(0.0..1.0).contains(probability));
+        let wrong = all.iter().find(|(_, found)| !(0.0..1.0).contains(found));
         wrong.map_or(Ok(()), |&(what, found)| {
             Err(Self::Probability { what, found })
         })

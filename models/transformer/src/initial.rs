@@ -1,4 +1,4 @@
-//! Parameters that are made when they are first used.
+//! Lazy parameters.
 
 use burn::{
     module::Param,
@@ -6,17 +6,14 @@ use burn::{
     tensor::{Device, Tensor},
 };
 
-/// Normal numbers of mean 0.
+/// Normally distributed values of mean 0.
 pub(crate) fn normal<const D: usize>(
     shape: [usize; D],
     deviation: f64,
     device: &Device,
 ) -> Param<Tensor<D>> {
-    let initializer = Initializer::Normal {
-        mean: 0.0,
-        std: deviation,
-    };
-    initializer.init(shape, device)
+    let (mean, std) = (0.0, deviation);
+    Initializer::Normal { mean, std }.init(shape, device)
 }
 
 /// A linear layer with normal weights, and biases of 0.

@@ -1,18 +1,17 @@
 //! Transformers as lists of pipeline layers.
 //!
-//! Two models on one stack of blocks: layer norm first, attention in several heads, then a layer norm
-//! and a GELU network of two linear layers, each beside a residual (Vaswani et al., "Attention Is All
-//! You Need", 2017; Xiong et al., "On Layer Normalization in the Transformer Architecture", 2020). A
-//! block computes what PyTorch's `TransformerEncoderLayer(norm_first=True, activation="gelu")` does.
+//! Two models share the same blocks: layer norm and attention in several heads, then layer norm and a
+//! GELU network of two linear layers, each with a residual (Vaswani et al., "Attention Is All You Need",
+//! 2017; Xiong et al., "On Layer Normalization in the Transformer Architecture", 2020). A block equals
+//! PyTorch's `TransformerEncoderLayer(norm_first=True, activation="gelu")`.
 //!
 //! - [`LmConfig`] makes a language model: from tokens to logits of the next ones. Its
 //!   [`transformer_l`](LmConfig::transformer_l) is the one of Huang et al., "GPipe: Efficient Training of
-//!   Giant Neural Networks using Pipeline Parallelism" (2019). [`continue_text`] lets one write.
+//!   Giant Neural Networks using Pipeline Parallelism" (2019). [`continue_text`] generates text.
 //! - [`VitConfig`] makes a vision transformer: from images to logits of classes (Dosovitskiy et al., "An
 //!   Image is Worth 16x16 Words", 2021).
 //!
-//! Parameters are allocated on first use, and dropout, inside attention too, is one that a pipeline can
-//! replay.
+//! Parameters are allocated on first use. A pipeline can replay all dropout, inside attention too.
 //!
 //! ```
 //! use burn::tensor::{Device, Int, Tensor};
@@ -39,6 +38,7 @@
 
 mod attention;
 mod block;
+mod block_config;
 mod error;
 mod initial;
 mod language;
@@ -46,7 +46,8 @@ mod mlp;
 mod vision;
 
 pub use attention::SelfAttention;
-pub use block::{Block, BlockConfig};
+pub use block::Block;
+pub use block_config::BlockConfig;
 pub use error::TransformerError;
 pub use language::{
     LmConfig, LmFlow, LmHead, LmLayer, Positions, Sampling, TextError, TokenEmbedding,

@@ -1,4 +1,4 @@
-//! What a block does to each place by itself.
+//! The network of a block, applied to each position.
 
 use burn::{
     module::Module,
@@ -8,7 +8,7 @@ use burn::{
 use stovepipe_kernels::gelu;
 use stovepipe_pipeline::{KeyedRng, nn::Dropout};
 
-use crate::{attention::apply, block::BlockConfig, initial};
+use crate::{attention::apply, block_config::BlockConfig, initial};
 
 /// Two linear layers with a GELU between them: `[n, length, d]` to the same.
 #[derive(Module, Debug)]
@@ -28,8 +28,8 @@ impl Mlp {
         }
     }
 
-    pub(crate) fn forward(&self, x: Tensor<3>, draws: &mut KeyedRng) -> Tensor<3> {
+    pub(crate) fn forward(&self, x: Tensor<3>, rng: &mut KeyedRng) -> Tensor<3> {
         let hidden = gelu(apply(&self.inner, x));
-        apply(&self.outer, self.dropout.forward(hidden, draws))
+        apply(&self.outer, self.dropout.forward(hidden, rng))
     }
 }

@@ -1,4 +1,4 @@
-//! The unit that a level is made of.
+//! The convolutions of a level.
 
 use burn::{
     module::Module,
@@ -11,12 +11,12 @@ use burn::{
 use stovepipe_kernels::{convolve, instance_norm};
 use stovepipe_pipeline::{KeyedRng, LayerError, nn::ChannelDropout};
 
-/// Keeps the division by the deviation finite.
+/// ε of the instance norm.
 const EPSILON: f64 = 1e-5;
-/// The slope of the rectifier where its input is negative.
+/// The slope of the leaky ReLU for negative inputs.
 const SLOPE: f64 = 0.01;
 
-/// 3×3 convolution without bias, dropout of channels, normalization of each map by itself, leaky ReLU:
+/// 3×3 convolution without bias, dropout of channels, instance norm, leaky ReLU:
 /// `[n, in, h, w]` to `[n, out, h, w]`.
 #[derive(Module, Debug)]
 pub struct Convolution {
@@ -39,35 +39,37 @@ impl Convolution {
     pub(crate) fn forward(
         &self,
         x: Tensor<4>,
-        draws: &mut KeyedRng,
+        rng: &mut KeyedRng,
     ) -> Result<Tensor<4>, LayerError> {
         check_channels(&self.conv, &x)?;
-        check_deviates(&x)?;
-        let x = self.dropout.forward(convolve(&self.conv, x), draws);
+        check_pixels(&x)?;
+        let x = self.dropout.forward(convolve(&self.conv, x), rng);
         Ok(leaky_relu(instance_norm(x, EPSILON), SLOPE))
     }
 }
 
-/// A map must have the channels that the convolution reads.
+/// Refuses maps with other channels than the convolution's.
 pub(crate) fn check_channels(conv: &Conv2d, x: &Tensor<4>) -> Result<(), LayerError> {
     let [_, channels, ..] = conv.weight.shape().dims::<4>();
-    match x.dims()[1] == channels {
-        true => Ok(()),
-        false => Err(LayerError::new(
-            format!("maps of {channels} channels"),
-            format!("{:?}", x.dims()),
-        )),
-    }
+    let expected = || format!("maps of {channels} channels");
+    ensure(x.dims()[1] == channels, expected, x)
 }
 
-/// A map of one pixel is its own mean: nothing would be left of it.
-fn check_deviates(x: &Tensor<4>) -> Result<(), LayerError> {
+/// Refuses maps of one pixel: such a map is its own mean, and normalization would leave nothing.
+fn check_pixels(x: &Tensor<4>) -> Result<(), LayerError> {
     let [_, _, height, width] = x.dims();
-    match height * width > 1 {
-        true => Ok(()),
-        false => Err(LayerError::new(
-            "maps of more than one pixel (larger images, or less depth)",
-            format!("{:?}", x.dims()),
-        )),
+    let expected = || "maps of more than one pixel (larger images, or less depth)".to_owned();
+    ensure(height * width > 1, expected, x)
+}
+
+/// An error with the sizes of `x`, unless it fits.
+pub(crate) fn ensure(
+    fits: bool,
+    expected: impl FnOnce() -> String,
+    x: &Tensor<4>,
+) -> Result<(), LayerError> {
+    if fits {
+        return Ok(());
     }
+    Err(LayerError::new(expected(), format!("{:?}", x.dims())))
 }

@@ -1,4 +1,4 @@
-//! From a level to the one below.
+//! Halves a map.
 
 use burn::{
     module::Module,
@@ -7,8 +7,10 @@ use burn::{
 use stovepipe_kernels::{PoolWindow, max_pool};
 use stovepipe_pipeline::LayerError;
 
-/// The largest of each 2×2: `[n, c, h, w]` to `[n, c, ⌊h/2⌋, ⌊w/2⌋]`. The last row or column of an odd map
-/// goes no further down; what was there is sent past the levels below, as all of the map is.
+use crate::convolution::ensure;
+
+/// The maximum of each 2×2: `[n, c, h, w]` to `[n, c, ⌊h/2⌋, ⌊w/2⌋]`. The last row or column of an odd
+/// map is dropped here; the skip has the whole map.
 #[derive(Module, Debug)]
 pub struct Down {
     #[module(skip)]
@@ -26,12 +28,8 @@ impl Down {
 
     pub(crate) fn forward(&self, x: Tensor<4>) -> Result<Tensor<4>, LayerError> {
         let [_, _, height, width] = x.dims();
-        if height < 2 || width < 2 {
-            return Err(LayerError::new(
-                "maps of 2×2 pixels or more to halve (larger images, or less depth)",
-                format!("{:?}", x.dims()),
-            ));
-        }
+        let expected = "maps of 2×2 pixels or more to halve (larger images, or less depth)";
+        ensure(height.min(width) >= 2, || expected.to_owned(), &x)?;
         let even = match height % 2 + width % 2 {
             0 => x,
             _ => x.slice(s![.., .., ..height / 2 * 2, ..width / 2 * 2]),

@@ -1,4 +1,4 @@
-//! U-Net as an engine sees it: one type of layer, maps between layers, and a skip for each level.
+//! U-Net for the engine: one type of layer, maps between layers, and a skip for each level.
 
 use burn::{module::Module, tensor::Tensor};
 use stovepipe_pipeline::{Context, Layer, LayerError, SkipUse};
@@ -8,13 +8,13 @@ use crate::{convolution::Convolution, down::Down, segment::Segment, up::Up};
 /// One layer of a U-Net. All take and return maps `[n, channels, height, width]`.
 #[derive(Module, Debug)]
 pub enum UNetLayer {
-    /// Makes features of a level of those before them.
+    /// Makes features of a level.
     Convolution(Convolution),
-    /// Halves the map, and sends it as it was to the layer that doubles it again.
+    /// Halves the map, and sends the whole map to the layer that doubles it again.
     Down(Down),
-    /// Doubles the map, and takes what was sent before it was halved.
+    /// Doubles the map, and adds the channels of the skip.
     Up(Up),
-    /// Makes the output of the features.
+    /// Makes the output from the features.
     Segment(Segment),
 }
 
@@ -57,7 +57,7 @@ impl Layer for UNetLayer {
     }
 }
 
-/// The name of what is sent from a level's way down to its way up.
+/// The name of a level's skip.
 fn skip(level: usize) -> String {
     format!("level {level}")
 }

@@ -1,9 +1,8 @@
 //! U-Net as a list of pipeline layers, with its long skips.
 //!
-//! [`UNetConfig`] makes U-Net(B, C), which Kim et al., "torchgpipe: On-the-fly Pipeline Parallelism for
-//! Training Giant Models" (2020), measure: layer by layer the simplified U-Net that torchgpipe publishes
-//! with its benchmarks, after Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image
-//! Segmentation" (2015).
+//! [`UNetConfig`] makes U-Net(B, C) of Kim et al., "torchgpipe: On-the-fly Pipeline Parallelism for
+//! Training Giant Models" (2020): layer by layer the simplified U-Net of torchgpipe's benchmarks, after
+//! Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image Segmentation" (2015).
 //!
 //! ```text
 //! B × Convolution ─ Down ──────── level 0 ──────── Up ─ B × Convolution ─ Segment
@@ -11,8 +10,8 @@
 //!                           B × Convolution
 //! ```
 //!
-//! A layer that halves the map sends it, too, to the one that doubles the map again. As every layer stands
-//! by itself in the list, a pipeline can be cut between any two of them.
+//! A layer that halves the map also sends it to the one that doubles the map again. A pipeline can be
+//! cut between any two layers.
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -36,15 +35,17 @@
 mod config;
 mod convolution;
 mod down;
+mod error;
 mod layer;
 mod network;
 mod segment;
 mod torch;
 mod up;
 
-pub use config::{UNetConfig, UNetError};
+pub use config::UNetConfig;
 pub use convolution::Convolution;
 pub use down::Down;
+pub use error::UNetError;
 pub use layer::UNetLayer;
 pub use segment::Segment;
 pub use up::Up;

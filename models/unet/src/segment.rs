@@ -1,4 +1,4 @@
-//! The last layer: from features to what is said of each pixel.
+//! The last layer: from features to the output.
 
 use burn::{
     module::Module,

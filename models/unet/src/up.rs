@@ -1,11 +1,10 @@
-//! From a level to the one above.
+//! Doubles a map.
 
 use burn::{module::Module, tensor::Tensor};
 use stovepipe_pipeline::LayerError;
 
-/// Each pixel four times, then the channels that were sent past the levels below: `[n, c, h, w]` and
-/// `[n, c', H, W]` to `[n, c + c', H, W]`, where H is 2h or 2h + 1, and W likewise. A row or column that
-/// is missing is zero.
+/// Repeats each pixel as 2×2, and appends the channels of the skip: `[n, c, h, w]` and `[n, c', H, W]` to
+/// `[n, c + c', H, W]`, where H is 2h or 2h + 1, and W is 2w or 2w + 1. A missing row or column is zero.
 #[derive(Module, Debug)]
 pub struct Up {
     #[module(skip)]
@@ -32,7 +31,7 @@ impl Up {
     }
 }
 
-/// The rows and columns that a map lacks when it is doubled.
+/// The rows and columns that the doubled map lacks, compared with the skip.
 fn missing(x: [usize; 4], skip: [usize; 4]) -> Result<[usize; 2], LayerError> {
     let lacks = |axis: usize| skip[axis].checked_sub(2 * x[axis]).filter(|&n| n < 2);
     match (lacks(2), lacks(3)) {
@@ -44,7 +43,7 @@ fn missing(x: [usize; 4], skip: [usize; 4]) -> Result<[usize; 2], LayerError> {
     }
 }
 
-/// Each pixel as 2×2 of them.
+/// Repeats each pixel as 2×2.
 fn doubled(x: Tensor<4>) -> Tensor<4> {
     let [samples, channels, height, width] = x.dims();
     let maps = samples * channels;

@@ -1,6 +1,6 @@
-//! Gradients of weights that come later are the ones that would have come at once, bit for bit.
+//! Deferred gradients of weights equal, bit for bit, those of a whole backward pass.
 
-use crate::common;
+use crate::common::{self, bits, loss};
 
 use burn::{
     module::{Param, ParamId},
@@ -29,11 +29,6 @@ fn map() -> Tensor<4> {
     common::normal([5, 3, 6, 7], 0.0, 1.0)
 }
 
-fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
-    let floats = tensor.into_data().try_to_vec::<f32>().unwrap();
-    floats.into_iter().map(f32::to_bits).collect()
-}
-
 fn parameters(convs: &[&Conv2d]) -> Parameters {
     let mut parameters = Parameters::default();
     convs
@@ -58,24 +53,13 @@ fn halves(x: &Tensor<4>, convs: &[&Conv2d], run: impl Fn(Tensor<4>) -> Tensor<4>
     let x = x.clone().autodiff().require_grad();
     let loss = loss(run(x.clone()));
     let (gradients, deferred) = defer(parameters(convs), || loss.backward());
-    assert!(
-        convs
-            .iter()
-            .all(|conv| now(&conv.weight, &gradients).is_none())
-    );
+    let mut early = convs.iter().map(|conv| now(&conv.weight, &gradients));
+    assert!(early.all(|gradient| gradient.is_none()));
     let mut later = deferred.run();
-    let of_weights = convs
-        .iter()
-        .map(|conv| bits(later.remove::<4>(conv.weight.id).unwrap()));
+    let later = |conv: &&Conv2d| bits(later.remove::<4>(conv.weight.id).unwrap());
+    let of_weights = convs.iter().map(later);
     let of_x = bits(x.grad(&gradients).unwrap());
     std::iter::once(of_x).chain(of_weights).collect()
-}
-
-/// Weighs every number of `y` differently.
-fn loss(y: Tensor<4>) -> Tensor<1> {
-    let count = y.shape().num_elements() as i64;
-    let slopes = Tensor::arange(1..count + 1, &y.device()).float().sin();
-    (y.clone() * slopes.reshape(y.dims())).sum()
 }
 
 fn now(weight: &Param<Tensor<4>>, gradients: &Gradients) -> Option<Vec<u32>> {
@@ -83,7 +67,7 @@ fn now(weight: &Param<Tensor<4>>, gradients: &Gradients) -> Option<Vec<u32>> {
 }
 
 #[test]
-fn the_bits_are_those_of_a_whole_backward_pass() {
+fn the_bits_equal_those_of_a_whole_backward_pass() {
     for kernel in [[1, 1], [1, 7], [3, 3], [5, 1]] {
         let conv = conv(kernel);
         let x = map();
@@ -111,10 +95,9 @@ fn each_gradient_goes_to_its_own_weight() {
     assert_eq!(halves(&x, &all, run), whole(&x, &all, run));
 }
 
-/// Only what was asked for waits: not the weights of others, not outside of the scope, and not what
-/// another operation than a kernel of ours finds.
+/// Not deferred: weights of other modules, passes outside of the scope, and Burn's operations.
 #[test]
-fn what_cannot_wait_comes_at_once() {
+fn other_gradients_are_not_deferred() {
     let (first, second) = (conv([3, 3]), conv([1, 7]));
     let y = || convolve(&second, relu_convolve(&first, map().autodiff()));
     let found = |(gradients, deferred): (Gradients, Deferred)| {
@@ -135,9 +118,9 @@ fn what_cannot_wait_comes_at_once() {
     assert_eq!(burns, ([true, true], vec![]));
 }
 
-/// A weight that is computed has a gradient that goes on to what it is computed from.
+/// The gradient of a computed weight is needed for its inputs.
 #[test]
-fn the_gradient_of_a_computed_weight_does_not_wait() {
+fn the_gradient_of_a_computed_weight_is_not_deferred() {
     let raw = conv([3, 3]);
     let mut computed = raw.clone();
     computed.weight = Param::initialized(ParamId::new(), raw.weight.val().tanh());
@@ -147,7 +130,7 @@ fn the_gradient_of_a_computed_weight_does_not_wait() {
     assert!(now(&raw.weight, &gradients).is_some());
 }
 
-/// Scopes may lie in one another, and one that panics leaves the outer one as it was.
+/// Scopes can be nested, and a panic in one restores the outer one.
 #[test]
 fn a_scope_ends_when_its_backward_pass_does() {
     let (outer, inner) = (conv([1, 1]), conv([3, 3]));

@@ -1,4 +1,4 @@
-//! The kernels against Burn's own operations: outputs, gradients, statistics.
+//! The kernels for images against Burn's operations: outputs, gradients, statistics.
 
 use crate::common;
 
@@ -7,7 +7,7 @@ use burn::{
     nn::{
         BatchNorm, BatchNormConfig, InstanceNormConfig, PaddingConfig2d,
         conv::{Conv2d, Conv2dConfig},
-        pool::{AvgPool2dConfig, MaxPool2dConfig},
+        pool::{AvgPool2dConfig, MaxPool2d, MaxPool2dConfig},
     },
     tensor::{DType, Device, Tensor, Tolerance, activation::relu, s},
 };
@@ -24,35 +24,41 @@ fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
 
 fn close<const D: usize>(ours: Tensor<D>, burns: Tensor<D>, what: &str) {
     assert_eq!(ours.dims(), burns.dims(), "{what}");
-    let difference = (ours - burns.clone())
-        .powi_scalar(2)
-        .sum()
-        .sqrt()
-        .into_scalar::<f32>();
-    let norm = burns.powi_scalar(2).sum().sqrt().into_scalar::<f32>();
+    let norm = |x: Tensor<D>| x.powi_scalar(2).sum().sqrt().into_scalar::<f32>();
+    let (difference, norm) = (norm(ours - burns.clone()), norm(burns));
     assert!(
         difference <= 1e-5 * norm.max(1e-3),
         "{what}: {difference} of {norm}"
     );
 }
 
-/// The output of `run`, and the gradients of `x` and `weights` for a loss that weighs every number
-/// of the output differently.
-fn outcome(
+/// The output of `run`, and the gradients of `x` and `weights`.
+fn outcome<const D: usize>(
     x: &Tensor<4>,
-    weights: &[Param<Tensor<1>>],
+    weights: &[&Param<Tensor<D>>],
     run: impl Fn(Tensor<4>) -> Tensor<4>,
-) -> (Tensor<4>, Tensor<4>, Vec<Tensor<1>>) {
+) -> (Tensor<4>, Tensor<4>, Vec<Tensor<D>>) {
     let x = x.clone().autodiff().require_grad();
     let y = run(x.clone());
-    let slopes = Tensor::arange(1..y.shape().num_elements() as i64 + 1, &x.device())
-        .float()
-        .sin();
-    let gradients = (y.clone() * slopes.reshape(y.dims())).sum().backward();
+    let gradients = common::loss(y.clone()).backward();
     let of_weights = weights
         .iter()
         .map(|weight| weight.val().grad(&gradients).unwrap());
     (y.inner(), x.grad(&gradients).unwrap(), of_weights.collect())
+}
+
+/// Compares outputs and gradients.
+fn same<const D: usize>(
+    (y, dx, dw): (Tensor<4>, Tensor<4>, Vec<Tensor<D>>),
+    (expected_y, expected_dx, expected_dw): (Tensor<4>, Tensor<4>, Vec<Tensor<D>>),
+    what: &str,
+) {
+    close(y, expected_y, &format!("{what}: output"));
+    close(dx, expected_dx, &format!("{what}: gradient of x"));
+    assert_eq!(dw.len(), expected_dw.len(), "{what}");
+    for (ours, burns) in dw.into_iter().zip(expected_dw) {
+        close(ours, burns, &format!("{what}: gradient of a weight"));
+    }
 }
 
 /// Compares with a tape, on the autodiff device without, and without autodiff.
@@ -62,25 +68,21 @@ fn compare(
     burns: impl Fn(Tensor<4>) -> Tensor<4>,
     what: &str,
 ) {
-    let (y, dx, _) = outcome(x, &[], &ours);
-    let (expected_y, expected_dx, _) = outcome(x, &[], &burns);
-    close(y, expected_y.clone(), &format!("{what}: output"));
-    close(dx, expected_dx, &format!("{what}: gradient"));
-    close(
-        ours(x.clone().autodiff()).inner(),
-        expected_y.clone(),
-        &format!("{what}: no tape"),
-    );
-    close(ours(x.clone()), expected_y, &format!("{what}: no autodiff"));
+    let expected = outcome::<1>(x, &[], &burns);
+    let y = expected.0.clone();
+    same(outcome(x, &[], &ours), expected, what);
+    let no_tape = ours(x.clone().autodiff()).inner();
+    close(no_tape, y.clone(), &format!("{what}: no tape"));
+    close(ours(x.clone()), y, &format!("{what}: no autodiff"));
 }
 
 #[test]
-fn pools_are_burns() {
+fn pools_equal_burns() {
     for (size, stride) in [(2, 1), (2, 2), (3, 1), (3, 2), (3, 3), (5, 2), (1, 2)] {
         for map in SIZES {
             let window = PoolWindow { size, stride };
             let what = format!("{size} by {stride} of {map:?}");
-            // More maps than are pooled at once, and not a multiple of that.
+            // More maps than a run has, and not a multiple of it.
             let x = random([3, 30, map[0], map[1]]);
             let half = size / 2;
             let padding = match size % 2 {
@@ -106,14 +108,18 @@ fn pools_are_burns() {
     }
 }
 
-#[test]
-fn the_first_of_equals_takes_the_gradient() {
-    let x = Tensor::<4>::ones([1, 1, 4, 5], &Device::flex());
-    let largest = MaxPool2dConfig::new([3, 3])
-        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
-        .with_strides([1, 1])
-        .init();
+/// A window, and Burn's pool with it.
+fn three_by_three() -> (PoolWindow, MaxPool2d) {
+    let config = MaxPool2dConfig::new([3, 3]).with_strides([1, 1]);
+    let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
     let window = PoolWindow { size: 3, stride: 1 };
+    (window, config.with_padding(padding).init())
+}
+
+#[test]
+fn the_first_of_equals_gets_the_gradient() {
+    let x = Tensor::<4>::ones([1, 1, 4, 5], &Device::flex());
+    let (window, largest) = three_by_three();
     compare(
         &x,
         |x| max_pool(x, window),
@@ -125,22 +131,16 @@ fn the_first_of_equals_takes_the_gradient() {
 #[test]
 fn a_view_is_pooled_as_its_copy() {
     let x = random([2, 3, 6, 5]);
-    let window = PoolWindow { size: 3, stride: 1 };
+    let (window, largest) = three_by_three();
     let view = |x: Tensor<4>| max_pool(x.swap_dims(2, 3), window);
-    let largest = MaxPool2dConfig::new([3, 3])
-        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
-        .with_strides([1, 1])
-        .init();
     compare(&x, view, |x| largest.forward(x.swap_dims(2, 3)), "view");
 }
 
 #[test]
 fn nan_is_the_largest() {
     let x = Tensor::<4>::from_floats([[[[f32::NAN, 1.0, 2.0, 3.0]]]], &Device::flex());
-    let y = max_pool(x, PoolWindow { size: 3, stride: 1 })
-        .into_data()
-        .try_to_vec::<f32>()
-        .unwrap();
+    let y = max_pool(x, PoolWindow { size: 3, stride: 1 }).into_data();
+    let y = y.try_to_vec::<f32>().unwrap();
     assert!(y[0].is_nan() && y[1].is_nan());
     assert_eq!(y[2..], [3.0, 3.0]);
 }
@@ -160,7 +160,7 @@ fn conv(
 }
 
 #[test]
-fn convolutions_are_burns() {
+fn convolutions_equal_burns() {
     let kernels = [
         ([1, 1], [1, 1], [0, 0]),
         ([1, 1], [2, 2], [0, 0]),
@@ -184,68 +184,36 @@ fn convolutions_are_burns() {
             let plain = conv([4, 6], kernel, stride, padding);
             close(convolve(&plain, x.clone()), plain.forward(x.clone()), &what);
             let conv = plain.train();
-            let same = |ours: &dyn Fn(Tensor<4>) -> Tensor<4>,
-                        burns: &dyn Fn(Tensor<4>) -> Tensor<4>,
-                        what: &str| {
-                let (y, dx, dw) = conv_outcome(&conv, &x, ours);
-                let (expected_y, expected_dx, expected_dw) = conv_outcome(&conv, &x, burns);
-                close(y, expected_y, &format!("{what}: output"));
-                close(dx, expected_dx, &format!("{what}: gradient of x"));
-                close(dw, expected_dw, &format!("{what}: gradient of the weight"));
+            type Run<'a> = &'a dyn Fn(Tensor<4>) -> Tensor<4>;
+            let compare = |ours: Run<'_>, burns: Run<'_>, name: &str| {
+                let run = |forward: Run<'_>| outcome(&x, &[&conv.weight], forward);
+                same(run(ours), run(burns), &format!("{name} {what}"));
             };
-            same(&|x| convolve(&conv, x), &|x| conv.forward(x), &what);
-            same(
-                &|x| relu_convolve(&conv, x),
-                &|x| conv.forward(relu(x)),
-                &format!("relu, {what}"),
-            );
+            compare(&|x| convolve(&conv, x), &|x| conv.forward(x), "plain");
+            let burns = |x| conv.forward(relu(x));
+            compare(&|x| relu_convolve(&conv, x), &burns, "relu");
             let moved = |x: Tensor<4>| x.pad([(0, 1), (0, 1)], 0.0).slice(s![.., .., 1.., 1..]);
             let burns = |x| conv.forward(moved(relu(x)));
-            same(
-                &|x| relu_convolve_odd(&conv, x),
-                &burns,
-                &format!("odd, {what}"),
-            );
+            compare(&|x| relu_convolve_odd(&conv, x), &burns, "odd");
         }
     }
 }
 
-/// The output and the gradients of `x` and of the weight.
-fn conv_outcome(
-    conv: &Conv2d,
-    x: &Tensor<4>,
-    forward: &dyn Fn(Tensor<4>) -> Tensor<4>,
-) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
-    let x = x.clone().autodiff().require_grad();
-    let y = forward(x.clone());
-    let slopes = Tensor::arange(1..y.shape().num_elements() as i64 + 1, &x.device());
-    let slopes = slopes.float().cos().reshape(y.dims());
-    let gradients = (y.clone() * slopes).sum().backward();
-    let of_weight = conv.weight.val().grad(&gradients).unwrap();
-    (y.inner(), x.grad(&gradients).unwrap(), of_weight)
-}
-
-/// With the channel or filter beside the only one that they get for GPUs.
+/// For GPUs, they get a second channel or filter.
 #[test]
-fn others_of_one_channel_or_filter_are_as_they_were() {
+fn convolutions_of_one_channel_or_filter_equal_burns() {
     for channels in [[1, 1], [1, 3], [3, 1]] {
         let config = Conv2dConfig::new(channels, [3, 3]).with_dilation([2, 2]);
         let conv = config.init(&Device::flex()).train();
         let x = random([2, channels[0], 9, 9]);
-        let (y, dx, dw) = conv_outcome(&conv, &x, &|x| relu_convolve(&conv, x));
-        let burns = conv_outcome(&conv, &x, &|x| conv.forward(relu(x)));
-        close(y, burns.0, &format!("{channels:?}: output"));
-        close(dx, burns.1, &format!("{channels:?}: gradient of x"));
-        close(
-            dw,
-            burns.2,
-            &format!("{channels:?}: gradient of the weight"),
-        );
+        let ours = outcome(&x, &[&conv.weight], |x| relu_convolve(&conv, x));
+        let burns = outcome(&x, &[&conv.weight], |x| conv.forward(relu(x)));
+        same(ours, burns, &format!("{channels:?}"));
     }
 }
 
 #[test]
-fn other_convolutions_run_as_they_are() {
+fn other_convolutions_equal_burns() {
     let device = Device::flex();
     let x = random([2, 4, 9, 9]);
     let configs = [
@@ -256,66 +224,45 @@ fn other_convolutions_run_as_they_are() {
     ];
     for config in configs {
         let conv = config.init(&device);
-        close(
-            convolve(&conv, x.clone()),
-            conv.forward(x.clone()),
-            &format!("{config}"),
-        );
+        let burns = conv.forward(x.clone());
+        close(convolve(&conv, x.clone()), burns, &format!("{config}"));
     }
 }
 
 #[test]
-fn batch_norm_is_burns() {
+fn batch_norm_equals_burns() {
     for map in SIZES.into_iter().skip(1) {
         let x = random([3, 5, map[0], map[1]]);
         let norm = || {
             let mut norm = BatchNormConfig::new(5).init(&Device::flex()).train();
-            norm.gamma = Param::from_tensor(Tensor::from_floats(
-                [0.5, 1.0, -2.0, 3.0, 0.1],
-                &Device::flex().autodiff(),
-            ));
-            norm.beta = Param::from_tensor(Tensor::from_floats(
-                [0.5, 1.0, 2.0, -3.0, 0.0],
-                &Device::flex().autodiff(),
-            ));
+            let device = Device::flex().autodiff();
+            let param = |values: [f32; 5]| Param::from_tensor(Tensor::from_floats(values, &device));
+            norm.gamma = param([0.5, 1.0, -2.0, 3.0, 0.1]);
+            norm.beta = param([0.5, 1.0, 2.0, -3.0, 0.0]);
             norm
         };
         let (own, other) = (norm(), norm());
-        let parameters = |norm: &burn::nn::BatchNorm| [norm.gamma.clone(), norm.beta.clone()];
-        let (y, dx, dw) = outcome(&x, &parameters(&own), |x| batch_norm(&own, x));
-        let (expected_y, expected_dx, expected_dw) =
-            outcome(&x, &parameters(&other), |x| other.forward(x));
-        let what = format!("batch norm of {map:?}");
-        close(y, expected_y.clone(), &what);
-        close(dx, expected_dx, &format!("{what}: gradient of x"));
-        for (ours, burns) in dw.into_iter().zip(expected_dw) {
-            close(ours, burns, &format!("{what}: gradient of a parameter"));
-        }
+        let ours = outcome(&x, &[&own.gamma, &own.beta], |x| batch_norm(&own, x));
+        let burns = outcome(&x, &[&other.gamma, &other.beta], |x| other.forward(x));
+        let (what, expected_y) = (format!("batch norm of {map:?}"), burns.0.clone());
+        same(ours, burns, &what);
         let quiet = batch_norm(&own.clone().no_grad(), x.clone().autodiff());
         close(quiet.inner(), expected_y, &format!("{what}: no tape"));
         other.forward(x.clone().autodiff());
 
         let (own, other) = (own.valid(), other.valid());
-        close(
-            own.running_mean.value(),
-            other.running_mean.value(),
-            &format!("{what}: mean"),
-        );
-        close(
-            own.running_var.value(),
-            other.running_var.value(),
-            &format!("{what}: variance"),
-        );
-        close(
-            batch_norm(&own, x.clone()),
-            other.forward(x),
-            &format!("{what}: evaluation"),
-        );
+        let statistics =
+            |norm: &BatchNorm| [&norm.running_mean, &norm.running_var].map(|s| s.value());
+        for (ours, burns) in statistics(&own).into_iter().zip(statistics(&other)) {
+            close(ours, burns, &format!("{what}: statistics"));
+        }
+        let evaluated = batch_norm(&own, x.clone());
+        close(evaluated, other.forward(x), &format!("{what}: evaluation"));
     }
 }
 
 #[test]
-fn instance_norm_is_burns() {
+fn instance_norm_equals_burns() {
     let norm = InstanceNormConfig::new(5)
         .with_affine(false)
         .init(&Device::flex());
@@ -324,43 +271,31 @@ fn instance_norm_is_burns() {
         let what = format!("instance norm of {map:?}");
         let ours = |x| instance_norm(x, norm.epsilon);
         compare(&x, ours, |x| norm.forward(x), &what);
-        // Each sample for itself.
+        // Each sample by itself.
         let alone = x.clone().slice(s![1..2]);
         let together = instance_norm(x, 1e-5).slice(s![1..2]);
         assert_eq!(instance_norm(alone, 1e-5).to_data(), together.to_data());
     }
-    assert_eq!(
-        instance_norm(random([0, 5, 2, 2]), 1e-5).dims(),
-        [0, 5, 2, 2]
-    );
+    let empty = instance_norm(random([0, 5, 2, 2]), 1e-5);
+    assert_eq!(empty.dims(), [0, 5, 2, 2]);
 }
 
 #[test]
 fn threads_change_nothing_but_rounding() {
-    let pool = |threads| {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap()
-    };
     let x = random([4, 6, 40, 50]);
     let conv = conv([6, 5], [3, 3], [1, 1], [1, 1]).train();
     let norm = BatchNormConfig::new(5).init(&Device::flex()).train();
     let run = |x: Tensor<4>| {
         let y = batch_norm(&norm, convolve(&conv, x));
-        average_pool(
-            max_pool(y, PoolWindow { size: 3, stride: 2 }),
-            PoolWindow { size: 3, stride: 1 },
-        )
+        let y = max_pool(y, PoolWindow { size: 3, stride: 2 });
+        average_pool(y, PoolWindow { size: 3, stride: 1 })
     };
-    let (y, dx, _) = pool(1).install(|| outcome(&x, &[], run));
-    let (other_y, other_dx, _) = pool(3).install(|| outcome(&x, &[], run));
-    close(other_y, y, "output");
-    close(other_dx, dx, "gradient");
+    let with = |threads| common::pool(threads).install(|| outcome::<1>(&x, &[], run));
+    same(with(3), with(1), "threads");
 }
 
 #[test]
-fn under_burns_checkpointing_the_operations_are_burns() {
+fn burns_gradient_checkpointing_uses_burns_operations() {
     let device = Device::flex().autodiff().gradient_checkpointing();
     let x = Tensor::<4>::from_data(random([2, 3, 5, 5]).into_data(), &device).require_grad();
     let y = max_pool(x.clone(), PoolWindow { size: 3, stride: 1 });
@@ -369,9 +304,10 @@ fn under_burns_checkpointing_the_operations_are_burns() {
     sum.assert_approx_eq::<f32>(&[2.0 * 3.0 * 25.0].into(), Tolerance::default());
 }
 
-/// In f16, squares overflow from 256 on, and means of bf16 are coarse: norms find them in f32, and round what comes out.
+/// In f16, squares overflow from 256 on, and means of bf16 are coarse: norms compute in f32, and round
+/// the output.
 #[test]
-fn norms_of_few_bits_are_found_in_f32() {
+fn norms_in_f16_and_bf16_compute_in_f32() {
     let shape = [3, 4, 5, 6];
     let spread = common::normal::<4>(shape, 500.0, 1000.0);
     let device = Device::flex();
@@ -380,29 +316,24 @@ fn norms_of_few_bits_are_found_in_f32() {
         let exact = |x: Tensor<4>| narrow(x).cast(DType::F32);
         let norm = || BatchNormConfig::new(4).init(&device.clone().autodiff());
         let norms = [norm(), norm()];
-        let runs: [(Tensor<4>, Tensor<4>); 2] = [
-            (
-                batch_norm(&norms[0], narrow(spread.clone())),
-                batch_norm(&norms[1], exact(spread.clone())),
-            ),
-            (
-                instance_norm(narrow(spread.clone()), 1e-5),
-                instance_norm(exact(spread.clone()), 1e-5),
-            ),
-        ];
-        for (found, expected) in runs {
+        let x = || (narrow(spread.clone()), exact(spread.clone()));
+        let [(few, all), (few_too, all_too)] = [x(), x()];
+        for (found, expected) in [
+            (batch_norm(&norms[0], few), batch_norm(&norms[1], all)),
+            (instance_norm(few_too, 1e-5), instance_norm(all_too, 1e-5)),
+        ] {
             assert_eq!(found.dtype(), dtype);
             let expected = expected.inner();
             let difference = (found.inner().cast(DType::F32) - expected.clone()).abs();
-            // To the next number and no further.
+            // Rounded once.
             let over = difference - expected.abs().mul_scalar(rounding).add_scalar(1e-6);
             assert!(over.max().into_scalar::<f32>() <= 0.0, "{dtype:?}");
         }
-        // Statistics that have the bits get all of them.
+        // Running statistics of f32 are not rounded.
         let [found, expected] = norms.map(|norm| norm.valid().running_var.value());
         assert_eq!(found.dtype(), DType::F32);
         assert_eq!(found.to_data(), expected.to_data());
-        // So does evaluation.
+        // Evaluation, too.
         let norm = norm().valid();
         let x = spread.clone().cast(dtype);
         let found = batch_norm(&norm, x.clone());

@@ -1,11 +1,11 @@
-//! The kernels for sequences against Burn's own operations in double precision: outputs and gradients.
+//! The kernels for sequences against Burn's operations in double precision: outputs and gradients.
 
-use crate::common;
+use crate::common::{self, bits};
 
 use burn::{
     module::{Param, ParamId},
     tensor::{
-        Bool, Device, FloatDType, Int, Tensor,
+        Bool, Device, FloatDType, Tensor,
         activation::{self, softmax},
         module,
     },
@@ -13,7 +13,7 @@ use burn::{
 use stovepipe_autodiff::{Parameters, defer};
 use stovepipe_kernels::{Heads, attention, gelu, layer_norm, linear, linear_by_rows};
 
-/// Tensors by Burn alone, of the rank that all are reshaped to here, and so is what is made of them.
+/// Inputs and outputs of all ranks, flattened.
 type Flat = Tensor<1>;
 
 fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
@@ -29,13 +29,11 @@ fn floats(x: Flat) -> Vec<f64> {
     x.into_data().try_into_vec_as::<f64>().unwrap()
 }
 
-/// What `run` makes of inputs, and their gradients for a loss that weighs every number differently.
+/// The output of `run`, and the gradients of its inputs.
 fn outcome<const N: usize>(inputs: [Flat; N], run: impl Fn([Flat; N]) -> Flat) -> Vec<Vec<f64>> {
     let inputs = inputs.map(|x| x.autodiff().require_grad());
     let y = run(inputs.clone());
-    let slopes = Tensor::<1, Int>::arange(1..y.dims()[0] as i64 + 1, &y.device());
-    let slopes = slopes.float().sin().cast(FloatDType::from(y.dtype()));
-    let gradients = (y.clone() * slopes).sum().backward();
+    let gradients = common::loss(y.clone()).backward();
     let of_inputs = inputs.map(|x| floats(x.grad(&gradients).unwrap()));
     std::iter::once(floats(y)).chain(of_inputs).collect()
 }
@@ -66,8 +64,7 @@ fn close(found: &[f64], expected: &[f64], what: &str) {
     assert!(apart <= 4e-6 * size.max(1e-3), "{what}: {apart} of {size}");
 }
 
-/// Rows, numbers in and numbers out: fewer and more than a block, a vector, and what other threads are
-/// worth.
+/// Rows, input and output widths: smaller and larger than a block, a vector, and a thread's share.
 const SIZES: [[usize; 3]; 7] = [
     [1, 1, 1],
     [5, 3, 2],
@@ -79,7 +76,7 @@ const SIZES: [[usize; 3]; 7] = [
 ];
 
 #[test]
-fn linear_layers_are_products() {
+fn linear_layers_equal_products() {
     for [rows, from, to] in SIZES {
         let what = format!("{rows} rows, {from} to {to}");
         let x = || random([rows * from]);
@@ -97,56 +94,39 @@ fn linear_layers_are_products() {
             &what,
         );
         compare(
-            [x(), weight.clone()],
+            [x(), weight],
             |[x, w]| flat(linear(x.reshape([rows, from]), w.reshape([from, to]), None)),
             |[x, w]| flat(x.reshape([rows, from]).matmul(w.reshape([from, to]))),
             &format!("{what}, no bias"),
         );
-        compare(
-            [x(), weight],
-            |[x, w]| {
-                flat(linear_by_rows(
-                    x.reshape([rows, from]),
-                    w.reshape([to, from]),
-                ))
-            },
-            |[x, w]| {
-                let w = w.reshape([to, from]).transpose();
-                flat(x.reshape([rows, from]).matmul(w))
-            },
-            &format!("{what}, by rows"),
-        );
+        compare_by_rows([rows, from, to]);
     }
+    compare_by_rows([140, 40, 7000]); // so wide that the gradient of the weight is one product
 }
 
-/// One so large that its gradient is one product.
-#[test]
-fn a_wide_linear_layer_is_a_product() {
-    let [rows, from, to] = [140, 40, 7000];
+fn compare_by_rows([rows, from, to]: [usize; 3]) {
+    let shaped = |[x, w]: [Flat; 2]| (x.reshape([rows, from]), w.reshape([to, from]));
     compare(
         [random([rows * from]), random([from * to])],
-        |[x, w]| {
-            flat(linear_by_rows(
-                x.reshape([rows, from]),
-                w.reshape([to, from]),
-            ))
+        |both| {
+            let (x, w) = shaped(both);
+            flat(linear_by_rows(x, w))
         },
-        |[x, w]| {
-            let w = w.reshape([to, from]).transpose();
-            flat(x.reshape([rows, from]).matmul(w))
+        |both| {
+            let (x, w) = shaped(both);
+            flat(x.matmul(w.transpose()))
         },
-        "wide",
+        &format!("{rows} rows, {from} to {to}, by rows"),
     );
 }
 
 #[test]
 fn gelu_is_exact() {
-    // Burn's error function is accurate in single precision only.
-    let by_formula = |[x]: [Flat; 1]| activation::gelu(x);
     for size in [1, 15, 16, 17, 1000, 40_000] {
         let x = random([size]) * 3.0;
         let ours = outcome([x.clone()], |[x]| gelu(x));
-        let burns = outcome([x.clone()], by_formula);
+        // Burn's error function is accurate in single precision only.
+        let burns = outcome([x.clone()], |[x]| activation::gelu(x));
         for (ours, burns) in ours.iter().zip(&burns) {
             let apart = ours.iter().zip(burns).map(|(a, b)| (a - b).abs());
             assert!(apart.fold(0.0, f64::max) < 4e-6, "{size}");
@@ -155,34 +135,27 @@ fn gelu_is_exact() {
     let x = Tensor::<1>::from_floats([-3.0, -1.0, -0.1, 0.5, 2.0], &Device::flex());
     let [y, slope] = [0, 1].map(|i| outcome([x.clone()], |[x]| gelu(x))[i].clone());
     // x Φ(x) and Φ(x) + x φ(x), from tables of the normal distribution.
-    let expected = [
-        -0.004_049_694,
-        -0.158_655_254,
-        -0.046_017_217,
-        0.345_731_23,
-        1.954_499_74,
-    ];
-    assert!(
-        y.iter().zip(expected).all(|(y, e)| (y - e).abs() < 5e-7),
-        "{y:?}"
-    );
-    let sines = (1..=5).map(|i| f64::from(i).sin());
-    let slopes = [
-        -0.011_945_647,
-        -0.083_315_471,
-        0.420_477_637,
-        0.867_495_005,
-        1.085_231_99,
-    ];
-    let mut pairs = slope.iter().zip(sines).zip(slopes);
-    assert!(
-        pairs.all(|((s, sine), e)| (s / sine - e).abs() < 1e-6),
-        "{slope:?}"
-    );
+    for (i, (expected, expected_slope)) in [
+        (-0.004_049_694, -0.011_945_647),
+        (-0.158_655_254, -0.083_315_471),
+        (-0.046_017_217, 0.420_477_637),
+        (0.345_731_23, 0.867_495_005),
+        (1.954_499_74, 1.085_231_99),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert!((y[i] - expected).abs() < 5e-7, "{y:?}");
+        let weight = ((i + 1) as f64).sin(); // of the loss
+        assert!(
+            (slope[i] / weight - expected_slope).abs() < 1e-6,
+            "{slope:?}"
+        );
+    }
 }
 
 #[test]
-fn layer_norm_is_burns() {
+fn layer_norm_equals_burns() {
     for [rows, width] in [[1, 1], [3, 5], [4, 16], [129, 33], [300, 200]] {
         for epsilon in [1e-6, 1e-2] {
             compare(
@@ -198,8 +171,12 @@ fn layer_norm_is_burns() {
     }
 }
 
-/// Attention as the paper writes it.
-fn by_the_book(x: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tensor<3> {
+fn heads(count: usize, causal: bool) -> Heads {
+    Heads { count, causal }
+}
+
+/// Attention as in the paper.
+fn by_formula(x: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tensor<3> {
     let [n, length, width] = x.dims();
     let d = width / 3;
     let by_head = |part: usize| {
@@ -217,14 +194,12 @@ fn by_the_book(x: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tensor<3>
     if let Some(kept) = kept {
         shares = shares * kept;
     }
-    shares
-        .matmul(v)
-        .permute([0, 2, 1, 3])
-        .reshape([n, length, d])
+    let output = shares.matmul(v).permute([0, 2, 1, 3]);
+    output.reshape([n, length, d])
 }
 
 #[test]
-fn attention_is_by_the_book() {
+fn attention_equals_the_formula() {
     for (n, length, count, width) in [
         (1, 1, 1, 1),
         (2, 2, 2, 3),
@@ -258,7 +233,7 @@ fn attention_is_by_the_book() {
                     },
                     |[x]| {
                         let kept = kept(&x);
-                        flat(by_the_book(x.reshape([n, length, 3 * d]), heads, kept))
+                        flat(by_formula(x.reshape([n, length, 3 * d]), heads, kept))
                     },
                     &format!("{n} of {length}, {heads:?} of {width}, drops {drops}"),
                 );
@@ -267,31 +242,25 @@ fn attention_is_by_the_book() {
     }
 }
 
-/// Scores far apart and far from zero. Queries and keys are whole numbers, whose products are exact: what is
-/// exponential in a score would else show how it is rounded. Values are small, since differences of them are
-/// multiplied by the keys.
+/// Scores far apart and far from zero. Queries and keys are whole numbers with exact products, because
+/// the exponential magnifies rounding. Values are small, since their differences are multiplied by the
+/// keys.
 #[test]
 fn attention_does_not_overflow() {
-    let heads = Heads {
-        count: 1,
-        causal: false,
-    };
+    let heads = heads(1, false);
     let (queries_and_keys, values) = ((random([9, 8]) * 20.0).round(), random([9, 4]));
     compare(
         [flat(Tensor::cat(vec![queries_and_keys, values], 1))],
         |[x]| flat(attention(x.reshape([1, 9, 12]), heads, None)),
-        |[x]| flat(by_the_book(x.reshape([1, 9, 12]), heads, None)),
+        |[x]| flat(by_formula(x.reshape([1, 9, 12]), heads, None)),
         "large scores",
     );
 }
 
-/// No place hears of those after it.
+/// A position does not depend on later ones.
 #[test]
-fn causal_attention_looks_back() {
-    let heads = Heads {
-        count: 2,
-        causal: true,
-    };
+fn causal_attention_sees_the_past_only() {
+    let heads = heads(2, true);
     let x = random([1, 70, 24]);
     let changed = Tensor::cat(vec![x.clone().narrow(1, 0, 40), random([1, 30, 24])], 1);
     let [y, other] = [x, changed].map(|x| attention(x, heads, None).narrow(1, 0, 40));
@@ -301,22 +270,15 @@ fn causal_attention_looks_back() {
 #[test]
 #[should_panic(expected = "cannot be split into")]
 fn heads_must_divide_the_width() {
-    let heads = Heads {
-        count: 5,
-        causal: false,
-    };
-    let _ = attention(random([1, 2, 12]), heads, None);
+    let _ = attention(random([1, 2, 12]), heads(5, false), None);
 }
 
-/// NaNs are found by the engine; they must come out.
+/// The engine reports NaN, so kernels must pass it on.
 #[test]
-fn what_is_not_a_number_stays_none() {
+fn nan_stays_nan() {
     let device = Device::flex();
     let nan = || Tensor::<2>::full([3, 6], f32::NAN, &device);
-    let heads = Heads {
-        count: 1,
-        causal: true,
-    };
+    let heads = heads(1, true);
     let all = [
         flat(gelu(nan())),
         flat(layer_norm(nan(), random([6]), random([6]), 1e-5)),
@@ -329,40 +291,24 @@ fn what_is_not_a_number_stays_none() {
     );
 }
 
-/// More than rounding stays the same here: not a bit changes with the number of threads.
 #[test]
 fn threads_change_no_bit() {
-    let heads = Heads {
-        count: 2,
-        causal: true,
-    };
-    let inputs = [
-        random([300 * 96]),
-        random([96 * 144]),
-        random([144]),
-        random([144]),
-        random([144]),
-    ];
+    let heads = heads(2, true);
+    let inputs = [300 * 96, 96 * 144, 144, 144, 144].map(|size| random([size]));
     let run = |[x, w, b, gamma, beta]: [Flat; 5]| {
         let y = linear(x.reshape([6, 50, 96]), w.reshape([96, 144]), Some(b));
         let y = layer_norm(gelu(y), gamma, beta, 1e-5);
         flat(attention(y, heads, None))
     };
-    let with = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
-        pool.install(|| outcome(inputs.clone(), run))
-    };
+    let with = |threads| common::pool(threads).install(|| outcome(inputs.clone(), run));
     let one = with(1);
     assert_eq!(one, with(2));
     assert_eq!(one, with(3));
 }
 
-/// The gradient of a weight can wait, and is then the same, bit for bit.
+/// A deferred gradient is the same, bit for bit.
 #[test]
-fn weights_of_linear_layers_can_wait() {
+fn gradients_of_linear_weights_can_be_deferred() {
     let weight = |shape: [usize; 2]| {
         let value = random(shape).autodiff().require_grad();
         Param::initialized(ParamId::new(), value)
@@ -374,13 +320,11 @@ fn weights_of_linear_layers_can_wait() {
         let y = linear(x.clone(), first.val(), Some(bias.val()));
         linear_by_rows(gelu(y), table.val()).powi_scalar(2).sum()
     };
-    let bits = |x: Tensor<2>| x.into_data().try_to_vec::<f32>().unwrap();
-
     let whole = loss().backward();
     let mut parameters = Parameters::default();
     parameters.insert(&first);
-    parameters.insert(&bias);
     parameters.insert(&table);
+    parameters.insert(&bias);
     let (half, deferred) = defer(parameters, || loss().backward());
     assert_eq!(deferred.parameters(), [first.id, table.id].into());
     assert!(first.val().grad(&half).is_none() && table.val().grad(&half).is_none());
@@ -394,22 +338,20 @@ fn weights_of_linear_layers_can_wait() {
     assert_eq!(of_bias[0], of_bias[1]);
 }
 
-/// Where kernels are Burn's operations, they are the same functions.
 #[test]
-fn under_burns_checkpointing_the_operations_are_burns() {
+fn burns_gradient_checkpointing_gives_the_same_results() {
     let device = Device::flex().autodiff().gradient_checkpointing();
-    let heads = Heads {
-        count: 2,
-        causal: true,
-    };
+    let heads = heads(2, true);
     let (x, w) = (random([2, 9, 8]), random([8, 24]));
     let (b, g) = (random([24]), random([24]));
     let kept = random([2, 2, 9, 9]).greater_elem(0.0).float() * 2.0;
     let run = |device: Option<&Device>| {
-        let [b, g] = [&b, &g].map(|t| device.map_or(t.clone(), |d| t.clone().to_device(d)));
-        let w = device.map_or(w.clone(), |d| w.clone().to_device(d));
-        let x = device.map_or(x.clone(), |d| x.clone().to_device(d));
-        let kept = device.map_or(kept.clone(), |d| kept.clone().to_device(d));
+        fn to<const D: usize>(tensor: &Tensor<D>, device: Option<&Device>) -> Tensor<D> {
+            device.map_or(tensor.clone(), |device| tensor.clone().to_device(device))
+        }
+
+        let [b, g] = [&b, &g].map(|tensor| to(tensor, device));
+        let (w, x, kept) = (to(&w, device), to(&x, device), to(&kept, device));
         let y = layer_norm(gelu(linear(x, w.clone(), Some(b.clone()))), g, b, 1e-5);
         let y = attention(y, heads, Some(kept));
         floats(flat(linear_by_rows(y, w.transpose())))
@@ -417,9 +359,9 @@ fn under_burns_checkpointing_the_operations_are_burns() {
     close(&run(Some(&device)), &run(None), "checkpointed");
 }
 
-/// The softmax and the norm of f16 and bf16 are those of f32 on the same numbers, rounded when they are found.
+/// The softmax and the norm in f16 and bf16 equal those in f32 on the same values, rounded at the end.
 #[test]
-fn few_bits_are_widened_for_sums_and_exponentials() {
+fn softmax_and_norm_in_f16_and_bf16_compute_in_f32() {
     for (dtype, rounding) in [
         (FloatDType::BF16, 0.5f64.powi(8)),
         (FloatDType::F16, 0.5f64.powi(11)),
@@ -435,23 +377,17 @@ fn few_bits_are_widened_for_sums_and_exponentials() {
         let expected = normalized(inputs.map(|x| x.cast(FloatDType::F32)));
         assert_eq!(floats(found), floats(expected.cast(dtype)));
 
-        let heads = Heads {
-            count: 2,
-            causal: true,
-        };
+        let heads = heads(2, true);
         let projected = narrow(random::<1>([2 * 9 * 24]));
         let mixed = |x: Flat| flat(attention(x.reshape([2, 9, 24]), heads, None));
         let found = outcome([projected.clone()], |[x]| mixed(x));
         let expected = outcome([projected.cast(FloatDType::F32)], |[x]| mixed(x));
         for (found, expected) in found.iter().zip(&expected) {
-            // Rounded are scores, shares and what they are summed to, and as much on the way back, twice over.
+            // Twice the roundings of scores, shares and their sums, forward and backward.
             let largest = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
             for (found, expected) in found.iter().zip(expected) {
-                let difference = (found - expected).abs();
-                assert!(
-                    difference < 12.0 * rounding * largest,
-                    "{difference} of {largest}"
-                );
+                let apart = (found - expected).abs();
+                assert!(apart < 12.0 * rounding * largest, "{apart} of {largest}");
             }
         }
     }

@@ -1,11 +1,11 @@
-//! What PyTorch's AmoebaNets (L = 3, D = 16, 10 classes) compute on two images, and the means to
-//! compare with it.
+//! Outputs of PyTorch's AmoebaNets (L = 3, D = 16, 10 classes) for two images, and helpers to compare
+//! with them.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::collections::BTreeMap;
 
 use burn::{
-    module::{Module, ModuleMapper, Param},
+    module::{Module, ModuleMapper, ModuleVisitor, Param},
     optim::GradientsParams,
     store::{
         BurnToPyTorchAdapter, KeyRemapper, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter,
@@ -14,14 +14,15 @@ use burn::{
     tensor::{Device, Int, Tensor, TensorData},
 };
 use stovepipe_amoebanet::{AmoebaFlow, AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig};
-use stovepipe_pipeline::{Context, Layer, LayerError, Pipeline};
+use stovepipe_pipeline::{Context, Layer, LayerError, Pipeline, Recompute};
+use stovepipe_schedule::Scheduler;
 
-/// Tensors by the path that they have in a list of layers, in PyTorch's layouts.
+/// Tensors by their path in a list of layers, in PyTorch's layouts.
 pub type Named = BTreeMap<String, Vec<f32>>;
 
 /// A golden file, and the model that it is for.
 pub struct Member {
-    /// What failures call it.
+    /// The name in messages.
     pub name: &'static str,
     path: &'static str,
     init: fn(&Device) -> Vec<AmoebaLayer>,
@@ -30,12 +31,13 @@ pub struct Member {
     tensors: usize,
     /// The height and width of the images: a multiple of 32.
     side: usize,
-    /// The bias that puts the input of a ReLU to one side of 0, where PyTorch's is ±1e-7: rounding
-    /// decides its sign, and its sign a fifth of a gradient.
+    /// A bias that decides on which side of 0 the input of a ReLU is, where PyTorch's is ±1e-7.
+    /// Rounding decides its sign, which changes a gradient by a fifth.
     kink: Option<(&'static str, usize)>,
 }
 
-/// AmoebaNet-D; but for its kink, in the third layer, no input of a ReLU is nearer to 0 than 3e-6.
+/// AmoebaNet-D. Except for its kink, in the third layer, all inputs of ReLUs are more than 3e-6 away
+/// from 0.
 pub static AMOEBANET_D: Member = Member {
     name: "AmoebaNet-D",
     path: concat!(
@@ -49,7 +51,7 @@ pub static AMOEBANET_D: Member = Member {
     kink: Some(("2.operations.4.1.bn.bias", 1)),
 };
 
-/// AmoebaNet-B, as `fixtures/amoebanet_b.py` has it.
+/// AmoebaNet-B of `fixtures/amoebanet_b.py`.
 pub static AMOEBANET_B: Member = Member {
     name: "AmoebaNet-B",
     path: concat!(
@@ -63,9 +65,9 @@ pub static AMOEBANET_B: Member = Member {
     kink: None,
 };
 
-/// A model with PyTorch's weights, a mini-batch, and what PyTorch makes of them.
+/// A model with PyTorch's weights, a mini-batch, and PyTorch's results.
 pub struct Golden {
-    /// Whose golden it is.
+    /// The model's golden file.
     pub member: &'static Member,
     /// The model, on an autodiff device.
     pub layers: Vec<AmoebaLayer>,
@@ -87,22 +89,22 @@ pub struct Golden {
     pub statistics: Named,
 }
 
-/// What to do about the kink of a golden.
+/// Whether to avoid the kink of a model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kink {
     /// The weights as they are.
     Leave,
-    /// A bias moved by 1e-6, which puts the input on PyTorch's side of 0 on every machine.
+    /// A bias changed by 1e-6: the input is on PyTorch's side of 0 on every machine.
     Avoid,
 }
 
 impl Member {
-    /// Whether rounding decides a sign.
+    /// Whether rounding decides the sign of a ReLU's input.
     pub fn has_kink(&self) -> bool {
         self.kink.is_some()
     }
 
-    /// Reads the golden file; every one of its tensors must find a place.
+    /// Reads the golden file, all tensors of which must be used.
     pub fn load(&'static self, kink: Kink) -> Golden {
         let mut file = SafetensorsStore::from_file(self.path);
         let device = Device::flex().autodiff();
@@ -136,10 +138,12 @@ impl Member {
         }
         let loaded = layers.apply(weights, None, Some(Box::new(PyTorchToBurnAdapter)), true);
         assert_eq!(loaded.applied.len(), self.tensors, "{loaded}");
-        assert!(
-            loaded.missing.is_empty() && loaded.unused.is_empty() && loaded.errors.is_empty(),
-            "{loaded}"
-        );
+        let counts = [
+            loaded.missing.len(),
+            loaded.unused.len(),
+            loaded.errors.len(),
+        ];
+        assert_eq!(counts, [0; 3], "{loaded}");
         layers
     }
 
@@ -165,37 +169,85 @@ impl Member {
         (self.keys)().remap(tensors).0
     }
 
-    /// The pixels of the map that a batch norm of the model sees of a sample.
+    /// The pixels of a sample's map that a batch norm of the model sees.
     fn pixels(&self, name: &str) -> usize {
-        // By what the layers shrink their images.
+        // The factors by which the layers shrink images.
         const LAYERS: [usize; 8] = [2, 4, 8, 8, 16, 16, 32, 32];
         let (layer, rest) = name.split_once('.').unwrap();
         let layer: usize = layer.parse().unwrap();
-        let side = self.side
-            / match sees_input(rest) {
-                true => LAYERS[layer - 1],
-                false => LAYERS[layer],
-            };
+        let side = self.side / LAYERS[layer - usize::from(sees_input(rest))];
         side * side
     }
 }
 
-/// Whether a batch norm of a cell sees a map of the size of the cell's inputs, not of its output:
-/// where the inputs are made alike, and in the first convolution of the bottleneck that halves it.
+/// Whether a batch norm of a cell sees a map of the size of the cell's inputs, not of its output: after
+/// the input's convolutions, and in the first convolution of the bottleneck that halves the map.
 fn sees_input(name: &str) -> bool {
     name.starts_with("reduce") || name.starts_with("operations.3.0.bn")
 }
 
-/// Layers whose parameters have been drawn: they are Burn's generator's, from which other tests draw meanwhile, so
-/// that drawn twice they need not be the same.
+/// Layers with initialized parameters. Other tests use Burn's generator at the same time, so that a
+/// second initialization may give other values.
 pub fn drawn(layers: Vec<AmoebaLayer>) -> Vec<AmoebaLayer> {
     let builder = Pipeline::builder(layers).devices([Device::flex()]);
     builder.build().unwrap().into_layers()
 }
 
-/// Copies that share nothing with them, running statistics among it.
+/// Deep copies, running statistics included.
 pub fn copies(layers: &[AmoebaLayer]) -> Vec<AmoebaLayer> {
     layers.iter().map(|layer| layer.valid().train()).collect()
+}
+
+/// A pipeline on the CPU.
+pub fn pipeline(
+    layers: Vec<AmoebaLayer>,
+    workers: usize,
+    scheduler: impl Scheduler + 'static,
+    micro_batches: usize,
+    recompute: Recompute,
+) -> Pipeline<AmoebaLayer> {
+    Pipeline::builder(layers)
+        .devices(vec![Device::flex(); workers])
+        .schedule(scheduler)
+        .micro_batches(micro_batches)
+        .recompute(recompute)
+        .build()
+        .unwrap()
+}
+
+/// Small images, and a class for each.
+pub fn batch(samples: usize) -> (Tensor<4>, Tensor<1, Int>) {
+    let (device, count) = (Device::flex(), (samples * 3 * 16 * 16) as i64);
+    let values = Tensor::<1, Int>::arange(0..count, &device).float().sin();
+    let labels = Tensor::arange(0..samples as i64, &device);
+    (values.reshape([samples, 3, 16, 16]), labels)
+}
+
+/// The parameters and running statistics of a pipeline, or their gradients, as bits.
+pub fn bits(
+    pipeline: &Pipeline<AmoebaLayer>,
+    gradients: Option<&GradientsParams>,
+) -> Vec<Vec<u32>> {
+    struct Bits<'a> {
+        gradients: Option<&'a GradientsParams>,
+        found: Vec<Vec<u32>>,
+    }
+
+    impl ModuleVisitor for Bits<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let tensor = match self.gradients {
+                Some(gradients) => gradients.get::<D>(param.id),
+                None => Some(param.val()),
+            };
+            let floats = tensor.map(|tensor| floats(tensor.into_data()));
+            (self.found).extend(floats.map(|all| all.into_iter().map(f32::to_bits).collect()));
+        }
+    }
+
+    let found = Vec::new();
+    let mut bits = Bits { gradients, found };
+    pipeline.valid().visit(&mut bits);
+    bits.found
 }
 
 /// Runs the layers one after the other, without a pipeline.
@@ -211,14 +263,14 @@ pub fn run(
     AmoebaLayer::leave(end)
 }
 
-/// The gradient of every parameter; one that has none is an error.
+/// The gradient of every parameter. Panics if one has none.
 pub fn gradients_of(layers: &[AmoebaLayer], gradients: &GradientsParams) -> Named {
     let replaced = layers.to_vec().map(&mut ByGradient(gradients));
     collect(&replaced, |name| !is_statistic(name))
 }
 
-/// The running statistics after one step, from `before`, with the variances that PyTorch would have
-/// computed: it counts the unbiased variance of a batch, Burn the biased one.
+/// The running statistics after one step, from `before`, with PyTorch's variances: PyTorch uses the
+/// unbiased variance of a batch, Burn the biased one.
 pub fn statistics_of(
     member: &Member,
     layers: &[AmoebaLayer],
@@ -227,10 +279,10 @@ pub fn statistics_of(
 ) -> Named {
     const KEPT: f32 = 0.9;
     let mut statistics = collect(&layers.to_vec().valid(), is_statistic);
-    for (name, values) in statistics
+    let variances = statistics
         .iter_mut()
-        .filter(|(name, _)| name.ends_with("_var"))
-    {
+        .filter(|(name, _)| name.ends_with("_var"));
+    for (name, values) in variances {
         let count = (samples * member.pixels(name)) as f32;
         for (value, before) in values.iter_mut().zip(&before[name]) {
             let kept = KEPT * before;
@@ -240,25 +292,19 @@ pub fn statistics_of(
     statistics
 }
 
-/// The largest difference of tensors, which must have the same names: the norm of the difference
-/// over the norm, and where.
+/// The largest [`difference`] of tensors of the same names, and its name.
 pub fn largest_difference(ours: &Named, golden: &Named) -> (f64, String) {
-    assert!(
-        ours.keys().eq(golden.keys()),
-        "{:?}\n{:?}",
-        ours.keys(),
-        golden.keys()
+    assert_eq!(
+        ours.keys().collect::<Vec<_>>(),
+        golden.keys().collect::<Vec<_>>()
     );
     let differences = ours
         .iter()
-        .map(|(name, ours)| (difference(ours, &golden[name]), name));
-    differences
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(difference, name)| (difference, name.clone()))
-        .unwrap()
+        .map(|(name, ours)| (difference(ours, &golden[name]), name.clone()));
+    differences.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
 }
 
-/// The norm of the difference over the norm; not a number if anything is not.
+/// The norm of the difference over the norm. NaN if any value is NaN.
 pub fn difference(ours: &[f32], golden: &[f32]) -> f64 {
     assert_eq!(ours.len(), golden.len());
     let square = |x: f32| f64::from(x).powi(2);
@@ -266,12 +312,12 @@ pub fn difference(ours: &[f32], golden: &[f32]) -> f64 {
     (apart / golden.iter().map(|&x| square(x)).sum::<f64>()).sqrt()
 }
 
-/// The numbers of a tensor.
+/// The values of a tensor.
 pub fn floats(data: TensorData) -> Vec<f32> {
     data.try_into_vec_as::<f32>().unwrap()
 }
 
-/// Puts the gradient in the place of each parameter.
+/// Replaces each parameter with its gradient.
 struct ByGradient<'a>(&'a GradientsParams);
 
 impl ModuleMapper for ByGradient<'_> {

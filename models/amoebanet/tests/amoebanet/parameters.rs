@@ -7,7 +7,7 @@ use burn::{
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, Stem};
 use stovepipe_pipeline::count_parameters;
 
-/// Counts the float tensors that are there.
+/// Counts the allocated float tensors.
 #[derive(Default)]
 struct Allocated {
     path: Vec<String>,
@@ -25,11 +25,8 @@ impl ModuleVisitor for Allocated {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let is_statistic = self
-            .path
-            .last()
-            .is_some_and(|name| name.starts_with("running_"));
-        let count = if is_statistic {
+        let name = self.path.last().map_or("", String::as_str);
+        let count = if name.starts_with("running_") {
             &mut self.statistics
         } else {
             &mut self.parameters
@@ -38,10 +35,14 @@ impl ModuleVisitor for Allocated {
     }
 }
 
-fn allocated(layers: &Vec<AmoebaLayer>) -> Allocated {
+fn check(model: &Vec<AmoebaLayer>, [layers, filters, parameters]: [usize; 3]) {
+    let what = format!("({layers}, {filters})");
+    assert_eq!(model.len(), layers + 6);
+    assert_eq!(count_parameters(model), parameters, "{what}");
     let mut allocated = Allocated::default();
-    layers.visit(&mut allocated);
-    allocated
+    model.visit(&mut allocated);
+    assert_eq!(allocated.parameters, 0, "{what}");
+    assert!(allocated.statistics > 0);
 }
 
 #[test]
@@ -54,24 +55,15 @@ fn the_published_amoebanet_d_have_their_parameters() {
         (36, 544, 1_055_832_376),
         (72, 512, 1_844_858_344),
     ] {
-        let model = AmoebaNetDConfig::new(layers, filters, 1000)
-            .init(&Device::flex())
-            .unwrap();
-        assert_eq!(model.len(), layers + 6);
-        assert_eq!(
-            count_parameters(&model),
-            parameters,
-            "({layers}, {filters})"
-        );
-        let allocated = allocated(&model);
-        assert_eq!(allocated.parameters, 0, "({layers}, {filters})");
-        assert!(allocated.statistics > 0);
+        let config = AmoebaNetDConfig::new(layers, filters, 1000);
+        let model = config.init(&Device::flex()).unwrap();
+        check(&model, [layers, filters, parameters]);
     }
 }
 
-/// AmoebaNet-B from the tables, by hand, for D a multiple of 16.
-fn amoebanet_b_by_hand(layers: usize, d: usize, classes: usize) -> usize {
-    // A 1×1 convolution with batch norm, which is also what makes an input of a cell like the other.
+/// The parameters of AmoebaNet-B, computed from its tables, for D a multiple of 16.
+fn amoebanet_b_from_tables(layers: usize, d: usize, classes: usize) -> usize {
+    // A 1×1 convolution with batch norm, also for an input of a cell that differs from the other.
     let unit = |from: usize, to: usize| from * to + 2 * to;
     // Four 1×1 convolutions, and twice two of 3×3, separable: 4 (c² + 2c) + 4 (9c + c² + 2c).
     let normal = |c: usize| 8 * c * c + 52 * c;
@@ -79,18 +71,20 @@ fn amoebanet_b_by_hand(layers: usize, d: usize, classes: usize) -> usize {
     // 2 (9c + c² + 2c). A 1×1 convolution: c² + 2c.
     let reduction = |c: usize| 5 * c * c + 78 * c + (17 * c * c / 16 + 3 * c);
 
-    // The input from two cells before needs nothing if it is as wide and as large as it must be.
-    let other = |from: usize, to: usize, halves: bool| match from == to && !halves {
-        true => 0,
-        false => unit(from, to),
+    // The input from two cells before needs nothing if width and size fit.
+    let other = |from: usize, to: usize, halves: bool| {
+        if from == to && !halves {
+            0
+        } else {
+            unit(from, to)
+        }
     };
 
-    // The stem: a convolution of images, and two reduction cells, of d/4 and d/2 channels, each of
-    // which puts out two states.
+    // The stem: a convolution, and two reduction cells of d/4 and d/2 channels with two output states.
     let mut total = 27 * d / 4 + d / 2;
     total += unit(d / 4, d / 4) + other(d / 4, d / 4, false) + reduction(d / 4);
     total += unit(d / 2, d / 2) + other(d / 4, d / 2, true) + reduction(d / 2);
-    // What the last two cells have put out.
+    // The widths of the last two cells' outputs.
     let (mut last, mut before) = (d, d / 2);
     for c in [d, 2 * d, 4 * d] {
         if c > d {
@@ -108,18 +102,10 @@ fn amoebanet_b_by_hand(layers: usize, d: usize, classes: usize) -> usize {
 #[test]
 fn amoebanet_b_has_the_parameters_of_its_tables() {
     for (layers, filters, classes) in [(18, 512, 1000), (3, 16, 10), (6, 32, 7)] {
-        let model = AmoebaNetBConfig::new(layers, filters, classes)
-            .init(&Device::flex())
-            .unwrap();
-        assert_eq!(model.len(), layers + 6);
-        assert_eq!(
-            count_parameters(&model),
-            amoebanet_b_by_hand(layers, filters, classes),
-            "({layers}, {filters})"
-        );
-        let allocated = allocated(&model);
-        assert_eq!(allocated.parameters, 0, "({layers}, {filters})");
-        assert!(allocated.statistics > 0);
+        let config = AmoebaNetBConfig::new(layers, filters, classes);
+        let model = config.init(&Device::flex()).unwrap();
+        let expected = amoebanet_b_from_tables(layers, filters, classes);
+        check(&model, [layers, filters, expected]);
     }
 }
 

@@ -29,11 +29,8 @@ fn members(stem: Stem, auxiliary: bool, device: &Device) -> [Vec<AmoebaLayer>; 2
 }
 
 fn images(samples: usize, size: usize, device: &Device) -> Tensor<4> {
-    Tensor::random(
-        [samples, 3, size, size],
-        Distribution::Normal(0.0, 1.0),
-        device,
-    )
+    let shape = [samples, 3, size, size];
+    Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
 }
 
 fn forward(layer: &AmoebaLayer, flow: AmoebaFlow) -> Result<AmoebaFlow, LayerError> {
@@ -41,11 +38,8 @@ fn forward(layer: &AmoebaLayer, flow: AmoebaFlow) -> Result<AmoebaFlow, LayerErr
 }
 
 fn states(first: [usize; 4], second: [usize; 4]) -> AmoebaFlow {
-    let device = Device::flex();
-    AmoebaFlow::Pair(
-        Tensor::zeros(first, &device),
-        Tensor::zeros(second, &device),
-    )
+    let [first, second] = [first, second].map(|shape| Tensor::zeros(shape, &Device::flex()));
+    AmoebaFlow::Pair(first, second)
 }
 
 /// The channels and the height of each layer's state.
@@ -76,33 +70,12 @@ fn every_image_size_has_its_maps() {
     ] {
         // A normal cell puts out four states, a reduction cell three or two, whose widths double.
         let first = |reduction| if stem == Stem::Small { 4 } else { reduction };
-        let d = [
-            2,
-            first(3) * 4,
-            3 * 8,
-            4 * 8,
-            3 * 16,
-            4 * 16,
-            3 * 32,
-            4 * 32,
-        ];
-        let b = [
-            2,
-            first(2) * 2,
-            2 * 4,
-            4 * 8,
-            2 * 16,
-            4 * 16,
-            2 * 32,
-            4 * 32,
-        ];
+        let d = [2, first(3) * 4, 24, 32, 48, 64, 96, 128];
+        let b = [2, first(2) * 2, 8, 32, 32, 64, 64, 128];
         let models = members(stem, false, &Device::flex());
         for (layers, channels) in models.iter().zip([d, b]) {
-            let expected: Vec<_> = channels
-                .into_iter()
-                .zip(maps)
-                .map(|(c, n)| [c, n])
-                .collect();
+            let expected = channels.into_iter().zip(maps).map(|(c, n)| [c, n]);
+            let expected: Vec<_> = expected.collect();
             assert_eq!(sizes(layers, size), expected, "{stem:?} {size}");
         }
     }
@@ -120,17 +93,11 @@ fn images_need_not_be_square() {
 
 #[test]
 fn layers_have_names() {
-    let body = [
-        "NormalCell",
-        "ReductionCell",
-        "NormalCell",
-        "ReductionCell",
-        "NormalCell",
-        "Head",
-    ];
+    let (normal, reduction) = ("NormalCell", "ReductionCell");
+    let body = [normal, reduction, normal, reduction, normal, "Head"];
     for (stem, start) in [
-        (Stem::ImageNet, ["Stem", "ReductionCell", "ReductionCell"]),
-        (Stem::Small, ["Stem", "NormalCell", "ReductionCell"]),
+        (Stem::ImageNet, ["Stem", reduction, reduction]),
+        (Stem::Small, ["Stem", normal, reduction]),
     ] {
         for layers in members(stem, false, &Device::flex()) {
             let names: Vec<String> = layers.iter().map(Layer::name).collect();
@@ -141,7 +108,7 @@ fn layers_have_names() {
 }
 
 #[test]
-fn what_does_not_fit_is_miswired() {
+fn inputs_that_do_not_fit_are_refused() {
     let device = Device::flex();
     let layers = model(tiny(), &device);
     let single = |dims: [usize; 4]| AmoebaFlow::Single(Tensor::zeros(dims, &device));
@@ -151,43 +118,39 @@ fn what_does_not_fit_is_miswired() {
         (
             stem,
             single([2, 1, 32, 32]),
-            "expected images [n, 3, height, width], found [2, 1, 32, 32]",
+            "images [n, 3, height, width], found [2, 1, 32, 32]",
         ),
         (
             stem,
             single([2, 3, 32, 0]),
-            "expected images [n, 3, height, width], found [2, 3, 32, 0]",
+            "images [n, 3, height, width], found [2, 3, 32, 0]",
         ),
-        (stem, logits(), "expected images, found logits [2, 10]"),
-        (
-            first,
-            logits(),
-            "expected one or two states, found logits [2, 10]",
-        ),
+        (stem, logits(), "images, found logits [2, 10]"),
+        (first, logits(), "one or two states, found logits [2, 10]"),
         (
             first,
             single([2, 3, 8, 8]),
-            "expected states of 2 and 2 channels and the same size, \
-             found [2, 3, 8, 8] and [2, 3, 8, 8]",
+            "states of 2 and 2 channels and the same size, found [2, 3, 8, 8] and [2, 3, 8, 8]",
         ),
         (
             normal,
             states([2, 24, 8, 8], [2, 12, 8, 8]),
-            "expected states of 24 and 12 channels, the second of twice the size, \
+            "states of 24 and 12 channels, the second of twice the size, \
              found [2, 24, 8, 8] and [2, 12, 8, 8]",
         ),
         (
             head,
             single([2, 128, 1, 1]),
-            "expected two states, found one state [2, 128, 1, 1]",
+            "two states, found one state [2, 128, 1, 1]",
         ),
         (
             head,
             states([2, 96, 4, 4], [2, 96, 4, 4]),
-            "expected a state of 128 channels, found [2, 96, 4, 4]",
+            "a state of 128 channels, found [2, 96, 4, 4]",
         ),
     ] {
-        assert_eq!(forward(layer, flow).unwrap_err().to_string(), message);
+        let error = forward(layer, flow).unwrap_err().to_string();
+        assert_eq!(error, format!("expected {message}"));
     }
     let left = AmoebaLayer::leave(states([1, 2, 3, 4], [1, 1, 1, 1])).unwrap_err();
     assert_eq!(
@@ -218,11 +181,12 @@ fn bad_configurations_are_refused() {
         let device = Device::flex();
         let d = AmoebaNetDConfig::new(3, 8, 10).with_drop_path(drop_path);
         let b = AmoebaNetBConfig::new(3, 8, 10).with_drop_path(drop_path);
-        let expected = format!(
-            "the probability of drop-path must be at least 0 and less than 1, not {drop_path}"
-        );
+        let expected = "the probability of drop-path must be at least 0 and less than 1, not";
         for error in [d.init(&device), b.init(&device)] {
-            assert_eq!(error.unwrap_err().to_string(), expected);
+            assert_eq!(
+                error.unwrap_err().to_string(),
+                format!("{expected} {drop_path}")
+            );
         }
     }
 }
@@ -266,16 +230,16 @@ fn auxiliary_head_was_used(layers: &[AmoebaLayer]) -> bool {
     }
 
     let mut visitor = Used::default();
-    layers
+    let cells = layers
         .iter()
-        .filter(|layer| matches!(layer, AmoebaLayer::Cell(_)))
-        .for_each(|layer| layer.visit(&mut visitor));
+        .filter(|layer| matches!(layer, AmoebaLayer::Cell(_)));
+    cells.for_each(|cell| cell.visit(&mut visitor));
     visitor.used
 }
 
 #[test]
 fn the_auxiliary_head_runs_in_training_only() {
-    // Maps of 14, 2 and 4 pixels: with and without room for its window.
+    // Maps of 14, 2 and 4 pixels: larger and smaller than its window.
     for (stem, size) in [
         (Stem::ImageNet, 224),
         (Stem::ImageNet, 32),

@@ -12,12 +12,12 @@ use super::{
 };
 use crate::initial;
 
-/// Looks tokens up and adds where they stand: `[n, length]` to `[n, length, d]`.
+/// Looks up tokens and adds their positions: `[n, length]` to `[n, length, d]`.
 #[derive(Module, Debug)]
 pub struct TokenEmbedding {
     /// A row for each token.
     pub(super) tokens: Param<Tensor<2>>,
-    /// A row for each place, if places are learned.
+    /// A row for each position, if positions are learned.
     positions: Option<Param<Tensor<2>>>,
     dropout: Dropout,
     #[module(skip)]
@@ -39,8 +39,8 @@ impl TokenEmbedding {
         }
     }
 
-    /// The standard deviation of the table at first. Beside sinusoids it is multiplied by √d, and then
-    /// as large as they are.
+    /// The standard deviation of the initial table. With sinusoids, rows are multiplied by √d, and so
+    /// become as large as the sinusoids.
     pub(super) fn deviation(config: &LmConfig) -> f64 {
         match config.positions {
             Positions::Sinusoidal => 1.0 / (config.d_model as f64).sqrt(),
@@ -48,7 +48,7 @@ impl TokenEmbedding {
         }
     }
 
-    /// The most tokens of a sequence.
+    /// The maximum length of a sequence.
     #[must_use]
     pub fn length(&self) -> usize {
         self.length
@@ -63,7 +63,7 @@ impl TokenEmbedding {
     pub(super) fn forward(
         &self,
         tokens: Tensor<2, Int>,
-        draws: &mut KeyedRng,
+        rng: &mut KeyedRng,
     ) -> Result<Tensor<3>, LayerError> {
         self.check(&tokens)?;
         let [_, length] = tokens.dims();
@@ -75,14 +75,15 @@ impl TokenEmbedding {
             None => {
                 let sinusoids = self.sinusoids.rows(length, &rows.device().inner());
                 let sinusoids = sinusoids.cast(rows.dtype());
-                let sinusoids = match rows.is_autodiff() {
-                    true => sinusoids.autodiff(),
-                    false => sinusoids,
+                let sinusoids = if rows.is_autodiff() {
+                    sinusoids.autodiff()
+                } else {
+                    sinusoids
                 };
                 rows.mul_scalar((width as f64).sqrt()) + sinusoids.unsqueeze()
             }
         };
-        Ok(self.dropout.forward(x, draws))
+        Ok(self.dropout.forward(x, rng))
     }
 
     fn check(&self, tokens: &Tensor<2, Int>) -> Result<(), LayerError> {
@@ -91,7 +92,7 @@ impl TokenEmbedding {
             let expected = format!("sequences of 1 to {} tokens", self.length);
             return Err(LayerError::new(expected, format!("{:?}", tokens.dims())));
         }
-        // Elsewhere than on the CPU, a look would wait for all that the device has still to do.
+        // On other devices than the CPU, reading the tokens would wait for all queued work.
         if tokens.device() != Device::flex() {
             return Ok(());
         }

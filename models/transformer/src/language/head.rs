@@ -1,4 +1,4 @@
-//! The last layer: from vectors to words.
+//! The last layer: from vectors to logits.
 
 use burn::{
     module::{Module, Param},
@@ -14,12 +14,12 @@ use crate::{
     initial,
 };
 
-/// A layer norm and products with a row for each token: `[n, length, d]` to logits
+/// A layer norm and a product with the table of tokens: `[n, length, d]` to logits
 /// `[n, length, vocabulary]`.
 #[derive(Module, Debug)]
 pub struct LmHead {
     norm: LayerNorm,
-    /// The embedding's own, if they are tied.
+    /// The same as the embedding's, if they are tied.
     tokens: Param<Tensor<2>>,
 }
 
@@ -28,9 +28,10 @@ impl LmHead {
         let shape = [config.vocabulary, config.d_model];
         Self {
             norm: norm(config.d_model, device),
-            tokens: match config.tied {
-                true => embedding.tokens.clone(),
-                false => initial::normal(shape, 0.02, device),
+            tokens: if config.tied {
+                embedding.tokens.clone()
+            } else {
+                initial::normal(shape, 0.02, device)
             },
         }
     }

@@ -1,22 +1,22 @@
-//! The model as an engine sees it: one type of layer, one type of value between layers.
+//! The model for the engine: one type of layer, one type of value between layers.
 
 use burn::{
     module::Module,
-    tensor::{Int, Tensor},
+    tensor::{Device, Int, Tensor},
 };
 use stovepipe_pipeline::{Context, Flow, Layer, LayerError};
 
-use super::{embedding::TokenEmbedding, head::LmHead};
-use crate::block::Block;
+use super::{config::LmConfig, embedding::TokenEmbedding, head::LmHead};
+use crate::{block::Block, error::TransformerError};
 
 /// One layer of a language model.
 #[derive(Module, Debug)]
 pub enum LmLayer {
-    /// Makes vectors of tokens.
+    /// From tokens to vectors.
     Embed(TokenEmbedding),
     /// Attention and a network.
     Block(Block),
-    /// Makes logits of vectors.
+    /// From vectors to logits.
     Head(LmHead),
 }
 
@@ -29,6 +29,43 @@ pub enum LmFlow {
     States(Tensor<3>),
     /// Logits `[n, length, vocabulary]`.
     Logits(Tensor<3>),
+}
+
+impl LmConfig {
+    /// Makes the L + 2 layers. Each parameter is allocated on `device` on first use.
+    ///
+    /// # Errors
+    ///
+    /// [`TransformerError`] if a size is 0 or more than 16,777,216, the heads do not divide the width, or
+    /// the probability of dropout is not in [0, 1).
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_transformer::{LmConfig, TransformerError};
+    ///
+    /// let config = LmConfig::new(256, 64, 4, 128, 4).with_tied(false);
+    /// assert_eq!(config.init(&Device::flex())?.len(), 4 + 2);
+    ///
+    /// let error = LmConfig::new(256, 64, 4, 128, 5).init(&Device::flex()).unwrap_err();
+    /// assert_eq!(error, TransformerError::Heads { width: 128, heads: 5 });
+    /// # Ok::<(), TransformerError>(())
+    /// ```
+    pub fn init(&self, device: &Device) -> Result<Vec<LmLayer>, TransformerError> {
+        let block = self.block();
+        TransformerError::check_sizes(&[
+            ("the number of tokens", self.vocabulary),
+            ("the length of a sequence", self.length),
+            ("the number of blocks", self.layers),
+        ])?;
+        block.check()?;
+        let embedding = TokenEmbedding::new(self, device);
+        let head = LmHead::new(self, &embedding, device);
+        let blocks = (0..self.layers).map(|_| LmLayer::Block(block.build(device)));
+        let mut layers = vec![LmLayer::Embed(embedding)];
+        layers.extend(blocks);
+        layers.push(LmLayer::Head(head));
+        Ok(layers)
+    }
 }
 
 impl LmFlow {

@@ -1,4 +1,4 @@
-//! Where a token stands.
+//! Encodings of positions.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,32 +7,30 @@ use burn::{
     tensor::{Device, Tensor, TensorData},
 };
 
-/// How a model knows where a token stands: by what is added to its embedding.
+/// The encoding of positions, which is added to embeddings.
 #[derive(Config, Debug, Copy, PartialEq, Eq)]
 pub enum Positions {
-    /// Sines and cosines (Vaswani et al., 2017), which are no parameters. Embeddings are made as large as
-    /// they are: multiplied by √d, as there.
+    /// Sines and cosines (Vaswani et al., 2017), without parameters. Embeddings are multiplied by √d.
     Sinusoidal,
-    /// A vector for each place.
+    /// A learned vector for each position.
     Learned,
 }
 
-/// sin(t / 10000^(2i/d)) at column 2i and the cosine at column 2i + 1, for place t.
+/// sin(t / 10000^(2i/d)) at column 2i and the cosine at column 2i + 1, for position t.
 #[derive(Clone, Debug)]
 pub(crate) struct Sinusoids {
     length: usize,
     width: usize,
-    /// Made when first asked for, as parameters are.
+    /// Computed on first use.
     table: Arc<OnceLock<Vec<f32>>>,
 }
 
 impl Sinusoids {
     pub(crate) fn new(length: usize, width: usize) -> Self {
-        let table = Arc::default();
         Self {
             length,
             width,
-            table,
+            table: Arc::default(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Lets a model write.
+//! Generates text.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::{
@@ -13,16 +13,16 @@ use super::layer::LmLayer;
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// What logits are divided by: below 1 likely tokens become likelier, and at 0 the likeliest is taken.
+    /// Logits are divided by it: below 1, likely tokens become likelier. At 0 the likeliest is chosen.
     pub temperature: f64,
-    /// Draws from so many of the likeliest tokens only; from all if `None`.
+    /// The number of likeliest tokens to sample from; all if `None`.
     pub top_k: Option<usize>,
-    /// The seed of the draws.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
 impl Default for Sampling {
-    /// As the model says: temperature 1, all tokens, seed 0.
+    /// Temperature 1, all tokens, seed 0.
     fn default() -> Self {
         Self {
             temperature: 1.0,
@@ -32,44 +32,44 @@ impl Default for Sampling {
     }
 }
 
-/// A text cannot be continued.
+/// Why a text cannot be continued.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// There is nothing to continue.
+    /// The prompt has no tokens.
     #[error("the prompt is empty: give it at least one token")]
     EmptyPrompt,
-    /// A token that the model does not know.
+    /// A token is not in the vocabulary.
     #[error("the prompt has token {token} at place {place}, but the model knows only 0 to {most}")]
     UnknownToken {
         /// The token.
         token: u32,
-        /// Where it stands, from 0.
+        /// Its index in the prompt.
         place: usize,
-        /// The last token that the model knows.
+        /// The last token of the vocabulary.
         most: usize,
     },
-    /// Nothing can be drawn.
+    /// The temperature is negative, NaN or infinite.
     #[error("the temperature must be finite and at least 0, not {0}")]
     Temperature(f64),
-    /// Nothing would be left to draw from.
+    /// No token would remain.
     #[error("top-k must leave at least one token")]
     TopK,
-    /// The model begins with another layer.
+    /// The first layer is another one.
     #[error("the pipeline does not begin with the embedding of a language model")]
     NoEmbedding,
-    /// The model's logits are not numbers.
+    /// The logits are NaN or infinite.
     #[error("after {0} tokens, the model's logits are not finite")]
     NotFinite(usize),
-    /// The model could not be run.
+    /// The pipeline failed.
     #[error(transparent)]
     Step(#[from] StepError),
 }
 
-/// Continues a text by `count` tokens, each drawn from what the model says of the last
-/// [`length`](super::LmConfig::length) tokens. Returns the new ones.
+/// Continues a text by `count` tokens, and returns the new ones. Each is sampled from the model's
+/// prediction for the last [`length`](super::LmConfig::length) tokens.
 ///
-/// The same seed gives the same text. The model is run on the whole window for each token: keys and
-/// values are not kept.
+/// The same seed gives the same text. Keys and values are not cached: each token runs the model on the
+/// whole window.
 ///
 /// ```
 /// use burn::tensor::Device;
@@ -90,8 +90,8 @@ pub enum TextError {
 ///
 /// # Errors
 ///
-/// [`TextError`] if the prompt is empty or has a token that the model does not know, the temperature or
-/// top-k make no sense, or the model fails.
+/// [`TextError`] if the prompt is empty or has an unknown token, the temperature or top-k is not valid,
+/// or the model fails.
 pub fn continue_text(
     pipeline: &Pipeline<LmLayer>,
     prompt: &[u32],
@@ -115,10 +115,8 @@ pub fn continue_text(
 }
 
 fn check(prompt: &[u32], vocabulary: usize, sampling: &Sampling) -> Result<(), TextError> {
-    let unknown = prompt
-        .iter()
-        .position(|&token| token as usize >= vocabulary);
-    match unknown {
+    let mut tokens = prompt.iter();
+    match tokens.position(|&token| token as usize >= vocabulary) {
         _ if prompt.is_empty() => Err(TextError::EmptyPrompt),
         Some(place) => Err(TextError::UnknownToken {
             token: prompt[place],
@@ -133,7 +131,7 @@ fn check(prompt: &[u32], vocabulary: usize, sampling: &Sampling) -> Result<(), T
     }
 }
 
-/// What the model says comes after a window.
+/// The logits of the token after a window.
 fn last_logits(pipeline: &Pipeline<LmLayer>, window: &[u32]) -> Result<Vec<f32>, StepError> {
     let numbers: Vec<_> = window.iter().map(|&token| i64::from(token)).collect();
     let length = numbers.len();
@@ -151,7 +149,7 @@ impl Sampling {
             return None;
         }
         let mut order: Vec<usize> = (0..logits.len()).collect();
-        // Stable: of equals, the first.
+        // A stable sort: the first of equal ones wins.
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
         let best = logits[order[0]];
         if self.temperature == 0.0 {
@@ -178,19 +176,17 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_drawn_as_often_as_they_are_likely() {
+    fn tokens_are_sampled_as_often_as_they_are_likely() {
         let logits = [0.0, 2f32.ln(), 1f32, f32::MIN];
         let sampling = Sampling::default();
         let total = 1.0 + 2.0 + 1f64.exp();
         let found = counts(sampling, &logits);
         for (found, likely) in found.iter().zip([1.0, 2.0, 1f64.exp(), 0.0]) {
             let expected = 10_000.0 * likely / total;
-            assert!(
-                (f64::from(*found) - expected).abs() < 250.0,
-                "{found}: {expected}"
-            );
+            let apart = (f64::from(*found) - expected).abs();
+            assert!(apart < 250.0, "{found}: {expected}");
         }
-        // At half the temperature, squares of the odds.
+        // Half the temperature squares the odds.
         let colder = Sampling {
             temperature: 0.5,
             ..sampling
@@ -200,25 +196,15 @@ mod tests {
     }
 
     #[test]
-    fn few_or_one_of_the_likeliest() {
+    fn only_the_likeliest_tokens_are_sampled() {
         let logits = [0.0, 3.0, 1.0, 2.0];
-        let top_k = Some(2);
-        let found = counts(
-            Sampling {
-                top_k,
-                ..Sampling::default()
-            },
-            &logits,
-        );
+        let mut sampling = Sampling {
+            top_k: Some(2),
+            ..Sampling::default()
+        };
+        let found = counts(sampling, &logits);
         assert!(found[0] == 0 && found[2] == 0 && found[3] > 0);
-        let temperature = 0.0;
-        let found = counts(
-            Sampling {
-                temperature,
-                ..Sampling::default()
-            },
-            &logits,
-        );
-        assert_eq!(found, [0, 10_000, 0, 0]);
+        (sampling.top_k, sampling.temperature) = (None, 0.0);
+        assert_eq!(counts(sampling, &logits), [0, 10_000, 0, 0]);
     }
 }

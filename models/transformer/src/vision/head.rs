@@ -17,10 +17,8 @@ use crate::{
     initial,
 };
 
-/// The class's token or the mean of all, a layer norm and a linear layer: `[n, tokens, d]` to logits
+/// The class token or the mean of all, a layer norm and a linear layer: `[n, tokens, d]` to logits
 /// `[n, classes]`.
-///
-/// timm normalizes a class's token together with all others, a mean by itself: which is the same.
 #[derive(Module, Debug)]
 pub struct VitHead {
     norm: LayerNorm,
@@ -46,14 +44,13 @@ impl VitHead {
             let expected = format!("states [n, tokens, {}]", self.width);
             return Err(LayerError::new(expected, format!("{:?}", x.dims())));
         }
-        let pooled = match self.takes_first {
-            true => x.narrow(1, 0, 1),
-            false => x.mean_dim(1),
+        let pooled = if self.takes_first {
+            x.narrow(1, 0, 1)
+        } else {
+            x.mean_dim(1)
         };
         let pooled = pooled.reshape([samples, width]);
-        Ok(apply(
-            &self.classes,
-            normalized(&self.norm, pooled, EPSILON),
-        ))
+        let normal = normalized(&self.norm, pooled, EPSILON);
+        Ok(apply(&self.classes, normal))
     }
 }

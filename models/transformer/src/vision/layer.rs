@@ -1,19 +1,22 @@
-//! The model as an engine sees it: one type of layer, one type of value between layers.
+//! The model for the engine: one type of layer, one type of value between layers.
 
-use burn::{module::Module, tensor::Tensor};
+use burn::{
+    module::Module,
+    tensor::{Device, Tensor},
+};
 use stovepipe_pipeline::{Context, Flow, Layer, LayerError};
 
-use super::{head::VitHead, patches::PatchEmbedding};
-use crate::block::Block;
+use super::{config::VitConfig, head::VitHead, patches::PatchEmbedding};
+use crate::{block::Block, block_config::BlockConfig, error::TransformerError};
 
 /// One layer of a vision transformer.
 #[derive(Module, Debug)]
 pub enum VitLayer {
-    /// Makes tokens of patches.
+    /// From images to tokens.
     Embed(PatchEmbedding),
     /// Attention and a network.
     Block(Block),
-    /// Makes logits of tokens.
+    /// From tokens to logits.
     Head(VitHead),
 }
 
@@ -26,6 +29,44 @@ pub enum VitFlow {
     States(Tensor<3>),
     /// Logits `[n, classes]`.
     Logits(Tensor<2>),
+}
+
+impl VitConfig {
+    /// Makes the layers, one for each block and two more. Each parameter is allocated on `device` on first
+    /// use.
+    ///
+    /// # Errors
+    ///
+    /// [`TransformerError`] if a size is 0 or more than 16,777,216, the image is not a multiple of the
+    /// patch, the heads do not divide the width, or a probability is not in [0, 1).
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::count_parameters;
+    /// use stovepipe_transformer::{TransformerError, VitConfig};
+    ///
+    /// let layers = VitConfig::tiny(224, 16, 1000).init(&Device::flex())?;
+    /// assert_eq!(layers.len(), 12 + 2);
+    /// assert_eq!(count_parameters(&layers), 5_717_416); // none allocated yet
+    ///
+    /// let error = VitConfig::tiny(32, 5, 10).init(&Device::flex()).unwrap_err();
+    /// assert_eq!(error, TransformerError::Patches { image: 32, patch: 5 });
+    /// # Ok::<(), TransformerError>(())
+    /// ```
+    pub fn init(&self, device: &Device) -> Result<Vec<VitLayer>, TransformerError> {
+        self.check()?;
+        let blocks = (0..self.layers).map(|index| {
+            let block = BlockConfig {
+                drop_path: self.drop_path_of(index),
+                ..self.block()
+            };
+            VitLayer::Block(block.build(device))
+        });
+        let mut layers = vec![VitLayer::Embed(PatchEmbedding::new(self, device))];
+        layers.extend(blocks);
+        layers.push(VitLayer::Head(VitHead::new(self, device)));
+        Ok(layers)
+    }
 }
 
 impl VitFlow {

@@ -11,5 +11,5 @@ pub use head::VitHead;
 pub use layer::{VitFlow, VitLayer};
 pub use patches::PatchEmbedding;
 
-/// ε of the layer norms, as timm has it.
+/// ε of timm's layer norms.
 const EPSILON: f64 = 1e-6;

@@ -10,11 +10,11 @@ use stovepipe_pipeline::{KeyedRng, LayerError, nn::Dropout};
 use super::config::{Pool, VitConfig};
 use crate::{attention::apply, initial};
 
-/// Makes a token of each patch, puts that of the class before them, and adds where they stand:
+/// Makes a token of each patch, prepends the class token, and adds positions:
 /// `[n, channels, image, image]` to `[n, tokens, d]`.
 #[derive(Module, Debug)]
 pub struct PatchEmbedding {
-    /// Of a patch's numbers, by channel, row and column: the weight of timm's convolution.
+    /// Reads a patch's values by channel, row and column: timm's convolution.
     patches: Linear,
     class_token: Option<Param<Tensor<1>>>,
     /// A row for each token.
@@ -32,7 +32,7 @@ impl PatchEmbedding {
         let tokens = side * side + usize::from(has_class);
         let numbers = config.channels * config.patch * config.patch;
         Self {
-            // Burn begins it as PyTorch does a convolution.
+            // Initialized like PyTorch's convolution.
             patches: LinearConfig::new(numbers, width).init(device),
             class_token: has_class.then(|| initial::normal([width], 1e-6, device)),
             positions: initial::normal([tokens, width], 0.02, device),
@@ -45,7 +45,7 @@ impl PatchEmbedding {
     pub(super) fn forward(
         &self,
         images: Tensor<4>,
-        draws: &mut KeyedRng,
+        rng: &mut KeyedRng,
     ) -> Result<Tensor<3>, LayerError> {
         let [samples, channels, height, width] = images.dims();
         if samples == 0 || [channels, height, width] != self.image {
@@ -64,10 +64,10 @@ impl PatchEmbedding {
             None => patches,
         };
         let x = tokens + self.positions.val().unsqueeze();
-        Ok(self.dropout.forward(x, draws))
+        Ok(self.dropout.forward(x, rng))
     }
 
-    /// Images as rows of patches: `[n, patches, numbers of a patch]`.
+    /// Images as rows of patches: `[n, patches, values of a patch]`.
     fn cut(&self, images: Tensor<4>) -> Tensor<3> {
         let [samples, channels, height, width] = images.dims();
         let size = self.patch;

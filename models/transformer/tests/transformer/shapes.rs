@@ -1,4 +1,4 @@
-//! Shapes, what is refused, dropout, and texts.
+//! Shapes, errors, dropout, and texts.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -26,6 +26,11 @@ fn logits(layers: &[LmLayer], tokens: Tensor<2, Int>) -> Result<Tensor<3>, Strin
         .map_err(|error| error.to_string())
 }
 
+/// The largest difference.
+fn apart(a: Tensor<3>, b: Tensor<3>) -> f32 {
+    (a - b).abs().max().into_scalar()
+}
+
 #[test]
 fn sequences_may_be_short_but_not_long() {
     for positions in [Positions::Learned, Positions::Sinusoidal] {
@@ -33,12 +38,9 @@ fn sequences_may_be_short_but_not_long() {
         let layers = config.init(&device()).unwrap();
         let whole = logits(&layers, tokens([2, 6], 11)).unwrap();
         assert_eq!(whole.dims(), [2, 6, 11]);
-        // What comes later makes no difference to what came before.
+        // Later tokens do not change earlier logits.
         let short = logits(&layers, tokens([2, 6], 11).narrow(1, 0, 4)).unwrap();
-        let apart = (whole.narrow(1, 0, 4) - short)
-            .abs()
-            .max()
-            .into_scalar::<f32>();
+        let apart = apart(whole.narrow(1, 0, 4), short);
         assert!(apart < 1e-5, "{apart}");
         for length in [0, 7] {
             let error = logits(&layers, Tensor::zeros([2, length], &device())).unwrap_err();
@@ -59,10 +61,8 @@ fn tokens_must_be_known() {
 #[test]
 fn images_must_be_of_the_models_size() {
     for pool in [Pool::ClassToken, Pool::Mean] {
-        let config = VitConfig::new(8, 4, 2, 12, 3, 5)
-            .with_channels(2)
-            .with_pool(pool);
-        let layers = config.init(&device()).unwrap();
+        let config = VitConfig::new(8, 4, 2, 12, 3, 5).with_channels(2);
+        let layers = config.with_pool(pool).init(&device()).unwrap();
         let run = |shape: [usize; 4]| {
             let images = Tensor::random(shape, Distribution::Default, &device());
             run_plain(&layers, images, &(), |_| KeyedRng::none())
@@ -76,14 +76,14 @@ fn images_must_be_of_the_models_size() {
 }
 
 #[test]
-fn layers_in_the_wrong_order_are_miswired() {
+fn layers_in_the_wrong_order_are_refused() {
     let mut layers = LmConfig::new(11, 6, 1, 8, 2).init(&device()).unwrap();
     layers.swap(0, 1);
     let error = logits(&layers, tokens([2, 6], 11)).unwrap_err();
     assert_eq!(error, "expected states, found tokens [2, 6]");
 }
 
-/// Attention drops by itself, by key, and only while it trains.
+/// Attention has its own dropout, by key, and only in training.
 #[test]
 fn dropout_inside_attention_has_a_key() {
     let config = BlockConfig {
@@ -92,29 +92,20 @@ fn dropout_inside_attention_has_a_key() {
     };
     let block = config.init(&device()).unwrap();
     let x = Tensor::<3>::random([4, 7, 12], Distribution::Default, &device());
-    let run = |x: Tensor<3>, mut draws: KeyedRng| block.forward(x, &mut draws).unwrap();
+    let run = |x: Tensor<3>, mut rng: KeyedRng| block.forward(x, &mut rng).unwrap();
+    let data = |rng| run(x.clone(), rng).into_data();
     let whole = run(x.clone(), KeyedRng::new(1, 2, 3, 0..4));
-    assert_eq!(
-        whole.to_data(),
-        run(x.clone(), KeyedRng::new(1, 2, 3, 0..4)).to_data()
-    );
-    assert_ne!(
-        whole.to_data(),
-        run(x.clone(), KeyedRng::new(1, 3, 3, 0..4)).to_data()
-    );
-    assert_ne!(whole.to_data(), run(x.clone(), KeyedRng::none()).to_data());
-    // The last two samples by themselves draw what they drew among all.
-    let part = run(x.narrow(0, 2, 2), KeyedRng::new(1, 2, 3, 2..4));
-    let apart = (whole.narrow(0, 2, 2) - part)
-        .abs()
-        .max()
-        .into_scalar::<f32>();
+    assert_eq!(whole.to_data(), data(KeyedRng::new(1, 2, 3, 0..4)));
+    assert_ne!(whole.to_data(), data(KeyedRng::new(1, 3, 3, 0..4)));
+    assert_ne!(whole.to_data(), data(KeyedRng::none()));
+    // The last two samples alone get the random numbers that they have in the whole batch.
+    let part = run(x.clone().narrow(0, 2, 2), KeyedRng::new(1, 2, 3, 2..4));
+    let apart = apart(whole.narrow(0, 2, 2), part);
     assert!(apart < 1e-6, "{apart}");
 }
 
-/// Weights begin as the field has them.
 #[test]
-fn weights_begin_small_and_smaller_at_the_end_of_a_branch() {
+fn initial_weights_are_smaller_at_the_end_of_a_branch() {
     #[derive(Default)]
     struct Deviations(Vec<(String, f32)>, Vec<String>);
 
@@ -145,28 +136,23 @@ fn weights_begin_small_and_smaller_at_the_end_of_a_branch() {
             name if name.ends_with("gamma") => 1.0,
             _ => 0.0,
         };
-        assert!(
-            (deviation - expected).abs() <= 0.1 * expected,
-            "{name}: {deviation}"
-        );
+        let apart = (deviation - expected).abs();
+        assert!(apart <= 0.1 * expected, "{name}: {deviation}");
         seen += usize::from(expected > 0.0);
     }
     assert_eq!(seen, 2 + 8 * 6 + 2);
 }
 
-/// A model that says that the next token is the one after, whatever it is asked: as soon as it has
-/// learned so.
+/// The model learns that each token is followed by the next.
 #[test]
-fn a_trained_model_goes_on_as_it_learned() {
+fn a_trained_model_continues_as_it_learned() {
     use burn::optim::AdamConfig;
     use stovepipe_pipeline::CrossEntropy;
 
     let config = LmConfig::new(7, 8, 1, 16, 2).with_dropout(0.0);
     let layers = config.init(&device()).unwrap();
-    let mut pipeline = Pipeline::builder(layers)
-        .devices(vec![device(); 2])
-        .build()
-        .unwrap();
+    let builder = Pipeline::builder(layers).devices(vec![device(); 2]);
+    let mut pipeline = builder.build().unwrap();
     let mut optimizer = AdamConfig::new().init();
     for step in 0..150 {
         let inputs = (tokens([4, 8], 7) + step % 7).remainder_scalar(7);
@@ -196,7 +182,7 @@ fn a_trained_model_goes_on_as_it_learned() {
 }
 
 #[test]
-fn texts_that_cannot_be_continued() {
+fn bad_prompts_and_samplings_are_refused() {
     let layers = LmConfig::new(7, 8, 1, 8, 2).init(&device()).unwrap();
     let pipeline = Pipeline::builder(layers)
         .devices([device()])
@@ -216,10 +202,9 @@ fn texts_that_cannot_be_continued() {
         unknown.to_string(),
         "the prompt has token 7 at place 1, but the model knows only 0 to 6"
     );
-    assert!(matches!(
-        error(&[1], f64::NAN, None),
-        TextError::Temperature(_)
-    ));
-    assert!(matches!(error(&[1], -1.0, None), TextError::Temperature(_)));
+    for temperature in [f64::NAN, -1.0] {
+        let error = error(&[1], temperature, None);
+        assert!(matches!(error, TextError::Temperature(_)));
+    }
     assert!(matches!(error(&[1], 1.0, Some(0)), TextError::TopK));
 }

@@ -11,13 +11,12 @@ use stovepipe_pipeline::{KeyedRng, Pipeline, run_plain};
 use stovepipe_train::{TrainError, Weights, load_model, save_model, weights::OtherTensors};
 use stovepipe_transformer::{Pool, VitConfig, VitLayer};
 
-/// Asked for are 1e-4.
 const TOLERANCE: f32 = 1e-5;
 
 fn path(file: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests", "golden", file]
-        .iter()
-        .collect()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(file)
 }
 
 fn config(pool: Pool) -> VitConfig {
@@ -53,7 +52,7 @@ fn golden<const D: usize>(file: &str, name: &str) -> Tensor<D> {
     Tensor::from_data(data, &Device::flex())
 }
 
-/// That the logits for the images of a golden are timm's.
+/// Compares logits with timm's.
 fn assert_same(found: Tensor<2>, file: &str) {
     let apart = (found - golden(file, "logits")).abs().max();
     let apart: f32 = apart.into_scalar();
@@ -63,19 +62,12 @@ fn assert_same(found: Tensor<2>, file: &str) {
 
 #[test]
 fn timms_weights_give_timms_logits() {
-    for (file, expected, pool) in [
-        (
-            "vit_class_token.pt",
-            "vit_class_token.safetensors",
-            Pool::ClassToken,
-        ),
-        (
-            "timm_class_token.safetensors",
-            "vit_class_token.safetensors",
-            Pool::ClassToken,
-        ),
+    let class_token = ("vit_class_token.safetensors", Pool::ClassToken);
+    for (file, (expected, pool)) in [
+        ("vit_class_token.pt", class_token),
+        ("timm_class_token.safetensors", class_token),
         // A checkpoint of a parallel training, in the format of PyTorch before 1.6.
-        ("vit_mean.pt", "vit_mean.safetensors", Pool::Mean),
+        ("vit_mean.pt", ("vit_mean.safetensors", Pool::Mean)),
     ] {
         let config = config(pool);
         for stages in 1..=3 {
@@ -88,8 +80,8 @@ fn timms_weights_give_timms_logits() {
 }
 
 #[test]
-fn what_is_saved_is_loaded_whoever_asks() {
-    /// A module on one device that knows of no pipeline.
+fn saved_models_load_with_and_without_a_pipeline() {
+    /// A module on one device, without a pipeline.
     #[derive(Module, Debug)]
     struct Plain {
         layers: Vec<VitLayer>,
@@ -99,18 +91,15 @@ fn what_is_saved_is_loaded_whoever_asks() {
     let file = folder.path().join("model.safetensors");
     let config = config(Pool::ClassToken);
     let mut three = pipeline(&config, 3);
-    weights("vit_class_token.pt", &config)
-        .load_into(&mut three)
-        .unwrap();
+    let timm = weights("vit_class_token.pt", &config);
+    timm.load_into(&mut three).unwrap();
     save_model(&three, file.clone()).unwrap();
 
     let expected = "vit_class_token.safetensors";
     let images = || golden::<4>(expected, "input");
-    // The names are a pipeline's own: timm's mapping leaves them.
-    let renamed = Weights::open(&file)
-        .unwrap()
-        .renamed(&config.timm_keys())
-        .unwrap();
+    // Our own names stay as they are.
+    let saved = Weights::open(&file).unwrap();
+    let renamed = saved.renamed(&config.timm_keys()).unwrap();
     let mut two = pipeline(&config, 2);
     renamed.load_into(&mut two).unwrap();
     assert_same(two.infer(images()).unwrap(), expected);
@@ -123,8 +112,9 @@ fn what_is_saved_is_loaded_whoever_asks() {
     };
     let mut store = SafetensorsStore::from_file(&file).skip_enum_variants(true);
     let loaded = plain.load_from(&mut store).unwrap();
-    assert!(
-        loaded.missing.is_empty() && loaded.unused.is_empty(),
+    assert_eq!(
+        [loaded.missing.len(), loaded.unused.len()],
+        [0, 0],
         "{loaded}"
     );
     let logits = run_plain(&plain.layers, images(), &(), |_| KeyedRng::none()).unwrap();
@@ -132,7 +122,7 @@ fn what_is_saved_is_loaded_whoever_asks() {
 }
 
 #[test]
-fn what_is_written_for_pytorch_is_as_timm_has_it() {
+fn files_for_pytorch_have_timms_tensors() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("for-pytorch.safetensors");
     let config = config(Pool::ClassToken);
@@ -168,46 +158,34 @@ fn what_is_written_for_pytorch_is_as_timm_has_it() {
 
 #[test]
 fn another_models_weights_are_refused_by_name() {
-    let deeper = VitConfig {
-        layers: 3,
+    let with_layers = |layers| VitConfig {
+        layers,
         ..config(Pool::ClassToken)
     };
+    let deeper = with_layers(3);
     let tensors = other_tensors(load("vit_class_token.pt", &deeper));
     assert_eq!(tensors.missing.len(), 12, "{tensors}");
-    assert!(
-        tensors
-            .missing
-            .contains(&"layers.3.attention.qkv.weight".to_owned())
-    );
-    assert!(
-        tensors.extra.is_empty() && tensors.misshapen.is_empty(),
+    let qkv = "layers.3.attention.qkv.weight";
+    assert!(tensors.missing.iter().any(|name| name == qkv));
+    assert_eq!(
+        [tensors.extra.len(), tensors.misshapen.len()],
+        [0, 0],
         "{tensors}"
     );
 
-    let shallower = VitConfig {
-        layers: 1,
-        ..config(Pool::ClassToken)
-    };
+    let shallower = with_layers(1);
     let tensors = other_tensors(load("timm_class_token.safetensors", &shallower));
     assert_eq!(tensors.extra.len(), 12, "{tensors}");
-    assert!(
-        tensors
-            .extra
-            .contains(&"blocks.1.attn.qkv.weight".to_owned()),
-        "{tensors}"
-    );
+    let qkv = "blocks.1.attn.qkv.weight";
+    assert!(tensors.extra.iter().any(|name| name == qkv), "{tensors}");
 
-    // The mean over patches has neither the token nor its place, and another norm.
+    // With mean pooling there is no class token, no position for it, and another norm.
     let tensors = other_tensors(load("vit_class_token.pt", &config(Pool::Mean)));
-    assert_eq!(
-        tensors.missing,
-        ["layers.3.norm.gamma", "layers.3.norm.beta"]
-    );
+    let norm = ["layers.3.norm.gamma", "layers.3.norm.beta"];
+    assert_eq!(tensors.missing, norm);
     assert_eq!(tensors.extra, ["cls_token", "norm.bias", "norm.weight"]);
-    assert_eq!(
-        tensors.misshapen,
-        ["layers.0.positions (from pos_embed) is [10, 24], not [9, 24]"]
-    );
+    let positions = "layers.0.positions (from pos_embed) is [10, 24], not [9, 24]";
+    assert_eq!(tensors.misshapen, [positions]);
 }
 
 #[test]
@@ -218,10 +196,8 @@ fn a_classifier_for_other_classes_stays_as_it_is() {
     };
     let weights = || weights("vit_class_token.pt", &others);
     let classifier = others.classifier();
-    assert_eq!(
-        weights().shape(&format!("{classifier}.bias")),
-        Some(&[5][..])
-    );
+    let bias = format!("{classifier}.bias");
+    assert_eq!(weights().shape(&bias), Some(&[5][..]));
     let mut pipeline = pipeline(&others, 2);
     let tensors = other_tensors(weights().load_into(&mut pipeline));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Runs a U-Net by hand, and compares what comes out.
+//! Runs a U-Net without a pipeline, and compares results.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use burn::{
@@ -9,36 +9,36 @@ use burn::{
 use stovepipe_pipeline::{Context, KeyedRng, Layer, LayerError};
 use stovepipe_unet::UNetLayer;
 
-/// What happens to a skip on its way.
-pub type OnTheWay = fn(Tensor<4>) -> Tensor<4>;
+/// A change of each skip.
+pub type SkipChange = fn(Tensor<4>) -> Tensor<4>;
 
-/// Runs the layers one after the other, without a pipeline. `draws` are those of a layer by its place.
+/// Runs the layers one after the other, with the random numbers of each layer by its index.
 pub fn run(
     layers: &[UNetLayer],
     images: Tensor<4>,
-    draws: impl Fn(usize) -> KeyedRng,
-    on_the_way: OnTheWay,
+    rng: impl Fn(usize) -> KeyedRng,
+    change: SkipChange,
 ) -> Result<Tensor<4>, LayerError> {
     let mut x = UNetLayer::enter(images);
     let mut sent = Vec::new();
     for (index, layer) in layers.iter().enumerate() {
-        let mut context = Context::new(&(), true).with_rng(draws(index));
+        let mut context = Context::new(&(), true).with_rng(rng(index));
         for (name, value) in &sent {
             context = context.with_skip(name, Tensor::clone(value));
         }
         x = layer.forward(x, &mut context)?;
         let values = context.into_sent().into_iter();
-        sent.extend(values.map(|(name, value)| (name, on_the_way(value))));
+        sent.extend(values.map(|(name, value)| (name, change(value))));
     }
     UNetLayer::leave(x)
 }
 
-/// Nothing.
+/// Leaves a skip as it is.
 pub fn unchanged(skip: Tensor<4>) -> Tensor<4> {
     skip
 }
 
-/// The gradient of every parameter by the place of its layer, in order.
+/// The gradient of every parameter, with the index of its layer, in order.
 pub fn gradients_of(layers: &[UNetLayer], gradients: &GradientsParams) -> Vec<(usize, Vec<f32>)> {
     struct Find<'a> {
         gradients: &'a GradientsParams,
@@ -65,7 +65,7 @@ pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec_as::<f32>().unwrap()
 }
 
-/// The norm of the difference over the norm; not a number if anything is not.
+/// The norm of the difference over the norm. NaN if any value is NaN.
 pub fn difference(ours: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(ours.len(), expected.len());
     let square = |x: f32| f64::from(x).powi(2);

@@ -1,4 +1,4 @@
-//! The same numbers as PyTorch, in one piece and through a pipeline.
+//! The same results as PyTorch, on one device and in a pipeline.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const PATH: &str = concat!(
 );
 const TOLERANCE: f64 = 1e-4;
 
-/// What PyTorch computes with nothing dropped, and the model that it is for.
+/// PyTorch's results without dropout, and the model.
 struct Golden {
     layers: Vec<UNetLayer>,
     file: SafetensorsStore,
@@ -38,7 +38,7 @@ impl Golden {
             .with_key_remapping("^weights/", "");
         let loaded = layers.load_from(&mut weights).unwrap();
         assert_eq!(loaded.applied.len(), 15, "{loaded}");
-        assert!(loaded.missing.is_empty() && loaded.errors.is_empty());
+        assert_eq!((loaded.missing.len(), loaded.errors.len()), (0, 0));
         Self {
             layers,
             file: SafetensorsStore::from_file(PATH),
@@ -53,8 +53,7 @@ impl Golden {
 
     fn floats(&mut self, name: &str) -> Vec<f32> {
         let tensor = self.file.get_tensor(name).unwrap().unwrap();
-        let data = bridge::to_data(tensor).unwrap();
-        data.try_into_vec_as::<f32>().unwrap()
+        bridge::to_data(tensor).unwrap().try_into_vec_as().unwrap()
     }
 
     /// The gradient of each layer's weight.
@@ -113,7 +112,7 @@ fn one_pass_agrees_with_pytorch() {
 fn a_training_step_through_stages_agrees_with_pytorch() {
     for recompute in [Recompute::Always, Recompute::Never] {
         let mut golden = Golden::load();
-        // A micro-batch of each image: maps are normalised one by one.
+        // One image a micro-batch: each map is normalized by itself.
         let pipeline = Pipeline::builder(golden.layers.clone())
             .devices(vec![Device::flex(); 4])
             .micro_batches(2)

@@ -1,9 +1,9 @@
-//! Skips through pipelines: the same bits for any stages, schedule and recomputation, and the numbers of
-//! the same layers without a pipeline.
+//! Skips in pipelines: the same bits for any stages, schedule and recomputation, and the same results as
+//! without a pipeline.
 
 use std::sync::Mutex;
 
-use crate::common::{OnTheWay, difference, floats, gradients_of, run, unchanged};
+use crate::common::{SkipChange, difference, floats, gradients_of, run, unchanged};
 use burn::{
     module::Module,
     optim::GradientsParams,
@@ -17,7 +17,7 @@ const SEED: u64 = 7;
 /// B = 2, at three levels.
 const LAYERS: usize = 3 * 2 + 2 + 3 * 2 + 1;
 
-/// Every rule that the engine runs; with the stages of a worker, where it asks for them.
+/// Rules, with the stages of a worker.
 const RULES: [(Rule, usize); 7] = [
     (Rule::GPipe, 1),
     (Rule::OneForwardOneBackward, 1),
@@ -28,7 +28,7 @@ const RULES: [(Rule, usize); 7] = [
     (Rule::ZeroBubbleV, 1),
 ];
 
-/// Layers with the same parameters each time, drawn once: other tests draw from Burn's generator meanwhile.
+/// Layers with the same parameters each time, initialized once: other tests use Burn's generator, too.
 fn layers() -> Vec<UNetLayer> {
     static DRAWN: Mutex<Option<Vec<UNetLayer>>> = Mutex::new(None);
     let mut drawn = DRAWN.lock().unwrap();
@@ -47,7 +47,7 @@ fn waves(shape: [usize; 4], pitch: f64) -> Tensor<4> {
     numbers.mul_scalar(pitch).sin().reshape(shape)
 }
 
-/// Both halve to odd maps.
+/// Their sides become odd when they are halved.
 fn images(samples: usize) -> Tensor<4> {
     waves([samples, 3, 11, 14], 1.7)
 }
@@ -76,7 +76,7 @@ fn pipeline(
         .unwrap()
 }
 
-/// The losses and the gradients of two steps, which drop other channels, and an output.
+/// The losses and gradients of two steps, which drop different channels, and an output.
 fn two_steps(pipeline: &Pipeline<UNetLayer>, samples: usize) -> Vec<Vec<u32>> {
     let mut bits = Vec::new();
     let mut add = |floats: Vec<f32>| bits.push(floats.into_iter().map(f32::to_bits).collect());
@@ -92,7 +92,7 @@ fn two_steps(pipeline: &Pipeline<UNetLayer>, samples: usize) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn stages_schedules_and_recomputation_leave_every_bit_alone() {
+fn stages_schedules_and_recomputation_change_no_bit() {
     for (samples, micro_batches) in [(4, 4), (5, 3)] {
         let one = pipeline(1, OneForwardOneBackward, micro_batches, Recompute::Never);
         let expected = two_steps(&one, samples);
@@ -113,8 +113,9 @@ fn stages_schedules_and_recomputation_leave_every_bit_alone() {
                 let schedule: Schedule = scheduler.schedule(stages, micro_batches).unwrap();
                 for recompute in Recompute::ALL {
                     let pipeline = pipeline(workers, schedule.clone(), micro_batches, recompute);
+                    let same = two_steps(&pipeline, samples) == expected;
                     assert!(
-                        two_steps(&pipeline, samples) == expected,
+                        same,
                         "{samples} samples, {rule}, {workers} workers, {recompute}"
                     );
                 }
@@ -124,7 +125,7 @@ fn stages_schedules_and_recomputation_leave_every_bit_alone() {
 }
 
 #[test]
-fn a_cut_by_measured_time_leaves_every_bit_alone() {
+fn a_cut_by_measured_time_changes_no_bit() {
     let build = |balance| {
         let pipeline = Pipeline::builder(layers())
             .devices(vec![Device::flex(); 3])
@@ -133,37 +134,32 @@ fn a_cut_by_measured_time_leaves_every_bit_alone() {
             .seed(SEED);
         two_steps(&pipeline.build().unwrap(), 4)
     };
-    let profile = Profiler::new(&Device::flex())
-        .measure(&layers(), images(2))
-        .unwrap();
+    let profiler = Profiler::new(&Device::flex());
+    let profile = profiler.measure(&layers(), images(2)).unwrap();
     assert_eq!(profile.layers.len(), LAYERS);
     let measured = build(Balance::by_time(&profile));
     assert!(measured == build(Balance::Layers(vec![1, 2, 12])));
 }
 
-/// The mini-batch in one piece, through Burn alone, with the channels that a first step drops.
+/// The first step on the whole mini-batch, with Burn alone.
 fn plain(
     layers: &[UNetLayer],
     samples: usize,
-    on_the_way: OnTheWay,
+    change: SkipChange,
 ) -> (f32, Vec<(usize, Vec<f32>)>) {
-    let draws = |layer| KeyedRng::new(SEED, 0, layer, 0..samples);
+    let rng = |layer| KeyedRng::new(SEED, 0, layer, 0..samples);
     let images = images(samples).autodiff();
-    let output = run(layers, images, draws, on_the_way).unwrap();
+    let output = run(layers, images, rng, change).unwrap();
     let loss = (output - target(samples).autodiff()).powi_scalar(2).mean();
     let gradients = GradientsParams::from_grads(loss.backward(), &layers.to_vec());
     (loss.into_scalar::<f32>(), gradients_of(layers, &gradients))
 }
 
 #[test]
-fn losses_and_gradients_are_those_of_the_layers_without_a_pipeline() {
+fn losses_and_gradients_equal_those_without_a_pipeline() {
     for (workers, micro_batches) in [(1, 1), (4, 1), (4, 3), (LAYERS, 2)] {
-        let pipeline = pipeline(
-            workers,
-            OneForwardOneBackward,
-            micro_batches,
-            Recompute::ExceptLast,
-        );
+        let (schedule, recompute) = (OneForwardOneBackward, Recompute::ExceptLast);
+        let pipeline = pipeline(workers, schedule, micro_batches, recompute);
         let step = pipeline
             .train_step((images(6), target(6)), &squared())
             .unwrap();
@@ -176,7 +172,7 @@ fn losses_and_gradients_are_those_of_the_layers_without_a_pipeline() {
             assert!(apart < 1e-5, "layer {layer}: {apart}, {workers} workers");
         }
 
-        // The way down would have other gradients if those of its skips did not arrive.
+        // Without the gradients of the skips, the encoder would have other gradients.
         let (same_loss, without) = plain(pipeline.layers(), 6, Tensor::detach);
         assert!((same_loss - loss).abs() < 1e-6);
         let apart = difference(&without[0].1, &expected[0].1);
@@ -188,9 +184,9 @@ fn losses_and_gradients_are_those_of_the_layers_without_a_pipeline() {
 fn channels_are_dropped_in_training_only() {
     let pipeline = pipeline(2, OneForwardOneBackward, 2, Recompute::Never);
     let once = floats(pipeline.infer(images(4)).unwrap());
-    let plain = |draws: fn(usize) -> KeyedRng| {
+    let plain = |rng: fn(usize) -> KeyedRng| {
         let layers = pipeline.layers();
-        floats(run(layers, images(4).autodiff(), draws, unchanged).unwrap())
+        floats(run(layers, images(4).autodiff(), rng, unchanged).unwrap())
     };
     assert!(difference(&once, &plain(|_| KeyedRng::none())) < 1e-5);
     assert!(difference(&once, &plain(|layer| KeyedRng::new(SEED, 0, layer, 0..4))) > 1e-2);

@@ -1,4 +1,4 @@
-//! Published sizes, images of any size, and what is refused.
+//! Published sizes, images of any size, and errors.
 
 use crate::common::{run, unchanged};
 use burn::{
@@ -15,27 +15,20 @@ fn tiny(depth: usize) -> Vec<UNetLayer> {
     config.init(&Device::flex()).unwrap()
 }
 
-/// U-Net(B, C) of depth 5 level by level: 9 weights for each pair of channels.
-fn parameters_by_hand(b: usize, c: usize) -> usize {
+/// The parameters of U-Net(B, C) of depth 5, level by level: 9 weights for each pair of channels.
+fn parameters(b: usize, c: usize) -> usize {
     let level = |input, inner, output| match b {
         1 => 9 * input * output,
         _ => 9 * (input * inner + (b - 2) * inner * inner + inner * output),
     };
-    let down = level(3, c, c)
-        + level(c, 2 * c, 2 * c)
-        + level(2 * c, 4 * c, 4 * c)
-        + level(4 * c, 8 * c, 8 * c)
-        + level(8 * c, 16 * c, 16 * c);
-    let bottom = level(16 * c, 32 * c, 16 * c);
-    let up = level(32 * c, 8 * c, 8 * c)
-        + level(16 * c, 4 * c, 4 * c)
-        + level(8 * c, 2 * c, 2 * c)
-        + level(4 * c, c, c)
-        + level(2 * c, c / 2, c / 2);
-    down + bottom + up + c / 2
+    let down = |k: usize| level(k * c, 2 * k * c, 2 * k * c);
+    let up = |k: usize| level(4 * k * c, k * c, k * c);
+    let encoder = level(3, c, c) + down(1) + down(2) + down(4) + down(8);
+    let decoder = up(8) + up(4) + up(2) + up(1) + level(2 * c, c / 2, c / 2);
+    encoder + level(16 * c, 32 * c, 16 * c) + decoder + c / 2
 }
 
-/// Counts the parameters that have been allocated.
+/// Counts the allocated parameters.
 struct Allocated(usize);
 
 impl ModuleVisitor for Allocated {
@@ -46,7 +39,7 @@ impl ModuleVisitor for Allocated {
 
 #[test]
 fn the_published_sizes_have_their_parameters_and_none_is_allocated() {
-    for (b, c, parameters, in_torchgpipe) in [
+    for (b, c, published, in_torchgpipe) in [
         (5, 64, 232_687_328, 241),
         (6, 72, 362_157_516, 285),
         (11, 128, 2_213_834_176, 505),
@@ -56,17 +49,17 @@ fn the_published_sizes_have_their_parameters_and_none_is_allocated() {
     ] {
         let layers = UNetConfig::new(b, c).init(&Device::flex()).unwrap();
         assert_eq!(layers.len(), 11 * b + 5 + 5 + 1);
-        // There, a convolution is four layers, and the ways down and up are two each.
+        // There, a convolution is four layers, and `Down` and `Up` are two each.
         assert_eq!(4 * 11 * b + 2 * 5 + 2 * 5 + 1, in_torchgpipe);
-        assert_eq!(count_parameters(&layers), parameters, "({b}, {c})");
-        assert_eq!(parameters_by_hand(b, c), parameters, "({b}, {c})");
+        assert_eq!(count_parameters(&layers), published, "({b}, {c})");
+        assert_eq!(parameters(b, c), published, "({b}, {c})");
         let mut allocated = Allocated(0);
         layers.visit(&mut allocated);
         assert_eq!(allocated.0, 0);
     }
     for (b, c) in [(1, 2), (1, 7), (2, 5), (3, 9)] {
         let layers = UNetConfig::new(b, c).init(&Device::flex()).unwrap();
-        assert_eq!(count_parameters(&layers), parameters_by_hand(b, c));
+        assert_eq!(count_parameters(&layers), parameters(b, c));
     }
 }
 
@@ -95,10 +88,8 @@ fn an_output_has_the_size_of_its_image() {
         let output = run(&tiny(depth), images, |_| KeyedRng::none(), unchanged).unwrap();
         assert_eq!(output.dims(), [2, 1, height, width]);
     }
-    let config = UNetConfig::new(2, 3)
-        .with_depth(1)
-        .with_input_channels(1)
-        .with_output_channels(4);
+    let config = UNetConfig::new(2, 3).with_depth(1);
+    let config = config.with_input_channels(1).with_output_channels(4);
     let layers = config.init(&device).unwrap();
     let images = Tensor::ones([1, 1, 6, 4], &device);
     let output = run(&layers, images, |_| KeyedRng::none(), unchanged).unwrap();
@@ -121,42 +112,25 @@ fn maps_are_halved_on_the_way_down() {
 }
 
 #[test]
-fn what_does_not_fit_is_miswired() {
+fn inputs_that_do_not_fit_are_refused() {
     let device = Device::flex();
     let layers = tiny(1);
     let check = |layer: usize, dims: [usize; 4], expected: &str| {
-        let mut context =
-            Context::new(&(), false).with_skip("level 0", Tensor::zeros([1, 4, 6, 6], &device));
+        let skip = Tensor::zeros([1, 4, 6, 6], &device);
+        let mut context = Context::new(&(), false).with_skip("level 0", skip);
         let x = Tensor::zeros(dims, &device);
         let error: LayerError = layers[layer].forward(x, &mut context).unwrap_err();
-        assert_eq!(error.to_string(), expected);
+        assert_eq!(error.to_string(), format!("expected {expected}"));
     };
-    check(
-        0,
-        [1, 4, 8, 8],
-        "expected maps of 3 channels, found [1, 4, 8, 8]",
-    );
-    check(
-        0,
-        [1, 3, 1, 1],
-        "expected maps of more than one pixel (larger images, or less depth), found [1, 3, 1, 1]",
-    );
-    check(
-        1,
-        [1, 4, 1, 8],
-        "expected maps of 2×2 pixels or more to halve (larger images, or less depth), \
-         found [1, 4, 1, 8]",
-    );
-    check(
-        3,
-        [1, 4, 4, 3],
-        "expected maps of half the size of the skip, found [1, 4, 4, 3] and [1, 4, 6, 6]",
-    );
-    check(
-        5,
-        [1, 4, 6, 6],
-        "expected maps of 2 channels, found [1, 4, 6, 6]",
-    );
+    let small = "(larger images, or less depth)";
+    let pixels = format!("maps of more than one pixel {small}, found [1, 3, 1, 1]");
+    let halves = format!("maps of 2×2 pixels or more to halve {small}, found [1, 4, 1, 8]");
+    let skip = "maps of half the size of the skip, found [1, 4, 4, 3] and [1, 4, 6, 6]";
+    check(0, [1, 4, 8, 8], "maps of 3 channels, found [1, 4, 8, 8]");
+    check(0, [1, 3, 1, 1], &pixels);
+    check(1, [1, 4, 1, 8], &halves);
+    check(3, [1, 4, 4, 3], skip);
+    check(5, [1, 4, 6, 6], "maps of 2 channels, found [1, 4, 6, 6]");
 }
 
 #[test]
@@ -166,16 +140,13 @@ fn a_pipeline_says_which_layer_an_image_is_too_small_for() {
     let pipeline = pipeline.build().unwrap();
     let infer = |height, width| pipeline.infer(Tensor::ones([1, 3, height, width], &device));
     assert!(infer(8, 16).is_ok());
-    let error = infer(8, 8).unwrap_err().to_string();
-    assert!(
-        error.contains("layer 6") && error.contains("more than one pixel"),
-        "{error}"
-    );
-    let error = infer(8, 7).unwrap_err().to_string();
-    assert!(
-        error.contains("layer 5") && error.contains("2×2 pixels or more"),
-        "{error}"
-    );
+    for (width, layer, what) in [
+        (8, "layer 6", "more than one pixel"),
+        (7, "layer 5", "2×2 pixels or more"),
+    ] {
+        let error = infer(8, width).unwrap_err().to_string();
+        assert!(error.contains(layer) && error.contains(what), "{error}");
+    }
     assert!(infer(8, 16).is_ok());
 }
 
@@ -183,8 +154,7 @@ fn a_pipeline_says_which_layer_an_image_is_too_small_for() {
 fn bad_configurations_are_refused() {
     let check = |config: UNetConfig, expected: UNetError, message: &str| {
         let error = config.init(&Device::flex()).unwrap_err();
-        assert_eq!(error, expected);
-        assert_eq!(error.to_string(), message);
+        assert_eq!((error.to_string().as_str(), error), (message, expected));
     };
     let good = || UNetConfig::new(2, 4);
     check(
@@ -213,14 +183,10 @@ fn bad_configurations_are_refused() {
         "the output must have from 1 to 65536 channels, not 0",
     );
     for dropout in [1.0, -0.1] {
-        check(
-            good().with_dropout(dropout),
-            UNetError::Dropout(dropout),
-            &format!(
-                "the probability of dropout must be at least 0 and less than 1, not {dropout}"
-            ),
-        );
+        let message = "the probability of dropout must be at least 0 and less than 1, not";
+        let (config, error) = (good().with_dropout(dropout), UNetError::Dropout(dropout));
+        check(config, error, &format!("{message} {dropout}"));
     }
-    let not_a_number = good().with_dropout(f64::NAN).init(&Device::flex());
-    assert!(matches!(not_a_number, Err(UNetError::Dropout(_))));
+    let nan = good().with_dropout(f64::NAN).init(&Device::flex());
+    assert!(matches!(nan, Err(UNetError::Dropout(_))));
 }
