@@ -6,16 +6,14 @@ use crate::metadata::{Package, packages};
 const ALLOWED: [(&str, &[&str]); 18] = [
     ("autodiff", &[]),
     ("derive", &[]),
-    ("report", &[]),
     ("runtime", &[]),
     ("schedule", &[]),
     ("plan", &["schedule"]),
+    ("report", &["schedule"]),
     ("kernels", &["autodiff"]),
     (
         "pipeline",
-        &[
-            "autodiff", "derive", "kernels", "plan", "runtime", "schedule",
-        ],
+        &["autodiff", "derive", "plan", "runtime", "schedule"],
     ),
     ("train", &["kernels", "pipeline", "plan", "schedule"]),
     ("verify", &["pipeline", "schedule"]),
