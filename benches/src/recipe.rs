@@ -57,7 +57,7 @@ impl<L: Layer> Recipe<L> {
     /// If there is no such file, or it is of another model.
     pub fn layers_from(&self, weights: &Path) -> Result<Vec<L>, Failure> {
         let builder = Pipeline::builder(self.layers()?).devices([Device::flex()]);
-        let mut pipeline = builder.allow_unkeyed(true).build()?;
+        let mut pipeline = builder.unkeyed_draws_nothing(true).build()?;
         let weights = Weights::open(weights)?.renamed(&(self.keys)()?)?;
         weights.load_into(&mut pipeline)?;
         Ok(pipeline.into_layers())

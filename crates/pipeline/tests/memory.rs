@@ -1,5 +1,5 @@
-//! Bytes that a step holds, counted by the allocator, against the schedule's bound; and that nothing
-//! grows. Each case is a process of its own, this program again: what is counted is the process's.
+//! The bytes of a step, counted by the allocator, are within the schedule's bound, and do not
+//! grow. Each case runs this program again, because the allocator counts a whole process.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -23,7 +23,7 @@ static ALLOCATOR: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::
 
 const CASE: &str = "STOVEPIPE_MEMORY_CASE";
 
-/// Runs this test again in a process of its own, for a case; returns what it printed between brackets.
+/// Runs this test for a case in a new process; returns what it printed between brackets.
 fn in_child(test: &str, case: &str) -> Vec<f64> {
     let output = Command::new(env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
@@ -41,7 +41,7 @@ fn in_child(test: &str, case: &str) -> Vec<f64> {
         .collect()
 }
 
-/// A number times the input: activations and hardly a parameter.
+/// A factor times the input: large activations and few parameters.
 #[derive(Module, Debug)]
 struct Scale {
     factor: Param<Tensor<2>>,
@@ -64,7 +64,7 @@ fn scales() -> Vec<Scale> {
     (0..LAYERS).map(|_| Scale { factor: factor() }).collect()
 }
 
-/// The most that was allocated in a step over what was before it.
+/// The most that a step allocated above what was allocated before it.
 fn peak(rule: Rule, workers: usize, micro_batches: usize, recompute: Recompute) -> usize {
     let device = Device::flex();
     let pipeline = Pipeline::builder(scales())
@@ -87,7 +87,7 @@ const VALUE: f64 = (4 * WIDTH * size_of::<f32>()) as f64;
 /// before.
 const KEPT: f64 = 2.0;
 
-/// Bytes that the stages' tapes and inputs hold if all hold most at the same time.
+/// The bytes of the stages' tapes and inputs if all reach their maximum at once.
 fn bound(rule: Rule, workers: usize, micro_batches: usize, recompute: Recompute) -> f64 {
     let stages = rule.stages(workers);
     let schedule = rule.schedule(stages, micro_batches).unwrap();
@@ -130,21 +130,21 @@ fn a_step_holds_what_its_schedule_says() {
         let (rule, workers, micro_batches, recompute) = parse(case);
         let found = in_child(TEST, case)[0];
         let bound = bound(rule, workers, micro_batches, recompute);
-        // Beside it, at any time: the micro-batches of the input and the target, and on each worker the
-        // few values that a layer is just making.
+        // In addition, at any time: the micro-batches of the input and the target, and on each worker the
+        // few values that a layer is computing.
         let beside = VALUE * (2.0 * micro_batches as f64 + 6.0 * workers as f64);
         println!("{case:<24} {:.3} of the bound", found / bound);
         assert!(
             found <= bound + beside,
             "{case}: {found} > {bound} + {beside}"
         );
-        // One worker reaches it. Several need not all hold most at the same time.
+        // One worker reaches it. Several may not reach their maxima at the same time.
         let reached = if workers == 1 { 0.95 } else { 0.6 };
         assert!(found >= reached * bound, "{case}: {found} < {bound}");
     }
 }
 
-/// A number to logits of very many classes: outputs are all there is.
+/// One number to logits of very many classes: outputs need nearly all memory.
 #[derive(Module, Debug)]
 struct Wide {
     linear: Linear,
@@ -157,8 +157,8 @@ impl Wide {
     }
 }
 
-/// Of a mini-batch's outputs, those of a micro-batch are judged, and not kept: in an evaluation, and in a step
-/// by 1F1B. Inference is asked for them, and keeps them all.
+/// Outputs of a micro-batch are dropped after their loss is computed, in an evaluation and in a step
+/// by 1F1B. Inference keeps all outputs.
 #[test]
 fn outputs_of_past_micro_batches_are_not_kept() {
     const TEST: &str = "outputs_of_past_micro_batches_are_not_kept";
@@ -191,11 +191,11 @@ fn outputs_of_past_micro_batches_are_not_kept() {
         println!("{what}: {few:.1} and {many:.1} micro-batches' outputs");
         assert!(many < few + 2.0, "{what}: {few} and {many}");
     }
-    // What is measured can be seen.
+    // The measurement can see outputs.
     assert!(peak("infer 32") > 32.0);
 }
 
-/// Something of everything that keeps things: statistics, draws, skips, a tied and a frozen parameter.
+/// All that keeps state: statistics, random numbers, skips, a tied and a frozen parameter.
 #[derive(Module, Debug)]
 struct Everything {
     linear: Linear,
@@ -262,7 +262,7 @@ fn everything() -> Vec<Everything> {
     layers
 }
 
-/// Bytes that are allocated after a hundred steps, five hundred more, and as many again.
+/// The allocated bytes after a hundred steps, five hundred more, and another five hundred.
 fn growth(rule: Rule, recompute: Recompute) -> [usize; 3] {
     let device = Device::flex();
     let workers = 6 / rule.stages(1);
@@ -293,8 +293,8 @@ fn growth(rule: Rule, recompute: Recompute) -> [usize; 3] {
     })
 }
 
-/// Burn notes every operation of a pass without a tape, and forgets it in the next backward pass: GPipe has none until
-/// all micro-batches have gone forward.
+/// Burn records every operation of a pass without a tape until the next backward pass: GPipe has none until
+/// all forward passes are done.
 #[test]
 fn passes_without_a_tape_leave_no_notes() {
     const TEST: &str = "passes_without_a_tape_leave_no_notes";
@@ -344,11 +344,11 @@ fn nothing_grows_over_a_thousand_steps() {
     for case in CASES {
         let bytes = in_child(TEST, case);
         println!("{case:<24} {bytes:?} bytes after 100, 600 and 1100 steps");
-        // Queues and maps may come to keep more room once, when threads meet in a way that they never did; what
-        // is lost with every step is lost in both halves, and a tensor a step would be fifty thousand bytes.
+        // Queues and maps may grow once, when threads meet in a new order. What every step leaks
+        // grows in both halves, and a tensor per step would be fifty thousand bytes.
         let (first, second) = (bytes[1] - bytes[0], bytes[2] - bytes[1]);
         assert!(first.min(second) < 5_000.0, "{case}: {bytes:?}");
-        // Nor may either half alone lose a tensor a step.
+        // Neither half alone may leak a tensor per step.
         assert!(first.max(second) < 40_000.0, "{case}: {bytes:?}");
     }
 }

@@ -19,6 +19,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .recompute(Recompute::Never)
         .allow_unkeyed(true) // Burn's own dropout
         .build()?;
+    for warning in pipeline.unkeyed() {
+        eprintln!("warning: {warning}");
+    }
     let mut optimizer = AdamConfig::new().init();
     for step in 0..5 {
         let trained =

@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let labels = Tensor::<1, Int>::zeros([4], &devices[0]);
     let pipeline = Pipeline::auto(layers, devices, images.clone())?.build()?;
     let mut optimizer = AdamWConfig::new().init(); // Burn's
-    let step = pipeline.train_step(images, labels, &CrossEntropy::new())?;
+    let step = pipeline.train_step((images, labels), &CrossEntropy::new())?;
     let pipeline = optimizer.step(1e-3, pipeline, step.gradients);
     println!("loss {:.3}\n{pipeline}", step.loss);
     Ok(())

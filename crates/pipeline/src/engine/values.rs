@@ -1,8 +1,11 @@
 //! Operations on any flow: move, cast, detach, seed a backward pass, join.
 
-use std::{any::Any, collections::HashMap};
+use std::{
+    any::{Any, TypeId},
+    collections::{HashMap, VecDeque},
+};
 
-use burn::tensor::{Bool, Device, FloatDType, Gradients, Int, Tensor, container::TensorContainer};
+use burn::tensor::{Bool, Device, FloatDType, Gradients, Int, Tensor};
 use stovepipe_autodiff as autodiff;
 
 use crate::model::flow::{Flow, FlowMapper, every_kind};
@@ -192,34 +195,33 @@ pub(crate) fn add(a: Option<Tensor<1>>, b: Option<Tensor<1>>) -> Option<Tensor<1
 /// Joins the parts of a batch, or returns `None` if their shapes differ, for example because an enum
 /// changed its variant between micro-batches.
 pub(crate) fn join<F: Flow>(parts: Vec<F>) -> Option<F> {
+    #[derive(Default)]
     struct Collect {
-        tensors: TensorContainer<usize>,
-        count: usize,
+        /// Type and shape, without the batch dimension. Joining takes tensors by position.
+        shapes: Vec<(TypeId, Vec<usize>)>,
+        tensors: VecDeque<Box<dyn Any>>,
     }
 
     impl Collect {
-        fn push<T: Clone + Send + 'static>(&mut self, tensor: T) -> T {
-            self.tensors.register(self.count, tensor.clone());
-            self.count += 1;
+        fn push<T: Clone + 'static>(&mut self, shape: &[usize], tensor: T) -> T {
+            self.shapes.push((TypeId::of::<T>(), shape[1..].to_vec()));
+            self.tensors.push_back(Box::new(tensor.clone()));
             tensor
         }
     }
 
     impl FlowMapper for Collect {
-        every_kind!(self, tensor => self.push(tensor));
+        every_kind!(self, tensor => self.push(&tensor.dims(), tensor));
     }
 
-    struct Join {
-        rest: Vec<Collect>,
-        index: usize,
-    }
+    struct Join(Vec<Collect>);
 
     impl Join {
-        fn others<T: Clone + Send + 'static>(&mut self, first: T) -> Vec<T> {
-            let index = self.index;
-            self.index += 1;
-            let rest = self.rest.iter_mut();
-            let others = rest.filter_map(|part| part.tensors.remove::<T>(&index));
+        fn others<T: 'static>(&mut self, first: T) -> Vec<T> {
+            let others = self.0.iter_mut().filter_map(|part| {
+                let tensor = part.tensors.pop_front()?.downcast().ok()?;
+                Some(*tensor)
+            });
             std::iter::once(first).chain(others).collect()
         }
     }
@@ -228,46 +230,19 @@ pub(crate) fn join<F: Flow>(parts: Vec<F>) -> Option<F> {
         every_kind!(self, tensor => Tensor::cat(self.others(tensor), 0));
     }
 
-    let shapes: Vec<_> = parts.iter().map(|part| shape_of(part.clone())).collect();
-    if shapes.windows(2).any(|pair| pair[0] != pair[1]) {
+    let collected = parts.iter().map(|part| {
+        let mut collect = Collect::default();
+        part.clone().map(&mut collect);
+        collect
+    });
+    let mut collected: Vec<_> = collected.collect();
+    if collected
+        .windows(2)
+        .any(|pair| pair[0].shapes != pair[1].shapes)
+    {
         return None;
     }
-    let mut parts = parts.into_iter();
-    let first = parts.next()?;
-    let rest = parts
-        .map(|part| {
-            let mut collect = Collect {
-                tensors: TensorContainer::new(),
-                count: 0,
-            };
-            part.map(&mut collect);
-            collect
-        })
-        .collect();
-    Some(first.map(&mut Join { rest, index: 0 }))
-}
-
-/// Kind and shape, without the batch dimension, of each tensor. Compared before parts are joined,
-/// because joining takes tensors by position and would panic on a wrong type.
-fn shape_of<F: Flow>(flow: F) -> Vec<(char, Vec<usize>)> {
-    struct Shapes(Vec<(char, Vec<usize>)>);
-
-    impl FlowMapper for Shapes {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.0.push(('f', tensor.dims()[1..].to_vec()));
-            tensor
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            self.0.push(('i', tensor.dims()[1..].to_vec()));
-            tensor
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            self.0.push(('b', tensor.dims()[1..].to_vec()));
-            tensor
-        }
-    }
-
-    let mut shapes = Shapes(Vec::new());
-    flow.map(&mut shapes);
-    shapes.0
+    let first = parts.into_iter().next()?;
+    collected.remove(0);
+    Some(first.map(&mut Join(collected)))
 }

@@ -1,6 +1,26 @@
 //! Compares the engine with plain computations.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+/// The types of a layer whose input, flow and output are of one type.
+macro_rules! flow {
+    ($flow:ty) => {
+        flow!($flow, side: ());
+    };
+    ($flow:ty, side: $side:ty) => {
+        type Input = $flow;
+        type Flow = $flow;
+        type Output = $flow;
+        type Side = $side;
+
+        fn enter(input: $flow) -> $flow {
+            input
+        }
+
+        fn leave(flow: $flow) -> Result<$flow, stovepipe_pipeline::LayerError> {
+            Ok(flow)
+        }
+    };
+}
 mod balance;
 mod building;
 mod devices;

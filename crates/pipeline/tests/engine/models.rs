@@ -1,4 +1,4 @@
-//! Small models to pull through pipelines, and ways to compare what came out.
+//! Small models for pipelines, and ways to compare results.
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
@@ -10,10 +10,12 @@ use burn::{
     tensor::{Device, Int, Tensor},
 };
 use stovepipe_kernels::{convolve, relu_convolve};
-use stovepipe_pipeline::{Context, Flow, Layer, LayerError, Pipeline, PipelineBuilder, Recompute};
+use stovepipe_pipeline::{
+    Context, Flow, Layer, LayerError, Pipeline, PipelineBuilder, Recompute, layer,
+};
 use stovepipe_schedule::{Rule, RuleOptions, Schedule, ScheduleError, Scheduler};
 
-/// Every rule that the engine runs; of the interleaved one two kinds.
+/// Every rule that the engine runs, the interleaved one twice.
 pub const RULES: [By; 7] = [
     By(Rule::GPipe, 1),
     By(Rule::OneForwardOneBackward, 1),
@@ -24,7 +26,7 @@ pub const RULES: [By; 7] = [
     By(Rule::ZeroBubbleV, 1),
 ];
 
-/// A rule, and the stages of each worker where it asks for them.
+/// A rule, and the stages per worker if it needs them.
 #[derive(Clone, Copy, Debug)]
 pub struct By(pub Rule, pub usize);
 
@@ -50,11 +52,11 @@ pub fn cpu() -> Device {
     Device::flex()
 }
 
-/// Convolutions with batch norm, then a linear head: what flows is an enum, since the shapes
+/// Convolutions with batch norm, then a linear head. The flow is an enum, because the shapes
 /// differ. Every convolution's input is read several times (by branches and by the sum).
 ///
-/// The gradients of a block's weight can be found later, those of all else cannot. Blocks of the two
-/// tied kinds read their weight twice: by two operations whose gradients can come later, or by one.
+/// The gradient of a block's weight can be deferred, others cannot. Blocks of the two
+/// tied kinds use their weight twice: in two operations that can defer its gradient, or in one.
 #[derive(Module, Debug)]
 pub enum ConvNet {
     Stem(Conv2d),
@@ -144,28 +146,16 @@ pub fn conv_net() -> Vec<ConvNet> {
         .collect()
 }
 
-/// Linear layers and nothing that knows of a batch.
+/// A linear layer without a batch norm.
 #[derive(Module, Debug)]
 pub struct Dense {
     pub linear: Linear,
 }
 
-impl Layer for Dense {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok(self.linear.forward(x).tanh())
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+#[layer]
+impl Dense {
+    pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(x).tanh()
     }
 }
 
@@ -186,7 +176,7 @@ pub fn vectors(samples: usize, width: usize) -> Tensor<2> {
     pattern([samples, width])
 }
 
-/// Numbers without much order, and without a generator that other tests share.
+/// Pseudorandom numbers, without a generator that other tests share.
 pub fn pattern<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     let count = shape.iter().product::<usize>();
     let values: Vec<f32> = (0..count)
@@ -215,6 +205,18 @@ pub fn builder<L: Layer>(
         .micro_batches(micro_batches)
         .recompute(recompute)
         .seed(7)
+}
+
+/// The same, built.
+pub fn built<L: Layer>(
+    layers: Vec<L>,
+    workers: usize,
+    scheduler: impl Scheduler + 'static,
+    micro_batches: usize,
+    recompute: Recompute,
+) -> Pipeline<L> {
+    let builder = builder(layers, workers, scheduler, micro_batches, recompute);
+    builder.build().unwrap()
 }
 
 /// Every float of a module by path, running statistics among them, as bits.

@@ -24,7 +24,7 @@ pub(crate) fn clip<L: Layer>(
         let squares = squares.map_err(|cause| StepError::Device {
             stage,
             device: pipeline.stages()[stage].device_name.clone(),
-            cause,
+            source: cause.into(),
         })?;
         squares.iter().for_each(|square| sum += square);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Outputs, Step, StepError};
+use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Step, StepError};
 
 use super::{
     folder::RunFolder,
@@ -96,10 +96,7 @@ impl<L: Layer, O> Trainer<L, O> {
     {
         let started = Instant::now();
         let objective = self.task.training_objective();
-        match self
-            .pipeline
-            .train_step_with(batch, objective, Outputs::Drop)
-        {
+        match self.pipeline.train_step(batch, objective) {
             Ok(step) => Ok(Some(Trained { step, started })),
             Err(StepError::Stopped) => Ok(None),
             Err(source @ StepError::NotFinite { .. }) => Err(TrainError::Diverged {

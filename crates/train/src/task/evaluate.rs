@@ -42,7 +42,7 @@ where
     for batch in batches {
         let batch = batch?;
         let samples = samples(&batch.input);
-        let found = pipeline.evaluate_with(batch, task.test_objective())?;
+        let found = pipeline.evaluate(batch, task.test_objective())?;
         task.add(
             &mut totals,
             samples,

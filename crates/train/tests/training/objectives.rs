@@ -68,11 +68,7 @@ impl Batcher<Point, Batch<Tensor<2>, Tensor<2>, Tensor<2>>> for ScaledPoints {
         let factors = Tensor::<2>::from_floats([[1.0, 2.0]], device);
         let sum = (input.clone() * factors).sum_dim(1);
         let target = sum * side.clone() * side.clone();
-        Batch {
-            input,
-            target,
-            side,
-        }
+        Batch::from((input, target, side))
     }
 }
 
