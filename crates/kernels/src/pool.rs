@@ -98,18 +98,18 @@ fn by_kernel(x: &Tensor<4>, window: PoolWindow, averages: bool) -> Option<Tensor
     if x.shape().num_elements() == 0 {
         return None;
     }
-    let (output, _) = Pool { window, averages }.run([Operand::of(x)?])?;
+    let (output, _) = PoolKernel { window, averages }.run([Operand::of(x)?])?;
     Some(output.into_tensor())
 }
 
 #[derive(Clone, Debug)]
-struct Pool {
+struct PoolKernel {
     window: PoolWindow,
     /// Computes means, not maxima.
     averages: bool,
 }
 
-impl Pool {
+impl PoolKernel {
     /// Pools runs of maps, and how many values of the map lie in each window if it averages.
     fn windows(&self, shape: Dims) -> (Windows, Option<Vec<f32>>) {
         let windows = Windows::new(self.window, shape);
@@ -118,7 +118,7 @@ impl Pool {
     }
 }
 
-impl Kernel<1> for Pool {
+impl Kernel<1> for PoolKernel {
     /// The shape of the input; for maxima the input, too: finding them again is faster than keeping
     /// their places.
     type Saved = (Dims, Option<FlexTensor>);

@@ -30,30 +30,30 @@ use stovepipe_train::Progress;
 pub struct Bars {
     progress: Progress,
     names: HashMap<MetricId, MetricName>,
-    run: Run,
+    state: LoopState,
 }
 
-/// A training, or an evaluation, whose tests take the place of epochs.
+/// The progress of a training, or of an evaluation, which has tests instead of epochs.
 #[derive(Debug, Default)]
-struct Run {
+struct LoopState {
     name: String,
-    /// What there are several of: epoch or test.
+    /// The unit: epoch or test.
     unit: &'static str,
     is_over: bool,
     epochs: usize,
-    /// The one under way, counted from 1.
+    /// The current one, from 1.
     epoch: usize,
-    /// The split under way, and what its metrics say.
+    /// The current split, and the newest values of its metrics.
     split: String,
     newest: Vec<(MetricId, String)>,
-    /// What the splits of this epoch came to.
+    /// The results of this epoch's finished splits.
     ended: Vec<String>,
 }
 
 impl Drop for Bars {
     fn drop(&mut self) {
         // burn-train ends every run but one that panics.
-        if !self.run.is_over {
+        if !self.state.is_over {
             self.progress.abandon();
         }
     }
@@ -88,24 +88,24 @@ impl Bars {
         Self {
             progress,
             names: HashMap::new(),
-            run: Run::default(),
+            state: LoopState::default(),
         }
     }
 
     fn begin(&mut self, name: &str, unit: &'static str, epochs: usize, epoch: usize) {
-        self.run = Run {
+        self.state = LoopState {
             name: name.to_owned(),
             unit,
             epochs,
             epoch,
-            ..Run::default()
+            ..LoopState::default()
         };
         self.progress.begin(unit, epochs);
     }
 
     fn begin_split(&mut self, name: &str, items: usize) {
-        name.clone_into(&mut self.run.split);
-        self.run.newest.clear();
+        name.clone_into(&mut self.state.split);
+        self.state.newest.clear();
         self.progress.part(name, items);
     }
 
@@ -115,7 +115,7 @@ impl Bars {
         let name = self.names.get(&entry.metric_id);
         let name = name.map_or("metric", |name| name.as_str());
         let text = format!("{name} {}", of_epoch(&entry.serialized_entry.formatted));
-        let newest = &mut self.run.newest;
+        let newest = &mut self.state.newest;
         match newest.iter_mut().find(|(id, _)| *id == entry.metric_id) {
             Some((_, old)) => *old = text,
             None => newest.push((entry.metric_id, text)),
@@ -123,42 +123,42 @@ impl Bars {
     }
 
     fn at(&mut self, items: usize) {
-        let text = self.run.metrics();
-        self.progress.at(self.run.epoch, items, &text);
+        let text = self.state.metrics();
+        self.progress.at(self.state.epoch, items, &text);
     }
 
     fn end_split(&mut self) {
-        let text = format!("{} {}", self.run.split, self.run.metrics());
-        self.run.ended.push(text);
+        let text = format!("{} {}", self.state.split, self.state.metrics());
+        self.state.ended.push(text);
     }
 
     fn end_epoch(&mut self) {
-        let text = std::mem::take(&mut self.run.ended).join(" | ");
-        self.progress.epoch(self.run.epoch, &text);
-        self.run.epoch += 1;
+        let text = std::mem::take(&mut self.state.ended).join(" | ");
+        self.progress.epoch(self.state.epoch, &text);
+        self.state.epoch += 1;
     }
 
     /// Says where the run ended, if that was before its last epoch was over.
     fn end(&mut self) {
         self.progress.finish();
-        self.run.is_over = true;
-        let run = &self.run;
-        if run.epoch <= run.epochs {
-            let (over, ended) = (run.epoch - 1, run.ended.join(" | "));
+        self.state.is_over = true;
+        let state = &self.state;
+        if state.epoch <= state.epochs {
+            let (over, ended) = (state.epoch - 1, state.ended.join(" | "));
             let rest = match ended.is_empty() {
                 true => String::new(),
                 false => format!("; then: {ended}"),
             };
             let line = format!(
                 "{} ended after {over} of {} {}s{rest}",
-                run.name, run.epochs, run.unit
+                state.name, state.epochs, state.unit
             );
             self.progress.say(&line);
         }
     }
 }
 
-impl Run {
+impl LoopState {
     fn metrics(&self) -> String {
         let texts: Vec<_> = self.newest.iter().map(|(_, text)| text.as_str()).collect();
         texts.join(" · ")

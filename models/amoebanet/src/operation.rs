@@ -12,7 +12,7 @@ use stovepipe_kernels::{
 use crate::{
     convolution::{ReluConvNorm, convolution},
     genotype::Choice,
-    separable::{Kernel, SeparableConvNorm, separable_twice},
+    separable::{DepthwiseKernel, SeparableConvNorm, separable_twice},
 };
 
 /// An operation on a state `[n, c, h, w]`; with stride 2 it yields `[n, c', ⌈h/2⌉, ⌈w/2⌉]`.
@@ -25,9 +25,9 @@ pub(crate) enum Operation {
     /// An identity that halves the map.
     Reduce(FactorizedReduce),
     /// The maximum of each window.
-    MaxPool(Pool),
+    MaxPool(Pooling),
     /// The mean of each window, without padding.
-    AveragePool(Pool),
+    AveragePool(Pooling),
 }
 
 impl Operation {
@@ -35,7 +35,7 @@ impl Operation {
     pub fn new(choice: Choice, channels: usize, stride: usize, device: &Device) -> Self {
         let bottleneck = |steps| Self::bottleneck(channels, steps, device);
         let separable = |size, dilation| {
-            let kernel = Kernel { size, dilation };
+            let kernel = DepthwiseKernel { size, dilation };
             Self::Separable(separable_twice(channels, kernel, stride, device))
         };
         match choice {
@@ -46,9 +46,9 @@ impl Operation {
             Choice::Conv1x7And7x1 => bottleneck(&[([1, 7], [1, stride]), ([7, 1], [stride, 1])]),
             Choice::Separable3x3 => separable(3, 1),
             Choice::DilatedSeparable5x5 => separable(5, 2),
-            Choice::MaxPool2x2 => Self::MaxPool(Pool::new(2, stride)),
-            Choice::MaxPool3x3 => Self::MaxPool(Pool::new(3, stride)),
-            Choice::AveragePool3x3 => Self::AveragePool(Pool::new(3, stride)),
+            Choice::MaxPool2x2 => Self::MaxPool(Pooling::new(2, stride)),
+            Choice::MaxPool3x3 => Self::MaxPool(Pooling::new(3, stride)),
+            Choice::AveragePool3x3 => Self::AveragePool(Pooling::new(3, stride)),
         }
     }
 
@@ -92,12 +92,12 @@ impl Operation {
 
 /// The windows of a pooling.
 #[derive(Module, Debug)]
-pub(crate) struct Pool {
+pub(crate) struct Pooling {
     #[module(skip)]
     window: PoolWindow,
 }
 
-impl Pool {
+impl Pooling {
     fn new(size: usize, stride: usize) -> Self {
         let window = PoolWindow { size, stride };
         Self { window }

@@ -15,7 +15,7 @@ use crate::convolution::convolution;
 /// Two separable convolutions in sequence; the first one has the stride.
 pub(crate) fn separable_twice(
     channels: usize,
-    kernel: Kernel,
+    kernel: DepthwiseKernel,
     stride: usize,
     device: &Device,
 ) -> [SeparableConvNorm; 2] {
@@ -24,7 +24,7 @@ pub(crate) fn separable_twice(
 
 /// The pixels of a channel that a separable convolution reads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kernel {
+pub(crate) struct DepthwiseKernel {
     /// Rows and columns: an odd number.
     pub size: usize,
     /// How far apart they are: 1 for neighbours.
@@ -41,7 +41,7 @@ pub(crate) struct SeparableConvNorm {
 }
 
 impl SeparableConvNorm {
-    fn new(channels: usize, kernel: Kernel, stride: usize, device: &Device) -> Self {
+    fn new(channels: usize, kernel: DepthwiseKernel, stride: usize, device: &Device) -> Self {
         Self {
             depthwise: depthwise(channels, kernel, stride, device),
             pointwise: convolution([channels; 2], [1, 1], [1, 1], device),
@@ -59,8 +59,8 @@ impl SeparableConvNorm {
 }
 
 /// A depthwise convolution, padded so that a stride of 2 rounds up when it halves the map.
-fn depthwise(channels: usize, kernel: Kernel, stride: usize, device: &Device) -> Conv2d {
-    let Kernel { size, dilation } = kernel;
+fn depthwise(channels: usize, kernel: DepthwiseKernel, stride: usize, device: &Device) -> Conv2d {
+    let DepthwiseKernel { size, dilation } = kernel;
     let reach = dilation * (size / 2);
     Conv2dConfig::new([channels; 2], [size; 2])
         .with_stride([stride; 2])
@@ -77,22 +77,22 @@ mod tests {
 
     use super::*;
 
-    const KERNELS: [Kernel; 2] = [kernel(3, 1), kernel(5, 2)];
+    const KERNELS: [DepthwiseKernel; 2] = [kernel(3, 1), kernel(5, 2)];
     const SIZES: [[usize; 2]; 4] = [[6, 8], [9, 7], [3, 2], [1, 1]];
     const CHANNELS: usize = 3;
 
-    const fn kernel(size: usize, dilation: usize) -> Kernel {
-        Kernel { size, dilation }
+    const fn kernel(size: usize, dilation: usize) -> DepthwiseKernel {
+        DepthwiseKernel { size, dilation }
     }
 
     /// The terms of the depthwise convolution of a map: the indices of the output, the weight and the
     /// input within one channel.
     fn terms(
         [height, width]: [usize; 2],
-        kernel: Kernel,
+        kernel: DepthwiseKernel,
         stride: usize,
     ) -> impl Iterator<Item = [usize; 3]> {
-        let Kernel { size, dilation } = kernel;
+        let DepthwiseKernel { size, dilation } = kernel;
         // The middle tap reads at stride times the output's place.
         let read = move |output: usize, tap: usize, limit: usize| {
             let middle = (size - 1) / 2;
@@ -122,7 +122,7 @@ mod tests {
         unit: &SeparableConvNorm,
         x: &[f32],
         slope: impl Fn(usize) -> f32,
-        (size, kernel, stride): ([usize; 2], Kernel, usize),
+        (size, kernel, stride): ([usize; 2], DepthwiseKernel, usize),
     ) -> Loops {
         let (depthwise, pointwise) = (floats(&unit.depthwise), floats(&unit.pointwise));
         let input = size[0] * size[1];

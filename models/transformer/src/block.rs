@@ -76,10 +76,7 @@ impl Block {
     ///
     /// [`LayerError`] if `x` has another width.
     pub fn forward(&self, x: Tensor<3>, rng: &mut KeyedRng) -> Result<Tensor<3>, LayerError> {
-        if x.dims()[2] != self.width {
-            let expected = format!("states [n, length, {}]", self.width);
-            return Err(LayerError::new(expected, format!("{:?}", x.dims())));
-        }
+        check_width(&x, "length", self.width)?;
         let normal = normalized(&self.norm_attention, x.clone(), self.epsilon);
         let branch = self.attention.forward(normal, rng);
         let x = self.add(x, branch, rng);
@@ -96,6 +93,15 @@ impl Block {
 
 pub(crate) fn norm(width: usize, device: &Device) -> LayerNorm {
     LayerNormConfig::new(width).init(device)
+}
+
+/// Refuses states `[n, {axis}, …]` of another width.
+pub(crate) fn check_width(x: &Tensor<3>, axis: &str, width: usize) -> Result<(), LayerError> {
+    if x.dims()[2] == width {
+        return Ok(());
+    }
+    let expected = format!("states [n, {axis}, {width}]");
+    Err(LayerError::new(expected, format!("{:?}", x.dims())))
 }
 
 /// `norm.forward(x)`, for a `norm` with this ε.

@@ -14,18 +14,10 @@ use crate::convolution::ensure;
 #[derive(Module, Debug)]
 pub struct Down {
     #[module(skip)]
-    level: usize,
+    pub(crate) level: usize,
 }
 
 impl Down {
-    pub(crate) fn new(level: usize) -> Self {
-        Self { level }
-    }
-
-    pub(crate) fn level(&self) -> usize {
-        self.level
-    }
-
     pub(crate) fn forward(&self, x: Tensor<4>) -> Result<Tensor<4>, LayerError> {
         let [_, _, height, width] = x.dims();
         let expected = "maps of 2×2 pixels or more to halve (larger images, or less depth)";

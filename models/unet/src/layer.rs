@@ -36,10 +36,10 @@ impl Layer for UNetLayer {
         match self {
             Self::Convolution(convolution) => convolution.forward(x, context.rng()),
             Self::Down(down) => {
-                context.send(skip(down.level()), x.clone());
+                context.send(skip(down.level), x.clone());
                 down.forward(x)
             }
-            Self::Up(up) => up.forward(x, context.take(&skip(up.level()))?),
+            Self::Up(up) => up.forward(x, context.take(&skip(up.level))?),
             Self::Segment(segment) => segment.forward(x),
         }
     }
@@ -50,8 +50,8 @@ impl Layer for UNetLayer {
 
     fn skips(&self) -> Vec<SkipUse> {
         match self {
-            Self::Down(down) => vec![SkipUse::send(skip(down.level()))],
-            Self::Up(up) => vec![SkipUse::take(skip(up.level()))],
+            Self::Down(down) => vec![SkipUse::send(skip(down.level))],
+            Self::Up(up) => vec![SkipUse::take(skip(up.level))],
             Self::Convolution(_) | Self::Segment(_) => vec![],
         }
     }

@@ -34,75 +34,38 @@ impl UNetConfig {
     }
 }
 
-/// The channels before, between and after a level's convolutions.
-struct Widths {
-    input: usize,
-    inner: usize,
-    output: usize,
-}
-
 /// Makes the layers of a checked configuration.
 fn layers(config: &UNetConfig, device: &Device) -> Vec<UNetLayer> {
-    let convolutions = |widths: Widths| {
+    let width = |level: usize| config.channels << level; // of a level's skip
+    let convolutions = |widths: [usize; 3]| {
         let steps = steps(widths, config.convolutions).into_iter();
         steps.map(|step| UNetLayer::Convolution(Convolution::new(step, config.dropout, device)))
     };
     let mut layers = Vec::new();
+    let mut input = config.input_channels;
     for level in 0..config.depth {
-        layers.extend(convolutions(encoder_widths(config, level)));
-        layers.push(UNetLayer::Down(Down::new(level)));
+        layers.extend(convolutions([input, width(level), width(level)]));
+        layers.push(UNetLayer::Down(Down { level }));
+        input = width(level);
     }
-    layers.extend(convolutions(bottom_widths(config)));
+    // Narrow again at the end, since the next skip adds as many channels.
+    layers.extend(convolutions([input, width(config.depth), input]));
     for level in (0..config.depth).rev() {
-        layers.push(UNetLayer::Up(Up::new(level)));
-        layers.extend(convolutions(decoder_widths(config, level)));
+        layers.push(UNetLayer::Up(Up { level }));
+        // Reads the level below and the skip. The output is as wide as the level above's skip.
+        let (own, half) = (width(level), width(level) / 2);
+        layers.extend(convolutions([2 * own, half, half]));
     }
-    let channels = [decoder_widths(config, 0).output, config.output_channels];
+    let channels = [width(0) / 2, config.output_channels];
     layers.push(UNetLayer::Segment(Segment::new(channels, device)));
     layers
 }
 
 /// The channels before and after each of a level's convolutions.
-fn steps(widths: Widths, convolutions: usize) -> Vec<[usize; 2]> {
-    let mut channels = vec![widths.input];
-    channels.extend(vec![widths.inner; convolutions - 1]);
-    channels.push(widths.output);
+fn steps([input, inner, output]: [usize; 3], convolutions: usize) -> Vec<[usize; 2]> {
+    let mut channels = vec![input];
+    channels.extend(vec![inner; convolutions - 1]);
+    channels.push(output);
     let pairs = channels.windows(2);
     pairs.map(|pair| [pair[0], pair[1]]).collect()
-}
-
-/// The channels of a level's skip.
-fn width(config: &UNetConfig, level: usize) -> usize {
-    config.channels << level
-}
-
-fn encoder_widths(config: &UNetConfig, level: usize) -> Widths {
-    let above = level.checked_sub(1).map(|above| width(config, above));
-    let (input, inner) = (above.unwrap_or(config.input_channels), width(config, level));
-    Widths {
-        input,
-        inner,
-        output: inner,
-    }
-}
-
-/// Narrow again at the end, since the next skip adds as many channels.
-fn bottom_widths(config: &UNetConfig) -> Widths {
-    let [input, inner] = [config.depth - 1, config.depth].map(|level| width(config, level));
-    Widths {
-        input,
-        inner,
-        output: input,
-    }
-}
-
-/// Reads the level below and the skip. Its output is as wide as the level above's skip.
-fn decoder_widths(config: &UNetConfig, level: usize) -> Widths {
-    let own = width(config, level);
-    let (input, inner) = (2 * own, own / 2);
-    Widths {
-        input,
-        inner,
-        output: inner,
-    }
 }

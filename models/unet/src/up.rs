@@ -8,18 +8,10 @@ use stovepipe_pipeline::LayerError;
 #[derive(Module, Debug)]
 pub struct Up {
     #[module(skip)]
-    level: usize,
+    pub(crate) level: usize,
 }
 
 impl Up {
-    pub(crate) fn new(level: usize) -> Self {
-        Self { level }
-    }
-
-    pub(crate) fn level(&self) -> usize {
-        self.level
-    }
-
     pub(crate) fn forward(&self, x: Tensor<4>, skip: Tensor<4>) -> Result<Tensor<4>, LayerError> {
         let missing = missing(x.dims(), skip.dims())?;
         let doubled = doubled(x);
@@ -65,7 +57,7 @@ mod tests {
     #[test]
     fn pixels_are_doubled_and_missing_ones_are_zero() {
         let skip = map([[5.0, 6.0, 7.0, 8.0]; 3]);
-        let y = Up::new(0).forward(map([[1.0, 2.0]]), skip).unwrap();
+        let y = (Up { level: 0 }).forward(map([[1.0, 2.0]]), skip).unwrap();
         assert_eq!(y.dims(), [1, 2, 3, 4]);
         let y: Vec<f32> = y.into_data().try_to_vec().unwrap();
         let row = [1.0, 1.0, 2.0, 2.0];
@@ -77,7 +69,7 @@ mod tests {
     fn a_skip_of_another_size_is_refused() {
         let refused = |height: usize, width: usize| {
             let skip = Tensor::zeros([1, 1, height, width], &Device::flex());
-            Up::new(0).forward(map([[1.0, 2.0]]), skip).is_err()
+            (Up { level: 0 }).forward(map([[1.0, 2.0]]), skip).is_err()
         };
         assert!(refused(4, 4) && refused(1, 4) && refused(2, 6));
         assert!(!refused(3, 5));

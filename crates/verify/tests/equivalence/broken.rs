@@ -21,13 +21,13 @@ struct Wrong {
     linear: Linear,
     dropout: burn::nn::Dropout,
     #[module(skip)]
-    wrong: Kind,
+    wrong: Breakage,
     #[module(skip)]
     runs: Arc<AtomicUsize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum Breakage {
     Nothing,
     /// Draws from Burn's generator.
     Unkeyed,
@@ -58,17 +58,19 @@ impl Layer for Wrong {
     ) -> Result<Tensor<2>, LayerError> {
         let y = self.linear.forward(x.clone()).tanh();
         Ok(match self.wrong {
-            Kind::Nothing => y,
-            Kind::Unkeyed => self.dropout.forward(y),
-            Kind::Counting => {
+            Breakage::Nothing => y,
+            Breakage::Unkeyed => self.dropout.forward(y),
+            Breakage::Counting => {
                 let run = self.runs.fetch_add(1, Ordering::SeqCst);
                 y.mul_scalar(1.0 + 1e-3 * run as f64)
             }
-            Kind::Recorded if context.is_training() && !y.is_tracked() => y.mul_scalar(1.01),
-            Kind::Recorded => y,
-            Kind::Mixing => y.clone() - y.mean_dim(0),
-            Kind::Named if std::thread::current().name() == Some("worker-1") => y.mul_scalar(1.01),
-            Kind::Named => y,
+            Breakage::Recorded if context.is_training() && !y.is_tracked() => y.mul_scalar(1.01),
+            Breakage::Recorded => y,
+            Breakage::Mixing => y.clone() - y.mean_dim(0),
+            Breakage::Named if std::thread::current().name() == Some("worker-1") => {
+                y.mul_scalar(1.01)
+            }
+            Breakage::Named => y,
         })
     }
 
@@ -77,11 +79,11 @@ impl Layer for Wrong {
     }
 }
 
-fn verify(wrong: Kind, objective: impl Objective<Tensor<2>, Tensor<1, Int>>) -> Report {
+fn verify(wrong: Breakage, objective: impl Objective<Tensor<2>, Tensor<1, Int>>) -> Report {
     let layers = (0..3).map(|index| Wrong {
         linear: LinearConfig::new(4, 4).init(&cpu()),
         dropout: DropoutConfig::new(0.5).init(),
-        wrong: if index == 1 { wrong } else { Kind::Nothing },
+        wrong: if index == 1 { wrong } else { Breakage::Nothing },
         runs: Arc::default(),
     });
     let batch = Batch::new(pattern([7, 4]), labels([7], 4));
@@ -101,19 +103,27 @@ fn failing(report: &Report) -> Vec<&'static str> {
 
 #[test]
 fn each_fault_is_found_and_said() {
-    let sound = verify(Kind::Nothing, CrossEntropy::new());
+    let sound = verify(Breakage::Nothing, CrossEntropy::new());
     assert!(sound.holds(), "{sound}");
     for (wrong, check, hint) in [
         (
-            Kind::Unkeyed,
+            Breakage::Unkeyed,
             "repeatable",
             "random numbers that are not keyed",
         ),
-        (Kind::Counting, "repeatable", "keeps something between runs"),
-        (Kind::Recorded, "same bits", "when it is run again"),
-        (Kind::Mixing, "whole mini-batch", "looks at other samples"),
-        (Kind::Mixing, "evaluation", "looks at other samples"),
-        (Kind::Named, "same bits", "step 1"),
+        (
+            Breakage::Counting,
+            "repeatable",
+            "keeps something between runs",
+        ),
+        (Breakage::Recorded, "same bits", "when it is run again"),
+        (
+            Breakage::Mixing,
+            "whole mini-batch",
+            "looks at other samples",
+        ),
+        (Breakage::Mixing, "evaluation", "looks at other samples"),
+        (Breakage::Named, "same bits", "step 1"),
     ] {
         let report = verify(wrong, CrossEntropy::new());
         assert!(!report.holds());
@@ -143,7 +153,7 @@ impl Objective<Tensor<2>, Tensor<1, Int>> for MeanForSum {
 
 #[test]
 fn a_loss_that_is_weighted_wrongly_is_found() {
-    let report = verify(Kind::Nothing, MeanForSum(CrossEntropy::new()));
+    let report = verify(Breakage::Nothing, MeanForSum(CrossEntropy::new()));
     assert_eq!(failing(&report), ["whole mini-batch"], "{report}");
     assert!(report.to_string().contains("`weight`"));
 }

@@ -10,7 +10,7 @@ use stovepipe_pipeline::LayerError;
 
 use super::{config::LmConfig, embedding::TokenEmbedding};
 use crate::{
-    block::{norm, normalized},
+    block::{check_width, norm, normalized},
     initial,
 };
 
@@ -38,11 +38,7 @@ impl LmHead {
 
     pub(super) fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>, LayerError> {
         let table = self.tokens.val();
-        let [_, width] = table.dims();
-        if x.dims()[2] != width {
-            let expected = format!("states [n, length, {width}]");
-            return Err(LayerError::new(expected, format!("{:?}", x.dims())));
-        }
+        check_width(&x, "length", table.dims()[1])?;
         Ok(linear_by_rows(normalized(&self.norm, x, 1e-5), table))
     }
 }

@@ -108,13 +108,4 @@ impl Layer for LmLayer {
             other => Err(LayerError::new("logits", other.describe())),
         }
     }
-
-    fn name(&self) -> String {
-        let name = match self {
-            Self::Embed(_) => "Embed",
-            Self::Block(_) => "Block",
-            Self::Head(_) => "Head",
-        };
-        name.to_owned()
-    }
 }

@@ -1,6 +1,6 @@
 //! Generates text.
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use rand::{
     SeedableRng,
     distr::{Distribution, weighted::WeightedIndex},
@@ -133,12 +133,10 @@ fn check(prompt: &[u32], vocabulary: usize, sampling: &Sampling) -> Result<(), T
 
 /// The logits of the token after a window.
 fn last_logits(pipeline: &Pipeline<LmLayer>, window: &[u32]) -> Result<Vec<f32>, StepError> {
-    let numbers: Vec<_> = window.iter().map(|&token| i64::from(token)).collect();
-    let length = numbers.len();
-    let numbers = TensorData::new(numbers, [1, length]);
-    let tokens = Tensor::<2, Int>::from_data(numbers, &Device::flex());
-    let logits = pipeline.infer(tokens)?;
-    let last = logits.narrow(1, length - 1, 1).into_data();
+    let tokens: Vec<_> = window.iter().map(|&token| i64::from(token)).collect();
+    let tokens = TensorData::new(tokens, [1, window.len()]);
+    let logits = pipeline.infer(Tensor::from_data(tokens, &Device::flex()))?;
+    let last = logits.narrow(1, window.len() - 1, 1).into_data();
     Ok(last.try_into_vec_as::<f32>().unwrap_or_default())
 }
 

@@ -95,11 +95,7 @@ impl VitConfig {
         if !image.is_multiple_of(patch) {
             return Err(TransformerError::Patches { image, patch });
         }
-        let block = BlockConfig {
-            drop_path: self.drop_path,
-            ..self.block()
-        };
-        block.check()
+        self.block().check()
     }
 
     pub(super) fn block(&self) -> BlockConfig {
@@ -108,6 +104,7 @@ impl VitConfig {
             epsilon: EPSILON,
             dropout: self.dropout,
             attention_dropout: self.attention_dropout,
+            drop_path: self.drop_path,
             // timm truncates at 100 deviations.
             ..BlockConfig::new(self.d_model, self.heads)
         }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     attention::apply,
-    block::{norm, normalized},
+    block::{check_width, norm, normalized},
     initial,
 };
 
@@ -39,11 +39,8 @@ impl VitHead {
     }
 
     pub(super) fn forward(&self, x: Tensor<3>) -> Result<Tensor<2>, LayerError> {
+        check_width(&x, "tokens", self.width)?;
         let [samples, _, width] = x.dims();
-        if width != self.width {
-            let expected = format!("states [n, tokens, {}]", self.width);
-            return Err(LayerError::new(expected, format!("{:?}", x.dims())));
-        }
         let pooled = if self.takes_first {
             x.narrow(1, 0, 1)
         } else {

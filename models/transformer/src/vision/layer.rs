@@ -113,13 +113,4 @@ impl Layer for VitLayer {
             other => Err(LayerError::new("logits", other.describe())),
         }
     }
-
-    fn name(&self) -> String {
-        let name = match self {
-            Self::Embed(_) => "Embed",
-            Self::Block(_) => "Block",
-            Self::Head(_) => "Head",
-        };
-        name.to_owned()
-    }
 }

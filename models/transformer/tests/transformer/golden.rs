@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
+    optim::GradientsParams,
     store::{ModuleSnapshot, ModuleStore, SafetensorsStore, bridge},
     tensor::{Device, Int, Tensor, TensorData},
 };
@@ -48,19 +49,14 @@ impl Golden {
     }
 }
 
-/// Collects what `find` returns for each parameter, by name.
-struct Named<F> {
+/// Collects the gradients of parameters by name.
+struct Named<'a> {
     path: Vec<String>,
-    find: F,
+    gradients: &'a GradientsParams,
     found: BTreeMap<String, Vec<f32>>,
 }
 
-/// A function of a parameter of any rank.
-trait Find {
-    fn find<const D: usize>(&self, parameter: &Param<Tensor<D>>) -> Option<Tensor<D>>;
-}
-
-impl<F: Find> ModuleVisitor for Named<F> {
+impl ModuleVisitor for Named<'_> {
     fn enter_module(&mut self, name: &str, _: &str) {
         self.path.push(name.to_owned());
     }
@@ -73,28 +69,16 @@ impl<F: Find> ModuleVisitor for Named<F> {
         let variants = ["Embed", "Block", "Head"];
         let path = self.path.iter().map(String::as_str);
         let path: Vec<_> = path.filter(|name| !variants.contains(name)).collect();
-        if let Some(tensor) = self.find.find(parameter) {
+        if let Some(tensor) = self.gradients.get::<D>(parameter.id) {
             self.found.insert(path.join("."), floats(tensor));
         }
     }
 }
 
-impl Find for &burn::optim::GradientsParams {
-    fn find<const D: usize>(&self, parameter: &Param<Tensor<D>>) -> Option<Tensor<D>> {
-        self.get(parameter.id)
-    }
-}
-
-impl Find for &burn::tensor::Gradients {
-    fn find<const D: usize>(&self, parameter: &Param<Tensor<D>>) -> Option<Tensor<D>> {
-        parameter.val().grad(self)
-    }
-}
-
-fn by_name<L: Layer>(layers: &[L], find: impl Find) -> BTreeMap<String, Vec<f32>> {
+fn by_name<L: Layer>(layers: &[L], gradients: &GradientsParams) -> BTreeMap<String, Vec<f32>> {
     let mut named = Named {
         path: Vec::new(),
-        find,
+        gradients,
         found: BTreeMap::new(),
     };
     layers.to_vec().visit(&mut named);
@@ -212,7 +196,7 @@ fn check_without_pipeline<L, T, const D: usize>(
     let weight = CrossEntropy::new().weight(&target);
     let plain = run_plain(&layers, input, &(), |_| KeyedRng::none()).unwrap();
     let loss = CrossEntropy::new().loss(plain.output, target.map(&mut Attach)) / weight;
-    let gradients = loss.backward();
+    let gradients = GradientsParams::from_grads(loss.backward(), &layers);
     check_gradients(golden, by_name(&layers, &gradients), None);
 }
 

@@ -4,7 +4,7 @@ use burn::{
     module::{Module, ModuleVisitor, Param},
     tensor::{Device, Distribution, Int, Tensor},
 };
-use stovepipe_pipeline::{KeyedRng, Pipeline, run_plain};
+use stovepipe_pipeline::{KeyedRng, Layer, Pipeline, run_plain};
 use stovepipe_transformer::{
     BlockConfig, LmConfig, LmLayer, Pool, Positions, Sampling, TextError, VitConfig, continue_text,
 };
@@ -78,6 +78,8 @@ fn images_must_be_of_the_models_size() {
 #[test]
 fn layers_in_the_wrong_order_are_refused() {
     let mut layers = LmConfig::new(11, 6, 1, 8, 2).init(&device()).unwrap();
+    let names: Vec<_> = layers.iter().map(Layer::name).collect();
+    assert_eq!(names, ["Embed", "Block", "Head"]);
     layers.swap(0, 1);
     let error = logits(&layers, tokens([2, 6], 11)).unwrap_err();
     assert_eq!(error, "expected states, found tokens [2, 6]");
