@@ -1,13 +1,13 @@
 //! Whole trainings of a small model on generated points.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod accumulation;
 mod average;
 mod objectives;
 mod precision;
 mod resume;
 mod tokens;
 mod transfer;
-mod windows;
 
 use std::{
     fs,
@@ -17,7 +17,10 @@ use std::{
 };
 
 use burn::{
-    data::{dataloader::batcher::Batcher, dataset::InMemDataset},
+    data::{
+        dataloader::batcher::Batcher,
+        dataset::{Dataset, InMemDataset},
+    },
     module::{Module, ModuleVisitor, Param},
     nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig},
     optim::GradientsParams,
@@ -123,12 +126,21 @@ fn pipeline(stages: usize) -> Pipeline<Dense> {
         stages,
         ..PipelineSettings::default()
     };
-    settings
-        .builder(layers(), sample)
-        .unwrap()
-        .seed(3)
-        .build()
-        .unwrap()
+    built(&settings, layers())
+}
+
+fn built<L>(settings: &PipelineSettings, layers: Vec<L>) -> Pipeline<L>
+where
+    L: Layer<Input = Tensor<2>, Side = ()>,
+{
+    let builder = settings.builder(layers, sample).unwrap();
+    builder.seed(3).build().unwrap()
+}
+
+/// A training set of 40 points as one batch.
+fn forty_points() -> (Tensor<2>, Tensor<1, Int>) {
+    let points = points(40, 0);
+    Points.batch(points.iter().map(Result::unwrap).collect(), &Device::flex())
 }
 
 /// A trainer for classification.
@@ -265,10 +277,8 @@ fn gradients_are_clipped_by_their_norm_over_all_stages() {
     };
     for stages in [1, 3] {
         let mut pipeline = pipeline(stages);
-        let items = (0..40).map(|i| burn::data::dataset::Dataset::get(&points(40, 0), i).unwrap());
-        let (input, targets) = Points.batch(items.collect(), &Device::flex());
         let step = pipeline
-            .train_step((input, targets), &CrossEntropy::new())
+            .train_step(forty_points(), &CrossEntropy::new())
             .unwrap();
         let gradients = all(&pipeline, &step.gradients);
         let norm = gradients.iter().map(|g| g * g).sum::<f64>().sqrt();
