@@ -16,7 +16,7 @@ use crate::number;
 
 /// The curves of one chart.
 pub(crate) struct Chart {
-    pub title: &'static str,
+    pub title: String,
     /// Text after the title, such as a unit.
     pub unit: Option<&'static str>,
     pub scale: ValueScale,

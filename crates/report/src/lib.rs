@@ -21,7 +21,7 @@
 //! let epoch = |epoch, loss, accuracy| Epoch {
 //!     epoch,
 //!     train_loss: loss,
-//!     test: TestScores { loss, accuracy, top5: 1.0, perplexity: None },
+//!     test: TestScores { loss, metrics: [("accuracy".to_owned(), accuracy)].into() },
 //!     ..Epoch::default()
 //! };
 //! let report = Report {

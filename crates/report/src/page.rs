@@ -8,6 +8,7 @@ mod curves;
 mod epochs;
 mod head;
 mod headline;
+mod metric;
 mod mistakes;
 mod parts;
 mod remark;

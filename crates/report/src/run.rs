@@ -2,7 +2,10 @@
 //!
 //! JSON cannot express NaN or infinity. The files have `null` instead, which is read as NaN.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 /// The results of a run: `summary.json`.
 ///
@@ -63,20 +66,33 @@ pub struct StageSummary {
 }
 
 /// Scores on the test set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+///
+/// ```
+/// use stovepipe_report::TestScores;
+///
+/// let scores: TestScores = serde_json::from_str(r#"{"loss": 0.9, "mean_iou": 0.6}"#)?;
+/// assert_eq!(scores.get("mean_iou"), Some(0.6));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct TestScores {
     /// Mean loss.
     #[serde(deserialize_with = "number")]
     pub loss: f64,
-    /// Share of correct samples, or tokens, from 0 to 1.
-    #[serde(deserialize_with = "number")]
-    pub accuracy: f64,
-    /// Share of samples whose class was among the five most probable, from 0 to 1.
-    #[serde(deserialize_with = "number")]
-    pub top5: f64,
-    /// Perplexity per token, of a language model.
-    #[serde(default, deserialize_with = "some_number")]
-    pub perplexity: Option<f64>,
+    /// The metrics of the run's task by name, such as `accuracy` or `perplexity`.
+    #[serde(flatten, deserialize_with = "numbers")]
+    pub metrics: BTreeMap<String, f64>,
+}
+
+impl TestScores {
+    /// A metric by name, or `loss`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<f64> {
+        if name == "loss" {
+            return Some(self.loss);
+        }
+        self.metrics.get(name).copied()
+    }
 }
 
 /// An epoch: a line of `metrics.jsonl`.
@@ -87,10 +103,10 @@ pub struct TestScores {
 /// let line = r#"{"epoch":1,"steps":23,"learning_rate":0.004,"train_loss":1.7,"train_accuracy":0.5,
 ///     "test":{"loss":1.8,"accuracy":0.54,"top5":0.95},"samples_per_second":99,"bubble":0.2,"seconds":14.6}"#;
 /// let epoch: Epoch = serde_json::from_str(line)?;
-/// assert_eq!(epoch.test.accuracy, 0.54);
+/// assert_eq!(epoch.train["accuracy"], 0.5);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Epoch {
     /// Its number, counted from 1.
     pub epoch: usize,
@@ -102,9 +118,9 @@ pub struct Epoch {
     /// Mean training loss, with label smoothing and auxiliary heads.
     #[serde(deserialize_with = "number")]
     pub train_loss: f64,
-    /// Share of correct training samples, from 0 to 1.
-    #[serde(deserialize_with = "number")]
-    pub train_accuracy: f64,
+    /// Metrics of the training samples by name: `accuracy` is `train_accuracy` in the file.
+    #[serde(flatten, deserialize_with = "training_numbers")]
+    pub train: BTreeMap<String, f64>,
     /// Scores on the test set after the epoch.
     pub test: TestScores,
     /// Scores of the averaged weights, if there are any.
@@ -137,7 +153,25 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(number.unwrap_or(f64::NAN))
 }
 
-/// An optional number. `null` is NaN, not `None`.
-fn some_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
-    number(deserializer).map(Some)
+/// All numbers by name. `null` is NaN.
+fn numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let values = BTreeMap::<String, Value>::deserialize(deserializer)?;
+    let number = |value: Value| match value {
+        Value::Null => Some(f64::NAN),
+        other => other.as_f64(),
+    };
+    let numbers = values.into_iter();
+    Ok(numbers
+        .filter_map(|(name, value)| Some((name, number(value)?)))
+        .collect())
+}
+
+/// The numbers whose names begin with `train_`, without it.
+fn training_numbers<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, f64>, D::Error> {
+    let numbers = numbers(deserializer)?.into_iter();
+    let of_training =
+        |(name, number): (String, f64)| Some((name.strip_prefix("train_")?.to_owned(), number));
+    Ok(numbers.filter_map(of_training).collect())
 }

@@ -49,16 +49,22 @@ fn any_number_makes_a_page() {
         for &b in &numbers {
             let scores = TestScores {
                 loss: a,
-                accuracy: b,
-                top5: a,
-                perplexity: Some(b),
+                metrics: [
+                    ("accuracy", b),
+                    ("top5", a),
+                    ("perplexity", b),
+                    ("other", a),
+                ]
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
             };
             let epoch = |epoch, value| Epoch {
                 epoch,
                 learning_rate: value,
                 train_loss: value,
-                test: scores,
-                averaged: Some(scores),
+                train: scores.metrics.clone(),
+                test: scores.clone(),
+                averaged: Some(scores.clone()),
                 samples_per_second: value,
                 bubble: value,
                 seconds: value,

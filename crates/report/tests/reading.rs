@@ -113,9 +113,10 @@ fn null_is_nan() {
          \"test\":{\"loss\":null,\"accuracy\":0.5,\"top5\":null,\"perplexity\":null},\
          \"samples_per_second\":null,\"bubble\":null,\"seconds\":null,\"later\":\"addition\"}\n",
     );
-    let epoch = run.report().epochs[0];
+    let report = run.report();
+    let epoch = &report.epochs[0];
     assert!(epoch.train_loss.is_nan() && epoch.test.loss.is_nan());
-    assert!(epoch.test.perplexity.unwrap().is_nan());
+    assert!(epoch.test.get("perplexity").unwrap().is_nan());
     assert!(epoch.averaged.is_none());
 }
 

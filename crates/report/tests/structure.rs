@@ -178,7 +178,10 @@ fn an_interrupted_run_has_the_results_of_its_epochs() {
 #[test]
 fn the_best_epoch_is_named_if_it_was_not_the_last() {
     let mut report = SampleRun::images(6).report();
-    report.epochs[2].test.accuracy = 0.9991;
+    report.epochs[2]
+        .test
+        .metrics
+        .insert("accuracy".to_owned(), 0.9991);
     let results = page(&report).section("results").unwrap().text.clone();
     assert!(
         results.contains("best 99.9\u{a0}% (epoch\u{a0}3)"),

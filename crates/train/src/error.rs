@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use stovepipe_pipeline::{BuildError, StepError, device::DeviceError, error::WrongSchedule};
-use stovepipe_schedule::{ScheduleError, format_bytes};
+use stovepipe_pipeline::{BuildError, StepError, device::DeviceError};
+use stovepipe_schedule::format_bytes;
 use thiserror::Error;
 
 use crate::weights::other_tensors::OtherTensors;
@@ -43,14 +43,6 @@ pub enum TrainError {
         /// Number of workers, which the flag calls stages.
         stages: usize,
     },
-    /// A file is no schedule.
-    #[error("{}: {source}", path.display())]
-    Schedule {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and on which line.
-        source: ScheduleError,
-    },
     /// A file has a schedule for other numbers.
     #[error(
         "{}: the schedule is for {workers} workers and {micro_batches} micro-batches: \
@@ -64,14 +56,6 @@ pub enum TrainError {
         workers: usize,
         /// Its micro-batches.
         micro_batches: usize,
-    },
-    /// A file has a schedule that cannot run.
-    #[error("{}: {source}", path.display())]
-    WrongSchedule {
-        /// The file.
-        path: PathBuf,
-        /// Why it cannot run.
-        source: WrongSchedule,
     },
     /// There are neither one memory size for all devices nor one for each.
     #[error(
@@ -270,7 +254,7 @@ pub enum TrainError {
         /// How its tensors differ from the model's.
         tensors: Box<OtherTensors>,
     },
-    /// A file is not in its format, or a value has no form in it.
+    /// A file is not in its format or not valid, or a value cannot be written in the format.
     #[error("{}: {source}", path.display())]
     Format {
         /// The file.

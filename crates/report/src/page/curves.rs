@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{epochs, parts::section};
+use super::{epochs, metric::metrics, parts::section};
 use crate::{
     chart::{Chart, CurvePoint, CurveStyle, Series, ValueScale},
     run::{Epoch, TestScores},
@@ -12,7 +12,9 @@ pub(super) fn render(epochs: &[Epoch]) -> Markup {
     if epochs.is_empty() {
         return html! {};
     }
-    let charts = [loss(epochs), score(epochs), rate(epochs), speed(epochs)];
+    let score = score(epochs);
+    let charts = [loss(epochs)].into_iter().chain(score);
+    let charts = charts.chain([rate(epochs), speed(epochs)]);
     let content = html! {
         div .charts { @for chart in charts { (chart.draw()) } }
         p .note {
@@ -38,21 +40,17 @@ fn loss(epochs: &[Epoch]) -> Chart {
     )
 }
 
-/// Perplexity of a language model, accuracy of others.
-fn score(epochs: &[Epoch]) -> Chart {
-    if epochs.iter().any(|epoch| epoch.test.perplexity.is_some()) {
-        let test = tested(epochs, |scores| scores.perplexity);
-        return chart("Perplexity", Some("per token"), ValueScale::Wide, test);
-    }
-    let of_training = |epoch: &Epoch| Some(epoch.train_accuracy);
+/// The first metric: perplexity of a language model, accuracy of a classifier.
+fn score(epochs: &[Epoch]) -> Option<Chart> {
+    let metric = metrics(epochs.iter().map(|epoch| &epoch.test))
+        .into_iter()
+        .next()?;
+    let of_training = |epoch: &Epoch| epoch.train.get(&metric.name).copied();
     let train = series("training", CurveStyle::Train, epochs, of_training);
-    let test = tested(epochs, |scores| Some(scores.accuracy));
-    chart(
-        "Accuracy",
-        None,
-        ValueScale::Shares,
-        [train].into_iter().chain(test),
-    )
+    let train = Some(train).filter(|series| !series.points.is_empty());
+    let test = tested(epochs, |scores| scores.get(&metric.name));
+    let series = train.into_iter().chain(test);
+    Some(chart(metric.title(), metric.unit, metric.scale, series))
 }
 
 fn rate(epochs: &[Epoch]) -> Chart {
@@ -78,14 +76,14 @@ fn speed(epochs: &[Epoch]) -> Chart {
 }
 
 fn chart(
-    title: &'static str,
+    title: impl Into<String>,
     unit: Option<&'static str>,
     scale: ValueScale,
     series: impl IntoIterator<Item = Series>,
 ) -> Chart {
     let series = series.into_iter().collect();
     Chart {
-        title,
+        title: title.into(),
         unit,
         scale,
         series,

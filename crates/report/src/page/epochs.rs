@@ -2,7 +2,10 @@
 
 use maud::{Markup, html};
 
-use super::parts::wide;
+use super::{
+    metric::{Metric, metrics},
+    parts::wide,
+};
 use crate::{
     chart::spread,
     number::{self, duration, percent, short, things},
@@ -12,7 +15,7 @@ use crate::{
 const MOST_ROWS: usize = 60;
 
 /// The header of a column, and its text for an epoch.
-type EpochColumn = (&'static str, fn(&Epoch) -> String);
+type EpochColumn = (String, Box<dyn Fn(&Epoch) -> String>);
 
 pub(super) fn render(epochs: &[Epoch]) -> Markup {
     let columns = columns(epochs);
@@ -51,41 +54,53 @@ fn row(epoch: &Epoch, columns: &[EpochColumn]) -> Markup {
 }
 
 fn columns(epochs: &[Epoch]) -> Vec<EpochColumn> {
-    let mut columns: Vec<EpochColumn> = vec![
-        ("epoch", |epoch| number::count(epoch.epoch as u64)),
-        ("learning rate", |epoch| short(epoch.learning_rate)),
-        ("training loss", |epoch| loss(epoch.train_loss)),
-        ("test loss", |epoch| loss(epoch.test.loss)),
+    let mut columns = vec![
+        column("epoch", |epoch| number::count(epoch.epoch as u64)),
+        column("learning rate", |epoch| short(epoch.learning_rate)),
+        column("training loss", |epoch| {
+            number::decimal(epoch.train_loss, 4)
+        }),
     ];
-    if epochs.iter().any(|epoch| epoch.test.perplexity.is_some()) {
-        columns.push(("test perplexity", |epoch| {
-            number::decimal(epoch.test.perplexity.unwrap_or(f64::NAN), 2)
-        }));
-    }
-    columns.push(("training accuracy", |epoch| percent(epoch.train_accuracy)));
-    columns.push(("test accuracy", |epoch| percent(epoch.test.accuracy)));
-    if epochs.iter().any(|epoch| epoch.averaged.is_some()) {
-        columns.push(("averaged loss", |epoch| {
-            loss(epoch.averaged.map_or(f64::NAN, |scores| scores.loss))
-        }));
-        columns.push(("averaged accuracy", |epoch| {
-            percent(epoch.averaged.map_or(f64::NAN, |scores| scores.accuracy))
-        }));
+    let has_averages = epochs.iter().any(|epoch| epoch.averaged.is_some());
+    let metrics = metrics(epochs.iter().map(|epoch| &epoch.test));
+    for Metric {
+        name,
+        label,
+        format,
+        ..
+    } in [Metric::named("loss")].into_iter().chain(metrics)
+    {
+        let shown = move |value: Option<f64>| format(value.unwrap_or(f64::NAN));
+        if epochs.iter().any(|epoch| epoch.train.contains_key(&name)) {
+            let name = name.clone();
+            let of = move |epoch: &Epoch| shown(epoch.train.get(&name).copied());
+            columns.push(column(format!("training {label}"), of));
+        }
+        let own = name.clone();
+        let of = move |epoch: &Epoch| shown(epoch.test.get(&own));
+        columns.push(column(format!("test {label}"), of));
+        if has_averages {
+            let of = move |epoch: &Epoch| {
+                let averaged = epoch.averaged.as_ref();
+                shown(averaged.and_then(|scores| scores.get(&name)))
+            };
+            columns.push(column(format!("averaged {label}"), of));
+        }
     }
     if epochs.iter().any(|epoch| epoch.loss_scale.is_some()) {
-        columns.push(("loss scale", |epoch| {
+        columns.push(column("loss scale", |epoch| {
             short(epoch.loss_scale.map_or(f64::NAN, |scaling| scaling.scale))
         }));
-        columns.push(("skipped updates", |epoch| {
+        columns.push(column("skipped updates", |epoch| {
             number::count(epoch.loss_scale.map_or(0, |scaling| scaling.skipped))
         }));
     }
-    columns.push(("samples/s", |epoch| short(epoch.samples_per_second)));
-    columns.push(("bubble", |epoch| percent(epoch.bubble)));
-    columns.push(("time", |epoch| duration(epoch.seconds)));
+    columns.push(column("samples/s", |epoch| short(epoch.samples_per_second)));
+    columns.push(column("bubble", |epoch| percent(epoch.bubble)));
+    columns.push(column("time", |epoch| duration(epoch.seconds)));
     columns
 }
 
-fn loss(value: f64) -> String {
-    number::decimal(value, 4)
+fn column(name: impl Into<String>, of: impl Fn(&Epoch) -> String + 'static) -> EpochColumn {
+    (name.into(), Box::new(of))
 }

@@ -2,7 +2,10 @@
 
 use maud::{Markup, html};
 
-use super::parts::{name, section};
+use super::{
+    metric::{Better, Metric, metrics},
+    parts::{name, section},
+};
 use crate::{
     number::{self, duration, percent, things},
     report::Report,
@@ -57,8 +60,8 @@ fn state(report: &Report) -> Markup {
 
 /// The results of a run; until it has finished, those of its epochs so far.
 struct Results<'a> {
-    test: TestScores,
-    averaged: Option<TestScores>,
+    test: &'a TestScores,
+    averaged: Option<&'a TestScores>,
     samples_per_second: f64,
     bubble: f64,
     seconds: f64,
@@ -70,8 +73,8 @@ impl<'a> Results<'a> {
         let epochs = report.epochs.as_slice();
         if let Some(summary) = &report.summary {
             return Some(Self {
-                test: summary.test,
-                averaged: summary.averaged,
+                test: &summary.test,
+                averaged: summary.averaged.as_ref(),
                 samples_per_second: summary.samples_per_second,
                 bubble: summary.bubble,
                 seconds: summary.seconds,
@@ -84,8 +87,8 @@ impl<'a> Results<'a> {
             weighted.sum::<f64>() / epochs.iter().map(weight).sum::<f64>()
         };
         Some(Self {
-            test: last.test,
-            averaged: last.averaged,
+            test: &last.test,
+            averaged: last.averaged.as_ref(),
             samples_per_second: mean(|epoch| epoch.samples_per_second, |epoch| epoch.seconds),
             bubble: mean(|epoch| epoch.bubble, |epoch| epoch.steps as f64),
             seconds: epochs.iter().map(|epoch| epoch.seconds).sum(),
@@ -94,27 +97,14 @@ impl<'a> Results<'a> {
     }
 
     fn render(&self) -> Markup {
-        let loss = |value| number::decimal(value, 4);
-        let perplexity = |value| number::decimal(value, 2);
-        let test_perplexity = |scores: &TestScores| scores.perplexity.unwrap_or(f64::NAN);
-        let test_loss = self.score("Test loss", |scores| scores.loss, loss, Better::Lower);
-        let accuracy = self.score(
-            "Test accuracy",
-            |scores| scores.accuracy,
-            percent,
-            Better::Higher,
-        );
+        let scores = self.epochs.iter().map(|epoch| &epoch.test);
+        let metrics = metrics(scores.chain([self.test]));
+        let (first, others) = metrics.split_at(metrics.len().min(1));
         html! {
             dl .numbers {
-                @if self.test.perplexity.is_some() {
-                    (self.score("Test perplexity", test_perplexity, perplexity, Better::Lower))
-                    (test_loss)
-                    (accuracy)
-                } @else {
-                    (accuracy)
-                    (test_loss)
-                    (self.score("Top-5 accuracy", |scores| scores.top5, percent, Better::Higher))
-                }
+                @for metric in first { (self.score(metric)) }
+                (self.score(&Metric::named("loss")))
+                @for metric in others { (self.score(metric)) }
                 (number("Samples per second", &speed(self.samples_per_second), &["in training".to_owned()]))
                 (number("Bubble", &percent(self.bubble), &["idle share of a step".to_owned()]))
                 (number("Duration", &duration(self.seconds), &[]))
@@ -123,40 +113,20 @@ impl<'a> Results<'a> {
     }
 
     /// A test score, with those of the averaged weights and of the best epoch.
-    fn score(
-        &self,
-        name: &str,
-        of: impl Fn(&TestScores) -> f64,
-        format: impl Fn(f64) -> String,
-        better: Better,
-    ) -> Markup {
-        let value = of(&self.test);
-        let best = best(self.epochs, &of, better).filter(|(_, best)| better.than(*best, value));
+    fn score(&self, metric: &Metric) -> Markup {
+        let of = |scores: &TestScores| scores.get(&metric.name).unwrap_or(f64::NAN);
+        let (value, format) = (of(self.test), metric.format);
+        let best = metric.better.and_then(|better| {
+            best(self.epochs, of, better).filter(|(_, best)| better.than(*best, value))
+        });
         let best = best.map(|(epoch, best)| {
             let epoch = number::count(epoch as u64);
             format!("best {} (epoch\u{a0}{epoch})", format(best))
         });
-        let averaged = self.averaged.as_ref();
+        let averaged = self.averaged;
         let averaged = averaged.map(|scores| format!("averaged weights {}", format(of(scores))));
         let notes: Vec<_> = averaged.into_iter().chain(best).collect();
-        number(name, &format(value), &notes)
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Better {
-    Lower,
-    Higher,
-}
-
-impl Better {
-    /// Whether a score is better than another, which may be NaN.
-    fn than(self, score: f64, other: f64) -> bool {
-        other.is_nan()
-            || match self {
-                Self::Lower => score < other,
-                Self::Higher => score > other,
-            }
+        number(&format!("Test {}", metric.label), &format(value), &notes)
     }
 }
 

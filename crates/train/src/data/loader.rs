@@ -120,9 +120,9 @@ fn send_all<O>(
 ) {
     for indices in order.chunks(batch_size) {
         // A panic in the user's code becomes an error.
-        let batch = caught(|| load(indices)).unwrap_or_else(|said| {
-            let first = indices.first().unwrap_or(&0);
-            let text = format!("a panic in the batch that begins with sample {first}: {said}");
+        let batch = caught(|| load(indices)).unwrap_or_else(|panicked| {
+            let (first, message) = (indices.first().unwrap_or(&0), panicked.message);
+            let text = format!("a panic in the batch that starts with sample {first}: {message}");
             Err(TrainError::data(text))
         });
         let failed = batch.is_err();

@@ -80,10 +80,13 @@ pub struct Data<I, T, S = ()> {
     test: Set<I, T, S>,
 }
 
-/// A dataset: its size, and what loads samples in an order in an epoch.
+/// Loads samples: the epoch, their order, and the size of a batch.
+type Load<I, T, S> = dyn Fn(usize, Vec<usize>, usize) -> Batches<I, T, S> + Send + Sync;
+
+/// A dataset: its size, and what loads it.
 struct Set<I, T, S> {
     samples: usize,
-    load: Box<dyn Fn(usize, Vec<usize>, usize) -> Batches<I, T, S> + Send + Sync>,
+    load: Box<Load<I, T, S>>,
 }
 
 impl<I, T, S> Set<I, T, S>

@@ -21,6 +21,24 @@ const LOCK: &str = "lock";
 
 /// The folder of a run. If it is dropped before [`finish`](Self::finish), it is removed, unless it has
 /// checkpoints.
+///
+/// ```
+/// # let parent = tempfile::tempdir().unwrap();
+/// # let parent = parent.path();
+/// use stovepipe_train::RunFolder;
+///
+/// let path = RunFolder::next(parent, "train"); // train-1
+/// let folder = RunFolder::resume(&path)?; // there is none yet
+/// folder.write("notes.txt", b"all went well")?;
+/// assert!(RunFolder::create(&path).is_err() && RunFolder::resume(&path).is_err()); // in use
+/// assert!(!path.exists());
+/// assert_eq!(RunFolder::find(&path), Some(folder.file("")));
+/// folder.finish()?;
+/// assert!(path.join("notes.txt").exists());
+/// assert_eq!(RunFolder::find(&path), Some(path));
+/// assert_eq!(RunFolder::next(parent, "train"), parent.join("train-2"));
+/// # Ok::<(), stovepipe_train::TrainError>(())
+/// ```
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,

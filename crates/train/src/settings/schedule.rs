@@ -45,10 +45,8 @@ impl ScheduleSetting {
             Self::File(path) => path,
         };
         let text = fs::read_to_string(path).map_err(TrainError::file(path))?;
-        let schedule = Schedule::from_csv(&text).map_err(|source| TrainError::Schedule {
-            path: path.clone(),
-            source,
-        })?;
+        let schedule =
+            Schedule::from_csv(&text).map_err(|error| TrainError::format(path, error))?;
         let own = (schedule.workers().len(), schedule.micro_batches());
         if own != (workers, micro_batches) {
             return Err(TrainError::ScheduleNumbers {
@@ -57,10 +55,7 @@ impl ScheduleSetting {
                 micro_batches: own.1,
             });
         }
-        check_schedule(&schedule, workers).map_err(|source| TrainError::WrongSchedule {
-            path: path.clone(),
-            source,
-        })?;
+        check_schedule(&schedule, workers).map_err(|error| TrainError::format(path, error))?;
         Ok(Box::new(schedule))
     }
 }

@@ -200,16 +200,16 @@ fn top5() -> Metric {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     fn shown(task: &Task<CrossEntropy>) -> (Metrics, String, String) {
         let mut totals = task.zero();
-        task.add(&mut totals, 4, (0.5, 4.0), &[3.0, 4.0])
-            .expect("two scores");
+        task.add(&mut totals, 4, (0.5, 4.0), &[3.0, 4.0]).unwrap();
         let metrics = task.metrics(&totals);
         let (line, json) = (metrics.to_string(), serde_json::to_string(&metrics));
-        (metrics, line, json.expect("a map of numbers"))
+        (metrics, line, json.unwrap())
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn the_primary_metric_says_which_model_is_better_and_then_the_loss() {
         let settings = TrainSettings::default();
-        let read = |text: &str| serde_json::from_str::<Metrics>(text).expect("metrics");
+        let read = |text: &str| serde_json::from_str::<Metrics>(text).unwrap();
         let check = |task: &Task<CrossEntropy>, better: &str, worse: &str| {
             let quality = |text: &str| read(text).quality(task.primary());
             assert!(quality(better) > quality(worse), "{better} {worse}");

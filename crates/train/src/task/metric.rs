@@ -1,11 +1,8 @@
 //! Numbers that say how good a model is, by name.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error, MapAccess, Visitor},
-};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use super::totals::Totals;
 
@@ -204,29 +201,15 @@ impl Serialize for Metrics {
 /// Reads names and values. How they are shown is not in files.
 impl<'de> Deserialize<'de> for Metrics {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Named;
-
-        impl<'de> Visitor<'de> for Named {
-            type Value = Metrics;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("metrics by name")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Metrics, M::Error> {
-                let (mut loss, mut values) = (None, Vec::new());
-                while let Some((name, value)) = map.next_entry::<String, f64>()? {
-                    match name.as_str() {
-                        LOSS => loss = Some(value),
-                        _ => values.push((About::named(name), value)),
-                    }
-                }
-                let loss = loss.ok_or_else(|| M::Error::missing_field(LOSS))?;
-                Ok(Metrics { loss, values })
-            }
-        }
-
-        deserializer.deserialize_map(Named)
+        let mut values = BTreeMap::<String, f64>::deserialize(deserializer)?;
+        let loss = values
+            .remove(LOSS)
+            .ok_or_else(|| D::Error::missing_field(LOSS))?;
+        let values = values.into_iter();
+        let values = values
+            .map(|(name, value)| (About::named(name), value))
+            .collect();
+        Ok(Self { loss, values })
     }
 }
 

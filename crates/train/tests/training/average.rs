@@ -24,11 +24,8 @@ fn averages_follow_their_formula() {
         let mut average = WeightAverage::new(&pipeline, 0.25);
         let mut expected = all_values(&pipeline);
         for update in 0..6_u32 {
-            let items =
-                (0..40).map(|i| burn::data::dataset::Dataset::get(&points(40, 0), i).unwrap());
-            let (input, targets) = Points.batch(items.collect(), &Device::flex());
             let step = pipeline
-                .train_step((input, targets), &CrossEntropy::new())
+                .train_step(forty_points(), &CrossEntropy::new())
                 .unwrap();
             optimizer
                 .step(0.1, &mut pipeline, step.gradients, Instant::now())

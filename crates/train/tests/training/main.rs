@@ -1,13 +1,13 @@
 //! Whole trainings of a small model on generated points.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod accumulation;
 mod average;
 mod objectives;
 mod precision;
 mod resume;
 mod tokens;
 mod transfer;
-mod windows;
 
 use std::{
     fs,
@@ -17,7 +17,10 @@ use std::{
 };
 
 use burn::{
-    data::{dataloader::batcher::Batcher, dataset::InMemDataset},
+    data::{
+        dataloader::batcher::Batcher,
+        dataset::{Dataset, InMemDataset},
+    },
     module::{Module, ModuleVisitor, Param},
     nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig},
     optim::GradientsParams,
@@ -123,12 +126,21 @@ fn pipeline(stages: usize) -> Pipeline<Dense> {
         stages,
         ..PipelineSettings::default()
     };
-    settings
-        .builder(layers(), sample)
-        .unwrap()
-        .seed(3)
-        .build()
-        .unwrap()
+    built(&settings, layers())
+}
+
+fn built<L>(settings: &PipelineSettings, layers: Vec<L>) -> Pipeline<L>
+where
+    L: Layer<Input = Tensor<2>, Side = ()>,
+{
+    let builder = settings.builder(layers, sample).unwrap();
+    builder.seed(3).build().unwrap()
+}
+
+/// A training set of 40 points as one batch.
+fn forty_points() -> (Tensor<2>, Tensor<1, Int>) {
+    let points = points(40, 0);
+    Points.batch(points.iter().map(Result::unwrap).collect(), &Device::flex())
 }
 
 /// A trainer for classification.
@@ -265,10 +277,8 @@ fn gradients_are_clipped_by_their_norm_over_all_stages() {
     };
     for stages in [1, 3] {
         let mut pipeline = pipeline(stages);
-        let items = (0..40).map(|i| burn::data::dataset::Dataset::get(&points(40, 0), i).unwrap());
-        let (input, targets) = Points.batch(items.collect(), &Device::flex());
         let step = pipeline
-            .train_step((input, targets), &CrossEntropy::new())
+            .train_step(forty_points(), &CrossEntropy::new())
             .unwrap();
         let gradients = all(&pipeline, &step.gradients);
         let norm = gradients.iter().map(|g| g * g).sum::<f64>().sqrt();
@@ -287,51 +297,46 @@ fn gradients_are_clipped_by_their_norm_over_all_stages() {
     }
 }
 
+/// Trains in `folder` until an action, for which `stops` gets the number of all actions of its step.
+fn train_until(
+    stops: impl Fn(usize) -> bool + Send + Sync + 'static,
+    folder: &RunFolder,
+) -> Summary {
+    let stop = StopHandle::new();
+    let (inside, once) = (stop.clone(), std::sync::Once::new());
+    let builder = PipelineSettings::default()
+        .builder(layers(), sample)
+        .unwrap();
+    let builder = builder.stop_handle(stop).on_progress(move |progress| {
+        if stops(progress.total) {
+            once.call_once(|| inside.stop());
+        }
+    });
+    let settings = settings(OptimizerSetting::Adam, 1e-2);
+    let mut trainer = trainer(builder.build().unwrap(), settings);
+    let summary = train_silently(&mut trainer, &data(610, 200), folder).unwrap();
+    assert!(summary.stopped);
+    summary
+}
+
 #[test]
 fn a_stop_ends_training_with_a_whole_folder() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run");
     let folder = RunFolder::create(&path).unwrap();
-    let stop = StopHandle::new();
-    let (inside, once) = (stop.clone(), std::sync::Once::new());
-    let pipeline = PipelineSettings::default()
-        .builder(layers(), sample)
-        .unwrap()
-        .stop_handle(stop)
-        .on_progress(move |_| once.call_once(|| inside.stop()))
-        .build()
-        .unwrap();
-    let mut trainer = trainer(pipeline, settings(OptimizerSetting::Adam, 1e-2));
-    let data = data(610, 200);
-    let summary = train_silently(&mut trainer, &data, &folder).unwrap();
-    assert!(summary.stopped && summary.epochs == 0);
+    assert_eq!(train_until(|_| true, &folder).epochs, 0);
     folder.finish().unwrap();
     assert!(path.join("model.safetensors").exists() && path.join("timeline.svg").exists());
 }
 
-/// Stopped in the middle of a test pass: what was trained is tested again and saved.
+/// Stopped in a test: it is repeated, and the results are saved.
 #[test]
 fn a_stop_while_testing_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let folder = RunFolder::create(&directory.path().join("run")).unwrap();
-    let stop = StopHandle::new();
-    let (inside, once) = (stop.clone(), std::sync::Once::new());
-    let pipeline = PipelineSettings::default()
-        .builder(layers(), sample)
-        .unwrap()
-        .stop_handle(stop)
-        // Inference has half the actions of a training step: 8 of 4 micro-batches in two stages.
-        .on_progress(move |progress| {
-            if progress.total == 8 {
-                once.call_once(|| inside.stop());
-            }
-        })
-        .build()
-        .unwrap();
-    let mut trainer = trainer(pipeline, settings(OptimizerSetting::Adam, 1e-2));
-    let data = data(610, 200);
-    let summary = train_silently(&mut trainer, &data, &folder).unwrap();
-    assert!(summary.stopped && summary.epochs == 1);
+    // Inference has half the actions of a training step: 8 of 4 micro-batches in two stages.
+    let summary = train_until(|actions| actions == 8, &folder);
+    assert_eq!(summary.epochs, 1);
     assert!(summary.train_loss > 0.0 && summary.test.loss > 0.0);
     let metrics = fs::read_to_string(folder.file("metrics.jsonl")).unwrap();
     assert_eq!(metrics.lines().count(), 1);

@@ -1,13 +1,13 @@
 //! Whole trainings in mixed precision.
 
-use stovepipe_pipeline::{Precision, nn::Dropout};
+use stovepipe_pipeline::Precision;
 
 use super::{
-    resume::{Ending, Noisy, left_by, train},
+    resume::{failing, left_by, noisy_of, train},
     *,
 };
 
-fn builder_of(stages: usize, precision: Precision) -> PipelineSettings {
+fn settings_in(stages: usize, precision: Precision) -> PipelineSettings {
     PipelineSettings {
         stages,
         precision,
@@ -17,22 +17,11 @@ fn builder_of(stages: usize, precision: Precision) -> PipelineSettings {
 }
 
 fn pipeline_in(stages: usize, precision: Precision) -> Pipeline<Dense> {
-    let builder = builder_of(stages, precision).builder(layers(), sample);
-    builder.unwrap().seed(3).build().unwrap()
+    built(&settings_in(stages, precision), layers())
 }
 
-fn noisy_in(stages: usize, precision: Precision) -> Pipeline<Noisy> {
-    let noisy = layers().into_iter().map(|dense| Noisy {
-        dense,
-        dropout: Dropout::new(0.2),
-    });
-    let builder = builder_of(stages, precision).builder(noisy.collect(), sample);
-    builder.unwrap().seed(3).build().unwrap()
-}
-
-/// The data, where one of the training samples is so large that it is infinite in f16.
+/// The data with one training sample that is infinite in f16.
 fn data_with_one_too_large(samples: usize) -> Data<Tensor<2>, Tensor<1, Int>> {
-    use burn::data::dataset::Dataset;
     let mut train: Vec<Point> = points(samples, 0).iter().map(Result::unwrap).collect();
     train[samples / 2].0 = 1e6;
     Data::new(InMemDataset::new(train), points(200, 5000), Points)
@@ -76,7 +65,7 @@ fn a_training_learns_as_much_as_in_f32() {
     }
 }
 
-/// A sample that is infinite in f16 spoils the window that it is in, once an epoch, and nothing else.
+/// A sample that is infinite in f16 spoils its update, once in each epoch, and nothing else.
 #[test]
 fn updates_that_overflow_are_skipped_and_counted() {
     let directory = tempfile::tempdir().unwrap();
@@ -112,7 +101,7 @@ fn updates_that_overflow_are_skipped_and_counted() {
     }
 }
 
-/// If all of a training overflows, nothing of the model changes until the error that ends it.
+/// If every step overflows, the model does not change until the training fails.
 #[test]
 fn a_skipped_update_leaves_every_bit() {
     let directory = tempfile::tempdir().unwrap();
@@ -146,9 +135,10 @@ fn a_skipped_update_leaves_every_bit() {
     }
 }
 
-/// Ended in windows, spoiled ones among them, under two, three and one stage: the same bits, scales and counts.
+/// Stopped between updates, also spoiled ones, in two, three and one stage: the same bits, scales and
+/// counts.
 #[test]
-fn a_training_in_mixed_precision_goes_on_as_if_it_had_not_ended() {
+fn a_training_in_mixed_precision_resumes_with_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
     for (precision, accumulate) in [
         (Precision::Bf16, 3),
@@ -168,22 +158,19 @@ fn a_training_in_mixed_precision_goes_on_as_if_it_had_not_ended() {
                 .path()
                 .join(format!("{name}-{precision}-{accumulate}"))
         };
-        let data = |batches| Ending {
-            data: data_with_one_too_large(610),
-            ..Ending::after(batches)
-        };
-        let whole = noisy_in(2, precision);
+        let data = |batches| failing(data_with_one_too_large(610), batches);
+        let whole = noisy_of(layers(), &settings_in(2, precision));
         let (_, summary) = train(whole, &settings, &data(1000), &path("whole"));
         let summary = summary.unwrap();
         let skipped = summary.loss_scale.map(|scaled| scaled.skipped);
         assert_eq!(skipped, (precision == Precision::F16).then_some(3));
         for (stages, batches) in [(2, 6), (3, 11), (1, 22), (2, 12), (4, 22)] {
-            let broken = noisy_in(stages, precision);
+            let broken = noisy_of(layers(), &settings_in(stages, precision));
             let (_, summary) = train(broken, &settings, &data(batches), &path("broken"));
             assert!(matches!(summary, Err(TrainError::Data(_))), "{summary:?}");
         }
         let (resumed, again) = train(
-            noisy_in(3, precision),
+            noisy_of(layers(), &settings_in(3, precision)),
             &settings,
             &data(1000),
             &path("broken"),

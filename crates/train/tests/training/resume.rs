@@ -1,12 +1,12 @@
-//! Trainings that end before their end, and go on.
+//! Trainings that stop early and resume.
 
 use std::{cell::Cell, path::PathBuf};
 
-use stovepipe_pipeline::{KeyedRng, nn::Dropout};
+use stovepipe_pipeline::{Batch, KeyedRng, nn::Dropout};
 
 use super::*;
 
-/// A layer with all that a training has besides parameters: running statistics, and random numbers.
+/// A layer with running statistics and random numbers.
 #[derive(Module, Debug)]
 pub struct Noisy {
     pub dense: Dense,
@@ -25,37 +25,38 @@ impl Noisy {
 }
 
 fn noisy(stages: usize) -> Pipeline<Noisy> {
-    noisy_of(layers(), stages)
+    noisy_of(layers(), &evenly(stages))
 }
 
-fn noisy_of(layers: Vec<Dense>, stages: usize) -> Pipeline<Noisy> {
+fn evenly(stages: usize) -> PipelineSettings {
+    PipelineSettings {
+        stages,
+        balance: BalanceSetting::Even,
+        ..PipelineSettings::default()
+    }
+}
+
+pub fn noisy_of(layers: Vec<Dense>, settings: &PipelineSettings) -> Pipeline<Noisy> {
     let noisy = layers.into_iter().map(|dense| Noisy {
         dense,
         dropout: Dropout::new(0.2),
     });
-    let settings = PipelineSettings {
-        stages,
-        balance: BalanceSetting::Even,
-        ..PipelineSettings::default()
-    };
-    let builder = settings.builder(noisy.collect(), sample).unwrap();
-    builder.seed(3).build().unwrap()
+    built(settings, noisy.collect())
 }
 
-/// Data of which no more can be loaded after so many batches: what ends a training from outside.
-pub struct Ending {
-    pub data: Data<Tensor<2>, Tensor<1, Int>>,
-    pub left: Cell<usize>,
+/// Data whose batches pass through a function: their number in the pass, and the batch.
+pub struct Tapped<F> {
+    data: Data<Tensor<2>, Tensor<1, Int>>,
+    tap: F,
 }
 
-impl Ending {
-    pub fn after(batches: usize) -> Self {
-        let (data, left) = (data(610, 200), Cell::new(batches));
-        Self { data, left }
-    }
-}
+type Loaded = Result<Batch<Tensor<2>, Tensor<1, Int>>, TrainError>;
 
-impl Source<Tensor<2>, Tensor<1, Int>> for Ending {
+impl<F, G> Source<Tensor<2>, Tensor<1, Int>> for Tapped<F>
+where
+    F: Fn() -> G,
+    G: FnMut(usize, Loaded) -> Loaded + 'static,
+{
     fn training_samples(&self) -> usize {
         self.data.training_samples()
     }
@@ -64,19 +65,11 @@ impl Source<Tensor<2>, Tensor<1, Int>> for Ending {
         self.data.test_samples()
     }
 
-    // Not `train_from`: what is trained already is loaded and left out.
+    // `train_from` is the default: it loads batches that are trained already, and drops them.
     fn train(&self, pass: Pass) -> Batches<Tensor<2>, Tensor<1, Int>> {
-        let left = self.left.get();
-        // The next pass has what this one leaves, as long as all of this one is wanted.
-        self.left.set(left.saturating_sub(13));
-        let loaded = self.data.train(pass).enumerate();
-        Box::new(loaded.map(move |(number, batch)| {
-            if number < left {
-                batch
-            } else {
-                Err(TrainError::data("the end"))
-            }
-        }))
+        let mut tap = (self.tap)();
+        let batches = self.data.train(pass).enumerate();
+        Box::new(batches.map(move |(number, batch)| tap(number, batch)))
     }
 
     fn test(&self, batch_size: usize) -> Batches<Tensor<2>, Tensor<1, Int>> {
@@ -84,11 +77,42 @@ impl Source<Tensor<2>, Tensor<1, Int>> for Ending {
     }
 }
 
-/// Trains in `folder` until the data end. Returns what the training went on from.
+fn tapped<F, G>(data: Data<Tensor<2>, Tensor<1, Int>>, tap: F) -> Tapped<F>
+where
+    F: Fn() -> G,
+    G: FnMut(usize, Loaded) -> Loaded + 'static,
+{
+    Tapped { data, tap }
+}
+
+/// Data that fail after so many batches: this ends a training from outside.
+pub fn failing(
+    data: Data<Tensor<2>, Tensor<1, Int>>,
+    batches: usize,
+) -> impl Source<Tensor<2>, Tensor<1, Int>> {
+    let left = Cell::new(batches);
+    tapped(data, move || {
+        // An epoch has 13 batches.
+        let left = left.replace(left.get().saturating_sub(13));
+        move |number, batch| {
+            if number < left {
+                batch
+            } else {
+                Err(TrainError::data("the end"))
+            }
+        }
+    })
+}
+
+pub fn failing_after(batches: usize) -> impl Source<Tensor<2>, Tensor<1, Int>> {
+    failing(data(610, 200), batches)
+}
+
+/// Trains in `path` until the data fail. Returns where the training resumed.
 pub fn train(
     pipeline: Pipeline<Noisy>,
     settings: &TrainSettings,
-    data: &Ending,
+    data: &impl Source<Tensor<2>, Tensor<1, Int>>,
     path: &Path,
 ) -> (Resumed, Result<Summary, TrainError>) {
     let folder = RunFolder::resume(path).unwrap();
@@ -101,7 +125,7 @@ pub fn train(
     (resumed, summary)
 }
 
-/// What a run leaves of its models and its metrics, but for times.
+/// A run's models, and its metrics without times.
 pub fn left_by(run: &Path) -> (Vec<Vec<u8>>, Vec<Value>) {
     let models = ["model.safetensors", "averaged.safetensors"]
         .iter()
@@ -142,20 +166,20 @@ fn a_training_goes_on_as_if_it_had_not_ended() {
             ..settings(optimizer, 3e-3)
         };
         let path = |name: &str| directory.path().join(format!("{name}-{number}"));
-        let (resumed, summary) = train(noisy(2), &settings, &Ending::after(1000), &path("whole"));
+        let (resumed, summary) = train(noisy(2), &settings, &failing_after(1000), &path("whole"));
         assert_eq!((resumed.checkpoint, summary.unwrap().epochs), (None, 3));
 
         let mut began = Vec::new();
         // The first ends before its first checkpoint.
         for (stages, batches) in [(2, 4), (2, 9), (3, 12), (1, 26), (2, 7), (4, 10)] {
-            let ending = Ending::after(batches);
+            let ending = failing_after(batches);
             let (resumed, summary) = train(noisy(stages), &settings, &ending, &path("broken"));
             assert!(matches!(summary, Err(TrainError::Data(_))), "{summary:?}");
             began.push((resumed.epochs, resumed.batches));
         }
-        // Each goes on from a fifth mini-batch or the end of an epoch.
+        // Each resumes from a fifth mini-batch or the end of an epoch.
         assert_eq!(began, [(0, 0), (0, 0), (0, 5), (0, 10), (2, 0), (2, 4)]);
-        let (resumed, summary) = train(noisy(3), &settings, &Ending::after(1000), &path("broken"));
+        let (resumed, summary) = train(noisy(3), &settings, &failing_after(1000), &path("broken"));
         assert_eq!(resumed.damaged.len(), 0);
         assert_eq!(summary.unwrap().epochs, 3);
         let [whole, broken] = ["whole", "broken"].map(|name| left_by(&path(name)));
@@ -164,7 +188,7 @@ fn a_training_goes_on_as_if_it_had_not_ended() {
     }
 }
 
-/// A training that is over goes on if it is to be longer, and else is only tested again.
+/// A complete training resumes for more epochs; otherwise it is only tested again.
 #[test]
 fn a_training_that_is_over_can_be_longer() {
     let directory = tempfile::tempdir().unwrap();
@@ -175,7 +199,7 @@ fn a_training_that_is_over_can_be_longer() {
         decay: DecaySetting::None,
         ..settings(OptimizerSetting::Adam, 1e-2)
     };
-    let data = Ending::after(1000);
+    let data = failing_after(1000);
     let (_, first) = train(noisy(2), &settings(2), &data, &path);
     let (resumed, again) = train(noisy(1), &settings(2), &data, &path);
     assert_eq!((resumed.epochs, resumed.batches), (2, 0));
@@ -191,9 +215,9 @@ fn a_training_that_is_over_can_be_longer() {
     assert_eq!(left_by(&path), left_by(&whole));
 }
 
-/// Stopped by its handle in the middle of a window, it goes on with the gradients that wait.
+/// Stopped by its handle between two updates, it resumes with the accumulated gradients.
 #[test]
-fn a_stopped_training_goes_on() {
+fn a_stopped_training_resumes() {
     let directory = tempfile::tempdir().unwrap();
     let settings = TrainSettings {
         epochs: 1,
@@ -201,23 +225,26 @@ fn a_stopped_training_goes_on() {
         ..settings(OptimizerSetting::Adam, 1e-2)
     };
     let [whole, stopped] = ["whole", "stopped"].map(|name| directory.path().join(name));
-    train(noisy(2), &settings, &Ending::after(1000), &whole)
-        .1
-        .unwrap();
+    train_whole(&settings, &whole);
 
     let pipeline = noisy(2);
     let stop = pipeline.stop_handle();
     let folder = RunFolder::create(&stopped).unwrap();
     let mut trainer = trainer(pipeline, settings.clone());
-    let data = Stopping {
-        data: data(610, 200),
-        stop,
-        at: 9,
-    };
+    let data = tapped(data(610, 200), || {
+        let stop = stop.clone();
+        move |number, batch| {
+            // The trainer looks one batch ahead.
+            if number == 10 {
+                stop.stop();
+            }
+            batch
+        }
+    });
     let summary = train_silently(&mut trainer, &data, &folder);
     assert!(summary.unwrap().stopped);
     folder.finish().unwrap();
-    // A run that was stopped has all that another has.
+    // A stopped run has all files.
     assert!(stopped.join("model.safetensors").exists());
     let checkpoints = Checkpoints::of(&stopped).list().unwrap();
     assert_eq!(checkpoints.len(), 1);
@@ -228,47 +255,15 @@ fn a_stopped_training_goes_on() {
             .exists()
     );
 
-    let (resumed, summary) = train(noisy(3), &settings, &Ending::after(1000), &stopped);
+    let (resumed, summary) = train(noisy(3), &settings, &failing_after(1000), &stopped);
     assert_eq!((resumed.epochs, resumed.batches), (0, 10));
     assert!(!summary.unwrap().stopped);
     assert_eq!(left_by(&whole), left_by(&stopped));
 }
 
-/// Data that stop the training when so many batches have been asked for.
-struct Stopping {
-    data: Data<Tensor<2>, Tensor<1, Int>>,
-    stop: StopHandle,
-    at: usize,
-}
-
-impl Source<Tensor<2>, Tensor<1, Int>> for Stopping {
-    fn training_samples(&self) -> usize {
-        self.data.training_samples()
-    }
-
-    fn test_samples(&self) -> usize {
-        self.data.test_samples()
-    }
-
-    fn train(&self, pass: Pass) -> Batches<Tensor<2>, Tensor<1, Int>> {
-        let (stop, at) = (self.stop.clone(), self.at);
-        Box::new(
-            self.data
-                .train(pass)
-                .enumerate()
-                .map(move |(number, batch)| {
-                    // The trainer looks one batch ahead.
-                    if number == at + 1 {
-                        stop.stop();
-                    }
-                    batch
-                }),
-        )
-    }
-
-    fn test(&self, batch_size: usize) -> Batches<Tensor<2>, Tensor<1, Int>> {
-        self.data.test(batch_size)
-    }
+fn train_whole(settings: &TrainSettings, path: &Path) -> Summary {
+    let (_, summary) = train(noisy(2), settings, &failing_after(1000), path);
+    summary.unwrap()
 }
 
 fn three_epochs(path: &Path) -> TrainSettings {
@@ -277,7 +272,7 @@ fn three_epochs(path: &Path) -> TrainSettings {
         save_every: 6,
         ..settings(OptimizerSetting::AdamW, 1e-2)
     };
-    let (_, summary) = train(noisy(2), &settings, &Ending::after(13 + 8), path);
+    let (_, summary) = train(noisy(2), &settings, &failing_after(13 + 8), path);
     assert!(summary.is_err());
     settings
 }
@@ -289,7 +284,7 @@ fn names(run: &Path) -> Vec<String> {
         .collect()
 }
 
-/// One bit in any of the files, a file that is too short, or none: the checkpoint before is taken.
+/// With a changed bit, a truncated file or a missing file, the previous checkpoint is used.
 #[test]
 fn a_damaged_checkpoint_is_found_and_the_one_before_it_taken() {
     let directory = tempfile::tempdir().unwrap();
@@ -326,7 +321,7 @@ fn a_damaged_checkpoint_is_found_and_the_one_before_it_taken() {
             fs::write(file, &content).unwrap();
         }
     }
-    let (resumed, summary) = train(noisy(2), &settings, &Ending::after(1000), &path);
+    let (resumed, summary) = train(noisy(2), &settings, &failing_after(1000), &path);
     assert_eq!(resumed.checkpoint.as_ref(), Some(&before[1]));
     summary.unwrap();
 }
@@ -352,57 +347,32 @@ fn a_checkpoint_of_another_training_is_refused() {
         let mut trainer = trainer(pipeline, settings);
         trainer.resume(&folder).unwrap_err().to_string()
     };
-    for (other, expected) in [
+    type Change = fn(&mut TrainSettings);
+    let cases: [(Change, &str); 5] = [
+        (|settings| settings.seed = 7, "seed 0, not 7"),
+        (|settings| settings.batch_size = 10, "batch-size 50, not 10"),
+        (|settings| settings.accumulate = 2, "accumulate 1, not 2"),
         (
-            TrainSettings {
-                seed: 7,
-                ..settings.clone()
-            },
-            "seed 0, not 7",
-        ),
-        (
-            TrainSettings {
-                batch_size: 10,
-                ..settings.clone()
-            },
-            "batch-size 50, not 10",
-        ),
-        (
-            TrainSettings {
-                accumulate: 2,
-                ..settings.clone()
-            },
-            "accumulate 1, not 2",
-        ),
-        (
-            TrainSettings {
-                optimizer: OptimizerSetting::Sgd,
-                ..settings.clone()
-            },
+            |settings| settings.optimizer = OptimizerSetting::Sgd,
             "optimizer adamw, not sgd",
         ),
-        (
-            TrainSettings {
-                ema: 0.9,
-                ..settings.clone()
-            },
-            "ema 0, not more than 0",
-        ),
-    ] {
+        (|settings| settings.ema = 0.9, "ema 0, not more than 0"),
+    ];
+    for (change, expected) in cases {
+        let mut other = settings.clone();
+        change(&mut other);
         let error = error(noisy(2), other);
         assert!(error.contains(expected), "{error}");
     }
     let mut more = layers();
     more.insert(1, layers().swap_remove(1));
-    let error = error(noisy_of(more, 2), settings.clone());
+    let error = error(noisy_of(more, &evenly(2)), settings.clone());
     assert!(error.contains("layers.3.dense.linear.weight"), "{error}");
-    // Nothing of this has hurt it.
-    train(noisy(2), &settings, &Ending::after(1000), &path)
-        .1
-        .unwrap();
+    // The checkpoint is still good.
+    train_whole(&settings, &path);
 }
 
-/// What cannot go on stays as it was: the folder of a run that is over, and that of one that was killed.
+/// The folder of a complete or killed run does not change if it cannot be resumed.
 #[test]
 fn a_folder_that_nothing_was_written_to_is_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
@@ -411,9 +381,7 @@ fn a_folder_that_nothing_was_written_to_is_as_it_was() {
         epochs: 1,
         ..settings(OptimizerSetting::Adam, 1e-2)
     };
-    train(noisy(2), &settings, &Ending::after(1000), &path)
-        .1
-        .unwrap();
+    train_whole(&settings, &path);
     let files = || {
         let entries = fs::read_dir(&path).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
@@ -451,7 +419,7 @@ fn a_folder_that_nothing_was_written_to_is_as_it_was() {
     assert!(RunFolder::find(&killed).is_none());
 }
 
-/// The newest are kept, and the best, which need not be among them.
+/// The best checkpoints need not be among the newest.
 #[test]
 fn the_newest_and_the_best_are_kept() {
     let directory = tempfile::tempdir().unwrap();
@@ -463,9 +431,7 @@ fn the_newest_and_the_best_are_kept() {
             keep_best,
             ..settings(OptimizerSetting::Adam, 3e-2)
         };
-        train(noisy(2), &settings, &Ending::after(1000), &path)
-            .1
-            .unwrap();
+        train_whole(&settings, &path);
         let kept = names(&path);
         assert!(kept.contains(&"epoch-0006-batch-0000000".to_owned()));
         let is_best_last = keep_best == 2 && kept.len() == 3;
@@ -484,7 +450,7 @@ fn the_newest_and_the_best_are_kept() {
     }
 }
 
-/// A file lies where the checkpoints should: the training goes on, or ends, as is said.
+/// A file is in the place of the folder of checkpoints.
 #[test]
 fn a_checkpoint_that_cannot_be_made() {
     let directory = tempfile::tempdir().unwrap();
@@ -511,9 +477,9 @@ fn a_checkpoint_that_cannot_be_made() {
     }
 }
 
-/// A parameter whose numbers cannot be had stands for those of a device that is lost.
+/// A parameter that cannot be read stands for a lost device.
 #[test]
-fn what_a_device_does_not_hand_over_is_not_saved() {
+fn a_lost_device_is_an_error_of_saving() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     let mut pipeline = pipeline(2);

@@ -30,9 +30,7 @@ fn rates_fall_from_layer_to_layer_towards_the_first() {
     };
     for stages in [1, 3] {
         let mut pipeline = pipeline(stages);
-        let items = (0..40).map(|i| burn::data::dataset::Dataset::get(&points(40, 0), i).unwrap());
-        let (input, targets) = Points.batch(items.collect(), &Device::flex());
-        let step = pipeline.train_step((input, targets), &CrossEntropy::new());
+        let step = pipeline.train_step(forty_points(), &CrossEntropy::new());
         let gradients = step.unwrap().gradients;
         let of_layers = |pipeline: &Pipeline<Dense>| -> Vec<Vec<f64>> {
             pipeline.layers().iter().map(values).collect()

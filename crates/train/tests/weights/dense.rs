@@ -5,9 +5,9 @@ use burn::{
     nn::{BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig},
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Context, Layer, LayerError, Pipeline};
+use stovepipe_pipeline::{Pipeline, layer};
 
-/// A linear layer and perhaps norms of what it makes.
+/// A linear layer, with or without norms.
 #[derive(Module, Debug)]
 pub struct Dense {
     linear: Linear,
@@ -16,7 +16,7 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// Of so many numbers to so many, without norms.
+    /// Without norms.
     pub fn new(from: usize, to: usize) -> Self {
         Self {
             linear: LinearConfig::new(from, to).init(&Device::flex()),
@@ -35,28 +35,16 @@ impl Dense {
     }
 }
 
-impl Layer for Dense {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
+#[layer]
+impl Dense {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         let y = self.linear.forward(x);
         let y = self.norm.as_ref().map_or(y.clone(), |norm| norm.forward(y));
-        Ok((self.batch.as_ref()).map_or(y.clone(), |norm| norm.forward(y)))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
+        (self.batch.as_ref()).map_or(y.clone(), |norm| norm.forward(y))
     }
 }
 
-/// The layers on one stage or more.
+/// A pipeline of the layers.
 pub fn pipeline(layers: Vec<Dense>, stages: usize) -> Pipeline<Dense> {
     Pipeline::builder(layers)
         .devices(vec![Device::flex(); stages])

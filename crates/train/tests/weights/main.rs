@@ -1,4 +1,4 @@
-//! Weights from files of all sorts, into pipelines.
+//! Weights from files, loaded into pipelines.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod bad;
@@ -65,7 +65,7 @@ fn load(path: &Path, layers: Vec<Dense>) -> Result<Pipeline<Dense>, TrainError> 
     Ok(pipeline)
 }
 
-/// A normed layer of two numbers to two: PyTorch's tensors, its weight turned against Burn's.
+/// PyTorch's tensors of a layer from two numbers to two, with norms.
 fn pytorchs() -> Vec<Raw> {
     vec![
         raw("layers.0.linear.weight", &[2, 2], &[1.0, 2.0, 3.0, 4.0]),
@@ -80,7 +80,7 @@ fn pytorchs() -> Vec<Raw> {
 }
 
 #[test]
-fn pytorchs_safetensors_are_told_from_burns_by_their_norms() {
+fn norms_show_whether_safetensors_are_pytorchs_or_burns() {
     let (_folder, path) = folder();
     let mut tensors = pytorchs();
     let count = 3_i64.to_le_bytes().to_vec();
@@ -94,12 +94,14 @@ fn pytorchs_safetensors_are_told_from_burns_by_their_norms() {
     assert_eq!(loaded["layers.0.batch.beta"], [13.0, 14.0]);
     assert_eq!(loaded["layers.0.batch.running_var"], [17.0, 18.0]);
 
-    // The same with Burn's names is Burn's, and nothing is turned.
+    // With Burn's names, the file is Burn's, and nothing is transposed.
     let burns: Vec<_> = (pytorchs().into_iter())
         .map(|(name, dtype, shape, bytes)| {
-            let name = match name.contains("linear") {
-                true => name,
-                false => name.replace(".weight", ".gamma").replace(".bias", ".beta"),
+            let renamed = name.replace(".weight", ".gamma").replace(".bias", ".beta");
+            let name = if name.contains("linear") {
+                name
+            } else {
+                renamed
             };
             (name, dtype, shape, bytes)
         })
@@ -111,7 +113,7 @@ fn pytorchs_safetensors_are_told_from_burns_by_their_norms() {
 }
 
 #[test]
-fn without_norms_shapes_tell_or_metadata_do() {
+fn without_norms_shapes_or_metadata_show_the_convention() {
     let (_folder, path) = folder();
     let linear = |shape: &[usize], numbers: &[f32]| {
         let bias = raw("layers.0.linear.bias", &[2], &[0.0; 2]);
@@ -141,7 +143,7 @@ fn without_norms_shapes_tell_or_metadata_do() {
         ["layers.0.linear.weight is [2, 3], not [3, 2]"]
     );
 
-    // Of a square one nothing tells.
+    // A square shape shows nothing.
     let square = [1.0, 2.0, 3.0, 4.0];
     write(&path, &linear(&[2, 2], &square), None);
     let error = weight(Dense::new(2, 2), None).unwrap_err().to_string();
@@ -273,10 +275,15 @@ fn another_models_tensors_leave_a_pipeline_as_it_was() {
     weights.load_into(&mut other).unwrap();
     let (loaded, saved) = (numbers(&other), numbers(&three));
     for (name, before) in before {
-        match name.starts_with("layers.0.") {
-            true => assert_eq!(loaded[&name], saved[&name]),
-            false => assert_eq!(loaded[&name], before),
-        }
+        let is_loaded = name.starts_with("layers.0.");
+        assert_eq!(
+            loaded[&name],
+            if is_loaded {
+                saved[&name].clone()
+            } else {
+                before
+            }
+        );
     }
 }
 

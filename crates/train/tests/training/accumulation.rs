@@ -1,4 +1,4 @@
-//! Gradients that wait for each other.
+//! Updates by the gradients of several mini-batches.
 
 use super::*;
 
@@ -44,10 +44,10 @@ fn difference(a: &[f64], b: &[f64]) -> f64 {
     differences.fold(0.0, f64::max)
 }
 
-/// An epoch of 230 samples is two updates of 100 and one of 30; in mini-batches of 25, the last window has
-/// one of 25 and one of 5. Learning rates are the same only if they move once an update.
+/// An epoch of 230 samples is two updates of 100 and one of 30; in mini-batches of 25, the last update
+/// has one of 25 and one of 5. Learning rates are the same only if they move once an update.
 #[test]
-fn a_window_of_mini_batches_is_one_large_one() {
+fn accumulated_mini_batches_are_one_large_one() {
     let (whole, lines) = trained(230, 100, 1);
     assert!(
         lines
@@ -62,13 +62,13 @@ fn a_window_of_mini_batches_is_one_large_one() {
     );
     let difference = difference(&whole, &gathered);
     assert!(difference < 1e-5, "{difference}");
-    // It is no accident: other windows, other models.
+    // Other updates give another model.
     let (other, _) = trained(230, 25, 3);
     assert!(self::difference(&whole, &other) > 1e-3);
 }
 
 #[test]
-fn a_window_longer_than_an_epoch_is_the_epoch() {
+fn an_update_ends_with_the_epoch() {
     let (whole, _) = trained(230, 230, 1);
     let (gathered, lines) = trained(230, 25, 1000);
     assert!(lines.iter().all(|line| line.contains(r#""updates":1"#)));
