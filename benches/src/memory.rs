@@ -70,6 +70,7 @@ impl Subject {
     /// If the child fails.
     pub fn measure_in_child(&self, model: &str, arguments: &Arguments) -> Result<Peak, Failure> {
         let mut child = Command::new(std::env::current_exe()?);
+        child.args(std::env::args_os().nth(1)); // the subcommand
         child.args(["--model", model]);
         child.args(["--memory-of", &serde_json::to_string(self)?]);
         child.args(arguments.quick.then_some("--quick"));

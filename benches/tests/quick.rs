@@ -1,4 +1,4 @@
-//! Each program runs from end to end on the smallest sizes and leaves figures that can be read. What
+//! Each benchmark runs from end to end on the smallest sizes and leaves figures that can be read. What
 //! the figures are, no test says.
 
 #![allow(clippy::unwrap_used)]
@@ -14,19 +14,23 @@ use serde_json::Value;
 
 const MODELS: [&str; 3] = ["amoebanet-32", "amoebanet-224", "transformer"];
 
-fn run(program: &str, folder: &Path, flags: &[&str]) -> Output {
-    let mut command = Command::new(program);
-    command.arg("--quick").arg("--out").arg(folder).args(flags);
-    if program.ends_with("saving") {
+fn run(bench: &str, folder: &Path, flags: &[&str]) -> Output {
+    let mut command = Command::new(match bench {
+        "breakdown" | "memory" => env!("CARGO_BIN_EXE_bench-memory"),
+        _ => env!("CARGO_BIN_EXE_bench"),
+    });
+    command.arg(bench.replace('_', "-"));
+    command.args(["--quick", "--out"]).arg(folder).args(flags);
+    if bench == "saving" {
         command.arg("--disk").arg(folder);
     }
     command.output().unwrap()
 }
 
 /// Runs a program and reads what it saved.
-fn figures(bench: &str, program: &str) -> Value {
+fn figures(bench: &str) -> Value {
     let folder = folder(bench);
-    let output = run(program, &folder, &[]);
+    let output = run(bench, &folder, &[]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{bench}: {errors}");
     read(&folder, bench)
@@ -73,7 +77,7 @@ fn is_positive(row: &Value, key: &str) -> bool {
 
 #[test]
 fn saving() {
-    let figures = figures("saving", env!("CARGO_BIN_EXE_saving"));
+    let figures = figures("saving");
     let rows = rows(&figures, "checkpoints");
     assert_eq!(rows.len(), 2);
     // What checkpoints cost is a difference, and anything where there are only two.
@@ -84,7 +88,7 @@ fn saving() {
 
 #[test]
 fn limit() {
-    let figures = figures("limit", env!("CARGO_BIN_EXE_limit"));
+    let figures = figures("limit");
     for model in MODELS {
         let rows = rows(&figures, &format!("{model}: samples/s"));
         // With one micro-batch all modes are one. With two, one stage has GPipe's three and a
@@ -103,7 +107,7 @@ fn limit() {
 
 #[test]
 fn zero_bubble() {
-    let figures = figures("zero_bubble", env!("CARGO_BIN_EXE_zero_bubble"));
+    let figures = figures("zero_bubble");
     let rows = rows(&figures, "amoebanet-32, schedules: m = 2");
     assert_eq!(rows.len(), 6);
     for key in ["step_ms", "promise_ms", "over_1f1b", "promised_over_1f1b"] {
@@ -118,7 +122,7 @@ fn zero_bubble() {
 
 #[test]
 fn predicted() {
-    let figures = figures("predicted", env!("CARGO_BIN_EXE_predicted"));
+    let figures = figures("predicted");
     let rows = rows(&figures, "amoebanet-32: m = 2");
     assert_eq!(rows.len(), 6);
     for key in ["step_ms", "predicted", "beside", "replayed"] {
@@ -128,7 +132,7 @@ fn predicted() {
 
 #[test]
 fn plain() {
-    let figures = figures("plain", env!("CARGO_BIN_EXE_plain"));
+    let figures = figures("plain");
     let rows = rows(&figures, "engine");
     for model in MODELS {
         assert_eq!(rows.iter().filter(|row| row["model"] == model).count(), 2);
@@ -138,7 +142,7 @@ fn plain() {
 
 #[test]
 fn breakdown() {
-    let figures = figures("breakdown", env!("CARGO_BIN_EXE_breakdown"));
+    let figures = figures("breakdown");
     for (model, layers) in MODELS.into_iter().zip([9, 9, 4]) {
         let table = |name: &str| rows(&figures, &format!("{model}, {name}"));
         assert_eq!(table("layers").len(), layers + 1);
@@ -156,7 +160,7 @@ fn breakdown() {
 
 #[test]
 fn memory() {
-    let figures = figures("memory", env!("CARGO_BIN_EXE_memory"));
+    let figures = figures("memory");
     let largest = rows(&figures, "largest");
     assert_eq!(largest.len(), 3);
     for row in largest {
@@ -187,8 +191,11 @@ fn memory() {
 
 #[test]
 fn pytorch() {
-    let program = env!("CARGO_BIN_EXE_pytorch");
-    let missing = run(program, &folder("missing"), &["--python", "no-such-python"]);
+    let missing = run(
+        "pytorch",
+        &folder("missing"),
+        &["--python", "no-such-python"],
+    );
     let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(
         errors.contains("--python target/pytorch/bin/python"),
@@ -197,7 +204,7 @@ fn pytorch() {
     if !python_has("import torch") {
         return skipped("python3 has no PyTorch");
     }
-    let figures = figures("pytorch", program);
+    let figures = figures("pytorch");
     let rows = rows(&figures, "training step");
     for model in MODELS {
         assert_eq!(rows.iter().filter(|row| row["model"] == model).count(), 4);
@@ -207,9 +214,8 @@ fn pytorch() {
 
 #[test]
 fn peers_without_pytorch() {
-    let program = env!("CARGO_BIN_EXE_peers");
     let folder = folder("peers-alone");
-    let output = run(program, &folder, &["--alone"]);
+    let output = run("peers", &folder, &["--alone"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let figures = read(&folder, "peers");
@@ -244,7 +250,7 @@ fn peers_says_what_is_missing() {
         let path = pythons.join(python);
         let flags = ["--model", "transformer", "--python", path.to_str().unwrap()];
         let folder = folder(&format!("peers-{python}"));
-        let output = run(env!("CARGO_BIN_EXE_peers"), &folder, &flags);
+        let output = run("peers", &folder, &flags);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{python}");
         assert!(words.iter().all(|word| errors.contains(word)), "{errors}");
@@ -256,7 +262,7 @@ fn peers() {
     if !python_has("import torch.distributed.pipelining") {
         return skipped("python3 has no PyTorch");
     }
-    let figures = figures("peers", env!("CARGO_BIN_EXE_peers"));
+    let figures = figures("peers");
     for model in MODELS {
         let race = peers_rows(&figures, model, 2);
         assert!(race.iter().all(|row| is_positive(row, "over_pytorch")));
@@ -284,9 +290,8 @@ fn peers_rows<'a>(figures: &'a Value, model: &str, m: usize) -> &'a Vec<Value> {
 /// The CPU in place of a card: what is compared and raced is the same.
 #[test]
 fn gpu() {
-    let program = env!("CARGO_BIN_EXE_gpu");
     let folder = folder("gpu");
-    let output = run(program, &folder, &["--alone", "--device", "cpu"]);
+    let output = run("gpu", &folder, &["--alone", "--device", "cpu"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let figures = read(&folder, "gpu");
@@ -312,8 +317,7 @@ fn gpu() {
 /// A device that is not there is said before anything is measured.
 #[test]
 fn gpu_without_a_card() {
-    let program = env!("CARGO_BIN_EXE_gpu");
-    let output = run(program, &folder("missing"), &["--device", "cuda:77"]);
+    let output = run("gpu", &folder("missing"), &["--device", "cuda:77"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
         !output.status.success() && errors.contains("device `cuda:77`"),
@@ -323,15 +327,18 @@ fn gpu_without_a_card() {
 
 #[test]
 fn loading() {
-    let program = env!("CARGO_BIN_EXE_loading");
-    let missing = run(program, &folder("missing"), &["--python", "no-such-python"]);
+    let missing = run(
+        "loading",
+        &folder("missing"),
+        &["--python", "no-such-python"],
+    );
     let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(errors.contains("--python PATH"), "{errors}");
     let imports = "import torchvision, skimage, sklearn";
     if !python_has(imports) {
         return skipped("python3 has no torchvision, scikit-image and scikit-learn");
     }
-    let figures = figures("loading", program);
+    let figures = figures("loading");
     let rows = rows(&figures, "loading");
     assert_eq!(rows.len(), 6);
     assert!(rows.iter().all(|row| is_positive(row, "images_per_second")));

@@ -129,6 +129,7 @@ impl Trial {
     /// If the child fails for another reason.
     pub fn in_child(&self) -> Result<Option<Items>, Failure> {
         let mut child = Command::new(std::env::current_exe()?);
+        child.args(std::env::args_os().nth(1)); // the subcommand
         child.args(["--trial", &serde_json::to_string(self)?]);
         let output = child.stdin(Stdio::null()).output()?;
         if output.status.success() {

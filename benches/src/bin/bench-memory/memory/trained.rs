@@ -14,7 +14,7 @@ use stovepipe_benches::{
     report::{Table, column, number},
 };
 
-use crate::{
+use super::{
     Bench, Flags, MIB, WIDEST,
     bars::{in_a_step, measured_bar, predicted_bar},
     widest,

@@ -1,19 +1,15 @@
 //! Whether backward passes in halves pay: zero-bubble schedules next to 1F1B, and next to what the
 //! simulator promises.
 //!
-//! `cargo build --workspace --release && target/release/zero_bubble`
+//! `cargo build --release -p stovepipe-benches && target/release/bench zero-bubble`
 
 use std::collections::BTreeMap;
 
-use clap::Parser;
-use mimalloc::MiMalloc;
+use clap::Args;
 use serde_json::{Value, json};
-use stovepipe::{
-    schedule::{
-        Action, Costs as Promise, Pass, Rule, RuleOptions, Schedule, Scheduler, Span, SpanKind,
-        StageCosts,
-    },
-    train::keep_freed_memory,
+use stovepipe::schedule::{
+    Action, Costs as Promise, Pass, Rule, RuleOptions, Schedule, Scheduler, Span, SpanKind,
+    StageCosts,
 };
 use stovepipe_benches::{
     Failure,
@@ -29,17 +25,14 @@ use stovepipe_benches::{
 };
 use stovepipe_plan::cut_chain;
 
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
-
 const WORKERS: usize = 2;
 
 /// Filters of AmoebaNet-D for small images: those of the usual 16 are quick, and leave little to defer.
 const FILTERS: usize = 64;
 
 /// Backward passes in halves: zero-bubble schedules next to 1F1B
-#[derive(Parser)]
-struct Flags {
+#[derive(Args)]
+pub struct Flags {
     #[command(flatten)]
     arguments: Arguments,
     /// Numbers of micro-batches
@@ -59,9 +52,7 @@ promise: the schedule, played by the simulator with these seconds.
 1f1b/it: samples/s over those of 1F1B in the same rounds; promised: the same of the promises.
 kept:   most micro-batches for which a stage kept what gradients of weights need.";
 
-fn main() -> Result<(), Failure> {
-    keep_freed_memory();
-    let mut flags = Flags::parse();
+pub fn main(mut flags: Flags) -> Result<(), Failure> {
     let arguments = &mut flags.arguments;
     arguments.small_filters.get_or_insert(FILTERS);
     if arguments.model == ModelChoice::All {

@@ -17,7 +17,7 @@ use stovepipe_benches::{
     report::{Table, column, number},
 };
 
-use crate::{Peers, shapes};
+use super::{Peers, shapes};
 
 /// How far losses may be from those in double precision, as a share of them. Sums in another order differ
 /// in the seventh digit, and every update makes more of it: of small gradients AdamW takes little but the sign.

@@ -1,6 +1,6 @@
 //! Loading photographs from a folder next to torchvision, on the same number of workers, in the same minutes.
 //!
-//! `cargo build --workspace --release && target/release/loading --python PATH`
+//! `cargo build --release -p stovepipe-benches && target/release/bench loading --python PATH`
 
 use std::{
     env, fs,
@@ -10,11 +10,10 @@ use std::{
 };
 
 use burn::tensor::Device;
-use clap::Parser;
-use mimalloc::MiMalloc;
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use stovepipe::train::{data::shuffled, keep_freed_memory};
+use stovepipe::train::data::shuffled;
 use stovepipe_benches::{
     Failure,
     measure::{Cost, Costs, Turn, take_turns, time},
@@ -26,12 +25,9 @@ use zune_jpeg::{
     zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions},
 };
 
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
-
 /// Loading photographs next to torchvision
-#[derive(Parser, Serialize)]
-struct Flags {
+#[derive(Args, Serialize)]
+pub struct Flags {
     /// Folder for the figures, as JSON
     #[arg(long, value_name = "FOLDER", default_value = "benches/results")]
     out: PathBuf,
@@ -66,9 +62,7 @@ mirrors half, normalises, and batches. Rates are medians over rounds in which al
 torchvision's (ImageFolder and DataLoader with Pillow) with as many workers. The decoders' rates are those of one thread that
 decodes the same files and does nothing else: zune-jpeg, which is ours, and Pillow.";
 
-fn main() -> Result<(), Failure> {
-    keep_freed_memory(); // as the program does
-    let flags = Flags::parse();
+pub fn main(flags: Flags) -> Result<(), Failure> {
     let mut report = Report::begin("loading", &flags)?;
     report.note(NOTE);
     let folder = flags.folder()?;

@@ -15,8 +15,8 @@ use stovepipe_benches::{
     report::{Table, column, number},
 };
 
-use crate::{
-    ALLOCATOR, Bench,
+use super::{
+    Bench,
     bars::{in_a_step, predicted_bar, published_bar},
     widest,
 };
@@ -41,8 +41,9 @@ impl Bench {
         };
         self.pace.say("measuring layers at full size");
         // The CPU's layers, wherever others were trained: they are there on every machine.
-        let predictor =
-            Predictor::measure(images.side, 18, &Device::flex(), || ALLOCATOR.allocated())?;
+        let predictor = Predictor::measure(images.side, 18, &Device::flex(), || {
+            crate::ALLOCATOR.allocated()
+        })?;
         self.report.note(FULL);
         self.published_table(&predictor, images)?;
         self.budgets_table(&predictor, images)

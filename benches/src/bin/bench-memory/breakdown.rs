@@ -1,14 +1,12 @@
 //! Where the time and the memory of a step go.
 //!
-//! `cargo build --workspace --release && target/release/breakdown`
+//! `cargo build --release -p stovepipe-benches && target/release/bench-memory breakdown`
 
 use std::time::Duration;
 
-use cap::Cap;
-use clap::Parser;
-use mimalloc::MiMalloc;
+use clap::Args;
 use serde_json::{Value, json};
-use stovepipe::{prelude::Recompute, schedule::Rule, train::keep_freed_memory};
+use stovepipe::{prelude::Recompute, schedule::Rule};
 use stovepipe_benches::{
     Failure,
     account::{Account, accounts},
@@ -23,12 +21,9 @@ use stovepipe_benches::{
     threads::compute_alone,
 };
 
-#[global_allocator]
-static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
-
 /// Where the time and the memory of a step go
-#[derive(Parser)]
-struct Flags {
+#[derive(Args)]
+pub struct Flags {
     #[command(flatten)]
     arguments: Arguments,
     /// Micro-batches
@@ -60,9 +55,7 @@ memory:   bytes counted by the allocator, in MiB, each row in a process of its o
           the most that a second mini-batch allocated above that, gradients among it, before there was
           an optimizer. optimizer: what AdamW keeps. held: inputs + activations of each stage, in micro-batches, by the engine.";
 
-fn main() -> Result<(), Failure> {
-    keep_freed_memory();
-    let flags = Flags::parse();
+pub fn main(flags: Flags) -> Result<(), Failure> {
     let _pool = compute_alone()?;
     if let Some(subject) = &flags.memory_of {
         let subject: Subject = serde_json::from_str(subject)?;
@@ -89,8 +82,8 @@ fn main() -> Result<(), Failure> {
 /// In a child process: the memory of one subject.
 fn show_memory(subject: &Subject, model: &dyn Measured) -> Result<(), Failure> {
     let counter = Counter {
-        now: || ALLOCATOR.allocated(),
-        most: || ALLOCATOR.max_allocated(),
+        now: || crate::ALLOCATOR.allocated(),
+        most: || crate::ALLOCATOR.max_allocated(),
     };
     let peak = subject.measure(model, &counter)?;
     println!("{}", serde_json::to_string(&peak)?);

@@ -1,14 +1,12 @@
 //! Whether steps take as long as they were predicted to.
 //!
-//! `cargo build --workspace --release && target/release/predicted`
+//! `cargo build --release -p stovepipe-benches && target/release/bench predicted`
 
-use clap::Parser;
-use mimalloc::MiMalloc;
+use clap::Args;
 use serde_json::json;
 use stovepipe::{
     plan::{Machine, OptimizerState, Profile, Setup},
     schedule::{Costs, Recompute, Rule, Scheduler, SpanKind},
-    train::keep_freed_memory,
 };
 use stovepipe_benches::{
     Failure,
@@ -22,14 +20,11 @@ use stovepipe_benches::{
     threads::compute_alone,
 };
 
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
-
 const WORKERS: usize = 2;
 
 /// Steps next to their forecast
-#[derive(Parser)]
-struct Flags {
+#[derive(Args)]
+pub struct Flags {
     #[command(flatten)]
     arguments: Arguments,
     /// Numbers of micro-batches
@@ -48,9 +43,7 @@ beside:   the same with a profile that was made while the other core made one, t
 replayed: steps in this process, played by the simulator with the means of their own passes, over what
         they took: what is left is the engine's time around passes, and passes that vary.";
 
-fn main() -> Result<(), Failure> {
-    keep_freed_memory();
-    let flags = Flags::parse();
+pub fn main(flags: Flags) -> Result<(), Failure> {
     if let Some(task) = &flags.contender {
         return serve(&flags.arguments, task);
     }

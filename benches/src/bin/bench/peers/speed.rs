@@ -16,7 +16,7 @@ use stovepipe_benches::{
     report::{Table, column, number},
 };
 
-use crate::{Peers, shapes};
+use super::{Peers, shapes};
 
 /// What takes part in a race.
 struct Entry {

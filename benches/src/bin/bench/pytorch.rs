@@ -1,14 +1,12 @@
 //! A training step next to PyTorch's, eager, on the same number of threads, in the same minutes.
 //!
-//! `cargo build --workspace --release && target/release/pytorch --python PATH`
+//! `cargo build --release -p stovepipe-benches && target/release/bench pytorch --python PATH`
 
 use std::time::Duration;
 
-use clap::Parser;
-use mimalloc::MiMalloc;
+use clap::Args;
 use serde::Serialize;
 use serde_json::json;
-use stovepipe::train::keep_freed_memory;
 use stovepipe_benches::{
     Failure,
     arguments::Arguments,
@@ -23,12 +21,9 @@ use stovepipe_benches::{
     threads::compute_alone,
 };
 
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
-
 /// A training step, forward and backward, next to PyTorch's
-#[derive(Parser, Serialize)]
-struct Flags {
+#[derive(Args, Serialize)]
+pub struct Flags {
     #[command(flatten)]
     arguments: Arguments,
     /// A Python that has PyTorch
@@ -50,9 +45,7 @@ Forward and backward of a mini-batch. Time is ours over PyTorch's on as many thr
 rounds in which both took their turn: below 1 we are faster. PyTorch runs eager, with gradients set to
 none before a step. Both models have the same number of parameters, or this program ends.";
 
-fn main() -> Result<(), Failure> {
-    keep_freed_memory();
-    let flags = Flags::parse();
+pub fn main(flags: Flags) -> Result<(), Failure> {
     let _pool = compute_alone()?;
     let mut report = Report::begin("pytorch", &flags)?;
     report.note(NOTE);

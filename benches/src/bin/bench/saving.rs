@@ -1,6 +1,6 @@
 //! What checkpoints cost.
 //!
-//! `cargo build --workspace --release && target/release/saving`
+//! `cargo build --release -p stovepipe-benches && target/release/bench saving`
 
 use std::{
     fs,
@@ -9,14 +9,13 @@ use std::{
 };
 
 use burn::tensor::{Device, Int, Tensor};
-use clap::Parser;
-use mimalloc::MiMalloc;
+use clap::Args;
 use serde_json::json;
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective},
     train::{
         Batches, Pass, PipelineSettings, Progress, RunFolder, Source, Task, TrainSettings, Trainer,
-        keep_freed_memory, settings::BalanceSetting,
+        settings::BalanceSetting,
     },
 };
 use stovepipe_amoebanet::AmoebaNetDConfig;
@@ -27,12 +26,9 @@ use stovepipe_benches::{
 };
 use stovepipe_transformer::LmConfig;
 
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
-
 /// What checkpoints cost
-#[derive(Parser)]
-struct Flags {
+#[derive(Args)]
+pub struct Flags {
     /// Folder for the figures, as JSON
     #[arg(long, value_name = "FOLDER", default_value = "benches/results")]
     out: PathBuf,
@@ -86,9 +82,7 @@ impl<I: 'static, T: 'static> Source<I, T> for Same<'_, I, T> {
     }
 }
 
-fn main() -> Result<(), Failure> {
-    keep_freed_memory();
-    let flags = Flags::parse();
+pub fn main(flags: Flags) -> Result<(), Failure> {
     let settings = json!({ "disk": flags.disk, "quick": flags.quick });
     let mut report = Report::begin("saving", &settings)?;
     report.note(NOTE);

@@ -3,16 +3,14 @@
 //!
 //! ```sh
 //! python3 -m venv target/pytorch && target/pytorch/bin/pip install -r benches/peers/requirements.txt
-//! cargo build --workspace --release && target/release/peers --python target/pytorch/bin/python
+//! cargo build --release -p stovepipe-benches && target/release/bench peers --python target/pytorch/bin/python
 //! ```
 
 mod losses;
 mod speed;
 
-use clap::{Parser, ValueEnum};
-use mimalloc::MiMalloc;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
-use stovepipe::train::keep_freed_memory;
 use stovepipe_benches::{
     Failure,
     arguments::{Arguments, ModelChoice},
@@ -23,12 +21,9 @@ use stovepipe_benches::{
     threads::compute_alone,
 };
 
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
-
 /// Training steps and losses next to PyTorch's pipeline
-#[derive(Parser, Serialize)]
-struct Flags {
+#[derive(Args, Serialize)]
+pub struct Flags {
     #[command(flatten)]
     arguments: Arguments,
     /// A Python that has PyTorch
@@ -73,9 +68,7 @@ on two. ours / PyTorch's are samples/s, the median over rounds in which all took
 above 1 we are faster. over one: samples/s over those of the same side's one device on one thread. Both models have as many
 parameters, or this program ends.";
 
-fn main() -> Result<(), Failure> {
-    keep_freed_memory();
-    let flags = Flags::parse();
+pub fn main(flags: Flags) -> Result<(), Failure> {
     if let Some(task) = &flags.contender {
         return serve(&flags.arguments, task);
     }

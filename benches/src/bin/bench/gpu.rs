@@ -2,18 +2,16 @@
 //!
 //! `benches/gpu` builds this for CUDA and runs it with all else that wants a GPU. On any other device:
 //!
-//! `cargo build --workspace --release && target/release/gpu --device wgpu:0 --only agreement`
+//! `cargo build --release -p stovepipe-benches && target/release/bench gpu --device wgpu:0 --only agreement`
 
 use std::time::Instant;
 
-use clap::{Parser, ValueEnum};
-use mimalloc::MiMalloc;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::{Value, json};
 use stovepipe::{
     pipeline::{NamedDevice, Precision},
     prelude::Recompute,
-    train::keep_freed_memory,
 };
 use stovepipe_benches::{
     Failure,
@@ -29,12 +27,9 @@ use stovepipe_benches::{
     report::{Report, Table, column, number},
 };
 
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
-
 /// A GPU next to the CPU, and next to PyTorch
-#[derive(Parser, Serialize)]
-struct Flags {
+#[derive(Args, Serialize)]
+pub struct Flags {
     #[command(flatten)]
     arguments: Arguments,
     /// The device, as `stovepipe devices` calls it
@@ -81,9 +76,7 @@ Whole training steps: forward, backward, AdamW (PyTorch's fused one), on one car
 configuration has the card to itself, in a process of its own, with a step before the first turn in which kernels are
 compiled and tuned; that step's seconds are under `first`. PyTorch's f32 is as it comes: convolutions may use TF32, products do not.";
 
-fn main() -> Result<(), Failure> {
-    keep_freed_memory();
-    let flags = Flags::parse();
+pub fn main(flags: Flags) -> Result<(), Failure> {
     if let Some(task) = &flags.contender {
         return serve(&flags.arguments, task);
     }

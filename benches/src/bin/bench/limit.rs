@@ -1,12 +1,11 @@
 //! The pipeline against its limit: one and two stages of a thread each, next to what one and two
 //! independent copies of a plain Burn loop reach with the same micro-batches in the same minutes.
 //!
-//! `cargo build --workspace --release && target/release/limit`
+//! `cargo build --release -p stovepipe-benches && target/release/bench limit`
 
-use clap::Parser;
-use mimalloc::MiMalloc;
+use clap::Args;
 use serde_json::json;
-use stovepipe::{prelude::Recompute, schedule::Rule, train::keep_freed_memory};
+use stovepipe::{prelude::Recompute, schedule::Rule};
 use stovepipe_benches::{
     Failure,
     arguments::Arguments,
@@ -21,12 +20,9 @@ use stovepipe_benches::{
     threads::compute_alone,
 };
 
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
-
 /// The pipeline against its limit: stages, micro-batches, schedules, recomputation
-#[derive(Parser)]
-struct Flags {
+#[derive(Args)]
+pub struct Flags {
     #[command(flatten)]
     arguments: Arguments,
     /// Numbers of micro-batches
@@ -50,9 +46,7 @@ processor: seconds that threads had a processor, over those of one plain loop fo
         leaves out waiting, the bubble and other programs: what is above 1 is more work, or slower.
 Schedules and modes that come to the very same actions are measured once, under the first name.";
 
-fn main() -> Result<(), Failure> {
-    keep_freed_memory();
-    let flags = Flags::parse();
+pub fn main(flags: Flags) -> Result<(), Failure> {
     if let Some(task) = &flags.contender {
         return serve(&flags.arguments, task);
     }

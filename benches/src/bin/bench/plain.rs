@@ -1,12 +1,10 @@
 //! The engine with nothing to do: one stage and one micro-batch, next to a plain Burn loop on the
 //! same model, with and without the optimizer.
 //!
-//! `cargo build --workspace --release && target/release/plain`
+//! `cargo build --release -p stovepipe-benches && target/release/bench plain`
 
-use clap::Parser;
-use mimalloc::MiMalloc;
+use clap::Args;
 use serde_json::json;
-use stovepipe::train::keep_freed_memory;
 use stovepipe_benches::{
     Failure,
     arguments::Arguments,
@@ -22,12 +20,9 @@ use stovepipe_benches::{
 /// A mini-batch is so many times `--samples`, and one micro-batch here.
 const MICRO_BATCHES: usize = 4;
 
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
-
 /// The engine with one stage and one micro-batch next to a plain Burn loop
-#[derive(Parser)]
-struct Flags {
+#[derive(Args)]
+pub struct Flags {
     #[command(flatten)]
     arguments: Arguments,
     /// Work as one of the configurations, for the program that started this one
@@ -40,12 +35,11 @@ Milliseconds of a mini-batch of so many samples on one thread. The ratio is the 
 the loop's: the median over rounds in which both took their turn one after the other. processor: the same
 ratio of seconds that threads had a processor, which leaves out waiting and other programs.";
 
-fn main() -> Result<(), Failure> {
-    keep_freed_memory();
+pub fn main(flags: Flags) -> Result<(), Failure> {
     let Flags {
         arguments,
         contender,
-    } = Flags::parse();
+    } = flags;
     if let Some(task) = &contender {
         return serve(&arguments, task);
     }

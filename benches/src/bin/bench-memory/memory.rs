@@ -1,6 +1,6 @@
 //! How large a network trains within a budget of memory: Table 1 of the GPipe paper.
 //!
-//! `cargo build --workspace --release && target/release/memory`
+//! `cargo build --release -p stovepipe-benches && target/release/bench-memory memory`
 
 mod bars;
 mod papers;
@@ -9,14 +9,9 @@ mod trained;
 use std::{path::PathBuf, sync::OnceLock};
 
 use burn::tensor::Device;
-use cap::Cap;
-use clap::Parser;
-use mimalloc::MiMalloc;
+use clap::Args;
 use serde::Serialize;
-use stovepipe::{
-    pipeline::NamedDevice,
-    train::{keep_freed_memory, settings::OptimizerSetting},
-};
+use stovepipe::{pipeline::NamedDevice, train::settings::OptimizerSetting};
 use stovepipe_benches::{
     Failure,
     footprint::{
@@ -31,9 +26,6 @@ use stovepipe_benches::{
     report::Report,
 };
 
-#[global_allocator]
-static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
-
 /// The device that keeps accounts of its own; none if the allocator is asked.
 static ACCOUNTANT: OnceLock<Device> = OnceLock::new();
 
@@ -43,8 +35,8 @@ const MIB: f64 = (1 << 20) as f64;
 const WIDEST: usize = 4096;
 
 /// How large a network trains within a budget of memory
-#[derive(Parser, Clone, Debug, Serialize)]
-struct Flags {
+#[derive(Args, Clone, Debug, Serialize)]
+pub struct Flags {
     /// Folder for the figures, as JSON, Markdown and a picture
     #[arg(long, value_name = "FOLDER", default_value = "benches/results")]
     out: PathBuf,
@@ -88,9 +80,7 @@ process of its own, whose allocator gives it no more than the budget (on another
 to no more). Prediction: by the memory model, from layers of narrow networks and one or two images, each
 measured alone. Stages of one process share its memory: k stages are held to k budgets together.";
 
-fn main() -> Result<(), Failure> {
-    keep_freed_memory();
-    let mut flags = Flags::parse();
+pub fn main(mut flags: Flags) -> Result<(), Failure> {
     if flags.quick {
         flags = Flags {
             budget: 24,
@@ -150,15 +140,22 @@ fn counter() -> Counter {
         Some([usage.bytes_in_use, usage.bytes_reserved])
     }
     Counter {
-        now: || of_pools().map_or_else(|| ALLOCATOR.allocated(), |[in_use, _]| in_use as usize),
-        most: || of_pools().map_or_else(|| ALLOCATOR.max_allocated(), |[_, all]| all as usize),
+        now: || {
+            of_pools().map_or_else(
+                || crate::ALLOCATOR.allocated(),
+                |[in_use, _]| in_use as usize,
+            )
+        },
+        most: || {
+            of_pools().map_or_else(|| crate::ALLOCATOR.max_allocated(), |[_, all]| all as usize)
+        },
     }
 }
 
 /// In a child process: trains, or ends for lack of memory.
 fn show_trial(trial: &Trial) -> Result<(), Failure> {
     if ACCOUNTANT.get().is_none() {
-        let limit = ALLOCATOR.set_limit(trial.budget as usize);
+        let limit = crate::ALLOCATOR.set_limit(trial.budget as usize);
         limit.map_err(|()| "memory allocation of the program itself is over the budget")?;
     }
     let items = trial.run(&counter())?;

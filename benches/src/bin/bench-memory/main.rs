@@ -1,0 +1,29 @@
+//! The benchmarks of memory, a subcommand each. Their allocator counts bytes, which takes time: so
+//! they have a program of their own.
+
+mod breakdown;
+mod memory;
+
+use cap::Cap;
+use clap::Parser;
+use mimalloc::MiMalloc;
+use stovepipe::train::keep_freed_memory;
+use stovepipe_benches::Failure;
+
+#[global_allocator]
+static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
+
+/// Benchmarks of the memory that Stovepipe needs
+#[derive(Parser)]
+enum Bench {
+    Breakdown(breakdown::Flags),
+    Memory(memory::Flags),
+}
+
+fn main() -> Result<(), Failure> {
+    keep_freed_memory(); // as the program does
+    match Bench::parse() {
+        Bench::Breakdown(flags) => breakdown::main(flags),
+        Bench::Memory(flags) => memory::main(flags),
+    }
+}
