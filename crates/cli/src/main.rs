@@ -1,5 +1,6 @@
 //! `stovepipe`: trains models through a pipeline of stages, and predicts what that costs.
 
+mod allocator;
 mod choice;
 mod config;
 mod data;
@@ -24,22 +25,10 @@ mod work;
 
 use std::{env, error::Error, process::ExitCode};
 
-use cap::Cap;
 use clap::{ArgMatches, Command};
-use mimalloc::MiMalloc;
 use stovepipe::train::keep_freed_memory;
 
 use error::CliError;
-
-/// The system's allocator returns large blocks to the kernel, which clears them again under a lock that all stages share:
-/// two stages would run no faster than one. It counts, so that layers can be measured.
-#[global_allocator]
-static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
-
-/// Bytes that are allocated now.
-fn allocated() -> usize {
-    ALLOCATOR.allocated()
-}
 
 fn main() -> ExitCode {
     keep_freed_memory();

@@ -12,29 +12,27 @@ use serde_json::Value;
 
 use crate::error::CliError;
 
-/// On which side of its column a text stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Align {
-    Left,
-    Right,
-}
-
 /// Rows of words in columns.
 pub struct Table {
-    columns: Vec<Align>,
+    /// Whether each stands at the right of its column.
+    is_right: Vec<bool>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub fn new(columns: &[(&str, Align)]) -> Self {
-        Self {
-            columns: columns.iter().map(|column| column.1).collect(),
-            rows: vec![columns.iter().map(|column| column.0.to_owned()).collect()],
-        }
+    /// Columns by name, separated by `|`; those with `>` before it stand at the right.
+    pub fn new(columns: &str) -> Self {
+        let mut table = Self {
+            is_right: Vec::new(),
+            rows: vec![Vec::new()],
+        };
+        columns.split('|').for_each(|column| table.column(column));
+        table
     }
 
-    pub fn column(&mut self, name: &str, align: Align) {
-        self.columns.push(align);
+    pub fn column(&mut self, column: &str) {
+        let name = column.trim().trim_start_matches('>');
+        self.is_right.push(name.len() < column.trim().len());
         self.rows[0].push(name.to_owned());
     }
 
@@ -51,12 +49,15 @@ impl fmt::Display for Table {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
-        let widths: Vec<_> = (0..self.columns.len()).map(width).collect();
+        let widths: Vec<_> = (0..self.is_right.len()).map(width).collect();
         for row in &self.rows {
-            let cells = row.iter().zip(&self.columns).zip(&widths);
-            let cells = cells.map(|((cell, align), width)| match align {
-                Align::Left => format!("{cell:<width$}"),
-                Align::Right => format!("{cell:>width$}"),
+            let cells = row.iter().zip(&self.is_right).zip(&widths);
+            let cells = cells.map(|((cell, is_right), width)| {
+                if *is_right {
+                    format!("{cell:>width$}")
+                } else {
+                    format!("{cell:<width$}")
+                }
             });
             let line = cells.collect::<Vec<_>>().join("  ");
             writeln!(formatter, "{}", line.trim_end())?;

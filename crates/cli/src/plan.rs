@@ -1,108 +1,18 @@
 //! `stovepipe plan`: where to cut, which schedule, what to recompute, and what it costs.
 
 mod chain;
+mod flags;
 mod graph;
 mod measure;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
-use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
-use stovepipe::{
-    pipeline::Precision,
-    plan::{DeviceSpec, LayerGraph, LinkLevel, Machine, OptimizerState, Profile},
-    schedule::{Recompute, Rule},
-};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use stovepipe::plan::{LayerGraph, Profile};
 
-use crate::{
-    data::AnyDataSet,
-    error::CliError,
-    files::read_machine,
-    models::{self, AnyModel},
-    output,
-    settings::Subjects,
-    suggest,
-};
+use self::flags::PlanFlags;
 
-/// More would take minutes to plan for.
-const MOST_WORKERS: usize = 4096;
-
-const MACHINE: &str = "Machine";
-const CHOICE: &str = "What to choose from";
-const MEASURING: &str = "Measuring";
-
-/// What to plan.
-#[derive(Clone, Debug, Args)]
-struct PlanFlags {
-    /// What each layer costs: a profile as --measure writes it (TOML), or PipeDream's graph.txt
-    #[arg(long, value_name = "FILE", default_value = "profile.toml")]
-    profile: PathBuf,
-    /// Devices and links (TOML), as `devices --out` writes them, instead of the flags below
-    #[arg(long, value_name = "FILE", help_heading = MACHINE,
-        conflicts_with_all = ["workers", "bandwidth", "levels", "memory", "latency"])]
-    machine: Option<PathBuf>,
-    /// Devices, all alike [default: 2]
-    #[arg(long, value_name = "N", help_heading = MACHINE)]
-    workers: Option<usize>,
-    /// Bytes a second between devices; with several levels one for each, innermost first [default: no limit]
-    #[arg(long, value_name = "B", num_args = 1.., value_delimiter = ',', help_heading = MACHINE)]
-    bandwidth: Vec<f64>,
-    /// Devices, then groups, that each level joins: 4,2 is two machines of four [default: one level]
-    #[arg(long, value_name = "N,N", value_delimiter = ',', help_heading = MACHINE)]
-    levels: Vec<usize>,
-    /// Seconds until a message arrives
-    #[arg(long, value_name = "S", default_value_t = 0.0, help_heading = MACHINE)]
-    latency: f64,
-    /// Bytes that each device holds [default: enough]
-    #[arg(long, value_name = "BYTES", help_heading = MACHINE)]
-    memory: Option<u64>,
-    /// Samples of a mini-batch [default: 8 times those of the profile]
-    #[arg(long, value_name = "N", help_heading = CHOICE)]
-    batch_size: Option<usize>,
-    /// Micro-batches of a mini-batch [default: powers of two]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
-    micro_batches: Vec<usize>,
-    /// Schedules [default: all that give the result of one device]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
-    schedules: Vec<Rule>,
-    /// Which micro-batches to recompute: always, except-last, never [default: the fastest that fits]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
-    recompute: Vec<Recompute>,
-    /// Let several workers share a stage (1f1b; the engine does not run it yet)
-    #[arg(long, help_heading = CHOICE)]
-    replicas: bool,
-    /// Numbers kept for each parameter: 2 for Adam, 1 for momentum, 1 more each for --ema and --accumulate
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u8).range(0..=4),
-        help_heading = CHOICE)]
-    optimizer_state: u8,
-    /// Measure a built-in model here first, and write the profile
-    #[arg(long, help_heading = MEASURING)]
-    measure: bool,
-    /// Devices, one for each worker (cpu, wgpu:0, cuda:0) [default: cpu for each]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = MEASURING)]
-    devices: Vec<String>,
-    /// CPU threads of each worker
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = MEASURING)]
-    threads_per_stage: usize,
-    /// Type to compute in: f32, or bf16 or f16 in mixed precision
-    #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = MEASURING)]
-    precision: Precision,
-    /// Write the machine file, too
-    #[arg(long, value_name = "FILE", requires = "measure", help_heading = MEASURING)]
-    write_machine: Option<PathBuf>,
-    /// Write the plan, for `train --plan FILE`
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// What to plan, and the model to measure for it.
-struct Request {
-    flags: PlanFlags,
-    model: AnyModel,
-    data: AnyDataSet,
-}
+use crate::{error::CliError, models, output, settings::Subjects};
 
 /// The subcommand and its flags.
 pub fn command() -> Command {
@@ -117,12 +27,10 @@ pub fn command() -> Command {
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let flags = PlanFlags::from_arg_matches(matches)?;
     let (model, data) = Subjects::new(models::trained()).read(None, matches)?;
-    let request = Request { flags, model, data };
-    let mut machine = request.flags.machine()?;
-    if request.flags.measure {
-        measure::measure(&request, &mut machine)?;
+    let mut machine = flags.machine()?;
+    if flags.measure {
+        measure::measure(&flags, (&model, &data), &mut machine)?;
     }
-    let flags = &request.flags;
     let text = output::read(&flags.profile)?;
     let unreadable = |source| CliError::Read {
         path: flags.profile.clone(),
@@ -130,10 +38,10 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     };
     if is_graph(&text) {
         let graph = LayerGraph::from_text(&text).map_err(|error| unreadable(error.into()))?;
-        graph::plan(flags, &graph, &machine)?;
+        graph::plan(&flags, &graph, &machine)?;
     } else {
         let profile = Profile::from_toml(&text).map_err(|error| unreadable(error.into()))?;
-        chain::plan(flags, &profile, &machine)?;
+        chain::plan(&flags, &profile, &machine)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -142,103 +50,4 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
 fn is_graph(text: &str) -> bool {
     let first = text.lines().find(|line| !line.trim().is_empty());
     first.is_some_and(|line| line.contains(" -- "))
-}
-
-impl PlanFlags {
-    fn machine(&self) -> Result<Machine, CliError> {
-        if let Some(path) = &self.machine {
-            return read_machine(path);
-        }
-        if self.measure {
-            suggest::devices(&self.devices)?;
-        }
-        let product = || self.levels.iter().copied().fold(1, usize::saturating_mul);
-        let workers = match (self.workers, self.levels.is_empty(), self.devices.len()) {
-            (Some(workers), ..) => workers,
-            (None, false, _) => product(),
-            (None, true, 0) => 2,
-            (None, true, devices) => devices,
-        };
-        if workers > MOST_WORKERS {
-            return Err(CliError::TooManyWorkers {
-                workers,
-                most: MOST_WORKERS,
-            });
-        }
-        if !self.levels.is_empty() && product() != workers {
-            return Err(CliError::Levels {
-                joined: product(),
-                workers,
-            });
-        }
-        if !matches!(self.devices.len(), 0 | 1) && self.devices.len() != workers {
-            return Err(CliError::DeviceCount {
-                devices: self.devices.len(),
-                workers,
-            });
-        }
-        let name = |worker: usize| {
-            let own = self.devices.get(worker).or(self.devices.first());
-            own.map_or("cpu", String::as_str).trim().to_owned()
-        };
-        let device = |worker| DeviceSpec {
-            name: name(worker),
-            speed: 1.0,
-            memory: self.memory,
-        };
-        Ok(Machine {
-            devices: (0..workers).map(device).collect(),
-            levels: self.link_levels(workers)?,
-        })
-    }
-
-    fn link_levels(&self, workers: usize) -> Result<Vec<LinkLevel>, CliError> {
-        if self.bandwidth.is_empty() && self.latency == 0.0 {
-            return Ok(Vec::new());
-        }
-        let mut levels = self.levels.clone();
-        if levels.is_empty() {
-            levels.push(workers);
-        }
-        let given = self.bandwidth.len();
-        if given > 1 && given != levels.len() {
-            return Err(CliError::Bandwidths {
-                given,
-                levels: levels.len(),
-            });
-        }
-        let number = |what, value: f64, is_valid: bool| {
-            let valid = is_valid.then_some(value);
-            valid.ok_or(CliError::Number { what, value })
-        };
-        let level = |(index, &workers): (usize, &usize)| {
-            let bandwidth = self.bandwidth.get(index).or(self.bandwidth.first());
-            let bandwidth = bandwidth.copied().unwrap_or(f64::MAX);
-            let latency = self.latency;
-            Ok(LinkLevel {
-                workers,
-                bandwidth: number(
-                    "--bandwidth",
-                    bandwidth,
-                    bandwidth.is_finite() && bandwidth > 0.0,
-                )?,
-                latency: number("--latency", latency, latency.is_finite() && latency >= 0.0)?,
-            })
-        };
-        levels.iter().enumerate().map(level).collect()
-    }
-
-    /// In mixed precision a step computes on copies of half the size, which count as one number here.
-    fn state(&self) -> OptimizerState {
-        let copies = u8::from(self.precision != Precision::F32);
-        OptimizerState(self.optimizer_state + copies)
-    }
-
-    fn print(&self, text: &str, json: &serde_json::Value) {
-        if self.json {
-            output::print_json(json);
-        } else {
-            output::print(text);
-        }
-    }
 }

@@ -11,7 +11,7 @@ use stovepipe::schedule::{
 
 use crate::{
     error::CliError,
-    output::{self, Align, Table},
+    output::{self, Table},
     suggest,
 };
 
@@ -24,100 +24,83 @@ const MILLISECOND: f64 = 1e-3;
 #[derive(Clone, Debug, Args)]
 struct SimulateFlags {
     /// gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream, or a CSV file of torch.distributed.pipelining
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "NAME|FILE")]
     schedule: String,
     /// Workers, each with its part of the model; not needed for a CSV file
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "N")]
     stages: Option<usize>,
     /// Micro-batches of a step; not needed for a CSV file
-    #[arg(long, value_name = "M")]
+    #[arg(long, value_name = "N")]
     micro_batches: Option<usize>,
     /// Stages of each worker (interleaved)
-    #[arg(long, value_name = "V", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2)]
     chunks: usize,
     /// Workers that share each stage and take its micro-batches in turn (pipedream, 1f1b)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     replicas: Vec<usize>,
-    /// Forward pass of a worker's part, in milliseconds; or one for each stage
-    #[arg(
-        long,
-        value_name = "MS",
-        value_delimiter = ',',
-        default_value = "1",
-        help_heading = "Times"
-    )]
-    forward: Vec<f64>,
-    /// Gradient of the input, the first half of backward; or one for each stage
-    #[arg(
-        long,
-        value_name = "MS",
-        value_delimiter = ',',
-        default_value = "1",
-        help_heading = "Times"
-    )]
-    backward: Vec<f64>,
-    /// Gradients of the weights, the second half of backward; or one for each stage
-    #[arg(
-        long,
-        value_name = "MS",
-        value_delimiter = ',',
-        default_value = "1",
-        help_heading = "Times"
-    )]
-    weight: Vec<f64>,
-    /// Latency of a message between workers
-    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = "Times")]
-    send: f64,
-    /// Bytes a second between workers [default: no limit]
-    #[arg(long, value_name = "BYTES", help_heading = "Times")]
-    bandwidth: Option<f64>,
-    /// Bytes of a message
-    #[arg(
-        long,
-        value_name = "BYTES",
-        default_value_t = 0.0,
-        help_heading = "Times"
-    )]
-    message: f64,
     /// Micro-batches whose forward pass is recomputed: never, except-last, always
     #[arg(long, value_name = "MODE", default_value_t = Recompute::Never)]
     recompute: Recompute,
-    /// Bytes of activations of a micro-batch in a worker's part; or one for each stage
-    #[arg(
-        long,
-        value_name = "BYTES",
-        value_delimiter = ',',
-        help_heading = "Memory"
-    )]
-    memory: Vec<f64>,
-    /// Bytes of an input that is kept for recomputation
-    #[arg(
-        long,
-        value_name = "BYTES",
-        default_value_t = 0.0,
-        help_heading = "Memory"
-    )]
-    input_memory: f64,
-    /// Bytes of a worker's parameters, gradients and optimizer
-    #[arg(
-        long,
-        value_name = "BYTES",
-        default_value_t = 0.0,
-        help_heading = "Memory"
-    )]
-    fixed_memory: f64,
-    /// Draw the step as an SVG picture
-    #[arg(long, value_name = "FILE", help_heading = "Files")]
-    svg: Option<PathBuf>,
-    /// Write the step as a trace for Perfetto or chrome://tracing
-    #[arg(long, value_name = "FILE", help_heading = "Files")]
-    trace: Option<PathBuf>,
-    /// Write the schedule as a CSV file of torch.distributed.pipelining
-    #[arg(long, value_name = "FILE", help_heading = "Files")]
-    csv: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    times: TimeFlags,
+    #[command(flatten)]
+    memory: MemoryFlags,
+    #[command(flatten)]
+    files: FileFlags,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Times")]
+struct TimeFlags {
+    /// Forward pass of a worker's part, in milliseconds; or one for each stage
+    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "1")]
+    forward: Vec<f64>,
+    /// Gradient of the input, the first half of backward; or one for each stage
+    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "1")]
+    backward: Vec<f64>,
+    /// Gradients of the weights, the second half of backward; or one for each stage
+    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "1")]
+    weight: Vec<f64>,
+    /// Latency of a message between workers
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    send: f64,
+    /// Bytes a second between workers [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    bandwidth: Option<f64>,
+    /// Bytes of a message
+    #[arg(long, value_name = "BYTES", default_value_t = 0.0)]
+    message: f64,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Memory")]
+struct MemoryFlags {
+    /// Bytes of activations of a micro-batch in a worker's part; or one for each stage
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    memory: Vec<f64>,
+    /// Bytes of an input that is kept for recomputation
+    #[arg(long, value_name = "BYTES", default_value_t = 0.0)]
+    input_memory: f64,
+    /// Bytes of a worker's parameters, gradients and optimizer
+    #[arg(long, value_name = "BYTES", default_value_t = 0.0)]
+    fixed_memory: f64,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Files")]
+struct FileFlags {
+    /// Draw the step as an SVG picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write the step as a trace for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Write the schedule as a CSV file of torch.distributed.pipelining
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
 }
 
 /// The subcommand and its flags.
@@ -136,7 +119,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let simulation = schedule.simulate(&costs)?;
     let is_small = schedule.stages() * schedule.micro_batches() <= MANY;
     let is_shown = !asked.json && is_small;
-    let timeline = if is_shown || asked.svg.is_some() || asked.trace.is_some() {
+    let timeline = if is_shown || asked.files.svg.is_some() || asked.files.trace.is_some() {
         asked.timeline(&schedule)?
     } else {
         Timeline::default()
@@ -237,18 +220,18 @@ impl SimulateFlags {
             }),
         };
         let stage = |stage| {
-            let forward = of_stage("--forward", &self.forward, stage)?;
-            let activations = of_stage("--memory", &self.memory, stage)?;
+            let forward = of_stage("--forward", &self.times.forward, stage)?;
+            let activations = of_stage("--memory", &self.memory.memory, stage)?;
             Ok(StageCosts {
                 forward,
                 quiet: forward,
-                input: of_stage("--backward", &self.backward, stage)?,
-                weight: of_stage("--weight", &self.weight, stage)?,
+                input: of_stage("--backward", &self.times.backward, stage)?,
+                weight: of_stage("--weight", &self.times.weight, stage)?,
                 update: 0.0,
-                output: self.message,
+                output: self.times.message,
                 memory: StageMemory {
-                    fixed: of_stage("--fixed-memory", &[self.fixed_memory], stage)?,
-                    input: self.input_memory,
+                    fixed: of_stage("--fixed-memory", &[self.memory.fixed_memory], stage)?,
+                    input: self.memory.input_memory,
                     activations,
                     context: activations,
                     version: 0.0,
@@ -258,8 +241,9 @@ impl SimulateFlags {
         Ok(Costs {
             stages: (0..stages).map(stage).collect::<Result<_, CliError>>()?,
             links: vec![Link {
-                latency: self.send,
+                latency: self.times.send,
                 bandwidth: self
+                    .times
                     .bandwidth
                     .map_or(f64::INFINITY, |bytes| bytes * MILLISECOND),
             }],
@@ -326,19 +310,13 @@ impl SimulateFlags {
     }
 
     fn table(&self, schedule: &Schedule, simulation: &Simulation) -> String {
-        let has_memory = !self.memory.is_empty() || self.fixed_memory > 0.0;
-        let mut table = Table::new(&[
-            ("worker", Align::Left),
-            ("busy", Align::Right),
-            ("waits", Align::Right),
-            ("activations", Align::Right),
-            ("weight contexts", Align::Right),
-        ]);
+        let has_memory = !self.memory.memory.is_empty() || self.memory.fixed_memory > 0.0;
+        let mut table = Table::new("worker | >busy | >waits | >activations | >weight contexts");
         if has_memory {
-            table.column("memory", Align::Right);
+            table.column(">memory");
         }
         if schedule.is_asynchronous() {
-            table.column("weight versions", Align::Right);
+            table.column(">weight versions");
         }
         let (busy, memory) = (simulation.utilisation(), simulation.peak_memory());
         let (activations, contexts) =
@@ -371,14 +349,10 @@ impl SimulateFlags {
     fn timeline(&self, schedule: &Schedule) -> Result<Timeline, CliError> {
         let mut costs = self.costs(schedule)?;
         for stage in &mut costs.stages {
-            for time in [
-                &mut stage.forward,
-                &mut stage.quiet,
-                &mut stage.input,
-                &mut stage.weight,
-            ] {
-                *time *= MILLISECOND;
-            }
+            stage.forward *= MILLISECOND;
+            stage.quiet *= MILLISECOND;
+            stage.input *= MILLISECOND;
+            stage.weight *= MILLISECOND;
         }
         for link in &mut costs.links {
             link.latency *= MILLISECOND;
@@ -388,13 +362,13 @@ impl SimulateFlags {
     }
 
     fn write(&self, schedule: &Schedule, timeline: &Timeline) -> Result<(), CliError> {
-        if let Some(path) = &self.csv {
+        if let Some(path) = &self.files.csv {
             output::write(path, &schedule.to_csv())?;
         }
-        if let Some(path) = &self.svg {
+        if let Some(path) = &self.files.svg {
             output::write(path, &timeline.to_svg(&[]))?;
         }
-        if let Some(path) = &self.trace {
+        if let Some(path) = &self.files.trace {
             output::write_with(path, |file| timeline.write_chrome_trace(&[], file))?;
         }
         Ok(())

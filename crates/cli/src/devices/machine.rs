@@ -6,7 +6,7 @@ use stovepipe::{
     train::PipelineSettings,
 };
 
-use super::{Found, MeasuredLink, Survey};
+use super::survey::{Found, MeasuredLink, Survey};
 
 impl Survey {
     /// The usable devices as the planner knows them. A GPU emulated on the CPU is left out unless it was named.

@@ -3,21 +3,13 @@
 use serde_json::{Value, json};
 use stovepipe::{pipeline::device::DeviceRates, schedule::format_bytes};
 
-use super::{Found, Survey};
-use crate::output::{self, Align, Table};
+use super::survey::{Found, Survey};
+use crate::output::{self, Table};
 
 impl Survey {
     pub(super) fn text(&self) -> String {
-        let mut table = Table::new(&[
-            ("device", Align::Left),
-            ("is", Align::Left),
-            ("memory", Align::Right),
-            ("f32", Align::Right),
-            ("bf16", Align::Right),
-            ("f16", Align::Right),
-            ("from host", Align::Right),
-            ("to host", Align::Right),
-        ]);
+        let mut table =
+            Table::new("device | is | >memory | >f32 | >bf16 | >f16 | >from host | >to host");
         for found in &self.found {
             table.row(found.row());
         }
@@ -41,12 +33,7 @@ impl Survey {
     }
 
     fn link_table(&self) -> Table {
-        let mut table = Table::new(&[
-            ("from", Align::Left),
-            ("to", Align::Left),
-            ("bandwidth", Align::Right),
-            ("latency", Align::Right),
-        ]);
+        let mut table = Table::new("from | to | >bandwidth | >latency");
         for link in &self.links {
             table.row(vec![
                 self.name(link.from).to_owned(),

@@ -12,11 +12,11 @@ use stovepipe::{
     },
 };
 
-use super::PlanFlags;
+use super::flags::PlanFlags;
 use crate::{
     error::CliError,
     files::{PlanFile, PlannedTraining, Prediction},
-    output::{self, Align, Table},
+    output::{self, Table},
 };
 
 /// Runners-up that are printed.
@@ -210,13 +210,7 @@ impl ChainReport<'_> {
 
     fn stage_table(&self) -> Table {
         let best = self.best();
-        let mut table = Table::new(&[
-            ("stage", Align::Left),
-            ("layers", Align::Left),
-            ("device", Align::Left),
-            ("replicas", Align::Right),
-            ("a micro-batch", Align::Right),
-        ]);
+        let mut table = Table::new("stage | layers | device | >replicas | >a micro-batch");
         for (stage, ((layers, worker, time), replicas)) in
             self.stages().into_iter().zip(&best.replicas).enumerate()
         {
@@ -241,17 +235,9 @@ impl ChainReport<'_> {
 
     fn memory_table(&self) -> Table {
         let best = self.best();
-        let mut table = Table::new(&[
-            ("worker", Align::Left),
-            ("busy", Align::Right),
-            ("parameters", Align::Right),
-            ("gradients", Align::Right),
-            ("optimizer", Align::Right),
-            ("inputs", Align::Right),
-            ("activations", Align::Right),
-            ("all", Align::Right),
-            ("of", Align::Right),
-        ]);
+        let mut table = Table::new(
+            "worker | >busy | >parameters | >gradients | >optimizer | >inputs | >activations | >all | >of",
+        );
         for (worker, memory) in best.forecast.memory.iter().enumerate() {
             let room = self.machine.devices[best.devices[worker]].memory;
             table.row(vec![
@@ -270,14 +256,8 @@ impl ChainReport<'_> {
     }
 
     fn others(&self) -> Table {
-        let mut table = Table::new(&[
-            ("other", Align::Left),
-            ("recompute", Align::Left),
-            ("workers", Align::Right),
-            ("micro-batches", Align::Right),
-            ("step", Align::Right),
-            ("why not", Align::Left),
-        ]);
+        let mut table =
+            Table::new("other | recompute | >workers | >micro-batches | >step | why not");
         // Those that do not fit come last, and should be seen.
         let is_too_large = |other: &&RunnerUp| matches!(other.verdict, Verdict::TooLarge { .. });
         let all = || self.plan.runners_up.iter();

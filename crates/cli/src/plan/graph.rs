@@ -8,10 +8,10 @@ use stovepipe::{
     schedule::{Costs, Link, PipeDream, Recompute, RoundRobin, Scheduler, StageCosts},
 };
 
-use super::PlanFlags;
+use super::flags::PlanFlags;
 use crate::{
     error::CliError,
-    output::{self, Align, Table},
+    output::{self, Table},
 };
 
 /// Splits the graph, simulates the schedules of the split, and prints both.
@@ -175,13 +175,7 @@ impl GraphReport<'_> {
             output::count(self.machine.devices.len(), "worker", "workers"),
             self.partition.time,
         );
-        let mut table = Table::new(&[
-            ("stage", Align::Left),
-            ("states", Align::Left),
-            ("layers", Align::Right),
-            ("replicas", Align::Right),
-            ("stage time", Align::Right),
-        ]);
+        let mut table = Table::new("stage | states | >layers | >replicas | >stage time");
         self.rows(&mut table, self.partition, "");
         let _ = writeln!(text, "{table}");
         for (advice, why) in [(advised, "the result of one device"), (other, STALE)] {

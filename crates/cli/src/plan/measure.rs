@@ -6,11 +6,14 @@ use stovepipe::{
     train::{PipelineSettings, run::show_layers, settings::free_memory},
 };
 
-use super::{PlanFlags, Request};
+use super::flags::PlanFlags;
 use crate::{
-    allocated,
+    allocator::allocated,
+    data::AnyDataSet,
     error::CliError,
-    memory_check, output,
+    memory_check,
+    models::AnyModel,
+    output,
     work::{Load, Model, Work, with_model},
 };
 
@@ -20,9 +23,11 @@ const BATCH: usize = 64;
 const SHARE: usize = 8;
 
 /// Measures the model on each kind of device, and the devices; writes both.
-pub fn measure(request: &Request, machine: &mut Machine) -> Result<(), CliError> {
-    let model = (&request.model, &request.data);
-    let flags = &request.flags;
+pub fn measure(
+    flags: &PlanFlags,
+    model: (&AnyModel, &AnyDataSet),
+    machine: &mut Machine,
+) -> Result<(), CliError> {
     with_model(model, 0, Load::Nothing, Measure { flags, machine })
 }
 

@@ -7,7 +7,7 @@ use stovepipe::{
     train::{run::show_layers, settings::DeviceMemory},
 };
 
-use crate::{allocated, error::CliError, settings::Settings, work::Model};
+use crate::{allocator::allocated, error::CliError, settings::Settings, work::Model};
 
 /// Measures what each layer costs for a micro-batch, on each different device.
 pub fn measure<L: Layer<Side = ()>, T>(

@@ -7,7 +7,7 @@ use tempfile::{TempDir, tempdir};
 
 use crate::{
     folder::{record, write_cifar10, write_cifar100},
-    running::{check_contains, model, refuse, refuse_and_leave_nothing, run, succeed, summary},
+    running::{cases, check_contains, model, refuse, refuse_and_leave_nothing, run, succeed, summary},
 };
 
 /// Classes that are told apart by their colour.
@@ -154,17 +154,16 @@ fn settings_that_do_not_fit_the_data_are_errors() {
     check_error("--labels fine", "labels is for cifar100, not for digits");
     let ten = "--data cifar10 --labels coarse";
     check_error(ten, "labels is for cifar100, not for cifar10");
-    for (setting, expected) in [
-        ("--labels both", "fine, coarse"),
-        ("--flip maybe", "invalid value 'maybe'"),
-        ("--crop-padding -1", "invalid value '-1'"),
-        (
-            "--crop-padding 33",
-            "crop-padding is 33, but must be from 0 to 32",
-        ),
-        ("--cutout -1", "invalid value '-1'"),
-        ("--cutout 64", "cutout is 64, but must be from 0 to 32"),
-    ] {
+    for (setting, expected) in cases(
+        "
+        --labels both => fine, coarse
+        --flip maybe => invalid value 'maybe'
+        --crop-padding -1 => invalid value '-1'
+        --crop-padding 33 => crop-padding is 33, but must be from 0 to 32
+        --cutout -1 => invalid value '-1'
+        --cutout 64 => cutout is 64, but must be from 0 to 32
+        ",
+    ) {
         check_error(&format!("--data cifar100 {setting}"), expected);
     }
 }

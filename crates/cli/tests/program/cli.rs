@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::running::{
+use crate::running::{cases, 
     Printed, check_contains, json_file, model, refuse, refuse_and_leave_nothing, run, succeed,
     summary, typed,
 };
@@ -21,61 +21,39 @@ fn check_error(flags: &str, expected: &str) {
 
 #[test]
 fn bad_input_is_an_error_that_leaves_nothing_behind() {
-    for (flags, expected) in [
-        (
-            "--stages 10",
-            "10 stages are more than the model's 9 layers",
-        ),
-        ("--balance 5,5", "adds up to 10 layers, but the model has 9"),
-        ("--balance 3,3,3", "is for 3 stages, but there are 2"),
-        ("--balance 9,0", "gives stage 1 no layer"),
-        ("--balance 5;4", "such as 5,4"),
-        ("--balance fast", "auto, time, size or even"),
-        ("--devices tpu:0", "unknown device `tpu:0`"),
-        (
-            "--devices cpu:threads=0,cpu",
-            "device `cpu:threads=0` needs at least 1 thread",
-        ),
-        ("--devices cpu,cpu,cpu", "3 devices were given for 2 stages"),
-        (
-            "--layers 4",
-            "normal cells must be a multiple of 3 from 3 to 3000, not 4",
-        ),
-        (
-            "--layers 0",
-            "normal cells must be a multiple of 3 from 3 to 3000, not 0",
-        ),
-        ("--filters 0", "filters"),
-        (
-            "--drop-path 1",
-            "drop-path must be at least 0 and less than 1, not 1",
-        ),
-        ("--drop-path -0.1", "less than 1, not -0.1"),
-        (
-            "--schedule zigzag",
-            "use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or the path of a .csv file",
-        ),
-        ("--schedule pipedream", "use 1f1b"),
-        ("--schedule nowhere.csv", "nowhere.csv: No such file"),
-        ("--chunks 0", "chunks is 0"),
-        (
-            "--schedule interleaved --chunks 5",
-            "10 stages are more than the model's 9 layers",
-        ),
-        (
-            "--schedule zb-v --balance 5,4",
-            "is for 2 stages, but there are 4",
-        ),
-        ("--recompute sometimes", "use always, except-last or never"),
-        ("--precision f64", "write f32, bf16 or f16"),
-        ("--config nowhere.toml", "nowhere.toml"),
-        ("--lr -1", "lr is -1"),
-        ("--lr nan", "lr is NaN"),
-        ("--momentum 1", "momentum is 1"),
-        ("--decay-rate 2", "decay-rate is 2"),
-        ("--weight-decay -0.1", "weight-decay is -0.1"),
-        ("--model unet", "invalid value 'unet'"),
-    ] {
+    for (flags, expected) in cases(
+        "
+        --stages 10 => 10 stages are more than the model's 9 layers
+        --balance 5,5 => adds up to 10 layers, but the model has 9
+        --balance 3,3,3 => is for 3 stages, but there are 2
+        --balance 9,0 => gives stage 1 no layer
+        --balance 5;4 => such as 5,4
+        --balance fast => auto, time, size or even
+        --devices tpu:0 => unknown device `tpu:0`
+        --devices cpu:threads=0,cpu => device `cpu:threads=0` needs at least 1 thread
+        --devices cpu,cpu,cpu => 3 devices were given for 2 stages
+        --layers 4 => normal cells must be a multiple of 3 from 3 to 3000, not 4
+        --layers 0 => normal cells must be a multiple of 3 from 3 to 3000, not 0
+        --filters 0 => filters
+        --drop-path 1 => drop-path must be at least 0 and less than 1, not 1
+        --drop-path -0.1 => less than 1, not -0.1
+        --schedule zigzag => use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or the path of a .csv file
+        --schedule pipedream => use 1f1b
+        --schedule nowhere.csv => nowhere.csv: No such file
+        --chunks 0 => chunks is 0
+        --schedule interleaved --chunks 5 => 10 stages are more than the model's 9 layers
+        --schedule zb-v --balance 5,4 => is for 2 stages, but there are 4
+        --recompute sometimes => use always, except-last or never
+        --precision f64 => write f32, bf16 or f16
+        --config nowhere.toml => nowhere.toml
+        --lr -1 => lr is -1
+        --lr nan => lr is NaN
+        --momentum 1 => momentum is 1
+        --decay-rate 2 => decay-rate is 2
+        --weight-decay -0.1 => weight-decay is -0.1
+        --model unet => invalid value 'unet'
+        ",
+    ) {
         check_error(flags, expected);
     }
     for name in [
@@ -99,17 +77,16 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
     ] {
         check_error(&format!("--{name} -1"), &format!("'-1' for '--{name}"));
     }
-    for (flags, expected) in [
-        (
-            "--stages 18446744073709551615",
-            "are more than the model's 9 layers",
-        ),
-        ("--balance 18446744073709551615,10", "but the model has 9"),
-        ("--micro-batches 1000000000", "from 1 to 65536"),
-        ("--threads-per-stage 1000000", "from 1 to 1024"),
-        ("--filters 4000000000", "from 4 to 65536"),
-        ("--layers 3000000000", "from 3 to 3000"),
-    ] {
+    for (flags, expected) in cases(
+        "
+        --stages 18446744073709551615 => are more than the model's 9 layers
+        --balance 18446744073709551615,10 => but the model has 9
+        --micro-batches 1000000000 => from 1 to 65536
+        --threads-per-stage 1000000 => from 1 to 1024
+        --filters 4000000000 => from 4 to 65536
+        --layers 3000000000 => from 3 to 3000
+        ",
+    ) {
         check_error(flags, expected);
         check_error(&format!("{flags} --dry-run"), expected);
     }
@@ -120,29 +97,28 @@ fn a_typo_suggests_the_right_word() {
     let directory = TempDir::new().unwrap();
     let directory = directory.path();
     fs::write(directory.join("profile.toml"), "").unwrap();
-    for (line, expected) in [
-        ("trian", "'train'"),
-        ("train --batch-sise 3", "'--batch-size'"),
-        ("train --model vti", "'vit'"),
-        ("train --data cifar-10", "'cifar10'"),
-        ("train --optimizer adam-w", "'adamw'"),
-        ("train --schedule gpip", "'gpipe'"),
-        ("train --balance evn", "'even'"),
-        ("train --recompute alway", "'always'"),
-        ("train --precision fb16", "'bf16'"),
-        ("train --freeze bdy", "'body'"),
-        ("train --devices cpi", "did you mean `cpu`?"),
-        ("train --devices cpu,wpgu:0", "did you mean `wgpu`?"),
-        ("devices --devices cdua:0", "did you mean `cuda`?"),
-        ("plan --schedules gpipe,zbh1", "'zb-h1'"),
-        ("plan --recompute except-lst", "'except-last'"),
-        ("plan --measure --devices cpui", "did you mean `cpu`?"),
-        (
-            "simulate --schedule interleave",
-            "did you mean `interleaved`?",
-        ),
-        ("verify --model u-net", "'unet'"),
-    ] {
+    for (line, expected) in cases(
+        "
+        trian => 'train'
+        train --batch-sise 3 => '--batch-size'
+        train --model vti => 'vit'
+        train --data cifar-10 => 'cifar10'
+        train --optimizer adam-w => 'adamw'
+        train --schedule gpip => 'gpipe'
+        train --balance evn => 'even'
+        train --recompute alway => 'always'
+        train --precision bf61 => 'bf16'
+        train --freeze bdy => 'body'
+        train --devices cpi => did you mean `cpu`?
+        train --devices cpu,wpgu:0 => did you mean `wgpu`?
+        devices --devices cdua:0 => did you mean `cuda`?
+        plan --schedules gpipe,zbh1 => 'zb-h1'
+        plan --recompute except-lst => 'except-last'
+        plan --measure --devices cpui => did you mean `cpu`?
+        simulate --schedule interleave => did you mean `interleaved`?
+        verify --model u-net => 'unet'
+        ",
+    ) {
         refuse(line, directory, expected);
     }
 }
@@ -188,8 +164,8 @@ fn what_is_wrong_in_a_configuration_is_named_with_its_line() {
         ("[pipeline]\nschedule = \"1f1g\"\n", "did you mean `1f1b`?"),
         ("[pipeline]\ndevices = [\"cpuu\"]\n", "did you mean `cpu`?"),
         (
-            "[training]\noptimizer = \"adamm\"\n",
-            "did you mean `adam`?",
+            "[training]\noptimizer = \"rmspro\"\n",
+            "did you mean `rmsprop`?",
         ),
         (
             "[model]\nmodel = \"vjt\"\n",
@@ -536,43 +512,27 @@ fn verify_prints_what_it_compared_and_succeeds_if_all_holds() {
 #[test]
 fn verify_says_what_is_wrong_with_its_arguments() {
     let directory = TempDir::new().unwrap();
-    for (flags, expected) in [
-        ("--samples 0", "--samples is 0: give a number from 1 to 64"),
-        ("--stages 65", "--stages is 65: give a number from 1 to 64"),
-        ("--micro-batches 3,0", "--micro-batches is 0"),
-        ("--layers 4", "must be a multiple of 3"),
-        ("--drop-path 1.5", "1.5"),
-        ("--model unet --layers 0", "0"),
-        ("--model unet --drop-path -1", "-1"),
-        ("--data cifar10", "--data-dir"),
-        ("--micro-batches x", "--micro-batches"),
-        (
-            "--model unet --auxiliary true",
-            "auxiliary is for amoebanet-d and amoebanet-b, not for unet",
-        ),
-        (
-            "--data cifar10 --flip true",
-            "--flip is for training, not for verify",
-        ),
-        ("--model vgg", "--model"),
-        (
-            "--data imagenet",
-            "verify takes its images from digits, cifar10 or cifar100",
-        ),
-        ("--model vit --width 6", "6"),
-        (
-            "--model vit --filters 8",
-            "filters is for amoebanet-d, amoebanet-b and unet, not for vit",
-        ),
-        (
-            "--width 8",
-            "width is for vit and transformer-lm, not for amoebanet-d",
-        ),
-        (
-            "--model transformer-lm --data cifar10",
-            "transformer-lm does not learn from cifar10: it learns from text",
-        ),
-    ] {
+    for (flags, expected) in cases(
+        "
+        --samples 0 => --samples is 0: give a number from 1 to 64
+        --stages 65 => --stages is 65: give a number from 1 to 64
+        --micro-batches 3,0 => --micro-batches is 0
+        --layers 4 => must be a multiple of 3
+        --drop-path 1.5 => 1.5
+        --model unet --layers 0 => 0
+        --model unet --drop-path -1 => -1
+        --data cifar10 => --data-dir
+        --micro-batches x => --micro-batches
+        --model unet --auxiliary true => auxiliary is for amoebanet-d and amoebanet-b, not for unet
+        --data cifar10 --flip true => --flip is for training, not for verify
+        --model vgg => --model
+        --data imagenet => verify takes its images from digits, cifar10 or cifar100
+        --model vit --width 6 => 6
+        --model vit --filters 8 => filters is for amoebanet-d, amoebanet-b and unet, not for vit
+        --width 8 => width is for vit and transformer-lm, not for amoebanet-d
+        --model transformer-lm --data cifar10 => transformer-lm does not learn from cifar10: it learns from text
+        ",
+    ) {
         refuse(&format!("verify {flags}"), directory.path(), expected);
     }
 }

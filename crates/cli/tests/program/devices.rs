@@ -6,7 +6,7 @@ use serde_json::Value;
 use stovepipe::plan::Machine;
 use tempfile::TempDir;
 
-use crate::running::{refuse, run, succeed, succeeds, typed};
+use crate::running::{cases, refuse, run, succeed, succeeds, typed};
 
 #[test]
 fn what_there_is_is_listed_and_what_is_not_is_explained() {
@@ -116,16 +116,15 @@ fn different_devices_have_the_loss_of_equal_ones() {
 #[test]
 fn devices_that_are_not_available_are_errors() {
     let here = TempDir::new().unwrap();
-    for (device, says) in [
-        ("tpu:0", "unknown device `tpu:0`: use cpu"),
-        ("cpu:1", "unknown device `cpu:1`"),
-        ("cpu:threads=x", "unknown device `cpu:threads=x`"),
-        (
-            "cpu:threads=0",
-            "device `cpu:threads=0` needs at least 1 thread",
-        ),
-        ("wgpu:-1", "unknown device `wgpu:-1`"),
-    ] {
+    for (device, says) in cases(
+        "
+        tpu:0 => unknown device `tpu:0`: use cpu
+        cpu:1 => unknown device `cpu:1`
+        cpu:threads=x => unknown device `cpu:threads=x`
+        cpu:threads=0 => device `cpu:threads=0` needs at least 1 thread
+        wgpu:-1 => unknown device `wgpu:-1`
+        ",
+    ) {
         for line in [
             format!("train --out run --devices {device}"),
             format!("devices --devices cpu,{device}"),

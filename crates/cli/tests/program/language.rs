@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::running::{
+use crate::running::{cases, 
     check_contains, check_refused, model, refuse, run, succeed, succeeds, summary, typed,
 };
 
@@ -90,34 +90,23 @@ fn bad_texts_tokenizers_and_questions_are_errors() {
     fs::write(directory.join("short.txt"), "hello").unwrap();
     fs::write(directory.join("latin.txt"), b"na\xefve").unwrap();
     fs::write(directory.join("not.json"), "{}").unwrap();
-    for (arguments, expected) in [
-        ("--text nowhere.txt", "nowhere.txt"),
-        ("--text empty.txt", "empty.txt is empty"),
-        ("--text latin.txt", "latin.txt is not UTF-8: byte 2"),
-        ("--text short.txt", "window"),
-        ("--tokenizer not.json", "not.json is not a tokenizer.json"),
-        ("--vocabulary 100", "vocabulary of 256 tokens"),
-        ("--heads 5", "heads"),
-        (
-            "--held-out 1",
-            "held-out is 1, but must be greater than 0 and less than 1",
-        ),
-        (
-            "--width 16777216",
-            "the width of the network in a block, four times that of the model, must be from 1 to 16777216, not 67108864",
-        ),
-        // More than any machine has: it is said before anything is allocated.
-        (
-            "--vocabulary 16777216 --width 65536",
-            "the run needs about ",
-        ),
-        ("--patch 4", "patch is for vit, not for transformer-lm"),
-        ("--data digits", "text is for text, not for digits"),
-        (
-            "--flip true",
-            "flip is for cifar10, cifar100 and imagenet, not for text",
-        ),
-    ] {
+    for (arguments, expected) in cases(
+        "
+        --text nowhere.txt => nowhere.txt
+        --text empty.txt => empty.txt is empty
+        --text latin.txt => latin.txt is not UTF-8: byte 2
+        --text short.txt => window
+        --tokenizer not.json => not.json is not a tokenizer.json
+        --vocabulary 100 => vocabulary of 256 tokens
+        --heads 5 => heads
+        --held-out 1 => held-out is 1, but must be greater than 0 and less than 1
+        --width 16777216 => the width of the network in a block, four times that of the model, must be from 1 to 16777216, not 67108864
+        --vocabulary 16777216 --width 65536 => the run needs about 
+        --patch 4 => patch is for vit, not for transformer-lm
+        --data digits => text is for text, not for digits
+        --flip true => flip is for cifar10, cifar100 and imagenet, not for text
+        ",
+    ) {
         refuse(
             &format!("{SMALL} --out bad {arguments}"),
             directory,
@@ -132,53 +121,28 @@ fn bad_texts_tokenizers_and_questions_are_errors() {
     );
     fs::copy(letters, directory.join("letters.json")).unwrap();
     fs::write(directory.join("verse.txt"), "the more it goes, the more it").unwrap();
-    for (arguments, expected) in [
-        ("eval nowhere", "nowhere is not a run"),
-        ("eval a --averaged", "train with --ema"),
-        (
-            "eval a --predict snow.txt",
-            "--predict is for models of images",
-        ),
-        (
-            "eval a --width 64",
-            "model.safetensors is of another model: layers.0.",
-        ),
-        ("eval a --width 64", " is [256, 32], not [256, 64]"),
-        ("eval a --width 64", " more"),
-        ("eval a --layers 3", "of another model: it lacks layers.3."),
-        ("eval a --layers 1", "it also has layers."),
-        (
-            "eval a --tokenizer letters.json",
-            "letters.json has a vocabulary of 26 tokens, but the run's own tokenizer one of 256",
-        ),
-        (
-            "eval a --vocabulary 200",
-            "vocabulary of 256 tokens, but the model one of 200",
-        ),
-        (
-            "eval a --data digits",
-            "config.toml has text, which is for text, not for digits: remove it there",
-        ),
-        ("eval a --tokens 5", "--prompt"),
-        (
-            "eval a --epochs 5",
-            "--epochs is for training, not for eval",
-        ),
-        (
-            "eval a --batch-size 0",
-            "batch-size is 0, but must be at least 1",
-        ),
-        (
-            "eval a --prompt x --temperature -1",
-            "the temperature must be finite and at least 0, not -1",
-        ),
-        ("eval a --text verse.txt", "the held-out part has 3 tokens"),
-        ("eval a --all --held-out 0.5", "cannot be used with"),
-        (
-            "eval a --stages 9",
-            "9 stages are more than the model's 4 layers",
-        ),
-    ] {
+    for (arguments, expected) in cases(
+        "
+        eval nowhere => nowhere is not a run
+        eval a --averaged => train with --ema
+        eval a --predict snow.txt => --predict is for models of images
+        eval a --width 64 => model.safetensors is of another model: layers.0.
+        eval a --width 64 =>  is [256, 32], not [256, 64]
+        eval a --width 64 =>  more
+        eval a --layers 3 => of another model: it lacks layers.3.
+        eval a --layers 1 => it also has layers.
+        eval a --tokenizer letters.json => letters.json has a vocabulary of 26 tokens, but the run's own tokenizer one of 256
+        eval a --vocabulary 200 => vocabulary of 256 tokens, but the model one of 200
+        eval a --data digits => config.toml has text, which is for text, not for digits: remove it there
+        eval a --tokens 5 => --prompt
+        eval a --epochs 5 => --epochs is for training, not for eval
+        eval a --batch-size 0 => batch-size is 0, but must be at least 1
+        eval a --prompt x --temperature -1 => the temperature must be finite and at least 0, not -1
+        eval a --text verse.txt => the held-out part has 3 tokens
+        eval a --all --held-out 0.5 => cannot be used with
+        eval a --stages 9 => 9 stages are more than the model's 4 layers
+        ",
+    ) {
         refuse(arguments, directory, expected);
     }
     let mut command = typed("eval a", directory);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stovepipe::{plan::Profile, schedule::Rule};
 use tempfile::{TempDir, tempdir};
 
-use crate::running::{refuse, run, succeed};
+use crate::running::{cases, refuse, run, succeed};
 
 fn json_of(line: &str, directory: &Path) -> Value {
     run(&format!("{line} --json"), directory).json()
@@ -142,86 +142,42 @@ fn what_cannot_be_simulated_is_an_error() {
     write("stuck.csv", "1F0,0F0\n");
     write("ok.csv", "0F0,0B0\n");
     let size = "--stages 2 --micro-batches 2";
-    for (line, says) in [
-        ("--schedule ragged.csv", "ragged.csv: line 2: has 1 cell"),
-        (
-            "--schedule unknown.csv",
-            "unknown.csv: line 2: `1X0` is not an action",
-        ),
-        ("--schedule missing.csv", "worker 1 lacks 1B0"),
-        ("--schedule early.csv", "worker 0 has 0B0 before 0F0"),
-        (
-            "--schedule stuck.csv",
-            "deadlock: worker 0 at 1F0 waits for 0F0",
-        ),
-        ("--schedule absent.csv", "absent.csv` is no schedule"),
-        (
-            "--schedule gpipe --stages 18446744073709551615 --micro-batches 4",
-            "too many to simulate",
-        ),
-        (
-            "--schedule zb-v --stages 100000 --micro-batches 100000",
-            "too many to simulate",
-        ),
-        (
-            "--schedule interleaved --stages 4 --micro-batches 4 --chunks 18446744073709551615",
-            "too many to simulate",
-        ),
-        (
-            "--schedule ok.csv --stages 3",
-            "--stages is 3, but ok.csv is for 1",
-        ),
-        (
-            "--schedule zb-h3",
-            "`zb-h3` is not a schedule: use gpipe, 1f1b",
-        ),
-        ("--schedule gpipe", "--stages is needed"),
-        ("--schedule gpipe --stages 2", "--micro-batches is needed"),
-        (
-            "--schedule gpipe --stages 0 --micro-batches 2",
-            "at least one stage",
-        ),
-        (
-            "--schedule gpipe --stages 2 --micro-batches 0",
-            "at least one micro-batch",
-        ),
-        ("--stages 2 --micro-batches 2", "--schedule"),
-    ] {
+    for (line, says) in cases(
+        "
+        --schedule ragged.csv => ragged.csv: line 2: has 1 cell
+        --schedule unknown.csv => unknown.csv: line 2: `1X0` is not an action
+        --schedule missing.csv => worker 1 lacks 1B0
+        --schedule early.csv => worker 0 has 0B0 before 0F0
+        --schedule stuck.csv => deadlock: worker 0 at 1F0 waits for 0F0
+        --schedule absent.csv => absent.csv` is not a schedule
+        --schedule gpipe --stages 18446744073709551615 --micro-batches 4 => too many to simulate
+        --schedule zb-v --stages 100000 --micro-batches 100000 => too many to simulate
+        --schedule interleaved --stages 4 --micro-batches 4 --chunks 18446744073709551615 => too many to simulate
+        --schedule ok.csv --stages 3 => --stages is 3, but ok.csv is for 1
+        --schedule zb-h3 => `zb-h3` is not a schedule: use gpipe, 1f1b
+        --schedule gpipe => --stages is needed
+        --schedule gpipe --stages 2 => --micro-batches is needed
+        --schedule gpipe --stages 0 --micro-batches 2 => at least one stage
+        --schedule gpipe --stages 2 --micro-batches 0 => at least one micro-batch
+        --stages 2 --micro-batches 2 => --schedule
+        ",
+    ) {
         refuse(&format!("simulate {line}"), here.path(), says);
     }
-    for (line, says) in [
-        ("--schedule gpipe --forward -1", "forward of stage 0 is -1"),
-        (
-            "--schedule gpipe --forward NaN",
-            "forward of stage 0 is NaN",
-        ),
-        (
-            "--schedule gpipe --weight inf",
-            "weight gradient of stage 0 is inf",
-        ),
-        (
-            "--schedule gpipe --forward 1,2,3",
-            "--forward has 3 numbers",
-        ),
-        (
-            "--schedule gpipe --bandwidth 0",
-            "bandwidth of stage 0 is 0",
-        ),
-        ("--schedule interleaved --chunks 0", "at least one chunk"),
-        ("--schedule zb-h1 --replicas 1,2", "zb-h1 has no replicas"),
-        (
-            "--schedule pipedream --replicas 1,0",
-            "stage 1 has 0 replicas",
-        ),
-        (
-            "--schedule pipedream --replicas 1,2,3",
-            "replicas are given for 3 stages",
-        ),
-        (
-            "--schedule gpipe --svg nowhere/a.svg",
-            "nowhere/a.svg: No such file",
-        ),
-    ] {
+    for (line, says) in cases(
+        "
+        --schedule gpipe --forward -1 => forward of stage 0 is -1
+        --schedule gpipe --forward NaN => forward of stage 0 is NaN
+        --schedule gpipe --weight inf => weight gradient of stage 0 is inf
+        --schedule gpipe --forward 1,2,3 => --forward has 3 numbers
+        --schedule gpipe --bandwidth 0 => bandwidth of stage 0 is 0
+        --schedule interleaved --chunks 0 => at least one chunk
+        --schedule zb-h1 --replicas 1,2 => zb-h1 has no replicas
+        --schedule pipedream --replicas 1,0 => stage 1 has 0 replicas
+        --schedule pipedream --replicas 1,2,3 => replicas are given for 3 stages
+        --schedule gpipe --svg nowhere/a.svg => nowhere/a.svg: No such file
+        ",
+    ) {
         refuse(&format!("simulate {line} {size}"), here.path(), says);
     }
 }
@@ -400,68 +356,37 @@ fn what_cannot_be_planned_is_an_error() {
         ),
     );
     write("machine.toml", "[[device]]\nname = \"cpu\"\nspeed = 0.0\n");
-    for (line, says) in [
-        ("--profile absent.toml", "absent.toml: No such file"),
-        ("--profile cycle.txt", "cycle.txt: line"),
-        ("--profile unknown.txt", "unknown.txt: line 8"),
-        ("--profile negative.txt", "negative.txt: line 2"),
-        ("--profile nan.txt", "nan.txt: line 2"),
-        ("--profile field.txt", "field.txt: line 2"),
-        ("--profile negative.toml", "negative.toml: line 5"),
-        ("--profile nan.toml", "nan.toml: line 5"),
-        ("--profile field.toml", "field.toml: line 3"),
-        (
-            "--profile one.toml --workers 2",
-            "2 workers are more than the model's 1 layers",
-        ),
-        ("--profile one.toml --workers 0", "no devices"),
-        ("--profile graph.txt --workers 0", "no device"),
-        (
-            "--profile graph.txt --workers 3 --levels 2,2",
-            "--levels join 4 devices, but there are 3 workers",
-        ),
-        (
-            "--profile graph.txt --levels 2,2 --bandwidth 1,2,3",
-            "3 bandwidths for 2 levels",
-        ),
-        ("--profile graph.txt --bandwidth 0", "--bandwidth is 0"),
-        ("--profile graph.txt --bandwidth NaN", "--bandwidth is NaN"),
-        ("--profile graph.txt --latency -1", "--latency"),
-        ("--profile graph.txt --workers 100000", "more than the 4096"),
-        (
-            "--profile graph.txt --schedules gpipe",
-            "--schedules is not for a graph.txt",
-        ),
-        (
-            "--profile one.toml --workers 1 --schedules pipedream",
-            "planned from a graph.txt alone",
-        ),
-        (
-            "--profile graph.txt --memory 10",
-            "no partition fits into 10 bytes",
-        ),
-        ("--profile graph.txt --out plan.toml", "leave --out out"),
-        (
-            "--profile one.toml --workers 1 --micro-batches 9",
-            "cannot be cut into 9 micro-batches",
-        ),
-        (
-            "--profile one.toml --workers 1 --memory 1",
-            "no pipeline fits",
-        ),
-        (
-            "--profile one.toml --schedules zb-h9",
-            "`zb-h9` is not a schedule",
-        ),
-        (
-            "--profile one.toml --machine machine.toml",
-            "machine.toml: line 3",
-        ),
-        (
-            "--profile one.toml --machine machine.toml --workers 2",
-            "cannot be used with",
-        ),
-    ] {
+    for (line, says) in cases(
+        "
+        --profile absent.toml => absent.toml: No such file
+        --profile cycle.txt => cycle.txt: line
+        --profile unknown.txt => unknown.txt: line 8
+        --profile negative.txt => negative.txt: line 2
+        --profile nan.txt => nan.txt: line 2
+        --profile field.txt => field.txt: line 2
+        --profile negative.toml => negative.toml: line 5
+        --profile nan.toml => nan.toml: line 5
+        --profile field.toml => field.toml: line 3
+        --profile one.toml --workers 2 => 2 workers are more than the model's 1 layers
+        --profile one.toml --workers 0 => no devices
+        --profile graph.txt --workers 0 => no device
+        --profile graph.txt --workers 3 --levels 2,2 => --levels join 4 devices, but there are 3 workers
+        --profile graph.txt --levels 2,2 --bandwidth 1,2,3 => 3 bandwidths for 2 levels
+        --profile graph.txt --bandwidth 0 => --bandwidth is 0
+        --profile graph.txt --bandwidth NaN => --bandwidth is NaN
+        --profile graph.txt --latency -1 => --latency
+        --profile graph.txt --workers 100000 => more than the 4096
+        --profile graph.txt --schedules gpipe => --schedules is not for a graph.txt
+        --profile one.toml --workers 1 --schedules pipedream => planned from a graph.txt alone
+        --profile graph.txt --memory 10 => no partition fits into 10 bytes
+        --profile graph.txt --out plan.toml => leave --out out
+        --profile one.toml --workers 1 --micro-batches 9 => cannot be cut into 9 micro-batches
+        --profile one.toml --workers 1 --memory 1 => no pipeline fits
+        --profile one.toml --schedules zb-h9 => `zb-h9` is not a schedule
+        --profile one.toml --machine machine.toml => machine.toml: line 3
+        --profile one.toml --machine machine.toml --workers 2 => cannot be used with
+        ",
+    ) {
         refuse(&format!("plan {line}"), here.path(), says);
     }
 }

@@ -96,6 +96,12 @@ pub fn refuse_and_leave_nothing(line: &str, says: &str) {
     assert_eq!(left, 0, "{line} left files");
 }
 
+/// A table of cases, a line each: what is typed, ` => `, and what is expected.
+pub fn cases(table: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = table.lines().filter(|line| !line.trim().is_empty());
+    lines.map(|line| line.trim_start().split_once(" => ").unwrap())
+}
+
 pub fn json_file(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use safetensors::SafeTensors;
 use tempfile::TempDir;
 
-use crate::running::{check_contains, model, refuse, run, summary};
+use crate::running::{cases, check_contains, model, refuse, run, summary};
 
 const SMALL: &str = "--layers 3 --filters 4 --epochs 1";
 
@@ -100,19 +100,18 @@ fn what_does_not_fit_is_named() {
     let directory = TempDir::new().unwrap();
     let path = directory.path();
     said("--out first", path);
-    for (flags, expected) in [
-        ("--from nothing.pt", "nothing.pt: No such file"),
-        ("--from first/config.toml", "first/config.toml"),
-        ("--from first --filters 8", "layers.0."),
-        ("--freeze 9", "freeze is 9, but the model has 9 layers"),
-        ("--freeze head", "write a number of layers, or body"),
-        ("--layer-decay 0", "layer-decay is 0, but must be"),
-        ("--digits 7-12", "not a digit from 0 to 9"),
-        (
-            "--data cifar10 --digits 5-9",
-            "digits is for digits, not for cifar10",
-        ),
-    ] {
+    for (flags, expected) in cases(
+        "
+        --from nothing.pt => nothing.pt: No such file
+        --from first/config.toml => first/config.toml
+        --from first --filters 8 => layers.0.
+        --freeze 9 => freeze is 9, but the model has 9 layers
+        --freeze head => write a number of layers, or body
+        --layer-decay 0 => layer-decay is 0, but must be
+        --digits 7-12 => not a digit from 0 to 9
+        --data cifar10 --digits 5-9 => digits is for digits, not for cifar10
+        ",
+    ) {
         let line = format!("train {SMALL} {flags} --out no");
         refuse(&line, path, expected);
         assert!(!path.join("no").exists());

@@ -1,0 +1,185 @@
+//! The flags of `plan`, and the machine that they describe.
+
+use std::path::PathBuf;
+
+use clap::{Args, value_parser};
+use stovepipe::{
+    pipeline::Precision,
+    plan::{DeviceSpec, LinkLevel, Machine, OptimizerState},
+    schedule::{Recompute, Rule},
+};
+
+use crate::{error::CliError, files::read_machine, output, suggest};
+
+/// More would take minutes to plan for.
+const MOST_WORKERS: usize = 4096;
+
+const MACHINE: &str = "Machine";
+const CHOICE: &str = "What to choose from";
+const MEASURING: &str = "Measuring";
+
+/// What to plan.
+#[derive(Clone, Debug, Args)]
+pub struct PlanFlags {
+    /// What each layer costs: a profile as --measure writes it (TOML), or PipeDream's graph.txt
+    #[arg(long, value_name = "FILE", default_value = "profile.toml")]
+    pub profile: PathBuf,
+    /// Devices and links (TOML), as `devices --out` writes them, instead of the flags below
+    #[arg(long, value_name = "FILE", help_heading = MACHINE,
+        conflicts_with_all = ["workers", "bandwidth", "levels", "memory", "latency"])]
+    pub machine: Option<PathBuf>,
+    /// Devices, all alike [default: 2]
+    #[arg(long, value_name = "N", help_heading = MACHINE)]
+    pub workers: Option<usize>,
+    /// Bytes a second between devices; with several levels one for each, innermost first [default: no limit]
+    #[arg(long, value_name = "B", num_args = 1.., value_delimiter = ',', help_heading = MACHINE)]
+    pub bandwidth: Vec<f64>,
+    /// Devices, then groups, that each level joins: 4,2 is two machines of four [default: one level]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', help_heading = MACHINE)]
+    pub levels: Vec<usize>,
+    /// Seconds until a message arrives
+    #[arg(long, value_name = "S", default_value_t = 0.0, help_heading = MACHINE)]
+    pub latency: f64,
+    /// Bytes that each device holds [default: enough]
+    #[arg(long, value_name = "BYTES", help_heading = MACHINE)]
+    pub memory: Option<u64>,
+    /// Samples of a mini-batch [default: 8 times those of the profile]
+    #[arg(long, value_name = "N", help_heading = CHOICE)]
+    pub batch_size: Option<usize>,
+    /// Micro-batches of a mini-batch [default: powers of two]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
+    pub micro_batches: Vec<usize>,
+    /// Schedules [default: all that give the result of one device]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
+    pub schedules: Vec<Rule>,
+    /// Which micro-batches to recompute: always, except-last, never [default: the fastest that fits]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
+    pub recompute: Vec<Recompute>,
+    /// Let several workers share a stage (1f1b; the engine does not run it yet)
+    #[arg(long, help_heading = CHOICE)]
+    pub replicas: bool,
+    /// Numbers kept for each parameter: 2 for Adam, 1 for momentum, 1 more each for --ema and --accumulate
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u8).range(0..=4),
+        help_heading = CHOICE)]
+    pub optimizer_state: u8,
+    /// Measure a built-in model here first, and write the profile
+    #[arg(long, help_heading = MEASURING)]
+    pub measure: bool,
+    /// Devices, one for each worker (cpu, wgpu:0, cuda:0) [default: cpu for each]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = MEASURING)]
+    pub devices: Vec<String>,
+    /// CPU threads of each worker
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = MEASURING)]
+    pub threads_per_stage: usize,
+    /// Type to compute in: f32, or bf16 or f16 in mixed precision
+    #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = MEASURING)]
+    pub precision: Precision,
+    /// Write the machine file, too
+    #[arg(long, value_name = "FILE", requires = "measure", help_heading = MEASURING)]
+    pub write_machine: Option<PathBuf>,
+    /// Write the plan, for `train --plan FILE`
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl PlanFlags {
+    pub fn machine(&self) -> Result<Machine, CliError> {
+        if let Some(path) = &self.machine {
+            return read_machine(path);
+        }
+        if self.measure {
+            suggest::devices(&self.devices)?;
+        }
+        let product = || self.levels.iter().copied().fold(1, usize::saturating_mul);
+        let workers = match (self.workers, self.levels.is_empty(), self.devices.len()) {
+            (Some(workers), ..) => workers,
+            (None, false, _) => product(),
+            (None, true, 0) => 2,
+            (None, true, devices) => devices,
+        };
+        if workers > MOST_WORKERS {
+            return Err(CliError::TooManyWorkers {
+                workers,
+                most: MOST_WORKERS,
+            });
+        }
+        if !self.levels.is_empty() && product() != workers {
+            return Err(CliError::Levels {
+                joined: product(),
+                workers,
+            });
+        }
+        if !matches!(self.devices.len(), 0 | 1) && self.devices.len() != workers {
+            return Err(CliError::DeviceCount {
+                devices: self.devices.len(),
+                workers,
+            });
+        }
+        let name = |worker: usize| {
+            let own = self.devices.get(worker).or(self.devices.first());
+            own.map_or("cpu", String::as_str).trim().to_owned()
+        };
+        let device = |worker| DeviceSpec {
+            name: name(worker),
+            speed: 1.0,
+            memory: self.memory,
+        };
+        Ok(Machine {
+            devices: (0..workers).map(device).collect(),
+            levels: self.link_levels(workers)?,
+        })
+    }
+
+    fn link_levels(&self, workers: usize) -> Result<Vec<LinkLevel>, CliError> {
+        if self.bandwidth.is_empty() && self.latency == 0.0 {
+            return Ok(Vec::new());
+        }
+        let mut levels = self.levels.clone();
+        if levels.is_empty() {
+            levels.push(workers);
+        }
+        let given = self.bandwidth.len();
+        if given > 1 && given != levels.len() {
+            return Err(CliError::Bandwidths {
+                given,
+                levels: levels.len(),
+            });
+        }
+        let number = |what, value: f64, is_valid: bool| {
+            let valid = is_valid.then_some(value);
+            valid.ok_or(CliError::Number { what, value })
+        };
+        let level = |(index, &workers): (usize, &usize)| {
+            let bandwidth = self.bandwidth.get(index).or(self.bandwidth.first());
+            let bandwidth = bandwidth.copied().unwrap_or(f64::MAX);
+            let latency = self.latency;
+            Ok(LinkLevel {
+                workers,
+                bandwidth: number(
+                    "--bandwidth",
+                    bandwidth,
+                    bandwidth.is_finite() && bandwidth > 0.0,
+                )?,
+                latency: number("--latency", latency, latency.is_finite() && latency >= 0.0)?,
+            })
+        };
+        levels.iter().enumerate().map(level).collect()
+    }
+
+    /// In mixed precision a step computes on copies of half the size, which count as one number here.
+    pub fn state(&self) -> OptimizerState {
+        let copies = u8::from(self.precision != Precision::F32);
+        OptimizerState(self.optimizer_state + copies)
+    }
+
+    pub fn print(&self, text: &str, json: &serde_json::Value) {
+        if self.json {
+            output::print_json(json);
+        } else {
+            output::print(text);
+        }
+    }
+}
