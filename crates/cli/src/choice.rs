@@ -1,4 +1,4 @@
-//! Things that are chosen by name, each with settings of its own: `--model vit --patch 4`.
+//! Things that are chosen by name, each with its own settings: `--model vit --patch 4`.
 //!
 //! A setting is a field of a struct that derives `clap::Args`: its comment is the help, its name the flag and the key in
 //! configurations, its `default_value` the default. Things may share a flag, with other words and another default.

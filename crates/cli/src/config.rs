@@ -128,7 +128,7 @@ impl Section<'_> {
         self.take(|key| flags.get_arguments().any(|arg| arg.get_long() == Some(key)))
     }
 
-    /// Takes out texts that are empty, such as a path that was left empty: they give nothing.
+    /// Removes empty texts, such as an empty path: they set nothing.
     fn without_empty(&mut self) {
         let empty = |key: &&str| self.text(key) == Some("");
         let empty: Vec<_> = self.keys().filter(empty).map(str::to_owned).collect();
@@ -159,7 +159,7 @@ impl Section<'_> {
             return Err(self.unknown_key(key, known()));
         }
         self.without_empty();
-        // This tells what is wrong, with its place; the settings are made of what was set before, too.
+        // The first reading finds errors and their lines; the second adds the settings that were set before.
         T::deserialize(toml::Deserializer::from(self.table.clone()))
             .map_err(|error| self.wrong_value(error, &flags))?;
         let made = || {

@@ -18,7 +18,7 @@ use stovepipe_transformer::TransformerError;
 use stovepipe_unet::UNetError;
 use thiserror::Error;
 
-/// An error of another crate, of whatever type.
+/// Any error of another crate.
 pub type Source = Box<dyn StdError + Send + Sync>;
 
 /// Why the program fails. The source of an error is not part of its text: `main` prints both.

@@ -31,7 +31,7 @@ use crate::{
     output,
     settings::Settings,
     suggest,
-    work::{Load, Model, Work, with_model},
+    work::{Load, ModelWithData, Work, with_model},
 };
 
 /// Classes that are printed of an image.
@@ -154,7 +154,7 @@ fn check_tokenizer(path: &Path, own: Option<&Path>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The names of the classes that a run tells.
+/// The names of the classes of a run.
 fn read_classes(path: PathBuf) -> Result<Vec<String>, CliError> {
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
@@ -194,7 +194,7 @@ fn checkpoint(run: &Path, name: &str, task: &Task<CrossEntropy>) -> Result<Check
 struct TrainedRun {
     settings: Settings,
     weights: PathBuf,
-    /// The names of the classes that it tells; none if it tells none.
+    /// The names of the classes; empty for a language model.
     classes: Vec<String>,
     json: bool,
 }
@@ -277,7 +277,7 @@ struct Score<'a>(&'a TrainedRun);
 impl Work for Score<'_> {
     type Done = ();
 
-    fn on<L, T>(self, model: Model<L, T>) -> Result<(), CliError>
+    fn on<L, T>(self, model: ModelWithData<L, T>) -> Result<(), CliError>
     where
         L: Layer<Side = ()>,
         T: Flow,
@@ -369,8 +369,8 @@ impl ModelWork for Generate<'_> {
             ..
         } = self;
         let pipeline = run.pipeline(layers)?;
-        let begin = tokenizer.encode(prompt)?;
-        let tokens = L::generate(&pipeline, &begin, self.tokens, &self.sampling)?;
+        let prompt_tokens = tokenizer.encode(prompt)?;
+        let tokens = L::generate(&pipeline, &prompt_tokens, self.tokens, &self.sampling)?;
         let text = tokenizer.decode(&tokens)?;
         if run.json {
             output::print_json(&json!({ "prompt": prompt, "text": text }));

@@ -15,7 +15,7 @@ pub const MODEL: &str = "model.safetensors";
 pub const AVERAGED: &str = "averaged.safetensors";
 /// Its copy of its tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";
-/// The names of the classes that it tells, a line each.
+/// The names of its classes, a line each.
 pub const CLASSES: &str = "classes.txt";
 
 /// What `plan --out` writes and `train --plan` reads: settings of a run, and its prediction.

@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-/// A kind of device, the files that show that there may be one, and whether the program was built for it.
-struct Kind {
+/// A driver: the files that show that it is installed, and whether the program was built for it.
+struct Driver {
     feature: &'static str,
     name: &'static str,
     files: &'static [&'static str],
     is_built: bool,
 }
 
-const KINDS: [Kind; 2] = [
-    Kind {
+const DRIVERS: [Driver; 2] = [
+    Driver {
         feature: "cuda",
         name: "an NVIDIA driver",
         files: &[
@@ -23,7 +23,7 @@ const KINDS: [Kind; 2] = [
         ],
         is_built: cfg!(feature = "cuda"),
     },
-    Kind {
+    Driver {
         feature: "wgpu",
         name: "a graphics driver",
         files: &[
@@ -46,20 +46,20 @@ pub struct Unused {
 
 /// Looks at this machine.
 pub fn unused() -> Vec<Unused> {
-    unused_under(Path::new("/"), |kind| kind.is_built)
+    unused_under(Path::new("/"), |driver| driver.is_built)
 }
 
-fn unused_under(root: &Path, is_built: impl Fn(&Kind) -> bool) -> Vec<Unused> {
-    let found = |kind: &Kind| {
-        let mut files = kind.files.iter().map(|file| root.join(file));
+fn unused_under(root: &Path, is_built: impl Fn(&Driver) -> bool) -> Vec<Unused> {
+    let found = |driver: &Driver| {
+        let mut files = driver.files.iter().map(|file| root.join(file));
         let file = files.find(|file| file.exists())?;
         Some(Unused {
-            feature: kind.feature,
-            found: format!("this machine has {} ({})", kind.name, file.display()),
+            feature: driver.feature,
+            found: format!("this machine has {} ({})", driver.name, file.display()),
         })
     };
-    let kinds = KINDS.iter().filter(|kind| !is_built(kind));
-    kinds.filter_map(found).collect()
+    let drivers = DRIVERS.iter().filter(|driver| !is_built(driver));
+    drivers.filter_map(found).collect()
 }
 
 /// A line for each, to print before a run.
@@ -104,7 +104,7 @@ mod tests {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, "").unwrap();
             }
-            let unused = unused_under(root.path(), |kind| built.contains(&kind.feature));
+            let unused = unused_under(root.path(), |driver| built.contains(&driver.feature));
             let features: Vec<_> = unused.iter().map(|unused| unused.feature).collect();
             assert_eq!(features, expected, "{files:?}");
             for unused in unused {

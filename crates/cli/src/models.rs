@@ -58,7 +58,7 @@ pub fn to_verify() -> Choices<AnyModel> {
     Choices::new(AnyModel::to_verify(), |model| model.settle(32))
 }
 
-/// A model, and the weights that it begins with; a table of a configuration.
+/// A model and the weights that it starts from: a table of a configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSettings {
     pub model: AnyModel,

@@ -46,7 +46,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// PipeDream's files begin with a node or an edge between two.
+/// The first line of PipeDream's files is a node or an edge.
 fn is_graph(text: &str) -> bool {
     let first = text.lines().find(|line| !line.trim().is_empty());
     first.is_some_and(|line| line.contains(" -- "))

@@ -1,4 +1,4 @@
-//! The weights that a training begins with.
+//! The weights that a training starts from.
 
 use std::{
     fs,
@@ -25,19 +25,19 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Args)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Pretrained {
-    /// Weights to begin with: a run's folder, safetensors, or a .pt of PyTorch (torchgpipe's AmoebaNet-D, timm's ViT)
+    /// Weights to start from: a run's folder, safetensors, or a .pt of PyTorch (torchgpipe's AmoebaNet-D, timm's ViT)
     #[arg(long, value_name = "PATH")]
     pub from: Option<PathBuf>,
-    /// Whether the head begins with new weights [default: if those to begin with are for other classes]
+    /// Whether the head starts with new weights [default: if those of --from are for other classes]
     #[arg(long, value_name = "BOOL", action = ArgAction::Set)]
     pub new_head: Option<bool>,
 }
 
 /// The tensors of a model that are for its classes alone.
 pub struct Head {
-    /// What their names begin with.
+    /// The prefix of their names.
     prefix: String,
-    /// What is in the names of other heads.
+    /// A part of the names of auxiliary heads.
     auxiliary: Option<&'static str>,
 }
 
@@ -80,7 +80,7 @@ impl OpenWeights {
         }))
     }
 
-    /// Loads them into a model with this head, of these classes, a line each, if it tells any. Returns a line about that.
+    /// Loads them into a model with this head and these classes, a line each. Returns a line that says so.
     pub fn load<L: Layer>(
         self,
         pipeline: &mut Pipeline<L>,
@@ -112,8 +112,7 @@ impl OpenWeights {
     }
 }
 
-/// Whether weights are of a model that tells other classes: by their names if they lie beside it, as in a run's folder, or
-/// else by their number.
+/// Whether weights are for other classes: by the names in their run's folder, or else by their number.
 fn is_for_others(weights: &Weights, classes: &str, bias: &str) -> bool {
     let folder = weights.path().parent().unwrap_or(Path::new(""));
     // A checkpoint lies two folders within its run.
@@ -127,7 +126,7 @@ fn is_for_others(weights: &Weights, classes: &str, bias: &str) -> bool {
     }
 }
 
-/// The file that is meant by a path: of a run, its model, or that of the newest checkpoint if there is none yet.
+/// The file of a path: of a run, its model, or that of the newest checkpoint if it has not finished.
 fn file_of(path: &Path) -> PathBuf {
     let Some(folder) = RunFolder::find(path) else {
         return path.to_owned();

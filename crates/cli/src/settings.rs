@@ -212,8 +212,8 @@ impl Settings {
         })
     }
 
-    /// Writes down how many tokens a language model knows, if that was left to the tokenizer of the data: another tokenizer
-    /// would make another model.
+    /// Sets how many tokens a language model knows to those of the tokenizer, if it is not set: with another tokenizer it
+    /// would be another model.
     pub fn resolve_vocabulary(&mut self, data: &AnyDataSet) -> Result<(), CliError> {
         if let Contents::Text(text) = data.contents() {
             self.model

@@ -1,4 +1,4 @@
-//! What `--dry-run` prints.
+//! The table that `--dry-run` prints.
 
 use std::fmt::Write;
 
@@ -10,19 +10,19 @@ use stovepipe::{
     schedule::format_bytes,
 };
 
-/// What shares are of.
+/// What the shares in the last column are of.
 #[derive(Clone, Copy)]
-pub enum Costs<'a> {
+pub enum ShareOf<'a> {
     /// Forward and backward.
     Time(&'a Measured),
-    /// Parameters, with what training adds to them, and what is handed on.
+    /// Parameters with what training adds to them, and outputs.
     Memory(&'a Measured),
-    /// Parameters alone, next to what was measured if something was.
+    /// Parameters alone, beside measured times if there are any.
     Parameters(Option<&'a Measured>),
 }
 
-impl Costs<'_> {
-    /// The line of a layer on a worker, by what it costs there.
+impl ShareOf<'_> {
+    /// The line of a layer on a worker.
     fn row<L: Layer>(self, layer: &L, index: usize, worker: usize) -> Row {
         let own = |measured: &Measured, costs: fn(&Profile) -> Vec<f64>| {
             let profile = measured.profile(worker);
@@ -49,12 +49,12 @@ pub fn stage_table<L: Layer>(
     cut: &[usize],
     workers: &[usize],
     devices: &[String],
-    costs: Costs,
+    costs: ShareOf,
 ) -> String {
     let of = match costs {
-        Costs::Time(_) => "of time",
-        Costs::Memory(_) => "of memory",
-        Costs::Parameters(_) => "of parameters",
+        ShareOf::Time(_) => "of time",
+        ShareOf::Memory(_) => "of memory",
+        ShareOf::Parameters(_) => "of parameters",
     };
     let of_stages = cut.iter().zip(workers);
     let of_layers = of_stages.flat_map(|(&count, &worker)| std::iter::repeat_n(worker, count));
@@ -64,7 +64,7 @@ pub fn stage_table<L: Layer>(
     let whole = Row::sum(&rows);
     let mut table = format!(
         "{:<14}  {:>12}  {:>12}  {:>11}  {:>11}  {of}\n",
-        "layer", "parameters", "handed on", "forward", "backward"
+        "layer", "parameters", "output", "forward", "backward"
     );
     let mut begin = 0;
     for (stage, &count) in cut.iter().enumerate() {
@@ -93,7 +93,7 @@ struct Row {
     /// What shares are of.
     cost: f64,
     parameters: usize,
-    /// Bytes handed on, and seconds forward and backward, if they were measured.
+    /// Bytes of the output, and seconds forward and backward, if they were measured.
     measured: Option<(u64, f64, f64)>,
 }
 
@@ -108,7 +108,7 @@ impl Row {
         }
     }
 
-    /// A stage hands on what its last layer does.
+    /// A stage has the output of its last layer.
     fn sum(rows: &[Self]) -> Self {
         let measured = rows.iter().map(|row| row.measured);
         let sum =
@@ -124,7 +124,7 @@ impl Row {
 
     fn line(&self, name: &str, width: usize, whole: &Self) -> String {
         let milliseconds = |seconds: f64| format!("{:.2} ms", 1e3 * seconds);
-        let (handed, forward, backward) = match self.measured {
+        let (output, forward, backward) = match self.measured {
             Some((bytes, forward, backward)) => (
                 format_bytes(bytes),
                 milliseconds(forward),
@@ -133,7 +133,7 @@ impl Row {
             None => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
         };
         format!(
-            "{name:<width$}  {:>12}  {handed:>12}  {forward:>11}  {backward:>11}  {:>4.1} %",
+            "{name:<width$}  {:>12}  {output:>12}  {forward:>11}  {backward:>11}  {:>4.1} %",
             self.parameters,
             100.0 * self.cost / whole.cost
         )

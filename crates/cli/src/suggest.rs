@@ -18,7 +18,7 @@ const SIMILAR: f64 = 0.7;
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     let similarity = |candidate: &str| match strsim::osa_distance(&word, candidate) {
-        // Of short words, a swap of two letters leaves little that is similar by the other measure.
+        // The other measure rates swapped letters in short words too low.
         0 | 1 if word.len() > 2 => 1.0,
         _ => strsim::jaro(&word, candidate),
     };

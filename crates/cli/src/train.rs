@@ -29,7 +29,7 @@ use crate::{
     hardware, memory_check,
     pretrained::OpenWeights,
     settings::Settings,
-    work::{Epilogue, Load, Model, Work, with_model},
+    work::{Epilogue, Load, ModelWithData, Work, with_model},
 };
 
 /// The exit status of an interrupted process: 128 and the number of the signal.
@@ -135,7 +135,7 @@ struct Train<'a> {
 impl Work for Train<'_> {
     type Done = ExitCode;
 
-    fn on<L, T>(mut self, mut model: Model<L, T>) -> Result<ExitCode, CliError>
+    fn on<L, T>(mut self, mut model: ModelWithData<L, T>) -> Result<ExitCode, CliError>
     where
         L: Layer<Side = ()>,
         T: Flow,
@@ -183,7 +183,7 @@ impl Train<'_> {
         Ok(folder)
     }
 
-    /// A trainer of a pipeline, where the run left off if it is resumed.
+    /// A trainer of a pipeline, which continues the run if it is resumed.
     fn trainer<L: Layer<Side = ()>>(
         &self,
         pipeline: Pipeline<L>,

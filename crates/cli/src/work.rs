@@ -27,7 +27,7 @@ pub trait Work {
     /// The result.
     type Done;
 
-    fn on<L, T>(self, model: Model<L, T>) -> Result<Self::Done, CliError>
+    fn on<L, T>(self, model: ModelWithData<L, T>) -> Result<Self::Done, CliError>
     where
         L: Layer<Side = ()>,
         T: Flow,
@@ -46,7 +46,7 @@ pub enum Load {
 }
 
 /// A model's layers, and what it learns from.
-pub struct Model<L: Layer<Side = ()>, T> {
+pub struct ModelWithData<L: Layer<Side = ()>, T> {
     /// Nothing is allocated yet.
     pub layers: Vec<L>,
     /// A batch of so many samples, to measure layers with.
@@ -63,8 +63,8 @@ pub struct Model<L: Layer<Side = ()>, T> {
     pub epilogue: Option<Epilogue<L>>,
 }
 
-impl<L: Layer<Side = ()>, T> Model<L, T> {
-    /// The names of the classes, a line each, if it tells any.
+impl<L: Layer<Side = ()>, T> ModelWithData<L, T> {
+    /// The names of the classes, a line each, of a classifier.
     pub fn classes(&self) -> Option<String> {
         let mut files = self.files.iter();
         let (_, names) = files.find(|(name, _)| *name == files::CLASSES)?;
@@ -137,7 +137,7 @@ impl<W: Work> ModelWork for OnImages<'_, W> {
         let names = (self.sets.as_ref()).map(|sets| sets.classes.join("\n") + "\n");
         let files = names.map(|names| (files::CLASSES, names.into_bytes()));
         let normalisation = self.images.view().normalisation;
-        self.work.on::<L, Labels>(Model {
+        self.work.on::<L, Labels>(ModelWithData {
             layers,
             sample: Box::new(move |samples| {
                 Tensor::ones([samples, 3, size, size], &Device::flex())
@@ -191,7 +191,7 @@ impl<W: Work> ModelWork for OnText<'_, W> {
             None => Vec::new(),
         };
         let (source, held_out) = texts.map(|texts| (texts.source, texts.held_out)).unzip();
-        self.work.on::<L, Tensor<2, Int>>(Model {
+        self.work.on::<L, Tensor<2, Int>>(ModelWithData {
             layers,
             sample: Box::new(move |samples| Tensor::zeros([samples, length], &Device::flex())),
             samples: source
@@ -223,8 +223,8 @@ fn remark<L: LanguageModel>(
     };
     let tokens = L::generate(trainer.pipeline(), prompt, SAMPLE, &sampling)?;
     let mut text = format!("an interpolated 5-gram has perplexity {yardstick:.2} there\n");
-    let (begin, sample) = (tokenizer.decode(prompt)?, tokenizer.decode(&tokens)?);
-    let _ = writeln!(text, "a sample, after \"{begin}\":\n{sample}");
+    let (before, sample) = (tokenizer.decode(prompt)?, tokenizer.decode(&tokens)?);
+    let _ = writeln!(text, "a sample, after \"{before}\":\n{sample}");
     folder.write("remark.txt", text.as_bytes())?;
     Ok(text)
 }

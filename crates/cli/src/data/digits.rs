@@ -78,7 +78,7 @@ enum DigitsSettingError {
     NotADigit(String),
     #[error("{0:?} names a digit twice")]
     Twice(String),
-    #[error("name two digits or more: one class needs no telling apart")]
+    #[error("name two digits or more: with one there is nothing to classify")]
     TooFew,
 }
 

@@ -113,7 +113,7 @@ impl HeldOut {
         Ok(counted.perplexity(self.split.held_out.tokens()))
     }
 
-    /// The first tokens that are held out, to begin a sample of generated text with.
+    /// The first held-out tokens, as a prompt.
     pub fn prompt(&self, tokens: usize) -> &[u32] {
         let held_out = self.split.held_out.tokens();
         &held_out[..tokens.min(held_out.len())]

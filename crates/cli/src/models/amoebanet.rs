@@ -54,7 +54,7 @@ macro_rules! amoebanet {
             }
 
             fn build<W: ModelWork>(&self, sizes: &Sizes, work: W) -> Result<W::Done, CliError> {
-                // What ImageNet's stem leaves of a small image is too small for the cells.
+                // ImageNet's stem makes a small image too small for the cells.
                 let stem = if sizes.image < 96 {
                     Stem::Small
                 } else {

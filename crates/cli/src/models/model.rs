@@ -69,7 +69,7 @@ pub trait Model: Configurable {
         let _ = image;
     }
 
-    /// Fills in how many tokens a language model knows, if its settings left that to the data.
+    /// Sets how many tokens a language model knows, if its settings do not.
     fn set_vocabulary(&mut self, tokens: usize) {
         let _ = tokens;
     }
@@ -79,7 +79,7 @@ pub trait Model: Configurable {
         1
     }
 
-    /// The tensors for the classes alone, of a model that tells classes.
+    /// The head of a classifier: its tensors have the size of the classes.
     fn head(&self) -> Option<Head> {
         None
     }
@@ -103,7 +103,7 @@ pub trait Model: Configurable {
         Self: Sized;
 }
 
-/// Layers that tell the classes of images.
+/// Layers that classify images.
 pub trait Classifier: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()> {}
 
 impl<L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>> Classifier for L {}
@@ -119,7 +119,7 @@ pub trait LanguageModel: Layer<Input = Tensor<2, Int>, Output = Tensor<3>, Side 
     ) -> Result<Vec<u32>, CliError>;
 }
 
-/// Layers that say something of each pixel.
+/// Layers that label each pixel.
 pub trait Segmenter: Layer<Input = Tensor<4>, Output = Tensor<4>, Side = ()> {}
 
 impl<L: Layer<Input = Tensor<4>, Output = Tensor<4>, Side = ()>> Segmenter for L {}

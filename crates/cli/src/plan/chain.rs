@@ -239,7 +239,7 @@ impl ChainReport<'_> {
             "worker | >busy | >parameters | >gradients | >optimizer | >inputs | >activations | >all | >of",
         );
         for (worker, memory) in best.forecast.memory.iter().enumerate() {
-            let room = self.machine.devices[best.devices[worker]].memory;
+            let memory_of_device = self.machine.devices[best.devices[worker]].memory;
             table.row(vec![
                 worker.to_string(),
                 format!("{:.1} %", 100.0 * best.forecast.utilisation[worker]),
@@ -249,7 +249,7 @@ impl ChainReport<'_> {
                 format_bytes(memory.inputs),
                 format_bytes(memory.activations),
                 format_bytes(memory.total()),
-                room.map_or("-".to_owned(), format_bytes),
+                memory_of_device.map_or("-".to_owned(), format_bytes),
             ]);
         }
         table

@@ -14,7 +14,7 @@ use crate::{
     memory_check,
     models::AnyModel,
     output,
-    work::{Load, Model, Work, with_model},
+    work::{Load, ModelWithData, Work, with_model},
 };
 
 /// Samples of a mini-batch by default.
@@ -39,7 +39,7 @@ struct Measure<'a> {
 impl Work for Measure<'_> {
     type Done = ();
 
-    fn on<L, T>(self, model: Model<L, T>) -> Result<(), CliError>
+    fn on<L, T>(self, model: ModelWithData<L, T>) -> Result<(), CliError>
     where
         L: Layer<Side = ()>,
     {
@@ -50,7 +50,7 @@ impl Work for Measure<'_> {
 fn measure_model<L: Layer<Side = ()>, T>(
     flags: &PlanFlags,
     machine: &mut Machine,
-    model: &Model<L, T>,
+    model: &ModelWithData<L, T>,
 ) -> Result<(), CliError> {
     let layers = &model.layers;
     memory_check::to_measure(layers, free_memory())?;

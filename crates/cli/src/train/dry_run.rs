@@ -12,8 +12,8 @@ use crate::{
     error::CliError,
     memory_check, output,
     settings::Settings,
-    stage_table::{Costs, stage_table},
-    work::{Model, Work},
+    stage_table::{ShareOf, stage_table},
+    work::{ModelWithData, Work},
 };
 
 pub struct DryRun<'a>(pub &'a Settings);
@@ -21,7 +21,7 @@ pub struct DryRun<'a>(pub &'a Settings);
 impl Work for DryRun<'_> {
     type Done = ();
 
-    fn on<L, T>(self, mut model: Model<L, T>) -> Result<(), CliError>
+    fn on<L, T>(self, mut model: ModelWithData<L, T>) -> Result<(), CliError>
     where
         L: Layer<Side = ()>,
     {
@@ -43,10 +43,10 @@ impl Work for DryRun<'_> {
             None => None,
         };
         let costs = match (&measured, &pipeline.balance) {
-            (Some(measured), BalanceSetting::Size) => Costs::Memory(measured),
-            (Some(measured), BalanceSetting::Even) => Costs::Parameters(Some(measured)),
-            (Some(measured), _) => Costs::Time(measured),
-            (None, _) => Costs::Parameters(None),
+            (Some(measured), BalanceSetting::Size) => ShareOf::Memory(measured),
+            (Some(measured), BalanceSetting::Even) => ShareOf::Parameters(Some(measured)),
+            (Some(measured), _) => ShareOf::Time(measured),
+            (None, _) => ShareOf::Parameters(None),
         };
         let (cut, workers) = (builder.cut()?, builder.workers()?);
         let mut text = stage_table(layers, &cut, &workers, &pipeline.devices, costs);

@@ -7,12 +7,12 @@ use stovepipe::{
     train::{run::show_layers, settings::DeviceMemory},
 };
 
-use crate::{allocator::allocated, error::CliError, settings::Settings, work::Model};
+use crate::{allocator::allocated, error::CliError, settings::Settings, work::ModelWithData};
 
 /// Measures what each layer costs for a micro-batch, on each different device.
 pub fn measure<L: Layer<Side = ()>, T>(
     settings: &Settings,
-    model: &Model<L, T>,
+    model: &ModelWithData<L, T>,
 ) -> Result<Measured, CliError> {
     let batch = settings.training.batch_size.min(model.samples);
     let samples = batch.div_ceil(settings.pipeline.micro_batches);

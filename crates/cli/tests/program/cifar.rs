@@ -7,7 +7,9 @@ use tempfile::{TempDir, tempdir};
 
 use crate::{
     folder::{record, write_cifar10, write_cifar100},
-    running::{cases, check_contains, model, refuse, refuse_and_leave_nothing, run, succeed, summary},
+    running::{
+        cases, check_contains, model, refuse, refuse_and_leave_nothing, run, succeed, summary,
+    },
 };
 
 /// Classes that are told apart by their colour.

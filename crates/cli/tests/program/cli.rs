@@ -9,9 +9,9 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::running::{cases, 
-    Printed, check_contains, json_file, model, refuse, refuse_and_leave_nothing, run, succeed,
-    summary, typed,
+use crate::running::{
+    Printed, cases, check_contains, json_file, model, refuse, refuse_and_leave_nothing, run,
+    succeed, summary, typed,
 };
 
 /// Runs `train`, which must fail, say so, and leave nothing behind.

@@ -5,8 +5,8 @@ use std::{fs, path::Path};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::running::{cases, 
-    check_contains, check_refused, model, refuse, run, succeed, succeeds, summary, typed,
+use crate::running::{
+    cases, check_contains, check_refused, model, refuse, run, succeed, succeeds, summary, typed,
 };
 
 /// A folder with a text that is learned quickly.
