@@ -42,8 +42,8 @@ fn two_steps(pipeline: Pipeline<ConvNet>, samples: usize) -> Vec<Bits> {
 
 /// The same in one stage, one micro-batch after another.
 fn in_one_stage(samples: usize, micro_batches: usize) -> Vec<Bits> {
-    let one = builder(conv_net(), 1, GPipe, micro_batches, Recompute::Never);
-    let expected = two_steps(one.build().unwrap(), samples);
+    let one = built(conv_net(), 1, GPipe, micro_batches, Recompute::Never);
+    let expected = two_steps(one, samples);
     assert!(expected.iter().all(|bits| !bits.is_empty()));
     expected
 }
@@ -64,14 +64,10 @@ fn stages_schedules_and_recomputation_leave_every_bit_alone() {
             let workers = [1, 2, 3, 7].into_iter();
             for workers in workers.filter(|&workers| rule.stages(workers) <= 7) {
                 for recompute in Recompute::ALL {
-                    let builder = builder(conv_net(), workers, rule, micro_batches, recompute);
+                    let pipeline = built(conv_net(), workers, rule, micro_batches, recompute);
                     let what =
                         format!("{samples} samples, {workers} workers, {rule:?}, {recompute}");
-                    check(
-                        &two_steps(builder.build().unwrap(), samples),
-                        &expected,
-                        &what,
-                    );
+                    check(&two_steps(pipeline, samples), &expected, &what);
                 }
             }
         }
@@ -92,9 +88,9 @@ fn schedules_written_by_hand_give_the_same_bits() {
         assert!(schedule.is_ascending());
         let workers = schedule.workers().len();
         for recompute in Recompute::ALL {
-            let by_hand = builder(conv_net(), workers, schedule.clone(), 2, recompute);
+            let by_hand = built(conv_net(), workers, schedule.clone(), 2, recompute);
             let what = format!("{csv}{recompute}");
-            check(&two_steps(by_hand.build().unwrap(), 6), &expected, &what);
+            check(&two_steps(by_hand, 6), &expected, &what);
         }
     }
 }
@@ -174,8 +170,8 @@ proptest! {
         let what = schedule.to_string();
         let workers = schedule.workers().len();
         let samples = 2 * micro_batches + usize::from(micro_batches > 1);
-        let any = builder(conv_net(), workers, schedule, micro_batches, Recompute::ALL[mode]);
-        let found = two_steps(any.build().unwrap(), samples);
+        let any = built(conv_net(), workers, schedule, micro_batches, Recompute::ALL[mode]);
+        let found = two_steps(any, samples);
         check(&found, &in_one_stage(samples, micro_batches), &what);
     }
 }
@@ -253,8 +249,7 @@ fn micro_batches_add_up_to_the_mini_batch() {
 fn inference_equals_the_plain_forward_at_any_batch_size() {
     for rule in RULES {
         let workers = 6 / rule.stages(1);
-        let pipeline = builder(conv_net(), workers, rule, 4, Recompute::Always);
-        let pipeline = pipeline.build().unwrap();
+        let pipeline = built(conv_net(), workers, rule, 4, Recompute::Always);
         let layers: Vec<ConvNet> = pipeline.layers().iter().map(Module::valid).collect();
         for samples in [1, 2, 4, 9, 32] {
             let mut flow = ConvNet::enter(images(samples));
@@ -274,8 +269,8 @@ fn parameters_are_the_same_wherever_the_model_is_cut() {
     let at = |stages| {
         // Another model drew from the generator before.
         let _ = builder(dense(&[3, 2]), 1, GPipe, 2, Recompute::Always).build();
-        let pipeline = builder(conv_net(), stages, GPipe, 2, Recompute::Always);
-        bits(&pipeline.build().unwrap())
+        let pipeline = built(conv_net(), stages, GPipe, 2, Recompute::Always);
+        bits(&pipeline)
     };
     assert_eq!(at(1), at(2));
     assert_eq!(at(1), at(7));
@@ -301,16 +296,8 @@ fn threads_make_little_difference() {
 /// after another, and each starts with the statistics of the one before.
 #[test]
 fn steps_from_several_threads_do_not_lose_statistics() {
-    let build = || {
-        let builder = builder(
-            conv_net(),
-            2,
-            OneForwardOneBackward,
-            2,
-            Recompute::ExceptLast,
-        );
-        builder.build().unwrap()
-    };
+    let rule = OneForwardOneBackward;
+    let build = || built(conv_net(), 2, rule, 2, Recompute::ExceptLast);
     let step = |pipeline: &Pipeline<ConvNet>| {
         pipeline
             .train_step((images(4), labels(4, 4)), &CrossEntropy::new())

@@ -139,8 +139,7 @@ fn a_failure_names_its_place_and_leaves_the_model_as_it_was() {
 
             // The next step works, and is that of an untouched model.
             step(&pipeline).unwrap();
-            let untouched = builder(trapped(9, &trap), 3, GPipe, 4, Recompute::Never);
-            let untouched = untouched.build().unwrap();
+            let untouched = built(trapped(9, &trap), 3, GPipe, 4, Recompute::Never);
             step(&untouched).unwrap();
             assert_eq!(bits(&pipeline), bits(&untouched));
         }
@@ -175,8 +174,7 @@ fn every_place_where_a_small_step_can_fail() {
             for at in 1..=PROBES + 6 {
                 let trap = Trap::new(Mishap::Panic, at);
                 let layers = trapped(layer, &trap);
-                let builder = builder(layers, workers, rule, 3, Recompute::Always);
-                let pipeline = builder.build().unwrap();
+                let pipeline = built(layers, workers, rule, 3, Recompute::Always);
                 let before = bits(&pipeline);
                 match step(&pipeline) {
                     Err(StepError::Failed(failure)) => {

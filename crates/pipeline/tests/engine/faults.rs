@@ -129,9 +129,8 @@ struct Snared {
 }
 
 impl Layer for Snared {
+    // The side input is the micro-batch of each sample.
     flow!(Tensor<2>, side: Tensor<1, Int>);
-
-    /// The micro-batch of each sample.
 
     fn forward(
         &self,

@@ -126,9 +126,7 @@ fn the_layer_where_it_began_is_named() {
                 assert_eq!((bits(&pipeline), pipeline.steps()), (before, 0));
                 // The next step is that of an untouched model: same loss, same statistics.
                 let untouched = flawed(layer, flaw);
-                let untouched =
-                    crate::models::builder(untouched, workers, rule, 3, Recompute::ExceptLast);
-                let untouched = untouched.build().unwrap();
+                let untouched = built(untouched, workers, rule, 3, Recompute::ExceptLast);
                 let expected = step(&untouched, vectors(6, 4)).unwrap();
                 assert_eq!(step(&pipeline, vectors(6, 4)).unwrap(), expected);
                 assert_eq!(bits(&pipeline), bits(&untouched));

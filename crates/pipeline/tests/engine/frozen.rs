@@ -33,13 +33,12 @@ fn gradients(pipeline: &Pipeline<Dense>) -> Seen {
 #[test]
 fn no_gradient_is_made_before_the_first_layer_that_trains() {
     for first in 0..=6 {
-        let all = builder(frozen(6, 0), 1, GPipe, 3, Recompute::Never);
-        let (expected, ..) = gradients(&all.build().unwrap());
+        let all = built(frozen(6, 0), 1, GPipe, 3, Recompute::Never);
+        let (expected, ..) = gradients(&all);
         for rule in RULES {
             for workers in (1..=6).filter(|&workers| rule.stages(workers) <= 6) {
                 for recompute in Recompute::ALL {
-                    let builder = builder(frozen(6, first), workers, rule, 3, recompute);
-                    let pipeline = builder.build().unwrap();
+                    let pipeline = built(frozen(6, first), workers, rule, 3, recompute);
                     let (found, held, _) = gradients(&pipeline);
                     assert_eq!(found, expected[2 * first..], "{rule:?}, {recompute}");
                     let stages = pipeline.stages();
@@ -66,15 +65,14 @@ fn a_frozen_stage_runs_forward_once() {
     // The last stage under 1F1B recomputes nothing: backward directly follows forward.
     assert_eq!(recomputed, [0, 0]);
     assert_eq!((held[0].inputs, held[1].activations), (0, 1));
-    let pipeline = builder(frozen(4, 2), 2, GPipe, 3, Recompute::Always);
-    assert_eq!(gradients(&pipeline.build().unwrap()).2, [0, 3]);
+    let pipeline = built(frozen(4, 2), 2, GPipe, 3, Recompute::Always);
+    assert_eq!(gradients(&pipeline).2, [0, 3]);
 }
 
 /// Layers are frozen and thawed again, with an inference in between.
 #[test]
 fn what_is_frozen_can_be_thawed() {
-    let pipeline = builder(frozen(4, 0), 2, GPipe, 2, Recompute::Always);
-    let pipeline = pipeline.build().unwrap();
+    let pipeline = built(frozen(4, 0), 2, GPipe, 2, Recompute::Always);
     let expected = gradients(&pipeline).0;
     let still = pipeline.clone().freeze();
     assert!(gradients(&still).0.is_empty());

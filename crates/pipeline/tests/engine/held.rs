@@ -109,8 +109,7 @@ fn run(rule: By, recompute: Recompute, stages: usize) -> (Vec<Held>, Vec<usize>)
         })
         .collect();
     let workers = stages / rule.stages(1);
-    let pipeline = builder(layers, workers, rule, MICRO_BATCHES, recompute);
-    let pipeline = pipeline.build().unwrap();
+    let pipeline = built(layers, workers, rule, MICRO_BATCHES, recompute);
     let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
     let step = pipeline
         .train_step((vectors(12, 3), vectors(12, 3)), &squared)
@@ -205,8 +204,7 @@ fn every_action_has_its_span() {
         let workers = 6 / rule.stages(1);
         let schedule = rule.schedule(6, 3).unwrap();
         for recompute in Recompute::ALL {
-            let pipeline = builder(conv_net(), workers, rule, 3, recompute);
-            let pipeline = pipeline.build().unwrap();
+            let pipeline = built(conv_net(), workers, rule, 3, recompute);
             let step = pipeline.train_step((images(6), labels(6, 4)), &CrossEntropy::new());
             let timeline = step.unwrap().timeline;
             assert_eq!(timeline.workers.len(), workers);

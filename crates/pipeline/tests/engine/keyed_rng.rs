@@ -74,14 +74,14 @@ fn two_steps(mut pipeline: Pipeline<Noisy>) -> [Bits; 2] {
 #[test]
 fn no_cut_schedule_or_recomputation_changes_what_is_drawn() {
     for micro_batches in [1, 3] {
-        let one = builder(noisy(4), 1, GPipe, micro_batches, Recompute::Never);
-        let expected = two_steps(one.build().unwrap());
+        let one = built(noisy(4), 1, GPipe, micro_batches, Recompute::Never);
+        let expected = two_steps(one);
         assert_ne!(expected[0], expected[1], "each step draws anew");
         for rule in RULES {
             for workers in (1..=4).filter(|&workers| rule.stages(workers) <= 4) {
                 for recompute in Recompute::ALL {
-                    let builder = builder(noisy(4), workers, rule, micro_batches, recompute);
-                    let found = two_steps(builder.build().unwrap());
+                    let pipeline = built(noisy(4), workers, rule, micro_batches, recompute);
+                    let found = two_steps(pipeline);
                     assert_eq!(found, expected, "{workers} workers, {rule:?}, {recompute}");
                 }
             }
@@ -93,14 +93,13 @@ fn no_cut_schedule_or_recomputation_changes_what_is_drawn() {
 #[test]
 fn the_mini_batch_in_one_piece_draws_the_same() {
     for micro_batches in [1, 2, 3, 7] {
-        let pipeline = builder(
+        let pipeline = built(
             noisy(3),
             3,
             OneForwardOneBackward,
             micro_batches,
             Recompute::Always,
         );
-        let pipeline = pipeline.build().unwrap();
         pipeline.set_steps(12);
         let loss = CrossEntropy::new();
         let step = pipeline.train_step((vectors(7, 6), labels(7, 6)), &loss);

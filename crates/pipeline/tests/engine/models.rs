@@ -221,28 +221,7 @@ pub fn built<L: Layer>(
 
 /// Every float of a module by path, running statistics among them, as bits.
 pub fn bits<M: Module>(module: &M) -> Vec<(String, Vec<u32>)> {
-    #[derive(Default)]
-    struct Bits {
-        path: Vec<String>,
-        found: Vec<(String, Vec<u32>)>,
-    }
-
-    impl ModuleVisitor for Bits {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.path.push(name.to_owned());
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.path.pop();
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.found
-                .push((self.path.join("."), tensor_bits(param.val())));
-        }
-    }
-
-    let mut bits = Bits::default();
-    module.valid().visit(&mut bits);
-    bits.found
+    to_bits(find(&module.valid(), None))
 }
 
 /// The gradient of every parameter by path, as bits.
@@ -250,21 +229,29 @@ pub fn gradient_bits<M: Module>(
     module: &M,
     gradients: &GradientsParams,
 ) -> Vec<(String, Vec<u32>)> {
-    gradients_of(module, gradients)
-        .into_iter()
-        .map(|(path, values)| (path, values.iter().map(|value| value.to_bits()).collect()))
-        .collect()
+    to_bits(gradients_of(module, gradients))
+}
+
+fn to_bits(found: Vec<(String, Vec<f32>)>) -> Vec<(String, Vec<u32>)> {
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect();
+    let found = found.into_iter();
+    found.map(|(path, values)| (path, bits(values))).collect()
 }
 
 /// The gradient of every parameter by path.
 pub fn gradients_of<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<(String, Vec<f32>)> {
-    struct Gradients<'a> {
+    find(module, Some(gradients))
+}
+
+/// Every float by path, or its gradient.
+fn find<M: Module>(module: &M, gradients: Option<&GradientsParams>) -> Vec<(String, Vec<f32>)> {
+    struct Find<'a> {
         path: Vec<String>,
-        gradients: &'a GradientsParams,
+        gradients: Option<&'a GradientsParams>,
         found: Vec<(String, Vec<f32>)>,
     }
 
-    impl ModuleVisitor for Gradients<'_> {
+    impl ModuleVisitor for Find<'_> {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.path.push(name.to_owned());
         }
@@ -272,13 +259,16 @@ pub fn gradients_of<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<(
             self.path.pop();
         }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(gradient) = self.gradients.get::<D>(param.id) {
-                self.found.push((self.path.join("."), floats(gradient)));
-            }
+            let value = match self.gradients {
+                Some(gradients) => gradients.get::<D>(param.id),
+                None => Some(param.val()),
+            };
+            let value = value.map(|value| (self.path.join("."), floats(value)));
+            self.found.extend(value);
         }
     }
 
-    let mut visitor = Gradients {
+    let mut visitor = Find {
         path: Vec::new(),
         gradients,
         found: Vec::new(),

@@ -106,8 +106,7 @@ fn sizes_are_foretold_of_the_precision() {
 
 #[test]
 fn f32_is_what_a_pipeline_computes_in() {
-    let builder = builder(conv_net(), 1, By(Rule::GPipe, 1), 3, Recompute::Never);
-    let usual = builder.build().unwrap();
+    let usual = built(conv_net(), 1, By(Rule::GPipe, 1), 3, Recompute::Never);
     assert_eq!(usual.precision(), Precision::F32);
     assert!(usual.loss_scaler().is_none());
     assert!(seen(&usual) == seen(&in_one_stage(conv_net(), Precision::F32)));

@@ -102,15 +102,15 @@ fn two_steps(mut pipeline: Pipeline<Jumping>, samples: usize) -> Vec<Vec<(String
 #[test]
 fn skips_leave_every_bit_alone_wherever_the_model_is_cut() {
     for (samples, micro_batches) in [(7, 3), (2, 2)] {
-        let one = builder(jumping(&LAYERS), 1, GPipe, micro_batches, Recompute::Never);
-        let expected = two_steps(one.build().unwrap(), samples);
+        let one = built(jumping(&LAYERS), 1, GPipe, micro_batches, Recompute::Never);
+        let expected = two_steps(one, samples);
         assert_eq!(expected[0].len(), 16);
         for rule in RULES {
             for workers in (1..=8).filter(|&workers| rule.stages(workers) <= 8) {
                 for recompute in Recompute::ALL {
                     let layers = jumping(&LAYERS);
-                    let builder = builder(layers, workers, rule, micro_batches, recompute);
-                    let found = two_steps(builder.build().unwrap(), samples);
+                    let pipeline = built(layers, workers, rule, micro_batches, recompute);
+                    let found = two_steps(pipeline, samples);
                     assert_eq!(found, expected, "{workers} workers, {rule:?}, {recompute}");
                 }
             }
@@ -123,8 +123,7 @@ fn skips_leave_every_bit_alone_wherever_the_model_is_cut() {
 fn gradients_through_skips_are_those_of_the_model_in_one_piece() {
     for stages in [1, 3, 8] {
         let layers = jumping(&LAYERS);
-        let pipeline = builder(layers, stages, OneForwardOneBackward, 3, Recompute::Always);
-        let pipeline = pipeline.build().unwrap();
+        let pipeline = built(layers, stages, OneForwardOneBackward, 3, Recompute::Always);
         let loss = CrossEntropy::new();
         let step = pipeline.train_step((vectors(8, 4), labels(8, 4)), &loss);
         let found = gradients_of(&pipeline, &step.unwrap().gradients);
@@ -150,8 +149,7 @@ fn what_was_declared_and_what_is_done_must_agree() {
         for stages in [1, 4] {
             let mut layers = jumping(&["+a", "", "-a", "+b", "-b"]);
             layers[at].does = jumping(does).pop().map(|layer| layer.uses);
-            let pipeline = builder(layers, stages, GPipe, 2, Recompute::Always);
-            let pipeline = pipeline.build().unwrap();
+            let pipeline = built(layers, stages, GPipe, 2, Recompute::Always);
             let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
             let Err(StepError::Failed(failure)) =
                 pipeline.train_step((vectors(4, 4), vectors(4, 4)), &squared)

@@ -82,8 +82,7 @@ fn they_are_those_of_the_whole_mini_batch() {
                 let ours = vec![Norm::Kernel(norm()), pool()];
                 for layers in [layers, ours] {
                     let whole = whole.valid().train();
-                    let pipeline = builder(layers, 2, GPipe, micro_batches, recompute);
-                    let pipeline = pipeline.build().unwrap();
+                    let pipeline = built(layers, 2, GPipe, micro_batches, recompute);
                     for _ in 0..3 {
                         let images = uneven_images(samples);
                         let loss = CrossEntropy::new();
@@ -110,8 +109,7 @@ fn they_are_those_of_the_whole_mini_batch() {
 fn the_variance_of_means_counts() {
     let norm = BatchNormConfig::new(3).init(&cpu());
     let layers = vec![Norm::Burns(norm), pool()];
-    let pipeline = builder(layers, 1, GPipe, 2, Recompute::Never);
-    let pipeline = pipeline.build().unwrap();
+    let pipeline = built(layers, 1, GPipe, 2, Recompute::Never);
     let images = Tensor::cat(vec![Tensor::ones([2, 3, 8, 8], &cpu()); 2], 0);
     let sign = Tensor::<1>::from_floats([1.0, 1.0, -1.0, -1.0], &cpu()).reshape([4, 1, 1, 1]);
     let step = pipeline.train_step((images * sign, labels(4, 3)), &CrossEntropy::new());
@@ -133,14 +131,13 @@ fn deep_in_a_network_too() {
     let (samples, micro_batches) = (6, 3);
     for recompute in Recompute::ALL {
         for stages in [1, 3] {
-            let builder = builder(
+            let pipeline = built(
                 conv_net(),
                 stages,
                 OneForwardOneBackward,
                 micro_batches,
                 recompute,
             );
-            let pipeline = builder.build().unwrap();
             let plain: Vec<ConvNet> = (pipeline.layers().iter())
                 .map(|layer| layer.valid().train())
                 .collect();
@@ -195,8 +192,7 @@ fn a_frozen_norm_stays_to_the_bit_and_evaluation_changes_nothing() {
             pool(),
         ];
         let workers = 6 / rule.stages(1);
-        let builder = builder(layers, workers, rule, 3, Recompute::ExceptLast);
-        let pipeline = builder.build().unwrap();
+        let pipeline = built(layers, workers, rule, 3, Recompute::ExceptLast);
         let before = norms(&pipeline);
         let _ = pipeline
             .train_step((uneven_images(6), labels(6, 3)), &CrossEntropy::new())
@@ -237,8 +233,7 @@ fn norms_among_frozen_ones_and_thawed_ones() {
     let _ = whole.forward(input);
     let mut seen = Vec::new();
     for stages in [1, 2, 6] {
-        let pipeline = builder(layers(), stages, GPipe, 3, Recompute::Always);
-        let pipeline = pipeline.build().unwrap();
+        let pipeline = built(layers(), stages, GPipe, 3, Recompute::Always);
         step(&pipeline);
         let found = norms(&pipeline);
         for (found, expected) in found[4].iter().zip(numbers(&whole)) {

@@ -121,8 +121,8 @@ fn train(mut pipeline: Pipeline<Words>) -> Vec<Vec<Vec<u32>>> {
 
 #[test]
 fn places_of_a_parameter_stay_equal_and_no_cut_shows() {
-    let one = builder(words(), 1, GPipe, 3, Recompute::Never);
-    let expected = train(one.build().unwrap());
+    let one = built(words(), 1, GPipe, 3, Recompute::Never);
+    let expected = train(one);
     for (index, tables) in expected.iter().step_by(2).enumerate() {
         assert_eq!(tables.len(), 4);
         assert!(tables.iter().all(|table| table == &tables[0]), "{index}");
@@ -131,8 +131,8 @@ fn places_of_a_parameter_stay_equal_and_no_cut_shows() {
     for rule in RULES {
         for workers in (1..=5).filter(|&workers| rule.stages(workers) <= 5) {
             for recompute in Recompute::ALL {
-                let builder = builder(words(), workers, rule, 3, recompute);
-                let found = train(builder.build().unwrap());
+                let pipeline = built(words(), workers, rule, 3, recompute);
+                let found = train(pipeline);
                 assert_eq!(found, expected, "{workers} workers, {rule:?}, {recompute}");
             }
         }
@@ -142,8 +142,7 @@ fn places_of_a_parameter_stay_equal_and_no_cut_shows() {
 /// Plain Burn sums the gradients where all places hold the same tensor.
 #[test]
 fn the_gradient_is_the_sum_over_all_places() {
-    let pipeline = builder(words(), 5, GPipe, 2, Recompute::Always);
-    let pipeline = pipeline.build().unwrap();
+    let pipeline = built(words(), 5, GPipe, 2, Recompute::Always);
     let loss = CrossEntropy::new();
     let step = pipeline.train_step((labels(6, WORDS), labels(6, WORDS)), &loss);
     let found = gradients_of(&pipeline, &step.unwrap().gradients);
