@@ -53,7 +53,7 @@ impl StagedOptimizer {
     /// Updates a pipeline's parameters with the learning rate `rate` for the last layer, and with
     /// the share `layer_decay` of the next layer's rate for each other layer (Howard and Ruder,
     /// "Universal Language Model Fine-tuning for Text Classification", 2018). Returns when each
-    /// stage was updated, in time since `began`.
+    /// stage was updated, in time since `started`.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl StagedOptimizer {
         rate: f64,
         pipeline: &mut Pipeline<L>,
         gradients: GradientsParams,
-        began: Instant,
+        started: Instant,
     ) -> Result<Vec<Span>, StepError> {
         let gradients = match self.clip {
             Some(largest) => clip(pipeline, gradients, largest)?,
@@ -79,7 +79,7 @@ impl StagedOptimizer {
         let stages = pipeline.change_stages(
             states,
             move |stage, layers: Vec<L>, (mut states, gradients, _)| {
-                let start = began.elapsed();
+                let start = started.elapsed();
                 let mut update = Update {
                     optimizer: &*optimizer,
                     rate,
@@ -96,7 +96,7 @@ impl StagedOptimizer {
                     action: None,
                     kind: SpanKind::Update,
                     start,
-                    end: began.elapsed(),
+                    end: started.elapsed(),
                 };
                 (layers, (states, GradientsParams::new(), Some(span)))
             },

@@ -57,7 +57,7 @@ pub fn show_count(doing: &str, things: &str, count: usize) -> impl Fn(usize) + S
 /// Shows the progress of a run: its epochs, and the current part of an epoch.
 #[derive(Debug)]
 pub struct Progress {
-    look: Look,
+    renderer: Renderer,
     /// What the run consists of, and how many.
     epochs: (String, usize),
     /// What the current part of an epoch consists of, and how many.
@@ -65,7 +65,7 @@ pub struct Progress {
     estimate: Estimate,
 }
 
-enum Look {
+enum Renderer {
     Silent,
     Lines {
         last: Instant,
@@ -101,7 +101,7 @@ impl Progress {
     /// Shows nothing.
     #[must_use]
     pub fn silent() -> Self {
-        Self::of(Look::Silent)
+        Self::of(Renderer::Silent)
     }
 
     /// Bars on `target`, for a run that will [begin](Self::begin) later.
@@ -124,15 +124,15 @@ impl Progress {
     /// ```
     #[must_use]
     pub fn written(out: impl Write + Send + Sync + 'static) -> Self {
-        Self::of(Look::Lines {
+        Self::of(Renderer::Lines {
             last: Instant::now(),
             out: Box::new(out),
         })
     }
 
-    fn of(look: Look) -> Self {
+    fn of(renderer: Renderer) -> Self {
         Self {
-            look,
+            renderer,
             epochs: (String::new(), 0),
             part: (String::new(), 0),
             estimate: Estimate::default(),
@@ -143,10 +143,10 @@ impl Progress {
     pub fn begin(&mut self, name: &str, epochs: usize) {
         self.epochs = (name.to_owned(), epochs);
         self.estimate = Estimate::default();
-        match &mut self.look {
-            Look::Silent => {}
-            Look::Lines { last, .. } => *last = Instant::now(),
-            Look::Bars { epochs: bar, .. } => {
+        match &mut self.renderer {
+            Renderer::Silent => {}
+            Renderer::Lines { last, .. } => *last = Instant::now(),
+            Renderer::Bars { epochs: bar, .. } => {
                 bar.reset();
                 bar.set_length(epochs as u64);
                 bar.set_prefix(name.to_owned());
@@ -160,7 +160,7 @@ impl Progress {
     /// part of an epoch gives the estimate of the time left.
     pub fn part(&mut self, name: &str, length: usize) {
         self.part = (name.to_owned(), length);
-        if let Look::Bars { part, .. } = &self.look {
+        if let Renderer::Bars { part, .. } = &self.renderer {
             part.reset();
             part.set_length(length as u64);
             part.set_prefix(name.to_owned());
@@ -186,9 +186,9 @@ impl Progress {
         let of_epoch = done as f64 / (*length).max(1) as f64;
         let over = epoch.saturating_sub(1) as f64 + of_epoch;
         self.estimate.reach(over / (*epochs).max(1) as f64);
-        match &mut self.look {
-            Look::Silent => {}
-            Look::Lines { last, out } => {
+        match &mut self.renderer {
+            Renderer::Silent => {}
+            Renderer::Lines { last, out } => {
                 if last.elapsed() >= LINE_INTERVAL {
                     *last = Instant::now();
                     let left = &self.estimate;
@@ -198,7 +198,7 @@ impl Progress {
                     );
                 }
             }
-            Look::Bars { epochs, part, .. } => {
+            Renderer::Bars { epochs, part, .. } => {
                 epochs.set_message(self.estimate.to_string());
                 part.set_position(done as u64);
                 part.set_message(text.to_owned());
@@ -211,13 +211,13 @@ impl Progress {
         let (unit, epochs) = &self.epochs;
         let line = format!("{unit} {epoch}/{epochs}: {text}");
         self.estimate.reach(epoch as f64 / (*epochs).max(1) as f64);
-        match &mut self.look {
-            Look::Silent => {}
-            Look::Lines { last, out } => {
+        match &mut self.renderer {
+            Renderer::Silent => {}
+            Renderer::Lines { last, out } => {
                 *last = Instant::now();
                 let _ = writeln!(out, "{line} · {} left", self.estimate);
             }
-            Look::Bars { epochs, part, .. } => {
+            Renderer::Bars { epochs, part, .. } => {
                 epochs.println(line);
                 epochs.set_position(epoch as u64);
                 part.reset();
@@ -232,18 +232,18 @@ impl Progress {
 
     /// Shows a line, which stays.
     pub fn say(&mut self, line: &str) {
-        match &mut self.look {
-            Look::Silent => {}
-            Look::Lines { out, .. } => {
+        match &mut self.renderer {
+            Renderer::Silent => {}
+            Renderer::Lines { out, .. } => {
                 let _ = writeln!(out, "{line}");
             }
-            Look::Bars { epochs, .. } => epochs.println(line),
+            Renderer::Bars { epochs, .. } => epochs.println(line),
         }
     }
 
     /// Ends the run. Another one may [begin](Self::begin).
     pub fn finish(&mut self) {
-        if let Look::Bars { epochs, part, .. } = &self.look {
+        if let Renderer::Bars { epochs, part, .. } = &self.renderer {
             part.finish_and_clear();
             epochs.finish_and_clear();
         }
@@ -251,13 +251,13 @@ impl Progress {
 
     /// Ends a run that failed. Bars stay: clearing them could clear an error message below them.
     pub fn abandon(&mut self) {
-        if let Look::Bars { both, .. } = &self.look {
+        if let Renderer::Bars { both, .. } = &self.renderer {
             both.set_draw_target(ProgressDrawTarget::hidden());
         }
     }
 }
 
-impl fmt::Debug for Look {
+impl fmt::Debug for Renderer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Silent => "Silent",
@@ -289,8 +289,8 @@ impl fmt::Display for Estimate {
         let left = (1.0 - self.reached).max(0.0);
         match self.first {
             _ if left == 0.0 => f.write_str("0 s"),
-            Some((began, first)) if self.reached > first => {
-                let seconds = began.elapsed().as_secs_f64() * left / (self.reached - first);
+            Some((started, first)) if self.reached > first => {
+                let seconds = started.elapsed().as_secs_f64() * left / (self.reached - first);
                 write!(f, "{seconds:.0} s")
             }
             _ => f.write_str("some time"),
@@ -298,7 +298,7 @@ impl fmt::Display for Estimate {
     }
 }
 
-fn bars(target: ProgressDrawTarget) -> Look {
+fn bars(target: ProgressDrawTarget) -> Renderer {
     let both = MultiProgress::with_draw_target(target);
     let bar = |template: &str| {
         let bar = both.add(ProgressBar::new(0));
@@ -312,7 +312,7 @@ fn bars(target: ProgressDrawTarget) -> Look {
         bar("{prefix:6} {bar:30.cyan/dim} {pos}/{len} · {elapsed} · {msg} left"),
         bar("{prefix:6} {bar:30.green/dim} {pos}/{len} · {wide_msg}"),
     );
-    Look::Bars { both, epochs, part }
+    Renderer::Bars { both, epochs, part }
 }
 
 #[cfg(test)]
@@ -323,7 +323,7 @@ mod tests {
     fn the_time_left_counts_from_where_a_run_resumed() {
         let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
         let check = |first: f64, reached: f64, expected: &str| {
-            let first = ago(100).map(|began| (began, first));
+            let first = ago(100).map(|started| (started, first));
             let estimate = Estimate { first, reached };
             assert_eq!(estimate.to_string(), expected);
         };

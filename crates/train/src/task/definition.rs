@@ -74,7 +74,8 @@ impl<O> Task<O> {
         Self { test, ..self }
     }
 
-    /// Names the objective's scores, in their order. Checkpoints contain their sums by name.
+    /// Names the objective's scores, in their order. Checkpoints contain their sums by name, beside
+    /// `samples`, `weight` and `loss`.
     #[must_use]
     pub fn with_scores<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.scores = names.into_iter().map(Into::into).collect();

@@ -19,8 +19,8 @@ use super::{
 };
 use crate::error::TrainError;
 
-const UNKNOWN: &str = "nothing in it says whether it is Burn's or PyTorch's, which transpose linear \
-                       layers: name the convention (in its metadata, `format` burn or pt)";
+const UNKNOWN: &str = "nothing in it shows whether its layout is Burn's or PyTorch's: name the \
+                       convention (in its metadata, `format` burn or pt)";
 
 /// Prefixes of all names: of `DataParallel`, and of `torch.compile`.
 const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];

@@ -78,12 +78,12 @@ impl fmt::Display for OtherTensors {
             ("", &self.misshapen),
             ("", &self.unreadable),
         ];
-        let said: Vec<_> = kinds
+        let parts: Vec<_> = kinds
             .into_iter()
             .filter(|(_, names)| !names.is_empty())
             .map(|(verb, names)| verb.to_owned() + &bounded(names))
             .collect();
-        formatter.write_str(&said.join("; "))
+        formatter.write_str(&parts.join("; "))
     }
 }
 
