@@ -53,6 +53,7 @@ fn each_block_of_rust_stands_in_a_program() {
     let examples = ["custom-model", "guide", "transfer-learning", "learner"];
     let sources = examples.map(|name| read(&format!("examples/{name}/src"), "rs"));
     let mut sources = sources.join("\n");
+    sources += &read("crates/stovepipe/src", "rs").replace("//! ", "");
     // Chapter 1 has the model of chapter 2 without what the latter adds.
     let lines = sources.lines();
     let plain: Vec<_> = lines.filter(|line| !line.contains("#[layers(")).collect();
