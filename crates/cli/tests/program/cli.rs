@@ -44,7 +44,7 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
         --schedule interleaved --chunks 5 => 10 stages are more than the model's 9 layers
         --schedule zb-v --balance 5,4 => is for 2 stages, but there are 4
         --recompute sometimes => use always, except-last or never
-        --precision f64 => write f32, bf16 or f16
+        --precision f64 => use f32, bf16 or f16
         --config nowhere.toml => nowhere.toml
         --lr -1 => lr is -1
         --lr nan => lr is NaN

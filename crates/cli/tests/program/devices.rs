@@ -135,7 +135,7 @@ fn devices_that_are_not_available_are_errors() {
     }
     if !cfg!(feature = "cuda") {
         let line = "train --out run --devices cpu,cuda:0";
-        refuse(&line, here.path(), "was built with `--features cuda`");
+        refuse(line, here.path(), "was built with `--features cuda`");
     }
     assert_eq!(
         fs::read_dir(here.path()).unwrap().count(),
