@@ -52,11 +52,6 @@ fn check<F: Flow>(flow: &F, gradients: Option<&FlowGradients>) -> bool {
     check.finite
 }
 
-/// Whether all gradients of a module's parameters are finite.
-pub(crate) fn gradients_are_finite<M: Module>(module: &M, gradients: &GradientsParams) -> bool {
-    gradient_sum(module, gradients).is_none_or(all_finite)
-}
-
 /// The sum of all gradients of a module's parameters, which is not finite if one of them is not. Takes
 /// one pass and reads one number from the device.
 pub(crate) fn gradient_sum<M: Module>(
@@ -85,6 +80,6 @@ pub(crate) fn gradient_sum<M: Module>(
     sum.sum
 }
 
-fn all_finite<const D: usize>(tensor: Tensor<D>) -> bool {
+pub(crate) fn all_finite<const D: usize>(tensor: Tensor<D>) -> bool {
     tensor.is_finite().all().into_scalar::<bool>()
 }

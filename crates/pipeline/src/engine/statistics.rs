@@ -10,9 +10,8 @@
 //! micro-batch's share of the samples. The mini-batch's mean is Σ wᵢ bᵢ, so its cell becomes Σ wᵢ rᵢ
 //! for any q. The mini-batch's variance is the mean of the variances plus the variance of the means,
 //! so its cell becomes Σ wᵢ rᵢ + V / q, where V is the variance of the means' cells. Burn does not
-//! expose q; [`momentum`] finds it with two forward passes that start from different r.
-//!
-//! Any other statistic is averaged.
+//! expose q; [`momentum`] finds it with two forward passes that start from different r. Any other
+//! statistic is averaged.
 //!
 //! In mixed precision, the cells of a forward pass have few bits, and small changes of r would vanish.
 //! So the cells of norms that train start at zero, which they do not read, and end at q bᵢ. The

@@ -17,7 +17,7 @@ use crate::{
     api::error::FailureCause,
     engine::{
         deferred::{self, DeferredGradients},
-        finite::{self, gradients_are_finite, is_finite},
+        finite::{all_finite, are_finite, gradient_sum, is_finite},
         skips::{SkipGradients, SkipValues, StageSkips, Taking},
         values::{self, FlowGradients},
     },
@@ -347,6 +347,58 @@ impl<L: Layer> LayerTape<L> {
         }
         values::add(sum, self.auxiliary.take())
     }
+
+    /// Runs the layer's backward pass. Takes the gradients of skips that it sent, and adds those of skips
+    /// that it took.
+    fn backward(
+        mut self,
+        gradients: FlowGradients,
+        of_skips: &mut SkipGradients,
+        (scope, pass): (BackwardScope, &PassContext<'_, L>),
+    ) -> Result<LayerGradients<L>, FailureCause> {
+        let was_finite = pass.inspect && are_finite(&self.output, &gradients);
+        let seed = self.seed(gradients, of_skips, pass.skips);
+        let (layer, module) = (self.layer, self.module);
+        let like = pass.inspect.then(|| self.input.clone());
+        let run = || {
+            backward_from(seed, (self.input, self.taken), |grads| {
+                GradientsParams::from_module(grads, &module)
+            })
+        };
+        let ((parameters, input, of_taken), deferred) = match scope {
+            BackwardScope::All => (run(), None),
+            BackwardScope::Input => {
+                let (mut found, deferred) = deferred::input_half(&module, run);
+                let deferred = DeferredGradients::new(&module, deferred, found.0.as_mut());
+                (found, deferred)
+            }
+        };
+        let finite = || {
+            let of_input = like.is_none_or(|flow| are_finite(&flow, &input));
+            let sum = (parameters.as_ref()).and_then(|found| gradient_sum(&module, found));
+            of_input && sum.is_none_or(all_finite)
+        };
+        if was_finite && !finite() {
+            let cause = "its gradients are not finite, but those of its output were";
+            return Err(FailureCause::NotFinite(cause));
+        }
+        let taken = pass.skips.taken_by(layer).iter();
+        let takings = taken.map(|&skip| Taking { skip, taker: layer });
+        of_skips.extend(takings.zip(of_taken));
+        Ok(LayerGradients {
+            module,
+            parameters,
+            input,
+            deferred,
+        })
+    }
+}
+
+struct LayerGradients<L> {
+    module: L,
+    parameters: Option<GradientsParams>,
+    input: FlowGradients,
+    deferred: Option<DeferredGradients>,
 }
 
 impl<L: Layer> Tape<L> {
@@ -397,44 +449,15 @@ impl<L: Layer> Tape<L> {
         };
         let mut modules = Vec::with_capacity(self.layers.len());
         let mut all_deferred = Vec::new();
-        for (index, mut tape) in self.layers.into_iter().enumerate().rev() {
+        for (index, tape) in self.layers.into_iter().enumerate().rev() {
             watch.enter(index);
-            let was_finite = pass.inspect && finite::are_finite(&tape.output, &gradients);
-            let seed = tape.seed(gradients, &mut of_skips, pass.skips);
-            let (layer, module) = (tape.layer, tape.module);
-            let like = pass.inspect.then(|| tape.input.clone());
-            let run = || {
-                backward_from(seed, (tape.input, tape.taken), |grads| {
-                    GradientsParams::from_module(grads, &module)
-                })
-            };
-            let (parameters, input, of_taken) = match scope {
-                BackwardScope::All => run(),
-                BackwardScope::Input => {
-                    let ((mut parameters, input, taken), deferred) =
-                        deferred::input_half(&module, run);
-                    let deferred = DeferredGradients::new(&module, deferred, parameters.as_mut());
-                    all_deferred.extend(deferred.map(|deferred| (index, deferred)));
-                    (parameters, input, taken)
-                }
-            };
-            let finite = || {
-                let of_input = like.is_none_or(|flow| finite::are_finite(&flow, &input));
-                let mut parameters = parameters.iter();
-                of_input && parameters.all(|gradients| gradients_are_finite(&module, gradients))
-            };
-            if was_finite && !finite() {
-                let cause = "its gradients are not finite, but those of its output were";
-                return Err(FailureCause::NotFinite(cause));
+            let result = tape.backward(gradients, &mut of_skips, (scope, pass))?;
+            if let Some(parameters) = result.parameters {
+                accumulate(index, &result.module, parameters);
             }
-            if let Some(parameters) = parameters {
-                accumulate(index, &module, parameters);
-            }
-            let taken = pass.skips.taken_by(layer).iter();
-            let takings = taken.map(|&skip| Taking { skip, taker: layer });
-            of_skips.extend(takings.zip(of_taken));
-            modules.push(module);
-            gradients = input;
+            all_deferred.extend(result.deferred.map(|deferred| (index, deferred)));
+            modules.push(result.module);
+            gradients = result.input;
         }
         watch.leave();
         modules.reverse();
