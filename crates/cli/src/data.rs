@@ -7,6 +7,7 @@ mod folders;
 mod images;
 mod labels;
 mod text;
+mod texts;
 
 use serde::Serialize;
 
@@ -14,7 +15,7 @@ pub use self::{
     data_set::{Contents, DataSet, ImageData},
     images::ImageSets,
     labels::Labels,
-    text::{HeldOut, Text},
+    texts::{HeldOut, TextData},
 };
 use crate::choice::{Choices, choices};
 

@@ -155,40 +155,20 @@ impl Settings {
         machine: Option<&Path>,
         flags: &ArgMatches,
     ) -> Result<Self, CliError> {
-        let subjects = Subjects::new(models::trained());
         let file = config.map(ConfigFile::read).transpose()?;
-        let sections = file
-            .as_ref()
-            .map(|file| file.sections(["data", "model", "pipeline", "training"]));
-        let (mut pipeline, mut pretrained) = (PipelineSettings::default(), Pretrained::default());
-        let mut training = None;
-        let chosen = match sections.transpose()? {
-            Some([data, mut model, own_pipeline, own_training]) => {
-                own_pipeline.read_over(&mut pipeline)?;
-                model.take_for::<Pretrained>().read_over(&mut pretrained)?;
-                training = Some(own_training);
-                Some((data, model))
-            }
-            None => None,
-        };
-        let (model, data) = subjects.read(chosen, flags)?;
-        let given = training;
-        let mut training = model.training();
-        if let Some(given) = given {
-            given.read_over(&mut training)?;
-        }
+        let mut settings = Self::configured(file.as_ref(), flags)?;
         if let Some(path) = plan {
             let plan: PlanFile = ConfigFile::read(path)?.parse()?;
-            pipeline = plan.pipeline;
-            training.batch_size = plan.training.batch_size;
+            settings.pipeline = plan.pipeline;
+            settings.training.batch_size = plan.training.batch_size;
         }
         if let Some(path) = machine {
-            pipeline.run_on(&read_machine(path)?);
+            settings.pipeline.run_on(&read_machine(path)?);
         }
-        pretrained.update_from_arg_matches(flags)?;
-        pipeline.update_from_arg_matches(flags)?;
-        training.update_from_arg_matches(flags)?;
-        suggest::devices(&pipeline.devices).map_err(|source| match config {
+        settings.model.pretrained.update_from_arg_matches(flags)?;
+        settings.pipeline.update_from_arg_matches(flags)?;
+        settings.training.update_from_arg_matches(flags)?;
+        suggest::devices(&settings.pipeline.devices).map_err(|source| match config {
             Some(path) if flags.value_source("devices") != Some(ValueSource::CommandLine) => {
                 CliError::Read {
                     path: path.to_owned(),
@@ -197,16 +177,45 @@ impl Settings {
             }
             _ => source,
         })?;
+        let ModelSettings { model, pretrained } = &settings.model;
         if pretrained.new_head.is_some() && model.head().is_none() {
             return Err(CliError::Foreign {
                 setting: "new-head".to_owned(),
-                of: listed(&subjects.models.names(|model| model.head().is_some())),
+                of: listed(&models::trained().names(|model| model.head().is_some())),
                 named: model.name(),
             });
         }
+        Ok(settings)
+    }
+
+    /// What is usual, then a configuration; of the flags, those of model and data.
+    fn configured(file: Option<&ConfigFile>, flags: &ArgMatches) -> Result<Self, CliError> {
+        let subjects = Subjects::new(models::trained());
+        let (mut pipeline, mut pretrained) = (PipelineSettings::default(), Pretrained::default());
+        let Some(file) = file else {
+            let (model, data) = subjects.read(None, flags)?;
+            let training = model.training();
+            let model = ModelSettings { model, pretrained };
+            return Ok(Self {
+                data,
+                model,
+                pipeline,
+                training,
+            });
+        };
+        let [of_data, mut of_model, of_pipeline, of_training] =
+            file.sections(["data", "model", "pipeline", "training"])?;
+        of_pipeline.read_over(&mut pipeline)?;
+        of_model
+            .take_for::<Pretrained>()
+            .read_over(&mut pretrained)?;
+        let (model, data) = subjects.read(Some((of_data, of_model)), flags)?;
+        let mut training = model.training();
+        of_training.read_over(&mut training)?;
+        let model = ModelSettings { model, pretrained };
         Ok(Self {
             data,
-            model: ModelSettings { model, pretrained },
+            model,
             pipeline,
             training,
         })

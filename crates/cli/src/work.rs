@@ -10,7 +10,7 @@ use stovepipe::{
 use stovepipe_transformer::Sampling;
 
 use crate::{
-    data::{AnyDataSet, Contents, HeldOut, ImageData, ImageSets, Labels, Text},
+    data::{AnyDataSet, Contents, HeldOut, ImageData, ImageSets, Labels, TextData},
     error::CliError,
     files,
     mistakes::MistakeFinder,
@@ -164,7 +164,7 @@ impl<W: Work> ModelWork for OnImages<'_, W> {
 }
 
 struct OnText<'a, W> {
-    text: &'a Text,
+    text: &'a dyn TextData,
     length: usize,
     seed: u64,
     load: Load,
@@ -186,7 +186,7 @@ impl<W: Work> ModelWork for OnText<'_, W> {
             Load::Parts => Some(self.text.load(length, seed)?),
             Load::Whole => Some(self.text.load_whole(length)?),
         };
-        let files = match &self.text.tokenizer {
+        let files = match self.text.tokenizer_file() {
             Some(path) => vec![(files::TOKENIZER, output::read(path)?.into_bytes())],
             None => Vec::new(),
         };

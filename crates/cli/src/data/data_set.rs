@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor};
 use stovepipe::train::TrainError;
 use stovepipe_imagenet::Loading;
 
-use super::{images::ImageSets, text::Text};
+use super::{images::ImageSets, texts::TextData};
 use crate::{choice::Configurable, error::CliError};
 
 /// Everything that the program knows about a data set, besides its settings.
@@ -37,7 +37,7 @@ pub trait DataSet: Configurable {
 /// What a data set holds.
 pub enum Contents<'a> {
     Images(&'a dyn ImageData),
-    Text(&'a Text),
+    Text(&'a dyn TextData),
 }
 
 /// A data set of images that have a class each.
