@@ -55,7 +55,7 @@ pub trait Source<I, T, S = ()> {
 /// Checks that neither set is empty, and that there are enough samples for a batch. Returns the
 /// number of training samples.
 pub(crate) fn check<I, T, S>(
-    source: &(impl Source<I, T, S> + ?Sized),
+    source: &dyn Source<I, T, S>,
     batch_size: usize,
 ) -> Result<usize, TrainError> {
     let samples = source.training_samples();

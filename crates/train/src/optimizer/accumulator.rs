@@ -9,7 +9,10 @@ use burn::{
 };
 use stovepipe_pipeline::{Layer, Pipeline};
 
-use super::{gradients::scale, staged::Names};
+use super::{
+    gradients::{add_scaled, scaled},
+    staged::Names,
+};
 
 /// The gradients of mini-batches that share an update.
 #[derive(Default)]
@@ -53,32 +56,8 @@ impl GradientAccumulator {
         gradients: GradientsParams,
         weight: f64,
     ) {
-        struct Add<'a> {
-            sum: &'a mut GradientsParams,
-            gradients: GradientsParams,
-            weight: f64,
-        }
-
-        impl ModuleVisitor for Add<'_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                // The first visit takes the gradient of a parameter in several layers.
-                if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-                    let gradient = gradient.mul_scalar(self.weight);
-                    let sum = match self.sum.remove::<D>(param.id) {
-                        Some(sum) => sum + gradient,
-                        None => gradient,
-                    };
-                    self.sum.register(param.id, sum);
-                }
-            }
-        }
-
         if !self.counts.spoiled {
-            pipeline.visit(&mut Add {
-                sum: &mut self.sum,
-                gradients,
-                weight,
-            });
+            add_scaled(pipeline, &mut self.sum, gradients, weight);
         }
         self.count(weight);
     }
@@ -153,6 +132,6 @@ impl GradientAccumulator {
     /// from none.
     pub(crate) fn take<L: Layer>(&mut self, pipeline: &Pipeline<L>) -> Option<GradientsParams> {
         let Self { sum, counts } = std::mem::take(self);
-        (!counts.spoiled).then(|| scale(pipeline, sum, 1.0 / counts.weight))
+        (!counts.spoiled).then(|| scaled(pipeline, sum, 1.0 / counts.weight))
     }
 }

@@ -1,6 +1,6 @@
-//! Clips gradients by their norm.
+//! Scales, adds and clips gradients.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, error::Error};
 
 use burn::{
     module::{Module, ModuleVisitor, Param, ParamId},
@@ -24,14 +24,14 @@ pub(crate) fn clip<L: Layer>(
         let squares = squares.map_err(|cause| StepError::Device {
             stage,
             device: pipeline.stages()[stage].device_name.clone(),
-            source: cause.into(),
+            source: cause,
         })?;
         squares.iter().for_each(|square| sum += square);
     }
     // PyTorch adds the same small number.
     let factor = largest / (sum.sqrt() + 1e-6);
     if factor < 1.0 {
-        return Ok(scale(pipeline, gradients, factor));
+        return Ok(scaled(pipeline, gradients, factor));
     }
     Ok(gradients)
 }
@@ -41,7 +41,7 @@ fn squares<L: Layer>(
     layers: &[L],
     gradients: &GradientsParams,
     seen: &mut HashSet<ParamId>,
-) -> Result<Vec<f64>, String> {
+) -> Result<Vec<f64>, Box<dyn Error + Send + Sync>> {
     struct Squares<'a> {
         gradients: &'a GradientsParams,
         seen: &'a mut HashSet<ParamId>,
@@ -66,37 +66,51 @@ fn squares<L: Layer>(
     if visitor.sums.is_empty() {
         return Ok(Vec::new());
     }
-    let sums = Tensor::cat(visitor.sums, 0).try_into_data();
-    let sums = sums.map_err(|error| error.to_string())?;
+    let sums = Tensor::cat(visitor.sums, 0).try_into_data()?;
     Ok(sums.iter::<f64>().collect())
 }
 
 /// Multiplies all gradients by a factor.
-pub(super) fn scale<L: Layer>(
+pub(super) fn scaled<L: Layer>(
     pipeline: &Pipeline<L>,
     gradients: GradientsParams,
     factor: f64,
 ) -> GradientsParams {
-    struct Scale {
+    let mut sum = GradientsParams::new();
+    add_scaled(pipeline, &mut sum, gradients, factor);
+    sum
+}
+
+/// Adds gradients times a factor to sums.
+pub(super) fn add_scaled<L: Layer>(
+    pipeline: &Pipeline<L>,
+    sum: &mut GradientsParams,
+    gradients: GradientsParams,
+    factor: f64,
+) {
+    struct Add<'a> {
+        sum: &'a mut GradientsParams,
         gradients: GradientsParams,
-        scaled: GradientsParams,
         factor: f64,
     }
 
-    impl ModuleVisitor for Scale {
+    impl ModuleVisitor for Add<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // The first visit takes the gradient of a parameter in several layers.
             if let Some(gradient) = self.gradients.remove::<D>(param.id) {
                 let gradient = gradient.mul_scalar(self.factor);
-                self.scaled.register(param.id, gradient);
+                let sum = match self.sum.remove::<D>(param.id) {
+                    Some(sum) => sum + gradient,
+                    None => gradient,
+                };
+                self.sum.register(param.id, sum);
             }
         }
     }
 
-    let mut visitor = Scale {
+    pipeline.visit(&mut Add {
+        sum,
         gradients,
-        scaled: GradientsParams::new(),
         factor,
-    };
-    pipeline.visit(&mut visitor);
-    visitor.scaled
+    });
 }

@@ -33,16 +33,15 @@ enum Gathered {
 
 impl<L: Layer, O> Trainer<L, O> {
     /// Trains the rest of the current epoch. Returns whether it was stopped.
-    pub(super) fn train_epoch<T, S>(
+    pub(super) fn train_epoch<T>(
         &mut self,
         batches: usize,
-        source: &S,
+        source: &dyn Source<L::Input, T, L::Side>,
         folder: &RunFolder,
         progress: &mut Progress,
     ) -> Result<bool, TrainError>
     where
         T: Flow,
-        S: Source<L::Input, T, L::Side> + ?Sized,
         O: Objective<L::Output, T>,
     {
         let epoch = self.state.epoch;

@@ -184,15 +184,14 @@ impl<L: Layer, O> Trainer<L, O> {
     ///
     /// If a set is empty or cannot be read, a mini-batch is larger than the training set, a step
     /// fails, the loss becomes NaN or infinite, or a file cannot be written.
-    pub fn run<T, S>(
+    pub fn run<T>(
         &mut self,
-        source: &S,
+        source: &dyn Source<L::Input, T, L::Side>,
         folder: &RunFolder,
         progress: impl FnOnce(usize, usize) -> Progress,
     ) -> Result<Summary, TrainError>
     where
         T: Flow,
-        S: Source<L::Input, T, L::Side> + ?Sized,
         O: Objective<L::Output, T>,
     {
         let samples = data::check(source, self.settings.batch_size)?;
@@ -278,10 +277,12 @@ impl<L: Layer, O> Trainer<L, O> {
     }
 
     /// Tests, and again from the start if a stop cancels the test. Returns whether it was stopped.
-    fn test_to_the_end<T, S>(&self, source: &S) -> Result<(Tested, bool), TrainError>
+    fn test_to_the_end<T>(
+        &self,
+        source: &dyn Source<L::Input, T, L::Side>,
+    ) -> Result<(Tested, bool), TrainError>
     where
         T: Flow,
-        S: Source<L::Input, T, L::Side> + ?Sized,
         O: Objective<L::Output, T>,
     {
         let was_stopped = self.stop.is_stopped();
@@ -296,10 +297,9 @@ impl<L: Layer, O> Trainer<L, O> {
     }
 
     /// Evaluates the model, and its averaged weights, on the test set.
-    fn test<T, S>(&self, source: &S) -> Result<Tested, TrainError>
+    fn test<T>(&self, source: &dyn Source<L::Input, T, L::Side>) -> Result<Tested, TrainError>
     where
         T: Flow,
-        S: Source<L::Input, T, L::Side> + ?Sized,
         O: Objective<L::Output, T>,
     {
         let metrics = |pipeline: &Pipeline<L>| {

@@ -188,36 +188,37 @@ impl View for Entry {
     }
 }
 
-/// The safetensors type of one of Burn's.
+/// Burn's types, and those of safetensors.
+const TYPES: [(DType, Dtype); 12] = [
+    (DType::F64, Dtype::F64),
+    (DType::F32, Dtype::F32),
+    (DType::F16, Dtype::F16),
+    (DType::BF16, Dtype::BF16),
+    (DType::I64, Dtype::I64),
+    (DType::I32, Dtype::I32),
+    (DType::I16, Dtype::I16),
+    (DType::I8, Dtype::I8),
+    (DType::U64, Dtype::U64),
+    (DType::U32, Dtype::U32),
+    (DType::U8, Dtype::U8),
+    (DType::Bool(BoolStore::Native), Dtype::BOOL),
+];
+
 fn dtype_of(dtype: DType) -> Result<Dtype, String> {
-    Ok(match dtype {
-        DType::F64 => Dtype::F64,
-        DType::F32 | DType::Flex32 => Dtype::F32,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::I64 => Dtype::I64,
-        DType::I32 => Dtype::I32,
-        other => return Err(format!("safetensors have no {other:?}")),
-    })
+    let stored = if dtype == DType::Flex32 {
+        DType::F32
+    } else {
+        dtype
+    };
+    let found = TYPES.iter().find(|(burn, _)| *burn == stored);
+    found
+        .map(|types| types.1)
+        .ok_or_else(|| format!("safetensors have no {dtype:?}"))
 }
 
-/// Burn's type of one of safetensors'.
 fn burn_dtype(dtype: Dtype) -> Option<DType> {
-    Some(match dtype {
-        Dtype::F64 => DType::F64,
-        Dtype::F32 => DType::F32,
-        Dtype::F16 => DType::F16,
-        Dtype::BF16 => DType::BF16,
-        Dtype::I64 => DType::I64,
-        Dtype::I32 => DType::I32,
-        Dtype::I16 => DType::I16,
-        Dtype::I8 => DType::I8,
-        Dtype::U64 => DType::U64,
-        Dtype::U32 => DType::U32,
-        Dtype::U8 => DType::U8,
-        Dtype::BOOL => DType::Bool(BoolStore::Native),
-        _ => return None,
-    })
+    let found = TYPES.iter().find(|(_, stored)| *stored == dtype);
+    found.map(|types| types.0)
 }
 
 /// The number in a tensor without dimensions, unless it is of another type.
