@@ -1,4 +1,4 @@
-//! Shows a training of burn-train as Stovepipe shows its own.
+//! Stovepipe's progress bars for burn-train.
 
 use std::{collections::HashMap, io::Write};
 
@@ -13,10 +13,10 @@ use burn_train::{
 use indicatif::ProgressDrawTarget;
 use stovepipe_train::Progress;
 
-/// A renderer for burn-train: a bar for epochs with the time left, one for the split under way with the newest
-/// metrics, and a line for each epoch; plain lines where there is no terminal.
+/// A renderer for burn-train: a bar for epochs with the time left, a bar for the current split with its
+/// metrics, and a line for each epoch. Without a terminal it only prints lines.
 ///
-/// The metrics shown are those of the epoch so far, not of the last mini-batch.
+/// Metrics are those of the epoch so far, not of the last mini-batch.
 ///
 /// ```
 /// use burn_train::renderer::MetricsRenderer;
@@ -33,7 +33,7 @@ pub struct Bars {
     state: LoopState,
 }
 
-/// The progress of a training, or of an evaluation, which has tests instead of epochs.
+/// The progress of training, or of evaluation, which has tests instead of epochs.
 #[derive(Debug, Default)]
 struct LoopState {
     name: String,
@@ -52,7 +52,7 @@ struct LoopState {
 
 impl Drop for Bars {
     fn drop(&mut self) {
-        // burn-train ends every run but one that panics.
+        // burn-train calls `end`, unless it panics.
         if !self.state.is_over {
             self.progress.abandon();
         }
@@ -66,19 +66,19 @@ impl Default for Bars {
 }
 
 impl Bars {
-    /// Shows on standard error: bars if that is a terminal, else lines.
+    /// Writes to standard error: bars if it is a terminal, else lines.
     #[must_use]
     pub fn new() -> Self {
         Self::of(Progress::stderr())
     }
 
-    /// Shows bars on a target of one's own.
+    /// Draws bars on a custom target.
     #[must_use]
     pub fn drawn(target: ProgressDrawTarget) -> Self {
         Self::of(Progress::drawn(target))
     }
 
-    /// Writes lines: one for each epoch, and now and then one in between. What cannot be written is lost.
+    /// Writes lines: one for each epoch, and some in between. Errors are ignored.
     #[must_use]
     pub fn written(out: impl Write + Send + Sync + 'static) -> Self {
         Self::of(Progress::written(out))
@@ -109,7 +109,7 @@ impl Bars {
         self.progress.part(name, items);
     }
 
-    /// Keeps what a metric says, in the order in which metrics first spoke.
+    /// Keeps the newest value of each metric, in the order of their first values.
     fn update(&mut self, state: MetricState) {
         let (MetricState::Generic(entry) | MetricState::Numeric(entry, _)) = state;
         let name = self.names.get(&entry.metric_id);
@@ -138,21 +138,20 @@ impl Bars {
         self.state.epoch += 1;
     }
 
-    /// Says where the run ended, if that was before its last epoch was over.
+    /// Says after how many epochs the run ended, if not after all.
     fn end(&mut self) {
         self.progress.finish();
         self.state.is_over = true;
         let state = &self.state;
         if state.epoch <= state.epochs {
             let (over, ended) = (state.epoch - 1, state.ended.join(" | "));
-            let rest = match ended.is_empty() {
-                true => String::new(),
-                false => format!("; then: {ended}"),
+            let rest = if ended.is_empty() {
+                String::new()
+            } else {
+                format!("; then: {ended}")
             };
-            let line = format!(
-                "{} ended after {over} of {} {}s{rest}",
-                state.name, state.epochs, state.unit
-            );
+            let (name, epochs, unit) = (&state.name, state.epochs, state.unit);
+            let line = format!("{name} ended after {over} of {epochs} {unit}s{rest}");
             self.progress.say(&line);
         }
     }
@@ -160,12 +159,12 @@ impl Bars {
 
 impl LoopState {
     fn metrics(&self) -> String {
-        let texts: Vec<_> = self.newest.iter().map(|(_, text)| text.as_str()).collect();
-        texts.join(" · ")
+        let texts = self.newest.iter().map(|(_, text)| text.as_str());
+        texts.collect::<Vec<_>>().join(" · ")
     }
 }
 
-/// The part of burn-train's `epoch 0.31 - batch 0.28` that says how the epoch goes; all of any other text.
+/// The value of the epoch in burn-train's `epoch 0.31 - batch 0.28`; any other text unchanged.
 fn of_epoch(formatted: &str) -> &str {
     let epoch = formatted.strip_prefix("epoch ");
     let epoch = epoch.and_then(|text| text.split_once(" - batch "));
@@ -173,7 +172,7 @@ fn of_epoch(formatted: &str) -> &str {
 }
 
 impl MetricsRenderer for Bars {
-    /// Does nothing: nothing of the display is left when a run is over.
+    /// Does nothing: the bars are gone when a run is over.
     fn manual_close(&mut self) {}
 
     fn register_metric(&mut self, definition: MetricDefinition) {
@@ -255,7 +254,7 @@ mod tests {
     use super::of_epoch;
 
     #[test]
-    fn a_metric_says_how_the_epoch_goes() {
+    fn the_value_of_the_epoch_is_shown() {
         let check = |formatted, expected| assert_eq!(of_epoch(formatted), expected);
         check("epoch 0.310 - batch 0.280", "0.310");
         check("epoch 83.20 % - batch 90.00 %", "83.20 %");

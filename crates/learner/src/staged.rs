@@ -11,29 +11,21 @@ use burn::{
 use burn_train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
 use stovepipe_pipeline::{Batch, Flow, FlowMapper, Layer, Objective, Pipeline, StepError};
 
-/// A pipeline, what it makes small, and how both fit a data loader and metrics: a model for burn-train's `Learner`.
+/// A model for burn-train's `Learner`: a pipeline, its objective, and functions that connect both with a
+/// data loader and with metrics.
 ///
 /// `I` is what the data loader yields, `T` the target in it, `M` what metrics read, such as
-/// [`ClassificationOutput`](burn_train::ClassificationOutput). A training step runs the mini-batch through all stages
-/// in micro-batches and returns the gradients of every stage, each where its parameters lie. Metrics get the outputs of
-/// the whole mini-batch, put together on the last stage's device.
+/// [`ClassificationOutput`](burn_train::ClassificationOutput). A training step runs the mini-batch through
+/// all stages in micro-batches. It returns the gradients, each on the device of its parameter, and the
+/// outputs of the whole mini-batch, on the last stage's device.
 ///
-/// As a module it *is* its pipeline, and so its layers: a checkpoint has the names `layers.0.…` and loads into a
-/// [`Pipeline`] of any number of stages, or into a plain module with a field `layers`.
+/// As a module, it has the parameters of its pipeline under the same names. A checkpoint has the names
+/// `layers.0.…` and loads into a [`Pipeline`] with any number of stages, or into a module with a field
+/// `layers`.
 ///
 /// ```
-/// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Int, Tensor}};
-/// # use stovepipe_pipeline::{Context, Layer, LayerError};
-/// # #[derive(Module, Debug)]
-/// # struct Dense { linear: Linear }
-/// # impl Layer for Dense {
-/// #     type Input = Tensor<2>; type Flow = Tensor<2>; type Output = Tensor<2>; type Side = ();
-/// #     fn enter(input: Tensor<2>) -> Tensor<2> { input }
-/// #     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-/// #         Ok(self.linear.forward(x))
-/// #     }
-/// #     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> { Ok(flow) }
-/// # }
+/// use burn::tensor::{Device, Int, Tensor};
+/// # use stovepipe_pipeline::doc_example::Dense;
 /// use burn_train::{ClassificationOutput, TrainStep};
 /// use stovepipe_learner::Staged;
 /// use stovepipe_pipeline::{Batch, CrossEntropy, Pipeline};
@@ -42,8 +34,7 @@ use stovepipe_pipeline::{Batch, Flow, FlowMapper, Layer, Objective, Pipeline, St
 /// struct Points { places: Tensor<2>, classes: Tensor<1, Int> }
 ///
 /// let device = Device::flex();
-/// let layers = [(3, 8), (8, 2)].map(|(from, to)| Dense { linear: LinearConfig::new(from, to).init(&device) });
-/// let pipeline = Pipeline::builder(layers.to_vec())
+/// let pipeline = Pipeline::builder(Dense::layers(&[3, 8, 2]))
 ///     .devices([device.clone(), device.clone()])
 ///     .micro_batches(2)
 ///     .build()?;
@@ -67,19 +58,18 @@ pub struct Staged<L: Layer, O, I, T, M> {
     output: fn(Tensor<1>, L::Output, T) -> M,
 }
 
-/// What a loader's item is to a pipeline.
+/// Makes a batch of a data loader's item.
 type ToBatch<L, I, T> = fn(I) -> Batch<<L as Layer>::Input, T, <L as Layer>::Side>;
 
 impl<L: Layer, O, I, T, M> Staged<L, O, I, T, M>
 where
     O: Objective<L::Output, T>,
 {
-    /// A model of `pipeline`, which makes `objective` small.
+    /// A model that trains `pipeline` with `objective`.
     ///
-    /// `batch` says what in a data loader's item is input, target, and what stages read from the side; for pairs of
-    /// input and target it is `Batch::from`. `output` makes what metrics read of the mean loss `[1]`, the model's output
-    /// and the target, all on the last stage's device and without a graph; burn-train's own have such a function, as
-    /// `ClassificationOutput::new`.
+    /// `batch` makes a batch of a data loader's item; for pairs of input and target it is `Batch::from`.
+    /// `output` makes what metrics read, such as `ClassificationOutput::new`. It gets the mean loss `[1]`, the
+    /// model's output and the target, all on the last stage's device and without a graph.
     #[must_use]
     pub fn new(
         pipeline: Pipeline<L>,
@@ -103,10 +93,16 @@ impl<L: Layer, O: Clone, I, T, M> Staged<L, O, I, T, M> {
         &self.pipeline
     }
 
-    /// Takes the pipeline out.
+    /// Returns the pipeline.
     #[must_use]
     pub fn into_pipeline(self) -> Pipeline<L> {
         self.pipeline
+    }
+
+    /// The device of outputs. Data loaders put targets on that of the first stage.
+    fn last_device(&self) -> Device {
+        let last = self.pipeline.stages().pop();
+        last.map_or_else(Device::flex, |last| last.device.inner())
     }
 
     fn with(&self, pipeline: Pipeline<L>) -> Self {
@@ -140,7 +136,7 @@ where
     ///
     /// # Panics
     ///
-    /// If the step fails, since burn-train has no other way out. What it says names the stage, the layer and the
+    /// If the step fails, since burn-train does not take errors. The message names stage, layer and
     /// micro-batch.
     fn step(&self, item: I) -> TrainOutput<M> {
         let batch = (self.batch)(item);
@@ -150,11 +146,11 @@ where
         let Some(output) = step.outputs.take() else {
             fail("training", &StepError::UnlikeOutputs)
         };
-        let place = Place::of(&output);
-        let (target, loss) = (place.take(target), place.number(step.loss));
+        let device = self.last_device();
+        let loss = Tensor::from_floats([step.loss as f32], &device);
         TrainOutput {
             grads: step.gradients,
-            item: (self.output)(loss, output, target),
+            item: (self.output)(loss, output, to_device(target, &device)),
         }
     }
 }
@@ -170,7 +166,7 @@ where
     type Input = I;
     type Output = M;
 
-    /// Runs a mini-batch forward, as evaluation does.
+    /// Evaluates a mini-batch.
     ///
     /// # Panics
     ///
@@ -184,7 +180,7 @@ where
         } = (self.batch)(item);
         let output = self.pipeline.infer((input, side));
         let output = output.unwrap_or_else(|error| fail("validation", &error));
-        let target = Place::of(&output).take(target);
+        let target = to_device(target, &self.last_device());
         let weight = self.objective.weight(&target);
         let sum = self.objective.loss(output.clone(), target.clone());
         (self.output)(sum.div_scalar(weight), output, target)
@@ -195,58 +191,23 @@ fn fail(what: &str, error: &StepError) -> ! {
     panic!("a {what} step of the pipeline failed: {error}")
 }
 
-/// Where metrics are computed: where the model's output is.
-struct Place(Option<Device>);
+/// Moves a value to a device, without a graph.
+fn to_device<F: Flow>(flow: F, device: &Device) -> F {
+    struct Move<'a>(&'a Device);
 
-impl Place {
-    fn of<F: Flow>(output: &F) -> Self {
-        struct Find(Option<Device>);
-
-        impl FlowMapper for Find {
-            fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-                self.0.get_or_insert_with(|| tensor.device());
-                tensor
-            }
-            fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-                self.0.get_or_insert_with(|| tensor.device());
-                tensor
-            }
-            fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-                self.0.get_or_insert_with(|| tensor.device());
-                tensor
-            }
+    impl FlowMapper for Move<'_> {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            tensor.inner().to_device(self.0)
         }
-
-        let mut find = Find(None);
-        let _ = output.clone().map(&mut find);
-        Self(find.0)
-    }
-
-    fn number(&self, value: f64) -> Tensor<1> {
-        Tensor::from_floats([value as f32], &self.0.clone().unwrap_or_default())
-    }
-
-    /// Data loaders put targets on the first stage's device.
-    fn take<F: Flow>(&self, target: F) -> F {
-        struct Take<'a>(&'a Device);
-
-        impl FlowMapper for Take<'_> {
-            fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-                tensor.inner().to_device(self.0)
-            }
-            fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-                tensor.inner().to_device(self.0)
-            }
-            fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-                tensor.inner().to_device(self.0)
-            }
+        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+            tensor.inner().to_device(self.0)
         }
-
-        match &self.0 {
-            Some(device) => target.map(&mut Take(device)),
-            None => target,
+        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+            tensor.inner().to_device(self.0)
         }
     }
+
+    flow.map(&mut Move(device))
 }
 
 impl<L: Layer, O: Clone, I, T, M> Clone for Staged<L, O, I, T, M> {
@@ -263,8 +224,7 @@ impl<L: Layer, O, I, T, M> fmt::Debug for Staged<L, O, I, T, M> {
     }
 }
 
-// By hand rather than derived: the derive would put the field's name in front of every parameter's, and checkpoints
-// would no longer be those of the layers.
+// A derive would prefix the names of parameters with that of the field.
 impl<L: Layer, O: Clone + Send, I, T, M> Module for Staged<L, O, I, T, M> {
     fn collect_devices(&self, devices: Devices) -> Devices {
         self.pipeline.collect_devices(devices)

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use stovepipe_pipeline::{BuildError, LayerError, StepError};
 use stovepipe_schedule::{Recompute, Rule, Scheduler};
 
 /// One way to run a model.
@@ -13,9 +14,26 @@ pub(crate) struct Case {
     pub(crate) recompute: Recompute,
 }
 
+/// Why a case has nothing to compare.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CaseError {
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error("without a pipeline: {0}")]
+    Plain(#[from] LayerError),
+    #[error("a loss of NaN was reported as: {0}")]
+    WrongError(#[source] StepError),
+    #[error("a loss of NaN was no error")]
+    NoError,
+    #[error("a step that failed changed {0}")]
+    Changed(String),
+}
+
 impl Case {
-    /// The plainest way there is: one stage, one micro-batch after the other, nothing run twice.
-    pub(crate) fn plainest(micro_batches: usize) -> Self {
+    /// One stage, one micro-batch after another, no recomputation.
+    pub(crate) fn simplest(micro_batches: usize) -> Self {
         Self {
             rule: Rule::GPipe,
             workers: 1,
@@ -31,14 +49,15 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = |count| if count == 1 { "" } else { "s" };
         let (stages, micro_batches) = (self.stages(), self.micro_batches);
-        write!(f, "{}, {stages} stage{}, ", self.rule, plural(stages))?;
+        let s = if stages == 1 { "" } else { "s" };
+        let es = if micro_batches == 1 { "" } else { "es" };
+        let Self {
+            rule, recompute, ..
+        } = self;
         write!(
             f,
-            "{micro_batches} micro-batch{}, ",
-            if micro_batches == 1 { "" } else { "es" }
-        )?;
-        write!(f, "recompute {}", self.recompute)
+            "{rule}, {stages} stage{s}, {micro_batches} micro-batch{es}, recompute {recompute}"
+        )
     }
 }

@@ -1,52 +1,52 @@
-//! What was found.
+//! The results of a verification.
 
 use std::fmt;
 
 use crate::{
-    case::Case,
-    seen::{Difference, Seen},
+    case::{Case, CaseError},
+    snapshot::{Difference, Snapshot},
 };
 
-/// What a [`Verifier`](crate::Verifier) found: a table of checks.
+/// The results of a [`Verifier`](crate::Verifier). It prints as a table of checks.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[must_use = "a report that nobody reads proves nothing"]
+#[must_use = "read the report: `holds` says whether all checks hold"]
 pub struct Report {
-    /// The checks, in the order in which they were made.
+    /// The checks, in the order in which they ran.
     pub checks: Vec<Check>,
 }
 
-/// One thing that was compared, in many cases.
+/// One claim, compared in many cases.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
-    /// What should hold.
+    /// Its name.
     pub name: &'static str,
     /// What was compared with what.
     pub compared: String,
-    /// In how many cases.
+    /// The number of cases.
     pub cases: usize,
-    /// The largest relative difference that was found; 0 where the bits are the same.
+    /// The largest relative difference; 0 if all bits are the same.
     pub largest: f64,
     /// The largest that is allowed; 0 for the same bits.
     pub allowed: f64,
     /// Where the largest difference is, if there is one.
     pub place: Option<String>,
-    /// What came of it.
+    /// The result.
     pub verdict: Verdict,
 }
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It holds.
     Holds,
-    /// It does not; and what that may come from, or what went wrong.
+    /// It does not hold, and a likely cause.
     Fails(String),
     /// There is nothing to compare, and why.
     Skipped(String),
 }
 
 impl Report {
-    /// Whether all that could be checked holds.
+    /// Whether no check fails.
     ///
     /// ```
     /// assert!(stovepipe_verify::Report::default().holds()); // nothing was checked
@@ -71,7 +71,7 @@ impl Check {
         }
     }
 
-    /// Counts a case in which a difference was found, or none.
+    /// Counts a case with a difference, which may be 0.
     pub(crate) fn case(&mut self, size: f64, place: impl FnOnce() -> String) {
         self.cases += 1;
         if size > self.largest {
@@ -80,24 +80,25 @@ impl Check {
         }
     }
 
-    /// Counts a case in which two things were seen, or could not be.
+    /// Counts a case, by the difference between two snapshots.
     pub(crate) fn compare(
         &mut self,
         case: &Case,
-        (found, expected): (Result<&Seen, &String>, Result<&Seen, &String>),
-        difference: impl FnOnce(&Seen, &Seen) -> Difference,
+        found: &Result<Snapshot, CaseError>,
+        expected: &Result<Snapshot, CaseError>,
     ) {
         match (found, expected) {
             (Ok(found), Ok(expected)) => {
-                let Difference { size, place } = difference(found, expected);
-                self.case(size, || format!("{} ({case})", place.unwrap_or_default()));
+                let exact = self.allowed == 0.0;
+                let Difference { size, place } = found.difference(expected, exact);
+                self.case(size, || format!("{place} ({case})"));
             }
-            (Err(why), _) => self.failed(format!("{case}: {why}")),
-            (_, Err(why)) => self.failed(format!("{case}, to compare with: {why}")),
+            (Err(error), _) => self.failed(format!("{case}: {error}")),
+            (_, Err(error)) => self.failed(format!("{case}, what it is compared with: {error}")),
         }
     }
 
-    /// Counts a case that could not be run, or went wrong in a way that no number says.
+    /// Counts a case that failed.
     pub(crate) fn failed(&mut self, why: String) {
         self.cases += 1;
         if self.verdict == Verdict::Holds {
@@ -110,15 +111,14 @@ impl Check {
         self
     }
 
-    /// Judges; `hint` says what a difference that is too large may come from.
-    pub(crate) fn judged(mut self, hint: &str) -> Self {
-        if self.cases == 0 && self.verdict == Verdict::Holds {
+    /// Sets the verdict. `cause` is the likely cause of a difference that is too large.
+    pub(crate) fn finished(mut self, cause: &str) -> Self {
+        if self.verdict == Verdict::Holds && self.cases == 0 {
             let why = "there was nothing to compare: name numbers of stages and micro-batches that \
                        the model can be cut into";
             self.verdict = Verdict::Fails(why.to_owned());
-        }
-        if self.verdict == Verdict::Holds && self.largest > self.allowed {
-            self.verdict = Verdict::Fails(hint.to_owned());
+        } else if self.verdict == Verdict::Holds && self.largest > self.allowed {
+            self.verdict = Verdict::Fails(cause.to_owned());
         }
         self
     }
@@ -151,17 +151,11 @@ impl fmt::Display for Verdict {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head = [
-            "check",
-            "compared",
-            "cases",
-            "largest difference",
-            "allowed",
-            "",
-        ];
-        let mut rows = vec![head.map(str::to_owned)];
+        let head = "check,compared,cases,largest difference,allowed,";
+        let head: Vec<_> = head.split(',').map(str::to_owned).collect();
+        let mut rows = vec![head];
         rows.extend(self.checks.iter().map(|check| {
-            [
+            vec![
                 check.name.to_owned(),
                 check.compared.clone(),
                 check.cases.to_string(),
@@ -170,16 +164,15 @@ impl fmt::Display for Report {
                 check.verdict.to_string(),
             ]
         }));
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-        let widths: Vec<_> = (0..head.len())
-            .map(|column| width(column).unwrap_or(0))
+        let widths: Vec<_> = (0..rows[0].len())
+            .map(|column| rows.iter().map(|row| row[column].chars().count()).max())
             .collect();
         for row in &rows {
-            let cells = row
-                .iter()
-                .zip(&widths)
-                .map(|(cell, width)| format!("{cell:<width$}"));
-            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+            let cells = row.iter().zip(widths.iter().flatten());
+            let cells: Vec<_> = cells
+                .map(|(cell, width)| format!("{cell:<width$}"))
+                .collect();
+            writeln!(f, "{}", cells.join("  ").trim_end())?;
         }
         for check in &self.checks {
             let name = check.name;

@@ -32,18 +32,23 @@ impl UNetConfig {
     pub(crate) fn check(&self) -> Result<(), UNetError> {
         // Beyond these bounds the count of parameters would overflow.
         let fits = |channels: usize| (1..=65_536).contains(&channels);
-        match self {
-            _ if !(1..=1000).contains(&self.convolutions) => {
-                Err(UNetError::Convolutions(self.convolutions))
-            }
-            _ if !(2..=16_384).contains(&self.channels) => Err(UNetError::Channels(self.channels)),
-            _ if !(1..=10).contains(&self.depth) => Err(UNetError::Depth(self.depth)),
-            _ if !fits(self.input_channels) => Err(UNetError::InputChannels(self.input_channels)),
-            _ if !fits(self.output_channels) => {
-                Err(UNetError::OutputChannels(self.output_channels))
-            }
-            _ if !(0.0..1.0).contains(&self.dropout) => Err(UNetError::Dropout(self.dropout)),
-            _ => Ok(()),
-        }
+        let &Self {
+            convolutions: b,
+            channels: c,
+            depth,
+            input_channels: from,
+            output_channels: to,
+            dropout,
+        } = self;
+        let bounds = [
+            ((1..=1000).contains(&b), UNetError::Convolutions(b)),
+            ((2..=16_384).contains(&c), UNetError::Channels(c)),
+            ((1..=10).contains(&depth), UNetError::Depth(depth)),
+            (fits(from), UNetError::InputChannels(from)),
+            (fits(to), UNetError::OutputChannels(to)),
+            ((0.0..1.0).contains(&dropout), UNetError::Dropout(dropout)),
+        ];
+        let wrong = bounds.into_iter().find(|(fits, _)| !fits);
+        wrong.map_or(Ok(()), |(_, error)| Err(error))
     }
 }

@@ -498,7 +498,7 @@ fn verify_prints_what_it_compared_and_succeeds_if_all_holds() {
             "same bits",
             "whole mini-batch",
             "evaluation",
-            "mishap",
+            "failed step",
             "memory",
         ] {
             let line = stdout.lines().find(|line| line.starts_with(check));

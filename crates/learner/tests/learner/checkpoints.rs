@@ -1,10 +1,10 @@
-//! The Learner's checkpoints are those of the layers.
+//! The Learner's checkpoints have the names of the layers.
 
 use burn::module::Module;
 
 use crate::*;
 
-/// Names and values of what is learned do not know of stages.
+/// Names and values do not depend on stages.
 #[test]
 fn a_checkpoint_loads_under_any_number_of_stages_and_under_none() {
     let directory = tempfile::tempdir().unwrap();
@@ -24,7 +24,7 @@ fn a_checkpoint_loads_under_any_number_of_stages_and_under_none() {
 }
 
 #[test]
-fn a_training_goes_on_under_another_number_of_stages() {
+fn training_resumes_under_another_number_of_stages() {
     let unbroken = numbers(&learn(pipeline(2), 4).model);
     let directory = tempfile::tempdir().unwrap();
     let training = |epochs| training(directory.path(), epochs).with_default_checkpointers();
@@ -43,15 +43,6 @@ fn a_checkpoint_has_the_newest_running_statistics() {
     let loaded = pipeline_of(layers(true), 1).load_file(file).valid();
     assert_eq!(numbers(&loaded), numbers(&learned.pipeline().valid()));
 
-    // As a loop by hand leaves them.
-    let mut by_hand = pipeline_of(layers(true), 2);
-    let mut optimizer = AdamConfig::new().init();
-    let mut rates = rates().init().unwrap();
-    for (points, quarters) in (0..2).flat_map(|_| batches()) {
-        let step = by_hand
-            .train_step((points, quarters), &CrossEntropy::new())
-            .unwrap();
-        by_hand = optimizer.step(rates.step(), by_hand, step.gradients);
-    }
-    assert_eq!(numbers(&learned), numbers(&by_hand.valid()));
+    let manual = learn_manually(pipeline_of(layers(true), 2), 2);
+    assert_eq!(numbers(&learned), numbers(&manual.valid()));
 }

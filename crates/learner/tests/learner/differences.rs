@@ -1,4 +1,4 @@
-//! What burn-train's loop does otherwise than Stovepipe's own.
+//! Differences between burn-train's loop and Stovepipe's `Trainer`.
 
 use burn::optim::{GradientsAccumulator, SgdConfig};
 use burn_train::{
@@ -8,64 +8,53 @@ use burn_train::{
 
 use crate::*;
 
-/// Seven batches in windows of three: two whole ones, and one of a single batch, which is not dropped. The gradients of
-/// a window are added up, not averaged, and the learning rate moves once an update.
+/// Seven batches, three to an update: the last update has one batch and is not dropped. Gradients are added
+/// up, not averaged, and the learning rate changes once per update.
 #[test]
-fn a_window_of_gradients_is_their_sum_and_the_last_one_may_be_smaller() {
+fn accumulated_gradients_are_a_sum_and_the_last_may_have_fewer_batches() {
     let directory = tempfile::tempdir().unwrap();
-    let learner = Learner::new(
-        model(pipeline(2)),
-        SgdConfig::new().init(),
-        rates().init().unwrap(),
-    );
+    let optimizer = SgdConfig::new().init();
+    let learner = Learner::new(model(pipeline(2)), optimizer, rates().init().unwrap());
     let training = training(directory.path(), 2).grads_accumulation(3);
     let learned = training.launch(learner).model;
 
-    let mut by_hand = pipeline(2);
+    let mut manual = pipeline(2);
     let mut optimizer = SgdConfig::new().init();
     let mut rates = rates().init().unwrap();
     for _ in 0..2 {
-        for window in batches().chunks(3) {
+        for batches in batches().chunks(3) {
             let mut sum = GradientsAccumulator::new();
-            for (points, quarters) in window.iter().cloned() {
-                let step = by_hand
-                    .train_step((points, quarters), &CrossEntropy::new())
-                    .unwrap();
-                sum.accumulate(&by_hand, step.gradients);
+            for batch in batches.iter().cloned() {
+                let step = manual.train_step(batch, &CrossEntropy::new()).unwrap();
+                sum.accumulate(&manual, step.gradients);
             }
-            by_hand = optimizer.step(rates.step(), by_hand, sum.grads());
+            manual = optimizer.step(rates.step(), manual, sum.grads());
         }
     }
-    assert_eq!(numbers(&learned), numbers(&by_hand));
+    assert_eq!(numbers(&learned), numbers(&manual));
 }
 
 /// A last mini-batch of one sample counts as much as one of eight.
 #[test]
 fn the_loss_of_an_epoch_is_the_mean_over_mini_batches() {
     let directory = tempfile::tempdir().unwrap();
-    let written = Written::default();
     let mut valid = items(1000, 9);
-    valid[8].1 = 3 - valid[8].1; // wrong, and so costly
+    valid[8].1 = 3 - valid[8].1; // a wrong label, with a large loss
     let (train, loader) = (loader(items(0, TRAINING)), loader(valid.clone()));
-    let result = SupervisedTraining::new(directory.path(), train, loader)
+    let training = SupervisedTraining::new(directory.path(), train, loader)
         .metrics((LossMetric::new(),))
         .with_application_logger(None)
-        .renderer(Box::new(Bars::written(written.clone())))
-        .num_epochs(3)
-        .launch(learner(pipeline(2)));
+        .num_epochs(3);
+    let (training, written) = written(training);
+    let result = training.launch(learner(pipeline(2)));
 
     let loss = |items: &[Item]| {
-        let (points, quarters) = PointBatcher.batch(items.to_vec(), &Device::flex());
-        let pipeline = result.model.pipeline();
-        pipeline
-            .evaluate((points, quarters), &CrossEntropy::new())
-            .unwrap()
-            .loss
+        let batch = PointBatcher.batch(items.to_vec(), &Device::flex());
+        let evaluation = (result.model.pipeline()).evaluate(batch, &CrossEntropy::new());
+        evaluation.unwrap().loss
     };
-    let by_batch = format!(
-        "valid Loss {:.2} ",
-        (loss(&valid[..8]) + loss(&valid[8..])) / 2.0
-    );
+    let mean = (loss(&valid[..8]) + loss(&valid[8..])) / 2.0;
+    let by_batch = format!("valid Loss {mean:.2} ");
     let by_sample = format!("valid Loss {:.2} ", loss(&valid));
     assert!(written.text().contains(&by_batch), "{}", written.text());
     assert_ne!(by_batch, by_sample);
@@ -91,48 +80,40 @@ fn a_resumed_pipeline_counts_steps_from_zero() {
 #[test]
 fn early_stopping_stops() {
     let directory = tempfile::tempdir().unwrap();
-    let written = Written::default();
-    let training = training(directory.path(), 10)
-        .renderer(Box::new(Bars::written(written.clone())))
-        .early_stopping(MetricEarlyStoppingStrategy::new(
-            &LossMetric::new(),
-            Aggregate::Mean,
-            Direction::Lowest,
-            Split::Valid,
-            StoppingCondition::NoImprovementSince { n_epochs: 2 },
-        ));
+    let (training, written) = written(training(directory.path(), 10));
+    let training = training.early_stopping(MetricEarlyStoppingStrategy::new(
+        &LossMetric::new(),
+        Aggregate::Mean,
+        Direction::Lowest,
+        Split::Valid,
+        StoppingCondition::NoImprovementSince { n_epochs: 2 },
+    ));
     let learner = Learner::new(model(pipeline(2)), AdamConfig::new().init(), 0.0);
     let result = training.launch(learner);
     assert_eq!(result.model.pipeline().steps(), 3 * 7);
     let text = written.text();
-    assert!(
-        text.ends_with("training ended after 3 of 10 epochs\n"),
-        "{text}"
-    );
+    let end = "training ended after 3 of 10 epochs\n";
+    assert!(text.ends_with(end), "{text}");
 }
 
-/// An interruption takes effect after the step under way.
+/// An interruption takes effect after the current step.
 #[test]
 fn an_interruption_stops() {
     let directory = tempfile::tempdir().unwrap();
-    let written = Written::default();
     let interrupter = Interrupter::new();
     interrupter.stop(Some("enough"));
-    let result = training(directory.path(), 10)
-        .renderer(Box::new(Bars::written(written.clone())))
-        .with_interrupter(interrupter)
-        .launch(learner(pipeline(2)));
-    assert_eq!(
-        result.interrupted.unwrap().reason.as_deref(),
-        Some("enough")
-    );
+    let (training, written) = written(training(directory.path(), 10));
+    let training = training.with_interrupter(interrupter);
+    let result = training.launch(learner(pipeline(2)));
+    let reason = result.interrupted.unwrap().reason;
+    assert_eq!(reason.as_deref(), Some("enough"));
     assert_eq!(result.model.pipeline().steps(), 1);
     let text = written.text();
     let end = "training ended after 0 of 10 epochs; then: train Accuracy ";
     assert!(text.starts_with(end), "{text}");
 }
 
-/// The strategy moves a model to its first device; a pipeline stays where it is, on the workers it had.
+/// The strategy moves a model to its first device, but a pipeline keeps its devices and workers.
 #[test]
 fn stages_stay_where_they_are() {
     let pipeline = pipeline(3);
@@ -142,6 +123,6 @@ fn stages_stay_where_they_are() {
         stages.map(|stage| stage.layers).collect::<Vec<_>>()
     };
     assert_eq!(layers(result.model.pipeline()), layers(&pipeline));
-    // Clones count their steps together.
+    // Clones share the count of steps.
     assert_eq!(pipeline.steps(), 7);
 }

@@ -1,4 +1,5 @@
-//! Pipelines in burn-train's supervised training: a small model that learns in which quarter of the plane a point lies.
+//! Pipelines in burn-train's supervised training: a small model learns in which quarter of the plane a
+//! point is.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod checkpoints;
@@ -27,7 +28,7 @@ use burn_train::{
     metric::{AccuracyMetric, LossMetric},
 };
 use stovepipe_learner::{Bars, Staged};
-use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, LayerError, Pipeline};
+use stovepipe_pipeline::{Batch, CrossEntropy, Pipeline, layer};
 
 #[derive(Module, Debug)]
 pub struct Dense {
@@ -35,37 +36,17 @@ pub struct Dense {
     norm: Option<BatchNorm>,
 }
 
-impl Layer for Dense {
-    type Input = Tensor<2>;
-    type Flow = Tensor<2>;
-    type Output = Tensor<2>;
-    type Side = ();
-
-    fn enter(input: Tensor<2>) -> Tensor<2> {
-        input
-    }
-
-    fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
-        Ok(self.run(x))
-    }
-
-    fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
-        Ok(flow)
-    }
-}
-
+#[layer]
 impl Dense {
-    fn run(&self, x: Tensor<2>) -> Tensor<2> {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         assert_eq!(x.dims()[1], self.linear.weight.dims()[0], "wrong width");
         let x = self.linear.forward(x).tanh();
-        match &self.norm {
-            Some(norm) => norm.forward(x),
-            None => x,
-        }
+        let normed = self.norm.as_ref().map(|norm| norm.forward(x.clone()));
+        normed.unwrap_or(x)
     }
 }
 
-/// The same layers as an ordinary module.
+/// The same layers in an ordinary module.
 #[derive(Module, Debug)]
 pub struct Plain {
     layers: Vec<Dense>,
@@ -73,7 +54,7 @@ pub struct Plain {
 
 impl Plain {
     fn forward(&self, points: Tensor<2>) -> Tensor<2> {
-        (self.layers.iter()).fold(points, |x, layer| layer.run(x))
+        (self.layers.iter()).fold(points, |x, layer| layer.forward(x))
     }
 }
 
@@ -118,22 +99,17 @@ impl Batcher<Item, Points> for PointBatcher {
         let quarters = items.iter().map(|(_, quarter)| *quarter).collect();
         let points = TensorData::new::<f32, _>(points, [samples, 2]);
         let quarters = TensorData::new::<i32, _>(quarters, [samples]);
-        (
-            Tensor::from_data(points, device),
-            Tensor::from_data(quarters, device),
-        )
+        let points = Tensor::from_data(points, device);
+        (points, Tensor::from_data(quarters, device))
     }
 }
 
-/// Points on circles, so many from the `first` on.
+/// `count` points on a circle, from the `first`.
 pub fn items(first: usize, count: usize) -> Vec<Item> {
     let item = |index| {
         let angle = index as f32 * 2.399_963;
-        let point = [angle.cos(), angle.sin()];
-        (
-            point,
-            2 * i32::from(point[0] > 0.0) + i32::from(point[1] > 0.0),
-        )
+        let [x, y] = [angle.cos(), angle.sin()];
+        ([x, y], 2 * i32::from(x > 0.0) + i32::from(y > 0.0))
     };
     (first..first + count).map(item).collect()
 }
@@ -141,13 +117,13 @@ pub fn items(first: usize, count: usize) -> Vec<Item> {
 pub const TRAINING: usize = 50;
 pub const BATCH: usize = 8;
 
-/// Batches of 8 in their order, the last one smaller.
+/// Batches of 8 in order, the last one smaller.
 pub fn loader(items: Vec<Item>) -> Arc<dyn DataLoader<Points>> {
     let loader = DataLoaderBuilder::new(PointBatcher).batch_size(BATCH);
     loader.build(InMemDataset::new(items))
 }
 
-/// The batches that the loader has, on the CPU.
+/// The batches of the loader, on the CPU.
 pub fn batches() -> Vec<Points> {
     let items = items(0, TRAINING);
     let device = Device::flex();
@@ -174,10 +150,28 @@ pub fn learner(pipeline: Pipeline<Dense>) -> Learner<Model> {
     Learner::new(model(pipeline), optimizer, rates().init().unwrap())
 }
 
-/// Trains for some epochs by burn-train.
+/// A training that writes its lines into a buffer.
+pub fn written(training: SupervisedTraining<Model>) -> (SupervisedTraining<Model>, Written) {
+    let written = Written::default();
+    let renderer = Bars::written(written.clone());
+    (training.renderer(Box::new(renderer)), written)
+}
+
+/// Trains with burn-train.
 pub fn learn(pipeline: Pipeline<Dense>, epochs: usize) -> LearningResult<Model> {
     let directory = tempfile::tempdir().unwrap();
     training(directory.path(), epochs).launch(learner(pipeline))
+}
+
+/// Trains the same way, without burn-train.
+pub fn learn_manually(mut pipeline: Pipeline<Dense>, epochs: usize) -> Pipeline<Dense> {
+    let mut optimizer = AdamConfig::new().init();
+    let mut rates = rates().init().unwrap();
+    for batch in (0..epochs).flat_map(|_| batches()) {
+        let step = pipeline.train_step(batch, &CrossEntropy::new()).unwrap();
+        pipeline = optimizer.step(rates.step(), pipeline, step.gradients);
+    }
+    pipeline
 }
 
 /// Every number of a module, running statistics included.
@@ -195,7 +189,7 @@ pub fn numbers(module: &impl Module) -> Vec<f32> {
     collect.0
 }
 
-/// What a renderer writes, to be read by a test.
+/// What a renderer wrote.
 #[derive(Clone, Default)]
 pub struct Written(Arc<Mutex<Vec<u8>>>);
 

@@ -4,44 +4,40 @@ use std::collections::BTreeMap;
 
 use stovepipe_pipeline::{Flow, Held, Layer, Objective};
 
-use super::{allowed, compare};
+use super::allowed;
 use crate::{case::Case, report::Check, subject::Subject};
 
-/// Whether training, evaluation and training again show the same under every number of stages, schedule
-/// and mode of recomputation.
-/// Returns what each stage held, too.
-pub(crate) fn cut<L, T, O>(
-    subject: &Subject<L, T, O>,
-    cases: &[Case],
-    told: &dyn Fn(),
-) -> (Check, Vec<(Case, Vec<Held>)>)
+impl<L, T, O> Subject<L, T, O>
 where
     L: Layer,
     T: Flow,
     O: Objective<L::Output, T>,
 {
-    let compared = "stages × schedules × recomputation with one stage";
-    let mut check = Check::new("same bits", compared, allowed(&subject.device));
-    let (mut one_stage, mut held) = (BTreeMap::new(), Vec::new());
-    for case in cases {
-        let micro_batches = case.micro_batches;
-        let expected = (one_stage.entry(micro_batches))
-            .or_insert_with(|| subject.run(&Case::plainest(micro_batches)));
-        match (subject.run(case), expected) {
-            (Ok(found), Ok(expected)) => {
-                let difference = compare(&subject.device, &found.seen, &expected.seen);
-                let place = difference.place.unwrap_or_default();
-                check.case(difference.size, || format!("{place} ({case})"));
-                held.push((*case, found.held));
-            }
-            (Err(why), _) => check.failed(format!("{case}: {why}")),
-            (_, Err(why)) => check.failed(format!("{}: {why}", Case::plainest(micro_batches))),
+    /// Whether training and evaluation give the same for every number of stages, schedule and mode of
+    /// recomputation. Also returns what each stage held. Calls `done` after each case.
+    pub(crate) fn check_cut(
+        &self,
+        cases: &[Case],
+        mut done: impl FnMut(),
+    ) -> (Check, Vec<(Case, Vec<Held>)>) {
+        let compared = "stages × schedules × recomputation with one stage";
+        let mut check = Check::new("same bits", compared, allowed(&self.device));
+        let (mut one_stage, mut held) = (BTreeMap::new(), Vec::new());
+        for case in cases {
+            let run = |case: &Case, held: &mut Vec<_>| {
+                let (snapshot, stages) = self.run(case)?;
+                held.push((*case, stages));
+                Ok(snapshot)
+            };
+            let expected = (one_stage.entry(case.micro_batches))
+                .or_insert_with_key(|&n| run(&Case::simplest(n), &mut Vec::new()));
+            check.compare(case, &run(case, &mut held), expected);
+            done();
         }
-        told();
+        let check = check.finished(
+            "a layer computes something else when it runs again, on another thread, or next to \
+             other layers: it must be a function of its parameters, its input and its context",
+        );
+        (check, held)
     }
-    let check = check.judged(
-        "a layer does something else when it is run again, or on another thread, or next to other \
-         layers: it must be a function of its parameters, its input and its context alone",
-    );
-    (check, held)
 }

@@ -1,63 +1,57 @@
 //! Evaluation.
 
+use std::collections::BTreeSet;
+
+use burn::module::Module;
 use stovepipe_pipeline::{Flow, KeyedRng, Layer, Objective, run_plain};
 use stovepipe_schedule::Scheduler;
 
 use super::ROUNDING;
-use crate::{case::Case, report::Check, seen::Seen, subject::Subject};
+use crate::{
+    case::{Case, CaseError},
+    report::Check,
+    snapshot::Snapshot,
+    subject::Subject,
+};
 
-/// Whether a pipeline evaluates as the plain model does, and leaves it as it was.
-pub(crate) fn evaluation<L, T, O>(subject: &Subject<L, T, O>, cases: &[Case]) -> Check
+impl<L, T, O> Subject<L, T, O>
 where
     L: Layer,
     T: Flow,
     O: Objective<L::Output, T>,
 {
-    let compared = "outputs with those of the plain model, and the model with itself";
-    let mut check = Check::new("evaluation", compared, ROUNDING);
-    let expected = plain(subject);
-    // Schedules and recomputation are for training.
-    let mut seen_before = Vec::new();
-    for case in cases {
-        let own = (case.rule.stages(1), case.workers, case.micro_batches);
-        if seen_before.contains(&own) {
-            continue;
+    /// Whether a pipeline evaluates like the plain model, and does not change it.
+    pub(crate) fn check_evaluation(&self, cases: &[Case]) -> Check {
+        let compared = "outputs with those of the plain model, and the model with itself";
+        let mut check = Check::new("evaluation", compared, ROUNDING);
+        let expected = self.evaluated_plainly();
+        // Schedules and recomputation are for training.
+        let mut checked = BTreeSet::new();
+        for case in cases {
+            if checked.insert((case.rule.stages(1), case.workers, case.micro_batches)) {
+                check.compare(case, &self.evaluated(case), &expected);
+            }
         }
-        seen_before.push(own);
-        let found = evaluated(subject, case);
-        check.compare(case, (found.as_ref(), expected.as_ref()), Seen::difference);
+        check.finished("a layer reads other samples than its own when it does not train")
     }
-    check.judged("a layer looks at other samples than its own when it does not train")
+
+    fn evaluated_plainly(&self) -> Result<Snapshot, CaseError> {
+        let layers = self.layers.valid();
+        let (input, side) = self.evaluation.clone();
+        let output = run_plain(&layers, input, &side, |_| KeyedRng::none())?.output;
+        Ok(snapshot(&output, &layers))
+    }
+
+    fn evaluated(&self, case: &Case) -> Result<Snapshot, CaseError> {
+        let pipeline = self.build(case)?;
+        let output = self.evaluate(&pipeline)?;
+        Ok(snapshot(&output, &pipeline.layers().to_vec()))
+    }
 }
 
-fn plain<L, T, O>(subject: &Subject<L, T, O>) -> Result<Seen, String>
-where
-    L: Layer,
-    T: Flow,
-    O: Objective<L::Output, T>,
-{
-    let layers = subject.evaluating();
-    let (input, side) = subject.evaluation.clone();
-    let plain = run_plain(&layers, input, &side, |_| KeyedRng::none());
-    let mut seen = Seen::default();
-    seen.flow(
-        "the output",
-        &plain.map_err(|error| error.to_string())?.output,
-    );
-    seen.module("after evaluation, ", &layers);
-    Ok(seen)
-}
-
-fn evaluated<L, T, O>(subject: &Subject<L, T, O>, case: &Case) -> Result<Seen, String>
-where
-    L: Layer,
-    T: Flow,
-    O: Objective<L::Output, T>,
-{
-    let pipeline = subject.build(case).map_err(|error| error.to_string())?;
-    let output = subject.evaluate(&pipeline);
-    let mut seen = Seen::default();
-    seen.flow("the output", &output.map_err(|error| error.to_string())?);
-    seen.module("after evaluation, ", &pipeline.layers().to_vec());
-    Ok(seen)
+fn snapshot(output: &impl Flow, layers: &impl Module) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    snapshot.flow("the output", output);
+    snapshot.module("after evaluation, ", layers);
+    snapshot
 }

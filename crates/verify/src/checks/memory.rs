@@ -1,36 +1,34 @@
-//! What stages hold.
+//! The micro-batches that stages hold.
 
 use stovepipe_pipeline::Held;
 use stovepipe_schedule::{Pass, Schedule, Scheduler};
 
 use crate::{case::Case, report::Check, subject::parts};
 
-/// Whether no stage holds more micro-batches than its schedule says.
+/// Whether no stage holds more micro-batches than its schedule allows.
 pub(crate) fn memory(samples: usize, held: &[(Case, Vec<Held>)]) -> Check {
     let compared = "micro-batches held by each stage with the schedule's bound";
     let mut check = Check::new("memory", compared, 0.0);
     for (case, held) in held {
         let micro_batches = parts(samples, case.micro_batches).len();
-        let schedule = match case.rule.schedule(case.stages(), micro_batches) {
-            Ok(schedule) => schedule,
-            Err(error) => {
-                check.failed(format!("{case}: {error}"));
-                continue;
+        match case.rule.schedule(case.stages(), micro_batches) {
+            Ok(schedule) => {
+                for (stage, found) in held.iter().enumerate() {
+                    let bound = bound(&schedule, stage, case);
+                    let excess = found.inputs.saturating_sub(bound.inputs)
+                        + found.activations.saturating_sub(bound.activations);
+                    check.case(excess as f64, || {
+                        format!("stage {stage}: {found:?} for {bound:?} ({case})")
+                    });
+                }
             }
-        };
-        for (stage, found) in held.iter().enumerate() {
-            let bound = bound(&schedule, stage, case);
-            let beyond = found.inputs.saturating_sub(bound.inputs)
-                + found.activations.saturating_sub(bound.activations);
-            check.case(beyond as f64, || {
-                format!("stage {stage}: {found:?} for {bound:?} ({case})")
-            });
+            Err(error) => check.failed(format!("{case}: {error}")),
         }
     }
-    check.judged("the engine kept what the schedule did not ask it to: please report this")
+    check.finished("a stage kept more than its schedule asks for: please report this")
 }
 
-/// Walks through a stage's actions.
+/// The most that a stage may hold at once, by its actions.
 fn bound(schedule: &Schedule, stage: usize, case: &Case) -> Held {
     let kept = case.recompute.kept(schedule, stage);
     let (mut now, mut most) = (Held::default(), Held::default());
@@ -40,14 +38,11 @@ fn bound(schedule: &Schedule, stage: usize, case: &Case) -> Held {
         match action.pass {
             Pass::Forward if records => now.activations += 1,
             Pass::Forward => now.inputs += 1,
+            Pass::Backward | Pass::InputGradient if records => now.activations -= 1,
             Pass::Backward | Pass::InputGradient => {
-                if !records {
-                    // The input becomes a tape.
-                    now.inputs -= 1;
-                    most.activations = most.activations.max(now.activations + 1);
-                } else {
-                    now.activations -= 1;
-                }
+                // The input becomes a tape.
+                now.inputs -= 1;
+                most.activations = most.activations.max(now.activations + 1);
             }
             Pass::WeightGradient | Pass::Update => {}
         }

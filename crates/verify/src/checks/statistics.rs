@@ -1,102 +1,77 @@
 //! Running statistics.
 
-use stovepipe_pipeline::{Flow, KeyedRng, Layer, Objective, Recompute, run_plain};
+use stovepipe_pipeline::{Flow, Layer, Objective, Recompute};
 use stovepipe_schedule::Rule;
 
 use super::STATISTICS;
 use crate::{
-    case::Case,
+    case::{Case, CaseError},
     report::Check,
-    seen::Seen,
-    subject::{Subject, attach, parts},
+    snapshot::Snapshot,
+    subject::{Subject, parts},
 };
 
-/// Whether running means have moved once, to that of the mini-batch: found from those that plain Burn
-/// leaves after each micro-batch by itself.
-pub(crate) fn statistics<L, T, O>(subject: &Subject<L, T, O>, micro_batches: &[usize]) -> Check
+impl<L, T, O> Subject<L, T, O>
 where
     L: Layer,
     T: Flow,
     O: Objective<L::Output, T>,
 {
-    let compared = "running means with the mean over plain micro-batches";
-    let mut check = Check::new("running statistics", compared, STATISTICS);
-    if !subject.has_batch_statistics() {
-        return check.skipped("no layer has any");
+    /// Whether running means were updated once, by the mean of the mini-batch. It is computed from what
+    /// plain Burn gives for each micro-batch alone.
+    pub(crate) fn check_statistics(&self, micro_batches: &[usize]) -> Check {
+        let compared = "running means with the mean over plain micro-batches";
+        let mut check = Check::new("running statistics", compared, STATISTICS);
+        if !self.has_batch_statistics() {
+            return check.skipped("no layer has any");
+        }
+        for &micro_batches in micro_batches {
+            let case = Case {
+                rule: Rule::OneForwardOneBackward,
+                workers: 2.min(self.layers.len()),
+                micro_batches,
+                recompute: Recompute::Always,
+            };
+            let expected = self.plain_means(micro_batches);
+            check.compare(&case, &self.means_after_step(&case), &expected);
+        }
+        check.finished("statistics were not counted once per micro-batch")
     }
-    let workers = 2.min(subject.layers.len());
-    for &micro_batches in micro_batches {
-        let case = Case {
-            rule: Rule::OneForwardOneBackward,
-            workers,
-            micro_batches,
-            recompute: Recompute::Always,
-        };
-        let found = after_step(subject, &case);
-        let expected = expected(subject, micro_batches);
-        check.compare(&case, (found.as_ref(), expected.as_ref()), Seen::difference);
-    }
-    check.judged("statistics were not counted once a micro-batch")
-}
 
-fn after_step<L, T, O>(subject: &Subject<L, T, O>, case: &Case) -> Result<Seen, String>
-where
-    L: Layer,
-    T: Flow,
-    O: Objective<L::Output, T>,
-{
-    let pipeline = subject.build(case).map_err(|error| error.to_string())?;
-    let _ = subject
-        .train(&pipeline)
-        .map_err(|error| error.to_string())?;
-    Ok(means(&pipeline.layers().to_vec()))
+    fn means_after_step(&self, case: &Case) -> Result<Snapshot, CaseError> {
+        let pipeline = self.build(case)?;
+        let _ = self.train(&pipeline)?;
+        Ok(means(&pipeline.layers().to_vec()))
+    }
+
+    fn plain_means(&self, micro_batches: usize) -> Result<Snapshot, CaseError> {
+        let samples = self.samples();
+        let mut sum: Option<Snapshot> = None;
+        self.plain_passes(&parts(samples, micro_batches), |layers, _, _, size| {
+            let mut means = means(&layers);
+            let share = size as f32 / samples as f32;
+            numbers(&mut means).for_each(|mean| *mean *= share);
+            if let Some(sum) = &mut sum {
+                let means = numbers(&mut means);
+                numbers(sum)
+                    .zip(means)
+                    .for_each(|(sum, mean)| *sum += *mean);
+            } else {
+                sum = Some(means);
+            }
+        })?;
+        Ok(sum.unwrap_or_default())
+    }
 }
 
 /// The running means of a model.
-fn means<L: Layer>(layers: &Vec<L>) -> Seen {
-    let mut all = Seen::default();
+fn means<L: Layer>(layers: &Vec<L>) -> Snapshot {
+    let mut all = Snapshot::default();
     all.module("", layers);
     all.0.retain(|(name, _)| name.ends_with(".running_mean"));
     all
 }
 
-fn expected<L, T, O>(subject: &Subject<L, T, O>, micro_batches: usize) -> Result<Seen, String>
-where
-    L: Layer,
-    T: Flow,
-    O: Objective<L::Output, T>,
-{
-    let samples = subject.samples();
-    let sizes = parts(samples, micro_batches);
-    let inputs = subject.batch.input.clone().split(&sizes);
-    let sides = subject.batch.side.clone().split(&sizes);
-    let mut sum: Option<Seen> = None;
-    let mut first = 0;
-    for ((input, side), &size) in inputs.into_iter().zip(sides).zip(&sizes) {
-        let own = first..first + size;
-        first += size;
-        let draws = |layer| KeyedRng::new(subject.seed, 0, layer, own.clone());
-        let layers = subject.copies();
-        run_plain(&layers, attach(input), &attach(side), draws)
-            .map_err(|error| error.to_string())?;
-        let share = size as f32 / samples as f32;
-        sum = Some(add(sum, means(&layers), share));
-    }
-    Ok(sum.unwrap_or_default())
-}
-
-/// Adds a share of what was seen.
-fn add(sum: Option<Seen>, mut seen: Seen, share: f32) -> Seen {
-    for number in seen.0.iter_mut().flat_map(|(_, numbers)| numbers) {
-        *number *= share;
-    }
-    let Some(mut sum) = sum else {
-        return seen;
-    };
-    for ((_, sum), (_, own)) in sum.0.iter_mut().zip(&seen.0) {
-        for (sum, own) in sum.iter_mut().zip(own) {
-            *sum += own;
-        }
-    }
-    sum
+fn numbers(snapshot: &mut Snapshot) -> impl Iterator<Item = &mut f32> {
+    snapshot.0.iter_mut().flat_map(|(_, numbers)| numbers)
 }

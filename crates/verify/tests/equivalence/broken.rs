@@ -1,4 +1,4 @@
-//! Models and objectives for which the claim does not hold: it must be found.
+//! Models and objectives whose faults must be found.
 
 use std::sync::{
     Arc,
@@ -13,9 +13,10 @@ use burn::{
 use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, LayerError, Objective};
 use stovepipe_verify::{Report, Verdict, Verifier};
 
+use self::Breakage::*;
 use crate::palette::{cpu, labels, pattern};
 
-/// A linear layer, and what is wrong with it.
+/// A linear layer with a fault.
 #[derive(Module, Debug)]
 struct Wrong {
     linear: Linear,
@@ -31,13 +32,13 @@ enum Breakage {
     Nothing,
     /// Draws from Burn's generator.
     Unkeyed,
-    /// Remembers how often it was run.
+    /// Counts its runs.
     Counting,
-    /// Does something else when it is recorded than when it is not.
+    /// Computes something else when it is recorded.
     Recorded,
-    /// Looks at the other samples.
+    /// Reads the other samples.
     Mixing,
-    /// Is not there on the first stage.
+    /// Occurs only on the second worker.
     Named,
 }
 
@@ -57,20 +58,17 @@ impl Layer for Wrong {
         context: &mut Context<'_, Self>,
     ) -> Result<Tensor<2>, LayerError> {
         let y = self.linear.forward(x.clone()).tanh();
+        let is_named = || std::thread::current().name() == Some("worker-1");
         Ok(match self.wrong {
-            Breakage::Nothing => y,
-            Breakage::Unkeyed => self.dropout.forward(y),
-            Breakage::Counting => {
+            Unkeyed => self.dropout.forward(y),
+            Counting => {
                 let run = self.runs.fetch_add(1, Ordering::SeqCst);
                 y.mul_scalar(1.0 + 1e-3 * run as f64)
             }
-            Breakage::Recorded if context.is_training() && !y.is_tracked() => y.mul_scalar(1.01),
-            Breakage::Recorded => y,
-            Breakage::Mixing => y.clone() - y.mean_dim(0),
-            Breakage::Named if std::thread::current().name() == Some("worker-1") => {
-                y.mul_scalar(1.01)
-            }
-            Breakage::Named => y,
+            Recorded if context.is_training() && !y.is_tracked() => y.mul_scalar(1.01),
+            Mixing => y.clone() - y.mean_dim(0),
+            Named if is_named() => y.mul_scalar(1.01),
+            Nothing | Recorded | Named => y,
         })
     }
 
@@ -83,7 +81,7 @@ fn verify(wrong: Breakage, objective: impl Objective<Tensor<2>, Tensor<1, Int>>)
     let layers = (0..3).map(|index| Wrong {
         linear: LinearConfig::new(4, 4).init(&cpu()),
         dropout: DropoutConfig::new(0.5).init(),
-        wrong: if index == 1 { wrong } else { Breakage::Nothing },
+        wrong: if index == 1 { wrong } else { Nothing },
         runs: Arc::default(),
     });
     let batch = Batch::new(pattern([7, 4]), labels([7], 4));
@@ -96,34 +94,22 @@ fn verify(wrong: Breakage, objective: impl Objective<Tensor<2>, Tensor<1, Int>>)
 }
 
 fn failing(report: &Report) -> Vec<&'static str> {
-    let fails = report.checks.iter();
-    let fails = fails.filter(|check| matches!(check.verdict, Verdict::Fails(_)));
+    let checks = report.checks.iter();
+    let fails = checks.filter(|check| matches!(check.verdict, Verdict::Fails(_)));
     fails.map(|check| check.name).collect()
 }
 
 #[test]
-fn each_fault_is_found_and_said() {
-    let sound = verify(Breakage::Nothing, CrossEntropy::new());
+fn each_fault_is_found_and_named() {
+    let sound = verify(Nothing, CrossEntropy::new());
     assert!(sound.holds(), "{sound}");
     for (wrong, check, hint) in [
-        (
-            Breakage::Unkeyed,
-            "repeatable",
-            "random numbers that are not keyed",
-        ),
-        (
-            Breakage::Counting,
-            "repeatable",
-            "keeps something between runs",
-        ),
-        (Breakage::Recorded, "same bits", "when it is run again"),
-        (
-            Breakage::Mixing,
-            "whole mini-batch",
-            "looks at other samples",
-        ),
-        (Breakage::Mixing, "evaluation", "looks at other samples"),
-        (Breakage::Named, "same bits", "step 1"),
+        (Unkeyed, "repeatable", "random numbers that are not keyed"),
+        (Counting, "repeatable", "keeps something between runs"),
+        (Recorded, "same bits", "when it runs again"),
+        (Mixing, "whole mini-batch", "reads other samples"),
+        (Mixing, "evaluation", "reads other samples"),
+        (Named, "same bits", "step 1"),
     ] {
         let report = verify(wrong, CrossEntropy::new());
         assert!(!report.holds());
@@ -133,17 +119,15 @@ fn each_fault_is_found_and_said() {
     }
 }
 
-/// The mean over a micro-batch as if it were a sum: right for one micro-batch, wrong for several.
+/// Returns the mean over a micro-batch as a sum: right for one micro-batch, wrong for several.
 #[derive(Clone)]
 struct MeanForSum(CrossEntropy);
 
 impl Objective<Tensor<2>, Tensor<1, Int>> for MeanForSum {
     fn loss(&self, output: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
         let samples = target.dims()[0] as f64;
-        self.0
-            .loss(output, target)
-            .div_scalar(samples)
-            .mul_scalar(7.0)
+        let sum = self.0.loss(output, target);
+        sum.div_scalar(samples).mul_scalar(7.0)
     }
 
     fn weight(&self, target: &Tensor<1, Int>) -> f64 {
@@ -153,7 +137,7 @@ impl Objective<Tensor<2>, Tensor<1, Int>> for MeanForSum {
 
 #[test]
 fn a_loss_that_is_weighted_wrongly_is_found() {
-    let report = verify(Breakage::Nothing, MeanForSum(CrossEntropy::new()));
+    let report = verify(Nothing, MeanForSum(CrossEntropy::new()));
     assert_eq!(failing(&report), ["whole mini-batch"], "{report}");
     assert!(report.to_string().contains("`weight`"));
 }

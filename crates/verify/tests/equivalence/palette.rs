@@ -1,10 +1,10 @@
-//! Parts to make models of, and data for them.
+//! Layers for test models, and data for them.
 
 use burn::{
     module::{Module, Param},
     nn::{
-        BatchNorm, BatchNormConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear,
-        LinearConfig, PaddingConfig2d,
+        BatchNorm, BatchNormConfig, Embedding, EmbeddingConfig, Initializer, LayerNorm,
+        LayerNormConfig, Linear, LinearConfig, PaddingConfig2d,
         conv::{Conv2d, Conv2dConfig},
     },
     tensor::{Bool, Device, Int, Tensor, activation::softmax},
@@ -18,24 +18,24 @@ pub fn cpu() -> Device {
     Device::flex()
 }
 
-/// What flows: any of these, so that no two layers need share a shape.
+/// What passes between layers: neighbouring layers may differ in shape.
 #[derive(Clone, Debug, Flow)]
 pub enum Value {
     Words(Tensor<2, Int>),
     Vectors(Tensor<2>),
     Sequences(Tensor<3>),
     Maps(Tensor<4>),
-    /// A value that was read, and the value that is made of it.
+    /// A sum over layers, and the value that they all read.
     Pair(Tensor<2>, Tensor<2>),
 }
 
-/// A layer of any kind. Its input is a value of its own kind, its output may be another's.
+/// A layer of any kind. Input and output may be of different kinds.
 #[derive(Module, Debug)]
 pub enum Part {
     Linear(Linear),
     /// Reads its input four times.
     Four(Linear),
-    /// A value that four layers read: they add their part to it and hand it on.
+    /// Starts a sum, to which each `Read` adds.
     Begin(Linear),
     Read(Linear),
     Noisy(Noisy),
@@ -66,7 +66,7 @@ pub struct Skip {
     pub uses: Vec<SkipUse>,
 }
 
-/// An auxiliary head beside the road.
+/// An auxiliary head.
 #[derive(Module, Debug)]
 pub struct Head {
     pub linear: Linear,
@@ -102,7 +102,7 @@ pub struct Block {
     pub heads: usize,
 }
 
-/// What any layer may see from the side: which places of a sequence are padding.
+/// The side input: which places of a sequence are padding.
 pub type Side = Option<Tensor<2, Bool>>;
 
 impl Layer for Part {
@@ -145,19 +145,15 @@ impl Layer for Part {
                 Ok(Value::Sequences(embedding.forward(words)))
             }
             (Self::Tied(table), Value::Words(words)) => {
-                let [samples, length] = words.dims();
+                let [samples, length] = words.dims().map(|size| size as i32);
                 let vectors = table.weight.val().select(0, words.flatten(0, 1));
-                Ok(Value::Sequences(vectors.reshape([
-                    samples as i32,
-                    length as i32,
-                    -1,
-                ])))
+                Ok(Value::Sequences(vectors.reshape([samples, length, -1])))
             }
             (Self::Block(block), Value::Sequences(x)) => {
                 let side = context.side().clone();
                 Ok(Value::Sequences(block.forward(x, side, context.rng())))
             }
-            // Of all places of a sequence, one row each.
+            // A row for each token.
             (Self::TiedHead(table), Value::Sequences(x)) => {
                 let logits = x.flatten::<2>(0, 1).matmul(table.weight.val().transpose());
                 Ok(Value::Vectors(logits))
@@ -165,10 +161,7 @@ impl Layer for Part {
             (Self::Pool(linear), Value::Sequences(x)) => {
                 Ok(Value::Vectors(linear.forward(x.mean_dim(1).flatten(1, 2))))
             }
-            (_, value) => Err(LayerError::new(
-                "a value that the layer knows",
-                format!("{value:?}"),
-            )),
+            (_, value) => Err(LayerError::new("another value", format!("{value:?}"))),
         }
     }
 
@@ -189,21 +182,19 @@ impl Part {
                 y + x.clone().powi_scalar(2) + x.clone().sin() * x.clone().mul_scalar(0.3) - x
             }
             Self::Noisy(noisy) => {
-                let draws = context.rng();
-                let y = noisy
-                    .linear
-                    .forward(noisy.dropout.forward(x.clone(), draws))
-                    .tanh();
-                noisy.noise.forward(x, draws) + noisy.path.forward(y, draws)
+                let rng = context.rng();
+                let y = noisy.dropout.forward(x.clone(), rng);
+                let y = noisy.linear.forward(y).tanh();
+                noisy.noise.forward(x, rng) + noisy.path.forward(y, rng)
             }
             Self::Skip(skip) => {
                 let mut y = skip.linear.forward(x.clone()).tanh();
                 for skip in &skip.uses {
                     match skip {
-                        SkipUse::Take(name) => match context.take(name)? {
-                            Value::Vectors(taken) => y = y * 0.8 + taken.mul_scalar(0.5),
-                            other => return Err(LayerError::new("vectors", format!("{other:?}"))),
-                        },
+                        SkipUse::Take(name) => {
+                            let taken = Self::leave(context.take(name)?)?;
+                            y = y * 0.8 + taken.mul_scalar(0.5);
+                        }
                         SkipUse::Send(name) => {
                             context.send(name, Value::Vectors(x.clone() + y.clone()));
                         }
@@ -230,37 +221,31 @@ impl Part {
 }
 
 impl Block {
-    fn forward(&self, x: Tensor<3>, padding: Side, draws: &mut KeyedRng) -> Tensor<3> {
-        let attended = self.attend(self.norms[0].forward(x.clone()), padding, draws);
-        let x = x + self.dropout.forward(attended, draws);
+    fn forward(&self, x: Tensor<3>, padding: Side, rng: &mut KeyedRng) -> Tensor<3> {
+        let attended = self.attend(self.norms[0].forward(x.clone()), padding, rng);
+        let x = x + self.dropout.forward(attended, rng);
         let hidden = self.feed[0].forward(self.norms[1].forward(x.clone()));
         let fed = self.feed[1].forward(burn::tensor::activation::gelu(hidden));
-        x + self.dropout.forward(fed, draws)
+        x + self.dropout.forward(fed, rng)
     }
 
-    fn attend(&self, x: Tensor<3>, padding: Side, draws: &mut KeyedRng) -> Tensor<3> {
+    fn attend(&self, x: Tensor<3>, padding: Side, rng: &mut KeyedRng) -> Tensor<3> {
         let [samples, length, width] = x.dims();
-        let split = |x: Tensor<3>| {
-            x.reshape([samples, length, self.heads, width / self.heads])
-                .swap_dims(1, 2)
-        };
-        let [query, key, value] = self
-            .query_key_value
-            .each_ref()
-            .map(|l| split(l.forward(x.clone())));
-        let mut scores = query
-            .matmul(key.transpose())
-            .div_scalar(((width / self.heads) as f64).sqrt());
+        let own_width = width / self.heads;
+        let [query, key, value] = self.query_key_value.each_ref().map(|linear| {
+            let x = linear.forward(x.clone());
+            let x = x.reshape([samples, length, self.heads, own_width]);
+            x.swap_dims(1, 2)
+        });
+        let scores = query.matmul(key.transpose());
+        let mut scores = scores.div_scalar((own_width as f64).sqrt());
         if let Some(padding) = padding {
             let mask = padding.unsqueeze_dim::<3>(1).unsqueeze_dim::<4>(1);
             scores = scores.mask_fill(mask.expand([samples, self.heads, length, length]), -1e9);
         }
-        let weights = self.dropout.forward(softmax(scores, 3), draws);
-        let mixed = weights
-            .matmul(value)
-            .swap_dims(1, 2)
-            .reshape([samples, length, width]);
-        self.out.forward(mixed)
+        let weights = self.dropout.forward(softmax(scores, 3), rng);
+        let mixed = weights.matmul(value).swap_dims(1, 2);
+        self.out.forward(mixed.reshape([samples, length, width]))
     }
 }
 
@@ -303,6 +288,17 @@ pub fn skip(width: usize, uses: &str) -> Part {
     })
 }
 
+pub fn long_skips() -> Vec<Part> {
+    let uses = ["+a", "+b +c", "-a", "-b +d", "-b", "-c -d"];
+    uses.map(|uses| skip(6, uses)).to_vec()
+}
+
+/// From 6 wide to 3 classes.
+pub fn every_randomness() -> Vec<Part> {
+    let last = Part::Linear(linear(6, 3));
+    vec![noisy(6), noisy(6), head(6, 3), noisy(6), last]
+}
+
 pub fn convolution(from: usize, to: usize) -> Part {
     let convolution = Conv2dConfig::new([from, to], [3, 3])
         .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
@@ -311,6 +307,12 @@ pub fn convolution(from: usize, to: usize) -> Part {
         convolution,
         norm: BatchNormConfig::new(to).init(&cpu()),
     })
+}
+
+/// A table of 7 words, 6 wide.
+pub fn table(initializer: Initializer) -> Table {
+    let weight = initializer.init_with([7, 6], Some(6), Some(7), &cpu());
+    Table { weight }
 }
 
 pub fn embed(words: usize, width: usize) -> Part {
@@ -329,12 +331,11 @@ pub fn block(width: usize, heads: usize) -> Part {
     })
 }
 
-/// Numbers without much order, and without a generator that other tests share.
+/// Pseudorandom numbers, without a generator that other tests share.
 pub fn pattern<const D: usize>(shape: [usize; D]) -> Tensor<D> {
-    let count = shape.iter().product::<usize>();
-    let values: Vec<f32> = (0..count)
-        .map(|i| ((i as f32 * 12.9898).sin() * 43_758.547).fract())
-        .collect();
+    let places = 0..shape.iter().product::<usize>();
+    let values = places.map(|i| ((i as f32 * 12.9898).sin() * 43_758.547).fract());
+    let values: Vec<f32> = values.collect();
     Tensor::<1>::from_floats(values.as_slice(), &cpu()).reshape(shape)
 }
 

@@ -8,7 +8,7 @@ use crate::palette::*;
 
 const WIDTH: usize = 5;
 
-/// A layer by a number. What it takes was sent by the layers before, each name once.
+/// The layer of a number.
 fn part(kind: u8) -> Part {
     match kind % 7 {
         0 => Part::Linear(linear(WIDTH, WIDTH)),
@@ -20,7 +20,7 @@ fn part(kind: u8) -> Part {
     }
 }
 
-/// Wires the layers that can be: each such layer sends a value to some of those after it.
+/// Wires the skip layers: each sends a value to some of those after it.
 fn wire(layers: &mut [Part], choices: &[u16]) {
     let places: Vec<_> = (layers.iter().enumerate())
         .filter(|(_, part)| matches!(part, Part::Skip(_)))

@@ -2,23 +2,19 @@
 
 use std::{env, fmt::Write as _, io::Write as _};
 
-use burn::{
-    module::{Module, ModuleVisitor, Param},
-    optim::GradientsParams,
-    tensor::{Device, Tensor},
-};
+use burn::tensor::{Device, Tensor};
 use stovepipe_pipeline::{
-    Batch, Flow, Layer, NamedDevice, Objective, Pipeline, PipelineBuilder, Recompute,
+    Batch, Flow, FlowMapper, Layer, NamedDevice, Objective, Pipeline, PipelineBuilder, Recompute,
 };
 
-/// What is asked for.
+use crate::models::{bits, floats, gradients_of};
+
 pub const TOLERANCE: f64 = 1e-4;
 
-/// Two devices of wgpu, each requested for itself: what wgpu takes to be the best, and the first that it
-/// lists. Where there is one adapter, they are two logical devices on it, and between them values are
-/// copied as between two cards.
+/// Two wgpu devices: the one that wgpu prefers, and the first that it lists. If these are one adapter,
+/// they are two logical devices, and values are copied between them as between two cards.
 ///
-/// Without an adapter there are none, which is said; with `STOVEPIPE_REQUIRE_WGPU=1` it is a failure.
+/// Without an adapter, the test is skipped, or fails if `STOVEPIPE_REQUIRE_WGPU=1`.
 pub fn two_devices() -> Option<[NamedDevice; 2]> {
     let device = |name: &str| name.parse::<NamedDevice>();
     match (device("wgpu"), device("wgpu:0")) {
@@ -29,7 +25,7 @@ pub fn two_devices() -> Option<[NamedDevice; 2]> {
         (Err(error), _) | (_, Err(error)) => {
             let required = env::var("STOVEPIPE_REQUIRE_WGPU").is_ok_and(|value| value == "1");
             assert!(!required, "{error}");
-            // Past the test runner, which hides what a test prints that passes.
+            // Not `eprintln!`, which the test runner hides if the test passes.
             let _ = writeln!(std::io::stderr(), "skipped: {error}");
             None
         }
@@ -40,17 +36,16 @@ pub fn cpu() -> NamedDevice {
     Device::flex().into()
 }
 
-/// Which pipelines of two stages.
+/// The devices of two stages.
 pub enum Pairs {
-    /// Of two devices of wgpu, with recomputation.
+    /// Two wgpu devices, with recomputation.
     One,
-    /// Of two devices of wgpu, and of one and the CPU, with recomputation and without.
+    /// Two wgpu devices, or one and the CPU, with recomputation and without.
     Each,
 }
 
-/// Pulls a model through pipelines of two stages. Each must train, and infer afterwards, as the same pipeline on the CPU does.
-///
-/// `layers` is to make the same layers each time, but for what is drawn: that the pipeline does, by its seed.
+/// Checks that pipelines of two stages train and infer as on the CPU. `layers` makes the same layers each
+/// time, without parameters: the pipeline initializes these by its seed.
 pub fn check<L, T>(
     pairs: &Pairs,
     layers: impl Fn() -> Vec<L>,
@@ -75,15 +70,12 @@ pub fn check<L, T>(
             seen(&change(builder).build().unwrap(), &batch, objective)
         };
         let expected = train([cpu(), cpu()]);
-        let mixed = match recompute {
-            Recompute::Always => [best.clone(), cpu()],
-            _ => [cpu(), best.clone()],
-        };
-        let unmixed = [best.clone(), first.clone()];
-        let all = match pairs {
-            Pairs::One => vec![unmixed],
-            Pairs::Each => vec![unmixed, mixed],
-        };
+        let mut all = vec![[best.clone(), first.clone()]];
+        if let Pairs::Each = pairs {
+            let mut mixed = [best.clone(), cpu()];
+            mixed.rotate_left(usize::from(recompute == Recompute::Never));
+            all.push(mixed);
+        }
         for devices in all {
             let what = format!("{}, {}, recompute {recompute}", devices[0], devices[1]);
             expected.assert_like(&train(devices), &what);
@@ -91,7 +83,7 @@ pub fn check<L, T>(
     }
 }
 
-/// What a step and an inference leave, by name.
+/// The results of a step and an inference, by name.
 pub struct Seen(Vec<(String, Vec<f32>)>);
 
 fn seen<L, T>(
@@ -104,17 +96,21 @@ where
     T: Flow,
 {
     let (input, target) = batch();
-    let side = ();
-    let batch = Batch::from((input.clone(), target, side));
+    let batch = Batch::new(input.clone(), target);
     let step = pipeline.train_step(batch.keep_outputs(), objective);
     let step = step.unwrap();
-    let mut seen = vec![("loss".to_owned(), vec![step.loss as f32])];
-    seen.push(("outputs".to_owned(), floats_of(step.outputs.unwrap())));
-    seen.extend(named("gradient of ", pipeline, Some(&step.gradients)));
-    // Parameters are as they were, but for running statistics.
-    seen.extend(named("", &pipeline.valid(), None));
     let inferred = pipeline.infer(input).unwrap();
-    seen.push(("inference".to_owned(), floats_of(inferred)));
+    let mut seen = vec![
+        ("loss".to_owned(), vec![step.loss as f32]),
+        ("outputs".to_owned(), floats_of(step.outputs.unwrap())),
+        ("inference".to_owned(), floats_of(inferred)),
+    ];
+    let gradients = gradients_of(pipeline, &step.gradients).into_iter();
+    seen.extend(gradients.map(|(name, values)| (format!("gradient of {name}"), values)));
+    // The step changes running statistics and no parameters.
+    let parameters = bits(pipeline).into_iter();
+    let values = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect();
+    seen.extend(parameters.map(|(name, bits)| (name, values(bits))));
     Seen(seen)
 }
 
@@ -128,11 +124,9 @@ impl Seen {
         let mut wrong = String::new();
         for ((name, expected), (other_name, found)) in self.0.iter().zip(&other.0) {
             assert_eq!((name, expected.len()), (other_name, found.len()), "{what}");
-            // A gradient that is zero but for rounding has no digits to compare.
-            let floor = match name.starts_with("gradient of ") {
-                true => 1e-3 * largest,
-                false => 1e-6,
-            };
+            // A gradient that should be zero is noise.
+            let is_gradient = name.starts_with("gradient of ");
+            let floor = if is_gradient { 1e-3 * largest } else { 1e-6 };
             let difference: Vec<_> = expected.iter().zip(found).map(|(a, b)| a - b).collect();
             let difference = norm(&difference) / norm(expected).max(floor);
             if difference.is_nan() || difference > TOLERANCE {
@@ -148,57 +142,11 @@ fn norm(values: &[f32]) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-/// Every float of a module by its path, or its gradient.
-fn named<M: Module>(
-    prefix: &str,
-    module: &M,
-    gradients: Option<&GradientsParams>,
-) -> Vec<(String, Vec<f32>)> {
-    struct Named<'a> {
-        prefix: &'a str,
-        path: Vec<String>,
-        gradients: Option<&'a GradientsParams>,
-        found: Vec<(String, Vec<f32>)>,
-    }
-
-    impl ModuleVisitor for Named<'_> {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.path.push(name.to_owned());
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.path.pop();
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let tensor = match self.gradients {
-                Some(gradients) => gradients.get::<D>(param.id),
-                None => Some(param.val()),
-            };
-            if let Some(tensor) = tensor {
-                let name = format!("{}{}", self.prefix, self.path.join("."));
-                self.found.push((name, floats(tensor)));
-            }
-        }
-    }
-
-    let mut named = Named {
-        prefix,
-        path: Vec::new(),
-        gradients,
-        found: Vec::new(),
-    };
-    module.visit(&mut named);
-    named.found
-}
-
-fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.inner().into_data().try_to_vec().unwrap()
-}
-
 /// All floats of a flow, one tensor after the other.
 fn floats_of<F: Flow>(flow: F) -> Vec<f32> {
     struct Floats(Vec<f32>);
 
-    impl stovepipe_pipeline::FlowMapper for Floats {
+    impl FlowMapper for Floats {
         fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
             self.0.extend(floats(tensor.clone()));
             tensor

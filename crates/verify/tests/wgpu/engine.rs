@@ -1,4 +1,5 @@
 //! The engine on wgpu.
+use burn::tensor::{Int, Tensor};
 use stovepipe_pipeline::{
     CrossEntropy, NamedDevice, Recompute, StepError, device::measure_link, error::TransferKind,
 };
@@ -9,51 +10,39 @@ use crate::{
     models::{self, By, builder, conv_net, images, labels},
 };
 
+fn batch() -> (Tensor<4>, Tensor<1, Int>) {
+    (images(8), labels(8, 4))
+}
+
 /// Convolutions, batch norms, a value with three readers.
 #[test]
 fn a_net_of_convolutions() {
-    let batch = || (images(8), labels(8, 4));
-    check(
-        &Pairs::Each,
-        conv_net,
-        batch,
-        &CrossEntropy::new(),
-        |builder| builder,
-    );
+    let objective = CrossEntropy::new();
+    check(&Pairs::Each, conv_net, batch, &objective, |builder| builder);
 }
 
-/// Where no gradient can come later, the second half of a backward pass is empty.
+/// If no gradient is deferred, the second half of a backward pass is empty.
 #[test]
 fn backward_passes_in_halves() {
-    let batch = || (images(8), labels(8, 4));
-    check(
-        &Pairs::One,
-        conv_net,
-        batch,
-        &CrossEntropy::new(),
-        |builder| builder.schedule(By(Rule::ZeroBubbleH1, 1)).micro_batches(3),
-    );
+    let objective = CrossEntropy::new();
+    check(&Pairs::One, conv_net, batch, &objective, |builder| {
+        builder.schedule(By(Rule::ZeroBubbleH1, 1)).micro_batches(3)
+    });
 }
 
-/// Workers on one device hand over without a copy, each on a stream of its own; skips go past a worker elsewhere.
+/// Workers on one device share values without a copy, each with its own stream; a skip passes a worker on
+/// another device.
 #[test]
 fn several_workers_on_a_device() {
     let Some([best, other]) = two_devices() else {
         return;
     };
     let train = |devices: &[&NamedDevice]| {
-        let builder = builder(
-            conv_net(),
-            3,
-            OneForwardOneBackward,
-            4,
-            Recompute::ExceptLast,
-        );
-        let pipeline = builder
-            .devices(devices.iter().copied().cloned())
-            .build()
-            .unwrap();
-        let step = pipeline.train_step((images(8), labels(8, 4)), &CrossEntropy::new());
+        let (schedule, recompute) = (OneForwardOneBackward, Recompute::ExceptLast);
+        let builder = builder(conv_net(), 3, schedule, 4, recompute);
+        let builder = builder.devices(devices.iter().copied().cloned());
+        let pipeline = builder.build().unwrap();
+        let step = pipeline.train_step(batch(), &CrossEntropy::new());
         let step = step.unwrap();
         (step.loss, models::gradients_of(&pipeline, &step.gradients))
     };
@@ -77,24 +66,18 @@ fn errors_name_the_device_by_its_name() {
         .devices([best, first])
         .build()
         .unwrap();
-    let names: Vec<_> = pipeline
-        .stages()
-        .into_iter()
-        .map(|stage| stage.device_name)
-        .collect();
+    let stages = pipeline.stages().into_iter();
+    let names: Vec<_> = stages.map(|stage| stage.device_name).collect();
     assert_eq!(names, ["wgpu", "wgpu:0"]);
-    // What is no number is found on a GPU, too.
-    let wrong = images(8) * f32::NAN;
-    let error = pipeline
-        .train_step((wrong, labels(8, 4)), &CrossEntropy::new())
-        .err();
-    let error = error.map(|error| error.to_string()).unwrap();
+    // NaN is found on a GPU too.
+    let (images, labels) = batch();
+    let step = pipeline.train_step((images * f32::NAN, labels), &CrossEntropy::new());
+    let error = step.err().unwrap().to_string();
     assert!(error.contains("stage 0 failed on wgpu, "), "{error}");
-    let step = pipeline.train_step((images(8), labels(8, 4)), &CrossEntropy::new());
+    let step = pipeline.train_step(batch(), &CrossEntropy::new());
     let _ = step.unwrap();
 }
 
-/// Tensors of the CPU arrive on the device, and come back.
 #[test]
 fn a_transfer_that_fails_names_both_devices() {
     let Some([best, _]) = two_devices() else {
@@ -103,21 +86,19 @@ fn a_transfer_that_fails_names_both_devices() {
     let pipeline = builder(conv_net(), 2, GPipe, 2, Recompute::Never)
         .devices([best, cpu()])
         .on_transfer(|transfer| {
-            assert!(
-                transfer.kind != TransferKind::Gradients,
-                "the device is lost"
-            );
+            let is_gradient = transfer.kind == TransferKind::Gradients;
+            assert!(!is_gradient, "the device is lost");
         })
         .build()
         .unwrap();
-    let step = pipeline.train_step((images(8), labels(8, 4)), &CrossEntropy::new());
+    let step = pipeline.train_step(batch(), &CrossEntropy::new());
     let Err(error @ StepError::Failed(_)) = step else {
         panic!("the step should fail");
     };
     let text = error.to_string();
-    let told =
+    let part =
         "from stage 1 on cpu to stage 0 on wgpu did not arrive: panicked: the device is lost";
-    assert!(text.contains(told), "{text}");
+    assert!(text.contains(part), "{text}");
 }
 
 #[test]
@@ -127,9 +108,7 @@ fn a_link_is_measured_between_devices() {
     };
     for (from, to) in [(&best, &first), (&best, &cpu()), (&cpu(), &best)] {
         let link = measure_link(&from.device, &to.device).unwrap();
-        assert!(
-            link.latency > 0.0 && link.bandwidth > 1e6,
-            "{from} to {to}: {link:?}"
-        );
+        let is_plausible = link.latency > 0.0 && link.bandwidth > 1e6;
+        assert!(is_plausible, "{from} to {to}: {link:?}");
     }
 }

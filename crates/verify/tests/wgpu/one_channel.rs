@@ -1,4 +1,5 @@
-//! Maps of a single channel on wgpu, where Burn's own gradients are wrong next to a convolution.
+//! Maps with one channel on wgpu. There, the gradients of Burn's own operations next to a convolution are
+//! wrong.
 
 use burn::{
     module::Param,
@@ -15,12 +16,12 @@ use crate::{
     models::{pattern, relative_difference},
 };
 
-/// Of one channel or two to one or two.
+/// From one or two channels to one or two.
 type Operation = fn(&Conv2d, Tensor<4>) -> Tensor<4>;
 
 const OPERATIONS: [(&str, Operation); 6] = [
     ("a convolution", |conv, x| convolve(conv, x)),
-    ("a convolution of what a function makes", |conv, x| {
+    ("a convolution of a function", |conv, x| {
         convolve(conv, x.tanh())
     }),
     ("a function of a convolution", |conv, x| {
@@ -29,7 +30,9 @@ const OPERATIONS: [(&str, Operation); 6] = [
     ("a ReLU before a convolution", |conv, x| {
         relu_convolve(conv, x)
     }),
-    ("that, one pixel on", |conv, x| relu_convolve_odd(conv, x)),
+    ("a ReLU before a convolution, one pixel on", |conv, x| {
+        relu_convolve_odd(conv, x)
+    }),
     ("a norm of a convolution", |conv, x| {
         let [filters, ..] = conv.weight.dims();
         let norm = BatchNormConfig::new(filters).init(&x.device());
@@ -37,7 +40,7 @@ const OPERATIONS: [(&str, Operation); 6] = [
     }),
 ];
 
-/// A weight's gradient is a sum over samples and pixels, most of which a norm takes away again.
+/// A weight's gradient is a sum over samples and pixels, and a norm subtracts most of it.
 const LIMITS: [(&str, f64); 2] = [("input", 1e-5), ("weight", TOLERANCE)];
 
 #[test]
@@ -61,7 +64,7 @@ fn gradients_are_those_of_the_cpu_for_any_number_of_channels() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Of the input and the weight of a convolution, where what comes out meets a pattern.
+/// The gradients of the input and the weight of a convolution, if the output's gradient is a pattern.
 fn gradients(device: &Device, [from, to]: [usize; 2], operation: Operation) -> [Vec<f32>; 2] {
     let device = device.clone().autodiff();
     let on_device = |tensor: Tensor<4>| tensor.to_device(&device.clone().inner()).autodiff();

@@ -12,8 +12,8 @@ use crate::{
 /// The largest relative error of a rounding to f16.
 const ROUNDING: f64 = 1.0 / 2048.0;
 
-/// A GPU that computes in f16 finds the gradients of f32 but for rounding, alone and beside the CPU; of one that does
-/// not, it is said.
+/// A GPU that computes in f16 has the gradients of f32 up to rounding, alone and beside the CPU. Other GPUs
+/// are skipped.
 #[test]
 fn f16() {
     let Some([gpu, _]) = two_devices() else {

@@ -4,7 +4,10 @@ use burn::tensor::{Device, Int, Tensor};
 use stovepipe_pipeline::CrossEntropy;
 use stovepipe_transformer::{LmConfig, VitConfig};
 
-use crate::beside_cpu::{self, Pairs};
+use crate::{
+    beside_cpu::{self, Pairs},
+    models::pattern,
+};
 
 const SAMPLES: usize = 4;
 const LENGTH: usize = 12;
@@ -17,46 +20,24 @@ fn tokens(first: usize) -> Tensor<2, Int> {
     tokens.reshape([SAMPLES, LENGTH])
 }
 
-/// Embedding, causal attention, dropout, a softmax that has the embedding's table, on another device; some
-/// targets do not count.
+/// Embedding, causal attention, dropout, a softmax that shares the embedding's table from another device,
+/// and ignored targets.
 #[test]
 fn a_language_model() {
     let objective = CrossEntropy::new().with_smoothing(0.1).ignoring(5);
-    let layers = || {
-        LmConfig::new(VOCABULARY, LENGTH, 2, 32, 4)
-            .init(&Device::flex())
-            .unwrap()
-    };
-    beside_cpu::check(
-        &Pairs::Each,
-        layers,
-        || (tokens(0), tokens(1)),
-        &objective,
-        |builder| builder,
-    );
+    let config = LmConfig::new(VOCABULARY, LENGTH, 2, 32, 4);
+    let layers = || config.init(&Device::flex()).unwrap();
+    let batch = || (tokens(0), tokens(1));
+    beside_cpu::check(&Pairs::Each, layers, batch, &objective, |builder| builder);
 }
 
-/// Patches, a token of the class, no dropout.
+/// Patches, a class token, no dropout.
 #[test]
 fn a_vision_transformer() {
-    let images = || {
-        let numbers =
-            (0..SAMPLES * 3 * 16 * 16).map(|i| ((i as f32 * 12.9898).sin() * 43_758.547).fract());
-        let numbers: Vec<f32> = numbers.collect();
-        let images = Tensor::<1>::from_floats(numbers.as_slice(), &Device::flex());
-        images.reshape([SAMPLES, 3, 16, 16])
-    };
+    let config = VitConfig::new(16, 4, 2, 32, 4, 10);
+    let layers = || config.init(&Device::flex()).unwrap();
     let labels = || Tensor::arange(0..SAMPLES as i64, &Device::flex());
-    let layers = || {
-        VitConfig::new(16, 4, 2, 32, 4, 10)
-            .init(&Device::flex())
-            .unwrap()
-    };
-    beside_cpu::check(
-        &Pairs::Each,
-        layers,
-        || (images(), labels()),
-        &CrossEntropy::new(),
-        |builder| builder,
-    );
+    let batch = || (pattern([SAMPLES, 3, 16, 16]), labels());
+    let objective = CrossEntropy::new();
+    beside_cpu::check(&Pairs::Each, layers, batch, &objective, |builder| builder);
 }

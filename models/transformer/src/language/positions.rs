@@ -46,12 +46,7 @@ impl Sinusoids {
             (0..self.width).map(move |column| {
                 let pair = (column / 2 * 2) as f64 / self.width as f64;
                 let angle = place as f64 / 10_000f64.powf(pair);
-                let value = if column % 2 == 0 {
-                    angle.sin()
-                } else {
-                    angle.cos()
-                };
-                value as f32
+                [angle.sin(), angle.cos()][column % 2] as f32
             })
         };
         (0..self.length).flat_map(row).collect()

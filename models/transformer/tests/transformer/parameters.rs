@@ -35,11 +35,8 @@ fn of_vit(config: &VitConfig) -> usize {
 /// L · 50.36M + 131.07M (GPipe's Table 1 and text: 282.2M, 785.8M, 5.3B), within 0.1 %.
 #[test]
 fn transformer_l_has_the_published_parameters() {
-    for (layers, published) in [
-        (3, 282.2e6),
-        (13, 785.8e6),
-        (103, 103.0 * 50.36e6 + 131.07e6),
-    ] {
+    let largest = 103.0 * 50.36e6 + 131.07e6;
+    for (layers, published) in [(3, 282.2e6), (13, 785.8e6), (103, largest)] {
         let found = of(&LmConfig::transformer_l(layers)) as f64;
         assert!((found / published - 1.0).abs() < 1e-3, "{layers}: {found}");
     }
@@ -89,22 +86,12 @@ fn bad_configurations_are_refused() {
         wrong.init(&device).unwrap_err().to_string()
     };
     let vit_error = |config: VitConfig| config.init(&device).unwrap_err();
-    for (found, expected) in [
-        (
-            error(|lm| lm.layers = 0),
-            "the number of blocks must be from 1 to 16777216, not 0",
-        ),
-        (
-            error(|lm| lm.heads = 3),
-            "3 heads cannot share a width of 20: it must be a multiple of them",
-        ),
-        (
-            error(|lm| lm.dropout = 1.0),
-            "the probability of dropout must be at least 0 and less than 1, not 1",
-        ),
-    ] {
-        assert_eq!(found, expected);
-    }
+    let none = "the number of blocks must be from 1 to 16777216, not 0";
+    assert_eq!(error(|lm| lm.layers = 0), none);
+    let heads = "3 heads cannot share a width of 20: it must be a multiple of them";
+    assert_eq!(error(|lm| lm.heads = 3), heads);
+    let dropout = "the probability of dropout must be at least 0 and less than 1, not 1";
+    assert_eq!(error(|lm| lm.dropout = 1.0), dropout);
     for found in [
         error(|lm| lm.vocabulary = 0),
         error(|lm| lm.length = 0),
@@ -116,15 +103,17 @@ fn bad_configurations_are_refused() {
         assert!(found.contains("must be from 1 to"), "{found}");
     }
     let (image, patch) = (32, 5);
-    let wrong = vit_error(VitConfig {
-        patch,
-        ..vit.clone()
-    });
-    assert_eq!(wrong, TransformerError::Patches { image, patch });
-    let found = f64::NAN;
-    let wrong = vit_error(vit.clone().with_drop_path(found));
-    let what = "drop-path";
-    assert!(matches!(wrong, TransformerError::Probability { what: w, .. } if w == what));
+    let wrong = VitConfig::new(image, patch, 2, 12, 3, 10);
+    let expected = TransformerError::Patches { image, patch };
+    assert_eq!(vit_error(wrong), expected);
+    let wrong = vit_error(vit.clone().with_drop_path(f64::NAN));
+    assert!(matches!(
+        wrong,
+        TransformerError::Probability {
+            what: "drop-path",
+            ..
+        }
+    ));
     let what = "the number of classes";
     let wrong = vit_error(VitConfig { classes: 0, ..vit });
     assert_eq!(wrong, TransformerError::Size { what, found: 0 });
@@ -134,22 +123,13 @@ fn bad_configurations_are_refused() {
 #[test]
 fn a_width_too_large_is_an_error_that_names_it() {
     assert_eq!(BlockConfig::new(usize::MAX, 1).d_ff, usize::MAX);
-    for (width, expected) in [
-        (
-            usize::MAX,
-            "the width of the model must be from 1 to 16777216, not 18446744073709551615",
-        ),
-        (
-            1 << 24,
-            "the width of the network in a block, four times that of the model, \
-             must be from 1 to 16777216, not 67108864",
-        ),
-    ] {
-        let (lm, vit) = (
-            LmConfig::new(8, 8, 1, width, 1),
-            VitConfig::new(8, 4, 1, width, 1, 2),
-        );
-        let device = Device::flex();
+    let of_model = "the width of the model must be from 1 to 16777216, not 18446744073709551615";
+    let of_network = "the width of the network in a block, four times that of the model, \
+                      must be from 1 to 16777216, not 67108864";
+    let device = Device::flex();
+    for (width, expected) in [(usize::MAX, of_model), (1 << 24, of_network)] {
+        let lm = LmConfig::new(8, 8, 1, width, 1);
+        let vit = VitConfig::new(8, 4, 1, width, 1, 2);
         for error in [
             BlockConfig::new(width, 1).init(&device).map(drop),
             lm.init(&device).map(drop),

@@ -2,9 +2,10 @@
 
 use burn::{
     module::{Module, ModuleVisitor, Param},
+    optim::AdamConfig,
     tensor::{Device, Distribution, Int, Tensor},
 };
-use stovepipe_pipeline::{KeyedRng, Layer, Pipeline, run_plain};
+use stovepipe_pipeline::{CrossEntropy, KeyedRng, Layer, Pipeline, run_plain};
 use stovepipe_transformer::{
     BlockConfig, LmConfig, LmLayer, Pool, Positions, Sampling, TextError, VitConfig, continue_text,
 };
@@ -20,10 +21,15 @@ fn tokens(shape: [usize; 2], below: i64) -> Tensor<2, Int> {
 }
 
 fn logits(layers: &[LmLayer], tokens: Tensor<2, Int>) -> Result<Tensor<3>, String> {
-    let plain = run_plain(layers, tokens, &(), |_| KeyedRng::none());
-    plain
-        .map(|plain| plain.output)
-        .map_err(|error| error.to_string())
+    match run_plain(layers, tokens, &(), |_| KeyedRng::none()) {
+        Ok(plain) => Ok(plain.output),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn pipeline(layers: Vec<LmLayer>, stages: usize) -> Pipeline<LmLayer> {
+    let builder = Pipeline::builder(layers).devices(vec![device(); stages]);
+    builder.build().unwrap()
 }
 
 /// The largest difference.
@@ -148,20 +154,15 @@ fn initial_weights_are_smaller_at_the_end_of_a_branch() {
 /// The model learns that each token is followed by the next.
 #[test]
 fn a_trained_model_continues_as_it_learned() {
-    use burn::optim::AdamConfig;
-    use stovepipe_pipeline::CrossEntropy;
-
     let config = LmConfig::new(7, 8, 1, 16, 2).with_dropout(0.0);
     let layers = config.init(&device()).unwrap();
-    let builder = Pipeline::builder(layers).devices(vec![device(); 2]);
-    let mut pipeline = builder.build().unwrap();
+    let mut pipeline = pipeline(layers, 2);
     let mut optimizer = AdamConfig::new().init();
     for step in 0..150 {
         let inputs = (tokens([4, 8], 7) + step % 7).remainder_scalar(7);
         let targets = (inputs.clone() + 1).remainder_scalar(7);
-        let step = pipeline
-            .train_step((inputs, targets), &CrossEntropy::new())
-            .unwrap();
+        let step = pipeline.train_step((inputs, targets), &CrossEntropy::new());
+        let step = step.unwrap();
         pipeline = optimizer.step(0.01, pipeline, step.gradients);
     }
     let greedy = Sampling {
@@ -186,10 +187,7 @@ fn a_trained_model_continues_as_it_learned() {
 #[test]
 fn bad_prompts_and_samplings_are_refused() {
     let layers = LmConfig::new(7, 8, 1, 8, 2).init(&device()).unwrap();
-    let pipeline = Pipeline::builder(layers)
-        .devices([device()])
-        .build()
-        .unwrap();
+    let pipeline = pipeline(layers, 1);
     let error = |prompt: &[u32], temperature, top_k| {
         let sampling = Sampling {
             temperature,
@@ -199,11 +197,8 @@ fn bad_prompts_and_samplings_are_refused() {
         continue_text(&pipeline, prompt, 1, &sampling).unwrap_err()
     };
     assert!(matches!(error(&[], 1.0, None), TextError::EmptyPrompt));
-    let unknown = error(&[1, 7], 1.0, None);
-    assert_eq!(
-        unknown.to_string(),
-        "the prompt has token 7 at place 1, but the model knows only 0 to 6"
-    );
+    let unknown = "the prompt has token 7 at place 1, but the model knows only 0 to 6";
+    assert_eq!(error(&[1, 7], 1.0, None).to_string(), unknown);
     for temperature in [f64::NAN, -1.0] {
         let error = error(&[1], temperature, None);
         assert!(matches!(error, TextError::Temperature(_)));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use burn::{
     module::Module,
     store::{BurnToPyTorchAdapter, ModuleSnapshot, ModuleStore, SafetensorsStore, bridge},
-    tensor::{Device, Tensor},
+    tensor::{Device, Tensor, TensorData},
 };
 use stovepipe_pipeline::{KeyedRng, Pipeline, run_plain};
 use stovepipe_train::{TrainError, Weights, load_model, save_model, weights::OtherTensors};
@@ -14,9 +14,8 @@ use stovepipe_transformer::{Pool, VitConfig, VitLayer};
 const TOLERANCE: f32 = 1e-5;
 
 fn path(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden")
-        .join(file)
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+    Path::new(folder).join(file)
 }
 
 fn config(pool: Pool) -> VitConfig {
@@ -47,9 +46,12 @@ fn other_tensors(result: Result<(), TrainError>) -> OtherTensors {
 }
 
 fn golden<const D: usize>(file: &str, name: &str) -> Tensor<D> {
-    let mut file = SafetensorsStore::from_file(path(file));
-    let data = bridge::to_data(file.get_tensor(name).unwrap().unwrap()).unwrap();
-    Tensor::from_data(data, &Device::flex())
+    Tensor::from_data(data(&path(file), name), &Device::flex())
+}
+
+fn data(path: &Path, name: &str) -> TensorData {
+    let mut file = SafetensorsStore::from_file(path);
+    bridge::to_data(file.get_tensor(name).unwrap().unwrap()).unwrap()
 }
 
 /// Compares logits with timm's.
@@ -112,11 +114,8 @@ fn saved_models_load_with_and_without_a_pipeline() {
     };
     let mut store = SafetensorsStore::from_file(&file).skip_enum_variants(true);
     let loaded = plain.load_from(&mut store).unwrap();
-    assert_eq!(
-        [loaded.missing.len(), loaded.unused.len()],
-        [0, 0],
-        "{loaded}"
-    );
+    let others = loaded.missing.len() + loaded.unused.len();
+    assert_eq!(others, 0, "{loaded}");
     let logits = run_plain(&plain.layers, images(), &(), |_| KeyedRng::none()).unwrap();
     assert_same(logits.output, expected);
 }
@@ -136,10 +135,6 @@ fn files_for_pytorch_have_timms_tensors() {
         .skip_enum_variants(true);
     saved.valid().save_into(&mut store).unwrap();
 
-    let data = |path: &Path, name: &str| {
-        let mut file = SafetensorsStore::from_file(path);
-        bridge::to_data(file.get_tensor(name).unwrap().unwrap()).unwrap()
-    };
     for (ours, theirs) in [
         ("layers.0.class_token", "cls_token"),
         ("layers.1.attention.qkv.weight", "blocks.0.attn.qkv.weight"),
@@ -167,11 +162,8 @@ fn another_models_weights_are_refused_by_name() {
     assert_eq!(tensors.missing.len(), 12, "{tensors}");
     let qkv = "layers.3.attention.qkv.weight";
     assert!(tensors.missing.iter().any(|name| name == qkv));
-    assert_eq!(
-        [tensors.extra.len(), tensors.misshapen.len()],
-        [0, 0],
-        "{tensors}"
-    );
+    let others = tensors.extra.len() + tensors.misshapen.len();
+    assert_eq!(others, 0, "{tensors}");
 
     let shallower = with_layers(1);
     let tensors = other_tensors(load("timm_class_token.safetensors", &shallower));
@@ -200,13 +192,9 @@ fn a_classifier_for_other_classes_stays_as_it_is() {
     assert_eq!(weights().shape(&bias), Some(&[5][..]));
     let mut pipeline = pipeline(&others, 2);
     let tensors = other_tensors(weights().load_into(&mut pipeline));
-    assert_eq!(
-        tensors.misshapen,
-        [
-            "layers.3.classes.weight (from head.weight) is [24, 5], not [24, 7]",
-            "layers.3.classes.bias (from head.bias) is [5], not [7]",
-        ]
-    );
+    let weight = "layers.3.classes.weight (from head.weight) is [24, 5], not [24, 7]";
+    let bias = "layers.3.classes.bias (from head.bias) is [5], not [7]";
+    assert_eq!(tensors.misshapen, [weight, bias]);
 
     let weights = weights().without(move |name| name.starts_with(&classifier));
     weights.load_into(&mut pipeline).unwrap();

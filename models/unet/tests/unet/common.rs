@@ -42,23 +42,28 @@ pub fn unchanged(skip: Tensor<4>) -> Tensor<4> {
 pub fn gradients_of(layers: &[UNetLayer], gradients: &GradientsParams) -> Vec<(usize, Vec<f32>)> {
     struct Find<'a> {
         gradients: &'a GradientsParams,
-        found: Vec<Vec<f32>>,
+        layer: usize,
+        found: Vec<(usize, Vec<f32>)>,
     }
 
     impl ModuleVisitor for Find<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let gradient = self.gradients.get::<D>(param.id).unwrap();
-            self.found.push(floats(gradient));
+            self.found.push((self.layer, floats(gradient)));
         }
     }
 
-    let of_layer = |(index, layer): (usize, &UNetLayer)| {
-        let found = Vec::new();
-        let mut find = Find { gradients, found };
-        layer.visit(&mut find);
-        find.found.into_iter().map(move |values| (index, values))
+    let (layer, found) = (0, Vec::new());
+    let mut find = Find {
+        gradients,
+        layer,
+        found,
     };
-    layers.iter().enumerate().flat_map(of_layer).collect()
+    for layer in layers {
+        layer.visit(&mut find);
+        find.layer += 1;
+    }
+    find.found
 }
 
 pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {

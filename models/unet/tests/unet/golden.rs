@@ -51,9 +51,10 @@ impl Golden {
         Tensor::from_data(bridge::to_data(tensor).unwrap(), &Device::flex())
     }
 
-    fn floats(&mut self, name: &str) -> Vec<f32> {
-        let tensor = self.file.get_tensor(name).unwrap().unwrap();
-        bridge::to_data(tensor).unwrap().try_into_vec_as().unwrap()
+    fn assert_close<const D: usize>(&mut self, ours: Tensor<D>, name: &str) {
+        let apart = difference(&floats(ours), &floats(self.tensor::<D>(name)));
+        println!("{name}: {apart:.1e}");
+        assert!(apart < TOLERANCE, "{name}: {apart}");
     }
 
     /// The gradient of each layer's weight.
@@ -83,12 +84,6 @@ impl Golden {
     }
 }
 
-fn assert_close(ours: &[f32], golden: &[f32], what: &str) {
-    let apart = difference(ours, golden);
-    println!("{what}: {apart:.1e}");
-    assert!(apart < TOLERANCE, "{what}: {apart}");
-}
-
 #[test]
 fn one_pass_agrees_with_pytorch() {
     let mut golden = Golden::load();
@@ -99,11 +94,10 @@ fn one_pass_agrees_with_pytorch() {
     let loss = (output.clone() - target).powi_scalar(2).mean();
     let mut gradients = loss.backward();
 
-    assert_close(&floats(output), &golden.floats("output"), "output");
-    assert_close(&floats(loss), &golden.floats("loss"), "loss");
+    golden.assert_close(output, "output");
+    golden.assert_close(loss, "loss");
     let of_images = images.grad_remove(&mut gradients).unwrap();
-    let expected = golden.floats("grad/input");
-    assert_close(&floats(of_images), &expected, "gradient of the images");
+    golden.assert_close(of_images, "grad/input");
     let gradients = GradientsParams::from_grads(gradients, &layers);
     golden.check_gradients(&layers, &gradients);
 }
@@ -122,7 +116,8 @@ fn a_training_step_through_stages_agrees_with_pytorch() {
         let squared = MeanOf(|y: Tensor<4>, t: Tensor<4>| (y - t).powi_scalar(2).mean());
         let (images, target) = (golden.tensor("input"), golden.tensor("target"));
         let step = pipeline.train_step((images, target), &squared).unwrap();
-        assert_close(&[step.loss as f32], &golden.floats("loss"), "loss");
+        let loss = Tensor::<1>::from_floats([step.loss as f32], &Device::flex());
+        golden.assert_close(loss, "loss");
         golden.check_gradients(pipeline.layers(), &step.gradients);
     }
 }

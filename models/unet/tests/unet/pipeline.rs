@@ -98,10 +98,8 @@ fn stages_schedules_and_recomputation_change_no_bit() {
         let expected = two_steps(&one, samples);
         // A loss and a gradient of each convolution, twice, and an output.
         assert_eq!(expected.len(), 2 * (1 + 11) + 1);
-        assert!(
-            expected[0] != expected[12],
-            "the same channels were dropped"
-        );
+        let drops_others = expected[0] != expected[12];
+        assert!(drops_others, "the same channels were dropped");
         assert!(Rule::synchronous().all(|rule| RULES.iter().any(|tested| tested.0 == rule)));
         for (rule, chunks) in RULES {
             let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
@@ -113,11 +111,8 @@ fn stages_schedules_and_recomputation_change_no_bit() {
                 let schedule: Schedule = scheduler.schedule(stages, micro_batches).unwrap();
                 for recompute in Recompute::ALL {
                     let pipeline = pipeline(workers, schedule.clone(), micro_batches, recompute);
-                    let same = two_steps(&pipeline, samples) == expected;
-                    assert!(
-                        same,
-                        "{samples} samples, {rule}, {workers} workers, {recompute}"
-                    );
+                    let what = format!("{samples} samples, {rule}, {workers} workers, {recompute}");
+                    assert!(two_steps(&pipeline, samples) == expected, "{what}");
                 }
             }
         }
@@ -160,9 +155,8 @@ fn losses_and_gradients_equal_those_without_a_pipeline() {
     for (workers, micro_batches) in [(1, 1), (4, 1), (4, 3), (LAYERS, 2)] {
         let (schedule, recompute) = (OneForwardOneBackward, Recompute::ExceptLast);
         let pipeline = pipeline(workers, schedule, micro_batches, recompute);
-        let step = pipeline
-            .train_step((images(6), target(6)), &squared())
-            .unwrap();
+        let step = pipeline.train_step((images(6), target(6)), &squared());
+        let step = step.unwrap();
         let (loss, expected) = plain(pipeline.layers(), 6, unchanged);
         assert!((step.loss - f64::from(loss)).abs() < 1e-5 * f64::from(loss));
         let found = gradients_of(pipeline.layers(), &step.gradients);

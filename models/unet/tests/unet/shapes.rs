@@ -157,31 +157,18 @@ fn bad_configurations_are_refused() {
         assert_eq!((error.to_string().as_str(), error), (message, expected));
     };
     let good = || UNetConfig::new(2, 4);
-    check(
-        UNetConfig::new(0, 4),
-        UNetError::Convolutions(0),
-        "the number of convolutions of a level must be from 1 to 1000, not 0",
-    );
-    check(
-        UNetConfig::new(2, 1),
-        UNetError::Channels(1),
-        "the number of base channels must be from 2 to 16384, not 1",
-    );
-    check(
-        good().with_depth(64),
-        UNetError::Depth(64),
-        "the depth must be from 1 to 10, not 64",
-    );
-    check(
-        good().with_input_channels(0),
-        UNetError::InputChannels(0),
-        "an image must have from 1 to 65536 channels, not 0",
-    );
-    check(
-        good().with_output_channels(0),
-        UNetError::OutputChannels(0),
-        "the output must have from 1 to 65536 channels, not 0",
-    );
+    let none = "the number of convolutions of a level must be from 1 to 1000, not 0";
+    check(UNetConfig::new(0, 4), UNetError::Convolutions(0), none);
+    let one = "the number of base channels must be from 2 to 16384, not 1";
+    check(UNetConfig::new(2, 1), UNetError::Channels(1), one);
+    let deep = "the depth must be from 1 to 10, not 64";
+    check(good().with_depth(64), UNetError::Depth(64), deep);
+    let (config, error) = (good().with_input_channels(0), UNetError::InputChannels(0));
+    let message = "an image must have from 1 to 65536 channels, not 0";
+    check(config, error, message);
+    let (config, error) = (good().with_output_channels(0), UNetError::OutputChannels(0));
+    let message = "the output must have from 1 to 65536 channels, not 0";
+    check(config, error, message);
     for dropout in [1.0, -0.1] {
         let message = "the probability of dropout must be at least 0 and less than 1, not";
         let (config, error) = (good().with_dropout(dropout), UNetError::Dropout(dropout));
