@@ -39,20 +39,20 @@ type Failure = Box<dyn Error>;
 // The data: canvases with digits, and the class of each pixel.
 
 /// The digits of a canvas, and its number.
-struct Scene {
+struct Canvas {
     digits: [Digit; DIGITS_ON_A_CANVAS],
     number: u64,
 }
 
-/// As many scenes as digits, always the same.
-struct Scenes(Digits);
+/// As many canvases as digits, always the same.
+struct Canvases(Digits);
 
-impl Dataset<Scene> for Scenes {
-    fn get(&self, index: usize) -> Result<Scene, DatasetError> {
+impl Dataset<Canvas> for Canvases {
+    fn get(&self, index: usize) -> Result<Canvas, DatasetError> {
         let (digits, number) = (self.0.as_slice(), index as u64);
         let mut rng = ChaCha8Rng::seed_from_u64(number);
         let digits = [0; DIGITS_ON_A_CANVAS].map(|_| digits[rng.random_range(0..digits.len())]);
-        Ok(Scene { digits, number })
+        Ok(Canvas { digits, number })
     }
 
     fn len(&self) -> usize {
@@ -67,12 +67,12 @@ struct Painter {
 
 impl Painter {
     /// The ink and the class of each pixel.
-    fn paint(&self, scene: &Scene) -> (Vec<f32>, Vec<i32>) {
-        let mut rng = ChaCha8Rng::seed_from_u64(scene.number);
+    fn paint(&self, canvas: &Canvas) -> (Vec<f32>, Vec<i32>) {
+        let mut rng = ChaCha8Rng::seed_from_u64(canvas.number);
         rng.set_stream(1 + self.epoch);
         let mut inks = vec![0.0; CANVAS * CANVAS];
         let mut classes = vec![BACKGROUND; CANVAS * CANVAS];
-        for digit in &scene.digits {
+        for digit in &canvas.digits {
             let [top, left] = [(); 2].map(|()| rng.random_range(0..=CANVAS - DIGIT));
             let inked = digit.pixels.iter().enumerate().filter(|(_, ink)| **ink > 3);
             for (place, &ink) in inked {
@@ -85,12 +85,12 @@ impl Painter {
     }
 }
 
-impl Batcher<Scene, (Tensor<4>, Tensor<3, Int>)> for Painter {
-    fn batch(&self, scenes: Vec<Scene>, device: &Device) -> (Tensor<4>, Tensor<3, Int>) {
+impl Batcher<Canvas, (Tensor<4>, Tensor<3, Int>)> for Painter {
+    fn batch(&self, canvases: Vec<Canvas>, device: &Device) -> (Tensor<4>, Tensor<3, Int>) {
         let (inks, classes): (Vec<_>, Vec<_>) =
-            scenes.iter().map(|scene| self.paint(scene)).unzip();
-        let inks = TensorData::new(inks.concat(), [scenes.len(), 1, CANVAS, CANVAS]);
-        let classes = TensorData::new(classes.concat(), [scenes.len(), CANVAS, CANVAS]);
+            canvases.iter().map(|canvas| self.paint(canvas)).unzip();
+        let inks = TensorData::new(inks.concat(), [canvases.len(), 1, CANVAS, CANVAS]);
+        let classes = TensorData::new(classes.concat(), [canvases.len(), CANVAS, CANVAS]);
         (
             Tensor::from_data(inks, device),
             Tensor::from_data(classes, device),
@@ -100,7 +100,7 @@ impl Batcher<Scene, (Tensor<4>, Tensor<3, Int>)> for Painter {
 
 /// Canvases for training, other ones in each epoch, and for tests.
 pub fn data() -> Result<Data<Tensor<4>, Tensor<3, Int>>, Failure> {
-    let [train, test] = [Digits::train()?, Digits::test()?].map(Scenes);
+    let [train, test] = [Digits::train()?, Digits::test()?].map(Canvases);
     let of_epoch = |epoch| Painter {
         epoch: epoch as u64,
     };

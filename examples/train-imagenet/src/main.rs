@@ -154,9 +154,9 @@ where
     let (mut right, mut all) = (0.0, 0.0);
     for images in test.eval_batches(batch_size) {
         let (images, classes) = images?.into_classes(&Device::flex());
-        let judged = pipeline.evaluate((images, classes), &CrossEntropy::new().counting())?;
-        right += judged.scores[0];
-        all += judged.weight;
+        let evaluated = pipeline.evaluate((images, classes), &CrossEntropy::new().counting())?;
+        right += evaluated.scores[0];
+        all += evaluated.weight;
     }
     Ok(right / all)
 }

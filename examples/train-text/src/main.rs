@@ -157,9 +157,9 @@ fn perplexity(
     for places in places.chunks(batch_size) {
         let windows = windows.get_many(places.to_vec())?;
         let (inputs, targets) = TextBatcher::default().batch(windows, &Device::flex());
-        let judged = pipeline.evaluate((inputs, targets), &objective)?;
-        loss += judged.loss * judged.weight;
-        tokens += judged.weight;
+        let evaluated = pipeline.evaluate((inputs, targets), &objective)?;
+        loss += evaluated.loss * evaluated.weight;
+        tokens += evaluated.weight;
     }
     Ok((loss / tokens).exp())
 }

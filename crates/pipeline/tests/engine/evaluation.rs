@@ -29,19 +29,19 @@ fn an_evaluation_is_that_of_the_inferred_outputs() {
         let layers = dense(&[4, 8, 8, 6]);
         let pipeline = built(layers, stages, GPipe, micro_batches, Recompute::Always);
         let outputs = pipeline.infer(images()).unwrap();
-        let judged = pipeline
+        let evaluated = pipeline
             .evaluate((images(), targets()), &objective())
             .unwrap();
-        assert_eq!(judged.weight, 9.0); // two of eleven are ignored
+        assert_eq!(evaluated.weight, 9.0); // two of eleven are ignored
         let loss = objective().loss(outputs.clone(), targets());
         let loss = f64::from(loss.into_scalar::<f32>()) / 9.0;
-        assert!((judged.loss - loss).abs() < 1e-6);
+        assert!((evaluated.loss - loss).abs() < 1e-6);
         let scores = objective().scores(outputs, targets()).unwrap();
         assert_eq!(
-            judged.scores,
+            evaluated.scores,
             scores.into_data().iter::<f64>().collect::<Vec<_>>()
         );
-        assert!(judged.scores[0] < judged.scores[1] && judged.scores[1] <= 9.0);
+        assert!(evaluated.scores[0] < evaluated.scores[1] && evaluated.scores[1] <= 9.0);
     }
 }
 

@@ -79,7 +79,7 @@ fn stages_make_no_difference_in_any_precision() {
 /// Values between layers have half the size. Parameters keep theirs, and a step keeps copies
 /// of them.
 #[test]
-fn sizes_are_foretold_of_the_precision() {
+fn sizes_are_predicted_for_the_precision() {
     let sized = |precision| {
         let profiler = Profiler::new(&cpu()).precision(precision);
         let profile = profiler.measure(&conv_net(), images(4)).unwrap();
