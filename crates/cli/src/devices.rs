@@ -15,7 +15,7 @@ use crate::{error::CliError, output, suggest};
 /// Which devices, and what is done with them.
 #[derive(Clone, Debug, Args)]
 struct DevicesFlags {
-    /// Devices, one for each worker, such as cpu,cpu:threads=4,wgpu:0,cuda:0 [default: each that there is]
+    /// Devices, one for each worker, such as cpu,cpu:threads=4,wgpu:0,cuda:0 [default: all that were found]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     devices: Vec<String>,
     /// Write the machine file, for `plan --machine FILE` and `train --machine FILE`

@@ -47,7 +47,7 @@ struct EvalFlags {
     /// Use the averaged weights
     #[arg(long)]
     averaged: bool,
-    /// Use the model of a checkpoint: its name, newest, or best (in the test of its epoch)
+    /// Use the model of a checkpoint: its name, newest, or best (by the test after its epoch)
     #[arg(long, value_name = "NAME")]
     checkpoint: Option<String>,
     /// Score all of a text, such as one that the model was not trained on

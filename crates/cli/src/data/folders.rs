@@ -37,7 +37,7 @@ pub struct Folders {
     /// Labels of validation images that lie in one folder [default: a file beside it]
     #[arg(long, value_name = "FILE")]
     val_labels: Option<PathBuf>,
-    /// Share of the images held out to test with, where there are class folders alone [default: 0.2]
+    /// Share of the images kept for testing, where there are class folders alone [default: 0.2]
     #[arg(long, value_name = "SHARE")]
     val_share: Option<f64>,
     /// Side that images are cropped to, in pixels
@@ -259,7 +259,7 @@ fn found(opened: &Opened) -> String {
     match opened.held_out {
         Some(share) => {
             format!(
-                "{classes}, {train} to train on, {test} held out to test with (a share of {share})"
+                "{classes}, {train} to train on, {test} kept for testing (a share of {share})"
             )
         }
         None => {

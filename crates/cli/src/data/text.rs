@@ -22,7 +22,7 @@ pub struct Text {
     /// A tokenizer.json of Hugging Face [default: each byte is a token]
     #[arg(long, value_name = "FILE")]
     pub tokenizer: Option<PathBuf>,
-    /// Share of the tokens, the last ones, held out to test with
+    /// Share of the tokens, the last ones, kept for testing
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     held_out: f64,
 }

@@ -40,16 +40,16 @@ pub struct TransformerLm {
     /// Whether the softmax has the weights of the embedding
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     tied: bool,
-    /// How the model knows the place of a token
+    /// How the model encodes the position of a token
     #[arg(long, value_enum, default_value_t = PositionsSetting::Learned)]
     positions: PositionsSetting,
 }
 
-/// How the model knows the place of a token.
+/// How the model encodes the position of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 enum PositionsSetting {
-    /// By waves of fixed lengths
+    /// Fixed sines and cosines
     Sinusoidal,
     /// By a learned table
     Learned,

@@ -28,7 +28,7 @@ pub struct PlanFlags {
     #[arg(long, value_name = "FILE", help_heading = MACHINE,
         conflicts_with_all = ["workers", "bandwidth", "levels", "memory", "latency"])]
     pub machine: Option<PathBuf>,
-    /// Devices, all alike [default: 2]
+    /// Number of equal devices [default: 2]
     #[arg(long, value_name = "N", help_heading = MACHINE)]
     pub workers: Option<usize>,
     /// Bytes a second between devices; with several levels one for each, innermost first [default: no limit]
@@ -40,7 +40,7 @@ pub struct PlanFlags {
     /// Seconds until a message arrives
     #[arg(long, value_name = "S", default_value_t = 0.0, help_heading = MACHINE)]
     pub latency: f64,
-    /// Bytes that each device holds [default: enough]
+    /// Memory of each device in bytes [default: no limit]
     #[arg(long, value_name = "BYTES", help_heading = MACHINE)]
     pub memory: Option<u64>,
     /// Samples of a mini-batch [default: 8 times those of the profile]

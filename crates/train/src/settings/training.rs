@@ -56,7 +56,7 @@ pub struct TrainSettings {
     /// Share of each label that is spread over all classes
     #[arg(long, required = false, value_name = "SHARE")]
     pub label_smoothing: f64,
-    /// Largest norm of all gradients together; 0 for no limit
+    /// Clip the norm of all gradients to this; 0 for no clipping
     #[arg(long, required = false, value_name = "NORM")]
     pub clip: f64,
     /// Number of layers, from the first on, that are not trained, or `body` for all but the last
@@ -186,7 +186,7 @@ pub enum DecaySetting {
     None,
     /// Half a cosine down to zero
     Cosine,
-    /// By a factor every `decay-epochs`, a little with each update
+    /// By a factor every `decay-epochs`, smoothly
     Exponential,
     /// By the same factor at once, every `decay-epochs`
     Staircase,
