@@ -217,7 +217,7 @@ pub enum CliError {
         tip: String,
     },
     #[error(transparent)]
-    Generate(#[from] stovepipe_transformer::TextError),
+    Generate(#[from] stovepipe_transformer::GenerationError),
 
     // verify
     #[error("verify takes its images from digits, cifar10 or cifar100, not from {data}")]

@@ -60,7 +60,7 @@ pub mod error {
     pub use crate::{
         api::{
             error::{
-                BoxedError, BuildError, FailureCause, FlightRecord, ProfileError, StageFailure,
+                BoxedError, BuildError, FailureCause, FlightRecord, ProfilerError, StageFailure,
                 StepError, Transfer, TransferKind, WorkerRecord, WorkerState, WrongSchedule,
             },
             precision::{PrecisionError, UnknownPrecision},

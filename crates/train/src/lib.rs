@@ -15,7 +15,7 @@ pub mod settings;
 mod task;
 pub mod weights;
 
-pub use data::{Batches, Data, Pass, Source};
+pub use data::{Batches, Data, EpochPass, Source};
 pub use error::TrainError;
 pub use run::{Progress, RunFolder, Summary, Trainer, keep_freed_memory};
 pub use settings::{PipelineSettings, TrainSettings};

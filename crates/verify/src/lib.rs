@@ -32,5 +32,5 @@ mod snapshot;
 mod subject;
 mod verifier;
 
-pub use report::{Check, Report, Verdict};
+pub use report::{Check, Outcome, Report};
 pub use verifier::Verifier;

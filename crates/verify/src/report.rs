@@ -31,12 +31,12 @@ pub struct Check {
     /// Where the largest difference is, if there is one.
     pub place: Option<String>,
     /// The result.
-    pub verdict: Verdict,
+    pub verdict: Outcome,
 }
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Outcome {
     /// It holds.
     Holds,
     /// It does not hold, and a likely cause.
@@ -53,7 +53,7 @@ impl Report {
     /// ```
     #[must_use]
     pub fn holds(&self) -> bool {
-        let fails = |check: &Check| matches!(check.verdict, Verdict::Fails(_));
+        let fails = |check: &Check| matches!(check.verdict, Outcome::Fails(_));
         !self.checks.iter().any(fails)
     }
 }
@@ -67,7 +67,7 @@ impl Check {
             largest: 0.0,
             allowed,
             place: None,
-            verdict: Verdict::Holds,
+            verdict: Outcome::Holds,
         }
     }
 
@@ -101,24 +101,24 @@ impl Check {
     /// Counts a case that failed.
     pub(crate) fn failed(&mut self, why: String) {
         self.cases += 1;
-        if self.verdict == Verdict::Holds {
-            self.verdict = Verdict::Fails(why);
+        if self.verdict == Outcome::Holds {
+            self.verdict = Outcome::Fails(why);
         }
     }
 
     pub(crate) fn skipped(mut self, why: &str) -> Self {
-        self.verdict = Verdict::Skipped(why.to_owned());
+        self.verdict = Outcome::Skipped(why.to_owned());
         self
     }
 
     /// Sets the verdict. `cause` is the likely cause of a difference that is too large.
     pub(crate) fn finished(mut self, cause: &str) -> Self {
-        if self.verdict == Verdict::Holds && self.cases == 0 {
+        if self.verdict == Outcome::Holds && self.cases == 0 {
             let why = "there was nothing to compare: name numbers of stages and micro-batches that \
                        the model can be cut into";
-            self.verdict = Verdict::Fails(why.to_owned());
-        } else if self.verdict == Verdict::Holds && self.largest > self.allowed {
-            self.verdict = Verdict::Fails(cause.to_owned());
+            self.verdict = Outcome::Fails(why.to_owned());
+        } else if self.verdict == Outcome::Holds && self.largest > self.allowed {
+            self.verdict = Outcome::Fails(cause.to_owned());
         }
         self
     }
@@ -139,7 +139,7 @@ impl Check {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Holds => "holds",
@@ -180,9 +180,9 @@ impl fmt::Display for Report {
                 writeln!(f, "\n{name}: the largest difference is in {place}")?;
             }
             match &check.verdict {
-                Verdict::Fails(why) => writeln!(f, "\n{name} FAILS: {why}")?,
-                Verdict::Skipped(why) => writeln!(f, "\n{name} was skipped: {why}")?,
-                Verdict::Holds => {}
+                Outcome::Fails(why) => writeln!(f, "\n{name} FAILS: {why}")?,
+                Outcome::Skipped(why) => writeln!(f, "\n{name} was skipped: {why}")?,
+                Outcome::Holds => {}
             }
         }
         Ok(())

@@ -50,7 +50,7 @@ pub use block::Block;
 pub use block_config::BlockConfig;
 pub use error::TransformerError;
 pub use language::{
-    LmConfig, LmFlow, LmHead, LmLayer, Positions, Sampling, TextError, TokenEmbedding,
+    GenerationError, LmConfig, LmFlow, LmHead, LmLayer, Positions, Sampling, TokenEmbedding,
     continue_text,
 };
 pub use mlp::Mlp;

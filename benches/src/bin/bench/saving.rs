@@ -14,8 +14,8 @@ use serde_json::json;
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective},
     train::{
-        Batches, Pass, PipelineSettings, Progress, RunFolder, Source, Task, TrainSettings, Trainer,
-        settings::BalanceSetting,
+        Batches, EpochPass, PipelineSettings, Progress, RunFolder, Source, Task, TrainSettings,
+        Trainer, settings::BalanceSetting,
     },
 };
 use stovepipe_amoebanet::AmoebaNetDConfig;
@@ -72,7 +72,7 @@ impl<I: 'static, T: 'static> Source<I, T> for Same<'_, I, T> {
         self.samples
     }
 
-    fn train(&self, _: Pass) -> Batches<I, T> {
+    fn train(&self, _: EpochPass) -> Batches<I, T> {
         let batches: Vec<_> = (0..self.steps).map(|_| Ok((self.batch)().into())).collect();
         Box::new(batches.into_iter())
     }

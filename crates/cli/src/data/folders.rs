@@ -9,7 +9,7 @@ use std::{
 use burn::tensor::{Device, Int, Tensor};
 use clap::{ArgAction, Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use stovepipe::train::{Batches, Pass, Source, TrainError, data::shuffled};
+use stovepipe::train::{Batches, EpochPass, Source, TrainError, data::shuffled};
 use stovepipe_imagenet::{
     Augmentation, ColorJitter, Decoding, EvalTransform, FolderSettings, ImageBatch,
     ImageSets as Opened, Images, Interpolation, Loading, RandAugment, RandomResizedCrop,
@@ -258,9 +258,7 @@ fn found(opened: &Opened) -> String {
     let test = opened.validation.len();
     match opened.held_out {
         Some(share) => {
-            format!(
-                "{classes}, {train} to train on, {test} kept for testing (a share of {share})"
-            )
+            format!("{classes}, {train} to train on, {test} kept for testing (a share of {share})")
         }
         None => {
             let from = opened.validation.root().display();
@@ -321,11 +319,11 @@ impl Source<Tensor<4>, Labels> for Pictures {
         self.test.len()
     }
 
-    fn train(&self, pass: Pass) -> Batches<Tensor<4>, Labels> {
+    fn train(&self, pass: EpochPass) -> Batches<Tensor<4>, Labels> {
         self.train_from(0, pass)
     }
 
-    fn train_from(&self, first: usize, pass: Pass) -> Batches<Tensor<4>, Labels> {
+    fn train_from(&self, first: usize, pass: EpochPass) -> Batches<Tensor<4>, Labels> {
         let order = shuffled(self.train.len(), pass.seed, pass.epoch);
         let (samples, seed, epoch) = (pass.batch_size, pass.seed, pass.epoch);
         let batches = self

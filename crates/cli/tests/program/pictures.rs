@@ -148,7 +148,8 @@ fn class_folders_are_split_the_same_under_any_seed() {
     let directory = tree();
     let directory = directory.path();
     let folders = "--image-size 64 --epochs 1 --data-dir imagenet/train";
-    let found = "imagenet/train: 2 classes, 12 images to train on, 4 kept for testing (a share of 0.2)";
+    let found =
+        "imagenet/train: 2 classes, 12 images to train on, 4 kept for testing (a share of 0.2)";
     check_contains(&train(directory, folders).err, &[found]);
     let eval = |more: &str| run(&format!("eval run --json {more}"), directory).json();
     let tested = eval("");

@@ -7,7 +7,7 @@ use burn::{
 };
 use burn_train::TrainStep;
 use stovepipe_train::{
-    Batches, Pass, Progress, RunFolder, Source, Task, TrainSettings, Trainer,
+    Batches, EpochPass, Progress, RunFolder, Source, Task, TrainSettings, Trainer,
     settings::{DecaySetting, OptimizerSetting},
 };
 
@@ -35,7 +35,7 @@ impl Source<Tensor<2>, Tensor<1, Int>> for InOrder {
         TRAINING
     }
 
-    fn train(&self, _: Pass) -> Batches<Tensor<2>, Tensor<1, Int>> {
+    fn train(&self, _: EpochPass) -> Batches<Tensor<2>, Tensor<1, Int>> {
         Box::new(batches().into_iter().map(|batch| Ok(batch.into())))
     }
 

@@ -18,7 +18,7 @@ use crate::{
         precision::{LossScaler, Precision},
     },
     engine::{
-        core::{Engine, Placement, ProgressCallback},
+        core::{Engine, ProgressCallback, StagePlacement},
         panic::caught,
         schedules::{self, Schedules},
         skips::StageSkips,
@@ -452,7 +452,7 @@ impl<L: Layer> PipelineBuilder<L> {
     }
 
     /// The layers and the device of each stage.
-    fn place(&self, cut: &[usize], owners: &[usize]) -> Result<Vec<Placement>, BuildError> {
+    fn place(&self, cut: &[usize], owners: &[usize]) -> Result<Vec<StagePlacement>, BuildError> {
         let layers = &self.layers;
         let of_user = caught(|| {
             let uses: Vec<_> = layers.iter().map(L::skips).collect();
@@ -470,7 +470,7 @@ impl<L: Layer> PipelineBuilder<L> {
         let devices = of_stages(owners, &self.devices).into_iter();
         let placements =
             (ranges.into_iter().zip(devices).zip(skips)).map(|((range, device), skips)| {
-                Placement {
+                StagePlacement {
                     names: names[range.clone()].into(),
                     layers: range,
                     device: device.device.inner(),
@@ -513,7 +513,7 @@ impl<L: Layer> PipelineBuilder<L> {
 
     fn start_transfers(
         &self,
-        stages: &[Placement],
+        stages: &[StagePlacement],
         owners: &[usize],
     ) -> Result<TransferThreads, BuildError> {
         let skips = stages.iter().enumerate().flat_map(|(from, stage)| {
@@ -543,7 +543,7 @@ fn of_stages<T: Clone>(owners: &[usize], of_workers: &[T]) -> Vec<T> {
 
 /// Moves each layer to its stage's device, ready to train. One after another, so that the CPU holds the
 /// values of one layer at a time.
-fn move_layers<L: Layer>(layers: Vec<L>, seed: u64, stages: &[Placement]) -> Vec<L> {
+fn move_layers<L: Layer>(layers: Vec<L>, seed: u64, stages: &[StagePlacement]) -> Vec<L> {
     let mut layers = layers.into_iter().enumerate();
     let mut placed = Vec::new();
     for stage in stages {
@@ -555,7 +555,7 @@ fn move_layers<L: Layer>(layers: Vec<L>, seed: u64, stages: &[Placement]) -> Vec
 }
 
 /// Checks that no two layers share running statistics.
-fn check_statistics(stages: &[Placement]) -> Result<(), BuildError> {
+fn check_statistics(stages: &[StagePlacement]) -> Result<(), BuildError> {
     let mut owners = HashMap::new();
     for stage in stages {
         let named = stage.layers.clone().zip(&*stage.names).zip(&*stage.cells);

@@ -83,7 +83,7 @@ pub enum BuildError {
     Cut(#[from] CutError),
     /// A layer could not be measured.
     #[error(transparent)]
-    Profile(#[from] ProfileError),
+    Profile(#[from] ProfilerError),
     /// The measuring thread ended early.
     #[error("the layers could not be measured: the measuring thread ended early")]
     Unmeasured,
@@ -171,7 +171,7 @@ pub enum BuildError {
 /// A layer could not be measured.
 #[derive(Debug, Error)]
 #[error("{layer} could not be measured: {source}")]
-pub struct ProfileError {
+pub struct ProfilerError {
     /// The layer.
     pub layer: LayerName,
     /// The reason.

@@ -11,7 +11,7 @@ use crate::{
         tasks::{join_outputs, loss_on, sum_losses, sum_scores, weight_of},
     },
     engine::{
-        core::Placement,
+        core::StagePlacement,
         stage::OutputUse,
         step::{self, StepResult},
     },
@@ -87,7 +87,7 @@ impl<L: Layer> Pipeline<L> {
         &self,
         inputs: Inputs<L::Input, L::Side>,
         sizes: &[usize],
-        outputs: impl Fn(&Placement) -> OutputUse<L>,
+        outputs: impl Fn(&StagePlacement) -> OutputUse<L>,
     ) -> Result<StepResult<L>, StepError> {
         let schedule = self.inference_schedule(sizes.len())?;
         let tasks = self.tasks(inputs, sizes, None, outputs)?;

@@ -15,7 +15,7 @@ use crate::{
         error::StepError,
         precision::{LossScaler, Precision},
     },
-    engine::core::{Engine, Placement},
+    engine::core::{Engine, StagePlacement},
     model::{layer::Layer, parameters::count_parameters, unkeyed::Unkeyed},
 };
 
@@ -110,7 +110,7 @@ impl<L: Layer> Pipeline<L> {
     }
 
     /// The layers of a stage; none if a failed change dropped them.
-    pub(crate) fn layers_of(&self, stage: &Placement) -> &[L] {
+    pub(crate) fn layers_of(&self, stage: &StagePlacement) -> &[L] {
         self.layers.get(stage.layers.clone()).unwrap_or_default()
     }
 

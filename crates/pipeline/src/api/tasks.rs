@@ -10,7 +10,7 @@ use crate::{
         pipeline::Pipeline,
     },
     engine::{
-        core::Placement,
+        core::StagePlacement,
         links::Links,
         panic::caught,
         stage::{MicroBatchLoss, OutputUse, StageResult, StageTask, Training},
@@ -27,7 +27,7 @@ impl<L: Layer> Pipeline<L> {
         inputs: Inputs<L::Input, L::Side>,
         sizes: &[usize],
         training: Option<&Arc<Training>>,
-        outputs: impl Fn(&Placement) -> OutputUse<L>,
+        outputs: impl Fn(&StagePlacement) -> OutputUse<L>,
     ) -> Result<Vec<StageTask<L>>, StepError> {
         if self.layers.is_empty() {
             return Err(StepError::LayersLost);
@@ -41,7 +41,7 @@ impl<L: Layer> Pipeline<L> {
             .collect();
         let trainable_from = training.map_or(usize::MAX, |training| training.trainable_from);
         let links = Links::of_stages(&skips, trainable_from, &engine.transfers);
-        let task = |(index, (stage, links)): (usize, (&Placement, _))| StageTask {
+        let task = |(index, (stage, links)): (usize, (&StagePlacement, _))| StageTask {
             index,
             stage: stage.clone(),
             layers: self.layers_of(stage).to_vec(),
@@ -60,7 +60,7 @@ impl<L: Layer> Pipeline<L> {
 
 /// The loss of a micro-batch on a stage, as a share of the mini-batch's mean, and its scores.
 pub(crate) fn loss_on<L: Layer, T: Flow>(
-    stage: &Placement,
+    stage: &StagePlacement,
     objective: &impl Objective<L::Output, T>,
     targets: &[T],
     weight: f64,

@@ -32,7 +32,7 @@ use crate::{
 
 /// The layers of a stage and their device.
 #[derive(Clone, Debug)]
-pub(crate) struct Placement {
+pub(crate) struct StagePlacement {
     /// Its layers, by their index in the model.
     pub(crate) layers: Range<usize>,
     /// Their names, for errors.
@@ -50,7 +50,7 @@ pub(crate) type ProgressCallback = Box<dyn Fn(&Progress) + Send + Sync>;
 pub(crate) struct Engine {
     pub(crate) workers: Vec<Worker>,
     pub(crate) transfers: TransferThreads,
-    pub(crate) stages: Vec<Placement>,
+    pub(crate) stages: Vec<StagePlacement>,
     pub(crate) schedules: Schedules,
     pub(crate) micro_batches: usize,
     pub(crate) stall_timeout: Option<Duration>,

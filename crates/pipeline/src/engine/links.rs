@@ -11,7 +11,7 @@ use crate::{
     api::error::TransferKind,
     engine::{
         skips::{SkipGradients, SkipValues, StageSkips},
-        transfer::{Inbox, Outbox, TransferThreads},
+        transfer::{TransferInbox, TransferOutbox, TransferThreads},
         values::{self, FlowGradients},
     },
     model::layer::Layer,
@@ -19,14 +19,14 @@ use crate::{
 
 /// The mailboxes of a stage; skips have one per other stage, named by its index.
 pub(crate) struct Links<L: Layer> {
-    pub(crate) values_in: Option<Inbox<L::Flow>>,
-    pub(crate) values_out: Option<Outbox<L::Flow>>,
-    pub(crate) gradients_in: Option<Inbox<FlowGradients>>,
-    pub(crate) gradients_out: Option<Outbox<FlowGradients>>,
-    pub(crate) skips_in: Vec<(usize, Inbox<SkipValues<L::Flow>>)>,
-    pub(crate) skips_out: Vec<(usize, Outbox<SkipValues<L::Flow>>)>,
-    pub(crate) skip_gradients_in: Vec<(usize, Inbox<SkipGradients>)>,
-    pub(crate) skip_gradients_out: Vec<(usize, Outbox<SkipGradients>)>,
+    pub(crate) values_in: Option<TransferInbox<L::Flow>>,
+    pub(crate) values_out: Option<TransferOutbox<L::Flow>>,
+    pub(crate) gradients_in: Option<TransferInbox<FlowGradients>>,
+    pub(crate) gradients_out: Option<TransferOutbox<FlowGradients>>,
+    pub(crate) skips_in: Vec<(usize, TransferInbox<SkipValues<L::Flow>>)>,
+    pub(crate) skips_out: Vec<(usize, TransferOutbox<SkipValues<L::Flow>>)>,
+    pub(crate) skip_gradients_in: Vec<(usize, TransferInbox<SkipGradients>)>,
+    pub(crate) skip_gradients_out: Vec<(usize, TransferOutbox<SkipGradients>)>,
 }
 
 impl<L: Layer> Links<L> {

@@ -17,7 +17,7 @@ use crate::{
     api::error::FailureCause,
     engine::{
         copies::{self, Copies, CopyUse},
-        core::Placement,
+        core::StagePlacement,
         deferred::DeferredGradients,
         finite::{gradient_sum, is_finite},
         links::Links,
@@ -29,7 +29,7 @@ use crate::{
             self, BackwardScope, Head, LossAndScores, PassContext, StageInput, StageOutput, Tape,
             Watch,
         },
-        transfer::Inbox,
+        transfer::TransferInbox,
         values::{self, FlowGradients},
     },
     model::{keyed_rng::StepKey, layer::Layer},
@@ -48,7 +48,7 @@ pub(crate) struct OutputUse<L: Layer> {
 /// What a stage needs for a step.
 pub(crate) struct StageTask<L: Layer> {
     pub(crate) index: usize,
-    pub(crate) stage: Placement,
+    pub(crate) stage: StagePlacement,
     pub(crate) layers: Vec<L>,
     pub(crate) links: Links<L>,
     /// The model's input for the first stage, one per micro-batch.
@@ -553,7 +553,7 @@ fn pass_context<'a, L: Layer>(
 
 /// Waits for a message; a failed copy is an error.
 fn receive<T>(
-    inbox: &mut Inbox<T>,
+    inbox: &mut TransferInbox<T>,
     micro_batch: usize,
     cancel: &CancelToken,
 ) -> Result<T, ActionError> {

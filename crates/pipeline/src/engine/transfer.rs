@@ -43,10 +43,10 @@ use crate::{
 pub(crate) type TransferHook = Arc<dyn Fn(&Transfer) + Send + Sync>;
 
 /// The receiving end of a mailbox between stages.
-pub(crate) type Inbox<T> = runtime::Inbox<Result<T, FailureCause>>;
+pub(crate) type TransferInbox<T> = runtime::Inbox<Result<T, FailureCause>>;
 
 /// The sending end of a mailbox between stages.
-pub(crate) struct Outbox<T> {
+pub(crate) struct TransferOutbox<T> {
     queue: runtime::Outbox<Result<T, FailureCause>>,
     /// The sender's device.
     device: Device,
@@ -76,7 +76,7 @@ struct TransferRoute {
     current: Mutex<Option<Transfer>>,
 }
 
-impl<T: Send + 'static> Outbox<T> {
+impl<T: Send + 'static> TransferOutbox<T> {
     /// Sends a message; never waits. If the receiver is dropped, it has failed and reports that
     /// itself.
     pub(crate) fn send(&self, micro_batch: usize, message: T) {
@@ -204,7 +204,7 @@ impl TransferThreads {
         [from, to]: [usize; 2],
         kind: TransferKind,
         copy: fn(T, &Device) -> T,
-    ) -> (Outbox<T>, Inbox<T>) {
+    ) -> (TransferOutbox<T>, TransferInbox<T>) {
         let (queue, inbox) = runtime::mailbox();
         let thread = self.threads.get(&(self.owners[from], self.owners[to]));
         let path = thread.map(|thread| TransferPath {
@@ -214,7 +214,7 @@ impl TransferThreads {
             copy,
         });
         let device = self.devices[from].clone();
-        let outbox = Outbox {
+        let outbox = TransferOutbox {
             queue,
             device,
             path,

@@ -16,7 +16,7 @@ use stovepipe_plan::{LayerProfile, Profile};
 use crate::{
     api::{
         batch::{self, Inputs},
-        error::{BoxedError, BuildError, ProfileError, StepError},
+        error::{BoxedError, BuildError, ProfilerError, StepError},
         precision::Precision,
     },
     engine::{
@@ -85,7 +85,7 @@ pub struct Profiler {
 enum Report {
     /// The number of layers measured so far.
     Layers(usize),
-    End(Result<Profile, ProfileError>),
+    End(Result<Profile, ProfilerError>),
 }
 
 impl Profiler {
@@ -218,7 +218,7 @@ impl Profiler {
         layers: &[L],
         wiring: &Arc<Wiring>,
         Inputs { input, side }: Inputs<L::Input, L::Side>,
-    ) -> Result<Profile, ProfileError> {
+    ) -> Result<Profile, ProfilerError> {
         let samples = batch::samples(&input).map_err(failed::<_, StepError>(layers, 0))?;
         let entered = caught(|| {
             let (input, side) = (self.cast(input), self.cast(side));
@@ -240,7 +240,7 @@ impl Profiler {
         wiring: &Arc<Wiring>,
         flow: L::Flow,
         (side, samples): (&L::Side, usize),
-    ) -> Result<Vec<LayerProfile>, ProfileError> {
+    ) -> Result<Vec<LayerProfile>, ProfilerError> {
         let mut profiles = Vec::with_capacity(layers.len());
         let alone: Vec<_> = (0..layers.len()).map(|layer| layer..layer + 1).collect();
         let alone = StageSkips::of_stages(wiring, &alone);
@@ -310,10 +310,10 @@ impl Profiler {
 fn failed<L: Layer, E: Into<BoxedError>>(
     layers: &[L],
     layer: usize,
-) -> impl FnOnce(E) -> ProfileError {
+) -> impl FnOnce(E) -> ProfilerError {
     let name = layers.get(layer).map(L::name).unwrap_or_default();
     let layer = LayerName { index: layer, name };
-    move |source| ProfileError {
+    move |source| ProfilerError {
         layer,
         source: source.into(),
     }

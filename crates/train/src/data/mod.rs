@@ -5,4 +5,4 @@ mod source;
 
 pub use loader::{Loader, shuffled};
 pub(crate) use source::check;
-pub use source::{Batches, Data, Pass, Source};
+pub use source::{Batches, Data, EpochPass, Source};

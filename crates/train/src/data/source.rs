@@ -16,7 +16,7 @@ pub type Batches<I, T, S = ()> = Box<dyn Iterator<Item = Result<Batch<I, T, S>, 
 
 /// A pass over the training set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pass {
+pub struct EpochPass {
     /// The epoch, counted from 0.
     pub epoch: usize,
     /// Seed of the order of samples and of their augmentation.
@@ -35,11 +35,11 @@ pub trait Source<I, T, S = ()> {
     fn test_samples(&self) -> usize;
 
     /// The batches of a pass over the training set, which depend on `pass` only.
-    fn train(&self, pass: Pass) -> Batches<I, T, S>;
+    fn train(&self, pass: EpochPass) -> Batches<I, T, S>;
 
     /// Those batches without the `first` ones, to resume a pass. Override it if they need not be
     /// loaded.
-    fn train_from(&self, first: usize, pass: Pass) -> Batches<I, T, S>
+    fn train_from(&self, first: usize, pass: EpochPass) -> Batches<I, T, S>
     where
         I: 'static,
         T: 'static,
@@ -204,11 +204,11 @@ impl<I, T, S> Source<I, T, S> for Data<I, T, S> {
         self.test.samples
     }
 
-    fn train(&self, pass: Pass) -> Batches<I, T, S> {
+    fn train(&self, pass: EpochPass) -> Batches<I, T, S> {
         self.train_after(0, pass)
     }
 
-    fn train_from(&self, first: usize, pass: Pass) -> Batches<I, T, S> {
+    fn train_from(&self, first: usize, pass: EpochPass) -> Batches<I, T, S> {
         self.train_after(first, pass)
     }
 
@@ -218,7 +218,7 @@ impl<I, T, S> Source<I, T, S> for Data<I, T, S> {
 }
 
 impl<I, T, S> Data<I, T, S> {
-    fn train_after(&self, first: usize, pass: Pass) -> Batches<I, T, S> {
+    fn train_after(&self, first: usize, pass: EpochPass) -> Batches<I, T, S> {
         let mut order = shuffled(self.train.samples, pass.seed, pass.epoch);
         order.drain(..order.len().min(first * pass.batch_size));
         (self.train.load)(pass.epoch, order, pass.batch_size)

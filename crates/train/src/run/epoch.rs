@@ -10,7 +10,7 @@ use super::{
     trainer::Trainer,
 };
 use crate::{
-    data::{Pass, Source},
+    data::{EpochPass, Source},
     error::TrainError,
 };
 
@@ -45,7 +45,7 @@ impl<L: Layer, O> Trainer<L, O> {
         O: Objective<L::Output, T>,
     {
         let epoch = self.state.epoch;
-        let pass = Pass {
+        let pass = EpochPass {
             epoch,
             seed: self.settings.seed,
             batch_size: self.settings.batch_size,

@@ -66,7 +66,7 @@ where
     }
 
     // `train_from` is the default: it loads batches that are trained already, and drops them.
-    fn train(&self, pass: Pass) -> Batches<Tensor<2>, Tensor<1, Int>> {
+    fn train(&self, pass: EpochPass) -> Batches<Tensor<2>, Tensor<1, Int>> {
         let mut tap = (self.tap)();
         let batches = self.data.train(pass).enumerate();
         Box::new(batches.map(move |(number, batch)| tap(number, batch)))

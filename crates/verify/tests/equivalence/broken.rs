@@ -11,7 +11,7 @@ use burn::{
     tensor::{Int, Tensor},
 };
 use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, LayerError, Objective};
-use stovepipe_verify::{Report, Verdict, Verifier};
+use stovepipe_verify::{Outcome, Report, Verifier};
 
 use self::Breakage::*;
 use crate::palette::{cpu, labels, pattern};
@@ -95,7 +95,7 @@ fn verify(wrong: Breakage, objective: impl Objective<Tensor<2>, Tensor<1, Int>>)
 
 fn failing(report: &Report) -> Vec<&'static str> {
     let checks = report.checks.iter();
-    let fails = checks.filter(|check| matches!(check.verdict, Verdict::Fails(_)));
+    let fails = checks.filter(|check| matches!(check.verdict, Outcome::Fails(_)));
     fails.map(|check| check.name).collect()
 }
 

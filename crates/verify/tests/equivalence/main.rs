@@ -11,7 +11,7 @@ mod random;
 use std::ops::RangeInclusive;
 
 use stovepipe_pipeline::{Batch, Flow, Layer, Objective};
-use stovepipe_verify::{Verdict, Verifier};
+use stovepipe_verify::{Outcome, Verifier};
 
 /// These divide the batch or not, and 12 is more than it has samples.
 const MICRO_BATCHES: [usize; 6] = [1, 2, 3, 5, 8, 12];
@@ -43,9 +43,9 @@ where
     assert!(named("same bits").cases >= least, "{report}");
     assert_eq!(named("whole mini-batch").cases, MICRO_BATCHES.len());
     for name in ["same bits", "evaluation", "failed step", "memory"] {
-        assert!(!matches!(named(name).verdict, Verdict::Skipped(_)));
+        assert!(!matches!(named(name).verdict, Outcome::Skipped(_)));
     }
     let statistics = named("running statistics");
-    assert!((statistics.cases > 0) == (statistics.verdict == Verdict::Holds));
+    assert!((statistics.cases > 0) == (statistics.verdict == Outcome::Holds));
     statistics.cases
 }

@@ -34,7 +34,7 @@ impl Default for Sampling {
 
 /// Why a text cannot be continued.
 #[derive(Debug, thiserror::Error)]
-pub enum TextError {
+pub enum GenerationError {
     /// The prompt has no tokens.
     #[error("the prompt is empty: give it at least one token")]
     EmptyPrompt,
@@ -90,16 +90,16 @@ pub enum TextError {
 ///
 /// # Errors
 ///
-/// [`TextError`] if the prompt is empty or has an unknown token, the temperature or top-k is not valid,
+/// [`GenerationError`] if the prompt is empty or has an unknown token, the temperature or top-k is not valid,
 /// or the model fails.
 pub fn continue_text(
     pipeline: &Pipeline<LmLayer>,
     prompt: &[u32],
     count: usize,
     sampling: &Sampling,
-) -> Result<Vec<u32>, TextError> {
+) -> Result<Vec<u32>, GenerationError> {
     let Some(LmLayer::Embed(embedding)) = pipeline.layers().first() else {
-        return Err(TextError::NoEmbedding);
+        return Err(GenerationError::NoEmbedding);
     };
     let (length, vocabulary) = (embedding.length(), embedding.vocabulary());
     check(prompt, vocabulary, sampling)?;
@@ -109,24 +109,24 @@ pub fn continue_text(
         let window = &text[text.len().saturating_sub(length)..];
         let logits = last_logits(pipeline, window)?;
         let next = sampling.choose(&logits, &mut rng);
-        text.push(next.ok_or(TextError::NotFinite(text.len()))?);
+        text.push(next.ok_or(GenerationError::NotFinite(text.len()))?);
     }
     Ok(text.split_off(prompt.len()))
 }
 
-fn check(prompt: &[u32], vocabulary: usize, sampling: &Sampling) -> Result<(), TextError> {
+fn check(prompt: &[u32], vocabulary: usize, sampling: &Sampling) -> Result<(), GenerationError> {
     let mut tokens = prompt.iter();
     match tokens.position(|&token| token as usize >= vocabulary) {
-        _ if prompt.is_empty() => Err(TextError::EmptyPrompt),
-        Some(place) => Err(TextError::UnknownToken {
+        _ if prompt.is_empty() => Err(GenerationError::EmptyPrompt),
+        Some(place) => Err(GenerationError::UnknownToken {
             token: prompt[place],
             place,
             most: vocabulary - 1,
         }),
         None if !(sampling.temperature >= 0.0 && sampling.temperature.is_finite()) => {
-            Err(TextError::Temperature(sampling.temperature))
+            Err(GenerationError::Temperature(sampling.temperature))
         }
-        None if sampling.top_k == Some(0) => Err(TextError::TopK),
+        None if sampling.top_k == Some(0) => Err(GenerationError::TopK),
         None => Ok(()),
     }
 }

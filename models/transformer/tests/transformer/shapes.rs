@@ -7,7 +7,8 @@ use burn::{
 };
 use stovepipe_pipeline::{CrossEntropy, KeyedRng, Layer, Pipeline, run_plain};
 use stovepipe_transformer::{
-    BlockConfig, LmConfig, LmLayer, Pool, Positions, Sampling, TextError, VitConfig, continue_text,
+    BlockConfig, GenerationError, LmConfig, LmLayer, Pool, Positions, Sampling, VitConfig,
+    continue_text,
 };
 
 fn device() -> Device {
@@ -196,12 +197,15 @@ fn bad_prompts_and_samplings_are_refused() {
         };
         continue_text(&pipeline, prompt, 1, &sampling).unwrap_err()
     };
-    assert!(matches!(error(&[], 1.0, None), TextError::EmptyPrompt));
+    assert!(matches!(
+        error(&[], 1.0, None),
+        GenerationError::EmptyPrompt
+    ));
     let unknown = "the prompt has token 7 at place 1, but the model knows only 0 to 6";
     assert_eq!(error(&[1, 7], 1.0, None).to_string(), unknown);
     for temperature in [f64::NAN, -1.0] {
         let error = error(&[1], temperature, None);
-        assert!(matches!(error, TextError::Temperature(_)));
+        assert!(matches!(error, GenerationError::Temperature(_)));
     }
-    assert!(matches!(error(&[1], 1.0, Some(0)), TextError::TopK));
+    assert!(matches!(error(&[1], 1.0, Some(0)), GenerationError::TopK));
 }
