@@ -9,7 +9,8 @@ use super::{LayerField, Model};
 impl Model<'_> {
     pub(super) fn generate(&self) -> TokenStream {
         let (flow, layers, implementation) = (self.flow(), self.layers(), self.implementation());
-        let (model, into_layers, from_layers) = (self.name, self.into_layers(), self.from_layers());
+        let (into_layers, from_layers) = (self.write_into_layers(), self.write_from_layers());
+        let model = self.name;
         quote! {
             #flow
             #layers
@@ -219,7 +220,7 @@ impl Model<'_> {
         }
     }
 
-    fn into_layers(&self) -> TokenStream {
+    fn write_into_layers(&self) -> TokenStream {
         let (visibility, name) = (self.visibility, self.layer_name());
         let additions = self.layers.iter().map(|layer| {
             let (ident, variant, uses) = (layer.ident, &layer.variant, layer.used());
@@ -247,7 +248,7 @@ impl Model<'_> {
         }
     }
 
-    fn from_layers(&self) -> TokenStream {
+    fn write_from_layers(&self) -> TokenStream {
         let (krate, visibility, name) = (self.krate, self.visibility, self.layer_name());
         let own = self.layers.iter().map(|layer| layer.ident);
         let shared = self.shared.iter().filter_map(|field| field.ident.as_ref());
