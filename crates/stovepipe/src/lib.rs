@@ -1,10 +1,10 @@
 //! Pipeline-parallel training for [Burn](https://burn.dev): a model that is too large or too slow
-//! for one device is cut into stages, each on a device of its own, and micro-batches stream
-//! through them forward and backward, so that all devices work at once. The result is the one
-//! that a single device would have computed.
+//! for one device is cut into stages, each on its own device. Micro-batches stream through them
+//! forward and backward, so that all devices work at once. The result is the one that a single
+//! device would compute.
 //!
-//! This crate is the one dependency that a user needs. [`prelude`] has what a training program
-//! names; [`schedule`], [`plan`] and [`pipeline`] are the parts it is made of. The repository's
+//! This crate is the only dependency that a program needs. [`prelude`] has the names that a training
+//! program uses; [`schedule`], [`plan`] and [`pipeline`] are the parts. The repository's
 //! `docs/src/guide` leads from a struct on one device to a pipeline on three.
 //!
 //! | feature | what it adds |
@@ -65,7 +65,7 @@ pub use stovepipe_verify as verify;
 
 pub use stovepipe_pipeline::nn;
 
-// What the macros name.
+// Names that the macros use.
 /// Derives [`Flow`](trait@Flow) for a struct or an enum of flows.
 pub use stovepipe_derive::FacadeFlow as Flow;
 pub use stovepipe_derive::{FacadeLayers as Layers, facade_layer as layer};
@@ -74,7 +74,7 @@ pub use stovepipe_pipeline::facade::Flow;
 #[doc(hidden)]
 pub use stovepipe_pipeline::{Context, FlowMapper, Layer, LayerError};
 
-/// What a training program names.
+/// The names that a training program uses.
 pub mod prelude {
     pub use crate::{Flow, Layers, layer};
     pub use stovepipe_pipeline::{

@@ -11,7 +11,6 @@
 //! use stovepipe_pipeline::{Batch, CrossEntropy};
 //! use stovepipe_verify::Verifier;
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Device::flex();
 //! let layers = Dense::layers(&[4, 8, 8, 3]);
 //! let targets = Tensor::<1, Int>::from_ints([0, 1, 2], &device);
@@ -21,8 +20,7 @@
 //!     .run()?;
 //! println!("{report}");
 //! assert!(report.holds());
-//! # Ok(())
-//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod case;

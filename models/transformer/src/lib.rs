@@ -18,7 +18,6 @@
 //! use stovepipe_pipeline::{KeyedRng, run_plain};
 //! use stovepipe_transformer::{LmConfig, VitConfig};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Device::flex();
 //! let model = LmConfig::new(50, 16, 2, 32, 4).init(&device)?;
 //! assert_eq!(model.len(), 2 + 2); // an embedding, two blocks and a softmax over words
@@ -30,8 +29,7 @@
 //! let images = Tensor::zeros([2, 3, 32, 32], &device);
 //! let logits = run_plain(&model, images, &(), |_| KeyedRng::none())?.output;
 //! assert_eq!(logits.dims(), [2, 10]);
-//! # Ok(())
-//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -18,7 +18,6 @@
 //! use stovepipe_pipeline::Pipeline;
 //! use stovepipe_unet::UNetConfig;
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Device::flex();
 //! let layers = UNetConfig::new(1, 4).init(&device)?; // B = 1, C = 4
 //! assert_eq!(layers.len(), 5 * 2 + 1 + 5 * 2 + 1);
@@ -26,8 +25,7 @@
 //! let pipeline = Pipeline::builder(layers).devices(vec![device.clone(); 3]).build()?;
 //! let segmented = pipeline.infer(Tensor::ones([2, 3, 64, 64], &device))?;
 //! assert_eq!(segmented.dims(), [2, 1, 64, 64]);
-//! # Ok(())
-//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

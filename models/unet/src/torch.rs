@@ -24,7 +24,6 @@ impl UNetConfig {
     /// };
     /// use stovepipe_unet::UNetConfig;
     ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = UNetConfig::new(2, 5).with_depth(3);
     /// let mut layers = config.init(&Device::flex())?;
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/unet_b2_c5_d3.safetensors");
@@ -35,8 +34,7 @@ impl UNetConfig {
     ///     .with_key_remapping("^weights/", ""); // the prefix in this file
     /// let loaded = layers.load_from(&mut store)?;
     /// assert_eq!((loaded.applied.len(), loaded.missing.len()), (15, 0));
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     #[expect(

@@ -1,8 +1,8 @@
 //! Files of a crate that import one another in a circle. Such files can only be read together.
 //!
-//! What counts is `use` at the top of a file: a name is traced through `pub use` to the file that
-//! declares it. A file may import from the files above it (`a/b.rs` from `a.rs`), and test modules
-//! from anywhere.
+//! The test follows each `use` at the top of a file through `pub use` to the file that declares the
+//! name. A file may import from the files above it (`a/b.rs` from `a.rs`), and test modules from
+//! anywhere.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,8 +1,8 @@
 use crate::metadata::{Package, packages};
 
-/// What a crate may depend on in the workspace, without `stovepipe-`; `models/` is any crate of that
-/// folder. Dependencies point one way: programs use the facade, the facade its parts, the parts the
-/// engine, the engine what is below it. Tests may use any crate.
+/// The crates of the workspace that a crate may depend on, without `stovepipe-`; `models/` is any crate
+/// of that folder. Dependencies point one way: from programs to the facade, its parts, the engine, and
+/// the crates below it. Tests may use any crate.
 const ALLOWED: [(&str, &[&str]); 18] = [
     ("autodiff", &[]),
     ("derive", &[]),
@@ -92,7 +92,7 @@ fn dependencies_between_crates_are_allowed_ones() {
     }
 }
 
-/// Otherwise `cargo test -p` of the crate builds Burn again, with other features.
+/// Without it, `cargo test -p` of the crate builds Burn again, with other features.
 #[test]
 fn crates_that_build_burn_have_the_features_of_the_workspace() {
     let all = packages();
@@ -107,7 +107,7 @@ fn crates_that_build_burn_have_the_features_of_the_workspace() {
     }
 }
 
-/// Whether a crate or what it depends on in the workspace names a dependency.
+/// Whether a crate depends on another, directly or through crates of the workspace.
 fn needs(all: &[Package], package: &Package, dependency: &str) -> bool {
     let in_workspace = |name: &str| all.iter().find(|package| package.name == name);
     package.dependencies().any(|name| {

@@ -76,7 +76,6 @@ pub enum GenerationError {
 /// use stovepipe_pipeline::Pipeline;
 /// use stovepipe_transformer::{LmConfig, Sampling, continue_text};
 ///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let device = Device::flex();
 /// let layers = LmConfig::new(30, 8, 2, 16, 2).init(&device)?;
 /// let pipeline = Pipeline::builder(layers).devices([device.clone(), device]).build()?;
@@ -84,8 +83,7 @@ pub enum GenerationError {
 /// let text = continue_text(&pipeline, &[1, 2, 3], 10, &sampling)?;
 /// assert_eq!(text.len(), 10);
 /// assert_eq!(text, continue_text(&pipeline, &[1, 2, 3], 10, &sampling)?);
-/// # Ok(())
-/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors

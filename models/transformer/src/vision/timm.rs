@@ -43,15 +43,13 @@ impl VitConfig {
     /// use stovepipe_train::Weights;
     /// use stovepipe_transformer::VitConfig;
     ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = VitConfig::new(12, 4, 2, 24, 3, 5);
     /// let layers = config.init(&Device::flex())?;
     /// let mut pipeline = Pipeline::builder(layers).devices(vec![Device::flex(); 2]).build()?;
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/timm_class_token.safetensors");
     /// let weights = Weights::open(path)?.renamed(&config.timm_keys())?;
     /// weights.load_into(&mut pipeline)?;
-    /// # Ok(())
-    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     #[expect(
