@@ -17,7 +17,10 @@ use burn::{
 };
 use burn_flex::FlexTensor;
 
-use crate::{Operand, contiguous, tensor, values};
+use crate::{
+    operand::Operand,
+    values::{contiguous, tensor, values},
+};
 
 /// The parameters of a module, whose gradients may be deferred.
 ///

@@ -185,15 +185,37 @@ fn skips_heads_and_noise() {
     check(every_randomness(), vectors(SAMPLES, 6, 3), objective);
 }
 
-/// Only norms that are not frozen update their statistics.
+/// Only norms that are not frozen update their statistics. With drawn parameters, one model in six has a
+/// variance so small that rounding changes its results by more than `check` allows.
 #[test]
 fn frozen_layers_and_norms() {
     let layers = vec![
-        Part::Linear(linear(5, 6)).freeze(),
-        normed(6, 6).freeze(),
-        normed(6, 6),
-        Part::Linear(linear(6, 6)).freeze(),
-        Part::Linear(linear(6, 3)),
+        fixed(Part::Linear(linear(5, 6)), 21).freeze(),
+        fixed(normed(6, 6), 22).freeze(),
+        fixed(normed(6, 6), 23),
+        fixed(Part::Linear(linear(6, 6)), 24).freeze(),
+        fixed(Part::Linear(linear(6, 23)), 25),
     ];
     check(layers, vectors(SAMPLES, 5, 3), CrossEntropy::new());
+}
+
+/// The layer with weights and biases by a seed in place of those that were drawn.
+fn fixed(layer: Part, seed: usize) -> Part {
+    struct Fix(usize);
+
+    impl ModuleMapper for Fix {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let drawn = param.val().into_data().try_to_vec::<f32>().unwrap();
+            if drawn.iter().all(|number| *number == drawn[0]) {
+                return param; // of a norm
+            }
+            let seed = self.0;
+            param.map(|tensor| {
+                let numbers = pattern([seed + 1, tensor.dims().iter().product()]);
+                numbers.narrow(0, seed, 1).reshape(tensor.dims()) * 0.5
+            })
+        }
+    }
+
+    layer.map(&mut Fix(seed))
 }
