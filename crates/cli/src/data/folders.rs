@@ -381,13 +381,13 @@ impl<B> Reporting<B> {
 impl<B, E> Iterator for Reporting<B>
 where
     B: Iterator<Item = Result<ImageBatch, E>>,
-    E: std::fmt::Display,
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     type Item = Result<ImageBatch, TrainError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let batch = self.batches.next();
         self.report();
-        Some(batch?.map_err(|error| TrainError::data(error.to_string())))
+        Some(batch?.map_err(TrainError::data))
     }
 }

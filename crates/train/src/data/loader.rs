@@ -88,7 +88,7 @@ impl<O: Send + 'static> Loader<O> {
             let items = set.get_many(indices.to_vec());
             items
                 .map(|items| batcher.batch(items, &device))
-                .map_err(|error| TrainError::data(error.to_string()))
+                .map_err(TrainError::data)
         };
         let thread = Builder::new()
             .name("loader".to_owned())
