@@ -1,4 +1,4 @@
-"""AmoebaNet-D in PyTorch, layer by layer and name by name as `models/amoebanet` has it."""
+"""AmoebaNet-D in PyTorch, with the layers and names of `models/amoebanet`."""
 
 import torch
 from torch import nn
@@ -19,12 +19,12 @@ class ReluConvNorm(nn.Module):
 
 
 def chain(*units):
-    """Units one after the other; a single one, too, is a chain, for its name in files."""
+    """Units one after the other; a single one is also a chain, for its name in files."""
     return nn.Sequential(*units)
 
 
 class FactorizedReduce(nn.Module):
-    """Halves the map: half of the channels sees the pixels at even places, half those at odd ones."""
+    """Halves the map: half of the channels reads the pixels at even places, half those at odd ones."""
 
     def __init__(self, inputs, outputs):
         super().__init__()

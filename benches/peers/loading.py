@@ -1,9 +1,9 @@
 """Loads folders of photographs with torchvision, and makes such folders.
 
 With `--make`, writes photographs that scikit-image and scikit-learn ship, cropped at many places, as JPEGs of 500×375 in
-class folders, prints one line of JSON and ends. Otherwise it prints one line of JSON first: how many images there are
-and the versions, or what is missing. After that it goes through all of them for each line that it reads, and prints
-the seconds that took. It ends with its input.
+class folders, prints one line of JSON and ends. Otherwise it first prints one line of JSON: the number of images and the
+versions, or what is missing. After that it loads all images for each line that it reads, and prints the seconds. It
+ends with its input.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def photographs():
 
 
 def make(folder, count):
-    """Each from a place and of a size of its own: no two files are the same."""
+    """Each has another place and size, so that no two files are the same."""
     from PIL import Image
 
     draws = random.Random(0)
@@ -61,7 +61,7 @@ def make(folder, count):
 
 
 def decoder(folder):
-    """Decodes what `ImageFolder` would, as it does, and does nothing with it."""
+    """Decodes the images in the same way as `ImageFolder`, and drops them."""
     import PIL
     from torchvision.datasets import ImageFolder
 

@@ -1,4 +1,4 @@
-"""The models that both sides have, as lists of layers, and data that both sides make alike."""
+"""The models of both sides as lists of layers, and data that both sides make in the same way."""
 
 import math
 
@@ -36,7 +36,7 @@ def layers(args):
 
 
 def batch(args, step):
-    """Inputs and labels of a step: waves whose length is their class's, each sample's begun elsewhere."""
+    """Inputs and labels of a step: waves whose length depends on the class, and whose phase on the sample."""
     import torch
 
     amoebanet = args.model == "amoebanet"

@@ -1,4 +1,4 @@
-"""One stage of a pipeline in a process of its own, by PyTorch's `torch.distributed.pipelining`."""
+"""One stage of a pipeline in its own process, by PyTorch's `torch.distributed.pipelining`."""
 
 import os
 from datetime import timedelta
@@ -13,7 +13,7 @@ SCHEDULES = {"1f1b": pipelining.Schedule1F1B, "gpipe": pipelining.ScheduleGPipe}
 
 
 class Packed(torch.autograd.Function):
-    """A tensor and its gradient as gloo takes them: without gaps, the last dimension's numbers next to each other."""
+    """A contiguous tensor and its gradient, as gloo needs them."""
 
     @staticmethod
     def forward(_, x):
@@ -42,7 +42,7 @@ class Stage(nn.Module):
 
 
 def join(args):
-    """Waits for the other stages, which are told of by a file, and are reached over loopback at ports that are free."""
+    """Waits for the other stages, which meet through a file and communicate over loopback at free ports."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     stages = len(args.cut)
     store = dist.FileStore(args.store, stages)
@@ -52,7 +52,7 @@ def join(args):
 
 
 def piped(model, args):
-    """This stage's layers, and what it does in a step: all but the last know no loss."""
+    """This stage's layers, and its step. Only the last stage has a loss."""
     join(args)
     stages = len(args.cut)
     first, last = sum(args.cut[: args.stage]), args.stage == stages - 1

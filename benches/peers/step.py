@@ -3,8 +3,8 @@
 First it prints one line of JSON: the number of parameters and PyTorch's version, or what is missing.
 After that it prints the seconds and the loss of each step. It ends with its input.
 
-A pipeline is several of these processes, one a stage, which have to be told to go on at the same time. Those who do not know
-the loss print `nan`.
+A pipeline is several of these processes, one for each stage, which must get their lines at the same time. Stages without a loss
+print `nan`.
 """
 
 import argparse
@@ -24,10 +24,10 @@ def flags():
     parser.add_argument("--double", action="store_true", help="computes in double precision")
     parser.add_argument("--vary", action="store_true", help="takes another mini-batch in each step")
     parser.add_argument("--save", metavar="FILE", help="where to write the weights before the first step")
-    card = parser.add_argument_group("a GPU")
-    card.add_argument("--device", default="cpu")
-    card.add_argument("--precision", choices=["f32", "bf16", "f16"], default="f32")
-    card.add_argument("--compile", action="store_true")
+    gpu = parser.add_argument_group("a GPU")
+    gpu.add_argument("--device", default="cpu")
+    gpu.add_argument("--precision", choices=["f32", "bf16", "f16"], default="f32")
+    gpu.add_argument("--compile", action="store_true")
     stage = parser.add_argument_group("a stage of a pipeline")
     stage.add_argument("--cut", type=int, nargs="+", metavar="N", help="the layers of each stage")
     stage.add_argument("--stage", type=int, help="which of them this is")
@@ -37,7 +37,7 @@ def flags():
 
 
 def alone(model, args):
-    """The layers, and a step on one device: micro-batches one after the other, their gradients added up."""
+    """The layers, and a step on one device: micro-batches one after the other, with accumulated gradients."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -58,7 +58,7 @@ def alone(model, args):
 
 
 def trained(model, args):
-    """What trains a mini-batch: forward, backward, and the update if there is a learning rate."""
+    """Returns a function that trains a mini-batch: forward, backward, and the update if there is a learning rate."""
     import torch
 
     if args.cut:
@@ -85,7 +85,7 @@ def trained(model, args):
 
 
 def missing(args):
-    """What there would have to be, if it is not there."""
+    """Returns what is missing, or None."""
     try:
         import torch
         import torch.distributed as dist

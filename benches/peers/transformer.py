@@ -18,5 +18,5 @@ class LastLayer(Layer):
 
 
 def transformer(layers, d, heads):
-    """As many layers as on the other side, which takes the mean after its last, too."""
+    """As many layers as on the other side, which also takes the mean after its last."""
     return nn.Sequential(*(Layer(d, heads) for _ in range(layers - 1)), LastLayer(d, heads))

@@ -1,4 +1,4 @@
-//! What other devices compute, next to what the CPU does.
+//! The results of other devices next to those of the CPU.
 
 use burn::{
     module::{ModuleVisitor, Param},
@@ -10,29 +10,26 @@ use stovepipe::pipeline::Precision;
 use crate::{
     Failure,
     classifier::Classifier,
-    piped::{Piped, PipelineSettings},
-    recipe::Recipe,
+    piped::{Piped, PipedSettings},
+    recipe::ModelRecipe,
 };
 
-/// How far a step lies from the CPU's, from the same weights.
+/// The difference of a step from the CPU's, from the same weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Agreement {
     /// The difference of the losses, as a share of the CPU's.
     pub loss: f64,
-    /// Of all parameters, the largest norm of the difference of a gradient, as a share of the norm of the CPU's.
+    /// The norm of the difference of a gradient, as a share of the norm of the CPU's, for the
+    /// parameter where it is largest.
     pub gradient: f64,
 }
 
-/// Runs a mini-batch on the CPU in f32, and then as planned.
-///
-/// # Errors
-///
-/// If a device is not available, or a step fails.
+/// Runs a mini-batch on the CPU in f32, and then through the pipeline.
 pub fn agreement<L: Classifier>(
-    model: &Recipe<L>,
-    plan: &PipelineSettings,
+    model: &ModelRecipe<L>,
+    plan: &PipedSettings,
 ) -> Result<Agreement, Failure> {
-    let on_cpu = PipelineSettings {
+    let on_cpu = PipedSettings {
         devices: Vec::new(),
         precision: Precision::F32,
         ..plan.clone()
@@ -64,7 +61,7 @@ struct Differences {
 impl ModuleVisitor for Differences {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(expected) = self.expected.remove::<D>(param.id) else {
-            return; // running statistics have none
+            return; // running statistics have no gradient
         };
         let here = Device::flex();
         let share = match self.found.remove::<D>(param.id) {

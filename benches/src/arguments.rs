@@ -1,34 +1,38 @@
-//! The flags that all programs have.
+//! The flags that several programs have.
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-/// Flags of every benchmark; they are saved with its figures.
+/// Flags of a benchmark; they are saved with its results.
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct Arguments {
-    /// Folder for the figures, as JSON
+    /// Folder for the results, as JSON
     #[arg(long, value_name = "FOLDER", default_value = "benches/results")]
     pub out: PathBuf,
-    /// What to measure with
+    /// The model to measure
     #[arg(long, value_enum, default_value = "all")]
     pub model: ModelChoice,
     /// Small sizes and few rounds, to show that the program works
     #[arg(long)]
     pub quick: bool,
-    /// Times that each configuration takes its turn
+    /// Turns of each configuration
     #[arg(long, value_name = "N")]
     pub rounds: Option<usize>,
-    /// Least length of a turn, in milliseconds
+    /// Minimum length of a turn, in milliseconds
     #[arg(long, value_name = "MS")]
     pub turn: Option<u64>,
-    /// Filters of AmoebaNet-D for images of 32×32; by default the program's own number
+    /// Filters of AmoebaNet-D for images of 32×32 (default: depends on the program)
     #[arg(long, value_name = "D")]
     pub small_filters: Option<usize>,
-    /// Samples in a micro-batch; by default the model's own number
+    /// Samples in a micro-batch (default: depends on the model)
     #[arg(long, value_name = "N")]
     pub samples: Option<usize>,
+    /// Work as one of the configurations, for the program that started this one
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub contender: Option<String>,
 }
 
 /// A model by name.
@@ -56,17 +60,39 @@ impl ModelChoice {
 }
 
 impl Arguments {
-    /// How often each configuration takes its turn.
+    /// The turns of each configuration.
     #[must_use]
     pub fn rounds(&self, usual: usize) -> usize {
         let usual = if self.quick { 2 } else { usual };
         self.rounds.unwrap_or(usual).max(1)
     }
 
-    /// The least length of a turn: short steps are repeated within it.
+    /// The minimum length of a turn: short steps are repeated within it.
     #[must_use]
     pub fn turn(&self) -> Duration {
         let usual = if self.quick { 1 } else { 250 };
         Duration::from_millis(self.turn.unwrap_or(usual))
+    }
+}
+
+/// Flags of the benchmarks that measure with several numbers of micro-batches.
+#[derive(Args, Clone, Debug, Serialize)]
+pub struct SweepArguments {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub arguments: Arguments,
+    /// Numbers of micro-batches
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub micro_batches: Vec<usize>,
+}
+
+impl SweepArguments {
+    /// The same with the numbers of micro-batches filled in where no flag names them.
+    #[must_use]
+    pub fn or_micro_batches(mut self, quick: &[usize], usual: &[usize]) -> Self {
+        if self.micro_batches.is_empty() {
+            self.micro_batches = if self.arguments.quick { quick } else { usual }.to_vec();
+        }
+        self
     }
 }

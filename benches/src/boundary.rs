@@ -1,9 +1,8 @@
-//! What crosses a cut between two stages, and what it takes to hand it over.
+//! What crosses a cut between two stages, and how long its transfer takes.
 
 use std::hint::black_box;
 
 use burn::tensor::Device;
-use serde_json::{Value, json};
 use stovepipe::prelude::*;
 
 use crate::{
@@ -11,39 +10,43 @@ use crate::{
     classifier::Classifier,
     flows::{attach, bytes, detach, to_device},
     measure::time,
-    recipe::Recipe,
-    report::number,
+    recipe::ModelRecipe,
 };
 
-/// Times that something so short is repeated.
+/// A transfer is so short that it is repeated.
 const REPEATS: usize = 100;
 
-/// The cut after so many layers: their number, KiB, microseconds to hand over, microseconds to copy.
-///
-/// # Errors
-///
-/// If a layer fails.
-pub fn boundary_row<L: Classifier>(model: &Recipe<L>, after: usize) -> Result<Value, Failure> {
+/// A micro-batch between two stages on one device.
+#[derive(Clone, Copy, Debug)]
+pub struct Boundary {
+    /// Its bytes.
+    pub bytes: usize,
+    /// Seconds of its transfer.
+    pub transfer: f64,
+    /// Seconds of a copy of as many bytes.
+    pub copy: f64,
+}
+
+/// Measures the cut after the first `after` layers.
+pub fn boundary<L: Classifier>(model: &ModelRecipe<L>, after: usize) -> Result<Boundary, Failure> {
     let (input, _) = model.batch(model.samples);
     let mut flow = attach(L::enter(input), false);
     for layer in &model.layers()?[..after] {
         flow = layer.forward(flow, &mut Context::new(&(), true))?;
     }
     let flow = detach(flow);
-    let size = bytes(flow.clone());
-    let device = Device::flex();
-    let (hand_over, ()) = time(|| {
+    let (bytes, device) = (bytes(flow.clone()), Device::flex());
+    let (transfer, ()) = time(|| {
         for _ in 0..REPEATS {
             black_box(to_device(flow.clone(), &device));
         }
     });
-    let values = vec![1_u8; size];
+    let values = vec![1_u8; bytes];
     let (copy, ()) = time(|| (0..REPEATS).for_each(|_| drop(black_box(values.clone()))));
-    let [hand_over, copy] = [hand_over, copy].map(|s| number(1e6 * s / REPEATS as f64));
-    Ok(json!([
-        after,
-        number(size as f64 / 1024.0),
-        hand_over,
-        copy
-    ]))
+    let [transfer, copy] = [transfer, copy].map(|seconds| seconds / REPEATS as f64);
+    Ok(Boundary {
+        bytes,
+        transfer,
+        copy,
+    })
 }

@@ -1,12 +1,11 @@
-//! A configuration in a process of its own, which works when it is told to.
+//! A configuration in its own process, which works when it is asked to.
 //!
-//! Within one process, configurations that take turns leave each other a heap full of holes, and the
-//! later ones pay for it. So each has a process, and idle ones have nothing to say.
+//! Configurations that take turns within one process fragment its heap, and the later ones are
+//! slower for it. So each has a process; those that are not asked are idle.
 
 use std::{
-    env,
-    io::{self, BufRead, BufReader, Write},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    env, io,
+    process::{self, Command},
     time::Duration,
 };
 
@@ -15,135 +14,128 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Failure,
     arguments::Arguments,
-    copies::Copies,
-    measure::{Cost, Turn, repeat},
-    measured::Measured,
+    bench_model::BenchModel,
+    copies::LoopCopies,
+    line_process::LineProcess,
+    measure::{Turn, TurnCost, TurnCosts, repeat, take_turns},
     models::model,
-    piped::PipelineSettings,
-    recipe::Shape,
+    piped::PipedSettings,
+    recipe::ModelShape,
     threads::compute_alone,
 };
 
-/// What a contender is to do.
+/// The work of a contender, and its model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Task {
-    /// The model's sizes.
-    shape: Shape,
+struct ContenderTask {
+    shape: ModelShape,
     /// Samples of a micro-batch.
     samples: usize,
-    /// What is done with it.
-    work: Work,
+    work: ContenderWork,
 }
 
-/// What is done with a model.
+/// How a contender trains its model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Work {
-    /// It is trained through a pipeline.
+pub enum ContenderWork {
+    /// Through a pipeline.
     Piped {
-        /// How.
-        plan: PipelineSettings,
+        /// The pipeline.
+        plan: PipedSettings,
         /// Whether parameters are updated.
         optimizer: bool,
     },
-    /// It is trained by a plain loop.
+    /// By a plain loop.
     Plain {
         /// Micro-batches.
         micro_batches: usize,
         /// Whether parameters are updated.
         optimizer: bool,
     },
-    /// It is trained by several plain loops at once.
+    /// By several plain loops at once.
     Copies {
-        /// How many.
+        /// The number of loops.
         count: usize,
         /// Micro-batches of each.
         micro_batches: usize,
     },
 }
 
-/// The process of a contender.
-struct Contender {
-    child: Child,
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
+impl ContenderWork {
+    /// Forward and backward through a pipeline.
+    #[must_use]
+    pub fn passes(plan: &PipedSettings) -> Self {
+        let (plan, optimizer) = (plan.clone(), false);
+        Self::Piped { plan, optimizer }
+    }
+
+    /// Forward, backward and update through a pipeline.
+    #[must_use]
+    pub fn training(plan: &PipedSettings) -> Self {
+        let (plan, optimizer) = (plan.clone(), true);
+        Self::Piped { plan, optimizer }
+    }
 }
 
-/// Starts this program once more, with the same flags, as a contender that takes turns.
-///
-/// # Errors
-///
-/// If that fails.
-pub fn contend(model: &dyn Measured, work: Work) -> Result<Turn<'static>, Failure> {
-    let task = Task {
+/// Starts this program again, with the same flags, as a contender that takes turns.
+pub fn contend(model: &dyn BenchModel, work: ContenderWork) -> Result<Turn<'static>, Failure> {
+    let task = ContenderTask {
         shape: model.shape(),
         samples: model.samples(),
         work,
     };
-    let mut child = Command::new(env::current_exe()?)
-        .args(env::args_os().skip(1))
-        .arg("--contender")
-        .arg(serde_json::to_string(&task)?)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let orders = child.stdin.take();
-    let answers = child.stdout.take().ok_or("a contender has no output")?;
-    let mut contender = Contender {
-        child,
-        orders,
-        answers: BufReader::new(answers),
-    };
-    Ok(Box::new(move || contender.turn()))
-}
-
-impl Contender {
-    fn turn(&mut self) -> Result<Cost, Failure> {
-        let orders = self.orders.as_mut().ok_or("a contender has no input")?;
-        writeln!(orders)?;
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer)?;
+    let mut command = Command::new(env::current_exe()?);
+    let command = command.args(env::args_os().skip(1)).arg("--contender");
+    let mut contender = LineProcess::start(command.arg(serde_json::to_string(&task)?))?;
+    Ok(Box::new(move || {
+        let answer = contender.ask()?;
         let mut numbers = answer.split_whitespace().map(str::parse);
         match (numbers.next(), numbers.next()) {
-            (Some(Ok(seconds)), Some(Ok(processor))) => Ok(Cost { seconds, processor }),
-            _ => Err("a contender failed; what it said is above".into()),
+            (Some(Ok(seconds)), Some(Ok(processor))) => Ok(TurnCost { seconds, processor }),
+            _ => Err("a contender failed; its error is above".into()),
         }
-    }
+    }))
 }
 
-impl Drop for Contender {
-    fn drop(&mut self) {
-        self.orders = None; // at the end of its input, the child ends
-        let _ = self.child.wait();
-    }
+/// Starts a contender for each work and lets them take turns.
+pub fn race(
+    model: &dyn BenchModel,
+    works: impl IntoIterator<Item = ContenderWork>,
+    rounds: usize,
+) -> Result<Vec<TurnCosts>, Failure> {
+    let turns = works.into_iter().map(|work| contend(model, work));
+    take_turns(&mut turns.collect::<Result<Vec<_>, _>>()?, rounds)
 }
 
-/// Works as a contender: a turn for each line of input.
-///
-/// # Errors
-///
-/// If the task cannot be read, or the work fails.
-pub fn serve(arguments: &Arguments, task: &str) -> Result<(), Failure> {
-    let task: Task = serde_json::from_str(task)?;
-    let _pool = compute_alone()?;
+/// Works as a contender if the flags say so, and then ends the process: a turn for each line of
+/// input. Otherwise lets the calling thread compute alone.
+pub fn serve_or_compute_alone(arguments: &Arguments) -> Result<(), Failure> {
+    compute_alone()?;
+    if let Some(task) = &arguments.contender {
+        serve(serde_json::from_str(task)?, arguments.turn())?;
+        process::exit(0);
+    }
+    Ok(())
+}
+
+fn serve(task: ContenderTask, minimum: Duration) -> Result<(), Failure> {
     let model = model(task.shape, task.samples);
-    let mut turn = task.work.prepare(&*model, arguments.turn())?;
+    let mut turn = task.work.prepare(&*model, minimum)?;
     for line in io::stdin().lines() {
         line?;
-        let Cost { seconds, processor } = turn()?;
+        let TurnCost { seconds, processor } = turn()?;
         println!("{seconds} {processor}");
     }
     Ok(())
 }
 
-impl Work {
-    fn prepare(&self, model: &dyn Measured, least: Duration) -> Result<Turn<'static>, Failure> {
+impl ContenderWork {
+    fn prepare(&self, model: &dyn BenchModel, minimum: Duration) -> Result<Turn<'static>, Failure> {
         match self {
             Self::Piped { plan, optimizer } => {
                 let mut piped = model.piped(plan)?;
                 if *optimizer {
                     piped.add_optimizer();
                 }
-                Ok(Box::new(move || repeat(least, || piped.step().map(|_| ()))))
+                Ok(Box::new(move || repeat(minimum, || piped.step().map(drop))))
             }
             &Self::Plain {
                 micro_batches,
@@ -153,14 +145,14 @@ impl Work {
                 if optimizer {
                     plain.add_optimizer();
                 }
-                Ok(Box::new(move || repeat(least, || plain.step())))
+                Ok(Box::new(move || repeat(minimum, || plain.step())))
             }
             &Self::Copies {
                 count,
                 micro_batches,
             } => {
-                let mut copies = Copies::start(model, count, micro_batches)?;
-                Ok(Box::new(move || copies.turn(least)))
+                let mut copies = LoopCopies::start(model, count, micro_batches)?;
+                Ok(Box::new(move || copies.turn(minimum)))
             }
         }
     }

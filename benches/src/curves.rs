@@ -1,5 +1,5 @@
-//! Curves that ought to lie on each other, as a drawing that shows whether they do: the first is drawn
-//! broad and pale, each further one narrower and darker on top of it.
+//! A drawing of curves that should coincide: the first is broad and pale, each further one narrower
+//! and darker on top of it.
 
 use svg::{
     Node,
@@ -10,15 +10,15 @@ use crate::drawing::{MARGIN, WIDTH, line, page, text};
 
 /// Curves in one pair of axes.
 #[derive(Clone, Debug)]
-pub struct Panel {
-    /// What stands above.
+pub struct CurvePanel {
+    /// Its title.
     pub title: String,
-    /// A value for each step, of each curve.
+    /// The values of each curve, step by step.
     pub curves: Vec<Vec<f64>>,
 }
 
 const HEIGHT: f64 = 330.0;
-/// Room for the numbers at the axes.
+/// Space for the numbers at the axes.
 const GUTTER: f64 = 44.0;
 const TOP: f64 = 96.0;
 const BOTTOM: f64 = 282.0;
@@ -32,17 +32,17 @@ text { font: 13px system-ui, sans-serif; fill: #333 } .title { font-size: 16px; 
 .curve2 { stroke: #5b9bd5; stroke-width: 7 } .curve3 { stroke: #f4b183; stroke-width: 4 }
 .curve4 { stroke: #7f2704; stroke-width: 1.5 }";
 
-/// Draws panels side by side. `names` are those of the curves, five at most, the same in each panel.
+/// Draws panels side by side. `names` are the names of the curves, at most five, in all panels.
 ///
 /// ```
-/// use stovepipe_benches::curves::{Panel, draw};
+/// use stovepipe_benches::curves::{CurvePanel, draw};
 ///
-/// let panel = Panel { title: "model".into(), curves: vec![vec![2.3, 1.9], vec![2.3, 1.8]] };
+/// let panel = CurvePanel { title: "model".into(), curves: vec![vec![2.3, 1.9], vec![2.3, 1.8]] };
 /// let picture = draw("losses", &["one", "other"], &[panel]);
 /// assert_eq!(picture.matches("<polyline").count(), 2);
 /// ```
 #[must_use]
-pub fn draw(title: &str, names: &[&str], panels: &[Panel]) -> String {
+pub fn draw(title: &str, names: &[&str], panels: &[CurvePanel]) -> String {
     let mut body = Group::new()
         .add(text("title", [MARGIN, 32.0], title))
         .add(legend(names));
@@ -59,18 +59,15 @@ fn legend(names: &[&str]) -> Group {
     let mut legend = Group::new();
     for (index, name) in names.iter().enumerate() {
         let x = MARGIN + pitch * index as f64;
-        legend.append(line(
-            &format!("key curve{index}"),
-            [x, 54.0],
-            [x + 28.0, 54.0],
-        ));
+        let class = format!("key curve{index}");
+        legend.append(line(&class, [x, 54.0], [x + 28.0, 54.0]));
         legend.append(text("name", [x + 36.0, 58.0], *name));
     }
     legend
 }
 
-/// A panel between two places from left to right.
-fn drawn(panel: &Panel, left: f64, right: f64) -> Group {
+/// A panel between two horizontal positions.
+fn drawn(panel: &CurvePanel, left: f64, right: f64) -> Group {
     let values = || {
         panel
             .curves
@@ -89,34 +86,22 @@ fn drawn(panel: &Panel, left: f64, right: f64) -> Group {
     for tick in 0..=TICKS {
         let value = low + (high - low) * tick as f64 / TICKS as f64;
         group.append(line("grid", [left, y(value)], [right, y(value)]));
-        group.append(text(
-            "number end",
-            [left - 6.0, y(value) + 4.0],
-            format!("{value:.2}"),
-        ));
+        let place = [left - 6.0, y(value) + 4.0];
+        group.append(text("number end", place, format!("{value:.2}")));
     }
+    let mut number = |x, y, content: String| group.append(text("number middle", [x, y], content));
     for step in [0, steps / 2, steps.saturating_sub(1)] {
-        group.append(text(
-            "number middle",
-            [x(step), BOTTOM + 18.0],
-            (step + 1).to_string(),
-        ));
+        number(x(step), BOTTOM + 18.0, (step + 1).to_string());
     }
-    group.append(text(
-        "number middle",
-        [(left + right) / 2.0, BOTTOM + 34.0],
-        "step",
-    ));
+    number((left + right) / 2.0, BOTTOM + 34.0, "step".to_owned());
     for (index, curve) in panel.curves.iter().enumerate() {
         let points = curve
             .iter()
             .enumerate()
             .filter(|(_, value)| value.is_finite());
-        let points: Vec<_> = points
-            .map(|(step, &value)| format!("{:.1},{:.1}", x(step), y(value)))
-            .collect();
+        let points = points.map(|(step, &value)| format!("{:.1},{:.1}", x(step), y(value)));
         let curve = Polyline::new().set("class", format!("curve{index}"));
-        group.append(curve.set("points", points.join(" ")));
+        group.append(curve.set("points", points.collect::<Vec<_>>().join(" ")));
     }
     group
 }

@@ -1,4 +1,4 @@
-//! What pictures are made of.
+//! Elements of pictures.
 
 use svg::{
     Document, Node,
@@ -9,7 +9,7 @@ use svg::{
 pub(crate) const WIDTH: f64 = 960.0;
 pub(crate) const MARGIN: f64 = 24.0;
 
-/// A picture on a white page. `title` is for those who do not see it.
+/// A picture on a white page. `title` is its text for screen readers.
 pub(crate) fn page(title: &str, height: f64, style: &str, body: Group) -> String {
     let mut page = Document::new()
         .set("viewBox", (0, 0, WIDTH, height))

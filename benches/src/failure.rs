@@ -1,8 +1,8 @@
-//! What ends a program.
+//! The error of a program.
 
 use std::{error::Error, fmt};
 
-/// What went wrong, for a person to read: a `main` that returns it prints these words.
+/// Any error. A `main` that returns it prints its message.
 pub struct Failure(Box<dyn Error + Send + Sync>);
 
 impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
@@ -19,6 +19,6 @@ impl fmt::Display for Failure {
 
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
+        fmt::Display::fmt(self, f)
     }
 }

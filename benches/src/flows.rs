@@ -1,10 +1,10 @@
-//! What the benchmarks do to what passes between layers, without knowing what it is.
+//! Operations of the benchmarks on any flow between layers.
 
 use burn::tensor::{Bool, Device, Int, Tensor};
 use stovepipe::pipeline::{Flow, FlowMapper};
 
-/// Puts values into the autodiff world, as constants or as leaves that want a gradient.
-pub fn attach<F: Flow>(flow: F, want_gradients: bool) -> F {
+/// Starts recording values, as constants or as leaves that get a gradient.
+pub fn attach<F: Flow>(flow: F, with_gradients: bool) -> F {
     struct Attach(bool);
 
     impl FlowMapper for Attach {
@@ -19,10 +19,10 @@ pub fn attach<F: Flow>(flow: F, want_gradients: bool) -> F {
         }
     }
 
-    flow.map(&mut Attach(want_gradients))
+    flow.map(&mut Attach(with_gradients))
 }
 
-/// Takes values out of their graph.
+/// Detaches values from their graph.
 pub fn detach<F: Flow>(flow: F) -> F {
     struct Detach;
 
@@ -41,7 +41,7 @@ pub fn detach<F: Flow>(flow: F) -> F {
     flow.map(&mut Detach)
 }
 
-/// Moves a flow to a device, as handing it to another stage does.
+/// Moves a flow to a device, as a transfer to another stage does.
 pub fn to_device<F: Flow>(flow: F, device: &Device) -> F {
     struct Move<'a>(&'a Device);
 
@@ -54,7 +54,7 @@ pub fn to_device<F: Flow>(flow: F, device: &Device) -> F {
     flow.map(&mut Move(device))
 }
 
-/// A made-up gradient of a flow: one flat tensor for each of its tensors.
+/// Artificial gradients of a flow: one flat tensor for each of its tensors.
 pub fn gradients_for<F: Flow>(flow: F) -> Vec<Tensor<1>> {
     struct Gradients(Vec<Tensor<1>>);
 
@@ -72,7 +72,7 @@ pub fn gradients_for<F: Flow>(flow: F) -> Vec<Tensor<1>> {
     gradients.0
 }
 
-/// Σ (y · g).sum(): the scalar whose backward pass begins with these gradients.
+/// Σ (y · g).sum(): the scalar whose backward pass starts with these gradients.
 pub fn seed<F: Flow>(flow: F, gradients: &[Tensor<1>]) -> Option<Tensor<1>> {
     struct Seed<'a>(std::slice::Iter<'a, Tensor<1>>, Option<Tensor<1>>);
 

@@ -1,66 +1,63 @@
-//! Losses, step by step: whether what is measured learns what it should.
+//! The losses of a short training, step by step.
 
 use std::path::PathBuf;
 
 use crate::{
     Failure,
     classifier::Classifier,
-    piped::{Piped, PipedLoop, PipelineSettings},
+    piped::{Piped, PipedLoop, PipedSettings},
     plain::{Plain, PlainLoop},
-    recipe::Recipe,
+    recipe::ModelRecipe,
 };
 
 /// A short training by AdamW.
 #[derive(Clone, Debug)]
 pub struct Learning {
-    /// Weights to begin with, as PyTorch saved them.
+    /// The first weights, as PyTorch saved them.
     pub weights: PathBuf,
-    /// Who trains.
-    pub way: Way,
-    /// Mini-batches, each another.
+    /// The loop that trains.
+    pub kind: LoopKind,
+    /// The number of steps, each with another mini-batch.
     pub steps: usize,
     /// The learning rate.
     pub rate: f64,
 }
 
-/// Who trains.
+/// A loop that trains.
 #[derive(Clone, Debug)]
-pub enum Way {
-    /// A plain loop over so many micro-batches.
+pub enum LoopKind {
+    /// A plain loop.
     Plain {
         /// Micro-batches of a mini-batch.
         micro_batches: usize,
     },
     /// A pipeline.
-    Piped(PipelineSettings),
+    Piped(PipedSettings),
 }
 
-/// The loss of each mini-batch, before the update that it leads to.
-///
-/// # Errors
-///
-/// If the weights are another model's, or a step fails.
-pub fn losses<L: Classifier>(model: &Recipe<L>, learning: &Learning) -> Result<Vec<f64>, Failure> {
+/// The loss of each mini-batch, before its update.
+pub fn losses<L: Classifier>(
+    model: &ModelRecipe<L>,
+    learning: &Learning,
+) -> Result<Vec<f64>, Failure> {
     let layers = model.layers_from(&learning.weights)?;
-    let steps = 0..learning.steps;
-    match &learning.way {
-        &Way::Plain { micro_batches } => {
+    let loss: Box<dyn FnMut(usize) -> Result<f64, Failure>> = match &learning.kind {
+        &LoopKind::Plain { micro_batches } => {
             let mut plain = Plain::new(model, layers, micro_batches);
             plain.add_optimizer();
-            let loss = |step| {
+            Box::new(move |step| {
                 plain.learn(step, learning.rate);
                 plain.mini_batch()
-            };
-            steps.map(loss).collect()
+            })
         }
-        Way::Piped(plan) => {
+        LoopKind::Piped(plan) => {
             let mut piped = Piped::new(model, layers, plan)?;
             piped.add_optimizer();
-            let loss = |step| {
+            Box::new(move |step| {
                 piped.learn(step, learning.rate);
                 Ok(piped.step()?.loss)
-            };
-            steps.map(loss).collect()
+            })
         }
-    }
+    };
+    (0..learning.steps).map(loss).collect()
 }

@@ -1,29 +1,34 @@
-//! What the benchmarks share. Each program in `bin/` measures one thing; see there.
+//! Code that the benchmarks share. Each program in `bin/` measures one thing.
+//!
+//! A function that returns a [`Failure`] fails if a model, a file, a device or a child process does.
 //!
 //! ```text
-//! arguments    the flags that all programs have
-//! models       the models that are measured: AmoebaNet-D and a stack of Transformer layers
-//! recipe       how such a model is made, its sizes and its batches
-//! measured     what can be asked of a model
-//! measure      turns taken in rounds, medians and spreads
-//! plain        a training loop as Burn's users write it, and independent copies of it at once
-//! piped        the same work through a pipeline
-//! agreement    what other devices compute, next to the CPU
-//! layers       what each layer costs, and the best cut in two
-//! limit        how fast a schedule could be at best
-//! account      where the time of a step went
-//! boundary     what crosses a cut
-//! memory       what a step allocates
-//! footprint    how large a network trains within a budget
-//! peer         PyTorch beside us
-//! pace         how far a program is
-//! learning     losses of a short training, and curves, a drawing of them
-//! report       tables, printed and saved
+//! arguments       flags of several programs
+//! models          the measured models: AmoebaNet-D and a stack of Transformer layers
+//! recipe          how such a model is made, its sizes and its batches
+//! bench_model     a model for any kind of layer
+//! measure         turns in rounds, medians and spreads
+//! contender       a configuration in its own process
+//! plain, copies   a plain Burn loop, and independent copies of it at once
+//! piped           training through a pipeline
+//! agreement       the results of other devices next to the CPU's
+//! layers          the cost of each layer, and the best cut in two
+//! limit           the limit of a schedule's speed
+//! step_times      where the time of a step went
+//! boundary        what crosses a cut
+//! memory          the memory of a step
+//! footprint       the largest network that trains within a budget
+//! peer            PyTorch next to us
+//! learning        losses of a short training
+//! curves          a drawing of them
+//! bench_progress  the progress of a program
+//! report          tables, printed and saved
 //! ```
 
-pub mod account;
 pub mod agreement;
 pub mod arguments;
+pub mod bench_model;
+pub mod bench_progress;
 pub mod boundary;
 pub mod classifier;
 pub mod contender;
@@ -36,17 +41,17 @@ pub mod footprint;
 pub mod layers;
 pub mod learning;
 pub mod limit;
+pub mod line_process;
 pub mod machine;
 pub mod measure;
-pub mod measured;
 pub mod memory;
 pub mod models;
-pub mod pace;
 pub mod peer;
 pub mod piped;
 pub mod plain;
 pub mod recipe;
 pub mod report;
+pub mod step_times;
 pub mod threads;
 pub mod transformer;
 

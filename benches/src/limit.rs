@@ -1,17 +1,17 @@
-//! How fast a schedule could be at best.
+//! The limit of a schedule's speed.
 //!
-//! A schedule is played with the times that its passes would take if nothing were lost: not in
-//! handing over, not in waiting for a processor. With K equal stages and nothing recomputed a step
-//! takes (m + K − 1) / K of what a plain loop needs for a micro-batch, so K threads reach
-//! m·K / (m + K − 1) / K of what they reach with independent copies of the loop.
+//! A schedule is simulated with the times of its passes alone: transfers and waiting for a
+//! processor take no time. With K equal stages and no recomputation, a step
+//! takes (m + K − 1) / K of a plain loop's time for a micro-batch, so K threads reach
+//! m·K / (m + K − 1) / K of the speed of K independent copies of the loop.
 
 use std::collections::HashMap;
 
 use stovepipe::schedule::{Action, Pass, Schedule};
 
-use crate::{Failure, piped::PipelineSettings};
+use crate::{Failure, piped::PipedSettings};
 
-/// What a stage needs for one micro-batch.
+/// The seconds of a stage for one micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCost {
     /// Forward.
@@ -21,26 +21,22 @@ pub struct StageCost {
 }
 
 /// The share of the rate of K independent copies that the plan's stages can reach: Σ over stages of
-/// m · (forward + backward), over K times the length of the played schedule. A pass that is
-/// recomputed adds its forward to its backward if `recompute` says so.
-///
-/// # Errors
-///
-/// If the plan has no schedule.
+/// m · (forward + backward), over K times the length of the simulated schedule. With
+/// `recompute`, a recomputed pass adds its forward time to its backward time.
 pub fn share_of_copies(
-    plan: &PipelineSettings,
+    plan: &PipedSettings,
     costs: &[StageCost],
     recompute: bool,
 ) -> Result<f64, Failure> {
     let schedule = plan.actions()?;
     let length = play(&schedule, |action| {
         let StageCost { forward, backward } = costs[action.stage];
-        let twice = recompute && plan.recomputes(&schedule, action.stage, action.micro_batch);
+        let again = recompute && plan.recomputes(&schedule, action.stage, action.micro_batch);
         match action.pass {
             Pass::Forward => forward,
-            Pass::Backward | Pass::InputGradient if twice => forward + backward,
+            Pass::Backward | Pass::InputGradient if again => forward + backward,
             Pass::Backward | Pass::InputGradient => backward,
-            // Halves are not told apart here: see `zero_bubble`.
+            // The whole backward pass is counted as one: see `zero_bubble` for halves.
             Pass::WeightGradient | Pass::Update => 0.0,
         }
     });
@@ -48,8 +44,8 @@ pub fn share_of_copies(
     Ok(plan.micro_batches as f64 * work / (costs.len() as f64 * length))
 }
 
-/// How long a schedule takes if each action begins as soon as its worker is free and its input is
-/// there.
+/// The length of a schedule in which each action begins as soon as its worker is free and its input
+/// has arrived.
 fn play(schedule: &Schedule, cost: impl Fn(Action) -> f64) -> f64 {
     let mut ends: HashMap<Action, f64> = HashMap::new();
     let mut free = vec![0.0_f64; schedule.workers().len()];
@@ -87,10 +83,10 @@ mod tests {
     };
 
     fn share(schedule: Rule, recompute: Recompute, m: usize, k: usize) -> f64 {
-        let plan = PipelineSettings {
+        let plan = PipedSettings {
             schedule,
             recompute,
-            ..PipelineSettings::new(vec![1; k], m)
+            ..PipedSettings::new(vec![1; k], m)
         };
         share_of_copies(&plan, &vec![EQUAL; k], true).unwrap()
     }
@@ -108,10 +104,10 @@ mod tests {
 
     #[test]
     fn recomputation_costs_a_forward_pass() {
-        // Three of work and one of recomputation, in both stages, at each of m + K − 1 places.
+        // Work of 3 and recomputation of 1 in both stages, m + K − 1 times.
         let found = share(Rule::GPipe, Recompute::Always, 4, 2);
         assert!((found - 4.0 / 5.0 * 3.0 / 4.0).abs() < 1e-9, "{found}");
-        // One stage turns around at once: nothing to recompute.
+        // The only stage starts backward at once: nothing to recompute.
         let plain = share(Rule::OneForwardOneBackward, Recompute::Always, 4, 1);
         assert_eq!(plain, 1.0);
     }

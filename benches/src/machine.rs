@@ -1,4 +1,4 @@
-//! Where and when something was measured.
+//! The machine and the time of a measurement.
 
 use std::{
     fs,
@@ -7,23 +7,23 @@ use std::{
 
 use serde::Serialize;
 
-/// The machine, as far as it can be asked without further dependencies.
+/// The machine.
 #[derive(Clone, Debug, Serialize)]
-pub struct Machine {
-    /// What computes.
+pub struct HostInfo {
+    /// The device that computes.
     pub device: String,
-    /// The processor's own name.
+    /// The processor's name.
     pub cpu: String,
     /// Threads that can run at once.
     pub threads: usize,
     /// Operating system and architecture.
     pub system: String,
-    /// Runnable threads over the last minute when the program began: figures of a machine that was
-    /// busy with something else are worth little.
+    /// Runnable threads over the last minute when the program began. On a busy machine the results
+    /// say little.
     pub load: Option<f64>,
 }
 
-impl Machine {
+impl HostInfo {
     /// This machine, now.
     #[must_use]
     pub fn this() -> Self {

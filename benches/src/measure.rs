@@ -1,7 +1,7 @@
 //! Turns taken in rounds.
 //!
-//! A noisy neighbour comes and goes within minutes. So configurations are not measured one after
-//! the other: each takes a short turn, round after round, and the neighbour falls on all of them.
+//! Other load on the machine comes and goes within minutes. So configurations are not measured one
+//! after the other: each takes a short turn, round after round, and the load affects all of them.
 
 use std::{
     fs,
@@ -11,28 +11,27 @@ use std::{
 use crate::Failure;
 
 /// One turn of a configuration.
-pub type Turn<'a> = Box<dyn FnMut() -> Result<Cost, Failure> + 'a>;
+pub type Turn<'a> = Box<dyn FnMut() -> Result<TurnCost, Failure> + 'a>;
 
-/// What a mini-batch costs.
+/// The time of a mini-batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Cost {
-    /// Seconds on the clock.
+pub struct TurnCost {
+    /// Elapsed seconds.
     pub seconds: f64,
-    /// Seconds of processors, over all threads: what a busy neighbour and waiting leave alone. Not a
-    /// number where the system does not say.
+    /// Processor seconds of all threads, without waiting. NaN where the system does not report them.
     pub processor: f64,
 }
 
-/// The costs of one configuration, turn by turn.
+/// The times of one configuration, turn by turn.
 #[derive(Clone, Debug, Default)]
-pub struct Costs {
-    /// Seconds on the clock.
+pub struct TurnCosts {
+    /// Elapsed seconds.
     pub seconds: Seconds,
-    /// Seconds of processors.
+    /// Processor seconds.
     pub processor: Seconds,
 }
 
-/// The seconds that each turn of a configuration found.
+/// The seconds of each turn of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Seconds(pub Vec<f64>);
 
@@ -49,7 +48,7 @@ impl Seconds {
         (self.quantile(0.75) - self.quantile(0.25)) / 2.0 / self.median()
     }
 
-    /// This over that, round by round: what both suffered in a round cancels.
+    /// This divided by `other`, round by round: load that affects both in a round cancels.
     #[must_use]
     pub fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
@@ -67,24 +66,21 @@ impl Seconds {
     }
 }
 
-/// Lets all take turns for so many rounds, after one that warms up. Every other round goes
-/// backwards, so that nobody always follows the same neighbour.
-///
-/// # Errors
-///
-/// The first of a turn.
-pub fn take_turns(turns: &mut [Turn<'_>], rounds: usize) -> Result<Vec<Costs>, Failure> {
+/// Lets all take turns for `rounds` rounds, after one that warms up. Every other round is in
+/// reverse order, so that no configuration always follows the same one.
+pub fn take_turns(turns: &mut [Turn<'_>], rounds: usize) -> Result<Vec<TurnCosts>, Failure> {
     for turn in turns.iter_mut() {
         turn()?;
     }
-    let mut found = vec![Costs::default(); turns.len()];
+    let mut found = vec![TurnCosts::default(); turns.len()];
     for round in 0..rounds {
-        let forward = (0..turns.len()).map(|index| match round % 2 {
-            0 => index,
-            _ => turns.len() - 1 - index,
-        });
-        for index in forward.collect::<Vec<_>>() {
-            let Cost { seconds, processor } = turns[index]()?;
+        for place in 0..turns.len() {
+            let index = if round % 2 == 0 {
+                place
+            } else {
+                turns.len() - 1 - place
+            };
+            let TurnCost { seconds, processor } = turns[index]()?;
             found[index].seconds.0.push(seconds);
             found[index].processor.0.push(processor);
         }
@@ -92,40 +88,35 @@ pub fn take_turns(turns: &mut [Turn<'_>], rounds: usize) -> Result<Vec<Costs>, F
     Ok(found)
 }
 
-/// Repeats a step for at least `least`. Returns the mean cost of one.
-///
-/// # Errors
-///
-/// The first of a step.
-pub fn repeat(least: Duration, step: impl FnMut() -> Result<(), Failure>) -> Result<Cost, Failure> {
+/// Repeats a step for at least `minimum`. Returns the mean time of one.
+pub fn repeat(
+    minimum: Duration,
+    step: impl FnMut() -> Result<(), Failure>,
+) -> Result<TurnCost, Failure> {
     let before = processor_seconds();
-    let (steps, seconds) = count(least, step)?;
-    Ok(Cost {
+    let (steps, seconds) = count(minimum, step)?;
+    Ok(TurnCost {
         seconds: seconds / steps,
         processor: (processor_seconds() - before) / steps,
     })
 }
 
-/// Repeats a step for at least `least`. Returns how often, and the seconds of all.
-///
-/// # Errors
-///
-/// The first of a step.
+/// Repeats a step for at least `minimum`. Returns the number of steps, and the seconds of all.
 pub fn count(
-    least: Duration,
+    minimum: Duration,
     mut step: impl FnMut() -> Result<(), Failure>,
 ) -> Result<(f64, f64), Failure> {
     let began = Instant::now();
     let mut steps = 0.0;
-    while steps == 0.0 || began.elapsed() < least {
+    while steps == 0.0 || began.elapsed() < minimum {
         step()?;
         steps += 1.0;
     }
     Ok((steps, began.elapsed().as_secs_f64()))
 }
 
-/// The seconds that this process's living threads have had a processor so far. Not a number where
-/// the system does not say.
+/// The processor seconds of this process's living threads so far. NaN where the system does not
+/// report them.
 #[must_use]
 pub fn processor_seconds() -> f64 {
     let nanoseconds = |task: fs::DirEntry| {
@@ -139,7 +130,7 @@ pub fn processor_seconds() -> f64 {
     fs::read_dir("/proc/self/task").map_or(f64::NAN, |tasks| sum(tasks) / 1e9)
 }
 
-/// The seconds that some work takes, and what it returns.
+/// The seconds of some work, and its result.
 pub fn time<R>(work: impl FnOnce() -> R) -> (f64, R) {
     let began = Instant::now();
     let result = work();

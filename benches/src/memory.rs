@@ -1,74 +1,60 @@
-//! How much memory a step takes, counted by the allocator.
+//! The memory of a step, counted by the allocator.
 
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use stovepipe::pipeline::Held;
 
 use crate::{
     Failure,
     arguments::Arguments,
-    measured::Measured,
-    piped::{PipedLoop, PipelineSettings},
+    bench_model::BenchModel,
+    piped::{PipedLoop, PipedSettings},
     plain::PlainLoop,
 };
 
 /// The counting allocator of the program.
-pub struct Counter {
+pub struct AllocationCounter {
     /// Bytes that are allocated now.
     pub now: fn() -> usize,
-    /// The most there ever were.
-    pub most: fn() -> usize,
+    /// The peak of the bytes so far.
+    pub peak: fn() -> usize,
 }
 
-/// What the memory is measured of.
+/// A training whose memory is measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Subject {
+pub enum MemorySubject {
     /// A plain Burn loop that accumulates gradients.
     PlainLoop {
-        /// Over so many micro-batches.
+        /// Micro-batches of a mini-batch.
         micro_batches: usize,
     },
     /// A pipeline.
-    Pipeline(PipelineSettings),
+    Pipeline(PipedSettings),
 }
 
 /// Bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Peak {
-    /// Of the parameters.
+pub struct PeakMemory {
+    /// Parameters.
     pub parameters: usize,
     /// Allocated between mini-batches: parameters, statistics, the batch, buffers of threads.
     pub resting: usize,
-    /// That the optimizer keeps.
+    /// Optimizer state.
     pub optimizer: usize,
-    /// The most that a mini-batch had allocated above that, gradients among it.
+    /// The peak of a mini-batch above `resting`, with its gradients.
     pub peak: usize,
-    /// What the engine says that each stage held: inputs + activations, in micro-batches.
+    /// Inputs + activations that each stage held by the engine's report, in micro-batches.
     pub held: String,
 }
 
-impl Subject {
-    /// Stages, schedule and recompute mode, for a table.
-    #[must_use]
-    pub fn describe(&self) -> [Value; 3] {
-        match self {
-            Self::PlainLoop { .. } => [json!(1), json!("plain loop"), Value::Null],
-            Self::Pipeline(plan) => [
-                json!(plan.cut.len()),
-                json!(plan.schedule_name()),
-                json!(plan.recompute.to_string()),
-            ],
-        }
-    }
-
+impl MemorySubject {
     /// Measures in a child process, which is this program again.
-    ///
-    /// # Errors
-    ///
-    /// If the child fails.
-    pub fn measure_in_child(&self, model: &str, arguments: &Arguments) -> Result<Peak, Failure> {
+    pub fn measure_in_child(
+        &self,
+        model: &str,
+        arguments: &Arguments,
+    ) -> Result<PeakMemory, Failure> {
         let mut child = Command::new(std::env::current_exe()?);
         child.args(std::env::args_os().nth(1)); // the subcommand
         child.args(["--model", model]);
@@ -78,34 +64,34 @@ impl Subject {
             child.args(["--samples", &samples.to_string()]);
         }
         let output = child.stderr(Stdio::inherit()).output()?;
-        match output.status.success() {
-            true => Ok(serde_json::from_slice(&output.stdout)?),
-            false => Err("the process that measures memory failed".into()),
+        if !output.status.success() {
+            return Err("the process that measures memory failed; its error is above".into());
         }
+        Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    /// Measures in this process, in which nothing large may have lived before.
-    ///
-    /// # Errors
-    ///
-    /// If a step fails.
-    pub fn measure(&self, model: &dyn Measured, counter: &Counter) -> Result<Peak, Failure> {
+    /// Measures in this process, in which nothing large may have been allocated before.
+    pub fn measure(
+        &self,
+        model: &dyn BenchModel,
+        counter: &AllocationCounter,
+    ) -> Result<PeakMemory, Failure> {
         let parameters = model.parameters()? * size_of::<f32>();
         match self {
-            Self::PlainLoop { micro_batches } => {
-                let make = || model.plain(*micro_batches);
-                let step = |plain: &mut Box<dyn PlainLoop>| plain.step().map(|()| String::new());
-                phases(counter, parameters, make, step, |plain| {
-                    plain.add_optimizer()
-                })
-            }
-            Self::Pipeline(plan) => {
-                let make = || model.piped(plan);
-                let step = |piped: &mut Box<dyn PipedLoop>| Ok(describe(&piped.step()?.held));
-                phases(counter, parameters, make, step, |piped| {
-                    piped.add_optimizer()
-                })
-            }
+            Self::PlainLoop { micro_batches } => phases(
+                counter,
+                parameters,
+                || model.plain(*micro_batches),
+                |plain: &mut Box<dyn PlainLoop>| plain.step().map(|()| String::new()),
+                |plain| plain.add_optimizer(),
+            ),
+            Self::Pipeline(plan) => phases(
+                counter,
+                parameters,
+                || model.piped(plan),
+                |piped: &mut Box<dyn PipedLoop>| Ok(describe(&piped.step()?.held)),
+                |piped| piped.add_optimizer(),
+            ),
         }
     }
 }
@@ -116,28 +102,28 @@ fn describe(held: &[Held]) -> String {
     stages.collect::<Vec<_>>().join("  ")
 }
 
-/// Makes something that trains, steps it twice, gives it an optimizer and steps it again.
+/// Makes a training, steps it twice, gives it an optimizer and steps it again.
 fn phases<T>(
-    counter: &Counter,
+    counter: &AllocationCounter,
     parameters: usize,
     make: impl FnOnce() -> Result<T, Failure>,
     mut step: impl FnMut(&mut T) -> Result<String, Failure>,
     add_optimizer: impl FnOnce(&mut T),
-) -> Result<Peak, Failure> {
+) -> Result<PeakMemory, Failure> {
     let empty = (counter.now)();
     let mut training = make()?;
-    // The first step also makes what is made once: lazy parameters, buffers of threads.
+    // The first step also allocates what stays: lazy parameters, buffers of threads.
     step(&mut training)?;
     let resting = (counter.now)();
     let held = step(&mut training)?;
-    let most = (counter.most)();
+    let peak = (counter.peak)();
     add_optimizer(&mut training);
     step(&mut training)?;
-    Ok(Peak {
+    Ok(PeakMemory {
         parameters,
         resting: resting - empty,
         optimizer: (counter.now)().saturating_sub(resting),
-        peak: most - resting,
+        peak: peak - resting,
         held,
     })
 }

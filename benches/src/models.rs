@@ -4,61 +4,47 @@ use burn::{store::KeyRemapper, tensor::Device};
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig, Stem};
 
 use crate::{
-    arguments::{Arguments, ModelChoice},
-    measured::Measured,
-    recipe::{CLASSES, Recipe, Shape},
+    arguments::Arguments,
+    bench_model::BenchModel,
+    recipe::{CLASSES, ModelRecipe, ModelShape},
     transformer::{TransformerLayer, torch_keys},
 };
 
-/// The model that has this shape, with so many samples a micro-batch.
+/// The model of this shape, with `samples` samples in a micro-batch.
 #[must_use]
-pub fn model(shape: Shape, samples: usize) -> Box<dyn Measured> {
+pub fn model(shape: ModelShape, samples: usize) -> Box<dyn BenchModel> {
     match shape {
-        Shape::Amoebanet { .. } => Box::new(amoebanet_d(shape, samples)),
-        Shape::Transformer { .. } => Box::new(transformer(shape, samples)),
+        ModelShape::Amoebanet { .. } => Box::new(amoebanet_d(shape, samples)),
+        ModelShape::Transformer { .. } => Box::new(transformer(shape, samples)),
     }
 }
 
-/// The models that were chosen. AmoebaNet-D for large images has `filters` filters.
+/// The chosen models. AmoebaNet-D for large images has `filters` filters.
 #[must_use]
-pub fn models(arguments: &Arguments, filters: usize) -> Vec<Box<dyn Measured>> {
+pub fn models(arguments: &Arguments, filters: usize) -> Vec<Box<dyn BenchModel>> {
     let pick = |usual, small| if arguments.quick { small } else { usual };
-    let samples = |usual| arguments.samples.unwrap_or(pick(usual, 1)).max(1);
-    let amoebanet = |filters, side, large| Shape::Amoebanet {
-        layers: 3,
-        filters: pick(filters, 4),
-        side,
-        large,
-    };
-    let mut models: Vec<Box<dyn Measured>> = Vec::new();
-    if arguments.model.includes(ModelChoice::Amoebanet32) {
-        let filters = arguments.small_filters.unwrap_or(16);
-        let shape = amoebanet(filters, pick(32, 8), false);
-        models.push(model(shape, samples(16)));
-    }
-    if arguments.model.includes(ModelChoice::Amoebanet224) {
-        let shape = amoebanet(filters, pick(224, 32), true);
-        models.push(model(shape, samples(4)));
-    }
-    if arguments.model.includes(ModelChoice::Transformer) {
-        let shape = Shape::Transformer {
-            layers: pick(8, 4),
-            d: pick(128, 16),
-            heads: pick(4, 2),
-            length: pick(64, 4),
-        };
-        models.push(model(shape, samples(8)));
-    }
-    models
+    let small_filters = pick(arguments.small_filters.unwrap_or(16), 4);
+    let small = ModelShape::amoebanet(3, small_filters, pick(32, 8), false);
+    let large = ModelShape::amoebanet(3, pick(filters, 4), pick(224, 32), true);
+    let transformer = ModelShape::transformer(pick(8, 4), pick(128, 16), pick(4, 2), pick(64, 4));
+    let models = [(small, 16), (large, 4), (transformer, 8)];
+    let chosen = models
+        .into_iter()
+        .filter(|(shape, _)| shape.is_chosen(arguments.model));
+    chosen
+        .map(|(shape, samples)| {
+            let samples = arguments.samples.unwrap_or(pick(samples, 1));
+            model(shape, samples.max(1))
+        })
+        .collect()
 }
 
-fn amoebanet_d(shape: Shape, samples: usize) -> Recipe<AmoebaLayer> {
-    Recipe {
-        name: shape.name(),
+fn amoebanet_d(shape: ModelShape, samples: usize) -> ModelRecipe<AmoebaLayer> {
+    ModelRecipe {
         shape,
         samples,
         make: |shape| match shape {
-            Shape::Amoebanet {
+            ModelShape::Amoebanet {
                 layers,
                 filters,
                 large,
@@ -68,29 +54,28 @@ fn amoebanet_d(shape: Shape, samples: usize) -> Recipe<AmoebaLayer> {
                 let config = AmoebaNetDConfig::new(layers, filters, CLASSES).with_stem(stem);
                 Ok(config.init(&Device::flex())?)
             }
-            Shape::Transformer { .. } => Err("not the shape of an AmoebaNet".into()),
+            ModelShape::Transformer { .. } => Err("not the shape of an AmoebaNet".into()),
         },
         input: |shape, waves| {
             let side = shape.extent();
             waves.reshape([-1, 3, side as i32, side as i32])
         },
-        keys: || Ok(KeyRemapper::new()), // the peer's names are ours
+        keys: || Ok(KeyRemapper::new()), // PyTorch's side has our names
     }
 }
 
-fn transformer(shape: Shape, samples: usize) -> Recipe<TransformerLayer> {
-    Recipe {
-        name: shape.name(),
+fn transformer(shape: ModelShape, samples: usize) -> ModelRecipe<TransformerLayer> {
+    ModelRecipe {
         shape,
         samples,
         make: |shape| match shape {
-            Shape::Transformer {
+            ModelShape::Transformer {
                 layers, d, heads, ..
             } => {
                 let layer = || TransformerLayer::new(d, heads, &Device::flex());
                 (0..layers).map(|_| layer()).collect()
             }
-            Shape::Amoebanet { .. } => Err("not the shape of a Transformer".into()),
+            ModelShape::Amoebanet { .. } => Err("not the shape of a Transformer".into()),
         },
         input: |shape, waves| {
             let (length, width) = (shape.extent(), shape.width());

@@ -1,8 +1,8 @@
-//! PyTorch beside us: child processes that run a step whenever they are told to, so that both are
-//! measured in the same minutes.
+//! PyTorch next to us: child processes that run a step when they are asked to, so that both sides
+//! are measured in the same minutes.
 //!
-//! One process is one device; a pipeline is one a stage. They are told by a line to go on and answer by
-//! a line when they are done, and in between they wait for their input.
+//! One process is one device; a pipeline has one for each stage. A line asks a process for a step,
+//! a line is its answer, and in between it waits for input.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -17,27 +17,32 @@ use serde::Deserialize;
 use stovepipe::{pipeline::Precision, schedule::Rule};
 use tempfile::TempDir;
 
-use crate::{Failure, measure::Cost, recipe::Shape};
+use crate::{
+    Failure,
+    bench_model::BenchModel,
+    measure::TurnCost,
+    recipe::{CLASSES, ModelShape},
+};
 
-/// The peer's script.
+/// PyTorch's script.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/step.py");
 
-/// What to do where there is no PyTorch.
+/// Advice where there is no PyTorch.
 const ADVICE: &str = "make an environment that has PyTorch, and name its Python:\n  \
     python3 -m venv target/pytorch\n  \
     target/pytorch/bin/pip install -r benches/peers/requirements.txt\n  \
     --python target/pytorch/bin/python";
 
-/// How long OpenMP's threads are given to fall asleep after a step: they spin for a while, and
-/// would take the processor from whoever has the next turn.
+/// The time that OpenMP's threads get to fall asleep after a step: they spin for a while, and would
+/// take the processor from the next configuration.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// How long a step may take. Stages of which one hangs would wait for each other for ever.
+/// The timeout of a step. Stages of which one hangs would wait for each other for ever.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A step in PyTorch: forward, backward, and the update if there is a learning rate.
+/// A training in PyTorch: forward, backward, and the update if there is a learning rate.
 pub struct Peer {
-    stages: Vec<Process>,
+    stages: Vec<PeerProcess>,
     answers: Receiver<Answer>,
     /// The number of the whole model's parameters.
     pub parameters: usize,
@@ -47,68 +52,66 @@ pub struct Peer {
     _folder: TempDir,
 }
 
-/// What a stage said; nothing if it has ended.
+/// A stage and its answer; `None` if it has ended.
 type Answer = (usize, Option<String>);
 
-/// One of its processes.
-struct Process {
+/// The process of a stage.
+struct PeerProcess {
     child: Child,
-    orders: Option<ChildStdin>,
+    input: Option<ChildStdin>,
 }
 
-/// What a process says first.
+/// The first line of a process.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Hello {
+enum PeerHello {
     Ready { parameters: usize, version: String },
     Missing { missing: String },
 }
 
-/// What the peer is to run.
+/// A training for PyTorch.
 #[derive(Clone, Debug)]
-pub struct Task<'a> {
-    /// The Python to run it with.
+pub struct PeerTask<'a> {
+    /// The Python that has PyTorch.
     pub python: &'a str,
     /// The model's sizes.
-    pub shape: Shape,
-    /// The number of classes.
-    pub classes: usize,
+    pub shape: ModelShape,
     /// Samples in a mini-batch.
     pub batch: usize,
-    /// Where it is run.
-    pub way: Way,
-    /// Micro-batches of a mini-batch, equal ones.
+    /// The devices.
+    pub setup: PeerSetup,
+    /// Micro-batches of a mini-batch, of equal size.
     pub micro_batches: usize,
-    /// AdamW's learning rate; nothing for no update.
+    /// AdamW's learning rate; `None` for no update.
     pub rate: Option<f64>,
     /// Whether each step has another mini-batch.
     pub vary: bool,
     /// Where the weights are written before the first step.
     pub save: Option<PathBuf>,
-    /// Whether maps lie in memory with channels last.
+    /// Whether images have their channels last in memory.
     pub channels_last: bool,
     /// Whether it computes in double precision.
     pub double: bool,
 }
 
-/// Where PyTorch runs.
+/// The devices of PyTorch.
 #[derive(Clone, Debug)]
-pub enum Way {
-    /// In one process.
+pub enum PeerSetup {
+    /// The CPU, in one process.
     OneDevice {
         /// PyTorch's threads.
         threads: usize,
     },
-    /// On a GPU.
-    Card {
-        /// What PyTorch calls it.
+    /// A GPU.
+    Gpu {
+        /// PyTorch's name for it.
         device: String,
-        /// f32, or what `autocast` computes in.
+        /// f32, or the type that `autocast` computes in.
         precision: Precision,
-        /// Whether `torch.compile` made one program of the model.
+        /// Whether the model goes through `torch.compile`.
         compiled: bool,
     },
-    /// In a process of one thread for each stage, by `torch.distributed.pipelining`.
+    /// A process of one thread for each stage, by `torch.distributed.pipelining`.
     Pipeline {
         /// The layers of each stage.
         cut: Vec<usize>,
@@ -117,29 +120,40 @@ pub enum Way {
     },
 }
 
-/// What a step came to.
+/// The results of a step.
 #[derive(Clone, Copy, Debug)]
-pub struct StepDone {
+pub struct PeerStep {
     /// Seconds, by the clock of the stage that took longest.
     pub seconds: f64,
     /// The loss, of the last stage.
     pub loss: f64,
 }
 
+impl<'a> PeerTask<'a> {
+    /// Forward and backward of a mini-batch in one piece.
+    #[must_use]
+    pub fn new(python: &'a str, shape: ModelShape, batch: usize, setup: PeerSetup) -> Self {
+        Self {
+            python,
+            shape,
+            batch,
+            setup,
+            micro_batches: 1,
+            rate: None,
+            vary: false,
+            save: None,
+            channels_last: shape.is_amoebanet(),
+            double: false,
+        }
+    }
+}
+
 impl Peer {
-    /// Starts the processes and waits until they have made the model, and run a first step if steps do
-    /// not vary.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such Python, or no PyTorch in it that has what it takes; the error says what to
-    /// do.
-    pub fn start(task: &Task<'_>) -> Result<Self, Failure> {
+    /// Starts the processes and waits until they have made the model, and, if steps do not vary, run
+    /// a first one. Where the Python or its PyTorch is not enough, the error says what to do.
+    pub fn start(task: &PeerTask<'_>) -> Result<Self, Failure> {
         let folder = tempfile::tempdir()?;
-        let stages = match &task.way {
-            Way::OneDevice { .. } | Way::Card { .. } => 1,
-            Way::Pipeline { cut, .. } => cut.len(),
-        };
+        let store = folder.path().join("store");
         let (answer, answers) = channel();
         let mut peer = Self {
             stages: Vec::new(),
@@ -148,54 +162,62 @@ impl Peer {
             version: String::new(),
             _folder: folder,
         };
-        let store = peer._folder.path().join("store");
-        for stage in 0..stages {
-            let mut flags = flags(task);
-            if let Way::Pipeline { .. } = &task.way {
+        let flags = flags(task);
+        if let PeerSetup::Pipeline { cut, .. } = &task.setup {
+            for stage in 0..cut.len() {
+                let mut flags = flags.clone();
                 flags.extend(["--stage".to_owned(), stage.to_string()]);
                 flags.extend(["--store".to_owned(), store.display().to_string()]);
+                let process = PeerProcess::start(task.python, flags, stage, answer.clone())?;
+                peer.stages.push(process);
             }
-            let process = Process::start(task.python, flags, stage, answer.clone())?;
+            drop(answer);
+        } else {
+            let process = PeerProcess::start(task.python, flags, 0, answer)?;
             peer.stages.push(process);
         }
-        drop(answer);
-        for _ in 0..stages {
+        for _ in 0..peer.stages.len() {
             let (_, hello) = peer.answer()?;
             (peer.parameters, peer.version) = understood(task.python, &hello)?;
         }
         Ok(peer)
     }
 
-    /// Runs steps for at least `least`. Returns the mean cost of one, by the processes' clocks.
-    ///
-    /// # Errors
-    ///
-    /// If a process is gone.
-    pub fn turn(&mut self, least: Duration) -> Result<Cost, Failure> {
+    /// Fails if PyTorch's model has another number of parameters.
+    pub fn check(self, model: &dyn BenchModel) -> Result<Self, Failure> {
+        let (ours, theirs) = (model.parameters()?, self.parameters);
+        if ours != theirs {
+            let name = model.name();
+            return Err(format!("{name}: {ours} parameters here, {theirs} in PyTorch").into());
+        }
+        Ok(self)
+    }
+
+    /// Runs steps for at least `minimum`. Returns the mean time of one, by the processes' clocks.
+    pub fn turn(&mut self, minimum: Duration) -> Result<TurnCost, Failure> {
         let (mut seconds, mut steps) = (0.0, 0);
-        while steps == 0 || seconds < least.as_secs_f64() {
+        while steps == 0 || seconds < minimum.as_secs_f64() {
             seconds += self.step()?.seconds;
             steps += 1;
         }
         thread::sleep(SETTLE);
-        Ok(Cost {
+        Ok(TurnCost {
             seconds: seconds / f64::from(steps),
-            processor: f64::NAN, // another process's
+            processor: f64::NAN, // of another process
         })
     }
 
     /// Runs a step.
-    ///
-    /// # Errors
-    ///
-    /// If a process is gone.
-    pub fn step(&mut self) -> Result<StepDone, Failure> {
+    pub fn step(&mut self) -> Result<PeerStep, Failure> {
         for stage in &mut self.stages {
-            let orders = stage.orders.as_mut().ok_or("the peer has no input")?;
-            // One that has ended says so below.
-            let _ = orders.write_all(b"\n").and_then(|()| orders.flush());
+            let input = stage
+                .input
+                .as_mut()
+                .ok_or("PyTorch's process has no input")?;
+            // An error means that it has ended, which `answer` reports.
+            let _ = input.write_all(b"\n").and_then(|()| input.flush());
         }
-        let mut done = StepDone {
+        let mut done = PeerStep {
             seconds: 0.0,
             loss: f64::NAN,
         };
@@ -203,7 +225,7 @@ impl Peer {
             let (stage, answer) = self.answer()?;
             let mut numbers = answer.split_whitespace().map(str::parse::<f64>);
             let (Some(Ok(seconds)), Some(Ok(loss))) = (numbers.next(), numbers.next()) else {
-                return Err(format!("PyTorch's process says {answer:?}").into());
+                return Err(format!("PyTorch's process answered {answer:?}").into());
             };
             done.seconds = done.seconds.max(seconds);
             if stage + 1 == self.stages.len() {
@@ -213,12 +235,12 @@ impl Peer {
         Ok(done)
     }
 
-    /// The next line that a stage says.
+    /// The next line of any stage.
     fn answer(&self) -> Result<(usize, String), Failure> {
         match self.answers.recv_timeout(LIMIT) {
             Ok((stage, Some(line))) => Ok((stage, line)),
-            Ok((stage, None)) => Err(self.gone(stage)),
-            Err(RecvTimeoutError::Disconnected) => Err(self.gone(0)),
+            Ok((stage, None)) => Err(self.ended(stage)),
+            Err(RecvTimeoutError::Disconnected) => Err(self.ended(0)),
             Err(RecvTimeoutError::Timeout) => {
                 let minutes = LIMIT.as_secs() / 60;
                 Err(format!("PyTorch did not answer for {minutes} minutes").into())
@@ -226,16 +248,16 @@ impl Peer {
         }
     }
 
-    fn gone(&self, stage: usize) -> Failure {
+    fn ended(&self, stage: usize) -> Failure {
         match self.stages.len() {
-            1 => "PyTorch's process has ended; what it said is above".into(),
-            _ => format!("PyTorch's stage {stage} has ended; what it said is above").into(),
+            1 => "PyTorch's process has ended; its error is above".into(),
+            _ => format!("PyTorch's stage {stage} has ended; its error is above").into(),
         }
     }
 }
 
 impl Drop for Peer {
-    /// The processes would end with their input, but for stages that wait for one that is gone.
+    /// Stages that wait for one that has ended would not read the end of their input.
     fn drop(&mut self) {
         for stage in &mut self.stages {
             let _ = stage.child.kill();
@@ -244,7 +266,7 @@ impl Drop for Peer {
     }
 }
 
-impl Process {
+impl PeerProcess {
     fn start(
         python: &str,
         flags: Vec<String>,
@@ -252,21 +274,20 @@ impl Process {
         answers: Sender<Answer>,
     ) -> Result<Self, Failure> {
         let mut child = Command::new(python)
-            .arg("-B") // leaves no compiled files in the sources
+            .arg("-B") // writes no compiled files into the sources
             .arg(SCRIPT)
             .args(flags)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("`{python}` cannot be run ({error}): {ADVICE}"))?;
-        let orders = child.stdin.take();
-        let output = child.stdout.take();
+        let (input, output) = (child.stdin.take(), child.stdout.take());
         thread::spawn(move || output.map(|output| listen(stage, output, &answers)));
-        Ok(Self { child, orders })
+        Ok(Self { child, input })
     }
 }
 
-/// Passes on what a process says, and that it has ended.
+/// Passes on the lines of a process, and then that it has ended.
 fn listen(stage: usize, output: ChildStdout, answers: &Sender<Answer>) {
     let lines = BufReader::new(output).lines().map_while(Result::ok);
     for line in lines.map(Some).chain([None]) {
@@ -278,50 +299,45 @@ fn listen(stage: usize, output: ChildStdout, answers: &Sender<Answer>) {
 
 fn understood(python: &str, hello: &str) -> Result<(usize, String), Failure> {
     match serde_json::from_str(hello) {
-        Ok(Hello::Ready {
+        Ok(PeerHello::Ready {
             parameters,
             version,
         }) => Ok((parameters, version)),
-        Ok(Hello::Missing { missing }) => {
+        Ok(PeerHello::Missing { missing }) => {
             let message = format!("`{python}` has no PyTorch that can do this ({missing})");
             Err(format!("{message}: {ADVICE}").into())
         }
-        Err(_) => Err(format!("`{python}` failed; it says why above ({hello:?})").into()),
+        Err(_) => Err(format!("`{python}` failed; its error is above ({hello:?})").into()),
     }
 }
 
-fn flags(task: &Task<'_>) -> Vec<String> {
+fn flags(task: &PeerTask<'_>) -> Vec<String> {
     let sizes = match task.shape {
-        Shape::Amoebanet {
+        ModelShape::Amoebanet {
             layers,
             filters,
             side,
             large,
         } => {
             let stride = if large { 2 } else { 1 };
-            format!(
-                "--model amoebanet --layers {layers} --filters {filters} --side {side} --stride {stride}"
-            )
+            let sizes = format!("--layers {layers} --filters {filters} --side {side}");
+            format!("--model amoebanet {sizes} --stride {stride}")
         }
-        Shape::Transformer {
+        ModelShape::Transformer {
             layers,
             d,
             heads,
             length,
-        } => format!(
-            "--model transformer --layers {layers} --d {d} --heads {heads} --length {length}"
-        ),
+        } => {
+            let sizes = format!("--layers {layers} --d {d} --heads {heads} --length {length}");
+            format!("--model transformer {sizes}")
+        }
     };
-    let Task {
-        classes,
-        batch,
-        micro_batches,
-        ..
-    } = task;
-    let run = format!("--classes {classes} --batch {batch} --micro-batches {micro_batches}");
-    let way = match &task.way {
-        Way::OneDevice { threads } => format!("--threads {threads}"),
-        Way::Card {
+    let (batch, micro_batches) = (task.batch, task.micro_batches);
+    let run = format!("--classes {CLASSES} --batch {batch} --micro-batches {micro_batches}");
+    let setup = match &task.setup {
+        PeerSetup::OneDevice { threads } => format!("--threads {threads}"),
+        PeerSetup::Gpu {
             device,
             precision,
             compiled,
@@ -329,15 +345,13 @@ fn flags(task: &Task<'_>) -> Vec<String> {
             let compiled = if *compiled { " --compile" } else { "" };
             format!("--device {device} --precision {precision}{compiled}")
         }
-        Way::Pipeline { cut, schedule } => {
+        PeerSetup::Pipeline { cut, schedule } => {
             let cut: Vec<_> = cut.iter().map(usize::to_string).collect();
             format!("--cut {} --schedule {}", cut.join(" "), schedule.name())
         }
     };
-    let mut flags: Vec<_> = [sizes, run, way]
-        .iter()
-        .flat_map(|flags| flags.split(' ').map(str::to_owned))
-        .collect();
+    let words = [sizes, run, setup].join(" ");
+    let mut flags: Vec<_> = words.split(' ').map(str::to_owned).collect();
     if let Some(rate) = task.rate {
         flags.extend(["--rate".to_owned(), rate.to_string()]);
     }

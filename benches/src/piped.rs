@@ -1,4 +1,4 @@
-//! The same work through a pipeline.
+//! Training through a pipeline.
 
 use std::time::Instant;
 
@@ -11,31 +11,31 @@ use stovepipe::{
     train::{TrainSettings, optimizer::StagedOptimizer},
 };
 
-use crate::{Failure, classifier::Classifier, plain::RATE, recipe::Recipe};
+use crate::{Failure, classifier::Classifier, plain::RATE, recipe::ModelRecipe};
 
-/// How a model is cut and run.
+/// The pipeline of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PipelineSettings {
+pub struct PipedSettings {
     /// The layers of each stage.
     pub cut: Vec<usize>,
     /// Micro-batches, each of the model's number of samples.
     pub micro_batches: usize,
-    /// Who does what when.
+    /// The rule of the schedule.
     pub schedule: Rule,
-    /// A schedule instead of that rule's.
+    /// A schedule that replaces the rule's.
     pub given: Option<Schedule>,
-    /// What is computed twice.
+    /// The recompute mode.
     pub recompute: Recompute,
     /// Threads of each stage.
     pub threads: usize,
-    /// The device of each worker, by name; the CPU if none is named.
+    /// The device of each worker, by name; empty for the CPU.
     pub devices: Vec<String>,
-    /// What is computed in.
+    /// The type of numbers that stages compute with.
     pub precision: Precision,
 }
 
-impl PipelineSettings {
-    /// Stages cut so, with so many micro-batches, one thread each, 1F1B, nothing computed twice.
+impl PipedSettings {
+    /// Stages of one thread each on the CPU, under 1F1B, without recomputation.
     #[must_use]
     pub fn new(cut: Vec<usize>, micro_batches: usize) -> Self {
         Self {
@@ -50,11 +50,7 @@ impl PipelineSettings {
         }
     }
 
-    /// The device of each of so many workers.
-    ///
-    /// # Errors
-    ///
-    /// If one is not available.
+    /// The device of each worker.
     fn placed(&self, workers: usize) -> Result<Vec<NamedDevice>, Failure> {
         if self.devices.is_empty() {
             return Ok(vec![NamedDevice::from(Device::flex()); workers]);
@@ -63,17 +59,7 @@ impl PipelineSettings {
         Ok(devices.collect::<Result<_, DeviceError>>()?)
     }
 
-    /// What flags call the schedule.
-    #[must_use]
-    pub fn schedule_name(&self) -> &'static str {
-        self.schedule.name()
-    }
-
     /// The actions of each worker.
-    ///
-    /// # Errors
-    ///
-    /// If a number is zero.
     pub fn actions(&self) -> Result<Schedule, Failure> {
         if let Some(schedule) = &self.given {
             return Ok(schedule.clone());
@@ -82,29 +68,16 @@ impl PipelineSettings {
         Ok(scheduler.schedule(self.cut.len(), self.micro_batches)?)
     }
 
-    /// Whether a stage computes a micro-batch's forward pass twice.
+    /// Whether a stage recomputes a micro-batch's forward pass.
     #[must_use]
     pub fn recomputes(&self, schedule: &Schedule, stage: usize, micro_batch: usize) -> bool {
         !self.recompute.kept(schedule, stage)[micro_batch]
-    }
-
-    /// The number of micro-batches whose forward pass a stage computes twice.
-    ///
-    /// # Errors
-    ///
-    /// If a number is zero.
-    pub fn twice(&self, stage: usize) -> Result<usize, Failure> {
-        let schedule = self.actions()?;
-        let all = 0..self.micro_batches;
-        Ok(all
-            .filter(|&m| self.recomputes(&schedule, stage, m))
-            .count())
     }
 }
 
 /// A pipeline and one mini-batch, trained again and again.
 pub struct Piped<L: Classifier> {
-    model: Recipe<L>,
+    model: ModelRecipe<L>,
     pipeline: Pipeline<L>,
     input: L::Input,
     labels: Tensor<1, Int>,
@@ -112,30 +85,26 @@ pub struct Piped<L: Classifier> {
     rate: f64,
 }
 
-/// What a step leaves behind, but its gradients.
-pub struct Done {
+/// The results of a step, without its gradients.
+pub struct PipedStep {
     /// The loss.
     pub loss: f64,
-    /// What each worker did when; updates are in it if there is an optimizer.
+    /// The passes of each worker, and the updates if there is an optimizer.
     pub timeline: Timeline,
-    /// The most that each stage held.
+    /// The most inputs and activations that each stage held.
     pub held: Vec<Held>,
-    /// Seconds of forward and backward, as the caller sees them.
+    /// Seconds of forward and backward, as the caller measured them.
     pub passes: f64,
-    /// Seconds of the update, as the caller sees them.
+    /// Seconds of the update, as the caller measured them.
     pub update: f64,
 }
 
 impl<L: Classifier> Piped<L> {
     /// Builds the pipeline.
-    ///
-    /// # Errors
-    ///
-    /// If the plan does not fit the model.
     pub fn new(
-        model: &Recipe<L>,
+        model: &ModelRecipe<L>,
         layers: Vec<L>,
-        plan: &PipelineSettings,
+        plan: &PipedSettings,
     ) -> Result<Self, Failure> {
         let schedule = plan.actions()?;
         let builder = Pipeline::builder(layers)
@@ -159,39 +128,31 @@ impl<L: Classifier> Piped<L> {
         })
     }
 
-    /// From now on takes the mini-batch of this number, and learns at this rate.
+    /// Sets the mini-batch, by its number, and the learning rate of the next steps.
     pub fn learn(&mut self, number: usize, rate: f64) {
         let [samples] = self.labels.dims();
         (self.input, self.labels) = self.model.batch_from(number * samples, samples);
         self.rate = rate;
     }
-}
 
-impl<L: Classifier> Piped<L> {
-    /// The layers, each where its stage had it.
+    /// The layers, each on the device of its stage.
     #[must_use]
     pub fn into_layers(self) -> Vec<L> {
         self.pipeline.into_layers()
     }
 
-    /// A mini-batch forward and backward.
-    ///
-    /// # Errors
-    ///
-    /// If the step fails.
+    /// Runs a mini-batch forward and backward.
     pub fn passes(&self) -> Result<Step<L>, Failure> {
         let (input, labels) = (self.input.clone(), self.labels.clone());
         Ok((self.pipeline).train_step((input, labels), &CrossEntropy::new())?)
     }
 
-    /// Waits until devices have done what they were told: a step returns when its loss is known, and the update
-    /// only orders what there is to do.
+    /// Waits until devices have finished: a step returns when its loss is known, and an update when
+    /// its kernels are in the queue.
     fn wait(&self) -> Result<(), Failure> {
         for stage in self.pipeline.stages() {
-            stage
-                .device
-                .sync()
-                .map_err(|error| format!("{}: {error:?}", stage.device_name))?;
+            let synced = stage.device.sync();
+            synced.map_err(|error| format!("{}: {error:?}", stage.device_name))?;
         }
         Ok(())
     }
@@ -205,19 +166,15 @@ impl<L: Classifier> Piped<L> {
 
 /// A pipeline that trains a mini-batch again and again.
 pub trait PipedLoop {
-    /// One mini-batch forward and backward, and the update if there is an optimizer.
-    ///
-    /// # Errors
-    ///
-    /// If the step fails.
-    fn step(&mut self) -> Result<Done, Failure>;
+    /// Trains one mini-batch forward and backward, and updates if there is an optimizer.
+    fn step(&mut self) -> Result<PipedStep, Failure>;
 
-    /// From now on with AdamW after the mini-batch, on all stages at once.
+    /// Adds an update by AdamW, on all stages at once, to each of the next steps.
     fn add_optimizer(&mut self);
 }
 
 impl<L: Classifier> PipedLoop for Piped<L> {
-    fn step(&mut self) -> Result<Done, Failure> {
+    fn step(&mut self) -> Result<PipedStep, Failure> {
         let began = Instant::now();
         let step = self.passes()?;
         let passes = began.elapsed();
@@ -230,7 +187,7 @@ impl<L: Classifier> PipedLoop for Piped<L> {
             }
         }
         self.wait()?;
-        Ok(Done {
+        Ok(PipedStep {
             loss,
             timeline,
             held,

@@ -8,15 +8,15 @@ use burn::{
 };
 use stovepipe::prelude::*;
 
-use crate::{Failure, classifier::Classifier, flows::attach, recipe::Recipe};
+use crate::{Failure, classifier::Classifier, flows::attach, recipe::ModelRecipe};
 
-/// The learning rate everywhere: nothing is to be learned.
+/// The learning rate of benchmarks of speed.
 pub const RATE: f64 = 1e-6;
 
 /// One model and one mini-batch, trained again and again. Gradients are accumulated over
-/// micro-batches with one backward pass each, as one does where a mini-batch is too large.
+/// micro-batches with one backward pass each.
 pub struct Plain<L: Classifier> {
-    model: Recipe<L>,
+    model: ModelRecipe<L>,
     layers: Option<Vec<L>>,
     batches: Vec<(L::Input, Tensor<1, Int>)>,
     loss: CrossEntropyLoss,
@@ -25,9 +25,9 @@ pub struct Plain<L: Classifier> {
 }
 
 impl<L: Classifier> Plain<L> {
-    /// A loop over so many micro-batches.
+    /// A loop over `micro_batches` micro-batches.
     #[must_use]
-    pub fn new(model: &Recipe<L>, layers: Vec<L>, micro_batches: usize) -> Self {
+    pub fn new(model: &ModelRecipe<L>, layers: Vec<L>, micro_batches: usize) -> Self {
         Self {
             model: model.clone(),
             layers: Some(layers.into_iter().map(Module::train).collect()),
@@ -38,7 +38,7 @@ impl<L: Classifier> Plain<L> {
         }
     }
 
-    /// From now on takes the mini-batch of this number, and learns at this rate.
+    /// Sets the mini-batch, by its number, and the learning rate of the next steps.
     pub fn learn(&mut self, number: usize, rate: f64) {
         let (samples, micro_batches) = (self.model.samples, self.batches.len());
         let begin = number * micro_batches;
@@ -48,11 +48,7 @@ impl<L: Classifier> Plain<L> {
         self.rate = rate;
     }
 
-    /// A mini-batch, and the update if there is an optimizer. Returns the loss before it.
-    ///
-    /// # Errors
-    ///
-    /// If a layer fails.
+    /// Trains a mini-batch, and updates if there is an optimizer. Returns the loss before the update.
     pub fn mini_batch(&mut self) -> Result<f64, Failure> {
         let layers = self.layers.take().ok_or("an earlier step failed")?;
         let mut accumulator = GradientsAccumulator::new();
@@ -90,14 +86,10 @@ impl<L: Classifier> Plain<L> {
 
 /// A plain loop that trains a mini-batch again and again.
 pub trait PlainLoop: Send {
-    /// One mini-batch forward and backward, and the update if there is an optimizer.
-    ///
-    /// # Errors
-    ///
-    /// If a layer fails.
+    /// Trains one mini-batch forward and backward, and updates if there is an optimizer.
     fn step(&mut self) -> Result<(), Failure>;
 
-    /// From now on with AdamW after the mini-batch.
+    /// Adds an update by AdamW to each of the next steps.
     fn add_optimizer(&mut self);
 }
 
@@ -108,7 +100,7 @@ impl<L: Classifier> PlainLoop for Plain<L> {
 
     fn add_optimizer(&mut self) {
         let optimizer = AdamWConfig::new().with_weight_decay(0.01);
-        // PyTorch's, and the pipeline's.
+        // as in PyTorch and in the pipeline
         self.optimizer = Some(optimizer.with_epsilon(1e-8).init());
     }
 }

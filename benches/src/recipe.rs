@@ -1,4 +1,4 @@
-//! How a model to measure is made, and batches for it.
+//! How a measured model is made, its sizes, and batches for it.
 
 use std::path::Path;
 
@@ -12,28 +12,26 @@ use stovepipe::{
     train::Weights,
 };
 
-use crate::Failure;
+use crate::{Failure, arguments::ModelChoice};
 
-/// Classes that labels name. The Transformer's logits have at least as many.
+/// The number of classes of the labels. The Transformer's logits have at least as many.
 pub const CLASSES: usize = 10;
 
 /// How to make a model, and batches for it.
-pub struct Recipe<L: Layer> {
-    /// What tables and flags call it.
-    pub name: &'static str,
+pub struct ModelRecipe<L: Layer> {
     /// Its sizes.
-    pub shape: Shape,
+    pub shape: ModelShape,
     /// The samples of a micro-batch.
     pub samples: usize,
-    pub(crate) make: fn(Shape) -> Result<Vec<L>, Failure>,
-    pub(crate) input: fn(Shape, Tensor<2>) -> L::Input,
+    pub(crate) make: fn(ModelShape) -> Result<Vec<L>, Failure>,
+    pub(crate) input: fn(ModelShape, Tensor<2>) -> L::Input,
     pub(crate) keys: fn() -> Result<KeyRemapper, Failure>,
 }
 
-impl<L: Layer> Recipe<L> {
-    /// The same in another size.
+impl<L: Layer> ModelRecipe<L> {
+    /// The same model in another size.
     #[must_use]
-    pub fn with_size(&self, shape: Shape, samples: usize) -> Self {
+    pub fn with_size(&self, shape: ModelShape, samples: usize) -> Self {
         Self {
             shape,
             samples,
@@ -41,20 +39,12 @@ impl<L: Layer> Recipe<L> {
         }
     }
 
-    /// Layers with parameters of their own.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such model.
+    /// New layers.
     pub fn layers(&self) -> Result<Vec<L>, Failure> {
         (self.make)(self.shape)
     }
 
-    /// The same layers with weights that PyTorch's model was saved with.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such file, or it is of another model.
+    /// Layers with the weights that PyTorch's model was saved with.
     pub fn layers_from(&self, weights: &Path) -> Result<Vec<L>, Failure> {
         let builder = Pipeline::builder(self.layers()?).devices([Device::flex()]);
         let mut pipeline = builder.unkeyed_draws_nothing(true).build()?;
@@ -63,32 +53,31 @@ impl<L: Layer> Recipe<L> {
         Ok(pipeline.into_layers())
     }
 
-    /// Inputs and labels of so many samples.
+    /// Inputs and labels of the first samples.
     #[must_use]
     pub fn batch(&self, samples: usize) -> (L::Input, Tensor<1, Int>) {
         self.batch_from(0, samples)
     }
 
-    /// Inputs and labels of so many samples from the sample `first` on: waves whose length is their
-    /// class's, each sample's begun elsewhere. PyTorch's side makes the same.
+    /// Inputs and labels of `samples` samples from the sample `first` on: waves whose length depends
+    /// on the class, and whose phase on the sample. PyTorch's side makes the same.
     #[must_use]
     pub fn batch_from(&self, first: usize, samples: usize) -> (L::Input, Tensor<1, Int>) {
         let device = Device::flex();
-        let count = |from: usize, to: usize| {
-            Tensor::<1, Int>::arange(from as i64..to as i64, &device) //
-        };
+        let count =
+            |from: usize, to: usize| Tensor::<1, Int>::arange(from as i64..to as i64, &device);
         let numbers = count(first, first + samples);
         let labels = numbers.clone().remainder_scalar(CLASSES as i64);
         let places = count(0, self.shape.numbers()).float() * 0.37;
         let lengths = labels.clone().float() * 0.01 + 1.0;
-        let begins = numbers.float() * 0.7;
+        let phases = numbers.float() * 0.7;
         let column = |values: Tensor<1>| values.reshape([samples, 1]);
-        let waves = places.unsqueeze::<2>() * column(lengths) + column(begins);
+        let waves = places.unsqueeze::<2>() * column(lengths) + column(phases);
         ((self.input)(self.shape, waves.sin()), labels)
     }
 }
 
-impl<L: Layer> Clone for Recipe<L> {
+impl<L: Layer> Clone for ModelRecipe<L> {
     fn clone(&self) -> Self {
         self.with_size(self.shape, self.samples)
     }
@@ -97,7 +86,7 @@ impl<L: Layer> Clone for Recipe<L> {
 /// The sizes of a model.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Shape {
+pub enum ModelShape {
     /// AmoebaNet-D(layers, filters) for images of `side`×`side`.
     Amoebanet {
         /// Normal cells.
@@ -122,8 +111,46 @@ pub enum Shape {
     },
 }
 
-impl Shape {
-    /// What tables and flags call the model.
+impl ModelShape {
+    /// An AmoebaNet-D.
+    #[must_use]
+    pub const fn amoebanet(layers: usize, filters: usize, side: usize, large: bool) -> Self {
+        Self::Amoebanet {
+            layers,
+            filters,
+            side,
+            large,
+        }
+    }
+
+    /// A Transformer.
+    #[must_use]
+    pub const fn transformer(layers: usize, d: usize, heads: usize, length: usize) -> Self {
+        Self::Transformer {
+            layers,
+            d,
+            heads,
+            length,
+        }
+    }
+
+    /// Whether this is an AmoebaNet-D.
+    #[must_use]
+    pub fn is_amoebanet(self) -> bool {
+        matches!(self, Self::Amoebanet { .. })
+    }
+
+    /// Whether the choice includes this model.
+    #[must_use]
+    pub fn is_chosen(self, choice: ModelChoice) -> bool {
+        choice.includes(match self {
+            Self::Amoebanet { large: false, .. } => ModelChoice::Amoebanet32,
+            Self::Amoebanet { large: true, .. } => ModelChoice::Amoebanet224,
+            Self::Transformer { .. } => ModelChoice::Transformer,
+        })
+    }
+
+    /// The model's name in tables and flags.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -133,7 +160,7 @@ impl Shape {
         }
     }
 
-    /// The numbers that a sample consists of.
+    /// The number of values in a sample.
     #[must_use]
     pub fn numbers(self) -> usize {
         match self {
@@ -160,9 +187,9 @@ impl Shape {
         }
     }
 
-    /// The same on the least images or sequences that still give each layer a pixel or a token.
+    /// The same on the smallest images or sequences that still give each layer a pixel or a token.
     #[must_use]
-    pub fn least(mut self) -> Self {
+    pub fn smallest(mut self) -> Self {
         match &mut self {
             Self::Amoebanet { side, large, .. } => *side = if *large { 32 } else { 8 },
             Self::Transformer { length, .. } => *length = 1,

@@ -2,48 +2,44 @@
 
 use std::{fmt::Write, fs, path::Path};
 
-use serde::{Serialize, Serializer, ser::SerializeMap};
-use serde_json::{Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use crate::{
     Failure,
-    machine::{Machine, date},
+    machine::{HostInfo, date},
 };
 
-/// What a benchmark found: printed as it comes, saved as JSON at the end.
+/// The results of a benchmark: printed as they arrive, saved as JSON at the end.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     bench: &'static str,
     date: String,
     command: String,
-    machine: Machine,
+    machine: HostInfo,
     settings: Value,
     notes: Vec<String>,
-    tables: Vec<Table>,
+    tables: Vec<ReportTable>,
 }
 
-impl Report {
-    /// Begins the report of a benchmark and prints where it runs.
-    ///
-    /// # Errors
-    ///
-    /// If the settings cannot be written as JSON.
+impl BenchReport {
+    /// Starts the report of a benchmark and prints where it runs.
     pub fn begin(bench: &'static str, settings: &impl Serialize) -> Result<Self, Failure> {
-        let report = Self {
+        let (date, machine) = (date(), HostInfo::this());
+        let load = machine
+            .load
+            .map_or(String::new(), |l| format!(", load {l}"));
+        let HostInfo { cpu, threads, .. } = &machine;
+        println!("{bench}: {cpu}, {threads} threads{load}, {date}");
+        Ok(Self {
             bench,
-            date: date(),
+            date,
             command: std::env::args().collect::<Vec<_>>().join(" "),
-            machine: Machine::this(),
+            machine,
             settings: serde_json::to_value(settings)?,
             notes: Vec::new(),
             tables: Vec::new(),
-        };
-        let Machine {
-            cpu, threads, load, ..
-        } = &report.machine;
-        let load = load.map_or(String::new(), |load| format!(", load {load}"));
-        println!("{bench}: {cpu}, {threads} threads{load}, {}", report.date);
-        Ok(report)
+        })
     }
 
     /// Prints a note and keeps it.
@@ -54,121 +50,156 @@ impl Report {
     }
 
     /// Prints a table and keeps it.
-    pub fn table(&mut self, table: Table) {
+    pub fn table(&mut self, table: ReportTable) {
         println!("\n{}", table.text());
         self.tables.push(table);
     }
 
     /// Saves everything as `FOLDER/BENCH.json`.
-    ///
-    /// # Errors
-    ///
-    /// If the folder or the file cannot be written.
     pub fn save(&self, folder: &Path) -> Result<(), Failure> {
-        fs::create_dir_all(folder)?;
-        let path = folder.join(format!("{}.json", self.bench));
-        fs::write(&path, serde_json::to_string_pretty(self)? + "\n")?;
-        println!("\nsaved in {}", path.display());
-        Ok(())
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        save_file(folder, &format!("{}.json", self.bench), &text)
     }
-}
 
-impl Report {
     /// Saves notes and tables as `FOLDER/BENCH.md`.
-    ///
-    /// # Errors
-    ///
-    /// If the folder or the file cannot be written.
     pub fn save_markdown(&self, folder: &Path) -> Result<(), Failure> {
-        let Machine { cpu, threads, .. } = &self.machine;
+        let HostInfo { cpu, threads, .. } = &self.machine;
         let mut text = format!(
             "# {}\n\n{cpu}, {threads} threads, {}",
             self.bench, self.date
         );
-        for note in &self.notes {
-            let _ = write!(text, "\n\n{note}");
+        let tables = self.tables.iter().map(ReportTable::markdown);
+        for paragraph in self.notes.iter().cloned().chain(tables) {
+            let _ = write!(text, "\n\n{paragraph}");
         }
-        for table in &self.tables {
-            let _ = write!(text, "\n\n{}", table.markdown());
-        }
-        fs::create_dir_all(folder)?;
-        let path = folder.join(format!("{}.md", self.bench));
-        fs::write(&path, text + "\n")?;
-        println!("saved in {}", path.display());
-        Ok(())
+        save_file(folder, &format!("{}.md", self.bench), &(text + "\n"))
     }
 }
 
-/// A column: its key in JSON, and how it is printed.
+/// Writes a file into a folder, which is created if needed, and prints its path.
+pub fn save_file(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
+    fs::create_dir_all(folder)?;
+    let path = folder.join(name);
+    fs::write(&path, text)?;
+    println!("\nsaved in {}", path.display());
+    Ok(())
+}
+
+/// A value of a row, with the JSON key, the heading and the printed decimals of its column.
 #[derive(Clone, Debug)]
-pub struct Column {
+pub struct Cell {
     key: &'static str,
     heading: &'static str,
     decimals: usize,
+    value: Value,
 }
 
-/// A column, called `key` in JSON and `heading` in print, with so many decimals.
+/// A value of the column `key`. Fractions keep the five digits that a measurement has; NaN and
+/// infinity become null.
 #[must_use]
-pub fn column(key: &'static str, heading: &'static str, decimals: usize) -> Column {
-    Column {
-        key,
-        heading,
-        decimals,
+pub fn cell(
+    key: &'static str,
+    heading: &'static str,
+    decimals: usize,
+    value: impl Into<Value>,
+) -> Cell {
+    let cell = exact_cell(key, heading, decimals, value);
+    let rounded = (cell.value.as_f64().filter(|_| cell.value.is_f64()))
+        .and_then(|number| format!("{number:.4e}").parse::<f64>().ok());
+    Cell {
+        value: rounded.map_or(cell.value, Value::from),
+        ..cell
     }
 }
 
-/// Rows of values under headings. One source for print and JSON, so that they cannot differ.
-#[derive(Clone, Debug)]
-pub struct Table {
-    title: String,
-    columns: Vec<Column>,
-    rows: Vec<Vec<Value>>,
+/// A value of the column `key` with all its digits.
+#[must_use]
+pub fn exact_cell(
+    key: &'static str,
+    heading: &'static str,
+    decimals: usize,
+    value: impl Into<Value>,
+) -> Cell {
+    Cell {
+        key,
+        heading,
+        decimals,
+        value: value.into(),
+    }
 }
 
-impl Table {
+impl Cell {
+    fn text(&self) -> String {
+        match &self.value {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            Value::Number(number) if number.is_f64() => {
+                let number = number.as_f64().unwrap_or(f64::NAN);
+                format!("{number:.*}", self.decimals)
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
+/// Rows of values. Print and JSON have one source, so that they cannot differ.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReportTable {
+    title: String,
+    #[serde(serialize_with = "as_objects")]
+    rows: Vec<Vec<Cell>>,
+}
+
+/// Each row as an object, its columns in order.
+fn as_objects<S: Serializer>(rows: &[Vec<Cell>], serializer: S) -> Result<S::Ok, S::Error> {
+    struct Row<'a>(&'a [Cell]);
+
+    impl Serialize for Row<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_map(self.0.iter().map(|cell| (cell.key, &cell.value)))
+        }
+    }
+
+    serializer.collect_seq(rows.iter().map(|row| Row(row)))
+}
+
+impl ReportTable {
     /// An empty table.
     #[must_use]
-    pub fn new(title: impl Into<String>, columns: impl Into<Vec<Column>>) -> Self {
+    pub fn new(title: impl Into<String>) -> Self {
         Self {
             title: title.into(),
-            columns: columns.into(),
             rows: Vec::new(),
         }
     }
 
-    /// Adds a row: an array of as many values as there are columns.
-    ///
-    /// # Panics
-    ///
-    /// If it is something else, which is a mistake in a benchmark.
-    pub fn row(&mut self, row: Value) {
-        match row {
-            Value::Array(row) if row.len() == self.columns.len() => self.rows.push(row),
-            other => panic!(
-                "{other} is no row of {}: {:?}",
-                self.columns.len(),
-                self.title
-            ),
-        }
+    /// Adds a row. All rows of a table must have the same columns.
+    pub fn row(&mut self, row: impl Into<Vec<Cell>>) {
+        self.rows.push(row.into());
+    }
+
+    /// Headings, and the cells of all rows.
+    fn lines(&self) -> Vec<Vec<String>> {
+        let headings = self.rows.first().into_iter();
+        let headings = headings.map(|row| row.iter().map(|c| c.heading.to_owned()).collect());
+        let rows = self.rows.iter();
+        headings
+            .chain(rows.map(|row| row.iter().map(Cell::text).collect()))
+            .collect()
     }
 
     fn text(&self) -> String {
-        let rows: Vec<Vec<String>> = self.rows.iter().map(|row| self.cells(row)).collect();
-        let width = |column: usize| {
-            let cells = rows.iter().map(|row| row[column].chars().count());
-            let heading = self.columns[column].heading.chars().count();
-            cells.fold(heading, usize::max)
-        };
-        let headings: Vec<_> = (self.columns.iter())
-            .map(|c| c.heading.to_owned())
-            .collect();
+        let lines = self.lines();
+        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
         let mut text = self.title.clone();
-        for cells in std::iter::once(&headings).chain(&rows) {
+        for line in &lines {
             text.push('\n');
-            for (column, cell) in cells.iter().enumerate() {
-                let _ = match self.is_text(column) {
-                    true => write!(text, "  {cell:<width$}", width = width(column)),
-                    false => write!(text, "  {cell:>width$}", width = width(column)),
+            for (column, cell) in line.iter().enumerate() {
+                let width = width(column).unwrap_or_default();
+                let _ = if self.is_text(column) {
+                    write!(text, "  {cell:<width$}")
+                } else {
+                    write!(text, "  {cell:>width$}")
                 };
             }
             text.truncate(text.trim_end().len());
@@ -177,71 +208,15 @@ impl Table {
     }
 
     fn markdown(&self) -> String {
-        let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
-        let headings: Vec<_> = (self.columns.iter())
-            .map(|c| c.heading.to_owned())
-            .collect();
-        let rule = (0..self.columns.len()).map(|column| match self.is_text(column) {
-            true => "---".to_owned(),
-            false => "--:".to_owned(),
-        });
-        let head = [line(&headings), line(&rule.collect::<Vec<_>>())];
-        let rows = self.rows.iter().map(|row| line(&self.cells(row)));
-        let lines: Vec<_> = head.into_iter().chain(rows).collect();
-        format!("{}\n\n{}", self.title, lines.join("\n"))
-    }
-
-    fn cells(&self, row: &[Value]) -> Vec<String> {
-        let cells = row.iter().zip(&self.columns);
-        cells
-            .map(|(value, column)| match value {
-                Value::String(text) => text.clone(),
-                Value::Null => String::new(),
-                Value::Number(number) if number.is_f64() => {
-                    let (number, decimals) = (number.as_f64().unwrap_or(f64::NAN), column.decimals);
-                    format!("{number:.decimals$}")
-                }
-                other => other.to_string(),
-            })
-            .collect()
+        let mut lines = self.lines();
+        let columns = 0..lines.first().map_or(0, Vec::len);
+        let rule = columns.map(|column| if self.is_text(column) { "---" } else { "--:" });
+        lines.insert(1.min(lines.len()), rule.map(str::to_owned).collect());
+        let lines = lines.iter().map(|line| format!("| {} |", line.join(" | ")));
+        format!("{}\n\n{}", self.title, lines.collect::<Vec<_>>().join("\n"))
     }
 
     fn is_text(&self, column: usize) -> bool {
-        self.rows.iter().any(|row| row[column].is_string())
-    }
-}
-
-impl Serialize for Table {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(2))?;
-        map.serialize_entry("title", &self.title)?;
-        let rows: Vec<_> = self
-            .rows
-            .iter()
-            .map(|row| Row(&self.columns, row))
-            .collect();
-        map.serialize_entry("rows", &rows)?;
-        map.end()
-    }
-}
-
-/// A row as an object, its columns in order.
-struct Row<'a>(&'a [Column], &'a [Value]);
-
-impl Serialize for Row<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|column| column.key).zip(self.1))
-    }
-}
-
-/// A number with no more digits than a measurement has; nothing if there is none.
-#[must_use]
-pub fn number(value: f64) -> Value {
-    match value.is_finite() {
-        true => {
-            let digits = format!("{value:.4e}");
-            json!(digits.parse::<f64>().unwrap_or(value))
-        }
-        false => Value::Null,
+        self.rows.iter().any(|row| row[column].value.is_string())
     }
 }

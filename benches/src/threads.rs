@@ -1,16 +1,13 @@
 //! Threads that compute alone.
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::ThreadPoolBuilder;
 
 use crate::Failure;
 
-/// Makes the calling thread a pool of one: kernels that it runs find no other thread to spread to.
-/// Lasts for the thread's life, also after the returned pool is dropped.
-///
-/// # Errors
-///
-/// If the thread is in a pool already.
-pub fn compute_alone() -> Result<ThreadPool, Failure> {
+/// Makes the calling thread a pool of one for the rest of its life: kernels that it runs find no
+/// other thread to spread to. Fails if the thread is in a pool already.
+pub fn compute_alone() -> Result<(), Failure> {
     let pool = ThreadPoolBuilder::new().num_threads(1);
-    Ok(pool.use_current_thread().build()?)
+    std::mem::forget(pool.use_current_thread().build()?);
+    Ok(())
 }

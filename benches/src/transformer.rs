@@ -1,4 +1,4 @@
-//! A stack of equal Transformer blocks: stages of it can be balanced exactly.
+//! A stack of equal Transformer blocks, which can be balanced exactly.
 
 use burn::{
     module::Module,
@@ -18,10 +18,6 @@ pub struct TransformerLayer {
 
 impl TransformerLayer {
     /// A layer of width `d`.
-    ///
-    /// # Errors
-    ///
-    /// If the heads do not divide the width.
     pub fn new(d: usize, heads: usize, device: &Device) -> Result<Self, Failure> {
         let block = BlockConfig::new(d, heads).init(device)?;
         Ok(Self { block })
@@ -46,14 +42,14 @@ impl Layer for TransformerLayer {
         self.block.forward(x, context.rng())
     }
 
-    /// The mean over the sequence stands for logits of `d` classes, so that no layer differs.
+    /// The mean over the sequence is used as logits of `d` classes, so that all layers are equal.
     fn leave(x: Tensor<3>) -> Result<Tensor<2>, LayerError> {
         let [samples, _, d] = x.dims();
         Ok(x.mean_dim(1).reshape([samples, d]))
     }
 }
 
-/// What PyTorch's `TransformerEncoderLayer` calls the parts of a block, and what they are called here.
+/// Parameter names of PyTorch's `TransformerEncoderLayer`, and ours.
 const PARTS: [(&str, &str); 6] = [
     (r"self_attn\.in_proj_", "attention.qkv."),
     (r"self_attn\.out_proj\.", "attention.output."),
@@ -63,11 +59,7 @@ const PARTS: [(&str, &str); 6] = [
     (r"norm2\.", "norm_mlp."),
 ];
 
-/// Renames the tensors of a stack of such layers to those of a list of ours.
-///
-/// # Errors
-///
-/// None: the patterns are valid.
+/// Renames the tensors of a stack of PyTorch's layers to ours.
 pub fn torch_keys() -> Result<KeyRemapper, Failure> {
     let patterns = PARTS.map(|(theirs, ours)| {
         let pattern = format!(r"^(\d+)\.{theirs}(\w+)$");

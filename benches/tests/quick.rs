@@ -1,5 +1,5 @@
-//! Each benchmark runs from end to end on the smallest sizes and leaves figures that can be read. What
-//! the figures are, no test says.
+//! Each benchmark runs from end to end on the smallest sizes and saves results that can be read. Their
+//! values are not tested.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,36 +28,37 @@ fn run(bench: &str, folder: &Path, flags: &[&str]) -> Output {
 }
 
 /// Runs a program and reads what it saved.
-fn figures(bench: &str) -> Value {
-    let folder = folder(bench);
-    let output = run(bench, &folder, &[]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{bench}: {errors}");
-    read(&folder, bench)
+fn results(bench: &str) -> Value {
+    results_in(&folder(bench), bench, &[])
 }
 
-/// What a program saved in a folder.
-fn read(folder: &Path, bench: &str) -> Value {
+/// Runs a program with flags and reads what it saved in a folder.
+fn results_in(folder: &Path, bench: &str, flags: &[&str]) -> Value {
+    let output = run(bench, folder, flags);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{bench}: {errors}");
     let text = fs::read_to_string(folder.join(format!("{bench}.json"))).unwrap();
-    let figures: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(figures["bench"], bench);
+    let results: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(results["bench"], bench);
     for key in ["date", "command", "machine", "settings", "notes"] {
-        assert!(!figures[key].is_null(), "{bench} has no {key}");
+        assert!(!results[key].is_null(), "{bench} has no {key}");
     }
-    figures
+    results
 }
 
 fn folder(bench: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(bench)
 }
 
-/// The rows of a table by the beginning of its title.
-fn rows<'a>(figures: &'a Value, title: &str) -> &'a Vec<Value> {
-    let tables = figures["tables"].as_array().unwrap();
-    let fits = |table: &&Value| table["title"].as_str().unwrap().starts_with(title);
-    tables.iter().find(fits).unwrap()["rows"]
-        .as_array()
-        .unwrap()
+/// The rows of the table whose title starts with this.
+fn rows<'a>(results: &'a Value, title: &str) -> &'a Vec<Value> {
+    rows_of(results, |other| other.starts_with(title))
+}
+
+fn rows_of(results: &Value, fits: impl Fn(&str) -> bool) -> &Vec<Value> {
+    let mut tables = results["tables"].as_array().unwrap().iter();
+    let table = tables.find(|table| fits(table["title"].as_str().unwrap()));
+    table.unwrap()["rows"].as_array().unwrap()
 }
 
 /// Whether `python3` can do this.
@@ -66,9 +67,13 @@ fn python_has(what: &str) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Says that a test did not run its program. A test's own output is not shown when it passes, so this goes round it.
+/// Reports that a test did not run its program, past the capture of a test's output.
 fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+}
+
+fn all_positive(rows: &[Value], key: &str) -> bool {
+    rows.iter().all(|row| is_positive(row, key))
 }
 
 fn is_positive(row: &Value, key: &str) -> bool {
@@ -77,22 +82,22 @@ fn is_positive(row: &Value, key: &str) -> bool {
 
 #[test]
 fn saving() {
-    let figures = figures("saving");
-    let rows = rows(&figures, "checkpoints");
+    let results = results("saving");
+    let rows = rows(&results, "checkpoints");
     assert_eq!(rows.len(), 2);
-    // What checkpoints cost is a difference, and anything where there are only two.
+    // The time of a checkpoint is a difference, which may be negative after only two steps.
     for key in ["parameters", "mebibytes", "step_ms"] {
-        assert!(rows.iter().all(|row| is_positive(row, key)), "{key}");
+        assert!(all_positive(rows, key), "{key}");
     }
 }
 
 #[test]
 fn limit() {
-    let figures = figures("limit");
+    let results = results("limit");
     for model in MODELS {
-        let rows = rows(&figures, &format!("{model}: samples/s"));
-        // With one micro-batch all modes are one. With two, one stage has GPipe's three and a
-        // 1F1B in which nothing is left to recompute, and two stages have all six.
+        let rows = rows(&results, &format!("{model}: samples/s"));
+        // With one micro-batch all modes are equal. With two, one stage has GPipe's three and a
+        // 1F1B without anything to recompute, and two stages have all six.
         let of = |stages, m| {
             let own = rows
                 .iter()
@@ -100,18 +105,18 @@ fn limit() {
             own.count()
         };
         assert_eq!([of(1, 1), of(1, 2), of(2, 1), of(2, 2)], [1, 4, 1, 6]);
-        assert!(rows.iter().all(|row| is_positive(row, "of_limit")));
-        assert!(rows.iter().all(|row| is_positive(row, "of_limit_of_cut")));
+        assert!(all_positive(rows, "of_limit"));
+        assert!(all_positive(rows, "of_limit_of_cut"));
     }
 }
 
 #[test]
 fn zero_bubble() {
-    let figures = figures("zero_bubble");
-    let rows = rows(&figures, "amoebanet-32, schedules: m = 2");
+    let results = results("zero_bubble");
+    let rows = rows(&results, "amoebanet-32, schedules: m = 2");
     assert_eq!(rows.len(), 6);
     for key in ["step_ms", "promise_ms", "over_1f1b", "promised_over_1f1b"] {
-        assert!(rows.iter().all(|row| is_positive(row, key)), "{key}");
+        assert!(all_positive(rows, key), "{key}");
     }
     let kept: Vec<_> = rows
         .iter()
@@ -122,60 +127,56 @@ fn zero_bubble() {
 
 #[test]
 fn predicted() {
-    let figures = figures("predicted");
-    let rows = rows(&figures, "amoebanet-32: m = 2");
+    let results = results("predicted");
+    let rows = rows(&results, "amoebanet-32: m = 2");
     assert_eq!(rows.len(), 6);
     for key in ["step_ms", "predicted", "beside", "replayed"] {
-        assert!(rows.iter().all(|row| is_positive(row, key)), "{key}");
+        assert!(all_positive(rows, key), "{key}");
     }
 }
 
 #[test]
 fn plain() {
-    let figures = figures("plain");
-    let rows = rows(&figures, "engine");
+    let results = results("plain");
+    let rows = rows(&results, "engine");
     for model in MODELS {
         assert_eq!(rows.iter().filter(|row| row["model"] == model).count(), 2);
     }
-    assert!(rows.iter().all(|row| is_positive(row, "ratio")));
+    assert!(all_positive(rows, "ratio"));
 }
 
 #[test]
 fn breakdown() {
-    let figures = figures("breakdown");
+    let results = results("breakdown");
     for (model, layers) in MODELS.into_iter().zip([9, 9, 4]) {
-        let table = |name: &str| rows(&figures, &format!("{model}, {name}"));
+        let table = |name: &str| rows(&results, &format!("{model}, {name}"));
         assert_eq!(table("layers").len(), layers + 1);
         assert_eq!(table("step").len(), 1 + 2 * 6);
         assert_eq!(table("boundary").len(), 1);
         assert_eq!(table("memory").len(), 1 + 1 + 6);
         assert!(table("fixed").iter().all(|row| row["least_ms"].is_f64()));
-        assert!(
-            table("memory")
-                .iter()
-                .all(|row| is_positive(row, "peak_mib"))
-        );
+        assert!(all_positive(table("memory"), "peak_mib"));
     }
 }
 
 #[test]
 fn memory() {
-    let figures = figures("memory");
-    let largest = rows(&figures, "largest");
+    let results = results("memory");
+    let largest = rows(&results, "largest");
     assert_eq!(largest.len(), 3);
     for row in largest {
         assert!(is_positive(row, "trained_filters"), "{row}");
         assert!(is_positive(row, "peak_mib"), "{row}");
     }
-    // What is counted by other means than shapes is what shapes say.
-    for row in rows(&figures, "items") {
+    // Counted memory agrees with the shapes.
+    for row in rows(&results, "items") {
         let item = row["item"].as_str().unwrap();
         if ["optimizer", "gradients"].contains(&item) {
             let ratio = row["ratio"].as_f64().unwrap();
             assert!((0.8..1.1).contains(&ratio), "{row}");
         }
     }
-    assert_eq!(rows(&figures, "predicted: the papers'").len(), 5);
+    assert_eq!(rows(&results, "predicted: the papers'").len(), 5);
     let folder = folder("memory");
     let markdown = fs::read_to_string(folder.join("memory.md")).unwrap();
     assert!(
@@ -204,36 +205,26 @@ fn pytorch() {
     if !python_has("import torch") {
         return skipped("python3 has no PyTorch");
     }
-    let figures = figures("pytorch");
-    let rows = rows(&figures, "training step");
+    let results = results("pytorch");
+    let rows = rows(&results, "training step");
     for model in MODELS {
         assert_eq!(rows.iter().filter(|row| row["model"] == model).count(), 4);
     }
-    assert!(rows.iter().all(|row| is_positive(row, "time_over_pytorch")));
+    assert!(all_positive(rows, "time_over_pytorch"));
 }
 
 #[test]
 fn peers_without_pytorch() {
     let folder = folder("peers-alone");
-    let output = run("peers", &folder, &["--alone"]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    let figures = read(&folder, "peers");
+    let results = results_in(&folder, "peers", &["--alone"]);
     for model in MODELS {
         for (m, ways) in [(2, 6), (4, 2)] {
-            let rows = peers_rows(&figures, model, m);
+            let rows = peers_rows(&results, model, m);
             assert_eq!(rows.len(), ways, "{model}, m = {m}");
-            assert!(
-                rows.iter()
-                    .all(|row| is_positive(row, "samples_per_second"))
-            );
+            assert!(all_positive(rows, "samples_per_second"));
             assert!(rows.iter().all(|row| row["over_pytorch"].is_null()));
         }
-        assert!(
-            peers_rows(&figures, model, 2)
-                .iter()
-                .all(|row| is_positive(row, "over_one"))
-        );
+        assert!(all_positive(peers_rows(&results, model, 2), "over_one"));
     }
 }
 
@@ -262,40 +253,33 @@ fn peers() {
     if !python_has("import torch.distributed.pipelining") {
         return skipped("python3 has no PyTorch");
     }
-    let figures = figures("peers");
+    let results = results("peers");
     for model in MODELS {
-        let race = peers_rows(&figures, model, 2);
-        assert!(race.iter().all(|row| is_positive(row, "over_pytorch")));
-        let losses = rows(&figures, &format!("{model}: losses"));
+        let race = peers_rows(&results, model, 2);
+        assert!(all_positive(race, "over_pytorch"));
+        let losses = rows(&results, &format!("{model}: losses"));
         assert_eq!(losses.len(), 3);
     }
-    // That losses agree, the program sees to itself.
-    assert_eq!(rows(&figures, "losses next to").len(), 5 * MODELS.len());
+    // The program itself fails if losses differ.
+    assert_eq!(rows(&results, "losses next to").len(), 5 * MODELS.len());
     let picture = fs::read_to_string(folder("peers").join("peers.svg")).unwrap();
     assert_eq!(picture.matches("<polyline").count(), 5 * MODELS.len());
 }
 
 /// The rows of a race.
-fn peers_rows<'a>(figures: &'a Value, model: &str, m: usize) -> &'a Vec<Value> {
-    let tables = figures["tables"].as_array().unwrap();
-    let fits = |table: &&Value| {
-        let title = table["title"].as_str().unwrap();
-        title.starts_with(&format!("{model}: ")) && title.contains(&format!("m = {m},"))
-    };
-    tables.iter().find(fits).unwrap()["rows"]
-        .as_array()
-        .unwrap()
+fn peers_rows<'a>(results: &'a Value, model: &str, m: usize) -> &'a Vec<Value> {
+    let (start, m) = (format!("{model}: "), format!("m = {m},"));
+    rows_of(results, |title| {
+        title.starts_with(&start) && title.contains(&m)
+    })
 }
 
-/// The CPU in place of a card: what is compared and raced is the same.
+/// The CPU in place of a GPU.
 #[test]
 fn gpu() {
     let folder = folder("gpu");
-    let output = run("gpu", &folder, &["--alone", "--device", "cpu"]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    let figures = read(&folder, "gpu");
-    let compared = rows(&figures, "next to the CPU");
+    let results = results_in(&folder, "gpu", &["--alone", "--device", "cpu"]);
+    let compared = rows(&results, "next to the CPU");
     assert_eq!(compared.len(), 2 * 3 * 2);
     for row in compared.iter().filter(|row| row["precision"] == "f32") {
         assert!(
@@ -303,20 +287,16 @@ fn gpu() {
             "{row}"
         );
     }
-    let raced = rows(&figures, "training steps on one card");
+    let raced = rows(&results, "training steps on one GPU");
     assert_eq!(raced.len(), 2 * 2 * 2);
-    assert!(
-        raced
-            .iter()
-            .all(|row| is_positive(row, "samples_per_second"))
-    );
+    assert!(all_positive(raced, "samples_per_second"));
     let markdown = fs::read_to_string(folder.join("gpu.md")).unwrap();
     assert!(markdown.contains("| ours, one stage |"), "{markdown}");
 }
 
-/// A device that is not there is said before anything is measured.
+/// A missing device is an error before anything is measured.
 #[test]
-fn gpu_without_a_card() {
+fn gpu_without_a_gpu() {
     let output = run("gpu", &folder("missing"), &["--device", "cuda:77"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -338,8 +318,8 @@ fn loading() {
     if !python_has(imports) {
         return skipped("python3 has no torchvision, scikit-image and scikit-learn");
     }
-    let figures = figures("loading");
-    let rows = rows(&figures, "loading");
+    let results = results("loading");
+    let rows = rows(&results, "loading");
     assert_eq!(rows.len(), 6);
-    assert!(rows.iter().all(|row| is_positive(row, "images_per_second")));
+    assert!(all_positive(rows, "images_per_second"));
 }

@@ -1,4 +1,4 @@
-//! A network, and how it is trained.
+//! A network and its training.
 
 use std::fmt;
 
@@ -21,31 +21,23 @@ const CLASSES: usize = 1000;
 pub struct Network {
     /// L, the normal cells.
     pub layers: usize,
-    /// D, the filters of the first of them.
+    /// D, the filters of the first cell.
     pub filters: usize,
 }
 
 impl Network {
     /// The layers; nothing is allocated on the device yet.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such network.
     pub fn init(self, device: &Device) -> Result<Vec<AmoebaLayer>, Failure> {
         Ok(AmoebaNetDConfig::new(self.layers, self.filters, CLASSES).init(device)?)
     }
 
     /// The number of its parameters.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such network.
     pub fn parameters(self) -> Result<usize, Failure> {
         let layers = self.init(&Device::flex())?;
         Ok(layers.iter().map(count_parameters).sum())
     }
 
-    /// The same network with other filters.
+    /// The same network with another number of filters.
     #[must_use]
     pub fn with_filters(self, filters: usize) -> Self {
         Self { filters, ..self }
@@ -60,14 +52,15 @@ impl fmt::Display for Network {
 
 /// How a network is trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Way {
+pub enum Strategy {
     /// The whole mini-batch at once on one device, all activations kept.
     Naive,
-    /// GPipe on so many devices: a micro-batch for each sample, and all but the inputs of stages computed again.
+    /// GPipe on several devices: a micro-batch for each sample, and everything but the inputs of
+    /// stages recomputed.
     Pipeline(usize),
 }
 
-impl Way {
+impl Strategy {
     /// The number of devices.
     #[must_use]
     pub fn devices(self) -> usize {
@@ -77,7 +70,7 @@ impl Way {
         }
     }
 
-    /// What is computed again.
+    /// The recompute mode.
     #[must_use]
     pub fn recompute(self) -> Recompute {
         match self {
@@ -87,7 +80,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Naive => write!(f, "naive-1"),
@@ -96,35 +89,35 @@ impl fmt::Display for Way {
     }
 }
 
-/// What a mini-batch is.
+/// A mini-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Images {
+pub struct ImageBatch {
     /// Height and width.
     pub side: usize,
     /// Images in a mini-batch.
     pub count: usize,
 }
 
-/// A network, what it is trained on, and how.
+/// A network and its training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Case {
+pub struct FootprintCase {
     /// The network.
     pub network: Network,
     /// The mini-batch.
-    pub images: Images,
+    pub images: ImageBatch,
     /// How it is trained.
-    pub way: Way,
-    /// Who updates it.
+    pub strategy: Strategy,
+    /// The optimizer.
     pub optimizer: OptimizerSetting,
 }
 
-impl Case {
+impl FootprintCase {
     /// The number of micro-batches.
     #[must_use]
     pub fn micro_batches(&self) -> usize {
-        match self.way {
-            Way::Naive => 1,
-            Way::Pipeline(_) => self.images.count,
+        match self.strategy {
+            Strategy::Naive => 1,
+            Strategy::Pipeline(_) => self.images.count,
         }
     }
 
@@ -134,16 +127,12 @@ impl Case {
         self.images.count / self.micro_batches()
     }
 
-    /// Who does what when.
-    ///
-    /// # Errors
-    ///
-    /// If there are no devices or no images.
+    /// The schedule.
     pub fn schedule(&self) -> Result<Schedule, Failure> {
-        Ok(GPipe.schedule(self.way.devices(), self.micro_batches())?)
+        Ok(GPipe.schedule(self.strategy.devices(), self.micro_batches())?)
     }
 
-    /// The recipe by which AmoebaNet was trained, as far as memory is concerned.
+    /// The part of AmoebaNet's training recipe that affects memory.
     #[must_use]
     pub fn settings(&self) -> TrainSettings {
         TrainSettings {

@@ -4,27 +4,23 @@ use std::ops::RangeInclusive;
 
 use crate::Failure;
 
-/// The largest multiple of `step` for which `fits` says so, if whatever fits does so with all that is less.
+/// The largest multiple of `step` that fits, if everything smaller than what fits also fits.
 ///
-/// It asks about the multiple below `guess` first, then about its neighbours: a good guess is two questions away from
-/// the answer, which is that one fits and the next does not. Beyond `bounds` nothing is asked; none if not even their
-/// start fits.
+/// The search starts at the multiple below `guess` and goes up or down from there, so a good guess
+/// needs two trials: one fits and the next does not. It stays within `bounds`. `None` if not even
+/// their start fits.
 ///
 /// ```
 /// use stovepipe_benches::footprint::largest::largest;
 ///
-/// let mut asked = Vec::new();
+/// let mut tried = Vec::new();
 /// let found = largest(90, 8, 8..=1024, |filters| {
-///     asked.push(filters);
+///     tried.push(filters);
 ///     Ok(filters <= 77)
 /// });
 /// assert_eq!(found.unwrap(), Some(72));
-/// assert_eq!(asked, [88, 80, 72]);
+/// assert_eq!(tried, [88, 80, 72]);
 /// ```
-///
-/// # Errors
-///
-/// Those of `fits`.
 pub fn largest(
     guess: usize,
     step: usize,
@@ -54,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_the_guess_the_answer_is_the_same() {
+    fn the_answer_does_not_depend_on_the_guess() {
         for guess in [0, 4, 60, 75, 80, 99, 5000] {
             let found = |most: usize| largest(guess, 4, 4..=100, |filters| Ok(filters <= most));
             assert_eq!(found(79).unwrap(), Some(76), "{guess}");
@@ -65,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_ends_the_search() {
+    fn an_error_stops_the_search() {
         assert!(largest(40, 4, 4..=100, |_| Err("broken".into())).is_err());
     }
 }

@@ -1,10 +1,10 @@
-//! How large a network trains within a budget of memory: Table 1 of the GPipe paper.
+//! The largest network that trains within a memory budget: Table 1 of the GPipe paper.
 //!
 //! ```text
-//! case       a network, and how it is trained
-//! published  what the papers say
-//! predicted   what the memory model says, of any width and batch
-//! trial      one training in a process of its own, every byte counted
+//! case       a network and its training
+//! published  the papers' results
+//! predicted  predictions of the memory model, for any width and batch
+//! trial      one training in its own process, with every byte counted
 //! largest    the search for the widest network that trains
 //! picture    bars next to each other
 //! ```
@@ -16,5 +16,5 @@ pub mod predicted;
 pub mod published;
 pub mod trial;
 
-/// Bytes in a GB, as the papers and the makers of memory count.
+/// Bytes in a GB, as the papers count.
 pub const GB: f64 = 1e9;

@@ -1,36 +1,36 @@
-//! Bars next to each other: what was measured, predicted and published, item by item.
+//! Bars of measured, predicted and published memory, item by item.
 
 use svg::{Node, node::element::Group};
 
 use crate::drawing::{MARGIN, WIDTH, line, page, rectangle, text};
 
-/// Where bars begin and end; labels are left of them, totals right.
+/// The left and right ends of bars; labels are left of them, totals right.
 const LEFT: f64 = 210.0;
 const RIGHT: f64 = WIDTH - 84.0;
 const BAR: f64 = 15.0;
 const PITCH: f64 = 18.0;
-/// Between groups, and above a panel's first.
+/// The space above each group.
 const SPACE: f64 = 12.0;
 const STYLE: &str = include_str!("picture.css");
 
-/// What a piece of a bar stands for.
+/// An item of memory, as a piece of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum BarPart {
     /// The parameters.
     Parameters,
-    /// What the optimizer keeps.
+    /// The optimizer state.
     Optimizer,
-    /// Both, where they are not told apart.
+    /// Both, where the source reports their sum.
     Model,
     /// The gradients.
     Gradients,
-    /// Kept inputs, activations, and what layers take for a moment.
+    /// Kept inputs, activations, and temporary values.
     Activations,
     /// Anything else.
     Other,
 }
 
-impl Part {
+impl BarPart {
     const ALL: [Self; 6] = [
         Self::Parameters,
         Self::Optimizer,
@@ -40,44 +40,37 @@ impl Part {
         Self::Other,
     ];
 
-    fn class(self) -> &'static str {
-        match self {
-            Self::Parameters => "parameters",
-            Self::Optimizer => "optimizer",
-            Self::Model => "model",
-            Self::Gradients => "gradients",
-            Self::Activations => "activations",
-            Self::Other => "other",
-        }
+    fn class(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 
-    fn words(self) -> &'static str {
+    fn label(self) -> String {
         match self {
-            Self::Model => "parameters and optimizer",
-            Self::Activations => "activations and kept inputs",
-            Self::Other => "mini-batch, buffers, the update",
+            Self::Model => "parameters and optimizer".to_owned(),
+            Self::Activations => "activations and kept inputs".to_owned(),
+            Self::Other => "mini-batch, buffers, the update".to_owned(),
             other => other.class(),
         }
     }
 }
 
-/// A bar: its label, and its pieces in bytes. One without pieces says `missing` instead.
+/// A bar: its label, and its pieces in bytes.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// Whose figures they are.
+    /// The source of the values.
     pub label: String,
     /// From left to right.
-    pub parts: Vec<(Part, f64)>,
-    /// What there is to say instead of a total.
+    pub parts: Vec<(BarPart, f64)>,
+    /// A text in place of the total.
     pub missing: Option<&'static str>,
 }
 
 /// Groups of bars on one scale.
 #[derive(Clone, Debug)]
-pub struct Panel {
-    /// What it shows.
+pub struct BarPanel {
+    /// Its title.
     pub title: String,
-    /// What the unit is called, and its bytes.
+    /// The unit's name and its bytes.
     pub unit: (&'static str, f64),
     /// Groups of bars by their names.
     pub groups: Vec<(String, Vec<Bar>)>,
@@ -85,41 +78,37 @@ pub struct Panel {
 
 /// Draws panels below each other, as SVG.
 #[must_use]
-pub fn draw(panels: &[Panel]) -> String {
+pub fn draw(panels: &[BarPanel]) -> String {
     let mut body = Group::new();
     let mut y = legend(&mut body, panels, MARGIN + 10.0);
     for panel in panels {
         y = panel.draw(&mut body, y + 22.0);
     }
     let height = y + MARGIN / 2.0;
-    page("Memory of training, by item", height, STYLE, body)
+    page("PublishedMemory of training, by item", height, STYLE, body)
 }
 
-/// What the colours mean; returns where the next thing may begin.
-fn legend(body: &mut Group, panels: &[Panel], y: f64) -> f64 {
+/// Explains the colours. Returns where the panels begin.
+fn legend(body: &mut Group, panels: &[BarPanel], y: f64) -> f64 {
     let bars = || panels.iter().flat_map(|panel| &panel.groups);
-    let occurs = |part: &Part| {
+    let occurs = |part: &BarPart| {
         let mut parts = bars().flat_map(|(_, bars)| bars).flat_map(|bar| &bar.parts);
         parts.any(|(other, bytes)| other == part && *bytes > 0.0)
     };
     let mut x = MARGIN;
-    for part in Part::ALL.into_iter().filter(occurs) {
-        body.append(rectangle(part.class(), [x, y - 10.5], [12.0, 12.0]).set("rx", 2));
-        body.append(text("legend", [x + 17.0, y], part.words()));
-        x += 35.0 + 6.3 * part.words().len() as f64;
+    for part in BarPart::ALL.into_iter().filter(occurs) {
+        body.append(rectangle(&part.class(), [x, y - 10.5], [12.0, 12.0]).set("rx", 2));
+        body.append(text("legend", [x + 17.0, y], part.label()));
+        x += 35.0 + 6.3 * part.label().len() as f64;
     }
     y + 8.0
 }
 
-impl Panel {
+impl BarPanel {
     fn draw(&self, body: &mut Group, top: f64) -> f64 {
         body.append(text("title", [MARGIN, top], self.title.as_str()));
-        let most = self
-            .groups
-            .iter()
-            .flat_map(|(_, bars)| bars)
-            .map(Bar::total);
-        let scale = (RIGHT - LEFT) / most.fold(f64::MIN_POSITIVE, f64::max);
+        let totals = (self.groups.iter()).flat_map(|(_, bars)| bars.iter().map(Bar::total));
+        let scale = (RIGHT - LEFT) / totals.fold(f64::MIN_POSITIVE, f64::max);
         let mut y = top + SPACE;
         for (name, bars) in &self.groups {
             body.append(text("label", [MARGIN, y + BAR - 3.0], name.as_str()));
@@ -145,7 +134,7 @@ impl Bar {
         body.append(text("who", [LEFT - 8.0, base], self.label.as_str()));
         let mut x = LEFT;
         for (part, bytes) in &self.parts {
-            body.append(rectangle(part.class(), [x, y], [bytes * scale, BAR]));
+            body.append(rectangle(&part.class(), [x, y], [bytes * scale, BAR]));
             x += bytes * scale;
         }
         let total = match (self.missing, self.total() / bytes) {

@@ -1,8 +1,8 @@
-//! What the memory model says of a case.
+//! Predictions of the memory model.
 //!
-//! The model adds up what layers keep, and a layer is measured to know. But one need not have the network to measure
-//! its layers: what a layer keeps is linear in the width of the network and in the number of images, and layers that
-//! stand alike in their group keep the same. So narrow, shallow networks with a few images say it for all.
+//! The model adds up what layers keep, which has to be measured. What a layer keeps is linear in the
+//! width of the network and in the number of images, and layers at the same place in their group keep
+//! the same. So measurements of narrow, shallow networks with a few images are enough for all sizes.
 
 use burn::tensor::{Device, Tensor};
 use stovepipe::{
@@ -10,18 +10,18 @@ use stovepipe::{
     plan::{LayerProfile, Machine, MemoryUse, Profile, Setup, cut_chain},
 };
 
-use super::case::{Case, Images, Network};
+use super::case::{FootprintCase, ImageBatch, Network};
 use crate::Failure;
 
-/// Widths that are measured: bottlenecks of the stem are a sixteenth of them.
+/// The measured widths: bottlenecks of the stem are a sixteenth of them.
 const FILTERS: [usize; 2] = [32, 64];
-/// Images that are measured: one, as a pipeline's micro-batches have, and two numbers of them that a line goes through.
+/// The measured numbers of images: one, as in a pipeline's micro-batches, and two for a line.
 const SAMPLES: [usize; 3] = [1, 2, 4];
-/// Normal cells that are measured, three in each group: the first follows a reduction, the second one cell
-/// after it, and all the others are like the third.
+/// The measured normal cells, three in each group: the first follows a reduction, the second the
+/// first, and all others are like the third.
 const LAYERS: usize = 9;
 
-/// What layers keep, for networks of any size and any number of images of one size.
+/// Predicts the memory of networks of any size, and of any number of images of one size.
 pub struct Predictor {
     side: usize,
     layers: usize,
@@ -29,24 +29,24 @@ pub struct Predictor {
     profiles: [[Profile; 3]; 2],
 }
 
-/// What a case will keep.
+/// The predicted memory of a case.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     /// The layers of each stage.
     pub cut: Vec<usize>,
-    /// What each device keeps.
+    /// The memory of each device.
     pub devices: Vec<MemoryUse>,
 }
 
 impl Prediction {
-    /// What all devices keep together.
+    /// The memory of all devices together.
     #[must_use]
     pub fn sum(&self) -> MemoryUse {
         let devices = self.devices.iter().copied();
         devices.fold(MemoryUse::default(), |sum, device| sum + device)
     }
 
-    /// What the device keeps that keeps most.
+    /// The memory of the device that needs most.
     #[must_use]
     pub fn fullest(&self) -> u64 {
         let totals = self.devices.iter().map(|device| device.total());
@@ -55,12 +55,8 @@ impl Prediction {
 }
 
 impl Predictor {
-    /// Measures layers on a device, for networks of so many normal cells or more. `allocated` says how many bytes
-    /// are allocated there.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such network, or images are too small for it.
+    /// Measures layers on a device, for networks of at least `layers` normal cells. `allocated`
+    /// returns the bytes that are allocated there.
     pub fn measure(
         side: usize,
         layers: usize,
@@ -86,33 +82,29 @@ impl Predictor {
         })
     }
 
-    /// What a case keeps, cut so that the stages' parameters, gradients, states and activations of a micro-batch are as equal as
-    /// they can be.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such network, or it has fewer layers than there are devices.
-    pub fn predict(&self, case: &Case) -> Result<Prediction, Failure> {
+    /// The memory of a case. It is cut so that the stages' parameters, gradients, optimizer states and
+    /// activations of a micro-batch are as equal as possible.
+    pub fn predict(&self, case: &FootprintCase) -> Result<Prediction, Failure> {
         let profile = self.profile(case.network, case.images, case.micro_batch())?;
-        let devices = case.way.devices();
+        let devices = case.strategy.devices();
         let cut = cut_chain(&profile.sizes(), devices)?;
         let setup = Setup {
             profiles: std::slice::from_ref(&profile),
             machine: &Machine::uniform(devices),
             devices: &(0..devices).collect::<Vec<_>>(),
             schedule: &case.schedule()?,
-            recompute: case.way.recompute(),
+            recompute: case.strategy.recompute(),
             state: case.settings().optimizer_state(),
         };
         let devices = setup.forecast(&cut)?.memory;
         Ok(Prediction { cut, devices })
     }
 
-    /// The profile of a network: parameters as they are, all else from those that were measured.
+    /// The profile of a network: its own parameters, and everything else from measured profiles.
     fn profile(
         &self,
         network: Network,
-        images: Images,
+        images: ImageBatch,
         samples: usize,
     ) -> Result<Profile, Failure> {
         if images.side != self.side || network.layers < self.layers {
@@ -130,7 +122,7 @@ impl Predictor {
                 parameters: (size_of::<f32>() * count_parameters(layer)) as u64,
                 output: bytes(|layer| layer.output),
                 kept: Some(bytes(|layer| layer.kept.unwrap_or(layer.output))),
-                // Any times will do: who does what in which order depends on the schedule alone.
+                // Any times: the order of passes depends on the schedule alone.
                 forward: 1.0,
                 backward: 2.0,
                 ..self.profiles[0][0].layers[like].clone()
@@ -143,7 +135,7 @@ impl Predictor {
         })
     }
 
-    /// The layer that was measured for one of a network with so many normal cells.
+    /// The measured layer that corresponds to a layer of a network with `of` normal cells.
     fn like(&self, layer: usize, of: usize) -> usize {
         const STEM: usize = 3;
         let (group, measured) = (of / 3 + 1, self.layers / 3 + 1); // with the reduction cell after it
@@ -152,9 +144,11 @@ impl Predictor {
             // The last group ends in the classifier.
             Some(place) => {
                 let (before, place) = (place / group, place % group);
-                let place = match place + 1 == group {
-                    true => measured - 1,
-                    false => place.min(measured - 2),
+                let is_reduction = place + 1 == group;
+                let place = if is_reduction {
+                    measured - 1
+                } else {
+                    place.min(measured - 2)
                 };
                 STEM + before * measured + place
             }
@@ -162,7 +156,7 @@ impl Predictor {
     }
 }
 
-/// What is linear in both width and images, from the values that were measured.
+/// Extrapolates measured values, which are linear in both width and images.
 fn extrapolated(measured: [[u64; 3]; 2], filters: usize, samples: usize) -> u64 {
     let line = |[low, high]: [f64; 2], [start, end]: [usize; 2], x: usize| {
         low + (high - low) * (x as f64 - start as f64) / (end as f64 - start as f64)
@@ -185,17 +179,17 @@ mod tests {
 
     use super::*;
 
-    /// Bytes handed on are known without a counter, and each parameter is known.
+    /// The bytes of outputs and the parameters are known without a counter.
     #[test]
     fn a_network_is_predicted_from_a_smaller_one() {
         let device = Device::flex();
-        let sight = Predictor::measure(32, 12, &device, || 0).unwrap();
+        let predictor = Predictor::measure(32, 12, &device, || 0).unwrap();
         let network = Network {
             layers: 12,
             filters: 48,
         };
-        let images = Images { side: 32, count: 3 };
-        let predicted = sight.profile(network, images, 3).unwrap();
+        let images = ImageBatch { side: 32, count: 3 };
+        let predicted = predictor.profile(network, images, 3).unwrap();
         let sample = Tensor::ones([3, 3, 32, 32], &device);
         let measured = Profiler::new(&device).measure(&network.init(&device).unwrap(), sample);
         let measured = measured.unwrap();
@@ -209,13 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_predicted() {
-        let sight = Predictor::measure(32, 3, &Device::flex(), || 0).unwrap();
+    fn images_of_another_size_are_not_predicted() {
+        let predictor = Predictor::measure(32, 3, &Device::flex(), || 0).unwrap();
         let network = Network {
             layers: 3,
             filters: 16,
         };
-        let images = Images { side: 64, count: 1 };
-        assert!(sight.profile(network, images, 1).is_err());
+        let images = ImageBatch { side: 64, count: 1 };
+        assert!(predictor.profile(network, images, 1).is_err());
     }
 }

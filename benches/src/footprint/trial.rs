@@ -1,4 +1,4 @@
-//! One training in a process of its own, every byte counted.
+//! One training in its own process, with every byte counted.
 
 use std::{
     process::{Command, Stdio},
@@ -13,54 +13,50 @@ use stovepipe::{
     train::optimizer::StagedOptimizer,
 };
 
-use super::case::Case;
-use crate::{Failure, memory::Counter};
+use super::case::FootprintCase;
+use crate::{Failure, memory::AllocationCounter};
 
-/// Any rate: it changes no byte.
+/// Any rate: it changes no memory.
 const RATE: f64 = 1e-3;
 
-/// What a child process is to try.
+/// A training for a child process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Trial {
-    /// What is trained, and how.
-    pub case: Case,
+    /// The network and its training.
+    pub case: FootprintCase,
     /// The layers of each stage.
     pub cut: Vec<usize>,
     /// The name of the device of all stages.
     pub device: String,
-    /// Bytes that the process may have.
+    /// Bytes that the process may allocate.
     pub budget: u64,
 }
 
-/// What a training had allocated, in bytes.
+/// The memory of a training, in bytes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Items {
+pub struct MeasuredMemory {
     /// The network before the first step: parameters and running statistics.
     pub parameters: u64,
-    /// What the optimizer keeps from the first update on.
+    /// The optimizer state after the first update.
     pub optimizer: u64,
     /// The gradients that a step returns.
     pub gradients: u64,
-    /// What the step had allocated at most beside all of this: kept inputs, activations, and what layers take for a moment.
+    /// The peak of a step above all of this: kept inputs, activations, and temporary values.
     pub activations: u64,
-    /// Images and classes of the mini-batch.
+    /// ImageBatch and classes of the mini-batch.
     pub batch: u64,
-    /// What else was there between steps: buffers of threads.
+    /// The rest between steps: buffers of threads.
     pub other: u64,
-    /// The most that there ever was.
+    /// The peak of the whole training.
     pub peak: u64,
     /// Seconds of a step with its update.
     pub seconds: f64,
 }
 
 impl Trial {
-    /// Two steps with their updates, the second of which finds all there is: an optimizer has no state before its first
-    /// update. In this process, in which nothing large may have lived before.
-    ///
-    /// # Errors
-    ///
-    /// If there is no such device, or a step fails.
-    pub fn run(&self, counter: &Counter) -> Result<Items, Failure> {
+    /// Runs two steps with their updates. The second one needs all memory, since an optimizer has no
+    /// state before its first update. Nothing large may have been allocated in this process before.
+    pub fn run(&self, counter: &AllocationCounter) -> Result<MeasuredMemory, Failure> {
         let now = || (counter.now)() as u64;
         let device = self.device.parse::<NamedDevice>()?.device;
         let empty = now();
@@ -88,22 +84,22 @@ impl Trial {
         let first = update(&mut pipeline, gradients)?;
         let began = Instant::now();
         let gradients = step(&pipeline)?;
-        let most = (counter.most)() as u64;
+        let peak = (counter.peak)() as u64;
         let second = update(&mut pipeline, gradients)?;
         let seconds = began.elapsed().as_secs_f64();
 
-        // An update takes gradients away; the first also brings the optimizer's state.
+        // An update frees the gradients; the first one also allocates the optimizer's state.
         let gradients = second[0].saturating_sub(second[1]);
         let optimizer = (first[1] + gradients).saturating_sub(first[0]);
         let resting = first[1];
-        Ok(Items {
+        Ok(MeasuredMemory {
             parameters,
             optimizer,
             gradients,
-            activations: most.saturating_sub(resting + gradients),
+            activations: peak.saturating_sub(resting + gradients),
             batch,
             other: resting.saturating_sub(empty + parameters + batch + optimizer),
-            peak: (counter.most)() as u64,
+            peak: (counter.peak)() as u64,
             seconds,
         })
     }
@@ -112,40 +108,37 @@ impl Trial {
         &self,
         device: &Device,
     ) -> Result<Pipeline<stovepipe_amoebanet::AmoebaLayer>, Failure> {
-        let Case { network, way, .. } = self.case;
+        let FootprintCase {
+            network, strategy, ..
+        } = self.case;
         let builder = Pipeline::builder(network.init(device)?)
-            .devices(vec![device.clone(); way.devices()])
+            .devices(vec![device.clone(); strategy.devices()])
             .balance(Balance::Layers(self.cut.clone()))
             .schedule(GPipe)
             .micro_batches(self.case.micro_batches())
-            .recompute(way.recompute());
+            .recompute(strategy.recompute());
         Ok(builder.build()?)
     }
 
-    /// Runs in a child process, which is this program again. None if there was not enough memory.
-    ///
-    /// # Errors
-    ///
-    /// If the child fails for another reason.
-    pub fn in_child(&self) -> Result<Option<Items>, Failure> {
+    /// Runs in a child process, which is this program again. `None` if memory is not enough.
+    pub fn in_child(&self) -> Result<Option<MeasuredMemory>, Failure> {
         let mut child = Command::new(std::env::current_exe()?);
         child.args(std::env::args_os().nth(1)); // the subcommand
         child.args(["--trial", &serde_json::to_string(self)?]);
         let output = child.stdin(Stdio::null()).output()?;
         if output.status.success() {
-            let items: Items = serde_json::from_slice(&output.stdout)?;
+            let items: MeasuredMemory = serde_json::from_slice(&output.stdout)?;
             return Ok((items.peak <= self.budget).then_some(items));
         }
         let errors = String::from_utf8_lossy(&output.stderr);
-        match is_about_memory(&errors) {
-            true => Ok(None),
-            false => Err(format!("training {} failed: {errors}", self.case.network).into()),
+        if is_about_memory(&errors) {
+            return Ok(None);
         }
+        Err(format!("training {} failed: {errors}", self.case.network).into())
     }
 }
 
-/// Whether a process ended since there was no more memory: what Rust says when its allocator has none, and what
-/// devices say.
+/// Whether a process failed for lack of memory, by the errors of Rust's allocator and of devices.
 fn is_about_memory(errors: &str) -> bool {
     errors.contains("memory allocation of") || is_out_of_memory(errors)
 }
@@ -155,7 +148,7 @@ mod tests {
     use super::is_about_memory;
 
     #[test]
-    fn only_a_lack_of_memory_is_one() {
+    fn only_a_lack_of_memory_counts_as_one() {
         assert!(is_about_memory("memory allocation of 1048576 bytes failed"));
         assert!(is_about_memory(
             "out of device memory allocating 1048576 bytes"

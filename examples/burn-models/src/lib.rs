@@ -1,10 +1,7 @@
 //! Three models of Burn's examples, in one piece (`before`) and as layers of a pipeline (`after`).
-//! Their `forward` stays as it is: it is what the pipeline is compared with.
+//! Their `forward` does not change: tests compare the pipeline with it.
 
-#[expect(
-    missing_docs,
-    reason = "a module for each model, which says what it is"
-)]
+#[expect(missing_docs, reason = "the modules have their own docs")]
 pub mod after {
     pub mod guide;
     pub mod mnist;

@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("step {step}: loss {:.3}", trained.loss);
         pipeline = optimizer.step(1e-3, pipeline, trained.gradients);
     }
-    let model = Model::from_layers(pipeline.into_layers())?; // Burn's model again, trained
+    let model = Model::from_layers(pipeline.into_layers())?; // Burn's model, trained
     println!("{model}");
     Ok(())
 }

@@ -12,8 +12,8 @@ use burn::{
 use burn_models::after::{guide, mnist, regression};
 use stovepipe::{Flow, prelude::*};
 
-/// One to three stages next to the model in one piece, which computed `outputs` in evaluation and `loss`
-/// in training: both, and every gradient.
+/// Compares one to three stages with the model in one piece, which computed `outputs` in evaluation
+/// and `loss` in training: both, and every gradient.
 fn check<M, L, X, T>(
     model: &M,
     layers: Vec<L>,
@@ -45,13 +45,13 @@ where
         let found = gradients(model, step.gradients);
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(&expected) {
-            let apart: f64 = found
+            let difference: f64 = found
                 .iter()
                 .zip(expected)
                 .map(|(a, b)| (a - b).powi(2))
                 .sum();
             let norm: f64 = expected.iter().map(|b| b.powi(2)).sum();
-            assert!(apart <= 1e-8 * norm + 1e-12, "{apart} of {norm}");
+            assert!(difference <= 1e-8 * norm + 1e-12, "{difference} of {norm}");
         }
     }
     Ok(())
@@ -87,8 +87,8 @@ fn cross_entropy(logits: Tensor<2>) -> Tensor<1> {
     loss.forward(logits, classes().autodiff())
 }
 
-/// One micro-batch, since a batch norm normalizes each by itself. No dropout, since Burn's draws cannot
-/// be repeated.
+/// One micro-batch, since a batch norm normalizes each separately. No dropout, since Burn's random
+/// numbers cannot be repeated.
 #[test]
 fn mnist_runs_in_stages() -> Result<(), Box<dyn Error>> {
     let model = mnist::Model::new(0.0, &Device::flex());

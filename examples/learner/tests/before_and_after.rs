@@ -13,7 +13,7 @@ fn learner(out: &Path, arguments: &[&str]) -> String {
     said
 }
 
-/// What the last line of an epoch says of a metric in validation.
+/// The validation metric in the last line of an epoch.
 fn valid(said: &str, metric: &str) -> f64 {
     let line = said
         .lines()
@@ -29,7 +29,7 @@ fn two_stages_learn_what_one_device_learns() {
     let directory = tempfile::tempdir().unwrap();
     let (one, two) = (directory.path().join("one"), directory.path().join("two"));
 
-    // What one device began goes on in two stages as it does on one device: weights, optimizer and all.
+    // A training of one device resumes in two stages as on one device, with weights and optimizer.
     let began = learner(&one, &["before", "--epochs", "2"]);
     copy(&one.join("checkpoint"), &two.join("checkpoint"));
     let before = learner(&one, &["before", "--epochs", "4", "--resume", "2"]);
@@ -67,7 +67,7 @@ fn there_is_little_to_change() {
     assert!(new <= 35, "{new} lines are new");
 }
 
-/// The length of the longest common subsequence: what `diff` leaves alone.
+/// The length of the longest common subsequence: the lines that `diff` does not show.
 fn common(a: &[&str], b: &[&str]) -> usize {
     let mut row = vec![0; b.len() + 1];
     for x in a {

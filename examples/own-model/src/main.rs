@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     train().map(|loss| println!("final loss {loss:.4}"))
 }
 
-/// Trains to tell in which quarter of the plane a point lies. Returns the last loss.
+/// Trains a model that finds the quarter of the plane in which a point lies. Returns the last loss.
 fn train() -> Result<f64, Box<dyn std::error::Error>> {
     let device = Device::flex();
     let linear = |from, to| LinearConfig::new(from, to).init(&device);
@@ -98,7 +98,7 @@ fn train() -> Result<f64, Box<dyn std::error::Error>> {
     let mut pipeline = Pipeline::builder(layers)
         .devices([device.clone(), device.clone()])
         .micro_batches(4)
-        .sample(Tensor::zeros([1, 2], &device), side(1)) // finds wiring errors at once
+        .sample(Tensor::zeros([1, 2], &device), side(1)) // finds wiring errors now
         .build()?;
     let mut optimizer = AdamConfig::new().init();
 

@@ -4,8 +4,8 @@
 //! cargo run --release -p train-imagenet -- PATH [EPOCHS]
 //! ```
 //!
-//! `PATH` holds `train` and `val` with a folder for each class, or class folders alone. Everything that
-//! happens is here: loading, the loop, the learning rate, the update, the test, the file at the end.
+//! `PATH` contains `train` and `val` with a folder for each class, or only class folders. This file has
+//! all steps: loading, the loop, the learning rate, the update, the test, the file at the end.
 
 use std::{env, error::Error, path::Path, process::ExitCode};
 
@@ -17,9 +17,9 @@ use stovepipe::{
 use stovepipe_amoebanet::AmoebaNetDConfig;
 use stovepipe_imagenet::{Augmentation, FolderSettings, ImageSets, Images, Loading};
 
-/// What one might want to change.
+/// The settings.
 #[derive(Clone, Copy)]
-struct Recipe {
+struct ImagenetRecipe {
     cells: usize,
     filters: usize,
     image_size: u32,
@@ -29,7 +29,7 @@ struct Recipe {
     learning_rate: f64,
 }
 
-const RECIPE: Recipe = Recipe {
+const RECIPE: ImagenetRecipe = ImagenetRecipe {
     cells: 6,
     filters: 64,
     image_size: 224,
@@ -55,7 +55,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
     let folder = arguments.next().ok_or("name a folder of images")?;
     let epochs = arguments.next().map(|epochs| epochs.parse());
-    let recipe = Recipe {
+    let recipe = ImagenetRecipe {
         epochs: epochs.transpose()?.unwrap_or(RECIPE.epochs),
         ..RECIPE
     };
@@ -64,9 +64,9 @@ fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Trains a model and saves it. Returns the share of test images that it gets right.
-fn train(folder: &Path, recipe: &Recipe, model: &Path) -> Result<f64, Box<dyn Error>> {
-    // The images: decoded, cropped, mirrored and normalised by threads ahead of training.
+/// Trains a model and saves it. Returns its accuracy on the test images.
+fn train(folder: &Path, recipe: &ImagenetRecipe, model: &Path) -> Result<f64, Box<dyn Error>> {
+    // Threads decode, crop, mirror and normalise images in advance.
     let sets = ImageSets::open(folder, &FolderSettings::default())?;
     let loading = Loading {
         size: recipe.image_size,
@@ -80,7 +80,7 @@ fn train(folder: &Path, recipe: &Recipe, model: &Path) -> Result<f64, Box<dyn Er
     let training = Images::new(sets.train, loading.clone())?;
     let test = Images::new(sets.validation, loading)?;
 
-    // The model: a list of layers, cut in two where the time that they take for a micro-batch says.
+    // The model: a list of layers, cut in two by their measured times.
     let device = Device::flex(); // or Device::cuda(0), Device::cuda(1)
     let layers = AmoebaNetDConfig::new(recipe.cells, recipe.filters, classes)
         .with_auxiliary(true)
@@ -123,7 +123,7 @@ fn train(folder: &Path, recipe: &Recipe, model: &Path) -> Result<f64, Box<dyn Er
                     step.loss
                 );
             }
-            // A tenth of the way up, then half a cosine down.
+            // Rises for a tenth of the steps, then falls like half a cosine.
             let rate = recipe.learning_rate
                 * f64::min(
                     10.0 * progress + 1.0 / steps,
@@ -142,7 +142,7 @@ fn train(folder: &Path, recipe: &Recipe, model: &Path) -> Result<f64, Box<dyn Er
     accuracy(average.pipeline(), &test, recipe.batch_size)
 }
 
-/// The share of images that a model gets right.
+/// The accuracy of a model.
 fn accuracy<L>(
     pipeline: &Pipeline<L>,
     test: &Images,
@@ -182,7 +182,7 @@ mod tests {
                 }
             }
         }
-        let recipe = Recipe {
+        let recipe = ImagenetRecipe {
             cells: 3,
             filters: 8,
             image_size: 96,

@@ -1,11 +1,11 @@
-//! Trains a language model on a text, byte by byte, in two stages, and has it write.
+//! Trains a language model on a text, byte by byte, in two stages, and generates text.
 //!
 //! ```sh
 //! cargo run --release -p train-text -- [PATH]
 //! ```
 //!
-//! `PATH` is a file of text, or a folder of them; without it, the text is one that comes with the data set. Everything that
-//! happens is here: windows, the loop, the learning rate, the update, the test, a sample of text.
+//! `PATH` is a text file or a folder of them; without it, the text is included. This file has all
+//! steps: windows, the loop, the learning rate, the update, the test, a sample of text.
 
 use std::{env, error::Error, path::PathBuf, process::ExitCode};
 
@@ -20,9 +20,9 @@ use stovepipe_text::{
 };
 use stovepipe_transformer::{LmConfig, LmLayer, Sampling, continue_text};
 
-/// What one might want to change.
+/// The settings.
 #[derive(Clone, Copy)]
-struct Recipe {
+struct TextRecipe {
     layers: usize,
     width: usize,
     heads: usize,
@@ -32,7 +32,7 @@ struct Recipe {
     learning_rate: f64,
 }
 
-const RECIPE: Recipe = Recipe {
+const RECIPE: TextRecipe = TextRecipe {
     layers: 4,
     width: 128,
     heads: 4,
@@ -62,8 +62,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     train(&text, &RECIPE).map(|_| ())
 }
 
-/// Trains a model, and returns its perplexity on held-out text, and that of counting.
-fn train(text: &Text, recipe: &Recipe) -> Result<(f64, f64), Box<dyn Error>> {
+/// Trains a model. Returns its perplexity on held-out text, and that of an n-gram model.
+fn train(text: &Text, recipe: &TextRecipe) -> Result<(f64, f64), Box<dyn Error>> {
     // The text: its last tenth is held out.
     let tokenizer = Tokenizer::bytes(); // or Tokenizer::read("tokenizer.json".as_ref())?
     let tokens = text.encode(&tokenizer)?;
@@ -74,10 +74,11 @@ fn train(text: &Text, recipe: &Recipe) -> Result<(f64, f64), Box<dyn Error>> {
             ..SplitSettings::default()
         },
     )?;
-    let counting = NGram::fit(training.tokens(), tokenizer.vocabulary(), 5)?;
-    let yardstick = counting.perplexity(held_out.tokens());
+    let ngram = NGram::fit(training.tokens(), tokenizer.vocabulary(), 5)?;
+    let baseline = ngram.perplexity(held_out.tokens());
 
-    // The model: a list of layers in two stages. The softmax has the weights of the embedding, wherever both lie.
+    // The model: a list of layers in two stages. The softmax shares the weights of the embedding, even
+    // on another device.
     let device = Device::flex(); // or Device::cuda(0), Device::cuda(1)
     let (vocabulary, length) = (tokenizer.vocabulary(), recipe.length);
     let layers = LmConfig::new(
@@ -100,7 +101,7 @@ fn train(text: &Text, recipe: &Recipe) -> Result<(f64, f64), Box<dyn Error>> {
     let objective = CrossEntropy::new().ignoring(PADDING.into());
     let mut optimizer = AdamWConfig::new()
         .with_weight_decay(0.1)
-        .with_epsilon(1e-8) // as in PyTorch; Burn's own is 1e-5
+        .with_epsilon(1e-8) // as in PyTorch; Burn's default is 1e-5
         .init();
     let batches = training.len().div_ceil(recipe.batch_size);
     let steps = (recipe.epochs * batches) as f64;
@@ -115,7 +116,7 @@ fn train(text: &Text, recipe: &Recipe) -> Result<(f64, f64), Box<dyn Error>> {
             if batch % 20 == 0 {
                 println!("epoch {epoch}, {batch}/{batches}: loss {:.3}", step.loss);
             }
-            // A twentieth of the way up, then half a cosine down.
+            // Rises for a twentieth of the steps, then falls like half a cosine.
             let rate = recipe.learning_rate
                 * f64::min(
                     20.0 * progress + 1.0 / steps,
@@ -124,7 +125,7 @@ fn train(text: &Text, recipe: &Recipe) -> Result<(f64, f64), Box<dyn Error>> {
             pipeline = optimizer.step(rate, pipeline, step.gradients);
         }
         let perplexity = perplexity(&pipeline, &held_out, recipe.batch_size)?;
-        println!("epoch {epoch}: perplexity {perplexity:.3}; counting gets to {yardstick:.3}");
+        println!("epoch {epoch}: perplexity {perplexity:.3}; n-grams have {baseline:.3}");
     }
 
     let prompt = &held_out.tokens()[..recipe.length.min(64)];
@@ -141,7 +142,7 @@ fn train(text: &Text, recipe: &Recipe) -> Result<(f64, f64), Box<dyn Error>> {
     );
     Ok((
         perplexity(&pipeline, &held_out, recipe.batch_size)?,
-        yardstick,
+        baseline,
     ))
 }
 
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn it_learns_what_can_be_learned() -> Result<(), Box<dyn Error>> {
         let text = Text::new(["she sells sea shells by the sea shore, ".repeat(120)]);
-        let recipe = Recipe {
+        let recipe = TextRecipe {
             layers: 2,
             width: 32,
             heads: 2,

@@ -1,12 +1,12 @@
-//! Transfer: a network that knows the digits 0 to 4 learns 5 to 9 from 20 images of each, in ten epochs, and gets much
-//! further in them than one that begins from nothing.
+//! Transfer learning: a network that was trained on the digits 0 to 4 learns 5 to 9 from 20 images of
+//! each, in ten epochs, and gets much better than one that is trained from scratch.
 //!
 //! ```sh
 //! cargo run --release -p transfer-learning
 //! ```
 //!
-//! Everything is done for five seeds, on which the first parameters, the 20 images and their order depend. Each
-//! training leaves a folder; at the end there is a table.
+//! All trainings run with five seeds, which determine the first parameters, the 20 images and their
+//! order. Each training writes a folder; a table at the end compares them.
 
 use std::{
     error::Error,
@@ -22,7 +22,7 @@ use stovepipe::train::{
 use stovepipe_amoebanet::{AmoebaNetDConfig, Stem};
 use stovepipe_digits::{DigitBatcher, Digits};
 
-/// Digits that are learned first, and those that are learned from few images.
+/// The digits of the first training, and those of the second, which has few images.
 const FIRST: [u8; 5] = [0, 1, 2, 3, 4];
 const THEN: [u8; 5] = [5, 6, 7, 8, 9];
 const IMAGES_A_CLASS: usize = 20;
@@ -31,22 +31,22 @@ fn model() -> AmoebaNetDConfig {
     AmoebaNetDConfig::new(3, 8, THEN.len()).with_stem(Stem::Small)
 }
 
-/// A way to learn the second digits.
+/// How the second digits are learned.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Method {
     Scratch,
     NewHead,
     Everything,
 }
 
-impl Way {
+impl Method {
     const ALL: [Self; 3] = [Self::Scratch, Self::NewHead, Self::Everything];
 
     fn name(self) -> &'static str {
         match self {
             Self::Scratch => "from scratch",
-            Self::NewHead => "transferred, a new head alone learns",
-            Self::Everything => "transferred, all layers learn, the first ones least",
+            Self::NewHead => "transferred, only a new head learns",
+            Self::Everything => "transferred, all layers learn, the first slowly",
         }
     }
 
@@ -71,8 +71,8 @@ impl Way {
     }
 }
 
-/// Trains in two stages, on from a file if there is one, but with a new head. Returns the share of test images that
-/// is right.
+/// Trains in two stages, from the weights of a file if there is one, but with a new head. Returns the
+/// accuracy on the test images.
 fn train(
     (train, test): (Digits, Digits),
     settings: TrainSettings,
@@ -100,7 +100,7 @@ fn train(
     Ok(summary.test.get("accuracy").unwrap_or(0.0))
 }
 
-/// The share of the second digits that each way gets right, for one seed.
+/// The accuracy of each method on the second digits, for one seed.
 fn compare(seed: u64, folder: &Path, done: impl Fn()) -> Result<[f64; 3], Box<dyn Error>> {
     let both = (Digits::train()?, Digits::test()?);
     let first = (both.0.only(&FIRST), both.1.only(&FIRST));
@@ -116,10 +116,10 @@ fn compare(seed: u64, folder: &Path, done: impl Fn()) -> Result<[f64; 3], Box<dy
     let then = (few, both.1.only(&THEN));
     let file = pretrained.join("model.safetensors");
     let mut accuracies = [0.0; 3];
-    for (way, accuracy) in Way::ALL.into_iter().zip(&mut accuracies) {
-        let from = (way != Way::Scratch).then_some(&*file);
-        let folder = folder.join(format!("way-{}", way as usize + 1));
-        *accuracy = train(then.clone(), way.settings(seed), from, &folder)?;
+    for (method, accuracy) in Method::ALL.into_iter().zip(&mut accuracies) {
+        let from = (method != Method::Scratch).then_some(&*file);
+        let folder = folder.join(format!("way-{}", method as usize + 1));
+        *accuracy = train(then.clone(), method.settings(seed), from, &folder)?;
         done();
     }
     Ok(accuracies)
@@ -138,8 +138,8 @@ fn table(of_seeds: &[[f64; 3]]) -> String {
         "5 to 9",
         of_seeds.len()
     );
-    for (way, name) in Way::ALL.map(Way::name).into_iter().enumerate() {
-        let values: Vec<_> = of_seeds.iter().map(|seed| 100.0 * seed[way]).collect();
+    for (method, name) in Method::ALL.map(Method::name).into_iter().enumerate() {
+        let values: Vec<_> = of_seeds.iter().map(|seed| 100.0 * seed[method]).collect();
         let (mean, deviation) = mean_and_deviation(&values);
         text += &format!("{name:51}  {mean:6.1} ± {deviation:4.1} %\n");
     }
@@ -147,7 +147,7 @@ fn table(of_seeds: &[[f64; 3]]) -> String {
 }
 
 fn run(seeds: u64, folder: &Path) -> Result<Vec<[f64; 3]>, Box<dyn Error>> {
-    let trainings = seeds as usize * (1 + Way::ALL.len());
+    let trainings = seeds as usize * (1 + Method::ALL.len());
     let (show, done) = (
         show_count("transfer:", "trainings", trainings),
         std::cell::Cell::new(0),

@@ -1,5 +1,5 @@
-//! The benchmarks of memory, a subcommand each. Their allocator counts bytes, which takes time: so
-//! they have a program of their own.
+//! The benchmarks of memory, a subcommand each. They have their own program, since their allocator
+//! counts bytes, which takes time.
 
 mod breakdown;
 mod memory;
@@ -21,7 +21,7 @@ enum Bench {
 }
 
 fn main() -> Result<(), Failure> {
-    keep_freed_memory(); // as the program does
+    keep_freed_memory(); // as in the program
     match Bench::parse() {
         Bench::Breakdown(flags) => breakdown::main(flags),
         Bench::Memory(flags) => memory::main(flags),

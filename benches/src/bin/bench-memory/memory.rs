@@ -1,4 +1,4 @@
-//! How large a network trains within a budget of memory: Table 1 of the GPipe paper.
+//! The largest network that trains within a memory budget: Table 1 of the GPipe paper.
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench-memory memory`
 
@@ -14,71 +14,72 @@ use serde::Serialize;
 use stovepipe::{pipeline::NamedDevice, train::settings::OptimizerSetting};
 use stovepipe_benches::{
     Failure,
+    bench_progress::BenchProgress,
     footprint::{
-        case::{Case, Images, Network, Way},
+        case::{FootprintCase, ImageBatch, Network, Strategy},
         largest::largest,
-        picture::{self, Panel},
+        picture::{self, BarPanel},
         predicted::Predictor,
         trial::Trial,
     },
-    memory::Counter,
-    pace::Pace,
-    report::Report,
+    memory::AllocationCounter,
+    report::{BenchReport, save_file},
 };
 
-/// The device that keeps accounts of its own; none if the allocator is asked.
-static ACCOUNTANT: OnceLock<Device> = OnceLock::new();
+/// The device if it counts its memory itself; empty if the allocator counts.
+static COUNTING_DEVICE: OnceLock<Device> = OnceLock::new();
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The most filters that are asked about.
+/// The most filters of the search.
 const WIDEST: usize = 4096;
 
-/// How large a network trains within a budget of memory
+/// The largest network that trains within a memory budget
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct Flags {
-    /// Folder for the figures, as JSON, Markdown and a picture
+    /// Folder for the results, as JSON, Markdown and a picture
     #[arg(long, value_name = "FOLDER", default_value = "benches/results")]
     out: PathBuf,
     /// The device to train on: cpu, cuda:0, wgpu:0
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     device: String,
-    /// What a device may have allocated, in MiB
+    /// Memory of a device, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 512)]
     budget: u64,
     /// Height and width of images
     #[arg(long, value_name = "PIXELS", default_value_t = 64)]
     side: usize,
-    /// Images in a mini-batch, and so the micro-batches of a pipeline
+    /// Images in a mini-batch, and micro-batches of a pipeline
     #[arg(long, value_name = "N", default_value_t = 32)]
     images: usize,
     /// L of AmoebaNet-D(L, D)
     #[arg(long, value_name = "L", default_value_t = 18)]
     layers: usize,
-    /// The search goes through multiples of so many filters
+    /// The search tries multiples of this number of filters
     #[arg(long, value_name = "D", default_value_t = 8)]
     step: usize,
-    /// The largest number of devices that a network is cut for
+    /// The largest number of devices of a pipeline
     #[arg(long, value_name = "N", default_value_t = 8)]
     devices: usize,
-    /// Who updates parameters
+    /// The optimizer
     #[arg(long, value_enum, default_value = "rmsprop")]
     optimizer: OptimizerSetting,
     /// Small sizes, to show that the program works
     #[arg(long)]
     quick: bool,
-    /// What a child process is to try
+    /// Run this training, for the program that started this one
     #[arg(long, hide = true)]
     #[serde(skip)]
     trial: Option<String>,
 }
 
 const NOTE: &str = "\
-Naive-1 has the whole mini-batch in one piece and keeps all activations; pipeline-k is GPipe on k devices, a micro-batch
-for each image, inputs of stages kept and everything else computed again. Trained: two steps with their updates, in a
-process of its own, whose allocator gives it no more than the budget (on another device: whose memory pools come
-to no more). Prediction: by the memory model, from layers of narrow networks and one or two images, each
-measured alone. Stages of one process share its memory: k stages are held to k budgets together.";
+Naive-1 has the whole mini-batch in one piece and keeps all activations; pipeline-k is GPipe on k
+devices, with a micro-batch for each image, where stages keep their inputs and recompute everything
+else. Trained: two steps with their updates, in a separate process whose allocator is limited to the
+budget (on another device: whose memory pools stay within it). Prediction: by the memory model, from
+layers of narrow networks and one or two images, each measured alone. Stages of one process share its
+memory, so k stages have k budgets together.";
 
 pub fn main(mut flags: Flags) -> Result<(), Failure> {
     if flags.quick {
@@ -92,23 +93,20 @@ pub fn main(mut flags: Flags) -> Result<(), Failure> {
             ..flags
         };
     }
-    let trial: Option<Trial> = flags
-        .trial
-        .as_deref()
-        .map(serde_json::from_str)
-        .transpose()?;
+    let trial = flags.trial.as_deref().map(serde_json::from_str::<Trial>);
+    let trial = trial.transpose()?;
     let name = trial.as_ref().map_or(&flags.device, |trial| &trial.device);
     let device = name.parse::<NamedDevice>()?.device;
     if device.memory_pool_usage().is_some() {
-        let _ = ACCOUNTANT.set(device.clone());
+        let _ = COUNTING_DEVICE.set(device.clone());
     }
     if let Some(trial) = &trial {
         return show_trial(trial);
     }
     let mut bench = Bench {
-        report: Report::begin("memory", &flags)?,
+        report: BenchReport::begin("memory", &flags)?,
         predictor: Predictor::measure(flags.side, flags.layers, &device, counter().now)?,
-        pace: Pace::new(2 * 3 + flags.devices.ilog2() as usize),
+        progress: BenchProgress::new(2 * 3 + flags.devices.ilog2() as usize),
         flags,
         panels: Vec::new(),
     };
@@ -116,47 +114,39 @@ pub fn main(mut flags: Flags) -> Result<(), Failure> {
     let trained = bench.largest()?;
     bench.items(&trained);
     bench.full_size()?;
-    let Bench {
-        report,
-        flags,
-        panels,
-        ..
-    } = bench;
-    report.save(&flags.out)?;
-    report.save_markdown(&flags.out)?;
-    Ok(std::fs::write(
-        flags.out.join("memory.svg"),
-        picture::draw(&panels),
-    )?)
+    let out = &bench.flags.out;
+    bench.report.save(out)?;
+    bench.report.save_markdown(out)?;
+    save_file(out, "memory.svg", &picture::draw(&bench.panels))
 }
 
-/// The accounts of the device, or of this process.
-fn counter() -> Counter {
-    /// Tensors that there are, once the device has done what it was told, and what the pools took for them.
+/// Counts the memory of the device, or of this process.
+fn counter() -> AllocationCounter {
+    /// The bytes of tensors and of the pools, once the device has finished.
     fn of_pools() -> Option<[u64; 2]> {
-        let device = ACCOUNTANT.get()?;
+        let device = COUNTING_DEVICE.get()?;
         device.sync().ok()?;
         let usage = device.memory_pool_usage()?;
         Some([usage.bytes_in_use, usage.bytes_reserved])
     }
-    Counter {
+    AllocationCounter {
         now: || {
             of_pools().map_or_else(
                 || crate::ALLOCATOR.allocated(),
                 |[in_use, _]| in_use as usize,
             )
         },
-        most: || {
+        peak: || {
             of_pools().map_or_else(|| crate::ALLOCATOR.max_allocated(), |[_, all]| all as usize)
         },
     }
 }
 
-/// In a child process: trains, or ends for lack of memory.
+/// In a child process: trains, or fails for lack of memory.
 fn show_trial(trial: &Trial) -> Result<(), Failure> {
-    if ACCOUNTANT.get().is_none() {
-        let limit = crate::ALLOCATOR.set_limit(trial.budget as usize);
-        limit.map_err(|()| "memory allocation of the program itself is over the budget")?;
+    if COUNTING_DEVICE.get().is_none() {
+        let limited = crate::ALLOCATOR.set_limit(trial.budget as usize);
+        limited.map_err(|()| "memory allocation of the program itself exceeds the budget")?;
     }
     let items = trial.run(&counter())?;
     println!("{}", serde_json::to_string(&items)?);
@@ -164,30 +154,28 @@ fn show_trial(trial: &Trial) -> Result<(), Failure> {
 }
 
 struct Bench {
-    report: Report,
+    report: BenchReport,
     predictor: Predictor,
     flags: Flags,
-    pace: Pace,
-    panels: Vec<Panel>,
+    progress: BenchProgress,
+    panels: Vec<BarPanel>,
 }
 
 impl Bench {
-    fn case(&self, way: Way, filters: usize) -> Case {
-        let Flags {
-            layers,
-            side,
-            images,
-            optimizer,
-            ..
-        } = self.flags;
-        Case {
+    fn case(&self, strategy: Strategy, filters: usize) -> FootprintCase {
+        let layers = self.flags.layers;
+        FootprintCase {
             network: Network { layers, filters },
-            images: Images {
-                side,
-                count: images,
-            },
-            way,
-            optimizer,
+            images: self.images(),
+            strategy,
+            optimizer: self.flags.optimizer,
+        }
+    }
+
+    fn images(&self) -> ImageBatch {
+        ImageBatch {
+            side: self.flags.side,
+            count: self.flags.images,
         }
     }
 
@@ -196,15 +184,18 @@ impl Bench {
     }
 }
 
-/// The widest network of a case that the model lets within a budget on each device.
+/// The widest network that fits into the budget of each device by the memory model.
 fn widest(
     predictor: &Predictor,
-    case: Case,
+    case: FootprintCase,
     budget: u64,
     step: usize,
 ) -> Result<Option<usize>, Failure> {
     largest(step, step, step..=WIDEST, |filters| {
         let network = case.network.with_filters(filters);
-        Ok(predictor.predict(&Case { network, ..case })?.fullest() <= budget)
+        Ok(predictor
+            .predict(&FootprintCase { network, ..case })?
+            .fullest()
+            <= budget)
     })
 }

@@ -1,6 +1,6 @@
-//! A GPU: whether it computes what the CPU does, and how fast next to PyTorch on the same card.
+//! A GPU: whether it computes what the CPU does, and its speed next to PyTorch on the same GPU.
 //!
-//! `benches/gpu` builds this for CUDA and runs it with all else that wants a GPU. On any other device:
+//! `benches/gpu` builds this for CUDA and runs it with the other programs for GPUs. On any device:
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench gpu --device wgpu:0 --only agreement`
 
@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use serde_json::{Value, json};
 use stovepipe::{
     pipeline::{NamedDevice, Precision},
     prelude::Recompute,
@@ -16,15 +15,15 @@ use stovepipe::{
 use stovepipe_benches::{
     Failure,
     arguments::{Arguments, ModelChoice},
-    contender::{Work, contend, serve},
-    measure::{Costs, Turn, take_turns},
+    bench_progress::BenchProgress,
+    contender::{ContenderWork, contend, serve_or_compute_alone},
+    measure::{Turn, TurnCosts, take_turns},
     models::model,
-    pace::Pace,
-    peer::{Peer, Task, Way},
-    piped::PipelineSettings,
+    peer::{Peer, PeerSetup, PeerTask},
+    piped::PipedSettings,
     plain::RATE,
-    recipe::{CLASSES, Shape},
-    report::{Report, Table, column, number},
+    recipe::ModelShape,
+    report::{BenchReport, Cell, ReportTable, cell},
 };
 
 /// A GPU next to the CPU, and next to PyTorch
@@ -32,28 +31,24 @@ use stovepipe_benches::{
 pub struct Flags {
     #[command(flatten)]
     arguments: Arguments,
-    /// The device, as `stovepipe devices` calls it
+    /// The device, by its name in `stovepipe devices`
     #[arg(long, value_name = "NAME", default_value = "cuda:0")]
     device: String,
-    /// What to look at
+    /// The part to measure
     #[arg(long, value_enum, default_value = "all")]
-    only: Part,
+    only: GpuBenchPart,
     /// A Python that has PyTorch
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: String,
-    /// Leaves PyTorch out
+    /// Leave PyTorch out
     #[arg(long)]
     alone: bool,
-    /// Work as one of the configurations, for the program that started this one
-    #[arg(long, hide = true)]
-    #[serde(skip)]
-    contender: Option<String>,
 }
 
 /// A part of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-enum Part {
+enum GpuBenchPart {
     /// With the CPU
     Agreement,
     /// Samples/s
@@ -62,36 +57,37 @@ enum Part {
     All,
 }
 
-/// How far a device may be from the CPU in f32.
+/// The largest accepted difference of a device from the CPU in f32.
 const TOLERANCE: f64 = 1e-4;
 
 const AGREEMENT: &str = "\
-One mini-batch of four micro-batches from the same weights, on the CPU and on the devices, cut in as many stages, everything
-recomputed but the last. loss: the difference as a share of the CPU's. gradient: the norm of the difference as a share of
-the norm, for the parameter where it is largest. In f32 both must be 1e-4 at most; in the others they say how much the
-type of numbers costs.";
+One mini-batch of four micro-batches from the same weights, on the CPU and on the devices, one stage
+each, recomputed except the last micro-batch. loss: the difference as a share of the CPU's. gradient:
+the norm of the difference as a share of the norm, for the parameter where it is largest. In f32 both
+must be at most 1e-4; in other types they show the effect of the type.";
 
 const SPEED: &str = "\
-Whole training steps: forward, backward, AdamW (PyTorch's fused one), on one card. bf16 is mixed precision: PyTorch's by autocast. Each
-configuration has the card to itself, in a process of its own, with a step before the first turn in which kernels are
-compiled and tuned; that step's seconds are under `first`. PyTorch's f32 is as it comes: convolutions may use TF32, products do not.";
+Whole training steps: forward, backward, AdamW (PyTorch's fused one), on one GPU. bf16 is mixed
+precision: PyTorch's by autocast. Each configuration has the GPU to itself, in its own process, with
+a step before the first turn in which kernels are compiled and tuned; `first` is the seconds of that
+step. PyTorch's f32 has its default settings: convolutions may use TF32, products do not.";
 
 pub fn main(flags: Flags) -> Result<(), Failure> {
-    if let Some(task) = &flags.contender {
-        return serve(&flags.arguments, task);
+    if flags.arguments.contender.is_some() {
+        serve_or_compute_alone(&flags.arguments)?;
     }
     let device: NamedDevice = flags.device.parse()?;
     let mut bench = Gpu {
-        report: Report::begin("gpu", &flags)?,
+        report: BenchReport::begin("gpu", &flags)?,
         device: device.name,
         flags: &flags,
     };
     bench.report.note(format!("Device: {}", bench.device));
     let agreed = match flags.only {
-        Part::Speed => Ok(()),
+        GpuBenchPart::Speed => Ok(()),
         _ => bench.agreement(),
     };
-    if flags.only != Part::Agreement {
+    if flags.only != GpuBenchPart::Agreement {
         bench.speed()?;
     }
     bench.report.save(&flags.arguments.out)?;
@@ -100,43 +96,38 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
 }
 
 struct Gpu<'a> {
-    report: Report,
+    report: BenchReport,
     device: String,
     flags: &'a Flags,
 }
 
+/// The times of a configuration.
+struct GpuCosts {
+    costs: TurnCosts,
+    /// Seconds until the first turn was over.
+    first: f64,
+}
+
 impl Gpu<'_> {
-    /// Whether devices compute what the CPU does, alone, twice and beside it.
+    /// Compares the device, two of it, and it with the CPU, to the CPU alone.
     fn agreement(&mut self) -> Result<(), Failure> {
         self.report.note(AGREEMENT);
-        let columns = [
-            column("model", "model", 0),
-            column("devices", "devices", 0),
-            column("precision", "precision", 0),
-            column("loss", "loss", 8),
-            column("gradient", "gradient", 8),
-            column("verdict", "", 0),
-        ];
-        let mut table = Table::new("next to the CPU", columns);
+        let mut table = ReportTable::new("next to the CPU");
         let mut worst = 0.0_f64;
-        let shapes = self.chosen(small_shapes());
-        let mut pace = Pace::new(shapes.len() * 3 * 2);
+        let shapes = self.chosen(SMALL);
+        let mut progress = BenchProgress::new(shapes.len() * 3 * 2);
+        let (own, cpu) = (&*self.device, "cpu");
         for shape in shapes {
-            let (own, cpu) = (self.device.clone(), "cpu".to_owned());
-            for devices in [
-                vec![own.clone()],
-                vec![own.clone(), own.clone()],
-                vec![own, cpu],
-            ] {
+            for devices in [&[own][..], &[own, own], &[own, cpu]] {
                 for precision in [Precision::F32, Precision::Bf16] {
-                    let (row, off) = compare(shape, &devices, precision)?;
+                    let (row, difference) = compare(shape, devices, precision)?;
                     let places = devices.join(",");
-                    pace.tell(&format!("{}, {places}, {precision}", shape.name()));
+                    progress.done(&format!("{}, {places}, {precision}", shape.name()));
                     if precision == Precision::F32 {
-                        worst = if off.is_nan() {
+                        worst = if difference.is_nan() {
                             f64::INFINITY
                         } else {
-                            worst.max(off)
+                            worst.max(difference)
                         };
                     }
                     table.row(row);
@@ -144,286 +135,214 @@ impl Gpu<'_> {
             }
         }
         self.report.table(table);
-        match worst <= TOLERANCE {
-            true => Ok(()),
-            false => {
-                Err(format!("off by {worst:.1e} in f32, but {TOLERANCE:.0e} is allowed").into())
-            }
+        if worst > TOLERANCE {
+            let message = format!("differs by {worst:.1e} in f32; {TOLERANCE:.0e} is allowed");
+            return Err(message.into());
         }
+        Ok(())
     }
 
     fn speed(&mut self) -> Result<(), Failure> {
         self.report.note(SPEED);
-        let columns = [
-            column("model", "model", 0),
-            column("batch", "batch", 0),
-            column("precision", "precision", 0),
-            column("who", "", 0),
-            column("samples_per_second", "samples/s", 1),
-            column("spread_percent", "±%", 1),
-            column("first_seconds", "first s", 1),
-            column("over_eager", "over eager", 2),
-            column("over_compiled", "over compiled", 2),
-        ];
-        let mut table = Table::new("training steps on one card", columns);
-        let sizes = self.chosen_sizes();
+        let mut table = ReportTable::new("training steps on one GPU");
+        let quick = self.flags.arguments.quick;
+        let (shapes, batch) = if quick { (SMALL, 4) } else { (LARGE, 32) };
+        let batch = self.flags.arguments.samples.unwrap_or(batch).max(4);
+        let shapes = self.chosen(shapes);
         let contenders = if self.flags.alone { 2 } else { 4 };
-        let mut pace = Pace::new(sizes.len() * 2 * contenders);
-        for (shape, batch) in sizes {
+        let mut progress = BenchProgress::new(shapes.len() * 2 * contenders);
+        for shape in shapes {
             for precision in [Precision::F32, Precision::Bf16] {
-                self.race(shape, batch, precision, (&mut table, &mut pace))?;
+                self.race(shape, batch, precision, (&mut table, &mut progress))?;
             }
         }
         self.report.table(table);
         Ok(())
     }
 
-    /// A model in a precision: all that run it, one after the other.
+    /// A model in a precision: all configurations, one after the other.
     fn race(
         &mut self,
-        shape: Shape,
+        shape: ModelShape,
         batch: usize,
         precision: Precision,
-        (table, pace): (&mut Table, &mut Pace),
+        (table, progress): (&mut ReportTable, &mut BenchProgress),
     ) -> Result<(), Failure> {
         let what = format!("{}, {precision}", shape.name());
         let mut found = Vec::new();
         if !self.flags.alone {
             for (who, compiled) in [("PyTorch eager", false), ("PyTorch compiled", true)] {
                 found.push((who, self.peer(shape, batch, precision, compiled)));
-                pace.tell(&format!("{what}: {who}"));
+                progress.done(&format!("{what}: {who}"));
             }
         }
         for (who, plan) in self.plans(shape, precision)? {
             found.push((who, self.ours(shape, batch, &plan)));
-            pace.tell(&format!("{what}: {who}"));
+            progress.done(&format!("{what}: {who}"));
         }
         let rate = |index: usize| match found.get(index) {
             Some((_, Ok(measured))) => batch as f64 / measured.costs.seconds.median(),
             _ => f64::NAN,
         };
-        let theirs = match self.flags.alone {
-            true => [f64::NAN; 2],
-            false => [rate(0), rate(1)],
+        let [eager, compiled] = if self.flags.alone {
+            [f64::NAN; 2]
+        } else {
+            [rate(0), rate(1)]
         };
         for (index, (who, measured)) in found.iter().enumerate() {
             let own = rate(index);
             let measured = match measured {
                 Ok(measured) => measured,
                 Err(error) => {
-                    self.report
-                        .note(format!("{}, {precision}, {who}: {error}", shape.name()));
+                    self.report.note(format!("{what}, {who}: {error}"));
                     continue;
                 }
             };
-            let spread = number(100.0 * measured.costs.seconds.spread());
-            let [eager, compiled] = theirs.map(|theirs| number(own / theirs));
-            let (name, precision) = (shape.describe(), precision.to_string());
-            let first = number(measured.first);
-            table.row(json!([
-                name,
-                batch,
-                precision,
-                who,
-                number(own),
-                spread,
-                first,
-                eager,
-                compiled
-            ]));
+            let spread = 100.0 * measured.costs.seconds.spread();
+            table.row([
+                cell("model", "model", 0, shape.describe()),
+                cell("batch", "batch", 0, batch),
+                cell("precision", "precision", 0, precision.to_string()),
+                cell("who", "", 0, *who),
+                cell("samples_per_second", "samples/s", 1, own),
+                cell("spread_percent", "±%", 1, spread),
+                cell("first_seconds", "first s", 1, measured.first),
+                cell("over_eager", "over eager", 2, own / eager),
+                cell("over_compiled", "over compiled", 2, own / compiled),
+            ]);
         }
         Ok(())
     }
 
-    /// How we run a model: as it is, and as a model runs that does not fit.
+    /// One stage as it is, and with micro-batches and recomputation.
     fn plans(
         &self,
-        shape: Shape,
+        shape: ModelShape,
         precision: Precision,
-    ) -> Result<Vec<(&'static str, PipelineSettings)>, Failure> {
+    ) -> Result<Vec<(&'static str, PipedSettings)>, Failure> {
         let layers = model(shape, 1).layers()?;
-        let on_card = |micro_batches| PipelineSettings {
+        let on_gpu = |micro_batches| PipedSettings {
             devices: vec![self.device.clone()],
             precision,
-            ..PipelineSettings::new(vec![layers], micro_batches)
+            ..PipedSettings::new(vec![layers], micro_batches)
         };
-        let recomputed = PipelineSettings {
+        let recomputed = PipedSettings {
             recompute: Recompute::Always,
-            ..on_card(4)
+            ..on_gpu(4)
         };
         Ok(vec![
-            ("ours, one stage", on_card(1)),
+            ("ours, one stage", on_gpu(1)),
             ("ours, one stage, 4 micro-batches, recomputed", recomputed),
         ])
     }
 
     fn ours(
         &self,
-        shape: Shape,
+        shape: ModelShape,
         batch: usize,
-        plan: &PipelineSettings,
-    ) -> Result<Measured, Failure> {
+        plan: &PipedSettings,
+    ) -> Result<GpuCosts, Failure> {
         let model = model(shape, batch / plan.micro_batches);
-        let work = Work::Piped {
-            plan: plan.clone(),
-            optimizer: true,
-        };
-        self.measure(contend(&*model, work)?)
+        self.measure(contend(&*model, ContenderWork::training(plan))?)
     }
 
     fn peer(
         &self,
-        shape: Shape,
+        shape: ModelShape,
         batch: usize,
         precision: Precision,
         compiled: bool,
-    ) -> Result<Measured, Failure> {
+    ) -> Result<GpuCosts, Failure> {
         let began = Instant::now();
-        let mut peer = Peer::start(&Task {
-            python: &self.flags.python,
-            shape,
-            classes: CLASSES,
-            batch,
-            way: Way::Card {
-                device: self.device.clone(),
-                precision,
-                compiled,
-            },
-            micro_batches: 1,
+        let setup = PeerSetup::Gpu {
+            device: self.device.clone(),
+            precision,
+            compiled,
+        };
+        let mut peer = Peer::start(&PeerTask {
             rate: Some(RATE),
-            vary: false,
-            save: None,
-            channels_last: matches!(shape, Shape::Amoebanet { .. }),
-            double: false,
+            ..PeerTask::new(&self.flags.python, shape, batch, setup)
         })?;
         let start = began.elapsed().as_secs_f64();
-        let least = self.flags.arguments.turn();
-        let mut measured = self.measure(Box::new(move || peer.turn(least)))?;
+        let minimum = self.flags.arguments.turn();
+        let mut measured = self.measure(Box::new(move || peer.turn(minimum)))?;
         measured.first += start;
         Ok(measured)
     }
 
-    fn measure(&self, mut turn: Turn<'_>) -> Result<Measured, Failure> {
+    fn measure(&self, mut turn: Turn<'_>) -> Result<GpuCosts, Failure> {
         let began = Instant::now();
         turn()?;
         let first = began.elapsed().as_secs_f64();
         let found = take_turns(&mut [turn], self.flags.arguments.rounds(11))?;
         let costs = found.into_iter().next().ok_or("nothing was measured")?;
-        Ok(Measured { costs, first })
+        Ok(GpuCosts { costs, first })
     }
 
-    fn chosen(&self, shapes: [Shape; 2]) -> Vec<Shape> {
-        let is_chosen = |shape: &Shape| {
-            let choice = match shape {
-                Shape::Amoebanet { .. } => ModelChoice::Amoebanet224,
-                Shape::Transformer { .. } => ModelChoice::Transformer,
-            };
-            self.flags.arguments.model.includes(choice)
-        };
-        shapes.into_iter().filter(is_chosen).collect()
-    }
-
-    /// Models, and samples of their mini-batches.
-    fn chosen_sizes(&self) -> Vec<(Shape, usize)> {
-        let (shapes, batch) = match self.flags.arguments.quick {
-            true => (small_shapes(), 4),
-            false => (large_shapes(), 32),
-        };
-        let batch = self.flags.arguments.samples.unwrap_or(batch).max(4);
-        self.chosen(shapes)
-            .into_iter()
-            .map(|shape| (shape, batch))
+    fn chosen(&self, shapes: [ModelShape; 2]) -> Vec<ModelShape> {
+        let choices = [ModelChoice::Amoebanet224, ModelChoice::Transformer];
+        let chosen = choices.map(|choice| self.flags.arguments.model.includes(choice));
+        let shapes = shapes.into_iter().zip(chosen);
+        shapes
+            .filter_map(|(shape, chosen)| chosen.then_some(shape))
             .collect()
     }
 }
 
-/// What a configuration's turns came to.
-struct Measured {
-    costs: Costs,
-    /// Seconds until the first turn was over.
-    first: f64,
-}
-
-/// A row of the table, and by how much it is off.
+/// A row of the table, and the larger of both differences.
 fn compare(
-    shape: Shape,
-    devices: &[String],
+    shape: ModelShape,
+    devices: &[&str],
     precision: Precision,
-) -> Result<(Value, f64), Failure> {
+) -> Result<([Cell; 6], f64), Failure> {
     let model = model(shape, 2);
     let layers = model.layers()?;
     let cut = match devices.len() {
         1 => vec![layers],
         _ => vec![layers.div_ceil(2), layers / 2],
     };
-    let plan = PipelineSettings {
-        devices: devices.to_vec(),
+    let plan = PipedSettings {
+        devices: devices.iter().map(|&name| name.to_owned()).collect(),
         precision,
         recompute: Recompute::ExceptLast,
-        ..PipelineSettings::new(cut, 4)
+        ..PipedSettings::new(cut, 4)
     };
-    let (name, places) = (shape.describe(), devices.join(","));
-    match model.agreement(&plan) {
+    let (loss, gradient, difference, verdict) = match model.agreement(&plan) {
         Ok(found) => {
-            let off = match found.loss.is_nan() {
-                true => f64::NAN,
-                false => found.loss.max(found.gradient),
+            let (loss, gradient) = (found.loss, found.gradient);
+            let difference = if loss.is_nan() {
+                loss
+            } else {
+                loss.max(gradient)
             };
             let verdict = match precision {
-                Precision::F32 if off <= TOLERANCE => "equal",
+                Precision::F32 if difference <= TOLERANCE => "equal",
                 Precision::F32 => "NOT EQUAL",
                 _ => "",
             };
-            let (loss, gradient) = (number(found.loss), number(found.gradient));
-            let row = json!([name, places, precision.to_string(), loss, gradient, verdict]);
-            Ok((row, off))
+            (Some(loss), Some(gradient), difference, verdict.to_owned())
         }
-        // What a device cannot compute in is no mistake; f32 all can.
-        Err(error) if precision != Precision::F32 => {
-            let row = json!([
-                name,
-                places,
-                precision.to_string(),
-                null,
-                null,
-                error.to_string()
-            ]);
-            Ok((row, 0.0))
-        }
-        Err(error) => Err(error),
-    }
+        // A device need not support other types than f32.
+        Err(error) if precision != Precision::F32 => (None, None, 0.0, error.to_string()),
+        Err(error) => return Err(error),
+    };
+    let row = [
+        cell("model", "model", 0, shape.describe()),
+        cell("devices", "devices", 0, devices.join(",")),
+        cell("precision", "precision", 0, precision.to_string()),
+        cell("loss", "loss", 8, loss),
+        cell("gradient", "gradient", 8, gradient),
+        cell("verdict", "", 0, verdict),
+    ];
+    Ok((row, difference))
 }
 
-fn small_shapes() -> [Shape; 2] {
-    [
-        Shape::Amoebanet {
-            layers: 3,
-            filters: 16,
-            side: 32,
-            large: false,
-        },
-        Shape::Transformer {
-            layers: 4,
-            d: 64,
-            heads: 4,
-            length: 32,
-        },
-    ]
-}
+const SMALL: [ModelShape; 2] = [
+    ModelShape::amoebanet(3, 16, 32, false),
+    ModelShape::transformer(4, 64, 4, 32),
+];
 
-fn large_shapes() -> [Shape; 2] {
-    [
-        Shape::Amoebanet {
-            layers: 18,
-            filters: 208,
-            side: 224,
-            large: true,
-        },
-        Shape::Transformer {
-            layers: 12,
-            d: 1024,
-            heads: 16,
-            length: 512,
-        },
-    ]
-}
+const LARGE: [ModelShape; 2] = [
+    ModelShape::amoebanet(18, 208, 224, true),
+    ModelShape::transformer(12, 1024, 16, 512),
+];

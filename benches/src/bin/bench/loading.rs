@@ -1,23 +1,23 @@
-//! Loading photographs from a folder next to torchvision, on the same number of workers, in the same minutes.
+//! Loading photographs from a folder next to torchvision, on the same number of workers, in the same
+//! minutes.
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench loading --python PATH`
 
 use std::{
     env, fs,
-    io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::Command,
 };
 
 use burn::tensor::Device;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use stovepipe::train::data::shuffled;
 use stovepipe_benches::{
     Failure,
-    measure::{Cost, Costs, Turn, take_turns, time},
-    report::{Report, Table, column, number},
+    line_process::LineProcess,
+    measure::{Turn, TurnCost, TurnCosts, take_turns, time},
+    report::{BenchReport, ReportTable, cell},
 };
 use stovepipe_imagenet::{ImageFolder, Images, IndexCache, Loading};
 use zune_jpeg::{
@@ -28,22 +28,22 @@ use zune_jpeg::{
 /// Loading photographs next to torchvision
 #[derive(Args, Serialize)]
 pub struct Flags {
-    /// Folder for the figures, as JSON
+    /// Folder for the results, as JSON
     #[arg(long, value_name = "FOLDER", default_value = "benches/results")]
     out: PathBuf,
     /// Few images and rounds, to show that the program works
     #[arg(long)]
     quick: bool,
-    /// Times that each configuration loads all images
+    /// Turns of each configuration; in each it loads all images
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
     /// A Python that has torchvision, scikit-image and scikit-learn
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: String,
-    /// A folder of class folders; by default one is made of photographs that the Python's packages have
+    /// A folder of class folders (default: one is made of photographs in the Python's packages)
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// Photographs in the folder that is made
+    /// Photographs in that default folder
     #[arg(long, value_name = "N", default_value_t = 400)]
     images: usize,
     /// Images in a batch
@@ -51,19 +51,20 @@ pub struct Flags {
     batch: usize,
 }
 
-/// The peer's script.
+/// torchvision's script.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/loading.py");
 
 const WORKERS: [usize; 2] = [1, 2];
 
 const NOTE: &str = "\
-Each configuration loads all images in random order: decodes, crops at random, resizes to 224×224 by bilinear interpolation,
-mirrors half, normalises, and batches. Rates are medians over rounds in which all took their turn; the ratio is ours over
-torchvision's (ImageFolder and DataLoader with Pillow) with as many workers. The decoders' rates are those of one thread that
-decodes the same files and does nothing else: zune-jpeg, which is ours, and Pillow.";
+Each configuration loads all images in random order: decodes, crops at random, resizes to 224×224 by
+bilinear interpolation, mirrors half, normalises, and batches. Rates are medians over rounds in which
+all took their turn; the ratio is ours over torchvision's (ImageFolder and DataLoader with Pillow)
+with as many workers. The decoders' rates are those of one thread that only decodes the same files:
+zune-jpeg, which is ours, and Pillow.";
 
 pub fn main(flags: Flags) -> Result<(), Failure> {
-    let mut report = Report::begin("loading", &flags)?;
+    let mut report = BenchReport::begin("loading", &flags)?;
     report.note(NOTE);
     let folder = flags.folder()?;
     let found = measure(&flags, &folder, &mut report)?;
@@ -76,7 +77,7 @@ impl Flags {
         if self.quick { 10 } else { self.images }
     }
 
-    /// The folder that is given, or one that is made the first time.
+    /// The given folder, or one that is made the first time.
     fn folder(&self) -> Result<PathBuf, Failure> {
         if let Some(folder) = &self.folder {
             return Ok(folder.clone());
@@ -85,8 +86,8 @@ impl Flags {
         let folder = env::temp_dir().join(format!("stovepipe-photographs-{images}"));
         if !folder.exists() {
             let partial = folder.with_extension("partial");
-            let _ = fs::remove_dir_all(&partial); // left by a run that was stopped
-            let peer = Peer::start(self, &partial, &["--make", &images])?;
+            let _ = fs::remove_dir_all(&partial); // of a run that was stopped
+            let peer = TorchvisionLoader::start(self, &partial, &["--make", &images])?;
             if peer.hello.images == 0 {
                 return Err("no photographs were made".into());
             }
@@ -96,14 +97,18 @@ impl Flags {
     }
 }
 
-/// A configuration, and the seconds that an image took it.
-struct Found {
+/// A configuration, and its seconds for an image.
+struct LoaderRate {
     name: String,
     workers: usize,
-    costs: Costs,
+    costs: TurnCosts,
 }
 
-fn measure(flags: &Flags, folder: &Path, report: &mut Report) -> Result<Vec<Found>, Failure> {
+fn measure(
+    flags: &Flags,
+    folder: &Path,
+    report: &mut BenchReport,
+) -> Result<Vec<LoaderRate>, Failure> {
     let files = files(folder)?;
     let images = files.len();
     let bytes: usize = files.iter().map(Vec::len).sum();
@@ -115,28 +120,26 @@ fn measure(flags: &Flags, folder: &Path, report: &mut Report) -> Result<Vec<Foun
     }
     for workers in WORKERS {
         let (batch, number) = (flags.batch.to_string(), workers.to_string());
-        let mut peer = Peer::start(flags, folder, &["--workers", &number, "--batch", &batch])?;
+        let mut peer =
+            TorchvisionLoader::start(flags, folder, &["--workers", &number, "--batch", &batch])?;
         peer.check(images)?;
         names.push((format!("torchvision {}", peer.hello.version), workers));
         turns.push(Box::new(move || peer.turn()));
     }
     names.push(("zune-jpeg".to_owned(), 1));
     turns.push(Box::new(move || decode(&files)));
-    let mut peer = Peer::start(flags, folder, &["--decode"])?;
+    let mut peer = TorchvisionLoader::start(flags, folder, &["--decode"])?;
     peer.check(images)?;
     names.push((format!("Pillow {}", peer.hello.version), 1));
     turns.push(Box::new(move || peer.turn()));
 
+    let (mean, folder) = (bytes / images, folder.display());
     report.note(format!(
-        "{images} images of {} bytes in the mean, in {}",
-        bytes / images,
-        folder.display()
+        "{images} images with a mean of {mean} bytes, in {folder}"
     ));
     let rounds = flags.rounds.unwrap_or(if flags.quick { 1 } else { 9 });
-    let found = take_turns(&mut turns, rounds.max(1))?
-        .into_iter()
-        .zip(names);
-    let found = found.map(|(costs, (name, workers))| Found {
+    let found = take_turns(&mut turns, rounds.max(1))?.into_iter();
+    let found = found.zip(names).map(|(costs, (name, workers))| LoaderRate {
         name,
         workers,
         costs,
@@ -144,45 +147,28 @@ fn measure(flags: &Flags, folder: &Path, report: &mut Report) -> Result<Vec<Foun
     Ok(found.collect())
 }
 
-fn table(found: &[Found]) -> Table {
-    let columns = [
-        column("what", "what", 0),
-        column("workers", "workers", 0),
-        column("images_per_second", "images/s", 1),
-        column("over_torchvision", "over torchvision", 3),
-        column("of_decoder", "of zune-jpeg's rate × workers", 3),
-        column("spread_percent", "±%", 1),
-    ];
-    let mut table = Table::new("loading: decode, crop, flip, normalise, batch", columns);
+fn table(found: &[LoaderRate]) -> ReportTable {
+    let mut table = ReportTable::new("loading: decode, crop, flip, normalise, batch");
     let (loaders, decoders) = found.split_at(2 * WORKERS.len());
     let decoder = &decoders[0].costs.seconds;
-    for (
-        place,
-        Found {
-            name,
-            workers,
-            costs,
-        },
-    ) in found.iter().enumerate()
-    {
-        let seconds = &costs.seconds;
-        let theirs = &loaders[WORKERS.len() + place % WORKERS.len()].costs.seconds;
-        let ratio = theirs.over(seconds).median();
-        let share = decoder.over(seconds).median() / *workers as f64;
-        let is_loader = place < loaders.len();
-        table.row(json!([
-            name,
-            workers,
-            number(1.0 / seconds.median()),
-            is_loader.then(|| number(ratio)),
-            number(share),
-            number(100.0 * seconds.spread()),
-        ]));
+    for (index, rate) in found.iter().enumerate() {
+        let (workers, seconds) = (rate.workers, &rate.costs.seconds);
+        let theirs = &loaders[WORKERS.len() + index % WORKERS.len()].costs.seconds;
+        let ratio = (index < loaders.len()).then(|| theirs.over(seconds).median());
+        let share = decoder.over(seconds).median() / workers as f64;
+        table.row([
+            cell("what", "what", 0, rate.name.as_str()),
+            cell("workers", "workers", 0, workers),
+            cell("images_per_second", "images/s", 1, 1.0 / seconds.median()),
+            cell("over_torchvision", "over torchvision", 3, ratio),
+            cell("of_decoder", "of zune-jpeg's rate × workers", 3, share),
+            cell("spread_percent", "±%", 1, 100.0 * seconds.spread()),
+        ]);
     }
     table
 }
 
-/// Our own loader: an epoch each turn.
+/// Our loader: an epoch each turn.
 fn ours(flags: &Flags, folder: &Path, workers: usize) -> Result<Turn<'static>, Failure> {
     let loading = Loading {
         workers,
@@ -207,7 +193,7 @@ fn ours(flags: &Flags, folder: &Path, workers: usize) -> Result<Turn<'static>, F
 }
 
 /// The decoder alone.
-fn decode(files: &[Vec<u8>]) -> Result<Cost, Failure> {
+fn decode(files: &[Vec<u8>]) -> Result<TurnCost, Failure> {
     let mut pixels = Vec::new();
     let (seconds, decoded) = time(|| -> Result<(), Failure> {
         for file in files {
@@ -223,8 +209,8 @@ fn decode(files: &[Vec<u8>]) -> Result<Cost, Failure> {
     cost(seconds, files.len())
 }
 
-fn cost(seconds: f64, images: usize) -> Result<Cost, Failure> {
-    Ok(Cost {
+fn cost(seconds: f64, images: usize) -> Result<TurnCost, Failure> {
+    Ok(TurnCost {
         seconds: seconds / images as f64,
         processor: f64::NAN, // workers come and go
     })
@@ -237,17 +223,15 @@ fn files(folder: &Path) -> Result<Vec<Vec<u8>>, Failure> {
     Ok(files.collect::<Result<_, _>>()?)
 }
 
-/// A Python that loads all images whenever it is told to.
-struct Peer {
-    child: Child,
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-    hello: Hello,
+/// A Python that loads all images when it is asked to.
+struct TorchvisionLoader {
+    process: LineProcess,
+    hello: LoaderHello,
 }
 
-/// What it says first.
+/// The first line of the process.
 #[derive(Deserialize)]
-struct Hello {
+struct LoaderHello {
     #[serde(default)]
     images: usize,
     #[serde(default)]
@@ -256,59 +240,42 @@ struct Hello {
     missing: Option<String>,
 }
 
-impl Peer {
+impl TorchvisionLoader {
     fn start(flags: &Flags, folder: &Path, what: &[&str]) -> Result<Self, Failure> {
         let python = &flags.python;
-        let advice = "install torchvision, scikit-image and scikit-learn (pip install), or name a Python that has them: \
-                      --python PATH";
-        let mut child = Command::new(python)
-            .args(["-B", SCRIPT, "--folder"]) // -B leaves no compiled files in the sources
+        let advice = "install torchvision, scikit-image and scikit-learn (pip install), or name a \
+                      Python that has them: --python PATH";
+        let mut command = Command::new(python);
+        // -B writes no compiled files into the sources.
+        let command = command
+            .args(["-B", SCRIPT, "--folder"])
             .arg(folder)
-            .args(what)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
+            .args(what);
+        let mut process = LineProcess::start(command)
             .map_err(|error| format!("`{python}` cannot be run ({error}): {advice}"))?;
-        let orders = child.stdin.take();
-        let mut answers = BufReader::new(child.stdout.take().ok_or("the peer has no output")?);
-        let mut line = String::new();
-        answers.read_line(&mut line)?;
-        let hello: Hello = serde_json::from_str(&line)
-            .map_err(|_| format!("`{python}` failed; it says why above ({line:?})"))?;
+        let line = process.line()?;
+        let hello: LoaderHello = serde_json::from_str(&line)
+            .map_err(|_| format!("`{python}` failed; its error is above ({line:?})"))?;
         if let Some(missing) = &hello.missing {
-            return Err(format!("`{python}` lacks something ({missing}): {advice}").into());
+            return Err(format!("`{python}` lacks a package ({missing}): {advice}").into());
         }
-        Ok(Self {
-            child,
-            orders,
-            answers,
-            hello,
-        })
+        Ok(Self { process, hello })
     }
 
+    /// Fails if the process has another number of images.
     fn check(&self, images: usize) -> Result<(), Failure> {
-        match self.hello.images == images {
-            true => Ok(()),
-            false => Err(format!("{images} images here, {} in Python", self.hello.images).into()),
+        if self.hello.images != images {
+            return Err(format!("{images} images here, {} in Python", self.hello.images).into());
         }
+        Ok(())
     }
 
-    fn turn(&mut self) -> Result<Cost, Failure> {
-        let orders = self.orders.as_mut().ok_or("the peer has no input")?;
-        writeln!(orders)?;
-        orders.flush()?;
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer)?;
+    fn turn(&mut self) -> Result<TurnCost, Failure> {
+        let answer = self.process.ask()?;
         let seconds = answer.trim().parse();
-        let seconds: f64 =
-            seconds.map_err(|_| format!("the peer ended; it says why above ({answer:?})"))?;
+        let seconds: f64 = seconds.map_err(|_| {
+            format!("torchvision's process failed; its error is above ({answer:?})")
+        })?;
         cost(seconds, self.hello.images)
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        self.orders = None; // the child reads the end of its input, and ends
-        let _ = self.child.wait();
     }
 }

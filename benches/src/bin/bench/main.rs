@@ -33,7 +33,7 @@ enum Bench {
 }
 
 fn main() -> Result<(), Failure> {
-    keep_freed_memory(); // as the program does
+    keep_freed_memory(); // as in the program
     match Bench::parse() {
         Bench::Gpu(flags) => gpu::main(flags),
         Bench::Limit(flags) => limit::main(flags),

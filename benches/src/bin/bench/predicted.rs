@@ -1,127 +1,94 @@
-//! Whether steps take as long as they were predicted to.
+//! Steps next to their predicted times.
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench predicted`
 
 use clap::Args;
-use serde_json::json;
 use stovepipe::{
     plan::{Machine, OptimizerState, Profile, Setup},
     schedule::{Costs, Recompute, Rule, Scheduler, SpanKind},
 };
 use stovepipe_benches::{
     Failure,
-    arguments::Arguments,
-    contender::{Work, contend, serve},
-    measure::take_turns,
-    measured::Measured,
+    arguments::SweepArguments,
+    bench_model::BenchModel,
+    contender::{ContenderWork, race, serve_or_compute_alone},
     models::models,
-    piped::PipelineSettings,
-    report::{Report, Table, column, number},
-    threads::compute_alone,
+    piped::PipedSettings,
+    report::{BenchReport, ReportTable, cell},
 };
 
 const WORKERS: usize = 2;
 
-/// Steps next to their forecast
+/// Steps next to their predicted times
 #[derive(Args)]
 pub struct Flags {
     #[command(flatten)]
-    arguments: Arguments,
-    /// Numbers of micro-batches
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    micro_batches: Vec<usize>,
-    /// Work as one of the configurations, for the program that started this one
-    #[arg(long, hide = true)]
-    contender: Option<String>,
+    sweep: SweepArguments,
 }
 
 const NOTE: &str = "\
-Two workers of a thread each. Layers are measured one by one on a micro-batch, as training does before it
-starts; the cut and the forecast are the planner's; the step is the engine's, forward and backward.
-predicted: the forecast over the measured step: 1 is right, less is too hopeful.
-beside:   the same with a profile that was made while the other core made one, too.
-replayed: steps in this process, played by the simulator with the means of their own passes, over what
-        they took: what is left is the engine's time around passes, and passes that vary.";
+Two workers of a thread each. Layers are measured one by one on a micro-batch, as before a training;
+the cut and the prediction are the planner's; the step is the engine's, forward and backward.
+predicted: the predicted over the measured step: 1 is exact, below 1 is too optimistic.
+beside:   the same with a profile that was measured while the other core also measured one.
+replayed: steps in this process, simulated with the means of their own passes, over their measured
+        time: the rest is the engine's time around passes, and passes that vary.";
 
 pub fn main(flags: Flags) -> Result<(), Failure> {
-    if let Some(task) = &flags.contender {
-        return serve(&flags.arguments, task);
-    }
-    let _pool = compute_alone()?;
-    let arguments = &flags.arguments;
-    let micro_batches = match (flags.micro_batches.is_empty(), arguments.quick) {
-        (false, _) => flags.micro_batches.clone(),
-        (true, true) => vec![2],
-        (true, false) => vec![4, 8],
-    };
-    let settings = json!({ "arguments": arguments, "micro_batches": micro_batches });
-    let mut report = Report::begin("predicted", &settings)?;
+    let flags = flags.sweep.or_micro_batches(&[2], &[4, 8]);
+    serve_or_compute_alone(&flags.arguments)?;
+    let mut report = BenchReport::begin("predicted", &flags)?;
     report.note(NOTE);
-    for model in models(arguments, 16) {
-        for &m in &micro_batches {
-            report.table(compare(&*model, m, arguments.rounds(7))?);
+    for model in models(&flags.arguments, 16) {
+        for &m in &flags.micro_batches {
+            report.table(compare(&*model, m, flags.arguments.rounds(7))?);
         }
     }
-    report.save(&arguments.out)
+    report.save(&flags.arguments.out)
 }
 
-/// Every schedule next to its forecast.
-fn compare(model: &dyn Measured, m: usize, rounds: usize) -> Result<Table, Failure> {
+/// Every schedule next to its prediction.
+fn compare(model: &dyn BenchModel, m: usize, rounds: usize) -> Result<ReportTable, Failure> {
     let profile = model.profile()?;
-    let busy = beside_itself(model)?;
-    let mut forecasts = Vec::new();
-    for rule in [Rule::GPipe, Rule::OneForwardOneBackward] {
+    let busy = profile_on_two_cores(model)?;
+    let mut predictions = Vec::new();
+    for schedule in [Rule::GPipe, Rule::OneForwardOneBackward] {
         for recompute in Recompute::ALL {
-            let (cut, time) = forecast(&profile, rule, m, recompute, None)?;
-            let (_, beside) = forecast(&busy, rule, m, recompute, Some(&cut))?;
-            let plan = PipelineSettings {
-                schedule: rule,
+            let (cut, time) = predict(&profile, schedule, m, recompute, None)?;
+            let (_, beside) = predict(&busy, schedule, m, recompute, Some(&cut))?;
+            let plan = PipedSettings {
+                schedule,
                 recompute,
-                ..PipelineSettings::new(cut, m)
+                ..PipedSettings::new(cut, m)
             };
-            forecasts.push((plan, time, beside));
+            predictions.push((plan, time, beside));
         }
     }
-    let works = forecasts.iter().map(|(plan, ..)| Work::Piped {
-        plan: plan.clone(),
-        optimizer: false,
-    });
-    let turns = works.map(|work| contend(model, work));
-    let costs = take_turns(&mut turns.collect::<Result<Vec<_>, _>>()?, rounds)?;
-    let columns = [
-        column("schedule", "schedule", 0),
-        column("recompute", "recompute", 0),
-        column("cut", "cut", 0),
-        column("step_ms", "step ms", 1),
-        column("spread_percent", "±%", 1),
-        column("predicted_ms", "predicted ms", 1),
-        column("predicted", "predicted", 3),
-        column("beside", "beside", 3),
-        column("replayed", "replayed", 3),
-    ];
-    let mut table = Table::new(format!("{}: m = {m}", model.name()), columns);
-    for ((plan, time, beside), costs) in forecasts.iter().zip(&costs) {
+    let works = (predictions.iter()).map(|(plan, ..)| ContenderWork::passes(plan));
+    let costs = race(model, works, rounds)?;
+    let mut table = ReportTable::new(format!("{}: m = {m}", model.name()));
+    for ((plan, time, beside), costs) in predictions.iter().zip(&costs) {
         let step = costs.seconds.median();
-        table.row(json!([
-            plan.schedule_name(),
-            plan.recompute.to_string(),
-            format!("{:?}", plan.cut),
-            number(1e3 * step),
-            number(100.0 * costs.seconds.spread()),
-            number(1e3 * time),
-            number(time / step),
-            number(beside / step),
-            number(replayed(model, plan, rounds)?),
-        ]));
+        table.row([
+            cell("schedule", "schedule", 0, plan.schedule.name()),
+            cell("recompute", "recompute", 0, plan.recompute.to_string()),
+            cell("cut", "cut", 0, format!("{:?}", plan.cut)),
+            cell("step_ms", "step ms", 1, 1e3 * step),
+            cell("spread_percent", "±%", 1, 100.0 * costs.seconds.spread()),
+            cell("predicted_ms", "predicted ms", 1, 1e3 * time),
+            cell("predicted", "predicted", 3, time / step),
+            cell("beside", "beside", 3, beside / step),
+            cell("replayed", "replayed", 3, replayed(model, plan, rounds)?),
+        ]);
     }
     Ok(table)
 }
 
-/// The profile as it is when two of it are made at once.
-fn beside_itself(model: &dyn Measured) -> Result<Profile, Failure> {
+/// The mean of two profiles that are measured at the same time.
+fn profile_on_two_cores(model: &dyn BenchModel) -> Result<Profile, Failure> {
     let (mut mine, other) = std::thread::scope(|scope| {
         let other = model.with_samples(model.samples());
-        let other = scope.spawn(move || other.profile().map_err(|error| error.to_string()));
+        let other = scope.spawn(move || other.profile());
         let mine = model.profile();
         let other = other.join().map_err(|_| "a profile panicked")?;
         Ok::<_, Failure>((mine?, other?))
@@ -135,8 +102,8 @@ fn beside_itself(model: &dyn Measured) -> Result<Profile, Failure> {
     Ok(mine)
 }
 
-/// The cut, and the seconds of a step.
-fn forecast(
+/// The given or best cut, and the seconds of a step.
+fn predict(
     profile: &Profile,
     rule: Rule,
     m: usize,
@@ -158,20 +125,20 @@ fn forecast(
     Ok((forecast.balance, forecast.step_time))
 }
 
-/// Seconds of passes, by stage: of forward passes that are kept, that are not, and of backward passes.
+/// Seconds of a stage's passes: of forward passes with and without a tape, and of backward passes.
 #[derive(Clone, Default)]
-struct Passes {
+struct ReplayedPasses {
     forward: Vec<f64>,
     quiet: Vec<f64>,
     backward: Vec<f64>,
 }
 
 /// A simulated step with the times of a measured one, over the measured one.
-fn replayed(model: &dyn Measured, plan: &PipelineSettings, rounds: usize) -> Result<f64, Failure> {
+fn replayed(model: &dyn BenchModel, plan: &PipedSettings, rounds: usize) -> Result<f64, Failure> {
     let schedule = plan.actions()?;
     let mut piped = model.piped(plan)?;
-    piped.step()?; // kernels are compiled, and pages touched
-    let mut stages = vec![Passes::default(); WORKERS];
+    piped.step()?; // compiles kernels and touches memory
+    let mut stages = vec![ReplayedPasses::default(); WORKERS];
     let mut steps = Vec::new();
     for _ in 0..2 * rounds {
         let done = piped.step()?;

@@ -1,18 +1,17 @@
 //! The papers' networks, as the model predicts them.
 
 use burn::tensor::Device;
-use serde_json::json;
 use stovepipe::train::settings::OptimizerSetting;
 use stovepipe_benches::{
     Failure,
     footprint::{
         GB,
-        case::{Case, Images},
-        picture::Panel,
+        case::{FootprintCase, ImageBatch, Network},
+        picture::BarPanel,
         predicted::Predictor,
-        published::{Memory, Published, TABLE_1},
+        published::{Published, TABLE_1},
     },
-    report::{Table, column, number},
+    report::{ReportTable, cell},
 };
 
 use super::{
@@ -22,25 +21,25 @@ use super::{
 };
 
 const FULL: &str = "\
-Nothing here was trained: it is what the model predicts for 224² and batch 128, as the papers have it. Model: parameters and
-what RMSProp with momentum keeps, 12 bytes a parameter; gradients, 4 more, stand by themselves. The papers do not say where
-they count gradients; torchgpipe's models have 12.0 bytes a parameter, the paper's 11.9 to 13.3.";
+Nothing here was trained: these are predictions for 224² and batch 128, as in the papers. Model:
+parameters and the state of RMSProp with momentum, 12 bytes a parameter; gradients, 4 more, have their
+own column. The papers do not say where they count gradients; torchgpipe's models have 12.0 bytes a
+parameter, the GPipe paper's 11.9 to 13.3.";
 
-/// In GB: the accelerators that the GPipe paper had, and a card of 24 GB or so.
+/// In GB: the accelerators of the GPipe paper, and a GPU of 24 GB.
 const BUDGETS: [f64; 2] = [8.0, 24.6];
 
 impl Bench {
     /// The papers' networks, as the model predicts them.
     pub(crate) fn full_size(&mut self) -> Result<(), Failure> {
-        let images = match self.flags.quick {
-            true => Images { side: 32, count: 8 },
-            false => Images {
-                side: 224,
-                count: 128,
-            },
+        let (side, count) = if self.flags.quick {
+            (32, 8)
+        } else {
+            (224, 128)
         };
-        self.pace.say("measuring layers at full size");
-        // The CPU's layers, wherever others were trained: they are there on every machine.
+        let images = ImageBatch { side, count };
+        self.progress.note("measuring layers at full size");
+        // On the CPU, which every machine has, even if the networks were trained on another device.
         let predictor = Predictor::measure(images.side, 18, &Device::flex(), || {
             crate::ALLOCATOR.allocated()
         })?;
@@ -49,130 +48,104 @@ impl Bench {
         self.budgets_table(&predictor, images)
     }
 
-    fn published_table(&mut self, predictor: &Predictor, images: Images) -> Result<(), Failure> {
-        let columns = [
-            column("way", "way", 0),
-            column("network", "network", 0),
-            column("parameters", "parameters", 0),
-            column("model_gb", "model GB", 2),
-            column("gradients_gb", "gradients GB", 2),
-            column("activations_gb", "activations GB", 2),
-            column("fullest_gb", "fullest device GB", 2),
-            column("paper_model_gb", "GPipe model", 2),
-            column("paper_activations_gb", "GPipe activations", 2),
-            column("torchgpipe_model_gb", "torchgpipe model", 2),
-            column("torchgpipe_activations_gb", "torchgpipe activations", 2),
-        ];
-        let Images { side, count } = images;
-        let title = format!(
+    fn published_table(
+        &mut self,
+        predictor: &Predictor,
+        images: ImageBatch,
+    ) -> Result<(), Failure> {
+        let ImageBatch { side, count } = images;
+        let mut table = ReportTable::new(format!(
             "predicted: the papers' networks at {side}², batch {count}, all devices together"
-        );
-        let mut table = Table::new(title.clone(), columns);
-        let gb = |bytes: u64| number(bytes as f64 / GB);
+        ));
+        let gb = |bytes: u64| bytes as f64 / GB;
         let mut groups = Vec::new();
-        for Published {
-            way,
-            network,
-            paper,
-            torchgpipe,
-        } in TABLE_1
-        {
-            let optimizer = OptimizerSetting::RmsProp;
-            let predicted = predictor.predict(&Case {
+        for published in TABLE_1 {
+            let Published {
+                strategy,
                 network,
-                images,
-                way,
-                optimizer,
-            })?;
+                paper,
+                torchgpipe,
+            } = published;
+            let predicted = predictor.predict(&case(published, images))?;
             let sum = predicted.sum();
-            let published = |memory: Memory| {
-                [Some(memory.model), memory.activations].map(|bytes| bytes.map(|b| number(b / GB)))
-            };
-            let ([a, b], [c, d]) = (published(paper), published(torchgpipe));
-            table.row(json!([
-                way.to_string(),
-                network.to_string(),
-                network.parameters()?,
-                gb(sum.parameters + sum.optimizer),
-                gb(sum.parameters),
-                gb(in_a_step(sum)),
-                gb(predicted.fullest()),
-                a,
-                b,
-                c,
-                d,
-            ]));
+            let (model, fullest) = (sum.parameters + sum.optimizer, gb(predicted.fullest()));
+            let [a, b] = [paper, torchgpipe].map(|memory| memory.activations.map(|b| b / GB));
+            let theirs = torchgpipe.model / GB;
+            table.row([
+                cell("way", "strategy", 0, strategy.to_string()),
+                cell("network", "network", 0, network.to_string()),
+                cell("parameters", "parameters", 0, network.parameters()?),
+                cell("model_gb", "model GB", 2, gb(model)),
+                cell("gradients_gb", "gradients GB", 2, gb(sum.parameters)),
+                cell("activations_gb", "activations GB", 2, gb(in_a_step(sum))),
+                cell("fullest_gb", "fullest device GB", 2, fullest),
+                cell("paper_model_gb", "GPipe model", 2, paper.model / GB),
+                cell("paper_activations_gb", "GPipe activations", 2, a),
+                cell("torchgpipe_model_gb", "torchgpipe model", 2, theirs),
+                cell("torchgpipe_activations_gb", "torchgpipe activations", 2, b),
+            ]);
             let bars = vec![
                 predicted_bar(sum, false),
                 published_bar("GPipe", paper),
                 published_bar("torchgpipe", torchgpipe),
             ];
-            groups.push((format!("{way} {network}"), bars));
+            groups.push((format!("{strategy} {network}"), bars));
         }
         self.report.table(table);
-        self.panels.push(Panel {
-            title: format!(
-                "Prediction at {side}², batch {count}, next to the papers: all devices together"
-            ),
+        let title = "next to the papers: all devices together";
+        self.panels.push(BarPanel {
+            title: format!("Prediction at {side}², batch {count}, {title}"),
             unit: ("GB", GB),
             groups,
         });
         Ok(())
     }
 
-    fn budgets_table(&mut self, predictor: &Predictor, images: Images) -> Result<(), Failure> {
-        let columns = [
-            column("budget_gb", "GB a device", 1),
-            column("way", "way", 0),
-            column("network", "network", 0),
-            column("parameters", "parameters", 0),
-            column("times_naive", "× naive-1", 2),
-            column("fullest_gb", "fullest device GB", 2),
-        ];
-        let mut table = Table::new(
-            "predicted: the largest within a budget, at the papers' size",
-            columns,
-        );
-        let budgets = if self.flags.quick {
+    fn budgets_table(&mut self, predictor: &Predictor, images: ImageBatch) -> Result<(), Failure> {
+        let title = "predicted: the largest within a budget, at the papers' size";
+        let mut table = ReportTable::new(title);
+        for budget in if self.flags.quick {
             [0.5, 1.0]
         } else {
             BUDGETS
-        };
-        for budget in budgets {
+        } {
             let mut naive = None;
-            for Published { way, network, .. } in TABLE_1 {
-                let optimizer = OptimizerSetting::RmsProp;
-                let case = Case {
-                    network,
-                    images,
-                    way,
-                    optimizer,
-                };
-                let Some(filters) = widest(predictor, case, (budget * GB) as u64, 16)? else {
-                    table.row(json!([
-                        number(budget),
-                        way.to_string(),
-                        "none",
-                        null,
-                        null,
-                        null
-                    ]));
-                    continue;
-                };
-                let network = network.with_filters(filters);
-                let parameters = network.parameters()?;
-                let naive = *naive.get_or_insert(parameters);
-                table.row(json!([
-                    number(budget),
-                    way.to_string(),
-                    network.to_string(),
-                    parameters,
-                    number(parameters as f64 / naive as f64),
-                    number(predictor.predict(&Case { network, ..case })?.fullest() as f64 / GB),
-                ]));
+            for published in TABLE_1 {
+                let case = case(published, images);
+                let filters = widest(predictor, case, (budget * GB) as u64, 16)?;
+                let network = filters.map(|filters| case.network.with_filters(filters));
+                let parameters = network.map(Network::parameters).transpose()?;
+                if naive.is_none() {
+                    naive = parameters;
+                }
+                let times = parameters
+                    .zip(naive)
+                    .map(|(own, naive)| own as f64 / naive as f64);
+                let predicted =
+                    network.map(|network| predictor.predict(&FootprintCase { network, ..case }));
+                let predicted = predicted.transpose()?;
+                let fullest = predicted.map(|predicted| predicted.fullest() as f64 / GB);
+                let network = network.map_or("none".to_owned(), |network| network.to_string());
+                table.row([
+                    cell("budget_gb", "GB a device", 1, budget),
+                    cell("way", "strategy", 0, case.strategy.to_string()),
+                    cell("network", "network", 0, network),
+                    cell("parameters", "parameters", 0, parameters),
+                    cell("times_naive", "× naive-1", 2, times),
+                    cell("fullest_gb", "fullest device GB", 2, fullest),
+                ]);
             }
         }
         self.report.table(table);
         Ok(())
+    }
+}
+
+fn case(published: Published, images: ImageBatch) -> FootprintCase {
+    FootprintCase {
+        network: published.network,
+        images,
+        strategy: published.strategy,
+        optimizer: OptimizerSetting::RmsProp,
     }
 }

@@ -1,31 +1,31 @@
-//! Losses, which have to be PyTorch's.
+//! Losses, which have to equal PyTorch's.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
-use serde_json::json;
 use stovepipe::schedule::Rule;
 use stovepipe_benches::{
     Failure,
-    curves::{Panel, draw},
+    bench_progress::BenchProgress,
+    curves::{CurvePanel, draw},
     layers::cut_in_two,
-    learning::{self, Learning},
+    learning::{Learning, LoopKind},
     models::model,
-    pace::Pace,
-    peer::{Peer, Task, Way},
-    piped::PipelineSettings,
-    recipe::Shape,
-    report::{Table, column, number},
+    peer::{Peer, PeerSetup, PeerTask},
+    piped::PipedSettings,
+    recipe::ModelShape,
+    report::{ReportTable, cell, exact_cell, save_file},
 };
 
 use super::{Peers, shapes};
 
-/// How far losses may be from those in double precision, as a share of them. Sums in another order differ
-/// in the seventh digit, and every update makes more of it: of small gradients AdamW takes little but the sign.
+/// The accepted difference of losses from those in double precision, as a share of them. Sums in
+/// another order differ in the seventh digit, and every update increases the difference: of small
+/// gradients AdamW uses little but the sign.
 const TOLERANCE: f64 = 0.01;
-/// Losses that PyTorch's rounding moves farther say how much rounding does: ours may be this many times as far.
+/// Where rounding moves PyTorch's losses farther, the accepted multiple of its difference.
 const TIMES_PYTORCH: f64 = 2.0;
 
-/// What the curves are called. PyTorch's come first; the first of all is what the others are set against.
+/// The names of the curves. PyTorch's come first; all are compared with the first of them.
 const CURVES: [&str; 5] = [
     "PyTorch, f64",
     "PyTorch, one device",
@@ -34,110 +34,103 @@ const CURVES: [&str; 5] = [
     "ours, two stages",
 ];
 
+/// Their keys in JSON.
+const KEYS: [&str; 5] = [
+    "pytorch_f64",
+    "pytorch_one_device",
+    "pytorch_two_stages",
+    "one_device",
+    "two_stages",
+];
+
 impl Peers<'_> {
-    /// Trains from the same weights on the same mini-batches in five ways.
+    /// Runs five trainings from the same weights on the same mini-batches.
     pub(crate) fn losses(&mut self) -> Result<(), Failure> {
         if self.flags.alone {
             self.report
-                .note("Without PyTorch there is nothing to set losses against.");
+                .note("Without PyTorch there are no losses to compare with.");
             return Ok(());
         }
-        let columns = [
-            column("model", "model", 0),
-            column("curve", "curve", 0),
-            column("first", "first loss", 4),
-            column("last", "last loss", 4),
-            column("largest_difference", "largest difference", 6),
-        ];
         let title = format!("losses next to {}'s, as shares of them", CURVES[0]);
-        let mut summary = Table::new(title, columns);
-        let mut panels = Vec::new();
-        let mut unlike = Vec::new();
+        let mut summary = ReportTable::new(title);
+        let (mut panels, mut different) = (Vec::new(), Vec::new());
         let shapes = shapes(&self.flags.arguments);
-        let mut pace = Pace::new(shapes.len());
+        let mut progress = BenchProgress::new(shapes.len());
         for shape in shapes {
             let shape = short(shape);
             let curves = self.curves(shape)?;
-            pace.tell(&format!("losses of {}", shape.name()));
+            progress.done(&format!("losses of {}", shape.name()));
             self.report.table(losses_table(shape, &curves));
-            let apart: Vec<_> = curves
-                .iter()
-                .map(|curve| difference(curve, &curves[0]))
-                .collect();
-            if !are_alike(&apart) {
-                unlike.push(shape.name());
+            let differences = curves.iter().map(|curve| difference(curve, &curves[0]));
+            let differences: Vec<_> = differences.collect();
+            if !are_close(&differences) {
+                different.push(shape.name());
             }
-            for ((name, curve), apart) in CURVES.iter().zip(&curves).zip(apart) {
-                let [first, last] =
-                    [curve.first(), curve.last()].map(|loss| loss.copied().unwrap_or(f64::NAN));
-                summary.row(json!([
-                    shape.name(),
-                    name,
-                    number(first),
-                    number(last),
-                    number(apart)
-                ]));
+            for ((name, curve), difference) in CURVES.iter().zip(&curves).zip(differences) {
+                summary.row([
+                    cell("model", "model", 0, shape.name()),
+                    cell("curve", "curve", 0, *name),
+                    cell("first", "first loss", 4, curve.first().copied()),
+                    cell("last", "last loss", 4, curve.last().copied()),
+                    cell("largest_difference", "largest difference", 6, difference),
+                ]);
             }
-            panels.push(Panel {
-                title: shape.name().to_owned(),
-                curves,
-            });
+            let title = shape.name().to_owned();
+            panels.push(CurvePanel { title, curves });
         }
         self.report.table(summary);
         save_picture(&self.flags.arguments.out, &panels)?;
-        match unlike.is_empty() {
-            true => Ok(()),
-            false => Err(format!(
-                "losses of {} differ by more than {TOLERANCE} of themselves, and much more than PyTorch's do: the work is \
-                 not the same",
-                unlike.join(" and ")
+        if !different.is_empty() {
+            let models = different.join(" and ");
+            return Err(format!(
+                "losses of {models} differ by more than {TOLERANCE} of themselves, and much more \
+                 than PyTorch's do: the work is not the same"
             )
-            .into()),
+            .into());
         }
+        Ok(())
     }
 
-    fn curves(&self, shape: Shape) -> Result<Vec<Vec<f64>>, Failure> {
+    fn curves(&self, shape: ModelShape) -> Result<Vec<Vec<f64>>, Failure> {
         let quick = self.flags.arguments.quick;
         let micro_batches = if quick { 2 } else { 8 };
         let (samples, rate) = match shape {
-            Shape::Amoebanet { large, .. } => (if large && !quick { 1 } else { 4 }, 1e-4),
-            Shape::Transformer { .. } => (1, 2e-5),
+            ModelShape::Amoebanet { large, .. } => (if large && !quick { 1 } else { 4 }, 1e-4),
+            ModelShape::Transformer { .. } => (1, 2e-5),
         };
         let folder = tempfile::tempdir()?;
         let weights = folder.path().join("weights.pt");
         let steps = if quick { 3 } else { 24 };
         let measured = model(shape, samples);
         let cut = cut_in_two(&vec![1.0; measured.layers()?])?;
-        let schedule = Rule::OneForwardOneBackward;
-        let piped = Way::Pipeline {
+        let alone = PeerSetup::OneDevice { threads: 1 };
+        let piped = PeerSetup::Pipeline {
             cut: cut.clone(),
-            schedule,
+            schedule: Rule::OneForwardOneBackward,
         };
         let mut curves = Vec::new();
-        let alone = Way::OneDevice { threads: 1 };
-        for (way, save, double) in [
+        for (setup, save, double) in [
             (alone.clone(), None, true),
             (alone, Some(weights.clone()), false),
             (piped, None, false),
         ] {
-            let mut peer = Peer::start(&Task {
-                way,
+            let mut peer = Peer::start(&PeerTask {
                 micro_batches,
                 rate: Some(rate),
                 vary: true,
                 save,
                 double,
-                ..self.task(shape, micro_batches * samples)
+                ..self.task(shape, micro_batches * samples, setup)
             })?;
             let losses = (0..steps).map(|_| Ok(peer.step()?.loss));
             curves.push(losses.collect::<Result<Vec<_>, Failure>>()?);
         }
-        let plain = learning::Way::Plain { micro_batches };
-        let piped = learning::Way::Piped(PipelineSettings::new(cut, micro_batches));
-        for way in [plain, piped] {
+        let plain = LoopKind::Plain { micro_batches };
+        let piped = LoopKind::Piped(PipedSettings::new(cut, micro_batches));
+        for kind in [plain, piped] {
             curves.push(measured.losses(&Learning {
                 weights: weights.clone(),
-                way,
+                kind,
                 steps,
                 rate,
             })?);
@@ -146,69 +139,47 @@ impl Peers<'_> {
     }
 }
 
-/// The model on short sequences: what losses are to show is that numbers agree.
-fn short(shape: Shape) -> Shape {
-    match shape {
-        Shape::Transformer {
-            layers,
-            d,
-            heads,
-            length,
-        } => Shape::Transformer {
-            layers,
-            d,
-            heads,
-            length: length.min(32),
-        },
-        images => images,
+/// The model on short sequences, which are enough to compare losses.
+fn short(mut shape: ModelShape) -> ModelShape {
+    if let ModelShape::Transformer { length, .. } = &mut shape {
+        *length = (*length).min(32);
     }
+    shape
 }
 
-/// Whether our curves are near enough to the first, by the differences of all. NaN agrees with nothing.
-fn are_alike(apart: &[f64]) -> bool {
-    let (peer, ours) = apart.split_at(CURVES.len() - 2);
-    let most = TIMES_PYTORCH * peer.iter().copied().fold(0.0, f64::max);
-    ours.iter().all(|&apart| apart <= most.max(TOLERANCE))
+/// Whether our curves are close enough to the first, by the differences of all. NaN is not.
+fn are_close(differences: &[f64]) -> bool {
+    let (peer, ours) = differences.split_at(CURVES.len() - 2);
+    let accepted = TIMES_PYTORCH * peer.iter().copied().fold(0.0, f64::max);
+    ours.iter()
+        .all(|&difference| difference <= accepted.max(TOLERANCE))
 }
 
-/// The largest difference of two curves, as a share of the second.
+/// The largest difference of two curves, as a share of the second; NaN if any is.
 fn difference(curve: &[f64], other: &[f64]) -> f64 {
-    let apart = curve
-        .iter()
-        .zip(other)
-        .map(|(a, b)| (a - b).abs() / b.abs());
-    apart.fold(0.0, |most, apart| {
-        if apart > most || apart.is_nan() {
-            apart
+    let pairs = curve.iter().zip(other);
+    let shares = pairs.map(|(a, b)| (a - b).abs() / b.abs());
+    shares.fold(0.0, |largest, share| {
+        if share > largest || share.is_nan() {
+            share
         } else {
-            most
+            largest
         }
     })
 }
 
-fn losses_table(shape: Shape, curves: &[Vec<f64>]) -> Table {
-    let columns = [
-        column("step", "step", 0),
-        column("pytorch_f64", CURVES[0], 5),
-        column("pytorch_one_device", CURVES[1], 5),
-        column("pytorch_two_stages", CURVES[2], 5),
-        column("one_device", CURVES[3], 5),
-        column("two_stages", CURVES[4], 5),
-    ];
-    let mut table = Table::new(format!("{}: losses", shape.name()), columns);
+fn losses_table(shape: ModelShape, curves: &[Vec<f64>]) -> ReportTable {
+    let mut table = ReportTable::new(format!("{}: losses", shape.name()));
     for step in 0..curves[0].len() {
-        let losses: Vec<_> = curves.iter().map(|curve| json!(curve[step])).collect();
-        let row = [json!(step + 1)].into_iter().chain(losses);
-        table.row(row.collect());
+        let columns = KEYS.into_iter().zip(CURVES).zip(curves);
+        let losses = columns.map(|((key, name), curve)| exact_cell(key, name, 5, curve[step]));
+        let row = std::iter::once(cell("step", "step", 0, step + 1)).chain(losses);
+        table.row(row.collect::<Vec<_>>());
     }
     table
 }
 
-fn save_picture(folder: &Path, panels: &[Panel]) -> Result<(), Failure> {
-    fs::create_dir_all(folder)?;
+fn save_picture(folder: &Path, panels: &[CurvePanel]) -> Result<(), Failure> {
     let title = "Losses from the same weights on the same mini-batches";
-    let path = folder.join("peers.svg");
-    fs::write(&path, draw(title, &CURVES, panels))?;
-    println!("\nsaved in {}", path.display());
-    Ok(())
+    save_file(folder, "peers.svg", &draw(title, &CURVES, panels))
 }

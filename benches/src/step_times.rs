@@ -4,90 +4,81 @@ use stovepipe::schedule::{Action, Pass, Span, SpanKind, Timeline};
 
 /// The seconds of one worker in one step, from the call of the step to its return.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Account {
+pub struct StepTimes {
     /// Forward passes.
     pub forward: f64,
-    /// Forward passes once more.
+    /// Recomputed forward passes.
     pub recompute: f64,
     /// Backward passes, whole or in halves.
     pub backward: f64,
     /// From the moment it was free until its next input had been computed, and from its last pass
     /// to the last of all workers.
     pub waiting: f64,
-    /// Neither: copying modules, handing over, gathering.
+    /// The rest: copying modules, transfers, collecting results.
     pub engine: f64,
     /// The optimizer's update, which comes after the step.
     pub update: f64,
 }
 
-impl Account {
-    /// Adds another step.
-    pub fn add(&mut self, other: Self) {
-        self.forward += other.forward;
-        self.recompute += other.recompute;
-        self.backward += other.backward;
-        self.waiting += other.waiting;
-        self.engine += other.engine;
-        self.update += other.update;
-    }
-
-    /// The mean of so many steps, of which it is the sum.
+impl StepTimes {
+    /// The mean of several steps.
     #[must_use]
-    pub fn divided_by(self, steps: f64) -> Self {
+    pub fn mean(steps: &[Self]) -> Self {
+        let mean = |of: fn(&Self) -> f64| steps.iter().map(of).sum::<f64>() / steps.len() as f64;
         Self {
-            forward: self.forward / steps,
-            recompute: self.recompute / steps,
-            backward: self.backward / steps,
-            waiting: self.waiting / steps,
-            engine: self.engine / steps,
-            update: self.update / steps,
+            forward: mean(|step| step.forward),
+            recompute: mean(|step| step.recompute),
+            backward: mean(|step| step.backward),
+            waiting: mean(|step| step.waiting),
+            engine: mean(|step| step.engine),
+            update: mean(|step| step.update),
         }
     }
 
-    /// All of it but the update.
+    /// The whole step without the update.
     #[must_use]
     pub fn step(&self) -> f64 {
         self.forward + self.recompute + self.backward + self.waiting + self.engine
     }
 }
 
-/// The accounts of all workers. `seconds` is the step as its caller saw it, without the update.
+/// The times of all workers. `seconds` is the step as its caller measured it, without the update.
 #[must_use]
-pub fn accounts(timeline: &Timeline, seconds: f64) -> Vec<Account> {
+pub fn step_times(timeline: &Timeline, seconds: f64) -> Vec<StepTimes> {
     let workers = timeline.workers.iter();
     workers
-        .map(|spans| account(spans, timeline, seconds))
+        .map(|spans| worker_times(spans, timeline, seconds))
         .collect()
 }
 
-fn account(spans: &[Span], timeline: &Timeline, seconds: f64) -> Account {
-    let mut account = Account::default();
+fn worker_times(spans: &[Span], timeline: &Timeline, seconds: f64) -> StepTimes {
+    let mut times = StepTimes::default();
     let mut free = 0.0;
     for span in spans {
         let length = span.length().as_secs_f64();
         match span.kind {
-            SpanKind::Forward => account.forward += length,
-            SpanKind::Recompute => account.recompute += length,
+            SpanKind::Forward => times.forward += length,
+            SpanKind::Recompute => times.recompute += length,
             SpanKind::Backward | SpanKind::InputGradient | SpanKind::WeightGradient => {
-                account.backward += length;
+                times.backward += length;
             }
             SpanKind::Update => {
-                account.update += length;
+                times.update += length;
                 continue;
             }
         }
         let start = span.start.as_secs_f64();
         let arrived = span.action.and_then(|action| arrival(timeline, action));
-        account.waiting += (arrived.unwrap_or(0.0).min(start) - free).max(0.0);
+        times.waiting += (arrived.unwrap_or(0.0).min(start) - free).max(0.0);
         free = span.end.as_secs_f64();
     }
     let last = passes(timeline).map(|span| span.end.as_secs_f64());
-    account.waiting += last.fold(free, f64::max) - free;
-    account.engine = seconds - account.step();
-    account
+    times.waiting += last.fold(free, f64::max) - free;
+    times.engine = seconds - times.step();
+    times
 }
 
-/// When what an action waits for was done; nothing if it waits for nothing.
+/// When the input of an action was computed; `None` if it waits for nothing.
 fn arrival(timeline: &Timeline, action: Action) -> Option<f64> {
     let (stage, sent): (_, &[Pass]) = match action.pass {
         Pass::Forward => (action.stage.checked_sub(1)?, &[Pass::Forward]),
@@ -119,17 +110,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_neither_work_nor_waiting_is_the_engines() {
+    fn the_engine_has_the_rest() {
         let schedule = GPipe.schedule(2, 3).unwrap();
         let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
         let timeline = schedule.simulate(&costs).unwrap().timeline();
-        for account in accounts(&timeline, 13.0) {
-            let Account {
-                forward, backward, ..
-            } = account;
-            assert_eq!((forward, backward), (3.0, 6.0));
-            assert!((account.waiting - 3.0).abs() < 1e-9, "{account:?}");
-            assert!((account.engine - 1.0).abs() < 1e-9, "{account:?}");
+        for times in step_times(&timeline, 13.0) {
+            assert_eq!((times.forward, times.backward), (3.0, 6.0));
+            assert!((times.waiting - 3.0).abs() < 1e-9, "{times:?}");
+            assert!((times.engine - 1.0).abs() < 1e-9, "{times:?}");
         }
     }
 }

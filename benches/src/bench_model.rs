@@ -1,0 +1,126 @@
+//! A model that the programs measure, for any kind of layer.
+//!
+//! It is a trait object, so that the engine is compiled once for each kind of layer and not again
+//! in every program.
+
+use burn::tensor::Device;
+use stovepipe::{
+    pipeline::{Profiler, count_parameters},
+    plan::Profile,
+};
+
+use crate::{
+    Failure,
+    agreement::{Agreement, agreement},
+    boundary::{Boundary, boundary},
+    classifier::Classifier,
+    layers::{LayerCost, measure_layers},
+    learning::{Learning, losses},
+    piped::{Piped, PipedLoop, PipedSettings},
+    plain::{Plain, PlainLoop},
+    recipe::{ModelRecipe, ModelShape},
+};
+
+/// A model that can be measured.
+pub trait BenchModel: Send + Sync {
+    /// Its name in tables and flags.
+    fn name(&self) -> &'static str {
+        self.shape().name()
+    }
+
+    /// Its sizes.
+    fn shape(&self) -> ModelShape;
+
+    /// The samples of a micro-batch.
+    fn samples(&self) -> usize;
+
+    /// The number of its layers.
+    fn layers(&self) -> Result<usize, Failure>;
+
+    /// The number of its parameters; none is allocated.
+    fn parameters(&self) -> Result<usize, Failure>;
+
+    /// The same with `samples` samples in a micro-batch.
+    fn with_samples(&self, samples: usize) -> Box<dyn BenchModel>;
+
+    /// The same graph on the smallest input, where there is almost nothing to compute.
+    fn smallest(&self) -> Box<dyn BenchModel>;
+
+    /// A plain loop.
+    fn plain(&self, micro_batches: usize) -> Result<Box<dyn PlainLoop>, Failure>;
+
+    /// A pipeline.
+    fn piped(&self, plan: &PipedSettings) -> Result<Box<dyn PipedLoop>, Failure>;
+
+    /// The cost of each layer.
+    fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure>;
+
+    /// The cost of each layer, as the program measures it before it trains.
+    fn profile(&self) -> Result<Profile, Failure>;
+
+    /// What crosses the cut after the first `after` layers.
+    fn boundary(&self, after: usize) -> Result<Boundary, Failure>;
+
+    /// The difference of a step through this pipeline from the CPU's.
+    fn agreement(&self, plan: &PipedSettings) -> Result<Agreement, Failure>;
+
+    /// The losses of a training from given weights.
+    fn losses(&self, learning: &Learning) -> Result<Vec<f64>, Failure>;
+}
+
+impl<L: Classifier> BenchModel for ModelRecipe<L> {
+    fn shape(&self) -> ModelShape {
+        self.shape
+    }
+
+    fn samples(&self) -> usize {
+        self.samples
+    }
+
+    fn layers(&self) -> Result<usize, Failure> {
+        Ok(ModelRecipe::layers(self)?.len())
+    }
+
+    fn parameters(&self) -> Result<usize, Failure> {
+        Ok(count_parameters(&self.layers()?))
+    }
+
+    fn with_samples(&self, samples: usize) -> Box<dyn BenchModel> {
+        Box::new(self.with_size(self.shape, samples))
+    }
+
+    fn smallest(&self) -> Box<dyn BenchModel> {
+        Box::new(self.with_size(self.shape.smallest(), 1))
+    }
+
+    fn plain(&self, micro_batches: usize) -> Result<Box<dyn PlainLoop>, Failure> {
+        let layers = ModelRecipe::layers(self)?;
+        Ok(Box::new(Plain::new(self, layers, micro_batches)))
+    }
+
+    fn piped(&self, plan: &PipedSettings) -> Result<Box<dyn PipedLoop>, Failure> {
+        let layers = ModelRecipe::layers(self)?;
+        Ok(Box::new(Piped::new(self, layers, plan)?))
+    }
+
+    fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure> {
+        measure_layers(self, rounds)
+    }
+
+    fn profile(&self) -> Result<Profile, Failure> {
+        let (input, _) = self.batch(self.samples);
+        Ok(Profiler::new(&Device::flex()).measure(&ModelRecipe::layers(self)?, input)?)
+    }
+
+    fn boundary(&self, after: usize) -> Result<Boundary, Failure> {
+        boundary(self, after)
+    }
+
+    fn agreement(&self, plan: &PipedSettings) -> Result<Agreement, Failure> {
+        agreement(self, plan)
+    }
+
+    fn losses(&self, learning: &Learning) -> Result<Vec<f64>, Failure> {
+        losses(self, learning)
+    }
+}
