@@ -9,9 +9,8 @@ use stovepipe::pipeline::Precision;
 
 use crate::{
     Failure,
-    classifier::Classifier,
     piped::{Piped, PipedSettings},
-    recipe::ModelRecipe,
+    recipe::{Classifier, ModelRecipe},
 };
 
 /// The difference of a step from the CPU's, from the same weights.
@@ -79,8 +78,7 @@ impl ModuleVisitor for Differences {
 }
 
 fn norm<const D: usize>(tensor: Tensor<D>) -> f64 {
-    let squares: f64 = (tensor.into_data().iter::<f32>())
-        .map(|value| f64::from(value).powi(2))
-        .sum();
-    squares.sqrt()
+    let data = tensor.into_data();
+    let squares = data.iter::<f32>().map(|value| f64::from(value).powi(2));
+    squares.sum::<f64>().sqrt()
 }

@@ -53,7 +53,6 @@ pub enum ModelChoice {
 
 impl ModelChoice {
     /// Whether `model` is chosen.
-    #[must_use]
     pub fn includes(self, model: Self) -> bool {
         self == model || self == Self::All
     }
@@ -61,14 +60,12 @@ impl ModelChoice {
 
 impl Arguments {
     /// The turns of each configuration.
-    #[must_use]
     pub fn rounds(&self, usual: usize) -> usize {
         let usual = if self.quick { 2 } else { usual };
         self.rounds.unwrap_or(usual).max(1)
     }
 
     /// The minimum length of a turn: short steps are repeated within it.
-    #[must_use]
     pub fn turn(&self) -> Duration {
         let usual = if self.quick { 1 } else { 250 };
         Duration::from_millis(self.turn.unwrap_or(usual))
@@ -88,7 +85,6 @@ pub struct SweepArguments {
 
 impl SweepArguments {
     /// The same with the numbers of micro-batches filled in where no flag names them.
-    #[must_use]
     pub fn or_micro_batches(mut self, quick: &[usize], usual: &[usize]) -> Self {
         if self.micro_batches.is_empty() {
             self.micro_batches = if self.arguments.quick { quick } else { usual }.to_vec();

@@ -12,47 +12,32 @@ use stovepipe::{
 use crate::{
     Failure,
     agreement::{Agreement, agreement},
-    boundary::{Boundary, boundary},
-    classifier::Classifier,
-    layers::{LayerCost, measure_layers},
+    layers::{Boundary, LayerCost, boundary, measure_layers},
     learning::{Learning, losses},
     piped::{Piped, PipedLoop, PipedSettings},
     plain::{Plain, PlainLoop},
-    recipe::{ModelRecipe, ModelShape},
+    recipe::{Classifier, ModelRecipe, ModelShape},
 };
 
 /// A model that can be measured.
 pub trait BenchModel: Send + Sync {
-    /// Its name in tables and flags.
     fn name(&self) -> &'static str {
         self.shape().name()
     }
-
-    /// Its sizes.
     fn shape(&self) -> ModelShape;
 
     /// The samples of a micro-batch.
     fn samples(&self) -> usize;
-
-    /// The number of its layers.
     fn layers(&self) -> Result<usize, Failure>;
 
     /// The number of its parameters; none is allocated.
     fn parameters(&self) -> Result<usize, Failure>;
-
-    /// The same with `samples` samples in a micro-batch.
     fn with_samples(&self, samples: usize) -> Box<dyn BenchModel>;
 
     /// The same graph on the smallest input, where there is almost nothing to compute.
     fn smallest(&self) -> Box<dyn BenchModel>;
-
-    /// A plain loop.
     fn plain(&self, micro_batches: usize) -> Result<Box<dyn PlainLoop>, Failure>;
-
-    /// A pipeline.
     fn piped(&self, plan: &PipedSettings) -> Result<Box<dyn PipedLoop>, Failure>;
-
-    /// The cost of each layer.
     fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure>;
 
     /// The cost of each layer, as the program measures it before it trains.

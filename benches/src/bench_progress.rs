@@ -11,7 +11,6 @@ pub struct BenchProgress {
 
 impl BenchProgress {
     /// The progress of `expected` measurements.
-    #[must_use]
     pub fn new(expected: usize) -> Self {
         Self {
             began: Instant::now(),

@@ -3,11 +3,7 @@
 //! Configurations that take turns within one process fragment its heap, and the later ones are
 //! slower for it. So each has a process; those that are not asked are idle.
 
-use std::{
-    env, io,
-    process::{self, Command},
-    time::Duration,
-};
+use std::{env, io, process, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,15 +12,14 @@ use crate::{
     arguments::Arguments,
     bench_model::BenchModel,
     copies::LoopCopies,
+    job,
     line_process::LineProcess,
-    measure::{Turn, TurnCost, TurnCosts, repeat, take_turns},
+    measure::{Turn, TurnCost, TurnCosts, compute_alone, repeat, take_turns},
     models::model,
-    piped::PipedSettings,
+    piped::{PipedLoop, PipedSettings},
     recipe::ModelShape,
-    threads::compute_alone,
 };
 
-/// The work of a contender, and its model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct ContenderTask {
     shape: ModelShape,
@@ -36,39 +31,30 @@ struct ContenderTask {
 /// How a contender trains its model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum ContenderWork {
-    /// Through a pipeline.
     Piped {
-        /// The pipeline.
         plan: PipedSettings,
         /// Whether parameters are updated.
         optimizer: bool,
     },
-    /// By a plain loop.
     Plain {
-        /// Micro-batches.
         micro_batches: usize,
         /// Whether parameters are updated.
         optimizer: bool,
     },
-    /// By several plain loops at once.
     Copies {
-        /// The number of loops.
         count: usize,
-        /// Micro-batches of each.
         micro_batches: usize,
     },
 }
 
 impl ContenderWork {
     /// Forward and backward through a pipeline.
-    #[must_use]
     pub fn passes(plan: &PipedSettings) -> Self {
         let (plan, optimizer) = (plan.clone(), false);
         Self::Piped { plan, optimizer }
     }
 
     /// Forward, backward and update through a pipeline.
-    #[must_use]
     pub fn training(plan: &PipedSettings) -> Self {
         let (plan, optimizer) = (plan.clone(), true);
         Self::Piped { plan, optimizer }
@@ -82,7 +68,11 @@ pub fn contend(model: &dyn BenchModel, work: ContenderWork) -> Result<Turn<'stat
         samples: model.samples(),
         work,
     };
-    let mut command = Command::new(env::current_exe()?);
+    let processes = match &task.work {
+        ContenderWork::Piped { plan, .. } => plan.processes,
+        _ => 1,
+    };
+    let mut command = job::command(processes)?;
     let command = command.args(env::args_os().skip(1)).arg("--contender");
     let mut contender = LineProcess::start(command.arg(serde_json::to_string(&task)?))?;
     Ok(Box::new(move || {
@@ -128,13 +118,19 @@ fn serve(task: ContenderTask, minimum: Duration) -> Result<(), Failure> {
 }
 
 impl ContenderWork {
-    fn prepare(&self, model: &dyn BenchModel, minimum: Duration) -> Result<Turn<'static>, Failure> {
+    /// The turns of this work, in this process.
+    pub fn prepare(
+        &self,
+        model: &dyn BenchModel,
+        minimum: Duration,
+    ) -> Result<Turn<'static>, Failure> {
         match self {
             Self::Piped { plan, optimizer } => {
                 let mut piped = model.piped(plan)?;
                 if *optimizer {
                     piped.add_optimizer();
                 }
+                let mut piped = follow(piped);
                 Ok(Box::new(move || repeat(minimum, || piped.step().map(drop))))
             }
             &Self::Plain {
@@ -156,4 +152,15 @@ impl ContenderWork {
             }
         }
     }
+}
+
+/// Makes the steps that the first process asks for, and ends this process; does nothing in the first one.
+fn follow(mut piped: Box<dyn PipedLoop>) -> Box<dyn PipedLoop> {
+    if stovepipe_comm_mpi::launched_rank().is_none_or(|rank| rank == 0) {
+        return piped;
+    }
+    while piped.step().is_ok() {}
+    // It leaves the job.
+    drop(piped);
+    process::exit(0);
 }

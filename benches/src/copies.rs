@@ -13,9 +13,8 @@ use std::{
 use crate::{
     Failure,
     bench_model::BenchModel,
-    measure::{TurnCost, count, processor_seconds},
+    measure::{TurnCost, compute_alone, count, processor_seconds},
     plain::PlainLoop,
-    threads::compute_alone,
 };
 
 /// Loops that wait to take a turn together.

@@ -11,7 +11,6 @@ use crate::drawing::{MARGIN, WIDTH, line, page, text};
 /// Curves in one pair of axes.
 #[derive(Clone, Debug)]
 pub struct CurvePanel {
-    /// Its title.
     pub title: String,
     /// The values of each curve, step by step.
     pub curves: Vec<Vec<f64>>,
@@ -41,7 +40,6 @@ text { font: 13px system-ui, sans-serif; fill: #333 } .title { font-size: 16px; 
 /// let picture = draw("losses", &["one", "other"], &[panel]);
 /// assert_eq!(picture.matches("<polyline").count(), 2);
 /// ```
-#[must_use]
 pub fn draw(title: &str, names: &[&str], panels: &[CurvePanel]) -> String {
     let mut body = Group::new()
         .add(text("title", [MARGIN, 32.0], title))
@@ -68,14 +66,7 @@ fn legend(names: &[&str]) -> Group {
 
 /// A panel between two horizontal positions.
 fn drawn(panel: &CurvePanel, left: f64, right: f64) -> Group {
-    let values = || {
-        panel
-            .curves
-            .iter()
-            .flatten()
-            .copied()
-            .filter(|v| v.is_finite())
-    };
+    let values = || (panel.curves.iter().flatten().copied()).filter(|v| v.is_finite());
     let low = values().fold(f64::INFINITY, f64::min);
     let high = values().fold(f64::NEG_INFINITY, f64::max).max(low + 1e-6);
     let steps = panel.curves.iter().map(Vec::len).max().unwrap_or(0);
@@ -95,10 +86,7 @@ fn drawn(panel: &CurvePanel, left: f64, right: f64) -> Group {
     }
     number((left + right) / 2.0, BOTTOM + 34.0, "step".to_owned());
     for (index, curve) in panel.curves.iter().enumerate() {
-        let points = curve
-            .iter()
-            .enumerate()
-            .filter(|(_, value)| value.is_finite());
+        let points = (curve.iter().enumerate()).filter(|(_, value)| value.is_finite());
         let points = points.map(|(step, &value)| format!("{:.1},{:.1}", x(step), y(value)));
         let curve = Polyline::new().set("class", format!("curve{index}"));
         group.append(curve.set("points", points.collect::<Vec<_>>().join(" ")));

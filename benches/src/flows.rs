@@ -1,58 +1,7 @@
 //! Operations of the benchmarks on any flow between layers.
 
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use stovepipe::pipeline::{Flow, FlowMapper};
-
-/// Starts recording values, as constants or as leaves that get a gradient.
-pub fn attach<F: Flow>(flow: F, with_gradients: bool) -> F {
-    struct Attach(bool);
-
-    impl FlowMapper for Attach {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            tensor.autodiff().set_require_grad(self.0)
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor.autodiff()
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor.autodiff()
-        }
-    }
-
-    flow.map(&mut Attach(with_gradients))
-}
-
-/// Detaches values from their graph.
-pub fn detach<F: Flow>(flow: F) -> F {
-    struct Detach;
-
-    impl FlowMapper for Detach {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            tensor.inner()
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor.inner()
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor.inner()
-        }
-    }
-
-    flow.map(&mut Detach)
-}
-
-/// Moves a flow to a device, as a transfer to another stage does.
-pub fn to_device<F: Flow>(flow: F, device: &Device) -> F {
-    struct Move<'a>(&'a Device);
-
-    impl FlowMapper for Move<'_> {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            tensor.to_device(self.0)
-        }
-    }
-
-    flow.map(&mut Move(device))
-}
 
 /// Artificial gradients of a flow: one flat tensor for each of its tensors.
 pub fn gradients_for<F: Flow>(flow: F) -> Vec<Tensor<1>> {
@@ -96,7 +45,6 @@ pub fn seed<F: Flow>(flow: F, gradients: &[Tensor<1>]) -> Option<Tensor<1>> {
     seed.1
 }
 
-/// The bytes of a flow's values.
 pub fn bytes<F: Flow>(flow: F) -> usize {
     struct Bytes(usize);
 

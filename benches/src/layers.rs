@@ -1,29 +1,35 @@
-//! The cost of each layer, and where to cut.
+//! The cost of each layer, where to cut, and what crosses a cut.
 
-use burn::{optim::GradientsParams, tensor::Tensor};
-use stovepipe::{pipeline::count_parameters, prelude::*};
+use std::hint::black_box;
+
+use burn::{
+    optim::GradientsParams,
+    tensor::{Device, Tensor},
+};
+use stovepipe::{
+    pipeline::{
+        count_parameters,
+        flows::{attach, detach, to_device},
+    },
+    prelude::*,
+};
 use stovepipe_plan::{CutError, cut_chain};
 
 use crate::{
     Failure,
-    classifier::Classifier,
-    flows::{attach, bytes, detach, gradients_for, seed},
+    flows::{bytes, gradients_for, seed},
     measure::{Seconds, time},
-    recipe::ModelRecipe,
+    recipe::{Classifier, ModelRecipe},
 };
 
 /// The cost of one layer for one micro-batch, in seconds.
 #[derive(Clone, Debug)]
 pub struct LayerCost {
-    /// Its name in errors and tables.
     pub name: String,
-    /// The number of its parameters.
     pub parameters: usize,
-    /// The bytes of its output.
     pub output_bytes: usize,
     /// Forward without a tape, as before recomputation.
     pub quiet: Seconds,
-    /// Forward with a tape.
     pub taped: Seconds,
     /// Backward, with gradients of parameters and of the input.
     pub backward: Seconds,
@@ -31,12 +37,10 @@ pub struct LayerCost {
 
 impl LayerCost {
     /// Forward and backward, as in a training step that keeps its activations.
-    #[must_use]
     pub fn total(&self) -> f64 {
         self.taped.median() + self.backward.median()
     }
 
-    /// Adds more measurements of the same layer.
     pub fn extend(&mut self, other: Self) {
         self.quiet.0.extend(other.quiet.0);
         self.taped.0.extend(other.taped.0);
@@ -127,9 +131,44 @@ pub fn cut_in_two(costs: &[f64]) -> Result<Vec<usize>, CutError> {
 }
 
 /// The seconds of each layer, forward and backward.
-#[must_use]
 pub fn totals(costs: &[LayerCost]) -> Vec<f64> {
     costs.iter().map(LayerCost::total).collect()
+}
+
+/// A transfer is so short that it is repeated.
+const REPEATS: usize = 100;
+
+/// A micro-batch between two stages on one device.
+#[derive(Clone, Copy, Debug)]
+pub struct Boundary {
+    pub bytes: usize,
+    /// Seconds of its transfer.
+    pub transfer: f64,
+    /// Seconds of a copy of as many bytes.
+    pub copy: f64,
+}
+
+pub fn boundary<L: Classifier>(model: &ModelRecipe<L>, after: usize) -> Result<Boundary, Failure> {
+    let (input, _) = model.batch(model.samples);
+    let mut flow = attach(L::enter(input), false);
+    for layer in &model.layers()?[..after] {
+        flow = layer.forward(flow, &mut Context::new(&(), true))?;
+    }
+    let flow = detach(flow);
+    let (bytes, device) = (bytes(flow.clone()), Device::flex());
+    let (transfer, ()) = time(|| {
+        for _ in 0..REPEATS {
+            black_box(to_device(flow.clone(), &device));
+        }
+    });
+    let values = vec![1_u8; bytes];
+    let (copy, ()) = time(|| (0..REPEATS).for_each(|_| drop(black_box(values.clone()))));
+    let [transfer, copy] = [transfer, copy].map(|seconds| seconds / REPEATS as f64);
+    Ok(Boundary {
+        bytes,
+        transfer,
+        copy,
+    })
 }
 
 #[cfg(test)]

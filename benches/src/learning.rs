@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     Failure,
-    classifier::Classifier,
     piped::{Piped, PipedLoop, PipedSettings},
     plain::{Plain, PlainLoop},
-    recipe::ModelRecipe,
+    recipe::{Classifier, ModelRecipe},
 };
 
 /// A short training by AdamW.
@@ -15,23 +16,17 @@ use crate::{
 pub struct Learning {
     /// The first weights, as PyTorch saved them.
     pub weights: PathBuf,
-    /// The loop that trains.
     pub kind: LoopKind,
-    /// The number of steps, each with another mini-batch.
     pub steps: usize,
-    /// The learning rate.
     pub rate: f64,
 }
 
-/// A loop that trains.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum LoopKind {
-    /// A plain loop.
+    /// A plain Burn loop that accumulates gradients.
     Plain {
-        /// Micro-batches of a mini-batch.
         micro_batches: usize,
     },
-    /// A pipeline.
     Piped(PipedSettings),
 }
 

@@ -12,10 +12,9 @@
 //! plain, copies   a plain Burn loop, and independent copies of it at once
 //! piped           training through a pipeline
 //! agreement       the results of other devices next to the CPU's
-//! layers          the cost of each layer, and the best cut in two
+//! layers          the cost of each layer, the best cut in two, and what crosses a cut
 //! limit           the limit of a schedule's speed
 //! step_times      where the time of a step went
-//! boundary        what crosses a cut
 //! memory          the memory of a step
 //! footprint       the largest network that trains within a budget
 //! peer            PyTorch next to us
@@ -25,12 +24,12 @@
 //! report          tables, printed and saved
 //! ```
 
+#![allow(missing_docs, reason = "only the programs here use these items")]
+
 pub mod agreement;
 pub mod arguments;
 pub mod bench_model;
 pub mod bench_progress;
-pub mod boundary;
-pub mod classifier;
 pub mod contender;
 pub mod copies;
 pub mod curves;
@@ -38,6 +37,7 @@ mod drawing;
 mod failure;
 pub mod flows;
 pub mod footprint;
+pub mod job;
 pub mod layers;
 pub mod learning;
 pub mod limit;
@@ -52,7 +52,6 @@ pub mod plain;
 pub mod recipe;
 pub mod report;
 pub mod step_times;
-pub mod threads;
 pub mod transformer;
 
 pub use failure::Failure;

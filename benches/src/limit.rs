@@ -14,7 +14,6 @@ use crate::{Failure, piped::PipedSettings};
 /// The seconds of a stage for one micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCost {
-    /// Forward.
     pub forward: f64,
     /// Backward, without a recomputation.
     pub backward: f64,

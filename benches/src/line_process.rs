@@ -13,7 +13,6 @@ pub struct LineProcess {
 }
 
 impl LineProcess {
-    /// Starts the process.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;

@@ -7,14 +7,11 @@ use std::{
 
 use serde::Serialize;
 
-/// The machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostInfo {
-    /// The device that computes.
     pub device: String,
     /// The processor's name.
     pub cpu: String,
-    /// Threads that can run at once.
     pub threads: usize,
     /// Operating system and architecture.
     pub system: String,
@@ -24,8 +21,6 @@ pub struct HostInfo {
 }
 
 impl HostInfo {
-    /// This machine, now.
-    #[must_use]
     pub fn this() -> Self {
         Self {
             device: "cpu (Burn's flex backend)".to_owned(),
@@ -49,7 +44,6 @@ fn load() -> Option<f64> {
 }
 
 /// The time now, in UTC: `2026-01-31 09:05`.
-#[must_use]
 pub fn date() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let minutes = since.map_or(0, |since| since.as_secs() / 60);

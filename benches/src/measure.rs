@@ -8,26 +8,22 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rayon::ThreadPoolBuilder;
+
 use crate::Failure;
 
-/// One turn of a configuration.
 pub type Turn<'a> = Box<dyn FnMut() -> Result<TurnCost, Failure> + 'a>;
 
-/// The time of a mini-batch.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnCost {
-    /// Elapsed seconds.
     pub seconds: f64,
     /// Processor seconds of all threads, without waiting. NaN where the system does not report them.
     pub processor: f64,
 }
 
-/// The times of one configuration, turn by turn.
 #[derive(Clone, Debug, Default)]
 pub struct TurnCosts {
-    /// Elapsed seconds.
     pub seconds: Seconds,
-    /// Processor seconds.
     pub processor: Seconds,
 }
 
@@ -36,20 +32,16 @@ pub struct TurnCosts {
 pub struct Seconds(pub Vec<f64>);
 
 impl Seconds {
-    /// The median turn.
-    #[must_use]
     pub fn median(&self) -> f64 {
         self.quantile(0.5)
     }
 
     /// Half the distance between the quartiles, as a share of the median.
-    #[must_use]
     pub fn spread(&self) -> f64 {
         (self.quantile(0.75) - self.quantile(0.25)) / 2.0 / self.median()
     }
 
     /// This divided by `other`, round by round: load that affects both in a round cancels.
-    #[must_use]
     pub fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
     }
@@ -75,11 +67,8 @@ pub fn take_turns(turns: &mut [Turn<'_>], rounds: usize) -> Result<Vec<TurnCosts
     let mut found = vec![TurnCosts::default(); turns.len()];
     for round in 0..rounds {
         for place in 0..turns.len() {
-            let index = if round % 2 == 0 {
-                place
-            } else {
-                turns.len() - 1 - place
-            };
+            let reverse = turns.len() - 1 - place;
+            let index = if round % 2 == 0 { place } else { reverse };
             let TurnCost { seconds, processor } = turns[index]()?;
             found[index].seconds.0.push(seconds);
             found[index].processor.0.push(processor);
@@ -117,7 +106,6 @@ pub fn count(
 
 /// The processor seconds of this process's living threads so far. NaN where the system does not
 /// report them.
-#[must_use]
 pub fn processor_seconds() -> f64 {
     let nanoseconds = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
@@ -135,6 +123,14 @@ pub fn time<R>(work: impl FnOnce() -> R) -> (f64, R) {
     let began = Instant::now();
     let result = work();
     (began.elapsed().as_secs_f64(), result)
+}
+
+/// Makes the calling thread a pool of one for the rest of its life: kernels that it runs find no
+/// other thread to spread to. Fails if the thread is in a pool already.
+pub fn compute_alone() -> Result<(), Failure> {
+    let pool = ThreadPoolBuilder::new().num_threads(1);
+    std::mem::forget(pool.use_current_thread().build()?);
+    Ok(())
 }
 
 #[cfg(test)]

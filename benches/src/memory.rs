@@ -6,14 +6,10 @@ use serde::{Deserialize, Serialize};
 use stovepipe::pipeline::Held;
 
 use crate::{
-    Failure,
-    arguments::Arguments,
-    bench_model::BenchModel,
-    piped::{PipedLoop, PipedSettings},
+    Failure, arguments::Arguments, bench_model::BenchModel, learning::LoopKind, piped::PipedLoop,
     plain::PlainLoop,
 };
 
-/// The counting allocator of the program.
 pub struct AllocationCounter {
     /// Bytes that are allocated now.
     pub now: fn() -> usize,
@@ -21,26 +17,11 @@ pub struct AllocationCounter {
     pub peak: fn() -> usize,
 }
 
-/// A training whose memory is measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum MemorySubject {
-    /// A plain Burn loop that accumulates gradients.
-    PlainLoop {
-        /// Micro-batches of a mini-batch.
-        micro_batches: usize,
-    },
-    /// A pipeline.
-    Pipeline(PipedSettings),
-}
-
-/// Bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PeakMemory {
-    /// Parameters.
     pub parameters: usize,
     /// Allocated between mini-batches: parameters, statistics, the batch, buffers of threads.
     pub resting: usize,
-    /// Optimizer state.
     pub optimizer: usize,
     /// The peak of a mini-batch above `resting`, with its gradients.
     pub peak: usize,
@@ -48,8 +29,8 @@ pub struct PeakMemory {
     pub held: String,
 }
 
-impl MemorySubject {
-    /// Measures in a child process, which is this program again.
+impl LoopKind {
+    /// Measures its memory in a child process, which is this program again.
     pub fn measure_in_child(
         &self,
         model: &str,
@@ -70,7 +51,7 @@ impl MemorySubject {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    /// Measures in this process, in which nothing large may have been allocated before.
+    /// Measures its memory in this process, in which nothing large may have been allocated before.
     pub fn measure(
         &self,
         model: &dyn BenchModel,
@@ -78,14 +59,14 @@ impl MemorySubject {
     ) -> Result<PeakMemory, Failure> {
         let parameters = model.parameters()? * size_of::<f32>();
         match self {
-            Self::PlainLoop { micro_batches } => phases(
+            Self::Plain { micro_batches } => phases(
                 counter,
                 parameters,
                 || model.plain(*micro_batches),
                 |plain: &mut Box<dyn PlainLoop>| plain.step().map(|()| String::new()),
                 |plain| plain.add_optimizer(),
             ),
-            Self::Pipeline(plan) => phases(
+            Self::Piped(plan) => phases(
                 counter,
                 parameters,
                 || model.piped(plan),

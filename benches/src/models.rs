@@ -11,7 +11,6 @@ use crate::{
 };
 
 /// The model of this shape, with `samples` samples in a micro-batch.
-#[must_use]
 pub fn model(shape: ModelShape, samples: usize) -> Box<dyn BenchModel> {
     match shape {
         ModelShape::Amoebanet { .. } => Box::new(amoebanet_d(shape, samples)),
@@ -20,7 +19,6 @@ pub fn model(shape: ModelShape, samples: usize) -> Box<dyn BenchModel> {
 }
 
 /// The chosen models. AmoebaNet-D for large images has `filters` filters.
-#[must_use]
 pub fn models(arguments: &Arguments, filters: usize) -> Vec<Box<dyn BenchModel>> {
     let pick = |usual, small| if arguments.quick { small } else { usual };
     let small_filters = pick(arguments.small_filters.unwrap_or(16), 4);
@@ -28,15 +26,12 @@ pub fn models(arguments: &Arguments, filters: usize) -> Vec<Box<dyn BenchModel>>
     let large = ModelShape::amoebanet(3, pick(filters, 4), pick(224, 32), true);
     let transformer = ModelShape::transformer(pick(8, 4), pick(128, 16), pick(4, 2), pick(64, 4));
     let models = [(small, 16), (large, 4), (transformer, 8)];
-    let chosen = models
-        .into_iter()
-        .filter(|(shape, _)| shape.is_chosen(arguments.model));
-    chosen
-        .map(|(shape, samples)| {
-            let samples = arguments.samples.unwrap_or(pick(samples, 1));
-            model(shape, samples.max(1))
-        })
-        .collect()
+    let chosen = (models.into_iter()).filter(|(shape, _)| shape.is_chosen(arguments.model));
+    let made = chosen.map(|(shape, samples)| {
+        let samples = arguments.samples.unwrap_or(pick(samples, 1));
+        model(shape, samples.max(1))
+    });
+    made.collect()
 }
 
 fn amoebanet_d(shape: ModelShape, samples: usize) -> ModelRecipe<AmoebaLayer> {

@@ -24,10 +24,8 @@ use crate::{
     recipe::{CLASSES, ModelShape},
 };
 
-/// PyTorch's script.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/step.py");
 
-/// Advice where there is no PyTorch.
 const ADVICE: &str = "make an environment that has PyTorch, and name its Python:\n  \
     python3 -m venv target/pytorch\n  \
     target/pytorch/bin/pip install -r benches/peers/requirements.txt\n  \
@@ -46,7 +44,6 @@ pub struct Peer {
     answers: Receiver<Answer>,
     /// The number of the whole model's parameters.
     pub parameters: usize,
-    /// PyTorch's version.
     pub version: String,
     /// Where stages find each other.
     _folder: TempDir,
@@ -55,13 +52,11 @@ pub struct Peer {
 /// A stage and its answer; `None` if it has ended.
 type Answer = (usize, Option<String>);
 
-/// The process of a stage.
 struct PeerProcess {
     child: Child,
     input: Option<ChildStdin>,
 }
 
-/// The first line of a process.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum PeerHello {
@@ -69,16 +64,12 @@ enum PeerHello {
     Missing { missing: String },
 }
 
-/// A training for PyTorch.
 #[derive(Clone, Debug)]
 pub struct PeerTask<'a> {
-    /// The Python that has PyTorch.
     pub python: &'a str,
-    /// The model's sizes.
     pub shape: ModelShape,
     /// Samples in a mini-batch.
     pub batch: usize,
-    /// The devices.
     pub setup: PeerSetup,
     /// Micro-batches of a mini-batch, of equal size.
     pub micro_batches: usize,
@@ -102,7 +93,6 @@ pub enum PeerSetup {
         /// PyTorch's threads.
         threads: usize,
     },
-    /// A GPU.
     Gpu {
         /// PyTorch's name for it.
         device: String,
@@ -120,7 +110,6 @@ pub enum PeerSetup {
     },
 }
 
-/// The results of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerStep {
     /// Seconds, by the clock of the stage that took longest.
@@ -131,7 +120,6 @@ pub struct PeerStep {
 
 impl<'a> PeerTask<'a> {
     /// Forward and backward of a mini-batch in one piece.
-    #[must_use]
     pub fn new(python: &'a str, shape: ModelShape, batch: usize, setup: PeerSetup) -> Self {
         Self {
             python,
@@ -207,13 +195,9 @@ impl Peer {
         })
     }
 
-    /// Runs a step.
     pub fn step(&mut self) -> Result<PeerStep, Failure> {
         for stage in &mut self.stages {
-            let input = stage
-                .input
-                .as_mut()
-                .ok_or("PyTorch's process has no input")?;
+            let input = (stage.input.as_mut()).ok_or("PyTorch's process has no input")?;
             // An error means that it has ended, which `answer` reports.
             let _ = input.write_all(b"\n").and_then(|()| input.flush());
         }
@@ -235,7 +219,6 @@ impl Peer {
         Ok(done)
     }
 
-    /// The next line of any stage.
     fn answer(&self) -> Result<(usize, String), Failure> {
         match self.answers.recv_timeout(LIMIT) {
             Ok((stage, Some(line))) => Ok((stage, line)),

@@ -11,7 +11,12 @@ use stovepipe::{
     train::{TrainSettings, optimizer::StagedOptimizer},
 };
 
-use crate::{Failure, classifier::Classifier, plain::RATE, recipe::ModelRecipe};
+use crate::{
+    Failure,
+    job::{self, Job},
+    plain::RATE,
+    recipe::{Classifier, ModelRecipe},
+};
 
 /// The pipeline of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,17 +31,17 @@ pub struct PipedSettings {
     pub given: Option<Schedule>,
     /// The recompute mode.
     pub recompute: Recompute,
-    /// Threads of each stage.
     pub threads: usize,
     /// The device of each worker, by name; empty for the CPU.
     pub devices: Vec<String>,
     /// The type of numbers that stages compute with.
     pub precision: Precision,
+    /// The processes that share the stages.
+    pub processes: usize,
 }
 
 impl PipedSettings {
     /// Stages of one thread each on the CPU, under 1F1B, without recomputation.
-    #[must_use]
     pub fn new(cut: Vec<usize>, micro_batches: usize) -> Self {
         Self {
             cut,
@@ -47,11 +52,30 @@ impl PipedSettings {
             threads: 1,
             devices: Vec::new(),
             precision: Precision::F32,
+            processes: 1,
         }
     }
 
-    /// The device of each worker.
+    /// GPipe and 1F1B, each with every mode of recomputation.
+    pub fn modes(cut: &[usize], micro_batches: usize) -> Vec<Self> {
+        let mut modes = Vec::new();
+        for schedule in [Rule::GPipe, Rule::OneForwardOneBackward] {
+            for recompute in [Recompute::Never, Recompute::ExceptLast, Recompute::Always] {
+                modes.push(Self {
+                    schedule,
+                    recompute,
+                    ..Self::new(cut.to_vec(), micro_batches)
+                });
+            }
+        }
+        modes
+    }
+
     fn placed(&self, workers: usize) -> Result<Vec<NamedDevice>, Failure> {
+        if self.processes > 1 {
+            let name = |worker| format!("{}/cpu", worker * self.processes / workers).parse();
+            return Ok((0..workers).map(name).collect::<Result<_, DeviceError>>()?);
+        }
         if self.devices.is_empty() {
             return Ok(vec![NamedDevice::from(Device::flex()); workers]);
         }
@@ -59,7 +83,6 @@ impl PipedSettings {
         Ok(devices.collect::<Result<_, DeviceError>>()?)
     }
 
-    /// The actions of each worker.
     pub fn actions(&self) -> Result<Schedule, Failure> {
         if let Some(schedule) = &self.given {
             return Ok(schedule.clone());
@@ -69,7 +92,6 @@ impl PipedSettings {
     }
 
     /// Whether a stage recomputes a micro-batch's forward pass.
-    #[must_use]
     pub fn recomputes(&self, schedule: &Schedule, stage: usize, micro_batch: usize) -> bool {
         !self.recompute.kept(schedule, stage)[micro_batch]
     }
@@ -77,6 +99,7 @@ impl PipedSettings {
 
 /// A pipeline and one mini-batch, trained again and again.
 pub struct Piped<L: Classifier> {
+    job: Job,
     model: ModelRecipe<L>,
     pipeline: Pipeline<L>,
     input: L::Input,
@@ -87,7 +110,6 @@ pub struct Piped<L: Classifier> {
 
 /// The results of a step, without its gradients.
 pub struct PipedStep {
-    /// The loss.
     pub loss: f64,
     /// The passes of each worker, and the updates if there is an optimizer.
     pub timeline: Timeline,
@@ -97,17 +119,19 @@ pub struct PipedStep {
     pub passes: f64,
     /// Seconds of the update, as the caller measured them.
     pub update: f64,
+    /// Bytes that this process has sent to others.
+    pub sent: u64,
 }
 
 impl<L: Classifier> Piped<L> {
-    /// Builds the pipeline.
     pub fn new(
         model: &ModelRecipe<L>,
         layers: Vec<L>,
         plan: &PipedSettings,
     ) -> Result<Self, Failure> {
         let schedule = plan.actions()?;
-        let builder = Pipeline::builder(layers)
+        let communicator = (plan.processes > 1).then(job::join).transpose()?;
+        let mut builder = Pipeline::builder(layers)
             .devices(plan.placed(schedule.workers().len())?)
             .balance(Balance::Layers(plan.cut.clone()))
             .micro_batches(plan.micro_batches)
@@ -117,8 +141,12 @@ impl<L: Classifier> Piped<L> {
             // Burn's Transformer layers hold dropouts, whose probability is 0 here.
             .unkeyed_draws_nothing(true)
             .schedule(schedule);
+        if let Some(communicator) = &communicator {
+            builder = builder.communicator(communicator.clone());
+        }
         let (input, labels) = model.batch(plan.micro_batches * model.samples);
         Ok(Self {
+            job: Job::new(communicator),
             model: model.clone(),
             pipeline: builder.build()?,
             input,
@@ -136,7 +164,6 @@ impl<L: Classifier> Piped<L> {
     }
 
     /// The layers, each on the device of its stage.
-    #[must_use]
     pub fn into_layers(self) -> Vec<L> {
         self.pipeline.into_layers()
     }
@@ -157,8 +184,6 @@ impl<L: Classifier> Piped<L> {
         Ok(())
     }
 
-    /// The layers.
-    #[must_use]
     pub fn layers(&self) -> &[L] {
         self.pipeline.layers()
     }
@@ -175,15 +200,18 @@ pub trait PipedLoop {
 
 impl<L: Classifier> PipedLoop for Piped<L> {
     fn step(&mut self) -> Result<PipedStep, Failure> {
+        let sent = self.job.bytes_sent();
         let began = Instant::now();
+        self.job.begin_step()?;
         let step = self.passes()?;
         let passes = began.elapsed();
         let (loss, mut timeline, held) = (step.loss, step.timeline, step.held);
         if let Some(optimizer) = &mut self.optimizer {
             let (pipeline, gradients) = (&mut self.pipeline, step.gradients);
             let updates = optimizer.step(self.rate, pipeline, gradients, began)?;
-            for (stage, update) in self.pipeline.stages().iter().zip(updates) {
-                timeline.workers[stage.worker].push(update);
+            let stages = self.pipeline.stages();
+            for (stage, update) in updates {
+                timeline.workers[stages[stage].worker].push(update);
             }
         }
         self.wait()?;
@@ -193,6 +221,7 @@ impl<L: Classifier> PipedLoop for Piped<L> {
             held,
             passes: passes.as_secs_f64(),
             update: (began.elapsed() - passes).as_secs_f64(),
+            sent: self.job.bytes_sent() - sent,
         })
     }
 

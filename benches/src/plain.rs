@@ -6,9 +6,12 @@ use burn::{
     optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer},
     tensor::{Device, Int, Tensor},
 };
-use stovepipe::prelude::*;
+use stovepipe::{pipeline::flows::attach, prelude::*};
 
-use crate::{Failure, classifier::Classifier, flows::attach, recipe::ModelRecipe};
+use crate::{
+    Failure,
+    recipe::{Classifier, ModelRecipe},
+};
 
 /// The learning rate of benchmarks of speed.
 pub const RATE: f64 = 1e-6;
@@ -25,8 +28,6 @@ pub struct Plain<L: Classifier> {
 }
 
 impl<L: Classifier> Plain<L> {
-    /// A loop over `micro_batches` micro-batches.
-    #[must_use]
     pub fn new(model: &ModelRecipe<L>, layers: Vec<L>, micro_batches: usize) -> Self {
         Self {
             model: model.clone(),

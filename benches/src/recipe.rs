@@ -17,9 +17,13 @@ use crate::{Failure, arguments::ModelChoice};
 /// The number of classes of the labels. The Transformer's logits have at least as many.
 pub const CLASSES: usize = 10;
 
+/// A model whose output is logits `[n, classes]`.
+pub trait Classifier: Layer<Output = Tensor<2>, Side = ()> {}
+
+impl<L: Layer<Output = Tensor<2>, Side = ()>> Classifier for L {}
+
 /// How to make a model, and batches for it.
 pub struct ModelRecipe<L: Layer> {
-    /// Its sizes.
     pub shape: ModelShape,
     /// The samples of a micro-batch.
     pub samples: usize,
@@ -30,7 +34,6 @@ pub struct ModelRecipe<L: Layer> {
 
 impl<L: Layer> ModelRecipe<L> {
     /// The same model in another size.
-    #[must_use]
     pub fn with_size(&self, shape: ModelShape, samples: usize) -> Self {
         Self {
             shape,
@@ -39,7 +42,6 @@ impl<L: Layer> ModelRecipe<L> {
         }
     }
 
-    /// New layers.
     pub fn layers(&self) -> Result<Vec<L>, Failure> {
         (self.make)(self.shape)
     }
@@ -54,18 +56,15 @@ impl<L: Layer> ModelRecipe<L> {
     }
 
     /// Inputs and labels of the first samples.
-    #[must_use]
     pub fn batch(&self, samples: usize) -> (L::Input, Tensor<1, Int>) {
         self.batch_from(0, samples)
     }
 
     /// Inputs and labels of `samples` samples from the sample `first` on: waves whose length depends
     /// on the class, and whose phase on the sample. PyTorch's side makes the same.
-    #[must_use]
     pub fn batch_from(&self, first: usize, samples: usize) -> (L::Input, Tensor<1, Int>) {
         let device = Device::flex();
-        let count =
-            |from: usize, to: usize| Tensor::<1, Int>::arange(from as i64..to as i64, &device);
+        let count = |from, to| Tensor::<1, Int>::arange(from as i64..to as i64, &device);
         let numbers = count(first, first + samples);
         let labels = numbers.clone().remainder_scalar(CLASSES as i64);
         let places = count(0, self.shape.numbers()).float() * 0.37;
@@ -83,7 +82,6 @@ impl<L: Layer> Clone for ModelRecipe<L> {
     }
 }
 
-/// The sizes of a model.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum ModelShape {
@@ -93,27 +91,20 @@ pub enum ModelShape {
         layers: usize,
         /// D.
         filters: usize,
-        /// Height and width of images.
         side: usize,
         /// Whether the stem is the one for large images.
         large: bool,
     },
     /// Equal layers of width `d` on sequences of `length`.
     Transformer {
-        /// Layers.
         layers: usize,
-        /// Width.
         d: usize,
-        /// Attention heads.
         heads: usize,
-        /// Length of sequences.
         length: usize,
     },
 }
 
 impl ModelShape {
-    /// An AmoebaNet-D.
-    #[must_use]
     pub const fn amoebanet(layers: usize, filters: usize, side: usize, large: bool) -> Self {
         Self::Amoebanet {
             layers,
@@ -123,8 +114,6 @@ impl ModelShape {
         }
     }
 
-    /// A Transformer.
-    #[must_use]
     pub const fn transformer(layers: usize, d: usize, heads: usize, length: usize) -> Self {
         Self::Transformer {
             layers,
@@ -134,14 +123,10 @@ impl ModelShape {
         }
     }
 
-    /// Whether this is an AmoebaNet-D.
-    #[must_use]
     pub fn is_amoebanet(self) -> bool {
         matches!(self, Self::Amoebanet { .. })
     }
 
-    /// Whether the choice includes this model.
-    #[must_use]
     pub fn is_chosen(self, choice: ModelChoice) -> bool {
         choice.includes(match self {
             Self::Amoebanet { large: false, .. } => ModelChoice::Amoebanet32,
@@ -150,8 +135,6 @@ impl ModelShape {
         })
     }
 
-    /// The model's name in tables and flags.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Amoebanet { large: false, .. } => "amoebanet-32",
@@ -161,7 +144,6 @@ impl ModelShape {
     }
 
     /// The number of values in a sample.
-    #[must_use]
     pub fn numbers(self) -> usize {
         match self {
             Self::Amoebanet { side, .. } => 3 * side * side,
@@ -170,7 +152,6 @@ impl ModelShape {
     }
 
     /// Height and width of images, or the length of sequences.
-    #[must_use]
     pub fn extent(self) -> usize {
         match self {
             Self::Amoebanet { side, .. } => side,
@@ -178,8 +159,6 @@ impl ModelShape {
         }
     }
 
-    /// D or d.
-    #[must_use]
     pub fn width(self) -> usize {
         match self {
             Self::Amoebanet { filters, .. } => filters,
@@ -188,7 +167,6 @@ impl ModelShape {
     }
 
     /// The same on the smallest images or sequences that still give each layer a pixel or a token.
-    #[must_use]
     pub fn smallest(mut self) -> Self {
         match &mut self {
             Self::Amoebanet { side, large, .. } => *side = if *large { 32 } else { 8 },
@@ -198,7 +176,6 @@ impl ModelShape {
     }
 
     /// The sizes in words.
-    #[must_use]
     pub fn describe(self) -> String {
         match self {
             Self::Amoebanet {

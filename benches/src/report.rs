@@ -26,9 +26,7 @@ impl BenchReport {
     /// Starts the report of a benchmark and prints where it runs.
     pub fn begin(bench: &'static str, settings: &impl Serialize) -> Result<Self, Failure> {
         let (date, machine) = (date(), HostInfo::this());
-        let load = machine
-            .load
-            .map_or(String::new(), |l| format!(", load {l}"));
+        let load = (machine.load).map_or(String::new(), |l| format!(", load {l}"));
         let HostInfo { cpu, threads, .. } = &machine;
         println!("{bench}: {cpu}, {threads} threads{load}, {date}");
         Ok(Self {
@@ -42,14 +40,12 @@ impl BenchReport {
         })
     }
 
-    /// Prints a note and keeps it.
     pub fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         println!("\n{note}");
         self.notes.push(note);
     }
 
-    /// Prints a table and keeps it.
     pub fn table(&mut self, table: ReportTable) {
         println!("\n{}", table.text());
         self.tables.push(table);
@@ -64,10 +60,8 @@ impl BenchReport {
     /// Saves notes and tables as `FOLDER/BENCH.md`.
     pub fn save_markdown(&self, folder: &Path) -> Result<(), Failure> {
         let HostInfo { cpu, threads, .. } = &self.machine;
-        let mut text = format!(
-            "# {}\n\n{cpu}, {threads} threads, {}",
-            self.bench, self.date
-        );
+        let (bench, date) = (self.bench, &self.date);
+        let mut text = format!("# {bench}\n\n{cpu}, {threads} threads, {date}");
         let tables = self.tables.iter().map(ReportTable::markdown);
         for paragraph in self.notes.iter().cloned().chain(tables) {
             let _ = write!(text, "\n\n{paragraph}");
@@ -96,7 +90,6 @@ pub struct Cell {
 
 /// A value of the column `key`. Fractions keep the five digits that a measurement has; NaN and
 /// infinity become null.
-#[must_use]
 pub fn cell(
     key: &'static str,
     heading: &'static str,
@@ -113,7 +106,6 @@ pub fn cell(
 }
 
 /// A value of the column `key` with all its digits.
-#[must_use]
 pub fn exact_cell(
     key: &'static str,
     heading: &'static str,
@@ -164,8 +156,6 @@ fn as_objects<S: Serializer>(rows: &[Vec<Cell>], serializer: S) -> Result<S::Ok,
 }
 
 impl ReportTable {
-    /// An empty table.
-    #[must_use]
     pub fn new(title: impl Into<String>) -> Self {
         Self {
             title: title.into(),
@@ -178,14 +168,12 @@ impl ReportTable {
         self.rows.push(row.into());
     }
 
-    /// Headings, and the cells of all rows.
     fn lines(&self) -> Vec<Vec<String>> {
         let headings = self.rows.first().into_iter();
         let headings = headings.map(|row| row.iter().map(|c| c.heading.to_owned()).collect());
         let rows = self.rows.iter();
-        headings
-            .chain(rows.map(|row| row.iter().map(Cell::text).collect()))
-            .collect()
+        let rows = rows.map(|row| row.iter().map(Cell::text).collect());
+        headings.chain(rows).collect()
     }
 
     fn text(&self) -> String {

@@ -5,9 +5,7 @@ use stovepipe::schedule::{Action, Pass, Span, SpanKind, Timeline};
 /// The seconds of one worker in one step, from the call of the step to its return.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTimes {
-    /// Forward passes.
     pub forward: f64,
-    /// Recomputed forward passes.
     pub recompute: f64,
     /// Backward passes, whole or in halves.
     pub backward: f64,
@@ -21,8 +19,6 @@ pub struct StepTimes {
 }
 
 impl StepTimes {
-    /// The mean of several steps.
-    #[must_use]
     pub fn mean(steps: &[Self]) -> Self {
         let mean = |of: fn(&Self) -> f64| steps.iter().map(of).sum::<f64>() / steps.len() as f64;
         Self {
@@ -36,19 +32,15 @@ impl StepTimes {
     }
 
     /// The whole step without the update.
-    #[must_use]
     pub fn step(&self) -> f64 {
         self.forward + self.recompute + self.backward + self.waiting + self.engine
     }
 }
 
 /// The times of all workers. `seconds` is the step as its caller measured it, without the update.
-#[must_use]
 pub fn step_times(timeline: &Timeline, seconds: f64) -> Vec<StepTimes> {
-    let workers = timeline.workers.iter();
-    workers
-        .map(|spans| worker_times(spans, timeline, seconds))
-        .collect()
+    let times = |spans: &Vec<Span>| worker_times(spans, timeline, seconds);
+    timeline.workers.iter().map(times).collect()
 }
 
 fn worker_times(spans: &[Span], timeline: &Timeline, seconds: f64) -> StepTimes {

@@ -17,7 +17,6 @@ pub struct TransformerLayer {
 }
 
 impl TransformerLayer {
-    /// A layer of width `d`.
     pub fn new(d: usize, heads: usize, device: &Device) -> Result<Self, Failure> {
         let block = BlockConfig::new(d, heads).init(device)?;
         Ok(Self { block })

@@ -46,6 +46,13 @@ fn results_in(folder: &Path, bench: &str, flags: &[&str]) -> Value {
     results
 }
 
+/// The errors of a program that must fail.
+fn failure(bench: &str, name: &str, flags: &[&str]) -> String {
+    let output = run(bench, &folder(name), flags);
+    assert!(!output.status.success(), "{bench} {flags:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
 fn folder(bench: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(bench)
 }
@@ -99,10 +106,8 @@ fn limit() {
         // With one micro-batch all modes are equal. With two, one stage has GPipe's three and a
         // 1F1B without anything to recompute, and two stages have all six.
         let of = |stages, m| {
-            let own = rows
-                .iter()
-                .filter(|row| row["stages"] == stages && row["micro_batches"] == m);
-            own.count()
+            let is_own = |row: &&Value| row["stages"] == stages && row["micro_batches"] == m;
+            rows.iter().filter(is_own).count()
         };
         assert_eq!([of(1, 1), of(1, 2), of(2, 1), of(2, 2)], [1, 4, 1, 6]);
         assert!(all_positive(rows, "of_limit"));
@@ -118,11 +123,8 @@ fn zero_bubble() {
     for key in ["step_ms", "promise_ms", "over_1f1b", "promised_over_1f1b"] {
         assert!(all_positive(rows, key), "{key}");
     }
-    let kept: Vec<_> = rows
-        .iter()
-        .map(|row| row["kept"].as_str().unwrap())
-        .collect();
-    assert_eq!(kept[..3], ["0 0", "1 1", "1 2"]);
+    let kept = rows.iter().map(|row| row["kept"].as_str().unwrap());
+    assert!(kept.take(3).eq(["0 0", "1 1", "1 2"]));
 }
 
 #[test]
@@ -179,29 +181,17 @@ fn memory() {
     assert_eq!(rows(&results, "predicted: the papers'").len(), 5);
     let folder = folder("memory");
     let markdown = fs::read_to_string(folder.join("memory.md")).unwrap();
-    assert!(
-        markdown.contains("| naive-1 | (18, 208) | 81505540 |"),
-        "{markdown}"
-    );
-    assert!(
-        fs::read_to_string(folder.join("memory.svg"))
-            .unwrap()
-            .starts_with("<svg")
-    );
+    let row = "| naive-1 | (18, 208) | 81505540 |";
+    assert!(markdown.contains(row), "{markdown}");
+    let picture = fs::read_to_string(folder.join("memory.svg")).unwrap();
+    assert!(picture.starts_with("<svg"));
 }
 
 #[test]
 fn pytorch() {
-    let missing = run(
-        "pytorch",
-        &folder("missing"),
-        &["--python", "no-such-python"],
-    );
-    let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
-    assert!(
-        errors.contains("--python target/pytorch/bin/python"),
-        "{errors}"
-    );
+    let errors = failure("pytorch", "missing", &["--python", "no-such-python"]);
+    let advice = "--python target/pytorch/bin/python";
+    assert!(errors.contains(advice), "{errors}");
     if !python_has("import torch") {
         return skipped("python3 has no PyTorch");
     }
@@ -211,6 +201,13 @@ fn pytorch() {
         assert_eq!(rows.iter().filter(|row| row["model"] == model).count(), 4);
     }
     assert!(all_positive(rows, "time_over_pytorch"));
+}
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn processes_need_mpi() {
+    let errors = failure("processes", "processes", &[]);
+    assert!(errors.contains("--features mpi"), "{errors}");
 }
 
 #[test]
@@ -240,10 +237,7 @@ fn peers_says_what_is_missing() {
     ] {
         let path = pythons.join(python);
         let flags = ["--model", "transformer", "--python", path.to_str().unwrap()];
-        let folder = folder(&format!("peers-{python}"));
-        let output = run("peers", &folder, &flags);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{python}");
+        let errors = failure("peers", &format!("peers-{python}"), &flags);
         assert!(words.iter().all(|word| errors.contains(word)), "{errors}");
     }
 }
@@ -282,10 +276,8 @@ fn gpu() {
     let compared = rows(&results, "next to the CPU");
     assert_eq!(compared.len(), 2 * 3 * 2);
     for row in compared.iter().filter(|row| row["precision"] == "f32") {
-        assert!(
-            row["gradient"].as_f64().is_some_and(|off| off <= 1e-4),
-            "{row}"
-        );
+        let off = row["gradient"].as_f64().unwrap();
+        assert!(off <= 1e-4, "{row}");
     }
     let raced = rows(&results, "training steps on one GPU");
     assert_eq!(raced.len(), 2 * 2 * 2);
@@ -297,22 +289,13 @@ fn gpu() {
 /// A missing device is an error before anything is measured.
 #[test]
 fn gpu_without_a_gpu() {
-    let output = run("gpu", &folder("missing"), &["--device", "cuda:77"]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && errors.contains("device `cuda:77`"),
-        "{errors}"
-    );
+    let errors = failure("gpu", "missing", &["--device", "cuda:77"]);
+    assert!(errors.contains("device `cuda:77`"), "{errors}");
 }
 
 #[test]
 fn loading() {
-    let missing = run(
-        "loading",
-        &folder("missing"),
-        &["--python", "no-such-python"],
-    );
-    let errors = String::from_utf8_lossy(&missing.stderr).into_owned();
+    let errors = failure("loading", "missing", &["--python", "no-such-python"]);
     assert!(errors.contains("--python PATH"), "{errors}");
     let imports = "import torchvision, skimage, sklearn";
     if !python_has(imports) {

@@ -13,7 +13,6 @@ use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig};
 
 use crate::Failure;
 
-/// Classes of ImageNet.
 const CLASSES: usize = 1000;
 
 /// AmoebaNet-D(L, D) for ImageNet's classes.
@@ -31,14 +30,11 @@ impl Network {
         Ok(AmoebaNetDConfig::new(self.layers, self.filters, CLASSES).init(device)?)
     }
 
-    /// The number of its parameters.
     pub fn parameters(self) -> Result<usize, Failure> {
         let layers = self.init(&Device::flex())?;
         Ok(layers.iter().map(count_parameters).sum())
     }
 
-    /// The same network with another number of filters.
-    #[must_use]
     pub fn with_filters(self, filters: usize) -> Self {
         Self { filters, ..self }
     }
@@ -50,7 +46,6 @@ impl fmt::Display for Network {
     }
 }
 
-/// How a network is trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Strategy {
     /// The whole mini-batch at once on one device, all activations kept.
@@ -61,8 +56,6 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// The number of devices.
-    #[must_use]
     pub fn devices(self) -> usize {
         match self {
             Self::Naive => 1,
@@ -70,8 +63,6 @@ impl Strategy {
         }
     }
 
-    /// The recompute mode.
-    #[must_use]
     pub fn recompute(self) -> Recompute {
         match self {
             Self::Naive => Recompute::Never,
@@ -89,31 +80,21 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// A mini-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageBatch {
-    /// Height and width.
     pub side: usize,
-    /// Images in a mini-batch.
     pub count: usize,
 }
 
-/// A network and its training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FootprintCase {
-    /// The network.
     pub network: Network,
-    /// The mini-batch.
     pub images: ImageBatch,
-    /// How it is trained.
     pub strategy: Strategy,
-    /// The optimizer.
     pub optimizer: OptimizerSetting,
 }
 
 impl FootprintCase {
-    /// The number of micro-batches.
-    #[must_use]
     pub fn micro_batches(&self) -> usize {
         match self.strategy {
             Strategy::Naive => 1,
@@ -121,19 +102,15 @@ impl FootprintCase {
         }
     }
 
-    /// The images of a micro-batch.
-    #[must_use]
     pub fn micro_batch(&self) -> usize {
         self.images.count / self.micro_batches()
     }
 
-    /// The schedule.
     pub fn schedule(&self) -> Result<Schedule, Failure> {
         Ok(GPipe.schedule(self.strategy.devices(), self.micro_batches())?)
     }
 
     /// The part of AmoebaNet's training recipe that affects memory.
-    #[must_use]
     pub fn settings(&self) -> TrainSettings {
         TrainSettings {
             optimizer: self.optimizer,

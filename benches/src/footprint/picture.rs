@@ -16,17 +16,13 @@ const STYLE: &str = include_str!("picture.css");
 /// An item of memory, as a piece of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BarPart {
-    /// The parameters.
     Parameters,
-    /// The optimizer state.
     Optimizer,
     /// Both, where the source reports their sum.
     Model,
-    /// The gradients.
     Gradients,
     /// Kept inputs, activations, and temporary values.
     Activations,
-    /// Anything else.
     Other,
 }
 
@@ -68,7 +64,6 @@ pub struct Bar {
 /// Groups of bars on one scale.
 #[derive(Clone, Debug)]
 pub struct BarPanel {
-    /// Its title.
     pub title: String,
     /// The unit's name and its bytes.
     pub unit: (&'static str, f64),
@@ -77,7 +72,6 @@ pub struct BarPanel {
 }
 
 /// Draws panels below each other, as SVG.
-#[must_use]
 pub fn draw(panels: &[BarPanel]) -> String {
     let mut body = Group::new();
     let mut y = legend(&mut body, panels, MARGIN + 10.0);
@@ -85,7 +79,7 @@ pub fn draw(panels: &[BarPanel]) -> String {
         y = panel.draw(&mut body, y + 22.0);
     }
     let height = y + MARGIN / 2.0;
-    page("PublishedMemory of training, by item", height, STYLE, body)
+    page("Memory of training, by item", height, STYLE, body)
 }
 
 /// Explains the colours. Returns where the panels begin.

@@ -29,7 +29,6 @@ pub struct Predictor {
     profiles: [[Profile; 3]; 2],
 }
 
-/// The predicted memory of a case.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     /// The layers of each stage.
@@ -40,14 +39,12 @@ pub struct Prediction {
 
 impl Prediction {
     /// The memory of all devices together.
-    #[must_use]
     pub fn sum(&self) -> MemoryUse {
         let devices = self.devices.iter().copied();
         devices.fold(MemoryUse::default(), |sum, device| sum + device)
     }
 
     /// The memory of the device that needs most.
-    #[must_use]
     pub fn fullest(&self) -> u64 {
         let totals = self.devices.iter().map(|device| device.total());
         totals.max().unwrap_or_default()
@@ -145,10 +142,11 @@ impl Predictor {
             Some(place) => {
                 let (before, place) = (place / group, place % group);
                 let is_reduction = place + 1 == group;
+                let last = measured - 1;
                 let place = if is_reduction {
-                    measured - 1
+                    last
                 } else {
-                    place.min(measured - 2)
+                    place.min(last - 1)
                 };
                 STEM + before * measured + place
             }
@@ -184,10 +182,8 @@ mod tests {
     fn a_network_is_predicted_from_a_smaller_one() {
         let device = Device::flex();
         let predictor = Predictor::measure(32, 12, &device, || 0).unwrap();
-        let network = Network {
-            layers: 12,
-            filters: 48,
-        };
+        let (layers, filters) = (12, 48);
+        let network = Network { layers, filters };
         let images = ImageBatch { side: 32, count: 3 };
         let predicted = predictor.profile(network, images, 3).unwrap();
         let sample = Tensor::ones([3, 3, 32, 32], &device);
@@ -205,10 +201,8 @@ mod tests {
     #[test]
     fn images_of_another_size_are_not_predicted() {
         let predictor = Predictor::measure(32, 3, &Device::flex(), || 0).unwrap();
-        let network = Network {
-            layers: 3,
-            filters: 16,
-        };
+        let (layers, filters) = (3, 16);
+        let network = Network { layers, filters };
         let images = ImageBatch { side: 64, count: 1 };
         assert!(predictor.profile(network, images, 1).is_err());
     }

@@ -8,13 +8,10 @@ use super::{
 /// A column of the table: AmoebaNet-D at 224², batch 128, with RMSProp.
 #[derive(Clone, Copy, Debug)]
 pub struct Published {
-    /// Its training.
     pub strategy: Strategy,
     /// The largest network that trained.
     pub network: Network,
-    /// The GPipe paper's result.
     pub paper: PublishedMemory,
-    /// Torchgpipe's result.
     pub torchgpipe: PublishedMemory,
 }
 

@@ -13,6 +13,8 @@ use stovepipe::{
     train::optimizer::StagedOptimizer,
 };
 
+use stovepipe_amoebanet::AmoebaLayer;
+
 use super::case::FootprintCase;
 use crate::{Failure, memory::AllocationCounter};
 
@@ -22,7 +24,6 @@ const RATE: f64 = 1e-3;
 /// A training for a child process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Trial {
-    /// The network and its training.
     pub case: FootprintCase,
     /// The layers of each stage.
     pub cut: Vec<usize>,
@@ -32,7 +33,6 @@ pub struct Trial {
     pub budget: u64,
 }
 
-/// The memory of a training, in bytes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MeasuredMemory {
     /// The network before the first step: parameters and running statistics.
@@ -43,7 +43,7 @@ pub struct MeasuredMemory {
     pub gradients: u64,
     /// The peak of a step above all of this: kept inputs, activations, and temporary values.
     pub activations: u64,
-    /// ImageBatch and classes of the mini-batch.
+    /// Images and classes of the mini-batch.
     pub batch: u64,
     /// The rest between steps: buffers of threads.
     pub other: u64,
@@ -104,13 +104,8 @@ impl Trial {
         })
     }
 
-    fn pipeline(
-        &self,
-        device: &Device,
-    ) -> Result<Pipeline<stovepipe_amoebanet::AmoebaLayer>, Failure> {
-        let FootprintCase {
-            network, strategy, ..
-        } = self.case;
+    fn pipeline(&self, device: &Device) -> Result<Pipeline<AmoebaLayer>, Failure> {
+        let (network, strategy) = (self.case.network, self.case.strategy);
         let builder = Pipeline::builder(network.init(device)?)
             .devices(vec![device.clone(); strategy.devices()])
             .balance(Balance::Layers(self.cut.clone()))
@@ -150,9 +145,8 @@ mod tests {
     #[test]
     fn only_a_lack_of_memory_counts_as_one() {
         assert!(is_about_memory("memory allocation of 1048576 bytes failed"));
-        assert!(is_about_memory(
-            "out of device memory allocating 1048576 bytes"
-        ));
+        let on_device = "out of device memory allocating 1048576 bytes";
+        assert!(is_about_memory(on_device));
         assert!(!is_about_memory("stage 0, layer 3: the loss is not finite"));
     }
 }

@@ -17,10 +17,7 @@ use burn::{
 };
 use burn_flex::FlexTensor;
 
-use crate::{
-    operand::Operand,
-    values::{contiguous, tensor, values},
-};
+use crate::operand::{Operand, contiguous, tensor, values};
 
 /// The parameters of a module, whose gradients may be deferred.
 ///

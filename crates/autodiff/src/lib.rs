@@ -10,14 +10,12 @@ mod kernel;
 mod operand;
 mod precision;
 mod seed;
-mod values;
 
 pub use defer::{Deferred, Parameters, WeightGradients, defer};
 // For a test of the engine whose kernel fails on purpose.
 #[doc(hidden)]
 pub use defer::{deferrable, postpone};
 pub use kernel::Kernel;
-pub use operand::Operand;
+pub use operand::{Operand, contiguous, tensor, values};
 pub use precision::at_least_f32;
 pub use seed::seed;
-pub use values::{contiguous, tensor, values};

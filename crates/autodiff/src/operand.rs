@@ -1,12 +1,12 @@
-//! Tensors as kernels take and return them.
+//! Tensors as kernels take and return them, and those on the CPU as slices of `f32`.
 
 use burn::{
     backend::{
         Autodiff, Flex, autodiff::checkpoint::strategy::NoCheckpointing, tensor::FloatTensor,
     },
-    tensor::{DType, Tensor},
+    tensor::{Bytes, DType, Shape, Tensor},
 };
-use burn_flex::FlexTensor;
+use burn_flex::{FlexTensor, Layout};
 
 pub(crate) type Tracked = Autodiff<Flex, NoCheckpointing>;
 
@@ -53,4 +53,27 @@ impl Operand {
             Self::Tracked(primitive) => Tensor::from_primitive::<Tracked>(primitive),
         }
     }
+}
+
+/// The same tensor with its values next to each other, in row-major order.
+#[must_use]
+pub fn contiguous(tensor: FlexTensor) -> FlexTensor {
+    if tensor.as_slice::<f32>().is_some() {
+        tensor
+    } else {
+        tensor.to_contiguous()
+    }
+}
+
+/// The values of a [`contiguous`] tensor.
+#[must_use]
+pub fn values(tensor: &FlexTensor) -> &[f32] {
+    tensor.as_slice().unwrap_or_default()
+}
+
+/// A tensor of these values, in row-major order.
+#[must_use]
+pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
+    let layout = Layout::contiguous(shape.into());
+    FlexTensor::new(Bytes::from_elems(values), layout, DType::F32)
 }

@@ -8,12 +8,17 @@ use std::{collections::BTreeMap, ops::DerefMut};
 use clap::{
     Arg, ArgMatches, Args, Command,
     builder::{PossibleValue, PossibleValuesParser},
-    parser::ValueSource,
 };
 use serde::{Serialize, de::DeserializeOwned};
+use stovepipe::train::settings::flags_of;
 use toml::Table;
 
-use crate::{config::Section, error::CliError, suggest::tip};
+use crate::{
+    config::Section,
+    error::{CliError, usage},
+    flags::is_given,
+    suggest::tip,
+};
 
 /// A struct of settings, and what flags and configurations call it. Its comment is the line of help.
 pub trait Named: Args + Serialize + DeserializeOwned {
@@ -27,17 +32,17 @@ pub trait Configurable {
     /// A flag for each setting, of a command whose help is the thing's.
     fn flags(&self) -> Command;
 
-    /// Changes the settings that flags give.
     fn update(&mut self, flags: &ArgMatches) -> Result<(), clap::Error>;
 
-    /// Changes the settings that a configuration gives.
     fn read(&mut self, section: Section) -> Result<(), CliError>;
 
-    /// The settings as a configuration has them.
     fn table(&self) -> Table;
 
     fn has(&self, key: &str) -> bool {
-        has(&self.flags(), key)
+        let flags = self.flags();
+        flags
+            .get_arguments()
+            .any(|flag| flag.get_long() == Some(key))
     }
 }
 
@@ -63,29 +68,6 @@ impl<T: Named> Configurable for T {
     }
 }
 
-fn has(flags: &Command, key: &str) -> bool {
-    flags
-        .get_arguments()
-        .any(|flag| flag.get_long() == Some(key))
-}
-
-/// The flags of settings. A flag that is not given changes nothing, so it has no default.
-fn flags_of<T: Args>() -> Command {
-    let flags = T::augment_args(Command::new(""));
-    flags.mut_args(|arg| {
-        arg.default_value(None::<&str>)
-            .required(false)
-            .allow_negative_numbers(true)
-    })
-}
-
-/// The defaults of settings, as their flags declare them.
-pub fn defaults<T: Args>() -> T {
-    let command = T::augment_args(Command::new("").no_binary_name(true));
-    T::from_arg_matches(&command.get_matches_from([""; 0])).unwrap_or_else(|error| error.exit())
-}
-
-/// One of several things, with its settings.
 pub trait Choice: Clone + DerefMut<Target: Configurable> {
     /// The flag and the key that name one.
     const KEY: &'static str;
@@ -106,7 +88,6 @@ macro_rules! choices {
         }
 
         impl $Enum {
-            /// Each with its defaults.
             fn all() -> Vec<Self> {
                 vec![$(Self::$Variant(<$Type>::default())),+]
             }
@@ -132,7 +113,7 @@ macro_rules! choices {
 
         impl Default for $Type {
             fn default() -> Self {
-                $crate::choice::defaults()
+                stovepipe::train::settings::defaults()
             }
         })+
     };
@@ -154,10 +135,8 @@ impl<C: Choice> Choices<C> {
             settle(&mut choice);
             choice.table()
         };
-        Self {
-            settled: all.iter().map(settled).collect(),
-            all,
-        }
+        let settled = all.iter().map(settled).collect();
+        Self { settled, all }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &C> {
@@ -186,9 +165,8 @@ impl<C: Choice> Choices<C> {
 
     /// The thing of a name, with its usual settings.
     pub fn find(&self, name: &str) -> Option<C> {
-        self.all
-            .iter()
-            .find(|choice| choice.name() == name)
+        let mut all = self.all.iter();
+        all.find(|choice| choice.name().eq_ignore_ascii_case(name))
             .cloned()
     }
 
@@ -229,16 +207,11 @@ impl<C: Choice> Choices<C> {
             self.read_section(chosen, section)?;
         }
         let all = self.flags();
-        let is_given = |arg: &&Arg| {
-            flags.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
-        };
-        let mut given = all.iter().filter(is_given).filter_map(Arg::get_long);
+        let given = all.iter().filter(|arg| is_given(flags, arg));
+        let mut given = given.filter_map(Arg::get_long);
         if let Some(key) = given.find(|key| !chosen.has(key)) {
-            return Err(CliError::Foreign {
-                setting: key.to_owned(),
-                of: listed(&self.owners(key)),
-                named: chosen.name(),
-            });
+            let (of, named) = (listed(&self.owners(key)), chosen.name());
+            return Err(usage!("{key} is for {of}, not for {named}: leave it out"));
         }
         Ok(chosen.update(flags)?)
     }
@@ -248,12 +221,11 @@ impl<C: Choice> Choices<C> {
         let owners = |key: &&str| (!chosen.has(key)).then(|| self.owners(key));
         let foreign = section.keys().find_map(|key| Some((key, owners(&key)?)));
         match foreign {
-            Some((key, owners)) if !owners.is_empty() => Err(CliError::ForeignKey {
-                path: section.path().to_owned(),
-                setting: key.to_owned(),
-                of: listed(&owners),
-                named: chosen.name(),
-            }),
+            Some((key, owners)) if !owners.is_empty() => {
+                let (path, of, named) = (section.path().display(), listed(&owners), chosen.name());
+                let problem = format!("{key}, which is for {of}, not for {named}");
+                Err(usage!("{path} has {problem}: remove it there"))
+            }
             // Reading says so of a key that nothing has.
             _ => chosen.read(section),
         }
@@ -271,10 +243,9 @@ impl<C: Choice> Choices<C> {
             let about = choice.flags().get_about().cloned().unwrap_or_default();
             PossibleValue::new(choice.name()).help(about)
         };
-        let default = if self.settled.is_empty() {
-            String::new()
-        } else {
-            format!(" [default: {default}]")
+        let default = match self.settled[..] {
+            [] => String::new(),
+            _ => format!(" [default: {default}]"),
         };
         let chosen = Arg::new(C::KEY)
             .long(C::KEY)
@@ -292,10 +263,8 @@ impl<C: Choice> Choices<C> {
         for choice in &self.all {
             for flag in choice.flags().get_arguments().cloned() {
                 let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
-                helps
-                    .entry(flag.get_id().to_string())
-                    .or_default()
-                    .add(help, choice.name());
+                let known = helps.entry(flag.get_id().to_string()).or_default();
+                known.add(help, choice.name());
                 if merged.iter().all(|other| other.get_id() != flag.get_id()) {
                     merged.push(flag);
                 }

@@ -1,27 +1,85 @@
 //! A configuration file, with the lines of what is wrong in it.
 
 use std::{
+    ffi::OsString,
+    fmt,
     ops::Range,
-    path::{Path, PathBuf},
+    path::{Path, PathBuf, absolute},
 };
 
-use clap::{Args, Command};
+use clap::{Arg, Args, Command};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use toml::{Spanned, Table, de::DeTable};
+use toml::{
+    Spanned, Table,
+    de::{DeTable, DeValue},
+};
 
 use crate::{
-    error::CliError,
+    error::{CliError, usage},
+    flags::in_digits,
     output,
     suggest::{tip, words_of},
 };
 
-/// A file that was read.
+/// The settings that are paths, if they end like this.
+const PATHS: [(&str, &str); 6] = [
+    ("data-dir", ""),
+    ("val-labels", ""),
+    ("text", ""),
+    ("tokenizer", ""),
+    ("from", ""),
+    ("schedule", ".csv"),
+];
+
+fn is_path(key: &str, value: &str) -> bool {
+    let is_key = |(own, ending): &(&str, &str)| *own == key && value.ends_with(ending);
+    PATHS.iter().any(is_key) && !value.is_empty()
+}
+
+/// Settings as text, with the paths of this folder as any other folder finds them.
+pub fn portable(settings: &impl Serialize) -> Result<String, toml::ser::Error> {
+    let text = toml::to_string_pretty(settings)?;
+    let mut lines = String::new();
+    for line in text.lines() {
+        let entry = line
+            .parse::<Table>()
+            .ok()
+            .and_then(|table| table.into_iter().next());
+        let path = entry.and_then(|(key, value)| {
+            let path = value.as_str().filter(|value| is_path(&key, value))?;
+            let path = absolute(path).ok()?.into_os_string().into_string().ok()?;
+            Some(Table::from_iter([(key, path.into())]))
+        });
+        match path {
+            Some(path) => lines += &toml::to_string(&path)?,
+            None => lines += &(line.to_owned() + "\n"),
+        }
+    }
+    Ok(lines)
+}
+
+/// Makes sure that a configuration file can hold the numbers of settings: TOML has none above 2⁶³ − 1.
+pub fn check_numbers(settings: &impl Serialize) -> Result<(), CliError> {
+    let text = toml::to_string(settings).unwrap_or_default();
+    let mut lines = text.lines().filter_map(|line| line.split_once(" = "));
+    let is_too_large = |value: &str| value.parse::<u64>().is_ok_and(|value| value > MOST);
+    match lines.find(|(_, value)| is_too_large(value)) {
+        Some((key, value)) => Err(usage!("{key} is {value}, but must be at most {MOST}")),
+        None => Ok(()),
+    }
+}
+
+const MOST: u64 = i64::MAX as u64;
+
 pub struct ConfigFile {
     path: PathBuf,
     text: String,
+    flag_of: FlagOf,
 }
 
-/// A table of a file.
+/// Finds the flag of a setting.
+type FlagOf = fn(&str) -> Option<Arg>;
+
 #[derive(Clone)]
 pub struct Section<'a> {
     file: &'a ConfigFile,
@@ -30,11 +88,17 @@ pub struct Section<'a> {
 }
 
 impl ConfigFile {
-    pub fn read(path: &Path) -> Result<Self, CliError> {
-        Ok(Self {
+    pub fn read(path: &Path, flag_of: FlagOf) -> Result<Self, CliError> {
+        Ok(Self::of(path, output::read(path)?, flag_of))
+    }
+
+    /// The text of a file.
+    pub fn of(path: &Path, text: String, flag_of: FlagOf) -> Self {
+        Self {
             path: path.to_owned(),
-            text: output::read(path)?,
-        })
+            text: with_digits(text, flag_of),
+            flag_of,
+        }
     }
 
     /// The tables of these names, empty where the file has none. It may have no others.
@@ -48,12 +112,22 @@ impl ConfigFile {
             let span = value.span();
             let found = names.iter().position(|name| *name == key.get_ref());
             let Some(place) = found else {
-                let tip = tip(key.get_ref(), names);
+                let tip = match self.home_of(key.get_ref()) {
+                    Some(home) => {
+                        format!(": {key} belongs in the table [{home}]", key = key.get_ref())
+                    }
+                    None => tip(key.get_ref(), names),
+                };
                 let problem = format!("unknown table `{}`{tip}", key.get_ref());
                 return Err(self.wrong(key.span(), problem));
             };
             tables[place] = match value.into_inner() {
-                toml::de::DeValue::Table(table) => Spanned::new(span, table),
+                DeValue::Table(mut table) => {
+                    table
+                        .iter_mut()
+                        .for_each(|(key, value)| self.locate(key.get_ref(), value));
+                    Spanned::new(span, table)
+                }
                 _ => return Err(self.wrong(span, format!("`{}` must be a table", names[place]))),
             };
         }
@@ -65,22 +139,40 @@ impl ConfigFile {
         }))
     }
 
+    /// A path is relative to the file's folder, if there is something there.
+    fn locate(&self, key: &str, value: &mut Spanned<DeValue>) {
+        let value = value.get_mut();
+        let path = value.as_str().filter(|value| is_path(key, value));
+        let beside = path.and_then(|path| Some(self.path.parent()?.join(path)));
+        let beside = beside
+            .filter(|beside| beside.exists())
+            .map(PathBuf::into_os_string);
+        if let Some(Ok(path)) = beside.map(OsString::into_string) {
+            *value = DeValue::String(path.into());
+        }
+    }
+
     /// All of the file as one value.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, CliError> {
         toml::from_str(&self.text).map_err(|error| self.malformed(error))
+    }
+
+    /// The name of the table that has a setting.
+    fn home_of(&self, key: &str) -> Option<&'static str> {
+        let flag = (self.flag_of)(key)?;
+        let heading = flag.get_help_heading()?;
+        let mut names = ["data", "model", "pipeline", "training"].into_iter();
+        names.find(|name| name.eq_ignore_ascii_case(heading))
     }
 
     fn malformed(&self, error: toml::de::Error) -> CliError {
         self.wrong(error.span().unwrap_or_default(), error.message().trim())
     }
 
-    fn wrong(&self, span: Range<usize>, problem: impl Into<String>) -> CliError {
+    fn wrong(&self, span: Range<usize>, problem: impl fmt::Display) -> CliError {
         let before = self.text.get(..span.start).unwrap_or(&self.text);
-        CliError::Config {
-            path: self.path.clone(),
-            line: 1 + before.matches('\n').count(),
-            problem: problem.into(),
-        }
+        let (path, line) = (self.path.display(), 1 + before.matches('\n').count());
+        usage!("{path}: line {line}: {problem}")
     }
 }
 
@@ -98,10 +190,8 @@ impl Section<'_> {
 
     pub fn text(&self, key: &str) -> Option<&str> {
         let mut all = self.table.get_ref().iter();
-        all.find(|(own, _)| own.get_ref() == key)?
-            .1
-            .get_ref()
-            .as_str()
+        let (_, value) = all.find(|(own, _)| own.get_ref() == key)?;
+        value.get_ref().as_str()
     }
 
     /// Takes out the keys for which this holds.
@@ -112,17 +202,13 @@ impl Section<'_> {
             ..self.clone()
         };
         for (key, value) in all {
-            let into = if is_taken(key.get_ref()) {
-                &mut taken
-            } else {
-                &mut *self
-            };
+            let is_taken = is_taken(key.get_ref());
+            let into = if is_taken { &mut taken } else { &mut *self };
             into.table.get_mut().insert(key, value);
         }
         taken
     }
 
-    /// Takes out the keys of settings.
     pub fn take_for<T: Args>(&mut self) -> Self {
         let flags = T::augment_args(Command::new(""));
         self.take(|key| flags.get_arguments().any(|arg| arg.get_long() == Some(key)))
@@ -135,20 +221,12 @@ impl Section<'_> {
         self.take(|key| empty.iter().any(|empty| empty == key));
     }
 
-    /// The error about a key.
-    pub fn wrong_key(&self, key: &str, problem: impl Into<String>) -> CliError {
+    pub fn wrong_key(&self, key: &str, problem: impl fmt::Display) -> CliError {
         let mut all = self.table.get_ref().keys();
         let span = all.find(|own| own.get_ref() == key).map(Spanned::span);
         self.file.wrong(span.unwrap_or_default(), problem)
     }
 
-    /// The error about a key that nothing has.
-    pub fn unknown_key<'k>(&self, key: &str, known: impl IntoIterator<Item = &'k str>) -> CliError {
-        let problem = format!("unknown key `{key}` in [{}]{}", self.name, tip(key, known));
-        self.wrong_key(key, problem)
-    }
-
-    /// Reads this table over the settings that are there.
     pub fn read_over<T>(mut self, settings: &mut T) -> Result<(), CliError>
     where
         T: Args + Serialize + DeserializeOwned,
@@ -156,17 +234,33 @@ impl Section<'_> {
         let flags = T::augment_args(Command::new(""));
         let known = || flags.get_arguments().filter_map(|arg| arg.get_long());
         if let Some(key) = self.keys().find(|key| known().all(|known| known != *key)) {
-            return Err(self.unknown_key(key, known()));
+            let (name, mut tip) = (self.name, tip(key, known()));
+            if let Some(home) = self.file.home_of(key) {
+                tip = format!(": it belongs in [{home}]");
+            }
+            return Err(self.wrong_key(key, format!("unknown key `{key}` in [{name}]{tip}")));
         }
         self.without_empty();
+        // Flags take their words in any case, too.
+        let is_word = |key: &str, word: &String| {
+            let mut all = flags.get_arguments();
+            all.any(|arg| arg.get_long() == Some(key) && words_of(arg).contains(word))
+        };
+        for (key, value) in self.table.get_mut() {
+            if let DeValue::String(text) = value.get_mut()
+                && let word = text.to_lowercase()
+                && is_word(key.get_ref(), &word)
+            {
+                *text = word.into();
+            }
+        }
         // The first reading finds errors and their lines; the second adds the settings that were set before.
         T::deserialize(toml::Deserializer::from(self.table.clone()))
             .map_err(|error| self.wrong_value(error, &flags))?;
         let made = || {
             let mut all = Table::try_from(&*settings).map_err(serde::de::Error::custom)?;
-            all.extend(Table::deserialize(toml::Deserializer::from(
-                self.table.clone(),
-            ))?);
+            let own = toml::Deserializer::from(self.table.clone());
+            all.extend(Table::deserialize(own)?);
             all.try_into()
         };
         *settings = made().map_err(|error| self.file.malformed(error))?;
@@ -177,8 +271,8 @@ impl Section<'_> {
     fn wrong_value(&self, error: toml::de::Error, flags: &Command) -> CliError {
         let span = error.span().unwrap_or_default();
         let mut all = self.table.get_ref().iter();
-        let found =
-            all.find(|(_, value)| value.span().start <= span.start && span.end <= value.span().end);
+        let holds = |own: Range<usize>| own.start <= span.start && span.end <= own.end;
+        let found = all.find(|(_, value)| holds(value.span()));
         let message = error.message().trim();
         let Some((key, value)) = found else {
             return self.file.malformed(error);
@@ -187,8 +281,37 @@ impl Section<'_> {
         let mut arguments = flags.get_arguments();
         let arg = arguments.find(|arg| arg.get_long() == Some(&**key));
         let words = arg.map(words_of).unwrap_or_default();
-        let value = value.get_ref().as_str().unwrap_or_default();
+        // Text where something else is expected is no misspelled word.
+        let word = (value.get_ref().as_str()).filter(|_| !message.starts_with("invalid type"));
+        let value = word.unwrap_or_default();
         let tip = tip(value, words.iter().map(String::as_str));
         self.file.wrong(span, format!("{key}: {message}{tip}"))
     }
+}
+
+/// The text of a configuration with numbers such as `"80GiB"` in digits, as flags take them.
+fn with_digits(text: String, flag_of: FlagOf) -> String {
+    let mut found = Vec::new();
+    let document = DeTable::parse(&text).map(Spanned::into_inner);
+    for (_, table) in document.unwrap_or_default() {
+        for (key, value) in table.get_ref().as_table().into_iter().flatten() {
+            let items = match value.get_ref() {
+                DeValue::Array(items) => items.iter().collect(),
+                _ => vec![value],
+            };
+            let flag = flag_of(key.get_ref());
+            let digits = |text: &str| in_digits(flag.as_ref()?, text);
+            found.extend(
+                items.into_iter().filter_map(|item| {
+                    Some((item.span(), item.get_ref().as_str().and_then(digits)?))
+                }),
+            );
+        }
+    }
+    found.sort_by_key(|(span, _)| span.start);
+    let mut text = text;
+    for (span, digits) in found.into_iter().rev() {
+        text.replace_range(span, &digits);
+    }
+    text
 }

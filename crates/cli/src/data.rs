@@ -3,19 +3,19 @@
 mod cifar;
 mod data_set;
 mod digits;
+mod fingerprint;
 mod folders;
 mod images;
-mod labels;
 mod text;
-mod texts;
 
 use serde::Serialize;
+use toml::Table;
 
 pub use self::{
-    data_set::{Contents, DataSet, ImageData},
-    images::ImageSets,
-    labels::Labels,
-    texts::{HeldOut, TextData},
+    data_set::{Contents, DataSet, ImageData, check},
+    fingerprint::of_classes,
+    images::{ImageSets, Labels},
+    text::{HeldOut, Text},
 };
 use crate::choice::{Choices, choices};
 
@@ -30,20 +30,24 @@ choices! {
     }
 }
 
-/// All data sets.
+/// Whether a setting changes the training set alone, by its place among flags.
+pub fn of_training(id: &str) -> bool {
+    let settings =
+        "per_class crop_padding flip cutout crop_area color_jitter rand_augment magnitude mixup";
+    settings.split(' ').any(|own| own == id)
+}
+
 pub fn data_sets() -> Choices<AnyDataSet> {
     Choices::new(AnyDataSet::all(), |data| data.settle())
 }
 
 impl AnyDataSet {
-    /// Whether a run on the one can be continued on the other.
-    pub fn is_same(&self, other: &Self) -> bool {
-        let fixed = |data: &Self| {
-            let mut table = data.table();
-            table.retain(|key, _| data.may_change().iter().all(|own| *own != key));
-            table
-        };
-        self.name() == other.name() && fixed(self) == fixed(other)
+    /// Its name and the settings that stay the same in all parts of a run.
+    pub fn fixed_settings(&self) -> Table {
+        let mut table = self.table();
+        table.retain(|key, _| self.may_change().iter().all(|own| *own != key));
+        table.insert("data".to_owned(), self.name().into());
+        table
     }
 }
 

@@ -1,61 +1,89 @@
 //! `stovepipe eval`: scores a saved model, and lets it predict.
 
+mod generate;
+mod predict;
+
 use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use burn::tensor::activation::softmax;
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use serde_json::json;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
+use serde_json::{Value, json};
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
+    schedule::count,
     train::{
-        RunFolder, Task,
+        Processes, RunFolder, Task,
         checkpoint::{Checkpoint, Checkpoints},
+        data::{Fingerprint, changes, shared},
         evaluate, load_model,
         run::show_count,
         settings::BalanceSetting,
     },
 };
-use stovepipe_imagenet::Loading;
+use stovepipe_report::Confusion;
 use stovepipe_text::Tokenizer;
 use stovepipe_transformer::Sampling;
 
+use self::{
+    generate::Generate,
+    predict::{Format, Predict},
+};
 use crate::{
-    data::{AnyDataSet, Contents},
-    error::CliError,
-    files::{AVERAGED, CLASSES, CONFIG, MODEL, TOKENIZER},
-    models::{Classifier, LanguageModel, ModelWork, Sizes},
-    output,
+    data::{self, AnyDataSet, Contents, of_classes},
+    error::{CliError, usage},
+    files::{AVERAGED, BEST, CLASSES, CONFIG, MODEL, TOKENIZER},
+    flags,
+    models::Sizes,
+    output::{self, Table},
+    pretrained::OpenWeights,
     settings::Settings,
     suggest,
     work::{Load, ModelWithData, Work, with_model},
 };
 
-/// Classes that are printed of an image.
-const SHOWN: usize = 5;
+/// Of more classes, a confusion matrix would not fit in a terminal.
+const MOST_COLUMNS: usize = 20;
 
 const PREDICTING: &str = "Predicting";
 
-/// Which model, and what to do with it.
+/// The model that is evaluated or exported.
 #[derive(Clone, Debug, Args)]
-struct EvalFlags {
-    /// Folder that `train` wrote; flags change its settings
+pub struct RunFlags {
+    /// Folder that `train` wrote, or a file of weights with flags for its model and data
     run: PathBuf,
     /// Use the averaged weights
     #[arg(long)]
     averaged: bool,
+    /// Use the model with the best test instead of the last
+    #[arg(long, conflicts_with_all = ["averaged", "checkpoint"])]
+    best: bool,
     /// Use the model of a checkpoint: its name, newest, or best (by the test after its epoch)
     #[arg(long, value_name = "NAME")]
     checkpoint: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+struct EvalFlags {
+    #[command(flatten)]
+    run: RunFlags,
     /// Score all of a text, such as one that the model was not trained on
     #[arg(long, conflicts_with_all = ["predict", "prompt", "held_out"])]
     all: bool,
-    /// Print the five most probable classes of each picture
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "prompt", help_heading = PREDICTING)]
+    /// Print the accuracy of each class, and what is taken for what
+    #[arg(long, conflicts_with_all = ["all", "predict", "prompt"])]
+    by_class: bool,
+    /// Print the most probable classes of pictures: files, folders, or patterns such as "*.jpg"
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with = "prompt", help_heading = PREDICTING)]
     predict: Vec<PathBuf>,
+    /// Classes to print of each picture
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "predict", help_heading = PREDICTING)]
+    top: usize,
+    /// Print a line for each picture, as CSV or JSON
+    #[arg(long, value_enum, value_name = "FORMAT", requires = "predict", conflicts_with = "json", help_heading = PREDICTING)]
+    format: Option<Format>,
     /// Continue a text
     #[arg(long, value_name = "TEXT", help_heading = PREDICTING)]
     prompt: Option<String>,
@@ -68,54 +96,82 @@ struct EvalFlags {
     /// Choose among the most probable K tokens; 0 for all
     #[arg(long, value_name = "K", default_value_t = 0, requires = "prompt", help_heading = PREDICTING)]
     top_k: usize,
+    /// Start mpirun with this many processes on this machine, which share the stages
+    #[arg(long, value_name = "N", help_heading = "Pipeline")]
+    processes: Option<usize>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// The subcommand and its flags.
 pub fn command() -> Command {
     let command = EvalFlags::augment_args(Command::new("eval"));
     let command = Settings::augment_without_defaults(command);
-    let command = output::hide(command, is_unused);
+    let command = flags::hide(command, is_unused);
     // The settings' own documentation would be the text otherwise.
-    output::with_negative_numbers(command)
+    flags::finished(command)
         .about("Score a trained model, classify pictures, or continue a text")
         .long_about(None)
 }
 
 /// Whether a flag is about training alone.
-fn is_unused(arg: &Arg) -> bool {
-    let is_training = arg.get_help_heading() == Some("Training");
-    is_training && !["batch_size", "seed"].contains(&arg.get_id().as_str())
+pub fn is_unused(arg: &Arg) -> bool {
+    let id = arg.get_id().as_str();
+    match arg.get_help_heading() {
+        Some("Training") => !["batch_size", "seed"].contains(&id),
+        Some("Pipeline") => ["recompute", "device_memory"].contains(&id),
+        _ => data::of_training(id),
+    }
 }
 
-/// Scores, predicts or continues a text.
-pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
-    output::refuse_hidden(&command(), matches)?;
+pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, CliError> {
+    flags::refuse_hidden(&command(), matches)?;
     let flags = EvalFlags::from_arg_matches(matches)?;
-    let run = TrainedRun::open(&flags, matches)?;
-    let Settings {
-        data,
-        model,
-        training,
-        ..
-    } = &run.settings;
-    let model = &model.model;
-    let other = |flag, what| CliError::OtherModel {
-        flag,
-        what,
-        model: model.name(),
-    };
+    let is_predicting = !flags.predict.is_empty();
+    if flags.top == 0 {
+        return Err(usage!("--top is 0: give 1 or more"));
+    }
+    let idle = [
+        ("batch-size", flags.prompt.is_some(), "with --prompt"),
+        ("seed", is_predicting, "with --predict"),
+    ];
+    flags::refuse_idle(matches, idle)?;
+    if processes.size() > 1 && (is_predicting || flags.prompt.is_some() || flags.by_class) {
+        return Err(usage!(
+            "--predict, --prompt and --by-class: start the program in one process"
+        ));
+    }
+    let mut run = TrainedRun::open(command(), &flags.run, (matches, processes))?;
+    run.json = flags.json;
+    let is_measured = !matches!(
+        run.settings.pipeline.balance,
+        BalanceSetting::Layers(_) | BalanceSetting::Even
+    );
+    let idle = [(
+        "balance",
+        is_measured,
+        "but as even or as layers: nothing is measured",
+    )];
+    flags::refuse_idle(matches, idle)?;
+    let (data, model) = (&run.settings.data, &run.settings.model.model);
+    let seed = run.settings.training.seed;
+    let name = model.name();
+    let other = |flag, what| usage!("{flag} is for models of {what}; this one is {name}");
     match (data.contents(), &flags.prompt) {
         (Contents::Images(_), Some(_)) => return Err(other("--prompt", "text")),
-        (Contents::Text(_), _) if !flags.predict.is_empty() => {
+        (Contents::Text(_), _) if is_predicting => {
             return Err(other("--predict", "images"));
         }
-        (Contents::Images(images), None) if !flags.predict.is_empty() => {
+        (Contents::Images(images), None) if is_predicting => {
             let sizes = Sizes::of_images(images.image_size(), run.classes.len());
-            let (run, files, view) = (&run, &flags.predict, images.view());
-            model.build(&sizes, Predict { run, files, view })?;
+            let predict = Predict {
+                run: &run,
+                paths: &flags.predict,
+                view: images.view(),
+                top: flags.top,
+                format: flags.format,
+            };
+            model.build(&sizes, predict)?;
         }
         (Contents::Text(text), Some(prompt)) => {
             let sizes = Sizes::of_text(text.tokenizer()?);
@@ -127,14 +183,23 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
                 sampling: Sampling {
                     temperature: flags.temperature,
                     top_k: Some(flags.top_k).filter(|&most| most > 0),
-                    seed: training.seed,
+                    seed,
                 },
             };
             model.build(&sizes, generate)?;
         }
         _ => {
             let load = if flags.all { Load::Whole } else { Load::Parts };
-            with_model((model, data), training.seed, load, Score(&run))?;
+            let by_class = flags.by_class;
+            with_model(
+                (model, data),
+                seed,
+                load,
+                Score {
+                    run: &run,
+                    by_class,
+                },
+            )?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -148,25 +213,25 @@ fn check_tokenizer(path: &Path, own: Option<&Path>) -> Result<(), CliError> {
     };
     let (found, own) = (Tokenizer::read(path)?.vocabulary(), own.vocabulary());
     if found != own {
-        let path = path.to_owned();
-        return Err(CliError::OtherTokenizer { path, found, own });
+        return Err(usage!(
+            "{} has a vocabulary of {found} tokens, but the run's own tokenizer one of {own}: \
+             the model was not made for its tokens, so leave --tokenizer out",
+            path.display()
+        ));
     }
     Ok(())
 }
 
-/// The names of the classes of a run.
 fn read_classes(path: PathBuf) -> Result<Vec<String>, CliError> {
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(source) => return Err(CliError::NoClasses { path, source }),
-    };
+    let (text, path) = (fs::read_to_string(&path), path.display());
+    let text =
+        text.map_err(|error| usage!("eval needs {path} for the names of the classes: {error}"))?;
     if text.is_empty() {
-        return Err(CliError::EmptyClasses(path));
+        return Err(usage!("{path} names no class"));
     }
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// A run's checkpoint by name.
 fn checkpoint(run: &Path, name: &str, task: &Task<CrossEntropy>) -> Result<Checkpoint, CliError> {
     let checkpoints = Checkpoints::of(run);
     let mut all = checkpoints.list()?;
@@ -177,36 +242,75 @@ fn checkpoint(run: &Path, name: &str, task: &Task<CrossEntropy>) -> Result<Check
     };
     found.ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|own| own.name()).collect();
-        CliError::NoCheckpoint {
-            run: run.to_owned(),
-            name: name.to_owned(),
-            there: if names.is_empty() {
-                "none".to_owned()
-            } else {
-                names.join(", ")
-            },
-            tip: suggest::tip(name, names.into_iter().chain(["newest", "best"])),
-        }
+        let there = match names[..] {
+            [] => "none".to_owned(),
+            _ => names.join(", "),
+        };
+        let tip = suggest::tip(name, names.into_iter().chain(["newest", "best"]));
+        let run = run.display();
+        usage!("{run} has no checkpoint {name}: it has {there}{tip}")
     })
 }
 
-/// A run that has been trained.
-struct TrainedRun {
-    settings: Settings,
-    weights: PathBuf,
+pub struct TrainedRun {
+    pub settings: Settings,
+    /// `None` for those of a file, which are the settings' pretrained ones.
+    weights: Option<PathBuf>,
     /// The names of the classes; empty for a language model.
-    classes: Vec<String>,
+    pub classes: Vec<String>,
+    /// What the data were, unless flags name others.
+    data: Option<Fingerprint>,
     json: bool,
+    processes: Processes,
 }
 
 impl TrainedRun {
-    fn open(flags: &EvalFlags, matches: &ArgMatches) -> Result<Self, CliError> {
+    /// The file of its weights.
+    fn file(&self) -> &Path {
+        let from = &self.settings.model.pretrained.from;
+        let file = self.weights.as_ref().or(from.as_ref());
+        file.map_or(Path::new(""), PathBuf::as_path)
+    }
+
+    /// Opens it in the first process, for all.
+    pub fn open(
+        command: Command,
+        run: &RunFlags,
+        (matches, processes): (&ArgMatches, &Processes),
+    ) -> Result<Self, CliError> {
+        let mut found = None;
+        let settings = Settings::shared(processes, matches, || {
+            let own = Self::read(command, run, matches)?;
+            Ok(found.insert(own).settings.clone())
+        })?;
+        let (weights, classes, data) = (found.as_ref()).map_or_else(Default::default, |own| {
+            (own.weights.clone(), own.classes.clone(), own.data.clone())
+        });
+        let (weights, classes) = processes.of_first((weights, classes))?;
+        Ok(Self {
+            settings,
+            weights,
+            classes,
+            data,
+            json: false,
+            processes: processes.clone(),
+        })
+    }
+
+    fn read(command: Command, run: &RunFlags, matches: &ArgMatches) -> Result<Self, CliError> {
+        if run.run.is_file() {
+            return Self::of_file(run, matches);
+        }
         // The folder of an unfinished run has another name.
-        let folder = &RunFolder::find(&flags.run).unwrap_or_else(|| flags.run.clone());
+        let folder = &RunFolder::find(&run.run).unwrap_or_else(|| run.run.clone());
         let config = folder.join(CONFIG);
         if !config.is_file() {
-            return Err(CliError::NoRun(folder.to_owned()));
+            fs::metadata(folder).map_err(CliError::file(folder))?;
+            let folder = folder.display();
+            return Err(usage!("{folder} is not a run: it has no config.toml"));
         }
+        let is_own = |arg: &Arg| arg.get_id() == "data" || arg.get_help_heading() == Some("Model");
+        flags::refuse_hidden(&flags::hide(command, is_own), matches)?;
         let mut settings = Settings::read(Some(&config), None, None, matches)?;
         settings.training.check()?;
         if let AnyDataSet::Text(text) = &mut settings.data {
@@ -217,7 +321,7 @@ impl TrainedRun {
                 None => text.tokenizer = own.or(text.tokenizer.take()),
             }
         }
-        let weights = match &flags.checkpoint {
+        let weights = match &run.checkpoint {
             Some(name) => {
                 let task = match settings.data.contents() {
                     Contents::Images(_) => Task::classification,
@@ -225,159 +329,220 @@ impl TrainedRun {
                 };
                 let checkpoint = checkpoint(folder, name, &task(&settings.training))?;
                 checkpoint.check()?;
-                checkpoint.model(flags.averaged)
+                checkpoint.model(run.averaged)
             }
-            None => folder.join(if flags.averaged { AVERAGED } else { MODEL }),
+            None if run.best => folder.join(BEST),
+            None => folder.join(if run.averaged { AVERAGED } else { MODEL }),
         };
-        if flags.averaged && !weights.is_file() {
-            return Err(CliError::NoAverage(folder.to_owned()));
+        if run.averaged && !weights.is_file() {
+            let folder = folder.display();
+            return Err(usage!("{folder} has no averaged weights: train with --ema"));
         }
         let classes = match settings.data.contents() {
             Contents::Images(_) => read_classes(folder.join(CLASSES))?,
             Contents::Text(_) => Vec::new(),
         };
+        let flags_of_data = settings.data.flags();
+        let is_other = flags_of_data.get_arguments().any(|arg| {
+            matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
+        });
+        let checkpoints = Checkpoints::of(folder).list()?.into_iter().rev();
+        let data = checkpoints
+            .filter(|_| !is_other)
+            .find_map(|own| own.data().ok());
         Ok(Self {
             settings,
-            weights,
+            weights: Some(weights),
             classes,
-            json: flags.json,
+            data,
+            json: false,
+            processes: Processes::default(),
         })
     }
 
-    /// The trained model, in stages.
-    fn pipeline<L: Layer<Side = ()>>(&self, layers: Vec<L>) -> Result<Pipeline<L>, CliError> {
+    /// Weights without a run: flags say what they are of.
+    fn of_file(flags: &RunFlags, matches: &ArgMatches) -> Result<Self, CliError> {
+        let path = flags.run.display();
+        if flags.averaged || flags.checkpoint.is_some() {
+            return Err(usage!(
+                "{path} is a file of weights: --averaged and --checkpoint are for a run's folder"
+            ));
+        }
+        if matches.get_one::<String>("model").is_none() {
+            return Err(usage!(
+                "{path} is a file of weights: say with --model what model it is of"
+            ));
+        }
+        let mut settings = Settings::read(None, None, None, matches)?;
+        settings.training.check()?;
+        settings.model.pretrained.from = Some(flags.run.clone());
+        settings.model.pretrained.new_head = Some(false);
+        settings.resolve_vocabulary(&settings.data.clone())?;
+        let classes = match settings.data.contents() {
+            Contents::Images(images) if settings.data.is_located() => {
+                images.load(settings.training.seed)?.classes
+            }
+            Contents::Images(images) => {
+                let alone = Processes::default();
+                let weights = OpenWeights::open(&settings.model.pretrained, &alone)?;
+                let own = weights.map(|weights| weights.classes(&settings.model.model));
+                let own = own.transpose()?.flatten();
+                let classes = 0..own.unwrap_or_else(|| images.usual_classes());
+                classes.map(|class| class.to_string()).collect()
+            }
+            Contents::Text(_) => Vec::new(),
+        };
+        Ok(Self {
+            settings,
+            weights: None,
+            classes,
+            data: None,
+            json: false,
+            processes: Processes::default(),
+        })
+    }
+
+    pub fn pipeline<L: Layer<Side = ()>>(&self, layers: Vec<L>) -> Result<Pipeline<L>, CliError> {
         let mut settings = self.settings.pipeline.clone();
         settings.check(layers.len())?;
         // Nothing is trained, so nothing is measured for it.
         if !matches!(settings.balance, BalanceSetting::Layers(_)) {
             settings.balance = BalanceSetting::Even;
         }
-        let mut pipeline = settings.builder_with(layers, None)?.build()?;
-        load_model(&mut pipeline, &self.weights)?;
+        let mut builder = settings.builder_with(layers, None)?;
+        if let Some(communicator) = self.processes.communicator() {
+            builder = builder.communicator(communicator.clone());
+        }
+        let mut pipeline = builder.build()?;
+        let own = &self.settings.model;
+        if let Some(weights) = &self.weights {
+            load_model(&mut pipeline, weights)?;
+        } else if let Some(weights) = OpenWeights::open(&own.pretrained, &self.processes)? {
+            let model = (&own.model, self.settings.image_size());
+            let weights = weights.for_model(pipeline.layers(), model, None)?;
+            output::say(&weights.load(&mut pipeline)?);
+        }
         Ok(pipeline)
     }
 
-    /// Other classes under the same numbers would only look like a bad model.
-    fn check_classes(&self, found: &str) -> Result<(), CliError> {
-        let found: Vec<_> = found.lines().collect();
-        if self.classes.is_empty() || self.classes == found {
-            return Ok(());
+    /// Other classes under the same numbers would only look like a bad model, and other samples like a worse or a better one.
+    fn check_data<L: Layer<Side = ()>, T>(
+        &self,
+        model: &ModelWithData<L, T>,
+    ) -> Result<(), CliError> {
+        let names = model.classes().unwrap_or_default();
+        let names: Vec<_> = names.lines().map(str::to_owned).collect();
+        if let Some(changes) = changes(&of_classes(&self.classes), &of_classes(&names)) {
+            return Err(usage!(
+                "the model was trained on other classes: {changes}: use the data set that it was \
+                 trained on, or one with the same classes"
+            ));
         }
-        Err(CliError::OtherClasses {
-            expected: self.classes.len(),
-            first: self.classes.first().cloned().unwrap_or_default(),
-            found: found.len(),
-        })
+        let (Some(then), Some(source)) = (&self.data, &model.source) else {
+            return Ok(());
+        };
+        let (mut then, mut now) = (then.clone(), source.fingerprint()?);
+        for data in [&mut then, &mut now] {
+            data.retain(|part, _| !part.starts_with("training"));
+        }
+        match changes(&then, &now) {
+            Some(changes) => Err(usage!(
+                "the data have changed since the model was trained: {changes}\n\
+                 restore them, or name the data to score with --data-dir or --text"
+            )),
+            None => Ok(()),
+        }
     }
 }
 
-/// Scores a model on the test set.
-struct Score<'a>(&'a TrainedRun);
+struct Score<'a> {
+    run: &'a TrainedRun,
+    by_class: bool,
+}
 
 impl Work for Score<'_> {
     type Done = ();
 
-    fn on<L, T>(self, model: ModelWithData<L, T>) -> Result<(), CliError>
+    fn on<L: Layer<Side = ()>, T: Flow>(self, model: ModelWithData<L, T>) -> Result<(), CliError>
     where
-        L: Layer<Side = ()>,
-        T: Flow,
         CrossEntropy: Objective<L::Output, T>,
     {
-        let run = self.0;
-        if let Some(names) = model.classes() {
-            run.check_classes(&names)?;
-        }
+        let run = self.run;
+        run.processes.agree(run.check_data(&model))?;
         let pipeline = run.pipeline(model.layers)?;
         let Some(source) = model.source else {
             return Ok(());
         };
-        let shown = show_count("testing", "samples", source.test_samples());
-        let batches = source.test(run.settings.training.batch_size);
+        let samples = source.test_samples();
+        let shown = (run.processes.is_first()).then(|| show_count("testing", "sample", samples));
+        let shown = |samples| shown.iter().for_each(|shown| shown(samples));
+        let batches = shared(&pipeline, || source.test(run.settings.training.batch_size));
         let task = (model.task)(&run.settings.training);
         let totals = evaluate(&pipeline, batches, &task, shown)?;
         let metrics = task.metrics(&totals);
-        if run.json {
-            output::print_json(&json!({ "samples": totals.samples, "test": metrics }));
-        } else {
-            output::print(&format!("{} samples: {metrics}\n", totals.samples));
+        if !metrics.loss.is_finite() {
+            return Err(usage!(
+                "{}: the test loss is {}, so the model is of no use: its values are too large",
+                run.file().display(),
+                metrics.loss
+            ));
         }
+        let samples = totals.samples;
+        let mut text = format!("{}: {metrics}\n", count(samples, "sample"));
+        let mut json = json!({ "samples": samples, "test": metrics });
+        if self.by_class {
+            let of_images = || usage!("--by-class is for models of images");
+            let confusion = model.confusion.ok_or_else(of_images)?;
+            let confusion = confusion(&pipeline, run.settings.training.batch_size)?;
+            text += &table_of(&confusion);
+            json["by_class"] = classes_of(&confusion);
+            json["confusion"] = json!(confusion.counts);
+        }
+        output::print_either(run.json, || json, || text)?;
         Ok(())
     }
 }
 
-/// Prints the most probable classes of pictures.
-struct Predict<'a> {
-    run: &'a TrainedRun,
-    files: &'a [PathBuf],
-    view: Loading,
+/// The classes that have samples: their number, samples and accuracy.
+fn accuracies(confusion: &Confusion) -> impl Iterator<Item = (usize, u64, f64)> {
+    let classes = 0..confusion.classes.len();
+    classes.filter_map(|class| {
+        confusion
+            .accuracy(class)
+            .map(|(all, share)| (class, all, share))
+    })
 }
 
-impl ModelWork for Predict<'_> {
-    type Done = ();
-
-    fn classify<L: Classifier>(self, layers: Vec<L>) -> Result<(), CliError> {
-        let run = self.run;
-        let pipeline = run.pipeline(layers)?;
-        let mut all = Vec::new();
-        for file in self.files {
-            let picture = self.view.load(file, &burn::tensor::Device::flex())?;
-            let logits = pipeline.infer(picture)?;
-            let shares: Vec<f32> = softmax(logits, 1).into_data().iter().collect();
-            let mut ranked: Vec<_> = run.classes.iter().zip(shares).collect();
-            ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
-            ranked.truncate(SHOWN);
-            if !run.json {
-                let said: Vec<_> = ranked
-                    .iter()
-                    .map(|(name, share)| format!("{name} {:.1} %", 100.0 * share))
-                    .collect();
-                output::print(&format!("{}: {}\n", file.display(), said.join(", ")));
-            }
-            let classes: Vec<_> = (ranked.iter())
-                .map(|(class, share)| json!({ "class": class, "probability": share }))
-                .collect();
-            all.push(json!({ "file": file, "classes": classes }));
-        }
-        if run.json {
-            output::print_json(&json!(all));
-        }
-        Ok(())
-    }
+fn classes_of(confusion: &Confusion) -> Value {
+    let class = |(class, samples, accuracy): (usize, u64, f64)| json!({ "class": confusion.classes[class], "samples": samples, "accuracy": accuracy });
+    accuracies(confusion).map(class).collect()
 }
 
-/// Continues a text.
-struct Generate<'a> {
-    run: &'a TrainedRun,
-    tokenizer: &'a Tokenizer,
-    prompt: &'a str,
-    tokens: usize,
-    sampling: Sampling,
-}
-
-impl ModelWork for Generate<'_> {
-    type Done = ();
-
-    fn classify<L: Classifier>(self, _: Vec<L>) -> Result<(), CliError> {
-        Err(CliError::NotOfImages)
+/// A row for each class; of few classes, with a column for each prediction.
+fn table_of(confusion: &Confusion) -> String {
+    let classes = confusion.classes.len();
+    let columns = if classes <= MOST_COLUMNS { classes } else { 0 };
+    let mut table = Table::new(">#|class|>samples|>accuracy");
+    (0..columns).for_each(|said| table.column(&format!(">as {said}")));
+    for (class, samples, accuracy) in accuracies(confusion) {
+        let mut row = vec![
+            class.to_string(),
+            confusion.classes[class].clone(),
+            samples.to_string(),
+            format!("{:.1} %", 100.0 * accuracy),
+        ];
+        row.extend((0..columns).map(|said| confusion.samples(class, said).to_string()));
+        table.row(row);
     }
-
-    fn predict_text<L: LanguageModel>(self, layers: Vec<L>) -> Result<(), CliError> {
-        let Self {
-            run,
-            tokenizer,
-            prompt,
-            ..
-        } = self;
-        let pipeline = run.pipeline(layers)?;
-        let prompt_tokens = tokenizer.encode(prompt)?;
-        let tokens = L::generate(&pipeline, &prompt_tokens, self.tokens, &self.sampling)?;
-        let text = tokenizer.decode(&tokens)?;
-        if run.json {
-            output::print_json(&json!({ "prompt": prompt, "text": text }));
-        } else {
-            let text = output::visible(&(prompt.to_owned() + &text));
-            output::print(&format!("{text}\n"));
+    let mut text = format!("\n{table}");
+    if columns == 0 {
+        let mut table = Table::new("class|predicted as|>samples");
+        for count in confusion.mistakes().into_iter().take(MOST_COLUMNS) {
+            let [label, said] =
+                [count.label, count.said].map(|class| confusion.classes[class].clone());
+            table.row(vec![label, said, count.samples.to_string()]);
         }
-        Ok(())
+        text += &format!("\n{table}");
     }
+    text
 }

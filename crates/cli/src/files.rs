@@ -7,12 +7,12 @@ use stovepipe::{plan::Machine, train::PipelineSettings};
 
 use crate::{error::CliError, output};
 
-/// A run's settings.
 pub const CONFIG: &str = "config.toml";
-/// Its model.
 pub const MODEL: &str = "model.safetensors";
 /// The model with averaged weights.
 pub const AVERAGED: &str = "averaged.safetensors";
+/// The one with the best test.
+pub const BEST: &str = "best.safetensors";
 /// Its copy of its tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";
 /// The names of its classes, a line each.
@@ -36,7 +36,6 @@ pub struct PlannedTraining {
     pub batch_size: usize,
 }
 
-/// What was predicted.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Prediction {
@@ -49,21 +48,12 @@ pub struct Prediction {
 
 impl PlanFile {
     pub fn write(&self, path: &Path) -> Result<(), CliError> {
-        let text = toml::to_string(self).map_err(|source| CliError::Write {
-            path: path.to_owned(),
-            source: source.into(),
-        })?;
-        output::write(
-            path,
-            &format!("# train --plan {}\n\n{text}", path.display()),
-        )
+        let text = toml::to_string(self).map_err(CliError::file(path))?;
+        let text = format!("# train --plan {}\n\n{text}", path.display());
+        output::write(path, &text)
     }
 }
 
-/// A machine file.
 pub fn read_machine(path: &Path) -> Result<Machine, CliError> {
-    Machine::from_toml(&output::read(path)?).map_err(|source| CliError::Read {
-        path: path.to_owned(),
-        source: source.into(),
-    })
+    Machine::from_toml(&output::read(path)?).map_err(CliError::file(path))
 }

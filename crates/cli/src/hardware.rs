@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use stovepipe::schedule::count;
+
 /// A driver: the files that show that it is installed, and whether the program was built for it.
 struct Driver {
     feature: &'static str,
@@ -38,13 +40,11 @@ const DRIVERS: [Driver; 2] = [
 /// What this machine has and this program was not built for.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unused {
-    /// The feature that it needs.
     pub feature: &'static str,
     /// A clause that says what was found.
     pub found: String,
 }
 
-/// Looks at this machine.
 pub fn unused() -> Vec<Unused> {
     unused_under(Path::new("/"), |driver| driver.is_built)
 }
@@ -71,6 +71,15 @@ pub fn hints() -> String {
     unused().into_iter().map(line).collect()
 }
 
+/// A line if there are fewer cores than threads.
+pub fn shared_cores(threads: usize, cores: usize) -> String {
+    if threads <= cores {
+        return String::new();
+    }
+    let cores = count(cores, "core");
+    format!("warning: {threads} CPU threads share {cores}, so steps take longer than predicted\n")
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -79,36 +88,42 @@ mod tests {
     use super::*;
 
     #[test]
+    fn more_threads_than_cores_are_said() {
+        for (threads, cores, expected) in [
+            (1, 1, ""),
+            (4, 4, ""),
+            (2, 1, "warning: 2 CPU threads share 1 core, "),
+            (5, 4, "warning: 5 CPU threads share 4 cores, "),
+        ] {
+            let line = shared_cores(threads, cores);
+            assert!(line.starts_with(expected), "{line}");
+            assert_eq!(line.is_empty(), expected.is_empty(), "{line}");
+        }
+    }
+
+    #[test]
     fn drivers_are_found_by_their_files_and_name_the_feature() {
         for (files, built, expected) in [
-            (&[][..], &[][..], &[][..]),
-            (&["proc/driver/nvidia/version"], &[], &["cuda"]),
-            (&["usr/lib/wsl/lib/libcuda.so.1"], &[], &["cuda"]),
-            (&["dev/dri/renderD128"], &[], &["wgpu"]),
-            (&["dev/dri/card0"], &[], &[]),
-            (
-                &["dev/nvidiactl", "dev/dri/renderD128"],
-                &[],
-                &["cuda", "wgpu"],
-            ),
-            (
-                &["dev/nvidiactl", "dev/dri/renderD128"],
-                &["cuda"],
-                &["wgpu"],
-            ),
-            (&["dev/nvidiactl"], &["cuda"], &[]),
+            ("", "", ""),
+            ("proc/driver/nvidia/version", "", "cuda"),
+            ("usr/lib/wsl/lib/libcuda.so.1", "", "cuda"),
+            ("dev/dri/renderD128", "", "wgpu"),
+            ("dev/dri/card0", "", ""),
+            ("dev/nvidiactl dev/dri/renderD128", "", "cuda wgpu"),
+            ("dev/nvidiactl dev/dri/renderD128", "cuda", "wgpu"),
+            ("dev/nvidiactl", "cuda", ""),
         ] {
             let root = tempfile::tempdir().unwrap();
-            for file in files {
+            for file in files.split_whitespace() {
                 let path = root.path().join(file);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, "").unwrap();
             }
-            let unused = unused_under(root.path(), |driver| built.contains(&driver.feature));
+            let unused = unused_under(root.path(), |driver| built == driver.feature);
             let features: Vec<_> = unused.iter().map(|unused| unused.feature).collect();
-            assert_eq!(features, expected, "{files:?}");
+            assert_eq!(features.join(" "), expected, "{files}");
             for unused in unused {
-                let file = files.iter().any(|file| unused.found.contains(file));
+                let file = (files.split_whitespace()).any(|file| unused.found.contains(file));
                 assert!(file, "{unused:?}");
             }
         }

@@ -1,47 +1,87 @@
 //! `stovepipe`: trains models through a pipeline of stages, and predicts what that costs.
 
-mod allocator;
+#![deny(clippy::print_stderr, clippy::print_stdout)] // They panic if the text cannot be written.
+
 mod choice;
 mod config;
 mod data;
 mod devices;
 mod error;
 mod eval;
+mod export;
 mod files;
+mod flags;
 mod hardware;
+mod launch;
+mod measured;
 mod memory_check;
 mod mistakes;
 mod models;
 mod output;
 mod plan;
 mod pretrained;
+mod processes;
+mod rank;
 mod settings;
 mod simulate;
-mod stage_table;
 mod suggest;
 mod train;
 mod verify;
 mod work;
 
-use std::{env, error::Error, process::ExitCode};
+#[cfg(unix)]
+use std::sync::Arc;
+use std::{env, process::ExitCode};
 
+use cap::Cap;
 use clap::{ArgMatches, Command};
-use stovepipe::train::keep_freed_memory;
+use mimalloc::MiMalloc;
+use stovepipe::train::{Processes, keep_freed_memory};
 
 use error::CliError;
 
+/// The system's allocator returns large blocks to the kernel, which clears them again under a lock that all stages share:
+/// two stages would run no faster than one. It counts, so that layers can be measured.
+#[global_allocator]
+static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
+
+/// The exit status after arguments that cannot be used.
+const USAGE: u8 = 2;
+
+/// Bytes that are allocated now.
+fn allocated() -> usize {
+    ALLOCATOR.allocated()
+}
+
 fn main() -> ExitCode {
     keep_freed_memory();
+    // A limit of file sizes is then an error of the write, as a full disk is.
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let mut command = command();
+    let mut processes = Processes::default();
     let result = match command.try_get_matches_from_mut(env::args_os()) {
-        Ok(matches) => run(&matches),
-        Err(error) => suggest::with_tip(error, &command).exit(),
+        Ok(matches) => run(&matches, &mut processes),
+        Err(error) => Err(suggest::with_tip(error, &command).into()),
+    };
+    let result = match result {
+        // Help is a result.
+        Err(CliError::Arguments(text)) if !text.use_stderr() => {
+            output::is_read(text.print()).map(|_| ExitCode::SUCCESS)
+        }
+        result => result,
     };
     match result {
         Ok(code) => code,
-        Err(CliError::Arguments(error)) => error.exit(),
+        Err(CliError::Arguments(error)) => {
+            if rank::is_first() {
+                let _ = error.print();
+            }
+            ExitCode::from(USAGE)
+        }
         Err(error) => {
-            eprintln!("error: {}", with_sources(&error));
+            let text = suggest::plain(&error::with_sources(&error));
+            processes::report(&processes, &error, &text);
             ExitCode::FAILURE
         }
     }
@@ -55,34 +95,30 @@ fn command() -> Command {
         .arg_required_else_help(true)
         .subcommand(train::command())
         .subcommand(eval::command())
+        .subcommand(export::command())
         .subcommand(devices::command())
         .subcommand(plan::command())
         .subcommand(simulate::command())
         .subcommand(verify::command())
 }
 
-fn run(matches: &ArgMatches) -> Result<ExitCode, CliError> {
+/// Runs a subcommand, in all processes of a job that this one may be part of.
+fn run(matches: &ArgMatches, processes: &mut Processes) -> Result<ExitCode, CliError> {
+    if let Some((name, flags)) = matches.subcommand() {
+        if let Some(count) = launch::asked(flags) {
+            return launch::start(count);
+        }
+        *processes = processes::join(name, flags)?;
+    }
     match matches.subcommand() {
-        Some(("train", matches)) => train::main(matches),
-        Some(("eval", matches)) => eval::main(matches),
-        Some(("devices", matches)) => devices::main(matches),
-        Some(("plan", matches)) => plan::main(matches),
+        Some(("train", matches)) => train::main(matches, processes),
+        Some(("eval", matches)) => eval::main(matches, processes),
+        Some(("export", matches)) => export::main(matches),
+        Some(("devices", matches)) => devices::main(matches, processes),
+        Some(("plan", matches)) => plan::main(matches, processes),
         Some(("simulate", matches)) => simulate::main(matches),
-        Some(("verify", matches)) => verify::main(matches),
+        Some(("verify", matches)) => verify::main(matches, processes),
         // `subcommand_required` lets nothing else through.
         _ => Ok(ExitCode::FAILURE),
     }
-}
-
-/// An error and those that caused it. Some already say what caused them.
-fn with_sources(error: &CliError) -> String {
-    let (mut text, mut source) = (error.to_string(), error.source());
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(cause_text.trim()) {
-            text = format!("{text}: {}", cause_text.trim());
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -1,12 +1,12 @@
-//! The test images that a model is most wrong about, for the report.
+//! The test images that a model is most wrong about, and what it takes for what.
 
-use std::fs;
+use std::{collections::BTreeMap, fs};
 
 use burn::tensor::{Tensor, activation::log_softmax};
 use image::RgbImage;
 use stovepipe::{pipeline::Pipeline, train::RunFolder};
 use stovepipe_imagenet::Normalisation;
-use stovepipe_report::MistakeEntry;
+use stovepipe_report::{Confusion, MistakeEntry, PicturePath};
 
 use crate::{
     data::{ImageSets, Labels},
@@ -14,22 +14,19 @@ use crate::{
     models::Classifier,
 };
 
-/// Mistakes that are kept.
 const MOST: usize = 24;
 
 /// The subfolder of their pictures.
 const PICTURES: &str = "mistakes";
 
-/// Finds the mistakes of a model.
-pub struct MistakeFinder<'a> {
-    pub sets: &'a ImageSets,
-    pub batch_size: usize,
+pub struct MistakeFinder {
+    pub sets: ImageSets,
     /// What was done to the images.
     pub normalisation: Normalisation,
 }
 
 /// An image whose predicted class is not its own.
-struct Mistake {
+pub struct Mistake {
     /// Its place in the test set.
     place: usize,
     class: usize,
@@ -39,31 +36,31 @@ struct Mistake {
     picture: RgbImage,
 }
 
-impl MistakeFinder<'_> {
-    /// Writes the worst mistakes into a run's folder: `mistakes.json` and a picture of each.
+impl MistakeFinder {
+    /// Writes the worst mistakes into a run's folder: `mistakes.json` and a picture of each. And what is taken
+    /// for what.
     pub fn write<L: Classifier>(
         &self,
         pipeline: &Pipeline<L>,
+        (batch_size, most): (usize, usize),
         folder: &RunFolder,
     ) -> Result<(), CliError> {
+        let (worst, confusion) = self.find(pipeline, (batch_size, most))?;
+        if folder.is_elsewhere() {
+            return Ok(());
+        }
+        folder.write_json("confusion.json", &confusion)?;
         let pictures = folder.file(PICTURES);
-        let file = |source| CliError::File {
-            path: pictures.clone(),
-            source,
-        };
         // The run may have ended before, and been resumed.
         if pictures.exists() {
-            fs::remove_dir_all(&pictures).map_err(file)?;
+            fs::remove_dir_all(&pictures).map_err(CliError::file(&pictures))?;
         }
-        fs::create_dir_all(&pictures).map_err(file)?;
+        fs::create_dir_all(&pictures).map_err(CliError::file(&pictures))?;
         let mut entries = Vec::new();
-        for (rank, mistake) in self.worst(pipeline)?.into_iter().enumerate() {
+        for (rank, mistake) in worst.into_iter().enumerate() {
             let path = format!("{PICTURES}/{:02}.png", rank + 1);
             let at = folder.file(&path);
-            (mistake.picture.save(&at)).map_err(|source| CliError::Write {
-                path: at,
-                source: source.into(),
-            })?;
+            mistake.picture.save(&at).map_err(CliError::file(&at))?;
             entries.push(self.entry(&mistake, &path)?);
         }
         Ok(folder.write_json("mistakes.json", &entries)?)
@@ -78,14 +75,20 @@ impl MistakeFinder<'_> {
             said: class(mistake.predicted),
             probability: finite(mistake.probability),
             loss: finite(mistake.loss),
-            picture: picture.parse().ok(),
+            picture: PicturePath::try_from(picture.to_owned()).ok(),
         })
     }
 
-    /// The worst mistakes, the worst one first.
-    fn worst<L: Classifier>(&self, pipeline: &Pipeline<L>) -> Result<Vec<Mistake>, CliError> {
+    /// The worst mistakes in the test set, in at most so many batches of this size, and what is taken for what.
+    pub fn find<L: Classifier>(
+        &self,
+        pipeline: &Pipeline<L>,
+        (batch_size, most): (usize, usize),
+    ) -> Result<(Vec<Mistake>, Confusion), CliError> {
         let (mut worst, mut first) = (Worst::default(), 0);
-        for batch in self.sets.source.test(self.batch_size) {
+        let mut counts = BTreeMap::<_, u64>::new();
+        let batches = self.sets.source.test(batch_size);
+        for batch in batches.take(most) {
             let batch = batch?;
             let (images, Labels::Classes(labels)) = (batch.input, batch.target) else {
                 continue;
@@ -96,9 +99,12 @@ impl MistakeFinder<'_> {
             let shares: Vec<f64> = log_softmax(logits, 1).into_data().iter().collect();
             for (place, (shares, &label)) in shares.chunks(classes).zip(&labels).enumerate() {
                 let class = usize::try_from(label).unwrap_or(usize::MAX);
-                if let Some((predicted, loss)) =
-                    mistaken(shares, class).filter(|&(_, loss)| worst.admits(loss))
-                {
+                let (Some(predicted), Some(own)) = (likeliest(shares), shares.get(class)) else {
+                    continue;
+                };
+                *counts.entry((class, predicted)).or_default() += 1;
+                let loss = -own;
+                if predicted != class && worst.admits(loss) {
                     worst.add(Mistake {
                         place: first + place,
                         class,
@@ -111,7 +117,7 @@ impl MistakeFinder<'_> {
             }
             first += labels.len();
         }
-        Ok(worst.0)
+        Ok((worst.0, Confusion::new(self.sets.classes.clone(), counts)))
     }
 
     /// An image `[1, 3, height, width]` as it was before it was normalised.
@@ -147,22 +153,9 @@ impl Worst {
     }
 }
 
-/// The predicted class of a sample with these log-probabilities, and its loss, if that is not its class.
-fn mistaken(shares: &[f64], class: usize) -> Option<(usize, f64)> {
-    let own = *shares.get(class)?;
+fn likeliest(shares: &[f64]) -> Option<usize> {
     let ranked = shares.iter().enumerate();
-    let (predicted, _) = ranked.max_by(|a, b| a.1.total_cmp(b.1))?;
-    (predicted != class).then_some((predicted, -own))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mistake_is_another_class_that_is_likelier() {
-        assert_eq!(mistaken(&[-0.1, -2.5], 0), None);
-        assert_eq!(mistaken(&[-0.1, -2.5], 1), Some((0, 2.5)));
-        assert_eq!(mistaken(&[-0.1, -2.5], 2), None);
-    }
+    ranked
+        .max_by(|a, b| a.1.total_cmp(b.1))
+        .map(|(class, _)| class)
 }

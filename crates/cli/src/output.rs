@@ -3,16 +3,24 @@
 use std::{
     fmt,
     fs::{self, File},
-    io::{self, BufWriter, Write},
-    path::Path,
+    io::{self, BufWriter, Read, Write},
+    path::{Path, PathBuf, absolute},
 };
 
-use clap::{Arg, ArgMatches, Command, parser::ValueSource};
+use console::Term;
 use serde_json::Value;
+use stovepipe::schedule::format_bytes;
 
-use crate::error::CliError;
+use crate::{
+    error::{CliError, usage},
+    rank::is_first,
+};
 
-/// Rows of words in columns.
+/// Bytes of the longest text that is read.
+const MOST_READ: u64 = 1 << 30;
+/// Columns of the widest picture.
+const WIDEST: usize = 1000;
+
 pub struct Table {
     /// Whether each stands at the right of its column.
     is_right: Vec<bool>,
@@ -36,10 +44,10 @@ impl Table {
         self.rows[0].push(name.to_owned());
     }
 
-    /// Names come from files: what would move a terminal's cursor is left out.
+    /// Names come from files: what would move a terminal's cursor is escaped.
     pub fn row(&mut self, row: Vec<String>) {
-        let printable = |cell: String| cell.chars().filter(|c| !c.is_control()).collect();
-        self.rows.push(row.into_iter().map(printable).collect());
+        let cell = |cell: String| visible(&cell).replace('\n', "\\n");
+        self.rows.push(row.into_iter().map(cell).collect());
     }
 }
 
@@ -66,92 +74,158 @@ impl fmt::Display for Table {
     }
 }
 
-/// A number with its noun.
-pub fn count(number: usize, one: &str, many: &str) -> String {
-    let noun = if number == 1 { one } else { many };
-    format!("{number} {noun}")
+/// A number with this many decimals, as a power of ten if it is too long to be read.
+pub fn decimals(value: f64, decimals: usize) -> String {
+    match value.abs() {
+        1e15.. => format!("{value:e}"),
+        _ => format!("{value:.decimals$}"),
+    }
 }
 
 /// A number with as many decimals as it needs, three at most.
 pub fn number(value: f64) -> String {
-    let text = format!("{value:.3}");
+    let text = decimals(value, 3);
+    if !text.contains('.') || text.contains('e') {
+        return text;
+    }
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Seconds as people read them.
 pub fn seconds(value: f64) -> String {
     match value {
-        1.0.. => format!("{value:.2} s"),
+        1.0.. => format!("{} s", decimals(value, 2)),
         _ => format!("{:.2} ms", 1e3 * value),
     }
 }
 
-/// The terminal's width, if it says so.
 pub fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok();
-    columns.and_then(|text| text.parse().ok()).unwrap_or(100)
+    let columns = columns.and_then(|text| text.parse().ok());
+    let of_terminal = || Some(usize::from(Term::stdout().size_checked()?.1));
+    columns.or_else(of_terminal).unwrap_or(100).min(WIDEST)
 }
 
-/// Lets values begin with a minus, so that the error says that a number is out of range.
-pub fn with_negative_numbers(command: Command) -> Command {
-    command.mut_args(|arg| {
-        let takes_values = arg.get_action().takes_values();
-        if takes_values {
-            arg.allow_negative_numbers(true)
-        } else {
-            arg
-        }
-    })
+/// Whether standard output is a terminal that shows colours, and they are wanted.
+pub fn has_colours() -> bool {
+    Term::stdout().features().colors_supported()
 }
 
-/// Hides the flags that a subcommand does not use, though it knows them.
-pub fn hide(command: Command, is_unused: impl Fn(&Arg) -> bool) -> Command {
-    command.mut_args(|arg| {
-        let is_unused = is_unused(&arg);
-        arg.hide(is_unused)
-    })
+/// Says on standard error what happens, in any process of a job.
+pub fn say_in_any(text: &str) {
+    let _ = io::stderr().write_all(visible(text).as_bytes());
 }
 
-/// Refuses hidden flags, which would do nothing.
-pub fn refuse_hidden(command: &Command, matches: &ArgMatches) -> Result<(), CliError> {
-    let is_given =
-        |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-    let mut hidden = command.get_arguments().filter(|arg| arg.is_hide_set());
-    match hidden.find(is_given).and_then(Arg::get_long) {
-        Some(flag) => Err(CliError::NotUsed {
-            flag: flag.to_owned(),
-            subcommand: command.get_name().to_owned(),
-        }),
-        None => Ok(()),
+/// Says on standard error what happens, if it can be written: a run does not end because its terminal is gone.
+pub fn say(text: &str) {
+    if is_first() {
+        say_in_any(text);
     }
 }
 
-/// Prints a text, even if nobody reads it any more.
-pub fn print(text: &str) {
-    let mut out = io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+/// Prints a result. Returns whether anybody still reads: `| head` ends quietly.
+pub fn print(text: &str) -> Result<bool, CliError> {
+    print_raw(&visible(text))
 }
 
-/// A text that a model made, as a terminal can take it: control characters are escaped, but for line ends and tabs.
-pub fn visible(text: &str) -> String {
+/// Prints a text for programs, or one that names nothing and may have colours.
+pub fn print_raw(text: &str) -> Result<bool, CliError> {
+    if !is_first() {
+        return Ok(true);
+    }
+    let mut out = io::stdout().lock();
+    is_read(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// Whether what was written to standard output is still read.
+pub fn is_read(written: io::Result<()>) -> Result<bool, CliError> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true).map_err(CliError::Output),
+    }
+}
+
+/// A text as a terminal can take it, whoever named a file or a class, or made the model that wrote it: control characters are
+/// escaped, but for line ends and tabs, and so are those that turn the direction of writing.
+fn visible(text: &str) -> String {
     let shown = |character: char| match character {
         '\n' | '\t' => character.to_string(),
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => character.escape_default().to_string(),
         _ if character.is_control() => character.escape_default().to_string(),
         _ => character.to_string(),
     };
     text.chars().map(shown).collect()
 }
 
-pub fn print_json(value: &Value) {
-    print(&format!("{value:#}\n"));
+/// Prints JSON if it is asked for, else a text.
+pub fn print_either(
+    is_json: bool,
+    json: impl FnOnce() -> Value,
+    text: impl FnOnce() -> String,
+) -> Result<bool, CliError> {
+    if is_json {
+        return print_raw(&format!("{:#}\n", json()));
+    }
+    print(&text())
 }
 
-/// Reads a file.
+/// The text of a file. An endless one, such as a device, would take all memory.
 pub fn read(path: &Path) -> Result<String, CliError> {
-    fs::read_to_string(path).map_err(|source| CliError::File {
-        path: path.to_owned(),
-        source,
-    })
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(CliError::file(path))?;
+    let all = file.take(MOST_READ + 1).read_to_end(&mut bytes);
+    if all.map_err(CliError::file(path))? as u64 > MOST_READ {
+        let most = format_bytes(MOST_READ);
+        return Err(usage!("{} has more than {most}", path.display()));
+    }
+    let not_text = |_| usage!("{} is not a text file in UTF-8", path.display());
+    String::from_utf8(bytes).map_err(not_text)
+}
+
+/// The path of a file that can be replaced: that of a link is where it leads.
+pub fn replaceable(path: &Path) -> Result<PathBuf, CliError> {
+    let shown = path.display();
+    match path.canonicalize() {
+        Ok(path) if path.is_file() || path.is_dir() => Ok(path),
+        Ok(_) => Err(usage!("{shown} is a pipe or a device: name a file")),
+        Err(_) if path.is_symlink() => Err(usage!(
+            "{shown} is a link to nothing: make the file that it names, or name another"
+        )),
+        Err(_) => Ok(path.to_owned()),
+    }
+}
+
+/// Checks that a file can be written, before the work for it begins.
+pub fn check_file(path: &Path) -> Result<(), CliError> {
+    let is_new = !path.exists();
+    // A pipe must not be opened twice.
+    if is_new || path.is_file() || path.is_dir() {
+        let opened = File::options().create(true).append(true).open(path);
+        opened.map_err(CliError::file(path))?;
+    }
+    if is_new {
+        // It may be a link, which stays.
+        let _ = path.canonicalize().and_then(fs::remove_file);
+    }
+    Ok(())
+}
+
+/// Checks that different files can be written.
+pub fn check_files<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Result<(), CliError> {
+    let mut others = Vec::new();
+    for file in files {
+        check_file(file)?;
+        let path = absolute(file).map_err(CliError::file(file))?;
+        // Several may go to one device, such as /dev/null.
+        let is_file = !path.exists() || path.is_file();
+        if is_file && others.contains(&path) {
+            let path = file.display();
+            return Err(usage!(
+                "{path} would be written twice: name different files"
+            ));
+        }
+        others.push(path);
+    }
+    Ok(())
 }
 
 /// Writes a file, and says so.
@@ -164,16 +238,17 @@ pub fn write_with(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> Result<(), CliError> {
+    let is_new = !path.exists();
     let written = File::create(path).and_then(|file| {
         let mut file = BufWriter::new(file);
         write(&mut file)?;
         file.flush()
     });
-    written.map_err(|source| CliError::File {
-        path: path.to_owned(),
-        source,
-    })?;
-    eprintln!("wrote {}", path.display());
+    if written.is_err() && is_new {
+        let _ = fs::remove_file(path);
+    }
+    written.map_err(CliError::file(path))?;
+    say(&format!("wrote {}\n", path.display()));
     Ok(())
 }
 
@@ -182,12 +257,10 @@ mod tests {
     #[test]
     fn generated_text_cannot_control_a_terminal() {
         for (text, expected) in [
-            (
-                "plain, naïve 🦀\n\tand more\n",
-                "plain, naïve 🦀\n\tand more\n",
-            ),
+            ("naïve 🦀\n\tand more\n", "naïve 🦀\n\tand more\n"),
             ("\u{1b}[2Jgone\u{7}\r", "\\u{1b}[2Jgone\\u{7}\\r"),
             ("\u{9b}31m\0", "\\u{9b}31m\\u{0}"),
+            ("cat\u{202e}gnp", "cat\\u{202e}gnp"),
         ] {
             assert_eq!(super::visible(text), expected);
         }

@@ -8,46 +8,86 @@ mod measure;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use stovepipe::plan::{LayerGraph, Profile};
+use stovepipe::{
+    plan::{LayerGraph, Profile},
+    train::{Processes, settings::MOST_MICRO_BATCHES},
+};
 
 use self::flags::PlanFlags;
 
-use crate::{error::CliError, models, output, settings::Subjects};
+use crate::{
+    data::check,
+    error::{CliError, usage},
+    flags::{finished, is_given, refuse_idle},
+    models, output,
+    settings::Subjects,
+};
 
-/// The subcommand and its flags.
 pub fn command() -> Command {
     let command = PlanFlags::augment_args(Command::new("plan"));
     let command = Subjects::new(models::trained()).augment(command);
-    output::with_negative_numbers(command)
+    finished(command)
         .about("Find the fastest pipeline that fits the memory")
         .long_about(None)
 }
 
-/// Measures if asked to, plans, and prints the plan.
-pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
+pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, CliError> {
     let flags = PlanFlags::from_arg_matches(matches)?;
+    if processes.size() > 1 && !flags.measure {
+        return Err(usage!(
+            "without --measure, `plan` runs in one process: start it without a launcher"
+        ));
+    }
     let (model, data) = Subjects::new(models::trained()).read(None, matches)?;
+    if !flags.measure {
+        let subjects = Subjects::new(models::trained()).augment(Command::new(""));
+        let mut all = subjects.get_arguments();
+        if let Some(flag) = all.find(|arg| is_given(matches, arg)) {
+            let flag = flag.get_long().unwrap_or_default();
+            return Err(usage!(
+                "--{flag} has no effect without --measure: the profile says what layers cost"
+            ));
+        }
+    }
     let mut machine = flags.machine()?;
+    let profile = Some(&flags.profile).filter(|_| flags.measure);
+    let files = [profile, flags.write_machine.as_ref(), flags.out.as_ref()];
+    processes.first(|| output::check_files(files.into_iter().flatten()))?;
+    // More are not trained, either.
+    for &count in &flags.micro_batches {
+        let is_right = |count| (1..=MOST_MICRO_BATCHES).contains(&count);
+        check("micro-batches", count, is_right, "from 1 to 65536")?;
+    }
     if flags.measure {
-        measure::measure(&flags, (&model, &data), &mut machine)?;
+        measure::measure(&flags, (&model, &data), &mut machine, processes)?;
+    }
+    if !processes.is_first() {
+        return Ok(ExitCode::SUCCESS);
     }
     let text = output::read(&flags.profile)?;
-    let unreadable = |source| CliError::Read {
-        path: flags.profile.clone(),
-        source,
-    };
-    if is_graph(&text) {
-        let graph = LayerGraph::from_text(&text).map_err(|error| unreadable(error.into()))?;
+    // The first line of PipeDream's files is a node or an edge.
+    let first = text.lines().find(|line| !line.trim().is_empty());
+    if first.is_some_and(|line| line.contains(" -- ")) {
+        let graph = LayerGraph::from_text(&text).map_err(CliError::file(&flags.profile))?;
+        let idle =
+            "schedules recompute batch-size replicas optimizer-state precision threads-per-stage";
+        let idle = idle.split(' ').map(|flag| (flag, true, "on a graph.txt"));
+        refuse_idle(matches, idle)?;
         graph::plan(&flags, &graph, &machine)?;
     } else {
-        let profile = Profile::from_toml(&text).map_err(|error| unreadable(error.into()))?;
+        let is_written = flags.measure || flags.out.is_some();
+        let idle = (
+            "threads-per-stage",
+            !is_written,
+            "without --measure or --out",
+        );
+        let mut rules = flags.schedules.iter();
+        let is_single =
+            flags.replicas && rules.len() > 0 && !rules.any(|rule| rule.takes_replicas());
+        let single = ("replicas", is_single, "with these --schedules");
+        refuse_idle(matches, [idle, single])?;
+        let profile = Profile::from_toml(&text).map_err(CliError::file(&flags.profile))?;
         chain::plan(&flags, &profile, &machine)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The first line of PipeDream's files is a node or an edge.
-fn is_graph(text: &str) -> bool {
-    let first = text.lines().find(|line| !line.trim().is_empty());
-    first.is_some_and(|line| line.contains(" -- "))
 }

@@ -5,20 +5,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use burn::store::KeyRemapper;
 use clap::{ArgAction, Args};
+use glob::Pattern;
 use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::{Layer, Pipeline},
+    schedule::count,
     train::{
-        RunFolder, Weights,
+        Processes, RunFolder, Weights,
         checkpoint::{Checkpoint, Checkpoints},
     },
 };
 
 use crate::{
-    error::CliError,
+    error::{CliError, usage},
     files::{CLASSES, MODEL},
+    models::AnyModel,
 };
 
 /// Settings of any model.
@@ -31,11 +33,18 @@ pub struct Pretrained {
     /// Whether the head starts with new weights [default: if those of --from are for other classes]
     #[arg(long, value_name = "BOOL", action = ArgAction::Set)]
     pub new_head: Option<bool>,
+    /// Tensors that --from may lack: they start with new weights; names with * for any part
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_missing: Vec<String>,
+    /// Tensors that --from may have besides; names with * for any part
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_extra: Vec<String>,
 }
 
 /// The tensors of a model that are for its classes alone.
 pub struct Head {
-    /// The prefix of their names.
     prefix: String,
     /// A part of the names of auxiliary heads.
     auxiliary: Option<&'static str>,
@@ -43,10 +52,8 @@ pub struct Head {
 
 impl Head {
     pub fn new(classifier: String, auxiliary: Option<&'static str>) -> Self {
-        Self {
-            prefix: classifier + ".",
-            auxiliary,
-        }
+        let prefix = classifier + ".";
+        Self { prefix, auxiliary }
     }
 
     fn has(&self, name: &str) -> bool {
@@ -58,58 +65,130 @@ impl Head {
     }
 }
 
-/// Weights that were opened and not read yet.
-pub struct OpenWeights {
+pub struct OpenWeights<'a> {
     weights: Weights,
-    new_head: Option<bool>,
+    processes: Processes,
+    settings: &'a Pretrained,
 }
 
-impl OpenWeights {
-    /// Opens the weights that the settings name, if they name any.
-    pub fn open(settings: &Pretrained) -> Result<Option<Self>, CliError> {
+impl<'a> OpenWeights<'a> {
+    pub fn open(settings: &'a Pretrained, processes: &Processes) -> Result<Option<Self>, CliError> {
         let Some(path) = &settings.from else {
-            return Ok(None);
+            return match settings.allow_missing.is_empty() && settings.allow_extra.is_empty() {
+                true => Ok(None),
+                false => Err(usage!(
+                    "allow-missing and allow-extra are for the weights of --from: give it, or leave them out"
+                )),
+            };
         };
-        let file = file_of(path);
-        if let Some(checkpoint) = file.parent().and_then(Checkpoint::at) {
-            checkpoint.check()?;
-        }
+        // The files are those of the first process.
+        let file: PathBuf = processes.by_first(|| {
+            let file = file_of(path);
+            let checkpoint = file.parent().and_then(Checkpoint::at);
+            checkpoint.map_or(Ok(()), |checkpoint| checkpoint.check())?;
+            Ok::<_, CliError>(file)
+        })?;
         Ok(Some(Self {
-            weights: Weights::open(file)?,
-            new_head: settings.new_head,
+            weights: Weights::open_in(processes, file)?,
+            processes: processes.clone(),
+            settings,
         }))
     }
 
-    /// Loads them into a model with this head and these classes, a line each. Returns a line that says so.
-    pub fn load<L: Layer>(
-        self,
-        pipeline: &mut Pipeline<L>,
-        (head, keys): (Option<Head>, Option<KeyRemapper>),
-        classes: Option<&str>,
-    ) -> Result<String, CliError> {
-        let file = self.weights.path().to_owned();
-        let weights = match keys {
-            Some(keys) => self.weights.renamed(&keys)?,
-            None => self.weights,
+    /// The number of classes that they are for, if the model has a head.
+    pub fn classes(&self, model: &AnyModel) -> Result<Option<usize>, CliError> {
+        let Some(head) = model.head() else {
+            return Ok(None);
         };
-        let is_other = |head: &Head| match (self.new_head, classes) {
+        let weights = renamed(Weights::open(self.weights.path())?, model)?;
+        Ok(weights
+            .shape(&head.bias())
+            .and_then(|shape| shape.first().copied()))
+    }
+
+    /// Those for a model with these layers, for images of this size and these classes, a line each,
+    /// which they must fit.
+    pub fn for_model<L: Layer>(
+        self,
+        layers: &[L],
+        (model, image): (&AnyModel, usize),
+        classes: Option<&str>,
+    ) -> Result<FittingWeights, CliError> {
+        let (file, settings) = (self.weights.path().to_owned(), self.settings);
+        let mut line = format!("starting from {}", file.display());
+        let mut weights = renamed(self.weights, model)?;
+        if model.resize(image, &mut weights)? {
+            line += ", with resized positions";
+        }
+        let is_other = |head: &Head| match (settings.new_head, classes) {
             (Some(is_new), _) => is_new,
             (None, Some(classes)) => is_for_others(&weights, classes, &head.bias()),
             (None, None) => false,
         };
-        let new_head = head.filter(is_other);
-        let remark = if new_head.is_some() {
-            ", with a new head"
-        } else {
-            ""
+        let head = model.head().filter(is_other);
+        let is_new = self.processes.of_first(head.is_some())?;
+        if let Some(head) = model.head().filter(|_| is_new) {
+            weights = weights.without(move |name| head.has(name));
+            line += ", with a new head";
+        }
+        let (missing, extra) = (
+            patterns(&settings.allow_missing)?,
+            patterns(&settings.allow_extra)?,
+        );
+        let matches = |patterns: &[Pattern]| {
+            let patterns = patterns.to_vec();
+            move |name: &str| patterns.iter().any(|pattern| pattern.matches(name))
         };
-        let weights = match new_head {
-            Some(head) => weights.without(move |name| head.has(name)),
-            None => weights,
-        };
-        weights.load_into(pipeline)?;
-        Ok(format!("starting from {}{remark}\n", file.display()))
+        let weights = weights.allowing_missing(matches(&missing));
+        let weights = weights.allowing_extra(matches(&extra));
+        let allowed = weights.check(layers)?;
+        for (flag, patterns, names, verb) in [
+            ("allow-missing", missing, &allowed.missing, "without"),
+            ("allow-extra", extra, &allowed.extra, "leaving out"),
+        ] {
+            let is_unused = |pattern: &&Pattern| !names.iter().any(|name| pattern.matches(name));
+            if let Some(pattern) = patterns.iter().find(is_unused) {
+                let file = file.display();
+                return Err(usage!(
+                    "{flag}: no such tensor of {file} matches {pattern}: leave it out"
+                ));
+            }
+            if !names.is_empty() {
+                line += &format!(", {verb} {}", count(names.len(), "tensor"));
+            }
+        }
+        line.push('\n');
+        Ok(FittingWeights { weights, line })
     }
+}
+
+/// Weights that fit a model.
+pub struct FittingWeights {
+    weights: Weights,
+    line: String,
+}
+
+impl FittingWeights {
+    /// Loads them. Returns a line that says so.
+    pub fn load<L: Layer>(self, pipeline: &mut Pipeline<L>) -> Result<String, CliError> {
+        self.weights.load_into(pipeline)?;
+        Ok(self.line)
+    }
+}
+
+/// With the model's own names, if they have those of another framework.
+fn renamed(weights: Weights, model: &AnyModel) -> Result<Weights, CliError> {
+    Ok(match model.names_elsewhere() {
+        Some(keys) => weights.renamed(&keys)?,
+        None => weights,
+    })
+}
+
+fn patterns(names: &[String]) -> Result<Vec<Pattern>, CliError> {
+    let pattern = |name: &String| {
+        Pattern::new(name).map_err(|error| usage!("{name} is not a pattern of names: {error}"))
+    };
+    names.iter().map(pattern).collect()
 }
 
 /// Whether weights are for other classes: by the names in their run's folder, or else by their number.

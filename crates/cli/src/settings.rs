@@ -2,20 +2,24 @@
 //!
 //! Settings are layered: what is usual for the model, then a configuration, then flags.
 
-use std::path::Path;
+use std::path::{Path, absolute};
 
-use clap::{ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 use serde::Serialize;
-use stovepipe::train::{PipelineSettings, TrainSettings};
-use toml::Table;
+use stovepipe::train::{
+    PipelineSettings, Processes, RunFolder, TrainSettings,
+    settings::{DecaySetting, OptimizerSetting, ScheduleSetting, flags_of},
+};
+use toml::{Table, Value};
 
 use crate::{
     choice::{Choices, default_help, listed},
     config::{ConfigFile, Section},
     data::{self, AnyDataSet, Contents, data_sets},
-    error::CliError,
-    files::{PlanFile, read_machine},
-    models::{self, AnyModel, ModelSettings, Reads},
+    error::{CliError, usage},
+    files::{CONFIG, PlanFile, read_machine},
+    flags::refuse_idle,
+    models::{self, AnyModel, Reads},
     pretrained::Pretrained,
     suggest,
 };
@@ -28,6 +32,42 @@ pub struct Settings {
     pub model: ModelSettings,
     pub pipeline: PipelineSettings,
     pub training: TrainSettings,
+}
+
+/// A model and the weights that it starts from: a table of a configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSettings {
+    pub model: AnyModel,
+    pub pretrained: Pretrained,
+}
+
+impl ModelSettings {
+    /// With the absolute path of its weights, as a run's configuration has it.
+    pub fn located(&self) -> Self {
+        let mut own = self.clone();
+        let from = own.pretrained.from.take();
+        own.pretrained.from = from.map(|path| absolute(&path).unwrap_or(path));
+        own
+    }
+}
+
+impl Serialize for ModelSettings {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Table<'a> {
+            model: &'static str,
+            #[serde(flatten)]
+            pretrained: &'a Pretrained,
+            #[serde(flatten)]
+            own: &'a AnyModel,
+        }
+        let table = Table {
+            model: self.model.name(),
+            pretrained: &self.pretrained,
+            own: &self.model,
+        };
+        table.serialize(serializer)
+    }
 }
 
 /// The models and the data sets that a subcommand lets one choose among.
@@ -56,7 +96,6 @@ impl Subjects {
         }
     }
 
-    /// Adds the flags of all data sets and models.
     pub fn augment(&self, command: Command) -> Command {
         let model = |reads| self.models.first(|model| model.reads() == reads).name();
         let data = |reads| self.data_sets.first(|data| reads_of(data) == reads).name();
@@ -92,13 +131,43 @@ impl Subjects {
         });
         if model.reads() != reads_of(&data) {
             let fitting = self.data_sets.names(|data| reads_of(data) == model.reads());
-            return Err(CliError::OtherData {
-                model: model.name(),
-                data: data.name(),
-                fitting: listed(&fitting),
-            });
+            let (model, data, fitting) = (model.name(), data.name(), listed(&fitting));
+            return Err(usage!(
+                "{model} does not learn from {data}: it learns from {fitting}"
+            ));
         }
         Ok((model, data))
+    }
+}
+
+/// Makes sure that devices are those of all processes of a job, and of no others.
+fn check_processes(devices: &[String], count: usize) -> Result<(), CliError> {
+    let rank = |name: &String| name.split_once('/')?.0.parse::<usize>().ok();
+    let is_there = |name: &&String| rank(name).is_some_and(|rank| rank < count);
+    if let Some(name) = devices.iter().find(|name| !is_there(name)) {
+        let last = count - 1;
+        return Err(match last {
+            0 => usage!("device {name}: there is one process, so its devices begin with 0/"),
+            _ => usage!("device {name}: the job has the processes 0 to {last}"),
+        });
+    }
+    match (0..count).find(|process| devices.iter().all(|name| rank(name) != Some(*process))) {
+        Some(idle) => Err(usage!(
+            "process {idle} has no device: name one, such as {idle}/cpu, or start fewer processes"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// A configuration could not hold other names, nor could JSON.
+fn check_names(flags: &ArgMatches) -> Result<(), CliError> {
+    let ids = flags
+        .ids()
+        .filter(|id| !["out", "run"].contains(&id.as_str()));
+    let mut values = ids.filter_map(|id| flags.get_raw(id.as_str())).flatten();
+    match values.find(|value| value.to_str().is_none()) {
+        Some(name) => Err(usage!("the name {name:?} is not valid UTF-8: rename it")),
+        None => Ok(()),
     }
 }
 
@@ -115,11 +184,11 @@ impl Settings {
         Self::augment_with(&subjects, command).mut_args(|arg| {
             let is_run = matches!(arg.get_help_heading(), Some("Pipeline" | "Training"));
             let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-            if is_run && !help.contains("[default: ") {
-                let help = help + &default_help(&arg, usual.iter().cloned());
-                return arg.help(help);
+            if !is_run || help.contains("[default: ") {
+                return arg;
             }
-            arg
+            let default = default_help(&arg, usual.iter().cloned());
+            arg.help(help + &default)
         })
     }
 
@@ -132,20 +201,54 @@ impl Settings {
     fn augment_with(subjects: &Subjects, command: Command) -> Command {
         let command = subjects.augment(command).next_help_heading("Model");
         let command = Pretrained::augment_args(command);
-        let command = TrainSettings::augment_args(PipelineSettings::augment_args(command));
-        command.mut_args(|arg| {
-            if arg.get_action().takes_values() {
-                arg.allow_negative_numbers(true)
-            } else {
-                arg
-            }
-        })
+        let command = command.args(flags_of::<PipelineSettings>().get_arguments());
+        command.args(flags_of::<TrainSettings>().get_arguments())
     }
 
     /// Those of a configuration alone.
     pub fn load(config: &Path) -> Result<Self, CliError> {
         let command = Self::augment_without_defaults(Command::new("").no_binary_name(true));
         Self::read(Some(config), None, None, &command.get_matches_from([""; 0]))
+    }
+
+    /// The settings that the first process reads, in all processes, with their share of the stages.
+    pub fn shared(
+        processes: &Processes,
+        flags: &ArgMatches,
+        read: impl FnOnce() -> Result<Self, CliError>,
+    ) -> Result<Self, CliError> {
+        let is_given = |flag| flags.value_source(flag) == Some(ValueSource::CommandLine);
+        let own = processes.first(|| {
+            let mut settings = read()?;
+            let (count, pipeline) = (processes.size(), &mut settings.pipeline);
+            // What was not asked for may change.
+            if !is_given("stages") && !is_given("devices") {
+                pipeline.stages = pipeline.stages.max(count);
+            }
+            let names_all = pipeline.devices.iter().all(|name| name.contains('/'));
+            let names_any = pipeline.devices.iter().any(|name| name.contains('/'));
+            let is_placed = is_given("devices") && names_all;
+            if is_placed {
+                check_processes(&pipeline.devices, count)?;
+            } else if count > 1 || names_any {
+                pipeline.spread(count)?;
+            }
+            let text = toml::to_string(&settings);
+            let text = text.map_err(CliError::file(Path::new(CONFIG)))?;
+            Ok::<_, CliError>((settings, text))
+        })?;
+        let (own, text) = own.unzip();
+        let text: Option<String> = processes.of_first(text)?;
+        match own {
+            Some(own) => Ok(own),
+            None => Self::parse(text.unwrap_or_default()),
+        }
+    }
+
+    fn parse(text: String) -> Result<Self, CliError> {
+        let file = ConfigFile::of(Path::new(CONFIG), text, flag_of);
+        let command = Self::augment_without_defaults(Command::new("").no_binary_name(true));
+        Self::configured(Some(&file), &command.get_matches_from([""; 0]))
     }
 
     /// What is usual, then a configuration, then a plan, then a machine, then flags.
@@ -155,10 +258,17 @@ impl Settings {
         machine: Option<&Path>,
         flags: &ArgMatches,
     ) -> Result<Self, CliError> {
-        let file = config.map(ConfigFile::read).transpose()?;
+        check_names(flags)?;
+        // A run's folder, perhaps of one that has not finished, or a file.
+        let of_run = |path: &Path| RunFolder::find(path).map(|folder| folder.join(CONFIG));
+        let found = config.map(|path| of_run(path).unwrap_or_else(|| path.to_owned()));
+        let file = found
+            .as_deref()
+            .map(|path| ConfigFile::read(path, flag_of))
+            .transpose()?;
         let mut settings = Self::configured(file.as_ref(), flags)?;
         if let Some(path) = plan {
-            let plan: PlanFile = ConfigFile::read(path)?.parse()?;
+            let plan: PlanFile = ConfigFile::read(path, |_| None)?.parse()?;
             settings.pipeline = plan.pipeline;
             settings.training.batch_size = plan.training.batch_size;
         }
@@ -168,50 +278,100 @@ impl Settings {
         settings.model.pretrained.update_from_arg_matches(flags)?;
         settings.pipeline.update_from_arg_matches(flags)?;
         settings.training.update_from_arg_matches(flags)?;
+        // A run in several processes has a device for each stage: others may be asked for now.
+        let pipeline = &mut settings.pipeline;
+        let is_given = flags.value_source("devices") == Some(ValueSource::CommandLine);
+        let names_any = pipeline.devices.iter().any(|name| name.contains('/'));
+        if !is_given && names_any && pipeline.devices.len() != pipeline.workers() {
+            pipeline.forget_processes();
+        }
         suggest::devices(&settings.pipeline.devices).map_err(|source| match config {
             Some(path) if flags.value_source("devices") != Some(ValueSource::CommandLine) => {
-                CliError::Read {
-                    path: path.to_owned(),
-                    source: source.into(),
-                }
+                CliError::file(path)(source)
             }
             _ => source,
         })?;
         let ModelSettings { model, pretrained } = &settings.model;
         if pretrained.new_head.is_some() && model.head().is_none() {
-            return Err(CliError::Foreign {
-                setting: "new-head".to_owned(),
-                of: listed(&models::trained().names(|model| model.head().is_some())),
-                named: model.name(),
-            });
+            let of = listed(&models::trained().names(|model| model.head().is_some()));
+            let named = model.name();
+            return Err(usage!(
+                "new-head is for {of}, not for {named}: leave it out"
+            ));
         }
+        settings.refuse_idle(flags)?;
         Ok(settings)
+    }
+
+    /// Pixels on each side of an image.
+    pub fn image_size(&self) -> usize {
+        match self.data.contents() {
+            Contents::Images(images) => images.image_size(),
+            Contents::Text(_) => 1,
+        }
+    }
+
+    /// Refuses flags that have no effect because of other settings. In a configuration they are no mistake: it has all settings.
+    fn refuse_idle(&self, given: &ArgMatches) -> Result<(), CliError> {
+        let (pipeline, training) = (&self.pipeline, &self.training);
+        let is_off = |table: Table, key: &str| match table.get(key) {
+            Some(Value::Boolean(is_on)) => !is_on,
+            Some(Value::Integer(number)) => *number == 0,
+            _ => true,
+        };
+        let (optimizer, decay) = (training.optimizer, training.decay);
+        let is_adam = matches!(optimizer, OptimizerSetting::Adam | OptimizerSetting::AdamW);
+        let is_sgd = optimizer == OptimizerSetting::Sgd;
+        let is_free = matches!(decay, DecaySetting::None | DecaySetting::Cosine);
+        let without_heads = is_off(self.model.model.table(), "auxiliary");
+        let unchanged = is_off(self.data.table(), "rand-augment");
+        let is_interleaved = match &pipeline.schedule {
+            ScheduleSetting::Rule(rule) => rule.takes_chunks(),
+            ScheduleSetting::File(_) => false,
+        };
+        let devices = suggest::devices(&pipeline.devices)?;
+        let mut devices = devices.iter();
+        let is_told = devices.all(|device| !device.is_cpu() || device.threads.is_some());
+        let from_nothing = self.model.pretrained.from.is_none();
+        let idle = [
+            ("momentum", is_adam, "with --optimizer adam or adamw"),
+            ("epsilon", is_sgd, "with --optimizer sgd"),
+            ("decay-rate", is_free, "with --decay none or cosine"),
+            ("decay-epochs", is_free, "with --decay none or cosine"),
+            (
+                "auxiliary-share",
+                without_heads,
+                "on a model without auxiliary heads",
+            ),
+            ("new-head", from_nothing, "without --from"),
+            ("magnitude", unchanged, "without --rand-augment"),
+            ("chunks", !is_interleaved, "without --schedule interleaved"),
+            (
+                "threads-per-stage",
+                is_told,
+                "on devices that are GPUs or name their threads",
+            ),
+        ];
+        refuse_idle(given, idle)
     }
 
     /// What is usual, then a configuration; of the flags, those of model and data.
     fn configured(file: Option<&ConfigFile>, flags: &ArgMatches) -> Result<Self, CliError> {
-        let subjects = Subjects::new(models::trained());
+        let names = ["data", "model", "pipeline", "training"];
+        let tables = file.map(|file| file.sections(names)).transpose()?;
         let (mut pipeline, mut pretrained) = (PipelineSettings::default(), Pretrained::default());
-        let Some(file) = file else {
-            let (model, data) = subjects.read(None, flags)?;
-            let training = model.training();
-            let model = ModelSettings { model, pretrained };
-            return Ok(Self {
-                data,
-                model,
-                pipeline,
-                training,
-            });
-        };
-        let [of_data, mut of_model, of_pipeline, of_training] =
-            file.sections(["data", "model", "pipeline", "training"])?;
-        of_pipeline.read_over(&mut pipeline)?;
-        of_model
-            .take_for::<Pretrained>()
-            .read_over(&mut pretrained)?;
-        let (model, data) = subjects.read(Some((of_data, of_model)), flags)?;
+        let (mut config, mut of_training) = (None, None);
+        if let Some([of_data, mut of_model, of_pipeline, table]) = tables {
+            of_pipeline.read_over(&mut pipeline)?;
+            let of_weights = of_model.take_for::<Pretrained>();
+            of_weights.read_over(&mut pretrained)?;
+            (config, of_training) = (Some((of_data, of_model)), Some(table));
+        }
+        let (model, data) = Subjects::new(models::trained()).read(config, flags)?;
         let mut training = model.training();
-        of_training.read_over(&mut training)?;
+        if let Some(table) = of_training {
+            table.read_over(&mut training)?;
+        }
         let model = ModelSettings { model, pretrained };
         Ok(Self {
             data,
@@ -225,10 +385,16 @@ impl Settings {
     /// would be another model.
     pub fn resolve_vocabulary(&mut self, data: &AnyDataSet) -> Result<(), CliError> {
         if let Contents::Text(text) = data.contents() {
-            self.model
-                .model
-                .set_vocabulary(text.tokenizer()?.vocabulary());
+            let tokens = text.tokenizer()?.vocabulary();
+            self.model.model.set_vocabulary(tokens);
         }
         Ok(())
     }
+}
+
+/// The flag of a setting.
+fn flag_of(key: &str) -> Option<Arg> {
+    let command = Settings::augment_without_defaults(Command::new(""));
+    let mut flags = command.get_arguments();
+    flags.find(|flag| flag.get_long() == Some(key)).cloned()
 }

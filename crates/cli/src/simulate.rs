@@ -1,26 +1,41 @@
 //! `stovepipe simulate`: what a schedule would cost.
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{cell::RefCell, path::PathBuf, process::ExitCode};
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Value, json};
-use stovepipe::schedule::{
-    Costs, Link, Recompute, Rule, RuleOptions, Schedule, Scheduler, Simulation, StageCosts,
-    StageMemory, Timeline, UnknownRule, format_bytes,
+use stovepipe::{
+    schedule::{
+        Costs, Link, Recompute, Rule, RuleOptions, Schedule, Scheduler, Simulation, StageCosts,
+        StageMemory, Timeline, UnknownRule, count, format_bytes,
+    },
+    train::{run::show_count, settings::free_memory},
 };
 
 use crate::{
-    error::CliError,
+    data::check,
+    error::{CliError, usage},
+    flags,
     output::{self, Table},
     suggest,
 };
 
-/// Workers that the table shows.
 const SHOWN: usize = 32;
+/// Rows of the picture of a step.
+const DRAWN: usize = 256;
+/// Parts of the critical path that are shown.
+const SHOWN_PARTS: usize = 12;
+/// Forward passes that take about a second.
+const MANY: usize = 500_000;
+/// Bytes of a forward pass with its backward pass, and of a stage.
+const BYTES: [u64; 2] = [150, 500];
+/// If nobody knows how much memory is free.
+const UNKNOWN: u64 = 1 << 36;
+/// Cells of a CSV file: each is at least one byte.
+const MOST_CELLS: usize = 10_000_000_000;
 /// In seconds. Times are given in milliseconds.
 const MILLISECOND: f64 = 1e-3;
 
-/// What to simulate.
 #[derive(Clone, Debug, Args)]
 struct SimulateFlags {
     /// gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream, or a CSV file of torch.distributed.pipelining
@@ -103,53 +118,125 @@ struct FileFlags {
     csv: Option<PathBuf>,
 }
 
-/// The subcommand and its flags.
 pub fn command() -> Command {
     let command = SimulateFlags::augment_args(Command::new("simulate"));
-    output::with_negative_numbers(command)
+    flags::finished(command)
         .about("Predict step time, bubble and memory of a schedule")
         .long_about(None)
 }
 
-/// Simulates a step, and prints what it costs.
 pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let asked = SimulateFlags::from_arg_matches(matches)?;
-    let (name, schedule) = asked.schedule()?;
+    asked.check(matches)?;
+    let files = [&asked.files.svg, &asked.files.trace, &asked.files.csv];
+    output::check_files(files.into_iter().flatten())?;
+    let steps = Steps::default();
+    let (name, schedule) = asked.schedule(&steps)?;
+    asked.check_csv(&schedule)?;
+    steps.next();
     let costs = asked.costs(&schedule)?;
     let simulation = schedule.simulate(&costs)?;
-    let is_small = schedule.stages() * schedule.micro_batches() <= MANY;
+    steps.next();
+    let is_small =
+        schedule.stages() * schedule.micro_batches() <= MANY && schedule.workers().len() <= DRAWN;
     let is_shown = !asked.json && is_small;
     let timeline = if is_shown || asked.files.svg.is_some() || asked.files.trace.is_some() {
         asked.timeline(&schedule)?
     } else {
         Timeline::default()
     };
-    if asked.json {
-        output::print_json(&asked.report(&name, &schedule, &simulation));
-    } else {
-        output::print(&asked.text(&name, &schedule, &simulation, &timeline));
-    }
     asked.write(&schedule, &timeline)?;
+    steps.next();
+    let report = || asked.report(&name, &schedule, &simulation);
+    let text = || asked.text(&name, &schedule, &simulation, &timeline);
+    output::print_either(asked.json, || steps.last(report()), || steps.last(text()))?;
+    if is_shown && !timeline.workers.is_empty() {
+        output::print_raw(&timeline.to_text(output::width(), output::has_colours()))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
+/// Shows which of these is done, if a simulation is large: the schedule, its times, its timeline, the
+/// report.
+#[derive(Default)]
+struct Steps(RefCell<Option<(usize, Shown)>>);
+
+type Shown = Box<dyn Fn(usize)>;
+
+impl Steps {
+    fn begin(&self, name: &str) {
+        let shown = show_count(&format!("simulating {name}:"), "step", 4);
+        self.0.replace(Some((0, Box::new(shown))));
+    }
+
+    fn next(&self) {
+        if let Some((done, shown)) = &mut *self.0.borrow_mut() {
+            *done += 1;
+            shown(*done);
+        }
+    }
+
+    fn last<T>(&self, result: T) -> T {
+        self.next();
+        result
+    }
+}
+
 impl SimulateFlags {
+    fn check(&self, matches: &ArgMatches) -> Result<(), CliError> {
+        let rule = self.schedule.parse::<Rule>().ok();
+        let (times, memory) = (&self.times, &self.memory);
+        let positive = |bytes: f64| bytes.is_finite() && bytes > 0.0;
+        let zero_or_more = |number: f64| number.is_finite() && number >= 0.0;
+        check("bandwidth", times.bandwidth, positive, "greater than 0")?;
+        for (setting, value) in [
+            ("send", times.send),
+            ("message", times.message),
+            ("input-memory", memory.input_memory),
+            ("fixed-memory", memory.fixed_memory),
+        ] {
+            check(setting, value, zero_or_more, "at least 0")?;
+        }
+        let never = self.recompute == Recompute::Never;
+        let has_chunks = rule.is_some_and(Rule::takes_chunks);
+        let idle = [
+            ("chunks", !has_chunks, "without --schedule interleaved"),
+            ("replicas", rule.is_none(), "on a schedule from a file"),
+            ("message", times.bandwidth.is_none(), "without --bandwidth"),
+            ("bandwidth", times.message == 0.0, "without --message"),
+            ("input-memory", never, "without --recompute"),
+        ];
+        flags::refuse_idle(matches, idle)
+    }
+
     /// The schedule, and what to call it.
-    fn schedule(&self) -> Result<(String, Schedule), CliError> {
+    fn schedule(&self, steps: &Steps) -> Result<(String, Schedule), CliError> {
         let rule = match self.schedule.parse::<Rule>() {
             Ok(rule) => rule,
-            Err(unknown) => return self.schedule_of_file(unknown),
+            Err(unknown) => return self.schedule_of_file(unknown, steps),
         };
-        let needed = |number: Option<usize>, flag| number.ok_or(CliError::Needed { flag });
+        let needed = |number: Option<usize>, flag| {
+            let missing = || usage!("{flag} is needed: a schedule by name works for any number");
+            number.ok_or_else(missing)
+        };
         let workers = needed(self.stages, "--stages")?;
         let micro_batches = needed(self.micro_batches, "--micro-batches")?;
         if !self.replicas.is_empty() && !rule.takes_replicas() {
-            return Err(CliError::NoReplicas { rule });
+            let rules = Rule::ALL.into_iter().filter(|rule| rule.takes_replicas());
+            let rules = rules.map(Rule::name).collect::<Vec<_>>().join(" and ");
+            return Err(usage!("{rule} has no replicas: --replicas is for {rules}"));
         }
-        let scheduler = rule.scheduler(&RuleOptions {
-            chunks: self.chunks,
-            replicas: self.replicas.clone(),
-        });
+        let is_idle = |&(_, replicas): &(usize, usize)| replicas > micro_batches;
+        let mut replicas = self.replicas.iter().copied().take(workers).enumerate();
+        if let Some((stage, replicas)) = replicas.find(is_idle) {
+            return Err(usage!(
+                "stage {stage} has {} for {}: give it at most one for each",
+                count(replicas, "replica"),
+                count(micro_batches, "micro-batch")
+            ));
+        }
+        let (chunks, replicas) = (self.chunks, self.replicas.clone());
+        let scheduler = rule.scheduler(&RuleOptions { chunks, replicas });
         let stages = match scheduler.stages(workers) {
             // Replicas are extra workers; `--stages` are the stages.
             _ if !self.replicas.is_empty() => workers,
@@ -158,50 +245,65 @@ impl SimulateFlags {
             stages => stages,
         };
         let passes = stages.saturating_mul(micro_batches);
-        if passes > MOST || workers.saturating_mul(self.chunks) > MOST {
-            return Err(CliError::TooMany {
-                stages,
-                micro_batches,
-            });
+        let bytes = |count: usize, each| (count as u64).saturating_mul(each);
+        let needs = bytes(passes, BYTES[0]).saturating_add(bytes(stages, BYTES[1]));
+        let has = free_memory().unwrap_or(UNKNOWN);
+        if needs > has {
+            return Err(usage!(
+                "simulating {stages} stages with {micro_batches} micro-batches takes about {} of \
+                 memory, but only {} are free: take fewer of --stages, --chunks or --micro-batches",
+                format_bytes(needs),
+                format_bytes(has)
+            ));
         }
         if passes > MANY {
-            eprintln!("{passes} forward passes: this takes some seconds");
+            steps.begin(scheduler.name());
         }
         let schedule = scheduler.schedule(stages, micro_batches)?;
         Ok((scheduler.name().to_owned(), schedule))
     }
 
-    fn schedule_of_file(&self, unknown: UnknownRule) -> Result<(String, Schedule), CliError> {
+    fn schedule_of_file(
+        &self,
+        unknown: UnknownRule,
+        steps: &Steps,
+    ) -> Result<(String, Schedule), CliError> {
         let path = PathBuf::from(&self.schedule);
         if !path.exists() {
-            return Err(CliError::NoSchedule {
-                tip: suggest::tip(&self.schedule, Rule::ALL.map(Rule::name)),
-                source: unknown,
-            });
+            let tip = suggest::tip(&self.schedule, Rule::ALL.map(Rule::name));
+            return Err(usage!("{unknown}, or a CSV file that exists{tip}"));
         }
-        let schedule =
-            Schedule::from_csv(&output::read(&path)?).map_err(|source| CliError::Read {
-                path: path.clone(),
-                source: source.into(),
-            })?;
+        let (name, text) = (path.display().to_string(), output::read(&path)?);
+        // A forward and a backward pass with their commas are about ten bytes.
+        if text.len() / 10 > MANY {
+            steps.begin(&name);
+        }
+        let schedule = Schedule::from_csv(&text).map_err(CliError::file(&path))?;
+        let micro_batches = schedule.micro_batches();
         for (flag, asked, own) in [
             ("--stages", self.stages, schedule.workers().len()),
-            (
-                "--micro-batches",
-                self.micro_batches,
-                schedule.micro_batches(),
-            ),
+            ("--micro-batches", self.micro_batches, micro_batches),
         ] {
             if let Some(asked) = asked.filter(|&asked| asked != own) {
-                return Err(CliError::OtherSize {
-                    path,
-                    flag,
-                    asked,
-                    own,
-                });
+                return Err(usage!(
+                    "{flag} is {asked}, but {name} is for {own}: leave it out"
+                ));
             }
         }
-        Ok((path.display().to_string(), schedule))
+        Ok((name, schedule))
+    }
+
+    /// Refuses a file of a size that nobody wants.
+    fn check_csv(&self, schedule: &Schedule) -> Result<(), CliError> {
+        match &self.files.csv {
+            Some(path) if schedule.csv_cells() > MOST_CELLS => Err(usage!(
+                "{} would have {} cells, a row for each worker and a column for each clock cycle: \
+                 take fewer stages or micro-batches",
+                path.display(),
+                schedule.csv_cells()
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The costs of each stage, in milliseconds.
@@ -213,11 +315,11 @@ impl SimulateFlags {
             [] => Ok(0.0),
             [all] => Ok(all / counts[schedule.replicas(stage)[0]] as f64),
             each if each.len() == stages => Ok(each[stage]),
-            each => Err(CliError::PerStage {
-                flag,
-                values: each.len(),
-                stages,
-            }),
+            each => Err(usage!(
+                "{flag} has {}: give one for all workers, or one for each of {}",
+                count(each.len(), "number"),
+                count(stages, "stage")
+            )),
         };
         let stage = |stage| {
             let forward = of_stage("--forward", &self.times.forward, stage)?;
@@ -242,10 +344,7 @@ impl SimulateFlags {
             stages: (0..stages).map(stage).collect::<Result<_, CliError>>()?,
             links: vec![Link {
                 latency: self.times.send,
-                bandwidth: self
-                    .times
-                    .bandwidth
-                    .map_or(f64::INFINITY, |bytes| bytes * MILLISECOND),
+                bandwidth: self.times.bandwidth.unwrap_or(f64::INFINITY) * MILLISECOND,
             }],
             recompute: self.recompute,
         })
@@ -282,29 +381,22 @@ impl SimulateFlags {
         timeline: &Timeline,
     ) -> String {
         let mut text = format!(
-            "{name}: {}, {}, {}\nstep {:.4} ms, bubble {:.2} %\n",
-            output::count(schedule.workers().len(), "worker", "workers"),
-            output::count(schedule.stages(), "stage", "stages"),
-            output::count(schedule.micro_batches(), "micro-batch", "micro-batches"),
-            simulation.step_time(),
+            "{name}: {}, {}, {}\nstep {} ms, bubble {:.2} %\n",
+            count(schedule.workers().len(), "worker"),
+            count(schedule.stages(), "stage"),
+            count(schedule.micro_batches(), "micro-batch"),
+            output::decimals(simulation.step_time(), 4),
             100.0 * simulation.bubble()
         );
         if simulation.makespan() > simulation.step_time() * (1.0 + 1e-9) {
-            text += &format!(
-                "if workers wait for each other between steps, as drawn: {:.4} ms\n",
-                simulation.makespan(),
-            );
+            let makespan = output::decimals(simulation.makespan(), 4);
+            let what = "if workers wait for each other between steps, as drawn";
+            text += &format!("{what}: {makespan} ms\n");
         }
-        text += &format!(
-            "\n{}\n{}\n",
-            self.table(schedule, simulation),
-            critical(simulation)
-        );
-        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let table = self.table(schedule, simulation);
+        text += &format!("\n{table}\n{}\n\n", critical(simulation));
         if timeline.workers.is_empty() {
-            text += "\ntoo large to be drawn here: --svg draws it\n";
-        } else {
-            text += &format!("\n{}\n", timeline.to_text(output::width(), colour));
+            text += "too large to be drawn here: --svg draws it\n";
         }
         text
     }
@@ -363,7 +455,7 @@ impl SimulateFlags {
 
     fn write(&self, schedule: &Schedule, timeline: &Timeline) -> Result<(), CliError> {
         if let Some(path) = &self.files.csv {
-            output::write(path, &schedule.to_csv())?;
+            output::write_with(path, |file| schedule.write_csv(file))?;
         }
         if let Some(path) = &self.files.svg {
             output::write(path, &timeline.to_svg(&[]))?;
@@ -375,10 +467,6 @@ impl SimulateFlags {
     }
 }
 
-/// Forward passes that take some seconds, and more than fit a machine.
-const MANY: usize = 1_000_000;
-const MOST: usize = 64_000_000;
-
 /// What the step's time is made of.
 fn critical(simulation: &Simulation) -> String {
     let path = simulation.critical_path();
@@ -389,18 +477,13 @@ fn critical(simulation: &Simulation) -> String {
             _ => parts.push((*worker, 1)),
         }
     }
-    const SHOWN: usize = 12;
-    let shown = parts.iter().take(SHOWN);
-    let words: Vec<_> = shown
-        .map(|(worker, count)| format!("{count} on {worker}"))
-        .collect();
-    let more = match parts.len().saturating_sub(SHOWN) {
+    let shown = parts.iter().take(SHOWN_PARTS);
+    let words = shown.map(|(worker, count)| format!("{count} on {worker}"));
+    let words = words.collect::<Vec<_>>().join(", ");
+    let more = match parts.len().saturating_sub(SHOWN_PARTS) {
         0 => String::new(),
         more => format!(", … ({more} more)"),
     };
-    format!(
-        "critical path: {}: {}{more}",
-        output::count(path.len(), "action", "actions"),
-        words.join(", ")
-    )
+    let actions = count(path.len(), "action");
+    format!("critical path: {actions}: {words}{more}")
 }

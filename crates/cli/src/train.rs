@@ -3,39 +3,54 @@
 mod dry_run;
 mod messages;
 mod prediction;
+mod signals;
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::atomic::{AtomicBool, Ordering},
 };
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use stovepipe::{
-    pipeline::{CrossEntropy, Flow, Layer, Measured, Objective, Pipeline},
-    train::{Progress, RunFolder, Source, Task, TrainError, Trainer, checkpoint::Checkpoints},
+    pipeline::{
+        Balance, CrossEntropy, Flow, Layer, Measured, Objective, Pipeline, count_parameters,
+    },
+    train::{
+        Processes, Progress, RunFolder, Source, Summary, Task, TrainError, TrainSettings, Trainer,
+        checkpoint::{Checkpoint, Checkpoints},
+        data,
+        run::check_resume,
+        settings::{AvailableMemory, cores},
+    },
 };
 use stovepipe_report::Report;
+use toml::Table;
 
+pub use self::signals::INTERRUPTED;
 use self::{
     dry_run::DryRun,
-    messages::{print_stages, print_summary, print_what_is_kept, resumed_lines},
-    prediction::{found, measure, memory_lines, predict},
+    messages::{
+        print_stages, print_summary, resume_command, resumed_lines, unfinished, writing_line,
+    },
+    prediction::{measure, memory_lines, rest_lines},
 };
 use crate::{
+    config::{check_numbers, portable},
     data::AnyDataSet,
-    error::CliError,
+    error::{CliError, usage},
     files::{CONFIG, TOKENIZER},
-    hardware, memory_check,
+    flags, hardware, memory_check, output,
     pretrained::OpenWeights,
     settings::Settings,
-    work::{Epilogue, Load, ModelWithData, Work, with_model},
+    work::{Epilogue, Load, ModelWithData, SourceOf, Work, with_model},
 };
 
-/// The exit status of an interrupted process: 128 and the number of the signal.
-const INTERRUPTED: u8 = 130;
+/// The folder of runs without --out.
+const RUNS: &str = "runs";
+/// Batches of a quick check.
+const QUICK: usize = 2;
 
-/// What to train from, and where to write it.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Files")]
 struct TrainFlags {
@@ -51,243 +66,437 @@ struct TrainFlags {
     /// Folder for the run's files [default: runs/train-1, or the next free number]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Resume the run in --out from its newest checkpoint, or start it if there is none
-    #[arg(long, requires = "out", conflicts_with = "dry_run")]
+    /// Resume the run in --out from its newest checkpoint, or start it if there is none; without --out,
+    /// resume the newest run in runs
+    #[arg(long, conflicts_with = "dry_run")]
     resume: bool,
+    /// Measure layers again, also those that were measured before
+    #[arg(long)]
+    remeasure: bool,
+    /// Try two batches of everything: training, test and all files, which are then removed
+    #[arg(long, conflicts_with_all = ["resume", "dry_run"])]
+    quick_check: bool,
+    /// Start mpirun with this many processes on this machine, which share the stages
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "dry_run",
+        help_heading = "Pipeline"
+    )]
+    processes: Option<usize>,
     /// Print what each layer costs and what each stage gets, without training
     #[arg(long, help_heading = None)]
     dry_run: bool,
 }
 
-/// The subcommand and its flags.
 pub fn command() -> Command {
     let command = TrainFlags::augment_args(Command::new("train"));
     // The settings' own documentation would be the text otherwise.
-    Settings::augment(command)
+    flags::finished(Settings::augment(command))
         .about("Train a model")
         .long_about(None)
 }
 
-/// Trains, or prints the stages.
-pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
-    let flags = TrainFlags::from_arg_matches(matches)?;
+pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, CliError> {
+    let mut flags = TrainFlags::from_arg_matches(matches)?;
+    if flags.dry_run && processes.size() > 1 {
+        return Err(usage!("--dry-run: start it in one process"));
+    }
+    let mut run = None;
+    let settings = Settings::shared(processes, matches, || {
+        let (found, settings) = find(&mut flags, matches)?;
+        run = Some(found);
+        Ok(settings)
+    });
+    let mut settings = settings?;
+    let Found {
+        folder,
+        newest,
+        tokenizer,
+    } = run.unwrap_or_default();
+    let mut data = settings.data.clone();
+    if let (AnyDataSet::Text(text), Some(copy)) = (&mut data, tokenizer) {
+        text.tokenizer = Some(copy);
+    }
+    settings.resolve_vocabulary(&data)?;
+    // A checkpoint has its own weights.
+    let weights = match processes.of_first(newest.is_some())? {
+        true => None,
+        false => OpenWeights::open(&settings.model.pretrained, processes)?,
+    };
+    let (model, seed) = ((&settings.model.model, &data), settings.training.seed);
+    let threads = settings.pipeline.cpu_threads(processes.rank())?;
+    output::say(&hardware::shared_cores(threads, cores()));
+    if flags.dry_run {
+        // Data that are named must be right; without them, a model can still be inspected.
+        let is_located = data.is_located();
+        let load = if is_located {
+            Load::Parts
+        } else {
+            Load::Nothing
+        };
+        let dry_run = DryRun {
+            settings: &settings,
+            remeasure: flags.remeasure,
+        };
+        with_model(model, seed, load, dry_run)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let train = Train {
+        settings: &settings,
+        processes,
+        out: flags.out.as_deref(),
+        resume: flags.resume,
+        remeasure: flags.remeasure,
+        quick_check: flags.quick_check,
+        newest: (newest.as_ref()).filter(|own| own.limit(&settings.training).is_ok()),
+        weights,
+    };
+    let nothing_to_do = processes.by_first(|| match (&folder, &newest) {
+        (Some(folder), Some(newest)) => {
+            check_same_run(folder, &settings)?;
+            let limit = limit(folder, newest, &settings.training)?;
+            Ok::<_, CliError>(limit.map(|limit| {
+                let path = folder.display();
+                format!("nothing to do: {path} has reached {limit}: raise it to train further\n")
+            }))
+        }
+        // Whether it can be made is found before data are loaded. It is made when training begins,
+        // so that a program that is killed before leaves nothing.
+        _ => {
+            train.folder()?;
+            Ok(None)
+        }
+    })?;
+    if let Some(text) = nothing_to_do {
+        output::say(&text);
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::say(&hardware::hints());
+    with_model(model, seed, Load::Parts, train)
+}
+
+/// What is there of a run to resume.
+#[derive(Default)]
+struct Found {
+    folder: Option<PathBuf>,
+    newest: Option<Checkpoint>,
+    /// The run's own copy of its tokenizer: the file that it was started with may have changed, or be gone.
+    tokenizer: Option<PathBuf>,
+}
+
+/// Looks for the run to resume, and reads the settings.
+fn find(flags: &mut TrainFlags, matches: &ArgMatches) -> Result<(Found, Settings), CliError> {
+    if flags.resume && flags.out.is_none() {
+        flags.out = Some(newest_run(Path::new(RUNS))?);
+    }
     // A resumed run has its own settings; flags change them.
     let out = flags.out.as_deref().filter(|_| flags.resume);
-    let folder = out.and_then(RunFolder::find);
+    let folder = out.map(RunFolder::find_to_resume).transpose()?.flatten();
     let own =
         |name| (folder.as_ref().map(|folder| folder.join(name))).filter(|path| path.is_file());
     let own_config = own(CONFIG);
     let config = flags.config.as_deref().or(own_config.as_deref());
     let (plan, machine) = (flags.plan.as_deref(), flags.machine.as_deref());
     let mut settings = Settings::read(config, plan, machine, matches)?;
+    if flags.quick_check {
+        settings.training.epochs = 1;
+    }
     settings.training.check()?;
-    let mut data = settings.data.clone();
-    // The file that a run was started with may have changed, or be gone.
-    let is_own = matches.get_one::<PathBuf>("tokenizer").is_none();
-    if let (AnyDataSet::Text(text), Some(copy)) = (&mut data, own(TOKENIZER).filter(|_| is_own)) {
-        text.tokenizer = Some(copy);
+    settings.pipeline.check_without_model()?;
+    if flags.remeasure && !flags.dry_run && !settings.pipeline.measures() {
+        let balance = &settings.pipeline.balance;
+        return Err(usage!(
+            "--remeasure: nothing is measured for --balance {balance} with these stages: leave it out"
+        ));
     }
-    settings.resolve_vocabulary(&data)?;
-    // A checkpoint has its own weights.
-    let has_checkpoint = match &folder {
-        Some(folder) => !Checkpoints::of(folder).list()?.is_empty(),
-        None => false,
+    let tokenizer = own(TOKENIZER).filter(|_| matches.get_one::<PathBuf>("tokenizer").is_none());
+    let checkpoints = folder.as_deref().map(|path| Checkpoints::of(path).list());
+    let newest = checkpoints.transpose()?.and_then(|mut all| all.pop());
+    let found = Found {
+        folder,
+        newest,
+        tokenizer,
     };
-    let weights = if has_checkpoint {
-        None
-    } else {
-        OpenWeights::open(&settings.model.pretrained)?
-    };
-    let (model, seed) = ((&settings.model.model, &data), settings.training.seed);
-    if flags.dry_run {
-        // Data that are named must be right; without them, a model can still be inspected.
-        let load = if data.is_located() {
-            Load::Parts
-        } else {
-            Load::Nothing
-        };
-        with_model(model, seed, load, DryRun(&settings))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    eprint!("{}", hardware::hints());
-    let path = flags
-        .out
-        .unwrap_or_else(|| RunFolder::next(Path::new("runs"), "train"));
-    let train = Train {
-        settings: &settings,
-        path: &path,
-        resume: flags.resume,
-        weights,
-    };
-    with_model(model, seed, Load::Parts, train)
+    Ok((found, settings))
 }
 
-/// Trains, and writes a folder.
+/// The run that was started or resumed last: then its configuration was written.
+fn newest_run(parent: &Path) -> Result<PathBuf, CliError> {
+    let entries = fs::read_dir(parent).into_iter().flatten();
+    let runs = entries.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let written = fs::metadata(path.join(CONFIG)).ok()?.modified().ok()?;
+        Some((written, path))
+    });
+    let newest = runs.max().map(|(_, path)| path);
+    newest.ok_or_else(|| {
+        let parent = parent.display();
+        usage!("there is no run in {parent} to resume: name one with --out")
+    })
+}
+
+/// The limit that ended a complete run, as a flag. Its newest checkpoint must fit the settings.
+fn limit(
+    folder: &Path,
+    newest: &Checkpoint,
+    settings: &TrainSettings,
+) -> Result<Option<String>, CliError> {
+    let is_complete = || {
+        let is_partial = folder.extension().is_some_and(|ending| ending == "partial");
+        !is_partial && newest.check().is_ok()
+    };
+    match newest.limit(settings) {
+        Err(error @ TrainError::OtherSetting { .. }) => Err(error.into()),
+        Ok(Some((name, limit))) if is_complete() => {
+            Ok(Some(format!("--{} {limit}", name.replace('_', "-"))))
+        }
+        // A damaged one is set aside when the run resumes.
+        Ok(_) | Err(_) => Ok(None),
+    }
+}
+
 struct Train<'a> {
     settings: &'a Settings,
-    /// The run's folder.
-    path: &'a Path,
+    processes: &'a Processes,
+    out: Option<&'a Path>,
     resume: bool,
+    remeasure: bool,
+    quick_check: bool,
+    /// The checkpoint that it resumes from, unless that is damaged.
+    newest: Option<&'a Checkpoint>,
     /// Weights to start from.
-    weights: Option<OpenWeights>,
+    weights: Option<OpenWeights<'a>>,
 }
 
 impl Work for Train<'_> {
     type Done = ExitCode;
 
-    fn on<L, T>(mut self, mut model: ModelWithData<L, T>) -> Result<ExitCode, CliError>
+    fn on<L: Layer<Side = ()>, T: Flow>(
+        mut self,
+        mut model: ModelWithData<L, T>,
+    ) -> Result<ExitCode, CliError>
     where
-        L: Layer<Side = ()>,
-        T: Flow,
         CrossEntropy: Objective<L::Output, T>,
     {
-        let settings = self.settings;
-        model.layers = settings.training.freeze.apply(model.layers)?;
-        let folder = self.folder()?;
-        settings.pipeline.check(model.layers.len())?;
-        check_batch(settings, model.samples)?;
-        memory_check::of_run(&settings.pipeline, &settings.training, &model.layers)?;
-        let measured = measure(settings, &model)?;
-        let classes = model.classes();
-        let mut pipeline = pipeline(settings, model.layers, &measured)?;
-        if let Some(weights) = self.weights.take() {
+        let (settings, processes) = (self.settings, self.processes);
+        let (source, task) = processes.agree(self.check(&mut model))?;
+        let available = settings.pipeline.available_memory(processes)?;
+        let fits = memory_check::of_run(&available, settings, &model);
+        processes.agree(fits)?;
+        let batch_size = settings.training.batch_size;
+        let weights = (self.weights.take()).map(|weights| {
             let own = &settings.model.model;
-            let names = (own.head(), own.names_elsewhere());
-            eprint!(
-                "{}",
-                weights.load(&mut pipeline, names, classes.as_deref())?
-            );
+            let own = (own, settings.image_size());
+            weights.for_model(&model.layers, own, model.classes().as_deref())
+        });
+        let weights = weights.transpose()?;
+        let measured = (settings.pipeline.measures())
+            .then(|| measure(settings, &model, (self.remeasure, processes)))
+            .transpose()?;
+        let measured = measured.as_ref().map(|measured| (measured, &available));
+        let mut pipeline = pipeline(settings, model.layers, measured, processes)?;
+        if let Some(weights) = weights {
+            output::say(&weights.load(&mut pipeline)?);
         }
-        let task = (model.task)(&settings.training);
-        let trainer = self.trainer(pipeline, task, &folder)?;
-        folder.write_toml(CONFIG, settings)?;
+        let trainer = Trainer::new(pipeline, task, settings.training.clone())?;
+        let mut trainer = trainer.on_epoch(|folder| Ok(write_report(folder)?));
+        let in_job = processes.size() > 1;
+        signals::on_stop(in_job, trainer.end_after_step()).map_err(CliError::Signal)?;
+        let folder = RunFolder::open_in(processes, || self.folder())?;
+        if self.resume {
+            resume(&mut trainer, &folder, processes)?;
+        }
+        let config = portable(settings).map_err(CliError::file(&folder.file(CONFIG)))?;
+        folder.write(CONFIG, config.as_bytes())?;
         for (name, content) in model.files {
             folder.write(name, &content)?;
         }
         print_stages(trainer.pipeline());
-        eprintln!("writing files to {}", self.path.display());
-        let source = model.source.ok_or(TrainError::EmptySet("training"))?;
-        run(trainer, &*source, folder, model.epilogue)
+        output::say(&writing_line(&folder));
+        if self.quick_check {
+            let first = data::FirstBatches {
+                source: &*source,
+                batches: QUICK,
+                batch_size,
+            };
+            run(&mut trainer, &first, &folder, model.epilogue, QUICK)?;
+            processes.agree(folder.discard())?;
+            output::print(
+                "quick check passed: all worked for two batches, and nothing was kept\n",
+            )?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let trained = run(&mut trainer, &*source, &folder, model.epilogue, usize::MAX);
+        let (summary, remark) = trained.map_err(|error| unfinished(error, &folder))?;
+        let path = processes.agree(folder.finish())?;
+        print_summary(&summary, remark.as_deref(), &path)?;
+        if summary.stopped {
+            output::say(&format!("to go on: {}\n", resume_command(&path)));
+            return Ok(ExitCode::from(signals::INTERRUPTED));
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }
 
 impl Train<'_> {
-    /// The run's folder, a new one or the one to resume.
-    fn folder(&self) -> Result<RunFolder, CliError> {
-        let folder = if self.resume {
-            RunFolder::resume(self.path)?
-        } else {
-            RunFolder::create(self.path)?
-        };
-        check_same_run(&folder, self.settings)?;
-        Ok(folder)
+    /// What can fail without measuring fails before.
+    fn check<L: Layer<Side = ()>, T: Flow>(
+        &self,
+        model: &mut ModelWithData<L, T>,
+    ) -> Result<(SourceOf<L, T>, Task<CrossEntropy>), CliError> {
+        let settings = self.settings;
+        model.layers = settings
+            .training
+            .freeze
+            .apply(std::mem::take(&mut model.layers))?;
+        if let (Some(newest), Some(source)) = (&self.newest, &model.source) {
+            newest.check_data(&source.fingerprint()?)?;
+        }
+        settings.pipeline.check(model.layers.len())?;
+        check_numbers(settings)?;
+        let source = model
+            .source
+            .take()
+            .ok_or(TrainError::EmptySet("training"))?;
+        let batch_size = settings.training.batch_size;
+        data::check(&*source, batch_size)?;
+        settings.pipeline.check_batches(batch_size, model.samples)?;
+        let task = (model.task)(&settings.training);
+        if let Some(newest) = self.newest {
+            check_resume(newest, &task, &settings.training, model.samples)?;
+        }
+        Ok((source, task))
     }
 
-    /// A trainer of a pipeline, which continues the run if it is resumed.
-    fn trainer<L: Layer<Side = ()>>(
-        &self,
-        pipeline: Pipeline<L>,
-        task: Task<CrossEntropy>,
-        folder: &RunFolder,
-    ) -> Result<Trainer<L, CrossEntropy>, CliError> {
-        let has_checkpoint = !folder.checkpoints().list()?.is_empty();
-        let mut trainer = Trainer::new(pipeline, task, self.settings.training.clone())?;
-        if self.resume {
-            let resumed = trainer.resume(folder)?;
-            eprint!("{}", resumed_lines(&resumed, self.path));
-            if has_checkpoint && resumed.checkpoint.is_none() {
-                return Err(CliError::AllDamaged(folder.path().to_owned()));
-            }
+    /// The run's folder, a new one or the one to resume.
+    fn folder(&self) -> Result<RunFolder, TrainError> {
+        match self.out {
+            Some(path) if self.resume => RunFolder::resume(path),
+            Some(path) => RunFolder::create(path),
+            None => RunFolder::create_next(Path::new(RUNS), "train"),
         }
-        Ok(trainer)
     }
 }
 
-/// Refuses mini-batches that are larger than the training set.
-fn check_batch(settings: &Settings, samples: usize) -> Result<(), TrainError> {
-    let batch_size = settings.training.batch_size;
-    if batch_size > samples {
-        return Err(TrainError::BatchTooLarge {
-            batch_size,
-            samples,
-        });
+fn resume<L: Layer<Side = ()>>(
+    trainer: &mut Trainer<L, CrossEntropy>,
+    folder: &RunFolder,
+    processes: &Processes,
+) -> Result<(), CliError> {
+    let checkpoints = processes.first(|| folder.checkpoints().list())?;
+    let has_checkpoint = !checkpoints.unwrap_or_default().is_empty();
+    let resumed = trainer.resume(folder)?;
+    output::say(&resumed_lines(&resumed, folder.path()));
+    if processes.of_first(has_checkpoint && resumed.checkpoint.is_none())? {
+        let path = folder.path().display();
+        let what = if folder.path().exists() {
+            "start another run with another --out"
+        } else {
+            "run the same command again to start over"
+        };
+        return Err(usage!("all checkpoints in {path} are damaged: {what}"));
     }
     Ok(())
 }
 
-/// Refuses to resume with another model or other data than those of the run, if it has a checkpoint.
-fn check_same_run(folder: &RunFolder, settings: &Settings) -> Result<(), CliError> {
-    let config = folder.file(CONFIG);
-    if !config.is_file() || folder.checkpoints().list()?.is_empty() {
+/// Refuses to resume with another model or other data than those of the run.
+fn check_same_run(folder: &Path, settings: &Settings) -> Result<(), CliError> {
+    let config = folder.join(CONFIG);
+    if !config.is_file() {
         return Ok(());
     }
     let before = Settings::load(&config)?;
-    let what = if before.model != settings.model {
-        "model"
-    } else if !before.data.is_same(&settings.data) {
-        "data"
-    } else {
+    let model = |own: &Settings| Table::try_from(own.model.located()).unwrap_or_default();
+    let change = changed(&model(&before), &model(settings));
+    let of_data = || {
+        let [then, now] = [&before, settings].map(|own| own.data.fixed_settings());
+        changed(&then, &now)
+    };
+    let Some(change) = change.or_else(of_data) else {
         return Ok(());
     };
-    let folder = folder.path().to_owned();
-    Err(CliError::OtherRun { folder, what })
+    Err(usage!(
+        "{} was started with other settings: {change}: resume with those, or start another run \
+         with another --out",
+        folder.display()
+    ))
 }
 
-/// The model in stages, if it fits.
+/// The first setting that differs, with both values.
+fn changed(then: &Table, now: &Table) -> Option<String> {
+    let names = ["model", "data"].into_iter();
+    let mut keys = names.chain(then.keys().chain(now.keys()).map(String::as_str));
+    let key = keys.find(|key| then.get(*key) != now.get(*key))?;
+    let value = |table: &Table| {
+        table
+            .get(key)
+            .map_or("not set".to_owned(), ToString::to_string)
+    };
+    Some(format!(
+        "{key} was {} and is now {}",
+        value(then),
+        value(now)
+    ))
+}
+
 fn pipeline<L: Layer>(
     settings: &Settings,
     layers: Vec<L>,
-    measured: &Measured,
+    measured: Option<(&Measured, &AvailableMemory)>,
+    processes: &Processes,
 ) -> Result<Pipeline<L>, CliError> {
-    let builder = settings.pipeline.builder_with(layers, Some(measured))?;
-    let forecast = predict(settings, &builder, measured)?;
-    eprint!("{}", memory_lines(settings, &forecast));
-    settings.pipeline.check_memory(&forecast)?;
-    let builder = builder.balance(found(&forecast));
+    let parameters: Vec<_> = layers.iter().map(count_parameters).collect();
+    let mut builder = settings
+        .pipeline
+        .builder_with(layers, measured.map(|(own, _)| own))?;
+    match measured {
+        Some((measured, available)) => {
+            // The first process decides, for all.
+            let cut = processes.by_first(|| {
+                let forecast = builder.forecast(measured, settings.training.optimizer_state())?;
+                output::say(&memory_lines(available, &forecast));
+                available.check(&forecast.memory)?;
+                Ok::<_, CliError>(forecast.balance)
+            })?;
+            builder = builder.balance(Balance::Layers(cut));
+        }
+        None => {
+            let (cut, workers) = (builder.cut()?, builder.workers()?);
+            output::say(&rest_lines(settings, &parameters, &cut, &workers));
+        }
+    }
+    if let Some(communicator) = processes.communicator() {
+        builder = builder.communicator(communicator.clone());
+    }
     Ok(builder.seed(settings.training.seed).build()?)
 }
 
-/// Trains, and writes all files of a run.
-fn run<L, T>(
-    mut trainer: Trainer<L, CrossEntropy>,
+/// Trains, and writes the files that a trainer does not. What the epilogue tests, it tests on at most
+/// so many batches.
+fn run<L: Layer<Side = ()>, T: Flow>(
+    trainer: &mut Trainer<L, CrossEntropy>,
     source: &dyn Source<L::Input, T>,
-    folder: RunFolder,
+    folder: &RunFolder,
     epilogue: Option<Epilogue<L>>,
-) -> Result<ExitCode, CliError>
+    most: usize,
+) -> Result<(Summary, Option<String>), CliError>
 where
-    L: Layer<Side = ()>,
-    L::Input: 'static,
-    T: Flow,
     CrossEntropy: Objective<L::Output, T>,
 {
-    stop_on_interrupt(trainer.end_after_step())?;
-    let summary = trainer.run(source, &folder, Progress::new);
-    let summary = summary.inspect_err(|_| print_what_is_kept(&folder))?;
-    let remark = match epilogue {
-        Some(epilogue) => epilogue(&trainer, &folder)?,
-        None => None,
-    };
-    let report = Report::read(&folder.file(""))?;
-    folder.write("report.html", report.to_html().as_bytes())?;
-    let path = folder.finish()?;
-    print_summary(&summary, remark.as_deref(), &path);
-    if summary.stopped {
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    Ok(ExitCode::SUCCESS)
+    let summary = trainer.run(source, folder, Progress::new)?;
+    let say = |line: &str| output::say(&format!("{line}\n"));
+    let remark = trainer.with_room(folder, say, || -> Result<_, CliError> {
+        let remark = (epilogue.as_ref()).map(|epilogue| epilogue(trainer, folder, most));
+        let remark = remark.transpose()?.flatten();
+        trainer.processes().first(|| write_report(folder))?;
+        Ok(remark)
+    })?;
+    Ok((summary, remark))
 }
 
-/// The first Ctrl-C ends training after the current step; the second ends the program.
-fn stop_on_interrupt(stop: impl Fn() + Send + 'static) -> Result<(), CliError> {
-    let asked = AtomicBool::new(false);
-    ctrlc::set_handler(move || {
-        if asked.swap(true, Ordering::SeqCst) {
-            std::process::exit(INTERRUPTED.into());
-        }
-        eprintln!(
-            "stopping after this step: saving and testing what was trained (Ctrl-C again to end at once)"
-        );
-        stop();
-    })?;
-    Ok(())
+/// Makes the page of a run's files so far.
+fn write_report(folder: &RunFolder) -> Result<(), CliError> {
+    let report = Report::read(&folder.file(""))?;
+    Ok(folder.write("report.html", report.to_html().as_bytes())?)
 }

@@ -9,14 +9,16 @@ use burn::{
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use stovepipe::{
     pipeline::{Batch, CrossEntropy, Flow, Layer, MeanOf, Objective},
-    train::run::show_count,
+    schedule::count,
+    train::{Processes, run::show_count},
     verify::{Report, Verifier},
 };
 use stovepipe_text::{PADDING, TextBatcher, TokenWindows};
 
 use crate::{
     data::{AnyDataSet, Contents},
-    error::CliError,
+    error::{CliError, usage},
+    flags,
     models::{self, Classifier, LanguageModel, ModelWork, Segmenter, Sizes},
     output,
     settings::Subjects,
@@ -25,7 +27,6 @@ use crate::{
 /// More would take hours and show nothing else.
 const MOST: usize = 64;
 
-/// How much is verified.
 #[derive(Clone, Debug, Args)]
 struct VerifyFlags {
     /// Samples of the mini-batch
@@ -40,80 +41,106 @@ struct VerifyFlags {
     /// Seed of parameters and random numbers
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+    /// Start mpirun with this many processes on this machine, which share the stages
+    #[arg(long, value_name = "N")]
+    processes: Option<usize>,
 }
 
-/// The subcommand and its flags.
 pub fn command() -> Command {
     let command = VerifyFlags::augment_args(Command::new("verify"));
     let command = Subjects::new(models::to_verify()).augment(command);
-    let command = output::hide(command, is_unused);
-    output::with_negative_numbers(command)
+    let command = flags::hide(command, is_unused);
+    flags::finished(command)
         .about("Check that a pipeline changes nothing but the speed of training")
         .long_about(
             "Check that a pipeline changes nothing but the speed of training: train a small model with \
              different numbers of stages, schedules, recomputation modes and numbers of micro-batches, \
-             compare the results, and print a table. The exit status is 0 if all checks hold.",
+             compare the results, and print a table. The exit status is 0 if all checks hold. In several \
+             processes, the stages lie in all of them.",
         )
 }
 
 /// Whether a flag is about the training set: nothing is augmented or held out here.
 fn is_unused(arg: &Arg) -> bool {
     let is_data = arg.get_help_heading() == Some("Data");
-    is_data && !["data", "data_dir", "labels"].contains(&arg.get_id().as_str())
+    let used = ["data", "data_dir", "labels", "text", "tokenizer"];
+    is_data && !used.contains(&arg.get_id().as_str())
 }
 
-/// Verifies, and prints the table.
-pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
-    output::refuse_hidden(&command(), matches)?;
-    let flags = VerifyFlags::from_arg_matches(matches)?;
-    flags.check()?;
-    let (model, data) = Subjects::new(models::to_verify()).read(None, matches)?;
-    let sizes = match data.contents() {
-        Contents::Images(images) => Sizes::of_images(images.image_size(), images.usual_classes()),
-        Contents::Text(text) => Sizes::of_text(text.tokenizer()?),
+pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, CliError> {
+    let read = || {
+        flags::refuse_hidden(&command(), matches)?;
+        let flags = VerifyFlags::from_arg_matches(matches)?;
+        let (model, data) = Subjects::new(models::to_verify()).read(None, matches)?;
+        let sizes = match data.contents() {
+            Contents::Images(images) => {
+                Sizes::of_images(images.image_size(), images.usual_classes())
+            }
+            Contents::Text(text) => Sizes::of_text(text.tokenizer()?),
+        };
+        flags.check(model.build(&sizes, CountLayers)?, processes.size())?;
+        Ok((flags, model, data, sizes))
     };
-    let window = model.window();
-    let report = model.build(
-        &sizes,
-        Verify {
-            flags,
-            data,
-            window,
-        },
-    )?;
-    output::print(&report.to_string());
-    if !report.holds() {
-        output::print("NOT ALL HOLDS\n");
-        return Ok(ExitCode::FAILURE);
-    }
-    output::print("all holds\n");
-    Ok(ExitCode::SUCCESS)
+    let (flags, model, data, sizes) = in_turn(processes, read)?;
+    let verify = Verify {
+        flags,
+        data,
+        window: model.window(),
+        processes,
+    };
+    let report = model.build(&sizes, verify)?;
+    let (verdict, code) = match report.holds() {
+        true => ("all holds", ExitCode::SUCCESS),
+        false => ("NOT ALL HOLDS", ExitCode::FAILURE),
+    };
+    // The others wait for it: if one of them fails, mpirun ends the first.
+    processes.first(|| output::print(&format!("{report}{verdict}\n")))?;
+    Ok(code)
+}
+
+/// Does something in the first process, then in the others: they often fail as it does, and one error is enough.
+fn in_turn<T>(
+    processes: &Processes,
+    work: impl Fn() -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    let of_first = processes.first(&work)?;
+    processes.agree(of_first.map_or_else(work, Ok))
 }
 
 impl VerifyFlags {
-    fn check(&self) -> Result<(), CliError> {
+    fn check(&self, layers: usize, processes: usize) -> Result<(), CliError> {
         let check = |flag, value: usize| {
             if (1..=MOST).contains(&value) {
                 return Ok(());
             }
-            let most = MOST;
-            Err(CliError::Range { flag, value, most })
+            Err(usage!("{flag} is {value}: give a number from 1 to {MOST}"))
         };
         check("--samples", self.samples)?;
         check("--stages", self.stages)?;
-        (self.micro_batches.iter()).try_for_each(|&number| check("--micro-batches", number))
+        (self.micro_batches.iter()).try_for_each(|&number| check("--micro-batches", number))?;
+        let each = format!("for {processes} processes: each needs at least one");
+        if layers < processes {
+            let layers = count(layers, "layer");
+            return Err(usage!("{layers} {each}: start fewer processes"));
+        }
+        if self.stages < processes {
+            let stages = count(self.stages, "stage");
+            return Err(usage!("{stages} {each}: set --stages {processes}"));
+        }
+        Ok(())
     }
 }
 
 /// Verifies a model on its first samples.
-struct Verify {
+struct Verify<'a> {
     flags: VerifyFlags,
     data: AnyDataSet,
     /// Tokens that a language model sees.
     window: usize,
+    processes: &'a Processes,
 }
 
-impl Verify {
+impl Verify<'_> {
     fn images(&self) -> Result<(Tensor<4>, Tensor<1, Int>), CliError> {
         match self.data.contents() {
             Contents::Images(images) => images.first(self.flags.samples),
@@ -124,47 +151,81 @@ impl Verify {
     fn run<L: Layer<Side = ()>, T: Flow>(
         &self,
         layers: Vec<L>,
-        (input, target): (L::Input, T),
+        batch: impl Fn() -> Result<(L::Input, T), CliError>,
         objective: impl Objective<L::Output, T>,
     ) -> Result<Report, CliError> {
+        let (input, target) = in_turn(self.processes, batch)?;
         let most = self.flags.stages.min(layers.len());
-        let verifier = Verifier::new(layers, Batch::from((input, target)), objective)
+        let mut verifier = Verifier::new(layers, Batch::from((input, target)), objective)
             .stages(1..=most)
             .micro_batches(self.flags.micro_batches.iter().copied())
             .seed(self.flags.seed);
-        let shown = show_count("verifying", "ways to train", verifier.cases());
-        Ok(verifier.on_progress(shown).run()?)
+        if let Some(communicator) = self.processes.communicator() {
+            verifier = verifier.communicator(communicator.clone());
+        }
+        if self.processes.is_first() {
+            let shown = show_count("verifying", "way to train", verifier.cases());
+            verifier = verifier.on_progress(shown);
+        }
+        Ok(verifier.run()?)
+    }
+
+    /// Windows of a text, the last of which is padded.
+    fn windows(&self) -> Result<(Tensor<2, Int>, Tensor<2, Int>), CliError> {
+        let Contents::Text(text) = self.data.contents() else {
+            return Err(CliError::NotOfText);
+        };
+        let tokens = text.tokens(&text.tokenizer()?)?;
+        let most = self.flags.samples.saturating_mul(self.window) - self.window / 2;
+        let most = most.max(self.window.saturating_add(1));
+        let windows = TokenWindows::new(tokens[..most.min(tokens.len())].to_vec(), self.window)?;
+        let items = (0..windows.len()).filter_map(|index| windows.get(index).ok());
+        Ok(TextBatcher::default().batch(items.collect(), &Device::flex()))
     }
 }
 
-impl ModelWork for Verify {
+impl ModelWork for Verify<'_> {
     type Done = Report;
 
     fn classify<L: Classifier>(self, layers: Vec<L>) -> Result<Report, CliError> {
         let objective = CrossEntropy::new()
             .with_smoothing(0.1)
             .with_auxiliary_share(0.4);
-        self.run(layers, self.images()?, objective)
+        self.run(layers, || self.images(), objective)
     }
 
-    /// On windows of a text, the last of which is padded.
     fn predict_text<L: LanguageModel>(self, layers: Vec<L>) -> Result<Report, CliError> {
-        let Contents::Text(text) = self.data.contents() else {
-            return Err(CliError::NotOfText);
-        };
-        let tokens = text.tokens(&text.tokenizer()?)?;
-        let most = (self.flags.samples * self.window).saturating_sub(self.window / 2);
-        let windows = TokenWindows::new(tokens[..most.min(tokens.len())].to_vec(), self.window)?;
-        let items = (0..windows.len()).filter_map(|index| windows.get(index).ok());
-        let batch = TextBatcher::default().batch(items.collect(), &Device::flex());
-        self.run(layers, batch, CrossEntropy::new().ignoring(PADDING.into()))
+        let objective = CrossEntropy::new().ignoring(PADDING.into());
+        self.run(layers, || self.windows(), objective)
     }
 
     /// The mask is where an image is brighter than it is on average.
     fn segment<L: Segmenter>(self, layers: Vec<L>) -> Result<Report, CliError> {
-        let (input, _) = self.images()?;
-        let target = input.clone().narrow(1, 0, 1).greater_elem(0.0).float();
+        let batch = || {
+            let (input, _) = self.images()?;
+            let target = input.clone().narrow(1, 0, 1).greater_elem(0.0).float();
+            Ok((input, target))
+        };
         let objective = MeanOf(|y: Tensor<4>, t: Tensor<4>| (y - t).powi_scalar(2).mean());
-        self.run(layers, (input, target), objective)
+        self.run(layers, batch, objective)
+    }
+}
+
+/// Finds how many layers a model has.
+struct CountLayers;
+
+impl ModelWork for CountLayers {
+    type Done = usize;
+
+    fn classify<L: Classifier>(self, layers: Vec<L>) -> Result<usize, CliError> {
+        Ok(layers.len())
+    }
+
+    fn predict_text<L: LanguageModel>(self, layers: Vec<L>) -> Result<usize, CliError> {
+        Ok(layers.len())
+    }
+
+    fn segment<L: Segmenter>(self, layers: Vec<L>) -> Result<usize, CliError> {
+        Ok(layers.len())
     }
 }

@@ -4,14 +4,15 @@ use std::{fmt::Write, rc::Rc};
 
 use burn::tensor::{Device, Int, Tensor};
 use stovepipe::{
-    pipeline::{CrossEntropy, Flow, Layer, Objective},
+    pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
     train::{RunFolder, Source, Task, TrainSettings, Trainer},
 };
+use stovepipe_report::Confusion;
 use stovepipe_transformer::Sampling;
 
 use crate::{
-    data::{AnyDataSet, Contents, HeldOut, ImageData, ImageSets, Labels, TextData},
-    error::CliError,
+    data::{AnyDataSet, Contents, HeldOut, ImageData, ImageSets, Labels, Text},
+    error::{CliError, usage},
     files,
     mistakes::MistakeFinder,
     models::{AnyModel, Classifier, LanguageModel, ModelWork, Sizes},
@@ -22,19 +23,17 @@ use crate::{
 const SAMPLE: usize = 300;
 const PROMPT: usize = 64;
 
-/// What a subcommand does with a model.
 pub trait Work {
-    /// The result.
     type Done;
 
-    fn on<L, T>(self, model: ModelWithData<L, T>) -> Result<Self::Done, CliError>
+    fn on<L: Layer<Side = ()>, T: Flow>(
+        self,
+        model: ModelWithData<L, T>,
+    ) -> Result<Self::Done, CliError>
     where
-        L: Layer<Side = ()>,
-        T: Flow,
         CrossEntropy: Objective<L::Output, T>;
 }
 
-/// Which data are loaded for work on a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// None: a model can be inspected without.
@@ -45,23 +44,30 @@ pub enum Load {
     Whole,
 }
 
-/// A model's layers, and what it learns from.
 pub struct ModelWithData<L: Layer<Side = ()>, T> {
     /// Nothing is allocated yet.
     pub layers: Vec<L>,
     /// A batch of so many samples, to measure layers with.
     pub sample: Box<dyn Fn(usize) -> L::Input>,
+    /// Bytes of a sample.
+    pub sample_bytes: u64,
+    /// Bytes that a sample needs at least in the layer that needs most.
+    pub sample_needs: u64,
     /// Its task, under the settings of a training.
-    pub task: fn(&TrainSettings) -> Task<CrossEntropy>,
+    pub task: TaskOf,
     /// If the data were loaded.
-    pub source: Option<Rc<dyn Source<L::Input, T>>>,
+    pub source: Option<SourceOf<L, T>>,
     /// How many training samples there are, or usually are.
     pub samples: usize,
     /// Files of a run besides its usual ones.
     pub files: Vec<(&'static str, Vec<u8>)>,
     /// What is done with a trained model.
     pub epilogue: Option<Epilogue<L>>,
+    /// What a classifier takes for what in the test set.
+    pub confusion: Option<ConfusionOf<L>>,
 }
+
+pub type SourceOf<L, T> = Rc<dyn Source<<L as Layer>::Input, T>>;
 
 impl<L: Layer<Side = ()>, T> ModelWithData<L, T> {
     /// The names of the classes, a line each, of a classifier.
@@ -72,9 +78,15 @@ impl<L: Layer<Side = ()>, T> ModelWithData<L, T> {
     }
 }
 
-/// Looks at a trained model, writes files into the run's folder, and may return a text to print.
+/// Looks at a trained model and at most so many batches or tokens, writes files into the run's folder, and may return a text
+/// to print.
 pub type Epilogue<L> =
-    Box<dyn Fn(&Trainer<L, CrossEntropy>, &RunFolder) -> Result<Option<String>, CliError>>;
+    Box<dyn Fn(&Trainer<L, CrossEntropy>, &RunFolder, usize) -> Result<Option<String>, CliError>>;
+
+pub type TaskOf = Box<dyn Fn(&TrainSettings) -> Task<CrossEntropy>>;
+
+/// Of a pipeline, in batches of so many samples.
+pub type ConfusionOf<L> = Box<dyn Fn(&Pipeline<L>, usize) -> Result<Confusion, CliError>>;
 
 /// Does work on a model, with its data if these are to be loaded.
 pub fn with_model<W: Work>(
@@ -85,44 +97,47 @@ pub fn with_model<W: Work>(
 ) -> Result<W::Done, CliError> {
     let samples = data.usual_samples();
     match data.contents() {
-        Contents::Images(_) if load == Load::Whole => Err(CliError::NotWhole { data: data.name() }),
+        Contents::Images(_) if load == Load::Whole => Err(usage!(
+            "--all is for texts; of {}, only what training does not see is tested",
+            data.name()
+        )),
         Contents::Images(images) => {
-            let sets = (load == Load::Parts)
-                .then(|| images.load(seed))
-                .transpose()?;
+            let sets = (load == Load::Parts).then(|| images.load(seed));
+            let sets = sets.transpose()?;
+            if let Some(sets) = &sets {
+                output::say(&format!("{}\n", sets.about));
+            }
             let classes = sets.as_ref().map(|sets| sets.classes.len());
             let classes = classes.unwrap_or_else(|| images.usual_classes());
             let sizes = Sizes::of_images(images.image_size(), classes);
-            model.build(
-                &sizes,
-                OnImages {
-                    images,
-                    sets,
-                    samples,
-                    work,
-                },
-            )
+            let on_images = OnImages {
+                images,
+                sample_needs: model.sample_needs(&sizes),
+                sets,
+                samples,
+                work,
+            };
+            model.build(&sizes, on_images)
         }
         Contents::Text(text) => {
             let sizes = Sizes::of_text(text.tokenizer()?);
-            let length = model.window();
-            model.build(
-                &sizes,
-                OnText {
-                    text,
-                    length,
-                    seed,
-                    load,
-                    samples,
-                    work,
-                },
-            )
+            let on_text = OnText {
+                text,
+                sample_needs: model.sample_needs(&sizes),
+                length: model.window(),
+                seed,
+                load,
+                samples,
+                work,
+            };
+            model.build(&sizes, on_text)
         }
     }
 }
 
 struct OnImages<'a, W> {
     images: &'a dyn ImageData,
+    sample_needs: u64,
     sets: Option<ImageSets>,
     samples: usize,
     work: W,
@@ -135,28 +150,41 @@ impl<W: Work> ModelWork for OnImages<'_, W> {
         let size = self.images.image_size();
         let source = self.sets.as_ref().map(|sets| sets.source.clone());
         let names = (self.sets.as_ref()).map(|sets| sets.classes.join("\n") + "\n");
+        let classes = (self.sets.as_ref()).map(|sets| sets.classes.len());
+        let classes = classes.unwrap_or_else(|| self.images.usual_classes());
         let files = names.map(|names| (files::CLASSES, names.into_bytes()));
         let normalisation = self.images.view().normalisation;
+        let finder = |sets| MistakeFinder {
+            sets,
+            normalisation,
+        };
+        let finder = self.sets.map(finder).map(Rc::new);
         self.work.on::<L, Labels>(ModelWithData {
             layers,
-            sample: Box::new(move |samples| {
-                Tensor::ones([samples, 3, size, size], &Device::flex())
+            sample: Box::new(move |n| Tensor::ones([n, 3, size, size], &Device::flex())),
+            sample_bytes: (4 * 3 * size as u64).saturating_mul(size as u64),
+            sample_needs: self.sample_needs,
+            samples: (source.as_ref()).map_or(self.samples, |own| own.training_samples()),
+            task: Box::new(move |settings| {
+                let task = Task::classification(settings);
+                match classes {
+                    // They would always be right.
+                    ..=5 => task.without_metric("top5"),
+                    _ => task,
+                }
             }),
-            samples: source
-                .as_ref()
-                .map_or(self.samples, |source| source.training_samples()),
-            task: Task::classification,
             source,
             files: files.into_iter().collect(),
-            epilogue: self.sets.map(|sets| -> Epilogue<L> {
-                Box::new(move |trainer, folder| {
-                    let finder = MistakeFinder {
-                        sets: &sets,
-                        batch_size: trainer.settings().batch_size,
-                        normalisation,
-                    };
-                    finder.write(trainer.pipeline(), folder)?;
+            epilogue: finder.clone().map(|finder| -> Epilogue<L> {
+                Box::new(move |trainer, folder, most| {
+                    let batch_size = trainer.settings().batch_size;
+                    finder.write(trainer.pipeline(), (batch_size, most), folder)?;
                     Ok(None)
+                })
+            }),
+            confusion: finder.map(|finder| -> ConfusionOf<L> {
+                Box::new(move |pipeline, batch_size| {
+                    Ok(finder.find(pipeline, (batch_size, usize::MAX))?.1)
                 })
             }),
         })
@@ -164,7 +192,8 @@ impl<W: Work> ModelWork for OnImages<'_, W> {
 }
 
 struct OnText<'a, W> {
-    text: &'a dyn TextData,
+    text: &'a Text,
+    sample_needs: u64,
     length: usize,
     seed: u64,
     load: Load,
@@ -186,23 +215,28 @@ impl<W: Work> ModelWork for OnText<'_, W> {
             Load::Parts => Some(self.text.load(length, seed)?),
             Load::Whole => Some(self.text.load_whole(length)?),
         };
-        let files = match self.text.tokenizer_file() {
-            Some(path) => vec![(files::TOKENIZER, output::read(path)?.into_bytes())],
-            None => Vec::new(),
-        };
+        if let Some(texts) = &texts {
+            output::say(&format!("{}\n", texts.about));
+        }
+        let tokenizer = self.text.tokenizer.as_deref().map(output::read);
+        let tokenizer = tokenizer.transpose()?.map(String::into_bytes);
+        let files = tokenizer.map(|file| (files::TOKENIZER, file));
         let (source, held_out) = texts.map(|texts| (texts.source, texts.held_out)).unzip();
         self.work.on::<L, Tensor<2, Int>>(ModelWithData {
             layers,
             sample: Box::new(move |samples| Tensor::zeros([samples, length], &Device::flex())),
-            samples: source
-                .as_ref()
-                .map_or(self.samples, |source| source.training_samples()),
-            task: Task::language_model,
+            sample_bytes: 4 * length as u64,
+            sample_needs: self.sample_needs,
+            samples: (source.as_ref()).map_or(self.samples, |own| own.training_samples()),
+            task: Box::new(Task::language_model),
             source,
-            files,
+            files: files.into_iter().collect(),
             epilogue: held_out.flatten().map(|held_out| -> Epilogue<L> {
-                Box::new(move |trainer, folder| Ok(Some(remark(&held_out, seed, trainer, folder)?)))
+                Box::new(move |trainer, folder, tokens| {
+                    Ok(Some(remark(&held_out, seed, (trainer, tokens), folder)?))
+                })
             }),
+            confusion: None,
         })
     }
 }
@@ -211,7 +245,7 @@ impl<W: Work> ModelWork for OnText<'_, W> {
 fn remark<L: LanguageModel>(
     held_out: &HeldOut,
     seed: u64,
-    trainer: &Trainer<L, CrossEntropy>,
+    (trainer, tokens): (&Trainer<L, CrossEntropy>, usize),
     folder: &RunFolder,
 ) -> Result<String, CliError> {
     let (yardstick, tokenizer) = (held_out.yardstick()?, &held_out.tokenizer);
@@ -221,7 +255,13 @@ fn remark<L: LanguageModel>(
         seed,
         ..Sampling::default()
     };
-    let tokens = L::generate(trainer.pipeline(), prompt, SAMPLE, &sampling)?;
+    let tokens = L::generate(
+        trainer.pipeline(),
+        prompt,
+        SAMPLE.min(tokens),
+        &sampling,
+        &mut |_| true,
+    )?;
     let mut text = format!("an interpolated 5-gram has perplexity {yardstick:.2} there\n");
     let (before, sample) = (tokenizer.decode(prompt)?, tokenizer.decode(&tokens)?);
     let _ = writeln!(text, "a sample, after \"{before}\":\n{sample}");

@@ -15,10 +15,8 @@ pub(crate) fn expand(
     krate: &TokenStream,
 ) -> Result<TokenStream> {
     if !arguments.is_empty() {
-        return Err(Error::new_spanned(
-            arguments,
-            "`#[layer]` takes no arguments",
-        ));
+        let message = "`#[layer]` takes no arguments";
+        return Err(Error::new_spanned(arguments, message));
     }
     if let Some((_, path, _)) = &block.trait_ {
         let message = "`#[layer]` goes on the module's own `impl` block, not on that of a trait";
@@ -34,11 +32,7 @@ pub(crate) fn expand(
     let module = &block.self_ty;
     let (generics, _, where_clause) = block.generics.split_for_impl();
     let rng = rng.then(|| quote!(, context.rng()));
-    let context = if rng.is_some() {
-        quote!(context)
-    } else {
-        quote!(_)
-    };
+    let context = rng.as_ref().map_or(quote!(_), |_| quote!(context));
     Ok(quote! {
         impl #generics #krate::Layer for #module #where_clause {
             type Input = #flow;

@@ -22,6 +22,7 @@ fn of_layers() {
     let unused = "#[layers(Tensor<2>)] struct Model { a: Linear, #[layers(shared)] b: Relu }";
     let only_shared = "#[layers(Tensor<2>)] struct Model { #[layers(shared)] a: Relu }";
     let two_arguments = "struct Model { #[layers(|x, y| a.forward(x))] a: Linear }";
+    let no_input = "what does the first layer take?";
     let unknown = "struct Model { #[layers(skip)] a: Linear }";
     check(
         |code| layers::expand(parse_str(code)?, &quote!(krate)),
@@ -29,10 +30,7 @@ fn of_layers() {
             ("enum Model { A(Linear) }", "derived for structs"),
             ("struct Model(Linear);", "named fields"),
             ("struct Model<T> { a: T }", "generic"),
-            (
-                "struct Model { a: Linear }",
-                "what does the first layer take?",
-            ),
+            ("struct Model { a: Linear }", no_input),
             (only_shared, "none of the fields"),
             (unused, "no layer names this shared field"),
             (unknown, "expected `shared` or a closure"),
@@ -46,6 +44,7 @@ fn of_layers() {
 fn of_layer() {
     let of_trait = "impl Layer for A { fn forward(&self, x: T) -> T { x } }";
     let other_output = "impl A { fn forward(&self, x: T) -> U { x } }";
+    let two_inputs = "impl A { fn forward(&self, x: T, y: T) -> T { x } }";
     let signature = "needs `fn forward";
     check(
         |code| layer::expand(TokenStream::new(), &parse_str(code)?, &quote!(krate)),
@@ -56,10 +55,7 @@ fn of_layer() {
             ("impl A { fn forward(self, x: T) -> T { x } }", signature),
             ("impl A { fn forward(&self) -> T { x } }", signature),
             ("impl A { fn forward(&self, x: T) {} }", signature),
-            (
-                "impl A { fn forward(&self, x: T, y: T) -> T { x } }",
-                signature,
-            ),
+            (two_inputs, signature),
         ],
     );
 }

@@ -91,7 +91,6 @@ impl AdamWUpdate {
     }
 }
 
-/// What values are multiplied or divided by.
 #[derive(Clone, Copy)]
 struct Factors {
     keep_mean: f32,
@@ -122,7 +121,6 @@ impl Factors {
         }
     }
 
-    /// Writes the new parameters over the gradients.
     #[inline(always)]
     fn update(
         self,
@@ -147,9 +145,8 @@ impl Factors {
 fn plain<const D: usize>(all: &[Tensor<D>; 4]) -> Option<[FlexTensor; 4]> {
     let shape = all[0].dims();
     let plain = |tensor: &Tensor<D>| {
-        Operand::of(tensor)?
-            .plain()
-            .filter(|_| tensor.dims() == shape)
+        let plain = Operand::of(tensor)?.plain();
+        plain.filter(|_| tensor.dims() == shape)
     };
     let operands: Option<Vec<_>> = all.iter().map(plain).collect();
     operands?.try_into().ok()

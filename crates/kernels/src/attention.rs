@@ -51,10 +51,8 @@ pub struct Heads {
 pub fn attention(projected: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tensor<3> {
     let [samples, length, width] = projected.dims();
     let fits = heads.count > 0 && width.is_multiple_of(3 * heads.count);
-    assert!(
-        fits,
-        "{width} columns of queries, keys and values cannot be split into {heads:?}"
-    );
+    let columns = "columns of queries, keys and values";
+    assert!(fits, "{width} {columns} cannot be split into {heads:?}");
     if let Some(kept) = &kept {
         let expected = [samples, heads.count, length, length];
         assert_eq!(kept.dims(), expected, "the shape of `kept`");
@@ -92,13 +90,11 @@ fn by_burn(projected: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tenso
     let mut shares = softmax(at_least_f32(scores), 3);
     if let Some(kept) = kept {
         let kept = kept.cast(shares.dtype());
-        let lacks_autodiff = shares.is_autodiff() && !kept.is_autodiff();
-        shares = shares
-            * if lacks_autodiff {
-                kept.autodiff()
-            } else {
-                kept
-            };
+        let kept = match shares.is_autodiff() && !kept.is_autodiff() {
+            true => kept.autodiff(),
+            false => kept,
+        };
+        shares = shares * kept;
     }
     let output = shares.cast(dtype).matmul(v).swap_dims(1, 2);
     output.reshape([samples, length, d])
@@ -190,7 +186,6 @@ impl Attention {
     }
 }
 
-/// One head of one sample.
 struct Head<'a> {
     heads: Heads,
     index: usize,
@@ -213,7 +208,6 @@ impl Head<'_> {
         })
     }
 
-    /// Its place in the output.
     fn output(&self) -> Columns {
         let count = self.d / self.heads.count;
         Columns {
@@ -227,11 +221,8 @@ impl Head<'_> {
     fn blocks(&self) -> impl Iterator<Item = (Range<usize>, usize)> {
         const MOST: usize = 1 << 16;
         // A causal block needs no columns after its last row: small blocks save work.
-        let most = if self.heads.causal {
-            32
-        } else {
-            MOST / self.length
-        };
+        let causal = self.heads.causal.then_some(32);
+        let most = causal.unwrap_or(MOST / self.length);
         let count = self.length.div_ceil(most.max(16));
         let rows = self.length.div_ceil(count);
         (0..self.length).step_by(rows).map(move |begin| {
@@ -241,13 +232,9 @@ impl Head<'_> {
         })
     }
 
-    /// How many positions a row sees.
     fn seen(&self, row: usize) -> usize {
-        if self.heads.causal {
-            row + 1
-        } else {
-            self.length
-        }
+        let causal = self.heads.causal.then_some(row + 1);
+        causal.unwrap_or(self.length)
     }
 
     /// Multiplies rows of shares, or of their gradients, by `kept`.
@@ -359,7 +346,6 @@ fn softmax_of(scores: &mut [f32], seen: usize) -> [f32; 2] {
     [most, inverse]
 }
 
-/// Repeats a softmax with what it returned.
 #[inline(always)]
 fn share_again(scores: &mut [f32], seen: usize, [most, inverse]: [f32; 2]) {
     let (scores, hidden) = scores.split_at_mut(seen);

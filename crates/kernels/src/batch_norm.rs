@@ -35,10 +35,8 @@ use crate::{
 #[must_use]
 pub fn batch_norm(norm: &BatchNorm, x: Tensor<4>) -> Tensor<4> {
     let channels = [norm.gamma.dims()[0], x.dims()[1]];
-    assert_eq!(
-        channels[0], channels[1],
-        "channels of the norm and of its input"
-    );
+    let [of_norm, of_x] = channels;
+    assert_eq!(of_norm, of_x, "channels of the norm and of its input");
     if x.shape().num_elements() == 0 {
         return norm.forward(x);
     }
@@ -81,10 +79,8 @@ pub(crate) fn by_kernel(
 
 fn by_burn(x: Tensor<4>, gamma: Tensor<1>, beta: Tensor<1>, epsilon: f64) -> Normalized {
     let found = module::batch_norm_train(x, gamma, beta, epsilon);
-    (
-        found.output,
-        [found.mean, found.variance].map(Tensor::inner),
-    )
+    let statistics = [found.mean, found.variance].map(Tensor::inner);
+    (found.output, statistics)
 }
 
 /// Moves a running statistic towards that of a batch.
@@ -181,7 +177,6 @@ impl Normalize {
     }
 }
 
-/// The planes of a channel, one a sample.
 #[inline(always)]
 fn planes(
     values: &[f32],
@@ -192,7 +187,6 @@ fn planes(
     (0..samples).map(move |sample| &values[(sample * channels + channel) * size..][..size])
 }
 
-/// Mean and biased variance of each channel.
 fn statistics(x: &[f32], shape @ [samples, channels, height, width]: Dims) -> (Vec<f32>, Vec<f32>) {
     let count = (samples * height * width) as f64;
     let both = in_parts(channels, samples * height * width, |channel, both| {

@@ -112,7 +112,6 @@ fn by_burn(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     widened.forward(in_pairs(x, 1)).narrow(1, 0, filters)
 }
 
-/// Adds zeros along a dimension of length 1.
 fn in_pairs<const D: usize>(tensor: Tensor<D>, dim: usize) -> Tensor<D> {
     match tensor.dims()[dim] {
         1 => Tensor::cat(vec![tensor.clone(), tensor.zeros_like()], dim),

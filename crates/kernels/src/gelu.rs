@@ -76,7 +76,6 @@ fn activated(x: f32) -> f32 {
     x * normal(x).0
 }
 
-/// The gradient times the slope at x.
 #[inline(always)]
 fn sloped(gradient: f32, x: f32) -> f32 {
     const PEAK: f32 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2 / 2.0; // 1 / √2π

@@ -32,10 +32,8 @@ pub fn instance_norm(x: Tensor<4>, epsilon: f64) -> Tensor<4> {
 
 fn by_kernel(maps: &Tensor<4>, epsilon: f64) -> Option<Tensor<4>> {
     let (channels, device) = ([maps.dims()[1]], maps.device());
-    let [gamma, beta] = [
-        Tensor::ones(channels, &device),
-        Tensor::zeros(channels, &device),
-    ];
+    let gamma = Tensor::ones(channels, &device);
+    let beta = Tensor::zeros(channels, &device);
     let (output, _) = batch_norm::by_kernel(maps, &gamma, &beta, epsilon)?;
     Some(output)
 }

@@ -65,7 +65,6 @@ struct NormalizeRows(f32);
 struct SavedRows {
     x: FlexTensor,
     gamma: FlexTensor,
-    /// The mean of each row.
     centers: FlexTensor,
     /// 1 / √(variance + ε) of each row.
     scales: FlexTensor,

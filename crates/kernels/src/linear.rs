@@ -89,10 +89,9 @@ fn by_product<const D: usize>(
 
 /// The lengths of a row of the input and of the output, for a weight of this shape.
 fn sizes([rows, columns]: [usize; 2], by_rows: bool) -> [usize; 2] {
-    if by_rows {
-        [columns, rows]
-    } else {
-        [rows, columns]
+    match by_rows {
+        true => [columns, rows],
+        false => [rows, columns],
     }
 }
 
@@ -159,10 +158,9 @@ impl Product {
         let shape @ [rows, columns] = weight.layout().shape().dims();
         let weight = matrix(values(weight), rows, columns);
         let sizes = sizes(shape, self.by_rows);
-        if self.by_rows {
-            (weight.transpose(), sizes)
-        } else {
-            (weight, sizes)
+        match self.by_rows {
+            true => (weight.transpose(), sizes),
+            false => (weight, sizes),
         }
     }
 
@@ -194,10 +192,9 @@ impl Product {
     }
 
     fn of_weight(&self, x: &FlexTensor, weight: &FlexTensor, gradient: &FlexTensor) -> FlexTensor {
-        let (a, b) = if self.by_rows {
-            (gradient, x)
-        } else {
-            (x, gradient)
+        let (a, b) = match self.by_rows {
+            true => (gradient, x),
+            false => (x, gradient),
         };
         let size = values(a).len().max(values(b).len());
         let shares = in_shares(width(a), size, &|columns| product_of(a, columns, b));
@@ -226,11 +223,8 @@ fn product_of(a: &FlexTensor, columns: Range<usize>, b: &FlexTensor) -> Vec<f32>
     const SMALL: usize = 1 << 18;
     let (width_of_a, width_of_b) = (width(a), width(b));
     let mut sum = vec![0.0; columns.len() * width_of_b];
-    let rows = if sum.len() <= SMALL {
-        ROWS
-    } else {
-        values(a).len() / width_of_a
-    };
+    let all = values(a).len() / width_of_a;
+    let rows = if sum.len() <= SMALL { ROWS } else { all };
     let blocks = values(a).chunks(rows * width_of_a);
     for (a, b) in blocks.zip(values(b).chunks(rows * width_of_b)) {
         let rows = a.len() / width_of_a;

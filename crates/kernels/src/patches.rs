@@ -55,17 +55,14 @@ impl Patches {
         self.output
     }
 
-    /// Values of the map.
     pub(crate) fn map_size(&self) -> usize {
         self.map[0] * self.map[1]
     }
 
-    /// Values of all patches.
     pub(crate) fn size(&self) -> usize {
         self.kernel[0] * self.kernel[1] * self.output[0] * self.output[1]
     }
 
-    /// Whether the patches are the map itself.
     pub(crate) fn are_the_map(&self) -> bool {
         (self.kernel, self.stride, self.padding, self.first) == ([1; 2], [1; 2], [0; 2], 0)
     }

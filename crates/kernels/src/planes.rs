@@ -75,7 +75,6 @@ pub(crate) fn joined<T: Copy>(mut shares: Vec<Vec<T>>) -> Vec<T> {
     }
 }
 
-/// Joins what [`in_shares`] returned in pairs.
 pub(crate) fn joined_pairs<A: Copy, B: Copy>(shares: Vec<(Vec<A>, Vec<B>)>) -> (Vec<A>, Vec<B>) {
     let (a, b): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
     (joined(a), joined(b))

@@ -31,7 +31,6 @@ pub struct PoolWindow {
 }
 
 impl PoolWindow {
-    /// The padding, for Burn's own pools.
     fn padding(self) -> PaddingConfig2d {
         let half = self.size / 2;
         match self.size % 2 {
@@ -105,7 +104,6 @@ fn by_kernel(x: &Tensor<4>, window: PoolWindow, averages: bool) -> Option<Tensor
 #[derive(Clone, Debug)]
 struct PoolKernel {
     window: PoolWindow,
-    /// Computes means, not maxima.
     averages: bool,
 }
 
@@ -192,7 +190,6 @@ const RUN: usize = 1024;
 struct Windows {
     stride: usize,
     map: [usize; 2],
-    /// Maps in a run.
     maps: usize,
     taps: Taps,
 }
@@ -239,7 +236,6 @@ impl Windows {
         counts
     }
 
-    /// The sum of each window.
     #[inline(always)]
     fn sums(&self, maps: &[f32]) -> Vec<f32> {
         let [_, sums] = self.fold(maps, 0.0, |a, b| a + b);
@@ -271,7 +267,6 @@ impl Windows {
         [rows, windows]
     }
 
-    /// Appends the windows that are kept.
     #[inline(always)]
     fn keep(&self, windows: &[f32], output: &mut Vec<f32>) {
         let [height, width] = self.map;
@@ -321,7 +316,6 @@ fn folded<'a>(
     folded
 }
 
-/// The part of a list that belongs to a run.
 fn part(values: &[f32], run: usize, length: usize) -> &[f32] {
     let begin = run * length;
     &values[begin..values.len().min(begin + length)]

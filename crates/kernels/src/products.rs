@@ -4,12 +4,10 @@ use std::ops::Range;
 
 use faer::{Accum, MatMut, MatRef, Par, linalg::matmul::matmul};
 
-/// A whole slice as a matrix.
 pub(crate) fn matrix(values: &[f32], rows: usize, columns: usize) -> MatRef<'_, f32> {
     MatRef::from_row_major_slice(values, rows, columns)
 }
 
-/// A whole slice as a matrix to write to.
 pub(crate) fn matrix_mut(values: &mut [f32], rows: usize, columns: usize) -> MatMut<'_, f32> {
     MatMut::from_row_major_slice_mut(values, rows, columns)
 }
@@ -23,7 +21,6 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// These columns of some rows.
     pub(crate) fn of<'a>(&self, values: &'a [f32], rows: Range<usize>) -> MatRef<'a, f32> {
         let values = &values[rows.start * self.width + self.first..];
         MatRef::from_row_major_slice_with_stride(values, rows.len(), self.count, self.width)

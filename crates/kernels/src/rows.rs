@@ -15,7 +15,6 @@ pub(crate) fn width(tensor: &FlexTensor) -> usize {
     shape.as_slice().last().copied().unwrap_or(1)
 }
 
-/// The sum of all rows.
 pub(crate) fn sum_of_rows(tensor: &FlexTensor) -> Vec<f32> {
     let width = width(tensor);
     let blocks: Vec<_> = values(tensor).chunks(ROWS * width).collect();
@@ -36,7 +35,6 @@ pub(crate) fn folded(rows: &[f32], width: usize) -> Vec<f32> {
     sum
 }
 
-/// Adds a row to `sums`, value by value.
 #[inline(always)]
 pub(crate) fn add(sums: &mut [f32], row: &[f32]) {
     sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
@@ -67,7 +65,6 @@ pub(crate) fn fold_lanes<const L: usize>(
     lanes
 }
 
-/// The sum of `term` over the pairs of two rows.
 #[inline(always)]
 pub(crate) fn sum_of_pairs(a: &[f32], b: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     let lanes = fold_lanes::<LANES>(0.0, a, b, |sum, a, b| sum + term(a, b));
@@ -140,5 +137,4 @@ pub(crate) fn change_by(row: &mut [f32], by: &[f32], change: impl Fn(f32, f32) -
     }
 }
 
-/// Values of a vector.
 const WIDTH: usize = 16;

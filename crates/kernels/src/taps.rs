@@ -64,7 +64,6 @@ impl Taps {
         }
     }
 
-    /// All taps over one map, row by row.
     #[inline(always)]
     pub(crate) fn all(&self) -> impl Iterator<Item = Tap<'_>> {
         let [height, width] = self.map;

@@ -37,7 +37,6 @@ pub struct Bars {
 #[derive(Debug, Default)]
 struct LoopState {
     name: String,
-    /// The unit: epoch or test.
     unit: &'static str,
     is_over: bool,
     epochs: usize,
@@ -46,7 +45,6 @@ struct LoopState {
     /// The current split, and the newest values of its metrics.
     split: String,
     newest: Vec<(MetricId, String)>,
-    /// The results of this epoch's finished splits.
     ended: Vec<String>,
 }
 
@@ -145,13 +143,9 @@ impl Bars {
         let state = &self.state;
         if state.epoch <= state.epochs {
             let (over, ended) = (state.epoch - 1, state.ended.join(" | "));
-            let rest = if ended.is_empty() {
-                String::new()
-            } else {
-                format!("; then: {ended}")
-            };
+            let then = if ended.is_empty() { "" } else { "; then: " };
             let (name, epochs, unit) = (&state.name, state.epochs, state.unit);
-            let line = format!("{name} ended after {over} of {epochs} {unit}s{rest}");
+            let line = format!("{name} ended after {over} of {epochs} {unit}s{then}{ended}");
             self.progress.say(&line);
         }
     }

@@ -6,10 +6,13 @@ use burn::{
     module::{
         Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
     },
-    tensor::{Bool, Device, Int, Tensor},
+    tensor::{Device, Tensor},
 };
 use burn_train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
-use stovepipe_pipeline::{Batch, Flow, FlowMapper, Layer, Objective, Pipeline, StepError};
+use stovepipe_pipeline::{
+    Batch, Flow, Layer, Objective, Pipeline, StepError,
+    flows::{detach, to_device},
+};
 
 /// A model for burn-train's `Learner`: a pipeline, its objective, and functions that connect both with a
 /// data loader and with metrics.
@@ -150,7 +153,7 @@ where
         let loss = Tensor::from_floats([step.loss as f32], &device);
         TrainOutput {
             grads: step.gradients,
-            item: (self.output)(loss, output, to_device(target, &device)),
+            item: (self.output)(loss, output, to_device(detach(target), &device)),
         }
     }
 }
@@ -180,7 +183,7 @@ where
         } = (self.batch)(item);
         let output = self.pipeline.infer((input, side));
         let output = output.unwrap_or_else(|error| fail("validation", &error));
-        let target = to_device(target, &self.last_device());
+        let target = to_device(detach(target), &self.last_device());
         let weight = self.objective.weight(&target);
         let sum = self.objective.loss(output.clone(), target.clone());
         (self.output)(sum.div_scalar(weight), output, target)
@@ -191,25 +194,6 @@ fn fail(what: &str, error: &StepError) -> ! {
     panic!("a {what} step of the pipeline failed: {error}")
 }
 
-/// Moves a value to a device, without a graph.
-fn to_device<F: Flow>(flow: F, device: &Device) -> F {
-    struct Move<'a>(&'a Device);
-
-    impl FlowMapper for Move<'_> {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            tensor.inner().to_device(self.0)
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor.inner().to_device(self.0)
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor.inner().to_device(self.0)
-        }
-    }
-
-    flow.map(&mut Move(device))
-}
-
 impl<L: Layer, O: Clone, I, T, M> Clone for Staged<L, O, I, T, M> {
     fn clone(&self) -> Self {
         self.with(self.pipeline.clone())
@@ -218,7 +202,8 @@ impl<L: Layer, O: Clone, I, T, M> Clone for Staged<L, O, I, T, M> {
 
 impl<L: Layer, O, I, T, M> fmt::Debug for Staged<L, O, I, T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Staged")
+        let mut shown = f.debug_struct("Staged");
+        shown
             .field("pipeline", &self.pipeline)
             .finish_non_exhaustive()
     }

@@ -1,13 +1,12 @@
 //! The engine of Stovepipe: trains a [Burn](https://burn.dev) model in stages, each on its own device,
 //! while micro-batches pass through them forward and backward.
 //!
-//! A model is a list of [`Layer`]s. A [`Pipeline`] cuts the list into stages and gives them to workers,
-//! each with a device and a thread. It runs mini-batches by a schedule from [`stovepipe_schedule`]. The
-//! result is the one that a single device computes for the same micro-batches. On the CPU with one thread
-//! per stage, it has the same bits for any number of stages, schedule and recompute mode. (Custom
-//! schedules must [ascend](stovepipe_schedule::Schedule::is_ascending).)
-//!
-//! A [`Flow`] is what passes between layers. An [`Objective`] is what training minimises.
+//! A model is a list of [`Layer`]s, between which a [`Flow`] passes. A [`Pipeline`] cuts the list into stages
+//! and gives them to workers, each with a device and a thread. It runs mini-batches by a schedule from
+//! [`stovepipe_schedule`]; training minimises an [`Objective`]. The result is the one that a single device
+//! computes for the same micro-batches. On the CPU with one thread per stage, it has the same bits for any
+//! number of stages, recompute mode and schedule that
+//! [ascends](stovepipe_schedule::Schedule::is_ascending).
 
 // The derives use this name inside the crate too.
 extern crate self as stovepipe_pipeline;
@@ -20,9 +19,8 @@ pub mod measure;
 mod model;
 
 pub use api::{
-    batch::{Batch, Evaluation, Inputs, Step},
+    batch::{Batch, Evaluation, Inputs, Progress, Step},
     builder::PipelineBuilder,
-    control::{Progress, StopHandle},
     cross_entropy::CrossEntropy,
     error::{BuildError, StepError},
     objective::{MeanOf, Objective},
@@ -31,24 +29,28 @@ pub use api::{
 };
 #[doc(hidden)]
 pub use engine::panic::caught;
-pub use engine::{schedules::check_schedule, stage::Held};
+pub use engine::{report::Held, schedules::check_schedule};
 pub use measure::{Measured, Profiler, balance::Balance, device::NamedDevice};
 pub use model::{
     flow::{Flow, FlowMapper, Replicated},
+    flows,
     keyed_rng::KeyedRng,
     layer::{Context, Layer, LayerError},
     nn,
+    packed::Packed,
     parameters::count_parameters,
     plain::{Plain, run_plain},
     wiring::SkipUse,
 };
+pub use stovepipe_runtime::StopHandle;
 pub use stovepipe_schedule::Recompute;
 
 /// Devices: their names, what they support, and how fast they are.
 pub mod device {
     pub use crate::measure::{
-        device::{DeviceError, NamedDevice},
+        device::{DeviceError, MOST_THREADS, NamedDevice},
         link::measure_link,
+        measured::slowest_link,
         out_of_memory::is_out_of_memory,
         probe::{DeviceFacts, DeviceRates, ProductRate, device_facts, measure_rates},
     };
@@ -68,10 +70,12 @@ pub mod error {
         engine::panic::Panicked,
         measure::device::DeviceError,
         model::{
+            packed::PackError,
             unkeyed::{Unkeyed, UnkeyedError},
             wiring::{LayerName, WiringError},
         },
     };
+    pub use stovepipe_comm::ProcessError;
     pub use stovepipe_schedule::UnknownRecompute;
 }
 
@@ -82,8 +86,6 @@ pub mod facade {
 }
 /// Derives [`Flow`](trait@Flow) for a struct or an enum of flows.
 pub use stovepipe_derive::Flow;
-/// # Example
-///
 /// ```
 /// use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor, activation::relu}};
 /// use stovepipe_pipeline::{KeyedRng, Layers, layer, nn::Dropout, run_plain};

@@ -7,6 +7,7 @@ mod even;
 mod slowest;
 mod sums;
 
+use stovepipe_schedule::count;
 use thiserror::Error;
 
 pub(crate) use slowest::join_stage;
@@ -21,7 +22,7 @@ pub enum CutError {
     #[error("a chain is cut into at least one stage")]
     NoStages,
     /// A stage would have no layer.
-    #[error("{stages} stages are more than the {layers} layers")]
+    #[error("{} are more than the {}", count(*stages, "stage"), count(*layers, "layer"))]
     TooManyStages { stages: usize, layers: usize },
     /// A cost is negative, infinite or NaN, or too large to be added to the others.
     #[error("layer {layer} costs {cost}, which is not a finite number of at least 0, or too large")]
@@ -94,26 +95,20 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
         if stages > layers {
             return Err(CutError::TooManyStages { stages, layers });
         }
-        check(layers, stages, &cost)?;
+        for stage in 0..stages {
+            let mut sum = 0.0;
+            for layer in 0..layers {
+                let cost = cost(stage, layer);
+                sum += cost;
+                if !(cost >= 0.0 && f64::is_finite(sum)) {
+                    return Err(CutError::Cost { layer, cost });
+                }
+            }
+        }
         Ok(Self {
             layers,
             stages,
             cost,
         })
     }
-}
-
-/// Checks that costs are not negative and their sum is finite.
-fn check(layers: usize, stages: usize, cost: impl Fn(usize, usize) -> f64) -> Result<(), CutError> {
-    for stage in 0..stages {
-        let mut sum = 0.0;
-        for layer in 0..layers {
-            let cost = cost(stage, layer);
-            sum += cost;
-            if !(cost >= 0.0 && f64::is_finite(sum)) {
-                return Err(CutError::Cost { layer, cost });
-            }
-        }
-    }
-    Ok(())
 }

@@ -1,6 +1,5 @@
 //! Graphs of layers, as PipeDream's profiler writes them.
 
-mod cycle;
 mod read;
 
 use thiserror::Error;

@@ -13,6 +13,7 @@
 
 mod chain;
 mod graph;
+mod levels;
 mod machine;
 mod memory;
 mod partition;
@@ -31,3 +32,4 @@ pub use placement::{Placement, place_chain};
 pub use planner::{Candidate, Forecast, Plan, PlanError, PlanRequest, RunnerUp, Setup, Verdict};
 pub use profile::{LayerProfile, Profile, ProfileError};
 pub use states::States;
+pub use toml_text::TomlError;

@@ -1,10 +1,10 @@
 //! Devices and the links between them.
 
 use serde::{Deserialize, Serialize};
-use stovepipe_schedule::Link;
+use stovepipe_schedule::{Link, count};
 use thiserror::Error;
 
-use crate::toml_text::{self, Fault, TomlText};
+use crate::toml_text::{self, TomlError, TomlText};
 
 /// Devices and the levels of links that join them: within a computer, between computers, between racks.
 ///
@@ -36,12 +36,9 @@ use crate::toml_text::{self, Fault, TomlText};
 /// assert_eq!(machine.link(0, 1).map(|level| level.bandwidth), Some(16e9));
 /// assert_eq!(Machine::from_toml(&machine.to_toml())?, machine);
 ///
-/// let uniform = Machine::uniform(4);
-/// assert_eq!((&uniform.devices[1].name[..], uniform.devices[1].speed), ("1", 1.0));
-/// assert_eq!(uniform.link(0, 1), None);
 /// let [near, far] = [16e9, 1e9].map(|bandwidth| Link { latency: 1e-5, bandwidth });
 /// let levels = vec![LinkLevel::joining(2, near), LinkLevel::joining(2, far)];
-/// let two_computers = Machine { levels, ..uniform };
+/// let two_computers = Machine { levels, ..Machine::uniform(4) };
 /// let link = |a, b| two_computers.link(a, b).copied().map(Link::from);
 /// assert_eq!([link(2, 3), link(1, 2), link(2, 2)], [Some(near), Some(far), None]);
 /// # Ok::<(), stovepipe_plan::MachineError>(())
@@ -110,12 +107,9 @@ impl From<LinkLevel> for Link {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum MachineError {
-    /// The text is not TOML, lacks a value, or has one that is unknown or of the wrong kind.
-    #[error("line {line}: {}", source.message().trim())]
-    Toml {
-        line: usize,
-        source: toml::de::Error,
-    },
+    /// The text is not TOML of this form.
+    #[error(transparent)]
+    Toml(#[from] TomlError),
     /// The machine has no device.
     #[error("line {line}: a machine needs at least one [[device]]")]
     NoDevices { line: usize },
@@ -128,7 +122,7 @@ pub enum MachineError {
         must: &'static str,
     },
     /// The levels join more or fewer devices than there are.
-    #[error("line {line}: the levels join {joined} devices, but there are {devices}")]
+    #[error("line {line}: the levels join {}, not {devices}", count(*joined, "device"))]
     Joined {
         line: usize,
         joined: usize,
@@ -161,7 +155,8 @@ impl Machine {
     pub fn from_toml(text: &str) -> Result<Self, MachineError> {
         let text = TomlText(text);
         let machine: Self = text.parse()?;
-        if machine.devices.is_empty() {
+        let count = machine.devices.len();
+        if count == 0 {
             let line = text.last_line();
             return Err(MachineError::NoDevices { line });
         }
@@ -177,28 +172,29 @@ impl Machine {
             })
         };
         let above_0 = |value: f64| ("finite and above 0", value > 0.0);
-        for (index, device) in machine.devices.iter().enumerate() {
-            check(
-                "device",
-                index,
-                "speed",
-                device.speed,
-                above_0(device.speed),
-            )?;
+        for (index, &DeviceSpec { speed, .. }) in machine.devices.iter().enumerate() {
+            check("device", index, "speed", speed, above_0(speed))?;
         }
         for (index, level) in machine.levels.iter().enumerate() {
-            let &LinkLevel {
-                workers,
-                bandwidth,
-                latency,
-            } = level;
-            let at_least_1 = ("at least 1", workers > 0);
-            check("level", index, "workers", workers as f64, at_least_1)?;
-            let at_least_0 = ("finite and at least 0", latency >= 0.0);
-            check("level", index, "latency", latency, at_least_0)?;
+            let at_least_1 = ("at least 1", level.workers > 0);
+            check("level", index, "workers", level.workers as f64, at_least_1)?;
+            let at_least_0 = ("finite and at least 0", level.latency >= 0.0);
+            check("level", index, "latency", level.latency, at_least_0)?;
+            let bandwidth = level.bandwidth;
             check("level", index, "bandwidth", bandwidth, above_0(bandwidth))?;
         }
-        machine.check_joined(|level| text.line_in("level", level, ""))?;
+        let mut joined = 1_usize;
+        for (index, level) in machine.levels.iter().enumerate() {
+            joined = joined.saturating_mul(level.workers);
+            let is_last = index + 1 == machine.levels.len();
+            if joined > count || (is_last && joined != count) {
+                return Err(MachineError::Joined {
+                    line: text.line_in("level", index, ""),
+                    joined,
+                    devices: count,
+                });
+            }
+        }
         Ok(machine)
     }
 
@@ -221,32 +217,8 @@ impl Machine {
             a / size == b / size
         })
     }
-
-    /// Checks that the levels join all devices. `line` takes the index of a level.
-    fn check_joined(&self, line: impl Fn(usize) -> usize) -> Result<(), MachineError> {
-        let devices = self.devices.len();
-        let mut joined = 1_usize;
-        for (index, level) in self.levels.iter().enumerate() {
-            joined = joined.saturating_mul(level.workers);
-            let last = index + 1 == self.levels.len();
-            if joined > devices || (last && joined != devices) {
-                return Err(MachineError::Joined {
-                    line: line(index),
-                    joined,
-                    devices,
-                });
-            }
-        }
-        Ok(())
-    }
 }
 
 fn one() -> f64 {
     1.0
-}
-
-impl From<Fault> for MachineError {
-    fn from(Fault { line, source }: Fault) -> Self {
-        Self::Toml { line, source }
-    }
 }

@@ -3,7 +3,6 @@
 use std::ops::Add;
 
 use serde::{Deserialize, Serialize};
-use stovepipe_schedule::StageMemory;
 
 /// How many numbers training keeps for each parameter, in addition to its value and gradient: 0 for
 /// plain gradient descent, 1 for momentum, 2 for Adam; one more for a moving average of the weights, and
@@ -76,24 +75,5 @@ impl Add for MemoryUse {
             inputs: self.inputs.saturating_add(other.inputs),
             activations: self.activations.saturating_add(other.activations),
         }
-    }
-}
-
-/// The memory of a stage, from the bytes of its parameters, of what its layers keep, and of its input.
-///
-/// Activations are the input and what each layer keeps. Weight gradients need at most as much.
-pub(crate) fn stage_memory(
-    parameters: u64,
-    kept: u64,
-    input: u64,
-    state: OptimizerState,
-) -> StageMemory {
-    let activations = input.saturating_add(kept) as f64;
-    StageMemory {
-        fixed: MemoryUse::at_rest(parameters, state).total() as f64,
-        version: parameters as f64,
-        input: input as f64,
-        activations,
-        context: activations,
     }
 }

@@ -2,16 +2,16 @@
 
 mod chain;
 mod filler;
-mod group;
 mod minima;
-mod ratio;
 mod result;
 mod solver;
 mod table;
 
+use stovepipe_schedule::Link;
+
 use crate::{LinkLevel, Machine, States};
-use group::Group;
 use solver::Solver;
+use table::Group;
 
 pub use result::{Partition, PartitionError, ReplicatedStage};
 
@@ -69,7 +69,6 @@ pub fn partition(states: &States, machine: &Machine) -> Result<Partition, Partit
     whole.ok_or(PartitionError::DoesNotFit { memory })
 }
 
-/// The speed of all devices.
 fn common_speed(machine: &Machine) -> Result<f64, PartitionError> {
     let mut speeds = machine.devices.iter().map(|device| device.speed);
     let first = speeds.next().ok_or(PartitionError::NoDevices)?;
@@ -89,23 +88,24 @@ fn common_speed(machine: &Machine) -> Result<f64, PartitionError> {
 /// The levels of the machine, innermost first.
 fn groups(machine: &Machine) -> Result<Vec<Group>, PartitionError> {
     let devices = machine.devices.len();
-    if machine.levels.is_empty() {
-        return Ok(vec![Group::innermost(devices, f64::INFINITY)]);
-    }
-    let mut groups: Vec<Group> = Vec::new();
+    let free = [LinkLevel::joining(devices, Link::default())];
+    let levels = match &machine.levels[..] {
+        [] => &free,
+        levels => levels,
+    };
+    let mut groups: Vec<Group> = Vec::with_capacity(levels.len());
     let mut joined = 1_usize;
-    for (level, link) in machine.levels.iter().enumerate() {
-        let &LinkLevel {
-            workers, bandwidth, ..
-        } = link;
-        if workers == 0 || bandwidth.is_nan() || bandwidth <= 0.0 {
+    for (level, link) in levels.iter().enumerate() {
+        if link.workers == 0 || link.bandwidth.is_nan() || link.bandwidth <= 0.0 {
             return Err(PartitionError::Level { level });
         }
-        joined = joined.saturating_mul(workers);
-        groups.push(match groups.last() {
-            None => Group::innermost(workers, bandwidth),
-            Some(below) => below.above(workers, bandwidth),
+        groups.push(Group {
+            units: link.workers,
+            bandwidth: link.bandwidth,
+            below: groups.last().map_or(1, |below| below.units),
+            workers: joined,
         });
+        joined = joined.saturating_mul(link.workers);
     }
     if joined != devices {
         return Err(PartitionError::Joined { joined, devices });

@@ -4,6 +4,7 @@ use crate::{
     CutError,
     chain::{Chain, Sums, join_stage},
     cut_chain_by,
+    planner::ranges,
 };
 
 /// Cells of the largest table of orders: about a second of work.
@@ -54,32 +55,24 @@ pub fn place_chain(costs: &[f64], speeds: &[f64]) -> Result<Placement, CutError>
             return Err(CutError::Speed { device, speed });
         }
     }
-    Chain::new(costs.len(), speeds.len(), |device, layer| {
-        costs[layer] / speeds[device]
-    })?;
+    let time_of = |device: usize, layer: usize| costs[layer] / speeds[device];
+    Chain::new(costs.len(), speeds.len(), time_of)?;
     let (devices, any_order) = match best_order(costs, speeds) {
         Some(devices) => (devices, true),
         None => ((0..speeds.len()).collect(), false),
     };
-    let time_of = |stage: usize, layer: usize| costs[layer] / speeds[devices[stage]];
+    let time_of = |stage: usize, layer| time_of(devices[stage], layer);
     let counts = cut_chain_by(costs.len(), devices.len(), time_of)?;
-    let time = slowest(&counts, time_of);
+    let stages = ranges(&counts).into_iter().enumerate();
+    let stages =
+        stages.map(|(stage, layers)| layers.rev().map(|layer| time_of(stage, layer)).sum());
+    let time = stages.fold(0.0, f64::max);
     Ok(Placement {
         devices,
         counts,
         time,
         any_order,
     })
-}
-
-fn slowest(counts: &[usize], time_of: impl Fn(usize, usize) -> f64) -> f64 {
-    let mut begin = 0;
-    let stages = counts.iter().enumerate().map(|(stage, &count)| {
-        let layers = (begin..begin + count).rev();
-        begin += count;
-        layers.map(|layer| time_of(stage, layer)).sum()
-    });
-    stages.fold(0.0, f64::max)
 }
 
 /// Devices of one speed.

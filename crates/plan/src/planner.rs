@@ -29,6 +29,7 @@ pub use candidate::{Candidate, Forecast};
 pub use error::PlanError;
 pub use request::PlanRequest;
 pub use setup::Setup;
+pub(crate) use shape::ranges;
 pub use verdict::{Plan, RunnerUp, Verdict};
 
 impl PlanRequest<'_> {
@@ -53,28 +54,28 @@ impl PlanRequest<'_> {
             .collect();
         // The most promising first: they may rule out the others.
         shapes.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut found = BTreeMap::<(Rule, u8), Found<ShapeRequest>>::new();
-        for (bound, request) in shapes {
+        let mut found = BTreeMap::<(Rule, u8), Found>::new();
+        for (number, (bound, request)) in shapes.iter().enumerate() {
             let group = found.entry(request.group()).or_default();
-            if group.is_hopeless(bound) {
+            if group.is_hopeless(*bound) {
                 continue;
             }
             let schedule = request.schedule()?;
             let model = &models[&request.micro_batches];
             let shape = Shape::new(model, &request.devices, &schedule, request.recompute);
-            cuts::search(&shape, &request, group, &mut budget)?;
+            cuts::search(&shape, number, group, &mut budget)?;
         }
+        let refine =
+            |number: usize, forecast| self.refine(shapes[number].1.clone(), forecast, &coarse);
         let (mut fitting, mut misfits) = (Vec::new(), Vec::new());
         for group in found.into_values() {
             match (group.fitting, group.misfit) {
-                (Some(found), _) => fitting.push(self.refine(found, &coarse)?),
-                (None, Some((request, forecast, _))) => {
-                    misfits.push(self.refine((request, forecast), &coarse)?);
-                }
+                (Some((number, forecast)), _) => fitting.push(refine(number, forecast)?),
+                (None, Some((number, forecast, _))) => misfits.push(refine(number, forecast)?),
                 (None, None) => {}
             }
         }
-        let exact = budget.is_exact() && coarse.is_whole();
+        let exact = budget.exact && coarse.is_whole();
         verdict::conclude(self.machine, fitting, misfits, exact)
     }
 
@@ -86,7 +87,8 @@ impl PlanRequest<'_> {
     /// Cuts the model as the coarse one was cut, or better.
     fn refine(
         &self,
-        (request, forecast): (ShapeRequest, Forecast),
+        request: ShapeRequest,
+        forecast: Forecast,
         coarse: &Coarse,
     ) -> Result<Candidate, PlanError> {
         if coarse.is_whole() {

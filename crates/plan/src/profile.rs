@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::toml_text::{self, Fault, TomlText};
+use crate::toml_text::{self, TomlError, TomlText};
 
 /// The costs of each layer of a chain, for a micro-batch of `samples` samples.
 ///
@@ -18,24 +18,17 @@ use crate::toml_text::{self, Fault, TomlText};
 ///     input = 6144          # bytes, for 8 samples
 ///
 ///     [[layer]]
-///     name = "convolution"
-///     forward = 0.25        # seconds
-///     backward = 0.5
-///     parameters = 448      # bytes
-///     output = 131072
-///
-///     [[layer]]
 ///     name = "classifier"
-///     forward = 0.03
-///     forward-fixed = 0.01  # the part that does not grow with the samples
+///     forward = 0.03        # seconds
+///     forward-fixed = 0.01  # the part that does not grow with the samples; optional
 ///     backward = 0.0625
-///     weight = 0.03125      # the part of backward that computes weight gradients
-///     parameters = 655400
+///     weight = 0.03125      # the part of backward that computes weight gradients; optional
+///     parameters = 655400   # bytes
 ///     output = 320
-///     kept = 131072         # held from forward to backward
+///     kept = 131072         # held from forward to backward; optional
 ///     "#,
 /// )?;
-/// assert_eq!(profile.layers[1].weight, Some(0.03125));
+/// assert_eq!(profile.layers[0].weight, Some(0.03125));
 /// assert_eq!(Profile::from_toml(&profile.to_toml())?, profile);
 /// # Ok::<(), stovepipe_plan::ProfileError>(())
 /// ```
@@ -88,12 +81,9 @@ pub struct LayerProfile {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ProfileError {
-    /// The text is not TOML, lacks a value, or has one that is unknown or of the wrong kind.
-    #[error("line {line}: {}", source.message().trim())]
-    Toml {
-        line: usize,
-        source: toml::de::Error,
-    },
+    /// The text is not TOML of this form.
+    #[error(transparent)]
+    Toml(#[from] TomlError),
     /// The profile has no layer.
     #[error("line {line}: a profile needs at least one [[layer]]")]
     NoLayers { line: usize },
@@ -147,18 +137,23 @@ impl Profile {
             let line = text.last_line();
             return Err(ProfileError::NoLayers { line });
         }
-        let mut totals = Totals {
-            seconds: 0.0,
-            bytes: profile.input,
-        };
+        // If these do not overflow, neither do the sums of planners.
+        let (mut seconds, mut bytes) = (0.0, Some(profile.input));
         for (index, layer) in profile.layers.iter().enumerate() {
             let line = |key: &str| text.line_in("layer", index, key);
             layer.check(line)?;
-            totals.add(layer).map_err(|what| ProfileError::TooLarge {
-                line: line(""),
-                layer: layer.name.clone(),
-                what,
-            })?;
+            seconds += layer.forward + layer.quiet.unwrap_or(0.0) + layer.backward;
+            for more in [layer.parameters, layer.output, layer.kept.unwrap_or(0)] {
+                bytes = bytes.and_then(|bytes| bytes.checked_add(more));
+            }
+            let overflows = [
+                ("seconds", !seconds.is_finite()),
+                ("bytes", bytes.is_none()),
+            ];
+            if let Some((what, _)) = overflows.into_iter().find(|(_, overflows)| *overflows) {
+                let (line, layer) = (line(""), layer.name.clone());
+                return Err(ProfileError::TooLarge { line, layer, what });
+            }
         }
         Ok(profile)
     }
@@ -217,7 +212,10 @@ impl Profile {
     #[must_use]
     pub fn for_samples(&self, samples: usize) -> Self {
         let old = self.samples.max(1);
-        let bytes = |bytes: u64| scaled_bytes(bytes, samples, old);
+        let bytes = |bytes: u64| {
+            let scaled = (u128::from(bytes) * samples as u128).div_ceil(old as u128);
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        };
         let ratio = samples as f64 / old as f64;
         let layers = self.layers.iter().map(|layer| LayerProfile {
             output: bytes(layer.output),
@@ -248,15 +246,9 @@ impl Profile {
     }
 }
 
-fn scaled_bytes(bytes: u64, samples: usize, old: usize) -> u64 {
-    let scaled = (u128::from(bytes) * samples as u128).div_ceil(old as u128);
-    u64::try_from(scaled).unwrap_or(u64::MAX)
-}
-
 impl LayerProfile {
     /// Checks that times are finite and parts are not above their whole. `line` takes a key.
     fn check(&self, line: impl Fn(&str) -> usize) -> Result<(), ProfileError> {
-        let layer = || self.name.clone();
         for (key, time) in [
             ("forward", Some(self.forward)),
             ("quiet", self.quiet),
@@ -266,10 +258,9 @@ impl LayerProfile {
             ("backward-fixed", Some(self.backward_fixed)),
         ] {
             if let Some(value) = time.filter(|&time| !(time >= 0.0 && time.is_finite())) {
-                let (line, layer) = (line(key), layer());
                 return Err(ProfileError::Time {
-                    line,
-                    layer,
+                    line: line(key),
+                    layer: self.name.clone(),
                     key,
                     value,
                 });
@@ -284,7 +275,7 @@ impl LayerProfile {
             if part > whole {
                 return Err(ProfileError::PartAboveWhole {
                     line: line(key),
-                    layer: layer(),
+                    layer: self.name.clone(),
                     key,
                     part,
                     whole_key,
@@ -300,8 +291,7 @@ impl LayerProfile {
         let forward = self.forward_fixed + (self.forward - self.forward_fixed) * ratio;
         let backward = self.backward_fixed + (self.backward - self.backward_fixed) * ratio;
         let share = |part: f64, whole: f64, scaled: f64| {
-            let is_share = whole > 0.0;
-            if is_share {
+            if whole > 0.0 {
                 scaled * (part / whole)
             } else {
                 part * ratio
@@ -317,35 +307,7 @@ impl LayerProfile {
             ..self.clone()
         }
     }
-}
 
-/// The sums over all layers. If they do not overflow, neither do those of planners.
-struct Totals {
-    seconds: f64,
-    bytes: u64,
-}
-
-impl Totals {
-    /// Fails with the name of the sum that overflows.
-    fn add(&mut self, layer: &LayerProfile) -> Result<(), &'static str> {
-        self.seconds += layer.forward + layer.quiet.unwrap_or(0.0) + layer.backward;
-        if !self.seconds.is_finite() {
-            return Err("seconds");
-        }
-        for bytes in [layer.parameters, layer.output, layer.kept.unwrap_or(0)] {
-            self.bytes = self.bytes.checked_add(bytes).ok_or("bytes")?;
-        }
-        Ok(())
-    }
-}
-
-impl From<Fault> for ProfileError {
-    fn from(Fault { line, source }: Fault) -> Self {
-        Self::Toml { line, source }
-    }
-}
-
-impl LayerProfile {
     /// Seconds of a forward pass that keeps nothing.
     pub(crate) fn quiet_or_forward(&self) -> f64 {
         self.quiet.unwrap_or(self.forward)

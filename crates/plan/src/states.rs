@@ -92,10 +92,6 @@ enum Layers {
 }
 
 impl Layers {
-    fn none_of(layers: usize) -> Self {
-        Self::These(vec![0; layers.div_ceil(64)])
-    }
-
     fn with(&self, layer: usize) -> Self {
         let mut with = self.clone();
         if let Self::These(bits) = &mut with {
@@ -168,16 +164,18 @@ impl States {
     /// layer takes the output of the one before it and perhaps others.
     pub fn from_graph(graph: &LayerGraph) -> Result<Self, PartitionError> {
         let links = Links::new(graph);
-        let layers = (0..links.kept.len()).filter(|&node| links.kept[node]);
-        let layers: Vec<_> = layers.collect();
+        let mut layers: Vec<_> = (0..links.kept.len()).collect();
+        layers.retain(|&node| links.kept[node]);
         if layers.is_empty() {
             return Err(PartitionError::NoLayers);
         }
         if let Some(order) = links.chain(&layers) {
-            return Ok(Self {
-                states: links.chain_states(graph, &order),
-                places: places(links.kept.len(), &order),
-            });
+            let mut places = vec![LEFT_OUT; links.kept.len()];
+            for (place, &layer) in order.iter().enumerate() {
+                places[layer] = place;
+            }
+            let states = links.chain_states(graph, &order);
+            return Ok(Self { states, places });
         }
         // Each layer is the last of some state.
         if layers.len() > MOST_STATES {
@@ -248,15 +246,6 @@ impl States {
             None => costs,
         }
     }
-}
-
-/// The place of each layer in an order.
-fn places(layers: usize, order: &[usize]) -> Vec<usize> {
-    let mut places = vec![LEFT_OUT; layers];
-    for (place, &layer) in order.iter().enumerate() {
-        places[layer] = place;
-    }
-    places
 }
 
 /// A graph's edges, seen from its nodes.
@@ -341,7 +330,7 @@ impl Links {
     /// All sets of layers that include all inputs of their layers, smaller ones first, without the empty
     /// one.
     fn states(&self) -> Result<Vec<Layers>, PartitionError> {
-        let nothing = Layers::none_of(self.kept.len());
+        let nothing = Layers::These(vec![0; self.kept.len().div_ceil(64)]);
         let mut found = HashSet::new();
         let mut queue = VecDeque::from([nothing]);
         let mut states = Vec::new();
@@ -369,11 +358,9 @@ impl Links {
 
     fn costs(&self, graph: &LayerGraph, members: &Layers) -> LayerCosts {
         let mut costs = LayerCosts::default();
-        for (place, node) in graph.nodes().iter().enumerate() {
-            if self.kept[place] && members.has(place) {
-                costs.add(layer_costs(node));
-            }
-        }
+        let nodes = graph.nodes().iter().enumerate();
+        let nodes = nodes.filter(|&(place, _)| self.kept[place] && members.has(place));
+        nodes.for_each(|(_, node)| costs.add(layer_costs(node)));
         costs
     }
 

@@ -3,12 +3,17 @@
 use std::ops::Range;
 
 use serde::{Serialize, de::DeserializeOwned};
-use toml::de::{DeTable, Error};
+use thiserror::Error;
+use toml::de::DeTable;
 
-/// An error in a TOML text. Lines are counted from 1.
-pub(crate) struct Fault {
+/// The text is not TOML, lacks a value, or has one that is unknown or of the wrong kind.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[error("line {line}: {}", source.message().trim())]
+pub struct TomlError {
+    /// The line, counted from 1.
     pub line: usize,
-    pub source: Error,
+    /// The parser's error.
+    pub source: toml::de::Error,
 }
 
 /// A TOML text that finds the lines of its values.
@@ -16,10 +21,10 @@ pub(crate) struct Fault {
 pub(crate) struct TomlText<'a>(pub &'a str);
 
 impl TomlText<'_> {
-    pub fn parse<T: DeserializeOwned>(self) -> Result<T, Fault> {
-        toml::from_str(self.0).map_err(|error| Fault {
-            line: self.line_at(error.span()),
-            source: error,
+    pub fn parse<T: DeserializeOwned>(self) -> Result<T, TomlError> {
+        toml::from_str(self.0).map_err(|source: toml::de::Error| TomlError {
+            line: self.line_at(source.span()),
+            source,
         })
     }
 

@@ -1,15 +1,11 @@
-//! Line charts over epochs, as SVG inside the page.
+//! Line charts over epochs or steps, as SVG inside the page.
 //!
-//! `series` has the data, `thin` reduces the number of points, `axis` places values and ticks, `names`
-//! keeps the labels of curves apart, and `draw` writes the SVG. Colours come from the page's style sheet.
+//! `thin` reduces the number of points, `axis` places values and ticks, and `draw` writes the SVG. Colours come from the page's style sheet.
 
 mod axis;
 mod draw;
-mod names;
-mod series;
 mod thin;
 
-pub(crate) use series::{CurvePoint, CurveStyle, Series};
 pub(crate) use thin::spread;
 
 use crate::number;
@@ -20,6 +16,8 @@ pub(crate) struct Chart {
     /// Text after the title, such as a unit.
     pub unit: Option<&'static str>,
     pub scale: ValueScale,
+    /// What the horizontal axis counts: `epoch` or `step`.
+    pub along: &'static str,
     pub series: Vec<Series>,
 }
 
@@ -41,5 +39,62 @@ impl ValueScale {
             Self::FromZero => number::short(value),
             Self::Shares => number::percent(value),
         }
+    }
+}
+
+/// A curve.
+pub(crate) struct Series {
+    pub name: &'static str,
+    pub style: CurveStyle,
+    /// In ascending order.
+    pub points: Vec<CurvePoint>,
+}
+
+/// The value of an epoch or a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct CurvePoint {
+    pub at: usize,
+    pub value: f64,
+}
+
+/// The style of a curve. Colour, dashes and marks all differ, so that any one of them is enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CurveStyle {
+    Test,
+    Train,
+    Averaged,
+}
+
+impl CurveStyle {
+    pub fn class(self) -> &'static str {
+        match self {
+            Self::Test => "test",
+            Self::Train => "train",
+            Self::Averaged => "averaged",
+        }
+    }
+}
+
+impl CurvePoint {
+    /// Whether it is finite, and small enough for the arithmetic of axes.
+    pub fn is_drawable(&self) -> bool {
+        self.value.abs() < 1e100
+    }
+}
+
+impl Series {
+    pub fn drawable(&self) -> impl Iterator<Item = &CurvePoint> {
+        self.points.iter().filter(|point| point.is_drawable())
+    }
+
+    pub fn at(&self, at: usize) -> Option<&CurvePoint> {
+        let found = (self.points).binary_search_by_key(&at, |point| point.at);
+        found.ok().map(|index| &self.points[index])
+    }
+
+    /// Consecutive drawable points. The curve has a gap where a point cannot be drawn.
+    pub fn runs(points: &[CurvePoint]) -> impl Iterator<Item = &[CurvePoint]> {
+        let runs = points.split(|point| !point.is_drawable());
+        runs.filter(|run| !run.is_empty())
     }
 }

@@ -7,6 +7,7 @@ use imagesize::ImageError;
 /// A folder that cannot be made into a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum ReportError {
     /// The folder has no files of a run.
     #[error(
@@ -16,32 +17,18 @@ pub enum ReportError {
     NoRun(PathBuf),
     /// A file exists but cannot be read.
     #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// A file has the wrong content.
+    File { path: PathBuf, source: io::Error },
+    /// A file has the wrong content. Lines are counted from 1.
     #[error("{}, line {line}: {reason}", path.display())]
     Malformed {
-        /// The file.
         path: PathBuf,
-        /// The line, counted from 1.
         line: usize,
-        /// What is wrong with it.
         reason: String,
-        /// The parser's error.
         source: Box<dyn Error + Send + Sync>,
     },
     /// A picture that cannot be shown.
     #[error("{}: {source}", path.display())]
-    Picture {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: PictureError,
-    },
+    Picture { path: PathBuf, source: PictureError },
 }
 
 /// Bytes that are not a picture for a page.

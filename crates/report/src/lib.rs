@@ -7,9 +7,11 @@
 //! |---|---|
 //! | `config.toml` | the settings |
 //! | `metrics.jsonl` | the curves, and a table of their numbers |
+//! | `steps.jsonl` | the curves by step |
 //! | `summary.json` | the results at the top, and the stages |
 //! | `timeline.svg` | the timeline of a mini-batch |
 //! | `remark.txt` | a text, such as a language model's sample |
+//! | `confusion.json` | the accuracy of each class, and the confusion matrix: a [`Confusion`] |
 //! | `mistakes.json` | the worst mistakes: a list of [`MistakeEntry`], with images beside it |
 //!
 //! The page runs no scripts and loads nothing. It works on phones and on paper, on dark and light
@@ -21,7 +23,7 @@
 //! let epoch = |epoch, loss, accuracy| Epoch {
 //!     epoch,
 //!     train_loss: loss,
-//!     test: TestScores { loss, metrics: [("accuracy".to_owned(), accuracy)].into() },
+//!     test: Some(TestScores { loss, metrics: [("accuracy".to_owned(), accuracy)].into() }),
 //!     ..Epoch::default()
 //! };
 //! let report = Report {
@@ -35,21 +37,22 @@
 //! ```
 
 mod chart;
+mod confusion;
 mod error;
 mod mistake;
 mod number;
 mod page;
 mod picture;
 mod read;
-mod report;
 mod run;
 mod settings;
 mod timeline;
 
+pub use confusion::{Confusion, PredictionCount};
 pub use error::{PictureError, ReportError, SvgError};
 pub use mistake::{Mistake, MistakeEntry, PicturePath, PicturePathError};
 pub use picture::Picture;
-pub use report::Report;
-pub use run::{Epoch, LossScaling, RunSummary, StageSummary, TestScores};
+pub use read::Report;
+pub use run::{Epoch, LossScaling, RunSummary, StageSummary, Step, TestScores};
 pub use settings::{RunSettings, SettingsTable};
 pub use timeline::{SvgImage, TimelineImage};

@@ -70,6 +70,13 @@ pub(crate) fn things(number: u64, one: &str, many: &str) -> String {
     format!("{} {noun}", count(number))
 }
 
+/// A text with a capital.
+pub(crate) fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
+}
+
 fn with_commas(digits: &str) -> String {
     let sign = if digits.starts_with('-') { "-" } else { "" };
     let digits = &digits[sign.len()..];
@@ -148,21 +155,18 @@ mod tests {
     fn losses_have_four_decimals() {
         let loss = |value| decimal(value, 4);
         check(loss, [(0.5909463, "0.5909"), (-1.0, "-1.0000"), (0.0, "0")]);
-        check(
-            loss,
-            [(0.00002, "2e-5"), (12345.6, "12,346"), (1e30, "1e30")],
-        );
+        check(loss, [(2e-5, "2e-5"), (12345.6, "12,346"), (1e30, "1e30")]);
         check(loss, [(f64::NAN, NONE), (f64::NEG_INFINITY, NONE)]);
     }
 
     #[test]
     fn rates_have_three_digits() {
+        check(short, [(0.004, "0.004"), (0.0054514, "0.00545")]);
+        check(short, [(0.00001862810, "1.86e-5"), (3e-12, "3e-12")]);
         check(
             short,
-            [(0.004, "0.004"), (0.0054514, "0.00545"), (0.0, "0")],
+            [(0.0, "0"), (1.0, "1"), (10.0, "10"), (99.26, "99.3")],
         );
-        check(short, [(0.00001862810, "1.86e-5"), (3e-12, "3e-12")]);
-        check(short, [(1.0, "1"), (10.0, "10"), (99.26, "99.3")]);
         check(short, [(1234.5, "1,234"), (f64::INFINITY, NONE)]);
     }
 
@@ -180,16 +184,11 @@ mod tests {
 
     #[test]
     fn durations_have_two_units() {
-        check(
-            duration,
-            [(0.0, "0 s"), (9.87, "9.9 s"), (59.6, "1 min 0 s")],
-        );
-        check(duration, [(93.9, "1 min 34 s"), (11_520.0, "3 h 12 min")]);
-        check(
-            duration,
-            [(100_000.0, "1 d 3 h"), (f64::NAN, NONE), (-1.0, NONE)],
-        );
-        check(duration, [(f64::MAX, "213,503,982,334,601 d 7 h")]);
+        check(duration, [(0.0, "0 s"), (9.87, "9.9 s"), (-1.0, NONE)]);
+        check(duration, [(59.6, "1 min 0 s"), (93.9, "1 min 34 s")]);
+        check(duration, [(11_520.0, "3 h 12 min"), (100_000.0, "1 d 3 h")]);
+        let longest = "213,503,982,334,601 d 7 h";
+        check(duration, [(f64::NAN, NONE), (f64::MAX, longest)]);
     }
 
     #[test]

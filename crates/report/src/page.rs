@@ -4,21 +4,32 @@
 //! in which browsers run no scripts and load nothing. As a second barrier, the page's policy forbids
 //! scripts and the network.
 
+mod classes;
 mod curves;
 mod epochs;
-mod head;
 mod headline;
 mod metric;
 mod mistakes;
-mod parts;
-mod remark;
 mod settings;
 mod stages;
 mod timeline;
 
-use maud::{DOCTYPE, html};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::report::Report;
+use crate::{number::clip, read::Report};
+
+const STYLE: &str = include_str!("page/style.css");
+/// No scripts and no network. Images and styles must be part of the page.
+const POLICY: &str = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+/// An embedded icon; otherwise browsers request one.
+const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E\
+    %3Crect y='2' width='9' height='5' rx='1' fill='%2367a9e6'/%3E\
+    %3Crect x='5' y='9' width='11' height='5' rx='1' fill='%23efa040'/%3E%3C/svg%3E";
+
+const LONGEST_REMARK: usize = 20_000;
+/// Longer names are clipped: of runs, classes, layers, devices and settings.
+const LONGEST_NAME: usize = 120;
 
 impl Report {
     /// The page: a whole HTML document that needs no other file, no network and no scripts.
@@ -36,13 +47,14 @@ impl Report {
         let page = html! {
             (DOCTYPE)
             html lang="en" {
-                (head::render(self))
+                (head(self))
                 body {
                     main {
                         (headline::render(self))
-                        (curves::render(&self.epochs))
+                        (curves::render(&self.epochs, &self.steps))
+                        (classes::render(self.confusion.as_ref()))
                         (mistakes::render(&self.mistakes))
-                        (remark::render(self.remark.as_deref()))
+                        (remark(self.remark.as_deref()))
                         (timeline::render(self.timeline.as_ref()))
                         (stages::render(self.summary.as_ref()))
                         (settings::render(&self.settings))
@@ -53,4 +65,55 @@ impl Report {
         };
         page.into_string()
     }
+}
+
+fn head(report: &Report) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta http-equiv="Content-Security-Policy" content=(POLICY);
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="color-scheme" content="light dark";
+            meta name="referrer" content="no-referrer";
+            title { (name(&report.title)) " – Stovepipe" }
+            link rel="icon" href=(ICON);
+            style { (PreEscaped(STYLE)) }
+        }
+    }
+}
+
+/// A text that the run wrote, such as a language model's sample.
+fn remark(remark: Option<&str>) -> Markup {
+    let Some(remark) = remark.map(str::trim).filter(|remark| !remark.is_empty()) else {
+        return html! {};
+    };
+    let text = html! { pre { (clip(remark, LONGEST_REMARK)) } };
+    section("remark", "Text", text)
+}
+
+/// A section with a heading.
+fn section(id: &str, heading: &str, content: Markup) -> Markup {
+    html! {
+        section aria-labelledby=(id) {
+            h2 id=(id) { (heading) }
+            (content)
+        }
+    }
+}
+
+/// A box that scrolls sideways if it is too wide for the page, by finger or by keyboard.
+fn wide(label: &str, content: Markup) -> Markup {
+    html! {
+        div .wide role="region" aria-label=(label) tabindex="0" { (content) }
+    }
+}
+
+/// A name, clipped if it is very long.
+fn name(text: &str) -> String {
+    clip(text, LONGEST_NAME)
+}
+
+/// A `data:` URL.
+fn data_url(media_type: &str, bytes: &[u8]) -> String {
+    format!("data:{media_type};base64,{}", STANDARD.encode(bytes))
 }

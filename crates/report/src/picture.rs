@@ -9,8 +9,7 @@ use crate::error::PictureError;
 pub struct Picture {
     bytes: Vec<u8>,
     media_type: &'static str,
-    width: usize,
-    height: usize,
+    size: (usize, usize),
 }
 
 impl Picture {
@@ -42,12 +41,10 @@ impl Picture {
             _ => return Err(PictureError::Format),
         };
         let size = imagesize::blob_size(&bytes).map_err(PictureError::Header)?;
-        let (width, height) = (size.width, size.height);
         Ok(Self {
             bytes,
             media_type,
-            width,
-            height,
+            size: (size.width, size.height),
         })
     }
 
@@ -66,7 +63,7 @@ impl Picture {
     /// Width and height in pixels.
     #[must_use]
     pub fn size(&self) -> (usize, usize) {
-        (self.width, self.height)
+        self.size
     }
 }
 

@@ -1,15 +1,20 @@
-//! Reads a run's folder.
+//! The contents of a report, read from a run's folder.
 
-use std::{error::Error, fs, io::ErrorKind, path::Path};
+use std::{
+    error::Error,
+    fs::{self, File},
+    io::{BufRead, BufReader, ErrorKind},
+    path::Path,
+};
 
 use serde::de::DeserializeOwned;
 
 use crate::{
+    confusion::Confusion,
     error::{ReportError, SvgError},
     mistake::{Mistake, MistakeEntry},
     picture::Picture,
-    report::Report,
-    run::Epoch,
+    run::{Epoch, RunSummary, Step},
     settings::RunSettings,
     timeline::{SvgImage, TimelineImage},
 };
@@ -19,6 +24,31 @@ const LARGEST_TIMELINE: u64 = 4 << 20;
 const LARGEST_PICTURE: u64 = 1 << 20;
 /// The limit for all pictures together.
 const ALL_PICTURES: u64 = 8 << 20;
+/// More steps than can be seen, so only every second, fourth and so on is read.
+const MOST_STEPS: usize = 1 << 15;
+
+/// The contents of a report. The page leaves out what is empty or `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// The run's name.
+    pub title: String,
+    /// The run's settings.
+    pub settings: RunSettings,
+    /// Its epochs in ascending order.
+    pub epochs: Vec<Epoch>,
+    /// Its steps in ascending order, evenly spread if there are too many.
+    pub steps: Vec<Step>,
+    /// Its results; `None` if it was interrupted or is still running.
+    pub summary: Option<RunSummary>,
+    /// The timeline of a mini-batch.
+    pub timeline: Option<TimelineImage>,
+    /// A text, such as a language model's sample.
+    pub remark: Option<String>,
+    /// What the model takes for what.
+    pub confusion: Option<Confusion>,
+    /// The worst mistakes, the worst one first.
+    pub mistakes: Vec<Mistake>,
+}
 
 impl Report {
     /// Reads the folder of a run. Missing files are left out, so the run may have been interrupted or
@@ -38,10 +68,6 @@ impl Report {
     /// let report = Report::read(&folder)?;
     /// assert_eq!(report.title, "train-1");
     /// fs::write(folder.join("report.html"), report.to_html())?;
-    ///
-    /// fs::write(folder.join("config.toml"), "[training]\nepochs = = 8")?;
-    /// let error = Report::read(&folder).unwrap_err().to_string();
-    /// assert!(error.contains("config.toml, line 2"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -59,9 +85,11 @@ impl Report {
             title: folder.title(),
             settings: settings.unwrap_or_default(),
             epochs: epochs.unwrap_or_default(),
+            steps: folder.steps()?,
             summary,
             timeline: folder.timeline()?,
             remark: folder.text("remark.txt")?,
+            confusion: folder.json("confusion.json")?,
             mistakes: folder.mistakes()?,
         })
     }
@@ -115,6 +143,41 @@ impl RunFiles<'_> {
             }
         }
         Ok(Some(epochs))
+    }
+
+    /// A line that is not whole is left out, as is what a resumed run repeated.
+    fn steps(&self) -> Result<Vec<Step>, ReportError> {
+        let name = "steps.jsonl";
+        let Some(file) = self.if_exists(name, |path| File::open(path))? else {
+            return Ok(Vec::new());
+        };
+        let (mut steps, mut every) = (Vec::<Step>::new(), 1);
+        for (index, line) in BufReader::new(file).split(b'\n').enumerate() {
+            let path = || self.0.join(name);
+            let line = line.map_err(|source| ReportError::File {
+                path: path(),
+                source,
+            })?;
+            if !index.is_multiple_of(every) {
+                continue;
+            }
+            let Ok(step) = serde_json::from_slice::<Step>(&line) else {
+                continue;
+            };
+            let kept = steps.partition_point(|earlier| earlier.step < step.step);
+            steps.truncate(kept);
+            steps.push(step);
+            if steps.len() > MOST_STEPS {
+                every *= 2;
+                let mut place = 0..;
+                steps.retain(|_| {
+                    place
+                        .next()
+                        .is_some_and(|place: usize| place.is_multiple_of(2))
+                });
+            }
+        }
+        Ok(steps)
     }
 
     fn timeline(&self) -> Result<Option<TimelineImage>, ReportError> {

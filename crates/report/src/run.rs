@@ -1,4 +1,4 @@
-//! The contents of a run's JSON files: `summary.json`, and the lines of `metrics.jsonl`.
+//! The contents of a run's JSON files: `summary.json`, and the lines of `metrics.jsonl` and `steps.jsonl`.
 //!
 //! JSON cannot express NaN or infinity. The files have `null` instead, which is read as NaN.
 
@@ -13,18 +13,14 @@ use serde_json::Value;
 /// use stovepipe_report::RunSummary;
 ///
 /// let text = r#"{
-///     "parameters": 101326,
+///     "parameters": 101326, "epochs": 8, "test": { "loss": null, "mean_iou": 0.6 }, "stopped": false,
 ///     "stages": [{ "worker": 0, "device": "cpu", "layers": ["Stem", "Head"], "parameters": 101326 }],
-///     "epochs": 8,
-///     "test": { "loss": null, "accuracy": 0.98, "top5": 1.0 },
-///     "samples_per_second": 201.4,
-///     "bubble": 0.21,
-///     "seconds": 47.7,
-///     "stopped": false
+///     "samples_per_second": 201.4, "bubble": 0.21, "seconds": 47.7
 /// }"#;
 /// let summary: RunSummary = serde_json::from_str(text)?;
 /// assert_eq!(summary.stages[0].layers, ["Stem", "Head"]);
 /// assert!(summary.test.loss.is_nan());
+/// assert_eq!(summary.test.get("mean_iou"), Some(0.6));
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -66,14 +62,6 @@ pub struct StageSummary {
 }
 
 /// Scores on the test set.
-///
-/// ```
-/// use stovepipe_report::TestScores;
-///
-/// let scores: TestScores = serde_json::from_str(r#"{"loss": 0.9, "mean_iou": 0.6}"#)?;
-/// assert_eq!(scores.get("mean_iou"), Some(0.6));
-/// # Ok::<(), serde_json::Error>(())
-/// ```
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct TestScores {
     /// Mean loss.
@@ -121,8 +109,8 @@ pub struct Epoch {
     /// Metrics of the training samples by name: `accuracy` is `train_accuracy` in the file.
     #[serde(flatten, deserialize_with = "training_numbers")]
     pub train: BTreeMap<String, f64>,
-    /// Scores on the test set after the epoch.
-    pub test: TestScores,
+    /// Scores on the test set after the epoch, if it was tested.
+    pub test: Option<TestScores>,
     /// Scores of the averaged weights, if there are any.
     pub averaged: Option<TestScores>,
     /// The scaling of the loss, in f16.
@@ -148,6 +136,41 @@ pub struct LossScaling {
     pub skipped: u64,
 }
 
+/// A mini-batch: a line of `steps.jsonl`.
+///
+/// ```
+/// use stovepipe_report::Step;
+///
+/// let line = r#"{"step":7,"epoch":1,"loss":2.1,"learning_rate":0.001,"gradient_norm":null,
+///     "samples_per_second":180,"memory":123456789,"bubble":0.2}"#;
+/// let step: Step = serde_json::from_str(line)?;
+/// assert_eq!((step.step, step.gradient_norm), (7, None));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Step {
+    /// Its number, counted from 1 over all epochs.
+    pub step: usize,
+    /// Its loss.
+    #[serde(deserialize_with = "number")]
+    pub loss: f64,
+    /// The learning rate of its update.
+    #[serde(deserialize_with = "number")]
+    pub learning_rate: f64,
+    /// The norm of all gradients before they were clipped; `None` without an update.
+    pub gradient_norm: Option<f64>,
+    /// Samples per second, with loading and the update.
+    #[serde(deserialize_with = "number")]
+    pub samples_per_second: f64,
+    /// Tokens per second, of a language model.
+    pub tokens_per_second: Option<f64>,
+    /// Bytes of main memory that the process held, if known.
+    pub memory: Option<f64>,
+    /// Share of the step in which stages were idle, from 0 to 1.
+    #[serde(deserialize_with = "number")]
+    pub bubble: f64,
+}
+
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let number = Option::deserialize(deserializer)?;
     Ok(number.unwrap_or(f64::NAN))
@@ -156,14 +179,11 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
 /// All numbers by name. `null` is NaN.
 fn numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
     let values = BTreeMap::<String, Value>::deserialize(deserializer)?;
-    let number = |value: Value| match value {
-        Value::Null => Some(f64::NAN),
-        other => other.as_f64(),
+    let number = |(name, value): (String, Value)| match value {
+        Value::Null => Some((name, f64::NAN)),
+        other => Some((name, other.as_f64()?)),
     };
-    let numbers = values.into_iter();
-    Ok(numbers
-        .filter_map(|(name, value)| Some((name, number(value)?)))
-        .collect())
+    Ok(values.into_iter().filter_map(number).collect())
 }
 
 /// The numbers whose names begin with `train_`, without it.

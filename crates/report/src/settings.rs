@@ -1,8 +1,9 @@
 //! The settings in `config.toml`, as they are written there.
 
-use std::ops::Range;
-
-use toml::de::{DeTable, DeValue};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 /// The tables of `config.toml`, in the file's order.
 ///
@@ -42,15 +43,15 @@ impl RunSettings {
         let root = DeTable::parse(text)?;
         let mut unnamed = SettingsTable::default();
         let mut tables = Vec::new();
-        for (name, span, value) in in_order(root.get_ref()) {
-            match value {
+        for (name, value) in in_order(root.get_ref()) {
+            match value.get_ref() {
                 DeValue::Table(inner) => {
                     let (name, entries) = (name.to_owned(), Vec::new());
                     let mut table = SettingsTable { name, entries };
                     table.add_all("", inner, text);
                     tables.push(table);
                 }
-                value => unnamed.add(name.to_owned(), span, value, text),
+                _ => unnamed.add(name.to_owned(), value, text),
             }
         }
         if !unnamed.entries.is_empty() {
@@ -70,38 +71,38 @@ impl RunSettings {
 
 impl SettingsTable {
     fn add_all(&mut self, prefix: &str, table: &DeTable<'_>, text: &str) {
-        for (name, span, value) in in_order(table) {
-            self.add(format!("{prefix}{name}"), span, value, text);
+        for (name, value) in in_order(table) {
+            self.add(format!("{prefix}{name}"), value, text);
         }
     }
 
-    fn add(&mut self, name: String, span: Range<usize>, value: &DeValue<'_>, text: &str) {
-        match value {
+    fn add(&mut self, name: String, value: &Spanned<DeValue<'_>>, text: &str) {
+        match value.get_ref() {
             DeValue::Table(table) => self.add_all(&format!("{name}."), table, text),
-            value => self.entries.push((name, written(value, span, text))),
+            _ => self.entries.push((name, written(value, text))),
         }
     }
 }
 
-/// Names, positions and values in the file's order, which the parser's table does not keep.
-fn in_order<'t>(table: &'t DeTable<'_>) -> Vec<(&'t str, Range<usize>, &'t DeValue<'t>)> {
+/// Names and values in the file's order, which the parser's table does not keep.
+fn in_order<'t>(table: &'t DeTable<'_>) -> Vec<(&'t str, &'t Spanned<DeValue<'t>>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(name, _)| name.span().start);
-    (entries.into_iter())
-        .map(|(name, value)| (name.get_ref().as_ref(), value.span(), value.get_ref()))
+    let entries = entries.into_iter();
+    entries
+        .map(|(name, value)| (&**name.get_ref(), value))
         .collect()
 }
 
 /// A value as written, without quotes and brackets.
-fn written(value: &DeValue<'_>, span: Range<usize>, text: &str) -> String {
-    match value {
+fn written(value: &Spanned<DeValue<'_>>, text: &str) -> String {
+    match value.get_ref() {
         DeValue::String(string) => string.to_string(),
         DeValue::Array(items) => {
-            let item =
-                |item: &toml::Spanned<DeValue<'_>>| written(item.get_ref(), item.span(), text);
-            items.iter().map(item).collect::<Vec<_>>().join(", ")
+            let items: Vec<_> = items.iter().map(|item| written(item, text)).collect();
+            items.join(", ")
         }
-        _ => text.get(span).unwrap_or_default().to_owned(),
+        _ => text.get(value.span()).unwrap_or_default().to_owned(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The timeline of a mini-batch: `timeline.svg`.
 
-use roxmltree::{Document, Node};
+use roxmltree::Document;
 
 use crate::error::SvgError;
 
@@ -57,7 +57,11 @@ impl SvgImage {
             return Err(SvgError::Root { line });
         }
         let title = root.attribute("aria-label").map(str::to_owned);
-        let size = size(root);
+        let pixels = |name| {
+            let pixels: f64 = root.attribute(name)?.parse().ok()?;
+            (pixels > 0.0 && pixels <= 1e6).then_some(pixels)
+        };
+        let size = pixels("width").zip(pixels("height"));
         Ok(Self { svg, title, size })
     }
 
@@ -78,14 +82,6 @@ impl SvgImage {
     pub fn size(&self) -> Option<(f64, f64)> {
         self.size
     }
-}
-
-fn size(root: Node<'_, '_>) -> Option<(f64, f64)> {
-    let pixels = |name| {
-        let pixels: f64 = root.attribute(name)?.parse().ok()?;
-        (pixels > 0.0 && pixels <= 1e6).then_some(pixels)
-    };
-    Some((pixels("width")?, pixels("height")?))
 }
 
 #[cfg(test)]

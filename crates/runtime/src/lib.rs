@@ -8,6 +8,7 @@
 //! * [`mailbox`]: sends values from worker to worker.
 //! * [`step`]: gives each worker a job and waits for all of them.
 //! * [`StopHandle`]: asks a step to stop.
+//! * [`CancelHandle`]: ends a step from another thread, for a reason.
 //!
 //! The tests run this code under a model checker, which tries the orders in which threads can run.
 
@@ -20,10 +21,10 @@ mod stop;
 mod sync;
 mod worker;
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod checks;
 
-pub use cancel::CancelToken;
+pub use cancel::{CancelHandle, CancelToken};
 pub use mailbox::{Cancelled, Inbox, Outbox, mailbox};
 pub use queue::{Disconnected, Sender};
 pub use step::{Cause, Fault, JobContext, JobError, StepOptions, step};

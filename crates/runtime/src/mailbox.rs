@@ -1,11 +1,9 @@
 //! Messages between workers, by micro-batch.
 //!
-//! A message names its micro-batch. One that arrives early is kept until it is asked for, so sender
-//! and receiver need not agree on an order.
-//!
-//! A receiver waits until the message arrives, the sender is dropped, or the step is cancelled.
-//! Workers wait for each other in no other way, so a wait is endless only if a worker's own code
-//! never returns.
+//! A message names its micro-batch. One that arrives early is kept until it is asked for, so sender and
+//! receiver need not agree on an order. A receiver waits until the message arrives, the sender is dropped,
+//! or the step is cancelled. Workers wait for each other in no other way, so a wait is endless only if a
+//! worker's own code never returns.
 
 use std::collections::HashMap;
 
@@ -27,27 +25,7 @@ pub struct Inbox<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cancelled;
 
-/// A mailbox from one worker to another, or to itself.
-///
-/// ```
-/// use stovepipe_runtime::{JobError, JobContext, StopHandle, StepOptions, Worker, mailbox, step};
-///
-/// let (outbox, mut inbox) = mailbox();
-/// outbox.send((1, "second")).ok();
-/// outbox.send((0, "first")).ok();
-/// drop(outbox); // nothing more will come
-///
-/// let job = move |context: &mut JobContext<'_, usize>| {
-///     let mut receive =
-///         |n| context.act(n, |cancel| Ok::<_, JobError<()>>(inbox.receive(n, cancel).ok()));
-///     Ok([receive(0)?, receive(1)?, receive(2)?])
-/// };
-/// let workers = [Worker::spawn("reader", || Ok(()))?];
-/// let options = StepOptions { stop: &StopHandle::new(), stall_timeout: None };
-/// let received = step(&workers, vec![job], options, |_, _| Ok(()), |_| "failed");
-/// assert_eq!(received, Ok(vec![[Some("first"), Some("second"), None]]));
-/// # Ok::<(), std::io::Error>(())
-/// ```
+/// A mailbox from one worker to another, or to itself; [`step`](crate::step()) has an example.
 #[must_use]
 pub fn mailbox<T>() -> (Outbox<T>, Inbox<T>) {
     let (outbox, queue) = queue();

@@ -1,13 +1,10 @@
 //! A queue from many threads to one.
 //!
-//! A queue has no limit, so only receiving waits. One lock guards the messages, the number of
-//! senders, and the parker of a receiver that is about to sleep. A receiver that finds no message
-//! stores its parker there before it releases the lock. The next sender, or the last one to be
-//! dropped, takes the parker and unparks it. So the receiver sees what was sent before it looked, and
-//! is woken by what is sent afterwards.
-//!
-//! A cancelled step unparks the same parker, and a deadline ends the sleep by itself. The receiver
-//! checks for both after each look at the queue.
+//! A queue has no limit, so only receiving waits. One lock guards the messages, the number of senders, and
+//! the parker of a receiver that is about to sleep. A receiver that finds no message stores its parker there
+//! before it releases the lock. The next sender, or the last one to be dropped, takes the parker and unparks
+//! it. So the receiver sees what was sent before it looked, and is woken by what is sent afterwards. A
+//! cancelled step unparks the same parker, and a deadline ends the sleep by itself.
 
 use std::collections::VecDeque;
 
@@ -74,7 +71,7 @@ impl<T> Sender<T> {
         state.messages.push_back(message);
         let asleep = state.asleep.take();
         drop(state);
-        wake(asleep);
+        asleep.iter().for_each(|parker| parker.unpark());
         Ok(())
     }
 
@@ -96,18 +93,10 @@ impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let mut state = lock(&self.0);
         state.senders -= 1;
-        let asleep = match state.senders {
-            0 => state.asleep.take(),
-            _ => None,
-        };
+        let is_last = state.senders == 0;
+        let asleep = state.asleep.take_if(|_| is_last);
         drop(state);
-        wake(asleep);
-    }
-}
-
-fn wake(asleep: Option<Arc<Parker>>) {
-    if let Some(parker) = asleep {
-        parker.unpark();
+        asleep.iter().for_each(|parker| parker.unpark());
     }
 }
 
@@ -153,8 +142,7 @@ impl<T> Receiver<T> {
     /// the receiver that is about to sleep.
     fn take(&self, asleep: Option<&Arc<Parker>>) -> Option<Result<T, ReceiveError>> {
         let mut state = lock(&self.state);
-        let message = state.messages.pop_front();
-        match message {
+        match state.messages.pop_front() {
             Some(message) => Some(Ok(message)),
             None if state.senders == 0 => Some(Err(ReceiveError::Disconnected)),
             None => {

@@ -1,13 +1,13 @@
 //! One step: a job for each worker, and a caller that waits until all jobs have ended.
 //!
-//! Workers send reports through one queue. The first failure cancels the step for all. The caller
-//! still waits for every worker, so nothing of a step outlives it. If no report arrives within the
-//! stall timeout, the caller gives up the workers that have not ended, and the step fails.
+//! Workers send reports through one queue. The first failure cancels the step for all. The caller still
+//! waits for every worker, so nothing of a step outlives it. If no report arrives within the stall timeout,
+//! the caller gives up the workers that have not ended, and the step fails.
 //!
-//! A worker that waits for a message is woken by the message, by the end of the sender (which drops
-//! its outboxes), or by the cancelled step. The caller is woken by reports; the last report of each
-//! worker says that it has ended, for whatever reason. A request to stop wakes nobody: a worker sees
-//! it before its next action, and some worker always has one.
+//! A worker that waits for a message is woken by the message, by the end of the sender (which drops its
+//! outboxes), or by the cancelled step, from inside or outside. The caller is woken by reports; the last
+//! report of each worker says that it has ended. A request to stop wakes nobody: a worker sees it before its
+//! next action, and some worker always has one.
 
 use std::{
     any::Any,
@@ -16,7 +16,7 @@ use std::{
 };
 
 use crate::{
-    cancel::{CancelSource, CancelToken},
+    cancel::{CancelHandle, CancelSource, CancelToken},
     queue::{ReceiveError, Receiver, Sender, queue},
     stop::StopHandle,
     sync::Deadline,
@@ -27,10 +27,14 @@ use crate::{
 const GRACE: Duration = Duration::from_secs(1);
 
 /// When a step ends early.
-#[derive(Clone, Copy, Debug)]
-pub struct StepOptions<'a> {
+#[derive(Debug)]
+pub struct StepOptions<'a, C> {
     /// Ends the step on request.
     pub stop: &'a StopHandle,
+    /// Ends the step for a reason from outside.
+    pub cancel: &'a CancelHandle<C>,
+    /// The step's number for `cancel`, greater than those of earlier steps.
+    pub number: u64,
     /// How long the caller waits for the next report; without a limit if `None`.
     pub stall_timeout: Option<Duration>,
 }
@@ -40,14 +44,14 @@ pub struct StepOptions<'a> {
 pub enum JobError<F> {
     /// It failed.
     Failed(F),
-    /// Another job failed.
+    /// Another job failed, or the step was cancelled from outside.
     Cancelled,
     /// A stop was requested.
     Stopped,
 }
 
 /// What went wrong in a step.
-pub enum Fault<A, F> {
+pub enum Fault<A, F, C> {
     /// A job failed.
     Failed {
         /// The worker.
@@ -61,6 +65,8 @@ pub enum Fault<A, F> {
     Stalled,
     /// A stop was requested.
     Stopped,
+    /// The step was cancelled from outside, for this reason.
+    Cancelled(C),
     /// A worker ended without a report.
     Lost,
 }
@@ -105,32 +111,26 @@ impl<A: Copy> JobContext<'_, A> {
     }
 }
 
+/// What a worker reports.
 enum Report<A, R, F> {
-    ActionDone {
-        worker: usize,
-        action: A,
-    },
-    JobEnded {
-        worker: usize,
-        action: Option<A>,
-        end: JobEnd<R, F>,
-    },
+    ActionDone(A),
+    /// The job has ended, in this action.
+    JobEnded(Option<A>, Result<R, JobError<Cause<F>>>),
 }
 
-enum JobEnd<R, F> {
-    Done(R),
-    Error(JobError<F>),
-    Panicked(Box<dyn Any + Send>),
-}
+/// The reports of all workers, by their index.
+type Reports<A, R, F> = Sender<(usize, Report<A, R, F>)>;
 
 /// Runs a step: one job on each worker. Returns their results when all have ended.
 ///
 /// `on_action` is called for each finished action, on the caller's thread; if it fails, the step
-/// ends. `to_error` turns a fault into an error, before the other workers are cancelled. A failed job
-/// takes precedence over any other fault, and the first failure over later ones.
+/// ends. `to_error` turns a fault into an error, before the caller cancels the other workers. A failed
+/// job takes precedence over any other fault, and the first failure over later ones.
 ///
 /// ```
-/// use stovepipe_runtime::{JobError, Fault, JobContext, StopHandle, StepOptions, Worker, mailbox, step};
+/// use stovepipe_runtime::{
+///     CancelHandle, JobContext, JobError, StepOptions, StopHandle, Worker, mailbox, step,
+/// };
 ///
 /// let workers = [Worker::spawn("left", || Ok(()))?, Worker::spawn("right", || Ok(()))?];
 /// let (outbox, mut inbox) = mailbox();
@@ -144,7 +144,8 @@ enum JobEnd<R, F> {
 ///         context.act("receive", |cancel| inbox.receive(0, cancel).map_err(|_| JobError::Cancelled))
 ///     }),
 /// ];
-/// let options = StepOptions { stop: &StopHandle::new(), stall_timeout: None };
+/// let (stop, cancel) = (StopHandle::new(), CancelHandle::<String>::new());
+/// let options = StepOptions { stop: &stop, cancel: &cancel, number: 0, stall_timeout: None };
 /// let mut actions = Vec::new();
 /// let on_action = |worker, action| Ok(actions.push((worker, action)));
 /// let done = step(&workers, jobs, options, on_action, |_fault| "failed");
@@ -156,12 +157,12 @@ enum JobEnd<R, F> {
 /// # Errors
 ///
 /// Those of `on_action` and `to_error`.
-pub fn step<A, R, F, E, J>(
+pub fn step<A, R, F, C, E, J>(
     workers: &[Worker],
     jobs: Vec<J>,
-    options: StepOptions<'_>,
+    options: StepOptions<'_, C>,
     on_action: impl FnMut(usize, A) -> Result<(), E>,
-    to_error: impl FnMut(Fault<A, F>) -> E,
+    to_error: impl FnMut(Fault<A, F, C>) -> E,
 ) -> Result<Vec<R>, E>
 where
     A: Copy + Send + 'static,
@@ -171,12 +172,14 @@ where
 {
     let (reports, inbox) = queue();
     let mut cancel_source = CancelSource::new();
-    let mut running = Vec::new();
-    for ((index, worker), job) in workers.iter().enumerate().zip(jobs) {
-        let (cancel, stop, reports) =
-            (cancel_source.token(), options.stop.clone(), reports.clone());
+    let jobs: Vec<_> = (workers.iter().zip(jobs))
+        .map(|(worker, job)| (worker, job, cancel_source.token()))
+        .collect();
+    let running = vec![true; jobs.len()];
+    options.cancel.begin(options.number, &cancel_source);
+    for (index, (worker, job, cancel)) in jobs.into_iter().enumerate() {
+        let (stop, reports) = (options.stop.clone(), reports.clone());
         worker.run(move || work(index, job, cancel, stop, &reports));
-        running.push(true);
     }
     // Only the workers hold senders now: when all have ended, the queue is disconnected.
     drop(reports);
@@ -185,7 +188,7 @@ where
         inbox,
         cancel_source,
         running,
-        stall_timeout: options.stall_timeout,
+        options,
         on_action,
         to_error,
     }
@@ -198,11 +201,11 @@ fn work<A: Copy, R, F>(
     job: impl FnOnce(&mut JobContext<'_, A>) -> Result<R, JobError<F>>,
     cancel: CancelToken,
     stop: StopHandle,
-    reports: &Sender<Report<A, R, F>>,
+    reports: &Reports<A, R, F>,
 ) {
     let mut current = None;
     let report_done = |action| {
-        let _ = reports.send(Report::ActionDone { worker, action });
+        let _ = reports.send((worker, Report::ActionDone(action)));
     };
     let mut context = JobContext {
         current: &mut current,
@@ -213,26 +216,23 @@ fn work<A: Copy, R, F>(
     // When the job returns or unwinds, all that it holds is dropped before the report is sent: its
     // outboxes, so that others end too, and what the caller may then need.
     let end = match catch_unwind(AssertUnwindSafe(|| job(&mut context))) {
-        Ok(Ok(done)) => JobEnd::Done(done),
-        Ok(Err(error)) => JobEnd::Error(error),
-        Err(panic) => JobEnd::Panicked(panic),
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(JobError::Failed(error))) => Err(JobError::Failed(Cause::Error(error))),
+        Ok(Err(JobError::Cancelled)) => Err(JobError::Cancelled),
+        Ok(Err(JobError::Stopped)) => Err(JobError::Stopped),
+        Err(panic) => Err(JobError::Failed(Cause::Panicked(panic))),
     };
-    let action = current;
-    let _ = reports.send(Report::JobEnded {
-        worker,
-        action,
-        end,
-    });
+    let _ = reports.send((worker, Report::JobEnded(current, end)));
 }
 
 /// The caller's side of a step.
-struct Coordinator<'a, A, R, F, OnAction, ToError> {
+struct Coordinator<'a, A, R, F, C, OnAction, ToError> {
     workers: &'a [Worker],
-    inbox: Receiver<Report<A, R, F>>,
+    inbox: Receiver<(usize, Report<A, R, F>)>,
     cancel_source: CancelSource,
     /// Whether each worker's job has not ended yet.
     running: Vec<bool>,
-    stall_timeout: Option<Duration>,
+    options: StepOptions<'a, C>,
     on_action: OnAction,
     to_error: ToError,
 }
@@ -245,34 +245,37 @@ enum Failure<E> {
     Other(E),
 }
 
-impl<A, R, F, E, OnAction, ToError> Coordinator<'_, A, R, F, OnAction, ToError>
+impl<A, R, F, C, E, OnAction, ToError> Coordinator<'_, A, R, F, C, OnAction, ToError>
 where
     OnAction: FnMut(usize, A) -> Result<(), E>,
-    ToError: FnMut(Fault<A, F>) -> E,
+    ToError: FnMut(Fault<A, F, C>) -> E,
 {
     fn wait(mut self) -> Result<Vec<R>, E> {
         let mut results: Vec<Option<R>> = self.running.iter().map(|_| None).collect();
         let mut failure = None;
         while self.running.contains(&true) {
-            let deadline = self.stall_timeout.and_then(Deadline::after);
-            match self.inbox.receive_until(deadline) {
-                Ok(Report::ActionDone { worker, action }) => {
+            let deadline = self.options.stall_timeout.and_then(Deadline::after);
+            let report = self.inbox.receive_until(deadline);
+            if let Some(reason) = self.options.cancel.take_reason(self.options.number) {
+                failure.get_or_insert_with(|| {
+                    Failure::Other((self.to_error)(Fault::Cancelled(reason)))
+                });
+            }
+            match report {
+                Ok((worker, Report::ActionDone(action))) => {
                     if let Err(error) = (self.on_action)(worker, action) {
                         failure.get_or_insert(Failure::Other(error));
                     }
                 }
-                Ok(Report::JobEnded {
-                    worker,
-                    action,
-                    end,
-                }) => {
+                Ok((worker, Report::JobEnded(action, end))) => {
                     self.running[worker] = false;
-                    if let JobEnd::Done(result) = end {
-                        results[worker] = Some(result);
-                        continue;
+                    match end {
+                        Ok(result) => results[worker] = Some(result),
+                        Err(error) => {
+                            self.job_failed(worker, action, error, &mut failure);
+                            self.cancel_source.cancel();
+                        }
                     }
-                    self.job_failed(worker, action, end, &mut failure);
-                    self.cancel_source.cancel();
                 }
                 Err(ReceiveError::TimedOut) => {
                     failure.get_or_insert_with(|| Failure::Other((self.to_error)(Fault::Stalled)));
@@ -299,36 +302,34 @@ where
         &mut self,
         worker: usize,
         action: Option<A>,
-        end: JobEnd<R, F>,
+        error: JobError<Cause<F>>,
         failure: &mut Option<Failure<E>>,
     ) {
-        let cause = match end {
-            JobEnd::Done(_) | JobEnd::Error(JobError::Cancelled) => return,
-            JobEnd::Error(JobError::Stopped) => {
+        match error {
+            JobError::Stopped => {
                 failure.get_or_insert_with(|| Failure::Other((self.to_error)(Fault::Stopped)));
-                return;
             }
-            JobEnd::Error(JobError::Failed(cause)) => Cause::Error(cause),
-            JobEnd::Panicked(panic) => Cause::Panicked(panic),
-        };
-        if !matches!(failure, Some(Failure::Job(_))) {
-            *failure = Some(Failure::Job((self.to_error)(Fault::Failed {
-                worker,
-                action,
-                cause,
-            })));
+            JobError::Failed(cause) if !matches!(failure, Some(Failure::Job(_))) => {
+                let fault = Fault::Failed {
+                    worker,
+                    action,
+                    cause,
+                };
+                *failure = Some(Failure::Job((self.to_error)(fault)));
+            }
+            JobError::Failed(_) | JobError::Cancelled => {}
         }
     }
 
     /// No report arrived in time: cancels the workers that only wait, and gives up the others.
     fn give_up(&mut self) {
         self.cancel_source.cancel();
-        let grace = self.stall_timeout.map_or(GRACE, |limit| limit.min(GRACE));
+        let grace = (self.options.stall_timeout).map_or(GRACE, |limit| limit.min(GRACE));
         let deadline = Deadline::after(grace);
         while self.running.contains(&true) {
             match self.inbox.receive_until(deadline) {
-                Ok(Report::JobEnded { worker, .. }) => self.running[worker] = false,
-                Ok(Report::ActionDone { .. }) => {}
+                Ok((worker, Report::JobEnded(..))) => self.running[worker] = false,
+                Ok((_, Report::ActionDone(_))) => {}
                 Err(_) => break,
             }
         }

@@ -1,4 +1,5 @@
-//! Locks, threads and time: the standard library's, or the model checker's in tests.
+//! Locks, threads and time: the standard library's, or the model checker's in tests. Tests of other crates use
+//! the latter through `stovepipe-runtime-shuttle`.
 //!
 //! No other file of this crate may use `std::sync` or `std::thread`, or its code is not checked.
 //! Locks guard all that threads share, except for two flags that are only ever set. So the checker,
@@ -6,20 +7,15 @@
 
 use std::time::Duration;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "shuttle"))]
 pub(crate) use modelled::{Deadline, poll, wait_for};
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "shuttle")))]
 pub(crate) use real::{Deadline, poll, wait_for};
-#[cfg(test)]
-pub(crate) use shuttle::{
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-};
-#[cfg(not(test))]
-pub(crate) use std::{
+#[cfg(any(test, feature = "shuttle"))]
+use shuttle as threads;
+#[cfg(not(any(test, feature = "shuttle")))]
+use std as threads;
+pub(crate) use threads::{
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -28,7 +24,10 @@ pub(crate) use std::{
 };
 
 /// How long a thread polls before it sleeps.
-#[cfg_attr(test, expect(dead_code, reason = "the model knows no time"))]
+#[cfg_attr(
+    any(test, feature = "shuttle"),
+    expect(dead_code, reason = "the model knows no time")
+)]
 const POLL_TIME: Duration = Duration::from_micros(200);
 
 /// Locks. No code panics while it changes guarded data, so a poisoned lock is safe to use.
@@ -36,7 +35,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "shuttle")))]
 mod real {
     use std::time::Instant;
 
@@ -64,18 +63,15 @@ mod real {
         deadline: Deadline,
     ) -> MutexGuard<'a, T> {
         let left = deadline.0.saturating_duration_since(Instant::now());
-        let (guard, _) = condvar
-            .wait_timeout(guard, left)
-            .unwrap_or_else(PoisonError::into_inner);
-        guard
+        let waited = condvar.wait_timeout(guard, left);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Calls `look` again and again for a while.
     pub(crate) fn poll<R>(mut look: impl FnMut() -> Option<R>) -> Option<R> {
         let began = Instant::now();
         while began.elapsed() < POLL_TIME {
-            let seen = look();
-            if seen.is_some() {
+            if let seen @ Some(_) = look() {
                 return seen;
             }
             // Another thread may need this core.
@@ -86,7 +82,7 @@ mod real {
 }
 
 /// Time in the model: a deadline may pass at any moment.
-#[cfg(test)]
+#[cfg(any(test, feature = "shuttle"))]
 mod modelled {
     use shuttle::rand::{Rng, thread_rng};
 

@@ -1,13 +1,12 @@
 //! A thread that lives as long as the pipeline.
 //!
-//! `spawn` returns once the thread is set up. Jobs run in the order in which they are queued. A job
-//! that panics ends only itself. Dropping the worker closes its queue, waits for the current job and
-//! joins the thread. If the worker is stuck in a job, the thread is detached instead and ends when the
-//! job does.
+//! Jobs run in the order in which they are queued. A job that panics ends only itself. Dropping the worker
+//! closes its queue, waits for the current job and joins the thread. If the worker is stuck in a job, the
+//! thread is detached instead and ends when the job does.
 //!
-//! A worker is stuck if it was given up and has not finished the jobs that were queued before. It
-//! counts queued and finished jobs; giving up stores the number of queued ones. There is no flag to
-//! reset, so none can be reset too late.
+//! A worker is stuck if it was given up and has not finished the jobs that were queued before. It counts
+//! queued and finished jobs; giving up stores the number of queued ones. There is no flag to reset, so none
+//! can be reset too late.
 
 use std::{
     io,
@@ -26,6 +25,21 @@ use crate::{
 type Job = Box<dyn FnOnce() + Send>;
 
 /// A thread that runs one job after another.
+///
+/// ```
+/// use std::{sync::mpsc::channel, time::Duration};
+/// use stovepipe_runtime::Worker;
+///
+/// let worker = Worker::spawn("waiter", || Ok("kept while the thread lives"))?;
+/// let (open, gate) = channel::<()>();
+/// worker.run(move || drop(gate.recv()));
+/// worker.settle(Some(Duration::from_millis(10)));
+/// assert!(worker.is_stuck());
+/// drop(open);
+/// worker.settle(None);
+/// assert!(!worker.is_stuck());
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Worker {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
@@ -44,16 +58,6 @@ impl Worker {
     /// Starts a worker. `set_up` runs on its thread before the first job; its result stays there and
     /// is dropped after the last job.
     ///
-    /// ```
-    /// use stovepipe_runtime::Worker;
-    ///
-    /// let worker = Worker::spawn("adder", || Ok("kept while the thread lives"))?;
-    /// let (sum, found) = std::sync::mpsc::channel();
-    /// worker.run(move || sum.send(1 + 2).unwrap());
-    /// assert_eq!(found.recv(), Ok(3));
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    ///
     /// # Errors
     ///
     /// If the thread cannot be started, or `set_up` fails.
@@ -65,21 +69,19 @@ impl Worker {
         let (ready, started) = crate::queue::queue();
         let tally = Arc::<Mutex<Tally>>::default();
         let own_tally = tally.clone();
-        let thread = Builder::new()
-            .name(name.to_owned())
-            .spawn(move || match set_up() {
-                Ok(kept) => {
-                    let _ = ready.send(Ok(()));
-                    serve(&queue, &own_tally);
-                    drop(kept);
-                }
-                Err(error) => {
-                    let _ = ready.send(Err(error));
-                }
-            })?;
-        started
-            .receive()
-            .unwrap_or_else(|_| Err(io::Error::other("the thread ended during set-up")))?;
+        let builder = Builder::new().name(name.to_owned());
+        let thread = builder.spawn(move || match set_up() {
+            Ok(kept) => {
+                let _ = ready.send(Ok(()));
+                serve(&queue, &own_tally);
+                drop(kept);
+            }
+            Err(error) => {
+                let _ = ready.send(Err(error));
+            }
+        })?;
+        let ended = |_| Err(io::Error::other("the thread ended during set-up"));
+        started.receive().unwrap_or_else(ended)?;
         Ok(Self {
             jobs: Some(jobs),
             thread: Some(thread),
@@ -90,29 +92,12 @@ impl Worker {
     /// Queues a job. Returns false if the thread has ended.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
         lock(&self.tally).queued += 1;
-        self.jobs
-            .as_ref()
-            .is_some_and(|jobs| jobs.send(Box::new(job)).is_ok())
+        let jobs = self.jobs.as_ref();
+        jobs.is_some_and(|jobs| jobs.send(Box::new(job)).is_ok())
     }
 
     /// Waits until the jobs that are queued now have finished. After `stall_timeout`, gives the worker
     /// up.
-    ///
-    /// ```
-    /// use std::{sync::mpsc::channel, time::Duration};
-    ///
-    /// use stovepipe_runtime::Worker;
-    ///
-    /// let worker = Worker::spawn("waiter", || Ok(()))?;
-    /// let (open, gate) = channel::<()>();
-    /// worker.run(move || drop(gate.recv()));
-    /// worker.settle(Some(Duration::from_millis(10)));
-    /// assert!(worker.is_stuck());
-    /// drop(open);
-    /// worker.settle(None);
-    /// assert!(!worker.is_stuck());
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
     pub fn settle(&self, stall_timeout: Option<Duration>) {
         let (last, ended) = queue::<()>();
         // Dropped with the job, or at once if the thread has ended.

@@ -118,32 +118,22 @@ impl fmt::Display for Action {
 
 /// A text that is not an [`Action`].
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error(
-    "`{text}` is not an action: write a stage, F, B, I, W or U, and a micro-batch, such as 2F3"
-)]
-pub struct ParseActionError {
-    /// The text.
-    pub text: String,
-}
+#[error("`{0}` is not an action: write a stage, F, B, I, W or U, and a micro-batch, such as 2F3")]
+pub struct ParseActionError(pub String);
 
 impl FromStr for Action {
     type Err = ParseActionError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse(text).ok_or_else(|| ParseActionError {
-            text: text.to_owned(),
-        })
+        parse(text).ok_or_else(|| ParseActionError(text.to_owned()))
     }
 }
 
 fn parse(text: &str) -> Option<Action> {
     let (letter_at, letter) = text.char_indices().find(|(_, c)| !c.is_ascii_digit())?;
     let pass = Pass::ALL.into_iter().find(|pass| pass.letter() == letter)?;
-    Some(Action {
-        stage: number(&text[..letter_at])?,
-        pass,
-        micro_batch: number(&text[letter_at + 1..])?,
-    })
+    let (stage, micro_batch) = (number(&text[..letter_at])?, number(&text[letter_at + 1..])?);
+    Some(Action::new(stage, pass, micro_batch))
 }
 
 /// A line for each worker.
@@ -182,12 +172,9 @@ mod tests {
 
     use super::*;
 
-    fn check(text: &str, expected: Option<Action>) {
-        assert_eq!(text.parse().ok(), expected, "{text:?}");
-    }
-
     #[test]
     fn reads_the_notation() {
+        let check = |text: &str, expected| assert_eq!(text.parse().ok(), expected, "{text:?}");
         check("0F0", Some(Action::forward(0, 0)));
         check("12B345", Some(Action::backward(12, 345)));
         check("1I2", Some(Action::new(1, Pass::InputGradient, 2)));
@@ -195,15 +182,13 @@ mod tests {
         check("1U2", Some(Action::new(1, Pass::Update, 2)));
         let bad =
             "|F|B|1F|F1|1X2|1f2|-1F2|1F-2|+1F2|1F+2| 1F2|1F2 |1F2B3|1é2|1F²|99999999999999999999F0";
-        for bad in bad.split('|') {
-            check(bad, None);
-        }
+        bad.split('|').for_each(|bad| check(bad, None));
     }
 
     #[test]
     fn a_parse_error_repeats_the_text() {
         let error = "bad".parse::<Action>().unwrap_err();
-        assert_eq!(error.text, "bad");
+        assert_eq!(error.0, "bad");
         assert!(error.to_string().starts_with("`bad` is not an action"));
     }
 }

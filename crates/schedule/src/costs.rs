@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::Recompute;
+use crate::{Recompute, count};
 
 /// Time and memory of the passes of a pipeline: the input of a
 /// [simulation](crate::Schedule::simulate).
@@ -14,7 +14,8 @@ use crate::Recompute;
 /// let step_time = GPipe.schedule(2, 3)?.simulate(&costs)?.step_time();
 /// assert_eq!(step_time, 12.0); // (m + p − 1)(F + I + W)
 ///
-/// let costs = Costs::uniform(2, 1.0, 1.0, 1.0).with_latency(0.5);
+/// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+/// costs.links[0].latency = 0.5;
 /// assert_eq!(GPipe.schedule(2, 1)?.simulate(&costs)?.step_time(), 7.0);
 /// let narrow = Link { latency: 0.1, bandwidth: 1e6 };
 /// assert_eq!(costs.links[0].or_slower(narrow), Link { latency: 0.5, bandwidth: 1e6 });
@@ -115,16 +116,6 @@ impl Costs {
         }
     }
 
-    /// The same with links that have this latency in seconds.
-    #[must_use]
-    pub fn with_latency(mut self, latency: f64) -> Self {
-        self.links = vec![Link {
-            latency,
-            ..Link::default()
-        }];
-        self
-    }
-
     /// The link between a stage and the next.
     pub(crate) fn link(&self, stage: usize) -> Link {
         self.links[stage.min(self.links.len() - 1)]
@@ -142,15 +133,20 @@ impl Costs {
         if links != 1 && links + 1 != stages {
             return Err(CostError::Links { links, stages });
         }
+        let number = |what, stage, value: f64, least: f64, most: f64| {
+            let is_sound = (least..=most).contains(&value);
+            let error = CostError::Number { what, stage, value };
+            is_sound.then_some(()).ok_or(error)
+        };
         for (stage, costs) in self.stages.iter().enumerate() {
             for (what, value) in costs.numbers() {
-                number(what, stage, value, 0.0..=MOST)?;
+                number(what, stage, value, 0.0, MOST)?;
             }
         }
         for (stage, link) in self.links.iter().enumerate() {
-            number("latency", stage, link.latency, 0.0..=MOST)?;
-            let positive = f64::MIN_POSITIVE..=f64::INFINITY;
-            number("bandwidth", stage, link.bandwidth, positive)?;
+            number("latency", stage, link.latency, 0.0, MOST)?;
+            let (least, most) = (f64::MIN_POSITIVE, f64::INFINITY);
+            number("bandwidth", stage, link.bandwidth, least, most)?;
         }
         Ok(())
     }
@@ -178,32 +174,19 @@ impl StageCosts {
     }
 }
 
-fn number(
-    what: &'static str,
-    stage: usize,
-    value: f64,
-    range: std::ops::RangeInclusive<f64>,
-) -> Result<(), CostError> {
-    if range.contains(&value) {
-        Ok(())
-    } else {
-        Err(CostError::Number { what, stage, value })
-    }
-}
-
 /// Costs that do not fit a schedule.
 #[derive(Clone, PartialEq, Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum CostError {
     /// There are more or fewer than stages.
-    #[error("costs are given for {costs} stages, but the schedule has {stages}")]
+    #[error("costs are given for {}, but the schedule has {stages}", count(*costs, "stage"))]
     Stages { costs: usize, stages: usize },
     /// There are more or fewer links than neighbours.
-    #[error("{links} links are given: give one for all, or one less than the {stages} stages")]
+    #[error("{} given: give one for all, or one less than the {stages} stages", count(*links, "link"))]
     Links { links: usize, stages: usize },
     /// A number is negative, NaN, infinite or absurdly large. A link has the number of the stage before.
-    #[error("{what} of stage {stage} is {value}, which is out of range")]
+    #[error("{what} of stage {stage} is {value:?}, which is out of range")]
     Number {
         what: &'static str,
         stage: usize,

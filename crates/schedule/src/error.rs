@@ -1,10 +1,8 @@
 //! Why a list of actions is not a schedule.
 
-use std::fmt;
-
 use thiserror::Error;
 
-use crate::{Action, ParseActionError};
+use crate::{Action, ParseActionError, count};
 
 /// Why a list of actions is not a schedule.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -22,21 +20,19 @@ pub enum ScheduleError {
     #[error("an interleaved schedule needs at least one chunk a worker")]
     NoChunks,
     /// Replicas were given for another number of stages.
-    #[error("replicas are given for {replicas} stages, but there are {stages}")]
+    #[error("replicas are given for {}, but there are {stages}", count(*replicas, "stage"))]
     ReplicaCount { replicas: usize, stages: usize },
     /// A stage has no worker.
     #[error("stage {stage} has 0 replicas, but needs at least one")]
     NoReplicas { stage: usize },
     /// A fixed schedule was asked for another number of stages or micro-batches.
     #[error(
-        "this schedule is for {stages} stages and {micro_batches} micro-batches, \
-         not {asked_stages} and {asked_micro_batches}"
+        "this schedule is for {} and {}, not {} and {}",
+        count(own.0, "stage"), count(own.1, "micro-batch"), asked.0, asked.1
     )]
     Fixed {
-        stages: usize,
-        micro_batches: usize,
-        asked_stages: usize,
-        asked_micro_batches: usize,
+        own: (usize, usize),
+        asked: (usize, usize),
     },
 
     // workers and stages
@@ -83,7 +79,7 @@ pub enum ScheduleError {
 
     // limits, see `Schedule::check`
     /// A worker would hold the activations of too many micro-batches, counted for each stage.
-    #[error("worker {worker} at {action} holds {held} micro-batches, but may hold {most}")]
+    #[error("worker {worker} at {action} holds {}, but may hold {most}", count(*held, "micro-batch"))]
     Activations {
         worker: usize,
         action: Action,
@@ -124,21 +120,18 @@ pub enum ScheduleError {
 /// Why a line of a file is not a row of a schedule.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
 pub enum LineError {
     /// A cell is not an action.
     #[error(transparent)]
     Action(#[from] ParseActionError),
-    /// Rows differ in length.
-    #[error("has {cells} cells, but the line before has {before}")]
-    Cells { cells: u64, before: u64 },
     /// The line is not CSV.
     #[error("{0}")]
     Csv(String),
 }
 
 /// A worker stuck in a deadlock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("worker {worker} at {action} waits for {needs}")]
 pub struct Waiting {
     /// The stuck worker.
     pub worker: usize,
@@ -146,17 +139,6 @@ pub struct Waiting {
     pub action: Action,
     /// The action whose result it waits for.
     pub needs: Action,
-}
-
-impl fmt::Display for Waiting {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            worker,
-            action,
-            needs,
-        } = self;
-        write!(formatter, "worker {worker} at {action} waits for {needs}")
-    }
 }
 
 /// The first entries of a list that may be long.

@@ -64,16 +64,12 @@ impl Schedule {
         if !self.is_training() {
             return vec![0.0; self.workers().len()];
         }
-        let of_worker = |(actions, stages): (&Vec<Action>, usize)| {
-            let (mut held, mut peak) = (0, 0);
-            for action in actions {
-                change(&mut held, action.pass, effect);
-                peak = peak.max(held);
-            }
-            peak as f64 / stages as f64
-        };
         let workers = self.workers().iter().zip(self.stages_of_workers());
-        workers.map(of_worker).collect()
+        let peak = workers.map(|(actions, stages)| {
+            let peak = held(actions, effect).map(|(_, held)| held).max();
+            peak.unwrap_or(0) as f64 / stages as f64
+        });
+        peak.collect()
     }
 
     /// The number of stages of each worker.
@@ -129,7 +125,15 @@ impl Schedule {
     pub fn check(&self, limits: Limits) -> Result<(), ScheduleError> {
         if let (Some(most), true) = (limits.activations, self.is_training()) {
             for (worker, actions) in self.workers().iter().enumerate() {
-                check_activations(worker, actions, most)?;
+                let over = held(actions, activations).find(|&(_, held)| held > most);
+                if let Some((action, held)) = over {
+                    return Err(ScheduleError::Activations {
+                        worker,
+                        action,
+                        held,
+                        most,
+                    });
+                }
             }
         }
         if limits.weight_versions.is_some() {
@@ -139,20 +143,12 @@ impl Schedule {
     }
 }
 
-fn check_activations(worker: usize, actions: &[Action], most: usize) -> Result<(), ScheduleError> {
-    let mut held = 0;
-    for &action in actions {
-        change(&mut held, action.pass, activations);
-        if held > most {
-            return Err(ScheduleError::Activations {
-                worker,
-                action,
-                held,
-                most,
-            });
-        }
-    }
-    Ok(())
+/// The actions, and what a worker holds after each.
+fn held(actions: &[Action], effect: fn(Pass) -> i8) -> impl Iterator<Item = (Action, usize)> {
+    actions.iter().scan(0, move |held, &action| {
+        change(held, action.pass, effect);
+        Some((action, *held))
+    })
 }
 
 fn change(held: &mut usize, pass: Pass, effect: fn(Pass) -> i8) {

@@ -5,19 +5,20 @@
 //! receiver, as collective libraries without buffers do.
 
 mod check;
-mod error;
 mod instruction;
 mod wiring;
 
 use std::{fmt, str::FromStr};
 
+use thiserror::Error;
+
 use crate::{
-    Action, ParseActionError, Schedule, ScheduleError,
+    ParseActionError, Schedule, ScheduleError,
     action::{words, write_lines},
-    grid::grid,
+    count,
+    error::first_few,
 };
 
-pub use error::ProgramError;
 pub use instruction::{Content, Instruction, Message};
 pub use wiring::Wiring;
 
@@ -36,7 +37,7 @@ pub use wiring::Wiring;
 /// let text = "0F0 0SEND_F0 0RECV_B0 0B0\n1RECV_F0 1F0 1B0 1SEND_B0";
 /// assert_eq!(program.to_string(), text);
 /// assert_eq!(text.parse(), Ok(program.clone()));
-/// assert_eq!(program.workers()[0].len(), 4);
+/// assert_eq!(program.workers[0].len(), 4);
 /// assert_eq!(program.schedule()?, schedule);
 ///
 /// let wiring = Wiring { skips: vec![(0, 2)], side: vec![1] };
@@ -45,16 +46,11 @@ pub use wiring::Wiring;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
-    workers: Vec<Vec<Instruction>>,
+    /// The instructions of each worker, in order. [`Program::check`] checks them.
+    pub workers: Vec<Vec<Instruction>>,
 }
 
 impl Program {
-    /// A program of these instructions, not yet [checked](Program::check).
-    #[must_use]
-    pub fn of_instructions(workers: Vec<Vec<Instruction>>) -> Self {
-        Self { workers }
-    }
-
     /// Adds communication to a schedule.
     ///
     /// A message is sent and received right after the pass that made it, if all passes take one clock
@@ -66,19 +62,23 @@ impl Program {
     /// If a skip does not lead to a later stage, or a stage does not exist.
     pub fn new(schedule: &Schedule, wiring: &Wiring) -> Result<Self, ProgramError> {
         wiring.check(schedule.stages())?;
-        let grid = grid(schedule);
-        let mut workers = vec![Vec::new(); grid.len()];
-        for cycle in 0..grid.first().map_or(0, Vec::len) {
-            let actions: Vec<_> = grid.iter().map(|row| row[cycle]).collect();
-            for (worker, &action) in actions.iter().enumerate() {
-                let Some(action) = action else { continue };
-                let side = wiring.inputs(schedule, action).into_iter();
-                let side = side.filter(|message| message.content == Content::Side);
-                workers[worker].extend(side.map(Instruction::Receive));
+        let (cycles, length) = schedule.cycles();
+        let mut actions_of = vec![Vec::new(); length];
+        for (worker, actions) in schedule.workers().iter().enumerate() {
+            for (&action, &cycle) in actions.iter().zip(&cycles[worker]) {
+                actions_of[cycle].push((worker, action));
+            }
+        }
+        let mut workers = vec![Vec::new(); cycles.len()];
+        for actions in actions_of {
+            for &(worker, action) in &actions {
+                let mut inputs = wiring.messages(schedule, action, false);
+                inputs.retain(|message| message.content == Content::Side);
+                workers[worker].extend(inputs.into_iter().map(Instruction::Receive));
                 workers[worker].push(Instruction::Compute(action));
             }
-            for action in actions.into_iter().flatten() {
-                for message in wiring.outputs(schedule, action) {
+            for (_, action) in actions {
+                for message in wiring.messages(schedule, action, true) {
                     let (sender, receiver) = message.workers(schedule);
                     if sender != receiver {
                         workers[sender].push(Instruction::Send(message));
@@ -90,26 +90,19 @@ impl Program {
         Ok(Self { workers })
     }
 
-    /// The instructions of each worker, in order.
-    #[must_use]
-    pub fn workers(&self) -> &[Vec<Instruction>] {
-        &self.workers
-    }
-
     /// The schedule without its communication.
     ///
     /// # Errors
     ///
     /// Those of [`Schedule::new`].
     pub fn schedule(&self) -> Result<Schedule, ScheduleError> {
-        let computed = |instruction: &Instruction| match instruction {
-            Instruction::Compute(action) => Some(*action),
+        let computed = |instruction: &Instruction| match *instruction {
+            Instruction::Compute(action) => Some(action),
             Instruction::Send(_) | Instruction::Receive(_) => None,
         };
-        let actions = |worker: &Vec<Instruction>| -> Vec<Action> {
-            worker.iter().filter_map(computed).collect()
-        };
-        Schedule::new(self.workers.iter().map(actions).collect())
+        let workers = self.workers.iter();
+        let actions = workers.map(|worker| worker.iter().filter_map(computed).collect());
+        Schedule::new(actions.collect())
     }
 }
 
@@ -124,7 +117,52 @@ impl FromStr for Program {
 
     fn from_str(text: &str) -> Result<Self, ParseActionError> {
         let line = |line| words(line).map(str::parse).collect();
-        let workers: Result<_, _> = text.lines().map(line).collect();
-        Ok(Self::of_instructions(workers?))
+        let workers = text.lines().map(line).collect::<Result<_, _>>()?;
+        Ok(Self { workers })
     }
+}
+
+/// Why a program cannot run.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
+pub enum ProgramError {
+    /// Without its communication it is not a schedule.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// A skip leads backward, or beyond the last stage.
+    #[error("a skip from stage {from} to {to} does not lead to a later one of {}", count(*stages, "stage"))]
+    Skip {
+        from: usize,
+        to: usize,
+        stages: usize,
+    },
+    /// A side input of a stage that does not exist.
+    #[error("there is a side input for stage {stage} of {}", count(*stages, "stage"))]
+    Side { stage: usize, stages: usize },
+    /// A pass comes before its input: a value, a skip, a side input or a gradient.
+    #[error("worker {worker} has {instruction} before {}", Instruction::Receive(*needs))]
+    Absent {
+        worker: usize,
+        instruction: Instruction,
+        needs: Message,
+    },
+    /// A worker sends what it did not compute, already sent, or needs for its own stage.
+    #[error("worker {worker} has {instruction}, but does not have this message to send")]
+    NothingToSend {
+        worker: usize,
+        instruction: Instruction,
+    },
+    /// Workers wait for each other forever, if sends wait for their receiver.
+    #[error("deadlock: {}", first_few(waiting.iter().map(|(worker, at)| stuck(*worker, *at))))]
+    Deadlock { waiting: Vec<(usize, Instruction)> },
+}
+
+fn stuck(worker: usize, at: Instruction) -> String {
+    let needs = match at {
+        Instruction::Send(message) => Instruction::Receive(message),
+        Instruction::Receive(message) => Instruction::Send(message),
+        Instruction::Compute(_) => return format!("worker {worker} is stuck at {at}"),
+    };
+    format!("worker {worker} waits for {needs}")
 }

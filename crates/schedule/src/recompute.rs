@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::Schedule;
+use crate::{Schedule, is_name};
 
 /// Which micro-batches are recomputed: their forward pass runs again before their backward pass.
 ///
@@ -75,7 +75,9 @@ impl FromStr for Recompute {
     type Err = UnknownRecompute;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|mode| mode.to_string() == text);
+        let found = Self::ALL
+            .into_iter()
+            .find(|mode| is_name(text, &mode.to_string()));
         found.ok_or_else(|| UnknownRecompute(text.to_owned()))
     }
 }

@@ -33,6 +33,13 @@ use crate::{
 /// assert_eq!(schedule.output(Action::backward(1, 1)), Some(Action::backward(0, 1)));
 /// assert_eq!(schedule.output(Action::backward(0, 1)), None);
 ///
+/// // For each micro-batch, whether the backward pass comes right after the forward pass.
+/// assert_eq!(schedule.follows_directly(1), [true, true]);
+/// assert_eq!(schedule.follows_directly(0), [false, false]);
+///
+/// let error = Schedule::new(vec![vec![Action::backward(0, 0)]]).unwrap_err();
+/// assert_eq!(error.to_string(), "worker 0 lacks 0F0");
+///
 /// let schedule = Schedule::inference(2, 3)?;
 /// assert_eq!(schedule.to_string(), "0F0 0F1 0F2\n1F0 1F1 1F2");
 /// assert!(!schedule.is_training());
@@ -69,23 +76,15 @@ impl Schedule {
     ///
     /// Micro-batches may be in any order, but should [ascend](Self::is_ascending).
     ///
-    /// ```
-    /// use stovepipe_schedule::{Action, Schedule};
-    ///
-    /// let error = Schedule::new(vec![vec![Action::backward(0, 0)]]).unwrap_err();
-    /// assert_eq!(error.to_string(), "worker 0 lacks 0F0");
-    /// ```
-    ///
     /// # Errors
     ///
     /// The first property that does not hold.
     pub fn new(workers: Vec<Vec<Action>>) -> Result<Self, ScheduleError> {
         let facts = validate(&workers)?;
         let schedule = Self { workers, facts };
-        match schedule.replay(|_, _| {}) {
-            Ok(()) => Ok(schedule),
-            Err(waiting) => Err(ScheduleError::Deadlock { waiting }),
-        }
+        let replayed = schedule.replay(|_, _| {});
+        replayed.map_err(|waiting| ScheduleError::Deadlock { waiting })?;
+        Ok(schedule)
     }
 
     /// Forward passes only, one stage on each worker.
@@ -247,30 +246,12 @@ impl Schedule {
     ///
     /// If so, dropping the activations in between and recomputing them saves no memory.
     ///
-    /// ```
-    /// # use stovepipe_schedule::{OneForwardOneBackward, Scheduler};
-    /// let schedule = OneForwardOneBackward.schedule(2, 3)?;
-    /// assert_eq!(schedule.follows_directly(1), [true, true, true]); // the last stage
-    /// assert_eq!(schedule.follows_directly(0), [false, false, false]);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
-    ///
     /// # Panics
     ///
     /// If there is no such stage.
     #[must_use]
     pub fn follows_directly(&self, stage: usize) -> Vec<bool> {
-        let mut follows = vec![false; self.facts.micro_batches];
-        for &worker in self.replicas(stage) {
-            for pair in self.workers[worker].windows(2) {
-                let forward = Action::forward(stage, pair[1].micro_batch);
-                let is_backward = pair[1].pass.sends_gradient() && pair[1].stage == stage;
-                if is_backward && pair[0] == forward {
-                    follows[forward.micro_batch] = true;
-                }
-            }
-        }
-        follows
+        self.facts.direct.of_stage(stage).to_vec()
     }
 }
 

@@ -22,31 +22,26 @@ impl Schedule {
     /// 1.1 s and 402 MiB under [`GPipe`](crate::GPipe), 3.7 s and 562 MiB under the slowest,
     /// [`PipeDream`](crate::PipeDream).
     ///
-    /// ```
-    /// use stovepipe_schedule::{Costs, Scheduler, ZeroBubbleH1};
-    ///
-    /// let schedule = ZeroBubbleH1.schedule(4, 8)?;
-    /// let costs = Costs::uniform(4, 1.0, 1.0, 1.0);
-    /// let simulation = schedule.simulate(&costs)?;
-    /// assert_eq!(simulation.step_time(), 24.0 + 3.0); // m(F + I + W) + (p − 1)(F + I − W)
-    /// assert_eq!(simulation.bubble(), 3.0 / 27.0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     ///
     /// If there are costs for another number of stages, or a cost is negative, NaN or infinite.
     pub fn simulate<'a>(&'a self, costs: &'a Costs) -> Result<Simulation<'a>, CostError> {
         costs.check(self.stages())?;
-        let mut clock = Clock::new(self, costs);
+        let workers = self.workers().iter();
+        let slots = workers.map(|actions| Vec::with_capacity(actions.len()));
+        let mut clock = Clock {
+            simulation: Simulation {
+                schedule: self,
+                costs,
+                kept: kept(self, costs),
+                slots: slots.collect(),
+            },
+            arrivals: ResultTable::new(self.stages(), self.micro_batches(), 0.0),
+            free: HashMap::new(),
+        };
         let replayed = self.replay(|worker, action| clock.run(worker, action));
         debug_assert_eq!(replayed, Ok(()), "a schedule has no deadlock");
-        Ok(Simulation {
-            schedule: self,
-            costs,
-            kept: clock.kept,
-            slots: clock.slots,
-        })
+        Ok(clock.simulation)
     }
 }
 
@@ -57,51 +52,33 @@ struct Slot {
     end: f64,
 }
 
-/// The times of the actions so far.
 struct Clock<'a> {
-    schedule: &'a Schedule,
-    costs: &'a Costs,
-    /// By stage and micro-batch, whether the activations are kept.
-    kept: Vec<Vec<bool>>,
-    slots: Vec<Vec<Slot>>,
+    simulation: Simulation<'a>,
     /// When the results of passes arrive at the neighbouring stage.
     arrivals: ResultTable<f64>,
     /// When each link is free again, by sender and receiver.
     free: HashMap<(usize, usize), f64>,
 }
 
-impl<'a> Clock<'a> {
-    fn new(schedule: &'a Schedule, costs: &'a Costs) -> Self {
-        let (stages, micro_batches) = (schedule.stages(), schedule.micro_batches());
-        let of_worker = |actions: &Vec<Action>| Vec::with_capacity(actions.len());
-        Self {
-            schedule,
-            costs,
-            kept: kept(schedule, costs),
-            slots: schedule.workers().iter().map(of_worker).collect(),
-            arrivals: ResultTable::new(stages, micro_batches, 0.0),
-            free: HashMap::new(),
-        }
-    }
-
+impl Clock<'_> {
     fn run(&mut self, worker: usize, action: Action) {
-        let free = self.slots[worker].last().map_or(0.0, |slot| slot.end);
-        let again = recomputation(self.costs, &self.kept, action);
-        let input = self.schedule.input(action);
+        let (free, again) = (self.simulation.end(worker), self.simulation.again(action));
+        let input = self.simulation.schedule.input(action);
         let arrived = input.map_or(0.0, |input| self.arrivals.get(input));
         let begin = (free + again).max(arrived);
         // Waiting is part of the action only if there is a recomputation before it.
         let start = if again > 0.0 { free } else { begin };
-        let end = begin + length(self.costs, &self.kept, action);
-        self.slots[worker].push(Slot { start, end });
+        let end = begin + self.simulation.length(action);
+        self.simulation.slots[worker].push(Slot { start, end });
         self.send(worker, action, end);
     }
 
     fn send(&mut self, worker: usize, action: Action, end: f64) {
-        let Some(output) = self.schedule.output(action) else {
+        let schedule = self.simulation.schedule;
+        let Some(output) = schedule.output(action) else {
             return;
         };
-        let receiver = self.schedule.worker_of(output.stage, output.micro_batch);
+        let receiver = schedule.worker_of(output.stage, output.micro_batch);
         let arrival = if receiver == worker {
             end
         } else {
@@ -112,8 +89,9 @@ impl<'a> Clock<'a> {
 
     /// When a message arrives that is sent at `now` between stage `before` and the next.
     fn transfer(&mut self, workers: (usize, usize), before: usize, now: f64) -> f64 {
-        let link = self.costs.link(before);
-        let seconds = self.costs.stages[before].output / link.bandwidth;
+        let costs = self.simulation.costs;
+        let link = costs.link(before);
+        let seconds = costs.stages[before].output / link.bandwidth;
         if seconds == 0.0 {
             return now + link.latency;
         }
@@ -133,28 +111,6 @@ fn kept(schedule: &Schedule, costs: &Costs) -> Vec<Vec<bool>> {
         }
     };
     (0..schedule.stages()).map(of_stage).collect()
-}
-
-/// Seconds of the recomputation before an action.
-fn recomputation(costs: &Costs, kept: &[Vec<bool>], action: Action) -> f64 {
-    let is_kept = kept[action.stage][action.micro_batch];
-    if is_kept || !action.pass.sends_gradient() {
-        return 0.0;
-    }
-    costs.stages[action.stage].forward
-}
-
-/// Seconds of an action, without a recomputation before it.
-fn length(costs: &Costs, kept: &[Vec<bool>], action: Action) -> f64 {
-    let costs = costs.stages[action.stage];
-    match action.pass {
-        Pass::Forward if kept[action.stage][action.micro_batch] => costs.forward,
-        Pass::Forward => costs.quiet,
-        Pass::Backward => costs.input + costs.weight,
-        Pass::InputGradient => costs.input,
-        Pass::WeightGradient => costs.weight,
-        Pass::Update => costs.update,
-    }
 }
 
 /// Time and memory of a simulated step; see [`Schedule::simulate`].
@@ -189,6 +145,33 @@ pub struct Simulation<'a> {
 }
 
 impl Simulation<'_> {
+    /// Seconds of the recomputation before an action.
+    fn again(&self, action: Action) -> f64 {
+        let is_kept = self.kept[action.stage][action.micro_batch];
+        if is_kept || !action.pass.sends_gradient() {
+            return 0.0;
+        }
+        self.costs.stages[action.stage].forward
+    }
+
+    /// Seconds of an action, without a recomputation before it.
+    fn length(&self, action: Action) -> f64 {
+        let costs = self.costs.stages[action.stage];
+        match action.pass {
+            Pass::Forward if self.kept[action.stage][action.micro_batch] => costs.forward,
+            Pass::Forward => costs.quiet,
+            Pass::Backward => costs.input + costs.weight,
+            Pass::InputGradient => costs.input,
+            Pass::WeightGradient => costs.weight,
+            Pass::Update => costs.update,
+        }
+    }
+
+    /// When the last pass of a worker ends.
+    fn end(&self, worker: usize) -> f64 {
+        self.slots[worker].last().map_or(0.0, |slot| slot.end)
+    }
+
     /// The longest time in seconds from the first pass of a worker to its last.
     ///
     /// A step takes this long if each worker begins the next step as soon as it has ended this one (as
@@ -206,31 +189,30 @@ impl Simulation<'_> {
     /// The time in seconds from the first pass of all workers to the end of the last update.
     #[must_use]
     pub fn makespan(&self) -> f64 {
-        let ends = self.slots.iter().enumerate().map(|(worker, slots)| {
-            let passes = slots.last().map_or(0.0, |slot| slot.end);
-            let updates: f64 = self.updates(worker).map(|(_, seconds)| seconds).sum();
-            passes + updates
-        });
+        let updates = self.updates().into_iter().enumerate();
+        let ends = updates.map(|(worker, updates)| self.end(worker) + updates.iter().sum::<f64>());
         ends.fold(0.0, f64::max)
     }
 
-    /// The stages that a worker updates at the end, and the seconds of each.
-    fn updates(&self, worker: usize) -> impl Iterator<Item = (usize, f64)> {
-        let at_end = self.schedule.is_training() && !self.schedule.is_asynchronous();
-        let has = move |&stage: &usize| at_end && self.schedule.replicas(stage).contains(&worker);
-        let stages = (0..self.schedule.stages()).filter(has);
-        let updates = stages.map(|stage| (stage, self.costs.stages[stage].update));
-        updates.filter(|(_, seconds)| *seconds > 0.0)
+    /// For each worker, the seconds of each stage that it updates at the end.
+    fn updates(&self) -> Vec<Vec<f64>> {
+        let mut updates = vec![Vec::new(); self.slots.len()];
+        if self.schedule.is_training() && !self.schedule.is_asynchronous() {
+            let stages = self.costs.stages.iter().enumerate();
+            for (stage, costs) in stages.filter(|(_, costs)| costs.update > 0.0) {
+                for &worker in self.schedule.replicas(stage) {
+                    updates[worker].push(costs.update);
+                }
+            }
+        }
+        updates
     }
 
     /// For each worker, the seconds of its passes.
     #[must_use]
     pub fn busy(&self) -> Vec<f64> {
         let busy = |actions: &Vec<Action>| {
-            let seconds = actions.iter().map(|&action| {
-                recomputation(self.costs, &self.kept, action)
-                    + length(self.costs, &self.kept, action)
-            });
+            let seconds = actions.iter().map(|&it| self.again(it) + self.length(it));
             seconds.sum()
         };
         self.schedule.workers().iter().map(busy).collect()
@@ -239,14 +221,8 @@ impl Simulation<'_> {
     /// For each worker, the busy share of the [`step_time`](Self::step_time), from 0 to 1.
     #[must_use]
     pub fn utilisation(&self) -> Vec<f64> {
-        let step_time = self.step_time();
-        let share = |busy| {
-            if step_time > 0.0 {
-                busy / step_time
-            } else {
-                0.0
-            }
-        };
+        let all = self.step_time();
+        let share = |busy| if all > 0.0 { busy / all } else { 0.0 };
         self.busy().into_iter().map(share).collect()
     }
 
@@ -297,9 +273,8 @@ impl Simulation<'_> {
 
     /// The action that ends last, on the first worker if several do.
     fn last(&self) -> Option<(usize, usize)> {
-        let end = |slots: &Vec<Slot>| slots.last().map_or(0.0, |slot| slot.end);
-        let ends = self.slots.iter().map(end);
-        let (worker, _) = (ends.enumerate()).reduce(|a, b| if b.1 > a.1 { b } else { a })?;
+        let workers = 0..self.slots.len();
+        let worker = workers.reduce(|a, b| if self.end(b) > self.end(a) { b } else { a })?;
         Some((worker, self.slots[worker].len().checked_sub(1)?))
     }
 
@@ -308,49 +283,44 @@ impl Simulation<'_> {
         let action = self.schedule.workers()[worker][index];
         let before = index.checked_sub(1);
         let free = before.map_or(0.0, |before| self.slots[worker][before].end);
-        let again = recomputation(self.costs, &self.kept, action);
-        let begin = self.slots[worker][index].end - length(self.costs, &self.kept, action);
+        let begin = self.slots[worker][index].end - self.length(action);
         // The difference may be off by rounding.
-        let ready = free + again;
+        let ready = free + self.again(action);
         begin > ready + 1e-12 * ready.max(begin) && self.schedule.input(action).is_some()
     }
 
     /// What each worker does when.
     #[must_use]
     pub fn timeline(&self) -> Timeline {
-        let of_worker = |worker: usize| {
+        let of_worker = |(worker, updates): (usize, Vec<f64>)| {
             let actions = self.schedule.workers()[worker].iter();
             let slots = actions.zip(&self.slots[worker]);
             let mut spans = Vec::with_capacity(self.slots[worker].len());
             spans.extend(slots.flat_map(|(&action, slot)| self.spans(action, *slot)));
-            let mut start = self.slots[worker].last().map_or(0.0, |slot| slot.end);
-            for (_, seconds) in self.updates(worker) {
+            let mut start = self.end(worker);
+            for seconds in updates {
                 spans.push(span(None, SpanKind::Update, start, start + seconds));
                 start += seconds;
             }
             spans
         };
         Timeline {
-            workers: (0..self.slots.len()).map(of_worker).collect(),
+            workers: self
+                .updates()
+                .into_iter()
+                .enumerate()
+                .map(of_worker)
+                .collect(),
         }
     }
 
-    fn spans(&self, action: Action, slot: Slot) -> impl Iterator<Item = Span> {
-        let again = recomputation(self.costs, &self.kept, action);
-        let recompute = (again > 0.0).then(|| {
-            span(
-                Some(action),
-                SpanKind::Recompute,
-                slot.start,
-                slot.start + again,
-            )
-        });
-        let begin = if again > 0.0 {
-            slot.end - length(self.costs, &self.kept, action)
-        } else {
-            slot.start
-        };
-        let pass = span(Some(action), action.pass.into(), begin, slot.end);
+    fn spans(&self, action: Action, Slot { start, end }: Slot) -> impl Iterator<Item = Span> {
+        let (of, again) = (Some(action), self.again(action));
+        let is_again = again > 0.0;
+        let recompute = is_again.then(|| span(of, SpanKind::Recompute, start, start + again));
+        let length = self.length(action);
+        let begin = if is_again { end - length } else { start };
+        let pass = span(of, action.pass.into(), begin, end);
         recompute.into_iter().chain([pass])
     }
 }

@@ -1,19 +1,18 @@
-//! Texts and numbers that all pictures of a timeline share.
+//! Texts and numbers that pictures and tables share.
 
 use std::{ops::Range, time::Duration};
 
 use crate::{Span, Timeline};
 
-/// One line for a whole timeline.
 pub(crate) fn title(timeline: &Timeline) -> String {
-    let workers = count(timeline.workers.len(), "worker", "workers");
+    let workers = count(timeline.workers.len(), "worker");
     let length = timeline.length();
     if length.is_zero() {
         return format!("{workers} · nothing happened");
     }
     format!(
         "{workers} · {} · {} · bubble {}",
-        count(micro_batches(timeline), "micro-batch", "micro-batches"),
+        count(micro_batches(timeline), "micro-batch"),
         duration(length),
         percent(timeline.bubble()),
     )
@@ -26,10 +25,47 @@ fn micro_batches(timeline: &Timeline) -> usize {
     last.map_or(0, |last| last.saturating_add(1))
 }
 
-/// A number of things.
-pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
-    let noun = if number == 1 { one } else { many };
-    format!("{number} {noun}")
+/// A number of bytes for people, with a binary unit.
+///
+/// ```
+/// use stovepipe_schedule::format_bytes;
+///
+/// assert_eq!(format_bytes(1023), "1023 B");
+/// assert_eq!(format_bytes(1536), "1.5 KiB");
+/// assert_eq!(format_bytes(3 << 40), "3.0 TiB");
+/// ```
+#[must_use]
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A number of things. The first word gets a plural, unless there is one thing.
+///
+/// ```
+/// use stovepipe_schedule::count;
+///
+/// assert_eq!([count(1, "epoch"), count(2, "epoch")], ["1 epoch", "2 epochs"]);
+/// assert_eq!(count(0, "class of images"), "0 classes of images");
+/// ```
+#[must_use]
+pub fn count(number: usize, things: &str) -> String {
+    if number == 1 {
+        return format!("1 {things}");
+    }
+    let (noun, rest) = things.split_at(things.find(' ').unwrap_or(things.len()));
+    let is_hissing = noun.ends_with('s') || noun.ends_with("batch");
+    let ending = if is_hissing { "es" } else { "s" };
+    format!("{number} {noun}{ending}{rest}")
 }
 
 /// A share, to a hundredth.
@@ -85,24 +121,18 @@ pub(crate) fn chunk(span: &Span, stages: &[usize]) -> Option<usize> {
 /// The workers that are drawn: the first and the last ones, if there are more than `most`.
 pub(crate) struct Shown {
     pub first: Range<usize>,
-    pub left_out: usize,
     pub last: Range<usize>,
 }
 
 impl Shown {
     pub fn of(workers: usize, most: usize) -> Self {
-        if workers <= most {
-            return Self {
-                first: 0..workers,
-                left_out: 0,
-                last: workers..workers,
-            };
-        }
-        Self {
-            first: 0..most.div_ceil(2),
-            left_out: workers - most,
-            last: workers - most / 2..workers,
-        }
+        let (first, last) = if workers <= most {
+            (workers, workers)
+        } else {
+            (most.div_ceil(2), workers - most / 2)
+        };
+        let (first, last) = (0..first, last..workers);
+        Self { first, last }
     }
 
     pub fn workers(&self) -> impl Iterator<Item = usize> + use<> {
@@ -111,8 +141,9 @@ impl Shown {
 
     /// The text between the first and the last ones.
     pub fn gap(&self) -> Option<String> {
-        let workers = count(self.left_out, "more worker", "more workers");
-        (self.left_out > 0).then(|| format!("⋯ {workers} ⋯"))
+        let left_out = self.last.start - self.first.end;
+        let workers = count(left_out, "worker").replacen(' ', " more ", 1);
+        (left_out > 0).then(|| format!("⋯ {workers} ⋯"))
     }
 }
 

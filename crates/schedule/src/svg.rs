@@ -9,19 +9,21 @@ mod layout;
 mod legend;
 mod row;
 mod shade;
-mod shapes;
 mod shares;
 
 use ::svg::{
     Document, Node,
-    node::element::{Definitions, Group, Pattern, Style},
+    node::element::{Definitions, Group, Line, Pattern, Rectangle, Style, Text},
 };
 
 use crate::{Timeline, summary, timeline::label};
 use layout::Layout;
 use row::Row;
-use shapes::{LEGEND_Y, MARGIN, WIDTH, line, rectangle, text};
 
+/// The page is as wide as the text of a README.
+const WIDTH: f64 = 960.0;
+const MARGIN: f64 = 24.0;
+const LEGEND_Y: f64 = 60.0;
 const TITLE_Y: f64 = 34.0;
 const NOTE_PITCH: f64 = 17.0;
 const SHARES: &str =
@@ -38,15 +40,6 @@ impl Timeline {
     ///
     /// It stays below 4 MB, however long the timeline is. Boxes too narrow to be seen are drawn as
     /// shares of time. Of very many workers, only the first and last ones are drawn.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{Costs, Schedule};
-    /// let costs = Costs::uniform(2, 1.0, 1.0, 1.0);
-    /// let timeline = Schedule::inference(2, 3)?.simulate(&costs)?.timeline();
-    /// let svg = timeline.to_svg(&["stage 0 · cpu".into(), "stage 1 · gpu".into()]);
-    /// assert!(svg.contains("stage 1 · gpu"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     pub fn to_svg(&self, labels: &[String]) -> String {
         let legend = legend::Legend::of(self);
@@ -69,10 +62,8 @@ impl Timeline {
             body.append(text("note", MARGIN, height + 4.0, SHARES));
             height += NOTE_PITCH;
         }
-        empty_page(height)
-            .set("aria-label", title)
-            .add(body)
-            .to_string()
+        let page = empty_page(height).set("aria-label", title);
+        page.add(body).to_string()
     }
 }
 
@@ -97,4 +88,34 @@ fn hatching() -> Pattern {
         .set("patternTransform", "rotate(45)")
         .add(rectangle("ground", 0.0, 0.0, 6.0, 6.0))
         .add(line("stripe", (0.0, 0.0), (0.0, 6.0)))
+}
+
+fn text(class: &str, x: f64, y: f64, content: impl Into<String>) -> Text {
+    Text::new(content)
+        .set("class", class)
+        .set("x", round(x))
+        .set("y", round(y))
+}
+
+fn rectangle(class: &str, x: f64, y: f64, width: f64, height: f64) -> Rectangle {
+    Rectangle::new()
+        .set("class", class)
+        .set("x", round(x))
+        .set("y", round(y))
+        .set("width", round(width))
+        .set("height", round(height))
+}
+
+fn line(class: &str, from: (f64, f64), to: (f64, f64)) -> Line {
+    Line::new()
+        .set("class", class)
+        .set("x1", round(from.0))
+        .set("y1", round(from.1))
+        .set("x2", round(to.0))
+        .set("y2", round(to.1))
+}
+
+/// Hundredths of a pixel are enough, and keep the file small.
+fn round(pixels: f64) -> f64 {
+    (pixels * 100.0).round() / 100.0
 }

@@ -19,8 +19,19 @@ impl<T: Clone> Table<T> {
         }
     }
 
-    pub fn stages(&self) -> usize {
-        self.entries.len() / self.micro_batches
+    /// Every entry, with the forward pass of its stage and micro-batch.
+    pub fn iter(&self) -> impl Iterator<Item = (Action, &T)> {
+        let place = |at| Action::forward(at / self.micro_batches, at % self.micro_batches);
+        let entries = self.entries.iter().enumerate();
+        entries.map(move |(at, entry)| (place(at), entry))
+    }
+
+    pub fn map<U>(&self, entry: impl Fn(&T) -> U) -> Table<U> {
+        let entries = self.entries.iter().map(entry).collect();
+        Table {
+            entries,
+            micro_batches: self.micro_batches,
+        }
     }
 
     /// The entries of a stage, by micro-batch.
@@ -44,32 +55,22 @@ impl<T> IndexMut<Action> for Table<T> {
 }
 
 /// One `T` for each pass whose result another stage waits for: forward passes and input gradients.
-pub(crate) struct ResultTable<T> {
-    forward: Table<T>,
-    gradient: Table<T>,
-}
+pub(crate) struct ResultTable<T>(Table<[T; 2]>);
 
 impl<T: Copy> ResultTable<T> {
     pub fn new(stages: usize, micro_batches: usize, entry: T) -> Self {
-        let table = Table::new(stages, micro_batches, entry);
-        Self {
-            forward: table.clone(),
-            gradient: table,
-        }
+        Self(Table::new(stages, micro_batches, [entry; 2]))
     }
 
     pub fn get(&self, action: Action) -> T {
-        match action.pass {
-            Pass::Forward => self.forward[action],
-            _ => self.gradient[action],
-        }
+        self.0[action][usize::from(action.pass != Pass::Forward)]
     }
 
     /// Does nothing for passes that no other stage waits for.
     pub fn set(&mut self, action: Action, entry: T) {
         match action.pass {
-            Pass::Forward => self.forward[action] = entry,
-            Pass::Backward | Pass::InputGradient => self.gradient[action] = entry,
+            Pass::Forward => self.0[action][0] = entry,
+            Pass::Backward | Pass::InputGradient => self.0[action][1] = entry,
             Pass::WeightGradient | Pass::Update => {}
         }
     }

@@ -1,13 +1,12 @@
 //! A timeline for a terminal.
 
 mod cells;
-mod legend;
 
 use crate::{
     Timeline,
     summary::{self, Shown},
 };
-use cells::Cells;
+use cells::{IDLE, Paint, lane};
 
 /// A narrower terminal breaks the lines: a timeline does not fit.
 const NARROWEST: usize = 40;
@@ -48,7 +47,7 @@ impl Timeline {
         lines.extend(shown.gap());
         lines.extend(shown.last.clone().map(row));
         if !self.length().is_zero() {
-            lines.extend(legend::lines(self, width, colour));
+            lines.extend(legend(self, width, colour));
         }
         lines.push(String::new());
         lines.join("\n")
@@ -70,6 +69,41 @@ fn row(timeline: &Timeline, worker: usize, width: usize, colour: bool) -> String
     let percent = summary::percent(summary::utilisation(timeline, worker));
     // Two spaces, and `100 %`.
     let columns = width - name.len() - 2 - 5;
-    let cells = Cells::of(timeline, worker, columns);
-    format!("{name} {} {percent:>5}", cells.to_text(colour))
+    let lane = lane(timeline, worker, columns, colour);
+    format!("{name} {lane} {percent:>5}")
+}
+
+/// The kinds of spans in the timeline, in lines of at most `width` characters.
+fn legend(timeline: &Timeline, width: usize, colour: bool) -> Vec<String> {
+    let entry = |kind| (Paint::of(kind).letter(colour), format!(" {kind}"));
+    let kinds = timeline.kinds().map(entry);
+    let bubble = (IDLE.to_string(), " bubble".to_owned());
+    let several = timeline
+        .workers
+        .iter()
+        .any(|spans| summary::stages(spans).len() > 1);
+    let lower = (String::new(), "lower case: every other stage".to_owned());
+    let entries = kinds.chain([bubble]).chain(several.then_some(lower));
+    in_lines(entries, width)
+}
+
+/// Puts entries side by side. Each is a letter, which may be coloured, and words.
+fn in_lines(entries: impl Iterator<Item = (String, String)>, width: usize) -> Vec<String> {
+    const SPACE: usize = 2;
+    let mut lines: Vec<String> = Vec::new();
+    let mut used = 0;
+    for (letter, words) in entries {
+        let length = usize::from(!letter.is_empty()) + words.chars().count();
+        match lines.last_mut().filter(|_| used + SPACE + length <= width) {
+            Some(line) => {
+                used += SPACE + length;
+                *line += &format!("{:SPACE$}{letter}{words}", "");
+            }
+            None => {
+                used = length;
+                lines.push(letter + &words);
+            }
+        }
+    }
+    lines
 }

@@ -46,29 +46,29 @@ impl SpanKind {
         Self::Update,
     ];
 
-    /// The letter of the [`Pass`], or `R` for a recomputation.
-    pub(crate) const fn letter(self) -> char {
+    /// The letter of the [`Pass`], or `R` for a recomputation; the name; the class in style sheets; the
+    /// background in terminals; the closest colour of `chrome://tracing`.
+    pub(crate) const fn look(self) -> (char, &'static str, &'static str, u8, &'static str) {
         match self {
-            Self::Forward => Pass::Forward.letter(),
-            Self::Recompute => 'R',
-            Self::Backward => Pass::Backward.letter(),
-            Self::InputGradient => Pass::InputGradient.letter(),
-            Self::WeightGradient => Pass::WeightGradient.letter(),
-            Self::Update => Pass::Update.letter(),
+            Self::Forward => ('F', "forward", "forward", 44, "thread_state_runnable"),
+            Self::Recompute => (
+                'R',
+                "recompute",
+                "recompute",
+                45,
+                "thread_state_uninterruptible",
+            ),
+            Self::Backward => ('B', "backward", "backward", 43, "thread_state_iowait"),
+            Self::InputGradient => ('I', "input gradient", "input", 41, "cq_build_failed"),
+            Self::WeightGradient => ('W', "weight gradient", "weight", 42, "thread_state_running"),
+            Self::Update => ('U', "update", "update", 46, "generic_work"),
         }
     }
 }
 
 impl fmt::Display for SpanKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Forward => "forward",
-            Self::Recompute => "recompute",
-            Self::Backward => "backward",
-            Self::InputGradient => "input gradient",
-            Self::WeightGradient => "weight gradient",
-            Self::Update => "update",
-        })
+        formatter.write_str(self.look().1)
     }
 }
 
@@ -112,7 +112,16 @@ impl Span {
 /// assert_eq!(timeline.length(), Duration::from_secs(3));
 /// assert_eq!(timeline.busy(1), Duration::from_secs(2));
 /// assert_eq!((timeline.bubble(), timeline.slowest_worker()), (0.5, Some(1)));
-/// assert_eq!((Timeline::default().length(), Timeline::default().bubble()), (Duration::ZERO, 0.0));
+///
+/// assert!(timeline.to_svg(&["stage 0 · gpu".into()]).contains("stage 0 · gpu"));
+/// let trace = timeline.to_chrome_trace(&[]);
+/// let events = trace["traceEvents"].as_array().unwrap();
+/// assert_eq!(events.last().unwrap()["dur"], 1_000_000.0); // microseconds
+///
+/// let (nothing, mut file) = (Timeline::default(), Vec::new());
+/// assert_eq!((nothing.length(), nothing.bubble()), (Duration::ZERO, 0.0));
+/// nothing.write_chrome_trace(&[], &mut file)?;
+/// assert_eq!(file, br#"{"displayTimeUnit":"ms","traceEvents":[]}"#);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -169,7 +178,6 @@ impl Timeline {
             .max_by_key(|&worker| self.busy(worker))
     }
 
-    /// The kinds of spans that occur.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = SpanKind> {
         let occurs = |kind: &SpanKind| self.workers.iter().flatten().any(|s| s.kind == *kind);
         SpanKind::ALL.into_iter().filter(occurs)

@@ -5,9 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::{Action, Pass, ScheduleError, passes::Passes, table::Table};
+use crate::{Action, Pass, ScheduleError, table::Table};
 
-/// What the checks found out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Facts {
     /// The workers of each stage, in the order in which they take micro-batches.
@@ -15,8 +14,26 @@ pub(crate) struct Facts {
     pub micro_batches: usize,
     /// Which backward passes come in halves. None: all are whole.
     pub split: Option<Table<bool>>,
+    /// Which backward passes come right after their forward pass.
+    pub direct: Table<bool>,
     pub training: bool,
     pub asynchronous: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Passes(u8);
+
+impl Passes {
+    fn has(self, pass: Pass) -> bool {
+        self.0 >> pass as u8 & 1 == 1
+    }
+
+    /// Adds a pass. Returns whether it is new.
+    fn insert(&mut self, pass: Pass) -> bool {
+        let is_new = !self.has(pass);
+        self.0 |= 1 << pass as u8;
+        is_new
+    }
 }
 
 /// What is listed for a stage and a micro-batch, and by which worker.
@@ -30,39 +47,32 @@ struct Listed {
 pub(crate) fn validate(workers: &[Vec<Action>]) -> Result<Facts, ScheduleError> {
     every_worker_works(workers)?;
     let (stages, micro_batches) = size(workers)?;
-    let listed = nothing_twice(
-        workers,
-        Table::new(stages, micro_batches, Listed::default()),
-    )?;
+    let nothing = Table::new(stages, micro_batches, Listed::default());
+    let listed = nothing_twice(workers, nothing)?;
     let occurs = |pass| actions(workers).any(|(_, action)| action.pass == pass);
     let kinds = Kinds {
         training: actions(workers).any(|(_, action)| action.pass != Pass::Forward),
         split: occurs(Pass::InputGradient) || occurs(Pass::WeightGradient),
         asynchronous: occurs(Pass::Update),
     };
-    nothing_missing(&listed, micro_batches, kinds)?;
+    nothing_missing(&listed, kinds)?;
     let placement = (0..stages).map(|stage| in_turn(stage, listed.of_stage(stage)));
     let placement = placement.collect::<Result<_, _>>()?;
-    nothing_too_early(workers, &listed, micro_batches)?;
+    nothing_too_early(workers, &listed)?;
+    let is_split = |listed: &Listed| listed.passes.has(Pass::InputGradient);
     Ok(Facts {
         placement,
         micro_batches,
-        split: kinds.split.then(|| halves(&listed, micro_batches)),
+        split: kinds.split.then(|| listed.map(is_split)),
+        direct: direct(workers, listed.map(|_| false)),
         training: kinds.training,
         asynchronous: kinds.asynchronous,
     })
 }
 
-/// Every action together with its worker.
 fn actions(workers: &[Vec<Action>]) -> impl Iterator<Item = (usize, Action)> {
     let numbered = workers.iter().enumerate();
     numbered.flat_map(|(worker, actions)| actions.iter().map(move |&action| (worker, action)))
-}
-
-/// Every stage and micro-batch, as forward passes.
-fn forwards(stages: usize, micro_batches: usize) -> impl Iterator<Item = Action> {
-    let of_stage = move |stage| (0..micro_batches).map(move |i| Action::forward(stage, i));
-    (0..stages).flat_map(of_stage)
 }
 
 fn every_worker_works(workers: &[Vec<Action>]) -> Result<(), ScheduleError> {
@@ -93,11 +103,9 @@ fn size(workers: &[Vec<Action>]) -> Result<(usize, usize), ScheduleError> {
     if let Some(stage) = is_there.iter().position(|there| !there) {
         return Err(ScheduleError::MissingStage { stage });
     }
-    let forwards = stages.checked_mul(micro_batches);
-    if forwards.is_some_and(|forwards| forwards <= total) {
-        Ok((stages, micro_batches))
-    } else {
-        Err(first_gap(workers, stages, micro_batches))
+    match stages.checked_mul(micro_batches) {
+        Some(forwards) if forwards <= total => Ok((stages, micro_batches)),
+        _ => Err(first_gap(workers, stages, micro_batches)),
     }
 }
 
@@ -113,7 +121,9 @@ fn first_gap(workers: &[Vec<Action>], stages: usize, micro_batches: usize) -> Sc
     }
     // If there are more micro-batches than actions, one of the first is missing.
     let micro_batches = micro_batches.min(listed.len() + 1);
-    let missing = forwards(stages, micro_batches).find(|action| !listed.contains_key(action));
+    let of_stage = |stage| (0..micro_batches).map(move |i| Action::forward(stage, i));
+    let mut forwards = (0..stages).flat_map(of_stage);
+    let missing = forwards.find(|action| !listed.contains_key(action));
     let action = missing.unwrap_or(Action::forward(0, 0));
     let worker = owners[action.stage];
     ScheduleError::Missing { worker, action }
@@ -138,7 +148,7 @@ fn nothing_twice(
 ) -> Result<Table<Listed>, ScheduleError> {
     for (worker, action) in actions(workers) {
         let entry = &mut listed[action];
-        if entry.passes.is_empty() {
+        if entry.passes.0 == 0 {
             entry.worker = worker;
         }
         if entry.worker != worker || !entry.passes.insert(action.pass) {
@@ -148,7 +158,6 @@ fn nothing_twice(
     Ok(listed)
 }
 
-/// The kinds of passes in a schedule.
 #[derive(Clone, Copy)]
 struct Kinds {
     training: bool,
@@ -160,55 +169,35 @@ impl Kinds {
     /// The first pass that a stage lacks for a micro-batch.
     fn lacking(self, has: Passes) -> Option<Pass> {
         use Pass::{Backward, Forward, InputGradient, Update, WeightGradient};
-        let halves = [InputGradient, WeightGradient];
-        let needed = match (
-            self.training,
-            has.contains(Backward),
-            has.contains_any(&halves),
-        ) {
-            (false, ..) => &[Forward][..],
-            (true, true, _) => &[Forward, Backward],
-            (true, false, true) => &[Forward, InputGradient, WeightGradient],
-            (true, false, false) if self.split => &[Forward, InputGradient],
-            (true, false, false) => &[Forward, Backward],
+        let has_half = has.has(InputGradient) || has.has(WeightGradient);
+        let is_whole = has.has(Backward) || !(has_half || self.split);
+        let needed = match (self.training, is_whole) {
+            (false, _) => &[Forward][..],
+            (true, true) => &[Forward, Backward],
+            (true, false) => &[Forward, InputGradient, WeightGradient],
         };
         let update = self.asynchronous.then_some(&Update);
-        let lacks = |pass: &&Pass| !has.contains(**pass);
+        let lacks = |pass: &&Pass| !has.has(**pass);
         needed.iter().chain(update).find(lacks).copied()
     }
 }
 
-fn nothing_missing(
-    listed: &Table<Listed>,
-    micro_batches: usize,
-    kinds: Kinds,
-) -> Result<(), ScheduleError> {
-    use Pass::{Backward, InputGradient, WeightGradient};
-    for forward in forwards(listed.stages(), micro_batches) {
-        let Listed { passes, worker } = listed[forward];
-        let mut halves = [InputGradient, WeightGradient].into_iter();
-        let half = halves.find(|&half| passes.contains(half));
-        if let (Some(half), true) = (half, passes.contains(Backward)) {
-            let action = forward.with(half);
+fn nothing_missing(listed: &Table<Listed>, kinds: Kinds) -> Result<(), ScheduleError> {
+    for (forward, &Listed { passes, worker }) in listed.iter() {
+        let mut halves = [Pass::InputGradient, Pass::WeightGradient].into_iter();
+        let half = halves.find(|&half| passes.has(half) && passes.has(Pass::Backward));
+        if let Some(action) = half.map(|half| forward.with(half)) {
             return Err(ScheduleError::WholeAndHalf { worker, action });
         }
-        if let Some(pass) = kinds.lacking(passes) {
-            let action = forward.with(pass);
-            let worker = if passes.is_empty() {
-                owner_of(listed.of_stage(forward.stage))
-            } else {
-                worker
-            };
+        if let Some(action) = kinds.lacking(passes).map(|pass| forward.with(pass)) {
+            // Without any action for this micro-batch, a worker with another one of the stage.
+            let mut of_stage = listed.of_stage(forward.stage).iter();
+            let owner = of_stage.find(|entry| entry.passes.0 != 0 && passes.0 == 0);
+            let worker = owner.map_or(worker, |owner| owner.worker);
             return Err(ScheduleError::Missing { worker, action });
         }
     }
     Ok(())
-}
-
-/// A worker with an action of the stage.
-fn owner_of(stage: &[Listed]) -> usize {
-    let something = stage.iter().find(|entry| !entry.passes.is_empty());
-    something.map_or(0, |entry| entry.worker)
 }
 
 /// The workers of a stage, which take its micro-batches in turn.
@@ -232,25 +221,31 @@ fn in_turn(stage: usize, listed: &[Listed]) -> Result<Vec<usize>, ScheduleError>
 }
 
 /// Checks the order of a worker's actions for a stage and a micro-batch.
-fn nothing_too_early(
-    workers: &[Vec<Action>],
-    listed: &Table<Listed>,
-    micro_batches: usize,
-) -> Result<(), ScheduleError> {
-    let mut done = Table::new(listed.stages(), micro_batches, Passes::default());
+fn nothing_too_early(workers: &[Vec<Action>], listed: &Table<Listed>) -> Result<(), ScheduleError> {
+    let mut done = listed.map(|_| Passes::default());
     for (worker, action) in actions(workers) {
-        let passes = listed[action].passes;
-        if let Some(needs) = needs(action.pass, passes).filter(|&pass| !done[action].contains(pass))
-        {
+        let needs = needs(action.pass, listed[action].passes);
+        if let Some(needs) = needs.filter(|&pass| !done[action].has(pass)) {
+            let needs = action.with(needs);
             return Err(ScheduleError::TooEarly {
                 worker,
                 action,
-                needs: action.with(needs),
+                needs,
             });
         }
         done[action].insert(action.pass);
     }
     Ok(())
+}
+
+/// Sets the entries of the backward passes that come right after their forward pass.
+fn direct(workers: &[Vec<Action>], mut direct: Table<bool>) -> Table<bool> {
+    for pair in workers.iter().flat_map(|actions| actions.windows(2)) {
+        if pair[1].pass.sends_gradient() && pair[0] == pair[1].with(Pass::Forward) {
+            direct[pair[1]] = true;
+        }
+    }
+    direct
 }
 
 /// The pass of the same stage and micro-batch that must come before this one.
@@ -259,15 +254,7 @@ fn needs(pass: Pass, listed: Passes) -> Option<Pass> {
         Pass::Forward => None,
         Pass::Backward | Pass::InputGradient => Some(Pass::Forward),
         Pass::WeightGradient => Some(Pass::InputGradient),
-        Pass::Update if listed.contains(Pass::Backward) => Some(Pass::Backward),
+        Pass::Update if listed.has(Pass::Backward) => Some(Pass::Backward),
         Pass::Update => Some(Pass::WeightGradient),
     }
-}
-
-fn halves(listed: &Table<Listed>, micro_batches: usize) -> Table<bool> {
-    let mut split = Table::new(listed.stages(), micro_batches, false);
-    for forward in forwards(listed.stages(), micro_batches) {
-        split[forward] = listed[forward].passes.contains(Pass::InputGradient);
-    }
-    split
 }

@@ -15,17 +15,21 @@ pub(crate) fn weight_versions(
         return Ok(peaks);
     }
     let first = vertical_sync.then(|| updates_before_first_stage(schedule));
-    for stage in 0..schedule.stages() {
-        for &worker in schedule.replicas(stage) {
-            let all = schedule.workers()[worker].iter().copied();
-            let stash = Stash {
-                worker,
-                actions: all.filter(|action| action.stage == stage).collect(),
-                replicas: schedule.replicas(stage).len(),
-                first: first.as_deref(),
-            };
-            peaks[worker] = peaks[worker].max(stash.peak(most)?);
+    let mut by_stage = BTreeMap::<_, Vec<_>>::new();
+    for (worker, actions) in schedule.workers().iter().enumerate() {
+        for &action in actions {
+            let of_both = by_stage.entry((action.stage, worker));
+            of_both.or_default().push(action);
         }
+    }
+    for ((stage, worker), actions) in by_stage {
+        let stash = Stash {
+            worker,
+            actions,
+            replicas: schedule.replicas(stage).len(),
+            first: first.as_deref(),
+        };
+        peaks[worker] = peaks[worker].max(stash.peak(most)?);
     }
     Ok(peaks)
 }
@@ -51,7 +55,6 @@ fn updates_before_first_stage(schedule: &Schedule) -> Vec<usize> {
 /// The versions of one stage's weights on one worker.
 struct Stash<'a> {
     worker: usize,
-    /// The worker's actions for this stage.
     actions: Vec<Action>,
     replicas: usize,
     /// With vertical sync, the updates before the first stage, by micro-batch.
@@ -59,7 +62,6 @@ struct Stash<'a> {
 }
 
 impl Stash<'_> {
-    /// The most versions at one time.
     fn peak(&self, most: Option<usize>) -> Result<usize, ScheduleError> {
         let forwards = self.actions.iter().filter(|a| a.pass == Pass::Forward);
         let mut to_come = forwards.peekable();
@@ -94,16 +96,15 @@ impl Stash<'_> {
 
     /// The version that a forward pass uses.
     fn version(&self, action: Action, latest: usize) -> Result<usize, ScheduleError> {
-        let version = self.synced(action.micro_batch).unwrap_or(latest);
-        if version <= latest {
-            return Ok(version);
+        match self.synced(action.micro_batch) {
+            Some(version) if version > latest => Err(ScheduleError::FutureWeights {
+                worker: self.worker,
+                action,
+                version,
+                latest,
+            }),
+            synced => Ok(synced.unwrap_or(latest)),
         }
-        Err(ScheduleError::FutureWeights {
-            worker: self.worker,
-            action,
-            version,
-            latest,
-        })
     }
 
     /// The version that the first stage used, in this stage's count.

@@ -72,7 +72,7 @@ pub use stovepipe_derive::{FacadeLayers as Layers, facade_layer as layer};
 /// What passes between layers.
 pub use stovepipe_pipeline::facade::Flow;
 #[doc(hidden)]
-pub use stovepipe_pipeline::{Context, FlowMapper, Layer, LayerError};
+pub use stovepipe_pipeline::{Context, FlowMapper, Layer, LayerError, error, flows};
 
 /// The names that a training program uses.
 pub mod prelude {

@@ -2,12 +2,12 @@
 
 use std::{
     error::Error,
-    io,
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
 };
 
-use stovepipe_pipeline::{BuildError, StepError, device::DeviceError};
-use stovepipe_schedule::format_bytes;
+use stovepipe_pipeline::{BuildError, StepError, device::DeviceError, error::ProcessError};
+use stovepipe_schedule::{count, format_bytes};
 use thiserror::Error;
 
 use crate::weights::other_tensors::OtherTensors;
@@ -15,59 +15,77 @@ use crate::weights::other_tensors::OtherTensors;
 /// Why a training cannot start or fails.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum TrainError {
     // Settings.
     /// A setting is out of its range.
     #[error("{setting} is {value}, but must be {range}")]
     Setting {
-        /// The setting, as flags and configuration files name it.
         setting: &'static str,
-        /// Its value.
         value: String,
-        /// The values that it accepts.
         range: &'static str,
     },
     /// All layers are frozen.
-    #[error("freeze is {frozen}, but the model has {layers} layers: leave at least one to train")]
-    AllFrozen {
-        /// Layers that would not be trained.
-        frozen: usize,
-        /// Layers of the model.
-        layers: usize,
+    #[error(
+        "freeze is {frozen}, but the model has {}: leave at least one to train",
+        count(*layers, "layer")
+    )]
+    AllFrozen { frozen: usize, layers: usize },
+    /// There are neither one device for all workers nor one for each.
+    #[error(
+        "{} given for {}: give one for all, or one for each",
+        count(*devices, "device"), count(*workers, "worker")
+    )]
+    Devices { devices: usize, workers: usize },
+    /// There are neither replicas of the whole pipeline nor of each stage.
+    #[error(
+        "replicas are given for {}, but there are {stages}: give one number for the whole pipeline, or \
+         one for each stage",
+        count(*given, "stage")
+    )]
+    Replicas { given: usize, stages: usize },
+    /// Some replicas would have no micro-batch.
+    #[error(
+        "{replicas} replicas are more than the {} of a mini-batch: set --micro-batches {replicas} or \
+         more",
+        count(*micro_batches, "micro-batch")
+    )]
+    ManyReplicas {
+        replicas: usize,
+        micro_batches: usize,
     },
-    /// There are neither one device for all stages nor one for each.
-    #[error("{devices} devices were given for {stages} stages: give one for all, or one for each")]
-    Devices {
-        /// Number of devices.
-        devices: usize,
-        /// Number of workers, which the flag calls stages.
-        stages: usize,
-    },
+    /// The schedule has no replicas of single stages, or none at all.
+    #[error(
+        "the schedule {0} has no such replicas: give one number for the whole pipeline (not with a \
+         schedule from a file), or use --schedule 1f1b"
+    )]
+    NoReplicas(String),
+    /// Each process needs a stage.
+    #[error(
+        "{} for {processes} processes: each needs at least one: set --stages {processes}",
+        count(*stages, "stage")
+    )]
+    FewStages { stages: usize, processes: usize },
     /// A file has a schedule for other numbers.
     #[error(
-        "{}: the schedule is for {workers} workers and {micro_batches} micro-batches: \
+        "{}: the schedule is for {} and {}: \
          set --stages {workers} and --micro-batches {micro_batches}",
-        path.display()
+        path.display(),
+        count(*workers, "worker"),
+        count(*micro_batches, "micro-batch")
     )]
     ScheduleNumbers {
-        /// The file.
         path: PathBuf,
-        /// Workers of the schedule.
         workers: usize,
-        /// Its micro-batches.
         micro_batches: usize,
     },
     /// There are neither one memory size for all devices nor one for each.
     #[error(
-        "device-memory has {given} numbers for {devices} devices: give one for all, or one for each"
+        "device-memory has {given} numbers for {}: give one for all, or one for each",
+        count(*devices, "device")
     )]
-    DeviceMemories {
-        /// Number of sizes.
-        given: usize,
-        /// Number of devices.
-        devices: usize,
-    },
-    /// A device has too little memory for the run.
+    DeviceMemories { given: usize, devices: usize },
+    /// A device has too little memory for the run. Both are bytes.
     #[error(
         "the run needs about {} on {device}, which has {}: recompute more, use more micro-batches, \
          more devices or a smaller batch, or set --device-memory if the device has more",
@@ -75,11 +93,8 @@ pub enum TrainError {
         format_bytes(*has)
     )]
     TooLarge {
-        /// The device.
         device: String,
-        /// Bytes that all its workers need.
         needs: u64,
-        /// Bytes that it has.
         has: u64,
     },
     /// A device is not available.
@@ -91,9 +106,7 @@ pub enum TrainError {
     /// A configuration file cannot be parsed.
     #[error("{}: {source}", path.display())]
     Configuration {
-        /// The file.
         path: PathBuf,
-        /// What is wrong, and on which line.
         source: Box<toml::de::Error>,
     },
 
@@ -103,26 +116,18 @@ pub enum TrainError {
     EmptySet(&'static str),
     /// A mini-batch is larger than the training set.
     #[error(
-        "batch-size is {batch_size}, but the training set has {samples} samples: \
-         choose a --batch-size of at most {samples}"
+        "batch-size is {batch_size}, but the training set has {}: \
+         choose a --batch-size of at most {samples}",
+        count(*samples, "sample")
     )]
-    BatchTooLarge {
-        /// Samples in a mini-batch.
-        batch_size: usize,
-        /// Samples in the training set.
-        samples: usize,
-    },
+    BatchTooLarge { batch_size: usize, samples: usize },
     /// There is no schedule for the last mini-batch of an epoch.
     #[error(
-        "the last mini-batch of an epoch has {samples} samples: {source}; \
-         choose another --batch-size"
+        "the last mini-batch of an epoch has {}: {source}; \
+         choose another --batch-size",
+        count(*samples, "sample")
     )]
-    LastBatch {
-        /// Its samples.
-        samples: usize,
-        /// Why it cannot run.
-        source: StepError,
-    },
+    LastBatch { samples: usize, source: StepError },
     /// A batch cannot be loaded.
     #[error("loading data: {0}")]
     Data(#[source] Box<dyn Error + Send + Sync>),
@@ -131,71 +136,68 @@ pub enum TrainError {
         "the objective returned {found} scores, but the task names {named}: name them with \
          Task::with_scores"
     )]
-    Scores {
-        /// Scores that the task names.
-        named: usize,
-        /// Scores of the objective.
-        found: usize,
-    },
+    Scores { named: usize, found: usize },
     /// A step failed.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The loss or a gradient is NaN or infinite.
+    /// Processes read other data.
+    #[error("the data differ from those of rank {rank} on {host}: {changes}")]
+    DataOfProcesses {
+        rank: usize,
+        host: String,
+        changes: String,
+    },
+    /// Another process failed.
+    #[error(transparent)]
+    Processes(#[from] ProcessError),
+    /// The loss or a gradient is NaN or infinite. Epochs and batches are counted from 1.
     #[error(
         "the training diverged in epoch {epoch}, batch {batch}: \
-         try a smaller --lr, a longer --warmup-epochs, or --clip\n{source}"
+         try a smaller --lr, a longer --warmup-epochs, or --clip: {source}"
     )]
     Diverged {
-        /// The epoch, counted from 1.
         epoch: usize,
-        /// The batch within the epoch, counted from 1.
         batch: usize,
-        /// Which value is not finite, and where that started.
         source: StepError,
     },
+    /// The loss has become huge.
+    #[error(
+        "the training diverged in epoch {epoch}: its mean loss is {loss:.3e}, but the run began with \
+         {first:.3e}: try a smaller --lr, a longer --warmup-epochs, or --clip"
+    )]
+    LossExploded { epoch: usize, loss: f64, first: f64 },
     /// The loss on the test set is NaN or infinite.
     #[error(
         "the test loss is {loss} after epoch {epoch}: \
          try a smaller --lr, a longer --warmup-epochs, or --clip"
     )]
-    TestLossNotFinite {
-        /// Its value.
-        loss: f64,
-        /// The epoch, counted from 1.
-        epoch: usize,
-    },
+    TestLossNotFinite { loss: f64, epoch: usize },
 
     // Resuming.
     /// A checkpoint's files are incomplete or have changed.
     #[error("{}: the checkpoint is damaged: {reason}", path.display())]
-    DamagedCheckpoint {
-        /// Its folder.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The training set has changed since the checkpoint.
+    DamagedCheckpoint { path: PathBuf, reason: String },
+    /// The training set has changed its samples since the checkpoint.
     #[error(
-        "the training set had {then} samples when the checkpoint was made, and has {now}: use the \
-         same data, or start another run"
+        "the training set had {} when the checkpoint was made, and has {now}: use the same data, \
+         or start another run",
+        count(*then, "sample")
     )]
-    OtherSamples {
-        /// Its samples then.
-        then: usize,
-        /// Its samples now.
-        now: usize,
-    },
+    OtherSamples { then: usize, now: usize },
+    /// Other data than those of the checkpoint.
+    #[error(
+        "the data have changed since the checkpoint was made: {0}\n\
+         use the same data, or start another run"
+    )]
+    OtherData(String),
     /// A setting that must stay the same has changed since the checkpoint.
     #[error(
         "the checkpoint was made with {setting} {then}, not {now}: use {then} again, or start \
          another run"
     )]
     OtherSetting {
-        /// The setting, as flags and configuration files name it.
         setting: &'static str,
-        /// Its value then.
         then: String,
-        /// Its value now.
         now: String,
     },
     /// A checkpoint is of a task with other scores.
@@ -203,12 +205,7 @@ pub enum TrainError {
     OtherTask,
     /// A checkpoint has another format version.
     #[error("the checkpoint has format version {version}, but this program reads version {own}")]
-    CheckpointVersion {
-        /// The checkpoint's version.
-        version: u32,
-        /// This program's version.
-        own: u32,
-    },
+    CheckpointVersion { version: u32, own: u32 },
 
     // Files.
     /// The folder is in use.
@@ -217,6 +214,28 @@ pub enum TrainError {
     /// Another program is writing to this folder.
     #[error("another run is using {}: choose another --out", .0.display())]
     RunUnderWay(PathBuf),
+    /// The empty folder for a run cannot be renamed.
+    #[error(
+        "{} cannot be renamed at the end of the run, as where a disk is mounted: choose a folder \
+         within it, such as {}",
+        .0.display(),
+        .0.join("train-1").display()
+    )]
+    FolderFixed(PathBuf),
+    /// The path of a folder is a link to nothing.
+    #[error("{} is a link to nothing: make the folder that it names, or choose another --out", .0.display())]
+    LinkToNothing(PathBuf),
+    /// A complete run cannot have its path.
+    #[error(
+        "the run is complete, but its folder cannot become {} ({source}): it is {}",
+        path.display(),
+        place.display()
+    )]
+    NotInPlace {
+        path: PathBuf,
+        place: PathBuf,
+        source: io::Error,
+    },
     /// The folder is of a run that was killed.
     #[error(
         "{} is of a run that was killed: resume it with --resume, choose another --out, or remove it",
@@ -232,34 +251,20 @@ pub enum TrainError {
          the last checkpoint",
         path.display()
     )]
-    NotFetched {
-        /// The file or folder to write.
-        path: PathBuf,
-        /// What the device reported.
-        cause: String,
-    },
+    NotFetched { path: PathBuf, cause: String },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
-    File {
-        /// The file or folder.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// A file has the tensors of another model.
     #[error("{} is of another model: {tensors}", path.display())]
     OtherModel {
-        /// The file.
         path: PathBuf,
-        /// How its tensors differ from the model's.
         tensors: Box<OtherTensors>,
     },
     /// A file is not in its format or not valid, or a value cannot be written in the format.
     #[error("{}: {source}", path.display())]
     Format {
-        /// The file.
         path: PathBuf,
-        /// What is wrong.
         source: Box<dyn Error + Send + Sync>,
     },
 }
@@ -278,5 +283,14 @@ impl TrainError {
     pub(crate) fn format(path: &Path, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let (path, source) = (path.to_owned(), source.into());
         Self::Format { path, source }
+    }
+}
+
+/// Whether an error says that a disk is full.
+pub(crate) fn is_disk_full(error: &(dyn Error + 'static)) -> bool {
+    let kind = error.downcast_ref().map(io::Error::kind);
+    match kind {
+        Some(kind) => matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded),
+        None => error.source().is_some_and(is_disk_full),
     }
 }

@@ -4,12 +4,15 @@
 //! [`Trainer`] trains a pipeline on the batches of a [`Source`], for any [`Task`]: an objective and
 //! its metrics. [`Data`] makes a source of two of Burn's datasets.
 
+#![deny(clippy::print_stderr, clippy::print_stdout)] // They panic if the text cannot be written.
+
 pub mod checkpoint;
 pub mod data;
 mod error;
 #[doc(hidden)]
 pub mod example;
 pub mod optimizer;
+mod processes;
 pub mod run;
 pub mod settings;
 mod task;
@@ -17,6 +20,7 @@ pub mod weights;
 
 pub use data::{Batches, Data, EpochPass, Source};
 pub use error::TrainError;
+pub use processes::Processes;
 pub use run::{Progress, RunFolder, Summary, Trainer, keep_freed_memory};
 pub use settings::{PipelineSettings, TrainSettings};
 pub use task::{Metric, Metrics, PADDING, Task, Totals, evaluate};

@@ -45,10 +45,10 @@ fn measure(case: &str, path: &Path) -> [usize; 2] {
             save_model(&pipeline, path.with_extension("saved")).unwrap();
         }
         "bomb" => assert!(Weights::open(path).is_err()),
-        _ => Weights::open(path)
-            .unwrap()
-            .load_into(&mut pipeline)
-            .unwrap(),
+        _ => {
+            let weights = Weights::open(path).unwrap();
+            weights.load_into(&mut pipeline).unwrap();
+        }
     }
     let resting = ALLOCATOR.allocated();
     let peak = ALLOCATOR.max_allocated();
@@ -60,17 +60,15 @@ fn files(folder: &Path) -> [(&'static str, PathBuf); 3] {
     let safetensors = folder.join("model.safetensors");
     save_model(&pipeline(layers(), 2), safetensors.clone()).unwrap();
     let pytorch = folder.join("model.pt");
-    let names =
-        (0..LAYERS).map(|layer| ["weight", "bias"].map(|name| format!("{layer}.linear.{name}")));
-    let names: Vec<_> = names.collect();
-    let tensors = names
-        .iter()
-        .flat_map(|[weight, bias]| -> [torch::Named<'_>; 2] {
-            [
-                (weight, &[WIDTH, WIDTH], vec![0.25; WIDTH * WIDTH]),
-                (bias, &[WIDTH], vec![0.5; WIDTH]),
-            ]
-        });
+    let names_of = |layer| ["weight", "bias"].map(|name| format!("{layer}.linear.{name}"));
+    let names: Vec<_> = (0..LAYERS).map(names_of).collect();
+    let tensors = (names.iter()).flat_map(|[weight, bias]| -> [torch::Named<'_>; 2] {
+        let square = vec![0.25; WIDTH * WIDTH];
+        [
+            (weight, &[WIDTH, WIDTH], square),
+            (bias, &[WIDTH], vec![0.5; WIDTH]),
+        ]
+    });
     torch::save(&pytorch, &tensors.collect::<Vec<_>>());
     [
         ("save", safetensors.clone()),
@@ -83,11 +81,8 @@ fn files(folder: &Path) -> [(&'static str, PathBuf); 3] {
 fn bombs(folder: &Path) -> [(PathBuf, f64); 2] {
     let nothing = |count| vec![("data.pkl".to_owned(), vec![b'N'; count])];
     let [compressed, stored] = ["compressed.pt", "stored.pt"].map(|name| folder.join(name));
-    torch::archive(
-        &compressed,
-        &nothing(100 << 20),
-        CompressionMethod::Deflated,
-    );
+    let large = nothing(100 << 20);
+    torch::archive(&compressed, &large, CompressionMethod::Deflated);
     torch::archive(&stored, &nothing(8 << 20), CompressionMethod::Stored);
     [(compressed, 1.0), (stored, 2048.0)]
 }
@@ -103,10 +98,8 @@ fn a_few_tensors_are_in_memory_at_a_time() {
     for (case, path) in files(folder.path()) {
         let [besides, model] = in_a_process(case, &path).map(|bytes| bytes / LARGEST as f64);
         println!("{case:<12} {besides:.2} of the largest tensor besides a model of {model:.2}");
-        assert!(
-            (LAYERS as f64..LAYERS as f64 + 2.0).contains(&model),
-            "{case}: {model}"
-        );
+        let expected = LAYERS as f64..LAYERS as f64 + 2.0;
+        assert!(expected.contains(&model), "{case}: {model}");
         assert!(besides < 4.0, "{case}: {besides}");
     }
     for (path, most) in bombs(folder.path()) {
@@ -117,14 +110,10 @@ fn a_few_tensors_are_in_memory_at_a_time() {
 }
 
 fn in_a_process(case: &str, path: &Path) -> [f64; 2] {
+    let arguments = "a_few_tensors_are_in_memory_at_a_time --exact --nocapture";
     let mut child = Command::new(env::current_exe().unwrap());
-    child
-        .args([
-            "a_few_tensors_are_in_memory_at_a_time",
-            "--exact",
-            "--nocapture",
-        ])
-        .env(CASE, format!("{case} {}", path.display()));
+    child.args(arguments.split(' '));
+    child.env(CASE, format!("{case} {}", path.display()));
     let output = child.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find(|line| line.starts_with('['));

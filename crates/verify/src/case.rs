@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use stovepipe_pipeline::{BuildError, LayerError, StepError};
+use stovepipe_pipeline::{BuildError, LayerError, StepError, error::ProcessError};
 use stovepipe_schedule::{Recompute, Rule, Scheduler};
 
-/// One way to run a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) rule: Rule,
@@ -23,6 +22,8 @@ pub(crate) enum CaseError {
     Step(#[from] StepError),
     #[error("without a pipeline: {0}")]
     Plain(#[from] LayerError),
+    #[error(transparent)]
+    Processes(#[from] ProcessError),
     #[error("a loss of NaN was reported as: {0}")]
     WrongError(#[source] StepError),
     #[error("a loss of NaN was no error")]
@@ -31,12 +32,30 @@ pub(crate) enum CaseError {
     Changed(String),
 }
 
+impl CaseError {
+    /// Whether a case failed here because it failed in another process.
+    pub(crate) fn is_of_other(&self) -> bool {
+        matches!(
+            self,
+            Self::Processes(_)
+                | Self::Build(BuildError::Processes(_))
+                | Self::Step(StepError::Processes(_) | StepError::Cancelled(_))
+                | Self::WrongError(StepError::Processes(_) | StepError::Cancelled(_))
+        )
+    }
+}
+
 impl Case {
     /// One stage, one micro-batch after another, no recomputation.
     pub(crate) fn simplest(micro_batches: usize) -> Self {
+        Self::without_recompute(1, micro_batches)
+    }
+
+    /// One micro-batch after another, no recomputation.
+    pub(crate) fn without_recompute(workers: usize, micro_batches: usize) -> Self {
         Self {
             rule: Rule::GPipe,
-            workers: 1,
+            workers,
             micro_batches,
             recompute: Recompute::Never,
         }

@@ -25,10 +25,14 @@
 
 mod case;
 mod checks;
+mod error;
+mod fingerprint;
+mod processes;
 mod report;
 mod snapshot;
 mod subject;
 mod verifier;
 
+pub use error::VerifyError;
 pub use report::{Check, Outcome, Report};
 pub use verifier::Verifier;

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use stovepipe_pipeline::error::ProcessError;
+
 use crate::{
     case::{Case, CaseError},
+    processes::{Failure, Processes},
     snapshot::{Difference, Snapshot},
 };
 
@@ -80,25 +83,32 @@ impl Check {
         }
     }
 
-    /// Counts a case, by the difference between two snapshots.
+    /// Counts a case, by the difference between two snapshots in any process.
     pub(crate) fn compare(
         &mut self,
+        processes: &Processes,
         case: &Case,
         found: &Result<Snapshot, CaseError>,
         expected: &Result<Snapshot, CaseError>,
-    ) {
-        match (found, expected) {
-            (Ok(found), Ok(expected)) => {
-                let exact = self.allowed == 0.0;
-                let Difference { size, place } = found.difference(expected, exact);
-                self.case(size, || format!("{place} ({case})"));
-            }
-            (Err(error), _) => self.failed(format!("{case}: {error}")),
-            (_, Err(error)) => self.failed(format!("{case}, what it is compared with: {error}")),
+    ) -> Result<(), ProcessError> {
+        let own = match (found, expected) {
+            (Ok(found), Ok(expected)) => Ok(found.compare(expected, self.allowed == 0.0)),
+            (Err(error), _) => Err(Failure {
+                reason: error.to_string(),
+                is_of_other: error.is_of_other(),
+            }),
+            (_, Err(error)) => Err(Failure {
+                reason: format!("what it is compared with: {error}"),
+                is_of_other: false,
+            }),
+        };
+        match processes.join(own)? {
+            Ok(Difference { size, place }) => self.case(size, || format!("{place} ({case})")),
+            Err(reason) => self.failed(format!("{case}: {reason}")),
         }
+        Ok(())
     }
 
-    /// Counts a case that failed.
     pub(crate) fn failed(&mut self, why: String) {
         self.cases += 1;
         if self.verdict == Outcome::Holds {
@@ -169,10 +179,9 @@ impl fmt::Display for Report {
             .collect();
         for row in &rows {
             let cells = row.iter().zip(widths.iter().flatten());
-            let cells: Vec<_> = cells
-                .map(|(cell, width)| format!("{cell:<width$}"))
-                .collect();
-            writeln!(f, "{}", cells.join("  ").trim_end())?;
+            let cells = cells.map(|(cell, width)| format!("{cell:<width$}"));
+            let line = cells.collect::<Vec<_>>().join("  ");
+            writeln!(f, "{}", line.trim_end())?;
         }
         for check in &self.checks {
             let name = check.name;

@@ -1,11 +1,14 @@
 //! The numbers that a run produced, and how they differ from those of another run.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
+
 use burn::{
-    module::{Module, ModuleVisitor, Param},
+    module::{ModuleVisitor, Param, ParamId},
     optim::GradientsParams,
     tensor::Tensor,
 };
-use stovepipe_pipeline::{Flow, FlowMapper};
+use serde::{Deserialize, Serialize};
+use stovepipe_pipeline::{Flow, FlowMapper, Layer};
 
 /// The numbers of tensors, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,29 +41,39 @@ impl Snapshot {
         self.0.extend(collect.1);
     }
 
-    /// Adds parameters and running statistics.
-    pub(crate) fn module<M: Module>(&mut self, prefix: &str, module: &M) {
-        // The statistics that a visitor reads in training mode are one update old.
-        self.visit(prefix, &module.valid(), None);
+    /// Adds parameters and running statistics of layers, which are given with their indices.
+    pub(crate) fn layers<'a, L: Layer>(
+        &mut self,
+        prefix: &str,
+        layers: impl IntoIterator<Item = (usize, &'a L)>,
+    ) {
+        self.visit(prefix, layers, None);
     }
 
-    /// Adds the loss of a step, and the gradients of a module's parameters.
-    pub(crate) fn loss_and_gradients<M: Module>(
+    /// Adds the loss of a step, and the gradients of layers' parameters. One that layers share has one
+    /// gradient, under the name that it has in the first of them.
+    pub(crate) fn loss_and_gradients<'a, L: Layer>(
         &mut self,
         step: &str,
         loss: f64,
-        module: &M,
+        layers: impl IntoIterator<Item = (usize, &'a L)>,
         gradients: &GradientsParams,
     ) {
         self.0.push((format!("loss of {step}"), vec![loss as f32]));
-        self.visit(&format!("{step}, gradient of "), module, Some(gradients));
+        self.visit(&format!("{step}, gradient of "), layers, Some(gradients));
     }
 
-    fn visit<M: Module>(&mut self, prefix: &str, module: &M, gradients: Option<&GradientsParams>) {
+    fn visit<'a, L: Layer>(
+        &mut self,
+        prefix: &str,
+        layers: impl IntoIterator<Item = (usize, &'a L)>,
+        gradients: Option<&GradientsParams>,
+    ) {
         struct Visit<'a> {
             path: Vec<String>,
             prefix: &'a str,
             gradients: Option<&'a GradientsParams>,
+            with_gradient: HashSet<ParamId>,
             found: &'a mut Vec<Named>,
         }
 
@@ -74,7 +87,9 @@ impl Snapshot {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 let found = match self.gradients {
                     None => Some(param.val()),
-                    Some(gradients) => gradients.get::<D>(param.id),
+                    Some(gradients) => gradients
+                        .get::<D>(param.id)
+                        .filter(|_| self.with_gradient.insert(param.id)),
                 };
                 if let Some(found) = found {
                     let name = format!("{}{}", self.prefix, self.path.join("."));
@@ -83,29 +98,51 @@ impl Snapshot {
             }
         }
 
-        module.visit(&mut Visit {
+        let mut visit = Visit {
             path: Vec::new(),
             prefix,
             gradients,
+            with_gradient: HashSet::new(),
             found: &mut self.0,
-        });
+        };
+        for (index, layer) in layers {
+            visit.path.push(index.to_string());
+            // The statistics that a visitor reads in training mode are one update old.
+            layer.valid().visit(&mut visit);
+            visit.path.pop();
+        }
     }
 
-    /// The largest difference, relative to the norm of the expected tensor. If `exact`, any other bit is a
-    /// difference.
-    pub(crate) fn difference(&self, expected: &Self, exact: bool) -> Difference {
-        if let Some(place) = self.mismatch(expected) {
-            let size = f64::INFINITY;
-            return Difference { size, place };
+    /// How these numbers differ from others. If `exact`, any other bit is a difference.
+    pub(crate) fn compare(&self, expected: &Self, exact: bool) -> Comparison {
+        let names = |all: &Self| all.0.iter().map(|(name, _)| name.clone()).collect();
+        Comparison {
+            largest: self.largest_difference(expected, exact),
+            found: names(self),
+            expected: names(expected),
         }
+    }
+
+    /// The largest difference of a number that is expected.
+    pub(crate) fn largest_difference(&self, expected: &Self, exact: bool) -> Difference {
         let squares = expected.0.iter().map(|(_, numbers)| norm(numbers).powi(2));
         let floor = if exact {
             0.0
         } else {
             FLOOR * squares.sum::<f64>().sqrt()
         };
+        let expected: HashMap<_, _> = (expected.0.iter())
+            .map(|(name, numbers)| (name.as_str(), numbers.as_slice()))
+            .collect();
         let mut largest = Difference::default();
-        for ((name, found), (_, expected)) in self.0.iter().zip(&expected.0) {
+        for (name, found) in &self.0 {
+            let expected = expected.get(name.as_str()).copied().unwrap_or_default();
+            if found.len() != expected.len() {
+                let [found, expected] = [found, expected].map(<[f32]>::len);
+                let lengths = format!("{name}, with {found} numbers for {expected}");
+                largest.update(f64::INFINITY, &lengths);
+                continue;
+            }
             let bits = found.iter().map(|x| x.to_bits());
             if exact && bits.eq(expected.iter().map(|x| x.to_bits())) {
                 continue;
@@ -117,21 +154,43 @@ impl Snapshot {
         }
         largest
     }
+}
 
-    /// The first tensor that has another name or length.
-    fn mismatch(&self, expected: &Self) -> Option<String> {
-        let mut pairs = self.0.iter().zip(&expected.0);
-        let differs = |((a, x), (b, y)): &(&Named, &Named)| a != b || x.len() != y.len();
-        if let Some(((a, x), (b, y))) = pairs.find(differs) {
-            return Some(format!("{a} ({}) for {b} ({})", x.len(), y.len()));
+/// How the numbers of a process differ from those that were expected there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Comparison {
+    /// Relative to the norm of the expected tensor.
+    largest: Difference,
+    /// The names of the numbers. In several processes, each finds those of its layers.
+    found: BTreeSet<String>,
+    expected: BTreeSet<String>,
+}
+
+impl Comparison {
+    /// The largest difference in all processes, of which `named` has the names.
+    pub(crate) fn join(
+        of_processes: Vec<Self>,
+        named: impl Fn(usize) -> Option<String>,
+    ) -> Difference {
+        let (mut found, mut expected) = (BTreeSet::new(), BTreeSet::new());
+        let mut largest = Difference::default();
+        for (rank, own) in of_processes.into_iter().enumerate() {
+            found.extend(own.found);
+            expected.extend(own.expected);
+            let Difference { size, place } = own.largest;
+            match named(rank) {
+                Some(process) => largest.update(size, &format!("{place}, in {process}")),
+                None => largest.update(size, &place),
+            }
         }
-        let [found, expected] = [self.0.len(), expected.0.len()];
-        (found != expected).then(|| format!("{found} tensors for {expected}"))
+        if let Some(name) = expected.difference(&found).next() {
+            largest.update(f64::INFINITY, &format!("{name}, which is missing"));
+        }
+        largest
     }
 }
 
-/// The largest difference, and the name of its tensor.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Difference {
     pub(crate) size: f64,
     pub(crate) place: String,

@@ -5,29 +5,33 @@ use std::ops::Range;
 use burn::{
     module::{Module, ModuleVisitor},
     optim::{GradientsAccumulator, GradientsParams, SgdConfig},
-    tensor::{Bool, Device, Int, Tensor},
+    tensor::Device,
 };
+use stovepipe_comm::Terms;
 use stovepipe_pipeline::{
-    Batch, BuildError, Flow, FlowMapper, Held, KeyedRng, Layer, LayerError, Objective, Pipeline,
-    Plain, Step, StepError, run_plain,
+    Batch, BuildError, Flow, Held, KeyedRng, Layer, LayerError, Objective, Pipeline, Plain, Step,
+    StepError, flows::attach, run_plain,
 };
 
 use crate::{
     case::{Case, CaseError},
+    fingerprint::Fingerprint,
+    processes::Processes,
     snapshot::Snapshot,
 };
 
 /// The learning rate between the two steps, large enough to change the second one.
 const LEARNING_RATE: f64 = 0.05;
 
-/// A model, its data, and its settings.
 pub(crate) struct Subject<L: Layer, T, O> {
     /// Initialized, and shared with no pipeline.
     pub(crate) layers: Vec<L>,
     pub(crate) batch: Batch<L::Input, T, L::Side>,
     pub(crate) evaluation: (L::Input, L::Side),
     pub(crate) objective: O,
+    /// The device of all stages, each in its process.
     pub(crate) device: Device,
+    pub(crate) processes: Processes,
     pub(crate) seed: u64,
     pub(crate) allow_unkeyed: bool,
 }
@@ -38,6 +42,31 @@ where
     T: Flow,
     O: Objective<L::Output, T>,
 {
+    /// What all processes must have the same of.
+    pub(crate) fn terms(&self) -> Terms {
+        let fingerprint = |add: &dyn Fn(&mut Fingerprint)| {
+            let mut fingerprint = Fingerprint::default();
+            add(&mut fingerprint);
+            fingerprint.finish()
+        };
+        let of_batch = fingerprint(&|all| {
+            all.add(&self.batch.input);
+            all.add(&self.batch.target);
+            all.add(&self.batch.side);
+            all.add(&self.evaluation.0);
+            all.add(&self.evaluation.1);
+        });
+        let mut parameters = Snapshot::default();
+        parameters.layers("", self.layers.iter().enumerate());
+        let of_parameter = |(name, numbers): &(String, Vec<f32>)| {
+            let numbers = fingerprint(&|all| all.add_numbers(numbers));
+            (format!("the fingerprint of {name}"), numbers)
+        };
+        let mut terms: Terms = parameters.0.iter().map(of_parameter).collect();
+        terms.push(("the fingerprint of the batch".to_owned(), of_batch));
+        terms
+    }
+
     /// Copies of the layers that share nothing with them.
     fn copies(&self) -> Vec<L> {
         let layers = self.layers.iter();
@@ -54,14 +83,22 @@ where
         layers: Vec<L>,
         case: &Case,
     ) -> Result<Pipeline<L>, BuildError> {
-        Pipeline::builder(layers)
-            .devices(vec![self.device.clone(); case.workers])
+        let builder = Pipeline::builder(layers)
+            .devices(self.processes.devices(&self.device, case.workers))
             .schedule(case.rule)
             .micro_batches(case.micro_batches)
             .recompute(case.recompute)
             .seed(self.seed)
-            .unkeyed_draws_nothing(self.allow_unkeyed)
-            .build()
+            .unkeyed_draws_nothing(self.allow_unkeyed);
+        match self.processes.of_workers(case.workers) {
+            Some(comm) => builder.communicator(comm.clone()).build(),
+            None => builder.build(),
+        }
+    }
+
+    /// The simplest case with a stage in each process.
+    pub(crate) fn simplest(&self, micro_batches: usize) -> Case {
+        Case::without_recompute(self.processes.size(), micro_batches)
     }
 
     pub(crate) fn samples(&self) -> usize {
@@ -89,7 +126,7 @@ where
             let output = self.evaluate(&pipeline)?;
             snapshot.flow(&format!("evaluation after {name}"), &output);
         }
-        snapshot.module("in the end, ", &pipeline.layers().to_vec());
+        snapshot.layers("in the end, ", own_layers(&pipeline));
         Ok((snapshot, held))
     }
 
@@ -99,10 +136,8 @@ where
         let mut sum = GradientsAccumulator::new();
         let mut loss_sum = 0.0;
         self.plain_passes(sizes, |layers, plain, target, _| {
-            let heads = plain.auxiliary.into_iter();
-            let heads: Vec<_> = heads
-                .map(|output| self.objective.auxiliary_loss(output, target.clone()))
-                .collect();
+            let of_head = |output| self.objective.auxiliary_loss(output, target.clone());
+            let heads: Vec<_> = plain.auxiliary.into_iter().map(of_head).collect();
             let loss = self.objective.loss(plain.output, target);
             let loss = heads.into_iter().fold(loss, |sum, loss| sum + loss) / weight;
             loss_sum += f64::from(loss.clone().into_scalar::<f32>());
@@ -113,7 +148,8 @@ where
             }
         })?;
         let mut snapshot = Snapshot::default();
-        snapshot.loss_and_gradients("step 1", loss_sum, &self.layers, &sum.grads());
+        let layers = self.layers.iter().enumerate();
+        snapshot.loss_and_gradients("step 1", loss_sum, layers, &sum.grads());
         Ok(snapshot)
     }
 
@@ -137,13 +173,12 @@ where
             first += size;
             let rng = |layer| KeyedRng::new(self.seed, 0, layer, samples.clone());
             let layers = self.copies();
-            let plain = run_plain(&layers, attach(input), &attach(side), rng)?;
-            each(layers, plain, attach(target), size);
+            let plain = run_plain(&layers, attach(input, false), &attach(side, false), rng)?;
+            each(layers, plain, attach(target, false), size);
         }
         Ok(())
     }
 
-    /// Whether a layer normalizes over the batch.
     pub(crate) fn has_batch_statistics(&self) -> bool {
         struct Find(bool);
 
@@ -162,35 +197,23 @@ where
 impl Snapshot {
     /// Adds the results of a training step, and the statistics after it.
     pub(crate) fn step<L: Layer>(&mut self, name: &str, pipeline: &Pipeline<L>, step: &Step<L>) {
-        let layers = &pipeline.layers().to_vec();
-        self.loss_and_gradients(name, step.loss, layers, &step.gradients);
+        self.loss_and_gradients(name, step.loss, own_layers(pipeline), &step.gradients);
         if let Some(output) = &step.outputs {
             self.flow(&format!("output of {name}"), output);
         }
-        self.module(&format!("after {name}, "), layers);
+        self.layers(&format!("after {name}, "), own_layers(pipeline));
     }
 }
 
-/// Moves a flow to the autodiff device.
-fn attach<F: Flow>(flow: F) -> F {
-    struct Attach;
-
-    impl FlowMapper for Attach {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            tensor.autodiff()
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor.autodiff()
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor.autodiff()
-        }
-    }
-
-    flow.map(&mut Attach)
+/// The layers of a pipeline that this process has, with their indices.
+pub(crate) fn own_layers<L: Layer>(pipeline: &Pipeline<L>) -> impl Iterator<Item = (usize, &L)> {
+    let rank = pipeline.communicator().map_or(0, |comm| comm.rank());
+    let stages = pipeline.stages().into_iter();
+    let own = stages.filter(move |stage| stage.process == rank);
+    let own = own.flat_map(|stage| stage.layers);
+    own.filter_map(|index| Some((index, pipeline.layers().get(index)?)))
 }
 
-/// The number of samples of a flow.
 pub(crate) fn size<F: Flow>(flow: &F) -> usize {
     let mut sizes = Vec::new();
     flow.batch_sizes(&mut sizes);
@@ -201,7 +224,6 @@ pub(crate) fn size<F: Flow>(flow: &F) -> usize {
 pub(crate) fn parts(samples: usize, micro_batches: usize) -> Vec<usize> {
     let parts = micro_batches.min(samples);
     let extra = |part| usize::from(part < samples % parts);
-    (0..parts)
-        .map(|part| samples / parts + extra(part))
-        .collect()
+    let sizes = (0..parts).map(|part| samples / parts + extra(part));
+    sizes.collect()
 }

@@ -1,14 +1,17 @@
 //! Runs all checks on a model.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use burn::{module::Module, tensor::Device};
-use stovepipe_pipeline::{Batch, BuildError, Flow, Layer, Objective, Pipeline, Recompute};
+use stovepipe_comm::Communicator;
+use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Pipeline, Recompute};
 use stovepipe_schedule::Rule;
 
 use crate::{
     case::Case,
     checks::memory,
+    error::VerifyError,
+    processes::Processes,
     report::Report,
     subject::{Subject, size},
 };
@@ -22,6 +25,8 @@ pub struct Verifier<L: Layer, T, O> {
     stages: BTreeSet<usize>,
     micro_batches: BTreeSet<usize>,
     progress: Option<Box<dyn Fn(usize)>>,
+    /// Whether other processes have the values of some layers.
+    is_in_parts: bool,
 }
 
 impl<L, T, O> Verifier<L, T, O>
@@ -45,20 +50,24 @@ where
                 batch,
                 objective,
                 device: Device::flex(),
+                processes: Processes::default(),
                 seed: 0,
                 allow_unkeyed: false,
             },
             progress: None,
+            is_in_parts: false,
         }
     }
 
-    /// Verifies the model of a pipeline, with its current parameters, on the device of its first stage.
+    /// Verifies the model of a pipeline, with its current parameters, on the device of its first stage. The
+    /// pipeline must lie in one process, which has all parameters.
     pub fn of(pipeline: &Pipeline<L>, batch: Batch<L::Input, T, L::Side>, objective: O) -> Self {
         let layers = pipeline.layers().to_vec().valid().train();
         let mut verifier = Self::new(layers, batch, objective);
         if let Some(stage) = pipeline.stages().first() {
             verifier.subject.device = stage.device.clone();
         }
+        verifier.is_in_parts = pipeline.communicator().is_some_and(|comm| comm.size() > 1);
         verifier
     }
 
@@ -83,9 +92,44 @@ where
         self
     }
 
-    /// The device of all stages. Only the CPU gives the same bits.
+    /// The device of all stages; with a [communicator](Self::communicator) that of this process's stages. Only
+    /// the CPU gives the same bits.
     pub fn device(mut self, device: Device) -> Self {
         self.subject.device = device;
+        self
+    }
+
+    /// Verifies pipelines over several processes, which all do the same. Each has its own layers of a
+    /// pipeline, and compares them with those of the whole model, which it also has. All get the same report.
+    /// The number of stages is at least that of the processes.
+    ///
+    /// ```
+    /// use std::thread::spawn;
+    ///
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::{Batch, CrossEntropy};
+    /// use stovepipe_verify::Verifier;
+    ///
+    /// // Threads take the place of processes here.
+    /// let ranks = stovepipe_comm::local(2, None)?.into_iter().map(|communicator| {
+    ///     spawn(|| {
+    ///         let device = Device::flex();
+    ///         let targets = Tensor::<1, Int>::from_ints([0, 1, 2], &device);
+    ///         let batch = Batch::new(Tensor::ones([3, 4], &device), targets);
+    ///         Verifier::new(Dense::layers(&[4, 8, 3]), batch, CrossEntropy::new())
+    ///             .micro_batches([2])
+    ///             .communicator(communicator)
+    ///             .run()
+    ///     })
+    /// });
+    /// let reports: Vec<_> = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join()).collect();
+    /// let reports: Vec<_> = reports.into_iter().map(|report| report.unwrap().unwrap()).collect();
+    /// assert!(reports[0].holds() && reports[0] == reports[1]);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn communicator(mut self, communicator: impl Into<Arc<Communicator>>) -> Self {
+        self.subject.processes = Processes::new(communicator.into());
         self
     }
 
@@ -117,29 +161,49 @@ where
     ///
     /// # Errors
     ///
-    /// If no pipeline can be built from the layers.
-    pub fn run(mut self) -> Result<Report, BuildError> {
+    /// If no pipeline can be built from the layers, another process has ended or has another model or batch,
+    /// or there are fewer stages than processes.
+    pub fn run(mut self) -> Result<Report, VerifyError> {
+        if self.is_in_parts {
+            return Err(VerifyError::InParts);
+        }
+        let (cases, processes) = (self.all_cases(), self.subject.processes.clone());
+        let stages = self.stages.last().copied().unwrap_or(0);
+        if (1..processes.size()).contains(&stages) {
+            let processes = processes.size();
+            return Err(VerifyError::FewStages { stages, processes });
+        }
         // Initialized once, so that all cases start with the same parameters.
         let layers = std::mem::take(&mut self.subject.layers);
         let built = self.subject.build_with(layers, &Case::simplest(1))?;
         self.subject.layers = built.into_layers();
-        let (cases, subject) = (self.all_cases(), &self.subject);
+        let subject = &self.subject;
+        let mut terms = subject.terms();
+        for (what, numbers) in [
+            ("stages", &self.stages),
+            ("micro-batches", &self.micro_batches),
+        ] {
+            terms.push((format!("the numbers of {what}"), format!("{numbers:?}")));
+        }
+        processes.check_same(terms)?;
+        // What cannot pass between processes is found here.
+        drop(subject.build(&subject.simplest(1))?);
         let micro_batches: Vec<_> = self.micro_batches.iter().copied().collect();
-        let repeated = subject.check_repeated();
+        let repeated = subject.check_repeated()?;
         let mut done = 0;
         let (cut, held) = subject.check_cut(&cases, || {
             done += 1;
             if let Some(progress) = &self.progress {
                 progress(done);
             }
-        });
+        })?;
         let checks = vec![
             repeated,
             cut,
-            subject.check_mini_batch(&micro_batches),
-            subject.check_statistics(&micro_batches),
-            subject.check_evaluation(&cases),
-            subject.check_failed_step(&cases),
+            subject.check_mini_batch(&micro_batches)?,
+            subject.check_statistics(&micro_batches)?,
+            subject.check_evaluation(&cases)?,
+            subject.check_failed_step(&cases)?,
             memory(subject.samples(), &held),
         ];
         Ok(Report { checks })
@@ -151,7 +215,7 @@ where
         let most = self.stages.last().copied().unwrap_or(0);
         for &micro_batches in &self.micro_batches {
             for rule in Rule::synchronous() {
-                for workers in 1..=most {
+                for workers in self.subject.processes.size()..=most {
                     for recompute in Recompute::ALL {
                         cases.push(Case {
                             rule,

@@ -72,7 +72,6 @@ impl CifarAugmentation {
     }
 }
 
-/// How one image is shown.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     /// The first row of the crop; negative in the padding.

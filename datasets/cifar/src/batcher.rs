@@ -38,15 +38,8 @@ pub type CifarBatch = (Tensor<4>, Tensor<1, Int>);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CifarBatcher {
-    augmented: Option<Augmented>,
-}
-
-/// The key of the random changes, besides the sample.
-#[derive(Clone, Copy, Debug)]
-struct Augmented {
-    augmentation: CifarAugmentation,
-    seed: u64,
-    epoch: usize,
+    /// The random changes, and the seed and epoch of their key.
+    augmented: Option<(CifarAugmentation, u64, usize)>,
 }
 
 impl CifarBatcher {
@@ -56,21 +49,15 @@ impl CifarBatcher {
     /// order of images or the thread.
     #[must_use]
     pub fn augmented(augmentation: CifarAugmentation, seed: u64, epoch: usize) -> Self {
-        Self {
-            augmented: Some(Augmented {
-                augmentation,
-                seed,
-                epoch,
-            }),
-        }
+        let augmented = Some((augmentation, seed, epoch));
+        Self { augmented }
     }
 
     fn view(&self, image: &CifarImage) -> View {
         match &self.augmented {
             None => View::PLAIN,
-            Some(augmented) => {
-                let (epoch, sample) = (augmented.epoch as u64, image.index() as u64);
-                augmented.augmentation.view(augmented.seed, epoch, sample)
+            Some((changes, seed, epoch)) => {
+                changes.view(*seed, *epoch as u64, image.index() as u64)
             }
         }
     }
@@ -87,10 +74,8 @@ impl Batcher<CifarImage, CifarBatch> for CifarBatcher {
 
         let images = TensorData::new::<f32, _>(pixels, [items.len(), channels, height, width]);
         let labels = TensorData::new::<i32, _>(labels, [items.len()]);
-        (
-            Tensor::from_data(images, device),
-            Tensor::from_data(labels, device),
-        )
+        let images = Tensor::from_data(images, device);
+        (images, Tensor::from_data(labels, device))
     }
 }
 

@@ -68,6 +68,12 @@ impl Cifar {
         &self.names
     }
 
+    /// All records, as in its files.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.records.bytes
+    }
+
     fn read(
         labels: CifarLabels,
         folder: &Path,

@@ -4,27 +4,15 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CifarError {
-    /// The folder or one of its files is missing.
+    /// The folder or one of its files, from this archive, is missing.
     #[error(
-        "{} is missing: unpack {archive}, the binary version from https://www.cs.toronto.edu/~kriz/cifar.html",
-        path.display()
+        "{path} is missing: unpack {1}, the binary version from https://www.cs.toronto.edu/~kriz/cifar.html",
+        path = .0.display()
     )]
-    Missing {
-        /// The folder or file.
-        path: PathBuf,
-        /// The archive that contains it.
-        archive: &'static str,
-    },
-
-    /// The path is a file, perhaps the archive.
-    #[error("{} is not a folder: give the folder {folder} that the archive unpacks to", path.display())]
-    NotAFolder {
-        /// The path.
-        path: PathBuf,
-        /// The folder that the archive unpacks to.
-        folder: &'static str,
-    },
-
+    Missing(PathBuf, &'static str),
+    /// The path is a file, perhaps the archive, which unpacks to this folder.
+    #[error("{path} is not a folder: give the folder {1} that the archive unpacks to", path = .0.display())]
+    NotAFolder(PathBuf, &'static str),
     /// The folder has no files of the data set.
     #[error(
         "{} has no file of {name}: give the folder {folder} that {archive} unpacks to, or the folder that \
@@ -41,23 +29,12 @@ pub enum CifarError {
         /// The archive.
         archive: &'static str,
     },
-
     /// A file or folder cannot be read.
-    #[error("{}: {source}", path.display())]
-    Unreadable {
-        /// The file or folder.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
-
+    #[error("{path}: {1}", path = .0.display())]
+    Unreadable(PathBuf, #[source] std::io::Error),
     /// A file is empty.
-    #[error("{} is empty", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-
+    #[error("{} is empty", .0.display())]
+    Empty(PathBuf),
     /// A file ends within a record.
     #[error(
         "{} is truncated: record {record}, counted from 0, has {found} of {expected} bytes",
@@ -73,7 +50,6 @@ pub enum CifarError {
         /// Bytes of a record.
         expected: usize,
     },
-
     /// A file is longer than the published one.
     #[error("{} is too long: it must have at most {most} records of {bytes} bytes", path.display())]
     Oversized {
@@ -84,7 +60,6 @@ pub enum CifarError {
         /// Bytes of a record.
         bytes: usize,
     },
-
     /// A label is out of range.
     #[error(
         "{}: record {record}, counted from 0, has the {kind} {value}, but there are {classes} classes",
@@ -102,9 +77,8 @@ pub enum CifarError {
         /// The number of classes.
         classes: usize,
     },
-
     /// A file has the wrong number of class names.
-    #[error("{} has {found} class names, one per line, but there are {expected} classes", path.display())]
+    #[error("{} must have a class name per line for each of {expected} classes, but has {found}", path.display())]
     Names {
         /// The file.
         path: PathBuf,
@@ -113,11 +87,7 @@ pub enum CifarError {
         /// Classes.
         expected: usize,
     },
-
     /// A file of class names is not UTF-8.
-    #[error("{} is not UTF-8 text: it must have the names of the classes, one per line", path.display())]
-    NotText {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{} is not UTF-8 text: it must have the names of the classes, one per line", .0.display())]
+    NotText(PathBuf),
 }

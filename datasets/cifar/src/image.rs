@@ -59,12 +59,10 @@ impl CifarImage {
         &record[record.len() - PIXELS..]
     }
 
-    /// The labels of its set.
     pub(crate) fn labels(&self) -> CifarLabels {
         self.records.labels
     }
 
-    /// The rows of one channel.
     pub(crate) fn plane(&self, channel: usize) -> &[[u8; SIDE]] {
         let (rows, _) = self.pixels().as_chunks();
         &rows[SIDE * channel..SIDE * (channel + 1)]

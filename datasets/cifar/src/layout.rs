@@ -8,7 +8,6 @@ use std::{
 
 use crate::{CifarError, PIXELS};
 
-/// The files of one data set.
 #[derive(Debug)]
 pub(crate) struct ArchiveLayout {
     /// The data set's name.
@@ -23,7 +22,6 @@ pub(crate) struct ArchiveLayout {
     pub labels: &'static [LabelByte],
 }
 
-/// The files of a split.
 #[derive(Debug)]
 pub(crate) struct SplitFiles {
     pub names: &'static [&'static str],
@@ -31,7 +29,6 @@ pub(crate) struct SplitFiles {
     pub records: usize,
 }
 
-/// One label byte of every record.
 #[derive(Debug)]
 pub(crate) struct LabelByte {
     /// Its name in errors.
@@ -55,42 +52,33 @@ pub(crate) const CIFAR_10: ArchiveLayout = ArchiveLayout {
         ],
         records: 10_000,
     },
-    test: SplitFiles {
-        names: &["test_batch.bin"],
-        records: 10_000,
-    },
-    labels: &[LabelByte {
-        kind: "label",
-        classes: 10,
-        names: "batches.meta.txt",
-    }],
+    test: one_file(&["test_batch.bin"], 10_000),
+    labels: &[label("label", 10, "batches.meta.txt")],
 };
 
 pub(crate) const CIFAR_100: ArchiveLayout = ArchiveLayout {
     name: "CIFAR-100",
     archive: "cifar-100-binary.tar.gz",
     folder: "cifar-100-binary",
-    train: SplitFiles {
-        names: &["train.bin"],
-        records: 50_000,
-    },
-    test: SplitFiles {
-        names: &["test.bin"],
-        records: 10_000,
-    },
+    train: one_file(&["train.bin"], 50_000),
+    test: one_file(&["test.bin"], 10_000),
     labels: &[
-        LabelByte {
-            kind: "coarse label",
-            classes: 20,
-            names: "coarse_label_names.txt",
-        },
-        LabelByte {
-            kind: "fine label",
-            classes: 100,
-            names: "fine_label_names.txt",
-        },
+        label("coarse label", 20, "coarse_label_names.txt"),
+        label("fine label", 100, "fine_label_names.txt"),
     ],
 };
+
+const fn one_file(names: &'static [&'static str; 1], records: usize) -> SplitFiles {
+    SplitFiles { names, records }
+}
+
+const fn label(kind: &'static str, classes: usize, names: &'static str) -> LabelByte {
+    LabelByte {
+        kind,
+        classes,
+        names,
+    }
+}
 
 impl ArchiveLayout {
     /// Bytes of a record.
@@ -102,10 +90,7 @@ impl ArchiveLayout {
     pub fn locate(&'static self, path: &Path) -> Result<PathBuf, CifarError> {
         let metadata = fs::metadata(path).map_err(self.failed(path))?;
         if !metadata.is_dir() {
-            return Err(CifarError::NotAFolder {
-                path: path.to_owned(),
-                folder: self.folder,
-            });
+            return Err(CifarError::NotAFolder(path.to_owned(), self.folder));
         }
         let inner = path.join(self.folder);
         if self.files().any(|name| path.join(name).exists()) {
@@ -126,15 +111,11 @@ impl ArchiveLayout {
     pub fn failed(&'static self, path: &Path) -> impl FnOnce(std::io::Error) -> CifarError {
         let path = path.to_owned();
         move |source| match source.kind() {
-            ErrorKind::NotFound => CifarError::Missing {
-                path,
-                archive: self.archive,
-            },
-            _ => CifarError::Unreadable { path, source },
+            ErrorKind::NotFound => CifarError::Missing(path, self.archive),
+            _ => CifarError::Unreadable(path, source),
         }
     }
 
-    /// All files by name.
     fn files(&self) -> impl Iterator<Item = &'static str> {
         let records = self.train.names.iter().chain(self.test.names).copied();
         records.chain(self.labels.iter().map(|label| label.names))

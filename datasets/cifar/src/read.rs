@@ -41,7 +41,7 @@ pub(crate) fn names(
     let mut bytes = Vec::new();
     append(&path, MOST_TEXT, &mut bytes).map_err(layout.failed(&path))?;
     let Ok(text) = String::from_utf8(bytes) else {
-        return Err(CifarError::NotText { path });
+        return Err(CifarError::NotText(path));
     };
     // The official file of CIFAR-10 ends with a blank line.
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -75,7 +75,7 @@ fn check_length(
     let (path, bytes) = (path.to_owned(), layout.record());
     let (records, left) = (length / bytes, length % bytes);
     if length == 0 {
-        Err(CifarError::Empty { path })
+        Err(CifarError::Empty(path))
     } else if length > most * bytes {
         Err(CifarError::Oversized { path, most, bytes })
     } else if left > 0 {

@@ -5,10 +5,8 @@ use crate::{CLASSES, Digit, DigitsError};
 /// The published data set. `data/README.md` has the credit and the licence.
 pub(crate) const ARCHIVE: &[u8] = include_bytes!("../data/digits.csv.gz");
 
-/// How many digits the data set has.
 const ROWS: usize = 1_797;
 
-/// The largest value of a pixel.
 const INK: u8 = 16;
 
 /// Reads gzipped rows of 64 pixels and a label, in file order.
@@ -18,13 +16,11 @@ pub(crate) fn parse(archive: &[u8]) -> Result<Vec<Digit>, DigitsError> {
         .from_reader(GzDecoder::new(archive))
         .into_deserialize::<Vec<u8>>()
         .enumerate()
-        .map(|(row, values)| digit(&values?).ok_or(DigitsError::NotADigit { row }))
+        .map(|(row, values)| digit(&values?).ok_or(DigitsError::NotADigit(row)))
         .collect::<Result<Vec<_>, _>>()?;
-    let (found, expected) = (digits.len(), ROWS);
-    if found == expected {
-        Ok(digits)
-    } else {
-        Err(DigitsError::WrongCount { found, expected })
+    match digits.len() {
+        ROWS => Ok(digits),
+        found => Err(DigitsError::WrongCount(found, ROWS)),
     }
 }
 
@@ -63,13 +59,7 @@ mod tests {
     #[test]
     fn the_archive_is_the_published_one() {
         let digits = parse(ARCHIVE).unwrap();
-        let ink = |digit: &Digit| {
-            digit
-                .pixels
-                .iter()
-                .map(|&pixel| u32::from(pixel))
-                .sum::<u32>()
-        };
+        let ink = |digit: &Digit| -> u32 { digit.pixels.map(u32::from).iter().sum() };
         assert_eq!(digits.len(), 1_797);
         assert_eq!((digits[0].label, ink(&digits[0])), (0, 294));
         assert_eq!(digits[0].pixels[..8], [0, 0, 5, 13, 9, 1, 0, 0]);
@@ -90,15 +80,11 @@ mod tests {
     #[test]
     fn values_out_of_range_are_not_digits() {
         let limits = parse(&gzip(&(row("16", "9") + &row("0", "0"))));
-        let (found, expected) = (2, 1_797);
-        let expected = DigitsError::WrongCount { found, expected };
-        assert_eq!(limits.unwrap_err().to_string(), expected.to_string());
+        let expected = "the archive has 2 digits, not 1797";
+        assert_eq!(limits.unwrap_err().to_string(), expected);
         for bad in [&row("17", "9"), &row("16", "10"), "0,1,2\n", "5\n"] {
             let found = parse(&gzip(bad));
-            assert!(
-                matches!(found, Err(DigitsError::NotADigit { row: 0 })),
-                "{bad}"
-            );
+            assert!(matches!(found, Err(DigitsError::NotADigit(0))), "{bad}");
         }
     }
 

@@ -17,8 +17,6 @@ pub type DigitBatch = (Tensor<4>, Tensor<1, Int>);
 /// Each scan is [enlarged](Digit::enlarged) to 32×32, normalised by [`MEAN`] and [`STD`], and repeated in three equal
 /// channels. The tensors have the device's default element types.
 ///
-/// # Example
-///
 /// ```
 /// use burn::data::dataloader::batcher::Batcher;
 /// use burn::tensor::Device;
@@ -36,18 +34,13 @@ pub struct DigitBatcher;
 impl Batcher<Digit, DigitBatch> for DigitBatcher {
     fn batch(&self, items: Vec<Digit>, device: &Device) -> DigitBatch {
         let [channels, height, width] = SHAPE;
-        let pixels = items
-            .iter()
-            .flat_map(Digit::enlarged)
-            .map(|pixel| (pixel - MEAN) / STD)
-            .collect();
+        let pixels = items.iter().flat_map(Digit::enlarged);
+        let pixels = pixels.map(|pixel| (pixel - MEAN) / STD).collect();
         let labels = items.iter().map(|digit| i32::from(digit.label)).collect();
 
         let images = TensorData::new::<f32, _>(pixels, [items.len(), 1, height, width]);
         let labels = TensorData::new::<i32, _>(labels, [items.len()]);
-        (
-            Tensor::from_data(images, device).repeat_dim(1, channels),
-            Tensor::from_data(labels, device),
-        )
+        let images = Tensor::from_data(images, device).repeat_dim(1, channels);
+        (images, Tensor::from_data(labels, device))
     }
 }

@@ -5,7 +5,6 @@ use crate::SHAPE;
 /// Side of a published scan. Each pixel counts the ink in a block of 4×4 dots.
 const SCAN: usize = 8;
 
-/// Side of an enlarged scan.
 const SIDE: usize = SHAPE[1];
 
 /// One handwritten digit, as published.

@@ -20,7 +20,11 @@ const TEST_EVERY: usize = 5;
 ///
 /// let (train, test) = (Digits::train()?, Digits::test()?);
 /// assert_eq!((train.len(), test.len()), (1_437, 360));
-/// assert_eq!((train.get(0)?.label, test.get(0)?.label), (1, 0));
+/// assert_eq!((train.get(0)?.label, test.as_slice()[0].label), (1, 0));
+/// assert_eq!(train.few(20, 7).len(), 200);
+/// let last = test.only(&[5, 6, 7, 8, 9]);
+/// assert_eq!(last.len(), 178);
+/// assert_eq!(last.get(0)?.label, 0); // a five
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -48,29 +52,12 @@ impl Digits {
     }
 
     /// All images of the split, in file order.
-    ///
-    /// ```
-    /// let test = stovepipe_digits::Digits::test()?;
-    /// let zeros = test.as_slice().iter().filter(|digit| digit.label == 0).count();
-    /// assert_eq!(zeros, 42);
-    /// # Ok::<(), stovepipe_digits::DigitsError>(())
-    /// ```
     #[must_use]
     pub fn as_slice(&self) -> &[Digit] {
         &self.items
     }
 
     /// Keeps only some digits. They become the classes 0, 1, … in the given order.
-    ///
-    /// ```
-    /// use burn::data::dataset::Dataset;
-    /// use stovepipe_digits::Digits;
-    ///
-    /// let last = Digits::test()?.only(&[5, 6, 7, 8, 9]);
-    /// assert_eq!(last.len(), 178);
-    /// assert_eq!(last.get(0)?.label, 0); // a five
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     #[must_use]
     pub fn only(&self, digits: &[u8]) -> Self {
         let class = |digit: &Digit| digits.iter().position(|&own| own == digit.label);
@@ -78,21 +65,11 @@ impl Digits {
             let label = u8::try_from(class(digit)?).ok()?;
             Some(Digit { label, ..*digit })
         });
-        Self {
-            items: chosen.collect(),
-        }
+        let items = chosen.collect();
+        Self { items }
     }
 
     /// Keeps at most `of_each` random images of each class, in file order.
-    ///
-    /// ```
-    /// use burn::data::dataset::Dataset;
-    /// use stovepipe_digits::Digits;
-    ///
-    /// let few = Digits::train()?.few(20, 7);
-    /// assert_eq!(few.len(), 200);
-    /// # Ok::<(), stovepipe_digits::DigitsError>(())
-    /// ```
     #[must_use]
     pub fn few(&self, of_each: usize, seed: u64) -> Self {
         let mut places: Vec<usize> = (0..self.items.len()).collect();
@@ -105,18 +82,16 @@ impl Digits {
             is_kept
         });
         places.sort_unstable();
-        Self {
-            items: places.into_iter().map(|place| self.items[place]).collect(),
-        }
+        let items = places.into_iter().map(|place| self.items[place]).collect();
+        Self { items }
     }
 
     /// The rows of the archive whose index `keep` accepts.
     fn rows(keep: impl Fn(usize) -> bool) -> Result<Self, DigitsError> {
         let rows = archive::parse(archive::ARCHIVE)?.into_iter().enumerate();
-        let items = rows.filter(|&(row, _)| keep(row)).map(|(_, digit)| digit);
-        Ok(Self {
-            items: items.collect(),
-        })
+        let kept = rows.filter(|&(row, _)| keep(row)).map(|(_, digit)| digit);
+        let items = kept.collect();
+        Ok(Self { items })
     }
 }
 

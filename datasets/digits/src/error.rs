@@ -5,20 +5,10 @@ pub enum DigitsError {
     /// The archive is not gzip, is truncated, or has no rows of comma-separated numbers of one length.
     #[error("the archive of digits cannot be read")]
     Unreadable(#[from] csv::Error),
-
-    /// A row is invalid.
-    #[error("row {row} is not 64 pixels from 0 to 16 and a label from 0 to 9")]
-    NotADigit {
-        /// The row, counted from 0.
-        row: usize,
-    },
-
-    /// The archive has a wrong number of rows.
-    #[error("the archive has {found} digits, not {expected}")]
-    WrongCount {
-        /// Rows in the archive.
-        found: usize,
-        /// Rows in the data set.
-        expected: usize,
-    },
+    /// The row of this index is invalid.
+    #[error("row {0} is not 64 pixels from 0 to 16 and a label from 0 to 9")]
+    NotADigit(usize),
+    /// The archive has so many rows, but the data set so many.
+    #[error("the archive has {0} digits, not {1}")]
+    WrongCount(usize, usize),
 }

@@ -6,7 +6,6 @@ use stovepipe_digits::{CLASSES, DigitBatcher, Digits, MEAN, SHAPE, STD};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
-/// All elements in row-major order.
 fn values(tensor: Tensor<4>) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
     Ok(tensor.into_data().try_to_vec::<f32>()?)
 }

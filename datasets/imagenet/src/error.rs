@@ -11,40 +11,20 @@ use std::{
 pub enum ImagenetError {
     // Folders
     /// A file or folder cannot be read.
-    #[error("{}: {source}", path.display())]
-    Unreadable {
-        /// The file or folder.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-
+    #[error("{path}: {1}", path = .0.display())]
+    Unreadable(PathBuf, #[source] io::Error),
     /// The path is a file.
     #[error("{} is not a folder: give the folder that has train and val, or a folder for each class", .0.display())]
     NotAFolder(PathBuf),
-
     /// A folder has no class folders.
     #[error("{} has no class folders: put the images of each class into a folder named after it", .0.display())]
     NoClasses(PathBuf),
-
-    /// A folder has only one class.
-    #[error("{} has only one class, {class}: training needs two or more", path.display())]
-    OneClass {
-        /// The folder.
-        path: PathBuf,
-        /// The class.
-        class: String,
-    },
-
-    /// A class or a split has no images.
-    #[error("{} has no images (files that end in {})", path.display(), endings.join(", "))]
-    NoImages {
-        /// The folder.
-        path: PathBuf,
-        /// The endings of images.
-        endings: &'static [&'static str],
-    },
-
+    /// A folder has only this class.
+    #[error("{path} has only one class, {1}: training needs two or more", path = .0.display())]
+    OneClass(PathBuf, String),
+    /// A class or a split has no images, which have these endings.
+    #[error("{} has no images (files that end in {})", .0.display(), .1.join(", "))]
+    NoImages(PathBuf, &'static [&'static str]),
     /// A folder has several folders with images where images were expected: probably one level too many.
     #[error(
         "{} has no images of its own, but {folders} folders with images, such as {first}: if these are the classes, \
@@ -61,33 +41,19 @@ pub enum ImagenetError {
         /// The folder that was probably meant.
         meant: PathBuf,
     },
-
-    /// A folder among class folders has the name of a validation split.
+    /// A folder of class folders has one with the name of a validation split.
     #[error(
-        "{} has a folder {name}, but no folder train with a folder for each class: put the training images there, \
-         or rename {name} if it is a class",
-        path.display()
+        "{path} has a folder {1}, but no folder train with a folder for each class: put the training images there, \
+         or rename {1} if it is a class",
+        path = .0.display()
     )]
-    SplitAmongClasses {
-        /// The folder of the class folders.
-        path: PathBuf,
-        /// The folder in it.
-        name: String,
-    },
-
-    /// A name is not UTF-8, so the index, a text file, could not contain it.
-    #[error("the name of {} is not valid UTF-8: rename it", .0.display())]
+    SplitAmongClasses(PathBuf, String),
+    /// A name is not UTF-8 or has a line break, so lists of names, a line each, could not contain it.
+    #[error("the name of {:?} is not valid UTF-8 or has a line break: rename it", .0)]
     OddName(PathBuf),
-
-    /// Folders are nested too deeply, probably because of a link to a parent.
-    #[error("{} is more than {most} folders deep: is there a link to a parent folder?", path.display())]
-    TooDeep {
-        /// The folder.
-        path: PathBuf,
-        /// The allowed depth of folders in a class.
-        most: usize,
-    },
-
+    /// Folders are nested more deeply than this in a class, probably because of a link to a parent.
+    #[error("{path} is more than {1} folders deep: is there a link to a parent folder?", path = .0.display())]
+    TooDeep(PathBuf, usize),
     /// The validation images have other classes than the training images.
     #[error("{} {} the class {class}, which the training images {}", path.display(),
         if *extra { "has" } else { "lacks" }, if *extra { "lack" } else { "have" })]
@@ -99,9 +65,8 @@ pub enum ImagenetError {
         /// Whether it is an extra class; otherwise it is missing.
         extra: bool,
     },
-
     /// One side of the split would be empty.
-    #[error("{images} images of {} cannot be split: a share of {share} leaves none on one side", path.display())]
+    #[error("the images of {} cannot be split: a share of {share} of {images} leaves none on one side", path.display())]
     Split {
         /// The folder.
         path: PathBuf,
@@ -112,30 +77,18 @@ pub enum ImagenetError {
     },
 
     // Label files
-    /// Validation images have neither class folders nor a label file.
+    /// Validation images have neither class folders nor a label file, which has one of these names.
     #[error(
         "{} has images but no class folders and no label file: name one, or put one of {} beside the folder",
-        path.display(), names.join(", ")
+        .0.display(), .1.join(", ")
     )]
-    NoLabels {
-        /// The folder.
-        path: PathBuf,
-        /// The names of label files that are found without being named.
-        names: &'static [&'static str],
-    },
-
-    /// A label file was given, but there is no folder of validation images.
+    NoLabels(PathBuf, &'static [&'static str]),
+    /// A label file was given, but there are no validation images, only this folder of class folders.
     #[error(
         "{} is not used: there is no folder of validation images; a share of the images in {} is held out instead",
-        path.display(), folder.display()
+        .0.display(), .1.display()
     )]
-    LabelsOfNone {
-        /// The label file.
-        path: PathBuf,
-        /// The folder of the class folders.
-        folder: PathBuf,
-    },
-
+    LabelsOfNone(PathBuf, PathBuf),
     /// A line of a label file is wrong.
     #[error("{}, line {line}: {reason}", path.display())]
     Label {
@@ -146,34 +99,17 @@ pub enum ImagenetError {
         /// What is wrong with it.
         reason: String,
     },
-
-    /// A label file does not match the images.
-    #[error("{}: {reason}", path.display())]
-    Labels {
-        /// The label file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    /// A label file does not match the images, for this reason.
+    #[error("{path}: {1}", path = .0.display())]
+    Labels(PathBuf, String),
 
     // Images
     /// An image cannot be decoded.
-    #[error("{}: {source}", path.display())]
-    Image {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: ImageError,
-    },
-
-    /// More files than allowed cannot be loaded.
-    #[error("more than {most} files cannot be loaded; the last is {source}")]
-    TooManySkipped {
-        /// How many may be skipped.
-        most: usize,
-        /// The error of the last file.
-        source: Box<ImagenetError>,
-    },
+    #[error("{path}: {1}", path = .0.display())]
+    Image(PathBuf, #[source] ImageError),
+    /// More files than allowed cannot be loaded; the error is that of the last.
+    #[error("more than {0} files cannot be loaded; the last is {1}")]
+    TooManySkipped(usize, #[source] Box<ImagenetError>),
 
     // Loading
     /// A setting is out of its range.
@@ -186,11 +122,9 @@ pub enum ImagenetError {
         /// Its range.
         reason: &'static str,
     },
-
     /// A worker thread could not be started.
     #[error("loading images failed: {0}")]
     Thread(#[source] io::Error),
-
     /// A worker thread panicked.
     #[error("loading images failed: {0}")]
     Worker(String),
@@ -250,16 +184,14 @@ pub enum ImageError {
 }
 
 impl ImagenetError {
-    /// The error for a file or folder that cannot be read.
     pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Unreadable { path, source }
+        move |source| Self::Unreadable(path, source)
     }
 
-    /// The error for an image that cannot be decoded.
     pub(crate) fn image(path: &Path) -> impl FnOnce(ImageError) -> Self {
         let path = path.to_owned();
-        move |source| Self::Image { path, source }
+        move |source| Self::Image(path, source)
     }
 }
 
@@ -273,7 +205,6 @@ impl ImageError {
     }
 }
 
-/// An error unless a setting is valid.
 pub(crate) fn check(
     setting: &'static str,
     value: impl ToString,
@@ -290,7 +221,6 @@ pub(crate) fn check(
     })
 }
 
-/// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

@@ -22,9 +22,7 @@ pub(crate) fn tiles(name: &str, height: usize) -> Vec<(Vec<String>, Raster)> {
     let stacked = picture(&format!("{name}.png"));
     let tiles = stacked.pixels.chunks_exact(stacked.width * height);
     let mut reader = csv::ReaderBuilder::new();
-    let rows = reader
-        .has_headers(false)
-        .from_path(path(&format!("{name}.csv")));
+    let rows = (reader.has_headers(false)).from_path(path(&format!("{name}.csv")));
     let rows: Vec<_> = rows.unwrap().into_records().map(Result::unwrap).collect();
     assert_eq!(rows.len(), tiles.len());
     let pairs = rows.iter().zip(tiles).map(|(row, tile)| {

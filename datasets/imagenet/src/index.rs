@@ -5,14 +5,12 @@ mod conventions;
 mod entries;
 mod folder;
 mod labels;
-mod names;
 mod sets;
-mod split;
 mod walk;
 
 #[cfg(test)]
 mod memory;
 
 pub use cache::IndexCache;
-pub use folder::ImageFolder;
+pub use folder::{ImageFolder, images_in};
 pub use sets::{FolderSettings, ImageSets};

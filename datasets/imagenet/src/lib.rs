@@ -70,7 +70,7 @@ pub use batches::ImageBatches;
 pub use decode::Decoding;
 pub use error::{ImageError, ImagenetError};
 pub use images::Images;
-pub use index::{FolderSettings, ImageFolder, ImageSets, IndexCache};
+pub use index::{FolderSettings, ImageFolder, ImageSets, IndexCache, images_in};
 pub use loading::{EvalTransform, Loading, Normalisation};
 pub use resize::Interpolation;
 pub use skipped::SkippedFile;

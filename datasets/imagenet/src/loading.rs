@@ -3,18 +3,6 @@ use std::{num::NonZero, thread};
 use crate::{Augmentation, Decoding, ImagenetError, Interpolation, error::check};
 
 /// How images are loaded, with defaults for ImageNet.
-///
-/// ```
-/// use stovepipe_imagenet::{EvalTransform, Interpolation, Loading, Normalisation};
-///
-/// let large = Loading {
-///     size: 480,
-///     evaluation: EvalTransform { resize: 512, interpolation: Interpolation::Bicubic },
-///     normalisation: Normalisation { mean: [0.5; 3], std: [0.5; 3] }, // to -1 to 1
-///     ..Loading::default()
-/// };
-/// # let _ = large;
-/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loading {
     /// Height and width of the images for the model.
@@ -100,8 +88,10 @@ impl Loading {
     /// ```
     /// use stovepipe_imagenet::Loading;
     ///
-    /// assert!(Loading { size: 128, ..Loading::default() }.check().is_ok());
-    /// let error = Loading { size: 0, ..Loading::default() }.check().unwrap_err();
+    /// let mut loading = Loading { size: 128, ..Loading::default() };
+    /// assert!(loading.check().is_ok());
+    /// loading.size = 0;
+    /// let error = loading.check().unwrap_err();
     /// assert_eq!(error.to_string(), "the size of images cannot be 0: it must be from 1 to 16384");
     /// ```
     pub fn check(&self) -> Result<(), ImagenetError> {
@@ -110,13 +100,9 @@ impl Loading {
         check("the size of images", self.size, is_valid, range)?;
         let resize = self.evaluation.resize;
         let is_valid = (self.size..=Self::LARGEST).contains(&resize);
+        let setting = "the size that images are resized to";
         let range = "it must be from the size of the crop to 16384";
-        check(
-            "the size that images are resized to",
-            resize,
-            is_valid,
-            range,
-        )?;
+        check(setting, resize, is_valid, range)?;
         let Normalisation { mean, std } = self.normalisation;
         let is_valid = mean.into_iter().chain(std).all(f32::is_finite) && !std.contains(&0.0);
         let value = format!("{mean:?} and {std:?}");
@@ -125,7 +111,9 @@ impl Loading {
         self.augmentation.check()
     }
 
-    pub(crate) fn threads(&self) -> usize {
+    /// The number of threads that load images.
+    #[must_use]
+    pub fn threads(&self) -> usize {
         match self.workers {
             0 => thread::available_parallelism().map_or(1, NonZero::get),
             workers => workers,

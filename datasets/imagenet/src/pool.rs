@@ -20,7 +20,6 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::error::panic_message;
 
-/// Tells work in progress to stop.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
@@ -34,7 +33,6 @@ impl Stop {
 pub(crate) struct OrderedPool<R> {
     jobs: Option<Sender<usize>>,
     results: Receiver<(usize, Result<R, String>)>,
-    /// Results that arrived early.
     early: BTreeMap<usize, Result<R, String>>,
     /// The next job to send, and the next result to return.
     next_job: usize,

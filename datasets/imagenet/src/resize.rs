@@ -21,13 +21,23 @@ pub enum Interpolation {
     Bicubic,
 }
 
-/// A rectangle of whole pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rectangle {
     pub left: u32,
     pub top: u32,
     pub width: u32,
     pub height: u32,
+}
+
+impl Rectangle {
+    fn whole(width: u32, height: u32) -> Self {
+        Self {
+            left: 0,
+            top: 0,
+            width,
+            height,
+        }
+    }
 }
 
 /// Resizes to rasters of a given size, with memory for the next.
@@ -73,12 +83,7 @@ impl Resizing {
         let y = f64::from(image.height) / f64::from(resized.height);
         let across = extent(x, resized.left, to.width, image.width);
         let down = extent(y, resized.top, to.height, image.height);
-        let whole = Rectangle {
-            left: 0,
-            top: 0,
-            width: image.width,
-            height: image.height,
-        };
+        let whole = Rectangle::whole(image.width, image.height);
         self.resize(&source(image, whole)?, [across, down], interpolation, to)
     }
 
@@ -98,14 +103,17 @@ impl Resizing {
         let (width, height) = (to.width as u32, needed.end - needed.start);
         let top = f64::from(needed.start);
         self.narrow.resize(3 * to.width * height as usize, 0);
-        let mut narrow = target(width, height, &mut self.narrow)?;
+        let narrow = target(width, height, &mut self.narrow)?;
         let part = options.crop(across.0, top, across.1, f64::from(height));
-        let resized = self.resizer.resize_typed(source, &mut narrow, &part);
-        resized.map_err(ImageError::resize)?;
-        let mut target = target(width, to.height as u32, to.pixels.as_flattened_mut())?;
+        resize(&mut self.resizer, source, narrow, &part)?;
+        let narrow = part_of(
+            &self.narrow,
+            [width, height],
+            Rectangle::whole(width, height),
+        )?;
+        let target = target(width, to.height as u32, to.pixels.as_flattened_mut())?;
         let part = options.crop(0.0, down.0 - top, f64::from(width), down.1);
-        let resized = self.resizer.resize_typed(&narrow, &mut target, &part);
-        resized.map_err(ImageError::resize)
+        resize(&mut self.resizer, &narrow, target, &part)
     }
 }
 
@@ -142,11 +150,25 @@ fn options(interpolation: Interpolation) -> ResizeOptions {
     ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter))
 }
 
-/// A part of an image.
+/// The one kind of source and of target: the library's code is compiled anew for each pair, which takes seconds.
+fn resize(
+    resizer: &mut Resizer,
+    source: &ImagePart<'_>,
+    mut target: TypedImage<'_, U8x3>,
+    options: &ResizeOptions,
+) -> Result<(), ImageError> {
+    let resized = resizer.resize_typed(source, &mut target, options);
+    resized.map_err(ImageError::resize)
+}
+
 type ImagePart<'a> = TypedCroppedImage<'a, TypedImageRef<'a, U8x3>>;
 
 fn source(image: &Decoded, part: Rectangle) -> Result<ImagePart<'_>, ImageError> {
-    let whole = TypedImageRef::from_buffer(image.width, image.height, &image.pixels);
+    part_of(&image.pixels, [image.width, image.height], part)
+}
+
+fn part_of(pixels: &[u8], size: [u32; 2], part: Rectangle) -> Result<ImagePart<'_>, ImageError> {
+    let whole = TypedImageRef::from_buffer(size[0], size[1], pixels);
     let Rectangle {
         left,
         top,
@@ -221,7 +243,6 @@ mod tests {
         loading
     }
 
-    /// Resizes the width of all rows, then the height.
     fn by_all_rows(
         image: &Decoded,
         [across, down]: [Extent; 2],

@@ -41,8 +41,7 @@ impl Skipped {
             return Err(error);
         }
         if files.in_order.len() >= most {
-            let source = Box::new(error);
-            return Err(ImagenetError::TooManySkipped { most, source });
+            return Err(ImagenetError::TooManySkipped(most, Box::new(error)));
         }
         let (path, reason) = (path.to_owned(), reason(error));
         files.paths.insert(path.clone());
@@ -64,8 +63,8 @@ impl Skipped {
 /// The message of an error, without the file's path.
 fn reason(error: ImagenetError) -> String {
     match error {
-        ImagenetError::Unreadable { source, .. } => source.to_string(),
-        ImagenetError::Image { source, .. } => source.to_string(),
+        ImagenetError::Unreadable(_, source) => source.to_string(),
+        ImagenetError::Image(_, source) => source.to_string(),
         other => other.to_string(),
     }
 }

@@ -21,21 +21,26 @@ fn encoded(format: image::ImageFormat) -> Vec<u8> {
     file.into_inner()
 }
 
+/// The file, with the side as its width and as its height, at `place`.
+fn claiming(mut file: Vec<u8>, place: usize, side: &[u8]) -> Vec<u8> {
+    file[place..place + 2 * side.len()].copy_from_slice(&side.repeat(2));
+    file
+}
+
 /// A JPEG that claims to be 60,000 pixels high and wide.
 fn large_jpeg() -> Vec<u8> {
-    let mut file = jpeg(8, 8, 1);
-    let is_frame = |pair: &[u8]| pair == [0xff, 0xc0];
-    let frame = file.windows(2).position(is_frame).unwrap();
-    file[frame + 5..frame + 7].copy_from_slice(&SIDE.to_be_bytes());
-    file[frame + 7..frame + 9].copy_from_slice(&SIDE.to_be_bytes());
-    file
+    let file = jpeg(8, 8, 1);
+    let frame = file
+        .windows(2)
+        .position(|pair| pair == [0xff, 0xc0])
+        .unwrap();
+    claiming(file, frame + 5, &SIDE.to_be_bytes())
 }
 
 /// The same as a PNG, with a new checksum of its header.
 fn large_png() -> Vec<u8> {
-    let mut file = encoded(image::ImageFormat::Png);
-    file[16..20].copy_from_slice(&u32::from(SIDE).to_be_bytes());
-    file[20..24].copy_from_slice(&u32::from(SIDE).to_be_bytes());
+    let file = encoded(image::ImageFormat::Png);
+    let mut file = claiming(file, 16, &u32::from(SIDE).to_be_bytes());
     let crc = file[12..29].iter().fold(u32::MAX, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| {
             (crc >> 1) ^ (0xedb8_8320 * (crc & 1))
@@ -45,28 +50,18 @@ fn large_png() -> Vec<u8> {
     file
 }
 
-fn large_bmp() -> Vec<u8> {
-    let mut file = encoded(image::ImageFormat::Bmp);
-    file[18..22].copy_from_slice(&u32::from(SIDE).to_le_bytes());
-    file[22..26].copy_from_slice(&u32::from(SIDE).to_le_bytes());
-    file
-}
-
-fn large_gif() -> Vec<u8> {
-    let mut file = encoded(image::ImageFormat::Gif);
-    file[6..8].copy_from_slice(&SIDE.to_le_bytes());
-    file[8..10].copy_from_slice(&SIDE.to_le_bytes());
-    file
-}
-
 #[test]
 fn a_bomb_is_an_error_and_takes_no_memory() {
     let data = tempdir().unwrap();
+    let [bmp, gif] = [image::ImageFormat::Bmp, image::ImageFormat::Gif].map(encoded);
     for (name, file) in [
         ("bomb.jpg", large_jpeg()),
         ("bomb.png", large_png()),
-        ("bomb.bmp", large_bmp()),
-        ("bomb.gif", large_gif()),
+        (
+            "bomb.bmp",
+            claiming(bmp, 18, &u32::from(SIDE).to_le_bytes()),
+        ),
+        ("bomb.gif", claiming(gif, 6, &SIDE.to_le_bytes())),
     ] {
         write(data.path(), &[(name, &file)]);
         let (before, most) = (ALLOCATOR.allocated(), ALLOCATOR.max_allocated());

@@ -47,7 +47,6 @@ fn images(data: &Path, interpolation: Interpolation, ratio: [f64; 2]) -> Images 
     Images::new(ImageFolder::open(data, &IndexCache::Off).unwrap(), loading).unwrap()
 }
 
-/// Loads an image for training or evaluation.
 fn load(images: &Images, image: usize, training: bool) -> Result<ImageBatch, ImagenetError> {
     if training {
         return images.train_batches(vec![image], 1, 0, 0).next().unwrap();
@@ -77,10 +76,8 @@ fn a_long_image_takes_memory_by_its_pixels() {
             let error = error.to_string();
             let expected = "thin.png: cannot be resized: the part to show is";
             assert!(error.contains(expected), "{error}");
-            assert!(
-                error.ends_with("pixels long, but at most 65536 are allowed"),
-                "{error}"
-            );
+            let most = "pixels long, but at most 65536 are allowed";
+            assert!(error.ends_with(most), "{error}");
         }
     }
     let taken = ALLOCATOR.max_allocated();

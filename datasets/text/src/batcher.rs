@@ -34,7 +34,6 @@ pub struct TextBatcher {
     offset: Option<EpochOffset>,
 }
 
-/// The key of an epoch's random offset.
 #[derive(Clone, Copy, Debug)]
 struct EpochOffset {
     seed: u64,
@@ -42,7 +41,6 @@ struct EpochOffset {
 }
 
 impl EpochOffset {
-    /// The offset of all windows, in tokens.
     fn draw(self, targets: usize) -> usize {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(self.epoch);
@@ -69,9 +67,7 @@ impl Batcher<TokenWindow, TextBatch> for TextBatcher {
     fn batch(&self, items: Vec<TokenWindow>, device: &Device) -> TextBatch {
         let length = items.first().map_or(0, TokenWindow::length);
         let pairs = items.iter().flat_map(|window| {
-            let offset = self
-                .offset
-                .map_or(0, |offset| offset.draw(window.targets()));
+            let offset = (self.offset).map_or(0, |offset| offset.draw(window.targets()));
             window.pairs(offset)
         });
         let (inputs, targets): (Vec<i32>, Vec<i32>) =
@@ -80,9 +76,7 @@ impl Batcher<TokenWindow, TextBatch> for TextBatcher {
         let shape = [items.len(), length];
         let inputs = TensorData::new::<i32, _>(inputs, shape);
         let targets = TensorData::new::<i32, _>(targets, shape);
-        (
-            Tensor::from_data(inputs, device),
-            Tensor::from_data(targets, device),
-        )
+        let inputs = Tensor::from_data(inputs, device);
+        (inputs, Tensor::from_data(targets, device))
     }
 }

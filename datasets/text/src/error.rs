@@ -1,4 +1,8 @@
-use std::{error::Error, path::PathBuf};
+use std::{
+    error::Error,
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Why a text cannot be read, encoded, or cut into windows.
 #[derive(Debug, thiserror::Error)]
@@ -6,65 +10,31 @@ use std::{error::Error, path::PathBuf};
 pub enum TextError {
     // Files.
     /// A file or folder cannot be read.
-    #[error("{}: {source}", path.display())]
-    Unreadable {
-        /// The file or folder.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
-
-    /// A file is not UTF-8 text.
+    #[error("{path}: {1}", path = .0.display())]
+    Unreadable(PathBuf, #[source] io::Error),
+    /// A file is not UTF-8 text from this byte on.
     #[error(
-        "{} is not UTF-8: byte {offset}, counted from 0, is invalid; convert the file or remove it",
-        path.display()
+        "{path} is not UTF-8: byte {1}, counted from 0, is invalid; convert the file or remove it",
+        path = .0.display()
     )]
-    NotUtf8 {
-        /// The file.
-        path: PathBuf,
-        /// The first invalid byte.
-        offset: usize,
-    },
-
-    /// A folder has no text file.
-    #[error("{} has no text files: no name in it or its subfolders ends with {endings}", path.display())]
-    NoFiles {
-        /// The folder.
-        path: PathBuf,
-        /// The endings of text files.
-        endings: String,
-    },
-
+    NotUtf8(PathBuf, usize),
+    /// A folder has no text file, whose name has one of these endings.
+    #[error("{path} has no text files: no name in it or its subfolders ends with {1}", path = .0.display())]
+    NoFiles(PathBuf, String),
     /// A file is empty, or all files of a folder are.
-    #[error("{} is empty: there is nothing to train on", path.display())]
-    Empty {
-        /// The file or folder.
-        path: PathBuf,
-    },
-
+    #[error("{} is empty: there is nothing to train on", .0.display())]
+    Empty(PathBuf),
     /// The embedded text is damaged. This should not happen.
     #[error("the embedded text cannot be read")]
-    Embedded(#[source] std::io::Error),
+    Embedded(#[source] io::Error),
 
     // Tokens.
     /// A file is not a `tokenizer.json`.
-    #[error("{} is not a tokenizer.json of Hugging Face: {source}", path.display())]
-    NotATokenizer {
-        /// The file.
-        path: PathBuf,
-        /// The error of the `tokenizers` crate.
-        source: Box<dyn Error + Send + Sync>,
-    },
-
-    /// The tokenizer failed.
-    #[error("{}: the tokenizer failed: {source}", path.display())]
-    Tokenizer {
-        /// The tokenizer's file.
-        path: PathBuf,
-        /// The error of the `tokenizers` crate.
-        source: Box<dyn Error + Send + Sync>,
-    },
-
+    #[error("{path} is not a tokenizer.json of Hugging Face: {1}", path = .0.display())]
+    NotATokenizer(PathBuf, #[source] Box<dyn Error + Send + Sync>),
+    /// The tokenizer of this file failed.
+    #[error("{path}: the tokenizer failed: {1}", path = .0.display())]
+    Tokenizer(PathBuf, #[source] Box<dyn Error + Send + Sync>),
     /// The tokenizer is for other texts, such as another language.
     #[error(
         "the tokenizer has no token for {lost} of the text's {characters} characters (white space not counted): \
@@ -76,7 +46,6 @@ pub enum TextError {
         /// Characters, without white space.
         characters: usize,
     },
-
     /// The tokenizer has more tokens than the model.
     #[error(
         "the tokenizer has a vocabulary of {tokenizer} tokens, but the model one of {model}: \
@@ -88,7 +57,6 @@ pub enum TextError {
         /// Tokens of the model.
         model: usize,
     },
-
     /// A token is not in the vocabulary.
     #[error("token {place} of the text is {token}, but the vocabulary has {vocabulary} tokens")]
     Token {
@@ -111,11 +79,10 @@ pub enum TextError {
         /// Its range.
         range: &'static str,
     },
-
     /// A part of the text is shorter than a window.
     #[error(
-        "the {part} has {tokens} tokens, but a window of {length} and its targets need {}: \
-         use more text or shorter windows", length + 1
+        "the {part} has too few tokens, {tokens}: a window of {length} and its targets need {}: \
+         use more text or shorter windows", length.saturating_add(1)
     )]
     TooShort {
         /// `text`, `training part` or `held-out part`.
@@ -125,4 +92,11 @@ pub enum TextError {
         /// Input tokens of a window.
         length: usize,
     },
+}
+
+impl TextError {
+    pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        |source| Self::Unreadable(path, source)
+    }
 }

@@ -56,7 +56,6 @@ struct Level {
 struct History {
     /// The index of the first gram that begins with it.
     begin: u32,
-    /// The sum of their counts.
     total: u32,
     /// The number of tokens with a count of one, two, and more.
     followers: [u32; 3],
@@ -65,7 +64,6 @@ struct History {
 /// How grams are packed into numbers.
 #[derive(Clone, Copy, Debug)]
 struct Packing {
-    /// Bits of a token.
     bits: u32,
     /// Stands for tokens that are not in the vocabulary.
     foreign: u32,
@@ -161,7 +159,6 @@ impl Packing {
         }
     }
 
-    /// The longest gram that fits into a number.
     fn longest(self) -> usize {
         (Gram::BITS / self.bits) as usize
     }
@@ -257,9 +254,8 @@ fn check_tokens(tokens: &[u32], vocabulary: usize) -> Result<(), TextError> {
 
 /// Each gram of `length` tokens, as often as it occurs.
 fn occurrences(tokens: &[u32], length: usize, packing: Packing) -> Vec<Gram> {
-    (tokens.windows(length))
-        .map(|gram| packing.pack(gram))
-        .collect()
+    let grams = tokens.windows(length);
+    grams.map(|gram| packing.pack(gram)).collect()
 }
 
 /// Each gram of `length` tokens, as often as it is the end of one of the distinct longer grams.
@@ -296,11 +292,8 @@ fn estimate(counts: &[u32]) -> [f64; 3] {
     array::from_fn(|place| {
         let count = place as f64 + 1.0;
         let discount = count - (count + 1.0) * share * grams[place + 1] / grams[place];
-        if known && discount > 0.0 {
-            discount
-        } else {
-            count / 2.0
-        }
+        let usable = Some(discount).filter(|&discount| known && discount > 0.0);
+        usable.unwrap_or(count / 2.0)
     })
 }
 

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-/// The most bytes of a piece.
 const OWN: usize = 1 << 16;
 
 /// Bytes read before and after a piece, since tokens depend on the text around them.
@@ -17,7 +16,6 @@ pub(crate) struct Piece {
     pub read: Range<usize>,
 }
 
-/// The pieces of a text.
 pub(crate) fn pieces(text: &str) -> impl Iterator<Item = Piece> {
     let mut begin = 0;
     std::iter::from_fn(move || {
@@ -37,17 +35,15 @@ fn end(text: &str, begin: usize) -> usize {
     let most = text.floor_char_boundary(begin + OWN);
     let half = text.floor_char_boundary(begin + OWN / 2);
     let late = &text[half..most];
-    let last = |found: Option<usize>| found.map(|place| half + place);
-    last(late.rfind('\n').map(|place| place + 1))
-        .or_else(|| last(late.rfind(char::is_whitespace)))
-        .unwrap_or(most)
+    let line = late.rfind('\n').map(|place| place + 1);
+    let place = line.or_else(|| late.rfind(char::is_whitespace));
+    place.map_or(most, |place| half + place)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The lengths of the pieces.
     fn lengths(text: &str) -> Vec<usize> {
         let pieces: Vec<_> = pieces(text).collect();
         let mut end = 0;
@@ -63,6 +59,7 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_at_lines_then_words_then_characters() {
+        let words = "a".repeat(OWN - 9) + " " + &"b".repeat(OWN);
         for (text, expected) in [
             (String::new(), vec![]),
             ("a".repeat(OWN), vec![OWN]),
@@ -71,10 +68,7 @@ mod tests {
             ("€".repeat(OWN / 2), vec![OWN - 1, OWN / 2 + 1]),
             // After a line, before the space between words.
             ("a\n".repeat(OWN / 2) + "b c", vec![OWN, 3]),
-            (
-                "a".repeat(OWN - 9) + " " + &"b".repeat(OWN),
-                vec![OWN - 9, OWN, 1],
-            ),
+            (words, vec![OWN - 9, OWN, 1]),
             // A line end in the first half is not used.
             ("a\n".to_owned() + &"b".repeat(OWN), vec![OWN, 2]),
         ] {

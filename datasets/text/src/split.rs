@@ -55,7 +55,7 @@ impl Split {
         if !(held_out > 0.0 && held_out < 1.0) {
             return Err(TextError::Setting {
                 setting: "held-out",
-                value: held_out.to_string(),
+                value: format!("{held_out:?}").trim_end_matches(".0").to_owned(),
                 range: "greater than 0 and less than 1",
             });
         }

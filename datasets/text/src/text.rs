@@ -12,7 +12,6 @@ use crate::{TextError, Tokenizer, tokenizer::visible};
 /// The embedded text. `data/README.md` has the credit.
 const EMBEDDED: &[u8] = include_bytes!("../data/text.txt.gz");
 
-/// Endings of text files, in lower or upper case.
 const ENDINGS: [&str; 3] = ["txt", "text", "md"];
 
 /// Some editors put it at the beginning of UTF-8 files.
@@ -29,6 +28,9 @@ const MOST_LOST: usize = 10;
 /// let text = Text::embedded()?;
 /// let tokens = text.encode(&Tokenizer::bytes())?;
 /// assert_eq!(tokens.len(), text.bytes());
+/// assert_eq!(Text::new(["naïve"]).bytes(), 6);
+/// let tokens = Text::new(["a", "", "b\n"]).encode(&Tokenizer::bytes())?;
+/// assert_eq!(Tokenizer::bytes().decode(&tokens)?, "a\n\nb\n");
 /// # Ok::<(), stovepipe_text::TextError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
@@ -71,33 +73,24 @@ impl Text {
     /// ```
     pub fn read(path: &Path) -> Result<Self, TextError> {
         let mut files = Vec::new();
-        match fs::metadata(path).map_err(unreadable(path))? {
+        match fs::metadata(path).map_err(TextError::unreadable(path))? {
             kind if kind.is_dir() => add_files(path, &mut files)?,
             _ => files.push(path.to_owned()),
         }
         if files.is_empty() {
-            let (path, endings) = (path.to_owned(), format!(".{}", ENDINGS.join(", .")));
-            return Err(TextError::NoFiles { path, endings });
+            let endings = format!(".{}", ENDINGS.join(", ."));
+            return Err(TextError::NoFiles(path.to_owned(), endings));
         }
         files.sort();
         let documents = files.iter().map(|file| read_file(file));
         let text = Self::new(documents.collect::<Result<Vec<_>, _>>()?);
         if text.bytes() == 0 {
-            let path = path.to_owned();
-            return Err(TextError::Empty { path });
+            return Err(TextError::Empty(path.to_owned()));
         }
         Ok(text)
     }
 
     /// A text of documents, separated by a blank line. Empty documents are removed.
-    ///
-    /// ```
-    /// use stovepipe_text::{Text, Tokenizer};
-    ///
-    /// let tokens = Text::new(["a", "", "b\n"]).encode(&Tokenizer::bytes())?;
-    /// assert_eq!(Tokenizer::bytes().decode(&tokens)?, "a\n\nb\n");
-    /// # Ok::<(), stovepipe_text::TextError>(())
-    /// ```
     #[must_use]
     pub fn new(documents: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let documents = documents.into_iter().map(Into::into);
@@ -108,22 +101,23 @@ impl Text {
                 document.push_str(if has_line_end { "\n" } else { "\n\n" });
             }
         }
-        Self {
-            documents: documents.into(),
-        }
+        let documents = documents.into();
+        Self { documents }
     }
 
     /// The number of bytes.
     ///
     /// A perplexity per token, to the power of tokens over bytes, is a perplexity per byte. These can be compared between
     /// tokenizers.
-    ///
-    /// ```
-    /// assert_eq!(stovepipe_text::Text::new(["naïve"]).bytes(), 6);
-    /// ```
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.documents.iter().map(String::len).sum()
+    }
+
+    /// The documents, as they are encoded.
+    #[must_use]
+    pub fn documents(&self) -> &[String] {
+        &self.documents
     }
 
     /// Encodes each document with [`Tokenizer::encode`].
@@ -155,14 +149,16 @@ impl fmt::Debug for Text {
     }
 }
 
-/// Adds the text files of a folder and its subfolders.
 fn add_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), TextError> {
-    for entry in fs::read_dir(folder).map_err(unreadable(folder))? {
-        let entry = entry.map_err(unreadable(folder))?;
+    for entry in fs::read_dir(folder).map_err(TextError::unreadable(folder))? {
+        let entry = entry.map_err(TextError::unreadable(folder))?;
         let path = entry.path();
         let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
         // A link to a folder is not followed, since it might be a cycle.
-        let is_folder = entry.file_type().map_err(unreadable(&path))?.is_dir();
+        let is_folder = entry
+            .file_type()
+            .map_err(TextError::unreadable(&path))?
+            .is_dir();
         if is_folder && !hidden {
             add_files(&path, files)?;
         } else if !hidden && is_text(&path) && !path.is_dir() {
@@ -178,24 +174,17 @@ fn is_text(path: &Path) -> bool {
 }
 
 fn read_file(path: &Path) -> Result<String, TextError> {
-    let kind = fs::metadata(path).map_err(unreadable(path))?;
+    let kind = fs::metadata(path).map_err(TextError::unreadable(path))?;
     if !kind.is_file() {
         // Reading a device or a pipe may never end.
         let source = io::Error::other("neither a file nor a folder");
-        return Err(unreadable(path)(source));
+        return Err(TextError::unreadable(path)(source));
     }
-    let bytes = fs::read(path).map_err(unreadable(path))?;
-    let mut text = String::from_utf8(bytes).map_err(|error| TextError::NotUtf8 {
-        path: path.to_owned(),
-        offset: error.utf8_error().valid_up_to(),
-    })?;
+    let bytes = fs::read(path).map_err(TextError::unreadable(path))?;
+    let mut text = String::from_utf8(bytes)
+        .map_err(|error| TextError::NotUtf8(path.to_owned(), error.utf8_error().valid_up_to()))?;
     if text.starts_with(BYTE_ORDER_MARK) {
         text.remove(0);
     }
     Ok(text)
-}
-
-fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> TextError {
-    let path = path.to_owned();
-    |source| TextError::Unreadable { path, source }
 }

@@ -4,7 +4,6 @@ use tokenizers::{ModelWrapper, Tokenizer as HuggingFace};
 
 use crate::{TextError, pieces::pieces};
 
-/// The vocabulary of bytes.
 const BYTES: usize = 256;
 
 /// Encodes text as tokens and decodes tokens: bytes, or the tokens of a Hugging Face `tokenizer.json`.
@@ -35,7 +34,6 @@ enum TokenizerKind {
         path: Arc<Path>,
         inner: Arc<HuggingFace>,
         vocabulary: usize,
-        /// The token for unknown text.
         unknown: Option<u32>,
     },
 }
@@ -55,14 +53,9 @@ impl Tokenizer {
     ///
     /// If the file cannot be read, or is not a `tokenizer.json`.
     pub fn read(path: &Path) -> Result<Self, TextError> {
-        let json = fs::read(path).map_err(|source| TextError::Unreadable {
-            path: path.to_owned(),
-            source,
-        })?;
-        Self::parse(&json, path).map_err(|source| TextError::NotATokenizer {
-            path: path.to_owned(),
-            source,
-        })
+        let json = fs::read(path).map_err(TextError::unreadable(path))?;
+        let parsed = Self::parse(&json, path);
+        parsed.map_err(|source| TextError::NotATokenizer(path.to_owned(), source))
     }
 
     fn parse(json: &[u8], path: &Path) -> tokenizers::Result<Self> {
@@ -171,10 +164,7 @@ impl fmt::Debug for Tokenizer {
 }
 
 fn failed(path: &Path) -> impl FnOnce(tokenizers::Error) -> TextError {
-    |source| TextError::Tokenizer {
-        path: path.to_owned(),
-        source,
-    }
+    |source| TextError::Tokenizer(path.to_owned(), source)
 }
 
 /// The token for unknown text, if there is one.

@@ -10,7 +10,7 @@ pub const PADDING: i32 = -1;
 /// Tokens cut into windows of one length, a Burn [`Dataset`] of [`TokenWindow`]s.
 ///
 /// A window has input tokens, and as targets the tokens after each. Every token but the first is the target of one window.
-/// TokenWindows and clones share the tokens.
+/// Clones share the tokens.
 ///
 /// ```
 /// use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
@@ -33,6 +33,7 @@ pub struct TokenWindows {
 }
 
 /// Tokens, and how they are cut.
+#[derive(Clone)]
 struct WindowLayout {
     tokens: Arc<[u32]>,
     /// The part of the tokens that is cut.
@@ -91,15 +92,13 @@ impl TokenWindows {
                 length,
             });
         }
-        let layout = WindowLayout {
+        let layout = Arc::new(WindowLayout {
             tokens,
             range,
             length,
             stride: length,
-        };
-        Ok(Self {
-            layout: layout.into(),
-        })
+        });
+        Ok(Self { layout })
     }
 
     /// The same tokens in windows that overlap by half. The targets of the overlapping half are padding, since they are targets
@@ -110,25 +109,19 @@ impl TokenWindows {
     ///
     /// ```
     /// use burn::data::dataset::Dataset;
-    /// use stovepipe_text::TokenWindows;
     ///
-    /// let windows = TokenWindows::new(vec![7; 101], 10)?;
-    /// assert_eq!((windows.len(), windows.targets()), (10, 100));
+    /// let windows = stovepipe_text::TokenWindows::new(vec![7; 101], 10)?;
     /// let overlapping = windows.overlapping();
-    /// assert_eq!((overlapping.len(), overlapping.targets()), (19, 100));
+    /// assert_eq!([windows.len(), overlapping.len()], [10, 19]);
+    /// assert_eq!([windows.targets(), overlapping.targets()], [100, 100]);
     /// # Ok::<(), stovepipe_text::TextError>(())
     /// ```
     #[must_use]
     pub fn overlapping(&self) -> Self {
-        let layout = WindowLayout {
-            tokens: self.layout.tokens.clone(),
-            range: self.layout.range.clone(),
-            length: self.layout.length,
-            stride: self.layout.length.div_ceil(2),
-        };
-        Self {
-            layout: layout.into(),
-        }
+        let mut layout = WindowLayout::clone(&self.layout);
+        layout.stride = layout.length.div_ceil(2);
+        let layout = layout.into();
+        Self { layout }
     }
 
     /// The tokens.
@@ -164,10 +157,8 @@ impl fmt::Debug for TokenWindows {
 impl Dataset<TokenWindow> for TokenWindows {
     fn get(&self, index: usize) -> Result<TokenWindow, DatasetError> {
         let windows = self.layout.windows();
-        assert!(
-            index < windows,
-            "window {index} of {windows} is out of bounds"
-        );
+        let fits = index < windows;
+        assert!(fits, "window {index} of {windows} is out of bounds");
         let layout = self.layout.clone();
         Ok(TokenWindow { layout, index })
     }
@@ -205,26 +196,16 @@ impl TokenWindow {
     pub(crate) fn pairs(&self, offset: usize) -> impl Iterator<Item = (u32, i32)> {
         let (tokens, targets) = (self.layout.tokens(), self.layout.targets());
         let begin = self.index * self.layout.stride;
-        let is_first = self.index == 0;
-        let overlap = if is_first {
-            0
-        } else {
-            self.layout.length - self.layout.stride
-        };
+        // The first window overlaps with none.
+        let overlap = self.index.min(1) * (self.layout.length - self.layout.stride);
         (0..self.layout.length).map(move |place| {
             if begin + place >= targets {
                 return (0, PADDING);
             }
             let at = (begin + place + offset) % targets;
             let is_target = place >= overlap;
-            (
-                tokens[at],
-                if is_target {
-                    tokens[at + 1] as i32
-                } else {
-                    PADDING
-                },
-            )
+            let target = is_target.then(|| tokens[at + 1] as i32);
+            (tokens[at], target.unwrap_or(PADDING))
         })
     }
 }

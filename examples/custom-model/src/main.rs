@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .devices([device.clone(), device.clone()]) // or cuda(0), wgpu(…): one for each stage
         .micro_batches(4)
         .build()?;
-    let folder = RunFolder::create(&RunFolder::next("runs".as_ref(), "custom-model"))?;
+    let folder = RunFolder::create_next("runs".as_ref(), "custom-model")?;
     let data = Data::new(Digits::train()?, Digits::test()?, DigitBatcher);
     let settings = TrainSettings::default();
     let mut trainer = Trainer::new(pipeline, Task::classification(&settings), settings)?;

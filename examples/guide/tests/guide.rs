@@ -50,7 +50,14 @@ fn indented(block: &str, by: usize) -> String {
 
 #[test]
 fn each_block_of_rust_stands_in_a_program() {
-    let examples = ["custom-model", "guide", "transfer-learning", "learner"];
+    let examples = [
+        "custom-model",
+        "guide",
+        "transfer-learning",
+        "learner",
+        "two-processes",
+        "replicas",
+    ];
     let sources = examples.map(|name| read(&format!("examples/{name}/src"), "rs"));
     let mut sources = sources.join("\n");
     sources += &read("crates/stovepipe/src", "rs").replace("//! ", "");
@@ -134,10 +141,8 @@ fn errors_say_what_the_guide_quotes() {
     let guide = guide();
     let said = said(directory.path(), &["wrong"]);
     // What other stages were doing, in the lines below, differs from run to run.
-    let errors: Vec<_> = said
-        .lines()
-        .filter(|line| line.starts_with("error: "))
-        .collect();
+    let errors = said.lines().filter(|line| line.starts_with("error: "));
+    let errors: Vec<_> = errors.collect();
     assert_eq!(errors.len(), 9);
     for error in errors {
         // Which micro-batch's loss it was that showed it differs, too.

@@ -15,9 +15,8 @@ fn learner(out: &Path, arguments: &[&str]) -> String {
 
 /// The validation metric in the last line of an epoch.
 fn valid(said: &str, metric: &str) -> f64 {
-    let line = said
-        .lines()
-        .rfind(|line| line.starts_with("epoch ") && line.contains("| valid "));
+    let is_epoch = |line: &&str| line.starts_with("epoch ") && line.contains("| valid ");
+    let line = said.lines().rfind(is_epoch);
     let text = line.unwrap().split("| valid ").nth(1).unwrap();
     let text = text.split(metric).nth(1).unwrap().trim_start();
     let number = text.split(' ').next().unwrap();
@@ -36,10 +35,8 @@ fn two_stages_learn_what_one_device_learns() {
     let after = learner(&two, &["after", "--epochs", "4", "--resume", "2"]);
     let loss = |said| valid(said, "Loss");
     assert!(loss(&after) < 0.8 * loss(&began), "{began}{after}");
-    assert!(
-        (loss(&after) - loss(&before)).abs() < 2e-3,
-        "{before}{after}"
-    );
+    let apart = (loss(&after) - loss(&before)).abs();
+    assert!(apart < 2e-3, "{before}{after}");
 
     assert!(valid(&after, "Accuracy") > 90.0, "{after}");
     for file in ["model-4.bpk", "optim-4.bpk", "scheduler-4.bpk"] {

@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p segmentation`
 
-use std::{error::Error, path::Path};
+use std::error::Error;
 
 use burn::{
     data::{
@@ -60,16 +60,14 @@ impl Dataset<Canvas> for Canvases {
     }
 }
 
-/// Puts digits at random places, which differ from epoch to epoch.
-struct Painter {
-    epoch: u64,
-}
+/// Puts digits at random places, which differ from epoch to epoch: this one.
+struct Painter(u64);
 
 impl Painter {
     /// The ink and the class of each pixel.
     fn paint(&self, canvas: &Canvas) -> (Vec<f32>, Vec<i32>) {
         let mut rng = ChaCha8Rng::seed_from_u64(canvas.number);
-        rng.set_stream(1 + self.epoch);
+        rng.set_stream(1 + self.0);
         let mut inks = vec![0.0; CANVAS * CANVAS];
         let mut classes = vec![BACKGROUND; CANVAS * CANVAS];
         for digit in &canvas.digits {
@@ -91,20 +89,16 @@ impl Batcher<Canvas, (Tensor<4>, Tensor<3, Int>)> for Painter {
             canvases.iter().map(|canvas| self.paint(canvas)).unzip();
         let inks = TensorData::new(inks.concat(), [canvases.len(), 1, CANVAS, CANVAS]);
         let classes = TensorData::new(classes.concat(), [canvases.len(), CANVAS, CANVAS]);
-        (
-            Tensor::from_data(inks, device),
-            Tensor::from_data(classes, device),
-        )
+        let inks = Tensor::from_data(inks, device);
+        (inks, Tensor::from_data(classes, device))
     }
 }
 
 /// Canvases for training, other ones in each epoch, and for tests.
 pub fn data() -> Result<Data<Tensor<4>, Tensor<3, Int>>, Failure> {
     let [train, test] = [Digits::train()?, Digits::test()?].map(Canvases);
-    let of_epoch = |epoch| Painter {
-        epoch: epoch as u64,
-    };
-    Ok(Data::augmented(train, test, of_epoch, Painter { epoch: 0 }))
+    let of_epoch = |epoch| Painter(epoch as u64);
+    Ok(Data::augmented(train, test, of_epoch, Painter(0)))
 }
 
 // The task: cross-entropy of pixels, and what mean IoU is computed from.
@@ -152,25 +146,20 @@ fn pixel_accuracy(totals: &Totals) -> f64 {
 /// Intersection over union, averaged over the classes that occur.
 fn mean_iou(totals: &Totals) -> f64 {
     let of_class = |class| (totals.score(&both(class)), totals.score(&either(class)));
-    let (sum, classes) = (0..CLASSES)
+    let occurring = (0..CLASSES)
         .map(of_class)
-        .filter(|(_, either)| *either > 0.0)
-        .fold((0.0, 0), |(sum, classes), (both, either)| {
-            (sum + both / either, classes + 1)
-        });
-    sum / f64::from(classes.max(1))
+        .filter(|(_, either)| *either > 0.0);
+    let shares: Vec<f64> = occurring.map(|(both, either)| both / either).collect();
+    shares.iter().fold(0.0, |sum, share| sum + share) / shares.len().max(1) as f64
 }
 
 /// Minimises the cross-entropy of pixels; the best model has the highest mean IoU.
 pub fn task() -> Task<PixelClasses> {
+    let iou = Metric::percent("mean_iou", mean_iou);
     Task::new(PixelClasses)
         .with_scores((0..CLASSES).flat_map(|class| [both(class), either(class)]))
         .with_metric(Metric::percent("pixel_accuracy", pixel_accuracy))
-        .with_metric(
-            Metric::percent("mean_iou", mean_iou)
-                .with_label("mean IoU")
-                .primary(),
-        )
+        .with_metric(iou.with_label("mean IoU").primary())
 }
 
 // The training.
@@ -244,9 +233,8 @@ fn color(class: i64) -> Rgb<u8> {
     Rgb(COLORS[usize::try_from(class).map_or(0, |class| class % CLASSES)])
 }
 
-/// Trains and draws, in a new folder.
-pub fn run(epochs: usize, path: &Path) -> Result<(Summary, Pipeline<UNetLayer>), Failure> {
-    let folder = RunFolder::create(path)?;
+/// Trains and draws.
+pub fn run(epochs: usize, folder: RunFolder) -> Result<(Summary, Pipeline<UNetLayer>), Failure> {
     let (summary, pipeline) = train(epochs, &folder)?;
     draw(&pipeline, &folder)?;
     println!("{}; see {}", summary.test, folder.finish()?.display());
@@ -255,9 +243,11 @@ pub fn run(epochs: usize, path: &Path) -> Result<(Summary, Pipeline<UNetLayer>),
 
 fn main() -> Result<(), Failure> {
     stovepipe::train::keep_freed_memory();
-    let epochs = std::env::args()
-        .nth(1)
-        .map_or(Ok(12), |epochs| epochs.parse())?;
-    run(epochs, &RunFolder::next("runs".as_ref(), "segmentation"))?;
+    let epochs = std::env::args().nth(1);
+    let epochs = epochs.map_or(Ok(12), |epochs| epochs.parse())?;
+    run(
+        epochs,
+        RunFolder::create_next("runs".as_ref(), "segmentation")?,
+    )?;
     Ok(())
 }

@@ -7,13 +7,13 @@ mod segmentation;
 
 use burn::tensor::{Int, Tensor};
 use segmentation::{CLASSES, data, run};
-use stovepipe::train::{Batches, Source};
+use stovepipe::train::{Batches, RunFolder, Source};
 
 #[test]
 fn it_learns_and_its_metrics_are_those_of_a_count() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run");
-    let (summary, pipeline) = run(4, &path).unwrap();
+    let (summary, pipeline) = run(4, RunFolder::create(&path).unwrap()).unwrap();
 
     // By a confusion matrix over all test pixels.
     let mut confusion = [[0_u32; CLASSES]; CLASSES];
@@ -27,13 +27,9 @@ fn it_learns_and_its_metrics_are_those_of_a_count() {
         for (at, &truth) in truth.iter().enumerate() {
             let (canvas, pixel) = (at / pixels, at % pixels);
             let logit = |class: usize| logits[(canvas * CLASSES + class) * pixels + pixel];
-            let best = (1..CLASSES).fold(0, |best, class| {
-                if logit(class) > logit(best) {
-                    class
-                } else {
-                    best
-                }
-            });
+            let better = |best, class| logit(class) > logit(best);
+            let better = |best, class| if better(best, class) { class } else { best };
+            let best = (1..CLASSES).fold(0, better);
             confusion[truth as usize][best] += 1;
         }
     }
@@ -48,21 +44,15 @@ fn it_learns_and_its_metrics_are_those_of_a_count() {
     let mean_iou = (0..CLASSES).map(iou).sum::<f64>() / CLASSES as f64;
     let accuracy = f64::from(right) / f64::from(all);
     let metric = |name| summary.test.get(name).unwrap();
-    assert!(
-        (metric("mean_iou") - mean_iou).abs() < 1e-9,
-        "{mean_iou} {summary:?}"
-    );
-    assert!(
-        (metric("pixel_accuracy") - accuracy).abs() < 1e-9,
-        "{accuracy} {summary:?}"
-    );
+    for (name, counted) in [("mean_iou", mean_iou), ("pixel_accuracy", accuracy)] {
+        let apart = (metric(name) - counted).abs();
+        assert!(apart < 1e-9, "{name}: {counted} {summary:?}");
+    }
 
     // Better than to say background everywhere.
     let background: u32 = confusion[CLASSES - 1].iter().sum();
-    assert!(
-        accuracy > f64::from(background) / f64::from(all),
-        "{summary:?}"
-    );
+    let of_background = f64::from(background) / f64::from(all);
+    assert!(accuracy > of_background, "{summary:?}");
     assert!(mean_iou > 1.8 / CLASSES as f64, "{summary:?}");
     assert!(path.join("canvas-8.png").exists());
     let metrics = std::fs::read_to_string(path.join("metrics.jsonl")).unwrap();

@@ -96,9 +96,8 @@ fn train(folder: &Path, recipe: &ImagenetRecipe, model: &Path) -> Result<f64, Bo
         .build()?;
     println!("{pipeline}");
 
-    let objective = CrossEntropy::new()
-        .with_smoothing(0.1)
-        .with_auxiliary_share(0.4);
+    let objective = CrossEntropy::new().with_smoothing(0.1);
+    let objective = objective.with_auxiliary_share(0.4);
     let mut optimizer = RmsPropConfig::new()
         .with_alpha(0.9)
         .with_momentum(0.9)
@@ -117,11 +116,8 @@ fn train(folder: &Path, recipe: &ImagenetRecipe, model: &Path) -> Result<f64, Bo
             let (images, shares) = images?.into_shares(classes, &device);
             let step = pipeline.train_step((images, shares), &objective)?;
             if batch % 10 == 0 {
-                let bubble = 100.0 * step.bubble();
-                println!(
-                    "epoch {epoch}, {batch}/{batches}: loss {:.3}, bubble {bubble:.0} %",
-                    step.loss
-                );
+                let (loss, bubble) = (step.loss, 100.0 * step.bubble());
+                println!("epoch {epoch}, {batch}/{batches}: loss {loss:.3}, bubble {bubble:.0} %");
             }
             // Rises for a tenth of the steps, then falls like half a cosine.
             let rate = recipe.learning_rate

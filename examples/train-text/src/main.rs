@@ -67,13 +67,11 @@ fn train(text: &Text, recipe: &TextRecipe) -> Result<(f64, f64), Box<dyn Error>>
     // The text: its last tenth is held out.
     let tokenizer = Tokenizer::bytes(); // or Tokenizer::read("tokenizer.json".as_ref())?
     let tokens = text.encode(&tokenizer)?;
-    let Split { training, held_out } = Split::new(
-        tokens,
-        &SplitSettings {
-            length: recipe.length,
-            ..SplitSettings::default()
-        },
-    )?;
+    let settings = SplitSettings {
+        length: recipe.length,
+        ..SplitSettings::default()
+    };
+    let Split { training, held_out } = Split::new(tokens, &settings)?;
     let ngram = NGram::fit(training.tokens(), tokenizer.vocabulary(), 5)?;
     let baseline = ngram.perplexity(held_out.tokens());
 
@@ -81,16 +79,14 @@ fn train(text: &Text, recipe: &TextRecipe) -> Result<(f64, f64), Box<dyn Error>>
     // on another device.
     let device = Device::flex(); // or Device::cuda(0), Device::cuda(1)
     let (vocabulary, length) = (tokenizer.vocabulary(), recipe.length);
-    let layers = LmConfig::new(
-        vocabulary,
-        length,
-        recipe.layers,
-        recipe.width,
-        recipe.heads,
-    )
-    .with_dropout(0.1)
-    .with_tied(true)
-    .init(&device)?;
+    let &TextRecipe {
+        layers,
+        width,
+        heads,
+        ..
+    } = recipe;
+    let config = LmConfig::new(vocabulary, length, layers, width, heads);
+    let layers = config.with_dropout(0.1).with_tied(true).init(&device)?;
     let mut pipeline = Pipeline::builder(layers)
         .devices([device.clone(), device.clone()])
         .micro_batches(4)
@@ -135,15 +131,10 @@ fn train(text: &Text, recipe: &TextRecipe) -> Result<(f64, f64), Box<dyn Error>>
         ..Sampling::default()
     };
     let written = continue_text(&pipeline, prompt, 200, &sampling)?;
-    println!(
-        "{}[…]{}",
-        tokenizer.decode(prompt)?,
-        tokenizer.decode(&written)?
-    );
-    Ok((
-        perplexity(&pipeline, &held_out, recipe.batch_size)?,
-        baseline,
-    ))
+    let [prompt, written] = [prompt, &written].map(|tokens| tokenizer.decode(tokens));
+    println!("{}[…]{}", prompt?, written?);
+    let perplexity = perplexity(&pipeline, &held_out, recipe.batch_size)?;
+    Ok((perplexity, baseline))
 }
 
 /// e to the mean loss over all held-out tokens.

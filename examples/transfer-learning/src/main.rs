@@ -1,5 +1,5 @@
 //! Transfer learning: a network that was trained on the digits 0 to 4 learns 5 to 9 from 20 images of
-//! each, in ten epochs, and gets much better than one that is trained from scratch.
+//! each, in ten epochs, and gets better than one that is trained from scratch.
 //!
 //! ```sh
 //! cargo run --release -p transfer-learning
@@ -8,10 +8,7 @@
 //! All trainings run with five seeds, which determine the first parameters, the 20 images and their
 //! order. Each training writes a folder; a table at the end compares them.
 
-use std::{
-    error::Error,
-    path::{Path, PathBuf},
-};
+use std::{error::Error, path::Path};
 
 use burn::tensor::Device;
 use stovepipe::prelude::*;
@@ -149,7 +146,7 @@ fn table(of_seeds: &[[f64; 3]]) -> String {
 fn run(seeds: u64, folder: &Path) -> Result<Vec<[f64; 3]>, Box<dyn Error>> {
     let trainings = seeds as usize * (1 + Method::ALL.len());
     let (show, done) = (
-        show_count("transfer:", "trainings", trainings),
+        show_count("transfer:", "training", trainings),
         std::cell::Cell::new(0),
     );
     let one = || {
@@ -162,10 +159,9 @@ fn run(seeds: u64, folder: &Path) -> Result<Vec<[f64; 3]>, Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let folder: PathBuf = RunFolder::next("runs".as_ref(), "transfer");
-    let table = table(&run(5, &folder)?);
-    print!("{table}");
-    println!("the trainings are in {}", folder.display());
+    let folder = RunFolder::create_next("runs".as_ref(), "transfer")?;
+    print!("{}", table(&run(5, &folder.file(""))?));
+    println!("the trainings are in {}", folder.finish()?.display());
     Ok(())
 }
 
@@ -176,10 +172,10 @@ mod tests {
     #[test]
     fn what_was_learned_of_some_digits_helps_with_others() -> Result<(), Box<dyn Error>> {
         let folder = tempfile::tempdir()?;
-        let of_seeds = run(2, &folder.path().join("transfer"))?;
-        for [scratch, _, transferred] in &of_seeds {
-            assert!(transferred > scratch, "{of_seeds:?}");
-        }
+        let of_seeds = run(3, &folder.path().join("transfer"))?;
+        // One seed says little: there are 178 test images.
+        let mean = |method: usize| of_seeds.iter().map(|seed| seed[method]).sum::<f64>() / 3.0;
+        assert!(mean(2) > mean(0) && mean(2) > mean(1), "{of_seeds:?}");
         assert!(table(&of_seeds).contains("from scratch"));
         Ok(())
     }

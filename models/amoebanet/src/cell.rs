@@ -7,8 +7,8 @@ use burn::{
 use stovepipe_pipeline::{KeyedRng, LayerError, nn::DropPath};
 
 use crate::{
-    auxiliary::AuxiliaryHead,
     genotype::{Choice, Genotype},
+    head::AuxiliaryHead,
     operation::Operation,
 };
 
@@ -62,7 +62,9 @@ impl Cell {
             } else {
                 Operation::conv_1x1([before, channels], 1, device)
             },
-            operations: genotype.entries.iter().map(operation).collect(),
+            operations: (genotype.entries.as_flattened().iter())
+                .map(operation)
+                .collect(),
             auxiliary: None,
             drop_path: DropPath::new(drop_path).growing(),
             inputs: place.inputs,
@@ -70,11 +72,9 @@ impl Cell {
         }
     }
 
-    pub(crate) fn with_auxiliary(self, head: AuxiliaryHead) -> Self {
-        Self {
-            auxiliary: Some(head),
-            ..self
-        }
+    pub(crate) fn with_auxiliary(mut self, head: AuxiliaryHead) -> Self {
+        self.auxiliary = Some(head);
+        self
     }
 
     /// The cell's name in errors and tables.
@@ -96,7 +96,8 @@ impl Cell {
     ) -> Result<Tensor<4>, LayerError> {
         self.check(previous.dims(), before.dims())?;
         let mut states = vec![self.reduce1.forward(previous), self.reduce2.forward(before)];
-        let entries = self.genotype.entries.iter().zip(&self.operations);
+        let entries = self.genotype.entries.as_flattened();
+        let entries = entries.iter().zip(&self.operations);
         let mut terms = entries.map(|(&(choice, state), operation)| (choice, state, operation));
         while let (Some(left), Some(right)) = (terms.next(), terms.next()) {
             let [left, right] = [left, right].map(|(choice, state, operation)| {
@@ -104,11 +105,7 @@ impl Cell {
             });
             states.push(left + right);
         }
-        let outputs = self
-            .genotype
-            .outputs
-            .iter()
-            .map(|&state| states[state].clone());
+        let outputs = (self.genotype.outputs.iter()).map(|&state| states[state].clone());
         Ok(Tensor::cat(outputs.collect(), 1))
     }
 
@@ -128,11 +125,7 @@ impl Cell {
             return Ok(());
         }
         let [first, second] = self.inputs;
-        let larger = if step == 2 {
-            ", the second of twice the size"
-        } else {
-            " and the same size"
-        };
+        let larger = [" and the same size", ", the second of twice the size"][step - 1];
         Err(LayerError::new(
             format!("states of {first} and {second} channels{larger}"),
             format!("{previous:?} and {before:?}"),

@@ -82,6 +82,13 @@ macro_rules! config {
                 torch::keys(self.layers)
             }
 
+            /// Gives tensors torchgpipe's names, the way back from [`torch_keys`](Self::torch_keys). They
+            /// have the names of a pipeline, `layers.3.…`, and PyTorch's layout; other names stay, such as
+            /// those of an auxiliary head. `stovepipe_train::weights::save_for_pytorch` writes them.
+            pub fn to_torch(&self, tensors: &mut [(String, Vec<usize>)]) {
+                torch::rename(self.layers, tensors);
+            }
+
             /// The prefix of the classifier's tensors in a pipeline, `layers.{L + 5}.fc`: `….bias` has
             /// a value for each class. Weights for other classes can be loaded without these tensors.
             /// An auxiliary classifier has its own.

@@ -13,6 +13,6 @@ pub enum AmoebaNetError {
     #[error("there must be at least one class")]
     Classes,
     /// At 1, everything would be dropped.
-    #[error("the probability of drop-path must be at least 0 and less than 1, not {0}")]
+    #[error("the probability of drop-path must be at least 0 and less than 1, not {0:?}")]
     DropPath(f64),
 }

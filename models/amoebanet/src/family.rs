@@ -8,7 +8,6 @@ use crate::genotype::{
     Genotype,
 };
 
-/// A member of the family.
 #[derive(Debug)]
 pub(crate) struct Family {
     /// The cell that keeps the size of the map.
@@ -32,16 +31,11 @@ pub(crate) static AMOEBANET_D: Family = Family {
         name: "NormalCell",
         stride: 1,
         entries: [
-            (Conv1x1, 1),
-            (MaxPool3x3, 1),
-            (Identity, 1),
-            (Conv1x7And7x1, 0),
-            (Conv1x1, 0),
-            (Conv1x7And7x1, 0),
-            (MaxPool3x3, 2),
-            (Identity, 2),
-            (AveragePool3x3, 1),
-            (Conv1x1, 5),
+            [(Conv1x1, 1), (MaxPool3x3, 1)],
+            [(Identity, 1), (Conv1x7And7x1, 0)],
+            [(Conv1x1, 0), (Conv1x7And7x1, 0)],
+            [(MaxPool3x3, 2), (Identity, 2)],
+            [(AveragePool3x3, 1), (Conv1x1, 5)],
         ],
         outputs: &[0, 3, 4, 6],
     },
@@ -49,16 +43,11 @@ pub(crate) static AMOEBANET_D: Family = Family {
         name: "ReductionCell",
         stride: 2,
         entries: [
-            (MaxPool2x2, 0),
-            (MaxPool3x3, 0),
-            (Identity, 2),
-            (Conv3x3, 1),
-            (Conv1x7And7x1, 2),
-            (MaxPool3x3, 2),
-            (Identity, 3),
-            (MaxPool2x2, 1),
-            (AveragePool3x3, 2),
-            (Conv1x1, 3),
+            [(MaxPool2x2, 0), (MaxPool3x3, 0)],
+            [(Identity, 2), (Conv3x3, 1)],
+            [(Conv1x7And7x1, 2), (MaxPool3x3, 2)],
+            [(Identity, 3), (MaxPool2x2, 1)],
+            [(AveragePool3x3, 2), (Conv1x1, 3)],
         ],
         outputs: &[4, 5, 6],
     },
@@ -72,16 +61,11 @@ pub(crate) static AMOEBANET_B: Family = Family {
         name: "NormalCell",
         stride: 1,
         entries: [
-            (Conv1x1, 1),
-            (MaxPool3x3, 1),
-            (Identity, 1),
-            (Separable3x3, 0),
-            (Conv1x1, 1),
-            (Separable3x3, 0),
-            (Conv1x1, 2),
-            (Identity, 2),
-            (AveragePool3x3, 1),
-            (Conv1x1, 5),
+            [(Conv1x1, 1), (MaxPool3x3, 1)],
+            [(Identity, 1), (Separable3x3, 0)],
+            [(Conv1x1, 1), (Separable3x3, 0)],
+            [(Conv1x1, 2), (Identity, 2)],
+            [(AveragePool3x3, 1), (Conv1x1, 5)],
         ],
         outputs: &[0, 3, 4, 6],
     },
@@ -89,16 +73,11 @@ pub(crate) static AMOEBANET_B: Family = Family {
         name: "ReductionCell",
         stride: 2,
         entries: [
-            (MaxPool2x2, 0),
-            (MaxPool3x3, 0),
-            (Identity, 2),
-            (Conv3x3, 1),
-            (DilatedSeparable5x5, 2),
-            (MaxPool3x3, 2),
-            (Identity, 3),
-            (Separable3x3, 1),
-            (AveragePool3x3, 4),
-            (Conv1x1, 3),
+            [(MaxPool2x2, 0), (MaxPool3x3, 0)],
+            [(Identity, 2), (Conv3x3, 1)],
+            [(DilatedSeparable5x5, 2), (MaxPool3x3, 2)],
+            [(Identity, 3), (Separable3x3, 1)],
+            [(AveragePool3x3, 4), (Conv1x1, 3)],
         ],
         outputs: &[5, 6],
     },
@@ -121,7 +100,7 @@ mod tests {
         };
         let unused = with(normal, &[0, 3, 4]);
         let future = Genotype {
-            entries: [(Choice::Identity, 2); 10],
+            entries: [[(Choice::Identity, 2); 2]; 5],
             ..*normal
         };
         let large = with(reduction, &[0, 4, 5, 6]);

@@ -1,6 +1,5 @@
 //! The operations of a cell, as data.
 
-/// An operation that a cell may apply to a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// The state itself; where it must halve the map, a factorized reduction.
@@ -34,15 +33,15 @@ pub(crate) struct Genotype {
     pub name: &'static str,
     /// The stride of the operations that read states 0 and 1: 1, or 2 to halve the map.
     pub stride: usize,
-    /// The operations, each with the state that it reads.
-    pub entries: [(Choice, usize); 10],
+    /// The two operations of each state after the inputs, with the states that they read.
+    pub entries: [[(Choice, usize); 2]; 5],
     /// The states that make up the output: those that nothing reads, and any other.
     pub outputs: &'static [usize],
 }
 
 impl Genotype {
     /// The number of states: two inputs, and one for each pair of entries.
-    const STATES: usize = 2 + 10 / 2;
+    const STATES: usize = 2 + 5;
 
     /// The stride of the operation that reads `state`.
     pub const fn stride_from(&self, state: usize) -> usize {
@@ -54,9 +53,9 @@ impl Genotype {
     /// An input of a cell that halves its map cannot be an output.
     pub const fn is_sound(&self) -> bool {
         let mut kept = [false; Self::STATES];
-        let mut i = 0;
-        while i < self.entries.len() {
-            let state = self.entries[i].1;
+        let (entries, mut i) = (self.entries.as_flattened(), 0);
+        while i < entries.len() {
+            let state = entries[i].1;
             if state >= 2 + i / 2 {
                 return false;
             }

@@ -29,7 +29,6 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod auxiliary;
 mod cell;
 mod config;
 mod convolution;
@@ -44,10 +43,9 @@ mod separable;
 mod stem;
 mod torch;
 
-pub use auxiliary::AuxiliaryHead;
 pub use cell::Cell;
 pub use config::{AmoebaNetBConfig, AmoebaNetDConfig};
 pub use error::AmoebaNetError;
-pub use head::Classifier;
+pub use head::{AuxiliaryHead, Classifier};
 pub use layer::{AmoebaFlow, AmoebaLayer};
 pub use stem::{Stem, StemConvolution};

@@ -3,17 +3,15 @@
 use burn::tensor::Device;
 
 use crate::{
-    auxiliary::AuxiliaryHead,
     cell::{Cell, Place},
     error::AmoebaNetError,
     family::Family,
     genotype::Genotype,
-    head::Classifier,
+    head::{AuxiliaryHead, Classifier},
     layer::AmoebaLayer,
     stem::{Stem, StemConvolution},
 };
 
-/// A member of the family and its configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Network {
     pub family: &'static Family,

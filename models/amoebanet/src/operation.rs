@@ -90,7 +90,6 @@ impl Operation {
     }
 }
 
-/// The windows of a pooling.
 #[derive(Module, Debug)]
 pub(crate) struct Pooling {
     #[module(skip)]
@@ -179,9 +178,8 @@ mod tests {
         for plane in pixels.chunks(height * width) {
             for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |c| (row, c))) {
                 let inside = |start: usize, limit: usize| {
-                    (0..size)
-                        .filter_map(move |i| (start + i).checked_sub(before))
-                        .filter(move |&i| i < limit)
+                    let places = (start..start + size).filter_map(move |i| i.checked_sub(before));
+                    places.filter(move |&i| i < limit)
                 };
                 let window: Vec<f32> = inside(row * stride, height)
                     .flat_map(|i| inside(column * stride, width).map(move |j| (i, j)))
@@ -205,9 +203,7 @@ mod tests {
     #[test]
     fn every_operation_halves_the_map_and_rounds_up() {
         let device = Device::flex();
-        let cases = CHOICES
-            .into_iter()
-            .flat_map(|choice| SIZES.map(|size| (choice, size)));
+        let cases = (CHOICES.into_iter()).flat_map(|choice| SIZES.map(|size| (choice, size)));
         for (choice, size) in cases {
             for stride in [1, 2] {
                 let y = Operation::new(choice, 4, stride, &device).forward(image(4, size, &device));
@@ -276,13 +272,9 @@ mod tests {
             Operation::Chain(chain) => chain.iter().map(|unit| unit.conv.weight.dims()).collect(),
             _ => Vec::<[usize; 4]>::new(),
         };
-        assert_eq!(
-            kernels(Choice::Conv3x3),
-            [[2, 8, 1, 1], [2, 2, 3, 3], [8, 2, 1, 1]]
-        );
-        assert_eq!(
-            kernels(Choice::Conv1x7And7x1),
-            [[2, 8, 1, 1], [2, 2, 1, 7], [2, 2, 7, 1], [8, 2, 1, 1]]
-        );
+        let square = [[2, 8, 1, 1], [2, 2, 3, 3], [8, 2, 1, 1]];
+        assert_eq!(kernels(Choice::Conv3x3), square);
+        let lines = [[2, 8, 1, 1], [2, 2, 1, 7], [2, 2, 7, 1], [8, 2, 1, 1]];
+        assert_eq!(kernels(Choice::Conv1x7And7x1), lines);
     }
 }

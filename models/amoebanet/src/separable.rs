@@ -183,9 +183,7 @@ mod tests {
     #[test]
     fn output_and_gradients_equal_those_of_loops() {
         let device = Device::flex().autodiff();
-        let cases = KERNELS
-            .into_iter()
-            .flat_map(|kernel| SIZES.map(|size| (kernel, size)));
+        let cases = (KERNELS.into_iter()).flat_map(|kernel| SIZES.map(|size| (kernel, size)));
         for (kernel, size, stride) in cases.flat_map(|(k, size)| [1, 2].map(|s| (k, size, s))) {
             let unit = SeparableConvNorm::new(CHANNELS, kernel, stride, &device);
             let slope = |i: usize| (0.3 * i as f32).cos();

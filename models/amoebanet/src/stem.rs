@@ -22,7 +22,6 @@ pub enum Stem {
     Small,
 }
 
-/// The channels of an image.
 const COLORS: usize = 3;
 
 /// ReLU, 3×3 convolution, batch norm: an image `[n, 3, h, w]` to `[n, D/4, ⌈h/s⌉, ⌈w/s⌉]`, where

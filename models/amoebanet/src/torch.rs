@@ -1,5 +1,7 @@
 //! Maps the tensor names of PyTorch to ours.
 
+use std::collections::BTreeSet;
+
 use burn::store::KeyRemapper;
 
 /// Renames the tensors of a PyTorch AmoebaNet with torchgpipe's names to those of our layers.
@@ -17,7 +19,51 @@ pub(crate) fn keys(normal_cells: usize) -> KeyRemapper {
     KeyRemapper::from_patterns(patterns).expect("valid patterns")
 }
 
-/// PyTorch's name of each layer.
+/// Gives tensors the names of a PyTorch AmoebaNet with torchgpipe's, the way back from [`keys`].
+pub(crate) fn rename(normal_cells: usize, tensors: &mut [(String, Vec<usize>)]) {
+    let layers = layers(normal_cells);
+    let all = tensors
+        .iter()
+        .filter_map(|(name, _)| name.split_once(".depthwise."));
+    let separable: BTreeSet<_> = all.map(|(unit, _)| unit.to_owned()).collect();
+    for (name, _) in tensors {
+        let parts: Vec<_> = name.split('.').collect();
+        let ["layers", index, rest @ ..] = &parts[..] else {
+            continue;
+        };
+        let Some(layer) = index
+            .parse()
+            .ok()
+            .and_then(|index: usize| layers.get(index))
+        else {
+            continue;
+        };
+        // A unit's convolution and batch norm have a place each.
+        let place = |unit: &str, part: &str| match (unit.parse::<usize>(), part) {
+            (Ok(unit), "conv") => Some(3 * unit + 1),
+            (Ok(unit), "bn") => Some(3 * unit + 2),
+            _ => None,
+        };
+        let rest = match *rest {
+            ["operations", operation, unit, ref part @ ..]
+                if separable.contains(&format!("layers.{index}.operations.{operation}.{unit}")) =>
+            {
+                format!("operations.{operation}.module.{unit}.{}", part.join("."))
+            }
+            ["operations", operation, unit, part, parameter] => match place(unit, part) {
+                Some(place) => format!("operations.{operation}.module.{place}.{parameter}"),
+                None => rest.join("."),
+            },
+            [reduce @ ("reduce1" | "reduce2"), unit, part, parameter] => match place(unit, part) {
+                Some(place) => format!("{reduce}.{place}.{parameter}"),
+                None => rest.join("."),
+            },
+            _ => rest.join("."),
+        };
+        *name = format!("{layer}.{rest}");
+    }
+}
+
 fn layers(normal_cells: usize) -> Vec<String> {
     let mut names: Vec<String> = (1..=3).map(|i| format!("stem{i}")).collect();
     for group in [1, 3, 5] {

@@ -38,7 +38,6 @@ impl BlockConfig {
         Ok(self.build(device))
     }
 
-    /// Makes the block of a checked configuration.
     pub(crate) fn build(&self, device: &Device) -> Block {
         let norm = || norm(self.d_model, device);
         Block {
@@ -111,9 +110,6 @@ pub(crate) fn normalized<const D: usize>(
     epsilon: f64,
 ) -> Tensor<D> {
     let gamma = norm.gamma.val();
-    let beta = norm
-        .beta
-        .as_ref()
-        .map_or_else(|| gamma.zeros_like(), |beta| beta.val());
+    let beta = (norm.beta.as_ref()).map_or_else(|| gamma.zeros_like(), |beta| beta.val());
     layer_norm(x, gamma, beta, epsilon)
 }

@@ -6,7 +6,6 @@ use burn::{
     tensor::{Device, Tensor},
 };
 
-/// Normally distributed values of mean 0.
 pub(crate) fn normal<const D: usize>(
     shape: [usize; D],
     deviation: f64,

@@ -11,9 +11,7 @@ use burn::{
 use stovepipe_kernels::{convolve, instance_norm};
 use stovepipe_pipeline::{KeyedRng, LayerError, nn::ChannelDropout};
 
-/// ε of the instance norm.
 const EPSILON: f64 = 1e-5;
-/// The slope of the leaky ReLU for negative inputs.
 const SLOPE: f64 = 0.01;
 
 /// 3×3 convolution without bias, dropout of channels, instance norm, leaky ReLU:

@@ -19,6 +19,6 @@ pub enum UNetError {
     #[error("the output must have from 1 to 65536 channels, not {0}")]
     OutputChannels(usize),
     /// At 1, everything would be dropped.
-    #[error("the probability of dropout must be at least 0 and less than 1, not {0}")]
+    #[error("the probability of dropout must be at least 0 and less than 1, not {0:?}")]
     Dropout(f64),
 }

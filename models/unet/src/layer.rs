@@ -3,7 +3,11 @@
 use burn::{module::Module, tensor::Tensor};
 use stovepipe_pipeline::{Context, Layer, LayerError, SkipUse};
 
-use crate::{convolution::Convolution, down::Down, segment::Segment, up::Up};
+use crate::{
+    convolution::Convolution,
+    resize::{Down, Up},
+    segment::Segment,
+};
 
 /// One layer of a U-Net. All take and return maps `[n, channels, height, width]`.
 #[derive(Module, Debug)]
@@ -57,7 +61,6 @@ impl Layer for UNetLayer {
     }
 }
 
-/// The name of a level's skip.
 fn skip(level: usize) -> String {
     format!("level {level}")
 }

@@ -32,18 +32,15 @@
 
 mod config;
 mod convolution;
-mod down;
 mod error;
 mod layer;
-mod network;
+mod resize;
 mod segment;
 mod torch;
-mod up;
 
 pub use config::UNetConfig;
 pub use convolution::Convolution;
-pub use down::Down;
 pub use error::UNetError;
 pub use layer::UNetLayer;
+pub use resize::{Down, Up};
 pub use segment::Segment;
-pub use up::Up;

@@ -18,11 +18,9 @@ pub struct Segment {
 
 impl Segment {
     pub(crate) fn new(channels: [usize; 2], device: &Device) -> Self {
-        Self {
-            conv: Conv2dConfig::new(channels, [1, 1])
-                .with_bias(false)
-                .init(device),
-        }
+        let config = Conv2dConfig::new(channels, [1, 1]).with_bias(false);
+        let conv = config.init(device);
+        Self { conv }
     }
 
     pub(crate) fn forward(&self, x: Tensor<4>) -> Result<Tensor<4>, LayerError> {

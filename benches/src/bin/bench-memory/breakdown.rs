@@ -4,19 +4,19 @@
 
 use clap::Args;
 use serde::Serialize;
-use stovepipe::{prelude::Recompute, schedule::Rule};
 use stovepipe_benches::{
     Failure,
     arguments::Arguments,
     bench_model::BenchModel,
+    contender::ContenderWork,
     layers::{LayerCost, cut_in_two, totals},
-    measure::{Turn, count, repeat, take_turns},
-    memory::{AllocationCounter, MemorySubject},
+    learning::LoopKind,
+    measure::{compute_alone, count, take_turns},
+    memory::AllocationCounter,
     models::models,
     piped::PipedSettings,
     report::{BenchReport, Cell, ReportTable, cell},
     step_times::{StepTimes, step_times},
-    threads::compute_alone,
 };
 
 /// Where the time and the memory of a step go
@@ -58,7 +58,7 @@ memory:   bytes counted by the allocator, in MiB, each row in its own process. r
 pub fn main(mut flags: Flags) -> Result<(), Failure> {
     compute_alone()?;
     if let Some(subject) = &flags.memory_of {
-        let subject: MemorySubject = serde_json::from_str(subject)?;
+        let subject: LoopKind = serde_json::from_str(subject)?;
         return (models(&flags.arguments, 16).iter())
             .try_for_each(|model| show_memory(&subject, &**model));
     }
@@ -76,8 +76,7 @@ pub fn main(mut flags: Flags) -> Result<(), Failure> {
     bench.report.save(&bench.flags.arguments.out)
 }
 
-/// In a child process: the memory of one subject.
-fn show_memory(subject: &MemorySubject, model: &dyn BenchModel) -> Result<(), Failure> {
+fn show_memory(subject: &LoopKind, model: &dyn BenchModel) -> Result<(), Failure> {
     let counter = AllocationCounter {
         now: || crate::ALLOCATOR.allocated(),
         peak: || crate::ALLOCATOR.max_allocated(),
@@ -98,13 +97,14 @@ impl Breakdown {
         self.layers(model, &costs);
         self.fixed(model)?;
         let cut = cut_in_two(&totals(&costs))?;
-        let plans = self.plans(&cut, costs.len());
+        let m = self.flags.micro_batches;
+        let mut plans = vec![PipedSettings::new(vec![costs.len()], m)];
+        plans.extend(PipedSettings::modes(&cut, m));
         self.steps(model, &plans)?;
         self.boundary(model, cut[0])?;
         self.memory(model, &plans)
     }
 
-    /// Each layer by itself.
     fn layers(&mut self, model: &dyn BenchModel, costs: &[LayerCost]) {
         let (name, shape, samples) = (model.name(), model.shape().describe(), model.samples());
         let mut table = ReportTable::new(format!("{name}, layers: {shape}, {samples} samples"));
@@ -115,14 +115,8 @@ impl Breakdown {
             sums = std::array::from_fn(|i| sums[i] + times[i]);
             let (index, output) = (Some(index), Some(cost.output_bytes as f64 / 1024.0));
             let share = 100.0 * cost.total() / whole;
-            table.row(layer_row(
-                index,
-                &cost.name,
-                cost.parameters,
-                output,
-                times,
-                share,
-            ));
+            let (name, parameters) = (&cost.name, cost.parameters);
+            table.row(layer_row(index, name, parameters, output, times, share));
         }
         let parameters = costs.iter().map(|cost| cost.parameters).sum();
         table.row(layer_row(None, "all", parameters, None, sums, 100.0));
@@ -152,19 +146,16 @@ impl Breakdown {
         let costs = model.layer_costs(rounds)?;
         let sum = |of: fn(&LayerCost) -> f64| costs.iter().map(of).sum::<f64>();
         let m = self.flags.micro_batches;
-        let plain = |m, optimizer| -> Result<Turn<'_>, Failure> {
-            let mut plain = model.plain(m)?;
-            if optimizer {
-                plain.add_optimizer();
-            }
-            Ok(Box::new(move || repeat(minimum, || plain.step())))
+        let plain = |micro_batches, optimizer| {
+            let work = ContenderWork::Plain {
+                micro_batches,
+                optimizer,
+            };
+            work.prepare(model, minimum)
         };
-        let piped = |m, optimizer| -> Result<Turn<'_>, Failure> {
-            let mut piped = model.piped(&PipedSettings::new(vec![costs.len()], m))?;
-            if optimizer {
-                piped.add_optimizer();
-            }
-            Ok(Box::new(move || repeat(minimum, || piped.step().map(drop))))
+        let piped = |m, optimizer| {
+            let plan = PipedSettings::new(vec![costs.len()], m);
+            ContenderWork::Piped { plan, optimizer }.prepare(model, minimum)
         };
         let mut turns = [
             plain(1, false)?,
@@ -191,22 +182,6 @@ impl Breakdown {
         ])
     }
 
-    /// One stage, and two with each schedule and mode.
-    fn plans(&self, cut: &[usize], layers: usize) -> Vec<PipedSettings> {
-        let m = self.flags.micro_batches;
-        let mut plans = vec![PipedSettings::new(vec![layers], m)];
-        for schedule in [Rule::GPipe, Rule::OneForwardOneBackward] {
-            for recompute in [Recompute::Never, Recompute::ExceptLast, Recompute::Always] {
-                plans.push(PipedSettings {
-                    schedule,
-                    recompute,
-                    ..PipedSettings::new(cut.to_vec(), m)
-                });
-            }
-        }
-        plans
-    }
-
     /// The times of workers in a step, next to the layers' own times in the same rounds.
     fn steps(&mut self, model: &dyn BenchModel, plans: &[PipedSettings]) -> Result<(), Failure> {
         let mut runs = Vec::new();
@@ -222,10 +197,7 @@ impl Breakdown {
                 count(self.flags.arguments.turn(), || {
                     let done = piped.step()?;
                     let times = step_times(&done.timeline, done.passes);
-                    stages
-                        .iter_mut()
-                        .zip(times)
-                        .for_each(|(all, own)| all.push(own));
+                    (stages.iter_mut().zip(times)).for_each(|(all, own)| all.push(own));
                     Ok(())
                 })?;
             }
@@ -246,7 +218,6 @@ impl Breakdown {
         Ok(())
     }
 
-    /// What crosses the cut.
     fn boundary(&mut self, model: &dyn BenchModel, after: usize) -> Result<(), Failure> {
         let mut table = ReportTable::new(format!("{}, boundary", model.name()));
         let boundary = model.boundary(after)?;
@@ -264,13 +235,13 @@ impl Breakdown {
     fn memory(&mut self, model: &dyn BenchModel, plans: &[PipedSettings]) -> Result<(), Failure> {
         let (name, micro_batches) = (model.name(), self.flags.micro_batches);
         let mut table = ReportTable::new(format!("{name}, memory: m = {micro_batches}"));
-        let plain = MemorySubject::PlainLoop { micro_batches };
-        let pipelines = plans.iter().cloned().map(MemorySubject::Pipeline);
+        let plain = LoopKind::Plain { micro_batches };
+        let pipelines = plans.iter().cloned().map(LoopKind::Piped);
         for subject in std::iter::once(plain).chain(pipelines) {
             let peak = subject.measure_in_child(name, &self.flags.arguments)?;
             let (stages, schedule, recompute) = match &subject {
-                MemorySubject::PlainLoop { .. } => (1, "plain loop", None),
-                MemorySubject::Pipeline(plan) => {
+                LoopKind::Plain { .. } => (1, "plain loop", None),
+                LoopKind::Piped(plan) => {
                     let recompute = Some(plan.recompute.to_string());
                     (plan.cut.len(), plan.schedule.name(), recompute)
                 }

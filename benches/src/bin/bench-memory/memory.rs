@@ -120,7 +120,6 @@ pub fn main(mut flags: Flags) -> Result<(), Failure> {
     save_file(out, "memory.svg", &picture::draw(&bench.panels))
 }
 
-/// Counts the memory of the device, or of this process.
 fn counter() -> AllocationCounter {
     /// The bytes of tensors and of the pools, once the device has finished.
     fn of_pools() -> Option<[u64; 2]> {
@@ -130,14 +129,13 @@ fn counter() -> AllocationCounter {
         Some([usage.bytes_in_use, usage.bytes_reserved])
     }
     AllocationCounter {
-        now: || {
-            of_pools().map_or_else(
-                || crate::ALLOCATOR.allocated(),
-                |[in_use, _]| in_use as usize,
-            )
+        now: || match of_pools() {
+            Some([in_use, _]) => in_use as usize,
+            None => crate::ALLOCATOR.allocated(),
         },
-        peak: || {
-            of_pools().map_or_else(|| crate::ALLOCATOR.max_allocated(), |[_, all]| all as usize)
+        peak: || match of_pools() {
+            Some([_, all]) => all as usize,
+            None => crate::ALLOCATOR.max_allocated(),
         },
     }
 }
@@ -193,9 +191,7 @@ fn widest(
 ) -> Result<Option<usize>, Failure> {
     largest(step, step, step..=WIDEST, |filters| {
         let network = case.network.with_filters(filters);
-        Ok(predictor
-            .predict(&FootprintCase { network, ..case })?
-            .fullest()
-            <= budget)
+        let predicted = predictor.predict(&FootprintCase { network, ..case })?;
+        Ok(predicted.fullest() <= budget)
     })
 }

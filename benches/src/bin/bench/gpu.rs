@@ -101,7 +101,6 @@ struct Gpu<'a> {
     flags: &'a Flags,
 }
 
-/// The times of a configuration.
 struct GpuCosts {
     costs: TurnCosts,
     /// Seconds until the first turn was over.
@@ -123,12 +122,10 @@ impl Gpu<'_> {
                     let (row, difference) = compare(shape, devices, precision)?;
                     let places = devices.join(",");
                     progress.done(&format!("{}, {places}, {precision}", shape.name()));
-                    if precision == Precision::F32 {
-                        worst = if difference.is_nan() {
-                            f64::INFINITY
-                        } else {
-                            worst.max(difference)
-                        };
+                    if precision == Precision::F32 && difference.is_nan() {
+                        worst = f64::INFINITY;
+                    } else if precision == Precision::F32 {
+                        worst = worst.max(difference);
                     }
                     table.row(row);
                 }
@@ -184,11 +181,8 @@ impl Gpu<'_> {
             Some((_, Ok(measured))) => batch as f64 / measured.costs.seconds.median(),
             _ => f64::NAN,
         };
-        let [eager, compiled] = if self.flags.alone {
-            [f64::NAN; 2]
-        } else {
-            [rate(0), rate(1)]
-        };
+        let alone = self.flags.alone.then_some([f64::NAN; 2]);
+        let [eager, compiled] = alone.unwrap_or_else(|| [0, 1].map(rate));
         for (index, (who, measured)) in found.iter().enumerate() {
             let own = rate(index);
             let measured = match measured {
@@ -281,11 +275,9 @@ impl Gpu<'_> {
 
     fn chosen(&self, shapes: [ModelShape; 2]) -> Vec<ModelShape> {
         let choices = [ModelChoice::Amoebanet224, ModelChoice::Transformer];
-        let chosen = choices.map(|choice| self.flags.arguments.model.includes(choice));
-        let shapes = shapes.into_iter().zip(chosen);
-        shapes
-            .filter_map(|(shape, chosen)| chosen.then_some(shape))
-            .collect()
+        let mut shapes: Vec<_> = shapes.into_iter().zip(choices).collect();
+        shapes.retain(|(_, choice)| self.flags.arguments.model.includes(*choice));
+        shapes.into_iter().map(|(shape, _)| shape).collect()
     }
 }
 
@@ -310,11 +302,8 @@ fn compare(
     let (loss, gradient, difference, verdict) = match model.agreement(&plan) {
         Ok(found) => {
             let (loss, gradient) = (found.loss, found.gradient);
-            let difference = if loss.is_nan() {
-                loss
-            } else {
-                loss.max(gradient)
-            };
+            let larger = loss.max(gradient); // which skips NaN
+            let difference = if loss.is_nan() { loss } else { larger };
             let verdict = match precision {
                 Precision::F32 if difference <= TOLERANCE => "equal",
                 Precision::F32 => "NOT EQUAL",

@@ -3,8 +3,6 @@
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench limit`
 
-use clap::Args;
-use stovepipe::{prelude::Recompute, schedule::Rule};
 use stovepipe_benches::{
     Failure,
     arguments::SweepArguments,
@@ -17,13 +15,6 @@ use stovepipe_benches::{
     piped::PipedSettings,
     report::{BenchReport, Cell, ReportTable, cell},
 };
-
-/// The pipeline against its limit: stages, micro-batches, schedules, recomputation
-#[derive(Args)]
-pub struct Flags {
-    #[command(flatten)]
-    sweep: SweepArguments,
-}
 
 const NOTE: &str = "\
 copies: samples/s of K independent plain Burn loops at once, one thread each, on the same m
@@ -38,8 +29,7 @@ processor: processor seconds of all threads over those of one plain loop for as 
         exclude waiting, the bubble and other programs: above 1 there is more or slower work.
 Schedules and modes with the same actions are measured once, under the first name.";
 
-pub fn main(flags: Flags) -> Result<(), Failure> {
-    let flags = flags.sweep;
+pub fn main(flags: SweepArguments) -> Result<(), Failure> {
     let flags = flags.or_micro_batches(&[1, 2], &[1, 2, 4, 8, 16, 32]);
     serve_or_compute_alone(&flags.arguments)?;
     let mut bench = Limit {
@@ -138,20 +128,12 @@ impl Limit {
 /// All pipelines of these cuts whose actions differ.
 fn plans(cuts: &[Vec<usize>], micro_batches: usize) -> Result<Vec<PipedSettings>, Failure> {
     let (mut plans, mut seen) = (Vec::new(), Vec::new());
-    for cut in cuts {
-        for schedule in [Rule::GPipe, Rule::OneForwardOneBackward] {
-            for recompute in [Recompute::Never, Recompute::ExceptLast, Recompute::Always] {
-                let plan = PipedSettings {
-                    schedule,
-                    recompute,
-                    ..PipedSettings::new(cut.clone(), micro_batches)
-                };
-                let actions = actions(&plan)?;
-                if !seen.contains(&actions) {
-                    seen.push(actions);
-                    plans.push(plan);
-                }
-            }
+    let modes = |cut: &Vec<usize>| PipedSettings::modes(cut, micro_batches);
+    for plan in cuts.iter().flat_map(modes) {
+        let actions = actions(&plan)?;
+        if !seen.contains(&actions) {
+            seen.push(actions);
+            plans.push(plan);
         }
     }
     Ok(plans)

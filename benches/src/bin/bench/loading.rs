@@ -51,7 +51,6 @@ pub struct Flags {
     batch: usize,
 }
 
-/// torchvision's script.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers/loading.py");
 
 const WORKERS: [usize; 2] = [1, 2];
@@ -67,8 +66,8 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
     let mut report = BenchReport::begin("loading", &flags)?;
     report.note(NOTE);
     let folder = flags.folder()?;
-    let found = measure(&flags, &folder, &mut report)?;
-    report.table(table(&found));
+    let table = measure(&flags, &folder, &mut report)?;
+    report.table(table);
     report.save(&flags.out)
 }
 
@@ -97,31 +96,19 @@ impl Flags {
     }
 }
 
-/// A configuration, and its seconds for an image.
-struct LoaderRate {
-    name: String,
-    workers: usize,
-    costs: TurnCosts,
-}
-
-fn measure(
-    flags: &Flags,
-    folder: &Path,
-    report: &mut BenchReport,
-) -> Result<Vec<LoaderRate>, Failure> {
+fn measure(flags: &Flags, folder: &Path, report: &mut BenchReport) -> Result<ReportTable, Failure> {
     let files = files(folder)?;
     let images = files.len();
     let bytes: usize = files.iter().map(Vec::len).sum();
-    let mut names = Vec::new();
-    let mut turns: Vec<Turn<'_>> = Vec::new();
+    let (mut names, mut turns) = (Vec::new(), Vec::<Turn<'_>>::new());
     for workers in WORKERS {
         names.push(("ours".to_owned(), workers));
         turns.push(ours(flags, folder, workers)?);
     }
     for workers in WORKERS {
         let (batch, number) = (flags.batch.to_string(), workers.to_string());
-        let mut peer =
-            TorchvisionLoader::start(flags, folder, &["--workers", &number, "--batch", &batch])?;
+        let what = ["--workers", &number, "--batch", &batch];
+        let mut peer = TorchvisionLoader::start(flags, folder, &what)?;
         peer.check(images)?;
         names.push((format!("torchvision {}", peer.hello.version), workers));
         turns.push(Box::new(move || peer.turn()));
@@ -138,27 +125,21 @@ fn measure(
         "{images} images with a mean of {mean} bytes, in {folder}"
     ));
     let rounds = flags.rounds.unwrap_or(if flags.quick { 1 } else { 9 });
-    let found = take_turns(&mut turns, rounds.max(1))?.into_iter();
-    let found = found.zip(names).map(|(costs, (name, workers))| LoaderRate {
-        name,
-        workers,
-        costs,
-    });
-    Ok(found.collect())
+    Ok(table(&names, &take_turns(&mut turns, rounds.max(1))?))
 }
 
-fn table(found: &[LoaderRate]) -> ReportTable {
+/// Each configuration with its workers, and its seconds for an image.
+fn table(names: &[(String, usize)], costs: &[TurnCosts]) -> ReportTable {
     let mut table = ReportTable::new("loading: decode, crop, flip, normalise, batch");
-    let (loaders, decoders) = found.split_at(2 * WORKERS.len());
-    let decoder = &decoders[0].costs.seconds;
-    for (index, rate) in found.iter().enumerate() {
-        let (workers, seconds) = (rate.workers, &rate.costs.seconds);
-        let theirs = &loaders[WORKERS.len() + index % WORKERS.len()].costs.seconds;
+    let (loaders, decoders) = costs.split_at(2 * WORKERS.len());
+    for (index, ((name, workers), own)) in names.iter().zip(costs).enumerate() {
+        let seconds = &own.seconds;
+        let theirs = &loaders[WORKERS.len() + index % WORKERS.len()].seconds;
         let ratio = (index < loaders.len()).then(|| theirs.over(seconds).median());
-        let share = decoder.over(seconds).median() / workers as f64;
+        let share = decoders[0].seconds.over(seconds).median() / *workers as f64;
         table.row([
-            cell("what", "what", 0, rate.name.as_str()),
-            cell("workers", "workers", 0, workers),
+            cell("what", "what", 0, name.as_str()),
+            cell("workers", "workers", 0, *workers),
             cell("images_per_second", "images/s", 1, 1.0 / seconds.median()),
             cell("over_torchvision", "over torchvision", 3, ratio),
             cell("of_decoder", "of zune-jpeg's rate × workers", 3, share),
@@ -192,7 +173,6 @@ fn ours(flags: &Flags, folder: &Path, workers: usize) -> Result<Turn<'static>, F
     }))
 }
 
-/// The decoder alone.
 fn decode(files: &[Vec<u8>]) -> Result<TurnCost, Failure> {
     let mut pixels = Vec::new();
     let (seconds, decoded) = time(|| -> Result<(), Failure> {
@@ -216,7 +196,6 @@ fn cost(seconds: f64, images: usize) -> Result<TurnCost, Failure> {
     })
 }
 
-/// All files of a folder of class folders.
 fn files(folder: &Path) -> Result<Vec<Vec<u8>>, Failure> {
     let images = ImageFolder::open(folder, &IndexCache::Off)?;
     let files = (0..images.len()).map(|image| fs::read(images.path(image)));
@@ -229,7 +208,6 @@ struct TorchvisionLoader {
     hello: LoaderHello,
 }
 
-/// The first line of the process.
 #[derive(Deserialize)]
 struct LoaderHello {
     #[serde(default)]
@@ -247,11 +225,8 @@ impl TorchvisionLoader {
                       Python that has them: --python PATH";
         let mut command = Command::new(python);
         // -B writes no compiled files into the sources.
-        let command = command
-            .args(["-B", SCRIPT, "--folder"])
-            .arg(folder)
-            .args(what);
-        let mut process = LineProcess::start(command)
+        command.args(["-B", SCRIPT, "--folder"]).arg(folder);
+        let mut process = LineProcess::start(command.args(what))
             .map_err(|error| format!("`{python}` cannot be run ({error}): {advice}"))?;
         let line = process.line()?;
         let hello: LoaderHello = serde_json::from_str(&line)
@@ -272,10 +247,10 @@ impl TorchvisionLoader {
 
     fn turn(&mut self) -> Result<TurnCost, Failure> {
         let answer = self.process.ask()?;
-        let seconds = answer.trim().parse();
-        let seconds: f64 = seconds.map_err(|_| {
-            format!("torchvision's process failed; its error is above ({answer:?})")
-        })?;
+        let Ok(seconds) = answer.trim().parse::<f64>() else {
+            let message = "torchvision's process failed; its error is above";
+            return Err(format!("{message} ({answer:?})").into());
+        };
         cost(seconds, self.hello.images)
     }
 }

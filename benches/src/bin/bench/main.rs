@@ -6,14 +6,19 @@ mod loading;
 mod peers;
 mod plain;
 mod predicted;
+mod processes;
 mod pytorch;
+mod replicas;
 mod saving;
 mod zero_bubble;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
 use stovepipe::train::keep_freed_memory;
-use stovepipe_benches::Failure;
+use stovepipe_benches::{
+    Failure,
+    arguments::{Arguments, SweepArguments},
+};
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -22,14 +27,22 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 #[derive(Parser)]
 enum Bench {
     Gpu(gpu::Flags),
-    Limit(limit::Flags),
+    /// The pipeline against its limit: stages, micro-batches, schedules, recomputation
+    Limit(SweepArguments),
     Loading(loading::Flags),
     Peers(peers::Flags),
-    Plain(plain::Flags),
-    Predicted(predicted::Flags),
+    /// The engine with one stage and one micro-batch next to a plain Burn loop
+    Plain(Arguments),
+    /// Steps next to their predicted times
+    Predicted(SweepArguments),
+    /// Two stages in two processes next to two threads of one
+    Processes(Arguments),
     Pytorch(pytorch::Flags),
+    /// Replicas of a whole model next to as many independent plain Burn loops
+    Replicas(SweepArguments),
     Saving(saving::Flags),
-    ZeroBubble(zero_bubble::Flags),
+    /// Backward passes in halves: zero-bubble schedules next to 1F1B
+    ZeroBubble(SweepArguments),
 }
 
 fn main() -> Result<(), Failure> {
@@ -41,7 +54,9 @@ fn main() -> Result<(), Failure> {
         Bench::Peers(flags) => peers::main(flags),
         Bench::Plain(flags) => plain::main(flags),
         Bench::Predicted(flags) => predicted::main(flags),
+        Bench::Processes(flags) => processes::main(flags),
         Bench::Pytorch(flags) => pytorch::main(flags),
+        Bench::Replicas(flags) => replicas::main(flags),
         Bench::Saving(flags) => saving::main(flags),
         Bench::ZeroBubble(flags) => zero_bubble::main(flags),
     }

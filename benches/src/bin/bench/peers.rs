@@ -31,6 +31,9 @@ pub struct Flags {
     /// The part to measure
     #[arg(long, value_enum, default_value = "all")]
     only: PeersBenchPart,
+    /// Also run our stages in two processes, as PyTorch's are; needs a build with `--features mpi`
+    #[arg(long)]
+    processes: bool,
     /// Leave PyTorch out
     #[arg(long)]
     alone: bool,
@@ -96,7 +99,6 @@ impl Peers<'_> {
     }
 }
 
-/// The chosen models.
 fn shapes(arguments: &Arguments) -> Vec<ModelShape> {
     let pick = |usual, small| if arguments.quick { small } else { usual };
     let filters = pick(64, 4);
@@ -106,8 +108,7 @@ fn shapes(arguments: &Arguments) -> Vec<ModelShape> {
         ModelShape::amoebanet(3, filters, pick(224, 64), true),
         ModelShape::transformer(pick(8, 4), pick(512, 16), pick(8, 2), pick(128, 4)),
     ];
-    let shapes = shapes.into_iter();
+    let mut shapes = shapes.to_vec();
+    shapes.retain(|shape| shape.is_chosen(arguments.model));
     shapes
-        .filter(|shape| shape.is_chosen(arguments.model))
-        .collect()
 }

@@ -3,7 +3,6 @@
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench plain`
 
-use clap::Args;
 use stovepipe_benches::{
     Failure,
     arguments::Arguments,
@@ -17,20 +16,12 @@ use stovepipe_benches::{
 /// Multiplies `--samples`; the mini-batch is one micro-batch here.
 const MICRO_BATCHES: usize = 4;
 
-/// The engine with one stage and one micro-batch next to a plain Burn loop
-#[derive(Args)]
-pub struct Flags {
-    #[command(flatten)]
-    arguments: Arguments,
-}
-
 const NOTE: &str = "\
 Milliseconds of a mini-batch on one thread. The ratio is the engine's time over the loop's: the
 median over rounds in which both took their turn one after the other. processor: the same ratio of
 processor seconds, which exclude waiting and other programs.";
 
-pub fn main(flags: Flags) -> Result<(), Failure> {
-    let arguments = flags.arguments;
+pub fn main(arguments: Arguments) -> Result<(), Failure> {
     serve_or_compute_alone(&arguments)?;
     let mut report = BenchReport::begin("plain", &arguments)?;
     report.note(NOTE);

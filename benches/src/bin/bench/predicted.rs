@@ -2,7 +2,6 @@
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench predicted`
 
-use clap::Args;
 use stovepipe::{
     plan::{Machine, OptimizerState, Profile, Setup},
     schedule::{Costs, Recompute, Rule, Scheduler, SpanKind},
@@ -19,13 +18,6 @@ use stovepipe_benches::{
 
 const WORKERS: usize = 2;
 
-/// Steps next to their predicted times
-#[derive(Args)]
-pub struct Flags {
-    #[command(flatten)]
-    sweep: SweepArguments,
-}
-
 const NOTE: &str = "\
 Two workers of a thread each. Layers are measured one by one on a micro-batch, as before a training;
 the cut and the prediction are the planner's; the step is the engine's, forward and backward.
@@ -34,8 +26,8 @@ beside:   the same with a profile that was measured while the other core also me
 replayed: steps in this process, simulated with the means of their own passes, over their measured
         time: the rest is the engine's time around passes, and passes that vary.";
 
-pub fn main(flags: Flags) -> Result<(), Failure> {
-    let flags = flags.sweep.or_micro_batches(&[2], &[4, 8]);
+pub fn main(flags: SweepArguments) -> Result<(), Failure> {
+    let flags = flags.or_micro_batches(&[2], &[4, 8]);
     serve_or_compute_alone(&flags.arguments)?;
     let mut report = BenchReport::begin("predicted", &flags)?;
     report.note(NOTE);
@@ -47,7 +39,6 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
     report.save(&flags.arguments.out)
 }
 
-/// Every schedule next to its prediction.
 fn compare(model: &dyn BenchModel, m: usize, rounds: usize) -> Result<ReportTable, Failure> {
     let profile = model.profile()?;
     let busy = profile_on_two_cores(model)?;

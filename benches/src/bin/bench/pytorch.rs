@@ -11,12 +11,11 @@ use stovepipe_benches::{
     arguments::Arguments,
     bench_model::BenchModel,
     layers::{cut_in_two, totals},
-    measure::{Turn, repeat, take_turns},
+    measure::{Turn, compute_alone, repeat, take_turns},
     models::models,
     peer::{Peer, PeerSetup, PeerTask},
     piped::PipedSettings,
     report::{BenchReport, ReportTable, cell},
-    threads::compute_alone,
 };
 
 /// A training step, forward and backward, next to PyTorch's

@@ -118,12 +118,9 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
     report.save(&flags.out)
 }
 
-/// The result of a training.
 struct Saved {
     seconds: f64,
-    /// Seconds of a step.
     step: f64,
-    /// Bytes of a checkpoint.
     bytes: u64,
     parameters: usize,
 }
@@ -189,7 +186,6 @@ where
     }
 }
 
-/// The bytes of all files in the folder of this one.
 fn size(file: &Path) -> Result<u64, Failure> {
     let mut bytes = 0;
     for entry in fs::read_dir(file.parent().unwrap_or(file))? {

@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 
-use clap::Args;
 use stovepipe::schedule::{
     Action, Costs, Pass, Rule, RuleOptions, Schedule, Scheduler, SpanKind, StageCosts,
 };
@@ -26,13 +25,6 @@ const WORKERS: usize = 2;
 /// Filters of AmoebaNet-D for small images: the usual 16 are fast and leave little work to defer.
 const FILTERS: usize = 64;
 
-/// Backward passes in halves: zero-bubble schedules next to 1F1B
-#[derive(Args)]
-pub struct Flags {
-    #[command(flatten)]
-    sweep: SweepArguments,
-}
-
 const NOTE: &str = "\
 Two workers of a thread each, without recomputation. `1f1b-iw` is 1F1B in which the gradient of the
 input is sent before the gradients of the weights are computed, and nothing else differs.
@@ -42,8 +34,8 @@ promise: the schedule, simulated with these seconds.
 1f1b/it: samples/s over those of 1F1B in the same rounds; promised: the same of the promises.
 kept:   the most micro-batches for which a stage kept what gradients of weights need.";
 
-pub fn main(flags: Flags) -> Result<(), Failure> {
-    let mut flags = flags.sweep.or_micro_batches(&[2], &[4, 8]);
+pub fn main(flags: SweepArguments) -> Result<(), Failure> {
+    let mut flags = flags.or_micro_batches(&[2], &[4, 8]);
     serve_or_compute_alone(&flags.arguments)?;
     let arguments = &mut flags.arguments;
     arguments.small_filters.get_or_insert(FILTERS);
@@ -106,7 +98,6 @@ fn measure(
     Ok(())
 }
 
-/// A measured schedule.
 struct Candidate {
     name: &'static str,
     chunks: usize,

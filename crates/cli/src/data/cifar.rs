@@ -11,9 +11,13 @@ use stovepipe_imagenet::Loading;
 
 use super::{
     data_set::{Contents, DataSet, ImageData, check},
+    fingerprint::{fingerprint, hashed},
     images::{Classes, ImageSets, first, small_view},
 };
-use crate::{choice::Configurable, error::CliError};
+use crate::{
+    choice::Configurable,
+    error::{CliError, usage},
+};
 
 /// The side of an image: to cut out or to pad more is a mistake.
 const SIDE: u16 = 32;
@@ -44,15 +48,15 @@ macro_rules! cifar {
             cutout: u16,
         }
 
-                impl $Name {
+        impl $Name {
             fn labels(&self) -> CifarLabels {
                 let $own = self;
                 $labels
             }
 
             fn folder(&self) -> Result<&PathBuf, CliError> {
-                let missing = CliError::NoDataFolder { data: self.name(), what: FOLDER };
-                self.data_dir.as_ref().ok_or(missing)
+                let missing = || usage!("{} needs --data-dir: {FOLDER}", self.name());
+                self.data_dir.as_ref().ok_or_else(missing)
             }
         }
 
@@ -88,6 +92,11 @@ macro_rules! cifar {
             fn load(&self, seed: u64) -> Result<ImageSets, CliError> {
                 let (labels, folder) = (self.labels(), self.folder()?);
                 let (train, test) = (Cifar::train(labels, folder)?, Cifar::test(labels, folder)?);
+                let classes = train.names().to_vec();
+                let fingerprint = fingerprint([
+                    ("training images", hashed([train.as_bytes()])),
+                    ("test images", hashed([test.as_bytes()])),
+                ]);
                 let augmentation = CifarAugmentation {
                     crop_padding: self.crop_padding,
                     flip: self.flip,
@@ -95,7 +104,7 @@ macro_rules! cifar {
                 };
                 let of_epoch = move |epoch| Classes(CifarBatcher::augmented(augmentation, seed, epoch));
                 let data = Data::augmented(train, test, of_epoch, Classes(CifarBatcher::default()));
-                Ok(ImageSets::new(data, labels.names().iter().copied()))
+                Ok(ImageSets::new(folder.display(), data, classes, fingerprint))
             }
 
             fn first(&self, samples: usize) -> Result<(Tensor<4>, Tensor<1, Int>), CliError> {
@@ -127,7 +136,6 @@ cifar!(
     labels: LabelsSetting,
 );
 
-/// Labels of CIFAR-100 by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lowercase")]

@@ -1,15 +1,16 @@
 //! What the program knows about a data set.
 
+use std::fmt::Debug;
+
 use burn::tensor::{Int, Tensor};
 use stovepipe::train::TrainError;
 use stovepipe_imagenet::Loading;
 
-use super::{images::ImageSets, texts::TextData};
+use super::{images::ImageSets, text::Text};
 use crate::{choice::Configurable, error::CliError};
 
 /// Everything that the program knows about a data set, besides its settings.
 pub trait DataSet: Configurable {
-    /// What it holds.
     fn contents(&self) -> Contents<'_>;
 
     /// How many training samples there are, if all are there.
@@ -18,7 +19,6 @@ pub trait DataSet: Configurable {
     /// Fills in the settings that follow from others.
     fn settle(&mut self) {}
 
-    /// Whether the settings are in their ranges.
     fn check(&self) -> Result<(), CliError> {
         Ok(())
     }
@@ -34,13 +34,25 @@ pub trait DataSet: Configurable {
     }
 }
 
-/// What a data set holds.
 pub enum Contents<'a> {
     Images(&'a dyn ImageData),
-    Text(&'a dyn TextData),
+    Text(&'a Text),
 }
 
-/// A data set of images that have a class each.
+impl DataSet for Text {
+    fn contents(&self) -> Contents<'_> {
+        Contents::Text(self)
+    }
+
+    fn usual_samples(&self) -> usize {
+        10_000
+    }
+
+    fn may_change(&self) -> &'static [&'static str] {
+        &["text", "tokenizer"]
+    }
+}
+
 pub trait ImageData {
     /// Pixels on each side of an image.
     fn image_size(&self) -> usize {
@@ -50,7 +62,6 @@ pub trait ImageData {
     /// How many classes there are, if all are there.
     fn usual_classes(&self) -> usize;
 
-    /// The images to train on and to test with.
     fn load(&self, seed: u64) -> Result<ImageSets, CliError>;
 
     /// The first training images, not augmented, and their classes.
@@ -61,7 +72,7 @@ pub trait ImageData {
 }
 
 /// An error unless a setting is in its range.
-pub fn check<T: Copy + ToString>(
+pub fn check<T: Copy + Debug>(
     setting: &'static str,
     value: impl Into<Option<T>>,
     is_right: impl FnOnce(T) -> bool,
@@ -71,7 +82,7 @@ pub fn check<T: Copy + ToString>(
         None => Ok(()),
         Some(value) => Err(TrainError::Setting {
             setting,
-            value: value.to_string(),
+            value: format!("{value:?}").trim_end_matches(".0").to_owned(),
             range,
         }),
     }

@@ -5,18 +5,16 @@ use std::{fmt::Write, str::FromStr};
 use burn::tensor::{Int, Tensor};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use stovepipe::train::Data;
+use stovepipe::train::{Data, data::Fingerprint};
 use stovepipe_digits::{CLASSES, DigitBatcher, Digits as Images, MEAN, STD};
 use stovepipe_imagenet::Loading;
-use thiserror::Error;
 
 use super::{
     data_set::{Contents, DataSet, ImageData},
     images::{Classes, ImageSets, first, small_view},
 };
-use crate::error::CliError;
+use crate::{choice::Configurable, error::CliError};
 
-/// The brightest pixel of a digit.
 const WHITE: f32 = 16.0;
 
 /// 1,797 handwritten digits, part of this program
@@ -54,7 +52,9 @@ impl ImageData for Digits {
             images => train.few(images, seed),
         };
         let data = Data::new(train, test, Classes(DigitBatcher));
-        Ok(ImageSets::new(data, digits.iter().map(u8::to_string)))
+        let classes = digits.iter().map(u8::to_string).collect();
+        let (place, settings) = (Configurable::name(self), Fingerprint::new());
+        Ok(ImageSets::new(place, data, classes, settings))
     }
 
     fn first(&self, samples: usize) -> Result<(Tensor<4>, Tensor<1, Int>), CliError> {
@@ -71,24 +71,15 @@ impl ImageData for Digits {
 #[serde(try_from = "String", into = "String")]
 struct DigitsSetting(Vec<u8>);
 
-/// Why a text names no digits to train on.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-enum DigitsSettingError {
-    #[error("{0:?} is not a digit from 0 to 9: write 5-9, or 1,3,5")]
-    NotADigit(String),
-    #[error("{0:?} names a digit twice")]
-    Twice(String),
-    #[error("name two digits or more: with one there is nothing to classify")]
-    TooFew,
-}
-
 impl FromStr for DigitsSetting {
-    type Err = DigitsSettingError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, DigitsSettingError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let digit = |text: &str| match text.trim().parse() {
             Ok(digit) if usize::from(digit) < CLASSES => Ok::<u8, _>(digit),
-            _ => Err(DigitsSettingError::NotADigit(text.to_owned())),
+            _ => Err(format!(
+                "{text:?} is not a digit from 0 to 9: write 5-9, or 1,3,5"
+            )),
         };
         let mut digits = Vec::new();
         for part in text.split(',') {
@@ -99,17 +90,17 @@ impl FromStr for DigitsSetting {
         sorted.sort_unstable();
         sorted.dedup();
         match sorted.len() {
-            found if found < digits.len() => Err(DigitsSettingError::Twice(text.to_owned())),
-            0 | 1 => Err(DigitsSettingError::TooFew),
+            found if found < digits.len() => Err(format!("{text:?} names a digit twice")),
+            0 | 1 => Err("name two digits or more: with one there is nothing to classify".into()),
             _ => Ok(Self(digits)),
         }
     }
 }
 
 impl TryFrom<String> for DigitsSetting {
-    type Error = DigitsSettingError;
+    type Error = String;
 
-    fn try_from(text: String) -> Result<Self, DigitsSettingError> {
+    fn try_from(text: String) -> Result<Self, String> {
         text.parse()
     }
 }
@@ -159,7 +150,7 @@ mod tests {
             ("4", "two digits or more"),
             ("9-5", "two digits or more"),
         ] {
-            let error = text.parse::<DigitsSetting>().unwrap_err().to_string();
+            let error = text.parse::<DigitsSetting>().unwrap_err();
             assert!(error.contains(reason), "{text:?}: {error}");
         }
     }

@@ -1,6 +1,7 @@
 //! Folders of pictures: ImageNet, or any folder of class folders.
 
 use std::{
+    cell::OnceCell,
     path::PathBuf,
     rc::Rc,
     sync::{Arc, Mutex, PoisonError},
@@ -9,7 +10,13 @@ use std::{
 use burn::tensor::{Device, Int, Tensor};
 use clap::{ArgAction, Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use stovepipe::train::{Batches, EpochPass, Source, TrainError, data::shuffled};
+use stovepipe::{
+    schedule::count,
+    train::{
+        Batches, EpochPass, Source, TrainError,
+        data::{Fingerprint, shuffled},
+    },
+};
 use stovepipe_imagenet::{
     Augmentation, ColorJitter, Decoding, EvalTransform, FolderSettings, ImageBatch,
     ImageSets as Opened, Images, Interpolation, Loading, RandAugment, RandomResizedCrop,
@@ -18,14 +25,22 @@ use stovepipe_imagenet::{
 
 use super::{
     data_set::{Contents, DataSet, ImageData, check},
-    images::ImageSets,
-    labels::Labels,
+    fingerprint::{fingerprint, of_classes},
+    images::{ImageSets, Labels, found},
 };
-use crate::{choice::Configurable, error::CliError, output};
+use crate::{
+    choice::Configurable,
+    error::{CliError, usage},
+    output,
+};
 
 /// More would be a mistake: threads that load, and operations, each a pass over the image.
 const MOST_LOADERS: usize = 1024;
 const MOST_OPERATIONS: usize = 100;
+
+/// What the folder has to hold.
+const FOLDER: &str = "a folder with train and val, each with a folder for each class, or with \
+                      class folders alone";
 
 /// ImageNet, or any other folder of class folders, from --data-dir
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
@@ -78,7 +93,6 @@ pub struct Folders {
     loaders: usize,
 }
 
-/// How images are resized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lowercase")]
@@ -108,40 +122,20 @@ impl DataSet for Folders {
         let (size, largest) = (self.image_size, Loading::LARGEST);
         let share = |share: f64| share > 0.0 && share < 1.0;
         let strength = |strength: f64| strength >= 0.0 && strength.is_finite();
-        check(
-            "image-size",
-            size,
-            |n| (1..=largest).contains(&n),
-            "from 1 to 16384",
-        )?;
-        check(
-            "resize",
-            self.resize,
-            |n| (size..=largest).contains(&n),
-            "from image-size to 16384",
-        )?;
-        check(
-            "crop-area",
-            self.crop_area,
-            |a| a > 0.0 && a <= 1.0,
-            "above 0 and up to 1",
-        )?;
+        let area = |area: f64| area > 0.0 && area <= 1.0;
+        let sizes = |n| (1..=largest).contains(&n);
+        let resized = |n| (size..=largest).contains(&n);
+        let (augment, loaders) = (self.rand_augment, self.loaders);
+        let operations = |n| n <= MOST_OPERATIONS;
+        check("image-size", size, sizes, "from 1 to 16384")?;
+        check("resize", self.resize, resized, "from image-size to 16384")?;
+        check("crop-area", self.crop_area, area, "above 0 and up to 1")?;
         check("color-jitter", self.color_jitter, strength, "0 or above")?;
-        check(
-            "rand-augment",
-            self.rand_augment,
-            |n| n <= MOST_OPERATIONS,
-            "from 0 to 100",
-        )?;
+        check("rand-augment", augment, operations, "from 0 to 100")?;
         check("magnitude", self.magnitude, |n| n <= 30, "from 0 to 30")?;
         check("mixup", self.mixup, strength, "0 or above")?;
         check("val-share", self.val_share, share, "above 0 and below 1")?;
-        check(
-            "loaders",
-            self.loaders,
-            |n| n <= MOST_LOADERS,
-            "from 0 to 1024",
-        )?;
+        check("loaders", loaders, |n| n <= MOST_LOADERS, "from 0 to 1024")?;
         Ok(self.view().check()?)
     }
 
@@ -164,31 +158,26 @@ impl ImageData for Folders {
     }
 
     fn load(&self, _: u64) -> Result<ImageSets, CliError> {
-        let folder = self.data_dir.as_ref().ok_or(CliError::NoDataFolder {
-            data: self.name(),
-            what: "a folder with train and val, each with a folder for each class, or with class folders alone",
-        })?;
-        let usual = FolderSettings::default();
-        let opened = Opened::open(
-            folder,
-            &FolderSettings {
-                labels: self.val_labels.clone(),
-                validation: self.val_share.unwrap_or(usual.validation),
-                ..usual
-            },
-        )?;
+        let missing = || usage!("{} needs --data-dir: {FOLDER}", self.name());
+        let folder = self.data_dir.as_ref().ok_or_else(missing)?;
+        let mut settings = FolderSettings::default();
+        settings.labels.clone_from(&self.val_labels);
+        settings.validation = self.val_share.unwrap_or(settings.validation);
+        let opened = Opened::open(folder, &settings)?;
         if self.val_share.is_some() && opened.held_out.is_none() {
-            return Err(CliError::NothingHeldOut {
-                test: opened.validation.root().to_owned(),
-            });
+            return Err(usage!(
+                "val-share has no use: the images to test with have a folder of their own, {}",
+                opened.validation.root().display()
+            ));
         }
-        eprintln!("{}: {}", folder.display(), found(&opened));
+        let about = format!("{}: {}", folder.display(), about(&opened));
         let classes = opened.train.classes().to_vec();
         let pictures = Pictures::new(opened, self.view())?;
         let test = pictures.test.clone();
         Ok(ImageSets {
             source: Rc::new(pictures),
             classes,
+            about,
             names: Box::new(move |place| {
                 shown(&test, place).map_or_else(String::new, |file| file.display().to_string())
             }),
@@ -196,7 +185,10 @@ impl ImageData for Folders {
     }
 
     fn first(&self, _: usize) -> Result<(Tensor<4>, Tensor<1, Int>), CliError> {
-        Err(CliError::NotVerified { data: self.name() })
+        let data = self.name();
+        Err(usage!(
+            "verify takes its images from digits, cifar10 or cifar100, not from {data}"
+        ))
     }
 
     fn view(&self) -> Loading {
@@ -252,26 +244,23 @@ fn shown(images: &Images, place: usize) -> Option<PathBuf> {
 }
 
 /// What was found in a folder: shows a layout that was taken for another.
-fn found(opened: &Opened) -> String {
-    let classes = output::count(opened.train.classes().len(), "class", "classes");
-    let train = output::count(opened.train.len(), "image", "images");
+fn about(opened: &Opened) -> String {
+    let train = found(opened.train.classes(), opened.train.len());
     let test = opened.validation.len();
     match opened.held_out {
-        Some(share) => {
-            format!("{classes}, {train} to train on, {test} kept for testing (a share of {share})")
-        }
+        Some(share) => format!("{train}, {test} kept for testing (a share of {share})"),
         None => {
             let from = opened.validation.root().display();
-            format!("{classes}, {train} to train on, {test} to test with from {from}")
+            format!("{train}, {test} to test with from {from}")
         }
     }
 }
 
-/// The pictures of opened folders.
 struct Pictures {
     train: Images,
     test: Images,
     classes: usize,
+    fingerprint: OnceCell<Fingerprint>,
     /// How many skipped files were reported.
     reported: Arc<Mutex<usize>>,
 }
@@ -285,17 +274,9 @@ impl Pictures {
             train,
             test,
             classes,
+            fingerprint: OnceCell::new(),
             reported: Arc::default(),
         })
-    }
-
-    fn reported<B>(&self, images: &Images, batches: B) -> Reporting<B> {
-        let (images, reported) = (images.clone(), self.reported.clone());
-        Reporting {
-            images,
-            batches,
-            reported,
-        }
     }
 }
 
@@ -304,8 +285,7 @@ impl Drop for Pictures {
     fn drop(&mut self) {
         let skipped = self.train.skipped().len();
         if skipped > 0 {
-            let files = output::count(skipped, "file was", "files were");
-            eprintln!("{files} skipped in all");
+            output::say(&format!("skipped {} in all\n", count(skipped, "file")));
         }
     }
 }
@@ -326,19 +306,38 @@ impl Source<Tensor<4>, Labels> for Pictures {
     fn train_from(&self, first: usize, pass: EpochPass) -> Batches<Tensor<4>, Labels> {
         let order = shuffled(self.train.len(), pass.seed, pass.epoch);
         let (samples, seed, epoch) = (pass.batch_size, pass.seed, pass.epoch);
-        let batches = self
-            .train
-            .train_batches_from(first, order, samples, seed, epoch);
+        let batches = (self.train).train_batches_from(first, order, samples, seed, epoch);
         let is_mixed = self.train.settings().augmentation.mixup > 0.0;
         let classes = is_mixed.then_some(self.classes);
-        let batches = self.reported(&self.train, batches);
+        let batches = reporting(self.train.clone(), self.reported.clone(), batches);
         Box::new(batches.map(move |batch| Ok(tensors(batch?, classes).into())))
     }
 
     fn test(&self, batch_size: usize) -> Batches<Tensor<4>, Labels> {
         let batches = self.test.eval_batches(batch_size);
-        let batches = self.reported(&self.test, batches);
+        let batches = reporting(self.test.clone(), self.reported.clone(), batches);
         Box::new(batches.map(|batch| Ok(tensors(batch?, None).into())))
+    }
+
+    fn fingerprint(&self) -> Result<Fingerprint, TrainError> {
+        let classes = self.train.folder().classes();
+        let of = |set: &'static str, images: &Images| {
+            let found = images.folder().fingerprints().into_iter().zip(classes);
+            fingerprint(found.map(|((images, hash), class)| {
+                let images = count(images, "file");
+                (
+                    format!("{set} images of {class}"),
+                    format!("{images} {hash:016x}"),
+                )
+            }))
+        };
+        let found = self.fingerprint.get_or_init(|| {
+            let mut all = of_classes(classes);
+            all.extend(of("training", &self.train));
+            all.extend(of("test", &self.test));
+            all
+        });
+        Ok(found.clone())
     }
 }
 
@@ -358,36 +357,24 @@ fn tensors(batch: ImageBatch, classes: Option<usize>) -> (Tensor<4>, Labels) {
 }
 
 /// Batches that say which files were skipped, once each.
-struct Reporting<B> {
+fn reporting<B, E>(
     images: Images,
-    batches: B,
     reported: Arc<Mutex<usize>>,
-}
-
-impl<B> Reporting<B> {
-    fn report(&self) {
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = self.images.settings().skip;
-        for SkippedFile { path, reason } in self.images.skipped_after(*reported) {
-            *reported += 1;
-            eprintln!(
-                "skipped, {reported} of at most {most}: {}: {reason}",
-                path.display()
-            );
-        }
-    }
-}
-
-impl<B, E> Iterator for Reporting<B>
+    mut batches: B,
+) -> impl Iterator<Item = Result<ImageBatch, TrainError>>
 where
     B: Iterator<Item = Result<ImageBatch, E>>,
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    type Item = Result<ImageBatch, TrainError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let batch = self.batches.next();
-        self.report();
+    std::iter::from_fn(move || {
+        let batch = batches.next();
+        let mut reported = reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = images.settings().skip;
+        for SkippedFile { path, reason } in images.skipped_after(*reported) {
+            *reported += 1;
+            let which = format!("{reported} of at most {most}: {}", path.display());
+            output::say(&format!("skipped, {which}: {reason}\n"));
+        }
         Some(batch?.map_err(TrainError::data))
-    }
+    })
 }

@@ -1,30 +1,34 @@
 //! The result as a table and as JSON.
 
 use serde_json::{Value, json};
-use stovepipe::{pipeline::device::DeviceRates, schedule::format_bytes};
+use stovepipe::{
+    pipeline::device::DeviceRates,
+    schedule::{count, format_bytes},
+};
 
-use super::survey::{Found, Survey};
+use super::survey::{Found, MeasuredLink, Survey};
 use crate::output::{self, Table};
 
 impl Survey {
     pub(super) fn text(&self) -> String {
-        let mut table =
-            Table::new("device | is | >memory | >f32 | >bf16 | >f16 | >from host | >to host");
+        let columns = "device | is | >memory | >f32 | >bf16 | >f16 | >from host | >to host";
+        let has_hosts = self.found.iter().any(|found| !found.known.host.is_empty());
+        let host = if has_hosts { "host | " } else { "" };
+        let mut table = Table::new(&format!("{host}{columns}"));
         for found in &self.found {
-            table.row(found.row());
+            let host = has_hosts.then(|| found.known.host.clone());
+            table.row(host.into_iter().chain(found.row()).collect());
         }
         let mut text = format!("{table}");
-        if !self.links.is_empty() {
+        if !self.links.is_empty() || !self.process_links.is_empty() {
             text += &format!("\n{}", self.link_table());
         }
         let refused = self.found.iter().filter_map(|found| {
-            let error = found.facts.as_ref().err()?;
+            let error = found.known.facts.as_ref().err()?;
             Some(format!("{}: {error}\n", found.device))
         });
-        let absent = self
-            .absent
-            .iter()
-            .map(|(kind, why)| format!("{kind}: {why}\n"));
+        let absent = self.absent.iter();
+        let absent = absent.map(|(kind, why)| format!("{kind}: {why}\n"));
         let notes: String = refused.chain(absent).collect();
         if !notes.is_empty() {
             text += &format!("\n{notes}");
@@ -34,68 +38,71 @@ impl Survey {
 
     fn link_table(&self) -> Table {
         let mut table = Table::new("from | to | >bandwidth | >latency");
-        for link in &self.links {
-            table.row(vec![
-                self.name(link.from).to_owned(),
-                self.name(link.to).to_owned(),
-                bytes_a_second(link.link.bandwidth),
-                output::seconds(link.link.latency),
-            ]);
+        let mut row = |from: String, to: String, bandwidth: f64, latency: f64| {
+            let numbers = [bytes_a_second(bandwidth), output::seconds(latency)];
+            table.row([from, to].into_iter().chain(numbers).collect());
+        };
+        for MeasuredLink {
+            from,
+            to,
+            latency,
+            bandwidth,
+        } in &self.links
+        {
+            row(from.clone(), to.clone(), *bandwidth, *latency);
+        }
+        for (rank, link) in self.process_links.iter().enumerate() {
+            let [from, to] = [rank, rank + 1].map(|rank| format!("process {rank}"));
+            row(from, to, link.bandwidth, link.latency);
         }
         table
     }
 
     pub(super) fn json(&self) -> Value {
-        let links = self.links.iter().map(|link| {
+        let process_links = self.process_links.iter().enumerate().map(|(rank, link)| {
             json!({
-                "from": self.name(link.from),
-                "to": self.name(link.to),
-                "latency": link.link.latency,
-                "bandwidth": link.link.bandwidth,
+                "from": rank,
+                "to": rank + 1,
+                "latency": link.latency,
+                "bandwidth": link.bandwidth,
             })
         });
         let absent = self.absent.iter();
         json!({
             "devices": self.found.iter().map(Found::json).collect::<Vec<_>>(),
-            "links": links.collect::<Vec<_>>(),
+            "links": self.links,
+            "process_links": process_links.collect::<Vec<_>>(),
             "absent": absent.map(|(kind, why)| json!({ "kind": kind, "why": why })).collect::<Vec<_>>(),
         })
-    }
-
-    fn name(&self, index: usize) -> &str {
-        &self.found[index].device.name
     }
 }
 
 impl Found {
     fn kind(&self) -> String {
-        match &self.facts {
+        match &self.known.facts {
             Err(_) => "cannot be used, see below".to_owned(),
             Ok(_) if self.is_cpu() => {
                 let threads = self.device.threads.unwrap_or(1);
-                output::count(threads, "thread", "threads")
+                format!(
+                    "{} of {}",
+                    count(threads, "thread"),
+                    count(self.known.cores, "core")
+                )
             }
             Ok((facts, _)) => {
                 let hardware = facts.hardware.as_deref().unwrap_or_default();
-                let software = if facts.software {
-                    " (software, on the CPU)"
-                } else {
-                    ""
-                };
-                format!("{hardware}{software}")
+                let software = facts.software.then_some(" (software, on the CPU)");
+                format!("{hardware}{}", software.unwrap_or_default())
             }
         }
     }
 
     fn row(&self) -> Vec<String> {
-        let free = if self.is_in_main_memory() {
-            " free"
-        } else {
-            ""
-        };
+        let is_main = self.is_in_main_memory();
+        let free = if is_main { " free" } else { "" };
         let memory = (self.memory()).map(|memory| format!("{}{free}", format_bytes(memory)));
         let none = DeviceRates::default();
-        let rates = self.facts.as_ref().map_or(&none, |(_, rates)| rates);
+        let rates = self.known.facts.as_ref().map_or(&none, |(_, rates)| rates);
         let product = |dtype: &str| {
             let product = rates.products.iter().find(|product| product.dtype == dtype);
             product.map_or("-".to_owned(), |product| operations_a_second(product.rate))
@@ -114,7 +121,7 @@ impl Found {
     }
 
     fn json(&self) -> Value {
-        let mut value = match &self.facts {
+        let mut value = match &self.known.facts {
             Ok((facts, rates)) => json!({
                 "hardware": facts.hardware,
                 "software": facts.software,
@@ -127,8 +134,12 @@ impl Found {
             Err(error) => json!({ "error": error }),
         };
         value["name"] = json!(self.device.name);
+        if !self.known.host.is_empty() {
+            value["host"] = json!(self.known.host);
+        }
         if self.is_cpu() {
             value["threads"] = json!(self.device.threads.unwrap_or(1));
+            value["cores"] = json!(self.known.cores);
         }
         value
     }

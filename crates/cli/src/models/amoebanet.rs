@@ -3,10 +3,20 @@
 use burn::{store::KeyRemapper, tensor::Device};
 use clap::{ArgAction, Args};
 use serde::{Deserialize, Serialize};
+use stovepipe::train::weights::NameAndShape;
 use stovepipe_amoebanet::{AmoebaNetBConfig, AmoebaNetDConfig, Stem};
 
-use super::model::{Model, ModelWork, Sizes};
+use super::model::{Model, ModelWork, Sizes, needs};
 use crate::{error::CliError, pretrained::Head};
+
+/// ImageNet's stem makes a small image too small for the cells.
+fn stem(sizes: &Sizes) -> Stem {
+    if sizes.image < 96 {
+        Stem::Small
+    } else {
+        Stem::ImageNet
+    }
+}
 
 /// Both differ in their cells alone.
 macro_rules! amoebanet {
@@ -29,7 +39,7 @@ macro_rules! amoebanet {
             drop_path: f64,
         }
 
-                impl $Name {
+        impl $Name {
             fn config(&self, classes: usize) -> $Config {
                 $Config::new(self.layers, self.filters, classes)
             }
@@ -44,6 +54,18 @@ macro_rules! amoebanet {
                 Some(self.config(1).torch_keys())
             }
 
+            fn name_elsewhere(&self, _: usize, tensors: &mut [NameAndShape]) {
+                self.config(1).to_torch(tensors);
+            }
+
+            fn sample_needs(&self, sizes: &Sizes) -> u64 {
+                let side = match stem(sizes) {
+                    Stem::Small => sizes.image,
+                    Stem::ImageNet => sizes.image.div_ceil(2),
+                };
+                needs([self.filters / 4, side, side])
+            }
+
             fn to_verify() -> Self {
                 Self {
                     layers: 3,
@@ -54,13 +76,7 @@ macro_rules! amoebanet {
             }
 
             fn build<W: ModelWork>(&self, sizes: &Sizes, work: W) -> Result<W::Done, CliError> {
-                // ImageNet's stem makes a small image too small for the cells.
-                let stem = if sizes.image < 96 {
-                    Stem::Small
-                } else {
-                    Stem::ImageNet
-                };
-                let config = self.config(sizes.classes).with_stem(stem);
+                let config = self.config(sizes.classes).with_stem(stem(sizes));
                 let config = config
                     .with_auxiliary(self.auxiliary)
                     .with_drop_path(self.drop_path);

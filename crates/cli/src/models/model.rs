@@ -6,7 +6,7 @@ use burn::{
 };
 use stovepipe::{
     pipeline::{Layer, Pipeline},
-    train::TrainSettings,
+    train::{TrainError, TrainSettings, Weights, weights::NameAndShape},
 };
 use stovepipe_text::Tokenizer;
 use stovepipe_transformer::Sampling;
@@ -25,17 +25,15 @@ pub struct Sizes {
     /// Pixels on each side of an image.
     pub image: usize,
     pub classes: usize,
-    /// What makes tokens of a text.
     pub tokenizer: Tokenizer,
 }
 
 impl Sizes {
     pub fn of_images(image: usize, classes: usize) -> Self {
-        let tokenizer = Tokenizer::bytes();
         Self {
             image,
             classes,
-            tokenizer,
+            tokenizer: Tokenizer::bytes(),
         }
     }
 
@@ -47,9 +45,14 @@ impl Sizes {
     }
 }
 
+/// Bytes that a value of so many floats needs, forward and backward: the value, what is made of it, and its gradient.
+pub fn needs(floats: impl IntoIterator<Item = usize>) -> u64 {
+    let bytes = |all: u64, next: usize| all.saturating_mul(next as u64);
+    floats.into_iter().fold(3 * 4, bytes)
+}
+
 /// Everything that the program knows about a model, besides its settings.
 pub trait Model: Configurable {
-    /// What it learns from.
     fn reads(&self) -> Reads {
         Reads::Images
     }
@@ -59,20 +62,15 @@ pub trait Model: Configurable {
         true
     }
 
-    /// The usual settings of its training.
     fn training(&self) -> TrainSettings {
         TrainSettings::default()
     }
 
     /// Fills in the settings that follow from others, for images of so many pixels a side.
-    fn settle(&mut self, image: usize) {
-        let _ = image;
-    }
+    fn settle(&mut self, _image: usize) {}
 
     /// Sets how many tokens a language model knows, if its settings do not.
-    fn set_vocabulary(&mut self, tokens: usize) {
-        let _ = tokens;
-    }
+    fn set_vocabulary(&mut self, _tokens: usize) {}
 
     /// Tokens that a language model sees at once.
     fn window(&self) -> usize {
@@ -89,6 +87,20 @@ pub trait Model: Configurable {
         None
     }
 
+    /// Converts weights for images of another size to images of this one. Returns whether it did.
+    fn resize(&self, _image: usize, _weights: &mut Weights) -> Result<bool, TrainError> {
+        Ok(false)
+    }
+
+    /// Gives tensors in PyTorch's layout the names and shapes of that framework's model, if there is one.
+    fn name_elsewhere(&self, _image: usize, _tensors: &mut [NameAndShape]) {}
+
+    /// Bytes that a sample needs at least in the layer that needs most, forward and backward, if that may be far
+    /// more than the sample itself has.
+    fn sample_needs(&self, _: &Sizes) -> u64 {
+        0
+    }
+
     /// Small settings, in which everything that could go wrong is used.
     fn to_verify() -> Self
     where
@@ -103,41 +115,36 @@ pub trait Model: Configurable {
         Self: Sized;
 }
 
-/// Layers that classify images.
 pub trait Classifier: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()> {}
 
 impl<L: Layer<Input = Tensor<4>, Output = Tensor<2>, Side = ()>> Classifier for L {}
 
 /// Layers that predict the next token of each.
 pub trait LanguageModel: Layer<Input = Tensor<2, Int>, Output = Tensor<3>, Side = ()> {
-    /// Continues a text by so many tokens.
     fn generate(
         pipeline: &Pipeline<Self>,
         prompt: &[u32],
         tokens: usize,
         sampling: &Sampling,
+        each: &mut dyn FnMut(u32) -> bool,
     ) -> Result<Vec<u32>, CliError>;
 }
 
-/// Layers that label each pixel.
 pub trait Segmenter: Layer<Input = Tensor<4>, Output = Tensor<4>, Side = ()> {}
 
 impl<L: Layer<Input = Tensor<4>, Output = Tensor<4>, Side = ()>> Segmenter for L {}
 
 /// What is done with a model, by what the model is for.
 pub trait ModelWork: Sized {
-    /// The result.
     type Done;
 
     fn classify<L: Classifier>(self, layers: Vec<L>) -> Result<Self::Done, CliError>;
 
-    fn predict_text<L: LanguageModel>(self, layers: Vec<L>) -> Result<Self::Done, CliError> {
-        drop(layers);
+    fn predict_text<L: LanguageModel>(self, _: Vec<L>) -> Result<Self::Done, CliError> {
         Err(CliError::NotOfText)
     }
 
-    fn segment<L: Segmenter>(self, layers: Vec<L>) -> Result<Self::Done, CliError> {
-        drop(layers);
+    fn segment<L: Segmenter>(self, _: Vec<L>) -> Result<Self::Done, CliError> {
         Err(CliError::NotTrained)
     }
 }

@@ -3,14 +3,11 @@
 use burn::tensor::Device;
 use clap::{ArgAction, Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use stovepipe::{
-    pipeline::Pipeline,
-    train::{TrainSettings, settings::OptimizerSetting},
-};
-use stovepipe_transformer::{LmConfig, LmLayer, Positions, Sampling, continue_text};
+use stovepipe::{pipeline::Pipeline, train::TrainSettings};
+use stovepipe_transformer::{LmConfig, LmLayer, Positions, Sampling, continue_text_with};
 
-use super::model::{LanguageModel, Model, ModelWork, Reads, Sizes};
-use crate::error::CliError;
+use super::model::{LanguageModel, Model, ModelWork, Reads, Sizes, needs};
+use crate::{error::CliError, memory_check};
 
 /// Language model of Transformer blocks
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
@@ -45,7 +42,6 @@ pub struct TransformerLm {
     positions: PositionsSetting,
 }
 
-/// How the model encodes the position of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 enum PositionsSetting {
@@ -61,8 +57,11 @@ impl LanguageModel for LmLayer {
         prompt: &[u32],
         tokens: usize,
         sampling: &Sampling,
+        each: &mut dyn FnMut(u32) -> bool,
     ) -> Result<Vec<u32>, CliError> {
-        Ok(continue_text(pipeline, prompt, tokens, sampling)?)
+        Ok(continue_text_with(
+            pipeline, prompt, tokens, sampling, each,
+        )?)
     }
 }
 
@@ -75,7 +74,6 @@ impl Model for TransformerLm {
         TrainSettings {
             epochs: 12,
             batch_size: 16,
-            optimizer: OptimizerSetting::AdamW,
             lr: 3e-3,
             warmup_epochs: 0.5,
             weight_decay: 0.1,
@@ -100,6 +98,11 @@ impl Model for TransformerLm {
         self.length
     }
 
+    fn sample_needs(&self, sizes: &Sizes) -> u64 {
+        let weights = needs([self.heads, self.length, self.length]);
+        weights.max(needs([self.length, sizes.tokenizer.vocabulary()]))
+    }
+
     fn to_verify() -> Self {
         Self {
             layers: 2,
@@ -120,11 +123,14 @@ impl Model for TransformerLm {
             PositionsSetting::Sinusoidal => Positions::Sinusoidal,
             PositionsSetting::Learned => Positions::Learned,
         };
-        let config = LmConfig::new(vocabulary, self.length, self.layers, self.width, self.heads)
-            .with_d_ff(self.feed_forward)
-            .with_dropout(self.dropout)
-            .with_tied(self.tied)
-            .with_positions(positions);
-        work.predict_text(config.init(&Device::flex())?)
+        let layers = memory_check::of_layers(self.layers, |layers| {
+            LmConfig::new(vocabulary, self.length, layers, self.width, self.heads)
+                .with_d_ff(self.feed_forward)
+                .with_dropout(self.dropout)
+                .with_tied(self.tied)
+                .with_positions(positions)
+                .init(&Device::flex())
+        })?;
+        work.predict_text(layers)
     }
 }

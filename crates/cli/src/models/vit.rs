@@ -3,11 +3,11 @@
 use burn::{store::KeyRemapper, tensor::Device};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use stovepipe::train::{TrainSettings, settings::OptimizerSetting};
+use stovepipe::train::{TrainError, TrainSettings, Weights, weights::NameAndShape};
 use stovepipe_transformer::{Pool, VitConfig};
 
-use super::model::{Model, ModelWork, Sizes};
-use crate::{error::CliError, pretrained::Head};
+use super::model::{Model, ModelWork, Sizes, needs};
+use crate::{error::CliError, memory_check, pretrained::Head};
 
 /// Vision transformer
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
@@ -39,7 +39,6 @@ pub struct Vit {
     pool: PoolSetting,
 }
 
-/// What the head reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 enum PoolSetting {
@@ -71,7 +70,6 @@ impl Model for Vit {
         TrainSettings {
             epochs: 30,
             batch_size: 32,
-            optimizer: OptimizerSetting::AdamW,
             lr: 1e-3,
             warmup_epochs: 3.0,
             weight_decay: 0.05,
@@ -94,6 +92,23 @@ impl Model for Vit {
         Some(self.config(32, 1).timm_keys())
     }
 
+    fn resize(&self, image: usize, weights: &mut Weights) -> Result<bool, TrainError> {
+        let config = self.config(image, 1);
+        let shape = [config.tokens(), self.width];
+        weights.resize("layers.0.positions", &shape, |own| {
+            config.resized_positions(own)
+        })
+    }
+
+    fn name_elsewhere(&self, image: usize, tensors: &mut [NameAndShape]) {
+        self.config(image, 1).to_timm(tensors);
+    }
+
+    fn sample_needs(&self, sizes: &Sizes) -> u64 {
+        let tokens = self.config(sizes.image, 1).tokens();
+        needs([self.heads, tokens, tokens])
+    }
+
     fn to_verify() -> Self {
         Self {
             layers: 2,
@@ -107,8 +122,14 @@ impl Model for Vit {
     }
 
     fn build<W: ModelWork>(&self, sizes: &Sizes, work: W) -> Result<W::Done, CliError> {
-        let config = self.config(sizes.image, sizes.classes);
-        work.classify(config.init(&Device::flex())?)
+        let layers = memory_check::of_layers(self.layers, |layers| {
+            let own = Self {
+                layers,
+                ..self.clone()
+            };
+            own.config(sizes.image, sizes.classes).init(&Device::flex())
+        })?;
+        work.classify(layers)
     }
 }
 

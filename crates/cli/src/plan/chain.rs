@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use stovepipe::{
-    plan::{Candidate, Machine, Plan, PlanRequest, Profile, RunnerUp, Verdict},
-    schedule::{RuleOptions, Scheduler, format_bytes},
+    plan::{Candidate, Machine, MemoryUse, Plan, PlanRequest, Profile, RunnerUp, Verdict},
+    schedule::{RuleOptions, Scheduler, count, format_bytes},
     train::{
         PipelineSettings,
         settings::{BalanceSetting, ScheduleSetting},
@@ -14,15 +14,13 @@ use stovepipe::{
 
 use super::flags::PlanFlags;
 use crate::{
-    error::CliError,
+    error::{CliError, usage},
     files::{PlanFile, PlannedTraining, Prediction},
     output::{self, Table},
 };
 
-/// Runners-up that are printed.
 const SHOWN: usize = 8;
 
-/// Finds the best pipeline, prints it and writes it.
 pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(), CliError> {
     let mini_batch = flags.batch_size.unwrap_or(8 * profile.samples);
     let mut asked = PlanRequest {
@@ -30,10 +28,7 @@ pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(
         replicas: flags.replicas,
         ..PlanRequest::new(profile, machine, mini_batch)
     };
-    if flags
-        .workers
-        .is_some_and(|workers| workers > profile.layers.len())
-    {
+    if flags.workers > Some(profile.layers.len()) {
         // An error names the number; otherwise the plan would be for fewer.
         asked.workers = vec![machine.devices.len()];
     }
@@ -42,7 +37,10 @@ pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(
     }
     let mut schedules = flags.schedules.iter();
     if let Some(&rule) = schedules.find(|rule| !rule.is_synchronous()) {
-        return Err(CliError::Asynchronous { rule });
+        return Err(usage!(
+            "{rule} does not give the result of one device and is planned from a graph.txt alone: \
+             name other schedules"
+        ));
     }
     if !flags.schedules.is_empty() {
         asked.rules.clone_from(&flags.schedules);
@@ -57,10 +55,10 @@ pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(
         mini_batch,
         plan: &plan,
     };
-    flags.print(&report.text(), &report.json());
     if let Some(path) = &flags.out {
-        report.file(flags)?.write(path)?;
+        report.file(flags).write(path)?;
     }
+    output::print_either(flags.json, || report.json(), || report.text())?;
     Ok(())
 }
 
@@ -72,29 +70,26 @@ struct ChainReport<'a> {
 }
 
 impl ChainReport<'_> {
-    fn best(&self) -> &Candidate {
-        &self.plan.best
-    }
-
-    /// The plan as `train` reads it.
-    fn file(&self, flags: &PlanFlags) -> Result<PlanFile, CliError> {
-        let best = self.best();
-        if best.replicas.iter().any(|&count| count > 1) {
-            return Err(CliError::ReplicasInPlan);
-        }
-        let names = best
-            .devices
-            .iter()
-            .map(|&device| self.machine.devices[device].name.clone());
+    fn file(&self, flags: &PlanFlags) -> PlanFile {
+        let best = &self.plan.best;
+        let has_replicas = best.replicas.iter().any(|&count| count > 1);
+        let (stages, replicas) = match has_replicas {
+            true => (best.replicas.len(), best.replicas.clone()),
+            false => (best.workers(), vec![1]),
+        };
+        let devices = best.devices.iter();
+        let names = devices.map(|&device| self.machine.devices[device].name.clone());
         let usual = PipelineSettings::default();
-        Ok(PlanFile {
+        let has_chunks = best.schedule.takes_chunks();
+        PlanFile {
             pipeline: PipelineSettings {
-                stages: best.workers(),
+                stages,
+                replicas,
                 devices: names.collect(),
                 balance: BalanceSetting::Layers(best.forecast.balance.clone()),
                 micro_batches: best.micro_batches,
                 schedule: ScheduleSetting::Rule(best.schedule),
-                chunks: if best.schedule.takes_chunks() {
+                chunks: if has_chunks {
                     best.chunks
                 } else {
                     usual.chunks
@@ -110,35 +105,29 @@ impl ChainReport<'_> {
             forecast: Prediction {
                 step_time: best.forecast.step_time,
                 bubble: best.forecast.bubble,
-                memory: best
-                    .forecast
-                    .memory
-                    .iter()
-                    .map(|memory| memory.total())
+                memory: (best.forecast.memory.iter().copied())
+                    .map(MemoryUse::total)
                     .collect(),
             },
-        })
+        }
     }
 
     /// For each stage its layers, the worker of its first replica, and seconds for a micro-batch.
     fn stages(&self) -> Vec<(std::ops::Range<usize>, usize, f64)> {
-        let best = self.best();
+        let best = &self.plan.best;
         let samples = self.mini_batch.div_ceil(best.micro_batches);
         let times = self.profile.for_samples(samples).times();
-        let workers = best
-            .schedule
-            .scheduler(&RuleOptions::with_chunks(best.chunks));
-        let placed = workers
-            .schedule(best.replicas.len(), best.micro_batches)
-            .ok();
+        let options = RuleOptions::with_chunks(best.chunks);
+        let scheduler = best.schedule.scheduler(&options);
+        let placed = scheduler.schedule(best.replicas.len(), best.micro_batches);
+        let is_replicated = best.replicas.iter().any(|&count| count > 1);
         let (mut end, mut first) = (0, 0);
         (best.forecast.balance.iter().zip(&best.replicas).enumerate())
             .map(|(stage, (&count, &replicas))| {
                 let layers = end..end + count;
                 end = layers.end;
-                let is_replicated = best.replicas.iter().any(|&count| count > 1);
                 let worker = match (&placed, is_replicated) {
-                    (Some(schedule), false) => schedule.replicas(stage)[0],
+                    (Ok(schedule), false) => schedule.replicas(stage)[0],
                     _ => first,
                 };
                 first += replicas;
@@ -150,7 +139,7 @@ impl ChainReport<'_> {
     }
 
     fn json(&self) -> Value {
-        let best = self.best();
+        let best = &self.plan.best;
         let stages = self.stages();
         let slowest = stages.iter().map(|stage| stage.2).fold(0.0, f64::max);
         let stages = stages.iter().zip(&best.replicas).map(|(stage, replicas)| {
@@ -177,27 +166,27 @@ impl ChainReport<'_> {
     }
 
     fn text(&self) -> String {
-        let best = self.best();
+        let best = &self.plan.best;
         let mut text = String::new();
+        let workers = count(best.workers(), "worker");
+        let micro_batches = count(best.micro_batches, "micro-batch");
+        let samples = self.mini_batch.div_ceil(best.micro_batches);
+        let chunks = match best.chunks {
+            1 => String::new(),
+            chunks => format!("{chunks} stages each, "),
+        };
+        let (schedule, recompute) = (best.schedule, best.recompute);
+        let sizes = format!("{workers}, {micro_batches} of {}", count(samples, "sample"));
         let _ = writeln!(
             text,
-            "{}: {}, {} of {} samples, {}recomputation {}",
-            best.schedule,
-            output::count(best.workers(), "worker", "workers"),
-            output::count(best.micro_batches, "micro-batch", "micro-batches"),
-            self.mini_batch.div_ceil(best.micro_batches),
-            match best.chunks {
-                1 => String::new(),
-                chunks => format!("{chunks} stages each, "),
-            },
-            best.recompute,
+            "{schedule}: {sizes}, {chunks}recomputation {recompute}"
         );
+        let step_time = best.forecast.step_time;
+        let rate = self.mini_batch as f64 / step_time;
+        let (step, bubble) = (output::seconds(step_time), 100.0 * best.forecast.bubble);
         let _ = writeln!(
             text,
-            "step {} ({:.1} samples/s), bubble {:.1} %\n",
-            output::seconds(best.forecast.step_time),
-            self.mini_batch as f64 / best.forecast.step_time,
-            100.0 * best.forecast.bubble
+            "step {step} ({rate:.1} samples/s), bubble {bubble:.1} %\n"
         );
         let _ = writeln!(text, "{}", self.stage_table());
         let _ = writeln!(text, "{}", self.memory_table());
@@ -209,22 +198,17 @@ impl ChainReport<'_> {
     }
 
     fn stage_table(&self) -> Table {
-        let best = self.best();
+        let best = &self.plan.best;
         let mut table = Table::new("stage | layers | device | >replicas | >a micro-batch");
         for (stage, ((layers, worker, time), replicas)) in
             self.stages().into_iter().zip(&best.replicas).enumerate()
         {
             let name = |layer: usize| &self.profile.layers[layer].name;
             let device = &self.machine.devices[best.devices[worker]].name;
+            let (start, end) = (layers.start, layers.end - 1);
             table.row(vec![
                 stage.to_string(),
-                format!(
-                    "{}–{} ({} … {})",
-                    layers.start,
-                    layers.end - 1,
-                    name(layers.start),
-                    name(layers.end - 1)
-                ),
+                format!("{start}–{end} ({} … {})", name(start), name(end)),
                 format!("{worker} {device}"),
                 replicas.to_string(),
                 output::seconds(time),
@@ -234,7 +218,7 @@ impl ChainReport<'_> {
     }
 
     fn memory_table(&self) -> Table {
-        let best = self.best();
+        let best = &self.plan.best;
         let mut table = Table::new(
             "worker | >busy | >parameters | >gradients | >optimizer | >inputs | >activations | >all | >of",
         );

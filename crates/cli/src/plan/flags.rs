@@ -2,14 +2,19 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, value_parser};
+use clap::Args;
 use stovepipe::{
     pipeline::Precision,
     plan::{DeviceSpec, LinkLevel, Machine, OptimizerState},
-    schedule::{Recompute, Rule},
+    schedule::{Recompute, Rule, count},
 };
 
-use crate::{error::CliError, files::read_machine, output, suggest};
+use crate::{
+    data::check,
+    error::{CliError, usage},
+    files::read_machine,
+    suggest,
+};
 
 /// More would take minutes to plan for.
 const MOST_WORKERS: usize = 4096;
@@ -18,7 +23,6 @@ const MACHINE: &str = "Machine";
 const CHOICE: &str = "What to choose from";
 const MEASURING: &str = "Measuring";
 
-/// What to plan.
 #[derive(Clone, Debug, Args)]
 pub struct PlanFlags {
     /// What each layer costs: a profile as --measure writes it (TOML), or PipeDream's graph.txt
@@ -26,13 +30,13 @@ pub struct PlanFlags {
     pub profile: PathBuf,
     /// Devices and links (TOML), as `devices --out` writes them, instead of the flags below
     #[arg(long, value_name = "FILE", help_heading = MACHINE,
-        conflicts_with_all = ["workers", "bandwidth", "levels", "memory", "latency"])]
+        conflicts_with_all = ["workers", "bandwidth", "levels", "memory", "latency", "devices"])]
     pub machine: Option<PathBuf>,
     /// Number of equal devices [default: 2]
     #[arg(long, value_name = "N", help_heading = MACHINE)]
     pub workers: Option<usize>,
     /// Bytes a second between devices; with several levels one for each, innermost first [default: no limit]
-    #[arg(long, value_name = "B", num_args = 1.., value_delimiter = ',', help_heading = MACHINE)]
+    #[arg(long, value_name = "BYTES", num_args = 1.., value_delimiter = ',', help_heading = MACHINE)]
     pub bandwidth: Vec<f64>,
     /// Devices, then groups, that each level joins: 4,2 is two machines of four [default: one level]
     #[arg(long, value_name = "N,N", value_delimiter = ',', help_heading = MACHINE)]
@@ -55,16 +59,18 @@ pub struct PlanFlags {
     /// Which micro-batches to recompute: always, except-last, never [default: the fastest that fits]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
     pub recompute: Vec<Recompute>,
-    /// Let several workers share a stage (1f1b; the engine does not run it yet)
+    /// Let several workers share a stage (1f1b)
     #[arg(long, help_heading = CHOICE)]
     pub replicas: bool,
     /// Numbers kept for each parameter: 2 for Adam, 1 for momentum, 1 more each for --ema and --accumulate
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = value_parser!(u8).range(0..=4),
-        help_heading = CHOICE)]
+    #[arg(long, value_name = "N", default_value_t = 2, help_heading = CHOICE)]
     pub optimizer_state: u8,
     /// Measure a built-in model here first, and write the profile
     #[arg(long, help_heading = MEASURING)]
     pub measure: bool,
+    /// Start mpirun with this many processes on this machine, which measure their devices and links
+    #[arg(long, value_name = "N", requires = "measure", help_heading = MEASURING)]
+    pub processes: Option<usize>,
     /// Devices, one for each worker (cpu, wgpu:0, cuda:0) [default: cpu for each]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = MEASURING)]
     pub devices: Vec<String>,
@@ -87,6 +93,12 @@ pub struct PlanFlags {
 
 impl PlanFlags {
     pub fn machine(&self) -> Result<Machine, CliError> {
+        check(
+            "optimizer-state",
+            self.optimizer_state,
+            |n| n <= 4,
+            "from 0 to 4",
+        )?;
         if let Some(path) = &self.machine {
             return read_machine(path);
         }
@@ -101,22 +113,23 @@ impl PlanFlags {
             (None, true, devices) => devices,
         };
         if workers > MOST_WORKERS {
-            return Err(CliError::TooManyWorkers {
-                workers,
-                most: MOST_WORKERS,
-            });
+            return Err(usage!(
+                "{workers} workers are more than the {MOST_WORKERS} that can be planned for"
+            ));
         }
         if !self.levels.is_empty() && product() != workers {
-            return Err(CliError::Levels {
-                joined: product(),
-                workers,
-            });
+            let joined = product();
+            return Err(usage!(
+                "--levels join {}, but there are {workers} workers",
+                count(joined, "device")
+            ));
         }
-        if !matches!(self.devices.len(), 0 | 1) && self.devices.len() != workers {
-            return Err(CliError::DeviceCount {
-                devices: self.devices.len(),
-                workers,
-            });
+        let devices = self.devices.len();
+        if devices > 1 && devices != workers {
+            return Err(usage!(
+                "{devices} devices for {}: name one for all, or one for each",
+                count(workers, "worker")
+            ));
         }
         let name = |worker: usize| {
             let own = self.devices.get(worker).or(self.devices.first());
@@ -127,10 +140,9 @@ impl PlanFlags {
             speed: 1.0,
             memory: self.memory,
         };
-        Ok(Machine {
-            devices: (0..workers).map(device).collect(),
-            levels: self.link_levels(workers)?,
-        })
+        let devices = (0..workers).map(device).collect();
+        let levels = self.link_levels(workers)?;
+        Ok(Machine { devices, levels })
     }
 
     fn link_levels(&self, workers: usize) -> Result<Vec<LinkLevel>, CliError> {
@@ -141,29 +153,25 @@ impl PlanFlags {
         if levels.is_empty() {
             levels.push(workers);
         }
-        let given = self.bandwidth.len();
-        if given > 1 && given != levels.len() {
-            return Err(CliError::Bandwidths {
-                given,
-                levels: levels.len(),
-            });
+        let (given, expected) = (self.bandwidth.len(), levels.len());
+        if given > 1 && given != expected {
+            return Err(usage!(
+                "{given} bandwidths for {}: give one for all, or one for each",
+                count(expected, "level")
+            ));
         }
-        let number = |what, value: f64, is_valid: bool| {
-            let valid = is_valid.then_some(value);
-            valid.ok_or(CliError::Number { what, value })
-        };
         let level = |(index, &workers): (usize, &usize)| {
             let bandwidth = self.bandwidth.get(index).or(self.bandwidth.first());
             let bandwidth = bandwidth.copied().unwrap_or(f64::MAX);
             let latency = self.latency;
+            let is_bandwidth = |bytes: f64| bytes.is_finite() && bytes > 0.0;
+            let is_latency = |seconds: f64| seconds.is_finite() && seconds >= 0.0;
+            check("bandwidth", bandwidth, is_bandwidth, "greater than 0")?;
+            check("latency", latency, is_latency, "at least 0")?;
             Ok(LinkLevel {
                 workers,
-                bandwidth: number(
-                    "--bandwidth",
-                    bandwidth,
-                    bandwidth.is_finite() && bandwidth > 0.0,
-                )?,
-                latency: number("--latency", latency, latency.is_finite() && latency >= 0.0)?,
+                bandwidth,
+                latency,
             })
         };
         levels.iter().enumerate().map(level).collect()
@@ -173,13 +181,5 @@ impl PlanFlags {
     pub fn state(&self) -> OptimizerState {
         let copies = u8::from(self.precision != Precision::F32);
         OptimizerState(self.optimizer_state + copies)
-    }
-
-    pub fn print(&self, text: &str, json: &serde_json::Value) {
-        if self.json {
-            output::print_json(json);
-        } else {
-            output::print(text);
-        }
     }
 }

@@ -5,28 +5,25 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use stovepipe::{
     plan::{LayerGraph, Machine, Partition, ReplicatedStage, States, partition},
-    schedule::{Costs, Link, PipeDream, Recompute, RoundRobin, Scheduler, StageCosts},
+    schedule::{Costs, Link, PipeDream, Recompute, RoundRobin, Scheduler, StageCosts, count},
 };
 
 use super::flags::PlanFlags;
 use crate::{
-    error::CliError,
+    error::{CliError, usage},
     output::{self, Table},
 };
 
-/// Splits the graph, simulates the schedules of the split, and prints both.
 pub fn plan(flags: &PlanFlags, graph: &LayerGraph, machine: &Machine) -> Result<(), CliError> {
     if flags.out.is_some() {
-        return Err(CliError::GraphOut);
+        return Err(usage!(
+            "a plan from a graph.txt is not for a model that can be trained here: leave --out out"
+        ));
     }
-    for (flag, is_given) in [
-        ("--schedules", !flags.schedules.is_empty()),
-        ("--recompute", !flags.recompute.is_empty()),
-        ("a list of --micro-batches", flags.micro_batches.len() > 1),
-    ] {
-        if is_given {
-            return Err(CliError::NotForGraph { flag });
-        }
+    if flags.micro_batches.len() > 1 {
+        return Err(usage!(
+            "a plan from a graph.txt is for one number of --micro-batches"
+        ));
     }
     let states = States::from_graph(graph)?;
     let partition = partition(&states, machine)?;
@@ -43,7 +40,7 @@ pub fn plan(flags: &PlanFlags, graph: &LayerGraph, machine: &Machine) -> Result<
         micro_batches,
     };
     let advice = report.advice()?;
-    flags.print(&report.text(&advice), &report.json(&advice));
+    output::print_either(flags.json, || report.json(&advice), || report.text(&advice))?;
     Ok(())
 }
 
@@ -55,7 +52,6 @@ struct GraphReport<'a> {
     micro_batches: usize,
 }
 
-/// The cost of the split under a schedule.
 struct Advice {
     schedule: &'static str,
     /// Seconds of all micro-batches together.
@@ -66,31 +62,21 @@ struct Advice {
 impl GraphReport<'_> {
     /// The schedule that gives the result of one device, then the one that does not.
     fn advice(&self) -> Result<[Advice; 2], CliError> {
-        let replicas: Vec<_> = self
-            .partition
-            .stages
-            .iter()
-            .map(|stage| stage.replicas)
-            .collect();
-        let with_flush = RoundRobin::new(replicas.clone());
-        let without = PipeDream::new(replicas);
+        let stages = self.partition.stages.iter();
+        let replicas: Vec<_> = stages.map(|stage| stage.replicas).collect();
         Ok([
-            self.simulate("1f1b", &with_flush)?,
-            self.simulate("pipedream", &without)?,
+            self.simulate("1f1b", &RoundRobin::new(replicas.clone()))?,
+            self.simulate("pipedream", &PipeDream::new(replicas))?,
         ])
     }
 
     fn simulate(&self, name: &'static str, scheduler: &dyn Scheduler) -> Result<Advice, CliError> {
-        let schedule = scheduler.schedule(self.partition.stages.len(), self.micro_batches)?;
+        let stages = &self.partition.stages;
+        let schedule = scheduler.schedule(stages.len(), self.micro_batches)?;
         let outermost = self.machine.levels.last();
         let link = outermost.copied().map_or(Link::default(), Link::from);
         let costs = Costs {
-            stages: self
-                .partition
-                .stages
-                .iter()
-                .map(|stage| self.costs(stage))
-                .collect(),
+            stages: stages.iter().map(|stage| self.costs(stage)).collect(),
             links: vec![link],
             recompute: Recompute::Never,
         };
@@ -111,11 +97,8 @@ impl GraphReport<'_> {
         let backward: f64 = nodes().map(|node| node.backward).sum();
         // Several devices may do what one is profiled for; gradients are exchanged in the meantime.
         let all = stage.time * stage.replicas as f64;
-        let scale = if forward + backward > 0.0 {
-            all / (forward + backward)
-        } else {
-            0.0
-        };
+        let profiled = forward + backward;
+        let scale = if profiled > 0.0 { all / profiled } else { 0.0 };
         StageCosts {
             forward: scale * forward,
             quiet: scale * forward,
@@ -148,20 +131,16 @@ impl GraphReport<'_> {
     fn stages(&self, partition: &Partition) -> Value {
         let stages = partition.stages.iter().map(|stage| {
             let layers = self.states.layers(&stage.states);
-            let names = layers
-                .iter()
-                .map(|&layer| self.graph.nodes()[layer].id.clone());
+            let name = |&layer: &usize| &self.graph.nodes()[layer].id;
             let mut value = json!({
                 "states": [stage.states.start, stage.states.end],
-                "layers": names.collect::<Vec<_>>(),
+                "layers": layers.iter().map(name).collect::<Vec<_>>(),
                 "replicas": stage.replicas,
                 "stage_time": stage.time,
             });
             if let Some(inside) = &stage.inside {
-                value["inside"] = json!({
-                    "stages": self.stages(inside),
-                    "stage_time": inside.time,
-                });
+                let stages = self.stages(inside);
+                value["inside"] = json!({ "stages": stages, "stage_time": inside.time });
             }
             value
         });
@@ -171,8 +150,8 @@ impl GraphReport<'_> {
     fn text(&self, [advised, other]: &[Advice; 2]) -> String {
         let mut text = format!(
             "{} on {}: {:.9} s a mini-batch for the slowest stage\n\n",
-            output::count(self.states.count(), "state", "states"),
-            output::count(self.machine.devices.len(), "worker", "workers"),
+            count(self.states.count(), "state"),
+            count(self.machine.devices.len(), "worker"),
             self.partition.time,
         );
         let mut table = Table::new("stage | states | >layers | >replicas | >stage time");

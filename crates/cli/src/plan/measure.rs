@@ -3,12 +3,12 @@
 use stovepipe::{
     pipeline::{Layer, NamedDevice, Profiler},
     plan::{Machine, Profile},
-    train::{PipelineSettings, run::show_layers, settings::free_memory},
+    schedule::count,
+    train::{PipelineSettings, Processes, run::show_layers, settings::free_memory},
 };
 
 use super::flags::PlanFlags;
 use crate::{
-    allocator::allocated,
     data::AnyDataSet,
     error::CliError,
     memory_check,
@@ -27,67 +27,81 @@ pub fn measure(
     flags: &PlanFlags,
     model: (&AnyModel, &AnyDataSet),
     machine: &mut Machine,
+    processes: &Processes,
 ) -> Result<(), CliError> {
-    with_model(model, 0, Load::Nothing, Measure { flags, machine })
+    let measure = Measure {
+        flags,
+        machine,
+        processes,
+    };
+    with_model(model, 0, Load::Nothing, measure)
 }
 
 struct Measure<'a> {
     flags: &'a PlanFlags,
     machine: &'a mut Machine,
+    processes: &'a Processes,
 }
 
 impl Work for Measure<'_> {
     type Done = ();
 
-    fn on<L, T>(self, model: ModelWithData<L, T>) -> Result<(), CliError>
-    where
-        L: Layer<Side = ()>,
-    {
-        measure_model(self.flags, self.machine, &model)
-    }
-}
-
-fn measure_model<L: Layer<Side = ()>, T>(
-    flags: &PlanFlags,
-    machine: &mut Machine,
-    model: &ModelWithData<L, T>,
-) -> Result<(), CliError> {
-    let layers = &model.layers;
-    memory_check::to_measure(layers, free_memory())?;
-    let samples = flags.batch_size.unwrap_or(BATCH).div_ceil(SHARE);
-    let profile_of = |device: &NamedDevice, profiler: Profiler, samples: usize| {
-        let shown = show_layers(&format!("{samples} samples on {device}"), layers.len());
-        let profiler = profiler.counting(allocated).on_progress(shown);
-        profiler.measure(layers, (model.sample)(samples))
-    };
-    let workers = machine.devices.len();
-    let pipeline = PipelineSettings {
-        stages: workers,
-        devices: (machine.devices.iter().map(|device| device.name.clone())).collect(),
-        threads_per_stage: flags.threads_per_stage,
-        precision: flags.precision,
-        ..PipelineSettings::default()
-    };
-    let measured = pipeline.measure(|device, profiler| -> Result<Profile, CliError> {
-        let profile = profile_of(device, profiler.clone(), samples)?;
-        match samples {
-            1 => Ok(profile),
-            _ => Ok(profile.with_fixed_parts(&profile_of(device, profiler, samples.div_ceil(4))?)),
+    fn on<L: Layer<Side = ()>, T>(self, model: ModelWithData<L, T>) -> Result<(), CliError> {
+        let Self {
+            flags,
+            machine,
+            processes,
+        } = self;
+        let layers = &model.layers;
+        processes.agree(memory_check::to_measure(layers, free_memory()))?;
+        let samples = flags.batch_size.unwrap_or(BATCH).div_ceil(SHARE);
+        let profile_of = |device: &NamedDevice, profiler: Profiler, samples: usize| {
+            let what = format!("{} on {device}", count(samples, "sample"));
+            let shown = show_layers(&what, layers.len());
+            memory_check::measured(&model, samples, &profiler, shown)
+        };
+        let workers = machine.devices.len();
+        let mut pipeline = PipelineSettings {
+            stages: workers,
+            devices: (machine.devices.iter().map(|device| device.name.clone())).collect(),
+            threads_per_stage: flags.threads_per_stage,
+            precision: flags.precision,
+            ..PipelineSettings::default()
+        };
+        if processes.size() > 1 {
+            pipeline.spread(processes.size()).map_err(CliError::from)?;
+            for (device, name) in machine.devices.iter_mut().zip(&pipeline.devices) {
+                device.name.clone_from(name);
+            }
         }
-    })?;
-    let time = |worker: usize| measured.profile(worker).times().iter().sum::<f64>();
-    let found = measured.machine(workers);
-    for (worker, (device, found)) in machine.devices.iter_mut().zip(found.devices).enumerate() {
-        // A plan uses the profile of the first device.
-        device.speed = found.speed * time(0) / time(worker);
-        device.memory = device.memory.or(found.memory);
+        let measured =
+            pipeline.measure(processes, |device, profiler| -> Result<Profile, CliError> {
+                let profile = profile_of(device, profiler.clone(), samples)?;
+                match samples {
+                    1 => Ok(profile),
+                    _ => Ok(profile.with_fixed_parts(&profile_of(
+                        device,
+                        profiler,
+                        samples.div_ceil(4),
+                    )?)),
+                }
+            })?;
+        let time = |worker: usize| measured.profile(worker).times().iter().sum::<f64>();
+        let found = measured.machine(workers);
+        for (worker, (device, found)) in machine.devices.iter_mut().zip(found.devices).enumerate() {
+            // A plan uses the profile of the first device.
+            device.speed = found.speed * time(0) / time(worker);
+            device.memory = device.memory.or(found.memory);
+        }
+        if machine.levels.is_empty() {
+            machine.levels = found.levels;
+        }
+        let written = processes.first(|| {
+            output::write(&flags.profile, &measured.profile(0).to_toml())?;
+            let machine = machine.to_toml();
+            let write = |path| output::write(path, &machine);
+            flags.write_machine.as_deref().map_or(Ok(()), write)
+        });
+        written.map(drop)
     }
-    if machine.levels.is_empty() {
-        machine.levels = found.levels;
-    }
-    output::write(&flags.profile, &measured.profile(0).to_toml())?;
-    if let Some(path) = &flags.write_machine {
-        output::write(path, &machine.to_toml())?;
-    }
-    Ok(())
 }

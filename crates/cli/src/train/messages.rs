@@ -1,15 +1,18 @@
 //! What `train` says.
 
-use std::path::Path;
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
 
 use stovepipe::{
     pipeline::{Layer, Pipeline},
+    schedule::count,
     train::{RunFolder, Summary, run::Resumed},
 };
 
-use crate::output;
+use crate::{error::CliError, output};
 
-/// Where a training continues.
 pub fn resumed_lines(resumed: &Resumed, path: &Path) -> String {
     let damaged = resumed.damaged.iter().map(|damaged| {
         let (path, reason) = (damaged.path.display(), &damaged.reason);
@@ -17,49 +20,69 @@ pub fn resumed_lines(resumed: &Resumed, path: &Path) -> String {
             "a checkpoint is damaged ({reason}) and was moved to {path}; trying the one before it\n"
         )
     });
+    let (path, epochs, batches) = (path.display(), resumed.epochs, resumed.batches);
     let begin = match &resumed.checkpoint {
-        None => format!(
-            "no checkpoint in {}: starting from the beginning\n",
-            path.display()
-        ),
+        None => format!("no checkpoint in {path}: starting from the beginning\n"),
         Some(checkpoint) => format!(
-            "resuming after {} epochs and {} mini-batches of the next, from {checkpoint}\n",
-            resumed.epochs, resumed.batches
+            "resuming after {} and {}, from {checkpoint}\n",
+            count(epochs, "epoch"),
+            count(batches, "mini-batch of the next")
         ),
     };
-    damaged.chain([begin]).collect()
+    let lines = match resumed.damaged_lines {
+        0 => String::new(),
+        lines => {
+            let lines = count(lines, "line of broken JSON");
+            format!("metrics.jsonl and steps.jsonl: removed {lines}\n")
+        }
+    };
+    damaged.chain([lines, begin]).collect()
 }
 
-/// After an error.
-pub fn print_what_is_kept(folder: &RunFolder) {
-    let newest = folder.checkpoints().list().unwrap_or_default().pop();
-    if let Some(newest) = newest {
-        eprintln!(
-            "the checkpoint {} is kept: resume from it with --resume --out {}",
-            newest.name(),
-            folder.path().display()
-        );
+/// An error of a run that has a checkpoint says how to go on.
+pub fn unfinished(error: CliError, folder: &RunFolder) -> CliError {
+    match folder.checkpoints().list().unwrap_or_default().pop() {
+        Some(newest) => CliError::Unfinished {
+            error: Box::new(error),
+            checkpoint: newest.name().to_owned(),
+            command: resume_command(folder.path()),
+        },
+        None => error,
     }
+}
+
+/// What a shell takes to resume a run.
+pub fn resume_command(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    let quoted = shlex::try_quote(&path).unwrap_or(Cow::Borrowed(&path));
+    format!("stovepipe train --resume --out {quoted}")
 }
 
 pub fn print_stages<L: Layer>(pipeline: &Pipeline<L>) {
     for (index, stage) in pipeline.stages().iter().enumerate() {
-        eprintln!(
-            "stage {index} on {} (worker {}): layers {}–{}, {} parameters",
-            stage.device_name,
-            stage.worker,
-            stage.layers.start,
-            stage.layers.end - 1,
-            stage.parameters
-        );
+        let (first, last) = (stage.layers.start, stage.layers.end - 1);
+        let parameters = stage.parameters;
+        let workers = stage.replicas.iter().zip(&stage.devices);
+        let workers = workers.map(|(worker, device)| format!("{device} (worker {worker})"));
+        let workers = workers.collect::<Vec<_>>().join(", ");
+        let layers = format!("layers {first}–{last}, {}", count(parameters, "parameter"));
+        output::say(&format!("stage {index} on {workers}: {layers}\n"));
     }
 }
 
-pub fn print_summary(summary: &Summary, remark: Option<&str>, path: &Path) {
+/// Where files are during a run, and where they will be.
+pub fn writing_line(folder: &RunFolder) -> String {
+    let (path, now) = (folder.path().display(), folder.file(""));
+    let now: PathBuf = now.components().collect();
+    let now = now.display();
+    format!("writing files to {now} ({path} at the end); report.html there shows each epoch\n")
+}
+
+pub fn print_summary(summary: &Summary, remark: Option<&str>, path: &Path) -> Result<(), CliError> {
     let mut text = format!(
-        "test {} after {} epochs and {:.1} s ({:.0} samples/s, bubble {:.1} %)\n",
+        "test {} after {} and {:.1} s ({:.0} samples/s, bubble {:.1} %)\n",
         summary.test,
-        summary.epochs,
+        count(summary.epochs, "epoch"),
         summary.seconds,
         summary.samples_per_second,
         100.0 * summary.bubble
@@ -67,7 +90,12 @@ pub fn print_summary(summary: &Summary, remark: Option<&str>, path: &Path) {
     if let Some(averaged) = &summary.averaged {
         text += &format!("with averaged weights {averaged}\n");
     }
-    text += &output::visible(remark.unwrap_or_default());
+    let best = summary.best.as_ref().map(|best| best.epoch);
+    if let Some(epoch) = best.filter(|epoch| *epoch < summary.epochs) {
+        text += &format!("the test after epoch {epoch} was better: best.safetensors is of then\n");
+    }
+    text += remark.unwrap_or_default();
     text += &format!("model, metrics and timeline in {}\n", path.display());
-    output::print(&text);
+    output::print(&text)?;
+    Ok(())
 }

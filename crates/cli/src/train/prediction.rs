@@ -1,37 +1,32 @@
 //! What a run will cost, from measured layers.
 
 use stovepipe::{
-    pipeline::{Balance, Layer, Measured, PipelineBuilder},
+    pipeline::{Balance, Layer, Measured},
     plan::{Forecast, MemoryUse},
     schedule::format_bytes,
-    train::{run::show_layers, settings::DeviceMemory},
+    train::{
+        Processes,
+        settings::{AvailableMemory, DeviceMemory},
+    },
 };
 
-use crate::{allocator::allocated, error::CliError, settings::Settings, work::ModelWithData};
+use crate::{error::CliError, measured, memory_check, settings::Settings, work::ModelWithData};
 
-/// Measures what each layer costs for a micro-batch, on each different device.
+/// What each layer costs for a micro-batch on each different device: as measured before, or `again`.
 pub fn measure<L: Layer<Side = ()>, T>(
     settings: &Settings,
     model: &ModelWithData<L, T>,
+    (again, processes): (bool, &Processes),
 ) -> Result<Measured, CliError> {
     let batch = settings.training.batch_size.min(model.samples);
     let samples = batch.div_ceil(settings.pipeline.micro_batches);
-    let sample = (model.sample)(samples.max(1));
-    settings.pipeline.measure(|device, profiler| {
-        let shown = show_layers(&format!("a micro-batch on {device}"), model.layers.len());
-        let profiler = profiler.counting(allocated).on_progress(shown);
-        Ok(profiler.measure(&model.layers, sample.clone())?)
+    settings.pipeline.measure(processes, |device, profiler| {
+        let key = profiler.fingerprint(&model.layers);
+        let key = format!("{samples} {} {key}", model.sample_bytes);
+        measured::profile(device, &key, model.layers.len(), again, |shown| {
+            memory_check::measured(model, samples.max(1), &profiler, shown)
+        })
     })
-}
-
-/// Predicts time and memory of a step.
-pub fn predict<L: Layer>(
-    settings: &Settings,
-    builder: &PipelineBuilder<L>,
-    measured: &Measured,
-) -> Result<Forecast, CliError> {
-    let state = settings.training.optimizer_state();
-    Ok(builder.forecast(measured, state)?)
 }
 
 /// The cut that was found for a prediction, so that it is not searched again.
@@ -40,7 +35,7 @@ pub fn found(forecast: &Forecast) -> Balance {
 }
 
 /// What each worker keeps, and each device has to hold.
-pub fn memory_lines(settings: &Settings, forecast: &Forecast) -> String {
+pub fn memory_lines(available: &AvailableMemory, forecast: &Forecast) -> String {
     let bytes = format_bytes;
     let worker = |(worker, memory): (usize, &MemoryUse)| {
         format!(
@@ -64,6 +59,36 @@ pub fn memory_lines(settings: &Settings, forecast: &Forecast) -> String {
         }
     };
     let workers = forecast.memory.iter().enumerate().map(worker);
-    let devices = settings.pipeline.device_memory(forecast).into_iter();
+    let devices = available.devices(&forecast.memory).into_iter();
     workers.chain(devices.map(device)).collect()
+}
+
+/// What workers keep between steps, where nothing was measured, from the parameters of each layer.
+pub fn rest_lines(
+    settings: &Settings,
+    parameters: &[usize],
+    cut: &[usize],
+    workers: &[usize],
+) -> String {
+    let state = settings.training.optimizer_state();
+    let mut of_workers = vec![MemoryUse::default(); settings.pipeline.workers()];
+    let mut begin = 0;
+    for (&count, &worker) in cut.iter().zip(workers) {
+        let of_stage: usize = parameters[begin..begin + count].iter().sum();
+        // Parameters are single floats.
+        let memory = MemoryUse::at_rest(4 * of_stage as u64, state);
+        of_workers[worker] = of_workers[worker] + memory;
+        begin += count;
+    }
+    let bytes = format_bytes;
+    let line = |(worker, memory): (usize, &MemoryUse)| {
+        format!(
+            "worker {worker} keeps {} besides activations: parameters {}, gradients {}, optimizer {}\n",
+            bytes(memory.total()),
+            bytes(memory.parameters),
+            bytes(memory.gradients),
+            bytes(memory.optimizer),
+        )
+    };
+    of_workers.iter().enumerate().map(line).collect()
 }

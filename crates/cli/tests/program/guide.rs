@@ -1,21 +1,14 @@
 //! What the documentation shows of `simulate` and `plan` is what these print and draw.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
+use std::{fs, path::Path};
+
+use crate::{
+    docs::files,
+    running::{command, root},
 };
 
-use crate::{docs::files, running::command};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// A command of a document, and what the document says that it prints, if it does.
-struct Shown {
-    arguments: Vec<String>,
-    prints: Option<String>,
-}
+/// A command's arguments, and what the document says that it prints, if it does.
+type Shown = (Vec<String>, Option<String>);
 
 /// The commands of `simulate` and `plan` in a page that say what they print or draw: a block of shell with one or more of them.
 fn shown(page: &Path) -> Vec<Shown> {
@@ -31,10 +24,8 @@ fn shown(page: &Path) -> Vec<Shown> {
             let prints = next.and_then(|next| Some(next.strip_prefix("text\n")?.to_owned()));
             let is_own = command.starts_with("simulate") || command.starts_with("plan ");
             if is_own && (command.contains("--svg") || prints.is_some()) {
-                found.push(Shown {
-                    arguments: command.split_whitespace().map(str::to_owned).collect(),
-                    prints,
-                });
+                let arguments = command.split_whitespace().map(str::to_owned);
+                found.push((arguments.collect(), prints));
             }
         }
     }
@@ -45,7 +36,7 @@ fn shown(page: &Path) -> Vec<Shown> {
 fn check(page: &Path) -> usize {
     let profile = Path::new("docs/src/guide/profile.toml");
     let shown = shown(page);
-    for Shown { arguments, prints } in &shown {
+    for (arguments, prints) in &shown {
         let directory = tempfile::tempdir().unwrap();
         for folder in ["docs/src/guide", "docs/src/pictures"] {
             fs::create_dir_all(directory.path().join(folder)).unwrap();
@@ -71,9 +62,7 @@ fn check(page: &Path) -> usize {
 
 #[test]
 fn commands_print_and_draw_what_the_pages_show() {
-    let mut found = 0;
-    for page in files(&root().join("docs/src"), "md") {
-        found += check(&page);
-    }
+    let pages = files(&root().join("docs/src"), "md");
+    let found: usize = pages.iter().map(|page| check(page)).sum();
     assert!(found >= 8, "{found}");
 }

@@ -5,16 +5,25 @@
 mod adapters;
 mod cifar;
 mod cli;
+mod data;
 mod devices;
 mod docs;
+mod export;
 #[path = "../../../../datasets/cifar/tests/folder/mod.rs"]
 mod folder;
 mod guide;
+mod input;
 mod language;
+mod looping;
 mod pictures;
 mod planning;
+#[cfg(target_os = "linux")]
+mod processes;
 mod recipes;
 #[cfg(unix)]
+mod replicas;
 mod resume;
 mod running;
+#[cfg(target_os = "linux")]
+mod streams;
 mod transfer;

@@ -1,106 +1,90 @@
 //! Trainings that start from the weights of others.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs};
 
-use safetensors::SafeTensors;
-use tempfile::TempDir;
+use safetensors::{SafeTensors, tensor::TensorView};
 
-use crate::running::{cases, check_contains, model, refuse, run, summary};
+use crate::running::{Here, check_contains, check_lacks};
 
 const SMALL: &str = "--layers 3 --filters 4 --epochs 1";
 
-/// What a successful training says.
-fn said(more: &str, directory: &Path) -> String {
-    run(&format!("train {SMALL} {more}"), directory).err
+fn said(more: &str, here: &Here) -> String {
+    here.run(&format!("train {SMALL} {more}")).err
 }
 
-fn tensors(directory: &Path, out: &str) -> BTreeMap<String, Vec<u8>> {
-    let file = model(directory, out);
+fn tensors(here: &Here, out: &str) -> BTreeMap<String, Vec<u8>> {
+    let file = here.model(out);
     let tensors = SafeTensors::deserialize(&file).unwrap();
-    let pairs = tensors.iter();
-    pairs
-        .map(|(name, tensor)| (name.to_owned(), tensor.data().to_vec()))
-        .collect()
+    let owned = |(name, tensor): (&str, TensorView)| (name.to_owned(), tensor.data().to_vec());
+    tensors.iter().map(owned).collect()
 }
 
 #[test]
 fn other_digits_get_a_new_head_and_the_same_ones_keep_theirs() {
-    let directory = TempDir::new().unwrap();
-    let path = directory.path();
-    said("--digits 0-4 --out first", path);
-    let classes = fs::read_to_string(path.join("first/classes.txt")).unwrap();
-    assert_eq!(classes, "0\n1\n2\n3\n4\n");
+    let here = Here::new();
+    said("--digits 0-4 --out first", &here);
+    assert_eq!(here.read("first/classes.txt"), "0\n1\n2\n3\n4\n");
 
     // As many classes, but others.
     let frozen = "--from first --freeze body --per-class 20";
     let other = format!("{frozen} --digits 5-9 --out then --batch-size 20");
     let expected = "starting from first/model.safetensors, with a new head";
-    check_contains(&said(&other, path), &[expected]);
-    let (first, then) = (tensors(path, "first"), tensors(path, "then"));
-    let changed: Vec<_> = first
-        .keys()
-        .filter(|name| first[*name] != then[*name])
-        .collect();
+    check_contains(&said(&other, &here), &[expected]);
+    let (first, then) = (tensors(&here, "first"), tensors(&here, "then"));
+    let changed = first.keys().filter(|name| first[*name] != then[*name]);
+    let changed: Vec<_> = changed.collect();
     assert_eq!(changed, ["layers.8.fc.bias", "layers.8.fc.weight"]);
-    let config = fs::read_to_string(path.join("then/config.toml")).unwrap();
+    let config = here.read("then/config.toml").replace('"', "");
+    let from = format!("from = {}", here.join("first").display());
     let lines = [
-        "from = \"first\"",
-        "freeze = \"body\"",
-        "digits = \"5-9\"",
+        from.as_str(),
+        "freeze = body",
+        "digits = 5-9",
         "per-class = 20",
     ];
     check_contains(&config, &lines);
 
     // Of a checkpoint, the classes are those of its run.
-    let checkpoint = fs::read_dir(path.join("first/checkpoints")).unwrap().next();
+    let checkpoint = fs::read_dir(here.join("first/checkpoints")).unwrap().next();
     let checkpoint = checkpoint.unwrap().unwrap().path();
-    let line = format!(
-        "--digits 5-9 --from {} --out checkpoint",
-        checkpoint.display()
-    );
-    check_contains(&said(&line, path), &["with a new head"]);
+    let from = format!("--from {}", checkpoint.display());
+    let line = format!("--digits 5-9 {from} --out checkpoint");
+    check_contains(&said(&line, &here), &["with a new head"]);
 
     // The same classes keep what was learned of them: a rate of almost nothing changes nothing in the head.
     let same = "--digits 0-4 --from first/model.safetensors --lr 1e-12 --out same";
-    let stderr = said(same, path);
-    assert!(!stderr.contains("new head"), "{stderr}");
-    let accuracy = |run: &str| summary(path, run)["test"]["accuracy"].as_f64().unwrap();
-    assert!((accuracy("same") - accuracy("first")).abs() < 0.1);
+    check_lacks(&said(same, &here), &["new head"]);
+    assert!((here.accuracy("same") - here.accuracy("first")).abs() < 0.1);
 
     // A file without the names of its classes is known by their number.
-    fs::copy(
-        path.join("first/model.safetensors"),
-        path.join("alone.safetensors"),
-    )
-    .unwrap();
+    here.write("alone.safetensors", here.model("first"));
     let more = "--from alone.safetensors --out more";
-    assert!(said(more, path).contains("with a new head"));
+    assert!(said(more, &here).contains("with a new head"));
     let as_many = "--digits 5-9 --from alone.safetensors --out as-many";
-    assert!(!said(as_many, path).contains("new head"));
+    assert!(!said(as_many, &here).contains("new head"));
     let told = format!("{as_many} --new-head true --out told");
-    assert!(said(&told, path).contains("with a new head"));
+    assert!(said(&told, &here).contains("with a new head"));
     let kept = format!("train {SMALL} --from first --new-head false --out kept");
-    refuse(&kept, path, "layers.8.fc.bias is [5], not [10]");
+    here.refuse(&kept, "layers.8.fc.bias is [5], not [10]");
 }
 
 #[test]
 fn a_run_that_started_from_other_weights_resumes_with_its_own() {
-    let directory = TempDir::new().unwrap();
-    let path = directory.path();
-    said("--digits 0-4 --out first", path);
-    said("--digits 5-9 --from first --out then", path);
-    fs::remove_dir_all(path.join("first")).unwrap();
-    let stderr = said("--resume --out then", path);
-    assert!(stderr.contains("resuming after 1 epochs"), "{stderr}");
-    assert!(!stderr.contains("starting from"), "{stderr}");
+    let here = Here::new();
+    said("--digits 0-4 --out first", &here);
+    said("--digits 5-9 --from first --out then", &here);
+    fs::remove_dir_all(here.join("first")).unwrap();
+    let stderr = said("--resume --out then --epochs 2", &here);
+    check_contains(&stderr, &["resuming after 1 epoch "]);
+    check_lacks(&stderr, &["starting from"]);
 }
 
 #[test]
 fn what_does_not_fit_is_named() {
-    let directory = TempDir::new().unwrap();
-    let path = directory.path();
-    said("--out first", path);
-    for (flags, expected) in cases(
+    let here = Here::new();
+    said("--out first", &here);
+    here.refuse_all(
+        &format!("train {SMALL} --out no"),
         "
         --from nothing.pt => nothing.pt: No such file
         --from first/config.toml => first/config.toml
@@ -111,19 +95,13 @@ fn what_does_not_fit_is_named() {
         --digits 7-12 => not a digit from 0 to 9
         --data cifar10 --digits 5-9 => digits is for digits, not for cifar10
         ",
-    ) {
-        let line = format!("train {SMALL} {flags} --out no");
-        refuse(&line, path, expected);
-        assert!(!path.join("no").exists());
-    }
-    for (flags, expected) in [
-        ("--from first --model vit", "it also has layers.0."),
-        (
-            "--model transformer-lm --new-head true",
-            "new-head is for amoebanet-d, amoebanet-b and vit, not for transformer-lm",
-        ),
-    ] {
-        refuse(&format!("train {flags} --out no"), path, expected);
-        assert!(!path.join("no").exists());
-    }
+    );
+    here.refuse_all(
+        "train --out no",
+        "
+        --from first --model vit => it also has layers.0.
+        --model transformer-lm --new-head true => new-head is for amoebanet-d, amoebanet-b and vit, not for transformer-lm
+        ",
+    );
+    assert!(!here.join("no").exists());
 }

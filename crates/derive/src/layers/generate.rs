@@ -2,9 +2,10 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote};
-use syn::{Ident, Pat, Type};
+use syn::{Error, Ident, Pat, Type, parse_quote};
 
 use super::{LayerField, Model};
+use crate::flow::expand as expand_flow;
 
 impl Model<'_> {
     pub(super) fn generate(&self) -> TokenStream {
@@ -40,6 +41,8 @@ impl Model<'_> {
         let variants: Vec<_> = flows.iter().map(|flow| self.flow_variant(flow)).collect();
         let texts = flows.iter().map(text);
         let comment = format!("What passes between the layers of `{}`.", self.name);
+        let derived = parse_quote!(enum #name { #(#variants(#flows)),* });
+        let derived = expand_flow(derived, krate).unwrap_or_else(Error::into_compile_error);
         quote! {
             #[doc = #comment]
             #[derive(Clone, Debug)]
@@ -54,19 +57,7 @@ impl Model<'_> {
                 }
             }
 
-            impl #krate::Flow for #name {
-                fn map<M: #krate::FlowMapper>(self, mapper: &mut M) -> Self {
-                    match self {
-                        #(Self::#variants(flow) => Self::#variants(#krate::Flow::map(flow, mapper))),*
-                    }
-                }
-
-                fn batch_sizes(&self, sizes: &mut ::std::vec::Vec<usize>) {
-                    match self {
-                        #(Self::#variants(flow) => #krate::Flow::batch_sizes(flow, sizes)),*
-                    }
-                }
-            }
+            #derived
         }
     }
 
@@ -137,10 +128,9 @@ impl Model<'_> {
     }
 
     fn module(&self, layer: &LayerField<'_>) -> TokenStream {
-        if layer.uses.is_empty() {
-            layer.module.to_token_stream()
-        } else {
-            format_ident!("{}{}", self.name, layer.variant).to_token_stream()
+        match layer.uses[..] {
+            [] => layer.module.to_token_stream(),
+            _ => format_ident!("{}{}", self.name, layer.variant).to_token_stream(),
         }
     }
 
@@ -192,10 +182,9 @@ impl Model<'_> {
         let (ident, variant) = (layer.ident, &layer.variant);
         let (from, to, uses) = (&layer.from, &layer.to, layer.used());
         let value = self.unwrapped(from);
-        let fields = if uses.is_empty() {
-            quote!(let #ident = layer;)
-        } else {
-            quote!(let (#ident, #(#uses),*) = (&layer.#ident, #(&layer.#uses),*);)
+        let fields = match uses[..] {
+            [] => quote!(let #ident = layer;),
+            _ => quote!(let (#ident, #(#uses),*) = (&layer.#ident, #(&layer.#uses),*);),
         };
         let rng = layer.uses_rng.then(|| {
             let rng = Ident::new("rng", Span::call_site());
@@ -224,16 +213,14 @@ impl Model<'_> {
         let (visibility, name) = (self.visibility, self.layer_name());
         let additions = self.layers.iter().map(|layer| {
             let (ident, variant, uses) = (layer.ident, &layer.variant, layer.used());
-            let own = if layer.is_list {
-                quote!(self.#ident)
-            } else {
-                quote!([self.#ident])
+            let own = match layer.is_list {
+                true => quote!(self.#ident),
+                false => quote!([self.#ident]),
             };
             let module = self.module(layer);
-            let made = if uses.is_empty() {
-                quote!(#ident)
-            } else {
-                quote!(#module { #ident, #(#uses: self.#uses.clone()),* })
+            let made = match uses[..] {
+                [] => quote!(#ident),
+                _ => quote!(#module { #ident, #(#uses: self.#uses.clone()),* }),
             };
             quote!(for #ident in #own { layers.push(#name::#variant(#made)); })
         });
@@ -293,7 +280,6 @@ impl Model<'_> {
 }
 
 impl LayerField<'_> {
-    /// The names of the shared fields that it uses.
     fn used(&self) -> Vec<&Ident> {
         let uses = self.uses.iter();
         uses.filter_map(|field| field.ident.as_ref()).collect()

@@ -10,7 +10,6 @@ use syn::{
 
 use super::{LayerField, Model};
 
-/// The content of a field's `#[layers(…)]`.
 enum Role {
     Shared,
     Closure(ExprClosure),
@@ -147,7 +146,6 @@ fn argument_type(closure: &ExprClosure) -> Result<Option<Type>> {
     }
 }
 
-/// The `T` of a `Vec<T>`.
 fn element(ty: &Type) -> Option<&Type> {
     let Type::Path(path) = ty else { return None };
     let last = path.path.segments.last()?;

@@ -16,10 +16,8 @@ fn waves(length: i64, pitch: f32) -> Tensor<1> {
 #[test]
 fn bits_equal_burns() {
     for (length, weight_decay, rate) in [(5, 0.0, 1e-1), (40_003, 1e-2, 1e-3)] {
-        let theirs = AdamWConfig::new()
-            .with_epsilon(1e-8)
-            .with_weight_decay(weight_decay)
-            .build();
+        let theirs = AdamWConfig::new().with_epsilon(1e-8);
+        let theirs = theirs.with_weight_decay(weight_decay).build();
         let (mut parameter, mut state) = (waves(length, 0.1), None);
         let (mut ours, mut means) = (parameter.clone(), [waves(length, 0.0), waves(length, 0.0)]);
         for time in 1..=4 {

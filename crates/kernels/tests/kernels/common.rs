@@ -21,7 +21,6 @@ pub fn normal<const D: usize>(shape: [usize; D], mean: f64, deviation: f64) -> T
     Tensor::from_data(data, &Device::flex())
 }
 
-/// The values of a tensor as bits.
 pub fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
     let floats = tensor.into_data().try_to_vec::<f32>().unwrap();
     floats.into_iter().map(f32::to_bits).collect()

@@ -31,9 +31,7 @@ fn map() -> Tensor<4> {
 
 fn parameters(convs: &[&Conv2d]) -> Parameters {
     let mut parameters = Parameters::default();
-    convs
-        .iter()
-        .for_each(|conv| parameters.insert(&conv.weight));
+    (convs.iter()).for_each(|conv| parameters.insert(&conv.weight));
     parameters
 }
 
@@ -41,9 +39,7 @@ fn parameters(convs: &[&Conv2d]) -> Parameters {
 fn whole(x: &Tensor<4>, convs: &[&Conv2d], run: impl Fn(Tensor<4>) -> Tensor<4>) -> Vec<Vec<u32>> {
     let x = x.clone().autodiff().require_grad();
     let gradients = loss(run(x.clone())).backward();
-    let of_weights = convs
-        .iter()
-        .map(|conv| now(&conv.weight, &gradients).unwrap());
+    let of_weights = (convs.iter()).map(|conv| now(&conv.weight, &gradients).unwrap());
     let of_x = bits(x.grad(&gradients).unwrap());
     std::iter::once(of_x).chain(of_weights).collect()
 }

@@ -26,10 +26,8 @@ fn close<const D: usize>(ours: Tensor<D>, burns: Tensor<D>, what: &str) {
     assert_eq!(ours.dims(), burns.dims(), "{what}");
     let norm = |x: Tensor<D>| x.powi_scalar(2).sum().sqrt().into_scalar::<f32>();
     let (difference, norm) = (norm(ours - burns.clone()), norm(burns));
-    assert!(
-        difference <= 1e-5 * norm.max(1e-3),
-        "{what}: {difference} of {norm}"
-    );
+    let limit = 1e-5 * norm.max(1e-3);
+    assert!(difference <= limit, "{what}: {difference} of {norm}");
 }
 
 /// The output of `run`, and the gradients of `x` and `weights`.
@@ -41,9 +39,7 @@ fn outcome<const D: usize>(
     let x = x.clone().autodiff().require_grad();
     let y = run(x.clone());
     let gradients = common::loss(y.clone()).backward();
-    let of_weights = weights
-        .iter()
-        .map(|weight| weight.val().grad(&gradients).unwrap());
+    let of_weights = (weights.iter()).map(|weight| weight.val().grad(&gradients).unwrap());
     (y.inner(), x.grad(&gradients).unwrap(), of_weights.collect())
 }
 
@@ -89,18 +85,14 @@ fn pools_equal_burns() {
                 0 => PaddingConfig2d::Same,
                 _ => PaddingConfig2d::Explicit(half, half, half, half),
             };
-            let largest = MaxPool2dConfig::new([size; 2])
-                .with_strides([stride; 2])
-                .with_padding(padding.clone())
-                .init();
+            let config = MaxPool2dConfig::new([size; 2]).with_strides([stride; 2]);
+            let largest = config.with_padding(padding.clone()).init();
             let ours = |x| max_pool(x, window);
             compare(&x, ours, |x| largest.forward(x), &format!("max {what}"));
             if size % 2 == 1 {
-                let mean = AvgPool2dConfig::new([size; 2])
-                    .with_strides([stride; 2])
-                    .with_padding(padding)
-                    .with_count_include_pad(false)
-                    .init();
+                let config = AvgPool2dConfig::new([size; 2]).with_strides([stride; 2]);
+                let config = config.with_padding(padding);
+                let mean = config.with_count_include_pad(false).init();
                 let ours = |x| average_pool(x, window);
                 compare(&x, ours, |x| mean.forward(x), &format!("average {what}"));
             }
@@ -120,12 +112,8 @@ fn three_by_three() -> (PoolWindow, MaxPool2d) {
 fn the_first_of_equals_gets_the_gradient() {
     let x = Tensor::<4>::ones([1, 1, 4, 5], &Device::flex());
     let (window, largest) = three_by_three();
-    compare(
-        &x,
-        |x| max_pool(x, window),
-        |x| largest.forward(x),
-        "equals",
-    );
+    let ours = |x| max_pool(x, window);
+    compare(&x, ours, |x| largest.forward(x), "equals");
 }
 
 #[test]
@@ -263,9 +251,8 @@ fn batch_norm_equals_burns() {
 
 #[test]
 fn instance_norm_equals_burns() {
-    let norm = InstanceNormConfig::new(5)
-        .with_affine(false)
-        .init(&Device::flex());
+    let config = InstanceNormConfig::new(5).with_affine(false);
+    let norm = config.init(&Device::flex());
     for map in SIZES.into_iter().skip(1) {
         let x = random([3, 5, map[0], map[1]]);
         let what = format!("instance norm of {map:?}");
@@ -345,17 +332,12 @@ fn norms_in_f16_and_bf16_compute_in_f32() {
 #[test]
 fn gradients_come_back_in_the_type_of_the_input() {
     let norm = BatchNormConfig::new(4).init(&Device::flex().autodiff());
-    let x = || {
-        random([2, 4, 3, 3])
-            .cast(DType::BF16)
-            .autodiff()
-            .require_grad()
-    };
     for run in [
         (|norm, x| batch_norm(norm, x)) as fn(&BatchNorm, Tensor<4>) -> Tensor<4>,
         |_, x| instance_norm(x, 1e-5),
     ] {
-        let x = x();
+        let x = random([2, 4, 3, 3]).cast(DType::BF16).autodiff();
+        let x = x.require_grad();
         let gradients = run(&norm, x.clone()).powi_scalar(3).sum().backward();
         let gradient = x.grad(&gradients).unwrap();
         assert_eq!(gradient.dtype(), DType::BF16);

@@ -135,22 +135,18 @@ fn gelu_is_exact() {
     let x = Tensor::<1>::from_floats([-3.0, -1.0, -0.1, 0.5, 2.0], &Device::flex());
     let [y, slope] = [0, 1].map(|i| outcome([x.clone()], |[x]| gelu(x))[i].clone());
     // x Φ(x) and Φ(x) + x φ(x), from tables of the normal distribution.
-    for (i, (expected, expected_slope)) in [
+    let table = [
         (-0.004_049_694, -0.011_945_647),
         (-0.158_655_254, -0.083_315_471),
         (-0.046_017_217, 0.420_477_637),
         (0.345_731_23, 0.867_495_005),
         (1.954_499_74, 1.085_231_99),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    ];
+    for (i, (expected, expected_slope)) in table.into_iter().enumerate() {
         assert!((y[i] - expected).abs() < 5e-7, "{y:?}");
         let weight = ((i + 1) as f64).sin(); // of the loss
-        assert!(
-            (slope[i] / weight - expected_slope).abs() < 1e-6,
-            "{slope:?}"
-        );
+        let apart = (slope[i] / weight - expected_slope).abs();
+        assert!(apart < 1e-6, "{slope:?}");
     }
 }
 
@@ -219,10 +215,9 @@ fn attention_equals_the_formula() {
                 });
                 let kept = |x: &Flat| {
                     let kept = kept.clone()?.cast(FloatDType::from(x.dtype()));
-                    Some(if x.is_autodiff() {
-                        kept.autodiff()
-                    } else {
-                        kept
+                    Some(match x.is_autodiff() {
+                        true => kept.autodiff(),
+                        false => kept,
                     })
                 };
                 compare(
@@ -285,10 +280,9 @@ fn nan_stays_nan() {
         flat(linear(nan(), random([6, 2]), None)),
         flat(attention(nan().unsqueeze(), heads, None)),
     ];
-    assert!(
-        all.into_iter()
-            .all(|y| floats(y).iter().all(|y| y.is_nan()))
-    );
+    for y in all {
+        assert!(floats(y).iter().all(|y| y.is_nan()));
+    }
 }
 
 #[test]
@@ -362,10 +356,8 @@ fn burns_gradient_checkpointing_gives_the_same_results() {
 /// The softmax and the norm in f16 and bf16 equal those in f32 on the same values, rounded at the end.
 #[test]
 fn softmax_and_norm_in_f16_and_bf16_compute_in_f32() {
-    for (dtype, rounding) in [
-        (FloatDType::BF16, 0.5f64.powi(8)),
-        (FloatDType::F16, 0.5f64.powi(11)),
-    ] {
+    for (dtype, bits) in [(FloatDType::BF16, 8), (FloatDType::F16, 11)] {
+        let rounding = 0.5f64.powi(bits);
         let narrow = |x: Flat| x.cast(dtype);
         let far = common::normal::<1>([6 * 40], 300.0, 900.0);
         let (gamma, beta) = (random::<1>([40]), random::<1>([40]));

@@ -6,7 +6,6 @@ use burn_train::{InferenceStep, TrainStep};
 
 use crate::*;
 
-/// The message of a panic.
 fn message<R>(step: impl FnOnce() -> R) -> String {
     let payload = catch_unwind(AssertUnwindSafe(step)).err();
     *payload.unwrap().downcast::<String>().unwrap()
@@ -25,10 +24,8 @@ fn a_failed_step_names_the_place() {
     let start = "a training step of the pipeline failed: stage 0 failed on ";
     assert!(text.starts_with(start), "{text}");
     let place = "in layer 0 (Dense), forward of micro-batch 0";
-    assert!(
-        text.contains(place) && text.contains("wrong width"),
-        "{text}"
-    );
+    let is_named = text.contains(place) && text.contains("wrong width");
+    assert!(is_named, "{text}");
 
     let text = message(|| InferenceStep::step(&model, wide()).loss);
     let start = "a validation step of the pipeline failed: stage 0";

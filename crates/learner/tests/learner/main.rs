@@ -46,7 +46,6 @@ impl Dense {
     }
 }
 
-/// The same layers in an ordinary module.
 #[derive(Module, Debug)]
 pub struct Plain {
     layers: Vec<Dense>,
@@ -68,11 +67,8 @@ pub fn layers(norm: bool) -> Vec<Dense> {
 }
 
 pub fn pipeline_of(layers: Vec<Dense>, stages: usize) -> Pipeline<Dense> {
-    Pipeline::builder(layers)
-        .devices(vec![Device::flex(); stages])
-        .micro_batches(2)
-        .build()
-        .unwrap()
+    let builder = Pipeline::builder(layers).devices(vec![Device::flex(); stages]);
+    builder.micro_batches(2).build().unwrap()
 }
 
 pub fn pipeline(stages: usize) -> Pipeline<Dense> {
@@ -123,7 +119,6 @@ pub fn loader(items: Vec<Item>) -> Arc<dyn DataLoader<Points>> {
     loader.build(InMemDataset::new(items))
 }
 
-/// The batches of the loader, on the CPU.
 pub fn batches() -> Vec<Points> {
     let items = items(0, TRAINING);
     let device = Device::flex();
@@ -150,14 +145,12 @@ pub fn learner(pipeline: Pipeline<Dense>) -> Learner<Model> {
     Learner::new(model(pipeline), optimizer, rates().init().unwrap())
 }
 
-/// A training that writes its lines into a buffer.
 pub fn written(training: SupervisedTraining<Model>) -> (SupervisedTraining<Model>, Written) {
     let written = Written::default();
     let renderer = Bars::written(written.clone());
     (training.renderer(Box::new(renderer)), written)
 }
 
-/// Trains with burn-train.
 pub fn learn(pipeline: Pipeline<Dense>, epochs: usize) -> LearningResult<Model> {
     let directory = tempfile::tempdir().unwrap();
     training(directory.path(), epochs).launch(learner(pipeline))
@@ -189,7 +182,6 @@ pub fn numbers(module: &impl Module) -> Vec<f32> {
     collect.0
 }
 
-/// What a renderer wrote.
 #[derive(Clone, Default)]
 pub struct Written(Arc<Mutex<Vec<u8>>>);
 

@@ -55,7 +55,6 @@ fn an_evaluation_has_a_line_for_each_test() {
     assert_eq!(text.lines().count(), 1, "{text}");
 }
 
-/// A terminal in memory.
 #[derive(Clone, Debug, Default)]
 struct Terminal(Arc<Mutex<String>>);
 

@@ -23,7 +23,6 @@ fn a_manual_loop_gives_the_same_bits() {
     assert_ne!(numbers(&learned), numbers(&pipeline(2)));
 }
 
-/// The same batches for Stovepipe's trainer.
 struct InOrder;
 
 impl Source<Tensor<2>, Tensor<1, Int>> for InOrder {
@@ -63,9 +62,8 @@ fn stovepipes_trainer_gives_the_same_bits() {
     let folder = RunFolder::create(&directory.path().join("run")).unwrap();
     let task = Task::classification(&settings);
     let mut trainer = Trainer::new(pipeline(2), task, settings).unwrap();
-    trainer
-        .run(&InOrder, &folder, |_, _| Progress::silent())
-        .unwrap();
+    let trained = trainer.run(&InOrder, &folder, |_, _| Progress::silent());
+    trained.unwrap();
 
     let learner = Learner::new(model(pipeline(2)), AdamConfig::new().init(), 0.01);
     let learned = training(directory.path(), EPOCHS).launch(learner).model;
@@ -80,13 +78,11 @@ fn the_number_of_stages_changes_no_bit() {
     assert_eq!(learned(3), one);
 }
 
-/// The plain model, with its loss written out.
 #[test]
 fn a_step_is_that_of_the_plain_model() {
     let model = model(pipeline(3)).train();
-    let plain = Plain {
-        layers: model.pipeline().layers().to_vec(),
-    };
+    let layers = model.pipeline().layers().to_vec();
+    let plain = Plain { layers };
     let (points, quarters) = batches().remove(0);
     let step = TrainStep::step(&model, (points.clone(), quarters.clone()));
 

@@ -1,11 +1,11 @@
 //! The input and the results of a step.
 
 use burn::optim::GradientsParams;
-use stovepipe_schedule::Timeline;
+use stovepipe_schedule::{Action, Timeline};
 
 use crate::{
     api::error::StepError,
-    engine::{panic::caught, stage::Held},
+    engine::{panic::caught, report::Held},
     model::{flow::Flow, layer::Layer},
 };
 
@@ -32,24 +32,12 @@ impl<I, T> Batch<I, T> {
 }
 
 impl<I, T, S> Batch<I, T, S> {
-    /// Sets the side input.
-    pub fn with_side<U>(self, side: U) -> Batch<I, T, U> {
-        Batch {
-            input: self.input,
-            target: self.target,
-            side,
-            keeps_outputs: self.keeps_outputs,
-        }
-    }
-
     /// Makes a training step return the model's [outputs](Step::outputs), which need memory on the last
     /// stage.
     #[must_use]
-    pub fn keep_outputs(self) -> Self {
-        Self {
-            keeps_outputs: true,
-            ..self
-        }
+    pub fn keep_outputs(mut self) -> Self {
+        self.keeps_outputs = true;
+        self
     }
 }
 
@@ -127,6 +115,19 @@ impl<L: Layer> Step<L> {
     }
 }
 
+/// The progress of a step, reported after each action on the thread that called the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The worker that finished an action.
+    pub worker: usize,
+    /// The finished action.
+    pub action: Action,
+    /// Finished actions of all workers in this step.
+    pub done: usize,
+    /// All actions of this step.
+    pub total: usize,
+}
+
 /// The results of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
@@ -138,12 +139,11 @@ pub struct Evaluation {
     pub scores: Vec<f64>,
 }
 
-/// The sizes of at most `micro_batches` parts of a batch, which differ by one at most.
-pub(crate) fn micro_batch_sizes(samples: usize, micro_batches: usize) -> Vec<usize> {
-    let parts = micro_batches.min(samples);
-    (0..parts)
-        .map(|part| samples / parts + usize::from(part < samples % parts))
-        .collect()
+/// The sizes of at most `parts` parts, which differ by one at most; the first ones are larger.
+pub(crate) fn even_parts(total: usize, parts: usize) -> Vec<usize> {
+    let parts = parts.min(total);
+    let size = |part| total / parts + usize::from(part < total % parts);
+    (0..parts).map(size).collect()
 }
 
 /// The number of samples in an input; all its tensors must agree.
@@ -154,7 +154,8 @@ pub(crate) fn samples<F: Flow>(input: &F) -> Result<usize, StepError> {
     if samples == 0 {
         return Err(StepError::EmptyBatch);
     }
-    check_part(&sizes, samples, "input").map(|()| samples)
+    check_part(&sizes, samples, "input")?;
+    Ok(samples)
 }
 
 /// Splits a part of a batch, which must have as many samples as the input.
@@ -167,24 +168,21 @@ pub(crate) fn split<F: Flow>(
     flow.batch_sizes(&mut own);
     check_part(&own, sizes.iter().sum(), part)?;
     let parts = caught(|| flow.split(sizes)).map_err(StepError::panicked(part))?;
-    if parts.len() == sizes.len() {
+    let (found, expected) = (parts.len(), sizes.len());
+    if found == expected {
         return Ok(parts);
     }
     Err(StepError::BadSplit {
         part,
-        found: parts.len(),
-        expected: sizes.len(),
+        found,
+        expected,
     })
 }
 
-fn check_part(sizes: &[usize], samples: usize, part: &'static str) -> Result<(), StepError> {
-    match sizes.iter().find(|&&size| size != samples) {
+fn check_part(sizes: &[usize], input: usize, part: &'static str) -> Result<(), StepError> {
+    match sizes.iter().copied().find(|&size| size != input) {
         None => Ok(()),
-        Some(&other) => Err(StepError::UnevenBatch {
-            input: samples,
-            other,
-            part,
-        }),
+        Some(other) => Err(StepError::UnevenBatch { input, other, part }),
     }
 }
 
@@ -195,7 +193,7 @@ mod tests {
     #[test]
     fn micro_batches_differ_by_one_at_most_and_are_never_empty() {
         let check = |samples, micro_batches, expected: &[usize]| {
-            assert_eq!(micro_batch_sizes(samples, micro_batches), expected);
+            assert_eq!(even_parts(samples, micro_batches), expected);
         };
         check(8, 4, &[2, 2, 2, 2]);
         check(10, 4, &[3, 3, 2, 2]);

@@ -1,27 +1,35 @@
 //! Builds a pipeline.
 
 use std::{
+    any::type_name,
     collections::{BTreeSet, HashMap},
     ops::Range,
     sync::Arc,
     time::Duration,
 };
 
+use stovepipe_comm::Communicator;
 use stovepipe_plan::{CutError, Forecast, OptimizerState, Setup};
+use stovepipe_runtime::{CancelHandle, StopHandle};
 use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler};
 
 use crate::{
     api::{
-        control::{Progress, StopHandle},
-        error::{BuildError, Transfer},
+        batch::Progress,
+        error::{BoxedError, BuildError, Transfer},
         pipeline::Pipeline,
         precision::{LossScaler, Precision},
+        tasks::ranges,
     },
     engine::{
-        core::{Engine, ProgressCallback, StagePlacement},
+        core::{Engine, ProgressCallback},
         panic::caught,
+        processes::Processes,
         schedules::{self, Schedules},
+        seats::{Seat, Seats},
+        shared::Shared,
         skips::StageSkips,
+        stage::StagePlacement,
         statistics::Cells,
         transfer::{TransferHook, TransferThreads},
         worker,
@@ -30,9 +38,10 @@ use crate::{
         balance::Balance, device::NamedDevice, measured::Measured, probe, profile::Profiler,
     },
     model::{
-        initialise::{initialise, initialise_in_place},
+        flow::Flow,
+        initialise::{initialise, initialise_in_place, initialise_place, release},
         layer::Layer,
-        ties::Ties,
+        ties::{Place, Ties},
         unkeyed::{self, UnkeyedPolicy},
         wiring::{LayerName, Wiring},
     },
@@ -41,7 +50,25 @@ use crate::{
 impl<L: Layer> Pipeline<L> {
     /// Starts to build a pipeline of `layers`.
     pub fn builder(layers: Vec<L>) -> PipelineBuilder<L> {
-        PipelineBuilder::new(layers)
+        PipelineBuilder {
+            layers,
+            devices: Vec::new(),
+            balance: Balance::Even,
+            scheduler: Arc::new(OneForwardOneBackward),
+            micro_batches: 4,
+            recompute: Recompute::default(),
+            threads_per_stage: 1,
+            seed: 0,
+            stall_timeout: Some(worker::STALL_TIMEOUT),
+            stop: StopHandle::new(),
+            progress: None,
+            check_finite: true,
+            precision: Precision::F32,
+            unkeyed_policy: UnkeyedPolicy::Refuse,
+            sample: None,
+            communicator: None,
+            on_transfer: None,
+        }
     }
 
     /// Starts to build a pipeline with one worker per device, cut by the time that the layers take for
@@ -101,31 +128,11 @@ pub struct PipelineBuilder<L: Layer> {
     precision: Precision,
     unkeyed_policy: UnkeyedPolicy,
     sample: Option<(L::Input, L::Side)>,
+    communicator: Option<Arc<Communicator>>,
     on_transfer: Option<TransferHook>,
 }
 
 impl<L: Layer> PipelineBuilder<L> {
-    pub(crate) fn new(layers: Vec<L>) -> Self {
-        Self {
-            layers,
-            devices: Vec::new(),
-            balance: Balance::Even,
-            scheduler: Arc::new(OneForwardOneBackward),
-            micro_batches: 4,
-            recompute: Recompute::default(),
-            threads_per_stage: 1,
-            seed: 0,
-            stall_timeout: Some(worker::STALL_TIMEOUT),
-            stop: StopHandle::new(),
-            progress: None,
-            check_finite: true,
-            precision: Precision::F32,
-            unkeyed_policy: UnkeyedPolicy::Refuse,
-            sample: None,
-            on_transfer: None,
-        }
-    }
-
     /// Sets the device of each worker, and so the number of workers. A worker has one stage, or as many
     /// as the [schedule](Self::schedule) gives it, all on its device. Workers can share a device: each
     /// has its own thread, and on a GPU its own stream.
@@ -142,10 +149,9 @@ impl<L: Layer> PipelineBuilder<L> {
 
     /// Sets the scheduler; 1F1B by default. It also decides the number of [stages](Scheduler::stages).
     ///
-    /// A fixed [`Schedule`](stovepipe_schedule::Schedule) has one number of micro-batches: a batch with
-    /// fewer samples is an error. If its micro-batches do not
-    /// [ascend](stovepipe_schedule::Schedule::is_ascending), gradients and running statistics are added
-    /// in another order, and bits differ from those of other schedules.
+    /// A fixed [`Schedule`] has one number of micro-batches: a batch with fewer samples is an error. If its
+    /// micro-batches do not [ascend](Schedule::is_ascending), gradients and running statistics are added in
+    /// another order, and bits differ from those of other schedules.
     pub fn schedule(mut self, scheduler: impl Scheduler + 'static) -> Self {
         self.scheduler = Arc::new(scheduler);
         self
@@ -165,10 +171,7 @@ impl<L: Layer> PipelineBuilder<L> {
     }
 
     /// Sets the number of CPU threads for a worker's kernels, unless its [device](NamedDevice::threads)
-    /// has one; 1 by default.
-    ///
-    /// With one thread, results have the same bits for any number of stages. More threads may add large
-    /// sums in another order.
+    /// has one; 1 by default. More threads may add large sums in another order, which gives other bits.
     pub fn threads_per_stage(mut self, threads: usize) -> Self {
         self.threads_per_stage = threads;
         self
@@ -177,8 +180,8 @@ impl<L: Layer> PipelineBuilder<L> {
     /// Sets the seed of lazy parameters, and of random numbers in training; 0 by default.
     ///
     /// Parameters are drawn on the CPU and moved, so a seed gives the same model on any device. Shared
-    /// parameters are drawn on the device where they were built. Building seeds Burn's generator. On the
-    /// CPU the whole process shares it, so do not draw from it on another thread at the same time.
+    /// parameters are drawn on the device where they were built. Building seeds Burn's generator, which the
+    /// whole process shares on the CPU: do not draw from it on another thread at the same time.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -223,13 +226,10 @@ impl<L: Layer> PipelineBuilder<L> {
     /// let device = Device::flex();
     /// let builder = Pipeline::builder(Dense::layers(&[3, 2])).devices([device.clone()]);
     /// let pipeline = builder.precision(Precision::F16).build()?;
-    ///
     /// let (x, classes) = (Tensor::ones([4, 3], &device), Tensor::<1, Int>::zeros([4], &device));
     /// let step = pipeline.train_step((x, classes), &CrossEntropy::new())?;
-    /// assert!(!step.overflowed);
     /// let weight = &pipeline.layers()[0].linear.weight;
-    /// let gradient = step.gradients.get::<2>(weight.id).unwrap();
-    /// assert_eq!([weight.val().dtype(), gradient.dtype()], [DType::F32; 2]);
+    /// assert_eq!(step.gradients.get::<2>(weight.id).unwrap().dtype(), DType::F32);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn precision(mut self, precision: Precision) -> Self {
@@ -238,10 +238,8 @@ impl<L: Layer> PipelineBuilder<L> {
     }
 
     /// Allows Burn's own `Dropout`, `GaussianNoise` and `RRelu`, with recompute
-    /// [`Never`](Recompute::Never); false by default. They draw other numbers each time they run. So
-    /// training does not give the same bits for other stages, schedules or runs:
-    /// [`Pipeline::unkeyed`] lists these layers as warnings. The layers in [`nn`](crate::nn) have no such
-    /// limit.
+    /// [`Never`](Recompute::Never); false by default. They draw other numbers each time they run, so bits
+    /// differ: [`Pipeline::unkeyed`] lists them as warnings. The layers in [`nn`](crate::nn) do not.
     pub fn allow_unkeyed(mut self, allow: bool) -> Self {
         self.unkeyed_policy = if allow {
             UnkeyedPolicy::Allow
@@ -267,6 +265,40 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
+    /// Lets several processes run the pipeline together. Each builds it with the same settings and the same
+    /// layers, and makes the same calls. A device named `1/cpu` is one of the process with rank 1; only
+    /// there its stages are initialised and run. Losses, scores and timelines are those of all processes,
+    /// and outputs of [`infer`](Pipeline::infer) reach all. Gradients, statistics and
+    /// [kept outputs](crate::Batch::keep_outputs) stay in their stage's process.
+    ///
+    /// ```
+    /// use std::thread::spawn;
+    ///
+    /// use burn::tensor::{Device, Tensor};
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::{NamedDevice, Pipeline};
+    ///
+    /// // Threads take the place of processes here.
+    /// let ranks = stovepipe_comm::local(2, None)?.into_iter().map(|communicator| {
+    ///     spawn(|| -> Result<_, Box<dyn std::error::Error + Send + Sync>> {
+    ///         let devices: [NamedDevice; 2] = ["0/cpu".parse()?, "1/cpu".parse()?];
+    ///         let pipeline = Pipeline::builder(Dense::layers(&[3, 3, 2]))
+    ///             .devices(devices)
+    ///             .communicator(communicator)
+    ///             .build()?;
+    ///         Ok(pipeline.infer(Tensor::ones([4, 3], &Device::flex()))?.into_data())
+    ///     })
+    /// });
+    /// let outputs: Vec<_> = ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join()).collect();
+    /// let outputs: Vec<_> = outputs.into_iter().map(|output| output.unwrap().unwrap()).collect();
+    /// assert_eq!(outputs[0], outputs[1]);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn communicator(mut self, communicator: impl Into<Arc<Communicator>>) -> Self {
+        self.communicator = Some(communicator.into());
+        self
+    }
+
     /// For tests of transfers: treats every worker's device as different, and calls `hook` before each
     /// copy, on the thread that copies.
     #[doc(hidden)]
@@ -284,7 +316,8 @@ impl<L: Layer> PipelineBuilder<L> {
         Ok(self.layout()?.cut)
     }
 
-    /// The worker of each stage: the index of its device. Nothing is built.
+    /// The worker of each stage: the index of its device, and of the first replica's if there are several.
+    /// Nothing is built.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -304,7 +337,9 @@ impl<L: Layer> PipelineBuilder<L> {
     ///
     /// Those of [`cut`](Self::cut).
     pub fn workers(&self) -> Result<Vec<usize>, BuildError> {
-        Ok(self.layout()?.owners)
+        Ok((self.layout()?.seats.owners())
+            .map(|seat| seat.worker)
+            .collect())
     }
 
     fn layout(&self) -> Result<StageLayout, BuildError> {
@@ -317,12 +352,11 @@ impl<L: Layer> PipelineBuilder<L> {
         }
         let schedule = self.scheduler.schedule(stages, self.micro_batches)?;
         let devices = self.devices.len();
-        let owners = schedules::owners(&schedule, stages, self.micro_batches, devices)?;
+        let seats = schedules::seats(&schedule, stages, self.micro_batches, devices)?;
         let cut = (self.balance).cut_scheduled(layers, &schedule, self.recompute);
-        let cut = cut.map_err(named)?;
         Ok(StageLayout {
-            cut,
-            owners,
+            cut: cut.map_err(named)?,
+            seats,
             schedule,
         })
     }
@@ -363,26 +397,24 @@ impl<L: Layer> PipelineBuilder<L> {
     fn stages(&self) -> Result<usize, BuildError> {
         let devices = self.devices.len();
         match self.scheduler.stages(devices) {
-            // Its error says why.
-            0 if devices > 0 => (self.scheduler)
-                .schedule(devices, self.micro_batches.max(1))
-                .map_err(BuildError::from)
-                .and(Err(BuildError::NoStages)),
-            stages if devices > 0 => Ok(stages),
-            _ => Ok(0),
+            _ if devices == 0 => Ok(0),
+            0 => {
+                // Its error says why.
+                (self.scheduler).schedule(devices, self.micro_batches.max(1))?;
+                Err(BuildError::NoStages)
+            }
+            stages => Ok(stages),
         }
     }
 
     /// Adds the name of the layer whose cost is wrong.
     fn with_name(&self, error: BuildError) -> BuildError {
         match error {
-            BuildError::Cut(CutError::Cost { layer, cost }) => BuildError::Cost {
-                layer: LayerName {
-                    index: layer,
-                    name: self.layers[layer].name(),
-                },
-                cost,
-            },
+            BuildError::Cut(CutError::Cost { layer: index, cost }) => {
+                let name = self.layers[index].name();
+                let layer = LayerName { index, name };
+                BuildError::Cost { layer, cost }
+            }
             other => other,
         }
     }
@@ -397,39 +429,90 @@ impl<L: Layer> PipelineBuilder<L> {
     /// If the model cannot be cut that way, a number is zero, there is no such schedule, skips do not
     /// match, a layer draws numbers that it cannot draw again, a device cannot be used or cannot compute
     /// in the precision, the sample does not pass, or a thread cannot be started.
-    pub fn build(self) -> Result<Pipeline<L>, BuildError> {
-        let StageLayout { cut, owners, .. } = self.layout()?;
+    pub fn build(mut self) -> Result<Pipeline<L>, BuildError> {
+        let of_workers = self.devices.iter().map(|device| device.process).collect();
+        let (comm, cancel) = (self.communicator.take(), CancelHandle::new());
+        let processes = Arc::new(Processes::new(of_workers, comm, &cancel)?);
+        let sample = self.sample.take();
+        let built = self.build_own(&processes, cancel);
+        let pipeline = processes.meet(built, Pipeline::terms)?;
+        if pipeline.engine.shared.is_some() {
+            pipeline.meet(Ok::<_, BuildError>(()), |()| (Vec::new(), ()))?;
+        }
+        if let Some(sample) = sample {
+            pipeline.infer(sample).map_err(BuildError::Sample)?;
+        }
+        Ok(pipeline)
+    }
+
+    /// Builds this process's part.
+    fn build_own(
+        self,
+        processes: &Arc<Processes>,
+        cancel: CancelHandle<BoxedError>,
+    ) -> Result<Pipeline<L>, BuildError> {
+        let StageLayout { cut, seats, .. } = self.layout()?;
         let ties = Ties::of(&self.layers);
-        let mut stages = self.place(&cut, &owners)?;
-        let workers = self.start_workers(&owners)?;
-        let transfers = self.start_transfers(&stages, &owners)?;
-        // Moving a shared lazy parameter initialises it, which must use the seed.
-        for (index, layer) in self.layers.iter().enumerate() {
-            if ties.touch(layer) {
-                initialise_in_place(layer, index, self.seed);
+        if processes.are_several() && !<L::Flow as Flow>::PACKS {
+            return Err(BuildError::FlowNotPacked(type_name::<L::Flow>()));
+        }
+        let mut stages = self.place(&cut, &seats)?;
+        if let Some(layers) = ties.shared_statistics {
+            let [first, second] = layers.map(|index| LayerName {
+                index,
+                name: self.layers[index].name(),
+            });
+            return Err(BuildError::SharedStatistics { first, second });
+        }
+        for seat in seats.all() {
+            let owner = seats.of_stage(seat.stage)[0];
+            let both = [owner, seat].map(|seat| processes.of(seat.worker));
+            if both[0] != both[1] {
+                let (stage, processes) = (seat.stage, both);
+                return Err(BuildError::ReplicasApart { stage, processes });
             }
         }
-        let layers = move_layers(self.layers, self.seed, &stages);
-        let layers: Vec<_> = ties.tie(layers.into_iter().map(L::train).collect());
-        for stage in &mut stages {
+        let workers = self.start_workers(&seats, processes)?;
+        let transfers = self.start_transfers(&stages, (&seats, processes))?;
+        let is_own: Vec<_> = (seats.owners().map(|seat| processes.is_own(seat.worker))).collect();
+        let seats_of = |layer: usize| {
+            let stage = stages.partition_point(|stage| stage.layers.end <= layer);
+            seats.of_stage(stage)
+        };
+        let process_of = |layer: usize| processes.of(seats_of(layer)[0].worker);
+        let shared = (processes.post()).and_then(|post| Shared::new(&ties, process_of, post));
+        let mut shared_places = ties.places().iter().flatten().filter(|_| shared.is_some());
+        if let Some((layer, _)) = shared_places.find(|(layer, _)| seats_of(*layer).len() > 1) {
+            let stage = seats_of(*layer)[0].stage;
+            return Err(BuildError::ReplicasShare { stage });
+        }
+        let is_own_layer = |layer| process_of(layer) == processes.rank();
+        let own_ties = ties.within(is_own_layer);
+        let of_others = initialise_shared(&self.layers, self.seed, &ties, is_own_layer);
+        let layers = prepare_layers(self.layers, self.seed, &stages, &is_own);
+        let layers = own_ties.tie(release(layers, &of_others));
+        for (stage, _) in stages.iter_mut().zip(is_own).filter(|(_, is_own)| *is_own) {
             stage.cells = layers[stage.layers.clone()].iter().map(Cells::of).collect();
         }
         check_statistics(&stages)?;
         let unkeyed = unkeyed::check(&layers, self.unkeyed_policy, self.recompute)?;
         let engine = Engine {
+            processes: processes.clone(),
             transfers,
             stages,
             schedules: Schedules {
                 scheduler: self.scheduler,
                 recompute: self.recompute,
-                owners,
-                workers: workers.len(),
+                seats,
+                workers: self.devices.len(),
                 known: HashMap::new().into(),
             },
+            devices: self.devices,
             workers,
             micro_batches: self.micro_batches,
             stall_timeout: self.stall_timeout,
             stop: self.stop,
+            cancel,
             progress: self.progress,
             seed: self.seed,
             steps: 0.into(),
@@ -439,20 +522,18 @@ impl<L: Layer> PipelineBuilder<L> {
             loss_scaler: LossScaler::default().into(),
             unkeyed_policy: self.unkeyed_policy,
             unkeyed,
-            ties,
+            tied_places: format!("{:?}", ties.places()),
+            ties: own_ties,
+            shared: shared.map(Arc::new),
             momenta: Arc::default(),
             turn: ().into(),
             in_callback: None.into(),
         };
-        let pipeline = Pipeline::new(layers, engine);
-        if let Some(sample) = self.sample {
-            pipeline.infer(sample).map_err(BuildError::Sample)?;
-        }
-        Ok(pipeline)
+        Ok(Pipeline::new(layers, engine))
     }
 
     /// The layers and the device of each stage.
-    fn place(&self, cut: &[usize], owners: &[usize]) -> Result<Vec<StagePlacement>, BuildError> {
+    fn place(&self, cut: &[usize], seats: &Seats) -> Result<Vec<StagePlacement>, BuildError> {
         let layers = &self.layers;
         let of_user = caught(|| {
             let uses: Vec<_> = layers.iter().map(L::skips).collect();
@@ -460,38 +541,37 @@ impl<L: Layer> PipelineBuilder<L> {
             Ok::<_, BuildError>((wiring, layers.iter().map(L::name).collect::<Vec<_>>()))
         });
         let (wiring, names) = of_user.map_err(BuildError::Panicked)??;
-        let mut start = 0;
-        let mut next = |&count: &usize| -> Range<usize> {
-            start += count;
-            start - count..start
-        };
-        let ranges: Vec<_> = cut.iter().map(&mut next).collect();
+        let ranges: Vec<_> = ranges(cut).collect();
         let skips = StageSkips::of_stages(&Arc::new(wiring), &ranges);
-        let devices = of_stages(owners, &self.devices).into_iter();
-        let placements =
-            (ranges.into_iter().zip(devices).zip(skips)).map(|((range, device), skips)| {
-                StagePlacement {
-                    names: names[range.clone()].into(),
-                    layers: range,
-                    device: device.device.inner(),
-                    device_name: device.name,
-                    skips,
-                    cells: Arc::default(), // found when the layers are moved
-                }
-            });
-        Ok(placements.collect())
+        let devices = of_stages(seats, &self.devices).into_iter();
+        let placement =
+            |((layers, device), skips): ((Range<usize>, NamedDevice), _)| StagePlacement {
+                names: names[layers.clone()].into(),
+                layers,
+                device: device.device.inner(),
+                device_name: device.name,
+                skips,
+                cells: Arc::default(), // found when the layers are moved
+            };
+        let placements = ranges.into_iter().zip(devices).zip(skips);
+        Ok(placements.map(placement).collect())
     }
 
     /// Checks the devices and starts a worker for each.
-    fn start_workers(&self, owners: &[usize]) -> Result<Vec<worker::Worker>, BuildError> {
-        let threads = self.devices.iter().map(|device| device.threads);
-        let threads = threads.map(|threads| threads.unwrap_or(self.threads_per_stage));
-        let threads: Vec<_> = threads.collect();
-        if threads.contains(&0) {
-            return Err(BuildError::NoThreads);
+    fn start_workers(
+        &self,
+        seats: &Seats,
+        processes: &Processes,
+    ) -> Result<Vec<worker::Worker>, BuildError> {
+        let threads = |device: &NamedDevice| device.threads.unwrap_or(self.threads_per_stage);
+        let threads: Vec<_> = self.devices.iter().map(threads).collect();
+        for &threads in &threads {
+            probe::check_threads(threads)?;
         }
-        for (stage, &owner) in owners.iter().enumerate() {
-            probe::use_device(&self.devices[owner]).map_err(|error| match error {
+        let own = seats.all().filter(|seat| processes.is_own(seat.worker));
+        for Seat { stage, worker, .. } in own {
+            self.devices[worker].here()?;
+            probe::use_device(&self.devices[worker]).map_err(|error| match error {
                 BuildError::Unusable { device, source } => BuildError::Device {
                     stage,
                     device,
@@ -500,29 +580,26 @@ impl<L: Layer> PipelineBuilder<L> {
                 error => error,
             })?;
         }
-        for device in &self.devices {
-            self.precision.check(device)?;
-        }
-        (threads.into_iter().enumerate())
-            .map(|(worker, threads)| {
-                worker::spawn(&format!("worker-{worker}"), threads)
-                    .map_err(|source| BuildError::Worker { worker, source })
-            })
-            .collect()
+        let own = || processes.own_workers();
+        own().try_for_each(|worker| self.precision.check(&self.devices[worker]))?;
+        let spawn = |worker| {
+            worker::spawn(&format!("worker-{worker}"), threads[worker])
+                .map_err(|source| BuildError::Worker { worker, source })
+        };
+        own().map(spawn).collect()
     }
 
     fn start_transfers(
         &self,
         stages: &[StagePlacement],
-        owners: &[usize],
+        seats_of: (&Seats, &Processes),
     ) -> Result<TransferThreads, BuildError> {
         let skips = stages.iter().enumerate().flat_map(|(from, stage)| {
             (stage.skips.outgoing().into_iter()).map(move |(_, to)| (from, to))
         });
         let skips: BTreeSet<_> = skips.collect();
-        let devices = of_stages(owners, &self.devices);
-        TransferThreads::start(&devices, skips, owners, self.on_transfer.as_ref())
-            .map_err(|source| BuildError::TransferThread { source })
+        TransferThreads::start(&self.devices, skips, seats_of, self.on_transfer.as_ref())
+            .map_err(BuildError::TransferThread)
     }
 }
 
@@ -530,37 +607,67 @@ impl<L: Layer> PipelineBuilder<L> {
 struct StageLayout {
     /// The number of layers of each stage.
     cut: Vec<usize>,
-    /// The worker of each stage.
-    owners: Vec<usize>,
+    seats: Seats,
     schedule: Schedule,
 }
 
-/// The device of each stage, given its worker and the device of each worker.
-fn of_stages<T: Clone>(owners: &[usize], of_workers: &[T]) -> Vec<T> {
-    let owners = owners.iter();
-    owners.map(|&owner| of_workers[owner].clone()).collect()
+/// The device of each stage, given the device of each worker.
+fn of_stages<T: Clone>(seats: &Seats, of_workers: &[T]) -> Vec<T> {
+    let workers = seats.owners().map(|seat| seat.worker);
+    workers.map(|worker| of_workers[worker].clone()).collect()
 }
 
-/// Moves each layer to its stage's device, ready to train. One after another, so that the CPU holds the
-/// values of one layer at a time.
-fn move_layers<L: Layer>(layers: Vec<L>, seed: u64, stages: &[StagePlacement]) -> Vec<L> {
-    let mut layers = layers.into_iter().enumerate();
-    let mut placed = Vec::new();
-    for stage in stages {
-        for (index, layer) in layers.by_ref().take(stage.layers.len()) {
-            placed.push(initialise(layer, index, seed).fork(&stage.device));
+/// Draws the lazy parameters that layers share: moving them would initialise them without the seed. Returns
+/// the places in other processes' layers, which need no value then.
+fn initialise_shared<L: Layer>(
+    layers: &[L],
+    seed: u64,
+    ties: &Ties,
+    is_own: impl Fn(usize) -> bool,
+) -> Vec<Place> {
+    let is_shared_here = |places: &&Vec<Place>| places.iter().any(|(layer, _)| is_own(*layer));
+    let shared_here = || ties.places().iter().filter(is_shared_here);
+    for places in shared_here().filter(|places| !is_own(places[0].0)) {
+        initialise_place(layers, places[0]);
+    }
+    for (index, layer) in layers.iter().enumerate() {
+        if is_own(index) && ties.touch(layer) {
+            initialise_in_place(layer, index, seed);
         }
     }
-    placed
+    let places = shared_here().flatten();
+    let of_others = places.filter(|(layer, _)| !is_own(*layer));
+    of_others.copied().collect()
+}
+
+/// Moves each layer of this process to its stage's device, ready to train. One after another, so that the
+/// CPU holds the values of one layer at a time. Others stay as they are.
+fn prepare_layers<L: Layer>(
+    layers: Vec<L>,
+    seed: u64,
+    stages: &[StagePlacement],
+    is_own: &[bool],
+) -> Vec<L> {
+    let of_layers = stages.iter().zip(is_own);
+    let of_layers = of_layers.flat_map(|(stage, &is_own)| {
+        let device = is_own.then_some(&stage.device);
+        stage.layers.clone().map(move |_| device)
+    });
+    let layers = layers.into_iter().zip(of_layers).enumerate();
+    layers
+        .map(|(index, (layer, device))| match device {
+            Some(device) => initialise(layer, index, seed).fork(device).train(),
+            None => layer,
+        })
+        .collect()
 }
 
 /// Checks that no two layers share running statistics.
 fn check_statistics(stages: &[StagePlacement]) -> Result<(), BuildError> {
     let mut owners = HashMap::new();
     for stage in stages {
-        let named = stage.layers.clone().zip(&*stage.names).zip(&*stage.cells);
-        for ((index, name), cells) in named {
-            let name = name.clone();
+        let named = stage.layers.clone().zip(stage.names.iter().cloned());
+        for ((index, name), cells) in named.zip(&*stage.cells) {
             let second = LayerName { index, name };
             for id in cells.ids() {
                 if let Some(first) = owners.insert(id, second.clone()) {
@@ -580,10 +687,10 @@ mod tests {
     #[test]
     fn a_stage_is_on_its_workers_device() {
         let devices = ["left", "right"];
-        assert_eq!(of_stages(&[0, 1], &devices), ["left", "right"]);
-        let interleaved = ["left", "right", "left", "right"];
-        assert_eq!(of_stages(&[0, 1, 0, 1], &devices), interleaved);
-        let there_and_back = ["left", "right", "right", "left"];
-        assert_eq!(of_stages(&[0, 1, 1, 0], &devices), there_and_back);
+        let one_each = |workers: &[usize]| Seats::new(workers.chunks(1));
+        let of_stages = |workers: &[usize]| of_stages(&one_each(workers), &devices);
+        assert_eq!(of_stages(&[0, 1]), ["left", "right"]);
+        assert_eq!(of_stages(&[0, 1, 0, 1]), ["left", "right", "left", "right"]);
+        assert_eq!(of_stages(&[0, 1, 1, 0]), ["left", "right", "right", "left"]);
     }
 }

@@ -22,6 +22,11 @@ use crate::api::objective::Objective;
 /// let loss = CrossEntropy::new().ignoring(-1);
 /// assert_eq!(loss.weight(&target), 1.0);
 /// assert!((loss.loss(logits, target).into_scalar::<f32>() - 10f32.ln()).abs() < 1e-6);
+///
+/// let logits = Tensor::<2>::from_floats([[0.1, 0.9, 0.0], [5.0, 4.0, 3.0]], &device);
+/// let target = Tensor::<1, Int>::from_ints([1, 2], &device);
+/// let scores = loss.counting().scores(logits, target).unwrap(); // best, and among the best five
+/// assert_eq!(scores.into_data().iter::<f32>().collect::<Vec<_>>(), [1.0, 2.0]);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CrossEntropy {
@@ -46,45 +51,25 @@ impl CrossEntropy {
 
     /// Ignores targets equal to `class`.
     #[must_use]
-    pub fn ignoring(self, class: i64) -> Self {
-        Self {
-            ignored: Some(class),
-            ..self
-        }
+    pub fn ignoring(mut self, class: i64) -> Self {
+        self.ignored = Some(class);
+        self
     }
 
     /// Multiplies the loss of auxiliary heads by `share`.
     #[must_use]
-    pub fn with_auxiliary_share(self, share: f64) -> Self {
-        Self {
-            auxiliary_share: Some(share),
-            ..self
-        }
+    pub fn with_auxiliary_share(mut self, share: f64) -> Self {
+        self.auxiliary_share = Some(share);
+        self
     }
 
     /// Adds two [scores](Objective::scores): for how many samples (or tokens) the target has the highest
     /// logit, and for how many it is among the five highest. Of equal logits, the first one counts as
     /// higher. NaN is never right.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Int, Tensor};
-    /// use stovepipe_pipeline::{CrossEntropy, Objective};
-    ///
-    /// let device = Device::flex();
-    /// let logits = Tensor::<2>::from_floats(
-    ///     [[0.1, 0.9, 0.0, 0.0, 0.0, 0.0], [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]],
-    ///     &device,
-    /// );
-    /// let target = Tensor::<1, Int>::from_ints([1, 4], &device);
-    /// let scores = CrossEntropy::new().counting().scores(logits, target).unwrap();
-    /// assert_eq!(scores.into_data().iter::<f32>().collect::<Vec<_>>(), [1.0, 2.0]);
-    /// ```
     #[must_use]
-    pub fn counting(self) -> Self {
-        Self {
-            counting: true,
-            ..self
-        }
+    pub fn counting(mut self) -> Self {
+        self.counting = true;
+        self
     }
 
     fn shared(&self, auxiliary: Tensor<1>) -> Tensor<1> {
@@ -105,10 +90,8 @@ impl Objective<Tensor<2>, Tensor<1, Int>> for CrossEntropy {
             None => target,
         };
         let log_probabilities = log_softmax(logits, 1);
-        let mut losses = log_probabilities
-            .clone()
-            .gather(1, target.unsqueeze_dim(1))
-            .mul_scalar(-(1.0 - self.smoothing));
+        let of_target = log_probabilities.clone().gather(1, target.unsqueeze_dim(1));
+        let mut losses = of_target.mul_scalar(-(1.0 - self.smoothing));
         if self.smoothing > 0.0 {
             let uniform = log_probabilities.sum_dim(1);
             losses = losses - uniform.mul_scalar(self.smoothing / classes as f64);
@@ -135,9 +118,8 @@ impl Objective<Tensor<2>, Tensor<1, Int>> for CrossEntropy {
 
     fn scores(&self, logits: Tensor<2>, target: Tensor<1, Int>) -> Option<Tensor<1>> {
         self.counting.then(|| {
-            let counted = self
-                .ignored
-                .map(|class| target.clone().not_equal_elem(class));
+            let is_counted = |class| target.clone().not_equal_elem(class);
+            let counted = self.ignored.map(is_counted);
             // An ignored class may have no logit.
             let target = match &counted {
                 Some(counted) => target.mask_fill(counted.clone().bool_not(), 0),
@@ -197,18 +179,14 @@ fn right_answers(
     target: Tensor<1, Int>,
     counted: Option<Tensor<1, Bool>>,
 ) -> Tensor<1> {
-    let [samples, classes] = logits.dims();
+    let shape @ [_, classes] = logits.dims();
     let target = target.unsqueeze_dim::<2>(1);
     let own = logits.clone().gather(1, target.clone());
-    let higher = logits
-        .clone()
-        .greater(own.clone().expand([samples, classes]));
-    let equal = logits.equal(own.clone().expand([samples, classes]));
-    let places =
-        Tensor::<1, Int>::arange(0..classes as i64, &target.device()).unsqueeze_dim::<2>(0);
-    let before = places
-        .expand([samples, classes])
-        .lower(target.expand([samples, classes]));
+    let higher = logits.clone().greater(own.clone().expand(shape));
+    let equal = logits.equal(own.clone().expand(shape));
+    let places = Tensor::<1, Int>::arange(0..classes as i64, &target.device());
+    let places = places.unsqueeze_dim::<2>(0).expand(shape);
+    let before = places.lower(target.expand(shape));
     let rank = higher.bool_or(equal.bool_and(before)).int().sum_dim(1);
     let mut counts = own.is_nan().bool_not();
     if let Some(counted) = counted {
@@ -237,10 +215,8 @@ mod tests {
 
     fn counted(logits: Vec<Vec<f32>>, targets: Vec<i64>) -> Vec<f32> {
         let (samples, classes, device) = (logits.len(), logits[0].len(), Device::flex());
-        let logits = Tensor::from_data(
-            TensorData::new(logits.concat(), [samples, classes]),
-            &device,
-        );
+        let logits = TensorData::new(logits.concat(), [samples, classes]);
+        let logits = Tensor::from_data(logits, &device);
         let target = Tensor::<1, Int>::from_data(TensorData::new(targets, [samples]), &device);
         let objective = CrossEntropy::new().ignoring(-1).counting();
         let scores = objective.scores(logits, target).unwrap();
@@ -251,9 +227,8 @@ mod tests {
     fn right_answers_are_those_of_a_sort() {
         // Few different values, for ties; a stable sort puts the first class first.
         let value = |sample: usize, class: usize| ((sample * 7 + class * class * 3) % 5) as f32;
-        let logits: Vec<Vec<_>> = (0..40)
-            .map(|sample| (0..9).map(|class| value(sample, class)).collect())
-            .collect();
+        let row = |sample| (0..9).map(|class| value(sample, class)).collect();
+        let logits: Vec<Vec<_>> = (0..40).map(row).collect();
         let targets: Vec<_> = (0..40).map(|sample| sample % 9).collect();
         let mut expected = [0.0; 2];
         for (logits, &target) in logits.iter().zip(&targets) {
@@ -285,10 +260,8 @@ mod tests {
             let difference = (of_classes - of_shares).into_scalar::<f32>();
             assert!(difference.abs() < 1e-6, "{difference}");
             let scores = objective.scores(logits.clone(), shares.clone()).unwrap();
-            assert_eq!(
-                scores.into_data().iter::<f32>().collect::<Vec<_>>(),
-                [1.0, 2.0]
-            );
+            let scores: Vec<f32> = scores.into_data().iter().collect();
+            assert_eq!(scores, [1.0, 2.0]);
         }
     }
 }

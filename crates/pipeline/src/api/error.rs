@@ -2,16 +2,22 @@
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
+use serde::{Deserialize, Serialize};
+use stovepipe_comm::ProcessError;
 use stovepipe_plan::{CutError, PlanError};
-use stovepipe_schedule::{Action, Pass, ScheduleError};
+use stovepipe_schedule::{Action, ScheduleError, SpanKind, count};
 use thiserror::Error;
 
 use crate::{
     api::precision::PrecisionError,
     engine::panic::Panicked,
-    measure::out_of_memory::advised,
+    measure::{
+        device::{DeviceError, MOST_THREADS},
+        out_of_memory::advised,
+    },
     model::{
         layer::LayerError,
+        packed::PackError,
         unkeyed::UnkeyedError,
         wiring::{LayerName, WiringError},
     },
@@ -31,7 +37,7 @@ pub enum BuildError {
     #[error("a pipeline needs at least one stage: give it a device for each worker")]
     NoStages,
     /// There are more stages than layers.
-    #[error("{stages} stages are more than the model's {layers} layers")]
+    #[error("{} are more than the model's {}", count(*stages, "stage"), count(*layers, "layer"))]
     MoreStagesThanLayers {
         /// Requested stages.
         stages: usize,
@@ -39,7 +45,10 @@ pub enum BuildError {
         layers: usize,
     },
     /// The balance is for another number of stages.
-    #[error("the balance {balance:?} is for {} stages, but there are {stages}", balance.len())]
+    #[error(
+        "the balance {balance:?} is for {}, but there are {stages}",
+        count(balance.len(), "stage")
+    )]
     BalanceStages {
         /// Layers a stage, as given.
         balance: Vec<usize>,
@@ -47,7 +56,10 @@ pub enum BuildError {
         stages: usize,
     },
     /// The balance does not add up to the number of layers.
-    #[error("the balance {balance:?} adds up to {sum} layers, but the model has {layers}")]
+    #[error(
+        "the balance {balance:?} adds up to {}, but the model has {layers}",
+        count(*sum, "layer")
+    )]
     BalanceSum {
         /// Layers a stage, as given.
         balance: Vec<usize>,
@@ -57,13 +69,10 @@ pub enum BuildError {
         layers: usize,
     },
     /// The balance has a stage without layers.
-    #[error("the balance gives stage {stage} no layer")]
-    EmptyStage {
-        /// The stage.
-        stage: usize,
-    },
+    #[error("the balance gives stage {0} no layer")]
+    EmptyStage(usize),
     /// There is not one cost per layer.
-    #[error("there are {costs} costs for {layers} layers")]
+    #[error("the number of costs is {costs}, not that of the layers, {layers}")]
     CostCount {
         /// Costs given.
         costs: usize,
@@ -113,9 +122,9 @@ pub enum BuildError {
     /// Zero micro-batches.
     #[error("the number of micro-batches must be at least 1")]
     NoMicroBatches,
-    /// Zero threads.
-    #[error("the number of threads of a stage must be at least 1")]
-    NoThreads,
+    /// Zero threads, or more than [`MOST_THREADS`].
+    #[error("a stage can have from 1 to {MOST_THREADS} threads, not {0}")]
+    Threads(usize),
     /// The scheduler has no schedule for these stages and micro-batches.
     #[error("no schedule: {0}")]
     Schedule(#[from] ScheduleError),
@@ -144,11 +153,59 @@ pub enum BuildError {
         source: std::io::Error,
     },
     /// A thread that copies values between devices could not be started.
-    #[error("could not start a thread that copies values between devices: {source}")]
-    TransferThread {
-        /// The reason.
-        source: std::io::Error,
+    #[error("could not start a thread that copies values between devices: {0}")]
+    TransferThread(#[source] std::io::Error),
+    /// A device is of a process that the communicator does not have.
+    #[error(
+        "worker {worker} is on a device of process {process}, but there {}: give the builder a \
+         communicator of more ranks, or take other devices",
+        if *size == 1 { "is one process".to_owned() } else { format!("are {size}") }
+    )]
+    NoProcess {
+        /// The worker.
+        worker: usize,
+        /// The process.
+        process: usize,
+        /// The number of processes.
+        size: usize,
     },
+    /// A process has no device, so that it would only wait.
+    #[error("process {process} has no device: name one as {process}/cpu, or start fewer processes")]
+    IdleProcess {
+        /// The process.
+        process: usize,
+    },
+    /// What layers send each other cannot be sent to another process.
+    #[error(
+        "{0} cannot be sent to another process: derive `Flow`, or write `pack` and `unpack` for it"
+    )]
+    FlowNotPacked(&'static str),
+    /// The replicas of a stage are in several processes.
+    #[error(
+        "the replicas of stage {stage} are in the processes {} and {}: give them devices of one process",
+        processes[0], processes[1]
+    )]
+    ReplicasApart {
+        /// The stage.
+        stage: usize,
+        /// Two of its processes.
+        processes: [usize; 2],
+    },
+    /// A stage with replicas has a parameter that a layer of another process shares.
+    #[error(
+        "stage {stage} has replicas, and shares a parameter with a layer of another process: give \
+         both to one process"
+    )]
+    ReplicasShare {
+        /// The stage.
+        stage: usize,
+    },
+    /// The processes of the pipeline do not get on.
+    #[error(transparent)]
+    Processes(#[from] ProcessError),
+    /// A name is not that of a device of this process.
+    #[error(transparent)]
+    DeviceName(#[from] DeviceError),
     /// A device cannot be opened, or does not answer.
     #[error("device `{device}` cannot be used: {source}")]
     Unusable {
@@ -158,11 +215,8 @@ pub enum BuildError {
         source: BoxedError,
     },
     /// The link between two devices could not be measured.
-    #[error("the link between two devices could not be measured: {source}")]
-    Link {
-        /// The reason.
-        source: BoxedError,
-    },
+    #[error("the link between two devices could not be measured: {0}")]
+    Link(#[source] BoxedError),
     /// The sample did not pass through the model.
     #[error("the sample does not pass through the model: {0}")]
     Sample(#[source] StepError),
@@ -186,7 +240,7 @@ pub enum StepError {
     #[error("the batch is empty")]
     EmptyBatch,
     /// The parts of the batch have different numbers of samples.
-    #[error("the batch has {input} samples in its input, but {other} in its {part}")]
+    #[error("the batch has {} in its input, but {other} in its {part}", count(*input, "sample"))]
     UnevenBatch {
         /// Samples in the first tensor of the input.
         input: usize,
@@ -196,7 +250,7 @@ pub enum StepError {
         part: &'static str,
     },
     /// A flow's own `split` returned another number of parts.
-    #[error("the {part} was split into {found} parts, but there are {expected} micro-batches")]
+    #[error("the {part} was split into {}, not into {}", count(*found, "part"), count(*expected, "micro-batch"))]
     BadSplit {
         /// The part of the batch.
         part: &'static str,
@@ -206,11 +260,8 @@ pub enum StepError {
         expected: usize,
     },
     /// The weight of the batch is not a positive, finite number.
-    #[error("the batch's weight is {weight}: the mean loss over it is undefined")]
-    NoWeight {
-        /// The weight.
-        weight: f64,
-    },
+    #[error("the batch's weight is {0}: the mean loss over it is undefined")]
+    NoWeight(f64),
     /// The scheduler has no schedule for this number of micro-batches.
     #[error("no schedule: {0}")]
     Schedule(#[from] ScheduleError),
@@ -221,7 +272,7 @@ pub enum StepError {
     #[error("the scheduler assigns stages to other workers for this number of micro-batches")]
     OtherWorkers,
     /// `change_stages` got a number of states that is not the number of stages.
-    #[error("{states} states were given for {stages} stages")]
+    #[error("{} given for {}", count(*states, "state"), count(*stages, "stage"))]
     WrongStates {
         /// States given.
         states: usize,
@@ -280,6 +331,12 @@ pub enum StepError {
     /// A stop was requested.
     #[error("stopped on request")]
     Stopped,
+    /// The step was cancelled from outside: another process failed, for example.
+    #[error("the step was cancelled: {0}")]
+    Cancelled(#[source] BoxedError),
+    /// The processes of the pipeline do not get on.
+    #[error(transparent)]
+    Processes(#[from] ProcessError),
     /// A stage's device could not be read outside of a step.
     #[error("stage {stage} on {device}: {}", advised(source))]
     Device {
@@ -319,15 +376,18 @@ impl StepError {
     }
 }
 
-fn place_of(place: Option<&StageFailure>) -> String {
-    match place {
-        Some(failure) => format!(": {failure}"),
-        None => {
-            ", but was finite when the step ran again to find the layer: does a layer draw its \
-                 own random numbers?"
-                .to_owned()
-        }
+/// Without enough micro-batches, replicas are left out.
+fn too_few(workers: usize, devices: usize) -> &'static str {
+    match workers < devices {
+        true => ", and no fewer micro-batches than replicas",
+        false => "",
     }
+}
+
+fn place_of(place: Option<&StageFailure>) -> String {
+    let unknown = ", but was finite when the step ran again to find the layer: does a layer draw its \
+                   own random numbers?";
+    place.map_or(unknown.to_owned(), |failure| format!(": {failure}"))
 }
 
 /// Why the engine cannot run a schedule.
@@ -336,23 +396,21 @@ fn place_of(place: Option<&StageFailure>) -> String {
 pub enum WrongSchedule {
     /// The scheduler returned another schedule than the requested one, or one that does not train.
     #[error(
-        "the scheduler was asked for a training schedule of {stages} stages and {micro_batches} \
-         micro-batches, but made one of {found_stages} stages and {found_micro_batches} \
-         micro-batches, or one without backward passes"
+        "the scheduler was asked for a training schedule of {} and {}, but made one of {} and {}, or \
+         one without backward passes",
+        count(requested[0], "stage"), count(requested[1], "micro-batch"),
+        count(found[0], "stage"), count(found[1], "micro-batch")
     )]
     Other {
-        /// Requested stages.
-        stages: usize,
-        /// Requested micro-batches.
-        micro_batches: usize,
-        /// Stages of the schedule.
-        found_stages: usize,
-        /// Micro-batches of the schedule.
-        found_micro_batches: usize,
+        /// Requested stages and micro-batches.
+        requested: [usize; 2],
+        /// Those of the schedule.
+        found: [usize; 2],
     },
     /// There is not one device per worker.
     #[error(
-        "the schedule has {workers} workers, but {devices} devices were given: give one for each"
+        "the schedule has {}, but the number of devices is {devices}: give one for each{}",
+        count(*workers, "worker"), too_few(*workers, *devices)
     )]
     Workers {
         /// Workers of the schedule.
@@ -366,21 +424,14 @@ pub enum WrongSchedule {
          after each step: use a schedule without updates, such as 1F1B"
     )]
     Asynchronous,
-    /// A stage has several workers.
-    #[error(
-        "stage {stage} has {replicas} replicas, but this engine runs one: give the stage to one \
-         worker, as 1F1B does, or cut it into several stages"
-    )]
-    Replicas {
-        /// The stage.
-        stage: usize,
-        /// Its workers.
-        replicas: usize,
-    },
 }
 
 /// Where and why a stage failed.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error(
+    "stage {stage} failed on {device}, {}, {} of micro-batch {}: {}\n{flight}",
+    in_layer(layer.as_ref()), SpanKind::from(action.pass), action.micro_batch, advised(cause)
+)]
 pub struct StageFailure {
     /// The stage.
     pub stage: usize,
@@ -391,6 +442,7 @@ pub struct StageFailure {
     /// The stage's device.
     pub device: String,
     /// The reason.
+    #[source]
     pub cause: FailureCause,
     /// What each worker did last.
     pub flight: FlightRecord,
@@ -429,38 +481,21 @@ pub enum FailureCause {
         /// The reason.
         source: BoxedError,
     },
+    /// A message of another process cannot be read.
+    #[error(transparent)]
+    Unpacked(#[from] PackError),
+    /// Another process could not send what this one waits for.
+    #[error(transparent)]
+    OtherProcess(ProcessError),
     /// The engine broke a rule of its own.
     #[error("{0}: this is a bug in the engine")]
     Internal(&'static str),
 }
 
-impl StdError for StageFailure {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&self.cause)
-    }
-}
-
-impl fmt::Display for StageFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pass = match self.action.pass {
-            Pass::Forward => "forward",
-            Pass::Backward => "backward",
-            Pass::InputGradient => "input gradient",
-            Pass::WeightGradient => "weight gradient",
-            Pass::Update => "update",
-        };
-        write!(f, "stage {} failed on {}", self.stage, self.device)?;
-        match &self.layer {
-            Some((index, name)) => write!(f, ", in layer {index} ({name})")?,
-            None => write!(f, ", outside its layers")?,
-        }
-        let micro_batch = self.action.micro_batch;
-        let cause = advised(&self.cause);
-        write!(
-            f,
-            ", {pass} of micro-batch {micro_batch}: {cause}\n{}",
-            self.flight
-        )
+fn in_layer(layer: Option<&(usize, String)>) -> String {
+    match layer {
+        Some((index, name)) => format!("in layer {index} ({name})"),
+        None => "outside its layers".to_owned(),
     }
 }
 
@@ -487,7 +522,7 @@ pub struct Transfer {
 }
 
 /// What stages send each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TransferKind {
     /// The output of a stage's last layer.
     Values,
@@ -532,6 +567,8 @@ pub enum WorkerState {
     /// It has not started.
     #[default]
     Idle,
+    /// It belongs to another process, which knows.
+    Elsewhere,
     /// It waits for a message from another stage.
     Waiting {
         /// The action that needs the message.
@@ -550,18 +587,23 @@ pub enum WorkerState {
     Done,
 }
 
+/// Of a flight record.
+const MOST_SHOWN: usize = 8;
+
 impl fmt::Display for FlightRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, worker) in self.workers.iter().enumerate() {
-            if index > 0 {
-                writeln!(f)?;
-            }
-            write!(f, "  worker {index}: {worker}")?;
+        let workers = self.workers.iter().enumerate();
+        let workers = workers.map(|(index, worker)| format!("worker {index}: {worker}"));
+        let transfers = self.transfers.iter();
+        let transfers = transfers.map(|transfer| format!("being copied: {transfer}"));
+        // A line, however many workers there are.
+        let mut parts: Vec<_> = workers.chain(transfers).collect();
+        let more = parts.len().saturating_sub(MOST_SHOWN);
+        if more > 0 {
+            parts.truncate(MOST_SHOWN);
+            parts.push(format!("and {more} more"));
         }
-        for transfer in &self.transfers {
-            write!(f, "\n  being copied: {transfer}")?;
-        }
-        Ok(())
+        write!(f, "  {}", parts.join(" · "))
     }
 }
 
@@ -569,6 +611,7 @@ impl fmt::Display for WorkerRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.state {
             WorkerState::Idle => write!(f, "had not started")?,
+            WorkerState::Elsewhere => write!(f, "is in another process")?,
             WorkerState::Waiting { action, on_stage } => {
                 write!(f, "waited for stage {on_stage} to begin {action}")?;
             }
@@ -582,10 +625,7 @@ impl fmt::Display for WorkerRecord {
         }
         if !self.finished.is_empty() {
             write!(f, "; before that")?;
-            for action in &self.finished {
-                write!(f, " {action}")?;
-            }
         }
-        Ok(())
+        (self.finished.iter()).try_for_each(|action| write!(f, " {action}"))
     }
 }

@@ -1,6 +1,9 @@
 //! Evaluation and inference: forward passes without dropout, with running statistics.
 
-use stovepipe_schedule::{Action, Schedule};
+use std::sync::MutexGuard;
+
+use stovepipe_comm::ProcessError;
+use stovepipe_schedule::Action;
 
 use crate::{
     api::{
@@ -8,14 +11,13 @@ use crate::{
         error::StepError,
         objective::Objective,
         pipeline::Pipeline,
-        tasks::{join_outputs, loss_on, sum_losses, sum_scores, weight_of},
+        tasks::{join_outputs, loss_on, sizes_term, sum_losses, sum_scores, weight_of},
     },
     engine::{
-        core::StagePlacement,
-        stage::OutputUse,
+        stage::{OutputUse, StagePlacement},
         step::{self, StepResult},
     },
-    model::{flow::Flow, layer::Layer},
+    model::{flow::Flow, flows, layer::Layer},
 };
 
 impl<L: Layer> Pipeline<L> {
@@ -30,14 +32,48 @@ impl<L: Layer> Pipeline<L> {
         inputs: impl Into<Inputs<L::Input, L::Side>>,
     ) -> Result<L::Output, StepError> {
         let inputs = inputs.into();
-        let _turn = self.engine.begin_step()?;
-        let samples = batch::samples(&inputs.input)?;
-        let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
+        let (_turn, sizes) = self.prepare_forward(&inputs, "infer")?;
         let result = self.run_forward(inputs, &sizes, |_| OutputUse {
             loss: None,
             keep_outputs: true,
         })?;
-        join_outputs(result.stages, sizes.len())
+        let own = join_outputs(result, sizes.len());
+        let own = self.engine.processes.meet(own, |_| Vec::new())?;
+        self.share_output(own)
+    }
+
+    /// Takes the turn, and the sizes of micro-batches, when all processes have agreed on them.
+    pub(super) fn prepare_forward(
+        &self,
+        inputs: &Inputs<L::Input, L::Side>,
+        call: &str,
+    ) -> Result<(MutexGuard<'_, ()>, Vec<usize>), StepError> {
+        let prepare = || {
+            let turn = self.engine.begin_step()?;
+            let samples = batch::samples(&inputs.input)?;
+            let sizes = batch::even_parts(samples, self.engine.micro_batches);
+            Ok::<_, StepError>((turn, sizes))
+        };
+        let (prepared, _) = self.meet(prepare(), |(_, sizes)| {
+            let terms = vec![("the call".into(), call.into()), sizes_term(sizes)];
+            (terms, ())
+        })?;
+        Ok(prepared)
+    }
+
+    /// Gives every process the output that one of them has.
+    fn share_output(&self, own: Option<L::Output>) -> Result<L::Output, StepError> {
+        let processes = &self.engine.processes;
+        if !processes.are_several() {
+            return own.ok_or(StepError::UnlikeOutputs);
+        }
+        let packed = own.map(flows::pack).transpose();
+        let packed = packed.map_err(|error| ProcessError::Unreadable(error.into()));
+        let packed = processes.meet(packed.map_err(StepError::from), |_| Vec::new())?;
+        let mut packed = processes.share(packed)?.ok_or(StepError::UnlikeOutputs)?;
+        let device = self.engine.own_device();
+        let output = flows::unpack(&mut packed, device);
+        output.map_err(|error| ProcessError::Unreadable(error.into()).into())
     }
 
     /// Runs a batch of any size forward and computes its loss and scores. The last stage does so for each
@@ -66,20 +102,29 @@ impl<L: Layer> Pipeline<L> {
         objective: &impl Objective<L::Output, T>,
     ) -> Result<Evaluation, StepError> {
         let batch = batch.into();
-        let _turn = self.engine.begin_step()?;
-        let samples = batch::samples(&batch.input)?;
-        let sizes = batch::micro_batch_sizes(samples, self.engine.micro_batches);
-        let weight = weight_of(objective, &batch.target)?;
-        let targets = batch::split(batch.target, &sizes, "target")?;
+        let prepare = || {
+            let turn = self.engine.begin_step()?;
+            let samples = batch::samples(&batch.input)?;
+            let sizes = batch::even_parts(samples, self.engine.micro_batches);
+            let weight = weight_of(objective, &batch.target)?;
+            let targets = batch::split(batch.target.clone(), &sizes, "target")?;
+            Ok::<_, StepError>((turn, sizes, weight, targets))
+        };
+        let ((_turn, sizes, weight, targets), _) =
+            self.meet(prepare(), |(_, sizes, weight, _)| {
+                let weight = ("the batch's weight".to_owned(), weight.to_string());
+                let call = ("the call".to_owned(), "evaluate".to_owned());
+                (vec![call, sizes_term(sizes), weight], ())
+            })?;
         let inputs = Inputs::from((batch.input, batch.side));
         let result = self.run_forward(inputs, &sizes, |stage| OutputUse {
             loss: Some(loss_on::<L, T>(stage, objective, &targets, weight)),
             keep_outputs: false,
         })?;
         Ok(Evaluation {
-            loss: sum_losses(&result.stages, sizes.len()).1,
+            loss: sum_losses(&result.reports, sizes.len()).1,
             weight,
-            scores: sum_scores(&result.stages, sizes.len()),
+            scores: sum_scores(&result.reports, sizes.len()),
         })
     }
 
@@ -89,20 +134,17 @@ impl<L: Layer> Pipeline<L> {
         sizes: &[usize],
         outputs: impl Fn(&StagePlacement) -> OutputUse<L>,
     ) -> Result<StepResult<L>, StepError> {
-        let schedule = self.inference_schedule(sizes.len())?;
-        let tasks = self.tasks(inputs, sizes, None, outputs)?;
-        step::run(&self.engine, &schedule, tasks)
+        let tasks = self.tasks(inputs, sizes, None, outputs);
+        step::run(&self.engine, &self.forward_actions(sizes.len()), tasks)
     }
 
-    /// Each worker runs its stages one after another, each with all micro-batches.
-    fn inference_schedule(&self, micro_batches: usize) -> Result<Schedule, StepError> {
-        let owners = self.engine.owners();
-        let actions = |worker: usize| {
-            let own = (0..owners.len()).filter(move |&stage| owners[stage] == worker);
-            own.flat_map(|stage| (0..micro_batches).map(move |i| Action::forward(stage, i)))
-        };
-        let workers = 0..self.engine.workers.len();
-        let actions = workers.map(|worker| actions(worker).collect());
-        Ok(Schedule::new(actions.collect())?)
+    /// Each worker runs its stages one after another, each with all its micro-batches.
+    pub(super) fn forward_actions(&self, micro_batches: usize) -> Vec<Vec<Action>> {
+        let mut actions = vec![Vec::new(); self.engine.schedules.workers];
+        for seat in self.engine.seats().all() {
+            let own = (0..micro_batches).filter(|&i| self.engine.seats().takes(seat, i));
+            actions[seat.worker].extend(own.map(|i| Action::forward(seat.stage, i)));
+        }
+        actions
     }
 }

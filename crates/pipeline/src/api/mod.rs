@@ -2,7 +2,6 @@
 
 pub(crate) mod batch;
 pub(crate) mod builder;
-pub(crate) mod control;
 pub(crate) mod cross_entropy;
 pub(crate) mod error;
 mod evaluate;
@@ -10,6 +9,7 @@ mod module;
 pub(crate) mod objective;
 pub(crate) mod pipeline;
 pub(crate) mod precision;
+mod recalibrate;
 mod tasks;
 mod train;
 mod update;

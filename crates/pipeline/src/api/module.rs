@@ -7,21 +7,25 @@ use std::fmt;
 
 use burn::{
     module::{
-        Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
+        Content, Devices, DisplaySettings, Module, ModuleDisplay, ModuleDisplayDefault,
+        ModuleMapper, ModuleVisitor,
     },
     tensor::Device,
 };
 
-use crate::{api::pipeline::Pipeline, model::layer::Layer};
+use crate::{
+    api::pipeline::{Pipeline, Stage},
+    model::layer::Layer,
+};
 
 /// The names of the list of layers and of its type in records.
 const FIELD: &str = "layers";
 const CONTAINER: &str = "Struct:Pipeline";
+const LIST: &str = "Vec";
 
 impl<L: Layer> Module for Pipeline<L> {
     fn collect_devices(&self, devices: Devices) -> Devices {
-        let layers = self.layers().iter();
-        layers.fold(devices, |devices, layer| layer.collect_devices(devices))
+        (self.own_layers()).fold(devices, |devices, layer| layer.collect_devices(devices))
     }
 
     fn fork(self, _device: &Device) -> Self {
@@ -34,51 +38,52 @@ impl<L: Layer> Module for Pipeline<L> {
 
     fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
         visitor.enter_module(FIELD, CONTAINER);
+        // As Burn visits a vector.
         for (index, layer) in self.layers().iter().enumerate() {
-            let index = index.to_string();
-            visitor.enter_module(&index, "Vec");
-            layer.visit(visitor);
-            visitor.exit_module(&index, "Vec");
+            if self.engine.is_own_layer(index) {
+                visitor.enter_module(&index.to_string(), LIST);
+                layer.visit(visitor);
+                visitor.exit_module(&index.to_string(), LIST);
+            }
         }
         visitor.exit_module(FIELD, CONTAINER);
     }
 
     fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
-        self.with_layers(|layers| {
-            mapper.enter_module(FIELD, CONTAINER);
-            let layers = layers.map(mapper);
-            mapper.exit_module(FIELD, CONTAINER);
-            layers
-        })
+        mapper.enter_module(FIELD, CONTAINER);
+        let mapped = self.with_layers(|index, layer| {
+            mapper.enter_module(&index.to_string(), LIST);
+            let mapped = layer.map(mapper);
+            mapper.exit_module(&index.to_string(), LIST);
+            mapped
+        });
+        mapper.exit_module(FIELD, CONTAINER);
+        mapped
     }
 
     fn train(self) -> Self {
-        self.with_layers(Module::train)
+        self.with_layers(|_, layer| layer.train())
     }
 
     fn valid(&self) -> Self {
-        self.clone().with_layers(|layers| layers.valid())
+        self.clone().with_layers(|_, layer| layer.valid())
     }
 
     fn materialize(self) -> Self {
-        self.with_layers(Module::materialize)
+        self.with_layers(|_, layer| layer.materialize())
     }
 }
 
 impl<L: Layer> ModuleDisplayDefault for Pipeline<L> {
     fn content(&self, content: Content) -> Option<Content> {
         let stages = self.stages().into_iter().zip(self.stage_layers());
-        let content = stages
-            .enumerate()
-            .fold(content, |content, (index, (stage, layers))| {
-                let names: Vec<_> = layers.iter().map(Layer::name).collect();
-                let (names, parameters) = (names.join(", "), stage.parameters);
-                content.add_debug_attribute(
-                    &format!("stage {index} on {}", stage.device_name),
-                    &format_args!("{names} ({parameters} parameters)"),
-                )
-            });
-        content.optional()
+        let add = |content: Content, (index, (stage, layers)): (usize, (Stage, &[L]))| {
+            let names: Vec<_> = layers.iter().map(Layer::name).collect();
+            let (names, parameters) = (names.join(", "), stage.parameters);
+            let title = format!("stage {index} on {}", stage.device_name);
+            content.add_debug_attribute(&title, &format_args!("{names} ({parameters} parameters)"))
+        };
+        stages.enumerate().fold(content, add).optional()
     }
 
     fn num_params(&self) -> usize {
@@ -90,9 +95,6 @@ impl<L: Layer> ModuleDisplay for Pipeline<L> {}
 
 impl<L: Layer> fmt::Display for Pipeline<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&ModuleDisplay::format(
-            self,
-            burn::module::DisplaySettings::default(),
-        ))
+        f.write_str(&ModuleDisplay::format(self, DisplaySettings::default()))
     }
 }

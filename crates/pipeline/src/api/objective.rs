@@ -43,10 +43,7 @@ pub trait Objective<O, T>: Clone + Send + 'static {
 /// assert_eq!(squared.loss(y, t).into_scalar::<f32>(), 4.0); // the sum over four samples
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct MeanOf<F>(
-    /// The loss function.
-    pub F,
-);
+pub struct MeanOf<F>(pub F);
 
 impl<O, T, F> Objective<O, T> for MeanOf<F>
 where

@@ -3,19 +3,21 @@
 use std::{
     fmt,
     ops::Range,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::Ordering},
 };
 
 use burn::tensor::Device;
+use serde::{Serialize, de::DeserializeOwned};
+use stovepipe_comm::{Communicator, ProcessError, Terms};
+use stovepipe_runtime::StopHandle;
 
 use crate::{
     api::{
-        batch::micro_batch_sizes,
-        control::StopHandle,
+        batch::even_parts,
         error::StepError,
         precision::{LossScaler, Precision},
     },
-    engine::core::{Engine, StagePlacement},
+    engine::{core::Engine, stage::StagePlacement},
     model::{layer::Layer, parameters::count_parameters, unkeyed::Unkeyed},
 };
 
@@ -23,6 +25,11 @@ use crate::{
 ///
 /// It holds a flat list of layers. Records, optimizers and displays do not see stages, so a model
 /// saved with one number of stages loads with any other. Clones share the workers.
+///
+/// Layers may share parameters, such as an embedding and an output layer. The first layer that has one
+/// owns it: its value counts, and its gradient is the sum over all. If layers of several processes share a
+/// parameter, the others get the owner's value when stages run next; until then they show that of the
+/// last run. So save or read it in the first layer.
 ///
 /// ```
 /// use burn::{optim::SgdConfig, tensor::{Device, Int, Tensor}};
@@ -46,7 +53,9 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Pipeline<L: Layer> {
-    pub(crate) layers: Vec<L>,
+    layers: Vec<L>,
+    /// The layers with the values of parameters that other processes own, once there was a run.
+    tied: OnceLock<Vec<L>>,
     pub(crate) engine: Arc<Engine>,
 }
 
@@ -55,8 +64,14 @@ pub struct Pipeline<L: Layer> {
 pub struct Stage {
     /// The indices of its layers in the model.
     pub layers: Range<usize>,
-    /// The worker that runs it.
+    /// The worker that runs it; the first one, if it has replicas.
     pub worker: usize,
+    /// Its workers, which take micro-batches in turn.
+    pub replicas: Vec<usize>,
+    /// The name of each of these workers' device, in pictures and errors.
+    pub devices: Vec<String>,
+    /// The process that has the worker: its rank, or 0.
+    pub process: usize,
     /// The worker's device.
     pub device: Device,
     /// The name of the device in pictures and errors.
@@ -67,36 +82,159 @@ pub struct Stage {
 
 impl<L: Layer> Pipeline<L> {
     pub(crate) fn new(layers: Vec<L>, engine: Engine) -> Self {
-        let engine = Arc::new(engine);
-        Self { layers, engine }
+        Self {
+            layers,
+            tied: OnceLock::new(),
+            engine: Arc::new(engine),
+        }
     }
 
-    /// The same pipeline with other layers, for Burn's module mapping. Layers are moved, so an optimizer
-    /// can change them in place.
-    pub(crate) fn with_layers(self, change: impl FnOnce(Vec<L>) -> Vec<L>) -> Self {
-        let layers = self.engine.ties.tie(change(self.layers));
-        Self { layers, ..self }
+    /// The layers, which are moved so that an optimizer can change them in place.
+    pub(crate) fn take_layers(&mut self) -> Vec<L> {
+        let layers = std::mem::take(&mut self.layers);
+        let tied = std::mem::take(&mut self.tied);
+        tied.into_inner().unwrap_or(layers)
     }
 
-    /// The layers, in order.
+    /// Replaces the layers that were taken. The places of a parameter within this process are made equal.
+    pub(crate) fn set_layers(&mut self, layers: Vec<L>) {
+        self.layers = self.engine.ties.tie(layers);
+    }
+
+    /// Waits for all processes before a run, as [`Processes::meet_and_tell`]. If layers have changed,
+    /// parameters that processes share are made equal.
+    pub(crate) fn meet<T, K, E: From<ProcessError> + ToString>(
+        &self,
+        own: Result<T, E>,
+        terms: impl FnOnce(&T) -> (Terms, K),
+    ) -> Result<(T, Vec<K>), E>
+    where
+        K: Serialize + DeserializeOwned,
+    {
+        let processes = &self.engine.processes;
+        let Some(shared) = &self.engine.shared else {
+            return processes.meet_and_tell(own, terms);
+        };
+        let have_changed = self.tied.get().is_none() && !self.layers.is_empty();
+        let own = own.and_then(|own| {
+            if have_changed {
+                shared.send_values(&self.layers)?;
+            }
+            Ok(own)
+        });
+        let met = processes.meet_and_tell(own, |own| {
+            let (mut terms, told) = terms(own);
+            let what = "whether layers have changed since the last run";
+            terms.push((what.to_owned(), have_changed.to_string()));
+            (terms, told)
+        })?;
+        if have_changed {
+            let tied = shared.with_values(self.layers.clone());
+            let tied = processes.meet(tied, |_| Vec::new())?;
+            let _ = self.tied.set(self.engine.ties.tie(tied));
+        }
+        Ok(met)
+    }
+
+    /// Makes parameters that layers of several processes share equal, as the next run would. All processes
+    /// call it. Without such parameters, it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// If another process has failed.
+    pub fn share_parameters(&self) -> Result<(), StepError> {
+        if self.engine.shared.is_none() {
+            return Ok(());
+        }
+        let call = ("the call".to_owned(), "share_parameters".to_owned());
+        let met = self.meet(Ok::<_, StepError>(()), |()| (vec![call], ()));
+        met.map(drop)
+    }
+
+    /// The same pipeline with this process's layers changed, for Burn's module mapping. Layers are moved, so
+    /// an optimizer can change them in place.
+    pub(crate) fn with_layers(mut self, mut change: impl FnMut(usize, L) -> L) -> Self {
+        let layers = self.take_layers().into_iter().enumerate();
+        let changed = layers.map(|(index, layer)| match self.engine.is_own_layer(index) {
+            true => change(index, layer),
+            false => layer,
+        });
+        let changed = changed.collect();
+        self.set_layers(changed);
+        self
+    }
+
+    /// What all processes must have the same of.
+    pub(crate) fn terms(&self) -> Terms {
+        let engine = &self.engine;
+        let names: Vec<_> = self.layers().iter().map(Layer::name).collect();
+        let cut: Vec<_> = engine
+            .stages
+            .iter()
+            .map(|stage| stage.layers.len())
+            .collect();
+        let term = |name: &str, value: String| (name.to_owned(), value);
+        vec![
+            term(
+                "the version of Stovepipe",
+                env!("CARGO_PKG_VERSION").to_owned(),
+            ),
+            term("the model", names.join(", ")),
+            term(
+                "the number of parameters",
+                count_parameters(&self.layers).to_string(),
+            ),
+            term(
+                "the places of shared parameters",
+                engine.tied_places.clone(),
+            ),
+            term("the cut", format!("{cut:?}")),
+            term("the schedule", format!("{:?}", engine.schedules.scheduler)),
+            term("recomputation", format!("{:?}", engine.schedules.recompute)),
+            term("the process of each worker", engine.processes.to_string()),
+            term(
+                "the number of micro-batches",
+                engine.micro_batches.to_string(),
+            ),
+            term("the seed", engine.seed.to_string()),
+            term("the precision", engine.precision.to_string()),
+            term(
+                "whether losses are checked",
+                engine.check_finite.to_string(),
+            ),
+        ]
+    }
+
+    /// What connects the processes that the pipeline lies in, if it was given one.
+    #[must_use]
+    pub fn communicator(&self) -> Option<&Arc<Communicator>> {
+        self.engine.processes.comm()
+    }
+
+    /// The layers, in order. Those of other processes have no values here.
     #[must_use]
     pub fn layers(&self) -> &[L] {
-        &self.layers
+        self.tied.get().unwrap_or(&self.layers)
     }
 
     /// The layers, in order, each on its stage's device.
     #[must_use]
-    pub fn into_layers(self) -> Vec<L> {
-        self.layers
+    pub fn into_layers(mut self) -> Vec<L> {
+        self.take_layers()
     }
 
     /// The stages, in order.
     #[must_use]
     pub fn stages(&self) -> Vec<Stage> {
-        (self.engine.stages.iter().zip(self.engine.owners()))
-            .map(|(stage, &worker)| Stage {
+        (self.engine.stages.iter().zip(self.engine.seats().owners()))
+            .map(|(stage, seat)| Stage {
                 layers: stage.layers.clone(),
-                worker,
+                worker: seat.worker,
+                replicas: self.replicas(seat.stage).collect(),
+                devices: (self.replicas(seat.stage))
+                    .map(|worker| self.engine.devices[worker].name.clone())
+                    .collect(),
+                process: self.engine.processes.of(seat.worker),
                 device: stage.device.clone(),
                 device_name: stage.device_name.clone(),
                 parameters: self.layers_of(stage).iter().map(count_parameters).sum(),
@@ -104,14 +242,26 @@ impl<L: Layer> Pipeline<L> {
             .collect()
     }
 
+    fn replicas(&self, stage: usize) -> impl Iterator<Item = usize> {
+        let seats = self.engine.seats().of_stage(stage);
+        seats.iter().map(|seat| seat.worker)
+    }
+
     /// The layers of each stage, in order.
     pub fn stage_layers(&self) -> impl Iterator<Item = &[L]> {
         (self.engine.stages.iter()).map(|stage| self.layers_of(stage))
     }
 
+    /// The layers of this process's stages, in order.
+    pub(crate) fn own_layers(&self) -> impl Iterator<Item = &L> {
+        let own = self.engine.seats().owners();
+        let own = own.filter(|seat| self.engine.processes.is_own(seat.worker));
+        own.flat_map(|seat| self.layers_of(&self.engine.stages[seat.stage]))
+    }
+
     /// The layers of a stage; none if a failed change dropped them.
     pub(crate) fn layers_of(&self, stage: &StagePlacement) -> &[L] {
-        self.layers.get(stage.layers.clone()).unwrap_or_default()
+        self.layers().get(stage.layers.clone()).unwrap_or_default()
     }
 
     /// The number of successful training steps, or the one that was [set](Self::set_steps). Random
@@ -179,7 +329,7 @@ impl<L: Layer> Pipeline<L> {
     ///
     /// If there is none, or there are no samples.
     pub fn check_batch(&self, samples: usize) -> Result<(), StepError> {
-        match micro_batch_sizes(samples, self.engine.micro_batches).len() {
+        match even_parts(samples, self.engine.micro_batches).len() {
             0 => Err(StepError::EmptyBatch),
             micro_batches => self.engine.schedules.of(micro_batches).map(|_| ()),
         }
@@ -189,8 +339,11 @@ impl<L: Layer> Pipeline<L> {
 impl<L: Layer> fmt::Debug for Pipeline<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pipeline")
-            .field("layers", &self.layers)
-            .field("engine", &self.engine)
-            .finish()
+            .field("layers", &self.layers())
+            .field("stages", &self.engine.stages)
+            .field("scheduler", &self.engine.schedules.scheduler)
+            .field("micro_batches", &self.engine.micro_batches)
+            .field("recompute", &self.engine.schedules.recompute)
+            .finish_non_exhaustive()
     }
 }

@@ -11,11 +11,9 @@ use crate::{engine::panic::caught, measure::device::NamedDevice};
 /// The type that a pipeline computes in.
 ///
 /// [`Bf16`](Self::Bf16) and [`F16`](Self::F16) are mixed precision (Micikevicius et al., "Mixed Precision
-/// Training", 2018). The pipeline's layers keep their parameters in f32, for optimizers and files. A step
-/// computes on copies: inputs and the values between layers are cast too. The objective gets outputs in
-/// f32. Gradients and running statistics are added up in f32.
-///
-/// A layer that makes tensors casts them to the type of its input: `zeros.cast(x.dtype())`.
+/// Training", 2018). Layers keep their parameters in f32, for optimizers and files. A step computes on
+/// copies. The objective gets outputs in f32. Gradients and running statistics are added up in f32. A layer
+/// that makes tensors casts them to the type of its input: `zeros.cast(x.dtype())`.
 ///
 /// ```
 /// use stovepipe_pipeline::Precision;
@@ -64,18 +62,13 @@ impl Precision {
         if self.is_supported_by(&device.device) {
             return Ok(());
         }
+        let mut others = NamedDevice::offered();
+        others.retain(|offered| self.is_supported_by(&offered.device));
         Err(PrecisionError {
             precision: self,
             device: device.name.clone(),
-            others: self.devices(),
+            others: others.into_iter().map(|device| device.name).collect(),
         })
-    }
-
-    /// The names of this machine's devices that support the type.
-    fn devices(self) -> Vec<String> {
-        let offered = NamedDevice::offered().into_iter();
-        let able = offered.filter(|offered| self.is_supported_by(&offered.device));
-        able.map(|device| device.name).collect()
     }
 }
 
@@ -93,9 +86,12 @@ impl FromStr for Precision {
     type Err = UnknownPrecision;
 
     fn from_str(text: &str) -> Result<Self, UnknownPrecision> {
-        let all = [Self::F32, Self::Bf16, Self::F16];
-        let named = all.into_iter().find(|named| named.to_string() == text);
-        named.ok_or_else(|| UnknownPrecision(text.to_owned()))
+        match text.to_lowercase().as_str() {
+            "f32" | "fp32" | "float32" | "float" | "single" => Ok(Self::F32),
+            "bf16" | "bfloat16" => Ok(Self::Bf16),
+            "f16" | "fp16" | "float16" | "half" => Ok(Self::F16),
+            _ => Err(UnknownPrecision(text.to_owned())),
+        }
     }
 }
 
@@ -131,8 +127,7 @@ fn or_device(others: &[String]) -> String {
 ///
 /// It adapts like PyTorch's `torch.amp.GradScaler`: it starts at 65536, halves after a step whose gradients
 /// are not finite, and doubles after 2000 finite steps in a row. A pipeline in f16 has its own scaler and
-/// [skips](crate::Step::overflowed) steps with gradients that are not finite. They are an error only if
-/// the scale is below 1.
+/// [skips](crate::Step::overflowed) such steps. They are an error only if the scale is below 1.
 ///
 /// ```
 /// use stovepipe_pipeline::LossScaler;
@@ -180,12 +175,10 @@ impl LossScaler {
         self.good_steps += 1;
         if self.good_steps >= Self::GROWTH_INTERVAL {
             self.good_steps = 0;
-            let doubled = 2.0 * self.scale;
-            self.scale = if doubled.is_finite() {
-                doubled
-            } else {
-                self.scale
-            };
+            let doubled = Some(2.0 * self.scale);
+            self.scale = doubled
+                .filter(|scale| scale.is_finite())
+                .unwrap_or(self.scale);
         }
     }
 

@@ -10,18 +10,20 @@ use crate::{
         pipeline::Pipeline,
     },
     engine::{
-        core::StagePlacement,
         links::Links,
         panic::caught,
-        stage::{MicroBatchLoss, OutputUse, StageResult, StageTask, Training},
+        report::StageReport,
+        seats::Seat,
+        stage::{MicroBatchLoss, OutputUse, StagePlacement, StageTask, Training},
+        step::StepResult,
         tape::{Head, LossAndScores},
         values,
     },
-    model::{flow::Flow, layer::Layer},
+    model::{flow::Flow, flows, layer::Layer},
 };
 
 impl<L: Layer> Pipeline<L> {
-    /// The task of each stage; without `training`, it runs forward as in evaluation.
+    /// The task of each seat of this process; without `training`, it runs forward as in evaluation.
     pub(crate) fn tasks(
         &self,
         inputs: Inputs<L::Input, L::Side>,
@@ -29,32 +31,52 @@ impl<L: Layer> Pipeline<L> {
         training: Option<&Arc<Training>>,
         outputs: impl Fn(&StagePlacement) -> OutputUse<L>,
     ) -> Result<Vec<StageTask<L>>, StepError> {
-        if self.layers.is_empty() {
+        if self.layers().is_empty() {
             return Err(StepError::LayersLost);
         }
-        let mut inputs_of_first = batch::split(inputs.input, sizes, "input")?;
+        let inputs_of_first = batch::split(inputs.input, sizes, "input")?;
+        let inputs_of_first = inputs_of_first.into_iter().enumerate();
+        let mut inputs_of_first: HashMap<_, _> = inputs_of_first.collect();
         let side = batch::split(inputs.side, sizes, "side input")?;
         let samples: Arc<[_]> = ranges(sizes).collect();
         let engine = &self.engine;
-        let skips: Vec<_> = (engine.stages.iter())
-            .map(|stage| stage.skips.clone())
-            .collect();
+        let skips = engine.stages.iter().map(|stage| stage.skips.clone());
+        let skips: Vec<_> = skips.collect();
         let trainable_from = training.map_or(usize::MAX, |training| training.trainable_from);
-        let links = Links::of_stages(&skips, trainable_from, &engine.transfers);
-        let task = |(index, (stage, links)): (usize, (&StagePlacement, _))| StageTask {
-            index,
-            stage: stage.clone(),
-            layers: self.layers_of(stage).to_vec(),
-            links,
-            dtype: engine.precision.cast(),
-            inputs: std::mem::take(&mut inputs_of_first),
-            side: side.clone(),
-            samples: samples.clone(),
-            training: training.cloned(),
-            outputs: outputs(stage),
+        let ways = (&engine.transfers, &*engine.processes);
+        let links = Links::of_seats(engine.seats(), &skips, trainable_from, ways);
+        let task = |(seat, links): (Seat, _)| {
+            let stage = engine.placement(seat);
+            let inputs = inputs_of_first
+                .extract_if(|&index, _| seat.stage == 0 && engine.seats().takes(seat, index));
+            StageTask {
+                seat,
+                layers: self.layers_at(seat),
+                links,
+                inputs: inputs.collect(),
+                outputs: outputs(&stage),
+                stage,
+                shared: engine.shared.clone(),
+                dtype: engine.precision.cast(),
+                side: side.clone(),
+                samples: samples.clone(),
+                training: training.cloned(),
+            }
         };
-        let stages = engine.stages.iter().zip(links).enumerate();
-        Ok(stages.map(task).collect())
+        let own = (engine.seats().all().zip(links))
+            .filter(|(seat, _)| engine.processes.is_own(seat.worker));
+        Ok(own.map(task).collect())
+    }
+
+    /// The layers of a seat's stage, copied if they are on another device.
+    fn layers_at(&self, seat: Seat) -> Vec<L> {
+        let owner = &self.engine.stages[seat.stage];
+        let device = self.engine.devices[seat.worker].device.clone().inner();
+        let own = self.layers_of(owner).iter().cloned();
+        match device == owner.device {
+            true => own.collect(),
+            false => own.map(|layer| layer.fork(&device)).collect(),
+        }
     }
 }
 
@@ -68,11 +90,11 @@ pub(crate) fn loss_on<L: Layer, T: Flow>(
     let device = stage.device.clone();
     let (objective, targets) = (objective.clone(), targets.to_vec());
     Box::new(move |micro_batch, head, output| {
-        let target = values::to_device(targets[micro_batch].clone(), &device);
+        let target = flows::to_device(targets[micro_batch].clone(), &device);
         let output = values::widened(output);
         let (loss, scores) = match head {
             Head::Main => {
-                let scores = objective.scores(values::detach(output.clone()), target.clone());
+                let scores = objective.scores(flows::detach(output.clone()), target.clone());
                 (objective.loss(output, target), scores)
             }
             Head::Auxiliary => (objective.auxiliary_loss(output, target), None),
@@ -85,20 +107,19 @@ pub(crate) fn loss_on<L: Layer, T: Flow>(
 }
 
 /// The auxiliary and the main losses of a mini-batch, added in the order of micro-batches.
-pub(crate) fn sum_losses<L: Layer>(stages: &[StageResult<L>], micro_batches: usize) -> (f64, f64) {
+pub(crate) fn sum_losses(stages: &[StageReport], micro_batches: usize) -> (f64, f64) {
     let sum = |micro_batch| {
         let of = |losses: &HashMap<usize, f64>| losses.get(&micro_batch).copied().unwrap_or(0.0);
         let auxiliary: f64 = stages.iter().map(|stage| of(&stage.auxiliary)).sum();
         let main: f64 = stages.iter().map(|stage| of(&stage.losses)).sum();
         (auxiliary, main)
     };
-    (0..micro_batches)
-        .map(sum)
-        .fold((0.0, 0.0), |(a, b), (c, d)| (a + c, b + d))
+    let sums = (0..micro_batches).map(sum);
+    sums.fold((0.0, 0.0), |(a, b), (c, d)| (a + c, b + d))
 }
 
 /// The scores of a mini-batch, added in the order of micro-batches.
-pub(crate) fn sum_scores<L: Layer>(stages: &[StageResult<L>], micro_batches: usize) -> Vec<f64> {
+pub(crate) fn sum_scores(stages: &[StageReport], micro_batches: usize) -> Vec<f64> {
     let mut sums = Vec::new();
     let scores = stages.last().map(|stage| &stage.scores);
     for scores in (0..micro_batches).filter_map(|micro_batch| scores?.get(&micro_batch)) {
@@ -117,30 +138,40 @@ pub(crate) fn weight_of<O, T>(
 ) -> Result<f64, StepError> {
     let weight = caught(|| objective.weight(target));
     let weight = weight.map_err(StepError::panicked("objective's weight"))?;
-    if weight.is_finite() && weight > 0.0 {
-        Ok(weight)
-    } else {
-        Err(StepError::NoWeight { weight })
-    }
+    let is_usable = weight.is_finite() && weight > 0.0;
+    is_usable
+        .then_some(weight)
+        .ok_or(StepError::NoWeight(weight))
 }
 
-/// Joins the outputs that the last stage kept.
+/// Joins the outputs that the last stage kept, in the process that has it.
 pub(crate) fn join_outputs<L: Layer>(
-    mut stages: Vec<StageResult<L>>,
+    result: StepResult<L>,
     micro_batches: usize,
-) -> Result<L::Output, StepError> {
-    let last = stages.last_mut();
-    let mut outputs = last.map_or_else(HashMap::new, |stage| std::mem::take(&mut stage.outputs));
-    let parts: Option<Vec<_>> = (0..micro_batches)
-        .map(|micro_batch| outputs.remove(&micro_batch))
-        .collect();
-    parts.and_then(values::join).ok_or(StepError::UnlikeOutputs)
+) -> Result<Option<L::Output>, StepError> {
+    let last = result.stages.into_iter().last();
+    let Some(last) = last.filter(|last| last.seat.stage + 1 == result.reports.len()) else {
+        return Ok(None);
+    };
+    let mut outputs = last.outputs;
+    let parts = (0..micro_batches).map(|micro_batch| outputs.remove(&micro_batch));
+    let parts: Option<Vec<_>> = parts.collect();
+    let joined = parts.and_then(values::join);
+    joined.map(Some).ok_or(StepError::UnlikeOutputs)
 }
 
-/// The samples of each micro-batch, by their index in the mini-batch.
-fn ranges(sizes: &[usize]) -> impl Iterator<Item = Range<usize>> {
+/// Consecutive ranges of these sizes.
+pub(crate) fn ranges(sizes: &[usize]) -> impl Iterator<Item = Range<usize>> {
     sizes.iter().scan(0, |start, &size| {
         *start += size;
         Some(*start - size..*start)
     })
+}
+
+/// The sizes of micro-batches, which all processes must agree on.
+pub(crate) fn sizes_term(sizes: &[usize]) -> (String, String) {
+    (
+        "the samples of each micro-batch".to_owned(),
+        format!("{sizes:?}"),
+    )
 }

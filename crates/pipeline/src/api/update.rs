@@ -10,7 +10,7 @@ use crate::{
         error::{BoxedError, StepError},
         pipeline::Pipeline,
     },
-    engine::{core::Engine, panic::caught, worker},
+    engine::{core::Engine, panic::caught, seats::Seat, worker},
     model::{layer::Layer, parameters::move_gradients},
 };
 
@@ -20,6 +20,7 @@ type Changed<L, S> = (Vec<L>, S);
 impl<L: Layer> Pipeline<L> {
     /// Runs `change` on the layers of all stages at once, each on its own worker, with one state per stage:
     /// optimizers update in parallel this way. Layers are moved, not cloned, so they can change in place.
+    /// Stages of other processes change there; their states are returned as they are.
     ///
     /// # Errors
     ///
@@ -38,14 +39,24 @@ impl<L: Layer> Pipeline<L> {
             let states = states.len();
             return Err(StepError::WrongStates { states, stages });
         }
-        let _turn = engine.take_turn()?;
+        let _turn = engine.processes.meet(engine.take_turn(), |_| {
+            vec![("the call".to_owned(), "change_stages".to_owned())]
+        })?;
         let (results, inbox) = unbounded();
-        let mut rest = std::mem::take(&mut self.layers);
-        for (stage, state) in (0..stages).zip(states).rev() {
+        let mut rest = self.take_layers();
+        let (mut workers, mut kept) = (HashMap::new(), HashMap::new());
+        workers.extend(engine.processes.own_workers().zip(&engine.workers));
+        let seats: Vec<_> = engine.seats().owners().collect();
+        for (Seat { stage, worker, .. }, state) in seats.into_iter().zip(states).rev() {
             let own = rest.split_off(engine.stages[stage].layers.start);
+            let Some(worker) = workers.get(&worker) else {
+                // Another process changes it.
+                kept.insert(stage, (own, state));
+                continue;
+            };
             let (change, results) = (change.clone(), results.clone());
             let device = engine.stages[stage].device.clone();
-            engine.workers[engine.owners()[stage]].run(move || {
+            worker.run(move || {
                 let changed = caught(|| change(stage, own, state)).map_err(BoxedError::from);
                 let changed = changed.and_then(|changed| {
                     device.flush()?; // other threads read it
@@ -56,25 +67,26 @@ impl<L: Layer> Pipeline<L> {
         }
         worker::settle(&engine.workers, engine.stall_timeout);
         let mut changed: HashMap<_, _> = inbox.try_iter().collect();
-        let changed = (0..stages).map(|stage| check(&engine, stage, changed.remove(&stage)));
-        let changed = changed.collect::<Result<Vec<_>, _>>()?;
+        let changed = (0..stages).map(|stage| match kept.remove(&stage) {
+            Some(kept) => Ok(kept),
+            None => check(&engine, stage, changed.remove(&stage)),
+        });
+        let changed = changed.collect::<Result<Vec<_>, _>>();
+        let changed = engine.processes.meet(changed, |_| Vec::new())?;
         let (layers, states): (Vec<_>, _) = changed.into_iter().unzip();
-        self.layers = (engine.ties).tie(layers.into_iter().flatten().collect());
+        self.set_layers(layers.into_iter().flatten().collect());
         Ok(states)
     }
 
     /// Splits gradients into one container per stage.
     #[must_use]
     pub fn split_gradients(&self, mut gradients: GradientsParams) -> Vec<GradientsParams> {
-        self.stage_layers()
-            .map(|layers| {
-                let mut own = GradientsParams::new();
-                for layer in layers {
-                    move_gradients(layer, &mut gradients, &mut own);
-                }
-                own
-            })
-            .collect()
+        let of_stage = |layers: &[L]| {
+            let mut own = GradientsParams::new();
+            (layers.iter()).for_each(|layer| move_gradients(layer, &mut gradients, &mut own));
+            own
+        };
+        self.stage_layers().map(of_stage).collect()
     }
 }
 
@@ -88,9 +100,7 @@ fn check<L, S>(
     let expected = placement.layers.len();
     let source: BoxedError = match changed {
         Some(Ok(changed)) if changed.0.len() == expected => return Ok(changed),
-        Some(Ok((layers, _))) => {
-            format!("{} of {expected} layers were returned", layers.len()).into()
-        }
+        Some(Ok((own, _))) => format!("{} of {expected} layers were returned", own.len()).into(),
         Some(Err(source)) => source,
         None => match engine.stall_timeout {
             Some(limit) => format!("no answer for {:.1} s", limit.as_secs_f64()).into(),

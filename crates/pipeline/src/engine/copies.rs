@@ -1,18 +1,16 @@
 //! The copies of layers that a step works on, so that a failed step leaves the model unchanged.
 //!
-//! Burn keeps running statistics in cells. Clones of a module share them, and forward passes write
-//! them. So there are three kinds of copies:
+//! Burn keeps running statistics in cells. Clones of a module share them, and forward passes write them. So
+//! there are three kinds of copies:
 //!
 //! * `live` is made once per step and has its own cells. Forward passes update them, and
 //!   [`statistics`](super::statistics) reads them.
 //! * `quiet` shares `live`'s cells but tracks no gradients. It runs forward without a tape.
-//! * Tapes are recorded on copies with their own leaves. If two tapes shared leaves, they would be one
-//!   graph, and each backward pass would visit all of it. Copies for forward passes share `live`'s
-//!   cells. Copies for recomputation have cells that are never read, so each micro-batch counts once.
-//!   A backward pass returns its copies for the next tape.
+//! * Tapes are recorded on copies with their own leaves: tapes with common leaves would be one graph. Copies
+//!   for forward passes share `live`'s cells. Copies for recomputation have cells that are never read, so
+//!   each micro-batch counts once. A backward pass returns its copies for the next tape.
 //!
-//! In mixed precision, copies are cast to another type once per step, and their gradients are cast
-//! back.
+//! In mixed precision, copies are cast once per step, and their gradients are cast back.
 
 use burn::{
     module::{Module, ModuleMapper, Param},

@@ -1,76 +1,71 @@
 //! What lives as long as a pipeline, beside its layers.
 
 use std::{
-    fmt,
-    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     thread::{self, ThreadId},
     time::Duration,
 };
 
 use burn::tensor::Device;
-use stovepipe_runtime::Worker;
+use stovepipe_runtime::{CancelHandle, StopHandle, Worker};
 
 use crate::{
     api::{
-        control::{Progress, StopHandle},
-        error::StepError,
+        batch::Progress,
+        error::{BoxedError, StepError},
         precision::{LossScaler, Precision},
     },
     engine::{
         panic::caught,
+        processes::Processes,
         schedules::Schedules,
-        skips::StageSkips,
-        statistics::{Cells, Momenta},
+        seats::{Seat, Seats},
+        shared::Shared,
+        stage::StagePlacement,
+        statistics::Momenta,
         transfer::TransferThreads,
     },
+    measure::device::NamedDevice,
     model::{
         ties::Ties,
         unkeyed::{Unkeyed, UnkeyedPolicy},
     },
 };
 
-/// The layers of a stage and their device.
-#[derive(Clone, Debug)]
-pub(crate) struct StagePlacement {
-    /// Its layers, by their index in the model.
-    pub(crate) layers: Range<usize>,
-    /// Their names, for errors.
-    pub(crate) names: Arc<[String]>,
-    pub(crate) device: Device,
-    pub(crate) device_name: String,
-    pub(crate) skips: StageSkips,
-    /// The cells of each layer's running statistics.
-    pub(crate) cells: Arc<[Cells]>,
-}
-
 pub(crate) type ProgressCallback = Box<dyn Fn(&Progress) + Send + Sync>;
 
 /// All of a pipeline except its layers.
 pub(crate) struct Engine {
+    /// This process's workers.
     pub(crate) workers: Vec<Worker>,
+    pub(crate) processes: Arc<Processes>,
     pub(crate) transfers: TransferThreads,
     pub(crate) stages: Vec<StagePlacement>,
+    /// The device of each worker.
+    pub(crate) devices: Vec<NamedDevice>,
     pub(crate) schedules: Schedules,
     pub(crate) micro_batches: usize,
     pub(crate) stall_timeout: Option<Duration>,
     pub(crate) stop: StopHandle,
+    /// Ends a run of a schedule from outside, for example when another process failed.
+    pub(crate) cancel: CancelHandle<BoxedError>,
     pub(crate) progress: Option<ProgressCallback>,
-    /// The seed of random numbers.
     pub(crate) seed: u64,
-    /// The number of successful training steps.
     pub(crate) steps: AtomicU64,
-    /// The finished share of the training, as the bits of an `f64`.
+    /// The bits of an `f64`.
     pub(crate) training_progress: AtomicU64,
-    /// Whether a loss or gradient that is NaN or infinite is an error.
     pub(crate) check_finite: bool,
     pub(crate) precision: Precision,
     /// Used in f16 only.
     pub(crate) loss_scaler: Mutex<LossScaler>,
     pub(crate) unkeyed_policy: UnkeyedPolicy,
-    /// Layers that draw random numbers which cannot be drawn again.
     pub(crate) unkeyed: Vec<Unkeyed>,
+    /// Among the layers of this process.
     pub(crate) ties: Ties,
+    /// The places of all ties: what processes must have the same of.
+    pub(crate) tied_places: String,
+    /// `None` if no parameter has places in several processes.
+    pub(crate) shared: Option<Arc<Shared>>,
     /// The momenta of batch norms that are known so far.
     pub(crate) momenta: Arc<Mutex<Momenta>>,
     /// Held during a step.
@@ -96,7 +91,8 @@ impl Engine {
             return Err(StepError::InCallback);
         }
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(worker) = self.workers.iter().position(Worker::is_stuck) {
+        let mut workers = self.processes.own_workers().zip(&self.workers);
+        if let Some((worker, _)) = workers.find(|(_, worker)| worker.is_stuck()) {
             return Err(StepError::Stuck { worker });
         }
         match self.transfers.stuck() {
@@ -126,19 +122,148 @@ impl Engine {
         (self.in_callback.lock()).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The worker of each stage.
-    pub(crate) fn owners(&self) -> &[usize] {
-        &self.schedules.owners
+    /// Whether a layer is one of this process.
+    pub(crate) fn is_own_layer(&self, layer: usize) -> bool {
+        let mut seats = self.seats().all();
+        seats.any(|seat| {
+            self.processes.is_own(seat.worker) && self.stages[seat.stage].layers.contains(&layer)
+        })
+    }
+
+    /// A device of this process.
+    pub(crate) fn own_device(&self) -> &Device {
+        let mut seats = self.seats().all();
+        let own = seats.find(|seat| self.processes.is_own(seat.worker));
+        &self.stages[own.map_or(0, |seat| seat.stage)].device
+    }
+
+    /// A seat's stage, on the seat's device.
+    pub(crate) fn placement(&self, seat: Seat) -> StagePlacement {
+        let device = &self.devices[seat.worker];
+        StagePlacement {
+            device: device.device.clone().inner(),
+            device_name: device.name.clone(),
+            ..self.stages[seat.stage].clone()
+        }
+    }
+
+    pub(crate) fn seats(&self) -> &Seats {
+        &self.schedules.seats
     }
 }
 
-impl fmt::Debug for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine")
-            .field("stages", &self.stages)
-            .field("scheduler", &self.schedules.scheduler)
-            .field("micro_batches", &self.micro_batches)
-            .field("recompute", &self.schedules.recompute)
-            .finish_non_exhaustive()
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    use burn::{
+        module::Module,
+        nn::{BatchNorm, BatchNormConfig},
+        tensor::{Device, Int, Tensor},
+    };
+    use stovepipe_derive::layer;
+
+    use super::*;
+    use crate::{CrossEntropy, Pipeline, PipelineBuilder};
+
+    #[derive(Module, Debug)]
+    struct Norm {
+        norm: BatchNorm,
+    }
+
+    #[layer]
+    impl Norm {
+        fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+            self.norm.forward(x).tanh()
+        }
+    }
+
+    fn builder() -> PipelineBuilder<Norm> {
+        let device = Device::flex();
+        let norm = || BatchNormConfig::new(3).init(&device);
+        let layers = [(); 4].map(|()| Norm { norm: norm() });
+        let builder = Pipeline::builder(layers.into()).micro_batches(4);
+        builder.devices([device.clone(), device.clone()])
+    }
+
+    /// A step's loss and gradients.
+    fn step(pipeline: &Pipeline<Norm>) -> Result<Vec<u32>, StepError> {
+        let device = Device::flex();
+        let x = Tensor::<1, Int>::arange(0..24, &device).float().sin();
+        let classes = Tensor::<1, Int>::from_ints([0, 1, 2, 0, 1, 2, 0, 1], &device);
+        let step = pipeline.train_step((x.reshape([8, 3]), classes), &CrossEntropy::new())?;
+        let gradient = |layer: &Norm| step.gradients.get::<1>(layer.norm.gamma.id).unwrap();
+        let gradients = pipeline.layers().iter().map(gradient).flat_map(bits);
+        Ok([(step.loss as f32).to_bits()]
+            .into_iter()
+            .chain(gradients)
+            .collect())
+    }
+
+    fn bits(tensor: Tensor<1>) -> Vec<u32> {
+        let values = tensor.into_data().try_to_vec::<f32>().unwrap();
+        values.into_iter().map(f32::to_bits).collect()
+    }
+
+    fn statistics(pipeline: &Pipeline<Norm>) -> Vec<u32> {
+        let of = |norm: &BatchNorm| [&norm.running_mean, &norm.running_var].map(|s| s.value());
+        let layers = pipeline.layers().iter();
+        layers
+            .flat_map(|layer| of(&layer.norm))
+            .flat_map(bits)
+            .collect()
+    }
+
+    fn is_cancelled(result: Result<Vec<u32>, StepError>, reason: &str) -> bool {
+        let expected = format!("the step was cancelled: {reason}");
+        matches!(result, Err(StepError::Cancelled(_)))
+            && result.is_err_and(|error| error.to_string() == expected)
+    }
+
+    /// After each of its actions, also the last.
+    #[test]
+    fn another_thread_cancels_a_step_and_the_next_one_is_undisturbed() {
+        let undisturbed = builder().build().unwrap();
+        let untouched = statistics(&undisturbed);
+        let expected = step(&undisturbed).unwrap();
+        for at in 1..=16 {
+            let meet = Arc::new(Barrier::new(2));
+            let (met, first) = (meet.clone(), AtomicBool::new(true));
+            let pipeline = builder()
+                .on_progress(move |progress| {
+                    assert_eq!(progress.total, 16);
+                    if progress.done == at && first.swap(false, Ordering::AcqRel) {
+                        met.wait(); // now it is cancelled
+                        met.wait();
+                    }
+                })
+                .build()
+                .unwrap();
+            let cancel = pipeline.engine.cancel.clone();
+            let result = thread::scope(|scope| {
+                scope.spawn(|| {
+                    meet.wait();
+                    cancel.cancel(0, "rank 1 on host b failed".into());
+                    meet.wait();
+                });
+                step(&pipeline)
+            });
+            assert!(is_cancelled(result, "rank 1 on host b failed"));
+            assert_eq!(
+                (pipeline.steps(), statistics(&pipeline)),
+                (0, untouched.clone())
+            );
+
+            // Too late for step 0, and too early for step 2.
+            cancel.cancel(0, "late".into());
+            cancel.cancel(2, "early".into());
+            assert_eq!(step(&pipeline).unwrap(), expected);
+            assert_eq!(statistics(&pipeline), statistics(&undisturbed));
+            assert!(is_cancelled(step(&pipeline), "early"));
+        }
     }
 }

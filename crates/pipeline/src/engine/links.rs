@@ -5,31 +5,86 @@
 
 use std::collections::BTreeSet;
 
-use burn::tensor::Device;
-
 use crate::{
-    api::error::TransferKind,
     engine::{
+        message::Inbox,
+        processes::Processes,
+        routes::{Outbox, mailboxes},
+        seats::Seats,
         skips::{SkipGradients, SkipValues, StageSkips},
-        transfer::{TransferInbox, TransferOutbox, TransferThreads},
-        values::{self, FlowGradients},
+        transfer::TransferThreads,
+        values::FlowGradients,
     },
     model::layer::Layer,
 };
 
-/// The mailboxes of a stage; skips have one per other stage, named by its index.
+/// The mailboxes of a seat; skips have one per other stage, named by its index.
 pub(crate) struct Links<L: Layer> {
-    pub(crate) values_in: Option<TransferInbox<L::Flow>>,
-    pub(crate) values_out: Option<TransferOutbox<L::Flow>>,
-    pub(crate) gradients_in: Option<TransferInbox<FlowGradients>>,
-    pub(crate) gradients_out: Option<TransferOutbox<FlowGradients>>,
-    pub(crate) skips_in: Vec<(usize, TransferInbox<SkipValues<L::Flow>>)>,
-    pub(crate) skips_out: Vec<(usize, TransferOutbox<SkipValues<L::Flow>>)>,
-    pub(crate) skip_gradients_in: Vec<(usize, TransferInbox<SkipGradients>)>,
-    pub(crate) skip_gradients_out: Vec<(usize, TransferOutbox<SkipGradients>)>,
+    pub(crate) values_in: Option<Inbox<L::Flow>>,
+    pub(crate) values_out: Option<Outbox<L::Flow>>,
+    pub(crate) gradients_in: Option<Inbox<FlowGradients>>,
+    pub(crate) gradients_out: Option<Outbox<FlowGradients>>,
+    pub(crate) skips_in: Vec<(usize, Inbox<SkipValues<L::Flow>>)>,
+    pub(crate) skips_out: Vec<(usize, Outbox<SkipValues<L::Flow>>)>,
+    pub(crate) skip_gradients_in: Vec<(usize, Inbox<SkipGradients>)>,
+    pub(crate) skip_gradients_out: Vec<(usize, Outbox<SkipGradients>)>,
 }
 
 impl<L: Layer> Links<L> {
+    /// Links all seats, in the order of their stages. Skips have gradients only if a layer from
+    /// `trainable_from` on sends them.
+    pub(crate) fn of_seats(
+        seats: &Seats,
+        skips: &[StageSkips],
+        trainable_from: usize,
+        ways: (&TransferThreads, &Processes),
+    ) -> Vec<Self> {
+        let mut links: Vec<Vec<Self>> = (0..seats.stages())
+            .map(|stage| seats.of_stage(stage).iter().map(|_| Self::none()).collect())
+            .collect();
+        let of = |stage: usize| seats.of_stage(stage);
+        for (from, to) in (1..seats.stages()).map(|to| (to - 1, to)) {
+            let (outboxes, inboxes) = mailboxes(of(from), of(to), ways);
+            give(&mut links[from], outboxes, |own, end| {
+                own.values_out = Some(end)
+            });
+            give(&mut links[to], inboxes, |own, end| {
+                own.values_in = Some(end)
+            });
+            let (outboxes, inboxes) = mailboxes(of(to), of(from), ways);
+            give(&mut links[to], outboxes, |own, end| {
+                own.gradients_out = Some(end)
+            });
+            give(&mut links[from], inboxes, |own, end| {
+                own.gradients_in = Some(end)
+            });
+        }
+        for (from, stage) in skips.iter().enumerate() {
+            let outgoing = stage.outgoing();
+            for to in outgoing.iter().map(|&(_, to)| to).collect::<BTreeSet<_>>() {
+                let (outboxes, inboxes) = mailboxes(of(from), of(to), ways);
+                give(&mut links[from], outboxes, |own, end| {
+                    own.skips_out.push((to, end))
+                });
+                give(&mut links[to], inboxes, |own, end| {
+                    own.skips_in.push((from, end))
+                });
+            }
+            let trained = outgoing.iter();
+            let trained = trained.filter(|&&(skip, _)| stage.sender(skip) >= trainable_from);
+            for to in trained.map(|&(_, to)| to).collect::<BTreeSet<_>>() {
+                let (outboxes, inboxes) = mailboxes(of(to), of(from), ways);
+                give(&mut links[to], outboxes, |own, end| {
+                    own.skip_gradients_out.push((from, end))
+                });
+                give(&mut links[from], inboxes, |own, end| {
+                    own.skip_gradients_in.push((to, end))
+                });
+            }
+        }
+        links.into_iter().flatten().collect()
+    }
+
     fn none() -> Self {
         Self {
             values_in: None,
@@ -41,46 +96,6 @@ impl<L: Layer> Links<L> {
             skip_gradients_in: Vec::new(),
             skip_gradients_out: Vec::new(),
         }
-    }
-
-    /// Links all stages. Skips have gradients only if a layer from `trainable_from` on sends them.
-    pub(crate) fn of_stages(
-        stages: &[StageSkips],
-        trainable_from: usize,
-        transfers: &TransferThreads,
-    ) -> Vec<Self> {
-        let mut links: Vec<_> = stages.iter().map(|_| Self::none()).collect();
-        for (from, to) in (1..stages.len()).map(|to| (to - 1, to)) {
-            let (outbox, inbox) = transfers.mailbox(
-                [from, to],
-                TransferKind::Values,
-                values::to_device::<L::Flow>,
-            );
-            links[from].values_out = Some(outbox);
-            links[to].values_in = Some(inbox);
-            let (outbox, inbox) =
-                transfers.mailbox([to, from], TransferKind::Gradients, FlowGradients::moved_to);
-            links[to].gradients_out = Some(outbox);
-            links[from].gradients_in = Some(inbox);
-        }
-        for (from, stage) in stages.iter().enumerate() {
-            let outgoing = stage.outgoing();
-            for to in outgoing.iter().map(|&(_, to)| to).collect::<BTreeSet<_>>() {
-                let (outbox, inbox) =
-                    transfers.mailbox([from, to], TransferKind::Skips, copy_skips::<L>);
-                links[from].skips_out.push((to, outbox));
-                links[to].skips_in.push((from, inbox));
-            }
-            let trained = outgoing.iter();
-            let trained = trained.filter(|&&(skip, _)| stage.sender(skip) >= trainable_from);
-            for to in trained.map(|&(_, to)| to).collect::<BTreeSet<_>>() {
-                let (outbox, inbox) =
-                    transfers.mailbox([to, from], TransferKind::SkipGradients, copy_gradients);
-                links[to].skip_gradients_out.push((from, outbox));
-                links[from].skip_gradients_in.push((to, inbox));
-            }
-        }
-        links
     }
 
     /// Sends skips to the stages that take them.
@@ -114,12 +129,7 @@ impl<L: Layer> Links<L> {
     }
 }
 
-fn copy_skips<L: Layer>(values: SkipValues<L::Flow>, device: &Device) -> SkipValues<L::Flow> {
-    let copy = |(skip, value)| (skip, values::to_device(value, device));
-    values.into_iter().map(copy).collect()
-}
-
-fn copy_gradients(gradients: SkipGradients, device: &Device) -> SkipGradients {
-    let copy = |(taking, gradients): (_, FlowGradients)| (taking, gradients.moved_to(device));
-    gradients.into_iter().map(copy).collect()
+/// Gives each seat its end.
+fn give<L: Layer, E>(links: &mut [Links<L>], ends: Vec<E>, give: impl Fn(&mut Links<L>, E)) {
+    (links.iter_mut().zip(ends)).for_each(|(own, end)| give(own, end));
 }

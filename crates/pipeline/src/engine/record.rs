@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use stovepipe_schedule::{Action, Span, SpanKind, Timeline};
+use stovepipe_schedule::{Action, Span, SpanKind};
 
 use crate::api::error::{FlightRecord, WorkerRecord, WorkerState};
 use crate::engine::transfer::TransferThreads;
@@ -50,15 +50,10 @@ impl Recorder {
         };
     }
 
-    pub(crate) fn entering(&self, index: usize, name: &str) {
+    /// The layer's index and name.
+    pub(crate) fn in_layer(&self, now: Option<(usize, String)>) {
         if let WorkerState::Running { layer, .. } = &mut self.lock().state {
-            *layer = Some((index, name.to_owned()));
-        }
-    }
-
-    pub(crate) fn leaving(&self) {
-        if let WorkerState::Running { layer, .. } = &mut self.lock().state {
-            *layer = None;
+            *layer = now;
         }
     }
 
@@ -89,14 +84,15 @@ impl Recorder {
         self.lock().state.clone()
     }
 
+    pub(crate) fn take_spans(&self) -> Vec<Span> {
+        std::mem::take(&mut self.lock().spans)
+    }
+
     fn worker_record(&self) -> WorkerRecord {
         let record = self.lock();
-        let finished = record
-            .spans
-            .iter()
-            .filter(|span| span.kind != SpanKind::Recompute)
-            .filter_map(|span| span.action)
-            .collect::<Vec<_>>();
+        let spans = record.spans.iter();
+        let whole = spans.filter(|span| span.kind != SpanKind::Recompute);
+        let finished: Vec<_> = whole.filter_map(|span| span.action).collect();
         WorkerRecord {
             finished: finished[finished.len().saturating_sub(SHOWN)..].to_vec(),
             state: record.state.clone(),
@@ -108,14 +104,5 @@ pub(crate) fn flight_record(recorders: &[Recorder], transfers: &TransferThreads)
     FlightRecord {
         workers: recorders.iter().map(Recorder::worker_record).collect(),
         transfers: transfers.current(),
-    }
-}
-
-pub(crate) fn timeline(recorders: &[Recorder]) -> Timeline {
-    Timeline {
-        workers: recorders
-            .iter()
-            .map(|recorder| std::mem::take(&mut recorder.lock().spans))
-            .collect(),
     }
 }

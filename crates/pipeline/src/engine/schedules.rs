@@ -5,13 +5,17 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use stovepipe_schedule::{Recompute, Schedule, Scheduler};
+use stovepipe_schedule::{Action, Recompute, Schedule, Scheduler};
 
-use crate::api::error::{StepError, WrongSchedule};
+use crate::{
+    api::error::{StepError, WrongSchedule},
+    engine::seats::Seats,
+};
 
-/// A schedule, and the micro-batches that each stage records in their forward pass.
+/// A schedule of training, and the micro-batches that each stage records in their forward pass.
 pub(crate) struct StepSchedule {
-    pub(crate) schedule: Schedule,
+    /// The actions of each worker of the pipeline.
+    pub(crate) actions: Vec<Vec<Action>>,
     pub(crate) recorded: Vec<Vec<bool>>,
 }
 
@@ -20,8 +24,7 @@ pub(crate) struct StepSchedule {
 pub(crate) struct Schedules {
     pub(crate) scheduler: Arc<dyn Scheduler>,
     pub(crate) recompute: Recompute,
-    /// The worker of each stage.
-    pub(crate) owners: Vec<usize>,
+    pub(crate) seats: Seats,
     pub(crate) workers: usize,
     pub(crate) known: Mutex<HashMap<usize, Arc<StepSchedule>>>,
 }
@@ -32,17 +35,45 @@ impl Schedules {
         if let Some(schedule) = known.get(&micro_batches) {
             return Ok(schedule.clone());
         }
-        let stages = self.owners.len();
+        let stages = self.seats.stages();
         let schedule = self.scheduler.schedule(stages, micro_batches)?;
-        if owners(&schedule, stages, micro_batches, self.workers)? != self.owners {
-            return Err(StepError::OtherWorkers);
-        }
-        let recorded = (0..stages)
-            .map(|stage| self.recompute.kept(&schedule, stage))
-            .collect();
-        let schedule = Arc::new(StepSchedule { schedule, recorded });
+        check(&schedule, stages, micro_batches)?;
+        let actions = self.actions(&schedule).ok_or(StepError::OtherWorkers)?;
+        let recorded = (0..stages).map(|stage| self.recompute.kept(&schedule, stage));
+        let recorded = recorded.collect();
+        let schedule = Arc::new(StepSchedule { actions, recorded });
         known.insert(micro_batches, schedule.clone());
         Ok(schedule)
+    }
+
+    /// The actions of each worker, if the schedule gives stages to the same ones as when the pipeline was
+    /// built. With fewer micro-batches than replicas, the last replicas have nothing to do, and the workers
+    /// of the schedule have other numbers.
+    fn actions(&self, schedule: &Schedule) -> Option<Vec<Vec<Action>>> {
+        let mut worker_of = HashMap::new();
+        let mut are_all_busy = true;
+        for stage in 0..self.seats.stages() {
+            let (busy, all) = (schedule.replicas(stage), self.seats.of_stage(stage));
+            if busy.len() != all.len().min(schedule.micro_batches()) {
+                return None;
+            }
+            are_all_busy &= busy.len() == all.len();
+            for (&worker, seat) in busy.iter().zip(all) {
+                if *worker_of.entry(worker).or_insert(seat.worker) != seat.worker {
+                    return None;
+                }
+            }
+        }
+        let mut actions = vec![Vec::new(); self.workers];
+        for (worker, own) in schedule.workers().iter().enumerate() {
+            let place = *worker_of.get(&worker)?;
+            let is_other = are_all_busy && place != worker;
+            if is_other || !actions[place].is_empty() {
+                return None;
+            }
+            actions[place].clone_from(own);
+        }
+        Some(actions)
     }
 }
 
@@ -63,42 +94,37 @@ impl Schedules {
 /// The reason if it cannot.
 pub fn check_schedule(schedule: &Schedule, devices: usize) -> Result<(), WrongSchedule> {
     let (stages, micro_batches) = (schedule.stages(), schedule.micro_batches());
-    owners(schedule, stages, micro_batches, devices).map(|_| ())
+    seats(schedule, stages, micro_batches, devices).map(|_| ())
 }
 
-/// The worker of each stage. Schedulers may be custom, so this checks that the schedule is the
-/// requested one, trains, and is one that the engine runs.
-pub(crate) fn owners(
+/// Where each stage runs.
+pub(crate) fn seats(
     schedule: &Schedule,
     stages: usize,
     micro_batches: usize,
     devices: usize,
-) -> Result<Vec<usize>, WrongSchedule> {
-    let (found_stages, found_micro_batches) = (schedule.stages(), schedule.micro_batches());
-    let fits = (found_stages, found_micro_batches) == (stages, micro_batches);
-    if !(fits && schedule.is_training()) {
-        return Err(WrongSchedule::Other {
-            stages,
-            micro_batches,
-            found_stages,
-            found_micro_batches,
-        });
+) -> Result<Seats, WrongSchedule> {
+    check(schedule, stages, micro_batches)?;
+    let workers = schedule.workers().len();
+    if workers == devices {
+        Ok(Seats::new(
+            (0..stages).map(|stage| schedule.replicas(stage)),
+        ))
+    } else {
+        Err(WrongSchedule::Workers { workers, devices })
+    }
+}
+
+/// Schedulers may be custom, so this checks that the schedule is the requested one, trains, and is one that
+/// the engine runs.
+fn check(schedule: &Schedule, stages: usize, micro_batches: usize) -> Result<(), WrongSchedule> {
+    let requested = [stages, micro_batches];
+    let found = [schedule.stages(), schedule.micro_batches()];
+    if found != requested || !schedule.is_training() {
+        return Err(WrongSchedule::Other { requested, found });
     }
     if schedule.is_asynchronous() {
         return Err(WrongSchedule::Asynchronous);
     }
-    let owner = |stage| match *schedule.replicas(stage) {
-        [worker] => Ok(worker),
-        ref replicas => Err(WrongSchedule::Replicas {
-            stage,
-            replicas: replicas.len(),
-        }),
-    };
-    let owners = (0..stages).map(owner).collect::<Result<_, _>>()?;
-    let workers = schedule.workers().len();
-    if workers == devices {
-        Ok(owners)
-    } else {
-        Err(WrongSchedule::Workers { workers, devices })
-    }
+    Ok(())
 }

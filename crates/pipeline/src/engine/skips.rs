@@ -47,12 +47,10 @@ impl StageSkips {
         stages.iter().map(of_stage).collect()
     }
 
-    /// What a layer takes, in the order of its declaration.
     pub(crate) fn taken_by(&self, layer: usize) -> &[usize] {
         &self.wiring.takes[layer]
     }
 
-    /// What a layer sends, in the order of its declaration.
     pub(crate) fn sent_by(&self, layer: usize) -> &[usize] {
         &self.wiring.sends[layer]
     }
@@ -91,12 +89,10 @@ impl StageSkips {
         takers.map(move |&taker| Taking { skip, taker })
     }
 
-    /// The other stages that take a skip.
     pub(crate) fn takers_elsewhere(&self, skip: usize) -> BTreeSet<usize> {
         let takers = self.takers(skip).iter();
-        (takers.filter(|taker| !self.own.contains(taker)))
-            .map(|&taker| self.stage_of(taker))
-            .collect()
+        let elsewhere = takers.filter(|taker| !self.own.contains(taker));
+        elsewhere.map(|&taker| self.stage_of(taker)).collect()
     }
 
     pub(crate) fn stage_of(&self, layer: usize) -> usize {

@@ -8,7 +8,7 @@ use std::{
 
 use burn::{
     optim::{GradientsAccumulator, GradientsParams},
-    tensor::{FloatDType, Tensor},
+    tensor::{Device, FloatDType, Tensor},
 };
 use stovepipe_runtime::{CancelToken, Cancelled, JobError};
 use stovepipe_schedule::{Action, Pass, SpanKind};
@@ -17,22 +17,21 @@ use crate::{
     api::error::FailureCause,
     engine::{
         copies::{self, Copies, CopyUse},
-        core::StagePlacement,
         deferred::DeferredGradients,
         finite::{gradient_sum, is_finite},
         links::Links,
+        message::{Arrived, Inbox, Message},
         record::Recorder,
+        report::{Held, StageReport},
         schedules::StepSchedule,
-        skips::{SkipGradients, SkipValues},
-        statistics::{self, Momenta, Statistics},
-        tape::{
-            self, BackwardScope, Head, LossAndScores, PassContext, StageInput, StageOutput, Tape,
-            Watch,
-        },
-        transfer::TransferInbox,
+        seats::Seat,
+        shared::Shared,
+        skips::{SkipGradients, SkipValues, StageSkips},
+        statistics::{self, Cells, Momenta, Statistics},
+        tape::{self, BackwardScope, Head, LossAndScores, PassContext, StageValues, Tape},
         values::{self, FlowGradients},
     },
-    model::{keyed_rng::StepKey, layer::Layer},
+    model::{flows, keyed_rng::StepKey, layer::Layer},
 };
 
 /// Computes the loss and the scores of an output for a micro-batch.
@@ -47,16 +46,16 @@ pub(crate) struct OutputUse<L: Layer> {
 
 /// What a stage needs for a step.
 pub(crate) struct StageTask<L: Layer> {
-    pub(crate) index: usize,
+    pub(crate) seat: Seat,
     pub(crate) stage: StagePlacement,
     pub(crate) layers: Vec<L>,
     pub(crate) links: Links<L>,
-    /// The model's input for the first stage, one per micro-batch.
-    pub(crate) inputs: Vec<L::Input>,
-    /// The side input, one per micro-batch.
+    /// The model's input for the first stage, for each of its micro-batches.
+    pub(crate) inputs: HashMap<usize, L::Input>,
     pub(crate) side: Vec<L::Side>,
     /// The samples of each micro-batch, by their index in the mini-batch.
     pub(crate) samples: Arc<[Range<usize>]>,
+    pub(crate) shared: Option<Arc<Shared>>,
     /// The type to cast layers and inputs to, if any.
     pub(crate) dtype: Option<FloatDType>,
     /// `None` for inference and evaluation.
@@ -67,42 +66,57 @@ pub(crate) struct StageTask<L: Layer> {
 /// What all stages of a training step share.
 pub(crate) struct Training {
     pub(crate) schedule: Arc<StepSchedule>,
-    /// The key of the step's random numbers.
     pub(crate) key: StepKey,
     /// The first layer of the model that has something to train.
     pub(crate) trainable_from: usize,
-    /// The momenta that are known so far.
     pub(crate) momenta: Arc<Mutex<Momenta>>,
+    /// Whether forward passes only count running statistics, to recalibrate them, and no backward passes
+    /// follow.
+    pub(crate) only_counts: bool,
     /// Whether to check each value, to find the first that is NaN or infinite.
     pub(crate) inspect: bool,
     /// The factor of losses before the backward pass; gradients are divided by it.
     pub(crate) loss_scale: Option<f64>,
 }
 
-/// The results of a stage. Maps are by micro-batch.
+/// The results of a stage for its own process.
 pub(crate) struct StageResult<L: Layer> {
+    /// The first of those that are joined.
+    pub(crate) seat: Seat,
     pub(crate) statistics: Vec<Statistics>,
-    pub(crate) gradients: Vec<GradientsParams>,
+    /// Of each replica, for each layer.
+    pub(crate) gradients: Vec<Vec<GradientsParams>>,
+    /// By micro-batch.
     pub(crate) outputs: HashMap<usize, L::Output>,
-    /// The main loss, on the last stage.
-    pub(crate) losses: HashMap<usize, f64>,
-    /// The sum of this stage's auxiliary losses.
-    pub(crate) auxiliary: HashMap<usize, f64>,
-    pub(crate) scores: HashMap<usize, Vec<f64>>,
-    pub(crate) held: Held,
-    /// The last layer, by its index in the stage, with a gradient that is NaN or infinite.
-    pub(crate) not_finite: Option<usize>,
+    pub(crate) report: StageReport,
 }
 
-/// The most that a stage kept at once, in micro-batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Inputs kept for a recomputation.
-    pub inputs: usize,
-    /// Tapes: all activations of a micro-batch.
-    pub activations: usize,
-    /// What deferred weight gradients need.
-    pub weight_contexts: usize,
+impl<L: Layer> StageResult<L> {
+    /// Adds what the next replica has of other micro-batches. `device` is that of the first.
+    pub(crate) fn join(&mut self, next: Self, device: &Device) {
+        for (own, next) in self.statistics.iter_mut().zip(next.statistics) {
+            own.extend(next, 0);
+        }
+        self.gradients.extend(next.gradients);
+        let outputs = next.outputs.into_iter();
+        let outputs = outputs.map(|(index, output)| (index, flows::to_device(output, device)));
+        self.outputs.extend(outputs);
+        self.report.join(next.report);
+    }
+}
+
+/// The layers of a stage and their device.
+#[derive(Clone, Debug)]
+pub(crate) struct StagePlacement {
+    /// Its layers, by their index in the model.
+    pub(crate) layers: Range<usize>,
+    /// Their names, for errors.
+    pub(crate) names: Arc<[String]>,
+    pub(crate) device: Device,
+    pub(crate) device_name: String,
+    pub(crate) skips: StageSkips,
+    /// The cells of each layer's running statistics.
+    pub(crate) cells: Arc<[Cells]>,
 }
 
 /// Why an action failed.
@@ -112,9 +126,9 @@ pub(crate) struct StageStep<L: Layer> {
     task: StageTask<L>,
     recorder: Recorder,
     copies: Copies<L>,
-    model_inputs: Vec<Option<L::Input>>,
+    model_inputs: HashMap<usize, L::Input>,
     /// Kept for a recomputation.
-    inputs: HashMap<usize, StageInput<L>>,
+    inputs: HashMap<usize, StageValues<L>>,
     tapes: HashMap<usize, (CopyUse, Tape<L>)>,
     /// For the second half of a backward pass, by layer.
     deferred: HashMap<usize, Vec<(usize, DeferredGradients)>>,
@@ -136,17 +150,19 @@ impl<L: Layer> StageStep<L> {
         let cells = task.training.iter().flat_map(|_| &*task.stage.cells);
         let layers = task.layers.iter();
         let accumulators = layers.clone().map(|_| GradientsAccumulator::new());
-        let inputs = std::mem::take(&mut task.inputs).into_iter();
+        let model_inputs = std::mem::take(&mut task.inputs);
+        let only_counts = (task.training.as_ref()).is_some_and(|training| training.only_counts);
+        let starts_at_zero = task.dtype.is_some() || only_counts;
         Self {
             accumulators: accumulators.collect(),
             statistics: (cells.zip(layers.zip(copies.live())))
-                .map(|(cells, (layer, live))| match task.dtype {
-                    None => Statistics::begin(cells.clone(), live),
-                    Some(_) => Statistics::begin_narrow(cells.clone(), layer, live),
+                .map(|(cells, (layer, live))| match starts_at_zero {
+                    false => Statistics::begin(cells.clone(), live),
+                    true => Statistics::begin_at_zero(cells.clone(), layer, live),
                 })
                 .collect(),
             copies,
-            model_inputs: inputs.map(Some).collect(),
+            model_inputs,
             task,
             recorder,
             inputs: HashMap::new(),
@@ -181,14 +197,18 @@ impl<L: Layer> StageStep<L> {
                 let gradients = match &mut self.task.links.gradients_in {
                     None => FlowGradients::default(),
                     Some(inbox) => {
-                        self.recorder.waiting(action, self.task.index + 1);
-                        receive(inbox, action.micro_batch, cancel)?
+                        self.recorder.waiting(action, self.task.seat.stage + 1);
+                        receive(inbox, (action.micro_batch, &self.task.stage.device), cancel)?
                     }
                 };
                 let mut of_skips = SkipGradients::new();
                 for (from, inbox) in &mut self.task.links.skip_gradients_in {
                     self.recorder.waiting(action, *from);
-                    of_skips.extend(receive(inbox, action.micro_batch, cancel)?);
+                    of_skips.extend(receive(
+                        inbox,
+                        (action.micro_batch, &self.task.stage.device),
+                        cancel,
+                    )?);
                 }
                 self.recorder.running(action);
                 self.backward(action, gradients, of_skips).map_err(failed)
@@ -202,30 +222,32 @@ impl<L: Layer> StageStep<L> {
         }
     }
 
-    pub(crate) fn finish(mut self) -> StageResult<L> {
+    pub(crate) fn finish(mut self) -> Result<StageResult<L>, FailureCause> {
         let scalar = |tensor: Tensor<1>| f64::from(tensor.into_scalar::<f32>());
-        let gradients: Vec<_> = (self.accumulators.iter_mut())
-            .map(GradientsAccumulator::grads)
-            .collect();
+        let accumulators = self.accumulators.iter_mut();
+        let mut gradients: Vec<_> = accumulators.map(GradientsAccumulator::grads).collect();
         let sums = self.copies.live().iter().zip(&gradients);
         let sums = sums.map(|(layer, gradients)| gradient_sum(layer, gradients).map(scalar));
         let sums: Vec<_> = sums.collect();
         // Other threads read the results: see `transfer`. A lost device has failed in the sums already.
         let _ = self.task.stage.device.flush();
-        StageResult {
-            statistics: self.statistics,
-            not_finite: sums
-                .iter()
-                .rposition(|sum| sum.is_some_and(|sum| !sum.is_finite())),
-            gradients,
-            outputs: self.outputs,
-            losses: read(self.losses, scalar),
-            auxiliary: read(self.auxiliary, |losses| {
-                losses.into_iter().map(scalar).sum()
-            }),
-            scores: read(self.scores, |scores| scores.into_data().iter().collect()),
-            held: self.held,
+        if let Some(shared) = &self.task.shared {
+            let first = self.task.stage.layers.start;
+            shared.send_gradients(first, &self.task.layers, &mut gradients)?;
         }
+        Ok(StageResult {
+            seat: self.task.seat,
+            statistics: self.statistics,
+            gradients: vec![gradients],
+            outputs: self.outputs,
+            report: StageReport {
+                not_finite: (sums.iter()).rposition(|sum| sum.is_some_and(|sum| !sum.is_finite())),
+                losses: read(self.losses, scalar),
+                auxiliary: read(self.auxiliary, |own| own.into_iter().map(scalar).sum()),
+                scores: read(self.scores, |scores| scores.into_data().iter().collect()),
+                held: self.held,
+            },
+        })
     }
 
     fn is_last(&self) -> bool {
@@ -249,44 +271,49 @@ impl<L: Layer> StageStep<L> {
         &mut self,
         action: Action,
         cancel: &CancelToken,
-    ) -> Result<StageInput<L>, ActionError> {
+    ) -> Result<StageValues<L>, ActionError> {
         let micro_batch = action.micro_batch;
         let flow = match &mut self.task.links.values_in {
             None => {
-                let input = (self.model_inputs.get_mut(micro_batch)).and_then(Option::take);
+                let input = self.model_inputs.remove(&micro_batch);
                 let input = values::cast(input.ok_or(ActionError::Cancelled)?, self.task.dtype);
-                values::to_device(L::enter(input), &self.task.stage.device)
+                flows::to_device(L::enter(input), &self.task.stage.device)
             }
             Some(inbox) => {
-                self.recorder.waiting(action, self.task.index - 1);
-                receive(inbox, micro_batch, cancel)?
+                self.recorder.waiting(action, self.task.seat.stage - 1);
+                receive(inbox, (micro_batch, &self.task.stage.device), cancel)?
             }
         };
         let mut skips = SkipValues::new();
         for (from, inbox) in &mut self.task.links.skips_in {
             self.recorder.waiting(action, *from);
-            skips.extend(receive(inbox, micro_batch, cancel)?);
+            skips.extend(receive(
+                inbox,
+                (micro_batch, &self.task.stage.device),
+                cancel,
+            )?);
         }
-        Ok(StageInput { flow, skips })
+        Ok(StageValues { flow, skips })
     }
 
     /// Copies to record a forward pass on, if it is recorded.
     fn modules_to_record(&mut self, micro_batch: usize) -> Option<Vec<L>> {
-        let training = self.task.training.as_ref()?;
+        let training = (self.task.training.as_ref()).filter(|training| !training.only_counts)?;
         // A frozen stage keeps no tape, but records for the sake of auxiliary losses.
-        let recorded = training.schedule.recorded[self.task.index][micro_batch] || self.is_frozen();
+        let recorded =
+            training.schedule.recorded[self.task.seat.stage][micro_batch] || self.is_frozen();
         recorded.then(|| self.copies.take(CopyUse::Forward))
     }
 
     fn forward(
         &mut self,
         action: Action,
-        input: StageInput<L>,
+        input: StageValues<L>,
         modules: Option<Vec<L>>,
     ) -> Result<(), FailureCause> {
         let micro_batch = action.micro_batch;
         let inspect = (self.task.training.as_ref()).is_some_and(|training| training.inspect);
-        if inspect && self.task.index == 0 && !is_finite(&input.flow) {
+        if inspect && self.task.seat.stage == 0 && !is_finite(&input.flow) {
             let cause = "the input of the model is not finite";
             return Err(FailureCause::NotFinite(cause));
         }
@@ -319,25 +346,28 @@ impl<L: Layer> StageStep<L> {
             return Ok(());
         }
         let output = tape::leave::<L>(flow, self.task.stage.names.len(), &self.watch())?;
-        if let Some(loss) = loss {
-            let LossAndScores { loss, scores } = loss(micro_batch, Head::Main, output.clone());
-            self.losses.insert(micro_batch, loss);
-            self.scores
-                .extend(scores.map(|scores| (micro_batch, scores)));
-        }
+        let loss = loss.map(|loss| loss(micro_batch, Head::Main, output.clone()));
         if *keep_outputs {
             self.outputs.insert(micro_batch, values::widened(output));
         }
+        self.keep_loss(micro_batch, loss);
         Ok(())
+    }
+
+    fn keep_loss(&mut self, micro_batch: usize, loss: Option<LossAndScores>) {
+        if let Some(LossAndScores { loss, scores }) = loss {
+            self.losses.insert(micro_batch, loss);
+            (self.scores).extend(scores.map(|scores| (micro_batch, scores)));
+        }
     }
 
     /// Runs forward without a tape. In training, keeps the input for the recomputation.
     fn forward_without_tape(
         &mut self,
         action: Action,
-        input: StageInput<L>,
-    ) -> Result<StageOutput<L>, FailureCause> {
-        if self.task.training.is_some() {
+        input: StageValues<L>,
+    ) -> Result<StageValues<L>, FailureCause> {
+        if (self.task.training.as_ref()).is_some_and(|training| !training.only_counts) {
             self.inputs.insert(action.micro_batch, input.clone());
             self.held.inputs = self.held.inputs.max(self.inputs.len());
         }
@@ -357,12 +387,13 @@ impl<L: Layer> StageStep<L> {
 
     /// Finds the momenta of the stage's batch norms, once in the life of a pipeline. Needed where the
     /// statistics of several micro-batches are combined.
-    fn find_momenta(&mut self, action: Action, input: &StageInput<L>) -> Result<(), FailureCause> {
+    fn find_momenta(&mut self, action: Action, input: &StageValues<L>) -> Result<(), FailureCause> {
         let Some(training) = &self.task.training else {
             return Ok(());
         };
         let lock = || (training.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
-        let is_needed = self.task.samples.len() > 1 || self.task.dtype.is_some();
+        let combines = self.task.samples.len() > 1 || training.only_counts;
+        let is_needed = combines || self.task.dtype.is_some();
         let is_known = || {
             let known = lock();
             let mut layers = self.task.stage.cells.iter().zip(self.copies.live());
@@ -374,18 +405,16 @@ impl<L: Layer> StageStep<L> {
         // In f32 whatever the step computes in: momenta need all bits.
         let dtype = self.task.dtype.map(|_| FloatDType::F32);
         let side = values::cast(self.side(action.micro_batch), dtype);
-        let skips = input.skips.clone().into_iter();
-        let input = StageInput {
+        let skips = input.skips.iter();
+        let cast = |(&skip, value): (_, &L::Flow)| (skip, values::cast(value.clone(), dtype));
+        let input = StageValues {
             flow: values::cast(input.flow.clone(), dtype),
-            skips: skips
-                .map(|(skip, value)| (skip, values::cast(value, dtype)))
-                .collect(),
+            skips: skips.map(cast).collect(),
         };
         let pass = pass_context(&self.task, action.micro_batch, &side);
         let watch = self.watch();
-        let layers: Vec<_> = (self.task.stage.cells.iter().cloned())
-            .zip(self.task.layers.iter().map(copies::live))
-            .collect();
+        let layers = self.task.layers.iter().map(copies::live);
+        let layers: Vec<_> = self.task.stage.cells.iter().cloned().zip(layers).collect();
         let copy = |layer: &L| copies::quiet(&copies::live(layer));
         let found = statistics::momenta(&layers, copy, |copies| {
             tape::forward(&copies, input.clone(), &pass, &watch).map(|_| ())
@@ -401,8 +430,8 @@ impl<L: Layer> StageStep<L> {
         action: Action,
         kind: SpanKind,
         modules: Vec<L>,
-        input: StageInput<L>,
-    ) -> Result<StageOutput<L>, FailureCause> {
+        input: StageValues<L>,
+    ) -> Result<StageValues<L>, FailureCause> {
         let micro_batch = action.micro_batch;
         let Some(loss) = &self.task.outputs.loss else {
             return Err(FailureCause::Internal("training without a loss"));
@@ -421,11 +450,7 @@ impl<L: Layer> StageStep<L> {
             };
             Ok::<_, FailureCause>((recorded, main))
         })?;
-        if let Some(LossAndScores { loss, scores }) = main {
-            self.losses.insert(micro_batch, loss);
-            self.scores
-                .extend(scores.map(|scores| (micro_batch, scores)));
-        }
+        self.keep_loss(micro_batch, main);
         let auxiliary = std::mem::take(&mut recorded.auxiliary);
         self.auxiliary.insert(micro_batch, auxiliary);
         let used_for = match kind {
@@ -500,29 +525,31 @@ impl<L: Layer> StageStep<L> {
         let (layers, accumulators) = (self.copies.live(), &mut self.accumulators);
         self.recorder.time(action.pass.into(), action, || {
             for (layer, deferred) in deferred.unwrap_or_default() {
-                watch.enter(layer);
+                watch(Some(layer));
                 let gradients = deferred.run(&layers[layer]);
                 accumulators[layer].accumulate(&layers[layer], gradients);
             }
-            watch.leave();
+            watch(None);
             Ok(())
         })
     }
 
     fn side(&self, micro_batch: usize) -> L::Side {
         let side = values::cast(self.task.side[micro_batch].clone(), self.task.dtype);
-        let side = values::to_device(side, &self.task.stage.device);
+        let side = flows::to_device(side, &self.task.stage.device);
         match self.task.training {
-            Some(_) => values::attach(side, false),
+            Some(_) => flows::attach(side, false),
             None => side,
         }
     }
 
-    fn watch(&self) -> LayerWatch {
-        LayerWatch {
-            recorder: self.recorder.clone(),
-            names: self.task.stage.names.clone(),
-            first: self.task.stage.layers.start,
+    /// Tells the recorder which layer runs.
+    fn watch(&self) -> impl Fn(Option<usize>) + use<L> {
+        let (recorder, stage) = (self.recorder.clone(), &self.task.stage);
+        let (names, first) = (stage.names.clone(), stage.layers.start);
+        move |layer| {
+            let name = |layer: usize| (first + layer, names[layer].clone());
+            recorder.in_layer(layer.map(name));
         }
     }
 }
@@ -552,28 +579,16 @@ fn pass_context<'a, L: Layer>(
 }
 
 /// Waits for a message; a failed copy is an error.
-fn receive<T>(
-    inbox: &mut TransferInbox<T>,
-    micro_batch: usize,
+fn receive<M: Message>(
+    inbox: &mut Inbox<M>,
+    (micro_batch, device): (usize, &Device),
     cancel: &CancelToken,
-) -> Result<T, ActionError> {
+) -> Result<M, ActionError> {
     let received = inbox.receive(micro_batch, cancel);
-    (received.map_err(|Cancelled| ActionError::Cancelled)?).map_err(ActionError::Failed)
-}
-
-struct LayerWatch {
-    recorder: Recorder,
-    names: Arc<[String]>,
-    first: usize,
-}
-
-impl Watch for LayerWatch {
-    fn enter(&self, layer: usize) {
-        self.recorder
-            .entering(self.first + layer, &self.names[layer]);
-    }
-
-    fn leave(&self) {
-        self.recorder.leaving();
+    let arrived = received.map_err(|Cancelled| ActionError::Cancelled)?;
+    match arrived.map_err(ActionError::Failed)? {
+        Arrived::Here(message) => Ok(message),
+        Arrived::Packed(mut packed) => M::unpack(&mut packed, device)
+            .map_err(|error| ActionError::Failed(FailureCause::Unpacked(error))),
     }
 }

@@ -1,21 +1,22 @@
 //! Running statistics, updated once per mini-batch.
 //!
-//! Batch norm normalizes each micro-batch by its own mean and variance. Its running statistics move
-//! once per mini-batch, by the mean and variance of all of it, as if it had run in one piece
-//! (torchgpipe calls this deferred batch norm). The engine sees only the cells that hold the
-//! statistics, before and after a forward pass; the layer may be Burn's or custom.
+//! Batch norm normalizes each micro-batch by itself. Its running statistics move once per mini-batch, by the
+//! mean and variance of all of it (torchgpipe calls this deferred batch norm). The engine sees only the cells
+//! that hold the statistics, before and after a forward pass; the layer may be Burn's or custom.
 //!
-//! With momentum q, a forward pass of micro-batch i moves a cell from r to rᵢ = (1 − q) r + q bᵢ,
-//! where bᵢ is the micro-batch's mean or variance. Each pass starts from the same r. Let wᵢ be the
-//! micro-batch's share of the samples. The mini-batch's mean is Σ wᵢ bᵢ, so its cell becomes Σ wᵢ rᵢ
-//! for any q. The mini-batch's variance is the mean of the variances plus the variance of the means,
-//! so its cell becomes Σ wᵢ rᵢ + V / q, where V is the variance of the means' cells. Burn does not
-//! expose q; [`momentum`] finds it with two forward passes that start from different r. Any other
-//! statistic is averaged.
+//! With momentum q, a forward pass of micro-batch i moves a cell from r to rᵢ = (1 − q) r + q bᵢ, where bᵢ is
+//! the micro-batch's mean or variance. Each pass starts from the same r. Let wᵢ be the micro-batch's share of
+//! the samples. The mini-batch's mean is Σ wᵢ bᵢ, so its cell becomes Σ wᵢ rᵢ for any q. The mini-batch's
+//! variance is the mean of the variances plus the variance of the means, so its cell becomes
+//! Σ wᵢ rᵢ + V / q, where V is the variance of the means' cells. Burn does not expose q; [`momentum`] finds it
+//! with two forward passes that start from different r. Any other statistic is averaged.
 //!
-//! In mixed precision, the cells of a forward pass have few bits, and small changes of r would vanish.
-//! So the cells of norms that train start at zero, which they do not read, and end at q bᵢ. The
-//! model's r stays in f32 and becomes (1 − q) r + Σ wᵢ (q bᵢ).
+//! In mixed precision, the cells of a forward pass have few bits, and small changes of r would vanish. So the
+//! cells of norms that train start at zero, which they do not read, and end at q bᵢ. The model's r stays in
+//! f32 and becomes (1 − q) r + Σ wᵢ (q bᵢ).
+//!
+//! To recalibrate them, the cells of norms that train start at zero in any precision, and all passes of many
+//! mini-batches are combined: divided by q, the sums are exact means and variances.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -26,6 +27,8 @@ use burn::{
     module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId},
     tensor::{DType, Tensor, container::TensorContainer},
 };
+
+use crate::engine::finite::is_finite;
 
 /// The cells of a layer that hold running statistics.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +54,11 @@ impl Cells {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
+    }
+
+    /// Whether a layer has batch norms that train.
+    pub(crate) fn can_recalibrate<M: Module>(&self, layer: &M) -> bool {
+        !self.means.is_empty() && !training_means(&layer.valid().train()).is_empty()
     }
 
     /// Whether the momenta of all batch norms that train are known.
@@ -173,8 +181,9 @@ impl Statistics {
         }
     }
 
-    /// The same if `live` has fewer bits than the model's `layer`.
-    pub(crate) fn begin_narrow<M: Module>(cells: Cells, layer: &M, live: &M) -> Self {
+    /// The same with cells that start at zero, because `live` has fewer bits than the model's `layer`, or to
+    /// recalibrate.
+    pub(crate) fn begin_at_zero<M: Module>(cells: Cells, layer: &M, live: &M) -> Self {
         struct Zero<'a>(&'a HashSet<ParamId>);
 
         impl CellMapper for Zero<'_> {
@@ -191,9 +200,9 @@ impl Statistics {
             return Self::begin(cells, live);
         }
         let mut zeros = training_means(live);
-        let variances = cells.means.iter().filter(|(_, mean)| zeros.contains(mean));
-        let variances: Vec<_> = variances.map(|(&variance, _)| variance).collect();
-        zeros.extend(variances);
+        let means = zeros.clone();
+        let variances = cells.means.iter().filter(|(_, mean)| means.contains(mean));
+        zeros.extend(variances.map(|(variance, _)| variance));
         cells.write(live, Zero(&zeros));
         let start = cells.read(live);
         Self {
@@ -214,26 +223,45 @@ impl Statistics {
 
         if !self.cells.is_empty() {
             self.after.insert(micro_batch, self.cells.read_row(live));
-            let start = self
-                .narrow
-                .as_ref()
-                .map_or(&self.start, |narrow| &narrow.start);
+            let narrow = self.narrow.as_ref();
+            let start = narrow.map_or(&self.start, |narrow| &narrow.start);
             self.cells.write(live, Restore(start));
         }
     }
 
-    /// Writes the mini-batch's statistics into the cells that `layer` shares with the model.
-    pub(crate) fn commit<M: Module>(self, layer: &M, momenta: &Momenta, sizes: &[usize]) {
-        let micro_batches: Vec<_> = self
-            .after
-            .keys()
-            .map(|&index| sizes[index] as f32)
-            .collect();
+    /// Adds those of further micro-batches, which are counted from `first` on.
+    pub(crate) fn extend(&mut self, later: Self, first: usize) {
+        let device = self.after.values().next().map(Tensor::device);
+        let row = |row: Tensor<1>| match &device {
+            Some(device) => row.to_device(device),
+            None => row,
+        };
+        let rows = later.after.into_iter();
+        let rows = rows.map(|(micro_batch, own)| (first + micro_batch, row(own)));
+        self.after.extend(rows.collect::<Vec<_>>());
+    }
+
+    /// Whether they are neither NaN nor infinite.
+    pub(crate) fn are_finite(&self) -> bool {
+        self.after.values().all(is_finite)
+    }
+
+    /// Writes the statistics of micro-batches of these sizes into the cells that `layer` shares with the
+    /// model: moves them, or replaces them by `exact` ones.
+    pub(crate) fn commit<M: Module>(
+        self,
+        layer: &M,
+        momenta: &Momenta,
+        sizes: &[usize],
+        exact: bool,
+    ) {
+        let samples = self.after.keys().map(|&index| sizes[index] as f32);
+        let samples: Vec<_> = samples.collect();
         let Some(device) = self.after.values().next().map(Tensor::device) else {
             return;
         };
-        let counted: f32 = micro_batches.iter().sum();
-        let shares = Tensor::<1>::from_floats(micro_batches.as_slice(), &device);
+        let counted: f32 = samples.iter().sum();
+        let shares = Tensor::<1>::from_floats(samples.as_slice(), &device);
         let rows = Tensor::stack(self.after.into_values().collect(), 0);
         let sum = Sum {
             shares: shares.div_scalar(counted).reshape([-1, 1]),
@@ -245,6 +273,7 @@ impl Statistics {
             narrow: self.narrow.as_ref(),
             means: &self.cells.means,
             momenta,
+            exact,
             places: HashMap::new(),
             place: 0,
         };
@@ -262,6 +291,8 @@ struct Sum<'a> {
     narrow: Option<&'a Narrow>,
     means: &'a HashMap<ParamId, ParamId>,
     momenta: &'a Momenta,
+    /// Whether to replace the cells of norms that train, and nothing else.
+    exact: bool,
     /// The columns of each cell that was visited.
     places: HashMap<ParamId, Range<usize>>,
     place: usize,
@@ -286,25 +317,28 @@ impl Sum<'_> {
 
     /// A cell before each forward pass; the model's is `start`.
     fn begun<const D: usize>(&self, id: ParamId, start: &Tensor<D>) -> Tensor<D> {
-        let narrow = self
-            .narrow
-            .and_then(|narrow| narrow.start.get::<Tensor<D>>(&id));
-        narrow.map_or_else(|| start.clone(), |begun| begun.cast(start.dtype()))
+        let narrow = self.narrow.and_then(|narrow| narrow.start.get(&id));
+        narrow.map_or_else(
+            || start.clone(),
+            |begun: Tensor<D>| begun.cast(start.dtype()),
+        )
     }
 
-    /// q r: what a pass subtracts from the model's cell, but not from one that starts at zero.
-    fn momentum_times_start<const D: usize>(
-        &self,
-        id: ParamId,
-        start: &Tensor<D>,
-    ) -> Option<Tensor<2>> {
+    /// The momentum of a cell that starts at zero.
+    fn momentum_from_zero(&self, id: ParamId) -> Option<f64> {
         self.narrow.filter(|narrow| narrow.zeros.contains(&id))?;
-        Some(
-            start
-                .clone()
-                .reshape([1, -1])
-                .mul_scalar(self.momentum(id)?),
-        )
+        self.momentum(id)
+    }
+
+    /// The mean or the variance of all samples.
+    fn exact(&self, id: ParamId, rows: Tensor<2>) -> Option<Tensor<2>> {
+        let momentum = self.momentum_from_zero(id)?;
+        let mean = self.mean(rows);
+        let sum = match self.spread(id) {
+            Some(spread) => mean + spread,
+            None => mean,
+        };
+        Some(sum.div_scalar(momentum))
     }
 
     /// What the differences between the micro-batches' means add to the variance.
@@ -325,13 +359,18 @@ impl CellMapper for Sum<'_> {
         self.places.insert(id, place.clone());
         let rows = self.rows(&place);
         let start = self.start.get(&id).unwrap_or(old);
+        if self.exact {
+            let exact = self.exact(id, rows);
+            return exact.map_or(start.clone(), |exact| exact.reshape(start.shape()));
+        }
         if rows.dims()[0] == 1 && self.narrow.is_none() {
             return rows.reshape(start.shape());
         }
         // By differences, so that a cell that did not move keeps its bits.
         let mut change = self.mean(rows - self.begun(id, &start).reshape([1, -1]));
-        if let Some(subtracted) = self.momentum_times_start(id, &start) {
-            change = change - subtracted;
+        // A pass subtracts q r from the model's cell, but not from one that starts at zero.
+        if let Some(momentum) = self.momentum_from_zero(id) {
+            change = change - start.clone().reshape([1, -1]).mul_scalar(momentum);
         }
         if let Some(spread) = self.spread(id) {
             change = change + spread;

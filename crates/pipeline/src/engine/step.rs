@@ -1,80 +1,167 @@
 //! One step, from the caller's side: gives each worker its actions and stages, and explains failures.
 //! How workers run a step together is the crate `stovepipe-runtime`.
 
-use std::{collections::HashMap, time::Instant};
+use std::{
+    collections::HashMap,
+    thread,
+    time::{Duration, Instant},
+};
 
 use stovepipe_runtime::{Cause, Fault, JobContext, StepOptions};
-use stovepipe_schedule::{Action, Schedule, Timeline};
+use stovepipe_schedule::{Action, Timeline};
 
 use crate::{
     api::{
-        control::Progress,
-        error::{FailureCause, StageFailure, StepError, WorkerState},
+        batch::Progress,
+        error::{BoxedError, FailureCause, StageFailure, StepError, WorkerState},
     },
     engine::{
         core::Engine,
         panic::Panicked,
         record::{self, Recorder},
+        report::{Reports, StageReport},
         stage::{ActionError, StageResult, StageStep, StageTask},
     },
     model::layer::Layer,
 };
 
-/// The results of all stages, in order, and what happened when.
+/// How long a process that only waits gives the others to say what hangs there, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// The results of a run.
 pub(crate) struct StepResult<L: Layer> {
+    /// Of all stages, in order.
+    pub(crate) reports: Vec<StageReport>,
+    /// Of this process's stages, in order.
     pub(crate) stages: Vec<StageResult<L>>,
     pub(crate) timeline: Timeline,
 }
 
-/// Runs a schedule. There is one task per stage, in order. The caller holds the engine's turn.
+/// Runs the actions of all workers in all processes. There is one task per seat of this one; without them,
+/// the others have to know. The caller holds the engine's turn.
 pub(crate) fn run<L: Layer>(
     engine: &Engine,
-    schedule: &Schedule,
-    tasks: Vec<StageTask<L>>,
+    actions: &[Vec<Action>],
+    tasks: Result<Vec<StageTask<L>>, StepError>,
 ) -> Result<StepResult<L>, StepError> {
+    let number = engine.processes.begin();
+    let ran = tasks.and_then(|tasks| run_own(engine, actions, tasks, number));
+    let ran = ran.map_err(|error| of_who_hangs(error, engine, number));
+    let (stages, reports) = match ran {
+        Ok((stages, reports)) => (stages, Ok(reports)),
+        Err(error) => (Vec::new(), Err(error)),
+    };
+    let mut reports = engine.processes.end(reports)?;
+    reports.stages.sort_by_key(|(stage, _)| *stage);
+    let mut workers = vec![Vec::new(); actions.len()];
+    for (worker, spans) in reports.spans {
+        workers[worker] = spans;
+    }
+    Ok(StepResult {
+        reports: reports
+            .stages
+            .into_iter()
+            .map(|(_, report)| report)
+            .collect(),
+        stages,
+        timeline: Timeline { workers },
+    })
+}
+
+/// If a step has stalled while this process only waited for others, one of them knows which layer hangs:
+/// its error, if it comes soon.
+fn of_who_hangs(error: StepError, engine: &Engine, number: u64) -> StepError {
+    let StepError::Stalled { flight, .. } = &error else {
+        return error;
+    };
+    let is_running =
+        |worker: usize| matches!(flight.workers[worker].state, WorkerState::Running { .. });
+    let hangs_here = engine.processes.own_workers().any(is_running);
+    if !engine.processes.are_several() || hangs_here {
+        return error;
+    }
     let began = Instant::now();
-    let mut tasks: HashMap<_, _> = tasks.into_iter().map(|task| (task.index, task)).collect();
-    let mut recorders = Vec::new();
-    let mut jobs = Vec::new();
-    for actions in schedule.workers() {
-        let recorder = Recorder::new(began);
-        recorders.push(recorder.clone());
-        let mut own = Vec::new();
-        for action in actions {
-            own.extend(tasks.remove(&action.stage));
+    while began.elapsed() < PATIENCE {
+        if let Some(reason) = engine.cancel.take_reason(number) {
+            return StepError::Cancelled(reason);
         }
-        let actions = actions.clone();
+        thread::sleep(INTERVAL);
+    }
+    error
+}
+
+/// Runs this process's share of the actions.
+fn run_own<L: Layer>(
+    engine: &Engine,
+    actions: &[Vec<Action>],
+    tasks: Vec<StageTask<L>>,
+    number: u64,
+) -> Result<(Vec<StageResult<L>>, Reports), StepError> {
+    let began = Instant::now();
+    let mut tasks_of_workers = HashMap::<_, Vec<_>>::new();
+    for task in tasks {
+        let own = tasks_of_workers.entry(task.seat.worker).or_default();
+        own.push(task);
+    }
+    let recorders: Vec<_> = actions.iter().map(|_| Recorder::new(began)).collect();
+    let own: Vec<_> = engine.processes.own_workers().collect();
+    let mut jobs = Vec::new();
+    for &worker in &own {
+        let (actions, recorder) = (actions[worker].clone(), recorders[worker].clone());
+        let tasks = tasks_of_workers.remove(&worker).unwrap_or_default();
         jobs.push(move |context: &mut JobContext<'_, Action>| {
-            run_actions(context, &actions, own, &recorder)
+            run_actions(context, &actions, tasks, &recorder)
         });
     }
     let options = StepOptions {
         stop: &engine.stop,
+        cancel: &engine.cancel,
+        number,
         stall_timeout: engine.stall_timeout,
     };
-    let total = schedule.workers().iter().map(Vec::len).sum();
+    let total = own.iter().map(|&worker| actions[worker].len()).sum();
     let mut done = 0;
-    let on_action = |worker, action| {
+    let on_action = |worker: usize, action| {
         done += 1;
         engine.report(&Progress {
-            worker,
+            worker: own[worker],
             action,
             done,
             total,
         })
     };
-    let to_error = |fault| explain(fault, engine, schedule, &recorders);
+    let to_error = |fault| explain(fault, (engine, &own), actions, &recorders);
     let results = stovepipe_runtime::step(&engine.workers, jobs, options, on_action, to_error);
     if let Err(error) = &results {
         let has_stalled = matches!(error, StepError::Stalled { .. });
         (engine.transfers).settle(engine.stall_timeout, has_stalled);
     }
-    let mut stages: Vec<_> = results?.into_iter().flatten().collect();
-    stages.sort_by_key(|(index, _)| *index);
-    Ok(StepResult {
-        stages: stages.into_iter().map(|(_, result)| result).collect(),
-        timeline: record::timeline(&recorders),
-    })
+    let stages = join_replicas(engine, results?.into_iter().flatten().collect());
+    let reports = Reports {
+        stages: (stages.iter())
+            .map(|result| (result.seat.stage, result.report.clone()))
+            .collect(),
+        spans: (own.into_iter())
+            .map(|worker| (worker, recorders[worker].take_spans()))
+            .collect(),
+    };
+    Ok((stages, reports))
+}
+
+/// One result for each stage, in order, from those of its replicas.
+fn join_replicas<L: Layer>(engine: &Engine, mut all: Vec<StageResult<L>>) -> Vec<StageResult<L>> {
+    all.sort_by_key(|result| (result.seat.stage, result.seat.replica));
+    let mut stages: Vec<StageResult<L>> = Vec::new();
+    for result in all {
+        match stages.last_mut() {
+            Some(last) if last.seat.stage == result.seat.stage => {
+                last.join(result, &engine.stages[last.seat.stage].device);
+            }
+            _ => stages.push(result),
+        }
+    }
+    stages
 }
 
 /// Runs a worker's actions.
@@ -83,11 +170,9 @@ fn run_actions<L: Layer>(
     actions: &[Action],
     tasks: Vec<StageTask<L>>,
     recorder: &Recorder,
-) -> Result<Vec<(usize, StageResult<L>)>, ActionError> {
-    let mut stages: HashMap<_, _> = tasks
-        .into_iter()
-        .map(|task| (task.index, StageStep::new(task, recorder.clone())))
-        .collect();
+) -> Result<Vec<StageResult<L>>, ActionError> {
+    let begin = |task: StageTask<L>| (task.seat.stage, StageStep::new(task, recorder.clone()));
+    let mut stages: HashMap<_, _> = tasks.into_iter().map(begin).collect();
     for &action in actions {
         context.act(action, |cancel| {
             let Some(stage) = stages.get_mut(&action.stage) else {
@@ -98,34 +183,40 @@ fn run_actions<L: Layer>(
         })?;
     }
     recorder.done();
-    Ok((stages.into_iter())
-        .map(|(index, stage)| (index, stage.finish()))
-        .collect())
+    let finished = stages.into_values().map(StageStep::finish);
+    let finished: Result<_, _> = finished.collect();
+    finished.map_err(ActionError::Failed)
 }
 
 /// Turns a fault into an error that says where it happened.
 fn explain(
-    fault: Fault<Action, FailureCause>,
-    engine: &Engine,
-    schedule: &Schedule,
+    fault: Fault<Action, FailureCause, BoxedError>,
+    (engine, own): (&Engine, &[usize]),
+    actions: &[Vec<Action>],
     recorders: &[Recorder],
 ) -> StepError {
-    let flight = record::flight_record(recorders, &engine.transfers);
+    let mut flight = record::flight_record(recorders, &engine.transfers);
+    for (_, record) in (flight.workers.iter_mut().enumerate()).filter(|(at, _)| !own.contains(at)) {
+        record.state = WorkerState::Elsewhere;
+    }
     let (worker, action, cause) = match fault {
         Fault::Failed {
             worker,
             action,
             cause,
-        } => (worker, action, cause),
+        } => (own[worker], action, cause),
         Fault::Stalled => {
             let limit = engine.stall_timeout.unwrap_or_default();
             return StepError::Stalled { limit, flight };
         }
         Fault::Stopped => return StepError::Stopped,
+        Fault::Cancelled(reason) => return StepError::Cancelled(reason),
         Fault::Lost => return StepError::Lost,
     };
     // Without an action, the worker failed while it prepared the first one.
-    let action = action.unwrap_or(schedule.workers()[worker][0]);
+    let Some(action) = action.or(actions[worker].first().copied()) else {
+        return StepError::Lost;
+    };
     let layer = match recorders[worker].state() {
         WorkerState::Running { layer, .. } => layer,
         _ => None,
@@ -134,7 +225,7 @@ fn explain(
         stage: action.stage,
         layer,
         action,
-        device: engine.stages[action.stage].device_name.clone(),
+        device: engine.devices[worker].name.clone(),
         cause: match cause {
             Cause::Error(cause) => cause,
             Cause::Panicked(panic) => Panicked::new(&*panic).into(),

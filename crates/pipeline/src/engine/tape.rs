@@ -23,8 +23,9 @@ use crate::{
     },
     model::{
         flow::Flow,
+        flows,
         keyed_rng::{KeyedRng, StepKey},
-        layer::{Context, ContextResults, Layer},
+        layer::{Context, Layer},
     },
 };
 
@@ -45,11 +46,9 @@ pub(crate) enum Head {
     Auxiliary,
 }
 
-/// Called before and after each layer runs, so that an error can name it.
-pub(crate) trait Watch {
-    fn enter(&self, layer: usize);
-    fn leave(&self);
-}
+/// Called with the layer that begins to run, by its index in the stage, and with `None` at the end, so that an
+/// error can name it.
+pub(crate) type Watch<'a> = dyn Fn(Option<usize>) + 'a;
 
 /// What the layers of a stage need for a micro-batch, beside their input.
 pub(crate) struct PassContext<'a, L: Layer> {
@@ -59,11 +58,8 @@ pub(crate) struct PassContext<'a, L: Layer> {
     pub(crate) skips: &'a StageSkips,
     /// The index in the model of the stage's first layer.
     pub(crate) first: usize,
-    /// The first layer of the model that has something to train.
     pub(crate) trainable_from: usize,
-    /// Whether to check each value, to find the first that is NaN or infinite.
     pub(crate) inspect: bool,
-    /// The factor of losses before the backward pass.
     pub(crate) loss_scale: Option<f64>,
 }
 
@@ -120,12 +116,8 @@ impl<'a, L: Layer> PassContext<'a, L> {
         let was_finite = self.inspect && is_finite(&input) && taken.iter().all(is_finite);
         let mut context = self.context(layer, taken);
         let output = module.forward(input, &mut context)?;
-        let ContextResults {
-            auxiliary,
-            mut sent,
-            untaken,
-        } = context.into_results();
-        if let Some(name) = untaken.into_iter().next() {
+        let (auxiliary, mut sent) = (context.auxiliary, context.sent);
+        if let Some((name, _)) = context.available.into_iter().next() {
             return Err(FailureCause::SkipNotTaken(name));
         }
         let declared = self.skips.sent_by(layer).iter().map(|&skip| {
@@ -174,52 +166,41 @@ struct LayerOutput<L: Layer> {
     auxiliary: Vec<L::Output>,
 }
 
-/// A stage's input for a micro-batch, without a graph.
+/// A stage's input or output for a micro-batch, without a graph.
 #[derive(Clone)]
-pub(crate) struct StageInput<L: Layer> {
+pub(crate) struct StageValues<L: Layer> {
     pub(crate) flow: L::Flow,
-    /// Skips from other stages.
-    pub(crate) skips: SkipValues<L::Flow>,
-}
-
-/// A stage's output for a micro-batch, without a graph.
-pub(crate) struct StageOutput<L: Layer> {
-    pub(crate) flow: L::Flow,
-    /// Skips for other stages.
+    /// Skips from other stages, or for them.
     pub(crate) skips: SkipValues<L::Flow>,
 }
 
 /// Runs `layers` without a tape on detached values.
 pub(crate) fn forward<L: Layer>(
     layers: &[L],
-    input: StageInput<L>,
+    input: StageValues<L>,
     pass: &PassContext<'_, L>,
-    watch: &impl Watch,
-) -> Result<StageOutput<L>, FailureCause> {
-    let is_training = pass.rng.is_some();
-    let attach = |flow| {
-        if is_training {
-            values::attach(flow, false)
-        } else {
-            flow
-        }
+    watch: &Watch<'_>,
+) -> Result<StageValues<L>, FailureCause> {
+    let attach = |flow| match pass.rng {
+        Some(_) => flows::attach(flow, false),
+        None => flow,
     };
     let mut flow = attach(input.flow);
     let (mut here, mut elsewhere) = (input.skips, SkipValues::new());
     for (index, module) in layers.iter().enumerate() {
-        watch.enter(index);
+        watch(Some(index));
         let layer = pass.first + index;
         let taken = pass.take(layer, &mut here)?;
         let taken: Vec<_> = taken.into_iter().map(attach).collect();
         // Auxiliary outputs are dropped: their loss is computed where the tape is recorded.
         let ran = pass.run(module, layer, flow, &taken)?;
-        let sent = ran.sent.into_iter().map(values::detach).collect();
+        let sent = ran.sent.into_iter().map(flows::detach).collect();
         pass.keep(layer, sent, &mut here, &mut elsewhere);
         flow = ran.output;
     }
-    watch.leave();
-    Ok(StageOutput {
-        flow: values::detach(flow),
+    watch(None);
+    Ok(StageValues {
+        flow: flows::detach(flow),
         skips: elsewhere,
     })
 }
@@ -228,18 +209,19 @@ pub(crate) fn forward<L: Layer>(
 pub(crate) fn leave<L: Layer>(
     flow: L::Flow,
     layers: usize,
-    watch: &impl Watch,
+    watch: &Watch<'_>,
 ) -> Result<L::Output, FailureCause> {
-    watch.enter(layers - 1);
+    watch(Some(layers - 1));
     let output = L::leave(flow)?;
-    watch.leave();
+    watch(None);
     Ok(output)
 }
 
 /// What the backward pass of a micro-batch needs from its forward pass.
 pub(crate) struct Tape<L: Layer> {
     layers: Vec<LayerTape<L>>,
-    head: Option<HeadTape<L>>,
+    /// The input of the loss, and the loss.
+    head: Option<(L::Flow, Tensor<1>)>,
 }
 
 struct LayerTape<L: Layer> {
@@ -253,14 +235,9 @@ struct LayerTape<L: Layer> {
     auxiliary: Option<Tensor<1>>,
 }
 
-struct HeadTape<L: Layer> {
-    input: L::Flow,
-    loss: Tensor<1>,
-}
-
 /// A recorded forward pass.
 pub(crate) struct Recorded<L: Layer> {
-    pub(crate) output: StageOutput<L>,
+    pub(crate) output: StageValues<L>,
     /// The losses of auxiliary heads, in the order of the layers; detached.
     pub(crate) auxiliary: Vec<Tensor<1>>,
     pub(crate) tape: Tape<L>,
@@ -278,33 +255,32 @@ pub(crate) enum BackwardScope {
 /// them until its backward pass returns them.
 pub(crate) fn record<L: Layer>(
     modules: Vec<L>,
-    input: StageInput<L>,
+    input: StageValues<L>,
     pass: &PassContext<'_, L>,
     loss: &LossFn<'_, L>,
-    watch: &impl Watch,
+    watch: &Watch<'_>,
 ) -> Result<Recorded<L>, FailureCause> {
     let mut flow = input.flow;
     let (mut here, mut elsewhere) = (input.skips, SkipValues::new());
     let mut tapes = Vec::with_capacity(modules.len());
     let mut auxiliary = Vec::new();
     for (index, module) in modules.into_iter().enumerate() {
-        watch.enter(index);
+        watch(Some(index));
         let layer = pass.first + index;
-        let input = values::attach(flow, layer > 0 && pass.needs_gradient(layer - 1));
+        let input = flows::attach(flow, layer > 0 && pass.needs_gradient(layer - 1));
         let taken = pass.take(layer, &mut here)?;
-        let taken: Vec<_> = (pass.skips.taken_by(layer).iter().zip(taken))
-            .map(|(&skip, value)| {
-                values::attach(value, pass.needs_gradient(pass.skips.sender(skip)))
-            })
-            .collect();
+        let taken = pass.skips.taken_by(layer).iter().zip(taken);
+        let is_trained = |skip| pass.needs_gradient(pass.skips.sender(skip));
+        let taken = taken.map(|(&skip, value)| flows::attach(value, is_trained(skip)));
+        let taken: Vec<_> = taken.collect();
         let ran = pass.run(&module, layer, input.clone(), &taken)?;
-        let sent = ran.sent.iter().cloned().map(values::detach).collect();
+        let sent = ran.sent.iter().cloned().map(flows::detach).collect();
         pass.keep(layer, sent, &mut here, &mut elsewhere);
         let aside = (ran.auxiliary.into_iter()).fold(None, |sum, head| {
             values::add(sum, Some(loss(Head::Auxiliary, head).loss))
         });
         auxiliary.extend(aside.clone().map(Tensor::inner));
-        flow = values::detach(ran.output.clone());
+        flow = flows::detach(ran.output.clone());
         tapes.push(LayerTape {
             layer,
             module,
@@ -315,9 +291,9 @@ pub(crate) fn record<L: Layer>(
             auxiliary: aside.map(|loss| pass.scaled(loss)),
         });
     }
-    watch.leave();
+    watch(None);
     Ok(Recorded {
-        output: StageOutput {
+        output: StageValues {
             flow,
             skips: elsewhere,
         },
@@ -412,11 +388,11 @@ impl<L: Layer> Tape<L> {
         &mut self,
         output: L::Flow,
         loss: &LossFn<'_, L>,
-        (pass, watch): (&PassContext<'_, L>, &impl Watch),
+        (pass, watch): (&PassContext<'_, L>, &Watch<'_>),
     ) -> Result<LossAndScores, FailureCause> {
         let was_finite = pass.inspect && is_finite(&output);
         let last = pass.first + self.layers.len() - 1;
-        let input = values::attach(output, pass.needs_gradient(last));
+        let input = flows::attach(output, pass.needs_gradient(last));
         let output = leave::<L>(input.clone(), self.layers.len(), watch)?;
         let LossAndScores { loss, scores } = loss(Head::Main, output);
         let value = loss.clone().inner();
@@ -424,8 +400,7 @@ impl<L: Layer> Tape<L> {
             let cause = "the loss is not finite, but the model's output was";
             return Err(FailureCause::NotFinite(cause));
         }
-        let loss = pass.scaled(loss);
-        self.head = Some(HeadTape { input, loss });
+        self.head = Some((input, pass.scaled(loss)));
         Ok(LossAndScores {
             loss: value,
             scores,
@@ -441,16 +416,16 @@ impl<L: Layer> Tape<L> {
         mut of_skips: SkipGradients,
         (scope, pass): (BackwardScope, &PassContext<'_, L>),
         mut accumulate: impl FnMut(usize, &L, GradientsParams),
-        watch: &impl Watch,
+        watch: &Watch<'_>,
     ) -> Result<BackwardResult<L>, FailureCause> {
         let mut gradients = match self.head {
-            Some(head) => backward_from(Some(head.loss), (head.input, Vec::new()), |_| ()).1,
+            Some((input, loss)) => backward_from(Some(loss), (input, Vec::new()), |_| ()).1,
             None => gradients,
         };
         let mut modules = Vec::with_capacity(self.layers.len());
         let mut all_deferred = Vec::new();
         for (index, tape) in self.layers.into_iter().enumerate().rev() {
-            watch.enter(index);
+            watch(Some(index));
             let result = tape.backward(gradients, &mut of_skips, (scope, pass))?;
             if let Some(parameters) = result.parameters {
                 accumulate(index, &result.module, parameters);
@@ -459,7 +434,7 @@ impl<L: Layer> Tape<L> {
             modules.push(result.module);
             gradients = result.input;
         }
-        watch.leave();
+        watch(None);
         modules.reverse();
         Ok(BackwardResult {
             modules,
@@ -473,9 +448,7 @@ impl<L: Layer> Tape<L> {
 pub(crate) struct BackwardResult<L> {
     /// The copies that the tape was recorded on, for another tape.
     pub(crate) modules: Vec<L>,
-    /// The gradients of the input.
     pub(crate) input: FlowGradients,
-    /// The gradients of skips from other stages.
     pub(crate) skips: SkipGradients,
     /// Deferred gradients by layer, the last layer first.
     pub(crate) deferred: Vec<(usize, DeferredGradients)>,
@@ -497,9 +470,6 @@ fn backward_from<F: Flow, R>(
     let collected = collect(&mut gradients);
     let mut take = |leaf| values::take_gradients(leaf, &mut gradients);
     let of_leaf = take(leaf);
-    (
-        Some(collected),
-        of_leaf,
-        more.into_iter().map(take).collect(),
-    )
+    let of_more = more.into_iter().map(take).collect();
+    (Some(collected), of_leaf, of_more)
 }

@@ -1,23 +1,19 @@
 //! Threads that copy what stages send each other from device to device.
 //!
-//! Two stages on one device share values through a mailbox. Between devices, a value must be copied,
-//! which may take as long as a pass; reading from a GPU also waits until the GPU has computed the
-//! value. So that no stage waits for copies, each worker has a transfer thread for each worker on
-//! another device that it sends to: a [`Worker`] of the runtime, which copies one message at a time.
+//! Two stages on one device share values through a mailbox. Between devices, a value must be copied, which
+//! may take as long as a pass. So that no stage waits for copies, each worker has a transfer thread for each
+//! worker on another device that it sends to: a [`Worker`] of the runtime, which copies one message at a
+//! time into the receiver's mailbox. A copy that fails is sent as an error and fails the receiver. If it
+//! hangs, the step stalls, and the pipeline is stuck until the copy returns. When a step has failed, messages
+//! that are left are dropped. A job holds the devices and not the thread, so no thread joins itself.
 //!
-//! The sender queues a copy and continues. The transfer thread waits only for the two devices, then
-//! puts the copy into the receiver's mailbox. A copy that fails or panics is sent as an error and fails
-//! the receiver. If a copy hangs, the step stalls; the thread is given up like a worker that hangs, and
-//! the pipeline is stuck until the copy returns. When a step has failed, messages that are left are
-//! dropped. A job holds the route and not the thread, so no thread joins itself.
+//! On a GPU, a sender flushes its queue before it sends; that does not wait. Burn's fusion delays operations
+//! per thread: a thread that reads the value would run them on its own stream, while the sender's stream
+//! already reuses the memory.
 //!
-//! On a GPU, a sender flushes its queue before it sends; that does not wait. Burn's fusion delays
-//! operations per thread. Another thread that reads the value would run them on its own stream, while
-//! the sender's stream already reuses the memory: gradients were off by a factor of thousands.
-//!
-//! On CUDA, a copy pairs the queues of both devices: each waits until the other reaches the same copy.
-//! Two threads that queue copies between the same devices in opposite orders would deadlock, so these
-//! copies are queued one at a time. They still run side by side.
+//! On CUDA, a copy pairs the queues of both devices: each waits until the other reaches the same copy. Two
+//! threads that queue copies between the same devices in opposite orders would deadlock, so these copies are
+//! queued one at a time. They still run side by side.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -27,12 +23,15 @@ use std::{
 };
 
 use burn::tensor::Device;
-use stovepipe_runtime::{self as runtime, Worker};
+use stovepipe_runtime::Worker;
 
 use crate::{
-    api::error::{BoxedError, FailureCause, Transfer, TransferKind},
+    api::error::{BoxedError, FailureCause, Transfer},
     engine::{
+        message::{Arrived, Message, Queue},
         panic::caught,
+        processes::Processes,
+        seats::{Seat, Seats},
         worker::{self, GRACE},
     },
     measure::device::NamedDevice,
@@ -42,33 +41,14 @@ use crate::{
 /// being on different devices.
 pub(crate) type TransferHook = Arc<dyn Fn(&Transfer) + Send + Sync>;
 
-/// The receiving end of a mailbox between stages.
-pub(crate) type TransferInbox<T> = runtime::Inbox<Result<T, FailureCause>>;
-
-/// The sending end of a mailbox between stages.
-pub(crate) struct TransferOutbox<T> {
-    queue: runtime::Outbox<Result<T, FailureCause>>,
-    /// The sender's device.
-    device: Device,
-    path: Option<TransferPath<T>>,
-}
-
-/// How a message reaches a stage on another device.
-struct TransferPath<T> {
-    thread: Arc<TransferThread>,
-    /// The sending and the receiving stage.
-    stages: [usize; 2],
-    kind: TransferKind,
-    copy: fn(T, &Device) -> T,
-}
-
-struct TransferThread {
+/// Copies what one worker sends to another.
+pub(crate) struct TransferThread {
     worker: Worker,
-    route: Arc<TransferRoute>,
+    devices: Arc<DevicePair>,
 }
 
 /// From one device to another.
-struct TransferRoute {
+struct DevicePair {
     from: NamedDevice,
     to: NamedDevice,
     hook: Option<TransferHook>,
@@ -76,40 +56,36 @@ struct TransferRoute {
     current: Mutex<Option<Transfer>>,
 }
 
-impl<T: Send + 'static> TransferOutbox<T> {
-    /// Sends a message; never waits. If the receiver is dropped, it has failed and reports that
-    /// itself.
-    pub(crate) fn send(&self, micro_batch: usize, message: T) {
-        if let Err(error) = self.device.flush() {
-            let _ = (self.queue).send((micro_batch, Err(FailureCause::Device(error.into()))));
-            return;
-        }
-        let Some(path) = &self.path else {
-            let _ = self.queue.send((micro_batch, Ok(message)));
-            return;
-        };
-        let (route, copy) = (path.thread.route.clone(), path.copy);
+impl TransferThread {
+    /// Copies a message into a mailbox; never waits. `stages` are the sending and the receiving one.
+    pub(crate) fn send<M: Message>(
+        &self,
+        stages: [usize; 2],
+        micro_batch: usize,
+        message: M,
+        queue: Queue<M>,
+    ) {
+        let devices = self.devices.clone();
         let transfer = Transfer {
-            kind: path.kind,
+            kind: M::KIND,
             micro_batch,
-            stages: path.stages,
-            devices: [route.from.name.clone(), route.to.name.clone()],
+            stages,
+            devices: [devices.from.name.clone(), devices.to.name.clone()],
         };
-        let queue = self.queue.clone();
-        path.thread.worker.run(move || {
+        self.worker.run(move || {
             if queue.is_connected() {
-                let copied = route.copy(&transfer, || copy(message, &route.to.device));
+                let copied = devices.copy(&transfer, || message.to_device(&devices.to.device));
                 let copied = copied.map_err(|source| FailureCause::Transfer {
                     transfer: transfer.into(),
                     source,
                 });
-                let _ = queue.send((micro_batch, copied));
+                let _ = queue.send((micro_batch, copied.map(Arrived::Here)));
             }
         });
     }
 }
 
-impl TransferRoute {
+impl DevicePair {
     fn copy<T>(&self, transfer: &Transfer, copy: impl FnOnce() -> T) -> Result<T, BoxedError> {
         *self.lock() = Some(transfer.clone());
         let copied = caught(|| {
@@ -154,80 +130,68 @@ fn is_paired_copy(_: &Device, _: &Device) -> bool {
 
 /// The transfer threads of a pipeline, by sending and receiving worker.
 pub(crate) struct TransferThreads {
-    /// The worker of each stage.
-    owners: Vec<usize>,
-    /// The device of each stage.
+    /// The device of each worker.
     devices: Vec<Device>,
     threads: HashMap<(usize, usize), Arc<TransferThread>>,
 }
 
 impl TransferThreads {
-    /// Starts one for each two workers on different devices of which one sends to the other.
-    /// `devices` are those of the stages, `skips` the stages between which skips go.
+    /// Starts one for each two workers on different devices of which one sends to the other. `devices`
+    /// are those of the workers, `skips` the stages between which skips go.
     pub(crate) fn start(
         devices: &[NamedDevice],
         skips: BTreeSet<(usize, usize)>,
-        owners: &[usize],
+        (seats, processes): (&Seats, &Processes),
         hook: Option<&TransferHook>,
     ) -> io::Result<Self> {
-        let neighbours = (1..devices.len()).map(|stage| (stage - 1, stage));
+        let neighbours = (1..seats.stages()).map(|stage| (stage - 1, stage));
+        let pairs: BTreeSet<_> = neighbours.chain(skips).collect();
+        let pairs = pairs.into_iter().flat_map(|(from, to)| {
+            let of = |stage| seats.of_stage(stage).iter().map(|seat| seat.worker);
+            of(from).flat_map(move |from| of(to).map(move |to| (from, to)))
+        });
         // Gradients go the other way.
-        let pairs = neighbours.chain(skips);
         let pairs = pairs.flat_map(|(from, to)| [(from, to), (to, from)]);
         let mut threads = HashMap::new();
         for (from, to) in pairs.collect::<BTreeSet<_>>() {
-            let workers = (owners[from], owners[to]);
+            let is_here = [from, to].iter().all(|&worker| processes.is_own(worker));
             let is_apart = devices[from].device != devices[to].device || hook.is_some();
-            if workers.0 == workers.1 || !is_apart || threads.contains_key(&workers) {
+            if from == to || !is_apart || !is_here {
                 continue;
             }
-            let route = Arc::new(TransferRoute {
+            let pair = Arc::new(DevicePair {
                 from: devices[from].clone(),
                 to: devices[to].clone(),
                 hook: hook.cloned(),
                 current: Mutex::new(None),
             });
-            let name = format!("transfer-{}-{}", workers.0, workers.1);
-            let worker = Worker::spawn(&name, || Ok(()))?;
-            threads.insert(workers, Arc::new(TransferThread { worker, route }));
+            let worker = Worker::spawn(&format!("transfer-{from}-{to}"), || Ok(()))?;
+            let thread = TransferThread {
+                worker,
+                devices: pair,
+            };
+            threads.insert((from, to), Arc::new(thread));
         }
         Ok(Self {
-            owners: owners.to_vec(),
             devices: devices.iter().map(|device| device.device.clone()).collect(),
             threads,
         })
     }
 
-    /// A mailbox from one stage to another. `copy` copies a message to a device.
-    pub(crate) fn mailbox<T>(
-        &self,
-        [from, to]: [usize; 2],
-        kind: TransferKind,
-        copy: fn(T, &Device) -> T,
-    ) -> (TransferOutbox<T>, TransferInbox<T>) {
-        let (queue, inbox) = runtime::mailbox();
-        let thread = self.threads.get(&(self.owners[from], self.owners[to]));
-        let path = thread.map(|thread| TransferPath {
-            thread: thread.clone(),
-            stages: [from, to],
-            kind,
-            copy,
-        });
-        let device = self.devices[from].clone();
-        let outbox = TransferOutbox {
-            queue,
-            device,
-            path,
-        };
-        (outbox, inbox)
+    /// The thread that copies what one seat sends to another, if they are on different devices.
+    pub(crate) fn between(&self, from: &Seat, to: &Seat) -> Option<Arc<TransferThread>> {
+        self.threads.get(&(from.worker, to.worker)).cloned()
+    }
+
+    pub(crate) fn device_of(&self, seat: &Seat) -> &Device {
+        &self.devices[seat.worker]
     }
 
     /// The copies that are running.
     pub(crate) fn current(&self) -> Vec<Transfer> {
         let threads = self.threads.values();
-        let mut current: Vec<_> = threads
-            .filter_map(|thread| thread.route.lock().clone())
-            .collect();
+        let current = threads.filter_map(|thread| thread.devices.lock().clone());
+        let mut current: Vec<_> = current.collect();
         current.sort_by_key(|transfer| transfer.stages);
         current
     }
@@ -246,6 +210,6 @@ impl TransferThreads {
     pub(crate) fn stuck(&self) -> Option<Transfer> {
         let mut threads = self.threads.values();
         let thread = threads.find(|thread| thread.worker.is_stuck())?;
-        thread.route.lock().clone()
+        thread.devices.lock().clone()
     }
 }

@@ -1,25 +1,17 @@
-//! Operations on any flow: move, cast, detach, seed a backward pass, join.
+//! Operations on any flow inside a step: cast, seed a backward pass, join.
 
 use std::{
     any::{Any, TypeId},
     collections::{HashMap, VecDeque},
 };
 
-use burn::tensor::{Bool, Device, FloatDType, Gradients, Int, Tensor};
+use burn::tensor::{Bool, Device, Float, FloatDType, Gradients, Int, Tensor};
 use stovepipe_autodiff as autodiff;
 
-use crate::model::flow::{Flow, FlowMapper, every_kind};
-
-/// Moves a flow to a device. Tensors that are already there are not copied.
-pub(crate) fn to_device<F: Flow>(flow: F, device: &Device) -> F {
-    struct Move<'a>(&'a Device);
-
-    impl FlowMapper for Move<'_> {
-        every_kind!(self, tensor => tensor.to_device(self.0));
-    }
-
-    flow.map(&mut Move(device))
-}
+use crate::model::{
+    flow::{Flow, FlowMapper, every_kind},
+    packed::{PackError, Packed},
+};
 
 /// Casts the floats of a flow, if there is a type. Gradients return in the type that they have.
 pub(crate) fn cast<F: Flow>(flow: F, dtype: Option<FloatDType>) -> F {
@@ -50,38 +42,6 @@ pub(crate) fn widened<F: Flow>(flow: F) -> F {
     flow.map(&mut Widen)
 }
 
-/// Detaches a flow from its autodiff graph.
-pub(crate) fn detach<F: Flow>(flow: F) -> F {
-    struct Detach;
-
-    impl FlowMapper for Detach {
-        every_kind!(self, tensor => tensor.inner());
-    }
-
-    flow.map(&mut Detach)
-}
-
-/// Makes detached values constants or leaves of an autodiff graph.
-///
-/// Constants need this too: batch norm and dropout ask their input's device whether they train.
-pub(crate) fn attach<F: Flow>(flow: F, require_grad: bool) -> F {
-    struct Attach(bool);
-
-    impl FlowMapper for Attach {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            tensor.autodiff().set_require_grad(self.0)
-        }
-        fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-            tensor.autodiff()
-        }
-        fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-            tensor.autodiff()
-        }
-    }
-
-    flow.map(&mut Attach(require_grad))
-}
-
 /// The gradients of a flow's float tensors, numbered in the order of a visit. A tensor that the loss
 /// does not depend on has none.
 #[derive(Default)]
@@ -102,6 +62,21 @@ impl FlowGradients {
         gradient.downcast_ref()
     }
 
+    /// Appends them, for another process.
+    pub(crate) fn pack(self, into: &mut Packed) -> Result<(), PackError> {
+        into.push_number(self.0.len());
+        self.0.into_iter().try_for_each(|(index, gradient)| {
+            into.push_number(index);
+            gradient.pack(into)
+        })
+    }
+
+    pub(crate) fn unpack(from: &mut Packed, device: &Device) -> Result<Self, PackError> {
+        let length = from.number()?;
+        let one = |_| Ok((from.number()?, unpack_gradient(from, device)?));
+        (0..length).map(one).collect::<Result<_, _>>().map(Self)
+    }
+
     /// Moves them to a device.
     pub(crate) fn moved_to(self, device: &Device) -> Self {
         let moved = |(index, gradient): (_, Box<dyn Gradient>)| (index, gradient.to_device(device));
@@ -112,12 +87,32 @@ impl FlowGradients {
 /// A float tensor of any rank.
 trait Gradient: Any + Send {
     fn to_device(self: Box<Self>, device: &Device) -> Box<dyn Gradient>;
+
+    /// The rank, then the tensor.
+    fn pack(self: Box<Self>, into: &mut Packed) -> Result<(), PackError>;
 }
 
 impl<const D: usize> Gradient for Tensor<D> {
     fn to_device(self: Box<Self>, device: &Device) -> Box<dyn Gradient> {
         Box::new(Tensor::to_device(*self, device))
     }
+
+    fn pack(self: Box<Self>, into: &mut Packed) -> Result<(), PackError> {
+        into.push_number(D);
+        into.push_tensor(*self)
+    }
+}
+
+fn unpack_gradient(from: &mut Packed, device: &Device) -> Result<Box<dyn Gradient>, PackError> {
+    macro_rules! of_rank {
+        ($rank:expr, $($D:literal)*) => {
+            match $rank {
+                $($D => Ok(Box::new(from.tensor::<$D, Float>(device)?) as Box<dyn Gradient>),)*
+                other => Err(PackError::Other(format!("a gradient has rank {other}"))),
+            }
+        };
+    }
+    of_rank!(from.number()?, 1 2 3 4 5 6 7 8)
 }
 
 /// Takes the gradients of a flow's leaves out of a finished backward pass.
@@ -236,10 +231,8 @@ pub(crate) fn join<F: Flow>(parts: Vec<F>) -> Option<F> {
         collect
     });
     let mut collected: Vec<_> = collected.collect();
-    if collected
-        .windows(2)
-        .any(|pair| pair[0].shapes != pair[1].shapes)
-    {
+    let mut pairs = collected.windows(2);
+    if pairs.any(|pair| pair[0].shapes != pair[1].shapes) {
         return None;
     }
     let first = parts.into_iter().next()?;

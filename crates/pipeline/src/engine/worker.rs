@@ -1,15 +1,13 @@
 //! A worker's thread, with its own CPU pool.
 //!
-//! Some work must stay on one thread: Burn locks an autodiff graph as a whole, keeps running
-//! statistics per thread, and runs CPU kernels in the pool of the calling thread. So the worker's
-//! thread is a member of its pool (`use_current_thread`). Jobs run on that thread alone; only kernels
-//! use the whole pool.
+//! Burn locks an autodiff graph as a whole, keeps running statistics per thread, and runs CPU kernels in the
+//! pool of the calling thread. So the worker's thread is a member of its pool (`use_current_thread`), and
+//! jobs run on that thread alone; only kernels use the whole pool.
 //!
-//! On a GPU, a thread is also a stream: CubeCL 0.11 numbers streams by thread (`StreamId::current`),
-//! up to 128 per device (`streaming.max_streams`). On CUDA each is a stream of the driver, so workers
-//! on one card run side by side. On wgpu each has its own memory and encoders, and all share one queue.
-//! A kernel that reads what another stream writes waits for it, so workers on one device can exchange
-//! tensors without a copy.
+//! On a GPU, a thread is also a stream: CubeCL 0.11 numbers streams by thread (`StreamId::current`), up to
+//! 128 per device (`streaming.max_streams`). On CUDA each is a stream of the driver, so workers on one card
+//! run side by side. On wgpu each has its own memory and encoders, and all share one queue. A kernel that
+//! reads what another stream writes waits for it, so workers on one device need no copies.
 
 use std::{
     io,
@@ -19,6 +17,8 @@ use std::{
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 pub(crate) use stovepipe_runtime::Worker;
+
+use crate::api::error::BuildError;
 
 /// How long an idle worker may take to answer.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
@@ -30,6 +30,11 @@ pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(600);
 pub(crate) fn spawn(name: &str, threads: usize) -> io::Result<Worker> {
     let own_name = name.to_owned();
     Worker::spawn(name, move || Pool::around_this_thread(&own_name, threads))
+}
+
+/// Starts a worker outside of a pipeline.
+pub(crate) fn spawn_alone(name: &str, threads: usize) -> Result<Worker, BuildError> {
+    spawn(name, threads).map_err(|source| BuildError::Worker { worker: 0, source })
 }
 
 /// Waits until all workers have finished their queued jobs: at most `stall_timeout` in total, and at least

@@ -4,7 +4,7 @@ use stovepipe_plan::{OptimizerState, Profile, Setup, cut_chain_by};
 use stovepipe_schedule::{Recompute, Schedule};
 
 use crate::{
-    api::error::BuildError,
+    api::{batch::even_parts, error::BuildError},
     measure::measured::Measured,
     model::{layer::Layer, wiring::LayerName},
 };
@@ -128,15 +128,12 @@ impl Balance {
     /// The cut into stages. There is at least one, and at most one per layer.
     fn cut_into(&self, layers: usize, stages: usize) -> Result<Vec<usize>, BuildError> {
         match self {
-            Self::Even => Ok((0..stages)
-                .map(|stage| layers / stages + usize::from(stage < layers % stages))
-                .collect()),
+            Self::Even => Ok(even_parts(layers, stages)),
             Self::Layers(balance) => checked(balance, layers, stages),
             Self::Costs(costs) => by_costs(costs.len(), layers, stages, |_, layer| costs[layer]),
             Self::Times(measured) | Self::Planned(measured) => {
-                let times: Vec<_> = (0..stages)
-                    .map(|stage| measured.profile(stage).times())
-                    .collect();
+                let times = (0..stages).map(|stage| measured.profile(stage).times());
+                let times: Vec<_> = times.collect();
                 let costs = times.iter().map(Vec::len).min().unwrap_or_default();
                 by_costs(costs, layers, stages, |stage, layer| times[stage][layer])
             }
@@ -157,14 +154,12 @@ fn by_costs(
 }
 
 fn checked(balance: &[usize], layers: usize, stages: usize) -> Result<Vec<usize>, BuildError> {
-    let sum = balance
-        .iter()
-        .fold(0, |sum: usize, &count| sum.saturating_add(count));
     let balance = balance.to_vec();
+    let sum = (balance.iter()).fold(0, |sum: usize, &count| sum.saturating_add(count));
     if balance.len() != stages {
         Err(BuildError::BalanceStages { balance, stages })
     } else if let Some(stage) = balance.iter().position(|&count| count == 0) {
-        Err(BuildError::EmptyStage { stage })
+        Err(BuildError::EmptyStage(stage))
     } else if sum != layers {
         Err(BuildError::BalanceSum {
             balance,

@@ -7,6 +7,7 @@
 //! | `wgpu` | the device that wgpu thinks is best |
 //! | `wgpu:1` | the second device that wgpu lists |
 //! | `cuda`, `cuda:0` | the first device that CUDA lists |
+//! | `1/cuda:0` | the first device that CUDA lists for process 1 of a pipeline over several processes |
 
 use std::{fmt, str::FromStr, sync::LazyLock};
 
@@ -21,8 +22,12 @@ use thiserror::Error;
 ///
 /// let device: NamedDevice = "cpu:threads=4".parse()?;
 /// assert_eq!((device.device, device.threads), (Device::flex(), Some(4)));
-/// assert_eq!(NamedDevice::from(Device::flex()).name, "cpu");
 /// assert!(matches!("tpu:0".parse::<NamedDevice>(), Err(DeviceError::Unknown(_))));
+///
+/// let cpu = NamedDevice::from(Device::flex());
+/// assert_eq!((cpu.name.as_str(), cpu.is_cpu()), ("cpu", true));
+/// assert_eq!(cpu.share_of_time(&[cpu.clone(), cpu.clone()]), 1.0);
+/// assert_eq!(NamedDevice::offered()[0], cpu);
 /// # Ok::<(), DeviceError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +38,13 @@ pub struct NamedDevice {
     pub device: Device,
     /// CPU threads of each of its workers; `None` for the pipeline's setting.
     pub threads: Option<usize>,
+    /// The process that has it: the rank in the pipeline's
+    /// [communicator](crate::PipelineBuilder::communicator), or 0.
+    pub process: usize,
 }
+
+/// The most CPU threads of a worker. More would be a mistake.
+pub const MOST_THREADS: usize = 1024;
 
 /// Why a name is not the name of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -45,9 +56,9 @@ pub enum DeviceError {
          devices of a kind)"
     )]
     Unknown(String),
-    /// A CPU without threads.
-    #[error("device `{0}` needs at least 1 thread")]
-    NoThreads(String),
+    /// A CPU without threads, or with more than [`MOST_THREADS`].
+    #[error("device `{0}` can have from 1 to {MOST_THREADS} threads")]
+    Threads(String),
     /// The program was built without this kind.
     #[error("device `{name}` needs a program that was built with `--features {feature}`")]
     NotCompiled {
@@ -76,14 +87,6 @@ pub enum DeviceError {
 
 impl NamedDevice {
     /// The devices of this machine that the program can use: the CPU, and each GPU once per kind.
-    ///
-    /// ```
-    /// use stovepipe_pipeline::NamedDevice;
-    ///
-    /// let offered = NamedDevice::offered();
-    /// assert_eq!(offered[0].name, "cpu");
-    /// assert!(offered.iter().all(|device| device.name.parse() == Ok(device.clone())));
-    /// ```
     #[must_use]
     pub fn offered() -> Vec<Self> {
         let mut offered = vec![Self::from(Device::flex())];
@@ -94,37 +97,60 @@ impl NamedDevice {
         offered
     }
 
+    /// A device of another process may not be one of this one.
+    fn of_process(process: usize, device: &str) -> Result<Self, DeviceError> {
+        use DeviceError::{NoDriver, NotCompiled, NotThere};
+        let own = match device.parse::<Self>() {
+            Err(NoDriver { .. } | NotCompiled { .. } | NotThere { .. }) => Self {
+                name: device.to_owned(),
+                ..Self::from(Device::flex())
+            },
+            found => found?,
+        };
+        let name = format!("{process}/{}", own.name);
+        Ok(Self {
+            name,
+            process,
+            ..own
+        })
+    }
+
+    /// Finds the device again, now that it is known to be one of this process.
+    pub(crate) fn here(&self) -> Result<(), DeviceError> {
+        match self.name.split_once('/') {
+            Some((_, device)) => device.parse::<Self>().map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Whether it is the CPU, with any number of threads.
-    ///
-    /// ```
-    /// use stovepipe_pipeline::NamedDevice;
-    ///
-    /// assert!("cpu:threads=2".parse::<NamedDevice>()?.is_cpu());
-    /// # Ok::<(), stovepipe_pipeline::device::DeviceError>(())
-    /// ```
     #[must_use]
     pub fn is_cpu(&self) -> bool {
-        self.device == Device::flex()
+        self.device == Device::flex() && !self.is_unknown()
+    }
+
+    /// Whether it is a GPU that another process has and this one has not.
+    fn is_unknown(&self) -> bool {
+        let of_process = self.name.split_once('/').map(|(_, device)| device);
+        let is_gpu = |device: &str| GPU_KINDS.iter().any(|kind| device.starts_with(kind.name));
+        self.device == Device::flex() && of_process.is_some_and(is_gpu)
+    }
+
+    /// Whether both are one device, whatever their threads.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (&self.device, self.process) == (&other.device, other.process)
+            && (!(self.is_unknown() || other.is_unknown()) || self.name == other.name)
     }
 
     /// The share of the device's time that one of these `workers` gets: workers share a GPU evenly, and on
     /// the CPU each has its own threads.
-    ///
-    /// ```
-    /// use stovepipe_pipeline::NamedDevice;
-    ///
-    /// let cpu: NamedDevice = "cpu".parse()?;
-    /// assert_eq!(cpu.share_of_time(&[cpu.clone(), cpu.clone()]), 1.0);
-    /// # Ok::<(), stovepipe_pipeline::device::DeviceError>(())
-    /// ```
     #[must_use]
     pub fn share_of_time(&self, workers: &[Self]) -> f64 {
-        let sharing = workers.iter().filter(|other| other.device == self.device);
         if self.is_cpu() {
-            1.0
-        } else {
-            1.0 / sharing.count().max(1) as f64
+            return 1.0;
         }
+        let sharing = workers.iter().filter(|other| self.is_same(other));
+        1.0 / sharing.count().max(1) as f64
     }
 }
 
@@ -139,7 +165,13 @@ impl FromStr for NamedDevice {
 
     /// Finds the device with this name, without using it: it may not work.
     fn from_str(name: &str) -> Result<Self, DeviceError> {
-        let name = name.trim();
+        let name = name.trim().to_lowercase();
+        let name = name.as_str();
+        if let Some((process, device)) = name.split_once('/') {
+            let process = process.parse();
+            let process = process.map_err(|_| DeviceError::Unknown(name.to_owned()))?;
+            return Self::of_process(process, device);
+        }
         let unknown = || DeviceError::Unknown(name.to_owned());
         let (kind, detail) = match name.split_once(':') {
             Some((kind, detail)) => (kind, Some(detail)),
@@ -150,11 +182,8 @@ impl FromStr for NamedDevice {
         }
         let kind = GPU_KINDS.iter().find(|known| known.name == kind);
         let kind = kind.ok_or_else(unknown)?;
-        let index = detail
-            .map(str::parse::<usize>)
-            .transpose()
-            .map_err(|_| unknown())?;
-        kind.device(name, index)
+        let index = detail.map(str::parse).transpose();
+        kind.device(name, index.map_err(|_| unknown())?)
     }
 }
 
@@ -168,11 +197,14 @@ fn cpu(name: &str, detail: Option<&str>) -> Result<NamedDevice, DeviceError> {
         }
     };
     match threads {
-        Some(0) => Err(DeviceError::NoThreads(name.to_owned())),
+        Some(threads) if !(1..=MOST_THREADS).contains(&threads) => {
+            Err(DeviceError::Threads(name.to_owned()))
+        }
         _ => Ok(NamedDevice {
             name: threads.map_or("cpu".to_owned(), |threads| format!("cpu:threads={threads}")),
             device: Device::flex(),
             threads,
+            process: 0,
         }),
     }
 }
@@ -217,6 +249,7 @@ impl GpuKind {
             name: format!("{}:{index}", self.name),
             device: device.clone(),
             threads: None,
+            process: 0,
         }
     }
 
@@ -258,28 +291,22 @@ fn wgpu_devices() -> Option<Vec<Device>> {
     }
 }
 
-#[cfg(feature = "wgpu")]
-fn wgpu_default() -> Option<Device> {
-    Some(Device::wgpu(burn::tensor::DeviceKind::DefaultDevice))
-}
-
 #[cfg(not(feature = "wgpu"))]
 fn wgpu_devices() -> Option<Vec<Device>> {
     None
 }
 
-#[cfg(not(feature = "wgpu"))]
 fn wgpu_default() -> Option<Device> {
+    #[cfg(feature = "wgpu")]
+    return Some(Device::wgpu(burn::tensor::DeviceKind::DefaultDevice));
+    #[cfg(not(feature = "wgpu"))]
     None
 }
 
-#[cfg(feature = "cuda")]
 fn cuda_devices() -> Option<Vec<Device>> {
-    listed(burn::tensor::DeviceType::Cuda)
-}
-
-#[cfg(not(feature = "cuda"))]
-fn cuda_devices() -> Option<Vec<Device>> {
+    #[cfg(feature = "cuda")]
+    return listed(burn::tensor::DeviceType::Cuda);
+    #[cfg(not(feature = "cuda"))]
     None
 }
 
@@ -297,6 +324,7 @@ impl From<Device> for NamedDevice {
             name,
             device,
             threads: None,
+            process: 0,
         }
     }
 }

@@ -23,13 +23,19 @@ impl Fingerprint {
         if !layer.skips().is_empty() {
             return None;
         }
-        let mut shapes = Shapes(String::new());
-        layer.visit(&mut shapes);
+        let mut shapes = Shapes(layer_text(layer));
         let _ = flow.clone().map(&mut shapes);
-        // Burn's `Display` shows as much, but would allocate lazy parameters to show their shapes.
-        let settings = without_ids(&format!("{layer:?}"));
-        Some(Self(format!("{} {} {settings}", layer.name(), shapes.0)))
+        Some(Self(shapes.0))
     }
+}
+
+/// A layer's name and settings, and the shapes of its parameters.
+pub(super) fn layer_text<L: Layer>(layer: &L) -> String {
+    let mut shapes = Shapes(String::new());
+    layer.visit(&mut shapes);
+    // Burn's `Display` shows as much, but would allocate lazy parameters to show their shapes.
+    let settings = without_ids(&format!("{layer:?}"));
+    format!("{} {} {settings} ", layer.name(), shapes.0)
 }
 
 /// A module's debug text without the ids of its parameters, which are unique.

@@ -9,7 +9,7 @@ use stovepipe_schedule::Link;
 use crate::{
     api::error::{BoxedError, BuildError},
     engine::{panic::caught, worker},
-    measure::probe::{ANSWER_TIMEOUT, touch},
+    measure::probe::{ANSWER_TIMEOUT, median, touch},
 };
 
 /// The number of floats in a small and in a large message.
@@ -49,8 +49,7 @@ pub fn measure_link(from: &Device, to: &Device) -> Result<Link, BuildError> {
 
 /// The median of the seconds from sending some floats on one worker to having them on the other.
 fn transfer(from: &Device, to: &Device, floats: usize) -> Result<f64, BuildError> {
-    let worker =
-        worker::spawn("link", 1).map_err(|source| BuildError::Worker { worker: 0, source })?;
+    let worker = worker::spawn_alone("link", 1)?;
     let (values, inbox) = unbounded::<Tensor<1>>();
     let (outbox, arrivals) = unbounded();
     let device = to.clone().inner();
@@ -85,19 +84,17 @@ fn transfer(from: &Device, to: &Device, floats: usize) -> Result<f64, BuildError
         let arrived = arrived.map_err(|error| match error {
             RecvTimeoutError::Timeout => {
                 worker.settle(Some(Duration::ZERO)); // gives it up
-                let source = format!("no answer for {} s", ANSWER_TIMEOUT.as_secs()).into();
-                BuildError::Link { source }
+                BuildError::Link(format!("no answer for {} s", ANSWER_TIMEOUT.as_secs()).into())
             }
             RecvTimeoutError::Disconnected => BuildError::Unmeasured,
         })??;
-        times.push(arrived.duration_since(began).as_secs_f64());
+        times.push(arrived.duration_since(began));
     }
     drop(values);
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    Ok(median(times))
 }
 
 fn in_device<R>(work: impl FnOnce() -> Result<R, BoxedError>) -> Result<R, BuildError> {
     let result = caught(work).map_err(BoxedError::from).flatten();
-    result.map_err(|source| BuildError::Link { source })
+    result.map_err(BuildError::Link)
 }

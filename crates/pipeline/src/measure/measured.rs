@@ -8,10 +8,9 @@ use crate::{
     measure::{device::NamedDevice, link::measure_link},
 };
 
-/// What each layer costs on each worker's device, and how fast the links between devices are: the input
-/// of a [cut](crate::Balance) and a [prediction](crate::PipelineBuilder::forecast).
-///
-/// A [`Profile`] alone stands for equal devices without copies between them.
+/// What each layer costs on each worker's device, and how fast the links between devices are: the input of a
+/// [cut](crate::Balance) and a [prediction](crate::PipelineBuilder::forecast). A [`Profile`] alone stands for
+/// equal devices without copies between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     profiles: Vec<Profile>,
@@ -20,7 +19,8 @@ pub struct Measured {
 
 impl Measured {
     /// Calls `measure` for each device, except those that equal an earlier one: the same device, with the
-    /// same [threads](NamedDevice::threads) on the CPU. Also measures the links between neighbours.
+    /// same [threads](NamedDevice::threads) on the CPU. Also measures the links between neighbours, unless
+    /// the devices are those of several processes: see [`with_levels`](Self::with_levels).
     ///
     /// Workers that share a GPU share its time: with two of them, it counts as half as fast for each.
     ///
@@ -38,6 +38,8 @@ impl Measured {
     /// })?;
     /// assert_eq!(seen, ["cpu", "cpu:threads=2"]);
     /// assert_eq!(measured.profile(0), measured.profile(2));
+    /// let alike = Measured::from(measured.profile(0));
+    /// assert_eq!(alike.machine(2), stovepipe_plan::Machine::uniform(2));
     /// let builder = Pipeline::builder(layers).devices(devices).balance(Balance::Planned(measured));
     /// assert_eq!(builder.cut()?.iter().sum::<usize>(), 6);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -52,9 +54,8 @@ impl Measured {
     ) -> Result<Self, E> {
         let mut profiles: Vec<Profile> = Vec::with_capacity(devices.len());
         for (index, device) in devices.iter().enumerate() {
-            let known = devices[..index]
-                .iter()
-                .position(|known| is_equal(known, device));
+            let mut before = devices[..index].iter();
+            let known = before.position(|known| is_equal(known, device));
             profiles.push(match known {
                 Some(known) => profiles[known].clone(),
                 None => measure(device)?,
@@ -63,7 +64,9 @@ impl Measured {
         if profiles.is_empty() {
             return Err(BuildError::NoStages.into());
         }
-        let link = slowest_link(devices)?.map(|link| LinkLevel::joining(devices.len(), link));
+        let is_one_process = devices.iter().all(|own| own.process == devices[0].process);
+        let link = is_one_process.then(|| slowest_link(devices)).transpose()?;
+        let link = (link.flatten()).map(|link| LinkLevel::joining(devices.len(), link));
         let machine = Machine {
             devices: devices.iter().map(|device| spec(device, devices)).collect(),
             levels: link.into_iter().collect(),
@@ -92,6 +95,15 @@ impl Measured {
         self
     }
 
+    /// Sets the links between the workers' devices: within a process, within a computer, and between
+    /// computers. See [`LinkLevel::of_places`].
+    #[must_use]
+    pub fn with_levels(mut self, levels: Vec<LinkLevel>) -> Self {
+        let machine = self.machine(self.profiles.len());
+        self.machine = Some(Machine { levels, ..machine });
+        self
+    }
+
     /// One per worker, or one for all.
     pub(crate) fn profiles(&self) -> &[Profile] {
         &self.profiles
@@ -99,14 +111,6 @@ impl Measured {
 
     /// The devices of this number of workers. Each has its own [profile](Self::profile), so its speed is
     /// only its [share of the device](NamedDevice::share_of_time).
-    ///
-    /// ```
-    /// use stovepipe_pipeline::Measured;
-    /// use stovepipe_plan::{Machine, Profile};
-    ///
-    /// let profile = Profile { samples: 1, input: 0, layers: Vec::new() };
-    /// assert_eq!(Measured::from(profile).machine(2), Machine::uniform(2));
-    /// ```
     #[must_use]
     pub fn machine(&self, workers: usize) -> Machine {
         (self.machine.clone()).unwrap_or_else(|| Machine::uniform(workers))
@@ -129,7 +133,7 @@ impl From<&Profile> for Measured {
 }
 
 fn is_equal(one: &NamedDevice, other: &NamedDevice) -> bool {
-    (&one.device, one.threads) == (&other.device, other.threads)
+    one.is_same(other) && one.threads == other.threads
 }
 
 fn spec(device: &NamedDevice, all: &[NamedDevice]) -> DeviceSpec {
@@ -140,8 +144,21 @@ fn spec(device: &NamedDevice, all: &[NamedDevice]) -> DeviceSpec {
     }
 }
 
-/// The slowest link between neighbours, in either direction; `None` if all are on one device.
-fn slowest_link(devices: &[NamedDevice]) -> Result<Option<Link>, BuildError> {
+/// The slowest link between neighbours in a list of this process's devices, in either direction; `None` if
+/// all are one device.
+///
+/// ```
+/// use stovepipe_pipeline::{NamedDevice, device::slowest_link};
+///
+/// let cpu: NamedDevice = "cpu".parse()?;
+/// assert_eq!(slowest_link(&[cpu.clone(), cpu])?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`measure_link`](crate::device::measure_link).
+pub fn slowest_link(devices: &[NamedDevice]) -> Result<Option<Link>, BuildError> {
     let mut known = Vec::new();
     let mut slowest: Option<Link> = None;
     for pair in devices.windows(2) {

@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use crossbeam_channel::bounded;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     api::error::{BoxedError, BuildError},
     engine::{panic::caught, worker},
-    measure::device::{NamedDevice, install_hint},
+    measure::device::{MOST_THREADS, NamedDevice, install_hint},
 };
 
 /// What a device reports about itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeviceFacts {
     /// The name of the hardware. `None` for the CPU.
@@ -27,7 +27,7 @@ pub struct DeviceFacts {
 }
 
 /// How fast a device is.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeviceRates {
     /// Matrix products in `f32`, then in the half-precision types that the device supports.
@@ -39,11 +39,11 @@ pub struct DeviceRates {
 }
 
 /// How fast a device multiplies two square matrices.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProductRate {
     /// `f32`, `bf16` or `f16`.
-    pub dtype: &'static str,
+    pub dtype: String,
     /// Rows and columns.
     pub size: usize,
     /// Floating-point operations per second: a product of size n has 2n³.
@@ -69,15 +69,7 @@ const COPIED: usize = 8 << 20;
 /// How long a device may take to answer.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a device reports about itself. Opens and uses the device.
-///
-/// ```
-/// use stovepipe_pipeline::{NamedDevice, device::device_facts};
-///
-/// let cpu: NamedDevice = "cpu".parse()?;
-/// assert!(!device_facts(&cpu)?.software);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// What a device reports about itself. Opens and uses the device; see [`measure_rates`].
 ///
 /// # Errors
 ///
@@ -90,9 +82,11 @@ pub fn device_facts(device: &NamedDevice) -> Result<DeviceFacts, BuildError> {
 /// kernels have been compiled and tuned. Takes a few seconds.
 ///
 /// ```
-/// use stovepipe_pipeline::{NamedDevice, device::measure_rates};
+/// use stovepipe_pipeline::{NamedDevice, device::{device_facts, measure_rates}};
 ///
-/// let rates = measure_rates(&"cpu".parse::<NamedDevice>()?)?;
+/// let cpu: NamedDevice = "cpu".parse()?;
+/// assert!(!device_facts(&cpu)?.software);
+/// let rates = measure_rates(&cpu)?;
 /// assert_eq!(rates.products[0].dtype, "f32");
 /// assert!(rates.products[0].rate > 1e6);
 /// assert_eq!(rates.to_host, None); // nothing is copied
@@ -126,8 +120,7 @@ fn ask<T: Send + 'static>(
         device: device.name.clone(),
         source: with_advice(&device.name, source),
     };
-    let worker = worker::spawn("device", device.threads.unwrap_or(1))
-        .map_err(|source| BuildError::Worker { worker: 0, source })?;
+    let worker = worker::spawn_alone("device", device.threads.unwrap_or(1))?;
     let (sender, answer) = bounded(1);
     let asked = device.device.clone().inner();
     worker.run(move || {
@@ -174,8 +167,7 @@ fn rates(device: &Device) -> Result<DeviceRates, BoxedError> {
     let mut rates = DeviceRates::default();
     if !is_host {
         let (to_device, to_host) = copies(device)?;
-        rates.to_device = Some(to_device);
-        rates.to_host = Some(to_host);
+        (rates.to_device, rates.to_host) = (Some(to_device), Some(to_host));
     }
     let began = Instant::now();
     for dtype in TYPES {
@@ -195,17 +187,15 @@ fn product(device: &Device, dtype: (&'static str, FloatDType)) -> Result<Product
         let (left, right) = (matrix(size, dtype.1, device), matrix(size, dtype.1, device));
         let run = || timed(device, || left.clone().matmul(right.clone()));
         run()?; // compiles and tunes kernels
-        let seconds = median(run)?;
+        let seconds = median_of_runs(run)?;
         let larger = SIZES.into_iter().find(|&larger| larger > size);
         let takes = |larger: usize| seconds * (larger as f64 / size as f64).powi(3);
         match larger.filter(|&larger| takes(larger) * TUNING < MAX_TUNING_TIME.as_secs_f64()) {
             Some(larger) => size = larger,
             None => {
-                return Ok(ProductRate {
-                    dtype: dtype.0,
-                    size,
-                    rate: 2.0 * (size as f64).powi(3) / seconds,
-                });
+                let (dtype, rate) = (dtype.0, 2.0 * (size as f64).powi(3) / seconds);
+                let dtype = dtype.to_owned();
+                return Ok(ProductRate { dtype, size, rate });
             }
         }
     }
@@ -230,8 +220,8 @@ fn copies(device: &Device) -> Result<(f64, f64), BoxedError> {
     copy_in(data.clone())?; // allocates buffers
     copy_out()?;
     let bytes = (size_of::<f32>() * COPIED) as f64;
-    let to_device = bytes / median(|| copy_in(data.clone()))?;
-    Ok((to_device, bytes / median(copy_out)?))
+    let to_device = bytes / median_of_runs(|| copy_in(data.clone()))?;
+    Ok((to_device, bytes / median_of_runs(copy_out)?))
 }
 
 /// Reads every page: Burn may return memory that is copied when it is first read.
@@ -251,14 +241,19 @@ fn timed<R>(device: &Device, work: impl FnOnce() -> R) -> Result<Duration, Boxed
 }
 
 /// The median of some runs, in seconds.
-fn median(run: impl Fn() -> Result<Duration, BoxedError>) -> Result<f64, BoxedError> {
+fn median_of_runs(run: impl Fn() -> Result<Duration, BoxedError>) -> Result<f64, BoxedError> {
     let mut times = Vec::new();
     let began = Instant::now();
     while times.len() < *RUNS.start() || (times.len() < *RUNS.end() && began.elapsed() < TIMING) {
         times.push(run()?);
     }
+    Ok(median(times).max(f64::MIN_POSITIVE))
+}
+
+/// In seconds.
+pub(crate) fn median(mut times: Vec<Duration>) -> f64 {
     times.sort();
-    Ok(times[times.len() / 2].as_secs_f64().max(f64::MIN_POSITIVE))
+    times[times.len() / 2].as_secs_f64()
 }
 
 /// Adds to an error what its kind of device needs.
@@ -267,6 +262,12 @@ fn with_advice(name: &str, cause: BoxedError) -> BoxedError {
         Some(install) => format!("{cause}. {install}").into(),
         None => cause,
     }
+}
+
+/// An error unless a worker can have so many threads.
+pub(crate) fn check_threads(threads: usize) -> Result<(), BuildError> {
+    let is_sound = (1..=MOST_THREADS).contains(&threads);
+    is_sound.then_some(()).ok_or(BuildError::Threads(threads))
 }
 
 #[cfg(test)]
@@ -282,10 +283,8 @@ mod tests {
     fn a_device_that_panics_or_fails_is_an_error_that_names_it() {
         let panicking: Result<(), _> = ask(&cpu(), |_| panic!("no driver"));
         let error = panicking.unwrap_err().to_string();
-        assert!(
-            error.contains("cpu") && error.contains("no driver"),
-            "{error}"
-        );
+        let is_named = error.contains("cpu") && error.contains("no driver");
+        assert!(is_named, "{error}");
         let refusing: Result<(), _> = ask(&cpu(), |_| Err("busy".into()));
         assert!(refusing.unwrap_err().to_string().contains("busy"));
     }

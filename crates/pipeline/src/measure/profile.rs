@@ -23,16 +23,18 @@ use crate::{
         copies,
         panic::caught,
         skips::{SkipGradients, SkipValues, StageSkips},
-        tape::{
-            self, BackwardScope, Head, LossAndScores, PassContext, Recorded, StageInput,
-            StageOutput, Watch,
-        },
+        tape::{self, BackwardScope, Head, LossAndScores, PassContext, Recorded, StageValues},
         values::{self, FlowGradients},
         worker,
     },
-    measure::{device::NamedDevice, fingerprint::Fingerprint, probe},
+    measure::{
+        device::NamedDevice,
+        fingerprint::{Fingerprint, layer_text},
+        probe::{self, median},
+    },
     model::{
         flow::{Flow, FlowMapper, every_kind},
+        flows,
         keyed_rng::StepKey,
         layer::Layer,
         parameters::count_parameters,
@@ -51,11 +53,8 @@ const LONG: Duration = Duration::from_secs(2);
 /// Measures what each layer of a model costs: the [`Profile`] that cuts and plans are made from.
 ///
 /// Use a sample of the size of a micro-batch. The model does not change: one layer at a time is measured on
-/// a copy, in which lazy parameters get values.
-///
-/// Of equal layers, one is measured: same name, same settings as far as `Debug` shows them, same shapes of
-/// parameters and inputs, and no skips. So a deep stack of one block takes the time and memory of one
-/// block.
+/// a copy, in which lazy parameters get values. Of equal layers, one is measured: same name, same settings
+/// as far as `Debug` shows them, same shapes of parameters and inputs, and no skips.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -138,6 +137,25 @@ impl Profiler {
         self
     }
 
+    /// A text of all that a measurement depends on beside the sample, the device and the program: layers
+    /// with equal texts cost the same. So measurements can be kept.
+    ///
+    /// ```
+    /// # use burn::tensor::Device;
+    /// # use stovepipe_pipeline::{Profiler, doc_example::Dense};
+    /// let profiler = Profiler::new(&Device::flex());
+    /// let of = |sizes: &[usize]| profiler.fingerprint(&Dense::layers(sizes));
+    /// assert_eq!(of(&[4, 8, 2]), of(&[4, 8, 2]));
+    /// assert_ne!(of(&[4, 8, 2]), of(&[4, 9, 2]));
+    /// ```
+    #[must_use]
+    pub fn fingerprint<L: Layer>(&self, layers: &[L]) -> String {
+        let skips = |layer: &L| format!("{:?}", layer.skips());
+        let layers = layers.iter().map(|layer| layer_text(layer) + &skips(layer));
+        let (precision, threads) = (self.precision, self.threads);
+        format!("{threads} {precision} {}", layers.collect::<String>())
+    }
+
     /// Measures each layer. `sample` is the model's input, or `(input, side)`.
     ///
     /// # Errors
@@ -150,9 +168,7 @@ impl Profiler {
         layers: &[L],
         sample: impl Into<Inputs<L::Input, L::Side>>,
     ) -> Result<Profile, BuildError> {
-        if self.threads == 0 {
-            return Err(BuildError::NoThreads);
-        }
+        probe::check_threads(self.threads)?;
         let sample = sample.into();
         let uses: Vec<_> = layers.iter().map(L::skips).collect();
         let wiring = Arc::new(Wiring::new(&uses, &|index| layers[index].name())?);
@@ -160,8 +176,7 @@ impl Profiler {
         probe::use_device(&device)?;
         self.precision.check(&device)?;
         // On a worker like those that will run the stages.
-        let worker = worker::spawn("profile", self.threads)
-            .map_err(|source| BuildError::Worker { worker: 0, source })?;
+        let worker = worker::spawn_alone("profile", self.threads)?;
         let (sender, reports) = unbounded();
         let (own_layers, profiler) = (layers.to_vec(), self.reporting(sender.clone()));
         worker.run(move || {
@@ -222,8 +237,8 @@ impl Profiler {
         let samples = batch::samples(&input).map_err(failed::<_, StepError>(layers, 0))?;
         let entered = caught(|| {
             let (input, side) = (self.cast(input), self.cast(side));
-            let side = values::attach(values::to_device(side, &self.device), false);
-            (values::to_device(L::enter(input), &self.device), side)
+            let side = flows::attach(flows::to_device(side, &self.device), false);
+            (flows::to_device(L::enter(input), &self.device), side)
         });
         let entered = entered.map_err(StepError::panicked("enter"));
         let (flow, side) = entered.map_err(failed(layers, 0))?;
@@ -244,7 +259,7 @@ impl Profiler {
         let mut profiles = Vec::with_capacity(layers.len());
         let alone: Vec<_> = (0..layers.len()).map(|layer| layer..layer + 1).collect();
         let alone = StageSkips::of_stages(wiring, &alone);
-        let mut input = StageInput {
+        let mut input = StageValues {
             flow,
             skips: SkipValues::new(),
         };
@@ -253,9 +268,8 @@ impl Profiler {
             let panicked = StepError::panicked("layer");
             let fingerprint = caught(|| Fingerprint::of(layer, &input.flow)).map_err(panicked);
             let fingerprint = fingerprint.map_err(failed(layers, index))?;
-            let known = measured_before
-                .iter()
-                .find(|known| fingerprint.as_ref() == Some(&known.0));
+            let mut known = measured_before.iter();
+            let known = known.find(|known| fingerprint.as_ref() == Some(&known.0));
             if let Some((_, profile, flow)) = known {
                 profiles.push(profile.clone());
                 input.flow = flow.clone();
@@ -333,12 +347,15 @@ struct LayerTiming<L: Layer> {
     /// Of deferred weight gradients.
     deferred: Duration,
     kept: Option<usize>,
-    output: StageOutput<L>,
+    output: StageValues<L>,
 }
 
 impl<L: Layer> LayerBench<'_, L> {
     /// The medians, and the output.
-    fn measure(&self, input: &StageInput<L>) -> Result<(LayerProfile, StageOutput<L>), BoxedError> {
+    fn measure(
+        &self,
+        input: &StageValues<L>,
+    ) -> Result<(LayerProfile, StageValues<L>), BoxedError> {
         let mut sum = GradientsAccumulator::new();
         self.run(input, BackwardScope::All, &mut sum)?; // compiles kernels
         let last = self.run(input, BackwardScope::All, &mut sum)?; // touches memory pages
@@ -367,49 +384,51 @@ impl<L: Layer> LayerBench<'_, L> {
     }
 
     /// Seconds of a forward pass without a tape.
-    fn forward_without_tape(&self, input: &StageInput<L>) -> Result<f64, BoxedError> {
+    fn forward_without_tape(&self, input: &StageValues<L>) -> Result<f64, BoxedError> {
         let quiet = [self.layer.clone().no_grad()];
-        let (mut times, first) = (Vec::new(), Instant::now());
-        for _ in 0..=MORE_RUNS {
-            if first.elapsed() > LONG {
-                break;
-            }
+        let times = some_runs(|| {
             self.sync()?;
             let began = Instant::now();
-            let _output = tape::forward(&quiet, input.clone(), &self.pass, &Unwatched)?;
+            let _output = tape::forward(&quiet, input.clone(), &self.pass, &|_| ())?;
             self.sync()?;
-            times.push(began.elapsed());
-        }
+            Ok(began.elapsed())
+        })?;
         Ok(median(times))
     }
 
     /// The share of a backward pass that can be deferred.
-    fn deferred_share(&self, input: &StageInput<L>) -> Result<f64, BoxedError> {
-        let (mut shares, mut sum) = (Vec::new(), GradientsAccumulator::new());
-        let first = Instant::now();
-        for _ in 0..=MORE_RUNS {
-            if first.elapsed() > LONG {
-                break;
-            }
+    fn deferred_share(&self, input: &StageValues<L>) -> Result<f64, BoxedError> {
+        let mut sum = GradientsAccumulator::new();
+        let mut shares = some_runs(|| {
             let timing = self.run(input, BackwardScope::Input, &mut sum)?;
             let both = (timing.backward + timing.deferred).as_secs_f64();
-            shares.push(if both > 0.0 {
-                timing.deferred.as_secs_f64() / both
-            } else {
-                0.0
-            });
-        }
+            let share = timing.deferred.as_secs_f64() / both;
+            Ok(if both > 0.0 { share } else { 0.0 })
+        })?;
         shares.sort_by(f64::total_cmp);
         Ok(shares[shares.len() / 2])
     }
 
     fn run(
         &self,
-        input: &StageInput<L>,
+        input: &StageValues<L>,
         scope: BackwardScope,
         sum: &mut GradientsAccumulator<L>,
     ) -> Result<LayerTiming<L>, BoxedError> {
-        let (forward, kept, recorded) = self.record(input)?;
+        let modules = vec![copies::with_fresh_leaves(&self.layer)];
+        let device = self.profiler.device.clone().autodiff();
+        let loss = |_: Head, output| LossAndScores {
+            loss: self::sum(output).unwrap_or_else(|| Tensor::zeros([1], &device)),
+            scores: None,
+        };
+        self.sync()?;
+        let before = self.allocated();
+        let began = Instant::now();
+        let recorded = tape::record(modules, input.clone(), &self.pass, &loss, &|_| ())?;
+        self.sync()?;
+        let forward = began.elapsed();
+        let kept = before.zip(self.allocated());
+        let kept = kept.map(|(before, after)| after.saturating_sub(before));
         let Recorded { output, tape, .. } = recorded;
         let gradients = ones(output.flow.clone());
         let of_skips = self.ones(&output);
@@ -420,7 +439,7 @@ impl<L: Layer> LayerBench<'_, L> {
             of_skips,
             (scope, &self.pass),
             |_, module, gradients| sum.accumulate(module, gradients),
-            &Unwatched,
+            &|_| (),
         )?;
         self.sync()?;
         let backward = began.elapsed();
@@ -440,40 +459,13 @@ impl<L: Layer> LayerBench<'_, L> {
     }
 
     /// Ones as the gradients of the skips that the layer sent.
-    fn ones(&self, output: &StageOutput<L>) -> SkipGradients {
+    fn ones(&self, output: &StageValues<L>) -> SkipGradients {
         let skips = self.pass.skips;
         let of_skip = |(&skip, value): (&usize, &L::Flow)| {
-            let value = value.clone();
-            skips
-                .takings(skip)
-                .map(move |taking| (taking, ones(value.clone())))
-                .collect::<Vec<_>>()
+            let of_taking = |taking| (taking, ones(value.clone()));
+            skips.takings(skip).map(of_taking).collect::<Vec<_>>()
         };
         output.skips.iter().flat_map(of_skip).collect()
-    }
-
-    /// A recorded forward pass: its time, and the bytes that it keeps allocated.
-    #[allow(clippy::type_complexity)]
-    fn record(
-        &self,
-        input: &StageInput<L>,
-    ) -> Result<(Duration, Option<usize>, Recorded<L>), BoxedError> {
-        let modules = vec![copies::with_fresh_leaves(&self.layer)];
-        let device = self.profiler.device.clone().autodiff();
-        let nothing = || Tensor::zeros([1], &device);
-        let loss = |_: Head, output| LossAndScores {
-            loss: sum(output).unwrap_or_else(nothing),
-            scores: None,
-        };
-        self.sync()?;
-        let before = self.allocated();
-        let began = Instant::now();
-        let recorded = tape::record(modules, input.clone(), &self.pass, &loss, &Unwatched)?;
-        self.sync()?;
-        let time = began.elapsed();
-        let kept = before.zip(self.allocated());
-        let kept = kept.map(|(before, after)| after.saturating_sub(before));
-        Ok((time, kept, recorded))
     }
 
     /// The bytes that are allocated now; a GPU reports its own.
@@ -491,17 +483,12 @@ impl<L: Layer> LayerBench<'_, L> {
     }
 }
 
-struct Unwatched;
-
-impl Watch for Unwatched {
-    fn enter(&self, _: usize) {}
-    fn leave(&self) {}
-}
-
-/// In seconds.
-fn median(mut times: Vec<Duration>) -> f64 {
-    times.sort();
-    times[times.len() / 2].as_secs_f64()
+/// Runs the parts that only some schedules use.
+fn some_runs<R>(mut run: impl FnMut() -> Result<R, BoxedError>) -> Result<Vec<R>, BoxedError> {
+    let first = Instant::now();
+    let is_short = |_: &usize| first.elapsed() <= LONG;
+    let runs = (0..=MORE_RUNS).take_while(is_short);
+    runs.map(|_| run()).collect()
 }
 
 /// A copy of a layer on a device, ready to train, that shares nothing with the model: clones of lazy

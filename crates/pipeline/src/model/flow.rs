@@ -1,6 +1,10 @@
 //! The values that pass between layers: a tensor, or any value made of tensors.
 
-use burn::tensor::{Bool, Int, Tensor};
+use std::any::type_name;
+
+use burn::tensor::{Bool, Device, Int, Tensor};
+
+use super::packed::{PackError, Packed};
 
 /// The methods of a [`FlowMapper`] that treats tensors of every kind alike.
 macro_rules! every_kind {
@@ -49,21 +53,44 @@ pub trait Flow: Clone + Send + 'static {
     /// Appends the batch size of each tensor, in the same order.
     fn batch_sizes(&self, sizes: &mut Vec<usize>);
 
+    /// Whether [`pack`](Self::pack) and [`unpack`](Self::unpack) work. Only such flows can pass between
+    /// processes. Derived flows of such flows have both.
+    const PACKS: bool = false;
+
+    /// Appends what the flow consists of, for another process.
+    ///
+    /// # Errors
+    ///
+    /// If a device does not return a tensor, or [`PACKS`](Self::PACKS) is false.
+    fn pack(self, _into: &mut Packed) -> Result<(), PackError> {
+        Err(PackError::NotPacked(type_name::<Self>()))
+    }
+
+    /// Rebuilds a flow on a device.
+    ///
+    /// # Errors
+    ///
+    /// If what is next is another flow, or [`PACKS`](Self::PACKS) is false.
+    fn unpack(_from: &mut Packed, _device: &Device) -> Result<Self, PackError> {
+        Err(PackError::NotPacked(type_name::<Self>()))
+    }
+
     /// Splits the batch into consecutive parts of the given sizes.
     ///
     /// Implement it for a value that needs another way to split. It must return one part per size, in
     /// order.
     #[must_use]
     fn split(self, sizes: &[usize]) -> Vec<Self> {
-        let mut start = 0;
-        sizes
-            .iter()
-            .map(|&length| {
-                let mut slice = Slice { start, length };
-                start += length;
-                self.clone().map(&mut slice)
-            })
-            .collect()
+        let mut slice = Slice {
+            start: 0,
+            length: 0,
+        };
+        let mut part = |&length: &usize| {
+            slice.start += slice.length;
+            slice.length = length;
+            self.clone().map(&mut slice)
+        };
+        sizes.iter().map(&mut part).collect()
     }
 }
 
@@ -91,10 +118,7 @@ pub trait FlowMapper {
 /// assert_eq!(table.split(&[2, 1])[1].0.dims(), [100, 8]);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Replicated<F>(
-    /// The value.
-    pub F,
-);
+pub struct Replicated<F>(pub F);
 
 impl<F: Flow> Flow for Replicated<F> {
     fn map<M: FlowMapper>(self, mapper: &mut M) -> Self {
@@ -102,6 +126,16 @@ impl<F: Flow> Flow for Replicated<F> {
     }
 
     fn batch_sizes(&self, _sizes: &mut Vec<usize>) {}
+
+    const PACKS: bool = F::PACKS;
+
+    fn pack(self, into: &mut Packed) -> Result<(), PackError> {
+        self.0.pack(into)
+    }
+
+    fn unpack(from: &mut Packed, device: &Device) -> Result<Self, PackError> {
+        F::unpack(from, device).map(Self)
+    }
 
     fn split(self, sizes: &[usize]) -> Vec<Self> {
         vec![self; sizes.len()]
@@ -118,6 +152,16 @@ macro_rules! impl_tensor {
             fn batch_sizes(&self, sizes: &mut Vec<usize>) {
                 sizes.push(self.dims()[0]);
             }
+
+            const PACKS: bool = true;
+
+            fn pack(self, into: &mut Packed) -> Result<(), PackError> {
+                into.push_tensor(self)
+            }
+
+            fn unpack(from: &mut Packed, device: &Device) -> Result<Self, PackError> {
+                from.tensor(device)
+            }
         }
     )*};
 }
@@ -128,6 +172,16 @@ impl Flow for () {
     fn map<M: FlowMapper>(self, _mapper: &mut M) -> Self {}
 
     fn batch_sizes(&self, _sizes: &mut Vec<usize>) {}
+
+    const PACKS: bool = true;
+
+    fn pack(self, _into: &mut Packed) -> Result<(), PackError> {
+        Ok(())
+    }
+
+    fn unpack(_from: &mut Packed, _device: &Device) -> Result<Self, PackError> {
+        Ok(())
+    }
 }
 
 impl<A: Flow, B: Flow> Flow for (A, B) {
@@ -140,12 +194,20 @@ impl<A: Flow, B: Flow> Flow for (A, B) {
         self.1.batch_sizes(sizes);
     }
 
+    const PACKS: bool = A::PACKS && B::PACKS;
+
+    fn pack(self, into: &mut Packed) -> Result<(), PackError> {
+        self.0.pack(into)?;
+        self.1.pack(into)
+    }
+
+    fn unpack(from: &mut Packed, device: &Device) -> Result<Self, PackError> {
+        Ok((A::unpack(from, device)?, B::unpack(from, device)?))
+    }
+
     fn split(self, sizes: &[usize]) -> Vec<Self> {
-        self.0
-            .split(sizes)
-            .into_iter()
-            .zip(self.1.split(sizes))
-            .collect()
+        let (left, right) = (self.0.split(sizes), self.1.split(sizes));
+        left.into_iter().zip(right).collect()
     }
 }
 
@@ -160,12 +222,20 @@ impl<A: Flow, B: Flow, C: Flow> Flow for (A, B, C) {
         self.2.batch_sizes(sizes);
     }
 
+    const PACKS: bool = A::PACKS && B::PACKS && C::PACKS;
+
+    fn pack(self, into: &mut Packed) -> Result<(), PackError> {
+        ((self.0, self.1), self.2).pack(into)
+    }
+
+    fn unpack(from: &mut Packed, device: &Device) -> Result<Self, PackError> {
+        let ((a, b), c) = <((A, B), C)>::unpack(from, device)?;
+        Ok((a, b, c))
+    }
+
     fn split(self, sizes: &[usize]) -> Vec<Self> {
-        ((self.0, self.1), self.2)
-            .split(sizes)
-            .into_iter()
-            .map(|((a, b), c)| (a, b, c))
-            .collect()
+        let parts = ((self.0, self.1), self.2).split(sizes).into_iter();
+        parts.map(|((a, b), c)| (a, b, c)).collect()
     }
 }
 
@@ -175,9 +245,19 @@ impl<F: Flow> Flow for Option<F> {
     }
 
     fn batch_sizes(&self, sizes: &mut Vec<usize>) {
-        if let Some(flow) = self {
-            flow.batch_sizes(sizes);
-        }
+        self.iter().for_each(|flow| flow.batch_sizes(sizes));
+    }
+
+    const PACKS: bool = F::PACKS;
+
+    fn pack(self, into: &mut Packed) -> Result<(), PackError> {
+        into.push_number(self.is_some().into());
+        self.map_or(Ok(()), |flow| flow.pack(into))
+    }
+
+    fn unpack(from: &mut Packed, device: &Device) -> Result<Self, PackError> {
+        let is_some = from.number()? > 0;
+        is_some.then(|| F::unpack(from, device)).transpose()
     }
 
     fn split(self, sizes: &[usize]) -> Vec<Self> {
@@ -194,9 +274,19 @@ impl<F: Flow> Flow for Vec<F> {
     }
 
     fn batch_sizes(&self, sizes: &mut Vec<usize>) {
-        for flow in self {
-            flow.batch_sizes(sizes);
-        }
+        self.iter().for_each(|flow| flow.batch_sizes(sizes));
+    }
+
+    const PACKS: bool = F::PACKS;
+
+    fn pack(self, into: &mut Packed) -> Result<(), PackError> {
+        into.push_number(self.len());
+        self.into_iter().try_for_each(|flow| flow.pack(into))
+    }
+
+    fn unpack(from: &mut Packed, device: &Device) -> Result<Self, PackError> {
+        let length = from.number()?;
+        (0..length).map(|_| F::unpack(from, device)).collect()
     }
 
     fn split(self, sizes: &[usize]) -> Vec<Self> {

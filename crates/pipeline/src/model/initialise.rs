@@ -7,12 +7,13 @@ use burn::{
     tensor::{Bool, Device, Int, Tensor},
 };
 
-use crate::model::layer::Layer;
+use crate::model::{
+    layer::Layer,
+    ties::{Place, PlaceMapper, PlaceVisitor, map_places, visit_places},
+};
 
-/// Draws the lazy parameters of a layer on the CPU: with one seed, each backend would draw other numbers.
-///
-/// The generator is seeded for each layer, so the values do not depend on stages or earlier layers.
-#[must_use]
+/// Draws the lazy parameters of a layer on the CPU: with one seed, each backend would draw other numbers. The
+/// generator is seeded for each layer, so the values do not depend on stages or earlier layers.
 pub(crate) fn initialise<L: Layer>(layer: L, index: usize, seed: u64) -> L {
     let host = Device::flex();
     alone(|| {
@@ -29,6 +30,49 @@ pub(crate) fn initialise_in_place<L: Layer>(layer: &L, index: usize, seed: u64) 
         }
         layer.visit(&mut Touch);
     });
+}
+
+/// Draws a parameter that a layer of another process owns, before the layers of this one that share it. Its
+/// value is not kept; but with it, they would draw other numbers.
+pub(crate) fn initialise_place<L: Layer>(layers: &[L], place: Place) {
+    struct Draw(Place);
+
+    impl PlaceVisitor for Draw {
+        fn visit<const D: usize>(&mut self, place: Place, param: &Param<Tensor<D>>) {
+            if place == self.0 {
+                let _ = param.val();
+            }
+        }
+    }
+
+    alone(|| visit_places(layers, [&place], &mut Draw(place)));
+}
+
+/// Makes parameters lazy again, so that this process does not hold what others draw.
+pub(crate) fn release<L: Layer>(layers: Vec<L>, places: &[Place]) -> Vec<L> {
+    struct Release<'a>(&'a [Place]);
+
+    impl PlaceMapper for Release<'_> {
+        fn map<const D: usize>(
+            &mut self,
+            place: Place,
+            param: Param<Tensor<D>>,
+        ) -> Param<Tensor<D>> {
+            if !self.0.contains(&place) {
+                return param;
+            }
+            let (shape, is_trained) = (param.lazy_shape(), param.is_require_grad());
+            let zeros = {
+                let shape = shape.clone();
+                move |device: &Device, is_trained| {
+                    Tensor::zeros(shape, device).set_require_grad(is_trained)
+                }
+            };
+            Param::uninitialized(param.id, zeros, param.lazy_device(), is_trained, shape)
+        }
+    }
+
+    map_places(layers, places, &mut Release(places))
 }
 
 /// Burn's CPU backend has one generator per process, so only one pipeline may draw at a time.

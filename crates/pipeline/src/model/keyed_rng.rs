@@ -1,11 +1,10 @@
 //! Random numbers that a layer can draw again.
 //!
-//! Each number is a function of a key: the seed, the step, the layer, the index of the layer's draw, and
-//! the sample. It does not depend on the thread, the order and number of micro-batches, or the cut. So a
-//! recomputed layer draws the same numbers again, and a pipeline draws what the whole mini-batch would
-//! draw in one piece.
+//! Each number is a function of a key: the seed, the step, the layer, the index of the layer's draw, and the
+//! sample. So a recomputed layer draws the same numbers again, and a pipeline draws what the whole mini-batch
+//! would draw in one piece, whatever the threads, the micro-batches and the cut.
 
-use std::ops::Range;
+use std::{iter::repeat_with, ops::Range};
 
 use burn::tensor::{Device, Tensor, TensorData};
 use rand::{RngExt, SeedableRng};
@@ -43,6 +42,16 @@ impl StepKey {
 /// let whole = KeyedRng::new(1, 7, 3, 0..4).uniform([4, 5], &device);
 /// let part = KeyedRng::new(1, 7, 3, 2..4).uniform([2, 5], &device);
 /// assert_eq!(whole.slice([2..4]).to_data(), part.to_data());
+///
+/// let mut rng = KeyedRng::new(0, 0, 0, 0..1000);
+/// assert_eq!((rng.is_training(), rng.progress()), (true, 1.0));
+/// let normal = rng.normal([1000, 10], &device);
+/// assert!(normal.clone().mean().into_scalar::<f32>().abs() < 0.05);
+/// assert!((normal.var(0).mean().into_scalar::<f32>() - 1.0).abs() < 0.05);
+/// let kept = rng.keep(0.75, [1000, 10], &device).mean();
+/// assert!((kept.into_scalar::<f32>() - 0.75).abs() < 0.02);
+/// assert_eq!(rng.at_progress(0.25).progress(), 0.25);
+/// assert!(!KeyedRng::none().is_training());
 /// ```
 #[derive(Clone, Debug)]
 pub struct KeyedRng {
@@ -64,11 +73,11 @@ impl KeyedRng {
     /// For a layer in a training step and some samples of a mini-batch, at the end of a training.
     #[must_use]
     pub fn new(seed: u64, step: u64, layer: usize, samples: Range<usize>) -> Self {
-        let progress = 1.0;
+        let apart = StepKey::APART;
         let step = StepKey {
             seed,
             step,
-            progress,
+            ..apart
         };
         Self::of_step(step, layer, samples)
     }
@@ -84,13 +93,6 @@ impl KeyedRng {
 
     /// The finished share of the training, from 0 to 1, as [set](crate::Pipeline::set_progress) on the
     /// pipeline, for layers that change while a model trains; 1 by default.
-    ///
-    /// ```
-    /// use stovepipe_pipeline::KeyedRng;
-    ///
-    /// assert_eq!(KeyedRng::new(0, 0, 0, 0..1).progress(), 1.0);
-    /// assert_eq!(KeyedRng::new(0, 0, 0, 0..1).at_progress(0.25).progress(), 0.25);
-    /// ```
     #[must_use]
     pub fn progress(&self) -> f64 {
         self.key.as_ref().map_or(1.0, |key| key.step.progress)
@@ -106,10 +108,6 @@ impl KeyedRng {
     }
 
     /// For evaluation, where layers draw nothing.
-    ///
-    /// ```
-    /// assert!(!stovepipe_pipeline::KeyedRng::none().is_training());
-    /// ```
     #[must_use]
     pub fn none() -> Self {
         let key = None;
@@ -129,41 +127,17 @@ impl KeyedRng {
     /// the number of micro-batches.
     #[must_use]
     pub fn uniform<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
-        self.fill(shape, device, |rng, row| {
-            row.extend(std::iter::repeat_with(|| rng.random::<f32>()).take(row.capacity()));
-        })
+        self.fill(shape, device, |rng| rng.random())
     }
 
     /// Normal numbers with mean 0 and variance 1; zeros in evaluation. Shapes as in
     /// [`uniform`](Self::uniform).
-    ///
-    /// ```
-    /// use burn::tensor::Device;
-    /// use stovepipe_pipeline::KeyedRng;
-    ///
-    /// let x = KeyedRng::new(0, 0, 0, 0..1000).normal([1000, 10], &Device::flex());
-    /// assert!(x.clone().mean().into_scalar::<f32>().abs() < 0.05);
-    /// assert!((x.var(0).mean().into_scalar::<f32>() - 1.0).abs() < 0.05);
-    /// ```
     #[must_use]
     pub fn normal<const D: usize>(&mut self, shape: [usize; D], device: &Device) -> Tensor<D> {
-        self.fill(shape, device, |rng, row| {
-            row.extend(
-                std::iter::repeat_with(|| rng.sample::<f32, _>(StandardNormal))
-                    .take(row.capacity()),
-            );
-        })
+        self.fill(shape, device, |rng| rng.sample(StandardNormal))
     }
 
     /// 1 with probability `keep`, otherwise 0; ones in evaluation. Shapes as in [`uniform`](Self::uniform).
-    ///
-    /// ```
-    /// use burn::tensor::Device;
-    /// use stovepipe_pipeline::KeyedRng;
-    ///
-    /// let x = KeyedRng::new(0, 0, 0, 0..1000).keep(0.75, [1000, 10], &Device::flex());
-    /// assert!((x.mean().into_scalar::<f32>() - 0.75).abs() < 0.02);
-    /// ```
     #[must_use]
     pub fn keep<const D: usize>(
         &mut self,
@@ -176,18 +150,17 @@ impl KeyedRng {
         }
         // Integers below the bound: one comparison each.
         let bound = (keep * 2f64.powi(32)) as u64;
-        self.fill(shape, device, |rng, row| {
-            let kept = || f32::from(u8::from(u64::from(rng.random::<u32>()) < bound));
-            row.extend(std::iter::repeat_with(kept).take(row.capacity()));
+        self.fill(shape, device, |rng| {
+            f32::from(u8::from(u64::from(rng.random::<u32>()) < bound))
         })
     }
 
-    /// A tensor whose rows `draw` fills up to their capacity, sample by sample.
+    /// A tensor of drawn numbers, sample by sample.
     fn fill<const D: usize>(
         &mut self,
         shape: [usize; D],
         device: &Device,
-        draw: impl Fn(&mut ChaCha8Rng, &mut Vec<f32>),
+        draw: impl Fn(&mut ChaCha8Rng) -> f32,
     ) -> Tensor<D> {
         let total: usize = shape.iter().product();
         let Some(key) = &self.key else {
@@ -198,9 +171,8 @@ impl KeyedRng {
         let parts = if of_samples { samples } else { 1 };
         let mut numbers = Vec::with_capacity(total);
         for sample in key.samples.start..key.samples.start + parts {
-            let mut row = Vec::with_capacity(total / parts);
-            draw(&mut key.generator(sample, self.count), &mut row);
-            numbers.append(&mut row);
+            let mut generator = key.generator(sample, self.count);
+            numbers.extend(repeat_with(|| draw(&mut generator)).take(total / parts));
         }
         self.count += 1;
         Tensor::from_data(TensorData::new(numbers, shape), device)
@@ -209,12 +181,8 @@ impl KeyedRng {
 
 impl Key {
     fn generator(&self, sample: usize, count: u32) -> ChaCha8Rng {
-        let numbers = [
-            self.step.seed,
-            self.step.step,
-            self.layer as u64,
-            sample as u64,
-        ];
+        let (layer, sample) = (self.layer as u64, sample as u64);
+        let numbers = [self.step.seed, self.step.step, layer, sample];
         let mut seed = [0; 32];
         for (place, number) in seed.chunks_exact_mut(8).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());

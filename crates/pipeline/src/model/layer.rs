@@ -59,15 +59,10 @@ pub trait Layer: Module + 'static {
     /// Turns the model's input into the first layer's.
     fn enter(input: Self::Input) -> Self::Flow;
 
-    /// Runs the layer.
-    ///
-    /// The result may depend on the parameters, the arguments and the context only: the engine runs a
-    /// layer again to recompute it, and in the first training step to learn how batch norms update
-    /// their statistics.
-    ///
-    /// A batch norm normalizes each micro-batch by itself, and its running statistics move once per
-    /// mini-batch, as if it came in one piece. A layer should use each norm once: with a second use the
-    /// running variance is not exact.
+    /// Runs the layer. The result may depend on the parameters, the arguments and the context only: the
+    /// engine runs a layer again to recompute it, and in the first training step to learn how batch norms
+    /// update their statistics. These move once per mini-batch, as if it came in one piece. A layer should
+    /// use each norm once: with a second use the running variance is not exact.
     ///
     /// # Errors
     ///
@@ -85,10 +80,8 @@ pub trait Layer: Module + 'static {
     /// [`LayerError`] if the value is not a model output.
     fn leave(flow: Self::Flow) -> Result<Self::Output, LayerError>;
 
-    /// The values that the layer sends past other layers, and those that it takes; none by default.
-    ///
-    /// Building a pipeline checks that they match. A layer that does not do what it declares fails when
-    /// it runs, also when the pipeline is built with a [sample](crate::PipelineBuilder::sample).
+    /// The values that the layer sends past other layers, and those that it takes; none by default. Building
+    /// a pipeline checks that they match. A layer that does not do what it declares fails when it runs.
     fn skips(&self) -> Vec<SkipUse> {
         Vec::new()
     }
@@ -131,10 +124,10 @@ impl LayerError {
 pub struct Context<'a, L: Layer> {
     side: &'a L::Side,
     rng: KeyedRng,
-    auxiliary: Vec<L::Output>,
+    pub(crate) auxiliary: Vec<L::Output>,
     /// The skips that can be taken, by name.
-    available: Vec<(String, L::Flow)>,
-    sent: Vec<(String, L::Flow)>,
+    pub(crate) available: Vec<(String, L::Flow)>,
+    pub(crate) sent: Vec<(String, L::Flow)>,
 }
 
 impl<'a, L: Layer> Context<'a, L> {
@@ -153,14 +146,10 @@ impl<'a, L: Layer> Context<'a, L> {
     /// ```
     #[must_use]
     pub fn new(side: &'a L::Side, training: bool) -> Self {
-        let rng = if training {
-            KeyedRng::new(0, 0, 0, Range { start: 0, end: 1 })
-        } else {
-            KeyedRng::none()
-        };
+        let trains = || KeyedRng::new(0, 0, 0, Range { start: 0, end: 1 });
         Self {
             side,
-            rng,
+            rng: training.then(trains).unwrap_or_else(KeyedRng::none),
             auxiliary: Vec::new(),
             available: Vec::new(),
             sent: Vec::new(),
@@ -199,14 +188,12 @@ impl<'a, L: Layer> Context<'a, L> {
         &mut self.rng
     }
 
-    /// Sends a value to the later layers that take it by this name. The layer declares it in
-    /// [`Layer::skips`].
+    /// Sends a value, declared in [`Layer::skips`], to the later layers that take it by this name.
     pub fn send(&mut self, name: impl Into<String>, value: L::Flow) {
         self.sent.push((name.into(), value));
     }
 
-    /// Takes the value that an earlier layer sent by this name. The layer declares it in
-    /// [`Layer::skips`].
+    /// Takes the value, declared in [`Layer::skips`], that an earlier layer sent by this name.
     ///
     /// # Errors
     ///
@@ -221,10 +208,9 @@ impl<'a, L: Layer> Context<'a, L> {
         Ok(self.available.swap_remove(place).1)
     }
 
-    /// Adds the output of an auxiliary head, for a loss before the last layer.
-    ///
-    /// In training, the objective's [`auxiliary_loss`](crate::Objective::auxiliary_loss) of it is added to
-    /// the loss, and its gradient starts here. Otherwise it is dropped.
+    /// Adds the output of an auxiliary head, for a loss before the last layer. In training, the objective's
+    /// [`auxiliary_loss`](crate::Objective::auxiliary_loss) of it is added to the loss. Otherwise it is
+    /// dropped.
     pub fn auxiliary(&mut self, output: L::Output) {
         if self.is_training() {
             self.auxiliary.push(output);
@@ -242,22 +228,6 @@ impl<'a, L: Layer> Context<'a, L> {
     pub fn into_sent(self) -> Vec<(String, L::Flow)> {
         self.sent
     }
-
-    pub(crate) fn into_results(self) -> ContextResults<L> {
-        ContextResults {
-            auxiliary: self.auxiliary,
-            sent: self.sent,
-            untaken: self.available.into_iter().map(|(name, _)| name).collect(),
-        }
-    }
-}
-
-/// What a layer put into its context.
-pub(crate) struct ContextResults<L: Layer> {
-    pub(crate) auxiliary: Vec<L::Output>,
-    pub(crate) sent: Vec<(String, L::Flow)>,
-    /// The names of skips that it did not take.
-    pub(crate) untaken: Vec<String>,
 }
 
 /// Finds the name of the first struct or variant that a module enters.
@@ -265,11 +235,11 @@ struct Namer(Option<String>);
 
 impl ModuleVisitor for Namer {
     fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.0
-            .get_or_insert_with(|| match container_type.split_once(':') {
-                Some(("Struct", struct_name)) => struct_name.to_owned(),
-                _ => name.to_owned(),
-            });
+        let name = match container_type.split_once(':') {
+            Some(("Struct", struct_name)) => struct_name,
+            _ => name,
+        };
+        self.0.get_or_insert_with(|| name.to_owned());
     }
 }
 

@@ -34,21 +34,6 @@ pub fn count_parameters<M: Module>(module: &M) -> usize {
     counter.0
 }
 
-/// The ids of the float parameters, in the order of the module's fields.
-pub(crate) fn parameter_ids<M: Module>(module: &M) -> Vec<ParamId> {
-    struct Ids(Vec<ParamId>);
-
-    impl ParameterVisitor for Ids {
-        fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.push(param.id);
-        }
-    }
-
-    let mut ids = Ids(Vec::new());
-    visit_parameters(module, &mut ids);
-    ids.0
-}
-
 /// Whether a module has a parameter that training changes.
 pub(crate) fn is_trainable<M: Module>(module: &M) -> bool {
     struct Find(bool);
@@ -112,6 +97,11 @@ pub(crate) fn move_gradients_of<M: Module>(
     visit_parameters(module, &mut Move { is_moved, from, to });
 }
 
+/// Whether a field has running statistics. Burn visits them as float parameters; only this name differs.
+pub(crate) fn is_statistic(field: &str, container: &str) -> bool {
+    container == "Struct:BatchNorm" && field.starts_with("running_")
+}
+
 /// Visits each float parameter, but no running statistics.
 pub(crate) trait ParameterVisitor {
     fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>);
@@ -121,11 +111,6 @@ pub(crate) fn visit_parameters<M: Module>(module: &M, visitor: &mut impl Paramet
     struct SkipStatistics<'a, V> {
         visitor: &'a mut V,
         in_statistics: bool,
-    }
-
-    // Burn visits running statistics as float parameters. Only the name of their field differs.
-    fn is_statistic(field: &str, container: &str) -> bool {
-        container == "Struct:BatchNorm" && field.starts_with("running_")
     }
 
     impl<V: ParameterVisitor> ModuleVisitor for SkipStatistics<'_, V> {

@@ -2,7 +2,7 @@
 
 use crate::model::{
     keyed_rng::KeyedRng,
-    layer::{Context, ContextResults, Layer, LayerError},
+    layer::{Context, Layer, LayerError},
 };
 
 /// The outputs of a model.
@@ -54,13 +54,8 @@ pub fn run_plain<L: Layer>(
             context.with_skip(name, value)
         });
         flow = layer.forward(flow, &mut context)?;
-        let ContextResults {
-            auxiliary: heads,
-            sent,
-            ..
-        } = context.into_results();
-        auxiliary.extend(heads);
-        skips.extend(sent);
+        auxiliary.extend(context.auxiliary);
+        skips.extend(context.sent);
     }
     Ok(Plain {
         output: L::leave(flow)?,

@@ -3,150 +3,253 @@
 //! Places that held one parameter when the pipeline was built stay tied. On different devices, each has a
 //! copy. The first place is the owner: it decides the value, and whether the parameter is trained. The
 //! gradients of all places are added in the order of the layers, on the owner's device, and an optimizer
-//! updates the owner. Whenever layers change, the other places are copied from the owner.
+//! updates the owner. Whenever layers change, the other places are copied from the owner; those of other
+//! processes before the next run ([`shared`](crate::engine::shared)).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use burn::{
-    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId},
+    module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, list_param_ids},
     optim::GradientsParams,
     tensor::{Tensor, container::TensorContainer},
 };
 
-use crate::model::parameters::parameter_ids;
+use crate::model::parameters::is_statistic;
 
-/// The index of a parameter in a visit of all layers. Loading a record changes ids, but not places.
-type Place = usize;
+/// A layer, and the index of a float in a visit of it. Loading a record changes ids, but not places. Other
+/// processes have other ids, but the same places.
+pub(crate) type Place = (usize, usize);
 
 /// The parameters with more than one place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ties {
-    /// The owner of each other place.
-    owners: HashMap<Place, Place>,
+    /// The places of each, in order: the owner is the first.
+    places: Vec<Vec<Place>>,
     /// Their ids when the pipeline was built.
     ids: HashSet<ParamId>,
+    /// Two layers that share running statistics.
+    pub(crate) shared_statistics: Option<[usize; 2]>,
 }
 
 impl Ties {
     pub(crate) fn of<M: Module>(layers: &[M]) -> Self {
+        #[derive(Default)]
         struct Find {
             place: Place,
-            seen: HashMap<ParamId, Place>,
-            ties: Ties,
+            places: HashMap<ParamId, Vec<Place>>,
+            in_statistics: bool,
+            statistics: HashSet<Place>,
         }
 
         impl ModuleVisitor for Find {
+            fn enter_module(&mut self, name: &str, container_type: &str) {
+                self.in_statistics |= is_statistic(name, container_type);
+            }
+
+            fn exit_module(&mut self, name: &str, container_type: &str) {
+                self.in_statistics &= !is_statistic(name, container_type);
+            }
+
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                let place = self.place;
-                self.place += 1;
-                let owner = *self.seen.entry(param.id).or_insert(place);
-                if owner != place {
-                    self.ties.owners.insert(place, owner);
-                    self.ties.ids.insert(param.id);
+                self.places.entry(param.id).or_default().push(self.place);
+                if self.in_statistics {
+                    self.statistics.insert(self.place);
                 }
+                self.place.1 += 1;
             }
         }
 
-        let mut find = Find {
-            place: 0,
-            seen: HashMap::new(),
-            ties: Self::default(),
+        let mut find = Find::default();
+        for (index, layer) in layers.iter().enumerate() {
+            find.place = (index, 0);
+            layer.visit(&mut find);
+        }
+        let tied = find.places.into_iter();
+        let tied = tied.filter(|(_, places)| places.len() > 1);
+        let (ids, mut places): (_, Vec<_>) = tied.unzip();
+        places.sort_unstable();
+        let mut statistics = places.iter().filter_map(|places| {
+            let (first, _) = *find.statistics.get(&places[0])?;
+            let (second, _) = places.iter().find(|(layer, _)| *layer != first)?;
+            Some([first, *second])
+        });
+        Self {
+            shared_statistics: statistics.next(),
+            places,
+            ids,
+        }
+    }
+
+    /// The places of each parameter, in order.
+    pub(crate) fn places(&self) -> &[Vec<Place>] {
+        &self.places
+    }
+
+    /// The ties among some layers.
+    pub(crate) fn within(&self, is_own: impl Fn(usize) -> bool) -> Self {
+        let own = |places: &Vec<Place>| -> Vec<_> {
+            let own = places.iter().filter(|(layer, _)| is_own(*layer));
+            own.copied().collect()
         };
-        layers.iter().for_each(|layer| layer.visit(&mut find));
-        find.ties
+        let places = self.places.iter().map(own);
+        Self {
+            places: places.filter(|places| places.len() > 1).collect(),
+            ..self.clone()
+        }
     }
 
     /// Whether a layer has such a parameter, before any record is loaded.
     pub(crate) fn touch<M: Module>(&self, layer: &M) -> bool {
-        !self.ids.is_empty() && parameter_ids(layer).iter().any(|id| self.ids.contains(id))
+        !self.ids.is_empty() && list_param_ids(layer).iter().any(|id| self.ids.contains(id))
     }
 
     /// Copies the owner's value to all other places, each on its own device.
     pub(crate) fn tie<M: Module>(&self, layers: Vec<M>) -> Vec<M> {
-        if self.owners.is_empty() {
-            return layers;
+        struct Tie {
+            /// The owner of each other place.
+            owners: HashMap<Place, Place>,
+            values: TensorContainer<Place>,
+            /// The id of each owner, and whether it is trained.
+            of_owner: HashMap<Place, Option<(ParamId, bool)>>,
         }
+
+        impl PlaceMapper for Tie {
+            fn map<const D: usize>(
+                &mut self,
+                place: Place,
+                param: Param<Tensor<D>>,
+            ) -> Param<Tensor<D>> {
+                if let Some(of_owner) = self.of_owner.get_mut(&place) {
+                    *of_owner = Some((param.id, param.is_require_grad()));
+                    self.values.register(place, param.val().inner());
+                    return param;
+                }
+                let Some(owner) = self.owners.get(&place) else {
+                    return param;
+                };
+                let value = self.values.get::<Tensor<D>>(owner);
+                match value.zip(self.of_owner[owner]) {
+                    Some((value, (id, is_trained))) => with_value(&param, id, value, is_trained),
+                    None => param,
+                }
+            }
+        }
+
+        let owners = self.places.iter().flat_map(|places| {
+            let others = places[1..].iter();
+            others.map(|&place| (place, places[0]))
+        });
         let mut tie = Tie {
-            place: 0,
-            owners: &self.owners,
+            owners: owners.collect(),
             values: TensorContainer::new(),
-            of_owner: self.owners.values().map(|&owner| (owner, None)).collect(),
+            of_owner: (self.places.iter().map(|places| (places[0], None))).collect(),
         };
-        layers
-            .into_iter()
-            .map(|layer| layer.map(&mut tie))
-            .collect()
+        map_places(layers, self.places.iter().flatten(), &mut tie)
     }
 
     /// Moves the gradients of shared parameters to their owners' devices.
     pub(crate) fn settle<M: Module>(&self, layers: &[M], gradients: &mut GradientsParams) {
         struct Settle<'a> {
-            place: Place,
             owners: HashSet<Place>,
             gradients: &'a mut GradientsParams,
         }
 
-        impl ModuleVisitor for Settle<'_> {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.place += 1;
-                if !self.owners.contains(&(self.place - 1)) {
+        impl PlaceVisitor for Settle<'_> {
+            fn visit<const D: usize>(&mut self, place: Place, param: &Param<Tensor<D>>) {
+                if !self.owners.contains(&place) {
                     return;
                 }
                 if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-                    let device = param.val().device().inner();
-                    self.gradients
-                        .register(param.id, gradient.to_device(&device));
+                    let moved = gradient.to_device(&param.val().device().inner());
+                    self.gradients.register(param.id, moved);
                 }
             }
         }
 
-        if self.owners.is_empty() {
-            return;
-        }
+        let owners = || self.places.iter().map(|places| &places[0]);
         let mut settle = Settle {
-            place: 0,
-            owners: self.owners.values().copied().collect(),
+            owners: owners().copied().collect(),
             gradients,
         };
-        layers.iter().for_each(|layer| layer.visit(&mut settle));
+        visit_places(layers, owners(), &mut settle);
     }
 }
 
-struct Tie<'a> {
-    place: Place,
-    owners: &'a HashMap<Place, Place>,
-    values: TensorContainer<Place>,
-    /// The id of each owner, and whether it is trained.
-    of_owner: HashMap<Place, Option<(ParamId, bool)>>,
+/// The parameter with another value, moved to its device.
+pub(crate) fn with_value<const D: usize>(
+    param: &Param<Tensor<D>>,
+    id: ParamId,
+    value: Tensor<D>,
+    is_trained: bool,
+) -> Param<Tensor<D>> {
+    let own = param.val();
+    let value = value.to_device(&own.device().inner());
+    Param::initialized(
+        id,
+        if own.is_autodiff() {
+            value.autodiff().set_require_grad(is_trained)
+        } else {
+            value
+        },
+    )
 }
 
-impl ModuleMapper for Tie<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let place = self.place;
-        self.place += 1;
-        if let Some(of_owner) = self.of_owner.get_mut(&place) {
-            *of_owner = Some((param.id, param.is_require_grad()));
-            self.values.register(place, param.val().inner());
-            return param;
+/// Visits floats by their place.
+pub(crate) trait PlaceVisitor {
+    fn visit<const D: usize>(&mut self, place: Place, param: &Param<Tensor<D>>);
+}
+
+/// Visits the layers that have some places.
+pub(crate) fn visit_places<'a, M: Module>(
+    layers: &[M],
+    places: impl IntoIterator<Item = &'a Place>,
+    visitor: &mut impl PlaceVisitor,
+) {
+    struct Visit<'a, V>(Place, &'a mut V);
+
+    impl<V: PlaceVisitor> ModuleVisitor for Visit<'_, V> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.visit(self.0, param);
+            self.0.1 += 1;
         }
-        let Some(owner) = self.owners.get(&place) else {
-            return param;
-        };
-        let value = self.values.get::<Tensor<D>>(owner);
-        let Some((value, (id, is_trained))) = value.zip(self.of_owner[owner]) else {
-            return param;
-        };
-        let own = param.val();
-        let value = value.to_device(&own.device().inner());
-        Param::initialized(
-            id,
-            if own.is_autodiff() {
-                value.autodiff().set_require_grad(is_trained)
-            } else {
-                value
-            },
-        )
     }
+
+    let places = places.into_iter();
+    for index in places.map(|(layer, _)| *layer).collect::<BTreeSet<_>>() {
+        if let Some(layer) = layers.get(index) {
+            layer.visit(&mut Visit((index, 0), visitor));
+        }
+    }
+}
+
+/// Maps floats by their place.
+pub(crate) trait PlaceMapper {
+    fn map<const D: usize>(&mut self, place: Place, param: Param<Tensor<D>>) -> Param<Tensor<D>>;
+}
+
+/// Maps the layers that have some places.
+pub(crate) fn map_places<'a, M: Module>(
+    layers: Vec<M>,
+    places: impl IntoIterator<Item = &'a Place>,
+    mapper: &mut impl PlaceMapper,
+) -> Vec<M> {
+    struct Map<'a, V>(Place, &'a mut V);
+
+    impl<V: PlaceMapper> ModuleMapper for Map<'_, V> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            self.0.1 += 1;
+            self.1.map((self.0.0, self.0.1 - 1), param)
+        }
+    }
+
+    let places = places.into_iter();
+    let indices: BTreeSet<_> = places.map(|(layer, _)| *layer).collect();
+    let layers = layers.into_iter().enumerate();
+    let map = |(index, layer): (usize, M)| match indices.contains(&index) {
+        true => layer.map(&mut Map((index, 0), mapper)),
+        false => layer,
+    };
+    layers.map(map).collect()
 }
 
 /// Makes the places of a parameter within one layer share a leaf, which sums its gradients.
@@ -172,7 +275,7 @@ pub(crate) fn share_leaves<M: Module>(layer: M) -> M {
     }
 
     let ties = Ties::of(std::slice::from_ref(&layer));
-    if ties.owners.is_empty() {
+    if ties.places.is_empty() {
         return layer;
     }
     layer.map(&mut Share {

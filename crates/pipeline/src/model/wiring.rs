@@ -11,7 +11,7 @@ use thiserror::Error;
 ///
 /// ```
 /// use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::{Device, Tensor}};
-/// use stovepipe_pipeline::{BuildError, Context, Layer, LayerError, Pipeline, SkipUse};
+/// use stovepipe_pipeline::{Context, Layer, LayerError, Pipeline, SkipUse};
 ///
 /// #[derive(Module, Debug)]
 /// enum Part {
@@ -48,12 +48,7 @@ use thiserror::Error;
 /// let linear = || LinearConfig::new(4, 4).init(&device);
 /// let build = |layers| Pipeline::builder(layers).devices([device.clone()]).build();
 /// assert!(build(vec![Part::Begin(linear()), Part::Middle(linear()), Part::End(linear())]).is_ok());
-///
-/// let error = build(vec![Part::Begin(linear()), Part::Middle(linear())]).unwrap_err();
-/// assert_eq!(
-///     error.to_string(),
-///     "layer 0 (Begin) sends the skip \"early\", which no later layer takes"
-/// );
+/// assert!(build(vec![Part::Begin(linear()), Part::Middle(linear())]).is_err()); // nobody takes it
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipUse {
@@ -195,20 +190,18 @@ impl Wiring {
         layer: &dyn Fn(usize) -> LayerName,
     ) -> Result<HashMap<&'a str, usize>, WiringError> {
         let mut by_name = HashMap::new();
-        for (index, name) in named(uses, |skip| match skip {
-            SkipUse::Send(name) => Some(name),
-            SkipUse::Take(_) => None,
-        }) {
-            if let Some(first) = by_name.insert(name, self.skips.len()) {
+        for (index, skip) in with_layers(uses) {
+            let SkipUse::Send(name) = skip else { continue };
+            if let Some(first) = by_name.insert(&**name, self.skips.len()) {
                 return Err(WiringError::SentTwice {
-                    name: name.to_owned(),
+                    name: name.clone(),
                     first: layer(self.skips[first].sender),
                     second: layer(index),
                 });
             }
             self.sends[index].push(self.skips.len());
             self.skips.push(Skip {
-                name: name.to_owned(),
+                name: name.clone(),
                 sender: index,
                 takers: Vec::new(),
             });
@@ -220,32 +213,25 @@ impl Wiring {
         &mut self,
         uses: &[Vec<SkipUse>],
         by_name: &HashMap<&str, usize>,
-        layer: &dyn Fn(usize) -> LayerName,
+        of: &dyn Fn(usize) -> LayerName,
     ) -> Result<(), WiringError> {
-        for (index, name) in named(uses, |skip| match skip {
-            SkipUse::Take(name) => Some(name),
-            SkipUse::Send(_) => None,
-        }) {
-            let owned = || name.to_owned();
-            let Some(&place) = by_name.get(name) else {
-                return Err(WiringError::NeverSent {
-                    name: owned(),
-                    layer: layer(index),
-                });
+        for (index, skip) in with_layers(uses) {
+            let SkipUse::Take(name) = skip else { continue };
+            let (name, layer) = (name.clone(), of(index));
+            let Some(&place) = by_name.get(&*name) else {
+                return Err(WiringError::NeverSent { name, layer });
             };
             let skip = &mut self.skips[place];
             if skip.sender >= index {
+                let (taker, sender) = (layer, of(skip.sender));
                 return Err(WiringError::TakenBeforeSent {
-                    name: owned(),
-                    taker: layer(index),
-                    sender: layer(skip.sender),
+                    name,
+                    taker,
+                    sender,
                 });
             }
             if skip.takers.last() == Some(&index) {
-                return Err(WiringError::TakenTwice {
-                    name: owned(),
-                    layer: layer(index),
-                });
+                return Err(WiringError::TakenTwice { name, layer });
             }
             skip.takers.push(index);
             self.takes[index].push(place);
@@ -254,14 +240,10 @@ impl Wiring {
     }
 }
 
-/// The uses of one kind, by layer.
-fn named<'a>(
-    uses: &'a [Vec<SkipUse>],
-    pick: impl Fn(&'a SkipUse) -> Option<&'a String>,
-) -> impl Iterator<Item = (usize, &'a str)> {
-    let all = (uses.iter().enumerate())
-        .flat_map(|(index, uses)| uses.iter().map(move |skip| (index, skip)));
-    all.filter_map(move |(index, skip)| Some((index, pick(skip)?.as_str())))
+/// All uses, each with the index of its layer.
+fn with_layers(uses: &[Vec<SkipUse>]) -> impl Iterator<Item = (usize, &SkipUse)> {
+    let layers = uses.iter().enumerate();
+    layers.flat_map(|(index, uses)| uses.iter().map(move |skip| (index, skip)))
 }
 
 #[cfg(test)]
@@ -270,17 +252,12 @@ mod tests {
 
     /// Layers as words: `+a` sends, `-a` takes.
     fn wiring(layers: &[&str]) -> Result<Wiring, String> {
-        let uses: Vec<Vec<_>> = (layers.iter())
-            .map(|layer| {
-                let words = layer.split_whitespace();
-                words
-                    .map(|word| match word.split_at(1) {
-                        ("+", name) => SkipUse::send(name),
-                        (_, name) => SkipUse::take(name),
-                    })
-                    .collect()
-            })
-            .collect();
+        let skip = |word: &str| match word.split_at(1) {
+            ("+", name) => SkipUse::send(name),
+            (_, name) => SkipUse::take(name),
+        };
+        let of_layer = |layer: &&str| layer.split_whitespace().map(skip).collect();
+        let uses: Vec<Vec<_>> = layers.iter().map(of_layer).collect();
         Wiring::new(&uses, &|_| "L".to_owned()).map_err(|error| error.to_string())
     }
 
@@ -303,29 +280,17 @@ mod tests {
         let check = |layers: &[&str], expected: &str| {
             assert_eq!(wiring(layers), Err(expected.to_owned()));
         };
-        check(
-            &["+a", ""],
-            "layer 0 (L) sends the skip \"a\", which no later layer takes",
-        );
-        check(
-            &["", "-a"],
-            "layer 1 (L) takes the skip \"a\", which no layer sends",
-        );
-        check(
-            &["-a", "+a", "-a"],
-            "layer 0 (L) takes the skip \"a\", which layer 1 (L) does not send earlier",
-        );
-        check(
-            &["+a -a", "-a"],
-            "layer 0 (L) takes the skip \"a\", which layer 0 (L) does not send earlier",
-        );
-        check(
-            &["+a", "+a", "-a"],
-            "layer 0 (L) and layer 1 (L) both send a skip \"a\": use different names",
-        );
-        check(
-            &["+a", "-a -a"],
-            "layer 1 (L) declares twice that it takes the skip \"a\": once is enough, clone the value",
-        );
+        let never_taken = "layer 0 (L) sends the skip \"a\", which no later layer takes";
+        check(&["+a", ""], never_taken);
+        let never_sent = "layer 1 (L) takes the skip \"a\", which no layer sends";
+        check(&["", "-a"], never_sent);
+        let early = "layer 0 (L) takes the skip \"a\", which layer 1 (L) does not send earlier";
+        check(&["-a", "+a", "-a"], early);
+        let own = "layer 0 (L) takes the skip \"a\", which layer 0 (L) does not send earlier";
+        check(&["+a -a", "-a"], own);
+        let sent_twice = "layer 0 (L) and layer 1 (L) both send a skip \"a\": use different names";
+        check(&["+a", "+a", "-a"], sent_twice);
+        let taken_twice = "layer 1 (L) declares twice that it takes the skip \"a\": once is enough, clone the value";
+        check(&["+a", "-a -a"], taken_twice);
     }
 }

@@ -5,15 +5,7 @@ use std::{
     time::Duration,
 };
 
-use burn::{
-    module::{Module, ModuleVisitor, Param},
-    tensor::Tensor,
-};
-use stovepipe_pipeline::{
-    Balance, BuildError, Context, Layer, LayerError, Measured, NamedDevice, Pipeline, Profiler,
-    Recompute, layer,
-    measure::{LayerProfile, Profile},
-};
+use stovepipe_pipeline::measure::{LayerProfile, Profile};
 
 use crate::models::*;
 
@@ -51,11 +43,8 @@ fn measuring_leaves_a_lazy_model_as_it_was() {
 
 #[test]
 fn measuring_leaves_a_trained_model_as_it_was() {
-    let pipeline = Pipeline::builder(conv_net())
-        .devices([cpu()])
-        .build()
-        .unwrap();
-    let layers = pipeline.into_layers();
+    let pipeline = Pipeline::builder(conv_net()).devices([cpu()]).build();
+    let layers = pipeline.unwrap().into_layers();
     let before = bits(&layers);
     Profiler::new(&cpu()).measure(&layers, images(4)).unwrap();
     assert_eq!(bits(&layers), before);
@@ -78,20 +67,11 @@ impl Slow {
 #[test]
 fn a_slow_layer_gets_a_stage_for_itself() {
     // Far enough apart that a busy machine does not matter.
-    let layers: Vec<_> = [0, 0, 80, 0, 0]
-        .map(|milliseconds| Slow { milliseconds })
-        .into();
-    let pipeline = Pipeline::auto(layers, [cpu(), cpu(), cpu()], vectors(2, 3)).unwrap();
-    let pipeline = pipeline.recompute(Recompute::Never).build().unwrap();
-    let sizes: Vec<_> = (pipeline.stages().iter())
-        .map(|stage| stage.layers.len())
-        .collect();
-    let slow = pipeline
-        .stages()
-        .iter()
-        .position(|stage| stage.layers.contains(&2))
-        .unwrap();
-    assert_eq!(sizes[slow], 1, "{sizes:?}");
+    let layers = [0, 0, 80, 0, 0].map(|milliseconds| Slow { milliseconds });
+    let builder = Pipeline::auto(layers.into(), [cpu(), cpu(), cpu()], vectors(2, 3)).unwrap();
+    let stages = (builder.recompute(Recompute::Never).build().unwrap()).stages();
+    let is_alone = stages.iter().any(|stage| stage.layers == (2..3));
+    assert!(is_alone, "{stages:?}");
 }
 
 /// Runs of layers of each kind.
@@ -105,17 +85,11 @@ struct Counted {
     dense: Dense,
 }
 
-impl Layer for Counted {
-    flow!(Tensor<2>);
-
-    fn forward(
-        &self,
-        x: Tensor<2>,
-        context: &mut Context<'_, Self>,
-    ) -> Result<Tensor<2>, LayerError> {
+#[layer]
+impl Counted {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         RUNS[self.kind].fetch_add(1, Ordering::SeqCst);
-        let _ = context;
-        Ok(self.dense.linear.forward(x).repeat_dim(1, self.copies))
+        self.dense.linear.forward(x).repeat_dim(1, self.copies)
     }
 }
 
@@ -134,18 +108,11 @@ fn of_layers_that_are_alike_one_is_measured() {
         vec![layer(3, 1, &[4, 5]); 1],
     ]
     .concat();
-    let profile = Profiler::new(&cpu())
-        .measure(&layers, vectors(3, 4))
-        .unwrap();
-    let outputs: Vec<_> = (profile.layers.iter())
-        .map(|layer| layer.output / (4 * 3))
-        .collect();
+    let profile = Profiler::new(&cpu()).measure(&layers, vectors(3, 4));
+    let layers = profile.unwrap().layers;
+    let outputs: Vec<_> = layers.iter().map(|layer| layer.output / (4 * 3)).collect();
     assert_eq!(outputs, [4, 4, 4, 4, 4, 4, 4, 8, 4, 5]);
-    assert!(
-        profile.layers[..7]
-            .iter()
-            .all(|layer| *layer == profile.layers[0])
-    );
+    assert!(layers[..7].iter().all(|layer| *layer == layers[0]));
     let runs = RUNS.each_ref().map(|runs| runs.load(Ordering::SeqCst));
     // At most 2 warm-up runs, 25 timed ones, 6 without a tape and 6 in halves.
     assert!(runs.iter().all(|runs| (1..=39).contains(runs)), "{runs:?}");
@@ -154,15 +121,12 @@ fn of_layers_that_are_alike_one_is_measured() {
 #[test]
 fn sizes_are_counted() {
     let layers = dense(&[3, 5, 2]);
-    let profile = Profiler::new(&cpu())
-        .measure(&layers, vectors(7, 3))
-        .unwrap();
+    let profile = Profiler::new(&cpu()).measure(&layers, vectors(7, 3));
+    let profile = profile.unwrap();
     let bytes = |layer: &LayerProfile| (layer.parameters, layer.output);
     let counted: Vec<_> = profile.layers.iter().map(bytes).collect();
-    assert_eq!(
-        counted,
-        [(4 * (3 * 5 + 5), 4 * 7 * 5), (4 * (5 * 2 + 2), 4 * 7 * 2)]
-    );
+    let expected = [(4 * (3 * 5 + 5), 4 * 7 * 5), (4 * (5 * 2 + 2), 4 * 7 * 2)];
+    assert_eq!(counted, expected);
     assert_eq!(profile.sizes()[0], 4.0 * 80.0 + 140.0);
     assert_eq!(Balance::by_size(&profile), Balance::Costs(profile.sizes()));
     let seconds = profile.times();
@@ -172,45 +136,44 @@ fn sizes_are_counted() {
 #[test]
 fn a_sample_that_does_not_pass_names_the_layer() {
     let layers = dense(&[3, 5, 2]);
-    let error = Profiler::new(&cpu())
-        .measure(&layers, vectors(7, 4))
-        .unwrap_err();
+    let profiler = || Profiler::new(&cpu());
+    let error = profiler().measure(&layers, vectors(7, 4)).unwrap_err();
     assert!(matches!(error, BuildError::Profile(_)), "{error}");
-    assert!(error.to_string().contains("layer 0 (Dense)"), "{error}");
-    let error = Profiler::new(&cpu())
-        .threads(0)
-        .measure(&layers, vectors(7, 3))
-        .unwrap_err();
-    assert!(matches!(error, BuildError::NoThreads), "{error}");
-    let none = Pipeline::auto(layers, Vec::<NamedDevice>::new(), vectors(7, 3))
-        .map(|_| ())
-        .unwrap_err();
-    assert!(matches!(none, BuildError::NoStages), "{none}");
+    assert_contains(error, "layer 0 (Dense)");
+    let error = profiler().threads(0).measure(&layers, vectors(7, 3));
+    assert!(matches!(error, Err(BuildError::Threads(0))));
+    let none = Pipeline::auto(layers, Vec::<NamedDevice>::new(), vectors(7, 3));
+    assert!(matches!(none.map(|_| ()), Err(BuildError::NoStages)));
 }
 
 #[test]
 fn costs_that_are_no_numbers_are_errors() {
     let layers = dense(&[2; 5]);
+    let build = |costs| {
+        let builder = Pipeline::builder(layers.clone()).devices([cpu(), cpu()]);
+        let error = builder.balance(Balance::Costs(costs)).build();
+        error.unwrap_err().to_string()
+    };
     for bad in [f64::NAN, f64::NEG_INFINITY, -1.0] {
         let cost = |index, _: &Dense| if index == 2 { bad } else { 1.0 };
-        let error = Balance::by_cost(&layers, cost).unwrap_err();
-        assert!(
-            error.to_string().starts_with("layer 2 (Dense) costs"),
-            "{error}"
-        );
-        let build = Pipeline::builder(layers.clone()).devices([cpu(), cpu()]);
-        let build = build
-            .balance(Balance::Costs(vec![1.0, 1.0, bad, 1.0]))
-            .build();
-        let error = build.unwrap_err().to_string();
-        assert!(error.starts_with("layer 2 (Dense) costs"), "{error}");
+        let error = Balance::by_cost(&layers, cost).unwrap_err().to_string();
+        for error in [error, build(vec![1.0, 1.0, bad, 1.0])] {
+            assert!(error.starts_with("layer 2 (Dense) costs"), "{error}");
+        }
     }
-    let build = Pipeline::builder(layers).devices([cpu(), cpu()]);
-    let error = build
-        .balance(Balance::Costs(vec![1.0; 3]))
-        .build()
-        .unwrap_err();
-    assert_eq!(error.to_string(), "there are 3 costs for 4 layers");
+    assert_eq!(
+        build(vec![1.0; 3]),
+        "the number of costs is 3, not that of the layers, 4"
+    );
+}
+
+fn profile_of(layers: Vec<LayerProfile>) -> Profile {
+    let (samples, input) = (1, 0);
+    Profile {
+        samples,
+        input,
+        layers,
+    }
 }
 
 /// 1F1B's last stage recomputes nothing, the first one nearly all.
@@ -221,14 +184,10 @@ fn what_is_computed_again_counts() {
         backward: 0.01,
         ..LayerProfile::default()
     };
-    let profile = Profile {
-        samples: 1,
-        input: 0,
-        layers: vec![layer; 10],
-    };
+    let measured = Measured::from(profile_of(vec![layer; 10]));
     for balance in [
-        Balance::by_time(&profile),
-        Balance::Planned((&profile).into()),
+        Balance::by_time(measured.clone()),
+        Balance::Planned(measured),
     ] {
         let stages = |recompute| {
             let builder = Pipeline::builder(dense(&[2; 11])).devices([cpu(), cpu()]);
@@ -251,11 +210,7 @@ fn unlike_devices_are_cut_for_their_own_times() {
             backward: 2.0 * forward,
             ..LayerProfile::default()
         };
-        Profile {
-            samples: 1,
-            input: 0,
-            layers: seconds.map(layer).into(),
-        }
+        profile_of(seconds.map(layer).into())
     };
     let one: NamedDevice = "cpu".parse().unwrap();
     let two: NamedDevice = "cpu:threads=2".parse().unwrap();
@@ -291,12 +246,8 @@ fn unlike_devices_are_cut_for_their_own_times() {
 fn the_costs_make_the_cut() {
     let layers = dense(&[2; 7]);
     let balance = Balance::by_cost(&layers, |index, _| (index + 1) as f64).unwrap();
-    let pipeline = Pipeline::builder(layers)
-        .devices([cpu(), cpu()])
-        .balance(balance);
-    let stages = pipeline.build().unwrap().stages();
-    assert_eq!(
-        (stages[0].layers.clone(), stages[1].layers.clone()),
-        (0..4, 4..6)
-    );
+    let builder = Pipeline::builder(layers).devices([cpu(), cpu()]);
+    let stages = builder.balance(balance).build().unwrap().stages();
+    let cut: Vec<_> = stages.into_iter().map(|stage| stage.layers).collect();
+    assert_eq!(cut, [0..4, 4..6]);
 }

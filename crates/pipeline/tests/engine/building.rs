@@ -1,10 +1,6 @@
 //! Mistakes that `build` finds.
 
-use burn::tensor::Tensor;
-use stovepipe_pipeline::{Balance, BuildError, MeanOf, Pipeline, Recompute, StepError};
-use stovepipe_schedule::{
-    GPipe, OneForwardOneBackward, PipeDream, RoundRobin, Rule, Schedule, ScheduleError, Scheduler,
-};
+use stovepipe_schedule::{PipeDream, ScheduleError};
 
 use crate::models::*;
 
@@ -20,74 +16,58 @@ fn numbers_that_do_not_add_up() {
         Pipeline::builder(layers).devices(vec![cpu(); stages])
     };
     let by_hand = |balance: &[usize]| pipeline(4, 2).balance(Balance::Layers(balance.to_vec()));
-    check(pipeline(0, 1).build(), "the model has no layers");
-    check(
-        pipeline(3, 0).build(),
-        "a pipeline needs at least one stage: give it a device for each worker",
-    );
-    check(
-        pipeline(3, 4).build(),
-        "4 stages are more than the model's 3 layers",
-    );
     let far_too_many = Balance::Even.cut(3, usize::MAX).unwrap_err().to_string();
-    assert_eq!(
-        far_too_many,
-        format!("{} stages are more than the model's 3 layers", usize::MAX)
-    );
-    check(
-        by_hand(&[2, 3]).build(),
-        "the balance [2, 3] adds up to 5 layers, but the model has 4",
-    );
-    check(
-        by_hand(&[1, 1, 2]).build(),
-        "the balance [1, 1, 2] is for 3 stages, but there are 2",
-    );
-    check(
-        by_hand(&[4, 0]).build(),
-        "the balance gives stage 1 no layer",
-    );
-    check(
-        pipeline(2, 1).micro_batches(0).build(),
-        "the number of micro-batches must be at least 1",
-    );
-    check(
-        pipeline(2, 1).threads_per_stage(0).build(),
-        "the number of threads of a stage must be at least 1",
-    );
+    let expected = format!("{} stages are more than the model's 3 layers", usize::MAX);
+    assert_eq!(far_too_many, expected);
+    for (builder, expected) in [
+        (pipeline(0, 1), "the model has no layers"),
+        (
+            pipeline(3, 0),
+            "a pipeline needs at least one stage: give it a device for each worker",
+        ),
+        (
+            pipeline(3, 4),
+            "4 stages are more than the model's 3 layers",
+        ),
+        (
+            by_hand(&[2, 3]),
+            "the balance [2, 3] adds up to 5 layers, but the model has 4",
+        ),
+        (
+            by_hand(&[1, 1, 2]),
+            "the balance [1, 1, 2] is for 3 stages, but there are 2",
+        ),
+        (by_hand(&[4, 0]), "the balance gives stage 1 no layer"),
+        (
+            pipeline(2, 1).micro_batches(0),
+            "the number of micro-batches must be at least 1",
+        ),
+        (
+            pipeline(2, 1).threads_per_stage(0),
+            "a stage can have from 1 to 1024 threads, not 0",
+        ),
+    ] {
+        check(builder.build(), expected);
+    }
 }
 
 #[test]
 fn a_fixed_schedule_must_fit() {
     let schedule = || GPipe.schedule(3, 2).unwrap();
     let with = |layers: usize, workers, micro_batches| {
-        let layers = dense(&vec![2; layers + 1]);
-        builder(
-            layers,
-            workers,
-            schedule(),
-            micro_batches,
-            Recompute::Always,
-        )
-        .build()
+        let (layers, recompute) = (dense(&vec![2; layers + 1]), Recompute::Always);
+        builder(layers, workers, schedule(), micro_batches, recompute).build()
     };
     assert!(with(3, 3, 2).is_ok());
-    check(
-        with(3, 2, 2),
-        "the schedule has 3 workers, but 2 devices were given: give one for each",
-    );
-    check(
-        with(3, 3, 4),
-        "no schedule: this schedule is for 3 stages and 2 micro-batches, not 3 and 4",
-    );
+    let workers = "the schedule has 3 workers, but the number of devices is 2: give one for each";
+    check(with(3, 2, 2), workers);
+    let not = "no schedule: this schedule is for 3 stages and 2 micro-batches, not 3 and";
+    check(with(3, 3, 4), &format!("{not} 4"));
     check(with(2, 3, 2), "3 stages are more than the model's 2 layers");
     // `build` cannot know that a batch will have fewer samples than micro-batches.
     let pipeline = with(3, 3, 2).unwrap();
-    let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
-    let step = pipeline.train_step((vectors(1, 2), vectors(1, 2)), &squared);
-    assert_eq!(
-        step.unwrap_err().to_string(),
-        "no schedule: this schedule is for 3 stages and 2 micro-batches, not 3 and 1"
-    );
+    let step = pipeline.train_step((vectors(1, 2), vectors(1, 2)), &SQUARED);
+    assert_eq!(step.unwrap_err().to_string(), format!("{not} 1"));
     assert!(pipeline.infer(vectors(1, 2)).is_ok());
 }
 
@@ -116,46 +96,31 @@ fn stages_are_as_many_as_the_schedule_wants() {
         assert_eq!(found, workers);
     };
     let (even, even_cut) = (Balance::Even, [2, 2, 2, 1]);
+    let (six_cut, six_workers) = ([2, 1, 1, 1, 1, 1], [0, 1, 0, 1, 0, 1]);
     check_stages(interleaved(2), even.clone(), &even_cut, &[0, 1, 0, 1]);
-    check_stages(
-        interleaved(3),
-        even.clone(),
-        &[2, 1, 1, 1, 1, 1],
-        &[0, 1, 0, 1, 0, 1],
-    );
+    check_stages(interleaved(3), even.clone(), &six_cut, &six_workers);
     let zero_bubble_v = By(Rule::ZeroBubbleV, 1);
     check_stages(zero_bubble_v, even.clone(), &even_cut, &[0, 1, 1, 0]);
     let by_hand = Balance::Layers(vec![1, 3, 2, 1]);
     check_stages(interleaved(2), by_hand, &[1, 3, 2, 1], &[0, 1, 0, 1]);
+    let too_many = "8 stages are more than the model's 7 layers";
+    check(with(interleaved(2), 4, even.clone()).build(), too_many);
+    let none = "no schedule: an interleaved schedule needs at least one chunk a worker";
+    check(with(interleaved(0), 2, even).build(), none);
+    let of_workers = with(interleaved(2), 2, Balance::Layers(vec![4, 3])).build();
     check(
-        with(interleaved(2), 4, even.clone()).build(),
-        "8 stages are more than the model's 7 layers",
-    );
-    check(
-        with(interleaved(0), 2, even).build(),
-        "no schedule: an interleaved schedule needs at least one chunk a worker",
-    );
-    check(
-        with(interleaved(2), 2, Balance::Layers(vec![4, 3])).build(),
+        of_workers,
         "the balance [4, 3] is for 2 stages, but there are 4",
     );
 }
 
 #[test]
 fn schedules_that_the_engine_does_not_run() {
-    let build = |scheduler: PipeDream| {
-        builder(dense(&[2, 2, 2]), 2, scheduler, 2, Recompute::Always).build()
-    };
+    let asynchronous = PipeDream::default();
     check(
-        build(PipeDream::default()),
+        builder(dense(&[2, 2, 2]), 2, asynchronous, 2, Recompute::Always).build(),
         "the schedule changes weights after each micro-batch (U), but this engine changes them once after each \
          step: use a schedule without updates, such as 1F1B",
-    );
-    let replicated = RoundRobin::new(vec![1, 2]);
-    check(
-        builder(dense(&[2, 2, 2]), 3, replicated, 2, Recompute::Always).build(),
-        "stage 1 has 2 replicas, but this engine runs one: give the stage to one worker, as 1F1B \
-         does, or cut it into several stages",
     );
 }
 
@@ -182,24 +147,17 @@ fn a_scheduler_that_makes_something_else() {
         |stages, micro_batches| Schedule::inference(stages, micro_batches).unwrap(),
     ];
     for schedule in bad {
-        let build = builder(
-            dense(&[2, 2, 2]),
-            2,
-            Careless(schedule),
-            4,
-            Recompute::Always,
-        );
+        let careless = Careless(schedule);
+        let build = builder(dense(&[2, 2, 2]), 2, careless, 4, Recompute::Always);
         assert!(matches!(build.build(), Err(BuildError::WrongSchedule(_))));
     }
     // Right for four micro-batches, wrong for a smaller batch.
     let late = Careless(|stages, micro_batches| {
-        GPipe
-            .schedule(stages, if micro_batches == 4 { 4 } else { 1 })
-            .unwrap()
+        let made = if micro_batches == 4 { 4 } else { 1 };
+        GPipe.schedule(stages, made).unwrap()
     });
     let pipeline = built(dense(&[2, 2, 2]), 2, late, 4, Recompute::Always);
-    let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
-    let step = |samples| pipeline.train_step((vectors(samples, 2), vectors(samples, 2)), &squared);
+    let step = |samples| pipeline.train_step((vectors(samples, 2), vectors(samples, 2)), &SQUARED);
     assert!(step(4).is_ok());
     assert!(matches!(step(3), Err(StepError::WrongSchedule(_))));
 }
@@ -207,43 +165,22 @@ fn a_scheduler_that_makes_something_else() {
 #[test]
 fn a_balance_that_overflows() {
     let by_hand = Balance::Layers(vec![usize::MAX, 5]);
-    assert!(matches!(
-        by_hand.cut(4, 2),
-        Err(BuildError::BalanceSum { .. })
-    ));
+    let cut = by_hand.cut(4, 2);
+    assert!(matches!(cut, Err(BuildError::BalanceSum { .. })));
 }
 
 #[test]
 fn a_sample_finds_the_layer_that_is_wired_wrongly() {
     let mut layers = conv_net();
     layers.swap(5, 6);
-    let build = |sample| {
-        let builder = builder(
-            layers.clone(),
-            3,
-            OneForwardOneBackward,
-            2,
-            Recompute::Always,
-        );
-        if sample {
-            builder.sample(images(1), ()).build()
-        } else {
-            builder.build()
-        }
-    };
-    let error = build(true).unwrap_err().to_string();
-    assert!(error.contains("layer 6 (Block)"), "{error}");
-    assert!(
-        error.contains("expected a feature map, found logits"),
-        "{error}"
-    );
+    let (rule, recompute) = (OneForwardOneBackward, Recompute::Always);
+    let builder = || builder(layers.clone(), 3, rule, 2, recompute);
+    let error = builder().sample(images(1), ()).build().unwrap_err();
+    assert_contains(&error, "layer 6 (Block)");
+    assert_contains(&error, "expected a feature map, found logits");
     // Without a sample, the first use fails.
-    let error = build(false)
-        .unwrap()
-        .infer(images(1))
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("layer 6 (Block)"), "{error}");
+    let error = builder().build().unwrap().infer(images(1));
+    assert_contains(error.unwrap_err(), "layer 6 (Block)");
 }
 
 #[test]
@@ -251,6 +188,5 @@ fn a_sample_of_the_wrong_shape_names_the_layer() {
     let build = builder(dense(&[4, 3, 2]), 2, GPipe, 2, Recompute::Always)
         .sample(Tensor::zeros([1, 5], &cpu()), ())
         .build();
-    let error = build.unwrap_err().to_string();
-    assert!(error.contains("layer 0 (Dense)"), "{error}");
+    assert_contains(build.unwrap_err(), "layer 0 (Dense)");
 }

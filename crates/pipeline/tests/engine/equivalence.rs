@@ -1,54 +1,23 @@
 //! The number of stages, the schedule and recomputation never change the result.
 
-use burn::{
-    module::Module,
-    nn::loss::CrossEntropyLossConfig,
-    optim::{GradientsParams, SgdConfig, momentum::MomentumConfig},
-    tensor::Tensor,
-};
+use burn::nn::loss::CrossEntropyLossConfig;
 use proptest::prelude::*;
-use stovepipe_pipeline::{
-    Context, CrossEntropy, Layer, MeanOf, Pipeline, PipelineBuilder, Recompute,
-};
-use stovepipe_schedule::{Action, GPipe, OneForwardOneBackward, Pass, Schedule, Scheduler};
 
 use crate::models::*;
 
-type Bits = Vec<(String, Vec<u32>)>;
-
-/// Loss, gradients and running statistics of a step, then of a second one after an evaluation at
-/// another batch size.
-fn two_steps(pipeline: Pipeline<ConvNet>, samples: usize) -> Vec<Bits> {
-    let mut optimizer = SgdConfig::new()
-        .with_momentum(Some(MomentumConfig::new().with_momentum(0.9)))
-        .init();
-    let mut pipeline = pipeline;
-    let mut seen = Vec::new();
-    for _ in 0..2 {
-        let step = pipeline
-            .train_step((images(samples), labels(samples, 4)), &CrossEntropy::new())
-            .unwrap();
-        let loss = (step.loss as f32).to_bits();
-        seen.push(vec![("loss".to_owned(), vec![loss])]);
-        seen.push(gradient_bits(&pipeline, &step.gradients));
-        seen.push(bits(&pipeline));
-        pipeline = optimizer.step(0.05, pipeline, step.gradients);
-        let output = pipeline.infer(images(5)).unwrap();
-        seen.push(vec![("output".to_owned(), tensor_bits(output))]);
-    }
-    seen.push(bits(&pipeline));
-    seen
+fn two_steps(pipeline: Pipeline<ConvNet>, samples: usize) -> Vec<ByPath<u32>> {
+    crate::models::two_steps(pipeline, (images(samples), images(5)), 4)
 }
 
 /// The same in one stage, one micro-batch after another.
-fn in_one_stage(samples: usize, micro_batches: usize) -> Vec<Bits> {
+fn in_one_stage(samples: usize, micro_batches: usize) -> Vec<ByPath<u32>> {
     let one = built(conv_net(), 1, GPipe, micro_batches, Recompute::Never);
     let expected = two_steps(one, samples);
     assert!(expected.iter().all(|bits| !bits.is_empty()));
     expected
 }
 
-fn check(found: &[Bits], expected: &[Bits], what: &str) {
+fn check(found: &[ByPath<u32>], expected: &[ByPath<u32>], what: &str) {
     for (part, (found, expected)) in found.iter().zip(expected).enumerate() {
         assert_eq!(found, expected, "part {part}: {what}");
     }
@@ -99,34 +68,26 @@ fn schedules_written_by_hand_give_the_same_bits() {
 /// the gradient of the input, and for those of the weights.
 fn possible(done: &[[usize; 3]], stage: usize, micro_batches: usize) -> Vec<Action> {
     let [forward, inputs, weights] = done[stage];
-    let sent = stage
-        .checked_sub(1)
-        .map_or(micro_batches, |before| done[before][0]);
+    let before = stage.checked_sub(1);
+    let sent = before.map_or(micro_batches, |before| done[before][0]);
     let returned = done.get(stage + 1).map_or(forward, |after| after[1]);
+    let is_backward = inputs < returned;
     let candidates = [
         (forward < sent, Pass::Forward, forward),
-        (
-            inputs < returned && weights == inputs,
-            Pass::Backward,
-            inputs,
-        ),
-        (inputs < returned, Pass::InputGradient, inputs),
+        (is_backward && weights == inputs, Pass::Backward, inputs),
+        (is_backward, Pass::InputGradient, inputs),
         (weights < inputs, Pass::WeightGradient, weights),
     ];
-    let possible = candidates.into_iter().filter(|(possible, ..)| *possible);
-    possible
-        .map(|(_, pass, micro_batch)| Action::new(stage, pass, micro_batch))
-        .collect()
+    let action = |(is_possible, pass, micro_batch): (bool, _, _)| {
+        is_possible.then(|| Action::new(stage, pass, micro_batch))
+    };
+    candidates.into_iter().filter_map(action).collect()
 }
 
 /// Random valid schedules: any action that is possible next, on any worker.
 fn any_schedule(stages: usize, micro_batches: usize, choices: &[u32]) -> Schedule {
-    let mut choices = choices
-        .iter()
-        .copied()
-        .cycle()
-        .map(|choice| choice as usize);
-    let mut choose = |below: usize| choices.next().unwrap() % below;
+    let mut choices = choices.iter().cycle();
+    let mut choose = |below: usize| *choices.next().unwrap() as usize % below;
     let workers = 1 + choose(stages.min(3));
     // Each worker has at least one stage.
     let mut owners: Vec<_> = (0..workers).collect();
@@ -186,19 +147,14 @@ fn a_schedule_that_does_not_ascend_is_right_but_for_rounding() {
     assert!(!schedule.is_ascending());
     let step = |builder: PipelineBuilder<ConvNet>| {
         let pipeline = builder.build().unwrap();
-        let objective = CrossEntropy::new();
-        let step = pipeline.train_step((images(8), labels(8, 4)), &objective);
-        let step = step.unwrap();
+        let step = train(&pipeline, images(8), 4).unwrap();
         (step.loss, gradients_of(&pipeline, &step.gradients))
     };
     let expected = step(builder(conv_net(), 1, GPipe, 4, Recompute::Never));
     for recompute in Recompute::ALL {
         let found = step(builder(conv_net(), 2, schedule.clone(), 4, recompute));
         assert!((found.0 - expected.0).abs() < 1e-6 * expected.0);
-        for ((path, found), (_, expected)) in found.1.iter().zip(&expected.1) {
-            let difference = relative_difference(found, expected);
-            assert!(difference < 1e-6, "{path}: {difference}, {recompute}");
-        }
+        assert_close(&found.1, &expected.1, 1e-6);
     }
 }
 
@@ -219,28 +175,17 @@ fn plain_mini_batch(layers: &[Dense], input: Tensor<2>, samples: usize) -> (f32,
 fn micro_batches_add_up_to_the_mini_batch() {
     for (samples, micro_batches) in [(12, 4), (11, 4), (5, 8), (6, 1)] {
         for stages in [1, 3] {
-            let layers = dense(&[5, 9, 9, 8, 3]);
-            let pipeline = built(
-                layers,
-                stages,
-                OneForwardOneBackward,
-                micro_batches,
-                Recompute::Always,
-            );
+            let (layers, recompute) = (dense(&[5, 9, 9, 8, 3]), Recompute::Always);
+            let rule = OneForwardOneBackward;
+            let pipeline = built(layers, stages, rule, micro_batches, recompute);
             let input = vectors(samples, 5);
-            let step = pipeline
-                .train_step((input.clone(), labels(samples, 3)), &CrossEntropy::new())
-                .unwrap();
+            let step = train(&pipeline, input.clone(), 3).unwrap();
             let layers = pipeline.layers().to_vec();
             let (loss, gradients) = plain_mini_batch(&layers, input, samples);
             assert!((step.loss - f64::from(loss)).abs() < 1e-6);
             let found = gradients_of(&layers, &step.gradients);
-            let expected = gradients_of(&layers, &gradients);
             assert_eq!(found.len(), 8);
-            for ((path, found), (_, expected)) in found.iter().zip(&expected) {
-                let difference = relative_difference(found, expected);
-                assert!(difference < 1e-5, "{path}: {difference}");
-            }
+            assert_close(&found, &gradients_of(&layers, &gradients), 1e-5);
         }
     }
 }
@@ -252,11 +197,8 @@ fn inference_equals_the_plain_forward_at_any_batch_size() {
         let pipeline = built(conv_net(), workers, rule, 4, Recompute::Always);
         let layers: Vec<ConvNet> = pipeline.layers().iter().map(Module::valid).collect();
         for samples in [1, 2, 4, 9, 32] {
-            let mut flow = ConvNet::enter(images(samples));
-            for layer in &layers {
-                flow = layer.forward(flow, &mut Context::new(&(), false)).unwrap();
-            }
-            let expected = floats(ConvNet::leave(flow).unwrap());
+            let plain = run_plain(&layers, images(samples), &(), |_| KeyedRng::none());
+            let expected = floats(plain.unwrap().output);
             let found = floats(pipeline.infer(images(samples)).unwrap());
             let difference = relative_difference(&found, &expected);
             assert!(difference < 1e-6, "{samples}, {rule:?}");
@@ -284,12 +226,10 @@ fn threads_make_little_difference() {
     let run = |threads| {
         let builder = builder(conv_net(), 2, OneForwardOneBackward, 2, Recompute::Always);
         let pipeline = builder.threads_per_stage(threads).build().unwrap();
-        let step = pipeline.train_step((images(8), labels(8, 4)), &CrossEntropy::new());
-        gradients_of(&pipeline, &step.unwrap().gradients)
+        let step = train(&pipeline, images(8), 4).unwrap();
+        gradients_of(&pipeline, &step.gradients)
     };
-    for ((path, found), (_, expected)) in run(2).iter().zip(&run(1)) {
-        assert!(relative_difference(found, expected) < 1e-4, "{path}");
-    }
+    assert_close(&run(2), &run(1), 1e-4);
 }
 
 /// Clones share the workers and the statistics: steps that start at once run one
@@ -298,46 +238,30 @@ fn threads_make_little_difference() {
 fn steps_from_several_threads_do_not_lose_statistics() {
     let rule = OneForwardOneBackward;
     let build = || built(conv_net(), 2, rule, 2, Recompute::ExceptLast);
-    let step = |pipeline: &Pipeline<ConvNet>| {
-        pipeline
-            .train_step((images(4), labels(4, 4)), &CrossEntropy::new())
-            .map(|_| ())
-            .unwrap();
-    };
+    let step = |pipeline: &Pipeline<ConvNet>| drop(train(pipeline, images(4), 4).unwrap());
     let (expected, found) = (build(), build());
     (0..9).for_each(|_| step(&expected));
     for _ in 0..3 {
-        let threads: Vec<_> = (0..3)
-            .map(|_| {
-                let clone = found.clone();
-                std::thread::spawn(move || step(&clone))
-            })
-            .collect();
-        threads
-            .into_iter()
-            .for_each(|thread| thread.join().unwrap());
+        let clones = [(); 3].map(|()| found.clone());
+        std::thread::scope(|scope| {
+            for clone in clones {
+                scope.spawn(move || step(&clone));
+            }
+        });
     }
     assert_eq!(bits(&found), bits(&expected));
 }
 
 #[test]
 fn a_schedule_with_a_name_is_no_different_from_its_list() {
-    let named = builder(
-        dense(&[4, 4, 2]),
-        2,
-        OneForwardOneBackward,
-        3,
-        Recompute::Always,
-    );
-    let listed = OneForwardOneBackward.schedule(2, 3).unwrap();
-    let listed = builder(dense(&[4, 4, 2]), 2, listed, 3, Recompute::Always);
-    let squared = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).powi_scalar(2).mean());
-    let [named, listed] = [named, listed].map(|builder| {
-        let pipeline = builder.build().unwrap();
-        let step = pipeline
-            .train_step((vectors(6, 4), vectors(6, 2)), &squared)
-            .unwrap();
-        gradient_bits(&pipeline, &step.gradients)
+    let list = OneForwardOneBackward.schedule(2, 3).unwrap();
+    let widths = [4, 4, 2];
+    let rule = OneForwardOneBackward;
+    let named = built(dense(&widths), 2, rule, 3, Recompute::Always);
+    let listed = built(dense(&widths), 2, list, 3, Recompute::Always);
+    let [named, listed] = [named, listed].map(|pipeline| {
+        let step = pipeline.train_step((vectors(6, 4), vectors(6, 2)), &SQUARED);
+        gradient_bits(&pipeline, &step.unwrap().gradients)
     });
     assert_eq!(named, listed);
 }

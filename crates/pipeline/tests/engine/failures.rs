@@ -6,21 +6,14 @@ use std::{
         atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
+    thread,
     time::Duration,
 };
 
-use burn::{
-    module::Module,
-    nn::{BatchNorm, BatchNormConfig},
-    tensor::Tensor,
+use crate::{
+    models::*,
+    ranks::{devices, ranks},
 };
-use stovepipe_pipeline::{
-    Context, CrossEntropy, Layer, LayerError, MeanOf, Objective, Pipeline, Profiler, Recompute,
-    StepError, StopHandle, error::WorkerState,
-};
-use stovepipe_schedule::{GPipe, Pass, Rule, Scheduler};
-
-use crate::models::*;
 
 /// What a layer does the `at`-th time that it runs (0: never).
 #[derive(Clone, Debug)]
@@ -53,7 +46,7 @@ impl Trap {
     fn spring(&self) -> Result<(), LayerError> {
         let run = self.runs.fetch_add(1, Ordering::SeqCst) + 1;
         if matches!(self.mishap, Mishap::Slow) {
-            std::thread::sleep(Duration::from_millis(5));
+            thread::sleep(Duration::from_millis(5));
         }
         if run != self.at {
             return Ok(());
@@ -93,23 +86,23 @@ const PROBES: usize = 2;
 
 /// Six layers, one of which is trapped.
 fn trapped(layer: usize, trap: &Trap) -> Vec<Trapped> {
-    (0..6)
-        .map(|index| Trapped {
-            norm: BatchNormConfig::new(4).init(&cpu()),
-            trap: if index == layer {
-                trap.clone()
-            } else {
-                Trap::never()
-            },
-        })
-        .collect()
+    let mut layers = Vec::from([(); 6].map(|()| Trapped {
+        norm: norm(4),
+        trap: Trap::never(),
+    }));
+    if let Some(layer) = layers.get_mut(layer) {
+        layer.trap = trap.clone();
+    }
+    layers
+}
+
+/// Six layers without a fault.
+fn sound() -> Vec<Trapped> {
+    trapped(6, &Trap::never())
 }
 
 fn step(pipeline: &Pipeline<Trapped>) -> Result<(), StepError> {
-    let loss = CrossEntropy::new();
-    pipeline
-        .train_step((vectors(8, 4), labels(8, 4)), &loss)
-        .map(|_| ())
+    train(pipeline, vectors(8, 4), 4).map(|_| ())
 }
 
 #[test]
@@ -120,9 +113,7 @@ fn a_failure_names_its_place_and_leaves_the_model_as_it_was() {
             let trap = Trap::new(mishap.clone(), PROBES + 3);
             let pipeline = built(trapped(layer, &trap), 3, GPipe, 4, Recompute::Never);
             let before = bits(&pipeline);
-            let Err(StepError::Failed(failure)) = step(&pipeline) else {
-                panic!("the step should fail");
-            };
+            let failure = failure(step(&pipeline));
             assert_eq!(failure.stage, stage);
             assert_eq!(failure.layer, Some((layer, "Trapped".to_owned())));
             assert_eq!(failure.action.micro_batch, 2);
@@ -139,7 +130,7 @@ fn a_failure_names_its_place_and_leaves_the_model_as_it_was() {
 
             // The next step works, and is that of an untouched model.
             step(&pipeline).unwrap();
-            let untouched = built(trapped(9, &trap), 3, GPipe, 4, Recompute::Never);
+            let untouched = built(sound(), 3, GPipe, 4, Recompute::Never);
             step(&untouched).unwrap();
             assert_eq!(bits(&pipeline), bits(&untouched));
         }
@@ -151,18 +142,11 @@ fn a_failure_while_recomputing_is_a_failure_of_the_backward_pass() {
     // Four forward passes; the fifth run recomputes micro-batch 0.
     let trap = Trap::new(Mishap::Panic, PROBES + 5);
     let pipeline = built(trapped(0, &trap), 2, GPipe, 4, Recompute::Always);
-    let Err(StepError::Failed(failure)) = step(&pipeline) else {
-        panic!("the step should fail");
-    };
-    assert_eq!(
-        (failure.action.pass, failure.action.micro_batch),
-        (Pass::Backward, 0)
-    );
-    let text = failure.to_string();
-    assert!(
-        text.contains("stage 0 failed on cpu, in layer 0 (Trapped), backward of micro-batch 0")
-    );
-    assert!(text.contains("worker 1:"), "{text}");
+    let failure = failure(step(&pipeline));
+    assert_eq!(failure.action, Action::new(0, Pass::Backward, 0));
+    let place = "stage 0 failed on cpu, in layer 0 (Trapped), backward of micro-batch 0";
+    assert_contains(&failure, place);
+    assert_contains(&failure, "worker 1:");
 }
 
 /// Every schedule, every layer, every run of it: nothing hangs, and every error is right.
@@ -193,6 +177,8 @@ fn every_place_where_a_small_step_can_fail() {
     }
 }
 
+const LIMIT: Option<Duration> = Some(Duration::from_secs(1));
+
 /// A trap that hangs until the sender is dropped.
 fn hang(at: usize) -> (Sender<()>, Trap) {
     let (release, until) = channel();
@@ -202,10 +188,18 @@ fn hang(at: usize) -> (Sender<()>, Trap) {
 
 fn stalling(layer: usize, trap: &Trap, rule: By, micro_batches: usize) -> Pipeline<Trapped> {
     let recompute = Recompute::Always;
-    builder(trapped(layer, trap), 2, rule, micro_batches, recompute)
-        .stall_timeout(Some(Duration::from_secs(1)))
-        .build()
-        .unwrap()
+    let builder = builder(trapped(layer, trap), 2, rule, micro_batches, recompute);
+    builder.stall_timeout(LIMIT).build().unwrap()
+}
+
+/// Runs a step as soon as no worker is stuck.
+fn step_when_back(pipeline: &Pipeline<Trapped>) -> Result<(), StepError> {
+    loop {
+        match step(pipeline) {
+            Err(StepError::Stuck { .. }) => thread::yield_now(),
+            other => return other,
+        }
+    }
 }
 
 /// The step stalls in this action of layer 3 on worker 1, and worker 0 waits for a stage. The model does
@@ -228,10 +222,7 @@ fn stalls(pipeline: &Pipeline<Trapped>, release: Sender<()>, expected: &str, wai
     let stuck = step(pipeline);
     assert!(matches!(stuck, Err(StepError::Stuck { worker: 1 })));
     drop(release);
-    while matches!(step(pipeline), Err(StepError::Stuck { .. })) {
-        std::thread::yield_now();
-    }
-    step(pipeline).unwrap();
+    step_when_back(pipeline).unwrap();
 }
 
 #[test]
@@ -245,17 +236,39 @@ fn a_stall_ends_the_step_and_names_the_worker_that_hangs() {
     stalls(&pipeline, release, "3F0", 3);
 }
 
+/// Processes that only wait say what the one with the layer says.
+#[test]
+fn a_layer_that_hangs_in_one_process_is_named_in_all() {
+    let (release, trap) = hang(1);
+    let said = ranks(3, |comm| {
+        let rule = By(Rule::OneForwardOneBackward, 1);
+        let builder = builder(trapped(3, &trap), 3, rule, 4, Recompute::Always);
+        let builder = builder.devices(devices(&[0, 1, 2])).communicator(comm);
+        let pipeline = builder.stall_timeout(LIMIT).build().unwrap();
+        step(&pipeline).unwrap_err().to_string()
+    });
+    for (rank, said) in said.iter().enumerate() {
+        let hangs = "worker 1: was in 1F0, layer 3 (Trapped)";
+        let elsewhere = "worker 0: is in another process";
+        for part in ["no worker finished an action for 1.0 s", hangs, elsewhere] {
+            assert_contains(said, part);
+        }
+        assert_eq!(
+            said.contains("rank 1 on localhost failed"),
+            rank != 1,
+            "{said}"
+        );
+    }
+    drop(release);
+}
+
 #[test]
 fn a_layer_that_hangs_while_it_is_measured_is_named() {
     let (release, trap) = hang(4);
-    let measured = Profiler::new(&cpu())
-        .stall_timeout(Some(Duration::from_secs(1)))
-        .measure(&trapped(3, &trap), vectors(8, 4));
-    let error = measured.unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "layer 3 (Trapped) could not be measured: cpu did not answer for 1.0 s"
-    );
+    let profiler = Profiler::new(&cpu()).stall_timeout(LIMIT);
+    let measured = profiler.measure(&trapped(3, &trap), vectors(8, 4));
+    let expected = "layer 3 (Trapped) could not be measured: cpu did not answer for 1.0 s";
+    assert_eq!(measured.unwrap_err().to_string(), expected);
     drop(release);
 }
 
@@ -272,43 +285,30 @@ fn a_pipeline_with_a_stuck_worker_can_be_dropped() {
 fn a_stop_ends_the_step_and_a_reset_lets_it_go_on() {
     // Both have 16 actions.
     for (rule, micro_batches) in [(By(Rule::GPipe, 1), 4), (By(Rule::Interleaved, 2), 2)] {
-        stop_and_go_on(rule, micro_batches);
+        let stop = StopHandle::new();
+        let inside = stop.clone();
+        let pipeline = builder(sound(), 2, rule, micro_batches, Recompute::Never)
+            .stop_handle(stop.clone())
+            .on_progress(move |progress| {
+                // Early in a step of 16 actions; an inference of two samples has 4 or 8.
+                if progress.total == 16 && progress.done == 2 {
+                    inside.stop();
+                }
+            })
+            .build()
+            .unwrap();
+        // Workers check the handle between actions; a step may end before they see it.
+        let is_stopped = || match step(&pipeline) {
+            Err(StepError::Stopped) => true,
+            other => other.map(|()| false).unwrap(),
+        };
+        assert!((0..100).any(|_| is_stopped()));
+        assert!(is_stopped());
+        let infer = || pipeline.infer(vectors(2, 4));
+        assert!(matches!(infer(), Err(StepError::Stopped)));
+        stop.reset();
+        let _ = infer().unwrap();
     }
-}
-
-fn stop_and_go_on(rule: By, micro_batches: usize) {
-    let stop = StopHandle::new();
-    let inside = stop.clone();
-    let layers = trapped(9, &Trap::never());
-    let pipeline = builder(layers, 2, rule, micro_batches, Recompute::Never)
-        .stop_handle(stop.clone())
-        .on_progress(move |progress| {
-            // Early in a step of 16 actions; an inference of two samples has 4 or 8.
-            if progress.total == 16 && progress.done == 2 {
-                inside.stop();
-            }
-        })
-        .build()
-        .unwrap();
-    // Workers check the handle between actions; a step may end before they see it.
-    let mut stopped = false;
-    for _ in 0..100 {
-        match step(&pipeline) {
-            Err(StepError::Stopped) => {
-                stopped = true;
-                break;
-            }
-            other => other.unwrap(),
-        }
-    }
-    assert!(stopped);
-    assert!(matches!(step(&pipeline), Err(StepError::Stopped)));
-    assert!(matches!(
-        pipeline.infer(vectors(2, 4)),
-        Err(StepError::Stopped)
-    ));
-    stop.reset();
-    let _ = pipeline.infer(vectors(2, 4)).unwrap();
 }
 
 /// The callback gets a clone of the pipeline that calls it.
@@ -317,7 +317,7 @@ fn a_callback_that_uses_its_own_pipeline_gets_an_error() {
     let own: Arc<Mutex<Option<Pipeline<Trapped>>>> = Arc::default();
     let (inside, refusals) = (own.clone(), Arc::new(AtomicUsize::new(0)));
     let count = refusals.clone();
-    let pipeline = builder(trapped(9, &Trap::never()), 2, GPipe, 2, Recompute::Never)
+    let pipeline = builder(sound(), 2, GPipe, 2, Recompute::Never)
         .on_progress(move |_| {
             if let Some(pipeline) = &*inside.lock().unwrap() {
                 let result = pipeline.infer(vectors(2, 4));
@@ -336,16 +336,14 @@ fn a_callback_that_uses_its_own_pipeline_gets_an_error() {
 #[test]
 fn a_callback_or_an_objective_that_panics_is_an_error_and_the_next_step_works() {
     let once = AtomicUsize::new(0);
-    let pipeline = builder(trapped(9, &Trap::never()), 2, GPipe, 2, Recompute::Never)
+    let pipeline = builder(sound(), 2, GPipe, 2, Recompute::Never)
         .on_progress(move |_| assert_ne!(once.fetch_add(1, Ordering::SeqCst), 1, "no picture"))
         .build()
         .unwrap();
     let before = bits(&pipeline);
-    let error = step(&pipeline).unwrap_err().to_string();
-    assert!(
-        error.contains("progress callback panicked") && error.contains("no picture"),
-        "{error}"
-    );
+    let error = step(&pipeline).unwrap_err();
+    assert_contains(&error, "progress callback panicked");
+    assert_contains(&error, "no picture");
     assert_eq!(bits(&pipeline), before);
     step(&pipeline).unwrap();
 
@@ -360,7 +358,7 @@ fn a_callback_or_an_objective_that_panics_is_an_error_and_the_next_step_works() 
         }
     }
     let error = pipeline.train_step((vectors(4, 4), vectors(4, 4)), &Weightless);
-    assert!(error.unwrap_err().to_string().contains("no scales"));
+    assert_contains(error.unwrap_err(), "no scales");
     step(&pipeline).unwrap();
 }
 
@@ -371,25 +369,17 @@ fn a_failure_ends_stages_that_wait_for_nothing() {
     let mut layers = trapped(3, &trap);
     layers[0].trap = watched.clone();
     let pipeline = built(layers, 2, GPipe, 64, Recompute::Never);
-    let loss = CrossEntropy::new();
-    assert!(
-        pipeline
-            .train_step((vectors(128, 4), labels(128, 4)), &loss)
-            .is_err()
-    );
+    assert!(train(&pipeline, vectors(128, 4), 4).is_err());
     assert!(watched.runs.load(Ordering::SeqCst) < 64);
 }
 
 #[test]
 fn a_panic_in_the_objective_is_an_error_of_the_last_stage() {
-    let pipeline = built(trapped(9, &Trap::never()), 2, GPipe, 2, Recompute::Always);
+    let pipeline = built(sound(), 2, GPipe, 2, Recompute::Always);
     let bad = MeanOf(|_: Tensor<2>, _: Tensor<2>| panic!("no loss today"));
-    let Err(StepError::Failed(failure)) = pipeline.train_step((vectors(4, 4), vectors(4, 4)), &bad)
-    else {
-        panic!("the step should fail");
-    };
-    assert_eq!((failure.stage, failure.layer.clone()), (1, None));
-    assert!(failure.cause.to_string().contains("no loss today"));
+    let failure = failure(pipeline.train_step((vectors(4, 4), vectors(4, 4)), &bad));
+    assert_eq!((failure.stage, failure.layer), (1, None));
+    assert_contains(failure.cause, "no loss today");
 }
 
 /// The number of threads of this process with this name prefix.
@@ -411,12 +401,8 @@ fn no_thread_outlives_its_pipeline() {
         let this = std::env::current_exe().unwrap();
         let name = "failures::no_thread_outlives_its_pipeline";
         let mut child = std::process::Command::new(this);
-        let status = child
-            .args([name, "--exact"])
-            .env(CHILD, "1")
-            .status()
-            .unwrap();
-        assert!(status.success());
+        let status = child.args([name, "--exact"]).env(CHILD, "1").status();
+        assert!(status.unwrap().success());
         return;
     }
     let rules = [By(Rule::GPipe, 1), By(Rule::Interleaved, 2)];
@@ -435,14 +421,12 @@ fn no_thread_outlives_its_pipeline() {
     // Nor after a stall that has resolved.
     let (release, trap) = hang(1);
     let pipeline = builder(trapped(2, &trap), 3, GPipe, 4, Recompute::Always)
-        .stall_timeout(Some(Duration::from_secs(1)))
+        .stall_timeout(LIMIT)
         .build()
         .unwrap();
     assert!(matches!(step(&pipeline), Err(StepError::Stalled { .. })));
     drop(release);
-    while matches!(step(&pipeline), Err(StepError::Stuck { .. })) {
-        std::thread::yield_now();
-    }
+    let _ = step_when_back(&pipeline);
     drop(pipeline);
     assert_eq!(threads("worker-"), 0);
 }

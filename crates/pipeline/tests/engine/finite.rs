@@ -1,15 +1,5 @@
 //! NaN and infinite values: the step fails, names the layer, and does not change the model.
 
-use burn::{
-    module::Module,
-    nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig},
-    tensor::Tensor,
-};
-use stovepipe_pipeline::{
-    Context, CrossEntropy, Layer, LayerError, MeanOf, Pipeline, Recompute, StepError,
-};
-use stovepipe_schedule::{Pass, Scheduler};
-
 use crate::models::*;
 
 /// What a layer does with the sample whose first number is [`MARK`].
@@ -43,11 +33,7 @@ impl Layer for Flawed {
     }
 
     /// The second value is the model's input, for all layers.
-    fn forward(
-        &self,
-        (x, input): Self::Flow,
-        _: &mut Context<'_, Self>,
-    ) -> Result<Self::Flow, LayerError> {
+    fn forward(&self, (x, input): Self::Flow, _: &mut Context<'_, Self>) -> Forward<Self::Flow> {
         let sound = input.clone().narrow(1, 0, 1).not_equal_elem(MARK).float();
         let sound = if x.is_autodiff() {
             sound.inner().autodiff()
@@ -69,13 +55,12 @@ impl Layer for Flawed {
 }
 
 fn flawed(layer: usize, flaw: Flaw) -> Vec<Flawed> {
-    (0..6)
-        .map(|index| Flawed {
-            linear: LinearConfig::new(4, 4).init(&cpu()),
-            norm: BatchNormConfig::new(4).init(&cpu()),
-            flaw: if index == layer { flaw } else { Flaw::None },
-        })
-        .collect()
+    let layer = |index| Flawed {
+        linear: linear(4, 4),
+        norm: norm(4),
+        flaw: if index == layer { flaw } else { Flaw::None },
+    };
+    (0..6).map(layer).collect()
 }
 
 /// Two samples per micro-batch, one of which is marked.
@@ -85,39 +70,32 @@ fn marked(samples: usize, micro_batch: usize) -> Tensor<2> {
 }
 
 fn step(pipeline: &Pipeline<Flawed>, input: Tensor<2>) -> Result<f64, StepError> {
-    let loss = CrossEntropy::new();
-    Ok(pipeline.train_step((input, labels(6, 4)), &loss)?.loss)
+    Ok(train(pipeline, input, 4)?.loss)
 }
 
 #[test]
 fn the_layer_where_it_began_is_named() {
     for rule in RULES {
         let workers = 2.min(6 / rule.stages(1));
-        for (flaw, pass) in [
-            (Flaw::Forward, Pass::Forward),
-            (Flaw::Backward, Pass::Backward),
-        ] {
+        for flaw in [Flaw::Forward, Flaw::Backward] {
             for (layer, micro_batch) in [(0, 1), (2, 0), (3, 2), (5, 1)] {
-                let layers = flawed(layer, flaw);
-                let builder = builder(layers, workers, rule, 3, Recompute::ExceptLast);
-                let pipeline = builder.build().unwrap();
+                let build = || {
+                    let layers = flawed(layer, flaw);
+                    built(layers, workers, rule, 3, Recompute::ExceptLast)
+                };
+                let pipeline = build();
                 let before = bits(&pipeline);
-                let Err(StepError::NotFinite {
-                    place: Some(failure),
-                    ..
-                }) = step(&pipeline, marked(6, micro_batch))
-                else {
+                let result = step(&pipeline, marked(6, micro_batch));
+                let Err(StepError::NotFinite { place, .. }) = result else {
                     panic!("the step should fail");
                 };
-                assert_eq!(
-                    failure.layer,
-                    Some((layer, "Flawed".to_owned())),
-                    "{failure}"
-                );
+                let failure = place.unwrap();
+                let expected = Some((layer, "Flawed".to_owned()));
+                assert_eq!(failure.layer, expected, "{failure}");
                 assert_eq!(failure.action.micro_batch, micro_batch, "{failure}");
                 let is_forward = failure.action.pass == Pass::Forward;
                 // A recomputed layer has failed in its forward pass before.
-                assert_eq!(is_forward, pass == Pass::Forward, "{failure}");
+                assert_eq!(is_forward, flaw == Flaw::Forward, "{failure}");
                 let expected = match flaw {
                     Flaw::Forward => "its output is not finite, but its input was",
                     _ => "its gradients are not finite, but those of its output were",
@@ -125,8 +103,7 @@ fn the_layer_where_it_began_is_named() {
                 assert_eq!(failure.cause.to_string(), expected);
                 assert_eq!((bits(&pipeline), pipeline.steps()), (before, 0));
                 // The next step is that of an untouched model: same loss, same statistics.
-                let untouched = flawed(layer, flaw);
-                let untouched = built(untouched, workers, rule, 3, Recompute::ExceptLast);
+                let untouched = build();
                 let expected = step(&untouched, vectors(6, 4)).unwrap();
                 assert_eq!(step(&pipeline, vectors(6, 4)).unwrap(), expected);
                 assert_eq!(bits(&pipeline), bits(&untouched));
@@ -137,32 +114,18 @@ fn the_layer_where_it_began_is_named() {
 
 #[test]
 fn a_loss_and_an_input_that_are_no_numbers() {
-    let pipeline = || {
-        let layers = flawed(9, Flaw::None);
-        builder(
-            layers,
-            2,
-            By(stovepipe_schedule::Rule::GPipe, 1),
-            3,
-            Recompute::Always,
-        )
-    };
+    let by = By(Rule::GPipe, 1);
+    let pipeline = || builder(flawed(9, Flaw::None), 2, by, 3, Recompute::Always);
     let sound = pipeline().build().unwrap();
     let infinite = MeanOf(|y: Tensor<2>, t: Tensor<2>| (y - t).mean().mul_scalar(f32::INFINITY));
     let error = sound.train_step((vectors(6, 4), vectors(6, 4)), &infinite);
-    let error = error.unwrap_err().to_string();
-    assert!(
-        error.contains("the loss is not finite, but the model's output was"),
-        "{error}"
-    );
+    let expected = "the loss is not finite, but the model's output was";
+    assert_contains(error.unwrap_err(), expected);
 
     let bad = vectors(6, 4).slice_assign([3..4, 2..3], Tensor::full([1, 1], f32::NAN, &cpu()));
-    let error = step(&sound, bad.clone()).unwrap_err().to_string();
-    assert!(
-        error.contains("the input of the model is not finite"),
-        "{error}"
-    );
-    assert!(error.contains("micro-batch 1"), "{error}");
+    let error = step(&sound, bad.clone()).unwrap_err();
+    assert_contains(&error, "the input of the model is not finite");
+    assert_contains(&error, "micro-batch 1");
 
     // The check can be switched off.
     let lenient = pipeline().check_finite(false).build().unwrap();

@@ -1,31 +1,23 @@
 //! Layers with nothing to train.
 
-use burn::{module::Module, tensor::Tensor};
-use stovepipe_pipeline::{CrossEntropy, Held, Pipeline, Recompute};
-use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler, SpanKind};
-
 use crate::models::*;
 
-fn frozen(layers: usize, first: usize) -> Vec<Dense> {
+pub fn frozen(layers: usize, first: usize) -> Vec<Dense> {
     let all = dense(&vec![4; layers + 1]).into_iter().enumerate();
     all.map(|(index, layer)| if index < first { layer.freeze() } else { layer })
         .collect()
 }
 
 /// Bits of the gradients, what stages held, and how often each worker recomputed.
-type Seen = (Vec<(String, Vec<u32>)>, Vec<Held>, Vec<usize>);
+type Seen = (ByPath<u32>, Vec<Held>, Vec<usize>);
 
 fn gradients(pipeline: &Pipeline<Dense>) -> Seen {
-    let loss = CrossEntropy::new();
-    let step = pipeline.train_step((vectors(6, 4), labels(6, 4)), &loss);
-    let step = step.unwrap();
-    let recomputed = |worker: &Vec<stovepipe_schedule::Span>| {
-        let spans = worker.iter();
-        spans
-            .filter(|span| span.kind == SpanKind::Recompute)
-            .count()
-    };
-    let recomputed = step.timeline.workers.iter().map(recomputed).collect();
+    let step = train(pipeline, vectors(6, 4), 4).unwrap();
+    let recomputed = step.timeline.workers.iter().map(|spans| {
+        let kinds = spans.iter().map(|span| span.kind);
+        kinds.filter(|&kind| kind == SpanKind::Recompute).count()
+    });
+    let recomputed = recomputed.collect();
     let gradients = gradient_bits(pipeline, &step.gradients);
     (gradients, step.held, recomputed)
 }
@@ -35,22 +27,18 @@ fn no_gradient_is_made_before_the_first_layer_that_trains() {
     for first in 0..=6 {
         let all = built(frozen(6, 0), 1, GPipe, 3, Recompute::Never);
         let (expected, ..) = gradients(&all);
-        for rule in RULES {
-            for workers in (1..=6).filter(|&workers| rule.stages(workers) <= 6) {
-                for recompute in Recompute::ALL {
-                    let pipeline = built(frozen(6, first), workers, rule, 3, recompute);
-                    let (found, held, _) = gradients(&pipeline);
-                    assert_eq!(found, expected[2 * first..], "{rule:?}, {recompute}");
-                    let stages = pipeline.stages();
-                    for (stage, held) in stages.iter().zip(&held).take(stages.len() - 1) {
-                        if stage.layers.end <= first {
-                            let no_backward = Held {
-                                activations: held.activations.min(1),
-                                ..Held::default()
-                            };
-                            assert_eq!(*held, no_backward, "{rule:?}, {recompute}");
-                        }
-                    }
+        for (rule, workers, recompute) in cuts(6) {
+            let pipeline = built(frozen(6, first), workers, rule, 3, recompute);
+            let (found, held, _) = gradients(&pipeline);
+            assert_eq!(found, expected[2 * first..], "{rule:?}, {recompute}");
+            let stages = pipeline.stages();
+            for (stage, held) in stages.iter().zip(&held).take(stages.len() - 1) {
+                if stage.layers.end <= first {
+                    let no_backward = Held {
+                        activations: held.activations.min(1),
+                        ..Held::default()
+                    };
+                    assert_eq!(*held, no_backward, "{rule:?}, {recompute}");
                 }
             }
         }
@@ -59,9 +47,8 @@ fn no_gradient_is_made_before_the_first_layer_that_trains() {
 
 #[test]
 fn a_frozen_stage_runs_forward_once() {
-    let layers = frozen(4, 2);
-    let pipeline = builder(layers, 2, OneForwardOneBackward, 3, Recompute::Always);
-    let (_, held, recomputed) = gradients(&pipeline.build().unwrap());
+    let pipeline = built(frozen(4, 2), 2, OneForwardOneBackward, 3, Recompute::Always);
+    let (_, held, recomputed) = gradients(&pipeline);
     // The last stage under 1F1B recomputes nothing: backward directly follows forward.
     assert_eq!(recomputed, [0, 0]);
     assert_eq!((held[0].inputs, held[1].activations), (0, 1));

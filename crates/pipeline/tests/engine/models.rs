@@ -1,19 +1,29 @@
-//! Small models for pipelines, and ways to compare results.
+//! What most tests use: small models, ways to compare results, and names of Burn and the engine.
 
-use burn::{
+use std::fmt::Display;
+
+pub use burn::{
     module::{Module, ModuleVisitor, Param},
-    nn::{
-        BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d,
-        conv::{Conv2d, Conv2dConfig},
-    },
-    optim::GradientsParams,
+    nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig},
+    optim::{AdamConfig, GradientsParams, SgdConfig},
     tensor::{Device, Int, Tensor},
 };
-use stovepipe_kernels::{convolve, relu_convolve};
-use stovepipe_pipeline::{
-    Context, Flow, Layer, LayerError, Pipeline, PipelineBuilder, Recompute, layer,
+use burn::{
+    nn::{
+        PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+    },
+    optim::momentum::MomentumConfig,
 };
-use stovepipe_schedule::{Rule, RuleOptions, Schedule, ScheduleError, Scheduler};
+use stovepipe_kernels::{convolve, relu_convolve};
+pub use stovepipe_pipeline::{
+    error::{StageFailure, WorkerState},
+    *,
+};
+pub use stovepipe_schedule::{
+    Action, GPipe, OneForwardOneBackward, Pass, Rule, Schedule, Scheduler, SpanKind,
+};
+use stovepipe_schedule::{RuleOptions, ScheduleError};
 
 /// Every rule that the engine runs, the interleaved one twice.
 pub const RULES: [By; 7] = [
@@ -36,27 +46,40 @@ impl Scheduler for By {
     }
 
     fn stages(&self, workers: usize) -> usize {
-        self.0
-            .scheduler(&RuleOptions::with_chunks(self.1))
-            .stages(workers)
+        let scheduler = self.0.scheduler(&RuleOptions::with_chunks(self.1));
+        scheduler.stages(workers)
     }
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        self.0
-            .scheduler(&RuleOptions::with_chunks(self.1))
-            .schedule(stages, micro_batches)
+        let scheduler = self.0.scheduler(&RuleOptions::with_chunks(self.1));
+        scheduler.schedule(stages, micro_batches)
     }
+}
+
+/// Every rule, number of workers and recompute mode with at most this number of stages.
+pub fn cuts(most: usize) -> impl Iterator<Item = (By, usize, Recompute)> {
+    let cuts = RULES.into_iter().flat_map(move |rule| {
+        let workers = (1..=most).filter(move |&workers| rule.stages(workers) <= most);
+        workers.map(move |workers| (rule, workers))
+    });
+    cuts.flat_map(|(rule, workers)| Recompute::ALL.map(|recompute| (rule, workers, recompute)))
 }
 
 pub fn cpu() -> Device {
     Device::flex()
 }
 
-/// Convolutions with batch norm, then a linear head. The flow is an enum, because the shapes
-/// differ. Every convolution's input is read several times (by branches and by the sum).
-///
-/// The gradient of a block's weight can be deferred, others cannot. Blocks of the two
-/// tied kinds use their weight twice: in two operations that can defer its gradient, or in one.
+pub fn linear(from: usize, to: usize) -> Linear {
+    LinearConfig::new(from, to).init(&cpu())
+}
+
+pub fn norm(width: usize) -> BatchNorm {
+    BatchNormConfig::new(width).init(&cpu())
+}
+
+/// Convolutions with batch norm, then a linear head. Every convolution's input is read several times (by
+/// branches and by the sum). The gradient of a block's weight can be deferred, others cannot. Tied blocks
+/// use their weight twice: in two operations that can defer its gradient, or in one.
 #[derive(Module, Debug)]
 pub enum ConvNet {
     Stem(Conv2d),
@@ -98,13 +121,12 @@ impl Layer for ConvNet {
                 let y = block.norm.forward(relu_convolve(&block.conv, x.clone()));
                 Signal::Map(y + x.clone().mul_scalar(0.5) + x.tanh())
             }
-            Self::Tied(block) => {
+            Self::Tied(block) | Self::HalfTied(block) => {
                 let y = block.norm.forward(relu_convolve(&block.conv, x.clone()));
-                Signal::Map(convolve(&block.conv, y.tanh()) + x)
-            }
-            Self::HalfTied(block) => {
-                let y = block.norm.forward(relu_convolve(&block.conv, x.clone()));
-                Signal::Map(block.conv.forward(y.tanh()) + x)
+                Signal::Map(match self {
+                    Self::Tied(_) => convolve(&block.conv, y.tanh()) + x,
+                    _ => block.conv.forward(y.tanh()) + x,
+                })
             }
             Self::Head(linear) => {
                 let pooled: Tensor<2> = x.mean_dim(3).mean_dim(2).flatten(1, 3);
@@ -132,19 +154,21 @@ fn conv(from: usize, to: usize, bias: bool) -> Conv2d {
 pub fn conv_net() -> Vec<ConvNet> {
     let block = || Block {
         conv: conv(6, 6, false),
-        norm: BatchNormConfig::new(6).init(&cpu()),
+        norm: norm(6),
     };
-    std::iter::once(ConvNet::Stem(conv(3, 6, true)))
-        .chain([
-            ConvNet::Block(block()),
-            ConvNet::Tied(block()),
-            ConvNet::Block(block()),
-            ConvNet::HalfTied(block()),
-            ConvNet::Block(block()),
-        ])
-        .chain([ConvNet::Head(LinearConfig::new(6, 4).init(&cpu()))])
-        .collect()
+    vec![
+        ConvNet::Stem(conv(3, 6, true)),
+        ConvNet::Block(block()),
+        ConvNet::Tied(block()),
+        ConvNet::Block(block()),
+        ConvNet::HalfTied(block()),
+        ConvNet::Block(block()),
+        ConvNet::Head(linear(6, 4)),
+    ]
 }
+
+/// What a layer returns.
+pub type Forward<T> = Result<T, LayerError>;
 
 /// A linear layer without a batch norm.
 #[derive(Module, Debug)]
@@ -160,12 +184,11 @@ impl Dense {
 }
 
 pub fn dense(widths: &[usize]) -> Vec<Dense> {
-    widths
-        .windows(2)
-        .map(|pair| Dense {
-            linear: LinearConfig::new(pair[0], pair[1]).init(&cpu()),
-        })
-        .collect()
+    let linear = |pair: &[usize]| linear(pair[0], pair[1]);
+    let layer = |pair| Dense {
+        linear: linear(pair),
+    };
+    widths.windows(2).map(layer).collect()
 }
 
 pub fn images(samples: usize) -> Tensor<4> {
@@ -178,17 +201,14 @@ pub fn vectors(samples: usize, width: usize) -> Tensor<2> {
 
 /// Pseudorandom numbers, without a generator that other tests share.
 pub fn pattern<const D: usize>(shape: [usize; D]) -> Tensor<D> {
-    let count = shape.iter().product::<usize>();
-    let values: Vec<f32> = (0..count)
-        .map(|i| ((i as f32 * 12.9898).sin() * 43_758.547).fract())
-        .collect();
+    let value = |i| ((i as f32 * 12.9898).sin() * 43_758.547).fract();
+    let values: Vec<f32> = (0..shape.iter().product()).map(value).collect();
     Tensor::<1>::from_floats(values.as_slice(), &cpu()).reshape(shape)
 }
 
 pub fn labels(samples: usize, classes: usize) -> Tensor<1, Int> {
-    let values: Vec<i64> = (0..samples)
-        .map(|i| ((i * 7 + 3) % classes) as i64)
-        .collect();
+    let class = |i| ((i * 7 + 3) % classes) as i64;
+    let values: Vec<i64> = (0..samples).map(class).collect();
     Tensor::from_ints(values.as_slice(), &cpu())
 }
 
@@ -219,36 +239,138 @@ pub fn built<L: Layer>(
     builder.build().unwrap()
 }
 
+/// A loss over vectors.
+pub const SQUARED: MeanOf<fn(Tensor<2>, Tensor<2>) -> Tensor<1>> =
+    MeanOf(|y, t| (y - t).powi_scalar(2).mean());
+
+/// A training step on classes.
+pub fn train<L>(
+    pipeline: &Pipeline<L>,
+    input: L::Input,
+    classes: usize,
+) -> Result<Step<L>, StepError>
+where
+    L: Layer<Output = Tensor<2>, Side = ()>,
+{
+    let mut sizes = Vec::new();
+    input.batch_sizes(&mut sizes);
+    pipeline.train_step((input, labels(sizes[0], classes)), &CrossEntropy::new())
+}
+
+/// Loss, gradients and floats of a step, then of a second one after an inference of other inputs.
+pub fn two_steps<L>(
+    pipeline: Pipeline<L>,
+    (input, other): (L::Input, L::Input),
+    classes: usize,
+) -> Vec<ByPath<u32>>
+where
+    L: Layer<Output = Tensor<2>, Side = ()>,
+{
+    let mut sizes = Vec::new();
+    input.batch_sizes(&mut sizes);
+    let batch = Batch::new(input, labels(sizes[0], classes));
+    two_steps_on(pipeline, batch, (other, ()), &CrossEntropy::new())
+}
+
+/// The same for any objective and any side input.
+pub fn two_steps_on<L: Layer, T: Flow>(
+    mut pipeline: Pipeline<L>,
+    batch: Batch<L::Input, T, L::Side>,
+    other: (L::Input, L::Side),
+    objective: &impl Objective<L::Output, T>,
+) -> Vec<ByPath<u32>> {
+    let momentum = MomentumConfig::new().with_momentum(0.9);
+    let mut optimizer = SgdConfig::new().with_momentum(Some(momentum)).init();
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let step = pipeline.train_step(batch.clone(), objective).unwrap();
+        let losses = [step.loss, step.auxiliary_loss].map(|loss| (loss as f32).to_bits());
+        seen.push(vec![("losses".to_owned(), losses.to_vec())]);
+        seen.push(gradient_bits(&pipeline, &step.gradients));
+        seen.push(bits(&pipeline));
+        pipeline = optimizer.step(0.05, pipeline, step.gradients);
+        let output = pipeline.infer(other.clone()).unwrap();
+        seen.push(vec![("output".to_owned(), flow_bits(output))]);
+    }
+    seen.push(bits(&pipeline));
+    seen
+}
+
+/// The gradients of the mini-batch in one piece, in plain Burn.
+pub fn plain_gradients<L>(
+    layers: &[L],
+    input: L::Input,
+    classes: usize,
+    rng: impl Fn(usize) -> KeyedRng,
+) -> ByPath<f32>
+where
+    L: Layer<Output = Tensor<2>, Side = ()>,
+{
+    let output = run_plain(layers, input, &(), rng).unwrap().output;
+    let [samples, _] = output.dims();
+    let loss = CrossEntropy::new().loss(output, labels(samples, classes).autodiff());
+    let loss = loss.div_scalar(samples as f32);
+    let layers = layers.to_vec();
+    let gradients = GradientsParams::from_grads(loss.backward(), &layers);
+    gradients_of(&layers, &gradients)
+}
+
+/// The failed stage of a step.
+#[track_caller]
+pub fn failure<R>(step: Result<R, StepError>) -> Box<StageFailure> {
+    match step {
+        Err(StepError::Failed(failure)) => failure,
+        Err(other) => panic!("a stage should fail, but: {other}"),
+        Ok(_) => panic!("the step should fail"),
+    }
+}
+
+#[track_caller]
+pub fn assert_contains(text: impl Display, part: &str) {
+    let text = text.to_string();
+    assert!(text.contains(part), "{text}");
+}
+
+/// Floats or bits by path.
+pub type ByPath<T> = Vec<(String, Vec<T>)>;
+
 /// Every float of a module by path, running statistics among them, as bits.
-pub fn bits<M: Module>(module: &M) -> Vec<(String, Vec<u32>)> {
+pub fn bits<M: Module>(module: &M) -> ByPath<u32> {
     to_bits(find(&module.valid(), None))
 }
 
 /// The gradient of every parameter by path, as bits.
-pub fn gradient_bits<M: Module>(
-    module: &M,
-    gradients: &GradientsParams,
-) -> Vec<(String, Vec<u32>)> {
+pub fn gradient_bits<M: Module>(module: &M, gradients: &GradientsParams) -> ByPath<u32> {
     to_bits(gradients_of(module, gradients))
 }
 
-fn to_bits(found: Vec<(String, Vec<f32>)>) -> Vec<(String, Vec<u32>)> {
+fn to_bits(found: ByPath<f32>) -> ByPath<u32> {
     let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect();
     let found = found.into_iter();
     found.map(|(path, values)| (path, bits(values))).collect()
 }
 
 /// The gradient of every parameter by path.
-pub fn gradients_of<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<(String, Vec<f32>)> {
+pub fn gradients_of<M: Module>(module: &M, gradients: &GradientsParams) -> ByPath<f32> {
     find(module, Some(gradients))
 }
 
+/// Compares gradients, each by its norm.
+#[track_caller]
+pub fn assert_close(found: &ByPath<f32>, expected: &ByPath<f32>, most: f64) {
+    assert_eq!(found.len(), expected.len());
+    for ((path, found), (_, expected)) in found.iter().zip(expected) {
+        let difference = relative_difference(found, expected);
+        assert!(difference < most, "{path}: {difference}");
+    }
+}
+
 /// Every float by path, or its gradient.
-fn find<M: Module>(module: &M, gradients: Option<&GradientsParams>) -> Vec<(String, Vec<f32>)> {
+fn find<M: Module>(module: &M, gradients: Option<&GradientsParams>) -> ByPath<f32> {
     struct Find<'a> {
         path: Vec<String>,
         gradients: Option<&'a GradientsParams>,
-        found: Vec<(String, Vec<f32>)>,
+        found: ByPath<f32>,
     }
 
     impl ModuleVisitor for Find<'_> {
@@ -283,6 +405,22 @@ pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
 
 pub fn tensor_bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
     floats(tensor).iter().map(|value| value.to_bits()).collect()
+}
+
+/// Every float of a flow.
+fn flow_bits<F: Flow>(flow: F) -> Vec<u32> {
+    struct Collect(Vec<u32>);
+
+    impl FlowMapper for Collect {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0.extend(tensor_bits(tensor.clone()));
+            tensor
+        }
+    }
+
+    let mut collect = Collect(Vec::new());
+    let _ = flow.map(&mut collect);
+    collect.0
 }
 
 /// The norm of the difference over the norm.

@@ -3,30 +3,20 @@
 use std::time::Duration;
 
 use burn::{
-    module::Module,
-    optim::{AdamConfig, GradientsParams, ModuleOptimizer},
+    optim::ModuleOptimizer,
     store::{ModuleSnapshot, SafetensorsStore},
 };
-use stovepipe_pipeline::{CrossEntropy, Pipeline, Recompute, StepError, count_parameters};
-use stovepipe_schedule::{GPipe, OneForwardOneBackward};
 
 use crate::models::*;
 
 fn pipeline(stages: usize) -> Pipeline<ConvNet> {
-    built(
-        conv_net(),
-        stages,
-        OneForwardOneBackward,
-        2,
-        Recompute::ExceptLast,
-    )
+    let (rule, recompute) = (OneForwardOneBackward, Recompute::ExceptLast);
+    built(conv_net(), stages, rule, 2, recompute)
 }
 
 fn trained(pipeline: Pipeline<ConvNet>) -> (Pipeline<ConvNet>, GradientsParams) {
-    let step = pipeline
-        .train_step((images(4), labels(4, 4)), &CrossEntropy::new())
-        .unwrap();
-    (pipeline, step.gradients)
+    let gradients = train(&pipeline, images(4), 4).unwrap().gradients;
+    (pipeline, gradients)
 }
 
 #[test]
@@ -35,36 +25,19 @@ fn records_know_no_stages() {
     let file = directory.path().join("model.safetensors");
     let (saved, gradients) = trained(pipeline(3));
     let saved = AdamConfig::new().init().step(0.1, saved, gradients);
-    let mut store = SafetensorsStore::from_file(&file);
-    saved.valid().save_into(&mut store).unwrap();
+    let store = || SafetensorsStore::from_file(&file);
+    saved.valid().save_into(&mut store()).unwrap();
 
     for stages in [1, 2, 7] {
         let mut loaded = pipeline(stages);
         assert_ne!(bits(&loaded), bits(&saved));
-        loaded
-            .load_from(&mut SafetensorsStore::from_file(&file))
-            .unwrap();
+        loaded.load_from(&mut store()).unwrap();
         assert_eq!(bits(&loaded), bits(&saved));
         // It continues to train like the saved one.
-        assert_eq!(
-            gradient_bits(&loaded, &trained(loaded.clone()).1),
-            gradient_bits(&saved, &trained(saved.clone()).1),
-        );
-        saved.load_same_statistics(&file);
-    }
-}
-
-trait Restore {
-    fn load_same_statistics(&self, file: &std::path::Path);
-}
-
-impl Restore for Pipeline<ConvNet> {
-    /// Steps move running statistics, which clones share: restores the saved ones.
-    fn load_same_statistics(&self, file: &std::path::Path) {
-        let mut clone = self.clone();
-        clone
-            .load_from(&mut SafetensorsStore::from_file(file))
-            .unwrap();
+        let step_on = |own: &Pipeline<_>| gradient_bits(own, &trained(own.clone()).1);
+        assert_eq!(step_on(&loaded), step_on(&saved));
+        // Steps move running statistics, which clones share: restores the saved ones.
+        saved.clone().load_from(&mut store()).unwrap();
     }
 }
 
@@ -86,10 +59,7 @@ fn parameters_are_counted_by_stage_and_printed() {
     assert_eq!(sum, (3 * 6 * 9 + 6) + 5 * (6 * 6 * 9 + 12) + (6 * 4 + 4));
     let text = pipeline.to_string();
     assert!(text.starts_with("Pipeline {\n  stage 0 on cpu: "), "{text}");
-    assert!(
-        text.contains("\n  stage 1 on cpu: HalfTied, Block, Head ("),
-        "{text}"
-    );
+    assert_contains(text, "\n  stage 1 on cpu: HalfTied, Block, Head (");
 }
 
 /// One optimizer for all layers, and one per stage on the workers, do the same update.
@@ -100,13 +70,10 @@ fn stages_can_be_optimised_in_parallel() {
 
     let (mut cut, gradients) = trained(pipeline(3));
     let gradients = cut.split_gradients(gradients);
-    let states: Vec<(ModuleOptimizer, GradientsParams)> = gradients
-        .into_iter()
-        .map(|gradients| (AdamConfig::new().init(), gradients))
-        .collect();
-    cut.change_stages(states, |_, layers, (mut optimizer, gradients)| {
+    cut.change_stages(gradients, |_, layers, gradients| {
+        let mut optimizer: ModuleOptimizer = AdamConfig::new().init();
         let layers = optimizer.step(0.1, layers, gradients);
-        (layers, (optimizer, GradientsParams::new()))
+        (layers, GradientsParams::new())
     })
     .unwrap();
     assert_eq!(bits(&cut), bits(&whole));
@@ -117,34 +84,33 @@ fn a_change_with_too_few_states_touches_nothing() {
     let mut pipeline = pipeline(2);
     let before = bits(&pipeline);
     let changed = pipeline.change_stages(vec![()], |_, layers, ()| (layers, ()));
-    assert!(matches!(
-        changed,
-        Err(StepError::WrongStates {
-            states: 1,
-            stages: 2
-        })
-    ));
+    let error = changed.unwrap_err().to_string();
+    assert_eq!(error, "1 state given for 2 stages");
     assert_eq!(bits(&pipeline), before);
+}
+
+/// The error of a change of a pipeline of two stages.
+fn change_error(
+    pipeline: &mut Pipeline<Dense>,
+    change: impl Fn(usize) + Clone + Send + 'static,
+) -> String {
+    let changed = pipeline.change_stages(vec![(), ()], move |stage, layers, ()| {
+        change(stage);
+        (layers, ())
+    });
+    changed.unwrap_err().to_string()
 }
 
 #[test]
 fn a_panic_in_a_change_is_an_error() {
     let mut pipeline = built(dense(&[2, 2, 2]), 2, GPipe, 2, Recompute::Always);
-    let changed = pipeline.change_stages(vec![(), ()], |stage, layers, ()| {
-        assert_ne!(stage, 1, "on purpose");
-        (layers, ())
-    });
-    let error = changed.err().map(|error| error.to_string()).unwrap();
-    assert!(
-        error.starts_with("stage 1 on cpu could not be changed: "),
-        "{error}"
-    );
-    assert!(error.contains("on purpose"), "{error}");
+    let error = change_error(&mut pipeline, |stage| assert_ne!(stage, 1, "on purpose"));
+    let expected = "stage 1 on cpu could not be changed: ";
+    assert!(error.starts_with(expected), "{error}");
+    assert_contains(error, "on purpose");
     assert_eq!(pipeline.stages().len(), 2);
-    assert!(matches!(
-        pipeline.infer(vectors(2, 2)),
-        Err(StepError::LayersLost)
-    ));
+    let inferred = pipeline.infer(vectors(2, 2));
+    assert!(matches!(inferred, Err(StepError::LayersLost)));
 }
 
 /// A lost device may hang; a device without memory reports an error.
@@ -155,27 +121,19 @@ fn a_change_that_hangs_or_has_no_memory_is_an_error() {
         let limit = Duration::from_secs(1);
         builder.stall_timeout(Some(limit)).build().unwrap()
     };
-    let mut full = pipeline();
-    let changed = full.change_stages(vec![(), ()], |_, _, ()| panic!("out of memory"));
-    let error = changed.err().map(|error| error.to_string()).unwrap();
-    assert!(error.contains("use more micro-batches"), "{error}");
+    let error = change_error(&mut pipeline(), |_| panic!("out of memory"));
+    assert_contains(error, "use more micro-batches");
 
     let (open, gate) = crossbeam_channel::unbounded::<()>();
     let mut hangs = pipeline();
-    let changed = hangs.change_stages(vec![(), ()], move |stage, layers, ()| {
+    let error = change_error(&mut hangs, move |stage| {
         if stage == 0 {
             let _ = gate.recv();
         }
-        (layers, ())
     });
-    let error = changed.err().map(|error| error.to_string()).unwrap();
-    assert!(
-        error.starts_with("stage 0 on cpu could not be changed: no answer for 1.0 s"),
-        "{error}"
-    );
-    assert!(matches!(
-        hangs.infer(vectors(2, 2)),
-        Err(StepError::Stuck { worker: 0 })
-    ));
+    let expected = "stage 0 on cpu could not be changed: no answer for 1.0 s";
+    assert!(error.starts_with(expected), "{error}");
+    let inferred = hangs.infer(vectors(2, 2));
+    assert!(matches!(inferred, Err(StepError::Stuck { worker: 0 })));
     drop(open);
 }

@@ -1,14 +1,11 @@
 //! Layers written by `#[layer]` and `#[derive(Layers)]`.
 
-use burn::{
-    module::Module,
-    nn::{Linear, LinearConfig},
-    optim::GradientsParams,
-    tensor::{Device, Int, Tensor, activation::relu},
-};
-use stovepipe_pipeline::{
-    Context, CrossEntropy, KeyedRng, Layer, Layers, Pipeline, layer, nn::Dropout, run_plain,
-};
+use burn::tensor::{Distribution, Tolerance, activation::relu};
+use stovepipe_pipeline::nn::Dropout;
+
+use crate::models::*;
+
+type Tested = Result<(), Box<dyn std::error::Error>>;
 
 #[derive(Module, Debug)]
 struct Dense {
@@ -18,7 +15,7 @@ struct Dense {
 #[layer]
 impl Dense {
     fn new(from: usize, to: usize) -> Self {
-        let linear = LinearConfig::new(from, to).init(&Device::flex());
+        let linear = linear(from, to);
         Self { linear }
     }
 
@@ -53,60 +50,55 @@ struct Model {
     scale: f64,
 }
 
+impl Model {
+    /// The fields, called one after the other, without dropout.
+    fn in_one_piece(&self, x: Tensor<3>) -> Tensor<2> {
+        let first = self.first.forward(x.flatten(1, 2));
+        let hidden = (self.blocks.iter()).fold(first, |x, block| block.forward(x));
+        relu(self.last.forward(hidden) * 0.5)
+    }
+}
+
 fn model() -> Model {
     Model {
         first: Dense::new(6, 5),
         blocks: (0..3).map(|_| Dense::new(5, 5)).collect(),
-        last: LinearConfig::new(5, 3).init(&Device::flex()),
+        last: linear(5, 3),
         dropout: Dropout::new(0.25),
         scale: 0.5,
     }
 }
 
 #[test]
-fn one_method_makes_a_layer() -> Result<(), Box<dyn std::error::Error>> {
-    let (dense, x) = (Dense::new(4, 4), Tensor::ones([3, 4], &Device::flex()));
+fn one_method_makes_a_layer() -> Tested {
+    let (dense, x) = (Dense::new(4, 4), Tensor::ones([3, 4], &cpu()));
     let mut context = Context::new(&(), false);
     let through = Layer::forward(&dense, x.clone(), &mut context)?;
     assert_eq!(through.to_data(), dense.forward(x.clone()).to_data());
     assert_eq!(Layer::name(&dense), "Dense");
 
-    let noisy = Noisy {
-        dropout: Dropout::new(0.5),
-    };
+    let dropout = Dropout::new(0.5);
+    let noisy = Noisy { dropout };
     let rng = || KeyedRng::new(1, 2, 3, 0..3);
     let mut context = Context::new(&(), true).with_rng(rng());
     let through = Layer::forward(&noisy, x.clone(), &mut context)?;
-    assert_eq!(
-        through.to_data(),
-        noisy.forward(x.clone(), &mut rng()).to_data()
-    );
+    let expected = noisy.forward(x.clone(), &mut rng());
+    assert_eq!(through.to_data(), expected.to_data());
     assert_ne!(through.to_data(), x.to_data());
     Ok(())
 }
 
-/// The struct's own fields, called one after the other, are the reference.
 #[test]
-fn fields_in_order_are_a_list_of_layers() -> Result<(), Box<dyn std::error::Error>> {
-    let (device, model) = (Device::flex(), model());
-    let x = Tensor::random([4, 2, 3], burn::tensor::Distribution::Default, &device);
-    let hidden = model
-        .blocks
-        .iter()
-        .fold(model.first.forward(x.clone().flatten(1, 2)), |x, block| {
-            block.forward(x)
-        });
-    let expected = relu(model.last.forward(hidden) * 0.5);
+fn fields_in_order_are_a_list_of_layers() -> Tested {
+    let (device, model) = (cpu(), model());
+    let x = Tensor::random([4, 2, 3], Distribution::Default, &device);
+    let expected = model.in_one_piece(x.clone());
 
     let layers = model.clone().into_layers();
     let names: Vec<_> = layers.iter().map(Layer::name).collect();
     assert_eq!(names, ["first", "blocks", "blocks", "blocks", "last"]);
-    assert_eq!(
-        run_plain(&layers, x.clone(), &(), |_| KeyedRng::none())?
-            .output
-            .to_data(),
-        expected.to_data()
-    );
+    let plain = run_plain(&layers, x.clone(), &(), |_| KeyedRng::none())?;
+    assert_eq!(plain.output.to_data(), expected.to_data());
 
     let pipeline = Pipeline::builder(layers)
         .devices([device.clone(), device.clone(), device.clone()])
@@ -123,22 +115,17 @@ fn fields_in_order_are_a_list_of_layers() -> Result<(), Box<dyn std::error::Erro
 
 /// Gradients are those of Burn on the struct in one piece, dropout switched off.
 #[test]
-fn gradients_are_those_of_the_struct() -> Result<(), Box<dyn std::error::Error>> {
-    let device = Device::flex();
+fn gradients_are_those_of_the_struct() -> Tested {
+    let device = cpu();
     let model = Model {
         dropout: Dropout::new(0.0),
         ..model()
     };
-    let x = Tensor::random([4, 2, 3], burn::tensor::Distribution::Default, &device);
+    let x = Tensor::random([4, 2, 3], Distribution::Default, &device);
     let targets = Tensor::<1, Int>::from_ints([0, 1, 2, 1], &device);
 
     let whole = model.clone().train();
-    let hidden = whole.first.forward(x.clone().autodiff().flatten(1, 2));
-    let hidden = whole
-        .blocks
-        .iter()
-        .fold(hidden, |x, block| block.forward(x));
-    let logits = relu(whole.last.forward(hidden) * 0.5);
+    let logits = whole.in_one_piece(x.clone().autodiff());
     let loss = burn::nn::loss::CrossEntropyLossConfig::new().init(&device);
     let loss = loss.forward(logits, targets.clone().autodiff());
     let expected = GradientsParams::from_grads(loss.backward(), &whole);
@@ -152,38 +139,22 @@ fn gradients_are_those_of_the_struct() -> Result<(), Box<dyn std::error::Error>>
         &model.blocks[1].linear.weight,
         &model.last.weight,
     ] {
-        let gradient =
-            |gradients: &GradientsParams| gradients.get::<2>(weight.id).map(Tensor::into_data);
-        let (found, expected) = (gradient(&step.gradients), gradient(&expected));
-        let (found, expected) = (
-            found.ok_or("no gradient")?,
-            expected.ok_or("none expected")?,
-        );
-        found.assert_approx_eq::<f32>(&expected, burn::tensor::Tolerance::absolute(1e-6));
+        let [found, expected] = [&step.gradients, &expected]
+            .map(|gradients| gradients.get::<2>(weight.id).unwrap().into_data());
+        found.assert_approx_eq::<f32>(&expected, Tolerance::absolute(1e-6));
     }
     Ok(())
 }
 
 #[test]
-fn mistakes_say_what_is_wrong() -> Result<(), Box<dyn std::error::Error>> {
-    let x = Tensor::ones([4, 2, 3], &Device::flex());
+fn mistakes_say_what_is_wrong() {
+    let x = Tensor::ones([4, 2, 3], &cpu());
     let mut layers = model().into_layers();
     layers.swap(0, 1);
-    let error = run_plain(&layers, x, &(), |_| KeyedRng::none())
-        .err()
-        .ok_or("it ran")?;
-    assert!(
-        error
-            .to_string()
-            .contains("expected Tensor<2>, found Tensor<3>"),
-        "{error}"
-    );
+    let error = run_plain(&layers, x, &(), |_| KeyedRng::none()).unwrap_err();
+    assert_contains(error, "expected Tensor<2>, found Tensor<3>");
 
     layers.pop();
-    let error = Model::from_layers(layers).err().ok_or("it is whole")?;
-    assert_eq!(
-        error.to_string(),
-        "expected the layer `last`, found no such layer"
-    );
-    Ok(())
+    let error = Model::from_layers(layers).unwrap_err().to_string();
+    assert_eq!(error, "expected the layer `last`, found no such layer");
 }

@@ -1,16 +1,7 @@
 //! Running statistics move once per mini-batch, as if it came in one piece.
 
-use burn::{
-    module::Module,
-    nn::{
-        BatchNorm, BatchNormConfig,
-        pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig},
-    },
-    tensor::Tensor,
-};
-use stovepipe_kernels::batch_norm;
-use stovepipe_pipeline::{Context, CrossEntropy, Layer, LayerError, Pipeline, Recompute};
-use stovepipe_schedule::{GPipe, OneForwardOneBackward, Scheduler};
+use burn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig};
+use stovepipe_kernels::{batch_norm, relu_convolve};
 
 use crate::models::*;
 
@@ -69,6 +60,19 @@ fn norms(pipeline: &Pipeline<Norm>) -> Vec<[Vec<f32>; 2]> {
     norms.collect()
 }
 
+fn step(pipeline: &Pipeline<Norm>, samples: usize) {
+    let _ = train(pipeline, uneven_images(samples), 3).unwrap();
+}
+
+/// Compares means and variances.
+#[track_caller]
+fn assert_near(found: &[Vec<f32>; 2], expected: &BatchNorm, what: &str) {
+    for (found, expected) in found.iter().zip(numbers(expected)) {
+        let difference = relative_difference(found, &expected);
+        assert!(difference < 1e-4, "{what}: {difference}");
+    }
+}
+
 /// Compares with Burn's batch norm on the whole mini-batch.
 #[test]
 fn they_are_those_of_the_whole_mini_batch() {
@@ -84,20 +88,14 @@ fn they_are_those_of_the_whole_mini_batch() {
                     let whole = whole.valid().train();
                     let pipeline = built(layers, 2, GPipe, micro_batches, recompute);
                     for _ in 0..3 {
-                        let images = uneven_images(samples);
-                        let loss = CrossEntropy::new();
-                        let step = pipeline.train_step((images, labels(samples, 3)), &loss);
-                        let _ = step.unwrap();
+                        step(&pipeline, samples);
                         let _ = whole.forward(uneven_images(samples).autodiff());
                     }
                     let [found] = &norms(&pipeline)[..] else {
                         panic!("there is one norm");
                     };
-                    for (found, expected) in found.iter().zip(numbers(&whole)) {
-                        let difference = relative_difference(found, &expected);
-                        let what = format!("momentum {momentum}, {samples} samples, {recompute}");
-                        assert!(difference < 1e-4, "{what}: {difference}");
-                    }
+                    let what = format!("momentum {momentum}, {samples} samples, {recompute}");
+                    assert_near(found, &whole, &what);
                 }
             }
         }
@@ -107,21 +105,75 @@ fn they_are_those_of_the_whole_mini_batch() {
 /// The variance of the micro-batches' means counts too, and is large here.
 #[test]
 fn the_variance_of_means_counts() {
-    let norm = BatchNormConfig::new(3).init(&cpu());
-    let layers = vec![Norm::Burns(norm), pool()];
+    let layers = vec![Norm::Burns(norm(3)), pool()];
     let pipeline = built(layers, 1, GPipe, 2, Recompute::Never);
     let images = Tensor::cat(vec![Tensor::ones([2, 3, 8, 8], &cpu()); 2], 0);
     let sign = Tensor::<1>::from_floats([1.0, 1.0, -1.0, -1.0], &cpu()).reshape([4, 1, 1, 1]);
-    let step = pipeline.train_step((images * sign, labels(4, 3)), &CrossEntropy::new());
-    let _ = step.unwrap();
+    let _ = train(&pipeline, images * sign, 3).unwrap();
     // Each micro-batch has variance 0; together they have mean 0 and variance 1.
     let [mean, variance] = &norms(&pipeline)[0];
     assert!(mean.iter().all(|mean| mean.abs() < 1e-6), "{mean:?}");
-    let expected = 0.9 + 0.1 * 1.0;
-    assert!(
-        variance.iter().all(|v| (v - expected).abs() < 1e-5),
-        "{variance:?}"
-    );
+    let is_expected = |variance: &f32| (variance - (0.9 + 0.1 * 1.0)).abs() < 1e-5;
+    assert!(variance.iter().all(is_expected), "{variance:?}");
+}
+
+/// Exact statistics are those of Burn's norm with momentum 1 on all samples at once, whatever they were
+/// before.
+#[test]
+fn recalibrated_ones_are_exact() {
+    let sets = [[8, 5, 7].as_slice(), &[6]];
+    let cases = sets.into_iter().flat_map(|sizes| {
+        let precisions = [(Precision::F32, 1e-4), (Precision::Bf16, 2e-2)];
+        precisions.map(|precision| (sizes, precision))
+    });
+    for (sizes, (precision, tolerance)) in cases {
+        let mut seen = Vec::new();
+        for (momentum, stages) in [(0.01, 1), (0.1, 1), (0.1, 3), (1.0, 2)] {
+            let norm = || BatchNormConfig::new(3).with_momentum(momentum).init(&cpu());
+            let layers = vec![Norm::Burns(norm()), Norm::Kernel(norm().freeze()), pool()];
+            let builder = builder(layers, stages, GPipe, 3, Recompute::ExceptLast);
+            let pipeline = builder.precision(precision).build().unwrap();
+            assert!(pipeline.can_recalibrate());
+            step(&pipeline, 4);
+            let frozen = norms(&pipeline)[1].clone();
+            let parts = sizes.iter().scan(0, |first, &size| {
+                *first += size;
+                Some(uneven_images(20).narrow(0, *first - size, size))
+            });
+            let parts: Vec<_> = parts.collect();
+            let inputs = parts.iter().cloned().map(Inputs::from);
+            pipeline
+                .recalibrate(usize::MAX, inputs.map(Ok::<_, StepError>))
+                .unwrap();
+            let whole = BatchNormConfig::new(3).with_momentum(1.0);
+            let whole = whole.init(&cpu().autodiff());
+            let _ = whole.forward(Tensor::cat(parts, 0).autodiff());
+            let found = norms(&pipeline);
+            for (found, expected) in found[0].iter().zip(numbers(&whole)) {
+                let difference = relative_difference(found, &expected);
+                assert!(
+                    difference < tolerance,
+                    "{precision} {momentum}: {difference}"
+                );
+            }
+            assert_eq!(found[1], frozen);
+            assert_eq!(pipeline.steps(), 1);
+            if momentum == 0.1 {
+                seen.push(found);
+            }
+        }
+        assert_eq!(seen[0], seen[1], "stages change no bit");
+    }
+    let layers = vec![Norm::Kernel(norm(3)).freeze(), pool()];
+    let frozen = built(layers, 1, GPipe, 1, Recompute::Never);
+    assert!(!frozen.can_recalibrate());
+}
+
+fn block_of(layer: &ConvNet) -> Option<&Block> {
+    match layer {
+        ConvNet::Block(block) | ConvNet::Tied(block) | ConvNet::HalfTied(block) => Some(block),
+        _ => None,
+    }
 }
 
 /// Collects the input of each norm of a network with plain Burn, micro-batch by micro-batch, and
@@ -131,49 +183,34 @@ fn deep_in_a_network_too() {
     let (samples, micro_batches) = (6, 3);
     for recompute in Recompute::ALL {
         for stages in [1, 3] {
-            let pipeline = built(
-                conv_net(),
-                stages,
-                OneForwardOneBackward,
-                micro_batches,
-                recompute,
-            );
-            let plain: Vec<ConvNet> = (pipeline.layers().iter())
-                .map(|layer| layer.valid().train())
-                .collect();
+            let rule = OneForwardOneBackward;
+            let pipeline = built(conv_net(), stages, rule, micro_batches, recompute);
+            let layers = pipeline.layers().iter();
+            let plain: Vec<ConvNet> = layers.map(|layer| layer.valid().train()).collect();
             let mut flows: Vec<_> = (0..micro_batches)
                 .map(|part| ConvNet::enter(images(samples).narrow(0, 2 * part, 2).autodiff()))
                 .collect();
             let mut expected = Vec::new();
             for layer in &plain {
-                if let ConvNet::Block(block) | ConvNet::Tied(block) | ConvNet::HalfTied(block) =
-                    layer
-                {
+                if let Some(block) = block_of(layer) {
                     let convolved = flows.iter().map(|flow| match flow.clone() {
-                        Signal::Map(x) => stovepipe_kernels::relu_convolve(&block.conv, x),
+                        Signal::Map(x) => relu_convolve(&block.conv, x),
                         Signal::Logits(_) => panic!("blocks see maps"),
                     });
                     let norm = block.norm.valid().train();
                     let _ = norm.forward(Tensor::cat(convolved.collect(), 0));
-                    expected.push(numbers(&norm));
+                    expected.push(norm);
                 }
                 flows = (flows.into_iter())
                     .map(|flow| layer.forward(flow, &mut Context::new(&(), true)).unwrap())
                     .collect();
             }
-            let step =
-                pipeline.train_step((images(samples), labels(samples, 4)), &CrossEntropy::new());
-            let _ = step.unwrap();
-            let norms = pipeline.layers().iter().filter_map(|layer| match layer {
-                ConvNet::Block(block) | ConvNet::Tied(block) | ConvNet::HalfTied(block) => {
-                    Some(numbers(&block.norm))
-                }
-                _ => None,
-            });
-            let found: Vec<_> = norms.collect();
+            let _ = train(&pipeline, images(samples), 4).unwrap();
+            let blocks = pipeline.layers().iter().filter_map(block_of);
+            let found: Vec<_> = blocks.map(|block| numbers(&block.norm)).collect();
             assert_eq!(found.len(), 5);
-            for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
-                assert!(relative_difference(found, expected) < 1e-4, "{recompute}");
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_near(found, expected, &recompute.to_string());
             }
         }
     }
@@ -182,21 +219,18 @@ fn deep_in_a_network_too() {
 #[test]
 fn a_frozen_norm_stays_to_the_bit_and_evaluation_changes_nothing() {
     for rule in RULES {
-        let norm = || BatchNormConfig::new(3).init(&cpu());
         let layers = vec![
-            Norm::Burns(norm()),
-            Norm::Kernel(norm()).freeze(),
-            Norm::Burns(norm()),
-            Norm::Kernel(norm()),
-            Norm::Burns(norm()),
+            Norm::Burns(norm(3)),
+            Norm::Kernel(norm(3)).freeze(),
+            Norm::Burns(norm(3)),
+            Norm::Kernel(norm(3)),
+            Norm::Burns(norm(3)),
             pool(),
         ];
         let workers = 6 / rule.stages(1);
         let pipeline = built(layers, workers, rule, 3, Recompute::ExceptLast);
         let before = norms(&pipeline);
-        let _ = pipeline
-            .train_step((uneven_images(6), labels(6, 3)), &CrossEntropy::new())
-            .unwrap();
+        step(&pipeline, 6);
         let after = norms(&pipeline);
         for (index, (before, after)) in before.iter().zip(&after).enumerate() {
             assert_eq!(before == after, index == 1, "{rule:?}, norm {index}");
@@ -210,45 +244,31 @@ fn a_frozen_norm_stays_to_the_bit_and_evaluation_changes_nothing() {
 /// Thawed norms count again.
 #[test]
 fn norms_among_frozen_ones_and_thawed_ones() {
-    let config = BatchNormConfig::new(3);
-    let norm = || config.init(&cpu());
     let layers = || {
-        let mut layers: Vec<_> = (0..4).map(|_| Norm::Burns(norm()).freeze()).collect();
-        layers.extend([Norm::Burns(norm()), pool()]);
+        let mut layers = Vec::from([(); 4].map(|()| Norm::Burns(norm(3)).freeze()));
+        layers.extend([Norm::Burns(norm(3)), pool()]);
         layers
     };
-    let step = |pipeline: &Pipeline<Norm>| {
-        let loss = CrossEntropy::new();
-        let _ = pipeline
-            .train_step((uneven_images(6), labels(6, 3)), &loss)
-            .unwrap();
-    };
-    let whole = config.init(&cpu().autodiff());
-    let frozen: Vec<_> = (0..4)
-        .map(|_| config.init(&cpu().autodiff()).freeze())
-        .collect();
-    let input = frozen
-        .iter()
-        .fold(uneven_images(6).autodiff(), |x, norm| norm.forward(x));
-    let _ = whole.forward(input);
+    let plain = || BatchNormConfig::new(3).init(&cpu().autodiff());
+    let images = uneven_images(6).autodiff();
+    let frozen = [(); 4].map(|()| plain().freeze());
+    let input = (frozen.iter()).fold(images.clone(), |x, norm| norm.forward(x));
+    let last = plain();
+    let _ = last.forward(input);
+    let first = plain();
+    let _ = first.forward(images);
     let mut seen = Vec::new();
     for stages in [1, 2, 6] {
         let pipeline = built(layers(), stages, GPipe, 3, Recompute::Always);
-        step(&pipeline);
+        step(&pipeline, 6);
         let found = norms(&pipeline);
-        for (found, expected) in found[4].iter().zip(numbers(&whole)) {
-            let difference = relative_difference(found, &expected);
-            assert!(difference < 1e-4, "{stages} stages: {difference}");
-        }
+        assert_near(&found[4], &last, &format!("{stages} stages"));
         let thawed = pipeline.unfreeze();
-        let plain = config.init(&cpu().autodiff());
-        let _ = plain.forward(uneven_images(6).autodiff());
-        step(&thawed);
-        for (found, expected) in norms(&thawed)[0].iter().zip(numbers(&plain)) {
-            let difference = relative_difference(found, &expected);
-            assert!(difference < 1e-4, "thawed, {stages} stages: {difference}");
-        }
-        seen.push((found, norms(&thawed)));
+        step(&thawed, 6);
+        let found_thawed = norms(&thawed);
+        let what = format!("thawed, {stages} stages");
+        assert_near(&found_thawed[0], &first, &what);
+        seen.push((found, found_thawed));
     }
     assert_eq!(seen[0], seen[1]);
     assert_eq!(seen[0], seen[2]);
@@ -256,7 +276,7 @@ fn norms_among_frozen_ones_and_thawed_ones() {
 
 #[test]
 fn two_layers_cannot_count_in_one_norm() {
-    let norm = BatchNormConfig::new(3).init(&cpu());
+    let norm = norm(3);
     let layers = vec![Norm::Burns(norm.clone()), Norm::Kernel(norm), pool()];
     let error = builder(layers, 2, GPipe, 2, Recompute::Always).build();
     assert_eq!(

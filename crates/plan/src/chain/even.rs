@@ -46,20 +46,15 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
         // next_begin[i]: the first possible begin from i on.
         let mut next_begin = vec![usize::MAX; best.len() + 1];
         for begin in (0..best.len()).rev() {
-            let later = next_begin[begin + 1];
-            next_begin[begin] = if best[begin].is_finite() {
-                begin
-            } else {
-                later
-            };
+            let (is_possible, later) = (best[begin].is_finite(), next_begin[begin + 1]);
+            next_begin[begin] = if is_possible { begin } else { later };
         }
-        let (ends, first_begins) = ends
-            .filter_map(|end| {
-                let first = self.first_begin(stage, sums, end, (limit, next_begin[0]));
-                let first = next_begin[first];
-                (first < end).then_some((end, first))
-            })
-            .unzip();
+        let ends = ends.filter_map(|end| {
+            let first = self.first_begin(stage, sums, end, (limit, next_begin[0]));
+            let first = next_begin[first];
+            (first < end).then_some((end, first))
+        });
+        let (ends, first_begins) = ends.unzip();
         Ends { ends, first_begins }
     }
 

@@ -51,9 +51,8 @@ impl<F: Fn(usize, usize) -> f64> Chain<F> {
             let sums = self.sums(stage);
             let mut next = vec![f64::INFINITY; self.layers + 1];
             let cost = |begin, end| sums.between(begin, end);
-            join_stage(&best, self.ends(stage), cost, |end, joined, _| {
-                next[end] = joined;
-            });
+            let put = |end: usize, joined, _| next[end] = joined;
+            join_stage(&best, self.ends(stage), cost, put);
             best = next;
             error = f64::max(error, sums.error());
         }
@@ -111,15 +110,12 @@ impl<'a> LeastInWindow<'a> {
     /// The least value of `begin..end`, or infinity.
     fn least(&mut self, begin: usize, end: usize) -> f64 {
         for new in self.next..end {
-            while (self.least.back()).is_some_and(|&last| self.values[last] >= self.values[new]) {
-                self.least.pop_back();
-            }
+            let value = self.values[new];
+            while (self.least.pop_back_if(|last| self.values[*last] >= value)).is_some() {}
             self.least.push_back(new);
         }
         self.next = self.next.max(end);
-        while self.least.front().is_some_and(|&first| first < begin) {
-            self.least.pop_front();
-        }
+        while self.least.pop_front_if(|first| *first < begin).is_some() {}
         (self.least.front()).map_or(f64::INFINITY, |&first| self.values[first])
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{GraphError, GraphNode, LayerGraph, cycle::edge_of_a_cycle};
+use super::{GraphError, GraphNode, LayerGraph};
 
 const FIELDS: [&str; 4] = [
     "forward_compute_time",
@@ -11,15 +11,8 @@ const FIELDS: [&str; 4] = [
     "parameter_size",
 ];
 
-/// An edge's nodes, by name.
-struct Edge<'a> {
-    line: usize,
-    from: &'a str,
-    to: &'a str,
-}
-
-/// An edge's line, and its nodes by index.
-type Resolved = (usize, (usize, usize));
+/// An edge's line, and its nodes by name or index.
+type Edge<T> = (usize, (T, T));
 
 impl LayerGraph {
     /// Reads a graph. Milliseconds become seconds. Lists of sizes, such as `[1.0; 2.0]`, are added up. The
@@ -70,9 +63,9 @@ fn is_id(word: &str) -> bool {
     word.starts_with("node") && !word.contains(char::is_whitespace)
 }
 
-fn edge(line: usize, content: &str) -> Result<Edge<'_>, GraphError> {
+fn edge(line: usize, content: &str) -> Result<Edge<&str>, GraphError> {
     match content.trim().split_once(" -- ") {
-        Some((from, to)) if is_id(from) && is_id(to) => Ok(Edge { line, from, to }),
+        Some((from, to)) if is_id(from) && is_id(to) => Ok((line, (from, to))),
         _ => Err(GraphError::Garbage { line }),
     }
 }
@@ -108,12 +101,11 @@ fn numbers(line: usize, fields: &str) -> Result<[f64; 4], GraphError> {
             let field = key.to_owned();
             return Err(GraphError::OddField { line, field });
         };
-        let number = number(value).ok_or_else(|| GraphError::Number {
-            line,
-            field: FIELDS[place],
-            value: value.to_owned(),
-        })?;
-        numbers[place] = Some(number);
+        numbers[place] = number(value);
+        if numbers[place].is_none() {
+            let (field, value) = (FIELDS[place], value.to_owned());
+            return Err(GraphError::Number { line, field, value });
+        }
     }
     if let Some(place) = numbers.iter().position(Option::is_none) {
         let field = FIELDS[place];
@@ -151,11 +143,9 @@ fn check_sums(nodes: &[(usize, GraphNode)]) -> Result<(), GraphError> {
             sums[place] += own;
             // The planner multiplies by a few far smaller numbers.
             if sums[place] > 1e200 {
-                return Err(GraphError::Number {
-                    line: *line,
-                    field: FIELDS[place],
-                    value: own.to_string(),
-                });
+                let (field, value) = (FIELDS[place], format!("{own:?}"));
+                let line = *line;
+                return Err(GraphError::Number { line, field, value });
             }
         }
     }
@@ -163,16 +153,17 @@ fn check_sums(nodes: &[(usize, GraphNode)]) -> Result<(), GraphError> {
 }
 
 /// Replaces names in edges by indices, without repetitions.
-fn resolve(edges: &[Edge], places: &HashMap<String, usize>) -> Result<Vec<Resolved>, GraphError> {
+fn resolve(
+    edges: &[Edge<&str>],
+    places: &HashMap<String, usize>,
+) -> Result<Vec<Edge<usize>>, GraphError> {
     let mut seen = HashSet::new();
     let mut resolved = Vec::with_capacity(edges.len());
-    for &Edge { line, from, to } in edges {
+    for &(line, (from, to)) in edges {
         let place = |id: &str| {
-            let unknown = || GraphError::UnknownNode {
-                line,
-                id: id.to_owned(),
-            };
-            places.get(id).copied().ok_or_else(unknown)
+            let place = places.get(id).copied();
+            let id = id.to_owned();
+            place.ok_or(GraphError::UnknownNode { line, id })
         };
         let edge = (place(from)?, place(to)?);
         if seen.insert(edge) {
@@ -180,4 +171,50 @@ fn resolve(edges: &[Edge], places: &HashMap<String, usize>) -> Result<Vec<Resolv
         }
     }
     Ok(resolved)
+}
+
+/// The index of an edge that is part of a cycle, if there is one.
+fn edge_of_a_cycle(nodes: usize, edges: impl Iterator<Item = (usize, usize)>) -> Option<usize> {
+    let mut incoming = vec![Vec::new(); nodes];
+    let mut outgoing = vec![0_usize; nodes];
+    for (edge, (from, to)) in edges.enumerate() {
+        incoming[to].push((edge, from));
+        outgoing[from] += 1;
+    }
+    let stuck = without_ends(&incoming, &mut outgoing);
+    // From each node that is left, an edge leads to another one: a walk along such edges never ends, so
+    // it returns to a node.
+    let mut next = vec![None; nodes];
+    for to in (0..nodes).filter(|&to| stuck[to]) {
+        for &(edge, from) in incoming[to].iter().filter(|&&(_, from)| stuck[from]) {
+            next[from] = Some((edge, to));
+        }
+    }
+    let mut passed = vec![false; nodes];
+    let mut node = stuck.iter().position(|&stuck| stuck)?;
+    loop {
+        passed[node] = true;
+        let (edge, to) = next[node]?;
+        if passed[to] {
+            return Some(edge);
+        }
+        node = to;
+    }
+}
+
+/// Removes nodes without outgoing edges until there are none. Returns which nodes are left.
+fn without_ends(incoming: &[Vec<(usize, usize)>], outgoing: &mut [usize]) -> Vec<bool> {
+    let mut left = vec![true; outgoing.len()];
+    let is_end = |&node: &usize| outgoing[node] == 0;
+    let mut ends: Vec<_> = (0..outgoing.len()).filter(is_end).collect();
+    while let Some(end) = ends.pop() {
+        left[end] = false;
+        for &(_, from) in &incoming[end] {
+            outgoing[from] -= 1;
+            if outgoing[from] == 0 {
+                ends.push(from);
+            }
+        }
+    }
+    left
 }

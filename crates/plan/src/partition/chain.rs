@@ -97,40 +97,27 @@ impl<'t, 'a> ChainFiller<'t, 'a> {
 
     pub fn fill(mut self) -> GroupTable {
         for last in 0..self.filler.tables.states.count() {
-            for units in 1..=self.filler.group.units {
-                let best = self.best(last, units);
+            let all = 1..=self.filler.group.units;
+            let bests: Vec<_> = all.map(|units| self.best(last, units)).collect();
+            for (units, best) in (1..).zip(bests) {
                 self.keep(last, units, best);
             }
-            self.extend_before(last);
+            // Later runs can be cut after this state.
+            let output = self.filler.tables.states.get(last).output;
+            self.outputs.push(output);
         }
         self.filler.table
     }
 
     fn keep(&mut self, last: usize, units: usize, best: Best) {
-        let cell = self.cell(last, units);
+        let cell = (self.filler.tables).cell(&self.filler.table, 0, last, units);
         self.filler.table.times[cell] = best.time;
         let (begin, own) = match best.cut {
             Some((cut, own)) => (cut + 1, own),
             None => (0, units),
         };
-        self.filler.table.lasts[cell] = LastStage {
-            begin: begin as u32,
-            units: own as u32,
-        };
-    }
-
-    /// Later runs can be cut after this state.
-    fn extend_before(&mut self, last: usize) {
-        for units in 1..=self.filler.group.units {
-            let time = self.filler.table.times[self.cell(last, units)];
-            self.before[units].push(time);
-        }
-        let output = self.filler.tables.states.get(last).output;
-        self.outputs.push(output);
-    }
-
-    fn cell(&self, last: usize, units: usize) -> usize {
-        self.filler.tables.cell(&self.filler.table, 0, last, units)
+        self.filler.table.lasts[cell] = LastStage::new(begin, own);
+        self.before[units].push(best.time);
     }
 
     /// The best partition of the states up to `last`.
@@ -178,7 +165,6 @@ impl<'t, 'a> ChainFiller<'t, 'a> {
         self.filler.time(stage, false)
     }
 
-    /// What is before the last stage.
     fn before(&self, end: End) -> &Before {
         &self.before[end.units - end.own]
     }
@@ -215,12 +201,10 @@ impl<'t, 'a> ChainFiller<'t, 'a> {
     /// least the time before this minimum.
     fn bound(&self, end: End, minimum: usize) -> f64 {
         let minima = &self.before(end).minima;
-        let below = match minimum.checked_sub(1) {
-            Some(below) => self.stage(end, minima[below].cut),
-            None => f64::INFINITY,
-        };
-        let above = minima.get(minimum).map(|minimum| minimum.time);
-        f64::min(below, above.unwrap_or(f64::INFINITY))
+        let below = minimum.checked_sub(1);
+        let below = below.map_or(f64::INFINITY, |below| self.stage(end, minima[below].cut));
+        let above = minima.get(minimum);
+        f64::min(below, above.map_or(f64::INFINITY, |above| above.time))
     }
 
     /// Tries the cuts before `split`, backward until the stage is too long.
@@ -259,7 +243,6 @@ impl<'t, 'a> ChainFiller<'t, 'a> {
         }
     }
 
-    /// Keeps a cut if it is better.
     fn consider(&self, end: End, cut: usize, best: &mut Best) {
         let transfer = self.filler.group.transfer(self.outputs.get(cut), end.own);
         let known = f64::max(self.before(end).times.get(cut), transfer);
@@ -291,10 +274,7 @@ impl<'t, 'a> ChainFiller<'t, 'a> {
 
     /// The first of these cuts whose stage takes at most `most`, or their end.
     fn first_stage_within(&self, end: End, cuts: &Range<usize>, most: f64) -> usize {
-        let Range {
-            start: mut from,
-            end: mut to,
-        } = *cuts;
+        let (mut from, mut to) = (cuts.start, cuts.end);
         let mut cut = to.saturating_sub(1); // usually even the last one's is too long
         while from < to {
             if self.stage(end, cut) <= most {

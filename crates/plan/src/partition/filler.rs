@@ -1,10 +1,6 @@
 //! Fills in a table by trying every cut.
 
-use super::{
-    group::Group,
-    ratio::Ratio,
-    table::{GroupTable, LastStage, Segment, Tables, shared},
-};
+use super::table::{Group, GroupTable, LastStage, Ratio, Segment, Tables, shared};
 use crate::states::LayerCosts;
 
 pub(super) struct Filler<'t, 'a> {
@@ -16,21 +12,17 @@ pub(super) struct Filler<'t, 'a> {
     pub table: GroupTable,
 }
 
-fn versions(units: usize, behind: Ratio) -> Vec<Vec<f64>> {
-    let shared = |own: usize| {
-        let from_here_on = own..=units;
-        from_here_on.map(move |workers| behind.plus_over(workers, own).rounded_up())
-    };
-    (1..=units).map(|own| shared(own).collect()).collect()
-}
-
 impl<'t, 'a> Filler<'t, 'a> {
     pub fn new(tables: &'t Tables<'a>, behind: Ratio, table: GroupTable) -> Self {
         let group = tables.groups[table.level];
+        let shared = |own: usize| {
+            let from_here_on = own..=group.units;
+            from_here_on.map(move |workers| behind.plus_over(workers, own).rounded_up())
+        };
         Self {
             tables,
             group,
-            versions: versions(group.units, behind),
+            versions: (1..=group.units).map(|own| shared(own).collect()).collect(),
             table,
         }
     }
@@ -60,10 +52,7 @@ impl<'t, 'a> Filler<'t, 'a> {
                 behind,
             };
             self.table.times[cell] = self.time(whole, true);
-            self.table.lasts[cell] = LastStage {
-                begin: begin as u32,
-                units: units as u32,
-            };
+            self.table.lasts[cell] = LastStage::new(begin, units);
         }
         let cuts = within.partition_point(|&cut| cut < begin);
         for &cut in &within[cuts..] {
@@ -106,10 +95,7 @@ impl<'t, 'a> Filler<'t, 'a> {
                 let time = f64::max(known, self.time(stage, false));
                 if time < self.table.times[into + units - 1] {
                     self.table.times[into + units - 1] = time;
-                    self.table.lasts[into + units - 1] = LastStage {
-                        begin: stage.begin as u32,
-                        units: own as u32,
-                    };
+                    self.table.lasts[into + units - 1] = LastStage::new(stage.begin, own);
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use stovepipe_schedule::{count, format_bytes};
 use thiserror::Error;
 
 /// A model split into stages, each on one or more workers.
@@ -54,7 +55,7 @@ pub enum PartitionError {
     #[error("level {level} of the machine needs workers and a bandwidth above 0")]
     Level { level: usize },
     /// The levels join more or fewer workers than there are.
-    #[error("the machine's levels join {joined} devices, but it has {devices}")]
+    #[error("the machine's levels join {}, but it has {devices}", count(*joined, "device"))]
     Joined { joined: usize, devices: usize },
     /// Devices differ in speed.
     #[error(
@@ -71,8 +72,8 @@ pub enum PartitionError {
     Speed { speed: f64 },
     /// No partition fits.
     #[error(
-        "no partition fits into {memory} bytes a worker; take more workers or fewer samples a \
-         mini-batch"
+        "no partition fits into {} a worker; take more workers or fewer samples a mini-batch",
+        format_bytes(*memory)
     )]
     DoesNotFit { memory: u64 },
     /// The table of partial solutions would be too large.

@@ -5,10 +5,8 @@ use std::collections::HashMap;
 use super::{
     chain::ChainFiller,
     filler::Filler,
-    group::Group,
-    ratio::Ratio,
     result::{Partition, PartitionError},
-    table::{GroupTable, LastStage, Tables},
+    table::{Group, GroupTable, LastStage, Ratio, Tables},
 };
 use crate::States;
 
@@ -72,10 +70,8 @@ impl<'a> Solver<'a> {
         let cells = begins.saturating_mul(states).saturating_mul(group.units);
         self.cells = self.cells.saturating_add(cells);
         if self.cells > MOST_CELLS {
-            return Err(PartitionError::TooLarge {
-                states,
-                most: MOST_CELLS,
-            });
+            let most = MOST_CELLS;
+            return Err(PartitionError::TooLarge { states, most });
         }
         let below = match level.checked_sub(1) {
             Some(below) => self.tables_below(below, group, behind)?,

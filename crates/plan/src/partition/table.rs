@@ -1,10 +1,66 @@
 //! The best partition of every run of states on every number of units of a group, and how to read it.
 
-use super::{
-    group::Group,
-    result::{Partition, ReplicatedStage},
-};
+use super::result::{Partition, ReplicatedStage};
 use crate::{States, states::LayerCosts};
+
+/// Units (workers, or machines of the next lower level) joined by links.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    pub units: usize,
+    /// Bytes a second. Infinite if links cost nothing.
+    pub bandwidth: f64,
+    /// How many units of the next lower level a unit joins.
+    pub below: usize,
+    /// How many workers a unit has.
+    pub workers: usize,
+}
+
+impl Group {
+    /// Seconds to add up gradients of `parameters` bytes on this number of units.
+    pub fn exchange(&self, parameters: f64, units: usize) -> f64 {
+        4.0 * (units - 1) as f64 * parameters / (self.bandwidth * units as f64)
+    }
+
+    /// Seconds to send `bytes` over a cut, forward and back, from or to this number of units.
+    pub fn transfer(&self, bytes: f64, units: usize) -> f64 {
+        2.0 * bytes / (self.bandwidth * units as f64)
+    }
+}
+
+/// How many workers are behind a group, for each of the groups that share a stage: an exact fraction, which
+/// is rounded up in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ratio {
+    above: u128,
+    below: u128,
+}
+
+impl Ratio {
+    pub const ZERO: Self = Self { above: 0, below: 1 };
+
+    /// (workers + this) / sharers.
+    pub fn plus_over(self, workers: usize, sharers: usize) -> Self {
+        let workers = (workers as u128).saturating_mul(self.below);
+        let above = workers.saturating_add(self.above);
+        let below = self.below.saturating_mul(sharers as u128);
+        let common = greatest_common_divisor(above, below);
+        Self {
+            above: above / common,
+            below: below / common,
+        }
+    }
+
+    pub fn rounded_up(self) -> f64 {
+        self.above.div_ceil(self.below) as f64
+    }
+}
+
+fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a.max(1)
+}
 
 /// The best partition of every run of states on every number of a group's units.
 pub(super) struct GroupTable {
@@ -28,13 +84,17 @@ impl GroupTable {
     }
 }
 
-/// The last stage of a solution.
 #[derive(Clone, Copy)]
 pub(super) struct LastStage {
-    /// The first of its states.
     pub begin: u32,
-    /// Its units.
     pub units: u32,
+}
+
+impl LastStage {
+    pub fn new(begin: usize, units: usize) -> Self {
+        let (begin, units) = (begin as u32, units as u32);
+        Self { begin, units }
+    }
 }
 
 /// A stage of a group that it is in: its states, its units, and the units behind it.

@@ -15,7 +15,8 @@ use super::{
 pub(super) struct Budget {
     /// Actions that may still be simulated.
     actions: usize,
-    exact: bool,
+    /// Whether it was enough so far.
+    pub exact: bool,
 }
 
 const ACTIONS: usize = 10_000_000;
@@ -30,31 +31,18 @@ impl Budget {
         actions: ACTIONS,
         exact: true,
     };
-
-    pub fn is_exact(&self) -> bool {
-        self.exact
-    }
 }
 
-/// The best of several shapes, each with a label.
-#[derive(Clone, Debug)]
-pub(super) struct Found<T> {
+/// The best of several shapes, each with its number.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
     /// The fastest that fits.
-    pub fitting: Option<(T, Forecast)>,
+    pub fitting: Option<(usize, Forecast)>,
     /// The one that comes closest if none fits, and the memory it needs relative to the device's.
-    pub misfit: Option<(T, Forecast, f64)>,
+    pub misfit: Option<(usize, Forecast, f64)>,
 }
 
-impl<T> Default for Found<T> {
-    fn default() -> Self {
-        Self {
-            fitting: None,
-            misfit: None,
-        }
-    }
-}
-
-impl<T: Clone> Found<T> {
+impl Found {
     /// Whether a step of at least `bound` seconds is no better.
     pub fn is_hopeless(&self, bound: f64) -> bool {
         let best = self.fitting.as_ref();
@@ -62,16 +50,16 @@ impl<T: Clone> Found<T> {
     }
 
     /// Keeps a forecast if it is the best so far.
-    fn consider(&mut self, label: &T, forecast: Forecast, shape: &Shape) {
+    fn consider(&mut self, number: usize, forecast: Forecast, shape: &Shape) {
         match shape.misfit(&forecast) {
             None if !self.is_hopeless(forecast.step_time) => {
-                self.fitting = Some((label.clone(), forecast));
+                self.fitting = Some((number, forecast));
             }
             None => {}
             Some(misfit) => {
                 let known = self.misfit.as_ref().map(|(.., factor)| *factor);
                 if known.is_none_or(|known| misfit.factor() < known) {
-                    self.misfit = Some((label.clone(), forecast, misfit.factor()));
+                    self.misfit = Some((number, forecast, misfit.factor()));
                 }
             }
         }
@@ -79,15 +67,15 @@ impl<T: Clone> Found<T> {
 }
 
 /// Finds the best cut of a shape, if it is better than the best of other shapes.
-pub(super) fn search<T: Clone>(
+pub(super) fn search(
     shape: &Shape,
-    label: &T,
-    found: &mut Found<T>,
+    number: usize,
+    found: &mut Found,
     budget: &mut Budget,
 ) -> Result<(), PlanError> {
     let mut search = Search {
         shape,
-        label,
+        number,
         found,
         budget,
         beginnings: BEGINNINGS,
@@ -104,16 +92,16 @@ pub(super) fn search<T: Clone>(
     Ok(())
 }
 
-struct Search<'a, 'b, T> {
+struct Search<'a, 'b> {
     shape: &'a Shape<'b>,
-    label: &'a T,
-    found: &'a mut Found<T>,
+    number: usize,
+    found: &'a mut Found,
     budget: &'a mut Budget,
     beginnings: usize,
     actions: usize,
 }
 
-impl<T: Clone> Search<'_, '_, T> {
+impl Search<'_, '_> {
     fn simulate(&mut self, cut: &[usize]) -> Result<f64, PlanError> {
         let actions: usize = self.shape.schedule.workers().iter().map(Vec::len).sum();
         self.budget.actions = self.budget.actions.saturating_sub(actions);
@@ -123,7 +111,7 @@ impl<T: Clone> Search<'_, '_, T> {
             None => forecast.step_time,
             Some(_) => f64::INFINITY,
         };
-        self.found.consider(self.label, forecast, self.shape);
+        self.found.consider(self.number, forecast, self.shape);
         Ok(time)
     }
 
@@ -193,8 +181,7 @@ impl<T: Clone> Search<'_, '_, T> {
     }
 }
 
-/// The first stages of a cut.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Beginning {
     cut: Vec<usize>,
     layers: usize,
@@ -215,15 +202,10 @@ impl Beginning {
     fn new(shape: &Shape) -> Self {
         let workers = shape.loads.len();
         Self {
-            cut: Vec::with_capacity(shape.stages()),
-            layers: 0,
-            forward: 0.0,
-            backward: 0.0,
             around: vec![f64::NAN; workers],
             busy: vec![0.0; workers],
-            bound: 0.0,
             fixed: vec![0.0; workers],
-            is_too_large: false,
+            ..Self::default()
         }
     }
 

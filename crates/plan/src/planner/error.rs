@@ -1,6 +1,6 @@
 //! Why there is no plan.
 
-use stovepipe_schedule::{CostError, ScheduleError};
+use stovepipe_schedule::{CostError, ScheduleError, count, format_bytes};
 use thiserror::Error;
 
 use crate::CutError;
@@ -17,27 +17,37 @@ pub enum PlanError {
     #[error("there is nothing to plan for: no {0}")]
     Nothing(&'static str),
     /// There are more workers than layers.
-    #[error("{workers} workers are more than the model's {layers} layers: plan for fewer")]
+    #[error(
+        "{} are more than the model's {}: plan for fewer",
+        count(*workers, "worker"), count(*layers, "layer")
+    )]
     TooManyWorkers { workers: usize, layers: usize },
     /// There are more workers than devices.
-    #[error("{workers} workers are more than the machine's {devices} devices")]
+    #[error(
+        "{} are more than the machine's {}",
+        count(*workers, "worker"), count(*devices, "device")
+    )]
     TooFewDevices { workers: usize, devices: usize },
     /// The profiles are not those of one model on the machine's devices.
     #[error(
-        "{profiles} profiles are not those of one model on {devices} devices: give one for all of them, or one \
-         for each, with the same layers"
+        "{} are not those of one model on {}: give one for all of them, or one for each, with the same layers",
+        count(*profiles, "profile"), count(*devices, "device")
     )]
     Profiles { profiles: usize, devices: usize },
     /// There are more micro-batches than samples, or none.
     #[error(
-        "a mini-batch of {mini_batch} samples cannot be cut into {micro_batches} micro-batches"
+        "a mini-batch of {} cannot be cut into {}",
+        count(*mini_batch, "sample"), count(*micro_batches, "micro-batch")
     )]
     MicroBatches {
         mini_batch: usize,
         micro_batches: usize,
     },
     /// The layers of each stage are not those of the model.
-    #[error("{balance:?} layers are not a cut of {layers} layers into {stages} stages")]
+    #[error(
+        "{balance:?} layers are not a cut of {} into {}",
+        count(*layers, "layer"), count(*stages, "stage")
+    )]
     Balance {
         balance: Vec<usize>,
         stages: usize,
@@ -45,8 +55,9 @@ pub enum PlanError {
     },
     /// Nothing fits the devices.
     #[error(
-        "no pipeline fits: the one that comes closest needs {needs} bytes on worker {worker}, whose \
-         device has {has}; more or larger devices, smaller mini-batches or another optimizer would help"
+        "no pipeline fits: the one that comes closest needs {} on worker {worker}, whose \
+         device has {}; more or larger devices, smaller mini-batches or another optimizer would help",
+        format_bytes(*needs), format_bytes(*has)
     )]
     TooLarge { worker: usize, needs: u64, has: u64 },
     /// A cost is out of range.

@@ -78,7 +78,7 @@ impl Setup<'_> {
     pub fn best_cut(&self) -> Result<Forecast, PlanError> {
         let model = self.model()?;
         let mut found = Found::default();
-        cuts::search(&self.shape(&model), &(), &mut found, &mut { Budget::FULL })?;
+        cuts::search(&self.shape(&model), 0, &mut found, &mut { Budget::FULL })?;
         let misfit = found.misfit.map(|(_, forecast, _)| forecast);
         let fitting = found.fitting.map(|(_, forecast)| forecast);
         fitting.or(misfit).ok_or(PlanError::Nothing("cut"))
@@ -109,7 +109,6 @@ impl Setup<'_> {
         Ok(ProfiledModel::new(profiles, self.machine, self.state))
     }
 
-    /// The number of layers of the model.
     fn layers(&self) -> Result<usize, PlanError> {
         let (profiles, devices) = (self.profiles.len(), self.machine.devices.len());
         let first = self.profiles.first().ok_or(PlanError::Nothing("profile"))?;

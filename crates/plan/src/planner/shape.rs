@@ -5,13 +5,12 @@ use std::{
     ops::{AddAssign, Range},
 };
 
-use stovepipe_schedule::{Action, Costs, HeldBytes, Link, Pass, Recompute, Schedule, StageCosts};
+use stovepipe_schedule::{
+    Action, Costs, HeldBytes, Link, Pass, Recompute, Schedule, StageCosts, StageMemory,
+};
 
 use super::{Forecast, PlanError};
-use crate::{
-    CutError, LayerProfile, Machine, MemoryUse, OptimizerState, Profile, cut_chain_by,
-    memory::stage_memory,
-};
+use crate::{CutError, LayerProfile, Machine, MemoryUse, OptimizerState, Profile, cut_chain_by};
 
 /// A model, with costs for the samples of a micro-batch.
 pub(super) struct ProfiledModel<'a> {
@@ -21,14 +20,9 @@ pub(super) struct ProfiledModel<'a> {
     profiles: Vec<SummedProfile>,
 }
 
-/// A profile with its sums.
+/// A profile with sums over its first layers. The sum over a run of layers is a difference.
 struct SummedProfile {
     profile: Profile,
-    sums: ProfileSums,
-}
-
-/// Sums over the first layers. The sum over a run of layers is a difference.
-struct ProfileSums {
     forward: Vec<f64>,
     quiet: Vec<f64>,
     input: Vec<f64>,
@@ -38,8 +32,9 @@ struct ProfileSums {
     kept: Vec<u128>,
 }
 
-impl ProfileSums {
-    fn of(layers: &[LayerProfile]) -> Self {
+impl SummedProfile {
+    fn new(profile: Profile) -> Self {
+        let layers = &profile.layers;
         let bytes = |part: fn(&LayerProfile) -> u64| {
             running_sums(layers.iter().map(|layer| u128::from(part(layer))))
         };
@@ -51,6 +46,7 @@ impl ProfileSums {
             weight: sums(LayerProfile::weight_or_half),
             parameters: bytes(|layer| layer.parameters),
             kept: bytes(LayerProfile::kept_or_output),
+            profile,
         }
     }
 }
@@ -77,14 +73,11 @@ impl<'a> ProfiledModel<'a> {
         machine: &'a Machine,
         state: OptimizerState,
     ) -> Self {
-        let summed = |profile: Profile| SummedProfile {
-            sums: ProfileSums::of(&profile.layers),
-            profile,
-        };
+        let profiles = profiles.into_iter().map(SummedProfile::new);
         Self {
             machine,
             state,
-            profiles: profiles.into_iter().map(summed).collect(),
+            profiles: profiles.collect(),
         }
     }
 
@@ -92,7 +85,6 @@ impl<'a> ProfiledModel<'a> {
         self.on(0).profile.layers.len()
     }
 
-    /// The profile of a device.
     fn on(&self, device: usize) -> &SummedProfile {
         match self.profiles.len() {
             1 => &self.profiles[0],
@@ -101,27 +93,29 @@ impl<'a> ProfiledModel<'a> {
     }
 
     fn parameters(&self, layers: &Range<usize>) -> u64 {
-        bytes(&self.on(0).sums.parameters, layers)
+        bytes(&self.on(0).parameters, layers)
     }
 
     /// Seconds of both passes through all layers at speed 1, with the faster kind of forward pass.
     pub fn total(&self) -> f64 {
-        let sums = &self.on(0).sums;
+        let sums = self.on(0);
         let total = |sums: &[f64]| sums.last().copied().unwrap_or_default();
         let forward = total(&sums.forward).min(total(&sums.quiet));
         forward + total(&sums.input) + total(&sums.weight)
     }
 
-    /// The costs of a stage on a device.
     fn stage(&self, device: usize, layers: Range<usize>) -> StageCosts {
-        let SummedProfile { profile, sums } = self.on(device);
+        let sums = self.on(device);
+        let profile = &sums.profile;
         let speed = self.machine.devices[device].speed;
         let sum = |sums: &[f64]| ((sums[layers.end] - sums[layers.start]) / speed).max(0.0);
         let input = match layers.start {
             0 => profile.input,
             start => profile.layers[start - 1].output,
         };
-        let kept = bytes(&sums.kept, &layers);
+        let parameters = self.parameters(&layers);
+        // The input and what each layer keeps. Weight gradients need at most as much.
+        let activations = input.saturating_add(bytes(&sums.kept, &layers)) as f64;
         StageCosts {
             forward: sum(&sums.forward),
             quiet: sum(&sums.quiet),
@@ -129,7 +123,13 @@ impl<'a> ProfiledModel<'a> {
             weight: sum(&sums.weight),
             update: 0.0,
             output: profile.layers[layers.end - 1].output as f64,
-            memory: stage_memory(self.parameters(&layers), kept, input, self.state),
+            memory: StageMemory {
+                fixed: MemoryUse::at_rest(parameters, self.state).total() as f64,
+                version: parameters as f64,
+                input: input as f64,
+                activations,
+                context: activations,
+            },
         }
     }
 
@@ -238,7 +238,6 @@ impl<'a> Shape<'a> {
         misfit(self.model.machine, self.devices, forecast)
     }
 
-    /// The memory of a worker.
     fn memory(&self, worker: usize, cut: &[usize], held: HeldBytes) -> MemoryUse {
         let ranges = ranges(cut);
         let rest = self.loads[worker].iter().map(|load| {
@@ -319,7 +318,7 @@ impl<'a> Shape<'a> {
 }
 
 /// The layers of each stage.
-pub(super) fn ranges(cut: &[usize]) -> Vec<Range<usize>> {
+pub(crate) fn ranges(cut: &[usize]) -> Vec<Range<usize>> {
     let mut end = 0;
     let next = cut.iter().map(|&count| {
         end += count;

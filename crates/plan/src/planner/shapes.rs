@@ -99,7 +99,7 @@ fn layouts(request: &PlanRequest, rule: Rule, layers: usize) -> Vec<(usize, Vec<
     let chunks = if rule.takes_chunks() {
         request.chunks.clone()
     } else {
-        vec![rule.scheduler(&RuleOptions::default()).stages(1)]
+        vec![rule.stages(1)]
     };
     let mut layouts = Vec::new();
     for &workers in &request.workers {
@@ -154,8 +154,7 @@ fn orders(request: &PlanRequest, workers: usize) -> Vec<Vec<usize>> {
         return vec![(0..workers).collect()];
     }
     let mut all = Vec::new();
-    let is_complete = permutations(workers, devices.len(), &equal, &mut Vec::new(), &mut all);
-    if is_complete {
+    if permutations(workers, devices.len(), &equal, &mut Vec::new(), &mut all) {
         all
     } else {
         vec![fastest(request, workers)]

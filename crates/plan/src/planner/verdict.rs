@@ -31,40 +31,21 @@ pub struct RunnerUp {
     pub verdict: Verdict,
 }
 
-/// Why a candidate is not the best.
+/// Why a candidate is not the best. `factor` is its step time, relative to the best.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the variants say what the fields are")]
 pub enum Verdict {
     /// A worker needs more bytes than its device has.
-    TooLarge {
-        /// The worker.
-        worker: usize,
-        /// Bytes that it needs.
-        needs: u64,
-        /// Bytes of its device.
-        has: u64,
-    },
+    TooLarge { worker: usize, needs: u64, has: u64 },
     /// It is as fast.
     Equal,
     /// It recomputes more passes.
-    Recomputes {
-        /// Its step time, relative to the best.
-        factor: f64,
-    },
-    /// Its workers wait more.
-    Waits {
-        /// Its step time, relative to the best.
-        factor: f64,
-        /// Its bubble.
-        bubble: f64,
-        /// The bubble of the best candidate.
-        best: f64,
-    },
+    Recomputes { factor: f64 },
+    /// Its workers wait more: this bubble is larger than that of the best candidate.
+    Waits { factor: f64, bubble: f64, best: f64 },
     /// Its workers have more work each: there are fewer of them, or more small passes.
-    Works {
-        /// Its step time, relative to the best.
-        factor: f64,
-    },
+    Works { factor: f64 },
 }
 
 impl fmt::Display for Verdict {
@@ -73,10 +54,8 @@ impl fmt::Display for Verdict {
         match *self {
             Self::TooLarge { worker, needs, has } => {
                 let [needs, has] = [needs, has].map(format_bytes);
-                write!(
-                    formatter,
-                    "does not fit: worker {worker} needs {needs} of {has}"
-                )
+                let reason = format!("worker {worker} needs {needs} of {has}");
+                write!(formatter, "does not fit: {reason}")
             }
             Self::Equal => formatter.write_str("as fast, but does not compute or keep less"),
             Self::Recomputes { factor } => {
@@ -88,11 +67,8 @@ impl fmt::Display for Verdict {
                 best,
             } => {
                 let [bubble, best] = [bubble, best].map(|share| 100.0 * share);
-                let slower = slower(factor);
-                write!(
-                    formatter,
-                    "{slower}: waits {bubble:.1} % of the time, not {best:.1} %"
-                )
+                let waits = format!("waits {bubble:.1} % of the time, not {best:.1} %");
+                write!(formatter, "{}: {waits}", slower(factor))
             }
             Self::Works { factor } => {
                 write!(formatter, "{}: more work for each worker", slower(factor))

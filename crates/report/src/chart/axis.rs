@@ -33,12 +33,10 @@ impl Axis {
     }
 
     /// An axis of whole numbers, from exactly the first to the last.
-    pub fn of_epochs(first: usize, last: usize) -> Self {
+    pub fn of_counts(first: usize, last: usize) -> Self {
         let (lowest, highest) = (first as f64, last as f64);
-        let step = TickStep::at_least((highest - lowest) / 6.0)
-            .value()
-            .max(1.0);
-        let epochs = ticks(lowest, highest, step).into_iter();
+        let step = TickStep::at_least((highest - lowest) / 6.0).value();
+        let epochs = ticks(lowest, highest, step.max(1.0)).into_iter();
         let label = |epoch: f64| (epoch, number::count(epoch as u64));
         Self {
             lowest,
@@ -55,13 +53,12 @@ impl Axis {
         let (lowest, highest) = ((low / width).floor() * width, (high / width).ceil() * width);
         let ticks = ticks(lowest, highest, width).into_iter();
         let largest = lowest.abs().max(highest.abs());
+        let label = |tick| (tick, label(tick, &step, largest));
         Self {
             lowest,
             highest,
             is_logarithmic: false,
-            ticks: ticks
-                .map(|tick| (tick, label(tick, &step, largest)))
-                .collect(),
+            ticks: ticks.map(label).collect(),
         }
     }
 
@@ -83,14 +80,12 @@ impl Axis {
             let decades = (high.log10() - low.log10()).ceil() as usize;
             ticks = decimal_steps(low, high, &[1.0], decades.div_ceil(MOST_TICKS - 2).max(1));
         }
+        let label = |tick| (tick, number::short(tick));
         Self {
             lowest: ticks.first().map_or(low, |tick| tick.min(low)),
             highest: ticks.last().map_or(high, |tick| tick.max(high)),
             is_logarithmic: true,
-            ticks: ticks
-                .into_iter()
-                .map(|tick| (tick, number::short(tick)))
-                .collect(),
+            ticks: ticks.into_iter().map(label).collect(),
         }
     }
 
@@ -246,10 +241,8 @@ mod tests {
                     let count = axis.ticks.len();
                     let case = format!("{low} to {high}, {scale:?}: {axis:?}");
                     assert!((1..=12).contains(&count), "{case}");
-                    assert!(
-                        axis.place(low).is_finite() && axis.place(high).is_finite(),
-                        "{case}"
-                    );
+                    let places = [axis.place(low), axis.place(high)];
+                    assert!(places.iter().all(|place| place.is_finite()), "{case}");
                 }
             }
         }
@@ -265,7 +258,7 @@ mod tests {
             (1, 30, "5 | 10 | 15 | 20 | 25 | 30"),
             (1, 10_000, "2,000 | 4,000 | 6,000 | 8,000 | 10,000"),
         ] {
-            let axis = Axis::of_epochs(first, last);
+            let axis = Axis::of_counts(first, last);
             assert_eq!(labels(&axis), expected, "{first} to {last}");
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
-use super::{Chart, CurvePoint, CurveStyle, Series, axis::Axis, names, thin};
+use super::{Chart, CurvePoint, CurveStyle, Series, axis::Axis, thin};
 use crate::number::{self, NONE};
 
 /// In the drawing's own units; the page scales it to the width of its column.
@@ -44,15 +44,16 @@ impl Chart {
         }
     }
 
-    /// Names the epochs with values that are NaN or infinite, if others are not.
+    /// Names the places of values that are NaN or infinite, if others are not.
     fn missing(&self) -> Option<String> {
         let points = || self.series.iter().flat_map(|series| &series.points);
-        let epochs = distinct_epochs(points().filter(|point| !point.is_drawable()));
+        let places = distinct_places(points().filter(|point| !point.is_drawable()));
         let is_partial = points().any(CurvePoint::is_drawable);
-        let (first, last) = (epochs.first()?, epochs.last()?);
-        let place = match epochs.len() {
-            1 => format!("epoch {first}"),
-            count => format!("{count} epochs between {first} and {last}"),
+        let (first, last) = (places.first()?, places.last()?);
+        let along = self.along;
+        let place = match places.len() {
+            1 => format!("{along} {first}"),
+            count => format!("{count} {along}s between {first} and {last}"),
         };
         is_partial.then(|| format!("Not shown because NaN or infinite: {place}."))
     }
@@ -61,7 +62,7 @@ impl Chart {
 /// A chart with at least one drawable point, and its axes.
 struct Plot<'a> {
     chart: &'a Chart,
-    epochs: Axis,
+    places: Axis,
     values: Axis,
 }
 
@@ -69,12 +70,12 @@ impl<'a> Plot<'a> {
     fn new(chart: &'a Chart) -> Option<Self> {
         let points = || chart.series.iter().flat_map(Series::drawable);
         let values = || points().map(|point| point.value);
-        let epochs = || points().map(|point| point.epoch);
+        let places = || points().map(|point| point.at);
         let low = values().min_by(f64::total_cmp)?;
         let high = values().max_by(f64::total_cmp)?;
         Some(Self {
             chart,
-            epochs: Axis::of_epochs(epochs().min()?, epochs().max()?),
+            places: Axis::of_counts(places().min()?, places().max()?),
             values: Axis::new(low, high, chart.scale),
         })
     }
@@ -84,7 +85,7 @@ impl<'a> Plot<'a> {
         html! {
             svg viewBox=(view) role="img" aria-label=(self.description()) {
                 (self.draw_values())
-                (self.draw_epochs())
+                (self.draw_places())
                 (self.draw_strips())
                 @for series in &self.chart.series { (self.draw_curve(series)) }
                 (self.draw_names())
@@ -95,19 +96,18 @@ impl<'a> Plot<'a> {
     /// The description for screen readers.
     fn description(&self) -> String {
         let format = |value| self.chart.scale.format(value);
-        let mut text = format!("{} by epoch.", self.chart.title);
+        let along = self.chart.along;
+        let mut text = format!("{} by {along}.", self.chart.title);
+        let place = |point: &CurvePoint| format!("{} in {along} {}", format(point.value), point.at);
         for series in &self.chart.series {
             let mut points = series.drawable();
-            let Some(first) = points.next() else { continue };
-            let name = capital(series.name);
-            let begin = format!("{} in epoch {}", format(first.value), first.epoch);
-            text += &match points.last() {
-                Some(last) => format!(
-                    " {name}: from {begin} to {} in epoch {}.",
-                    format(last.value),
-                    last.epoch
-                ),
-                None => format!(" {name}: {begin}."),
+            let Some(first) = points.next().map(place) else {
+                continue;
+            };
+            let name = number::capital(series.name);
+            text += &match points.last().map(place) {
+                Some(last) => format!(" {name}: from {first} to {last}."),
+                None => format!(" {name}: {first}."),
             };
         }
         text
@@ -124,44 +124,44 @@ impl<'a> Plot<'a> {
         }
     }
 
-    fn draw_epochs(&self) -> Markup {
+    fn draw_places(&self) -> Markup {
         let bottom = HEIGHT - BOTTOM;
         html! {
             line .axis x1=(LEFT) x2=(WIDTH - RIGHT) y1=(bottom) y2=(bottom) {}
-            @for (epoch, label) in &self.epochs.ticks {
-                @let x = self.x_of(*epoch);
+            @for (place, label) in &self.places.ticks {
+                @let x = self.x_of(*place);
                 line .axis x1=(x) x2=(x) y1=(bottom) y2=(bottom + 4.0) {}
                 text .tick .epoch x=(x) y=(bottom + 18.0) { (label) }
             }
-            text .tick .epoch x=((LEFT + WIDTH - RIGHT) / 2.0) y=(HEIGHT - 5.0) { "epoch" }
+            text .tick .epoch x=((LEFT + WIDTH - RIGHT) / 2.0) y=(HEIGHT - 5.0) { (self.chart.along) }
         }
     }
 
-    /// Invisible strips whose tooltips show the numbers of an epoch.
+    /// Invisible strips whose tooltips show the numbers of an epoch or a step.
     fn draw_strips(&self) -> Markup {
-        let epochs = self.strip_epochs();
-        let xs: Vec<_> = epochs.iter().map(|epoch| self.x(*epoch)).collect();
+        let places = self.strip_places();
+        let xs: Vec<_> = places.iter().map(|place| self.x(*place)).collect();
         let between = |left: usize| (xs[left] + xs[left + 1]) / 2.0;
         html! {
-            @for (index, epoch) in epochs.iter().enumerate() {
+            @for (index, place) in places.iter().enumerate() {
                 @let left = if index == 0 { LEFT } else { between(index - 1) };
                 @let right = if index + 1 == xs.len() { WIDTH - RIGHT } else { between(index) };
                 rect .strip x=(round(left)) y=(TOP) width=(round(right - left))
-                    height=(HEIGHT - BOTTOM - TOP) { title { (self.tooltip(*epoch)) } }
+                    height=(HEIGHT - BOTTOM - TOP) { title { (self.tooltip(*place)) } }
             }
         }
     }
 
-    fn strip_epochs(&self) -> Vec<usize> {
-        let epochs = distinct_epochs(self.chart.series.iter().flat_map(Series::drawable));
-        let shown = thin::spread(epochs.len(), MOST_STRIPS);
-        shown.map(|place| epochs[place]).collect()
+    fn strip_places(&self) -> Vec<usize> {
+        let places = distinct_places(self.chart.series.iter().flat_map(Series::drawable));
+        let shown = thin::spread(places.len(), MOST_STRIPS);
+        shown.map(|index| places[index]).collect()
     }
 
-    fn tooltip(&self, epoch: usize) -> String {
-        let mut text = format!("epoch {}", number::count(epoch as u64));
+    fn tooltip(&self, place: usize) -> String {
+        let mut text = format!("{} {}", self.chart.along, number::count(place as u64));
         for series in &self.chart.series {
-            if let Some(point) = series.at(epoch) {
+            if let Some(point) = series.at(place) {
                 let value = Some(point.value).filter(|_| point.is_drawable());
                 let value = value.map_or(NONE.to_owned(), |value| self.chart.scale.format(value));
                 text += &format!("\n{}: {value}", series.name);
@@ -187,13 +187,12 @@ impl<'a> Plot<'a> {
     }
 
     fn corners(&self, run: &[CurvePoint]) -> String {
-        let corner =
-            |point: &CurvePoint| format!("{},{}", self.x(point.epoch), self.y(point.value));
+        let corner = |point: &CurvePoint| format!("{},{}", self.x(point.at), self.y(point.value));
         run.iter().map(corner).collect::<Vec<_>>().join(" ")
     }
 
     fn mark(&self, style: CurveStyle, point: &CurvePoint) -> Markup {
-        let (x, y) = (self.x(point.epoch), self.y(point.value));
+        let (x, y) = (self.x(point.at), self.y(point.value));
         let at = |dx: f64, dy: f64| format!("{},{}", round(x + dx), round(y + dy));
         html! {
             @match style {
@@ -212,7 +211,7 @@ impl<'a> Plot<'a> {
         let ends = (series.iter()).filter_map(|of| Some((of, of.drawable().last()?)));
         let ends: Vec<_> = ends.collect();
         let ys = ends.iter().map(|(_, end)| self.y(end.value) - TOP);
-        let ys = names::apart(&ys.collect::<Vec<_>>(), LINE, HEIGHT - BOTTOM - TOP);
+        let ys = apart(&ys.collect::<Vec<_>>(), LINE, HEIGHT - BOTTOM - TOP);
         html! {
             @for ((of, end), y) in ends.iter().zip(ys) {
                 text class={ "name " (of.style.class()) } x=(WIDTH - RIGHT + 8.0) y=(round(y + TOP + 4.0)) {
@@ -222,12 +221,12 @@ impl<'a> Plot<'a> {
         }
     }
 
-    fn x(&self, epoch: usize) -> f64 {
-        self.x_of(epoch as f64)
+    fn x(&self, place: usize) -> f64 {
+        self.x_of(place as f64)
     }
 
-    fn x_of(&self, epoch: f64) -> f64 {
-        round(LEFT + (WIDTH - RIGHT - LEFT) * self.epochs.place(epoch))
+    fn x_of(&self, place: f64) -> f64 {
+        round(LEFT + (WIDTH - RIGHT - LEFT) * self.places.place(place))
     }
 
     fn y(&self, value: f64) -> f64 {
@@ -235,10 +234,10 @@ impl<'a> Plot<'a> {
     }
 }
 
-/// The epochs of points, each once, in ascending order.
-fn distinct_epochs<'p>(points: impl Iterator<Item = &'p CurvePoint>) -> Vec<usize> {
-    let epochs: BTreeSet<_> = points.map(|point| point.epoch).collect();
-    epochs.into_iter().collect()
+/// The places of points, each once, in ascending order.
+fn distinct_places<'p>(points: impl Iterator<Item = &'p CurvePoint>) -> Vec<usize> {
+    let places: BTreeSet<_> = points.map(|point| point.at).collect();
+    places.into_iter().collect()
 }
 
 /// Rounds to tenths, which keeps the page small.
@@ -246,8 +245,39 @@ fn round(place: f64) -> f64 {
     (place * 10.0).round() / 10.0
 }
 
-fn capital(word: &str) -> String {
-    let mut letters = word.chars();
-    let first = letters.next().map(|letter| letter.to_uppercase());
-    first.into_iter().flatten().chain(letters).collect()
+/// Moves positions in `0..=height` apart by `distance`, as little as possible, and keeps their order.
+fn apart(places: &[f64], distance: f64, height: f64) -> Vec<f64> {
+    let mut order: Vec<_> = (0..places.len()).collect();
+    order.sort_by(|a, b| places[*a].total_cmp(&places[*b]));
+    let mut moved = places.to_vec();
+    let mut lowest = 0.0_f64;
+    for &index in &order {
+        moved[index] = moved[index].max(lowest);
+        lowest = moved[index] + distance;
+    }
+    let mut highest = height;
+    for &index in order.iter().rev() {
+        moved[index] = moved[index].min(highest);
+        highest = moved[index] - distance;
+    }
+    moved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_not_overlap() {
+        let check = |places: &[f64], expected: &[f64]| {
+            assert_eq!(apart(places, 10.0, 100.0), expected, "{places:?}");
+        };
+        check(&[], &[]);
+        check(&[50.0], &[50.0]);
+        check(&[50.0, 20.0], &[50.0, 20.0]);
+        check(&[50.0, 52.0], &[50.0, 60.0]);
+        check(&[52.0, 50.0], &[60.0, 50.0]);
+        check(&[99.0, 100.0, 98.0], &[90.0, 100.0, 80.0]);
+        check(&[0.0, 0.0, 0.0], &[0.0, 10.0, 20.0]);
+    }
 }

@@ -16,8 +16,8 @@ fn extremes(points: &[CurvePoint]) -> Vec<CurvePoint> {
     let drawable = || points.iter().filter(|point| point.is_drawable());
     let by_value = |a: &&CurvePoint, b: &&CurvePoint| a.value.total_cmp(&b.value);
     match (drawable().min_by(by_value), drawable().max_by(by_value)) {
-        (Some(low), Some(high)) if low.epoch < high.epoch => vec![*low, *high],
-        (Some(low), Some(high)) if low.epoch > high.epoch => vec![*high, *low],
+        (Some(low), Some(high)) if low.at < high.at => vec![*low, *high],
+        (Some(low), Some(high)) if low.at > high.at => vec![*high, *low],
         (Some(only), _) => vec![*only],
         _ => points.first().copied().into_iter().collect(),
     }
@@ -43,7 +43,7 @@ mod tests {
         let point = |epoch| (epoch, value(epoch));
         epochs
             .map(point)
-            .map(|(epoch, value)| CurvePoint { epoch, value })
+            .map(|(at, value)| CurvePoint { at, value })
             .collect()
     }
 
@@ -63,7 +63,7 @@ mod tests {
         });
         let thin = thinned(&points, 240);
         assert!(thin.len() <= 240 && thin.len() > 200, "{}", thin.len());
-        assert!(thin.is_sorted_by(|a, b| a.epoch < b.epoch));
+        assert!(thin.is_sorted_by(|a, b| a.at < b.at));
         assert!(thin.contains(&points[4320]) && thin.contains(&points[1233]));
     }
 

@@ -4,11 +4,11 @@ use maud::{Markup, html};
 
 use super::{
     metric::{Metric, metrics},
-    parts::wide,
+    wide,
 };
 use crate::{
     chart::spread,
-    number::{self, duration, percent, short, things},
+    number::{count, decimal, duration, percent, short, things},
     run::Epoch,
 };
 
@@ -55,21 +55,14 @@ fn row(epoch: &Epoch, columns: &[EpochColumn]) -> Markup {
 
 fn columns(epochs: &[Epoch]) -> Vec<EpochColumn> {
     let mut columns = vec![
-        column("epoch", |epoch| number::count(epoch.epoch as u64)),
+        column("epoch", |epoch| count(epoch.epoch as u64)),
         column("learning rate", |epoch| short(epoch.learning_rate)),
-        column("training loss", |epoch| {
-            number::decimal(epoch.train_loss, 4)
-        }),
+        column("training loss", |epoch| decimal(epoch.train_loss, 4)),
     ];
     let has_averages = epochs.iter().any(|epoch| epoch.averaged.is_some());
-    let metrics = metrics(epochs.iter().map(|epoch| &epoch.test));
-    for Metric {
-        name,
-        label,
-        format,
-        ..
-    } in [Metric::named("loss")].into_iter().chain(metrics)
-    {
+    let metrics = metrics(epochs.iter().filter_map(|epoch| epoch.test.as_ref()));
+    for metric in [Metric::named("loss")].into_iter().chain(metrics) {
+        let (name, label, format) = (metric.name, metric.label, metric.format);
         let shown = move |value: Option<f64>| format(value.unwrap_or(f64::NAN));
         if epochs.iter().any(|epoch| epoch.train.contains_key(&name)) {
             let name = name.clone();
@@ -77,7 +70,7 @@ fn columns(epochs: &[Epoch]) -> Vec<EpochColumn> {
             columns.push(column(format!("training {label}"), of));
         }
         let own = name.clone();
-        let of = move |epoch: &Epoch| shown(epoch.test.get(&own));
+        let of = move |epoch: &Epoch| shown(epoch.test.as_ref().and_then(|test| test.get(&own)));
         columns.push(column(format!("test {label}"), of));
         if has_averages {
             let of = move |epoch: &Epoch| {
@@ -92,7 +85,7 @@ fn columns(epochs: &[Epoch]) -> Vec<EpochColumn> {
             short(epoch.loss_scale.map_or(f64::NAN, |scaling| scaling.scale))
         }));
         columns.push(column("skipped updates", |epoch| {
-            number::count(epoch.loss_scale.map_or(0, |scaling| scaling.skipped))
+            count(epoch.loss_scale.map_or(0, |scaling| scaling.skipped))
         }));
     }
     columns.push(column("samples/s", |epoch| short(epoch.samples_per_second)));

@@ -4,12 +4,12 @@ use maud::{Markup, html};
 
 use super::{
     metric::{Better, Metric, metrics},
-    parts::{name, section},
+    name, section,
 };
 use crate::{
     number::{self, duration, percent, things},
-    report::Report,
-    run::{Epoch, TestScores},
+    read::Report,
+    run::{Epoch, RunSummary, TestScores},
 };
 
 pub(super) fn render(report: &Report) -> Markup {
@@ -60,54 +60,45 @@ fn state(report: &Report) -> Markup {
 
 /// The results of a run; until it has finished, those of its epochs so far.
 struct Results<'a> {
-    test: &'a TestScores,
-    averaged: Option<&'a TestScores>,
-    samples_per_second: f64,
-    bubble: f64,
-    seconds: f64,
+    summary: RunSummary,
     epochs: &'a [Epoch],
 }
 
 impl<'a> Results<'a> {
     fn of(report: &'a Report) -> Option<Self> {
         let epochs = report.epochs.as_slice();
-        if let Some(summary) = &report.summary {
-            return Some(Self {
-                test: &summary.test,
-                averaged: summary.averaged.as_ref(),
-                samples_per_second: summary.samples_per_second,
-                bubble: summary.bubble,
-                seconds: summary.seconds,
-                epochs,
-            });
+        if let Some(summary) = report.summary.clone() {
+            return Some(Self { summary, epochs });
         }
-        let last = epochs.last()?;
+        let last = epochs.iter().rev().find(|epoch| epoch.test.is_some())?;
         let mean = |value: fn(&Epoch) -> f64, weight: fn(&Epoch) -> f64| {
             let weighted = epochs.iter().map(|epoch| value(epoch) * weight(epoch));
             weighted.sum::<f64>() / epochs.iter().map(weight).sum::<f64>()
         };
-        Some(Self {
-            test: &last.test,
-            averaged: last.averaged.as_ref(),
+        let summary = RunSummary {
+            test: last.test.clone().unwrap_or_default(),
+            averaged: last.averaged.clone(),
             samples_per_second: mean(|epoch| epoch.samples_per_second, |epoch| epoch.seconds),
             bubble: mean(|epoch| epoch.bubble, |epoch| epoch.steps as f64),
             seconds: epochs.iter().map(|epoch| epoch.seconds).sum(),
-            epochs,
-        })
+            ..RunSummary::default()
+        };
+        Some(Self { summary, epochs })
     }
 
     fn render(&self) -> Markup {
-        let scores = self.epochs.iter().map(|epoch| &epoch.test);
-        let metrics = metrics(scores.chain([self.test]));
+        let summary = &self.summary;
+        let scores = self.epochs.iter().filter_map(|epoch| epoch.test.as_ref());
+        let metrics = metrics(scores.chain([&summary.test]));
         let (first, others) = metrics.split_at(metrics.len().min(1));
         html! {
             dl .numbers {
                 @for metric in first { (self.score(metric)) }
                 (self.score(&Metric::named("loss")))
                 @for metric in others { (self.score(metric)) }
-                (number("Samples per second", &speed(self.samples_per_second), &["in training".to_owned()]))
-                (number("Bubble", &percent(self.bubble), &["idle share of a step".to_owned()]))
-                (number("Duration", &duration(self.seconds), &[]))
+                (number("Samples per second", &speed(summary.samples_per_second), &["in training".to_owned()]))
+                (number("Bubble", &percent(summary.bubble), &["idle share of a step".to_owned()]))
+                (number("Duration", &duration(summary.seconds), &[]))
             }
         }
     }
@@ -115,15 +106,14 @@ impl<'a> Results<'a> {
     /// A test score, with those of the averaged weights and of the best epoch.
     fn score(&self, metric: &Metric) -> Markup {
         let of = |scores: &TestScores| scores.get(&metric.name).unwrap_or(f64::NAN);
-        let (value, format) = (of(self.test), metric.format);
+        let (value, format) = (of(&self.summary.test), metric.format);
         let best = metric.better.and_then(|better| {
-            best(self.epochs, of, better).filter(|(_, best)| better.than(*best, value))
-        });
-        let best = best.map(|(epoch, best)| {
+            let (epoch, best) = best(self.epochs, of, better)?;
             let epoch = number::count(epoch as u64);
-            format!("best {} (epoch\u{a0}{epoch})", format(best))
+            let note = format!("best {} (epoch\u{a0}{epoch})", format(best));
+            better.than(best, value).then_some(note)
         });
-        let averaged = self.averaged;
+        let averaged = self.summary.averaged.as_ref();
         let averaged = averaged.map(|scores| format!("averaged weights {}", format(of(scores))));
         let notes: Vec<_> = averaged.into_iter().chain(best).collect();
         number(&format!("Test {}", metric.label), &format(value), &notes)
@@ -132,7 +122,7 @@ impl<'a> Results<'a> {
 
 /// The first epoch with the best finite score.
 fn best(epochs: &[Epoch], of: impl Fn(&TestScores) -> f64, better: Better) -> Option<(usize, f64)> {
-    let scores = epochs.iter().map(|epoch| (epoch.epoch, of(&epoch.test)));
+    let scores = (epochs.iter()).filter_map(|epoch| Some((epoch.epoch, of(epoch.test.as_ref()?))));
     let finite = scores.filter(|(_, score)| score.is_finite());
     finite.reduce(|best, next| {
         if better.than(next.1, best.1) {

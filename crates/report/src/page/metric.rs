@@ -66,13 +66,6 @@ impl Metric {
         }
         metric
     }
-
-    /// The label with a capital.
-    pub fn title(&self) -> String {
-        let mut letters = self.label.chars();
-        let first = letters.next().map(|first| first.to_ascii_uppercase());
-        first.into_iter().chain(letters).collect()
-    }
 }
 
 /// The metrics in test scores, without the loss: perplexity first, top-5 accuracy last, but only

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::parts::{data_url, name, section};
+use super::{data_url, name, section};
 use crate::{
     mistake::{Mistake, MistakeEntry},
     number::{self, percent},

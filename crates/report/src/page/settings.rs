@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::parts::{name, section};
+use super::{name, section};
 use crate::{
     number::clip,
     settings::{RunSettings, SettingsTable},
@@ -11,12 +11,9 @@ use crate::{
 const LONGEST_VALUE: usize = 400;
 
 pub(super) fn render(settings: &RunSettings) -> Markup {
-    let tables = settings
-        .tables
-        .iter()
-        .filter(|table| !table.entries.is_empty());
-    let mut tables = tables.peekable();
-    if tables.peek().is_none() {
+    let mut tables: Vec<_> = settings.tables.iter().collect();
+    tables.retain(|table| !table.entries.is_empty());
+    if tables.is_empty() {
         return html! {};
     }
     let content = html! { div .settings { @for of in tables { (table(of)) } } };

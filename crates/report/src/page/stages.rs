@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use maud::{Markup, html};
 
-use super::parts::{name, section, wide};
+use super::{name, section, wide};
 use crate::{
     number::{self, percent, things},
     run::{RunSummary, StageSummary},

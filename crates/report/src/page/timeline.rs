@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::parts::{data_url, section, wide};
+use super::{data_url, section, wide};
 use crate::{
     number::{clip, file_size},
     timeline::{SvgImage, TimelineImage},

@@ -6,6 +6,7 @@
 //! fails again, and the checker prints the order.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod cancellations;
 mod queues;
 mod schedules;
 mod stalls;

@@ -5,16 +5,17 @@ use std::{collections::HashMap, time::Duration};
 use stovepipe_schedule::{Action, Pass, Rule, RuleOptions, Schedule, Scheduler};
 
 use crate::{
-    cancel::CancelToken,
+    cancel::{CancelHandle, CancelToken},
     checks::{Count, Gate, panic_quietly},
     mailbox::{Inbox, Outbox, mailbox},
     step::{Cause, Fault, JobContext, JobError, StepOptions, step},
     stop::StopHandle,
+    sync::Arc,
     worker::Worker,
 };
 
 /// Rule, stages per worker (for rules that ask for it), workers and micro-batches.
-pub(super) const SCHEDULES: [(Rule, usize, usize, usize); 8] = [
+pub(super) const SCHEDULES: [Given; 8] = [
     (Rule::GPipe, 1, 2, 2),
     (Rule::GPipe, 1, 3, 2),
     (Rule::OneForwardOneBackward, 1, 2, 3),
@@ -25,11 +26,35 @@ pub(super) const SCHEDULES: [(Rule, usize, usize, usize); 8] = [
     (Rule::ZeroBubbleV, 2, 2, 2),
 ];
 
-pub(super) fn schedule(
-    (rule, chunks, workers, micro_batches): (Rule, usize, usize, usize),
-) -> Schedule {
+pub(super) type Given = (Rule, usize, usize, usize);
+
+fn schedule((rule, chunks, workers, micro_batches): Given) -> Schedule {
     let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
     (scheduler.schedule(scheduler.stages(workers), micro_batches)).expect("a small schedule")
+}
+
+pub(super) fn every_action(given: Given) -> Vec<Action> {
+    schedule(given)
+        .workers()
+        .iter()
+        .flatten()
+        .copied()
+        .collect()
+}
+
+/// Every two actions of different workers.
+pub(super) fn every_pair(given: Given) -> Vec<(Action, Action)> {
+    let schedule = schedule(given);
+    let mut pairs = Vec::new();
+    for (one, actions) in schedule.workers().iter().enumerate() {
+        for (other, other_actions) in schedule.workers().iter().enumerate() {
+            if one != other {
+                let with_all = |&one| other_actions.iter().map(move |&other| (one, other));
+                pairs.extend(actions.iter().flat_map(with_all));
+            }
+        }
+    }
+    pairs
 }
 
 /// What happens to a worker in an action.
@@ -39,6 +64,8 @@ pub(super) enum InjectedFault {
     Panic,
     /// Counts that it is reached, then waits.
     Hang(Count, Gate),
+    /// No fault: the worker calls a function, and goes on.
+    Call(Arc<dyn Fn() + Send + Sync>),
 }
 
 /// Where in an action.
@@ -52,6 +79,9 @@ pub(super) enum Moment {
 
 pub(super) const MOMENTS: [Moment; 3] = [Moment::First, Moment::Between, Moment::Last];
 
+/// A fault, and where it happens.
+pub(super) type FaultAt = (Action, Moment, InjectedFault);
+
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Failure {
@@ -60,42 +90,71 @@ pub(super) enum Failure {
     OnAction,
     Stalled,
     Stopped,
+    /// The reason.
+    Cancelled(u64),
     Lost,
 }
 
-/// Starts workers; the count says how many of their threads have ended.
-pub(super) fn spawn_workers(schedule: &Schedule) -> (Vec<Worker>, Count) {
-    let ended = Count::default();
-    let worker = |_| {
-        let counts = ended.clone();
-        Worker::spawn("worker", move || Ok(counts.on_drop())).expect("the model has threads")
-    };
-    ((0..schedule.workers().len()).map(worker).collect(), ended)
+/// The workers for a schedule.
+pub(super) struct Crew {
+    schedule: Schedule,
+    pub(super) workers: Vec<Worker>,
+    /// Cancels its steps, which are numbered from 0.
+    pub(super) cancel: CancelHandle<u64>,
+    steps: Count,
+    /// How many of their threads have ended.
+    pub(super) ended: Count,
 }
 
-/// Runs a step with faults. If none occurs, checks that every message was received.
-pub(super) fn run(
-    workers: &[Worker],
-    schedule: &Schedule,
-    faults: &[(Action, Moment, InjectedFault)],
-    (stop, stall_timeout): (&StopHandle, Option<Duration>),
-    mut on_action: impl FnMut(usize) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let tokens = Count::default();
-    let mut done = 0;
-    let mut failed = None;
-    let result = step(
-        workers,
-        jobs(schedule, faults, &tokens),
-        StepOptions {
-            stop,
-            stall_timeout,
-        },
-        |_, _| {
+impl Crew {
+    pub(super) fn new(given: Given) -> Self {
+        let schedule = schedule(given);
+        let ended = Count::default();
+        let worker = |_| {
+            let counts = ended.clone();
+            Worker::spawn("worker", move || Ok(counts.on_drop())).expect("the model has threads")
+        };
+        Self {
+            workers: schedule.workers().iter().map(worker).collect(),
+            schedule,
+            cancel: CancelHandle::new(),
+            steps: Count::default(),
+            ended,
+        }
+    }
+
+    /// The worker of an action.
+    pub(super) fn worker_of(&self, action: Action) -> usize {
+        let mut workers = self.schedule.workers().iter();
+        let worker = workers.position(|actions| actions.contains(&action));
+        worker.expect("an action of the schedule")
+    }
+
+    /// The number of the next step.
+    pub(super) fn next(&self) -> u64 {
+        self.steps.get() as u64
+    }
+
+    pub(super) fn is_stuck(&self) -> bool {
+        self.workers.iter().any(Worker::is_stuck)
+    }
+
+    /// Runs a step with faults. If none occurs, checks that every message was received.
+    pub(super) fn run(
+        &self,
+        faults: &[FaultAt],
+        (stop, stall_timeout): (&StopHandle, Option<Duration>),
+        mut on_action: impl FnMut(usize) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let schedule = &self.schedule;
+        let tokens = Count::default();
+        let mut done = 0;
+        let mut failed = None;
+        let on_action = |_, _| {
             done += 1;
             on_action(done)
-        },
-        |fault| match fault {
+        };
+        let to_failure = |fault| match fault {
             Fault::Failed {
                 worker,
                 action,
@@ -115,27 +174,45 @@ pub(super) fn run(
             }
             Fault::Stalled => Failure::Stalled,
             Fault::Stopped => Failure::Stopped,
+            Fault::Cancelled(reason) => Failure::Cancelled(reason),
             Fault::Lost => Failure::Lost,
-        },
-    );
-    if let Some(failure) = failed {
-        let result = result.as_ref().map(|_| ());
-        assert_eq!(result, Err(&failure), "whatever follows it");
+        };
+        let jobs = jobs(schedule, faults, &tokens);
+        let options = StepOptions {
+            stop,
+            cancel: &self.cancel,
+            number: self.next(),
+            stall_timeout,
+        };
+        self.steps.add();
+        let result = step(&self.workers, jobs, options, on_action, to_failure);
+        if let Some(failure) = failed {
+            let result = result.as_ref().map(|_| ());
+            assert_eq!(result, Err(&failure), "whatever follows it");
+        }
+        let received: usize = result?.into_iter().sum();
+        let sent = 2 * (schedule.stages() - 1) * schedule.micro_batches();
+        assert_eq!(received, sent);
+        assert_eq!(tokens.get(), sent, "nothing is kept or received twice");
+        assert_eq!(done, schedule.workers().iter().map(Vec::len).sum::<usize>());
+        Ok(())
     }
-    let received: usize = result?.into_iter().sum();
-    let boundaries = schedule.stages() - 1;
-    let sent = 2 * boundaries * schedule.micro_batches();
-    assert_eq!(received, sent);
-    assert_eq!(tokens.get(), sent, "nothing is kept or received twice");
-    assert_eq!(done, schedule.workers().iter().map(Vec::len).sum::<usize>());
-    Ok(())
-}
 
-/// Runs a step without faults, stop or time limit.
-pub(super) fn run_well(workers: &[Worker], schedule: &Schedule) {
-    let unlimited = (&StopHandle::new(), None);
-    let result = run(workers, schedule, &[], unlimited, |_| Ok(()));
-    assert_eq!(result, Ok(()));
+    /// Runs a step with faults and without a stop or a time limit.
+    pub(super) fn run_unlimited(&self, faults: &[FaultAt]) -> Result<(), Failure> {
+        self.run(faults, (&StopHandle::new(), None), |_| Ok(()))
+    }
+
+    pub(super) fn run_well(&self) {
+        assert_eq!(self.run_unlimited(&[]), Ok(()));
+    }
+
+    /// Drops the workers, which joins their threads.
+    pub(super) fn end(self) {
+        let threads = self.workers.len();
+        drop(self.workers);
+        assert_eq!(self.ended.get(), threads);
+    }
 }
 
 /// A message that names its sender and micro-batch, and counts when it is dropped.
@@ -156,16 +233,15 @@ struct TokenStage {
 
 fn jobs(
     schedule: &Schedule,
-    faults: &[(Action, Moment, InjectedFault)],
+    faults: &[FaultAt],
     tokens: &Count,
 ) -> Vec<impl FnOnce(&mut JobContext<'_, Action>) -> Result<usize, JobError<Action>> + Send + 'static>
 {
-    let mut chain: Vec<_> = (0..schedule.stages())
-        .map(|index| TokenStage {
-            index,
-            ..TokenStage::default()
-        })
-        .collect();
+    let stage = |index| TokenStage {
+        index,
+        ..TokenStage::default()
+    };
+    let mut chain: Vec<_> = (0..schedule.stages()).map(stage).collect();
     for boundary in 1..chain.len() {
         let (values_out, values_in) = mailbox();
         let (gradients_out, gradients_in) = mailbox();
@@ -174,19 +250,13 @@ fn jobs(
         chain[boundary].gradients_out = Some(gradients_out);
         chain[boundary - 1].gradients_in = Some(gradients_in);
     }
-    let mut chain: HashMap<_, _> = chain
-        .into_iter()
-        .map(|stage| (stage.index, stage))
-        .collect();
+    let mut chain: HashMap<_, _> = chain.into_iter().enumerate().collect();
     let mut jobs = Vec::new();
     for actions in schedule.workers() {
         let mut stages = HashMap::new();
         for action in actions {
-            stages.extend(
-                chain
-                    .remove(&action.stage)
-                    .map(|stage| (action.stage, stage)),
-            );
+            let stage = chain.remove(&action.stage);
+            stages.extend(stage.map(|stage| (action.stage, stage)));
         }
         let (actions, faults, tokens) = (actions.clone(), faults.to_vec(), tokens.clone());
         jobs.push(move |context: &mut JobContext<'_, Action>| {
@@ -208,7 +278,7 @@ impl TokenStage {
         &mut self,
         action: Action,
         cancel: &CancelToken,
-        faults: &[(Action, Moment, InjectedFault)],
+        faults: &[FaultAt],
         tokens: &Count,
     ) -> Result<usize, JobError<Action>> {
         let happens = |now| {
@@ -227,32 +297,28 @@ impl TokenStage {
         };
         let micro_batch = action.micro_batch;
         let token = match inbox {
-            Some(inbox) => Some(
-                inbox
-                    .receive(micro_batch, cancel)
-                    .map_err(|_| JobError::Cancelled)?,
-            ),
+            Some(inbox) => {
+                let received = inbox.receive(micro_batch, cancel);
+                Some(received.map_err(|_| JobError::Cancelled)?)
+            }
             None => None,
         };
         happens(Moment::Between)?;
-        let mut received = 0;
-        if let Some(token) = token {
+        if let Some(token) = &token {
             let is_right = token.micro_batch == micro_batch && token.from.abs_diff(self.index) == 1;
             if !is_right {
                 return Err(JobError::Failed(action));
             }
-            received = 1;
         }
+        let received = usize::from(token.is_some());
+        drop(token);
         if let Some(outbox) = outbox {
-            let _counts = tokens.on_drop();
-            let _ = outbox.send((
+            let token = Token {
+                from: self.index,
                 micro_batch,
-                Token {
-                    from: self.index,
-                    micro_batch,
-                    _counts,
-                },
-            ));
+                _counts: tokens.on_drop(),
+            };
+            let _ = outbox.send((micro_batch, token));
         }
         happens(Moment::Last)?;
         Ok(received)
@@ -269,14 +335,10 @@ impl InjectedFault {
                 gate.pass();
                 Ok(())
             }
+            Self::Call(function) => {
+                function();
+                Ok(())
+            }
         }
     }
-}
-
-/// The worker of an action.
-pub(super) fn worker_of(schedule: &Schedule, action: Action) -> usize {
-    let mut workers = schedule.workers().iter();
-    workers
-        .position(|actions| actions.contains(&action))
-        .expect("an action of the schedule")
 }

@@ -4,75 +4,64 @@
 
 use std::time::Duration;
 
-use stovepipe_schedule::{Action, Schedule};
+use stovepipe_schedule::Action;
 
 use crate::{
     checks::{
         Count, Gate, in_many_orders,
         schedules::{
-            Failure, InjectedFault, Moment, SCHEDULES, run, run_well, schedule, spawn_workers,
-            worker_of,
+            Crew, Failure, FaultAt, InjectedFault, Moment, SCHEDULES, every_action, every_pair,
         },
     },
     stop::StopHandle,
     sync::thread,
-    worker::Worker,
 };
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// Runs a step in which the worker of `at` hangs.
-fn run_into(
-    workers: &[Worker],
-    schedule: &Schedule,
-    at: Action,
-    reached: &Count,
-    gate: &Gate,
-) -> Result<(), Failure> {
-    let hang = InjectedFault::Hang(reached.clone(), gate.clone());
-    let faults = [(at, Moment::Between, hang)];
-    run(
-        workers,
-        schedule,
-        &faults,
-        (&StopHandle::new(), LIMIT),
-        |_| Ok(()),
-    )
-}
+impl Crew {
+    fn run_limited(&self, faults: &[FaultAt]) -> Result<(), Failure> {
+        self.run(faults, (&StopHandle::new(), LIMIT), |_| Ok(()))
+    }
 
-fn is_stuck(workers: &[Worker]) -> bool {
-    workers.iter().any(Worker::is_stuck)
+    /// Waits until no worker is stuck, then runs a step.
+    pub(super) fn run_again(&self) {
+        while self.is_stuck() {
+            thread::yield_now();
+        }
+        self.run_well();
+    }
+
+    /// Runs a step in which the worker of `at` hangs.
+    fn run_into(&self, at: Action, reached: &Count, gate: &Gate) {
+        let hang = InjectedFault::Hang(reached.clone(), gate.clone());
+        let result = self.run_limited(&[(at, Moment::Between, hang)]);
+        assert_eq!(result, Err(Failure::Stalled));
+    }
 }
 
 #[test]
 fn a_hang_anywhere_stalls_the_step_and_once_it_is_over_the_next_one_works() {
     let (hung, cut_short) = (Count::default(), Count::default());
     for given in SCHEDULES {
-        for action in schedule(given).workers().iter().flatten().copied() {
+        for action in every_action(given) {
             let (hung, cut_short) = (hung.clone(), cut_short.clone());
             in_many_orders(60, move || {
-                let schedule = schedule(given);
-                let (workers, ended) = spawn_workers(&schedule);
+                let crew = Crew::new(given);
                 let (reached, gate) = (Count::default(), Gate::default());
-                let result = run_into(&workers, &schedule, action, &reached, &gate);
-                assert_eq!(result, Err(Failure::Stalled));
+                crew.run_into(action, &reached, &gate);
                 match reached.get() {
                     // Its job cannot have ended: the workers must not be used.
                     1 => {
                         hung.add();
-                        assert!(workers[worker_of(&schedule, action)].is_stuck());
+                        assert!(crew.workers[crew.worker_of(action)].is_stuck());
                     }
                     // The step timed out first; a worker may still be about to hang.
                     _ => cut_short.add(),
                 }
                 gate.open();
-                while is_stuck(&workers) {
-                    thread::yield_now();
-                }
-                run_well(&workers, &schedule);
-                let threads = workers.len();
-                drop(workers);
-                assert_eq!(ended.get(), threads);
+                crew.run_again();
+                crew.end();
             });
         }
     }
@@ -82,18 +71,16 @@ fn a_hang_anywhere_stalls_the_step_and_once_it_is_over_the_next_one_works() {
 #[test]
 fn workers_with_a_stuck_one_can_be_dropped_and_joins_the_others() {
     for given in SCHEDULES {
-        for action in schedule(given).workers().iter().flatten().copied() {
+        for action in every_action(given) {
             in_many_orders(20, move || {
-                let schedule = schedule(given);
-                let (workers, ended) = spawn_workers(&schedule);
+                let crew = Crew::new(given);
                 let (reached, gate) = (Count::default(), Gate::default());
-                let result = run_into(&workers, &schedule, action, &reached, &gate);
-                assert_eq!(result, Err(Failure::Stalled));
-                let threads = workers.len();
-                let stuck = workers.iter().filter(|worker| worker.is_stuck()).count();
-                drop(workers);
+                crew.run_into(action, &reached, &gate);
+                let free = crew.workers.iter().filter(|worker| !worker.is_stuck());
+                let free = free.count();
+                drop(crew.workers);
                 // Some that were stuck may be back by now.
-                assert!(ended.get() >= threads - stuck);
+                assert!(crew.ended.get() >= free);
                 gate.open(); // or the checker would find a thread that never ends
             });
         }
@@ -104,55 +91,29 @@ fn workers_with_a_stuck_one_can_be_dropped_and_joins_the_others() {
 #[test]
 fn a_failure_is_returned_though_another_worker_hangs() {
     let given = SCHEDULES[2];
-    let actions: Vec<_> = schedule(given)
-        .workers()
-        .iter()
-        .flatten()
-        .copied()
-        .collect();
     let (failed, stalled) = (Count::default(), Count::default());
-    for &fails in &actions {
-        for &hangs in &actions {
-            if worker_of(&schedule(given), fails) == worker_of(&schedule(given), hangs) {
-                continue;
+    for (fails, hangs) in every_pair(given) {
+        let (failed, stalled) = (failed.clone(), stalled.clone());
+        in_many_orders(20, move || {
+            let crew = Crew::new(given);
+            let (reached, gate) = (Count::default(), Gate::default());
+            let hang = InjectedFault::Hang(reached.clone(), gate.clone());
+            match crew.run_limited(&[
+                (fails, Moment::First, InjectedFault::Fail),
+                (hangs, Moment::First, hang),
+            ]) {
+                Err(Failure::Error(worker, action)) => {
+                    assert_eq!((worker, action), (crew.worker_of(fails), fails));
+                    failed.add();
+                }
+                // It hung, or the step timed out, before the other failed.
+                Err(Failure::Stalled) => stalled.add(),
+                other => panic!("{other:?}"),
             }
-            let (failed, stalled) = (failed.clone(), stalled.clone());
-            in_many_orders(20, move || {
-                let schedule = schedule(given);
-                let (workers, _) = spawn_workers(&schedule);
-                let (reached, gate) = (Count::default(), Gate::default());
-                let faults = [
-                    (fails, Moment::First, InjectedFault::Fail),
-                    (
-                        hangs,
-                        Moment::First,
-                        InjectedFault::Hang(reached.clone(), gate.clone()),
-                    ),
-                ];
-                let result = run(
-                    &workers,
-                    &schedule,
-                    &faults,
-                    (&StopHandle::new(), LIMIT),
-                    |_| Ok(()),
-                );
-                match result {
-                    Err(Failure::Error(worker, action)) => {
-                        assert_eq!((worker, action), (worker_of(&schedule, fails), fails));
-                        failed.add();
-                    }
-                    // It hung, or the step timed out, before the other failed.
-                    Err(Failure::Stalled) => stalled.add(),
-                    other => panic!("{other:?}"),
-                }
-                assert!(reached.get() == 0 || is_stuck(&workers));
-                gate.open();
-                while is_stuck(&workers) {
-                    thread::yield_now();
-                }
-                run_well(&workers, &schedule);
-            });
-        }
+            assert!(reached.get() == 0 || crew.is_stuck());
+            gate.open();
+            crew.run_again();
+        });
     }
     assert!(failed.get() > 0 && stalled.get() > 0);
 }
@@ -164,26 +125,14 @@ fn a_step_that_is_given_up_for_nothing_does_no_harm() {
     for given in SCHEDULES {
         let (done, stalled) = (done.clone(), stalled.clone());
         in_many_orders(500, move || {
-            let schedule = schedule(given);
-            let (workers, ended) = spawn_workers(&schedule);
-            match run(
-                &workers,
-                &schedule,
-                &[],
-                (&StopHandle::new(), LIMIT),
-                |_| Ok(()),
-            ) {
+            let crew = Crew::new(given);
+            match crew.run_limited(&[]) {
                 Ok(()) => done.add(),
                 Err(Failure::Stalled) => stalled.add(),
                 other => panic!("{other:?}"),
             }
-            while is_stuck(&workers) {
-                thread::yield_now();
-            }
-            run_well(&workers, &schedule);
-            let threads = workers.len();
-            drop(workers);
-            assert_eq!(ended.get(), threads);
+            crew.run_again();
+            crew.end();
         });
     }
     assert!(done.get() > 0 && stalled.get() > 0);

@@ -1,29 +1,31 @@
 //! Steps that end by themselves: they succeed, fail, or are stopped.
 
-use stovepipe_schedule::Action;
-
 use crate::{
+    cancel::CancelHandle,
     checks::{
         Count, in_many_orders,
-        schedules::{
-            Failure, InjectedFault, MOMENTS, SCHEDULES, run, run_well, schedule, spawn_workers,
-            worker_of,
-        },
+        schedules::{Crew, Failure, InjectedFault, MOMENTS, SCHEDULES, every_action, every_pair},
     },
     step::{Fault, JobContext, JobError, StepOptions, step},
     stop::StopHandle,
     sync::thread,
 };
 
-fn options(stop: &StopHandle) -> StepOptions<'_> {
+fn options<'a>(stop: &'a StopHandle, cancel: &'a CancelHandle<()>) -> StepOptions<'a, ()> {
     StepOptions {
         stop,
+        cancel,
+        number: 0,
         stall_timeout: None,
     }
 }
 
-fn every_action(schedule: &stovepipe_schedule::Schedule) -> Vec<Action> {
-    schedule.workers().iter().flatten().copied().collect()
+/// The worker and the action that failed.
+fn place<A, F, C>(fault: Fault<A, F, C>) -> Option<(usize, Option<A>)> {
+    match fault {
+        Fault::Failed { worker, action, .. } => Some((worker, action)),
+        _ => None,
+    }
 }
 
 #[test]
@@ -32,13 +34,10 @@ fn steps_of_every_schedule_end_and_threads_with_their_workers() {
     assert!(stovepipe_schedule::Rule::synchronous().all(is_tested));
     for given in SCHEDULES {
         in_many_orders(1000, move || {
-            let schedule = schedule(given);
-            let (workers, ended) = spawn_workers(&schedule);
-            run_well(&workers, &schedule);
-            run_well(&workers, &schedule);
-            let threads = workers.len();
-            drop(workers);
-            assert_eq!(ended.get(), threads);
+            let crew = Crew::new(given);
+            crew.run_well();
+            crew.run_well();
+            crew.end();
         });
     }
 }
@@ -46,36 +45,23 @@ fn steps_of_every_schedule_end_and_threads_with_their_workers() {
 /// At every action of every schedule, before and after it receives and sends.
 #[test]
 fn a_failure_or_a_panic_anywhere_ends_the_step_and_the_next_one_works() {
+    let faults = [InjectedFault::Fail, InjectedFault::Panic];
+    let faults = MOMENTS.map(|moment| faults.clone().map(|fault| (moment, fault)));
     for given in SCHEDULES {
-        let actions = every_action(&schedule(given));
-        for &action in &actions {
-            for (moment, fault) in MOMENTS.into_iter().flat_map(|moment| {
-                [InjectedFault::Fail, InjectedFault::Panic].map(|fault| (moment, fault))
-            }) {
+        for action in every_action(given) {
+            for (moment, fault) in faults.iter().flatten().cloned() {
                 in_many_orders(30, move || {
-                    let schedule = schedule(given);
-                    let (workers, ended) = spawn_workers(&schedule);
-                    let faults = [(action, moment, fault.clone())];
-                    let result = run(
-                        &workers,
-                        &schedule,
-                        &faults,
-                        (&StopHandle::new(), None),
-                        |_| Ok(()),
-                    );
-                    let worker = worker_of(&schedule, action);
-                    assert_eq!(
-                        result,
-                        Err(match fault {
-                            InjectedFault::Panic => Failure::Panicked(worker, action),
-                            _ => Failure::Error(worker, action),
-                        })
-                    );
-                    assert!(!workers.iter().any(crate::Worker::is_stuck));
-                    run_well(&workers, &schedule);
-                    let threads = workers.len();
-                    drop(workers);
-                    assert_eq!(ended.get(), threads);
+                    let crew = Crew::new(given);
+                    let result = crew.run_unlimited(&[(action, moment, fault.clone())]);
+                    let worker = crew.worker_of(action);
+                    let expected = match fault {
+                        InjectedFault::Panic => Failure::Panicked(worker, action),
+                        _ => Failure::Error(worker, action),
+                    };
+                    assert_eq!(result, Err(expected));
+                    assert!(!crew.is_stuck());
+                    crew.run_well();
+                    crew.end();
                 });
             }
         }
@@ -86,37 +72,23 @@ fn a_failure_or_a_panic_anywhere_ends_the_step_and_the_next_one_works() {
 #[test]
 fn of_two_failures_one_is_returned() {
     let given = SCHEDULES[2];
-    let actions = every_action(&schedule(given));
     let returned = [Count::default(), Count::default()];
-    for &one in &actions {
-        for &other in &actions {
-            if worker_of(&schedule(given), one) == worker_of(&schedule(given), other) {
-                continue;
-            }
-            let returned = returned.clone();
-            in_many_orders(30, move || {
-                let schedule = schedule(given);
-                let (workers, _) = spawn_workers(&schedule);
-                let faults = [
-                    (one, MOMENTS[0], InjectedFault::Fail),
-                    (other, MOMENTS[0], InjectedFault::Panic),
-                ];
-                let result = run(
-                    &workers,
-                    &schedule,
-                    &faults,
-                    (&StopHandle::new(), None),
-                    |_| Ok(()),
-                );
-                let expected = [
-                    Err(Failure::Error(worker_of(&schedule, one), one)),
-                    Err(Failure::Panicked(worker_of(&schedule, other), other)),
-                ];
-                let found = expected.iter().position(|expected| *expected == result);
-                returned[found.expect("one of the two")].add();
-                run_well(&workers, &schedule);
-            });
-        }
+    for (one, other) in every_pair(given) {
+        let returned = returned.clone();
+        in_many_orders(30, move || {
+            let crew = Crew::new(given);
+            let result = crew.run_unlimited(&[
+                (one, MOMENTS[0], InjectedFault::Fail),
+                (other, MOMENTS[0], InjectedFault::Panic),
+            ]);
+            let expected = [
+                Err(Failure::Error(crew.worker_of(one), one)),
+                Err(Failure::Panicked(crew.worker_of(other), other)),
+            ];
+            let found = expected.iter().position(|expected| *expected == result);
+            returned[found.expect("one of the two")].add();
+            crew.run_well();
+        });
     }
     assert!(returned.iter().all(|count| count.get() > 0));
 }
@@ -127,22 +99,21 @@ fn a_request_to_stop_ends_the_step_and_the_next_one_works() {
     for given in SCHEDULES {
         let (stopped, done) = (stopped.clone(), done.clone());
         in_many_orders(500, move || {
-            let schedule = schedule(given);
-            let (workers, _) = spawn_workers(&schedule);
+            let crew = Crew::new(given);
             let stop = StopHandle::new();
             let asks = stop.clone();
             let thread = thread::spawn(move || asks.stop());
-            match run(&workers, &schedule, &[], (&stop, None), |_| Ok(())) {
+            let run = || crew.run(&[], (&stop, None), |_| Ok(()));
+            match run() {
                 Err(Failure::Stopped) => stopped.add(),
                 Ok(()) => done.add(), // the request came too late
                 other => panic!("{other:?}"),
             }
             let _ = thread.join();
             // A stop requested before the step ends it at once.
-            let result = run(&workers, &schedule, &[], (&stop, None), |_| Ok(()));
-            assert_eq!(result, Err(Failure::Stopped));
+            assert_eq!(run(), Err(Failure::Stopped));
             stop.reset();
-            run_well(&workers, &schedule);
+            crew.run_well();
         });
     }
     assert!(stopped.get() > 0 && done.get() > 0);
@@ -151,26 +122,13 @@ fn a_request_to_stop_ends_the_step_and_the_next_one_works() {
 #[test]
 fn an_error_of_the_callback_ends_the_step_and_the_next_one_works() {
     for given in SCHEDULES {
-        for at in 1..=every_action(&schedule(given)).len() {
+        for at in 1..=every_action(given).len() {
             in_many_orders(30, move || {
-                let schedule = schedule(given);
-                let (workers, _) = spawn_workers(&schedule);
-                let refuses = |done| {
-                    if done == at {
-                        Err(Failure::OnAction)
-                    } else {
-                        Ok(())
-                    }
-                };
-                let result = run(
-                    &workers,
-                    &schedule,
-                    &[],
-                    (&StopHandle::new(), None),
-                    refuses,
-                );
+                let crew = Crew::new(given);
+                let refuses = |done| (done != at).then_some(()).ok_or(Failure::OnAction);
+                let result = crew.run(&[], (&StopHandle::new(), None), refuses);
                 assert_eq!(result, Err(Failure::OnAction));
-                run_well(&workers, &schedule);
+                crew.run_well();
             });
         }
     }
@@ -180,8 +138,7 @@ fn an_error_of_the_callback_ends_the_step_and_the_next_one_works() {
 #[test]
 fn nothing_of_a_step_outlives_it() {
     in_many_orders(1000, || {
-        let schedule = schedule(SCHEDULES[0]);
-        let (workers, _) = spawn_workers(&schedule);
+        let crew = Crew::new(SCHEDULES[0]);
         let dropped = Count::default();
         let jobs = (0..2).map(|worker| {
             let held = dropped.on_drop();
@@ -193,17 +150,9 @@ fn nothing_of_a_step_outlives_it() {
                 }
             }
         });
-        let tell = |_, ()| Ok(());
-        let failed = step(
-            &workers,
-            jobs.collect(),
-            options(&StopHandle::new()),
-            tell,
-            |fault| match fault {
-                Fault::Failed { worker, action, .. } => Some((worker, action)),
-                _ => None,
-            },
-        );
+        let (stop, cancel, jobs) = (StopHandle::new(), CancelHandle::new(), jobs.collect());
+        let options = options(&stop, &cancel);
+        let failed = step(&crew.workers, jobs, options, |_, ()| Ok(()), place);
         assert_eq!(failed, Err(Some((1, None))));
         assert_eq!(dropped.get(), 2);
     });
@@ -215,7 +164,7 @@ fn a_failure_ends_workers_that_wait_for_nothing() {
     let cancelled = Count::default();
     let counts = cancelled.clone();
     in_many_orders(1000, move || {
-        let (workers, _) = spawn_workers(&schedule(SCHEDULES[0]));
+        let crew = Crew::new(SCHEDULES[0]);
         let counts = counts.clone();
         let jobs = (0..2).map(|worker| {
             let counts = counts.clone();
@@ -233,24 +182,10 @@ fn a_failure_ends_workers_that_wait_for_nothing() {
                 Ok(())
             }
         });
-        let tell = |_, _| Ok(());
-        let failed = step(
-            &workers,
-            jobs.collect(),
-            options(&StopHandle::new()),
-            tell,
-            |fault| {
-                matches!(
-                    fault,
-                    Fault::Failed {
-                        worker: 0,
-                        action: Some(0),
-                        ..
-                    }
-                )
-            },
-        );
-        assert_eq!(failed, Err(true));
+        let (stop, cancel, jobs) = (StopHandle::new(), CancelHandle::new(), jobs.collect());
+        let options = options(&stop, &cancel);
+        let failed = step(&crew.workers, jobs, options, |_, _| Ok(()), place);
+        assert_eq!(failed, Err(Some((0, Some(0)))));
     });
     assert!(cancelled.get() > 0);
 }

@@ -32,12 +32,18 @@ impl Program {
             program: self,
             schedule,
             wiring,
-            next: vec![0; self.workers().len()],
+            next: vec![0; self.workers.len()],
             present: HashSet::new(),
             to_send: HashSet::new(),
         };
         while dry_run.advance()? {}
-        dry_run.finish()
+        let waiting = |worker| Some((worker, dry_run.at(worker)?));
+        let waiting: Vec<_> = (0..dry_run.next.len()).filter_map(waiting).collect();
+        if waiting.is_empty() {
+            Ok(())
+        } else {
+            Err(ProgramError::Deadlock { waiting })
+        }
     }
 }
 
@@ -66,7 +72,7 @@ impl DryRun<'_> {
     }
 
     fn at(&self, worker: usize) -> Option<Instruction> {
-        let instructions = &self.program.workers()[worker];
+        let instructions = &self.program.workers[worker];
         instructions.get(self.next[worker]).copied()
     }
 
@@ -77,7 +83,7 @@ impl DryRun<'_> {
         };
         match instruction {
             Instruction::Compute(action) => {
-                for needs in self.wiring.inputs(&self.schedule, action) {
+                for needs in self.wiring.messages(&self.schedule, action, false) {
                     if !self.present.remove(&needs) {
                         return Err(ProgramError::Absent {
                             worker,
@@ -86,7 +92,7 @@ impl DryRun<'_> {
                         });
                     }
                 }
-                for output in self.wiring.outputs(&self.schedule, action) {
+                for output in self.wiring.messages(&self.schedule, action, true) {
                     let (sender, receiver) = output.workers(&self.schedule);
                     if sender == receiver {
                         self.present.insert(output);
@@ -117,15 +123,5 @@ impl DryRun<'_> {
         }
         self.next[worker] += 1;
         Ok(true)
-    }
-
-    fn finish(self) -> Result<(), ProgramError> {
-        let waiting = |worker| Some((worker, self.at(worker)?));
-        let waiting: Vec<_> = (0..self.next.len()).filter_map(waiting).collect();
-        if waiting.is_empty() {
-            Ok(())
-        } else {
-            Err(ProgramError::Deadlock { waiting })
-        }
     }
 }

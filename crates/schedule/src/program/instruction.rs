@@ -82,9 +82,7 @@ impl FromStr for Instruction {
         if !word.contains('_') {
             return word.parse().map(Self::Compute);
         }
-        parse(word).ok_or_else(|| ParseActionError {
-            text: word.to_owned(),
-        })
+        parse(word).ok_or_else(|| ParseActionError(word.to_owned()))
     }
 }
 
@@ -127,10 +125,9 @@ fn parse(word: &str) -> Option<Instruction> {
         to,
         micro_batch,
     };
-    let wrap = if is_send {
-        Instruction::Send
+    Some(if is_send {
+        Instruction::Send(message)
     } else {
-        Instruction::Receive
-    };
-    Some(wrap(message))
+        Instruction::Receive(message)
+    })
 }

@@ -26,54 +26,49 @@ impl Wiring {
         }
     }
 
-    /// What an action needs from other stages and from the side.
-    pub(super) fn inputs(&self, schedule: &Schedule, action: Action) -> Vec<Message> {
-        let neighbour = schedule.input(action).map(|input| input.stage);
-        let mut from = self.others(action, neighbour, action.pass.sends_gradient());
-        if action.pass == Pass::Forward && self.side.contains(&action.stage) {
-            from.push((Content::Side, action.stage));
-        }
-        let message = |(content, from)| Message {
-            content,
-            from,
-            to: action.stage,
-            micro_batch: action.micro_batch,
-        };
-        from.into_iter().map(message).collect()
-    }
-
-    /// What an action sends to other stages.
-    pub(super) fn outputs(&self, schedule: &Schedule, action: Action) -> Vec<Message> {
-        let neighbour = schedule.output(action).map(|output| output.stage);
-        let to = self.others(action, neighbour, action.pass == Pass::Forward);
-        let message = |(content, to)| Message {
-            content,
-            from: action.stage,
-            to,
-            micro_batch: action.micro_batch,
-        };
-        to.into_iter().map(message).collect()
-    }
-
-    /// The stages at the other ends of an action's messages: its neighbour, then those of skips to
-    /// later stages, or else of skips from earlier ones.
-    fn others(
-        &self,
-        action: Action,
-        neighbour: Option<usize>,
-        later: bool,
-    ) -> Vec<(Content, usize)> {
-        let (value, skip) = match action.pass {
+    /// What an action sends to other stages, or needs from them and from the side: the message of its
+    /// neighbour, then skips.
+    pub(super) fn messages(&self, schedule: &Schedule, action: Action, sent: bool) -> Vec<Message> {
+        let Action {
+            stage,
+            pass,
+            micro_batch,
+        } = action;
+        let (value, skip) = match pass {
             Pass::Forward => (Content::Value, Content::Skip),
             Pass::Backward | Pass::InputGradient => (Content::Gradient, Content::SkipGradient),
             Pass::WeightGradient | Pass::Update => return Vec::new(),
         };
-        let ends =
-            (self.skips.iter()).map(|&(from, to)| if later { (from, to) } else { (to, from) });
-        let skips = ends.filter(|(own, _)| *own == action.stage);
-        let neighbour = neighbour.map(|stage| (value, stage)).into_iter();
-        neighbour
-            .chain(skips.map(|(_, other)| (skip, other)))
-            .collect()
+        let is_forward = pass == Pass::Forward;
+        let neighbour = if sent {
+            schedule.output(action)
+        } else {
+            schedule.input(action)
+        };
+        let mut others: Vec<_> = neighbour.map(|it| (value, it.stage)).into_iter().collect();
+        for &(from, to) in &self.skips {
+            // Values go to later stages, their gradients come back.
+            let (own, other) = if sent == is_forward {
+                (from, to)
+            } else {
+                (to, from)
+            };
+            if own == stage {
+                others.push((skip, other));
+            }
+        }
+        if is_forward && !sent && self.side.contains(&stage) {
+            others.push((Content::Side, stage));
+        }
+        let message = |(content, other)| {
+            let (from, to) = if sent { (stage, other) } else { (other, stage) };
+            Message {
+                content,
+                from,
+                to,
+                micro_batch,
+            }
+        };
+        others.into_iter().map(message).collect()
     }
 }

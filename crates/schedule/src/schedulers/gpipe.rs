@@ -20,9 +20,8 @@ pub(super) const RULE: Definition = Definition::new("gpipe", |_| Box::new(GPipe)
 /// `m + p − 1` clock cycles in each direction. Every stage holds the activations of all `m`
 /// micro-batches at once (or their inputs, if activations are recomputed).
 ///
-/// Backward passes run from the first micro-batch to the last. The reverse would have the same
-/// bubble, but a sum of floating-point numbers depends on the order of its terms: every schedule
-/// here adds gradients in ascending order, so all give the same bits.
+/// Backward passes run from the first micro-batch to the last, as in all schedules here: gradients are added
+/// in the same order, so all give the same bits.
 ///
 /// Huang et al., *GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism*,
 /// NeurIPS 2019, [arXiv:1811.06965](https://arxiv.org/abs/1811.06965).

@@ -3,6 +3,7 @@
 //! To add one, write its file (the scheduler and its [`Definition`]), declare it here, and add it to the
 //! list in `rule.rs`. A definition that is not in the list is a warning.
 
+mod data_parallel;
 mod gpipe;
 mod interleaved;
 mod one_forward_one_backward;
@@ -13,11 +14,12 @@ mod zero_bubble_v;
 
 use std::fmt::Debug;
 
+pub use data_parallel::DataParallel;
 pub use gpipe::GPipe;
 pub use interleaved::Interleaved;
 pub use one_forward_one_backward::OneForwardOneBackward;
 pub use pipedream::{PipeDream, RoundRobin};
-pub use rule::{Rule, UnknownRule};
+pub use rule::{Rule, UnknownRule, is_name};
 pub use zero_bubble::{ZeroBubbleH1, ZeroBubbleH2};
 pub use zero_bubble_v::ZeroBubbleV;
 
@@ -76,15 +78,11 @@ impl Scheduler for Schedule {
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
         let own = (Schedule::stages(self), self.micro_batches());
-        if (stages, micro_batches) == own {
+        let asked = (stages, micro_batches);
+        if asked == own {
             return Ok(self.clone());
         }
-        Err(ScheduleError::Fixed {
-            stages: own.0,
-            micro_batches: own.1,
-            asked_stages: stages,
-            asked_micro_batches: micro_batches,
-        })
+        Err(ScheduleError::Fixed { own, asked })
     }
 }
 

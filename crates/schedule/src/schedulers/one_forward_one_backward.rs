@@ -27,10 +27,9 @@ pub(super) const RULE: Definition = Definition {
 /// outstanding backward pass. A stage holds at most `p − s` micro-batches, however many there are.
 /// The bubble is that of [`GPipe`](crate::GPipe); 1F1B saves memory.
 ///
-/// The order is PipeDream's (Narayanan et al., *PipeDream: Generalized Pipeline Parallelism for
-/// DNN Training*, SOSP 2019), with a flush at the end of each step, so that all micro-batches see
-/// the same weights: PipeDream-Flush of Narayanan et al., *Efficient Large-Scale Language Model
-/// Training on GPU Clusters Using Megatron-LM*, SC 2021,
+/// The order is that of [`PipeDream`](crate::PipeDream), with a flush at the end of each step, so that all
+/// micro-batches see the same weights: PipeDream-Flush of Narayanan et al., *Efficient Large-Scale Language
+/// Model Training on GPU Clusters Using Megatron-LM*, SC 2021,
 /// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct OneForwardOneBackward;

@@ -119,11 +119,8 @@ fn in_turn(
     Schedule::check_size(stages, micro_batches)?;
     let replicas = match replicas.len() {
         0 => vec![1; stages],
-        count if count != stages => {
-            return Err(ScheduleError::ReplicaCount {
-                replicas: count,
-                stages,
-            });
+        replicas if replicas != stages => {
+            return Err(ScheduleError::ReplicaCount { replicas, stages });
         }
         _ => replicas.to_vec(),
     };
@@ -132,15 +129,16 @@ fn in_turn(
     }
     let busy = |&count: &usize| count.min(micro_batches);
     let replicas: Vec<_> = replicas.iter().map(busy).collect();
-    let mut workers = Vec::new();
+    let mut from_here: usize = replicas.iter().sum();
+    let mut workers = Vec::with_capacity(from_here);
     for (stage, &count) in replicas.iter().enumerate() {
-        let from_here: usize = replicas[stage..].iter().sum();
         let warm_up = from_here.div_ceil(count) - 1;
         let of_replica = |replica| {
             let own = (replica..micro_batches).step_by(count);
             replica_actions(stage, own, warm_up, backward)
         };
         workers.extend((0..count).map(of_replica));
+        from_here -= count;
     }
     Schedule::new(workers)
 }

@@ -17,6 +17,7 @@ macro_rules! rules {
         /// use stovepipe_schedule::{Rule, RuleOptions, Scheduler};
         ///
         /// assert_eq!("zb-h1".parse(), Ok(Rule::ZeroBubbleH1));
+        /// assert_eq!("Interleaved1F1B".parse(), Ok(Rule::Interleaved));
         /// assert!("zb-h3".parse::<Rule>().is_err());
         /// assert_eq!(Rule::OneForwardOneBackward.name(), "1f1b");
         /// assert!(Rule::ALL.contains(&Rule::PipeDream) && !Rule::PipeDream.is_synchronous());
@@ -127,6 +128,20 @@ impl From<Rule> for String {
     }
 }
 
+/// Whether a text is a name, in any case and with or without spaces and hyphens.
+///
+/// ```
+/// use stovepipe_schedule::is_name;
+///
+/// assert!(is_name("ZBH1", "zb-h1") && is_name("except_last", "except-last"));
+/// assert!(!is_name("zb-h2", "zb-h1"));
+/// ```
+#[must_use]
+pub fn is_name(text: &str, name: &str) -> bool {
+    let letters = |text: &str| text.to_lowercase().replace([' ', '-', '_'], "");
+    letters(text) == letters(name)
+}
+
 /// No [`Rule`] has this name.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("`{0}` is not a schedule: use {names}", names = Rule::ALL.map(Rule::name).join(", "))]
@@ -136,7 +151,11 @@ impl FromStr for Rule {
     type Err = UnknownRule;
 
     fn from_str(text: &str) -> Result<Self, UnknownRule> {
-        let found = Self::ALL.into_iter().find(|rule| rule.name() == text);
+        let is_named = |rule: &Self| {
+            let scheduler = rule.scheduler(&RuleOptions::default());
+            is_name(text, rule.name()) || is_name(text, scheduler.name())
+        };
+        let found = Self::ALL.into_iter().find(is_named);
         found.ok_or_else(|| UnknownRule(text.to_owned()))
     }
 }

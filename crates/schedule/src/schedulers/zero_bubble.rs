@@ -43,10 +43,7 @@ impl Scheduler for ZeroBubbleH1 {
 ///
 /// With `F = I = W` and at least `2p − 1` micro-batches, each worker is busy from its first action to
 /// its last. There is no bubble if workers do not wait for each other between steps. Stage `s` holds
-/// up to `2(p − s) − 1` micro-batches.
-///
-/// Qi et al., *Zero Bubble Pipeline Parallelism*, ICLR 2024,
-/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241).
+/// up to `2(p − s) − 1` micro-batches. The source is that of ZB-H1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ZeroBubbleH2;
 

@@ -38,44 +38,16 @@ impl Scheduler for ZeroBubbleV {
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
         Schedule::check_size(stages, micro_batches)?;
-        let workers = stages.div_ceil(2);
-        let of_worker = |worker| {
-            let mut actions = Worker::new(worker, workers, micro_batches).actions();
-            // The rule is for an even number of stages and many micro-batches. Without some of them
-            // the order is still valid.
-            actions.retain(|a| a.stage < stages && a.micro_batch < micro_batches);
-            actions
-        };
-        Schedule::new((0..workers).map(of_worker).collect())
+        let of_worker = |worker| Worker::new(worker, stages, micro_batches).actions();
+        Schedule::new((0..stages.div_ceil(2)).map(of_worker).collect())
     }
 }
 
-/// One of a worker's two stages: which micro-batch is next in each pass.
-#[derive(Default)]
-struct Chunk {
-    stage: usize,
-    forward: usize,
-    input: usize,
-    weight: usize,
-}
-
-impl Chunk {
-    fn new(stage: usize) -> Self {
-        Self {
-            stage,
-            ..Self::default()
-        }
-    }
-
-    fn next(&mut self, pass: Pass) -> Action {
-        let next = match pass {
-            Pass::Forward => &mut self.forward,
-            Pass::InputGradient => &mut self.input,
-            _ => &mut self.weight,
-        };
-        *next += 1;
-        Action::new(self.stage, pass, *next - 1)
-    }
+/// Which of a worker's two stages: that in the first half of the model, or that in the second.
+#[derive(Clone, Copy)]
+enum Half {
+    There,
+    Back,
 }
 
 /// Collects the actions of a worker, phase by phase.
@@ -83,83 +55,75 @@ struct Worker {
     /// Of all workers, those before and those from this one on.
     before: usize,
     from_here: usize,
+    /// The numbers of all stages and micro-batches. The rule is for an even number of stages and many
+    /// micro-batches: what is beyond these is left out, and the order is still valid.
+    stages: usize,
     micro_batches: usize,
-    /// The stages in the first and in the second half of the model.
-    there: Chunk,
-    back: Chunk,
+    /// The next micro-batch in each pass of both stages.
+    next: [[usize; Pass::ALL.len()]; 2],
     actions: Vec<Action>,
 }
 
 impl Worker {
-    fn new(worker: usize, workers: usize, micro_batches: usize) -> Self {
+    fn new(worker: usize, stages: usize, micro_batches: usize) -> Self {
         Self {
             before: worker,
-            from_here: workers - worker,
-            // Fewer would not fill the warm-up.
-            micro_batches: micro_batches.max(2 * workers - 1),
-            there: Chunk::new(worker),
-            back: Chunk::new(2 * workers - 1 - worker),
-            actions: Vec::new(),
+            from_here: stages.div_ceil(2) - worker,
+            stages,
+            micro_batches,
+            next: Default::default(),
+            actions: Vec::with_capacity(6 * micro_batches),
         }
     }
 
     fn actions(mut self) -> Vec<Action> {
-        self.warm_up();
-        self.steady();
-        self.cool_down();
+        use Half::{Back, There};
+        use Pass::{Forward as F, InputGradient as I, WeightGradient as W};
+        let (before, from_here) = (self.before, self.from_here);
+        let workers = before + from_here;
+        // Forward passes until the first micro-batch is back, then one through both stages for each
+        // worker before, then backward passes of the second stage.
+        self.run(2 * from_here - 1, &[(There, F)]);
+        self.run(before, &[(Back, F), (There, F)]);
+        self.run(from_here, &[(Back, F), (Back, I), (Back, W)]);
+        // All three passes of one stage, then of the other. Fewer micro-batches than `2p − 1` would not
+        // fill the warm-up.
+        let steady = self.micro_batches.max(2 * workers - 1) - workers;
+        let both = [
+            (There, F),
+            (There, I),
+            (There, W),
+            (Back, F),
+            (Back, I),
+            (Back, W),
+        ];
+        self.run(steady, &both);
+        // The other workers wait for gradients of inputs: weights come last.
+        self.run(before, &[(There, I), (Back, I)]);
+        self.run(from_here, &[(There, I), (There, W)]);
+        self.run(self.micro_batches, &[(Back, W)]);
+        self.run(self.micro_batches, &[(There, W)]);
         self.actions
     }
 
-    /// Forward passes until the first micro-batch is back, then one through both stages for each
-    /// worker before, then backward passes of the second stage.
-    fn warm_up(&mut self) {
-        for _ in 0..2 * self.from_here - 1 {
-            self.there(&[Pass::Forward]);
-        }
-        for _ in 0..self.before {
-            self.back(&[Pass::Forward]);
-            self.there(&[Pass::Forward]);
-        }
-        for _ in 0..self.from_here {
-            self.back(&[Pass::Forward, Pass::InputGradient, Pass::WeightGradient]);
-        }
-    }
-
-    /// All three passes of one stage, then of the other.
-    fn steady(&mut self) {
-        while self.back.forward < self.there.forward || self.there.forward < self.micro_batches {
-            if self.there.forward < self.micro_batches {
-                self.there(&[Pass::Forward]);
+    /// The next micro-batch of each pass, so many times, or until there is no more.
+    fn run(&mut self, times: usize, passes: &[(Half, Pass)]) {
+        for _ in 0..times {
+            let before = self.actions.len();
+            for &(half, pass) in passes {
+                let next = &mut self.next[half as usize][pass as usize];
+                let stage = match half {
+                    Half::There => self.before,
+                    Half::Back => self.before + 2 * self.from_here - 1,
+                };
+                if *next < self.micro_batches && stage < self.stages {
+                    self.actions.push(Action::new(stage, pass, *next));
+                }
+                *next += 1;
             }
-            self.there(&[Pass::InputGradient, Pass::WeightGradient]);
-            self.back(&[Pass::Forward, Pass::InputGradient, Pass::WeightGradient]);
+            if self.actions.len() == before {
+                break;
+            }
         }
-    }
-
-    /// The other workers wait for gradients of inputs: weights come last.
-    fn cool_down(&mut self) {
-        for _ in 0..self.before {
-            self.there(&[Pass::InputGradient]);
-            self.back(&[Pass::InputGradient]);
-        }
-        for _ in 0..self.from_here {
-            self.there(&[Pass::InputGradient, Pass::WeightGradient]);
-        }
-        while self.back.weight < self.back.input {
-            self.back(&[Pass::WeightGradient]);
-        }
-        while self.there.weight < self.there.input {
-            self.there(&[Pass::WeightGradient]);
-        }
-    }
-
-    fn there(&mut self, passes: &[Pass]) {
-        let Self { there, actions, .. } = self;
-        actions.extend(passes.iter().map(|&pass| there.next(pass)));
-    }
-
-    fn back(&mut self, passes: &[Pass]) {
-        let Self { back, actions, .. } = self;
-        actions.extend(passes.iter().map(|&pass| back.next(pass)));
     }
 }

@@ -84,12 +84,11 @@ impl Simulation<'_> {
         for &action in actions {
             let memory = self.costs.stages[action.stage].memory;
             let is_kept = self.kept[action.stage][action.micro_batch];
-            let ends = action.pass.sends_gradient();
             // An action's inputs and outputs are in memory at the same time.
             match action.pass {
                 Pass::Forward if is_kept => held.activations += memory.activations,
                 Pass::Forward => held.inputs += memory.input,
-                _ if ends && !is_kept => {
+                pass if pass.sends_gradient() && !is_kept => {
                     held.inputs -= memory.input;
                     held.activations += memory.activations;
                 }

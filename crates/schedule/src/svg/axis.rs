@@ -6,10 +6,7 @@ use ::svg::{Node, node::element::Group};
 
 use crate::summary::unit;
 
-use super::{
-    layout::Layout,
-    shapes::{line, text},
-};
+use super::{layout::Layout, line, text};
 
 /// Height of the axis, below the last row.
 pub(super) const HEIGHT: f64 = 38.0;
@@ -30,12 +27,8 @@ pub(super) fn draw(page: &mut Group, layout: &Layout) {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or(layout.length);
         let x = layout.x(time);
         page.append(line("axis", (x, y), (x, y + 5.0)));
-        page.append(text(
-            "tick",
-            x,
-            y + 19.0,
-            format!("{} {unit}", distance.label(tick)),
-        ));
+        let label = format!("{} {unit}", distance.label(tick));
+        page.append(text("tick", x, y + 19.0, label));
     }
 }
 

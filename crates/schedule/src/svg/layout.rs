@@ -6,14 +6,11 @@ use ::svg::{Node, node::element::Group};
 
 use crate::{Timeline, summary::Shown, timeline::label};
 
-use super::{
-    legend,
-    shapes::{LEGEND_Y, MARGIN, WIDTH, text},
-};
+use super::{LEGEND_Y, MARGIN, WIDTH, legend, text};
 
 /// More rows are hard to tell apart, and make the file large.
 const MOST_ROWS: usize = 48;
-const LONGEST_LABEL: usize = 30;
+const LONGEST_LABEL: usize = 44;
 /// The width of a letter in a label, roughly.
 const LETTER: f64 = 6.7;
 /// Right of the lanes: a bar for the worker's utilization, and a number.
@@ -45,7 +42,7 @@ impl Layout {
         let lane_width = WIDTH - MARGIN - PERCENT - BAR - SPACE - lane_x;
         let (lane_height, pitch) = row_size(shown.workers().count());
         let first_row_y = LEGEND_Y + legend::PITCH * (legend_lines - 1) as f64 + 32.0;
-        let rows = shown.workers().count() + usize::from(shown.left_out > 0);
+        let rows = shown.workers().count() + usize::from(shown.gap().is_some());
         let length = timeline.length();
         let seconds = length.as_secs_f64();
         Self {

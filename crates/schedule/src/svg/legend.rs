@@ -5,8 +5,9 @@ use ::svg::{Node, node::element::Group};
 use crate::{SpanKind, Timeline, summary::stages};
 
 use super::{
+    MARGIN, WIDTH, rectangle,
     shade::{Colour, SHADES},
-    shapes::{MARGIN, WIDTH, rectangle, text},
+    text,
 };
 
 const SWATCH: f64 = 12.0;
@@ -51,17 +52,16 @@ impl Legend {
         let kinds: Vec<_> = timeline.kinds().collect();
         let has_shades = timeline.workers.iter().any(|spans| stages(spans).len() > 1);
         let shades = has_shades.then(|| shades(kinds.first().copied()));
-        let kinds = kinds.into_iter().map(|kind| Entry {
-            classes: vec![Colour::of(kind).class()],
-            words: kind.to_string(),
-        });
-        let bubble = Entry {
-            classes: vec!["bubble".to_owned()],
-            words: "bubble".to_owned(),
+        let entry = |class, words| Entry {
+            classes: vec![class],
+            words,
         };
-        Self {
-            lines: in_lines(kinds.chain([bubble]).chain(shades)),
-        }
+        let kinds = kinds
+            .into_iter()
+            .map(|kind| entry(Colour::of(kind).class(), kind.to_string()));
+        let bubble = entry("bubble".to_owned(), "bubble".to_owned());
+        let lines = in_lines(kinds.chain([bubble]).chain(shades));
+        Self { lines }
     }
 
     pub fn lines(&self) -> usize {

@@ -13,10 +13,12 @@ use crate::{
 };
 
 use super::{
+    MARGIN, WIDTH,
     layout::{BAR, Layout, short},
+    rectangle,
     shade::Colour,
-    shapes::{MARGIN, WIDTH, rectangle, text},
     shares::NarrowBoxes,
+    text,
 };
 
 /// The width of a digit, roughly.
@@ -32,9 +34,7 @@ pub(super) struct Row<'a> {
     layout: &'a Layout,
     timeline: &'a Timeline,
     worker: usize,
-    /// Of its lane.
     y: f64,
-    /// The worker's.
     stages: Vec<usize>,
 }
 
@@ -85,23 +85,21 @@ impl<'a> Row<'a> {
                 runs.push(std::mem::take(&mut run));
             }
             if is_narrow {
-                run.push(Colour::of_span(span, &self.stages), x, x + width);
+                let colour = Colour::of_span(span, &self.stages);
+                run.boxes.push((colour, x, x + width));
             } else {
                 wide.push((span, x, width));
             }
         }
         runs.push(run);
-        runs.retain(|run| !run.is_empty());
+        runs.retain(|run| !run.boxes.is_empty());
         (wide, runs)
     }
 
     fn draw_words(&self, page: &mut Group, label: &str) {
         let height = self.layout.lane_height;
-        let class = if height > LOWEST {
-            "label"
-        } else {
-            "label small"
-        };
+        let is_low = height <= LOWEST;
+        let class = if is_low { "label small" } else { "label" };
         let y = self.y + height / 2.0 + 4.0;
         let busy = utilisation(self.timeline, self.worker);
         page.append(text(class, MARGIN, y, short(label)));

@@ -32,14 +32,7 @@ impl Colour {
     }
 
     pub fn class(self) -> String {
-        let kind = match self.kind {
-            SpanKind::Forward => "forward",
-            SpanKind::Recompute => "recompute",
-            SpanKind::Backward => "backward",
-            SpanKind::InputGradient => "input",
-            SpanKind::WeightGradient => "weight",
-            SpanKind::Update => "update",
-        };
+        let (_, _, kind, ..) = self.kind.look();
         match self.shade {
             Some(shade) => format!("{kind} s{shade}"),
             None => kind.to_owned(),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{shade::Colour, shapes::round};
+use super::{round, shade::Colour};
 
 /// The width of a box that took no time, in pixels: it must be visible.
 const LEAST: f64 = 0.4;
@@ -16,18 +16,10 @@ const PIECE: f64 = 6.0;
 /// Consecutive narrow boxes: colour, left and right end in pixels.
 #[derive(Default)]
 pub(super) struct NarrowBoxes {
-    boxes: Vec<(Colour, f64, f64)>,
+    pub boxes: Vec<(Colour, f64, f64)>,
 }
 
 impl NarrowBoxes {
-    pub fn is_empty(&self) -> bool {
-        self.boxes.is_empty()
-    }
-
-    pub fn push(&mut self, colour: Colour, left: f64, right: f64) {
-        self.boxes.push((colour, left, right));
-    }
-
     pub fn end(&self) -> f64 {
         self.boxes.last().map_or(f64::MIN, |&(_, _, right)| right)
     }
@@ -37,13 +29,9 @@ impl NarrowBoxes {
         self.boxes.iter().any(|of| of.0 != self.boxes[0].0)
     }
 
-    fn start(&self) -> f64 {
-        self.boxes.first().map_or(0.0, |&(_, left, _)| left)
-    }
-
     /// Adds the outlines of each colour to `paths`, in a lane at `y` of this `height`.
     pub fn draw(&self, paths: &mut BTreeMap<Colour, String>, y: f64, height: f64) {
-        let start = self.start();
+        let start = self.boxes.first().map_or(0.0, |&(_, left, _)| left);
         let width = (self.end() - start).max(LEAST);
         if let [(colour, ..)] = self.boxes[..] {
             let stack = [(colour, height as u32)];
@@ -51,7 +39,9 @@ impl NarrowBoxes {
         }
         let pieces = (width / PIECE).ceil().max(1.0);
         let pitch = width / pieces;
-        let stacks = self.stacks(start, pitch, pieces as usize, height);
+        let shares = self.shares(start, pitch, pieces as usize);
+        let stacks = shares.iter().map(|shares| stack(shares, pitch, height));
+        let stacks: Vec<_> = stacks.collect();
         let mut from = 0;
         while from < stacks.len() {
             let equal = stacks[from..].iter().take_while(|s| **s == stacks[from]);
@@ -63,14 +53,8 @@ impl NarrowBoxes {
         }
     }
 
-    /// For each piece, how high each colour is, from the bottom.
-    fn stacks(
-        &self,
-        start: f64,
-        pitch: f64,
-        pieces: usize,
-        height: f64,
-    ) -> Vec<Vec<(Colour, u32)>> {
+    /// For each piece, the pixels of each colour.
+    fn shares(&self, start: f64, pitch: f64, pieces: usize) -> Vec<BTreeMap<Colour, f64>> {
         let mut shares = vec![BTreeMap::<Colour, f64>::new(); pieces];
         for &(colour, left, right) in &self.boxes {
             let piece = |x: f64| (((x - start) / pitch) as usize).min(pieces - 1);
@@ -83,12 +67,11 @@ impl NarrowBoxes {
             let left = if first < last { border } else { left };
             *shares[last].entry(colour).or_default() += right - left;
         }
-        let stack = |shares: &BTreeMap<Colour, f64>| stack(shares, pitch, height);
-        shares.iter().map(stack).collect()
+        shares
     }
 }
 
-/// Heights in whole pixels, whose sum is that of the shares.
+/// How high each colour is, from the bottom: heights in whole pixels, whose sum is that of the shares.
 fn stack(shares: &BTreeMap<Colour, f64>, width: f64, height: f64) -> Vec<(Colour, u32)> {
     let (mut below, mut drawn) = (0.0, 0);
     let heights = shares.iter().map(|(&colour, pixels)| {

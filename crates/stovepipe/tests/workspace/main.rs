@@ -14,10 +14,8 @@ mod features;
 mod metadata;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../..")
-        .canonicalize()
-        .unwrap()
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    Path::new(root).canonicalize().unwrap()
 }
 
 /// What cargo prints. It asks no registry: all that a test needs has been fetched to build it.

@@ -1,22 +1,26 @@
 //! The tensors of a checkpoint.
 
-use std::{collections::HashSet, fs, path::Path};
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+};
 
-use burn::{optim::StateSink, store::ModuleSnapshot};
+use burn::store::{ModuleSnapshot, burn_pack};
 use stovepipe_pipeline::{Layer, Pipeline};
 
-use super::state::TrainerState;
+use super::{state::TrainerState, sums::paths};
 use crate::{
     error::TrainError,
     optimizer::{Counts, GradientAccumulator, Names, StagedOptimizer, WeightAverage},
-    weights::{fetched, load_model, save_model, tensor_file},
+    processes::Processes,
+    weights::{SharedTensors, load_model, save_model, tensor_file, write_together},
 };
 
 const GRADIENTS: &str = "gradients.safetensors";
 const OPTIMIZER: &str = "optimizer";
 
 /// The file of a model, or of its averaged weights.
-pub(super) fn model_file(averaged: bool) -> &'static str {
+pub(crate) fn model_file(averaged: bool) -> &'static str {
     if averaged {
         "averaged.safetensors"
     } else {
@@ -24,7 +28,6 @@ pub(super) fn model_file(averaged: bool) -> &'static str {
     }
 }
 
-/// All tensors that a training resumes from.
 pub(crate) struct Contents<'a, L: Layer> {
     pub(crate) pipeline: &'a mut Pipeline<L>,
     pub(crate) average: Option<&'a mut WeightAverage<L>>,
@@ -33,13 +36,14 @@ pub(crate) struct Contents<'a, L: Layer> {
 }
 
 impl<L: Layer> Contents<'_, L> {
+    pub(super) fn processes(&self) -> Processes {
+        Processes::of(self.pipeline)
+    }
+
     /// Writes them. The optimizer's state gets a file for each stage, so that the host holds only one
     /// stage's state at a time.
     pub(super) fn save(&self, folder: &Path) -> Result<(), TrainError> {
-        fetched(folder, || self.write(folder))
-    }
-
-    fn write(&self, folder: &Path) -> Result<(), TrainError> {
+        let processes = &self.processes();
         save_model(self.pipeline, folder.join(model_file(false)))?;
         if let Some(average) = &self.average {
             save_model(average.pipeline(), folder.join(model_file(true)))?;
@@ -48,41 +52,46 @@ impl<L: Layer> Contents<'_, L> {
         for stage in 0..stages {
             let number = stage + 1;
             let file = format!("{OPTIMIZER}-{number:05}-of-{stages:05}.safetensors");
-            tensor_file::write(&folder.join(file), self.optimizer.state(stage, &names))?;
+            let state = || tensor_file::of_state(self.optimizer.state(stage, &names));
+            write_together(processes, &folder.join(file), state, None)?;
         }
         if self.accumulator.counts().mini_batches == 0 {
             return Ok(());
         }
-        let sums = self.accumulator.sums(self.pipeline, &names);
-        tensor_file::write(&folder.join(GRADIENTS), sums)
+        let sums = || tensor_file::of_state(self.accumulator.sums(self.pipeline, &names));
+        write_together(processes, &folder.join(GRADIENTS), sums, None)
     }
 
     /// Reads them, into any number of stages.
-    pub(super) fn load(self, folder: &Path, state: &TrainerState) -> Result<(), TrainError> {
+    pub(crate) fn load(self, folder: &Path, state: &TrainerState) -> Result<(), TrainError> {
+        let processes = &self.processes();
         load_model(self.pipeline, &folder.join(model_file(false)))?;
         if let Some(average) = self.average {
             average.restore(&folder.join(model_file(true)), state.averaged)?;
         }
         let names = names(self.pipeline);
-        let stages = self.pipeline.stages();
-        for (number, stage) in stages.into_iter().enumerate() {
+        let files = processes.first(|| optimizer_tensors(folder))?;
+        let file = SharedTensors::new(processes, files.unwrap_or_default())?;
+        for (number, stage) in self.pipeline.stages().into_iter().enumerate() {
             let layers = &self.pipeline.layers()[stage.layers];
             let own: HashSet<_> = (layers.iter())
                 .flat_map(|layer| layer.collect(None, None, true))
                 .filter_map(|tensor| names.get(&tensor.param_id?.into()))
                 .map(String::as_str)
                 .collect();
-            let mut state = StateSink::default();
-            for path in optimizer_files(folder)? {
-                let part = tensor_file::read(&path, |name| is_of(name, &own))?;
-                state.tensors.extend(part.tensors);
-                state.scalars.extend(part.scalars);
-            }
+            let read = || tensor_file::read(folder, file.tensors(), |name| is_of(name, &own));
+            let state = processes.agree(file.reading(read)?)?;
             self.optimizer
                 .restore(number, (layers, &stage.device), &names, state);
         }
         if state.waiting > 0 {
-            let sums = tensor_file::read(&folder.join(GRADIENTS), |_| true)?;
+            let path = folder.join(GRADIENTS);
+            let tensors = processes.first(|| tensor_file::open(&path))?;
+            let tensors = tensors.map(|(tensors, _)| tensors);
+            let file = SharedTensors::new(processes, tensors.unwrap_or_default())?;
+            let own: HashSet<_> = names.values().map(String::as_str).collect();
+            let read = || tensor_file::read(&path, file.tensors(), |name| own.contains(name));
+            let sums = processes.agree(file.reading(read)?)?;
             let counts = Counts {
                 mini_batches: state.waiting,
                 weight: state.waiting_weight,
@@ -98,7 +107,7 @@ impl<L: Layer> Contents<'_, L> {
     }
 }
 
-/// The names of parameters, as in the model's file. One in several layers has its first name.
+/// The names of this process's parameters, as in the model's file. One in several layers has its first name.
 fn names<L: Layer>(pipeline: &Pipeline<L>) -> Names {
     let mut names = Names::new();
     for tensor in pipeline.collect(None, None, true) {
@@ -111,20 +120,16 @@ fn names<L: Layer>(pipeline: &Pipeline<L>) -> Names {
 
 /// Whether a tensor's name is a parameter's, with something after it.
 fn is_of(name: &str, parameters: &HashSet<&str>) -> bool {
-    let ends = name.match_indices('.').map(|(end, _)| end);
-    ends.into_iter()
-        .any(|end| parameters.contains(&name[..end]))
+    let mut ends = name.match_indices('.').map(|(end, _)| end);
+    ends.any(|end| parameters.contains(&name[..end]))
 }
 
-fn optimizer_files(folder: &Path) -> Result<Vec<std::path::PathBuf>, TrainError> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).map_err(TrainError::file(folder))? {
-        let path = entry.map_err(TrainError::file(folder))?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        if name.is_some_and(|name| name.starts_with(OPTIMIZER)) {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
+/// The tensors of the optimizer's files.
+fn optimizer_tensors(folder: &Path) -> Result<Vec<burn_pack::Tensor>, TrainError> {
+    let mut files = paths(folder)?;
+    let name = |path: &PathBuf| path.file_name()?.to_str().map(str::to_owned);
+    files.retain(|path| name(path).is_some_and(|name| name.starts_with(OPTIMIZER)));
+    let tensors = files.iter().map(|path| tensor_file::open(path));
+    let tensors = tensors.collect::<Result<Vec<_>, _>>()?.into_iter();
+    Ok(tensors.flat_map(|(tensors, _)| tensors).collect())
 }

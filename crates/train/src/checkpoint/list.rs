@@ -14,11 +14,12 @@ use super::{
     sums,
 };
 use crate::{
+    data::Fingerprint,
     error::TrainError,
-    task::{About, Metrics, Task},
+    settings::TrainSettings,
+    task::{About, Task},
 };
 
-/// The folder of checkpoints in a run's folder.
 const FOLDER: &str = "checkpoints";
 const STATE: &str = "standing.toml";
 
@@ -45,7 +46,7 @@ pub struct Damaged {
     pub reason: String,
 }
 
-/// Which checkpoints to keep.
+#[derive(Clone, Copy)]
 pub(crate) struct Keep<'a> {
     /// This many of the newest.
     pub(crate) last: usize,
@@ -81,10 +82,8 @@ impl Checkpoint {
     ///
     /// If they are not.
     pub fn check(&self) -> Result<(), TrainError> {
-        sums::check(&self.path).map_err(|reason| TrainError::DamagedCheckpoint {
-            path: self.path.clone(),
-            reason,
-        })
+        let path = self.path.clone();
+        sums::check(&self.path).map_err(|reason| TrainError::DamagedCheckpoint { path, reason })
     }
 
     /// Its name: `epoch-0003-batch-0000120` was made after three epochs and 120 mini-batches.
@@ -99,22 +98,47 @@ impl Checkpoint {
         self.path.join(model_file(averaged))
     }
 
+    /// What the data were when it was made, see [`Source::fingerprint`](crate::Source::fingerprint).
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub fn data(&self) -> Result<Fingerprint, TrainError> {
+        Ok(self.state()?.data)
+    }
+
+    /// Checks that the data are the same as when it was made.
+    ///
+    /// # Errors
+    ///
+    /// If they are not, or it cannot be read.
+    pub fn check_data(&self, now: &Fingerprint) -> Result<(), TrainError> {
+        self.state()?.check_data(now)
+    }
+
+    /// The limit of a training with these settings that it has reached, if any: the setting's name
+    /// and value.
+    ///
+    /// # Errors
+    ///
+    /// If a setting that must stay the same has changed, or its state cannot be read.
+    pub fn limit(
+        &self,
+        settings: &TrainSettings,
+    ) -> Result<Option<(&'static str, usize)>, TrainError> {
+        let state = self.state()?;
+        state.check(settings)?;
+        Ok(state.limit(state.steps, settings))
+    }
+
     pub(crate) fn state(&self) -> Result<TrainerState, TrainError> {
         let path = self.path.join(STATE);
         let text = fs::read_to_string(&path).map_err(TrainError::file(&path))?;
         TrainerState::parse(&text, path)
     }
 
-    /// Its test results, if it was made at the end of an epoch.
-    fn tested(&self) -> Option<Metrics> {
-        self.state().ok()?.test
-    }
-
-    /// Loads its tensors, and returns the state of the training.
-    pub(crate) fn load<L: Layer>(&self, into: Contents<'_, L>) -> Result<TrainerState, TrainError> {
-        let state = self.state()?;
-        into.load(&self.path, &state)?;
-        Ok(state)
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 }
 
@@ -141,16 +165,15 @@ impl Checkpoints {
     ///
     /// If the folder cannot be read.
     pub fn list(&self) -> Result<Vec<Checkpoint>, TrainError> {
-        let entries = match fs::read_dir(&self.folder) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(TrainError::file(&self.folder))?,
+        let paths = match sums::paths(&self.folder) {
+            Err(TrainError::File { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                return Ok(Vec::new());
+            }
+            paths => paths?,
         };
-        let mut found = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(TrainError::file(&self.folder))?.path();
-            // Incomplete and damaged ones have a suffix, `.partial` or `.damaged`.
-            found.extend(Checkpoint::at(&path));
-        }
+        // Incomplete and damaged ones have a suffix, `.partial` or `.damaged`.
+        let found = paths.iter().filter_map(|path| Checkpoint::at(path));
+        let mut found: Vec<_> = found.collect();
         found.sort();
         Ok(found)
     }
@@ -166,10 +189,6 @@ impl Checkpoints {
     }
 
     /// The newest checkpoint that is not damaged. Renames damaged ones, and returns them too.
-    ///
-    /// # Errors
-    ///
-    /// If the folder cannot be read or written.
     pub(crate) fn newest(&self) -> Result<(Option<Checkpoint>, Vec<Damaged>), TrainError> {
         let mut damaged = Vec::new();
         for checkpoint in self.list()?.into_iter().rev() {
@@ -194,47 +213,84 @@ impl Checkpoints {
         state: &TrainerState,
         keep: Keep<'_>,
     ) -> Result<(), TrainError> {
+        let processes = contents.processes();
         let path = self.folder.join(state.name());
-        if path.exists() {
+        if processes.of_first(path.exists())? {
             return Ok(());
         }
         let partial = path.with_extension("partial");
-        remove(&partial)?;
-        fs::create_dir_all(&partial).map_err(TrainError::file(&partial))?;
-        let written = write(&partial, contents, state);
-        if written.is_err() {
+        processes.first(|| {
+            remove(&partial)?;
+            fs::create_dir_all(&partial).map_err(TrainError::file(&partial))
+        })?;
+        let written = contents
+            .save(&partial)
+            .and_then(|()| processes.first(|| seal(&partial, state)));
+        if written.is_err() && processes.is_first() {
             // Do not waste space on an incomplete one.
             let _ = fs::remove_dir_all(&partial);
         }
         written?;
-        fs::rename(&partial, &path).map_err(TrainError::file(&path))?;
-        // The folders of the checkpoints, of the run, and of all runs may be new.
-        for folder in self.folder.ancestors().take(3) {
-            sums::sync_folder(folder)?;
-        }
-        self.prune(keep)
+        let placed = processes.first(|| {
+            fs::rename(&partial, &path).map_err(TrainError::file(&path))?;
+            // The folders of the checkpoints, of the run, and of all runs may be new.
+            for folder in self.folder.ancestors().take(3) {
+                sums::sync_folder(folder)?;
+            }
+            self.prune(keep)
+        });
+        placed.map(drop)
     }
 
     fn prune(&self, keep: Keep<'_>) -> Result<(), TrainError> {
-        let all = self.list()?;
+        let old = self.older_than(keep.last, keep)?;
+        old.iter().try_for_each(|own| remove(&own.path))
+    }
+
+    /// Removes the oldest that is neither the newest nor among the best, and returns its name.
+    pub(crate) fn remove_oldest(&self, keep: Keep<'_>) -> Result<Option<String>, TrainError> {
+        let Some(oldest) = self.older_than(1, keep)?.into_iter().next() else {
+            return Ok(None);
+        };
+        remove(&oldest.path)?;
+        Ok(Some(oldest.name))
+    }
+
+    /// Those before the `last` that are not among the best, the oldest first.
+    fn older_than(&self, last: usize, keep: Keep<'_>) -> Result<Vec<Checkpoint>, TrainError> {
+        let mut all = self.list()?;
         let best = by_test(all.clone(), keep.by).into_iter();
-        let kept: Vec<_> = best.take(keep.best).collect();
-        let old = all.len().saturating_sub(keep.last.max(1));
-        for checkpoint in all.into_iter().take(old) {
-            if !kept.contains(&checkpoint) {
-                remove(&checkpoint.path)?;
+        let best: Vec<_> = best.take(keep.best).collect();
+        all.truncate(all.len().saturating_sub(last.max(1)));
+        all.retain(|checkpoint| !best.contains(checkpoint));
+        Ok(all)
+    }
+
+    /// Copies all checkpoints of `other`, the newest first.
+    pub(crate) fn copy(&self, other: &Self) -> Result<(), TrainError> {
+        for checkpoint in other.list()?.into_iter().rev() {
+            let path = self.folder.join(&checkpoint.name);
+            let partial = path.with_extension("partial");
+            remove(&partial)?;
+            fs::create_dir_all(&partial).map_err(TrainError::file(&partial))?;
+            for file in sums::paths(&checkpoint.path)? {
+                link(&file, &partial.join(file.file_name().unwrap_or_default()))?;
             }
+            fs::rename(&partial, &path).map_err(TrainError::file(&path))?;
         }
         Ok(())
     }
 }
 
-fn write<L: Layer>(
-    folder: &Path,
-    contents: &Contents<'_, L>,
-    state: &TrainerState,
-) -> Result<(), TrainError> {
-    contents.save(folder)?;
+/// Links a file, or copies it where the file system has no links.
+pub(crate) fn link(from: &Path, to: &Path) -> Result<(), TrainError> {
+    // A copy onto a link to the same file would empty both.
+    let _ = fs::remove_file(to);
+    let linked = fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop));
+    linked.map_err(TrainError::file(to))
+}
+
+fn seal(folder: &Path, state: &TrainerState) -> Result<(), TrainError> {
     let path = folder.join(STATE);
     let text = toml::to_string(state).map_err(|error| TrainError::format(&path, error))?;
     fs::write(&path, text).map_err(TrainError::file(&path))?;
@@ -243,19 +299,13 @@ fn write<L: Layer>(
 
 /// The tested checkpoints, the best first; of equal ones, the oldest first.
 fn by_test(checkpoints: Vec<Checkpoint>, primary: Option<&About>) -> Vec<Checkpoint> {
-    let tested = (checkpoints.into_iter())
-        .filter_map(|checkpoint| Some((checkpoint.tested()?.quality(primary)?, checkpoint)));
-    let mut tested: Vec<_> = tested.collect();
-    tested.sort_by(|((a, a_next), _), ((b, b_next), _)| {
-        b.total_cmp(a).then(b_next.total_cmp(a_next))
-    });
-    tested
-        .into_iter()
-        .map(|(_, checkpoint)| checkpoint)
-        .collect()
+    let mut tested: Vec<_> = (checkpoints.into_iter())
+        .filter_map(|own| Some((own.state().ok()?.test?.quality(primary)?, own)))
+        .collect();
+    tested.sort_by(|(a, _), (b, _)| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)));
+    tested.into_iter().map(|(_, own)| own).collect()
 }
 
-/// Removes a folder if it is there.
 fn remove(path: &Path) -> Result<(), TrainError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

@@ -10,7 +10,7 @@ mod list;
 mod state;
 mod sums;
 
-pub(crate) use contents::Contents;
-pub(crate) use list::Keep;
+pub(crate) use contents::{Contents, model_file};
 pub use list::{Checkpoint, Checkpoints, Damaged};
+pub(crate) use list::{Keep, link};
 pub(crate) use state::{Sums, TrainerState};

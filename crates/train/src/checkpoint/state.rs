@@ -1,20 +1,20 @@
 //! The state of a training without its tensors: `standing.toml`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use stovepipe_pipeline::LossScaler;
 
 use crate::{
+    data::{Fingerprint, changes},
     error::TrainError,
+    processes::Processes,
     settings::{OptimizerSetting, TrainSettings},
     task::{Metrics, Totals},
 };
 
-/// The version of the checkpoint format.
 const VERSION: u32 = 1;
 
-/// The state of a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct TrainerState {
@@ -46,9 +46,22 @@ pub(crate) struct TrainerState {
     /// In f16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) loss_scaler: Option<LossScaler>,
-    /// Test results, if this is the end of an epoch.
+    /// The loss of the first mini-batch, and the lowest of an epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) first_loss: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lowest_loss: Option<f64>,
+    /// The best test results at the end of an epoch so far, and the tests since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) best: Option<Metrics>,
+    #[serde(default)]
+    pub(crate) tests_since_best: usize,
+    /// Test results, if this is the end of an epoch that was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) test: Option<Metrics>,
+    /// What the data were, if that is known.
+    #[serde(default, skip_serializing_if = "Fingerprint::is_empty")]
+    pub(crate) data: Fingerprint,
     /// Sums of the current epoch.
     pub(crate) under_way: Sums,
     /// Sums of the epochs that are over.
@@ -66,7 +79,6 @@ pub(crate) struct Fixed {
     averages: bool,
 }
 
-/// Sums over mini-batches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Sums {
@@ -97,10 +109,42 @@ impl TrainerState {
             train_loss: 0.0,
             of: Fixed::of(settings),
             loss_scaler: None,
+            first_loss: None,
+            lowest_loss: None,
+            best: None,
+            tests_since_best: 0,
             test: None,
+            data: Fingerprint::new(),
             under_way: Sums::of(zero),
             over: Sums::of(zero),
         }
+    }
+
+    /// The limit that a training of so many steps has reached, if any: the setting's name and value.
+    pub(crate) fn limit(
+        &self,
+        steps: u64,
+        settings: &TrainSettings,
+    ) -> Option<(&'static str, usize)> {
+        let limits = [
+            (self.epoch >= settings.epochs).then_some(("epochs", settings.epochs)),
+            reached("max_steps", steps, settings.max_steps),
+            reached("patience", self.tests_since_best as u64, settings.patience),
+        ];
+        limits.into_iter().flatten().next()
+    }
+
+    /// The state that the first process has read, if there is one.
+    pub(crate) fn of_first(
+        own: Option<Self>,
+        processes: &Processes,
+    ) -> Result<Option<Self>, TrainError> {
+        // TOML keeps all digits, and may leave fields out.
+        let text = own.as_ref().map(toml::to_string).transpose();
+        let text = text.map_err(|error| TrainError::format(Path::new(""), error))?;
+        let text: Option<String> = processes.of_first(text)?;
+        text.map(|text| Self::parse(&text, PathBuf::new()))
+            .transpose()
     }
 
     /// Reads a file. Checks the version first: other versions may have other keys.
@@ -113,11 +157,11 @@ impl TrainerState {
             path,
             source: Box::new(source),
         };
+        let own = VERSION;
         match toml::from_str(text) {
-            Ok(Versioned { version }) if version != VERSION => Err(TrainError::CheckpointVersion {
-                version,
-                own: VERSION,
-            }),
+            Ok(Versioned { version }) if version != own => {
+                Err(TrainError::CheckpointVersion { version, own })
+            }
             _ => toml::from_str(text).map_err(configuration),
         }
     }
@@ -128,21 +172,24 @@ impl TrainerState {
         Some((epoch.parse().ok()?, batch.parse().ok()?))
     }
 
-    /// The name of a checkpoint of this state.
     pub(crate) fn name(&self) -> String {
         format!("epoch-{:04}-batch-{:07}", self.epoch, self.batch)
     }
 
     /// Checks that a training with these settings can resume from here.
     pub(crate) fn check(&self, settings: &TrainSettings) -> Result<(), TrainError> {
-        let pairs = self.of.shown().into_iter().zip(Fixed::of(settings).shown());
-        let other = pairs.into_iter().find(|(then, now)| then != now);
-        match other {
-            Some(((setting, then), (_, now))) => {
-                Err(TrainError::OtherSetting { setting, then, now })
+        let now = Fixed::of(settings).shown();
+        for ((setting, then), (_, now)) in self.of.shown().into_iter().zip(now) {
+            if then != now {
+                return Err(TrainError::OtherSetting { setting, then, now });
             }
-            None => Ok(()),
         }
+        Ok(())
+    }
+
+    /// Checks that the data are those from before.
+    pub(crate) fn check_data(&self, now: &Fingerprint) -> Result<(), TrainError> {
+        changes(&self.data, now).map_or(Ok(()), |changes| Err(TrainError::OtherData(changes)))
     }
 }
 
@@ -170,7 +217,6 @@ impl Fixed {
 }
 
 impl Sums {
-    /// Sums of no mini-batches.
     pub(crate) fn of(zero: &Totals) -> Self {
         Self {
             scores: zero.clone(),
@@ -178,7 +224,6 @@ impl Sums {
         }
     }
 
-    /// Adds an epoch's sums.
     pub(crate) fn add(&mut self, other: &Self) {
         self.steps += other.steps;
         self.skipped += other.skipped;
@@ -191,8 +236,12 @@ impl Sums {
         self.scores.samples as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// The mean bubble of a step.
     pub(crate) fn bubble(&self) -> f64 {
         self.bubbles / self.steps.max(1) as f64
     }
+}
+
+/// A limit; 0 is none.
+fn reached(name: &'static str, count: u64, limit: usize) -> Option<(&'static str, usize)> {
+    (limit > 0 && count >= limit as u64).then_some((name, limit))
 }

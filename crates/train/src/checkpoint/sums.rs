@@ -2,9 +2,9 @@
 
 use std::{
     fmt::Write as _,
-    fs::{self, File},
+    fs::{self, DirEntry, File},
     io::{self, Read},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use sha2::{Digest, Sha256};
@@ -14,7 +14,6 @@ use crate::error::TrainError;
 /// The file with the checksums of the others.
 pub(super) const SUMS: &str = "SHA256SUMS";
 
-/// Bytes to read at a time.
 const BLOCK: usize = 1 << 20;
 
 /// Writes the checksums of all files in a folder, and syncs everything to the disk.
@@ -73,20 +72,21 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), TrainError> {
     synced.map_err(TrainError::file(folder))
 }
 
+/// The paths of a folder's entries, sorted.
+pub(super) fn paths(folder: &Path) -> Result<Vec<PathBuf>, TrainError> {
+    let path = |entry: io::Result<DirEntry>| Ok(entry?.path());
+    let entries = fs::read_dir(folder).and_then(|all| all.map(path).collect());
+    let mut paths: Vec<_> = entries.map_err(TrainError::file(folder))?;
+    paths.sort();
+    Ok(paths)
+}
+
 /// The names of a folder's files, sorted, without the checksums.
 fn names(folder: &Path) -> Result<Vec<String>, TrainError> {
-    let entries = fs::read_dir(folder).map_err(TrainError::file(folder))?;
-    let mut names = Vec::new();
-    for entry in entries {
-        let name = entry.map_err(TrainError::file(folder))?.file_name();
-        names.extend(
-            name.to_str()
-                .filter(|&name| name != SUMS)
-                .map(str::to_owned),
-        );
-    }
-    names.sort();
-    Ok(names)
+    let paths = paths(folder)?;
+    let names = paths.iter().filter_map(|path| path.file_name()?.to_str());
+    let names = names.filter(|&name| name != SUMS);
+    Ok(names.map(str::to_owned).collect())
 }
 
 fn sum(path: &Path) -> io::Result<String> {

@@ -18,7 +18,6 @@ use stovepipe_pipeline::caught;
 
 use crate::error::TrainError;
 
-/// Batches that are loaded in advance.
 const AHEAD: usize = 2;
 
 /// The order in which an epoch visits the samples of a set. It depends on seed and epoch only.
@@ -90,24 +89,14 @@ impl<O: Send + 'static> Loader<O> {
                 .map(|items| batcher.batch(items, &device))
                 .map_err(TrainError::data)
         };
+        let spare = sender.clone();
         let thread = Builder::new()
             .name("loader".to_owned())
             .spawn(move || send_all(&order, batch_size.max(1), &load, &sender));
-        match thread {
-            Ok(thread) => Self {
-                batches: Some(batches),
-                thread: Some(thread),
-            },
-            Err(error) => Self::failed(TrainError::data(error)),
-        }
-    }
-
-    fn failed(error: TrainError) -> Self {
-        let (sender, batches) = sync_channel(1);
-        let _ = sender.send(Err(error));
+        let not_started = |error| spare.send(Err(TrainError::data(error)));
         Self {
             batches: Some(batches),
-            thread: None,
+            thread: thread.map_err(not_started).ok(),
         }
     }
 }

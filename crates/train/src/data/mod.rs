@@ -1,8 +1,11 @@
 //! Where the batches of a training come from.
 
 mod loader;
+mod shared;
 mod source;
 
 pub use loader::{Loader, shuffled};
-pub(crate) use source::check;
-pub use source::{Batches, Data, EpochPass, Source};
+pub use shared::shared;
+pub use source::{
+    Batches, Data, EpochPass, Fingerprint, FirstBatches, Source, changes, check, check_batch,
+};

@@ -22,7 +22,6 @@ pub(crate) struct GradientAccumulator {
     counts: Counts,
 }
 
-/// What has been accumulated.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) mini_batches: usize,
@@ -91,7 +90,6 @@ impl GradientAccumulator {
         visitor.read
     }
 
-    /// Restores saved sums.
     pub(crate) fn restore<L: Layer>(
         pipeline: &Pipeline<L>,
         names: &Names,
@@ -122,10 +120,8 @@ impl GradientAccumulator {
             sum: GradientsParams::new(),
         };
         pipeline.visit(&mut visitor);
-        Self {
-            sum: visitor.sum,
-            counts,
-        }
+        let sum = visitor.sum;
+        Self { sum, counts }
     }
 
     /// The gradients of the mean loss over all mini-batches, unless some were not finite. Restarts

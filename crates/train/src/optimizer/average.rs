@@ -66,7 +66,6 @@ impl<L: Layer> WeightAverage<L> {
         Ok(())
     }
 
-    /// The number of updates.
     pub(crate) fn updates(&self) -> u64 {
         self.updates
     }

@@ -9,31 +9,51 @@ use burn::{
 };
 use stovepipe_pipeline::{Layer, Pipeline, StepError};
 
-/// Scales all gradients by one factor so that their common norm is at most `largest`, like PyTorch's
-/// `clip_grad_norm_`. Squares are added in the order of the layers, whatever the stages.
-pub(crate) fn clip<L: Layer>(
+use crate::processes::Processes;
+
+/// The common norm of all gradients. Squares are added in the order of the layers, whatever the stages.
+pub(crate) fn norm<L: Layer>(
     pipeline: &Pipeline<L>,
-    gradients: GradientsParams,
-    largest: f64,
-) -> Result<GradientsParams, StepError> {
+    gradients: &GradientsParams,
+) -> Result<f64, StepError> {
     // Layers that share a parameter share its gradient.
     let mut seen = HashSet::new();
-    let mut sum = 0.0;
-    for (stage, layers) in pipeline.stage_layers().enumerate() {
-        let squares = squares(layers, &gradients, &mut seen);
+    let of_stage = |(stage, layers)| {
+        let squares = squares(layers, gradients, &mut seen);
         let squares = squares.map_err(|cause| StepError::Device {
             stage,
             device: pipeline.stages()[stage].device_name.clone(),
             source: cause,
         })?;
-        squares.iter().for_each(|square| sum += square);
-    }
+        Ok((stage, squares))
+    };
+    let of_stages = pipeline.stage_layers().enumerate().map(of_stage);
+    let own = of_stages.collect::<Result<Vec<_>, StepError>>();
+    let processes = Processes::of(pipeline);
+    let (_, all) = processes.tell(own, Clone::clone)?;
+    let mut all = all.concat();
+    // The squares of a stage are those of one process, in the order of its layers.
+    all.sort_by_key(|(stage, _)| *stage);
+    let mut sum = 0.0;
+    let squares = all.iter().flat_map(|(_, squares)| squares);
+    squares.for_each(|square| sum += square);
+    Ok(f64::sqrt(sum))
+}
+
+/// Scales all gradients by one factor so that their `norm` is at most `largest`, like PyTorch's
+/// `clip_grad_norm_`.
+pub(crate) fn clip<L: Layer>(
+    pipeline: &Pipeline<L>,
+    gradients: GradientsParams,
+    norm: f64,
+    largest: f64,
+) -> GradientsParams {
     // PyTorch adds the same small number.
-    let factor = largest / (sum.sqrt() + 1e-6);
+    let factor = largest / (norm + 1e-6);
     if factor < 1.0 {
-        return Ok(scaled(pipeline, gradients, factor));
+        return scaled(pipeline, gradients, factor);
     }
-    Ok(gradients)
+    gradients
 }
 
 /// The squared norms of a stage's gradients that were not seen before, read from its device at once.
@@ -70,7 +90,6 @@ fn squares<L: Layer>(
     Ok(sums.iter::<f64>().collect())
 }
 
-/// Multiplies all gradients by a factor.
 pub(super) fn scaled<L: Layer>(
     pipeline: &Pipeline<L>,
     gradients: GradientsParams,

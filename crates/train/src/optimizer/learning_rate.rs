@@ -17,14 +17,19 @@ pub struct LearningRate {
 }
 
 impl LearningRate {
-    /// The learning rate of a run with `steps_per_epoch` updates in each epoch.
+    /// The learning rate of a run with `steps_per_epoch` updates in each epoch. With `max_steps`
+    /// mini-batches, the run may be over before its epochs are.
     #[must_use]
     pub fn new(settings: &TrainSettings, steps_per_epoch: usize) -> Self {
         let steps_per_epoch = steps_per_epoch as f64;
+        let most = match settings.max_steps {
+            0 => f64::INFINITY,
+            most => most as f64 / settings.accumulate as f64,
+        };
         Self {
             highest: settings.lr,
             warm_up: settings.warmup_epochs * steps_per_epoch,
-            steps: settings.epochs as f64 * steps_per_epoch,
+            steps: (settings.epochs as f64 * steps_per_epoch).min(most),
             steps_per_decay: settings.decay_epochs * steps_per_epoch,
             decay: settings.decay,
             decay_rate: settings.decay_rate,
@@ -47,6 +52,8 @@ impl LearningRate {
     /// assert_eq!(rate.at(10), 1.0);
     /// assert!((rate.at(20) - 0.5).abs() < 1e-12);
     /// assert!(rate.at(29) < 0.01);
+    /// let shorter = TrainSettings { max_steps: 20, ..settings }; // 10 steps up, 10 down
+    /// assert!((LearningRate::new(&shorter, 10).at(15) - 0.5).abs() < 1e-12);
     /// ```
     #[must_use]
     pub fn at(&self, step: usize) -> f64 {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    ops::Range,
     sync::Arc,
     time::Instant,
 };
@@ -17,7 +18,10 @@ use burn::{
 use stovepipe_pipeline::{Layer, Pipeline, StepError};
 use stovepipe_schedule::{Span, SpanKind};
 
-use super::{adam_w::AdamW, gradients::clip};
+use super::{
+    adam_w::AdamW,
+    gradients::{clip, norm},
+};
 use crate::settings::{OptimizerSetting, TrainSettings};
 
 /// One of Burn's optimizers, with the state of each stage on the stage's device. All stages are
@@ -30,12 +34,12 @@ pub struct StagedOptimizer {
     states: Vec<States>,
     clip: Option<f64>,
     layer_decay: f64,
+    gradient_norm: Option<f64>,
 }
 
 /// The optimizer state of each parameter of a stage.
 type States = HashMap<ParamId, DynState>;
 
-/// The names of parameters in files.
 pub(crate) type Names = HashMap<ParamId, String>;
 
 impl StagedOptimizer {
@@ -47,13 +51,20 @@ impl StagedOptimizer {
             states: vec![States::new(); stages],
             clip: Some(settings.clip).filter(|&clip| clip > 0.0),
             layer_decay: settings.layer_decay,
+            gradient_norm: None,
         }
+    }
+
+    /// The norm of all gradients of the last step, before they were clipped.
+    #[must_use]
+    pub fn gradient_norm(&self) -> Option<f64> {
+        self.gradient_norm
     }
 
     /// Updates a pipeline's parameters with the learning rate `rate` for the last layer, and with
     /// the share `layer_decay` of the next layer's rate for each other layer (Howard and Ruder,
     /// "Universal Language Model Fine-tuning for Text Classification", 2018). Returns when each
-    /// stage was updated, in time since `started`.
+    /// stage of this process was updated, in time since `started`.
     ///
     /// # Errors
     ///
@@ -64,17 +75,17 @@ impl StagedOptimizer {
         pipeline: &mut Pipeline<L>,
         gradients: GradientsParams,
         started: Instant,
-    ) -> Result<Vec<Span>, StepError> {
+    ) -> Result<Vec<(usize, Span)>, StepError> {
+        let norm = norm(pipeline, &gradients)?;
+        self.gradient_norm = Some(norm);
         let gradients = match self.clip {
-            Some(largest) => clip(pipeline, gradients, largest)?,
+            Some(largest) => clip(pipeline, gradients, norm, largest),
             None => gradients,
         };
         let gradients = pipeline.split_gradients(gradients);
-        let states = std::mem::take(&mut self.states)
-            .into_iter()
-            .zip(gradients)
-            .map(|(states, gradients)| (states, gradients, None))
-            .collect();
+        let states = std::mem::take(&mut self.states).into_iter().zip(gradients);
+        let states = states.map(|(states, gradients)| (states, gradients, None));
+        let states = states.collect();
         let (optimizer, rates) = (self.optimizer.clone(), self.rates(rate, pipeline));
         let stages = pipeline.change_stages(
             states,
@@ -102,9 +113,9 @@ impl StagedOptimizer {
             },
         )?;
         let mut spans = Vec::new();
-        for (states, _, span) in stages {
+        for (stage, (states, _, span)) in stages.into_iter().enumerate() {
             self.states.push(states);
-            spans.extend(span);
+            spans.extend(span.map(|span| (stage, span)));
         }
         Ok(spans)
     }
@@ -113,10 +124,9 @@ impl StagedOptimizer {
     fn rates<L: Layer>(&self, rate: f64, pipeline: &Pipeline<L>) -> Vec<Vec<f64>> {
         let last = pipeline.layers().len().saturating_sub(1);
         let of_layer = |layer: usize| rate * self.layer_decay.powi((last - layer) as i32);
+        let rates = |layers: Range<usize>| layers.map(of_layer).collect();
         let stages = pipeline.stages().into_iter();
-        stages
-            .map(|stage| stage.layers.map(of_layer).collect())
-            .collect()
+        stages.map(|stage| rates(stage.layers)).collect()
     }
 
     /// The state of a stage, by the names of parameters: `NAME.momentum.moment_1` and so on.
@@ -175,10 +185,8 @@ impl ModuleMapper for Update<'_> {
             return param;
         };
         let (id, value, mapper) = param.consume();
-        let (trains, checkpointing) = (
-            value.is_require_grad(),
-            value.gradient_checkpointing_strategy(),
-        );
+        let trains = value.is_require_grad();
+        let checkpointing = value.gradient_checkpointing_strategy();
         let (value, state) = self.optimizer.step_dyn(
             D,
             self.rate,
@@ -213,9 +221,8 @@ impl ModuleVisitor for Restore<'_> {
         let Some(name) = name.filter(is_known) else {
             return;
         };
-        let state = self
-            .optimizer
-            .state_unflatten(D, name, &mut self.source, self.device);
+        let (source, device) = (&mut self.source, self.device);
+        let state = self.optimizer.state_unflatten(D, name, source, device);
         self.states.extend(state.map(|state| (param.id, state)));
     }
 }
@@ -226,32 +233,23 @@ fn optimizer(settings: &TrainSettings) -> Arc<dyn DynOptimizer> {
         .map(|rate| WeightDecayConfig::new(rate as f32));
     let epsilon = settings.epsilon as f32;
     match settings.optimizer {
-        OptimizerSetting::RmsProp => Arc::new(
-            RmsPropConfig::new()
-                .with_alpha(0.9)
-                .with_epsilon(epsilon)
-                .with_momentum(settings.momentum as f32)
-                .with_weight_decay(weight_decay)
-                .build(),
-        ),
+        OptimizerSetting::RmsProp => {
+            let config = RmsPropConfig::new().with_alpha(0.9).with_epsilon(epsilon);
+            let config = config.with_momentum(settings.momentum as f32);
+            Arc::new(config.with_weight_decay(weight_decay).build())
+        }
         OptimizerSetting::Sgd => {
             // Burn dampens momentum by 0.1 by default; PyTorch does not.
-            let momentum = MomentumConfig::new()
-                .with_momentum(settings.momentum)
-                .with_dampening(0.0);
-            Arc::new(
-                SgdConfig::new()
-                    .with_momentum(Some(momentum).filter(|_| settings.momentum > 0.0))
-                    .with_weight_decay(weight_decay)
-                    .build(),
-            )
+            let momentum = MomentumConfig::new().with_momentum(settings.momentum);
+            let momentum = momentum.with_dampening(0.0);
+            let momentum = Some(momentum).filter(|_| settings.momentum > 0.0);
+            let config = SgdConfig::new().with_momentum(momentum);
+            Arc::new(config.with_weight_decay(weight_decay).build())
         }
-        OptimizerSetting::Adam => Arc::new(
-            AdamConfig::new()
-                .with_epsilon(epsilon)
-                .with_weight_decay(weight_decay)
-                .build(),
-        ),
+        OptimizerSetting::Adam => {
+            let config = AdamConfig::new().with_epsilon(epsilon);
+            Arc::new(config.with_weight_decay(weight_decay).build())
+        }
         OptimizerSetting::AdamW => Arc::new(AdamW::new(settings)),
     }
 }

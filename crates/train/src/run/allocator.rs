@@ -9,26 +9,18 @@
 /// twice as long. mimalloc reads the variable before `main` and has no safe way to change it later.
 pub fn keep_freed_memory() {
     #[cfg(unix)]
-    if std::env::var_os(PURGE_DELAY).is_none() {
-        restart();
+    {
+        use std::{env, os::unix::process::CommandExt, process::Command};
+
+        const PURGE_DELAY: &str = "MIMALLOC_PURGE_DELAY";
+        let mut arguments = env::args_os();
+        if let (None, Ok(program)) = (env::var_os(PURGE_DELAY), env::current_exe()) {
+            let mut command = Command::new(program);
+            if let Some(name) = arguments.next() {
+                command.arg0(name);
+            }
+            // Replaces this process. If that fails, the program runs too, only slower.
+            let _ = command.args(arguments).env(PURGE_DELAY, "-1").exec();
+        }
     }
-}
-
-#[cfg(unix)]
-const PURGE_DELAY: &str = "MIMALLOC_PURGE_DELAY";
-
-/// Replaces this process. Returns if that fails: the program then runs, only slower.
-#[cfg(unix)]
-fn restart() {
-    use std::{os::unix::process::CommandExt, process::Command};
-
-    let mut arguments = std::env::args_os();
-    let Ok(program) = std::env::current_exe() else {
-        return;
-    };
-    let mut command = Command::new(program);
-    if let Some(name) = arguments.next() {
-        command.arg0(name);
-    }
-    let _ = command.args(arguments).env(PURGE_DELAY, "-1").exec();
 }

@@ -3,37 +3,28 @@
 use std::time::Instant;
 
 use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Step, StepError};
+use stovepipe_schedule::Span;
 
-use super::{
-    folder::RunFolder,
-    progress::{Progress, StepReport},
-    trainer::Trainer,
-};
+use super::{folder::RunFolder, progress::Progress, trainer::Trainer};
 use crate::{
-    data::{EpochPass, Source},
+    data::{Source, shared},
     error::TrainError,
 };
-
-/// A mini-batch that ran forward and backward.
-struct Trained<L: Layer> {
-    step: Step<L>,
-    started: Instant,
-}
 
 /// What happened to a mini-batch's gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gathered {
     /// They are accumulated for a later update.
     Waiting,
-    /// Parameters were updated.
     Updated,
     /// The update was skipped: some gradients were not finite.
     Skipped,
 }
 
 impl<L: Layer, O> Trainer<L, O> {
-    /// Trains the rest of the current epoch. Returns whether it was stopped.
-    pub(super) fn train_epoch<T>(
+    /// Trains the rest of the current epoch. Returns whether it was stopped, or reached the limit of
+    /// steps, before its end.
+    pub(super) fn train_epoch<T: Flow>(
         &mut self,
         batches: usize,
         source: &dyn Source<L::Input, T, L::Side>,
@@ -41,43 +32,47 @@ impl<L: Layer, O> Trainer<L, O> {
         progress: &mut Progress,
     ) -> Result<bool, TrainError>
     where
-        T: Flow,
         O: Objective<L::Output, T>,
     {
         let epoch = self.state.epoch;
-        let pass = EpochPass {
-            epoch,
-            seed: self.settings.seed,
-            batch_size: self.settings.batch_size,
-        };
         let rate = self.learning_rate(batches);
         let (started, before) = (Instant::now(), self.state.under_way.seconds);
-        let mut loaded = source.train_from(self.state.batch, pass).peekable();
+        let (first, pass) = (self.state.batch, self.pass());
+        let loaded = shared(&self.pipeline, || source.train_from(first, pass));
+        let mut loaded = loaded.peekable();
         while let Some(batch) = loaded.next() {
             let batch = batch?;
             let update = self.update(batches);
             self.pipeline.set_progress(rate.progress(update));
-            let Some(mut trained) = self.train_batch(batch)? else {
+            let batch_started = Instant::now();
+            let Some(mut step) = self.train_batch(batch)? else {
                 return Ok(true);
             };
             // The last update of an epoch may have fewer mini-batches.
             let is_last = loaded.peek().is_none();
-            let gathered = self.gather(&mut trained, is_last, rate.at(update))?;
+            let (gathered, spans) =
+                self.gather((&mut step, batch_started), is_last, rate.at(update))?;
+            self.end_step(&mut step, spans)?;
             let seconds = before + started.elapsed().as_secs_f64();
-            self.count(&trained.step, gathered, seconds)?;
-            progress.step(
-                epoch + 1,
-                self.state.batch,
-                &self.report_step(&trained.step),
+            let spent = seconds - self.state.under_way.seconds;
+            self.count(&step, gathered, seconds)?;
+            let norm = (gathered == Gathered::Updated).then(|| self.optimizer.gradient_norm());
+            self.log_step(
+                &step,
+                (rate.at(update), norm.flatten()),
+                spent,
+                folder,
+                progress,
             );
+            progress.at(epoch + 1, self.state.batch, &self.describe(&step));
             // The timeline is of the last complete mini-batch.
-            if trained.step.micro_batches.iter().sum::<usize>() == self.settings.batch_size {
-                self.timeline = trained.step.timeline;
+            if step.micro_batches.iter().sum::<usize>() == self.settings.batch_size {
+                self.timeline = step.timeline;
             }
             if self.is_save_due() {
                 self.save(folder, progress)?;
             }
-            if self.is_ending() && !is_last {
+            if (self.ends || self.is_at_limit()) && !is_last {
                 return Ok(true);
             }
         }
@@ -85,18 +80,15 @@ impl<L: Layer, O> Trainer<L, O> {
     }
 
     /// Runs a mini-batch. Returns `None` if it was stopped.
-    fn train_batch<T>(
+    fn train_batch<T: Flow>(
         &self,
         batch: Batch<L::Input, T, L::Side>,
-    ) -> Result<Option<Trained<L>>, TrainError>
+    ) -> Result<Option<Step<L>>, TrainError>
     where
-        T: Flow,
         O: Objective<L::Output, T>,
     {
-        let started = Instant::now();
-        let objective = self.task.training_objective();
-        match self.pipeline.train_step(batch, objective) {
-            Ok(step) => Ok(Some(Trained { step, started })),
+        match self.pipeline.train_step(batch, &self.task.training) {
+            Ok(step) => Ok(Some(step)),
             Err(StepError::Stopped) => Ok(None),
             Err(source @ StepError::NotFinite { .. }) => Err(TrainError::Diverged {
                 epoch: self.state.epoch + 1,
@@ -107,14 +99,31 @@ impl<L: Layer, O> Trainer<L, O> {
         }
     }
 
+    /// Completes the timeline by the updates of all stages, and agrees whether to end.
+    fn end_step(
+        &mut self,
+        step: &mut Step<L>,
+        spans: Vec<(usize, Span)>,
+    ) -> Result<(), TrainError> {
+        let stages = self.pipeline.stages();
+        for (ends, spans) in (self.processes).gather((self.is_asked_to_end(), spans))? {
+            self.ends |= ends;
+            for (stage, span) in spans {
+                step.timeline.workers[stages[stage].worker].push(span);
+            }
+        }
+        Ok(())
+    }
+
     /// Accumulates a mini-batch's gradients. Updates the parameters if these are enough mini-batches
-    /// or the last one of an epoch, unless some gradients were not finite.
+    /// or the last one of an epoch, unless some gradients were not finite. Returns when each stage of
+    /// this process was updated, too.
     fn gather(
         &mut self,
-        Trained { step, started }: &mut Trained<L>,
+        (step, started): (&mut Step<L>, Instant),
         is_last: bool,
         rate: f64,
-    ) -> Result<Gathered, TrainError> {
+    ) -> Result<(Gathered, Vec<(usize, Span)>), TrainError> {
         let own = std::mem::take(&mut step.gradients);
         let mut gradients = (!step.overflowed).then_some(own);
         let accumulator = &mut self.accumulator;
@@ -126,21 +135,18 @@ impl<L: Layer, O> Trainer<L, O> {
                 None => accumulator.spoil(step.weight),
             }
             if !updates {
-                return Ok(Gathered::Waiting);
+                return Ok((Gathered::Waiting, Vec::new()));
             }
             gradients = accumulator.take(&self.pipeline);
         }
         let Some(gradients) = gradients else {
-            return Ok(Gathered::Skipped);
+            return Ok((Gathered::Skipped, Vec::new()));
         };
-        let spans = (self.optimizer).step(rate, &mut self.pipeline, gradients, *started)?;
-        for (stage, span) in self.pipeline.stages().iter().zip(spans) {
-            step.timeline.workers[stage.worker].push(span);
-        }
+        let spans = (self.optimizer).step(rate, &mut self.pipeline, gradients, started)?;
         if let Some(average) = &mut self.average {
             average.update(&self.pipeline)?;
         }
-        Ok(Gathered::Updated)
+        Ok((Gathered::Updated, spans))
     }
 
     /// Counts a mini-batch that ended after this many seconds of the epoch.
@@ -155,12 +161,14 @@ impl<L: Layer, O> Trainer<L, O> {
         state.updates += usize::from(gathered != Gathered::Waiting);
         state.batch += 1;
         state.test = None;
+        state.first_loss = state
+            .first_loss
+            .or(Some(step.loss).filter(|loss| loss.is_finite()));
         let sums = &mut state.under_way;
         // In f16, the loss of a step that overflowed may be NaN or infinite.
         if step.loss.is_finite() || !step.overflowed {
             let (samples, loss) = (step.micro_batches.iter().sum(), (step.loss, step.weight));
-            self.task
-                .add(&mut sums.scores, samples, loss, &step.scores)?;
+            (self.task).add(&mut sums.scores, samples, loss, &step.scores)?;
         }
         sums.skipped += usize::from(gathered == Gathered::Skipped);
         sums.steps += 1;
@@ -169,17 +177,15 @@ impl<L: Layer, O> Trainer<L, O> {
         Ok(())
     }
 
-    fn report_step(&self, step: &Step<L>) -> StepReport {
+    /// The epoch's metrics and rate so far, and what slowed the step.
+    fn describe(&self, step: &Step<L>) -> String {
         let sums = &self.state.under_way;
-        StepReport {
-            metrics: self.task.metrics(&sums.scores),
-            samples_per_second: sums.samples_per_second(),
-            slowest_worker: step.timeline.slowest_worker().unwrap_or(0),
-            bubble: step.timeline.bubble(),
-        }
+        let (metrics, rate) = (self.task.metrics(&sums.scores), sums.samples_per_second());
+        let slowest = step.timeline.slowest_worker().unwrap_or(0);
+        let bubble = 100.0 * step.timeline.bubble();
+        format!("{metrics} · {rate:.0} samples/s · slowest worker {slowest} · bubble {bubble:.0} %")
     }
 
-    /// Whether to make a checkpoint after this mini-batch.
     fn is_save_due(&self) -> bool {
         let every = self.settings.save_every as u64;
         every > 0 && self.pipeline.steps().is_multiple_of(every)

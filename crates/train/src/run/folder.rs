@@ -1,34 +1,51 @@
 //! The folder of a run's files.
 //!
 //! During a run, its files are in `NAME.partial`. At the end, the folder is renamed to `NAME`: a
-//! folder under its own name is complete. If the run fails, the partial folder is removed, unless it
-//! has checkpoints. The folder of a killed program stays, so that the run can resume. A lock keeps
-//! two programs from writing to one folder; the system releases it if the program is killed.
+//! folder under its own name is complete. A complete run that trains further stays as it is until
+//! then. If a run fails, its partial folder is removed, unless it has new checkpoints. The folder of
+//! a killed program stays, so that the run can resume. A lock keeps two programs from writing to one
+//! folder; the system releases it if the program is killed.
 
 use std::{
-    cell::Cell,
     fs::{self, File, TryLockError},
-    io::{ErrorKind, Write},
+    io::{self, ErrorKind, Write},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use serde::Serialize;
+use serde_json::Value;
+use stovepipe_pipeline::error::ProcessError;
 
-use crate::{checkpoint::Checkpoints, error::TrainError};
+use crate::{
+    checkpoint::{Checkpoint, Checkpoints, link},
+    error::TrainError,
+    processes::Processes,
+};
 
-/// The file that is locked.
+/// The file with a line for each epoch.
+pub(super) const METRICS: &str = "metrics.jsonl";
+/// The file with a line for each mini-batch.
+pub(super) const STEPS: &str = "steps.jsonl";
 const LOCK: &str = "lock";
+/// Where the complete folder of a run goes that has trained further. While it trains, this is empty.
+const BEFORE: &str = "before";
+
+/// How often, and after which time, a lock is tried.
+const TRIES: u32 = 100;
+const INTERVAL: Duration = Duration::from_millis(10);
 
 /// The folder of a run. If it is dropped before [`finish`](Self::finish), it is removed, unless it has
-/// checkpoints.
+/// new checkpoints.
 ///
 /// ```
 /// # let parent = tempfile::tempdir().unwrap();
 /// # let parent = parent.path();
 /// use stovepipe_train::RunFolder;
 ///
-/// let path = RunFolder::next(parent, "train"); // train-1
-/// let folder = RunFolder::resume(&path)?; // there is none yet
+/// let folder = RunFolder::create_next(parent, "train")?;
+/// let path = folder.path().to_owned(); // train-1
 /// folder.write("notes.txt", b"all went well")?;
 /// assert!(RunFolder::create(&path).is_err() && RunFolder::resume(&path).is_err()); // in use
 /// assert!(!path.exists());
@@ -36,7 +53,8 @@ const LOCK: &str = "lock";
 /// folder.finish()?;
 /// assert!(path.join("notes.txt").exists());
 /// assert_eq!(RunFolder::find(&path), Some(path));
-/// assert_eq!(RunFolder::next(parent, "train"), parent.join("train-2"));
+/// let next = RunFolder::create_next(parent, "train")?;
+/// assert_eq!(next.path(), parent.join("train-2"));
 /// # Ok::<(), stovepipe_train::TrainError>(())
 /// ```
 #[derive(Debug)]
@@ -45,98 +63,166 @@ pub struct RunFolder {
     partial: PathBuf,
     /// `None` when the run is over.
     lock: Option<File>,
-    /// Whether the run was complete when it was opened, and nothing was written since.
-    is_unchanged: Cell<bool>,
+    /// Folders that were made for it, the innermost first.
+    made: Vec<PathBuf>,
+    /// Whether it was an empty folder at `path`.
+    was_empty: bool,
+    /// Whether another process has the files: nothing is written here.
+    is_elsewhere: bool,
 }
 
 impl RunFolder {
-    /// Creates a folder for `path`.
+    /// The folder of a run in several processes: the first one opens it, with [`create`](Self::create) or
+    /// another function. The others get a folder that keeps nothing.
     ///
     /// ```
+    /// use stovepipe_train::{Processes, RunFolder};
+    ///
     /// # let parent = tempfile::tempdir().unwrap();
     /// # let path = parent.path().join("run");
-    /// use stovepipe_train::RunFolder;
-    ///
-    /// let folder = RunFolder::create(&path)?;
+    /// let processes = Processes::default(); // one
+    /// let folder = RunFolder::open_in(&processes, || RunFolder::create(&path))?;
     /// folder.write("notes.txt", b"all went well")?;
-    /// assert!(!path.exists());
     /// folder.finish()?;
-    /// assert!(path.join("notes.txt").exists());
-    /// assert!(RunFolder::create(&path).is_err()); // in use
     /// # Ok::<(), stovepipe_train::TrainError>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// If `path` exists and is not an empty folder, another run is using it, or it cannot be written.
+    /// Those of `open`, in all processes.
+    pub fn open_in<E: From<TrainError> + From<ProcessError> + ToString>(
+        processes: &Processes,
+        open: impl FnOnce() -> Result<Self, E>,
+    ) -> Result<Self, E> {
+        let own = processes.first(open)?;
+        let path = own.as_ref().map(|own| own.path.clone());
+        let path = processes.of_first(path)?.unwrap_or_default();
+        Ok(own.unwrap_or_else(|| Self {
+            partial: path.with_added_extension("partial"),
+            path,
+            lock: None,
+            made: Vec::new(),
+            was_empty: false,
+            is_elsewhere: true,
+        }))
+    }
+
+    /// Creates a folder for `path`.
+    ///
+    /// # Errors
+    ///
+    /// If `path` exists and is not an empty folder that can be renamed, another run is using it, or it
+    /// cannot be written.
     pub fn create(path: &Path) -> Result<Self, TrainError> {
         let (path, partial) = paths(path)?;
         check_free(&path)?;
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(TrainError::file(parent))?;
+        if partial.exists() {
+            check_unlocked(&partial)?;
+            return Err(TrainError::RunKilled(partial));
         }
-        // Only one program can create the folder.
-        match fs::create_dir(&partial) {
-            Ok(()) => Self::locked(path, partial),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                // An error if another program holds the lock.
-                lock(&partial)?;
-                Err(TrainError::RunKilled(partial))
+        let missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+        let made = path.ancestors().skip(1).take_while(missing);
+        let made: Vec<_> = made.map(Path::to_owned).collect();
+        let was_empty = path.exists();
+        // Only one program can create the folder. One that is there must be one that can be renamed
+        // at the end: not where a disk is mounted.
+        let begun = match was_empty {
+            true => fs::rename(&path, &partial).map_err(|_| TrainError::FolderFixed(path.clone())),
+            false => create_with_parents(&partial),
+        };
+        begun.inspect_err(|_| remove_empty(&made))?;
+        let mut folder = Self::locked(path, partial)?;
+        (folder.made, folder.was_empty) = (made, was_empty);
+        // Another run may have ended since.
+        check_free(&folder.path)?;
+        Ok(folder)
+    }
+
+    /// Creates a folder for `PARENT/NAME-1`, or the first number that is free. Programs that start at
+    /// the same time get different ones.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn create_next(parent: &Path, name: &str) -> Result<Self, TrainError> {
+        use TrainError::{FolderInUse, LinkToNothing, RunKilled, RunUnderWay};
+        let mut number = 1_u32;
+        loop {
+            match Self::create(&parent.join(format!("{name}-{number}"))) {
+                Err(FolderInUse(_) | LinkToNothing(_) | RunKilled(_) | RunUnderWay(_)) => {
+                    number += 1;
+                }
+                created => return created,
             }
-            Err(error) => Err(TrainError::file(&partial)(error)),
         }
     }
 
     /// Opens the folder of a run that was killed or stopped, or that is to train further. Creates it
-    /// if there is none.
-    ///
-    /// ```
-    /// # let parent = tempfile::tempdir().unwrap();
-    /// # let path = parent.path().join("run");
-    /// use stovepipe_train::RunFolder;
-    ///
-    /// let folder = RunFolder::resume(&path)?; // there is none yet
-    /// assert!(RunFolder::resume(&path).is_err()); // in use
-    /// # Ok::<(), stovepipe_train::TrainError>(())
-    /// ```
+    /// if there is none. A complete run stays at `path` until [`finish`](Self::finish) replaces it.
     ///
     /// # Errors
     ///
     /// If another run is using it, `path` holds other files, or it cannot be written.
     pub fn resume(path: &Path) -> Result<Self, TrainError> {
-        let path = &final_path(path);
-        let (own, partial) = paths(path)?;
-        if partial.exists() {
-            check_free(&own)?;
-            return Self::locked(own, partial);
+        let (path, partial) = paths(&final_path(path))?;
+        let is_further = newest(&partial)?.is_none() && newest(&path)?.is_some();
+        match partial.exists() {
+            true if is_further || partial.join(BEFORE).exists() => {}
+            true => check_free(&path)?,
+            false if is_further => {
+                fs::create_dir(&partial).map_err(|error| match error.kind() {
+                    ErrorKind::AlreadyExists => TrainError::RunUnderWay(partial.clone()),
+                    _ => TrainError::file(&partial)(error),
+                })?;
+            }
+            false => return Self::create(&path),
         }
-        if Checkpoints::of(&own).list()?.is_empty() {
-            return Self::create(path);
+        let folder = Self::locked(path, partial)?;
+        if is_further {
+            folder.copy_complete()?;
         }
-        fs::rename(&own, &partial).map_err(TrainError::file(&own))?;
-        let folder = Self::locked(own, partial)?;
-        folder.is_unchanged.set(true);
         Ok(folder)
     }
 
-    /// Where the files of the run `path` are now, whether it is over or not.
-    ///
-    /// ```
-    /// # let parent = tempfile::tempdir().unwrap();
-    /// # let path = parent.path().join("run");
-    /// use stovepipe_train::RunFolder;
-    ///
-    /// assert_eq!(RunFolder::find(&path), None);
-    /// let folder = RunFolder::create(&path)?;
-    /// assert_eq!(RunFolder::find(&path), Some(folder.file("")));
-    /// folder.write("notes.txt", b"all went well")?;
-    /// assert_eq!(RunFolder::find(&folder.finish()?), Some(path));
-    /// # Ok::<(), stovepipe_train::TrainError>(())
-    /// ```
+    /// Copies the complete run. Most files are links, which take no space: they are replaced, but
+    /// never changed. Checkpoints come last: without one, this starts again.
+    fn copy_complete(&self) -> Result<(), TrainError> {
+        let before = self.file(BEFORE);
+        fs::create_dir_all(&before).map_err(TrainError::file(&before))?;
+        let entries = fs::read_dir(&self.path).map_err(TrainError::file(&self.path))?;
+        for entry in entries {
+            let from = entry.map_err(TrainError::file(&self.path))?.path();
+            let to = self.partial.join(from.file_name().unwrap_or_default());
+            match from.extension() {
+                _ if !from.is_file() => {}
+                // Lines are appended to it.
+                Some(ending) if ending == "jsonl" => {
+                    fs::copy(&from, &to).map_err(TrainError::file(&from))?;
+                }
+                _ => link(&from, &to)?,
+            }
+        }
+        self.checkpoints().copy(&Checkpoints::of(&self.path))
+    }
+
+    /// Where the files of the run `path` are: at `path` if it is complete, else in its partial folder.
     #[must_use]
     pub fn find(path: &Path) -> Option<PathBuf> {
-        let (path, partial) = paths(&final_path(path)).ok()?;
-        [partial, path].into_iter().find(|path| path.is_dir())
+        let (path, partial) = paths(path).ok()?;
+        [path, partial].into_iter().find(|path| !is_empty(path))
+    }
+
+    /// Where the files are that [`resume`](Self::resume) begins with, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// If another run is using them, or they cannot be read.
+    pub fn find_to_resume(path: &Path) -> Result<Option<PathBuf>, TrainError> {
+        let (path, partial) = paths(&final_path(path))?;
+        check_unlocked(&partial)?;
+        let is_complete = newest(&partial)?.is_none() && newest(&path)?.is_some();
+        let folder = if is_complete { path } else { partial };
+        Ok(Some(folder).filter(|folder| folder.is_dir()))
     }
 
     fn locked(path: PathBuf, partial: PathBuf) -> Result<Self, TrainError> {
@@ -145,28 +231,16 @@ impl RunFolder {
             path,
             partial,
             lock,
-            is_unchanged: Cell::new(false),
+            made: Vec::new(),
+            was_empty: false,
+            is_elsewhere: false,
         })
     }
 
-    /// `PARENT/NAME-1`, or the first number that is free.
-    ///
-    /// ```
-    /// use std::path::Path;
-    /// use stovepipe_train::RunFolder;
-    ///
-    /// let path = RunFolder::next(Path::new("nowhere"), "train");
-    /// assert_eq!(path, Path::new("nowhere/train-1"));
-    /// ```
+    /// Whether another process has the files, so that what is written here is not kept.
     #[must_use]
-    pub fn next(parent: &Path, name: &str) -> PathBuf {
-        let numbered = |number: u32| parent.join(format!("{name}-{number}"));
-        let is_free =
-            |path: &PathBuf| !path.exists() && partial_of(path).is_some_and(|path| !path.exists());
-        (1..)
-            .map(numbered)
-            .find(is_free)
-            .unwrap_or_else(|| parent.join(name))
+    pub fn is_elsewhere(&self) -> bool {
+        self.is_elsewhere
     }
 
     /// The folder's final path.
@@ -187,7 +261,9 @@ impl RunFolder {
     ///
     /// If it cannot be written.
     pub fn write(&self, name: &str, content: &[u8]) -> Result<(), TrainError> {
-        self.is_unchanged.set(false);
+        if self.is_elsewhere {
+            return Ok(());
+        }
         let file = self.file(name);
         // Renaming keeps the file either unchanged or complete, whenever the program is killed.
         let beside = self.file(&format!("{name}.new"));
@@ -224,35 +300,100 @@ impl RunFolder {
         self.write(name, (text + "\n").as_bytes())
     }
 
-    /// Appends a line of JSON.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be serialized or written.
-    pub fn append_json_line(&self, name: &str, value: &impl Serialize) -> Result<(), TrainError> {
+    /// Appends a line of JSON, or nothing.
+    pub(crate) fn append_json_line(
+        &self,
+        name: &str,
+        value: &impl Serialize,
+    ) -> Result<(), TrainError> {
+        if self.is_elsewhere {
+            return Ok(());
+        }
         let line = serde_json::to_string(value)
             .map_err(|error| TrainError::format(&self.file(name), error))?;
-        self.is_unchanged.set(false);
         let file = self.file(name);
         let opened = fs::OpenOptions::new().create(true).append(true).open(&file);
-        opened
-            .and_then(|mut opened| writeln!(opened, "{line}"))
-            .map_err(TrainError::file(&file))
+        let appended = opened.and_then(|mut opened| {
+            let before = opened.metadata()?.len();
+            let written = opened.write_all((line + "\n").as_bytes());
+            written.inspect_err(|_| {
+                let _ = opened.set_len(before);
+            })
+        });
+        appended.map_err(TrainError::file(&file))
     }
 
-    /// Renames the folder to its final path, and returns it.
+    /// Renames the folder to its final path, and returns it. Replaces the complete run that it
+    /// began with.
     ///
     /// # Errors
     ///
-    /// If the path has become in use.
+    /// If something has come to be at the path. The folder is then renamed to `PATH-2`, or the next
+    /// number that is free, and the error says so.
     pub fn finish(mut self) -> Result<PathBuf, TrainError> {
-        // Some systems cannot rename a folder with an open file. Without a lock, `drop` keeps the files.
+        if self.is_elsewhere {
+            return Ok(self.path.clone());
+        }
+        // Nobody may lock a file that is about to move. Some systems cannot rename a folder with an open
+        // file.
+        let _ = fs::remove_file(self.file(LOCK));
         self.lock = None;
-        check_free(&self.path)?;
-        let lock = self.file(LOCK);
-        fs::remove_file(&lock).map_err(TrainError::file(&lock))?;
-        fs::rename(&self.partial, &self.path).map_err(TrainError::file(&self.path))?;
+        let before = self.file(BEFORE);
+        let is_further = before.exists();
+        if is_further && self.path.exists() {
+            // Some systems cannot rename to an empty folder.
+            let moved = fs::remove_dir(&before).and_then(|()| fs::rename(&self.path, &before));
+            moved.map_err(|error| self.not_in_place(error))?;
+        }
+        fs::rename(&self.partial, &self.path).map_err(|error| {
+            let _ = fs::rename(&before, &self.path);
+            self.not_in_place(error)
+        })?;
+        if is_further {
+            let _ = fs::remove_dir_all(self.path.join(BEFORE));
+        }
         Ok(self.path.clone())
+    }
+
+    /// Removes the folder and all its files, for a run that was only tried.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be removed.
+    pub fn discard(mut self) -> Result<(), TrainError> {
+        if self.is_elsewhere {
+            return Ok(());
+        }
+        self.lock = None;
+        (self.remove()).map_err(TrainError::file(&self.partial))
+    }
+
+    /// Leaves all as it was before.
+    fn remove(&self) -> io::Result<()> {
+        fs::remove_dir_all(&self.partial)?;
+        if self.was_empty {
+            fs::create_dir(&self.path)?;
+        }
+        remove_empty(&self.made);
+        Ok(())
+    }
+
+    /// Looks for another place for a complete run.
+    fn not_in_place(&self, source: io::Error) -> TrainError {
+        let numbered = |number: u32| {
+            let mut path = self.path.clone().into_os_string();
+            path.push(format!("-{number}"));
+            PathBuf::from(path)
+        };
+        let is_taken = fs::symlink_metadata(&self.path).is_ok();
+        let mut free = (2..).map(numbered).filter(|path| !path.exists());
+        let other = free.next().filter(|_| is_taken);
+        let moved = other.filter(|other| fs::rename(&self.partial, other).is_ok());
+        TrainError::NotInPlace {
+            path: self.path.clone(),
+            place: moved.unwrap_or_else(|| self.partial.clone()),
+            source,
+        }
     }
 
     /// The run's checkpoints.
@@ -261,45 +402,101 @@ impl RunFolder {
         Checkpoints::of(&self.partial)
     }
 
-    /// Keeps only the first `lines` lines of a file, if it exists.
-    pub(crate) fn keep_lines(&self, name: &str, lines: usize) -> Result<(), TrainError> {
+    /// Keeps those lines of a file of JSON that are to be kept, if it exists. Returns how many others
+    /// were no JSON, such as a last line that was not completely written.
+    pub(crate) fn keep_json_lines(
+        &self,
+        name: &str,
+        is_kept: impl Fn(&Value) -> bool,
+    ) -> Result<usize, TrainError> {
         let file = self.file(name);
-        let text = match fs::read_to_string(&file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        if self.is_elsewhere {
+            return Ok(0);
+        }
+        let text = match fs::read(&file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
             text => text.map_err(TrainError::file(&file))?,
         };
-        let kept: String = text.split_inclusive('\n').take(lines).collect();
-        if kept == text {
-            return Ok(());
+        let (mut kept, mut damaged) = (Vec::new(), 0);
+        for line in text.split_inclusive(|&byte| byte == b'\n') {
+            match serde_json::from_slice(line) {
+                Ok(value) if is_kept(&value) => {
+                    kept.extend_from_slice(line.trim_ascii_end());
+                    kept.push(b'\n');
+                }
+                Ok(_) => {}
+                Err(_) => damaged += 1,
+            }
         }
-        self.write(name, kept.as_bytes())
+        if kept != text {
+            self.write(name, &kept)?;
+        }
+        Ok(damaged)
     }
 }
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        let is_worth_keeping = || {
-            let checkpoints = self.checkpoints().list();
-            checkpoints.is_ok_and(|checkpoints| !checkpoints.is_empty())
-        };
-        if self.lock.is_none() {
+        if self.lock.take().is_none() {
             return;
         }
-        if self.is_unchanged.get() {
-            self.lock = None;
-            let _ = fs::remove_file(self.file(LOCK));
-            let _ = fs::rename(&self.partial, &self.path);
-        } else if !is_worth_keeping() {
-            let _ = fs::remove_dir_all(&self.partial);
+        let complete = Some(&self.path).filter(|_| self.file(BEFORE).exists());
+        let before = complete.map_or(Ok(None), |path| newest(path));
+        let has_new = match (newest(&self.partial), before) {
+            (Ok(now), Ok(before)) => now > before,
+            // What cannot be read is not removed.
+            _ => true,
+        };
+        if !has_new {
+            let _ = self.remove();
         }
     }
 }
 
-/// A run's path without a slash at the end, and its partial folder.
+/// The name of a run's newest checkpoint. Names are ordered by time.
+fn newest(run: &Path) -> Result<Option<String>, TrainError> {
+    let newest = Checkpoints::of(run).list()?.pop();
+    Ok(newest.as_ref().map(Checkpoint::name).map(str::to_owned))
+}
+
+/// Creates a folder that only one program can create.
+fn create_with_parents(folder: &Path) -> Result<(), TrainError> {
+    let parent = folder.parent().unwrap_or(Path::new(""));
+    let mut tries = 0;
+    loop {
+        fs::create_dir_all(parent).map_err(TrainError::file(parent))?;
+        match fs::create_dir(folder).map_err(|error| (error.kind(), error)) {
+            Ok(()) => return Ok(()),
+            Err((ErrorKind::AlreadyExists, _)) => {
+                return Err(TrainError::RunUnderWay(folder.to_owned()));
+            }
+            // A run that failed has removed the empty parent since.
+            Err((ErrorKind::NotFound, _)) if tries < TRIES => tries += 1,
+            Err((_, error)) => return Err(TrainError::file(folder)(error)),
+        }
+    }
+}
+
+/// Removes folders, the innermost first, if there is nothing in them.
+fn remove_empty(folders: &[PathBuf]) {
+    for folder in folders {
+        let _ = fs::remove_dir(folder);
+    }
+}
+
+/// Whether there is no such folder, or nothing in it.
+fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
+}
+
+/// A run's path without a slash at the end and without links, and its partial folder.
 fn paths(path: &Path) -> Result<(PathBuf, PathBuf), TrainError> {
-    let path: PathBuf = path.components().collect();
-    match partial_of(&path) {
-        Some(partial) => Ok((path, partial)),
+    let mut path: PathBuf = path.components().collect();
+    if path.is_symlink() {
+        path = (path.canonicalize()).map_err(|_| TrainError::LinkToNothing(path))?;
+    }
+    match path.file_name() {
+        Some(_) => Ok((path.clone(), path.with_added_extension("partial"))),
         None => Err(TrainError::FolderInUse(path)),
     }
 }
@@ -313,32 +510,51 @@ fn final_path(path: &Path) -> PathBuf {
     path.to_owned()
 }
 
-/// Locks a folder.
 fn lock(folder: &Path) -> Result<File, TrainError> {
     let path = folder.join(LOCK);
-    let file = File::create(&path).map_err(TrainError::file(&path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(TrainError::RunUnderWay(folder.to_owned())),
-        Err(TryLockError::Error(error)) => Err(TrainError::file(&path)(error)),
+    let file = File::create(&path).map_err(|error| match error.kind() {
+        // The run has ended since.
+        ErrorKind::NotFound => TrainError::RunUnderWay(folder.to_owned()),
+        _ => TrainError::file(&path)(error),
+    })?;
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Ok(()) if is_at(&file, &path) => return Ok(file),
+            // The run that had it has ended, and its folder has moved.
+            Ok(()) => break,
+            // A program that looks whether it is locked has it for a moment.
+            Err(TryLockError::WouldBlock) => thread::sleep(INTERVAL),
+            Err(TryLockError::Error(error)) => return Err(TrainError::file(&path)(error)),
+        }
+    }
+    Err(TrainError::RunUnderWay(folder.to_owned()))
+}
+
+/// Whether an open file is still at its path.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |found: fs::Metadata| (found.dev(), found.ino());
+    let there = fs::metadata(path).ok().map(id);
+    there.is_some() && there == file.metadata().ok().map(id)
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+/// Checks that no other program is writing to a folder.
+fn check_unlocked(folder: &Path) -> Result<(), TrainError> {
+    let lock = File::open(folder.join(LOCK));
+    match lock.map(|lock| lock.try_lock_shared()) {
+        Ok(Err(TryLockError::WouldBlock)) => Err(TrainError::RunUnderWay(folder.to_owned())),
+        _ => Ok(()),
     }
 }
 
-/// `NAME.partial` beside `NAME`; `None` if the path has no name.
-fn partial_of(path: &Path) -> Option<PathBuf> {
-    let mut name = path.file_name()?.to_owned();
-    name.push(".partial");
-    Some(path.with_file_name(name))
-}
-
 fn check_free(path: &Path) -> Result<(), TrainError> {
-    let in_use = match fs::read_dir(path) {
-        Ok(mut entries) => entries.next().is_some(),
-        Err(error) if error.kind() == ErrorKind::NotFound => false,
-        Err(_) if path.is_file() => true,
-        Err(error) => return Err(TrainError::file(path)(error)),
-    };
-    if in_use {
+    if path.exists() && (!path.is_dir() || !is_empty(path)) {
         return Err(TrainError::FolderInUse(path.to_owned()));
     }
     Ok(())

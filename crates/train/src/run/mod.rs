@@ -3,7 +3,7 @@
 mod allocator;
 mod epoch;
 mod folder;
-mod labels;
+mod memory;
 mod output;
 mod progress;
 mod summary;
@@ -11,6 +11,6 @@ mod trainer;
 
 pub use allocator::keep_freed_memory;
 pub use folder::RunFolder;
-pub use progress::{Progress, StepReport, show_count, show_layers};
-pub use summary::{LossScale, StageSummary, Summary, stage_summaries};
-pub use trainer::{Resumed, Trainer};
+pub use progress::{Progress, show_count, show_layers};
+pub use summary::{BestEpoch, LossScale, StageSummary, Summary, stage_summaries};
+pub use trainer::{Resumed, Trainer, check_resume};

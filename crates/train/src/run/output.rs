@@ -1,22 +1,27 @@
 //! What a training writes: checkpoints, metrics, and the files at its end.
 
-use stovepipe_pipeline::{Layer, count_parameters};
+use std::{error::Error, fs};
+
+use stovepipe_pipeline::{Layer, Stage, Step, count_parameters, error::ProcessError};
 
 use super::{
-    folder::RunFolder,
-    labels::worker_labels,
+    folder::{METRICS, RunFolder, STEPS},
     progress::Progress,
-    summary::{EpochMetrics, LossScale, Summary, Tested, stage_summaries},
+    summary::{BestEpoch, EpochMetrics, LossScale, StepMetrics, Summary, Tested, stage_summaries},
     trainer::Trainer,
 };
 use crate::{
-    checkpoint::{Keep, Sums, TrainerState},
-    error::TrainError,
+    checkpoint::{Keep, Sums, TrainerState, link, model_file},
+    error::{TrainError, is_disk_full},
     optimizer::WeightAverage,
-    settings::SaveErrorSetting,
-    task::TrainingMetrics,
+    processes::Processes,
+    settings::{SaveErrorSetting, TrainSettings},
+    task::{About, Metrics, TrainingMetrics},
     weights::save_model,
 };
+
+/// The file of the model with the best test.
+const BEST: &str = "best.safetensors";
 
 impl<L: Layer, O> Trainer<L, O> {
     /// Makes a checkpoint. If that fails, the settings say whether training continues.
@@ -36,36 +41,87 @@ impl<L: Layer, O> Trainer<L, O> {
             seconds: self.seconds(),
             ..self.state.clone()
         };
-        let (task, checkpoints) = (self.task.primary().cloned(), folder.checkpoints());
-        let keep = Keep {
-            last: self.settings.keep_last,
-            best: self.settings.keep_best,
-            by: task.as_ref(),
-        };
-        let saved = checkpoints.save(&self.contents(), &state, keep);
+        let (task, settings) = (self.task.primary().cloned(), self.settings.clone());
+        let keep = keep(task.as_ref(), &settings);
+        let (checkpoints, processes) = (folder.checkpoints(), self.processes.clone());
+        let contents = self.contents();
+        let saved = with_room(
+            (&processes, folder),
+            keep,
+            |line| progress.say(line),
+            || checkpoints.save(&contents, &state, keep),
+        );
         match (saved, self.settings.on_save_error) {
             (Err(error), SaveErrorSetting::Stop) => Err(TrainError::NotSaved(Box::new(error))),
             (Err(error), SaveErrorSetting::Continue) => {
-                let warning =
-                    format!("the checkpoint cannot be written, training continues: {error}");
-                progress.warn(&warning);
+                let what = "the checkpoint cannot be written, training continues";
+                progress.say(&format!("warning: {what}: {error}"));
                 Ok(())
             }
             (Ok(()), _) => Ok(()),
         }
     }
 
+    /// Appends the last mini-batch to `steps.jsonl`. Warns once if that fails.
+    pub(super) fn log_step(
+        &mut self,
+        step: &Step<L>,
+        (learning_rate, gradient_norm): (f64, Option<f64>),
+        seconds: f64,
+        folder: &RunFolder,
+        progress: &mut Progress,
+    ) {
+        let samples: usize = step.micro_batches.iter().sum();
+        let seconds = seconds.max(f64::MIN_POSITIVE);
+        let line = StepMetrics {
+            step: self.pipeline.steps(),
+            epoch: self.state.epoch + 1,
+            loss: step.loss,
+            learning_rate,
+            gradient_norm,
+            samples_per_second: samples as f64 / seconds,
+            tokens_per_second: (self.task.counts_tokens).then(|| step.weight / seconds),
+            memory: self.memory.resident(),
+            bubble: step.timeline.bubble(),
+        };
+        if let Err(error) = folder.append_json_line(STEPS, &line)
+            && !std::mem::replace(&mut self.has_warned, true)
+        {
+            progress.say(&format!(
+                "warning: training continues without its log: {error}"
+            ));
+        }
+    }
+
+    /// Writes files of the run, such as a report. While the disk is full, removes the oldest
+    /// checkpoint that is neither the newest nor one of the best, says so, and tries again. All
+    /// processes call this.
+    ///
+    /// # Errors
+    ///
+    /// Those of `write`, or if a checkpoint cannot be removed.
+    pub fn with_room<R, E: From<TrainError> + From<ProcessError> + Error + 'static>(
+        &self,
+        folder: &RunFolder,
+        say: impl FnMut(&str),
+        write: impl Fn() -> Result<R, E>,
+    ) -> Result<R, E> {
+        let keep = keep(self.task.primary(), &self.settings);
+        with_room((&self.processes, folder), keep, say, write)
+    }
+
     /// Reports the current epoch, as far as it was trained.
     pub(super) fn report_epoch(
         &self,
         batches: usize,
-        tested: &Tested,
+        tested: Option<&Tested>,
         folder: &RunFolder,
         progress: &mut Progress,
     ) -> Result<(), TrainError> {
         let (state, sums) = (&self.state, &self.state.under_way);
-        let (epoch, loss) = (state.epoch + 1, tested.model.loss);
-        if !loss.is_finite() {
+        let epoch = state.epoch + 1;
+        let loss = tested.map(|tested| tested.model.loss);
+        if let Some(loss) = loss.filter(|loss| !loss.is_finite()) {
             return Err(TrainError::TestLossNotFinite { loss, epoch });
         }
         if sums.steps == 0 {
@@ -78,18 +134,22 @@ impl<L: Layer, O> Trainer<L, O> {
             updates: state.updates,
             learning_rate: self.learning_rate(batches).at(last_update),
             train: TrainingMetrics::of(self.task.metrics(&sums.scores)),
-            test: tested.model.clone(),
-            averaged: tested.averaged.clone(),
+            test: tested.map(|tested| tested.model.clone()),
+            averaged: tested.and_then(|tested| tested.averaged.clone()),
             loss_scale: self.loss_scale(sums),
             samples_per_second: sums.samples_per_second(),
             bubble: sums.bubble(),
             seconds: sums.seconds,
         };
         progress.epoch(epoch, &metrics.to_string());
-        folder.append_json_line("metrics.jsonl", &metrics)
+        self.with_room(
+            folder,
+            |line| progress.say(line),
+            || folder.append_json_line(METRICS, &metrics),
+        )
     }
 
-    pub(super) fn summary(&self, tested: Tested, stopped: bool) -> Summary {
+    fn summary(&self, tested: Tested, best: Option<BestEpoch>, stopped: bool) -> Summary {
         let (state, mut all) = (&self.state, self.state.over.clone());
         all.add(&state.under_way);
         let train_loss = match state.under_way.steps {
@@ -97,12 +157,14 @@ impl<L: Layer, O> Trainer<L, O> {
             _ => state.under_way.scores.mean_loss(),
         };
         Summary {
-            parameters: count_parameters(&self.pipeline),
+            // Of all processes.
+            parameters: count_parameters(&self.pipeline.layers().to_vec()),
             stages: stage_summaries(&self.pipeline),
             epochs: state.epoch,
             train_loss,
             test: tested.model,
             averaged: tested.averaged,
+            best,
             samples_per_second: all.samples_per_second(),
             bubble: all.bubble(),
             loss_scale: self.loss_scale(&all),
@@ -113,24 +175,185 @@ impl<L: Layer, O> Trainer<L, O> {
 
     /// In f16, the current scale of the loss and the updates that were skipped.
     fn loss_scale(&self, sums: &Sums) -> Option<LossScale> {
-        let scaler = self.pipeline.loss_scaler()?;
-        Some(LossScale {
-            scale: scaler.scale(),
-            skipped: sums.skipped,
-        })
+        let scale = self.pipeline.loss_scaler()?.scale();
+        let skipped = sums.skipped;
+        Some(LossScale { scale, skipped })
     }
 
-    pub(super) fn write(&self, folder: &RunFolder, summary: &Summary) -> Result<(), TrainError> {
-        save_model(&self.pipeline, folder.file("model.safetensors"))?;
-        if let Some(averaged) = self.averaged() {
-            save_model(averaged, folder.file("averaged.safetensors"))?;
+    /// Writes the files at the end of a run.
+    pub(super) fn write(
+        &self,
+        folder: &RunFolder,
+        (tested, stopped): (Tested, bool),
+        progress: &mut Progress,
+    ) -> Result<Summary, TrainError> {
+        let models = [(Some(&self.pipeline), false), (self.averaged(), true)];
+        for (model, is_averaged) in models {
+            let (Some(model), name) = (model, model_file(is_averaged)) else {
+                continue;
+            };
+            let path = folder.file(name);
+            let saved = self.with_room(
+                folder,
+                |line| progress.say(line),
+                || save_model(model, path.clone()),
+            );
+            if let Err(error) = saved {
+                let link = || self.link_model(folder, is_averaged, error);
+                self.processes.first(link)?;
+            }
         }
-        // Without a step, an earlier timeline stays.
-        if !self.timeline.workers.is_empty() || !folder.file("timeline.svg").exists() {
-            let labels = worker_labels(&self.pipeline.stages());
-            folder.write("timeline.svg", self.timeline.to_svg(&labels).as_bytes())?;
-            folder.write_json("timeline.json", &self.timeline.to_chrome_trace(&labels))?;
-        }
-        folder.write_json("summary.json", summary)
+        let best = self.with_room(
+            folder,
+            |line| progress.say(line),
+            || self.processes.first(|| self.write_best(folder)),
+        )?;
+        let summary = self.summary(tested, best.flatten(), stopped);
+        self.with_room(
+            folder,
+            |line| progress.say(line),
+            || {
+                self.write_timeline(folder)?;
+                folder.write_json("summary.json", &summary)
+            },
+        )?;
+        Ok(summary)
     }
+
+    /// Links a model that does not fit the disk to that of the checkpoint at the end of its epoch.
+    fn link_model(
+        &self,
+        folder: &RunFolder,
+        is_averaged: bool,
+        error: TrainError,
+    ) -> Result<(), TrainError> {
+        let checkpoints = folder.checkpoints().list()?;
+        let own = checkpoints.last();
+        // Without a test, the checkpoint has other running statistics.
+        let is_same = self.state.batch == 0 && self.state.test.is_some();
+        let own = own.filter(|own| is_same && own.name() == self.state.name());
+        match own {
+            Some(own) if is_disk_full(&error) => {
+                let (from, to) = (own.model(is_averaged), folder.file(model_file(is_averaged)));
+                link(&from, &to).map_err(|_| error)
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Writes `best.safetensors`: the model with the best test at the end of an epoch, or the last model if
+    /// there was no such test. Returns its epoch. There is no file if its checkpoint was not kept.
+    fn write_best(&self, folder: &RunFolder) -> Result<Option<BestEpoch>, TrainError> {
+        let (state, averages) = (&self.state, self.average.is_some());
+        let own = folder.file(model_file(averages));
+        let is_own = state.tests_since_best == 0 && state.test.is_some();
+        let path = folder.file(BEST);
+        let (model, epoch) = match &state.best {
+            Some(test) if !is_own => {
+                let best = folder.checkpoints().best(&self.task).ok().flatten();
+                let found = best.and_then(|best| Some((best.state().ok()?, best)));
+                let quality = |test: &Metrics| test.quality(self.task.primary());
+                let is_it =
+                    |state: &TrainerState| state.test.as_ref().map(quality) == Some(quality(test));
+                match found.filter(|(state, _)| is_it(state)) {
+                    Some((state, best)) => (best.model(averages), state.epoch),
+                    None => return Ok(None),
+                }
+            }
+            _ => (own, state.epoch),
+        };
+        let _ = fs::remove_file(&path);
+        // Two names of one file take no space.
+        let linked = fs::hard_link(&model, &path).or_else(|_| fs::copy(&model, &path).map(|_| ()));
+        linked.map_err(TrainError::file(&path))?;
+        Ok(state.best.clone().map(|test| BestEpoch { epoch, test }))
+    }
+
+    pub(super) fn write_timeline(&self, folder: &RunFolder) -> Result<(), TrainError> {
+        // Without a step, an earlier timeline stays.
+        if self.timeline.workers.is_empty() && folder.file("timeline.svg").exists() {
+            return Ok(());
+        }
+        let labels = worker_labels(&self.pipeline.stages(), &self.processes);
+        folder.write("timeline.svg", self.timeline.to_svg(&labels).as_bytes())?;
+        folder.write_json("timeline.json", &self.timeline.to_chrome_trace(&labels))
+    }
+}
+
+fn keep<'a>(by: Option<&'a About>, settings: &TrainSettings) -> Keep<'a> {
+    Keep {
+        last: settings.keep_last,
+        best: settings.keep_best,
+        by,
+    }
+}
+
+/// Writes something. While the disk is full, removes the oldest checkpoint that is neither the
+/// newest nor one of the best, and tries again.
+fn with_room<R, E: From<TrainError> + From<ProcessError> + Error + 'static>(
+    (processes, folder): (&Processes, &RunFolder),
+    keep: Keep<'_>,
+    mut say: impl FnMut(&str),
+    write: impl Fn() -> Result<R, E>,
+) -> Result<R, E> {
+    loop {
+        let error = match processes.agree(write()) {
+            Err(error) => error,
+            done => return done,
+        };
+        if !processes.of_first(is_disk_full(&error))? {
+            return Err(error);
+        }
+        let Some(name) = processes.by_first(|| folder.checkpoints().remove_oldest(keep))? else {
+            return Err(error);
+        };
+        say(&format!(
+            "warning: the disk is full: the checkpoint {name} was removed to make room"
+        ));
+    }
+}
+
+/// Each worker's name: its stages, with their layers if it has one stage, its device, and the host if there
+/// are several.
+fn worker_labels(pipeline: &[Stage], processes: &Processes) -> Vec<String> {
+    let workers = pipeline.iter().flat_map(|stage| &stage.replicas).max();
+    let label = |worker| {
+        let all = pipeline.iter().enumerate();
+        let own: Vec<_> = all
+            .filter(|(_, stage)| stage.replicas.contains(&worker))
+            .collect();
+        let replica = |stage: &Stage| stage.replicas.iter().position(|own| *own == worker);
+        let device = own.first().and_then(|(_, stage)| {
+            let name = &stage.devices[replica(stage)?];
+            Some(placed(name, processes))
+        });
+        let stages = match own[..] {
+            [(index, stage)] => one_stage_label(index, stage),
+            ref several => {
+                let numbers: Vec<_> = several.iter().map(|(index, _)| index.to_string()).collect();
+                format!("stages {}", numbers.join(", "))
+            }
+        };
+        format!("{stages} · {}", device.unwrap_or_default())
+    };
+    (0..workers.map_or(0, |most| most + 1)).map(label).collect()
+}
+
+/// A device with its host, if there are several.
+fn placed(device: &str, processes: &Processes) -> String {
+    let process = device
+        .split_once('/')
+        .and_then(|(process, _)| process.parse().ok());
+    match process.filter(|_| processes.are_on_several_hosts()) {
+        Some(process) => format!("{device} on {}", processes.host(process)),
+        None => device.to_owned(),
+    }
+}
+
+fn one_stage_label(index: usize, stage: &Stage) -> String {
+    let (first, last) = (stage.layers.start, stage.layers.end - 1);
+    if first == last {
+        return format!("stage {index} · layer {first}");
+    }
+    format!("stage {index} · layers {first}–{last}")
 }

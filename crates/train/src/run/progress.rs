@@ -2,60 +2,51 @@
 
 use std::{
     fmt,
-    io::{IsTerminal, Write},
+    io::{self, IsTerminal, Write},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use console::Term;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use stovepipe_schedule::count;
 
-use crate::task::Metrics;
+/// How often a terminal is drawn in a second.
+const HZ: u8 = 20;
 
 /// Time between two lines within an epoch.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The results of a training step.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StepReport {
-    /// Training metrics of the epoch so far.
-    pub metrics: Metrics,
-    /// Samples a second in the epoch so far.
-    pub samples_per_second: f64,
-    /// The worker that was busy the longest in this step.
-    pub slowest_worker: usize,
-    /// The share of this step in which workers were idle.
-    pub bubble: f64,
-}
-
 /// Shows on standard error how many layers are measured, for
 /// [`Profiler::on_progress`](stovepipe_pipeline::Profiler::on_progress).
 pub fn show_layers(what: &str, layers: usize) -> impl Fn(usize) + Send + Sync + 'static {
-    show_count(&format!("{what}: measuring"), "layers", layers)
+    show_count(&format!("{what}: measuring"), "layer", layers)
 }
 
-/// Shows on standard error how many things are done: a bar with an estimate if that is a terminal,
+/// Shows on standard error how many of a number of things are done: a bar with an estimate if that is a terminal,
 /// else one line at the start.
-pub fn show_count(doing: &str, things: &str, count: usize) -> impl Fn(usize) + Send + Sync + use<> {
-    let bar = if std::io::stderr().is_terminal() {
-        ProgressBar::new(count as u64)
+pub fn show_count(doing: &str, thing: &str, number: usize) -> impl Fn(usize) + Send + Sync + use<> {
+    let doing = format!("{doing} {}", count(number, thing));
+    let bar = if io::stderr().is_terminal() {
+        ProgressBar::with_draw_target(Some(number as u64), Screen::stderr())
     } else {
-        eprintln!("{doing} {count} {things}");
+        let _ = writeln!(io::stderr(), "{doing}");
         ProgressBar::hidden()
     };
     let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}, {eta} left");
     if let Ok(style) = style {
         bar.set_style(style);
     }
-    bar.set_message(format!("{doing} {things}"));
+    bar.set_message(doing);
     move |done| {
         bar.set_position(done as u64);
-        if done == count {
+        if done == number {
             bar.finish_and_clear();
         }
     }
 }
 
 /// Shows the progress of a run: its epochs, and the current part of an epoch.
-#[derive(Debug)]
 pub struct Progress {
     renderer: Renderer,
     /// What the run consists of, and how many.
@@ -66,7 +57,6 @@ pub struct Progress {
 }
 
 enum Renderer {
-    Silent,
     Lines {
         last: Instant,
         out: Box<dyn Write + Send + Sync>,
@@ -92,16 +82,16 @@ impl Progress {
     /// Like [`new`](Self::new), for a run that will [begin](Self::begin) later.
     #[must_use]
     pub fn stderr() -> Self {
-        if std::io::stderr().is_terminal() {
-            return Self::drawn(ProgressDrawTarget::stderr());
+        if io::stderr().is_terminal() {
+            return Self::drawn(Screen::stderr());
         }
-        Self::written(std::io::stderr())
+        Self::written(io::stderr())
     }
 
     /// Shows nothing.
     #[must_use]
     pub fn silent() -> Self {
-        Self::of(Renderer::Silent)
+        Self::written(io::sink())
     }
 
     /// Bars on `target`, for a run that will [begin](Self::begin) later.
@@ -144,7 +134,6 @@ impl Progress {
         self.epochs = (name.to_owned(), epochs);
         self.estimate = Estimate::default();
         match &mut self.renderer {
-            Renderer::Silent => {}
             Renderer::Lines { last, .. } => *last = Instant::now(),
             Renderer::Bars { epochs: bar, .. } => {
                 bar.reset();
@@ -168,18 +157,6 @@ impl Progress {
         }
     }
 
-    /// Shows a step: batch `batch` of epoch `epoch`, both counted from 1.
-    pub fn step(&mut self, epoch: usize, batch: usize, report: &StepReport) {
-        let text = format!(
-            "{} · {:.0} samples/s · slowest worker {} · bubble {:.0} %",
-            report.metrics,
-            report.samples_per_second,
-            report.slowest_worker,
-            100.0 * report.bubble
-        );
-        self.at(epoch, batch, &text);
-    }
-
     /// Shows that `done` of the current part of epoch `epoch`, counted from 1, is over, and `text`.
     pub fn at(&mut self, epoch: usize, done: usize, text: &str) {
         let ((unit, epochs), (name, length)) = (&self.epochs, &self.part);
@@ -187,15 +164,11 @@ impl Progress {
         let over = epoch.saturating_sub(1) as f64 + of_epoch;
         self.estimate.reach(over / (*epochs).max(1) as f64);
         match &mut self.renderer {
-            Renderer::Silent => {}
             Renderer::Lines { last, out } => {
                 if last.elapsed() >= LINE_INTERVAL {
                     *last = Instant::now();
-                    let left = &self.estimate;
-                    let _ = writeln!(
-                        out,
-                        "{unit} {epoch}, {name} {done}/{length}: {text} · {left} left"
-                    );
+                    let (done, left) = (format!("{name} {done}/{length}"), &self.estimate);
+                    let _ = writeln!(out, "{unit} {epoch}, {done}: {text} · {left} left");
                 }
             }
             Renderer::Bars { epochs, part, .. } => {
@@ -212,7 +185,6 @@ impl Progress {
         let line = format!("{unit} {epoch}/{epochs}: {text}");
         self.estimate.reach(epoch as f64 / (*epochs).max(1) as f64);
         match &mut self.renderer {
-            Renderer::Silent => {}
             Renderer::Lines { last, out } => {
                 *last = Instant::now();
                 let _ = writeln!(out, "{line} · {} left", self.estimate);
@@ -225,15 +197,9 @@ impl Progress {
         }
     }
 
-    /// Shows a warning, which stays.
-    pub fn warn(&mut self, text: &str) {
-        self.say(&format!("warning: {text}"));
-    }
-
     /// Shows a line, which stays.
     pub fn say(&mut self, line: &str) {
         match &mut self.renderer {
-            Renderer::Silent => {}
             Renderer::Lines { out, .. } => {
                 let _ = writeln!(out, "{line}");
             }
@@ -257,18 +223,81 @@ impl Progress {
     }
 }
 
-impl fmt::Debug for Renderer {
+impl fmt::Debug for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Silent => "Silent",
-            Self::Lines { .. } => "Lines",
-            Self::Bars { .. } => "Bars",
-        })
+        f.debug_struct("Progress").finish_non_exhaustive()
+    }
+}
+
+/// A terminal that drops what cannot be written: its own buffer would keep it, and grow.
+#[derive(Debug)]
+struct Screen<T> {
+    term: Mutex<T>,
+    new: fn() -> T,
+}
+
+impl Screen<Term> {
+    fn stderr() -> ProgressDrawTarget {
+        ProgressDrawTarget::term_like_with_hz(Box::new(Self::new(Term::buffered_stderr)), HZ)
+    }
+}
+
+impl<T: TermLike> Screen<T> {
+    fn new(new: fn() -> T) -> Self {
+        let term = Mutex::new(new());
+        Self { term, new }
+    }
+
+    fn term(&self) -> MutexGuard<'_, T> {
+        self.term.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: TermLike> TermLike for Screen<T> {
+    fn width(&self) -> u16 {
+        self.term().width()
+    }
+
+    fn height(&self) -> u16 {
+        self.term().height()
+    }
+
+    fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+        self.term().move_cursor_up(lines)
+    }
+
+    fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
+        self.term().move_cursor_down(lines)
+    }
+
+    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
+        self.term().move_cursor_right(columns)
+    }
+
+    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
+        self.term().move_cursor_left(columns)
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        self.term().write_line(text)
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.term().write_str(text)
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.term().clear_line()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let mut term = self.term();
+        term.flush().inspect_err(|_| *term = (self.new)())
     }
 }
 
 /// Estimates how long the rest of a run will take.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Estimate {
     /// When the first step was over, and the share of the run that was over then: a resumed run
     /// starts in the middle.
@@ -303,21 +332,73 @@ fn bars(target: ProgressDrawTarget) -> Renderer {
     let bar = |template: &str| {
         let bar = both.add(ProgressBar::new(0));
         // The templates below parse.
-        bar.set_style(
-            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let style = ProgressStyle::with_template(template);
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar
     };
-    let (epochs, part) = (
-        bar("{prefix:6} {bar:30.cyan/dim} {pos}/{len} · {elapsed} · {msg} left"),
-        bar("{prefix:6} {bar:30.green/dim} {pos}/{len} · {wide_msg}"),
-    );
+    let epochs = bar("{prefix:6} {bar:30.cyan/dim} {pos}/{len} · {elapsed} · {msg} left");
+    let part = bar("{prefix:6} {bar:30.green/dim} {pos}/{len} · {wide_msg}");
     Renderer::Bars { both, epochs, part }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    /// A terminal that is gone: it keeps what it is given, and cannot write it.
+    #[derive(Debug, Default)]
+    struct Gone(Mutex<String>);
+
+    impl TermLike for Gone {
+        fn width(&self) -> u16 {
+            80
+        }
+
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            self.write_str("up")
+        }
+
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            self.write_str("down")
+        }
+
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            self.write_str("right")
+        }
+
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            self.write_str("left")
+        }
+
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            self.write_str("clear")
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+    }
+
+    #[test]
+    fn what_a_lost_terminal_does_not_take_is_not_kept() {
+        let screen = Screen::new(Gone::default);
+        for number in 0..1000 {
+            screen.write_line(&format!("line {number}")).unwrap();
+            screen.clear_line().unwrap();
+            screen.flush().unwrap_err();
+            assert_eq!(*screen.term().0.lock().unwrap(), "");
+        }
+    }
 
     #[test]
     fn the_time_left_counts_from_where_a_run_resumed() {

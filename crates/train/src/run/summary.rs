@@ -26,6 +26,9 @@ pub struct Summary {
     /// Test results of the averaged weights, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub averaged: Option<Metrics>,
+    /// The epoch whose model is in `best.safetensors`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestEpoch>,
     /// Training samples a second, with loading and updates, without tests.
     pub samples_per_second: f64,
     /// Mean share of a step in which stages were idle.
@@ -37,6 +40,15 @@ pub struct Summary {
     pub seconds: f64,
     /// Whether it was stopped before its end.
     pub stopped: bool,
+}
+
+/// The end of an epoch with the best test.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BestEpoch {
+    /// Its number, counted from 1.
+    pub epoch: usize,
+    /// Its test results, of the averaged weights if there are any.
+    pub test: Metrics,
 }
 
 /// How the loss was scaled in f16.
@@ -67,6 +79,13 @@ pub(super) struct Tested {
     pub(super) averaged: Option<Metrics>,
 }
 
+impl Tested {
+    /// Those of the averaged weights, if there are any: they decide which checkpoint is best.
+    pub(super) fn of_best_weights(&self) -> &Metrics {
+        self.averaged.as_ref().unwrap_or(&self.model)
+    }
+}
+
 /// A line of `metrics.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct EpochMetrics {
@@ -76,7 +95,9 @@ pub(super) struct EpochMetrics {
     pub(super) learning_rate: f64,
     #[serde(flatten)]
     pub(super) train: TrainingMetrics,
-    pub(super) test: Metrics,
+    /// `None` if the epoch was not tested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) test: Option<Metrics>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) averaged: Option<Metrics>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,6 +105,24 @@ pub(super) struct EpochMetrics {
     pub(super) samples_per_second: f64,
     pub(super) bubble: f64,
     pub(super) seconds: f64,
+}
+
+/// A line of `steps.jsonl`: a mini-batch.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct StepMetrics {
+    /// Mini-batches of all epochs so far.
+    pub(super) step: u64,
+    pub(super) epoch: usize,
+    pub(super) loss: f64,
+    pub(super) learning_rate: f64,
+    /// Before clipping; `None` if there was no update.
+    pub(super) gradient_norm: Option<f64>,
+    pub(super) samples_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tokens_per_second: Option<f64>,
+    /// Bytes of main memory that the process holds, if the system reports it.
+    pub(super) memory: Option<u64>,
+    pub(super) bubble: f64,
 }
 
 /// The layers and parameters of a pipeline's stages.
@@ -112,19 +151,21 @@ pub fn stage_summaries<L: Layer>(pipeline: &Pipeline<L>) -> Vec<StageSummary> {
 
 impl fmt::Display for EpochMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} · test {}", self.train, self.test)?;
+        write!(f, "{}", self.train)?;
+        if let Some(test) = &self.test {
+            write!(f, " · test {test}")?;
+        }
         if let Some(averaged) = &self.averaged {
             write!(f, " · averaged {averaged}")?;
         }
         if let Some(LossScale { scale, skipped }) = self.loss_scale {
             write!(f, " · loss scale {scale}, {skipped} updates skipped")?;
         }
+        let (rate, bubble) = (self.samples_per_second, 100.0 * self.bubble);
+        let seconds = self.seconds;
         write!(
             f,
-            " · {:.0} samples/s · bubble {:.0} % · {:.1} s",
-            self.samples_per_second,
-            100.0 * self.bubble,
-            self.seconds
+            " · {rate:.0} samples/s · bubble {bubble:.0} % · {seconds:.1} s"
         )
     }
 }

@@ -1,6 +1,7 @@
 //! Trains and tests, epoch by epoch.
 
 use std::{
+    error::Error,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -8,24 +9,35 @@ use std::{
     time::Instant,
 };
 
-use stovepipe_pipeline::{Flow, Layer, Objective, Pipeline, StepError, StopHandle};
+use serde_json::Value;
+use stovepipe_pipeline::{Flow, Inputs, Layer, Objective, Pipeline, StepError, StopHandle};
 use stovepipe_schedule::Timeline;
 
 use super::{
-    folder::RunFolder,
+    folder::{METRICS, RunFolder, STEPS},
+    memory::OwnMemory,
     progress::Progress,
     summary::{Summary, Tested},
 };
 use crate::{
-    checkpoint::{Contents, Damaged, Sums, TrainerState},
-    data::{self, Source},
+    checkpoint::{Checkpoint, Contents, Damaged, Sums, TrainerState},
+    data::{self, EpochPass, Source, changes, shared},
     error::TrainError,
     optimizer::{GradientAccumulator, LearningRate, StagedOptimizer, WeightAverage},
+    processes::Processes,
     settings::TrainSettings,
-    task::{Task, evaluate},
+    task::{Metrics, Task, evaluate},
 };
 
+/// A mean loss of an epoch that is greater than the first one by this factor is an error.
+const EXPLODED: f64 = 1e3;
+/// A mean loss that is greater than that of an earlier epoch by this share of the first loss is said.
+const RISEN: f64 = 0.5;
+
 /// Trains a pipeline for a [`Task`].
+///
+/// If the pipeline lies in several processes, all train it with the same calls. The first one has the
+/// run's folder and shows progress; the others need a folder of [`RunFolder::open_in`].
 ///
 /// ```no_run
 /// use stovepipe_pipeline::Pipeline;
@@ -56,12 +68,22 @@ pub struct Trainer<L: Layer, O> {
     pub(super) state: TrainerState,
     pub(super) settings: TrainSettings,
     stop: StopHandle,
-    /// Whether to stop after the current step.
+    /// Whether this process was asked to end after the current step.
     ending: Arc<AtomicBool>,
+    /// Whether all have agreed to.
+    pub(super) ends: bool,
     /// When this part of the training started.
     started: Instant,
     pub(super) timeline: Timeline,
+    pub(super) memory: OwnMemory,
+    /// Whether the user knows that the log of steps cannot be written.
+    pub(super) has_warned: bool,
+    on_epoch: Option<OnEpoch>,
+    pub(super) processes: Processes,
 }
+
+/// Called after each epoch.
+type OnEpoch = Box<dyn FnMut(&RunFolder) -> Result<(), Box<dyn Error>>>;
 
 /// Where a training resumes.
 #[derive(Debug)]
@@ -75,6 +97,47 @@ pub struct Resumed {
     pub batches: usize,
     /// Newer checkpoints that are damaged.
     pub damaged: Vec<Damaged>,
+    /// Lines of `metrics.jsonl` and `steps.jsonl` that were not complete, and were removed.
+    pub damaged_lines: usize,
+}
+
+/// Checks in advance that a training of this task, with these settings and a training set of `samples`, can
+/// [resume](Trainer::resume) from a checkpoint.
+///
+/// # Errors
+///
+/// If it is of another task or another training set, a setting has changed that must not, or its
+/// state cannot be read.
+pub fn check_resume<O>(
+    from: &Checkpoint,
+    task: &Task<O>,
+    settings: &TrainSettings,
+    samples: usize,
+) -> Result<(), TrainError> {
+    let mut state = from.state()?;
+    check_state(&state, task, settings)?;
+    check_samples(&mut state, samples)
+}
+
+fn check_state<O>(
+    state: &TrainerState,
+    task: &Task<O>,
+    settings: &TrainSettings,
+) -> Result<(), TrainError> {
+    state.check(settings)?;
+    if !task.fits(&state.over.scores) || !task.fits(&state.under_way.scores) {
+        return Err(TrainError::OtherTask);
+    }
+    Ok(())
+}
+
+/// Checks that a training set still has as many samples.
+fn check_samples(state: &mut TrainerState, now: usize) -> Result<(), TrainError> {
+    let then = std::mem::replace(&mut state.samples, now);
+    if then > 0 && then != now {
+        return Err(TrainError::OtherSamples { then, now });
+    }
+    Ok(())
 }
 
 impl<L: Layer, O> Trainer<L, O> {
@@ -98,8 +161,13 @@ impl<L: Layer, O> Trainer<L, O> {
             state: TrainerState::begin(&settings, &task.zero()),
             stop: pipeline.stop_handle(),
             ending: Arc::default(),
+            ends: false,
             started: Instant::now(),
             timeline: Timeline::default(),
+            memory: OwnMemory::new(),
+            has_warned: false,
+            on_epoch: None,
+            processes: Processes::of(&pipeline),
             pipeline,
             task,
             settings,
@@ -110,6 +178,12 @@ impl<L: Layer, O> Trainer<L, O> {
     #[must_use]
     pub fn pipeline(&self) -> &Pipeline<L> {
         &self.pipeline
+    }
+
+    /// The processes that train.
+    #[must_use]
+    pub fn processes(&self) -> &Processes {
+        &self.processes
     }
 
     /// The settings.
@@ -124,6 +198,17 @@ impl<L: Layer, O> Trainer<L, O> {
         self.average.as_ref().map(WeightAverage::pipeline)
     }
 
+    /// Calls a function after each epoch, such as one that makes a report of the files so far. If it fails,
+    /// training continues with a warning.
+    #[must_use]
+    pub fn on_epoch(
+        mut self,
+        call: impl FnMut(&RunFolder) -> Result<(), Box<dyn Error>> + 'static,
+    ) -> Self {
+        self.on_epoch = Some(Box::new(call));
+        self
+    }
+
     /// Returns a function that ends the training after the current step, from any thread. (The
     /// pipeline's [stop handle](Pipeline::stop_handle) cancels that step.)
     pub fn end_after_step(&self) -> impl Fn() + Send + Sync + 'static {
@@ -131,35 +216,44 @@ impl<L: Layer, O> Trainer<L, O> {
         move || ending.store(true, Ordering::SeqCst)
     }
 
-    pub(super) fn is_ending(&self) -> bool {
+    pub(super) fn is_asked_to_end(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
 
     /// Restores the newest checkpoint in `folder` that is not damaged, if there is one:
-    /// [`run`](Self::run) then continues to the same result as an uninterrupted run, with any
-    /// number of stages. Renames damaged checkpoints.
-    ///
-    /// Settings may change, except those that the order of samples and the optimizer's state depend
-    /// on.
+    /// [`run`](Self::run) then continues to the result of an uninterrupted run, with any number of
+    /// stages. Renames damaged checkpoints. Settings that neither the order of samples nor the
+    /// optimizer's state depends on may change.
     ///
     /// # Errors
     ///
     /// If such a setting has changed, the checkpoint is of another model or task, or a file cannot
     /// be read or written.
     pub fn resume(&mut self, folder: &RunFolder) -> Result<Resumed, TrainError> {
-        let (checkpoint, damaged) = folder.checkpoints().newest()?;
-        if let Some(checkpoint) = &checkpoint {
-            let state = checkpoint.state()?;
-            state.check(&self.settings)?;
-            if !self.task.fits(&state.over.scores) || !self.task.fits(&state.under_way.scores) {
-                return Err(TrainError::OtherTask);
-            }
-            self.state = checkpoint.load(self.contents())?;
+        let newest = self.processes.first(|| {
+            let (checkpoint, damaged) = folder.checkpoints().newest()?;
+            let state = checkpoint.as_ref().map(Checkpoint::state).transpose()?;
+            Ok::<_, TrainError>((checkpoint.zip(state), damaged))
+        })?;
+        let (newest, damaged) = newest.unwrap_or_default();
+        let (checkpoint, state) = newest.unzip();
+        let path = checkpoint.as_ref().map(|own| own.path().to_owned());
+        let path = self.processes.of_first(path)?;
+        if let Some((path, state)) = path.zip(TrainerState::of_first(state, &self.processes)?) {
+            check_state(&state, &self.task, &self.settings)?;
+            self.contents().load(&path, &state)?;
+            self.state = state;
         }
         // Later metrics do not count.
-        folder.keep_lines("metrics.jsonl", self.state.epoch)?;
+        let epochs = self.state.epoch as u64;
+        let is_over = |line: &Value| line["epoch"].as_u64().is_some_and(|epoch| epoch <= epochs);
+        let steps = self.state.steps;
+        let is_done = |line: &Value| line["step"].as_u64().is_some_and(|step| step <= steps);
+        let damaged_lines =
+            folder.keep_json_lines(METRICS, is_over)? + folder.keep_json_lines(STEPS, is_done)?;
         Ok(Resumed {
-            checkpoint: checkpoint.map(|checkpoint| checkpoint.name().to_owned()),
+            damaged_lines,
+            checkpoint: checkpoint.map(|own| own.name().to_owned()),
             epochs: self.state.epoch,
             batches: self.state.batch,
             damaged,
@@ -176,7 +270,7 @@ impl<L: Layer, O> Trainer<L, O> {
     }
 
     /// Trains and tests the remaining epochs, or until the pipeline's stop handle is used. Makes
-    /// checkpoints, and writes `metrics.jsonl`, `summary.json`, `model.safetensors`,
+    /// checkpoints, and writes `metrics.jsonl`, `steps.jsonl`, `summary.json`, `model.safetensors`, `best.safetensors`,
     /// `timeline.json` and `timeline.svg` to `folder`, with averaged weights also
     /// `averaged.safetensors`.
     ///
@@ -184,56 +278,153 @@ impl<L: Layer, O> Trainer<L, O> {
     ///
     /// If a set is empty or cannot be read, a mini-batch is larger than the training set, a step
     /// fails, the loss becomes NaN or infinite, or a file cannot be written.
-    pub fn run<T>(
+    pub fn run<T: Flow>(
         &mut self,
         source: &dyn Source<L::Input, T, L::Side>,
         folder: &RunFolder,
         progress: impl FnOnce(usize, usize) -> Progress,
     ) -> Result<Summary, TrainError>
     where
-        T: Flow,
         O: Objective<L::Output, T>,
     {
         let samples = data::check(source, self.settings.batch_size)?;
         self.check_batches(samples)?;
-        self.check_samples(samples)?;
+        check_samples(&mut self.state, samples)?;
+        // Files may differ from host to host, without a shared disk.
+        let data = self.processes.agree(source.fingerprint())?;
+        let of_first = self.processes.of_first(data.clone())?;
+        let is_same = changes(&of_first, &data).map_or(Ok(()), |changes| {
+            let (rank, host) = (0, self.processes.host(0));
+            Err(TrainError::DataOfProcesses {
+                rank,
+                host,
+                changes,
+            })
+        });
+        self.processes.agree(is_same)?;
+        self.state.check_data(&data)?;
+        self.state.data = data;
         self.started = Instant::now();
         let batches = samples.div_ceil(self.settings.batch_size);
-        let mut progress = progress(self.settings.epochs, batches);
+        let epochs = match self.settings.max_steps {
+            0 => self.settings.epochs,
+            most => self.settings.epochs.min(most.div_ceil(batches)),
+        };
+        let mut progress = match self.processes.is_first() {
+            true => progress(epochs, batches),
+            false => Progress::silent(),
+        };
         let (mut tested, mut stopped) = (None, false);
-        while self.state.epoch < self.settings.epochs && !stopped {
-            stopped = self.train_epoch(batches, source, folder, &mut progress)?;
-            if stopped {
+        while !self.is_over() && !stopped {
+            let is_cut = self.train_epoch(batches, source, folder, &mut progress)?;
+            self.check_loss(&mut progress)?;
+            if is_cut {
                 self.save(folder, &mut progress)?;
             }
-            // A stopped epoch is tested and saved too.
-            let (found, stopped_in_test) = self.test_to_the_end(source)?;
-            self.report_epoch(batches, &found, folder, &mut progress)?;
-            if !stopped {
-                self.end_epoch(&found);
+            stopped = is_cut && !self.is_at_limit();
+            let mut found = None;
+            // An epoch that was stopped is tested too.
+            if is_cut || self.is_test_due() {
+                let (tested, stopped_in_test) = self.test_to_the_end(source)?;
+                stopped |= stopped_in_test;
+                found = Some(tested);
+            }
+            stopped = self.processes.any(stopped || self.is_asked_to_end())?;
+            self.report_epoch(batches, found.as_ref(), folder, &mut progress)?;
+            if let Err(error) = self.show_epoch(folder) {
+                progress.say(&format!("warning: training continues: {error}"));
+            }
+            if !is_cut {
+                self.end_epoch(found.as_ref());
                 self.save(folder, &mut progress)?;
             }
-            stopped |= stopped_in_test || self.is_ending();
-            tested = Some(found);
+            tested = found;
+            if self.is_out_of_patience() && !self.has_all_epochs() {
+                let tests = self.state.tests_since_best;
+                progress.say(&format!("no better test in {tests} tests: training ends"));
+            }
+            if is_cut {
+                break;
+            }
         }
         progress.finish();
         let tested = match tested {
             Some(tested) => tested,
-            // All epochs were already over.
+            // All epochs were already over, or the last one before a stop was not tested.
             None => self.test_to_the_end(source)?.0,
         };
-        let summary = self.summary(tested, stopped);
-        self.write(folder, &summary)?;
-        Ok(summary)
+        self.write(folder, (tested, stopped), &mut progress)
     }
 
-    /// Starts the next epoch.
-    fn end_epoch(&mut self, tested: &Tested) {
+    /// Writes the timeline so far, and calls the function for the end of an epoch.
+    fn show_epoch(&mut self, folder: &RunFolder) -> Result<(), Box<dyn Error>> {
+        self.write_timeline(folder)?;
+        let call = self.on_epoch.as_mut().filter(|_| self.processes.is_first());
+        call.map_or(Ok(()), |call| call(folder))
+    }
+
+    /// Whether the last epoch is over, all steps are done, or tests have stopped to get better.
+    fn is_over(&self) -> bool {
+        let steps = self.pipeline.steps();
+        self.state.limit(steps, &self.settings).is_some()
+    }
+
+    fn has_all_epochs(&self) -> bool {
+        self.state.epoch >= self.settings.epochs
+    }
+
+    pub(super) fn is_at_limit(&self) -> bool {
+        let most = self.settings.max_steps as u64;
+        most > 0 && self.pipeline.steps() >= most
+    }
+
+    fn is_out_of_patience(&self) -> bool {
+        let patience = self.settings.patience;
+        patience > 0 && self.state.tests_since_best >= patience
+    }
+
+    /// Whether the epoch that ends is to be tested.
+    fn is_test_due(&self) -> bool {
+        let epochs = self.state.epoch + 1;
+        let is_last = epochs == self.settings.epochs || self.is_at_limit();
+        is_last || epochs.is_multiple_of(self.settings.test_every)
+    }
+
+    /// Warns if the loss has risen, and fails if it has become huge.
+    fn check_loss(&mut self, progress: &mut Progress) -> Result<(), TrainError> {
+        let state = &mut self.state;
+        let (Some(first), true) = (state.first_loss, state.under_way.steps > 0) else {
+            return Ok(());
+        };
+        let (epoch, loss) = (state.epoch + 1, state.under_way.scores.mean_loss());
+        if loss > EXPLODED * first.abs().max(1.0) {
+            return Err(TrainError::LossExploded { epoch, loss, first });
+        }
+        let lowest = state.lowest_loss.unwrap_or(first);
+        if loss - lowest > RISEN * first.abs() {
+            let tip = "try a smaller --lr, a longer --warmup-epochs, or --clip";
+            let rise = format!("the training loss rose from {lowest:.4} to {loss:.4}");
+            progress.say(&format!("warning: {rise} in epoch {epoch}: {tip}"));
+        }
+        state.lowest_loss = Some(lowest.min(loss));
+        Ok(())
+    }
+
+    fn end_epoch(&mut self, tested: Option<&Tested>) {
+        if let Some(found) = tested.map(Tested::of_best_weights) {
+            let quality = |metrics: &Metrics| metrics.quality(self.task.primary());
+            let best = self.state.best.as_ref().and_then(quality);
+            if best.is_none() || quality(found) > best {
+                (self.state.best, self.state.tests_since_best) = (Some(found.clone()), 0);
+            } else {
+                self.state.tests_since_best += 1;
+            }
+        }
         let next = Sums::of(&self.task.zero());
         let ended = std::mem::replace(&mut self.state.under_way, next);
         self.state.over.add(&ended);
         self.state.train_loss = ended.scores.mean_loss();
-        self.state.test = Some(tested.averaged.as_ref().unwrap_or(&tested.model).clone());
+        self.state.test = tested.map(Tested::of_best_weights).cloned();
         self.state.epoch += 1;
         (self.state.batch, self.state.updates) = (0, 0);
     }
@@ -249,15 +440,6 @@ impl<L: Layer, O> Trainer<L, O> {
         }
     }
 
-    /// Checks that a resumed training has the same number of samples.
-    fn check_samples(&mut self, now: usize) -> Result<(), TrainError> {
-        let then = std::mem::replace(&mut self.state.samples, now);
-        if then > 0 && then != now {
-            return Err(TrainError::OtherSamples { then, now });
-        }
-        Ok(())
-    }
-
     pub(super) fn learning_rate(&self, batches: usize) -> LearningRate {
         LearningRate::new(&self.settings, self.updates_per_epoch(batches))
     }
@@ -271,18 +453,16 @@ impl<L: Layer, O> Trainer<L, O> {
         self.state.epoch * self.updates_per_epoch(batches) + self.state.updates
     }
 
-    /// Duration of all parts of the training so far.
     pub(super) fn seconds(&self) -> f64 {
         self.state.seconds + self.started.elapsed().as_secs_f64()
     }
 
     /// Tests, and again from the start if a stop cancels the test. Returns whether it was stopped.
-    fn test_to_the_end<T>(
+    fn test_to_the_end<T: Flow>(
         &self,
         source: &dyn Source<L::Input, T, L::Side>,
     ) -> Result<(Tested, bool), TrainError>
     where
-        T: Flow,
         O: Objective<L::Output, T>,
     {
         let was_stopped = self.stop.is_stopped();
@@ -297,13 +477,13 @@ impl<L: Layer, O> Trainer<L, O> {
     }
 
     /// Evaluates the model, and its averaged weights, on the test set.
-    fn test<T>(&self, source: &dyn Source<L::Input, T, L::Side>) -> Result<Tested, TrainError>
+    fn test<T: Flow>(&self, source: &dyn Source<L::Input, T, L::Side>) -> Result<Tested, TrainError>
     where
-        T: Flow,
         O: Objective<L::Output, T>,
     {
         let metrics = |pipeline: &Pipeline<L>| {
-            let batches = source.test(self.settings.batch_size);
+            self.recalibrate(pipeline, source)?;
+            let batches = shared(pipeline, || source.test(self.settings.batch_size));
             let totals = evaluate(pipeline, batches, &self.task, |_| ())?;
             Ok::<_, TrainError>(self.task.metrics(&totals))
         };
@@ -311,5 +491,38 @@ impl<L: Layer, O> Trainer<L, O> {
             model: metrics(&self.pipeline)?,
             averaged: self.averaged().map(metrics).transpose()?,
         })
+    }
+
+    /// Gives batch norms exact statistics of the first samples of the current epoch, if any of it was
+    /// trained. They are part of the model from then on.
+    fn recalibrate<T: Flow>(
+        &self,
+        pipeline: &Pipeline<L>,
+        source: &dyn Source<L::Input, T, L::Side>,
+    ) -> Result<(), TrainError> {
+        let micro_batches = self.settings.recalibrate;
+        let is_trained = self.state.test.is_none() && self.pipeline.steps() > 0;
+        if micro_batches == 0 || !is_trained {
+            return Ok(());
+        }
+        if !self.processes.any(pipeline.can_recalibrate())? {
+            return Ok(());
+        }
+        // What layers do must not depend on whether the run was resumed just now.
+        let mini_batches = self.state.samples.div_ceil(self.settings.batch_size);
+        let rate = self.learning_rate(mini_batches);
+        (self.pipeline).set_progress(rate.progress(self.update(mini_batches)));
+        let batches = shared(pipeline, || source.train(self.pass()));
+        let inputs = batches.map(|batch| batch.map(|own| Inputs::from((own.input, own.side))));
+        pipeline.recalibrate(micro_batches, inputs)
+    }
+
+    /// The current pass over the training set.
+    pub(super) fn pass(&self) -> EpochPass {
+        EpochPass {
+            epoch: self.state.epoch,
+            seed: self.settings.seed,
+            batch_size: self.settings.batch_size,
+        }
     }
 }

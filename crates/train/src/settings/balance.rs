@@ -7,11 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::value::{ValueError, as_text};
 
 /// Where to cut, as flags and configuration files write it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum BalanceSetting {
     /// The cut with the fastest predicted step, if there are several stages.
-    #[default]
     Auto,
     /// By the time of each layer, forward and backward.
     Time,
@@ -27,18 +26,15 @@ impl FromStr for BalanceSetting {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        Ok(match text {
+        Ok(match text.to_lowercase().as_str() {
             "auto" => Self::Auto,
             "time" => Self::Time,
             "size" => Self::Size,
             "even" => Self::Even,
             _ => {
                 let layers = text.split(',').map(|part| part.trim().parse());
-                Self::Layers(
-                    layers
-                        .collect::<Result<_, _>>()
-                        .map_err(|_| ValueError::Balance)?,
-                )
+                let layers = layers.collect::<Result<_, _>>();
+                Self::Layers(layers.map_err(|_| ValueError::Balance)?)
             }
         })
     }

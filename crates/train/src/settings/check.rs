@@ -1,6 +1,6 @@
 //! The ranges of numbers.
 
-use std::fmt::Display;
+use std::fmt::Debug;
 
 use crate::error::TrainError;
 
@@ -22,14 +22,15 @@ pub(super) const UP_TO_ONE: Range<f64> = (
 );
 
 /// An error for the first setting that is out of its range.
-pub(super) fn check<N: Copy + Display>(
+pub(super) fn check<N: Copy + Debug>(
     settings: impl IntoIterator<Item = (&'static str, N, Range<N>)>,
 ) -> Result<(), TrainError> {
     for (setting, value, (is_valid, range)) in settings {
         if !is_valid(value) {
             return Err(TrainError::Setting {
                 setting,
-                value: value.to_string(),
+                // Debug writes 1e308 so, and Display in 309 digits.
+                value: format!("{value:?}").trim_end_matches(".0").to_owned(),
                 range,
             });
         }

@@ -54,7 +54,6 @@ impl FreezeSetting {
         Ok(freeze(layers, frozen))
     }
 
-    /// Freezes layers of a pipeline.
     pub(crate) fn apply_to<L: Layer>(self, pipeline: &mut Pipeline<L>) -> Result<(), TrainError> {
         let frozen = self.layers(pipeline.layers().len())?;
         if frozen == 0 {
@@ -77,17 +76,11 @@ fn freeze<L: Layer>(mut layers: Vec<L>, frozen: usize) -> Vec<L> {
     layers.into_iter().map(L::freeze).chain(rest).collect()
 }
 
-impl Default for FreezeSetting {
-    fn default() -> Self {
-        Self::Layers(0)
-    }
-}
-
 impl FromStr for FreezeSetting {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        if text == "body" {
+        if text.eq_ignore_ascii_case("body") {
             return Ok(Self::Body);
         }
         (text.parse().map(Self::Layers)).map_err(|_| ValueError::Freeze)

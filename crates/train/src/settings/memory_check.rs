@@ -3,33 +3,19 @@
 use std::collections::BTreeMap;
 
 use stovepipe_pipeline::{
-    NamedDevice,
-    device::device_facts,
-    measure::{Forecast, OptimizerState},
+    NamedDevice, device::device_facts, error::ProcessError, measure::OptimizerState,
 };
-use stovepipe_plan::{DeviceSpec, Machine};
-use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+use stovepipe_plan::{DeviceSpec, Machine, MemoryUse};
 
 use super::{
+    limits::free_memory,
     pipeline::PipelineSettings,
     training::{OptimizerSetting, TrainSettings},
 };
-use crate::error::TrainError;
+use crate::{error::TrainError, processes::Processes};
 
 /// All workers on the CPU share its memory.
 const MAIN: &str = "cpu";
-
-/// The bytes of main memory that are available, if the system reports it.
-///
-/// ```
-/// assert!(stovepipe_train::settings::free_memory().is_none_or(|bytes| bytes > 0));
-/// ```
-#[must_use]
-pub fn free_memory() -> Option<u64> {
-    let memory = RefreshKind::nothing().with_memory(MemoryRefreshKind::everything());
-    let free = System::new_with_specifics(memory).available_memory();
-    Some(free).filter(|&bytes| bytes > 0)
-}
 
 /// The memory that a run needs on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,36 +28,23 @@ pub struct DeviceMemory {
     pub has: Option<u64>,
 }
 
-impl PipelineSettings {
-    /// The predicted memory of each device.
-    ///
-    /// A device has what `device-memory` says. Without it, the CPU and software adapters have what
-    /// is free, a CUDA device has all its memory, and other devices' memory is unknown.
-    ///
-    /// ```
-    /// use stovepipe_pipeline::measure::Forecast;
-    /// use stovepipe_plan::MemoryUse;
-    /// use stovepipe_train::PipelineSettings;
-    ///
-    /// let settings = PipelineSettings { device_memory: vec![1000], ..Default::default() };
-    /// let memory = vec![MemoryUse { activations: 600, ..Default::default() }; 2];
-    /// let forecast = Forecast {
-    ///     balance: vec![1, 1], step_time: 1.0, bubble: 0.0, utilisation: vec![1.0; 2], memory,
-    ///     recomputed: 0.0,
-    /// };
-    /// // Both workers are on the CPU.
-    /// assert_eq!(settings.device_memory(&forecast)[0].needs, 1200);
-    /// assert!(settings.check_memory(&forecast).is_err());
-    /// ```
+/// The memory that a run's workers have: see [`PipelineSettings::available_memory`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AvailableMemory {
+    /// For each worker the name of what holds its tensors, and its bytes, if known.
+    of_workers: Vec<(String, Option<u64>)>,
+}
+
+impl AvailableMemory {
+    /// The memory of each device, given what each worker needs.
     #[must_use]
-    pub fn device_memory(&self, forecast: &Forecast) -> Vec<DeviceMemory> {
-        let mut devices = BTreeMap::<String, DeviceMemory>::new();
-        for (worker, memory) in forecast.memory.iter().enumerate() {
-            let (name, has) = self.memory_of(worker);
-            let device = devices.entry(name).or_insert_with_key(|name| DeviceMemory {
+    pub fn devices(&self, workers: &[MemoryUse]) -> Vec<DeviceMemory> {
+        let mut devices = BTreeMap::<&str, DeviceMemory>::new();
+        for ((name, has), memory) in self.of_workers.iter().zip(workers) {
+            let device = devices.entry(name).or_insert_with(|| DeviceMemory {
                 device: name.clone(),
                 needs: 0,
-                has,
+                has: *has,
             });
             device.needs = device.needs.saturating_add(memory.total());
         }
@@ -79,37 +52,95 @@ impl PipelineSettings {
     }
 
     /// Bytes that each worker has, if known: workers on one device share its memory evenly.
+    #[must_use]
+    pub fn shares(&self) -> Vec<Option<u64>> {
+        let share = |(name, has): &(String, Option<u64>)| {
+            let sharing = self.of_workers.iter().filter(|(other, _)| other == name);
+            has.map(|bytes| bytes / sharing.count().max(1) as u64)
+        };
+        self.of_workers.iter().map(share).collect()
+    }
+
+    /// Checks that the run fits, as far as that can be predicted.
+    ///
+    /// # Errors
+    ///
+    /// If a device has less than its workers need.
+    pub fn check(&self, workers: &[MemoryUse]) -> Result<(), TrainError> {
+        for DeviceMemory { device, needs, has } in self.devices(workers) {
+            if let Some(has) = has.filter(|&has| needs > has) {
+                return Err(TrainError::TooLarge { device, needs, has });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PipelineSettings {
+    /// The memory that the workers have. Each process asks its own devices; processes of a host share its
+    /// main memory.
+    ///
+    /// A device has what `device-memory` says. Without it, the CPU and software adapters have what
+    /// is free, a CUDA device has all its memory, and other devices' memory is unknown.
     ///
     /// ```
-    /// use stovepipe_train::PipelineSettings;
+    /// use stovepipe_plan::MemoryUse;
+    /// use stovepipe_train::{PipelineSettings, Processes};
     ///
     /// let devices = ["cpu", "cpu:threads=2"].map(str::to_owned).to_vec();
     /// let settings = PipelineSettings { devices, device_memory: vec![1000], ..Default::default() };
-    /// assert_eq!(settings.memory_shares(), [Some(500); 2]);
+    /// let available = settings.available_memory(&Processes::default())?;
+    /// // Both workers are on the CPU.
+    /// assert_eq!(available.shares(), [Some(500); 2]);
+    /// let memory = [MemoryUse { activations: 600, ..Default::default() }; 2];
+    /// assert_eq!(available.devices(&memory)[0].needs, 1200);
+    /// assert!(available.check(&memory).is_err());
+    /// # Ok::<(), stovepipe_pipeline::error::ProcessError>(())
     /// ```
-    #[must_use]
-    pub fn memory_shares(&self) -> Vec<Option<u64>> {
-        let mut of_holders = BTreeMap::<String, (Option<u64>, u64)>::new();
-        let mut holders = Vec::new();
-        for (name, has) in (0..self.stages).map(|worker| self.memory_of(worker)) {
-            of_holders.entry(name.clone()).or_insert((has, 0)).1 += 1;
-            holders.push(name);
+    ///
+    /// # Errors
+    ///
+    /// If another process has ended.
+    pub fn available_memory(&self, processes: &Processes) -> Result<AvailableMemory, ProcessError> {
+        let is_several = processes.size() > 1;
+        let is_own = |worker: usize| !is_several || self.process_of(worker) == processes.rank();
+        let own = (0..self.workers()).filter(|&worker| is_own(worker));
+        let own: Vec<_> = own.map(|worker| (worker, self.memory_of(worker))).collect();
+        let has_hosts = processes.are_on_several_hosts();
+        let mut of_workers = vec![(MAIN.to_owned(), None); self.workers()];
+        for (rank, own) in processes.gather(own)?.into_iter().enumerate() {
+            for (worker, (name, has)) in own {
+                let is_named = name == MAIN && has_hosts;
+                let host = is_named.then(|| format!("{name} of {}", processes.host(rank)));
+                of_workers[worker] = (host.unwrap_or(name), has);
+            }
         }
-        let share = |(has, sharing): (Option<u64>, u64)| has.map(|bytes| bytes / sharing);
-        holders.iter().map(|name| share(of_holders[name])).collect()
+        // What is free may change while the processes ask.
+        let least = |name: &str| {
+            let same = of_workers.iter().filter(|(other, _)| other == name);
+            same.filter_map(|(_, has)| *has).min()
+        };
+        let of_workers = of_workers
+            .iter()
+            .map(|(name, _)| (name.clone(), least(name)));
+        Ok(AvailableMemory {
+            of_workers: of_workers.collect(),
+        })
     }
 
     /// Sets a worker for each device of a machine, with the memory from the machine's file.
     ///
     /// ```
     /// use stovepipe_plan::Machine;
-    /// use stovepipe_train::PipelineSettings;
+    /// use stovepipe_train::{PipelineSettings, Processes};
     ///
     /// let machine = "[[device]]\nname = 'cpu'\nmemory = 1000\n".repeat(3);
     /// let mut settings = PipelineSettings::default();
     /// settings.run_on(&Machine::from_toml(&machine)?);
-    /// assert_eq!((settings.stages, settings.memory_shares()[0]), (3, Some(1000)));
-    /// # Ok::<(), stovepipe_plan::MachineError>(())
+    /// assert_eq!(settings.stages, 3);
+    /// let available = settings.available_memory(&Processes::default())?;
+    /// assert_eq!(available.shares(), [Some(1000); 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn run_on(&mut self, machine: &Machine) {
         let devices = &machine.devices;
@@ -121,14 +152,14 @@ impl PipelineSettings {
         };
         let memory: Option<Vec<_>> = devices.iter().map(memory_of).collect();
         self.stages = devices.len();
+        self.replicas = vec![1];
         self.devices = devices.iter().map(|device| device.name.clone()).collect();
         self.device_memory = memory.unwrap_or_default();
     }
 
     /// The name of the memory that holds a worker's tensors, and its bytes, if known.
     fn memory_of(&self, worker: usize) -> (String, Option<u64>) {
-        let name = self.devices.get(worker).or(self.devices.first());
-        let name = name.map_or("", String::as_str);
+        let name = self.device_of(worker);
         let holder = holder(name);
         let given = (self.device_memory.get(worker)).or(self.device_memory.first());
         if let Some(&given) = given {
@@ -146,18 +177,15 @@ impl PipelineSettings {
         }
     }
 
-    /// Checks that the run fits, as far as that can be predicted.
-    ///
-    /// # Errors
-    ///
-    /// If a device has less than its workers need.
-    pub fn check_memory(&self, forecast: &Forecast) -> Result<(), TrainError> {
-        for DeviceMemory { device, needs, has } in self.device_memory(forecast) {
-            if let Some(has) = has.filter(|&has| needs > has) {
-                return Err(TrainError::TooLarge { device, needs, has });
-            }
-        }
-        Ok(())
+    fn process_of(&self, worker: usize) -> usize {
+        let device = self.device_of(worker).parse::<NamedDevice>();
+        device.map_or(0, |device| device.process)
+    }
+
+    /// The name of a worker's device.
+    fn device_of(&self, worker: usize) -> &str {
+        let name = self.devices.get(worker).or(self.devices.first());
+        name.map_or("", String::as_str)
     }
 }
 

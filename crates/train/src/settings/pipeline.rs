@@ -1,23 +1,36 @@
 //! How a model is cut and run.
 
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use stovepipe_pipeline::{
     Balance, BuildError, Layer, Measured, NamedDevice, Pipeline, PipelineBuilder, Precision,
-    Profiler, Recompute, device::DeviceError, measure::Profile,
+    Profiler, Recompute, StepError,
+    device::{DeviceError, Link, MOST_THREADS, measure_link, slowest_link},
+    error::ProcessError,
+    measure::Profile,
 };
-use stovepipe_schedule::{Rule, Scheduler};
+use stovepipe_schedule::{RuleOptions, Scheduler};
 
 use super::{
     balance::BalanceSetting,
     check::{AT_LEAST_ONE, Range, check},
     schedule::ScheduleSetting,
 };
-use crate::error::TrainError;
+use crate::{error::TrainError, processes::Processes};
 
 /// Schedules are lists of all their actions: more would be a mistake.
-const MICRO_BATCHES: Range<usize> = (|count| (1..=65_536).contains(&count), "from 1 to 65536");
-const THREADS: Range<usize> = (|count| (1..=1024).contains(&count), "from 1 to 1024");
+/// The most micro-batches of a mini-batch.
+pub const MOST_MICRO_BATCHES: usize = 65_536;
+const MICRO_BATCHES: Range<usize> = (
+    |count| (1..=MOST_MICRO_BATCHES).contains(&count),
+    "from 1 to 65536",
+);
+const THREADS: Range<usize> = (
+    |count| (1..=MOST_THREADS).contains(&count),
+    "from 1 to 1024",
+);
 
 /// How a model is cut and run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Args)]
@@ -25,55 +38,58 @@ const THREADS: Range<usize> = (|count| (1..=1024).contains(&count), "from 1 to 1
 #[command(next_help_heading = "Pipeline")]
 pub struct PipelineSettings {
     /// Number of stages; with several chunks on each device, number of devices
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 2)]
     pub stages: usize,
-    /// Devices: one for all stages, or one for each (cpu, cpu:threads=4, wgpu:0, cuda:0)
-    #[arg(long, required = false, value_name = "LIST", value_delimiter = ',')]
+    /// Replicas, which take micro-batches in turn: so many of the whole pipeline, or so many of each
+    /// stage (3,1)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
+    pub replicas: Vec<usize>,
+    /// Devices: one for all workers, or one for each stage of each replica (cpu, cpu:threads=4,
+    /// wgpu:0, cuda:0)
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "cpu"
+    )]
     pub devices: Vec<String>,
     /// Where to cut: `auto` (fastest predicted step, from measured layers), `time` (shortest
     /// slowest stage), `size` (even memory), `even` (even numbers of layers), or the layers of each
     /// stage, such as 5,4
-    #[arg(long, required = false, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", default_value = "auto")]
     pub balance: BalanceSetting,
     /// Micro-batches in a mini-batch
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 4)]
     pub micro_batches: usize,
     /// Order of forward and backward passes: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or a CSV
     /// file that lists the actions of each worker
-    #[arg(long, required = false, value_name = "NAME|FILE")]
+    #[arg(long, value_name = "NAME|FILE", default_value = "1f1b")]
     pub schedule: ScheduleSetting,
     /// Stages on each device, for the schedule `interleaved`
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 2)]
     pub chunks: usize,
     /// Micro-batches whose activations are recomputed: always, except-last, never
-    #[arg(long, required = false, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", default_value_t = Recompute::ExceptLast)]
     pub recompute: Recompute,
     /// CPU threads of each stage, unless its device names another number
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads_per_stage: usize,
     /// Precision of the computation: f32, or mixed precision in bf16 or f16 (parameters stay f32)
-    #[arg(long, required = false, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", default_value_t = Precision::F32)]
     pub precision: Precision,
     /// Bytes of memory of each device: one number for all, or one for each [default: free memory
     /// for the CPU, all memory of CUDA devices, unknown for others]
-    #[arg(long, required = false, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub device_memory: Vec<u64>,
+    /// Seconds after which a step that does not get on is an error, and a process that is silent
+    /// counts as dead; 0 for no limit
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub stall_timeout: u64,
 }
 
 impl Default for PipelineSettings {
     fn default() -> Self {
-        Self {
-            stages: 2,
-            devices: vec!["cpu".to_owned()],
-            balance: BalanceSetting::Auto,
-            micro_batches: 4,
-            schedule: ScheduleSetting::Rule(Rule::OneForwardOneBackward),
-            chunks: 2,
-            recompute: Recompute::ExceptLast,
-            threads_per_stage: 1,
-            precision: Precision::F32,
-            device_memory: Vec::new(),
-        }
+        super::defaults()
     }
 }
 
@@ -93,17 +109,8 @@ impl PipelineSettings {
     ///
     /// If a setting is out of its range or does not fit the others.
     pub fn check(&self, layers: usize) -> Result<(), TrainError> {
-        check([
-            ("stages", self.stages, AT_LEAST_ONE),
-            ("micro-batches", self.micro_batches, MICRO_BATCHES),
-            ("threads-per-stage", self.threads_per_stage, THREADS),
-            ("chunks", self.chunks, AT_LEAST_ONE),
-        ])?;
-        let (given, devices) = (self.device_memory.len(), self.stages);
-        if given > 1 && given != devices {
-            return Err(TrainError::DeviceMemories { given, devices });
-        }
-        let stages = self.scheduler()?.stages(self.stages);
+        self.check_without_model()?;
+        let stages = self.scheduler()?.stages(self.workers());
         self.balance(None).cut(layers, stages)?;
         for device in self.worker_devices()? {
             self.precision.check(&device).map_err(BuildError::from)?;
@@ -111,39 +118,285 @@ impl PipelineSettings {
         Ok(())
     }
 
+    /// Checks what does not depend on the model: numbers, and the names of devices.
+    ///
+    /// # Errors
+    ///
+    /// If a setting is out of its range, or a device is not available.
+    pub fn check_without_model(&self) -> Result<(), TrainError> {
+        check([
+            ("stages", self.stages, AT_LEAST_ONE),
+            ("micro-batches", self.micro_batches, MICRO_BATCHES),
+            ("threads-per-stage", self.threads_per_stage, THREADS),
+            ("chunks", self.chunks, AT_LEAST_ONE),
+        ])?;
+        self.check_replicas()?;
+        let (given, devices) = (self.device_memory.len(), self.workers());
+        if given > 1 && given != devices {
+            return Err(TrainError::DeviceMemories { given, devices });
+        }
+        self.named_devices().map(drop)
+    }
+
+    /// The number of workers: stages in all replicas.
+    ///
+    /// ```
+    /// use stovepipe_train::PipelineSettings;
+    ///
+    /// let with = |replicas: &[usize]| PipelineSettings {
+    ///     stages: 2,
+    ///     replicas: replicas.to_vec(),
+    ///     ..Default::default()
+    /// };
+    /// assert_eq!([with(&[1]).workers(), with(&[3]).workers(), with(&[3, 1]).workers()], [2, 6, 4]);
+    /// ```
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        match self.replicas[..] {
+            [] => self.stages,
+            [of_all] => self.stages.saturating_mul(of_all),
+            _ => (self.replicas.iter()).fold(0, |sum, &own| sum.saturating_add(own)),
+        }
+    }
+
+    fn check_replicas(&self) -> Result<(), TrainError> {
+        let all = self.replicas.iter();
+        check(all.map(|&count| ("replicas", count, AT_LEAST_ONE)))?;
+        let most = self.replicas.iter().copied().max().unwrap_or(1);
+        let (given, stages) = (self.replicas.len(), self.stages);
+        if given > 1 && given != stages {
+            return Err(TrainError::Replicas { given, stages });
+        }
+        match &self.schedule {
+            _ if most == 1 => Ok(()),
+            _ if most > self.micro_batches => Err(TrainError::ManyReplicas {
+                replicas: most,
+                micro_batches: self.micro_batches,
+            }),
+            ScheduleSetting::Rule(rule) if given == 1 || rule.takes_replicas() => Ok(()),
+            other => Err(TrainError::NoReplicas(other.to_string())),
+        }
+    }
+
+    /// The CPU threads of all workers of a process together.
+    ///
+    /// ```
+    /// use stovepipe_train::PipelineSettings;
+    ///
+    /// let devices = ["cpu", "cpu:threads=3"].map(str::to_owned).to_vec();
+    /// let settings = PipelineSettings { devices, threads_per_stage: 2, ..Default::default() };
+    /// assert_eq!(settings.cpu_threads(0)?, 5);
+    /// # Ok::<(), stovepipe_train::TrainError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If a device is not available.
+    pub fn cpu_threads(&self, process: usize) -> Result<usize, TrainError> {
+        let devices = self.named_devices()?;
+        let is_counted = |device: &&NamedDevice| device.is_cpu() && device.process == process;
+        let of_cpu = devices.iter().filter(is_counted);
+        let threads: usize = of_cpu.map(|device| self.threads(device)).sum();
+        Ok(threads.saturating_mul(self.workers() / devices.len().max(1)))
+    }
+
+    fn threads(&self, device: &NamedDevice) -> usize {
+        device.threads.unwrap_or(self.threads_per_stage)
+    }
+
+    /// Checks in advance that there is a schedule for every mini-batch of an epoch of `samples`: one from
+    /// a file is for one number of micro-batches only.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, also for the last mini-batch, which may have fewer samples.
+    pub fn check_batches(&self, batch_size: usize, samples: usize) -> Result<(), TrainError> {
+        let scheduler = self.scheduler()?;
+        let stages = scheduler.stages(self.workers());
+        let check = |samples: usize| {
+            let scheduled = scheduler.schedule(stages, self.micro_batches.min(samples));
+            scheduled.map(|_| ()).map_err(StepError::from)
+        };
+        check(batch_size)?;
+        match samples % batch_size {
+            0 => Ok(()),
+            samples => check(samples).map_err(|source| TrainError::LastBatch { samples, source }),
+        }
+    }
+
+    /// Gives each of so many processes stages in turn: the first ones to the first process, and so on. Keeps
+    /// devices that name all processes, as `1/cpu`; else changes their names.
+    ///
+    /// ```
+    /// use stovepipe_train::PipelineSettings;
+    ///
+    /// let mut settings = PipelineSettings { stages: 3, ..Default::default() };
+    /// settings.spread(2)?;
+    /// assert_eq!(settings.devices, ["0/cpu", "0/cpu", "1/cpu"]);
+    /// settings.spread(1)?; // a run that goes on in one process
+    /// assert_eq!(settings.devices, ["cpu"]);
+    /// # Ok::<(), stovepipe_train::TrainError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If there are fewer stages than processes.
+    pub fn spread(&mut self, processes: usize) -> Result<(), TrainError> {
+        let named = |name: &String| Some(name.split_once('/')?.0.parse::<usize>().ok());
+        let ranks: Option<Vec<_>> = self.devices.iter().map(named).collect();
+        let has = |rank: usize| ranks.iter().flatten().any(|own| *own == Some(rank));
+        let is_within = |rank: &Option<usize>| rank.is_some_and(|rank| rank < processes);
+        let are_within = ranks.iter().flatten().all(is_within);
+        if ranks.is_some() && are_within && processes > 1 && (0..processes).all(has) {
+            return Ok(());
+        }
+        let stages = self.stages;
+        if stages < processes {
+            return Err(TrainError::FewStages { stages, processes });
+        }
+        self.forget_processes();
+        if processes > 1 {
+            let first = self.devices.first().cloned().unwrap_or_default();
+            self.devices.resize(self.workers(), first);
+            let of_workers = self.stages_of_workers();
+            for (stage, name) in of_workers.into_iter().zip(&mut self.devices) {
+                *name = format!("{}/{name}", stage * processes / stages);
+            }
+        }
+        Ok(())
+    }
+
+    /// The stage of each worker, where each has one: the workers of a replica follow each other, and so do the
+    /// replicas of a stage that has its own number of them.
+    fn stages_of_workers(&self) -> Vec<usize> {
+        match self.replicas[..] {
+            [] | [_] => (0..self.workers())
+                .map(|worker| worker % self.stages)
+                .collect(),
+            _ => {
+                let of_stage = |(stage, &count)| std::iter::repeat_n(stage, count);
+                self.replicas
+                    .iter()
+                    .enumerate()
+                    .flat_map(of_stage)
+                    .collect()
+            }
+        }
+    }
+
+    /// Removes the processes from the names of devices. Equal ones become one for all stages.
+    pub fn forget_processes(&mut self) {
+        for name in &mut self.devices {
+            if let Some((_, device)) = name.split_once('/') {
+                *name = device.to_owned();
+            }
+        }
+        let first = self.devices.first().cloned();
+        if self.devices.iter().all(|name| Some(name) == first.as_ref()) {
+            self.devices.truncate(1);
+        }
+    }
+
+    /// The limit on a step that does not get on, if there is one.
+    #[must_use]
+    pub fn stall_limit(&self) -> Option<Duration> {
+        Some(Duration::from_secs(self.stall_timeout)).filter(|limit| !limit.is_zero())
+    }
+
     fn scheduler(&self) -> Result<Box<dyn Scheduler>, TrainError> {
-        (self.schedule).scheduler(self.chunks, self.stages, self.micro_batches)
+        let options = RuleOptions {
+            chunks: self.chunks,
+            replicas: self.replicas.clone(),
+        };
+        (self.schedule).scheduler(options, self.workers(), self.micro_batches)
     }
 
     /// Measures layers as stages would run them: calls `measure` for each kind of device, with a
-    /// profiler for it. The result includes the devices' memory, where it is known.
+    /// profiler for it. In several processes, each measures its own devices and the links between them;
+    /// links between processes are measured, too. The result includes the devices' memory, where it is known.
     ///
     /// # Errors
     ///
     /// If there is no device, one is not available, or `measure` fails.
-    pub fn measure<E: From<BuildError> + From<TrainError>>(
+    pub fn measure<E>(
         &self,
+        processes: &Processes,
         mut measure: impl FnMut(&NamedDevice, Profiler) -> Result<Profile, E>,
-    ) -> Result<Measured, E> {
+    ) -> Result<Measured, E>
+    where
+        E: From<BuildError> + From<TrainError> + From<ProcessError> + ToString,
+    {
         let devices = self.worker_devices()?;
-        let measured = Measured::on(&devices, |device| {
-            let threads = device.threads.unwrap_or(self.threads_per_stage);
-            let profiler = Profiler::on(device).threads(threads);
+        let mut measure = |device: &NamedDevice| {
+            let profiler = Profiler::on(device).threads(self.threads(device));
             measure(device, profiler.precision(self.precision))
+        };
+        let memory = self.available_memory(processes).map_err(E::from)?.shares();
+        if processes.size() == 1 {
+            return Ok(Measured::on(&devices, measure)?.with_memory(&memory));
+        }
+        let own = devices.iter().filter(|own| own.process == processes.rank());
+        let own: Vec<_> = own.cloned().collect();
+        let mut measure_own = || -> Result<_, E> {
+            let mut profiles = BTreeMap::new();
+            for device in &own {
+                if !profiles.contains_key(&device.name) {
+                    profiles.insert(device.name.clone(), measure(device)?.to_toml());
+                }
+            }
+            Ok((profiles, self.link_within(&own)?))
+        };
+        let (_, all) = processes.tell(measure_own(), |(profiles, link)| {
+            (
+                profiles.clone(),
+                link.map(|link| (link.latency, link.bandwidth)),
+            )
         })?;
-        Ok(measured.with_memory(&self.memory_shares()))
+        let profile = |device: &NamedDevice| {
+            let own = all
+                .get(device.process)
+                .and_then(|(own, _)| own.get(&device.name));
+            Profile::from_toml(own.map_or("", String::as_str))
+                .map_err(|error| TrainError::format(Path::new(&device.name), error))
+        };
+        let measured = Measured::on(&devices, profile).map_err(E::from)?;
+        let within = all.iter().filter_map(|(_, link)| *link);
+        let within = within.map(|(latency, bandwidth)| Link { latency, bandwidth });
+        let ranks: Vec<_> = devices.iter().map(|device| device.process).collect();
+        let within = within.reduce(Link::or_slower);
+        let levels = processes.levels(&ranks, within, &processes.links()?);
+        Ok(measured.with_levels(levels).with_memory(&memory))
+    }
+
+    /// The slowest link between this process's workers; on one device they hand values over.
+    fn link_within(&self, own: &[NamedDevice]) -> Result<Option<Link>, BuildError> {
+        match own {
+            [] | [_] => Ok(None),
+            [first, ..] => match slowest_link(own)? {
+                None => measure_link(&first.device, &first.device).map(Some),
+                slowest => Ok(slowest),
+            },
+        }
     }
 
     /// The device of each worker.
     fn worker_devices(&self) -> Result<Vec<NamedDevice>, TrainError> {
+        let mut devices = self.named_devices()?;
+        if let Some(first) = devices.first().cloned() {
+            devices.resize(self.workers(), first);
+        }
+        Ok(devices)
+    }
+
+    /// A device for all workers, or one for each.
+    fn named_devices(&self) -> Result<Vec<NamedDevice>, TrainError> {
         let devices = self.devices.iter().map(|name| name.parse());
         let devices = devices.collect::<Result<Vec<NamedDevice>, DeviceError>>()?;
         match devices.len() {
-            1 => Ok(vec![devices[0].clone(); self.stages]),
-            count if count == self.stages => Ok(devices),
-            count => Err(TrainError::Devices {
-                devices: count,
-                stages: self.stages,
+            count if count == 1 || count == self.workers() => Ok(devices),
+            devices => Err(TrainError::Devices {
+                devices,
+                workers: self.workers(),
             }),
         }
     }
@@ -177,8 +430,10 @@ impl PipelineSettings {
             return self.builder_with(layers, None);
         }
         let sample = sample();
-        let measured = self
-            .measure::<TrainError>(|_, profiler| Ok(profiler.measure(&layers, sample.clone())?))?;
+        let alone = Processes::default();
+        let measured = self.measure::<TrainError>(&alone, |_, profiler| {
+            Ok(profiler.measure(&layers, sample.clone())?)
+        })?;
         self.builder_with(layers, Some(&measured))
     }
 
@@ -193,20 +448,28 @@ impl PipelineSettings {
         measured: Option<&Measured>,
     ) -> Result<PipelineBuilder<L>, TrainError> {
         self.check(layers.len())?;
-        let devices = self.worker_devices()?;
-        let balance = self.balance(measured);
         Ok(Pipeline::builder(layers)
-            .devices(devices)
-            .balance(balance)
+            .devices(self.worker_devices()?)
+            .balance(self.balance(measured))
             .schedule(self.scheduler()?)
             .micro_batches(self.micro_batches)
             .recompute(self.recompute)
             .threads_per_stage(self.threads_per_stage)
+            .stall_timeout(self.stall_limit())
             .precision(self.precision))
     }
 
     /// Whether layers are measured before they are cut.
-    fn measures(&self) -> bool {
+    ///
+    /// ```
+    /// use stovepipe_train::{PipelineSettings, settings::BalanceSetting};
+    ///
+    /// assert!(PipelineSettings::default().measures());
+    /// let even = PipelineSettings { balance: BalanceSetting::Even, ..Default::default() };
+    /// assert!(!even.measures());
+    /// ```
+    #[must_use]
+    pub fn measures(&self) -> bool {
         match self.balance {
             BalanceSetting::Auto => self.stages > 1,
             BalanceSetting::Time | BalanceSetting::Size => true,

@@ -4,7 +4,7 @@ use std::{fmt, fs, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use stovepipe_pipeline::check_schedule;
-use stovepipe_schedule::{Rule, RuleOptions, Schedule, Scheduler};
+use stovepipe_schedule::{DataParallel, Rule, RuleOptions, Schedule, Scheduler};
 
 use super::value::{ValueError, as_text};
 use crate::error::TrainError;
@@ -29,19 +29,25 @@ pub enum ScheduleSetting {
 }
 
 impl ScheduleSetting {
-    /// The scheduler. `chunks` are the stages of each worker; only `interleaved` uses it.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be read, is not a valid schedule, or is for other numbers.
+    /// The scheduler. One number of replicas is that of whole pipelines.
     pub(super) fn scheduler(
         &self,
-        chunks: usize,
+        options: RuleOptions,
         workers: usize,
         micro_batches: usize,
     ) -> Result<Box<dyn Scheduler>, TrainError> {
         let path = match self {
-            Self::Rule(rule) => return Ok(rule.scheduler(&RuleOptions::with_chunks(chunks))),
+            Self::Rule(rule) => {
+                let of_one = RuleOptions::with_chunks(options.chunks);
+                return Ok(match options.replicas[..] {
+                    [] | [1] => rule.scheduler(&of_one),
+                    [replicas] => Box::new(DataParallel {
+                        scheduler: rule.scheduler(&of_one),
+                        replicas,
+                    }),
+                    _ => rule.scheduler(&options),
+                });
+            }
             Self::File(path) => path,
         };
         let text = fs::read_to_string(path).map_err(TrainError::file(path))?;
@@ -71,10 +77,7 @@ impl FromStr for ScheduleSetting {
             Err(_) if text.to_ascii_lowercase().ends_with(".csv") => Ok(Self::File(text.into())),
             Err(_) => {
                 let rules: Vec<_> = Rule::synchronous().map(Rule::name).collect();
-                Err(ValueError::Schedule {
-                    text: text.to_owned(),
-                    rules: rules.join(", "),
-                })
+                Err(ValueError::Schedule(text.to_owned(), rules.join(", ")))
             }
         }
     }

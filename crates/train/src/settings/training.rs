@@ -15,103 +15,92 @@ use crate::error::TrainError;
 #[command(next_help_heading = "Training")]
 pub struct TrainSettings {
     /// Passes over the training set
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 8)]
     pub epochs: usize,
+    /// End after this many mini-batches in all, even within an epoch; 0 for no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub max_steps: usize,
+    /// Epochs between two tests; the last epoch is always tested
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub test_every: usize,
+    /// End after this many tests without a better one; 0 for no such end
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub patience: usize,
     /// Samples in a mini-batch
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 64)]
     pub batch_size: usize,
     /// Mini-batches whose gradients are accumulated for an update
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub accumulate: usize,
     /// Optimizer
-    #[arg(long, required = false, value_enum)]
+    #[arg(long, value_enum, default_value_t = OptimizerSetting::AdamW)]
     pub optimizer: OptimizerSetting,
     /// Highest learning rate
-    #[arg(long, required = false, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", default_value_t = 4e-3)]
     pub lr: f64,
     /// Epochs over which the learning rate rises from zero
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
     pub warmup_epochs: f64,
     /// How the learning rate falls after the warm-up
-    #[arg(long, required = false, value_enum)]
+    #[arg(long, value_enum, default_value_t = DecaySetting::Cosine)]
     pub decay: DecaySetting,
     /// Factor of the exponential decay and the staircase
-    #[arg(long, required = false, value_name = "FACTOR")]
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.97)]
     pub decay_rate: f64,
     /// Epochs in which the learning rate falls by that factor
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
     pub decay_epochs: f64,
     /// Momentum of SGD and RMSProp
-    #[arg(long, required = false, value_name = "FACTOR")]
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.9)]
     pub momentum: f64,
     /// Number added to the denominators of Adam and RMSProp
-    #[arg(long, required = false, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1e-8)]
     pub epsilon: f64,
     /// Weight decay
-    #[arg(long, required = false, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", default_value_t = 1e-2)]
     pub weight_decay: f64,
     /// Weight of the losses of auxiliary heads
-    #[arg(long, required = false, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.4)]
     pub auxiliary_share: f64,
     /// Share of each label that is spread over all classes
-    #[arg(long, required = false, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub label_smoothing: f64,
     /// Clip the norm of all gradients to this; 0 for no clipping
-    #[arg(long, required = false, value_name = "NORM")]
+    #[arg(long, value_name = "NORM", default_value_t = 10.0)]
     pub clip: f64,
     /// Number of layers, from the first on, that are not trained, or `body` for all but the last
-    #[arg(long, required = false, value_name = "N|body")]
+    #[arg(long, value_name = "N|body", default_value_t = FreezeSetting::Layers(0))]
     pub freeze: FreezeSetting,
     /// Learning rate of each layer as a share of the next layer's: below 1, first layers change least
-    #[arg(long, required = false, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub layer_decay: f64,
     /// Decay of a moving average of the weights, such as 0.9999, tested and saved too; 0 for none
-    #[arg(long, required = false, value_name = "DECAY")]
+    #[arg(long, value_name = "DECAY", default_value_t = 0.0)]
     pub ema: f64,
     /// Seed of parameters, of the order of samples and of augmentation
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+    /// Micro-batches of training images from which batch norms get exact statistics before each test; 0
+    /// to keep moving averages, which lag behind
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub recalibrate: usize,
     /// Mini-batches between two checkpoints; 0 for one at the end of each epoch only
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub save_every: usize,
     /// Number of newest checkpoints to keep
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 2)]
     pub keep_last: usize,
     /// Number of best checkpoints to keep too, by the test at the end of each epoch
-    #[arg(long, required = false, value_name = "N")]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub keep_best: usize,
     /// What to do if a checkpoint cannot be written, as on a full disk
-    #[arg(long, required = false, value_enum)]
+    #[arg(long, value_enum, default_value_t = SaveErrorSetting::Continue)]
     pub on_save_error: SaveErrorSetting,
 }
 
 impl Default for TrainSettings {
     fn default() -> Self {
-        Self {
-            epochs: 8,
-            batch_size: 64,
-            accumulate: 1,
-            optimizer: OptimizerSetting::AdamW,
-            lr: 4e-3,
-            warmup_epochs: 1.0,
-            decay: DecaySetting::Cosine,
-            decay_rate: 0.97,
-            decay_epochs: 1.0,
-            momentum: 0.9,
-            epsilon: 1e-8,
-            weight_decay: 1e-2,
-            auxiliary_share: 0.4,
-            label_smoothing: 0.1,
-            clip: 10.0,
-            freeze: FreezeSetting::default(),
-            layer_decay: 1.0,
-            ema: 0.0,
-            seed: 0,
-            save_every: 0,
-            keep_last: 2,
-            keep_best: 1,
-            on_save_error: SaveErrorSetting::Continue,
-        }
+        super::defaults()
     }
 }
 
@@ -134,6 +123,7 @@ impl TrainSettings {
             ("epochs", self.epochs, AT_LEAST_ONE),
             ("batch-size", self.batch_size, AT_LEAST_ONE),
             ("accumulate", self.accumulate, AT_LEAST_ONE),
+            ("test-every", self.test_every, AT_LEAST_ONE),
             ("keep-last", self.keep_last, AT_LEAST_ONE),
         ])?;
         check([

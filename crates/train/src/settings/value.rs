@@ -19,14 +19,9 @@ pub enum ValueError {
          mini-batch: use 1f1b, which has the same order of passes"
     )]
     Asynchronous(Rule),
-    /// For [`ScheduleSetting`](super::ScheduleSetting): neither a name nor a file.
-    #[error("`{text}` is no schedule: use {rules}, or the path of a .csv file")]
-    Schedule {
-        /// The text.
-        text: String,
-        /// The names of the schedules there are.
-        rules: String,
-    },
+    /// For [`ScheduleSetting`](super::ScheduleSetting): neither a name nor a file; and all names.
+    #[error("`{0}` is no schedule: use {1}, or the path of a .csv file")]
+    Schedule(String, String),
 }
 
 /// Lets serde read and write a setting by its `FromStr` and `Display`.

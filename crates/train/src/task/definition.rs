@@ -47,58 +47,52 @@ pub const PADDING: i64 = -1;
 /// # let _ = task;
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Task<O> {
-    training: O,
-    test: O,
+    pub(crate) training: O,
+    pub(crate) test: O,
     scores: Vec<String>,
     metrics: Vec<Metric>,
+    /// Whether the objective's weight is a number of tokens.
+    pub(crate) counts_tokens: bool,
 }
 
 impl<O: Clone> Task<O> {
     /// Minimises an objective, and measures nothing but its loss.
-    #[must_use]
     pub fn new(objective: O) -> Self {
         Self {
             training: objective.clone(),
             test: objective,
             scores: Vec::new(),
             metrics: Vec::new(),
+            counts_tokens: false,
         }
     }
 }
 
 impl<O> Task<O> {
     /// Tests with another objective: without label smoothing, for example.
-    #[must_use]
     pub fn with_test_objective(self, test: O) -> Self {
         Self { test, ..self }
     }
 
     /// Names the objective's scores, in their order. Checkpoints contain their sums by name, beside
     /// `samples`, `weight` and `loss`.
-    #[must_use]
     pub fn with_scores<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.scores = names.into_iter().map(Into::into).collect();
         self
     }
 
     /// Adds a metric.
-    #[must_use]
     pub fn with_metric(mut self, metric: Metric) -> Self {
         self.metrics.push(metric);
         self
     }
 
-    /// The objective that training minimises.
-    #[must_use]
-    pub fn training_objective(&self) -> &O {
-        &self.training
-    }
-
-    /// The objective that tests compute.
-    #[must_use]
-    pub fn test_objective(&self) -> &O {
-        &self.test
+    /// Removes a metric by its name. Its sums stay in checkpoints.
+    pub fn without_metric(mut self, name: &str) -> Self {
+        self.metrics.retain(|metric| metric.about.name != name);
+        self
     }
 
     /// The metrics of samples with these sums.
@@ -107,7 +101,6 @@ impl<O> Task<O> {
         Metrics::of(totals, &self.metrics)
     }
 
-    /// Sums of no samples.
     pub(crate) fn zero(&self) -> Totals {
         Totals::zero(&self.scores)
     }
@@ -124,11 +117,8 @@ impl<O> Task<O> {
         if named != found {
             return Err(TrainError::Scores { named, found });
         }
-        totals.add(
-            samples,
-            loss,
-            self.scores.iter().zip(scores.iter().copied()),
-        );
+        let scores = self.scores.iter().zip(scores.iter().copied());
+        totals.add(samples, loss, scores);
         Ok(())
     }
 
@@ -155,7 +145,6 @@ impl Task<CrossEntropy> {
     /// let nothing = task.metrics(&Totals::default());
     /// assert_eq!(nothing.get("loss"), Some(0.0));
     /// ```
-    #[must_use]
     pub fn classification(settings: &TrainSettings) -> Self {
         Self::cross_entropy(CrossEntropy::new(), settings)
             .with_metric(accuracy().primary())
@@ -164,19 +153,17 @@ impl Task<CrossEntropy> {
 
     /// Prediction of the next token, with accuracy and perplexity; the best model has the lowest
     /// perplexity. Targets of [`PADDING`] do not count.
-    #[must_use]
     pub fn language_model(settings: &TrainSettings) -> Self {
         let perplexity = Metric::number("perplexity", |totals| totals.mean_loss().exp());
-        Self::cross_entropy(CrossEntropy::new().ignoring(PADDING), settings)
+        let perplexity = perplexity.with_decimals(2).lower_is_better().test_only();
+        let task = Self::cross_entropy(CrossEntropy::new().ignoring(PADDING), settings)
             .with_metric(accuracy())
             .with_metric(top5().hidden())
-            .with_metric(
-                perplexity
-                    .with_decimals(2)
-                    .lower_is_better()
-                    .test_only()
-                    .primary(),
-            )
+            .with_metric(perplexity.primary());
+        Self {
+            counts_tokens: true,
+            ..task
+        }
     }
 
     fn cross_entropy(objective: CrossEntropy, settings: &TrainSettings) -> Self {
@@ -225,34 +212,27 @@ mod tests {
         let expected = r#"{"loss":0.5,"accuracy":0.75,"top5":1.0,"perplexity":"#;
         assert_eq!(json, format!("{expected}{perplexity}}}"));
         let train = serde_json::to_string(&crate::task::TrainingMetrics::of(metrics));
-        assert_eq!(
-            train.ok().as_deref(),
-            Some(r#"{"train_loss":0.5,"train_accuracy":0.75}"#)
-        );
+        let expected = r#"{"train_loss":0.5,"train_accuracy":0.75}"#;
+        assert_eq!(train.unwrap(), expected);
     }
 
     #[test]
     fn the_primary_metric_says_which_model_is_better_and_then_the_loss() {
         let settings = TrainSettings::default();
-        let read = |text: &str| serde_json::from_str::<Metrics>(text).unwrap();
         let check = |task: &Task<CrossEntropy>, better: &str, worse: &str| {
+            let read = |text: &str| serde_json::from_str::<Metrics>(text).unwrap();
             let quality = |text: &str| read(text).quality(task.primary());
             assert!(quality(better) > quality(worse), "{better} {worse}");
         };
         let classes = Task::classification(&settings);
-        let (high, low) = (
-            r#"{"loss":2,"accuracy":0.9}"#,
-            r#"{"loss":1,"accuracy":0.8}"#,
-        );
+        let high = r#"{"loss":2,"accuracy":0.9}"#;
+        let low = r#"{"loss":1,"accuracy":0.8}"#;
         check(&classes, high, low);
         check(&classes, r#"{"loss":1,"accuracy":0.9}"#, high);
         check(&classes, low, r#"{"loss":0}"#);
-        let text = Task::language_model(&settings);
-        check(
-            &text,
-            r#"{"loss":2,"perplexity":3}"#,
-            r#"{"loss":1,"perplexity":4}"#,
-        );
+        let two = r#"{"loss":2,"perplexity":3}"#;
+        let one = r#"{"loss":1,"perplexity":4}"#;
+        check(&Task::language_model(&settings), two, one);
         check(&Task::new(CrossEntropy::new()), low, high);
     }
 }

@@ -27,34 +27,27 @@ use crate::{data::Batches, error::TrainError};
 /// # Errors
 ///
 /// If a batch cannot be loaded, or a forward pass fails.
-pub fn evaluate<L, T, O>(
+pub fn evaluate<L: Layer, T: Flow, O>(
     pipeline: &Pipeline<L>,
     batches: Batches<L::Input, T, L::Side>,
     task: &Task<O>,
     mut on_batch: impl FnMut(usize),
 ) -> Result<Totals, TrainError>
 where
-    L: Layer,
-    T: Flow,
     O: Objective<L::Output, T>,
 {
     let mut totals = task.zero();
     for batch in batches {
         let batch = batch?;
         let samples = samples(&batch.input);
-        let found = pipeline.evaluate(batch, task.test_objective())?;
-        task.add(
-            &mut totals,
-            samples,
-            (found.loss, found.weight),
-            &found.scores,
-        )?;
+        let found = pipeline.evaluate(batch, &task.test)?;
+        let loss = (found.loss, found.weight);
+        task.add(&mut totals, samples, loss, &found.scores)?;
         on_batch(totals.samples);
     }
     Ok(totals)
 }
 
-/// The number of samples in an input.
 fn samples(input: &impl Flow) -> usize {
     let mut sizes = Vec::new();
     input.batch_sizes(&mut sizes);

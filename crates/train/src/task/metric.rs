@@ -18,15 +18,16 @@ const LOSS: &str = "loss";
 /// let error = Metric::number("error", |totals| totals.score("error")).lower_is_better();
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Metric {
     pub(super) about: About,
     value: Arc<dyn Fn(&Totals) -> f64 + Send + Sync>,
 }
 
 /// What a metric's name means: all but its computation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct About {
-    name: String,
+    pub(super) name: String,
     label: String,
     decimals: usize,
     is_percent: bool,
@@ -52,28 +53,23 @@ impl Metric {
         name: impl Into<String>,
         value: impl Fn(&Totals) -> f64 + Send + Sync + 'static,
     ) -> Self {
-        Self {
-            about: About::named(name.into()),
-            value: Arc::new(value),
-        }
+        let (about, value) = (About::named(name.into()), Arc::new(value));
+        Self { about, value }
     }
 
     /// Shows the metric as `label`; by default as its name, with spaces for `_`.
-    #[must_use]
     pub fn with_label(mut self, label: impl Into<String>) -> Self {
         self.about.label = label.into();
         self
     }
 
     /// Shows this many decimals.
-    #[must_use]
     pub fn with_decimals(mut self, decimals: usize) -> Self {
         self.about.decimals = decimals;
         self
     }
 
     /// Says that a lower value is better. By default a higher one is.
-    #[must_use]
     pub fn lower_is_better(mut self) -> Self {
         self.about.is_lower_better = true;
         self
@@ -81,21 +77,18 @@ impl Metric {
 
     /// Makes this the metric that decides which checkpoints are best. It is shown first. Without a
     /// primary metric, the loss decides.
-    #[must_use]
     pub fn primary(mut self) -> Self {
         self.about.is_primary = true;
         self
     }
 
     /// Reports the metric of the test set only, at the end of an epoch.
-    #[must_use]
     pub fn test_only(mut self) -> Self {
         self.about.is_test_only = true;
         self
     }
 
     /// Writes the metric to files only.
-    #[must_use]
     pub fn hidden(mut self) -> Self {
         self.about.is_hidden = true;
         self
@@ -114,11 +107,7 @@ impl About {
             label: name.replace('_', " "),
             name,
             decimals: 4,
-            is_percent: false,
-            is_lower_better: false,
-            is_primary: false,
-            is_test_only: false,
-            is_hidden: false,
+            ..Self::default()
         }
     }
 
@@ -140,10 +129,8 @@ pub struct Metrics {
 impl Metrics {
     pub(super) fn of(totals: &Totals, metrics: &[Metric]) -> Self {
         let value = |metric: &Metric| (metric.about.clone(), (metric.value)(totals));
-        Self {
-            loss: totals.mean_loss(),
-            values: metrics.iter().map(value).collect(),
-        }
+        let (loss, values) = (totals.mean_loss(), metrics.iter().map(value).collect());
+        Self { loss, values }
     }
 
     /// A value by the metric's name, or `loss`.
@@ -174,19 +161,15 @@ impl fmt::Display for Metrics {
         write!(f, "{LOSS} {:.4}", self.loss)?;
         let (primary, others): (Vec<_>, Vec<_>) =
             (self.values.iter()).partition(|(about, _)| about.is_primary);
-        for (about, value) in primary.into_iter().chain(others) {
+        let all = primary.into_iter().chain(others);
+        for (about, value) in all.filter(|(about, _)| !about.is_hidden) {
             let (label, decimals) = (&about.label, about.decimals);
-            match about {
-                About {
-                    is_hidden: true, ..
-                } => {}
-                About {
-                    is_percent: true, ..
-                } => {
-                    write!(f, ", {label} {:.decimals$} %", 100.0 * value)?;
-                }
-                _ => write!(f, ", {label} {value:.decimals$}")?,
-            }
+            let (scale, unit) = if about.is_percent {
+                (100.0, " %")
+            } else {
+                (1.0, "")
+            };
+            write!(f, ", {label} {:.decimals$}{unit}", scale * value)?;
         }
         Ok(())
     }

@@ -68,14 +68,12 @@ impl Totals {
         }
     }
 
-    /// Adds other samples' sums.
     pub(crate) fn merge(&mut self, other: &Self) {
         let scores = other.scores.iter().map(|(name, score)| (name, *score));
         self.add(other.samples, (0.0, other.weight), scores);
         self.loss += other.loss;
     }
 
-    /// Whether the scores have these names.
     pub(crate) fn has_scores(&self, names: &[String]) -> bool {
         self.scores.len() == names.len() && names.iter().all(|name| self.scores.contains_key(name))
     }

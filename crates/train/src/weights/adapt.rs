@@ -8,7 +8,7 @@ use burn::{
     tensor::{Shape, TensorData},
 };
 
-use super::{convention::Convention, places::Place};
+use super::{format::Convention, places::Place};
 
 /// The tensor in the layout and precision of `place`. Its shape may still differ. Reads nothing.
 pub(super) fn adapted(
@@ -56,7 +56,6 @@ pub(super) fn is_linear_weight(place: &Place) -> bool {
     place.context().module_type() == Some("Struct:Linear") && place.parameter().0 == "weight"
 }
 
-/// The same numbers in another shape.
 fn reshaped(tensor: burn_pack::Tensor, shape: Shape) -> burn_pack::Tensor {
     let (name, dtype) = (tensor.name.clone(), tensor.dtype);
     bridge::deferred(name, dtype, shape.clone(), None, move || {

@@ -6,18 +6,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use burn::store::{KeyRemapper, ModuleSnapshot};
+use burn::{
+    store::{KeyRemapper, ModuleSnapshot, bridge, burn_pack},
+    tensor::TensorData,
+};
 use stovepipe_pipeline::{Layer, Pipeline};
 
 use super::{
-    convention::Convention,
-    fit::{Entries, Entry, Fit, convention},
-    format::FileFormat,
+    fit::{Entries, Entry, Fit, convention, differs},
+    format::{Convention, FileFormat},
     other_tensors::OtherTensors,
-    places::places,
+    places::{impossible, places},
     pytorch, tensor_file,
+    together::SharedTensors,
 };
-use crate::error::TrainError;
+use crate::{error::TrainError, processes::Processes};
 
 const UNKNOWN: &str = "nothing in it shows whether its layout is Burn's or PyTorch's: name the \
                        convention (in its metadata, `format` burn or pt)";
@@ -59,12 +62,17 @@ const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 /// ```
 pub struct Weights {
     path: PathBuf,
+    processes: Processes,
+    file: SharedTensors,
     tensors: BTreeMap<String, Entry>,
     convention: Option<Convention>,
+    /// What the file says of itself: what its tensors show counts more.
+    label: Option<Convention>,
     skipped: Vec<Names>,
+    /// Which tensors the file may lack, and which it may have besides.
+    allowed: [Names; 2],
 }
 
-/// Says which names to skip.
 type Names = Box<dyn Fn(&str) -> bool>;
 
 impl Weights {
@@ -80,16 +88,21 @@ impl Weights {
     /// format, is cut off or damaged, or is a PyTorch file with compressed parts, which PyTorch never
     /// writes. Only PyTorch files have checksums of the numbers; loading compares them.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, TrainError> {
+        Self::open_in(&Processes::default(), path)
+    }
+
+    /// Opens a file for a pipeline in several processes: all call this, and then the same other methods. The
+    /// first one opens the file, and reads the tensors that the others need, one at a time.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open), in all processes.
+    pub fn open_in(processes: &Processes, path: impl Into<PathBuf>) -> Result<Self, TrainError> {
         let path = path.into();
-        let (tensors, convention) = match FileFormat::of(&path)? {
-            FileFormat::Safetensors => {
-                let (tensors, format) = tensor_file::open(&path)?;
-                (tensors, format.as_deref().and_then(convention_of))
-            }
-            FileFormat::PyTorch(container) => {
-                (pytorch::open(&path, container)?, Some(Convention::PyTorch))
-            }
-        };
+        let (tensors, label) = (processes.first(|| contents(&path))?).unwrap_or_default();
+        let label = processes.of_first(label)?;
+        let file = SharedTensors::new(processes, tensors)?;
+        let tensors = file.tensors().to_vec();
         let entries = tensors.into_iter().map(|tensor| Entry {
             original: tensor.name.clone(),
             tensor,
@@ -98,16 +111,21 @@ impl Weights {
         Ok(Self {
             tensors: by_name(&path, entries)?,
             path,
-            convention,
+            processes: processes.clone(),
+            file,
+            convention: None,
+            label,
             skipped: Vec::new(),
+            allowed: [Box::new(|_| false), Box::new(|_| false)],
         })
     }
 
     /// Says which convention the file follows.
     ///
-    /// By default, the metadata of safetensors say so: `format` is `pt` in files of PyTorch, and `burn`
-    /// in files of [`save_model`](crate::save_model). Without it, the names of norms' parameters and
-    /// the shapes of linear layers do.
+    /// By default, the names of norms' parameters and the shapes of linear layers show it. If they do
+    /// not, the format does: files of `torch.save` are PyTorch's, and the metadata of safetensors have
+    /// a `format`, which is `pt` in files of PyTorch, and `burn` in files of
+    /// [`save_model`](crate::save_model).
     #[must_use]
     pub fn of(mut self, convention: Convention) -> Self {
         self.convention = Some(convention);
@@ -144,6 +162,50 @@ impl Weights {
         self
     }
 
+    /// Allows the file to lack tensors of the model, by their names in the model: they keep their values.
+    #[must_use]
+    pub fn allowing_missing(mut self, allows: impl Fn(&str) -> bool + 'static) -> Self {
+        self.allowed[0] = Box::new(allows);
+        self
+    }
+
+    /// Allows the file to have other tensors, by their names in the file.
+    #[must_use]
+    pub fn allowing_extra(mut self, allows: impl Fn(&str) -> bool + 'static) -> Self {
+        self.allowed[1] = Box::new(allows);
+        self
+    }
+
+    /// Converts a tensor that has another number of elements than `shape`, such as position embeddings
+    /// for images of another size. Returns whether it was converted; it is not if `convert` returns
+    /// `None`, or there is no such tensor.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Format`] if it cannot be read.
+    pub fn resize(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        convert: impl FnOnce(&[f32]) -> Option<Vec<f32>>,
+    ) -> Result<bool, TrainError> {
+        let Some(entry) = self.tensors.get_mut(name) else {
+            return Ok(false);
+        };
+        let elements = |shape: &[usize]| shape.iter().product::<usize>();
+        if elements(&entry.tensor.shape) == elements(shape) {
+            return Ok(false);
+        }
+        let data = self.file.reading(|| bridge::to_data(&entry.tensor))?;
+        let data = data.map_err(|error| TrainError::format(&self.path, error))?;
+        let Some(numbers) = convert(&data.iter::<f32>().collect::<Vec<_>>()) else {
+            return Ok(false);
+        };
+        let data = TensorData::new(numbers, shape.to_vec());
+        entry.tensor = bridge::from_data(data, name.to_owned(), None);
+        Ok(true)
+    }
+
     /// The sorted names of all tensors in the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
@@ -165,7 +227,8 @@ impl Weights {
         &self.path
     }
 
-    /// Loads the tensors into a pipeline of any number of stages, one at a time.
+    /// Loads the tensors into a pipeline of any number of stages, one at a time. Returns the missing and
+    /// extra ones that were allowed.
     ///
     /// Converts numbers to the model's precision. In PyTorch's files, transposes the weights of linear
     /// layers, renames norms' parameters, skips counts of batches, removes leading dimensions of one,
@@ -175,30 +238,73 @@ impl Weights {
     ///
     /// [`TrainError::OtherModel`], before the pipeline has changed, if tensors are missing, extra or of
     /// other shapes. [`TrainError::Format`] if the [`Convention`] is unknown, or if some tensors are
-    /// unreadable; then the others have been loaded.
-    pub fn load_into<L: Layer>(&self, pipeline: &mut Pipeline<L>) -> Result<(), TrainError> {
-        let mut places = places(pipeline);
+    /// unreadable or have impossible values (NaN, infinity, a variance below zero); then the others have been loaded.
+    pub fn load_into<L: Layer>(
+        &self,
+        pipeline: &mut Pipeline<L>,
+    ) -> Result<OtherTensors, TrainError> {
+        let fitting = self.fitting(pipeline.layers());
+        let (tensors, allowed) = self.processes.agree(fitting)?;
+        let applied = (self.file).reading(|| pipeline.apply(tensors, None, None, true))?;
+        let refused = OtherTensors::refused(applied.errors);
+        let reason = match refused == OtherTensors::default() {
+            true => impossible(pipeline.layers()),
+            false => Some(refused.to_string()),
+        };
+        let failure = reason.map(|reason| TrainError::format(&self.path, reason));
+        self.processes.agree(failure.map_or(Ok(()), Err))?;
+        Ok(allowed)
+    }
+
+    /// Checks in advance that [`load_into`](Self::load_into) finds the tensors of a pipeline with these
+    /// layers, whose parameters are not drawn for it. Returns the same.
+    ///
+    /// # Errors
+    ///
+    /// As there, but for tensors that are unreadable.
+    pub fn check<L: Layer>(&self, layers: &[L]) -> Result<OtherTensors, TrainError> {
+        self.fitting(layers).map(|(_, allowed)| allowed)
+    }
+
+    /// The tensors for a pipeline with these layers, and those that may be missing or extra.
+    fn fitting<L: Layer>(
+        &self,
+        layers: &[L],
+    ) -> Result<(Vec<burn_pack::Tensor>, OtherTensors), TrainError> {
+        let mut places = places(layers);
         places.retain(|place| !self.skips(&place.name));
         let mut entries = self.entries()?;
         entries.retain(|name, _| !self.skips(name));
-        let convention = self.convention.or_else(|| convention(&entries, &places));
-        let convention = convention.ok_or_else(|| TrainError::format(&self.path, UNKNOWN))?;
-        let Fit { tensors, other } = Fit::new(&entries, &places, convention);
+        let convention = (self.convention).or_else(|| convention(&entries, &places));
+        let fit = |convention| Fit::new(&entries, &places, convention);
+        let Fit { tensors, mut other } = match convention.or(self.label) {
+            Some(convention) => fit(convention),
+            None => {
+                // A file of another model fits neither way.
+                let ways = [Convention::Burn, Convention::PyTorch].map(fit);
+                let nearest = ways.into_iter().min_by_key(|fit| fit.other.missing.len());
+                let is_known =
+                    |fit: &Fit| fit.other != OtherTensors::default() || !differs(&entries, &places);
+                let known = nearest.filter(is_known);
+                known.ok_or_else(|| TrainError::format(&self.path, UNKNOWN))?
+            }
+        };
+        let mut allowed = OtherTensors::default();
+        let [may_lack, may_have] = &self.allowed;
+        let split = |names: &mut Vec<String>, allows: &Names| {
+            let (allowed, others) = names.drain(..).partition(|name| allows(name));
+            *names = others;
+            allowed
+        };
+        allowed.missing = split(&mut other.missing, may_lack);
+        allowed.extra = split(&mut other.extra, may_have);
         if other != OtherTensors::default() {
-            return Err(TrainError::OtherModel {
-                path: self.path.clone(),
-                tensors: Box::new(other),
-            });
+            let (path, tensors) = (self.path.clone(), Box::new(other));
+            return Err(TrainError::OtherModel { path, tensors });
         }
-        let result = pipeline.apply(tensors, None, None, true);
-        let refused = OtherTensors::refused(result.errors);
-        if refused != OtherTensors::default() {
-            return Err(TrainError::format(&self.path, refused.to_string()));
-        }
-        Ok(())
+        Ok((tensors, allowed))
     }
 
-    /// The tensors by their names in a pipeline.
     fn entries(&self) -> Result<Entries<'_>, TrainError> {
         let mut entries = Entries::new();
         for (name, entry) in &self.tensors {
@@ -227,16 +333,29 @@ impl fmt::Debug for Weights {
     }
 }
 
+/// The tensors of a file, and the convention that it names.
+fn contents(path: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<Convention>), TrainError> {
+    match FileFormat::of(path)? {
+        FileFormat::Safetensors => {
+            let (tensors, format) = tensor_file::open(path)?;
+            Ok((tensors, format.as_deref().and_then(convention_of)))
+        }
+        FileFormat::PyTorch(container) => {
+            let tensors = pytorch::open(path, container)?;
+            Ok((tensors, Some(Convention::PyTorch)))
+        }
+    }
+}
+
 /// The convention that the metadata of safetensors name.
 fn convention_of(format: &str) -> Option<Convention> {
     match format {
         tensor_file::BURN => Some(Convention::Burn),
-        "pt" => Some(Convention::PyTorch),
+        tensor_file::PYTORCH => Some(Convention::PyTorch),
         _ => None,
     }
 }
 
-/// Removes prefixes of all names.
 fn unwrapped(mut entries: Vec<Entry>) -> Vec<Entry> {
     let wrapper = |entries: &[Entry]| {
         let mut wrappers = WRAPPERS.into_iter();

@@ -6,13 +6,13 @@ use burn::store::burn_pack;
 
 use super::{
     adapt::{adapted, is_linear_weight, name_in_pytorch},
-    convention::Convention,
+    format::Convention,
     other_tensors::OtherTensors,
     places::Place,
 };
 
 /// A counter of PyTorch's batch norms.
-const COUNT: &str = ".num_batches_tracked";
+pub(super) const COUNT: &str = ".num_batches_tracked";
 
 /// A tensor that is not read yet, and its name in the file.
 pub(super) struct Entry {
@@ -23,7 +23,6 @@ pub(super) struct Entry {
 /// The tensors of a file by their names in a pipeline.
 pub(super) type Entries<'a> = BTreeMap<String, &'a Entry>;
 
-/// The tensors that fit, and those that do not.
 pub(super) struct Fit {
     pub(super) tensors: Vec<burn_pack::Tensor>,
     pub(super) other: OtherTensors,
@@ -42,14 +41,11 @@ impl Fit {
             let tensor = adapted(entry.tensor.clone(), place, convention);
             match misfit(&tensor, place) {
                 None => tensors.push(tensor),
-                Some(misfit) if entry.original == place.name => {
-                    other.misshapen.push(format!("{} {misfit}", place.name));
-                }
                 Some(misfit) => {
                     let (name, original) = (&place.name, &entry.original);
-                    other
-                        .misshapen
-                        .push(format!("{name} (from {original}) {misfit}"));
+                    let is_renamed = (name != original).then(|| format!(" (from {original})"));
+                    let from = is_renamed.unwrap_or_default();
+                    other.misshapen.push(format!("{name}{from} {misfit}"));
                 }
             }
         }
@@ -65,10 +61,13 @@ impl Fit {
 
 /// The convention of the file, if the names of norms' parameters or the shapes of linear layers show it.
 pub(super) fn convention(entries: &Entries<'_>, places: &[Place]) -> Option<Convention> {
-    let shown = places.iter().find_map(|place| shown_by(entries, place));
-    // Without linear layers, both read the same.
-    let differs = |place: &Place| is_linear_weight(place) && entries.contains_key(&place.name);
-    shown.or_else(|| (!places.iter().any(differs)).then_some(Convention::Burn))
+    places.iter().find_map(|place| shown_by(entries, place))
+}
+
+/// Whether both conventions read a file differently: without linear layers, they read the same.
+pub(super) fn differs(entries: &Entries<'_>, places: &[Place]) -> bool {
+    let is_linear = |place: &Place| is_linear_weight(place) && entries.contains_key(&place.name);
+    places.iter().any(is_linear)
 }
 
 fn shown_by(entries: &Entries<'_>, place: &Place) -> Option<Convention> {
@@ -104,9 +103,10 @@ fn misfit(tensor: &burn_pack::Tensor, place: &Place) -> Option<String> {
     let (found, expected) = (tensor.shape.as_slice(), place.shape.as_slice());
     match place.float {
         _ if found != expected => Some(format!("is {found:?}, not {expected:?}")),
-        Some(float) if !tensor.dtype.is_float() => {
-            Some(format!("is {:?}, not {float:?}", tensor.dtype))
-        }
+        Some(float) if !tensor.dtype.is_float() => Some(format!(
+            "is {}, not {float:?}",
+            tensor.dtype.name().to_uppercase()
+        )),
         _ => None,
     }
 }

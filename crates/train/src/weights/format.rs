@@ -1,6 +1,8 @@
-//! The format of a file, by its first bytes.
+//! What a file of weights is: its format, by its first bytes, and its convention.
 
 use std::{fs::File, io::Read, path::Path};
+
+use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
 
@@ -8,16 +10,13 @@ use crate::error::TrainError;
 const ZIP: &[u8] = b"PK\x03\x04";
 /// The number at the start of files of PyTorch before 1.6, in a pickle.
 const LEGACY: &[u8] = b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
-/// Bytes to look at.
 const BYTES: u64 = 32;
 
-/// A format of weights.
 pub(super) enum FileFormat {
     Safetensors,
     PyTorch(Container),
 }
 
-/// How PyTorch packs files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Container {
     /// Since 1.6.
@@ -43,4 +42,17 @@ impl FileFormat {
             Err(TrainError::format(path, reason))
         }
     }
+}
+
+/// How a file lays out what Burn and PyTorch lay out differently.
+///
+/// PyTorch's linear layers have weights `[out, in]`, Burn's `[in, out]`. PyTorch's norms have
+/// `weight` and `bias`, Burn's `gamma` and `beta`. Only PyTorch's batch norms have
+/// `num_batches_tracked`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Convention {
+    /// Burn's, as [`save_model`](crate::save_model) writes it.
+    Burn,
+    /// PyTorch's.
+    PyTorch,
 }

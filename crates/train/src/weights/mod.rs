@@ -1,8 +1,7 @@
 //! Tensors in files: models, and weights from elsewhere.
 
 mod adapt;
-mod convention;
-mod fetched;
+mod export;
 mod file;
 mod fit;
 mod format;
@@ -11,9 +10,11 @@ pub(crate) mod other_tensors;
 mod places;
 mod pytorch;
 pub(crate) mod tensor_file;
+mod together;
 
-pub use convention::Convention;
-pub(crate) use fetched::fetched;
+pub use export::{NameAndShape, save_for_pytorch};
 pub use file::Weights;
+pub use format::Convention;
 pub use model_file::{load_model, save_model};
 pub use other_tensors::OtherTensors;
+pub(crate) use together::{SharedTensors, write_together};

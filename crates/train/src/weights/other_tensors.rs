@@ -5,9 +5,9 @@ use std::fmt;
 use burn::store::ApplyError;
 
 /// Names to show at most, of each kind.
-const MOST: usize = 10;
+const MOST: usize = 4;
 
-/// How the tensors of a file differ from those of a model. Shows the first ten names of each kind.
+/// How the tensors of a file differ from those of a model. Shows the first four names of each kind.
 ///
 /// ```
 /// use stovepipe_train::weights::OtherTensors;
@@ -19,7 +19,7 @@ const MOST: usize = 10;
 /// };
 /// let text = tensors.to_string();
 /// assert!(text.starts_with("it lacks layers.0.bias, layers.1.bias, "));
-/// assert!(text.ends_with("layers.9.bias and 2 more; layers.3.weight is [2, 4], not [4, 4]"));
+/// assert!(text.ends_with("layers.3.bias and 8 more; layers.3.weight is [2, 4], not [4, 4]"));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherTensors {
@@ -37,9 +37,7 @@ impl OtherTensors {
     /// The tensors that Burn could not load.
     pub(super) fn refused(errors: Vec<ApplyError>) -> Self {
         let mut tensors = Self::default();
-        for error in errors {
-            tensors.add(error);
-        }
+        errors.into_iter().for_each(|error| tensors.add(error));
         tensors
     }
 
@@ -78,18 +76,18 @@ impl fmt::Display for OtherTensors {
             ("", &self.misshapen),
             ("", &self.unreadable),
         ];
-        let parts: Vec<_> = kinds
-            .into_iter()
-            .filter(|(_, names)| !names.is_empty())
-            .map(|(verb, names)| verb.to_owned() + &bounded(names))
-            .collect();
-        formatter.write_str(&parts.join("; "))
+        let kinds = kinds.into_iter().filter(|(_, names)| !names.is_empty());
+        let parts = kinds.map(|(verb, names)| verb.to_owned() + &bounded(names));
+        formatter.write_str(&parts.collect::<Vec<_>>().join("; "))
     }
 }
 
 /// The first names, and the number of the others.
 fn bounded(names: &[String]) -> String {
-    let shown = names[..names.len().min(MOST)].join(", ");
+    // Whoever made a file chose the names.
+    let shown = names[..names.len().min(MOST)]
+        .join(", ")
+        .replace('\n', "\\n");
     match names.len().saturating_sub(MOST) {
         0 => shown,
         more => format!("{shown} and {more} more"),

@@ -1,13 +1,12 @@
 //! The tensors of a model.
 
 use burn::{
-    module::{Module, ModuleVisitor, Param},
+    module::{ModuleVisitor, Param},
     store::ModuleContext,
     tensor::{Bool, DType, Int, Shape, Tensor},
 };
-use stovepipe_pipeline::{Layer, Pipeline};
+use stovepipe_pipeline::Layer;
 
-/// A tensor of a model.
 pub(super) struct Place {
     /// Its name in files: without the names of enum variants.
     pub(super) name: String,
@@ -33,11 +32,21 @@ impl Place {
     }
 }
 
-/// Finds them, and allocates none.
-pub(super) fn places<L: Layer>(pipeline: &Pipeline<L>) -> Vec<Place> {
+/// Those of a pipeline's layers, by their names in the pipeline.
+pub(super) fn places<L: Layer>(layers: &[L]) -> Vec<Place> {
     let mut finder = Finder::default();
-    pipeline.visit(&mut finder);
+    finder.visit(layers);
     finder.places
+}
+
+/// What is wrong with a model's numbers, if anything is: they would fail a step, or make every answer the same.
+pub(super) fn impossible<L: Layer>(layers: &[L]) -> Option<String> {
+    let mut finder = Finder {
+        reads: true,
+        ..Finder::default()
+    };
+    finder.visit(layers);
+    finder.impossible
 }
 
 #[derive(Default)]
@@ -45,9 +54,22 @@ struct Finder {
     path: Vec<String>,
     containers: Vec<String>,
     places: Vec<Place>,
+    /// Whether numbers are read.
+    reads: bool,
+    impossible: Option<String>,
 }
 
 impl Finder {
+    fn visit<L: Layer>(&mut self, layers: &[L]) {
+        self.enter_module("layers", "Struct:Pipeline");
+        for (index, layer) in layers.iter().enumerate() {
+            self.enter_module(&index.to_string(), "Vec");
+            layer.visit(self);
+            self.exit_module(&index.to_string(), "Vec");
+        }
+        self.exit_module("layers", "Struct:Pipeline");
+    }
+
     fn add(&mut self, shape: Shape, float: Option<DType>) {
         self.places.push(Place {
             name: self.path.join("."),
@@ -80,6 +102,17 @@ impl ModuleVisitor for Finder {
             parameter.lazy_device().settings().float_dtype.into()
         };
         self.add(parameter.lazy_shape(), Some(float));
+        if self.reads && self.impossible.is_none() && parameter.is_initialized() {
+            let (values, name) = (parameter.val(), self.path.join("."));
+            let holds =
+                |checked: Tensor<D, Bool>| checked.all().into_data().iter::<bool>().all(|is| is);
+            let is_variance = name.ends_with("running_var");
+            if !holds(values.clone().is_finite()) {
+                self.impossible = Some(format!("{name} has numbers that are NaN or infinite"));
+            } else if is_variance && !holds(values.greater_equal_elem(0.0)) {
+                self.impossible = Some(format!("{name} has negative numbers, but is a variance"));
+            }
+        }
     }
 
     fn visit_int<const D: usize>(&mut self, parameter: &Param<Tensor<D, Int>>) {

@@ -2,6 +2,8 @@
 
 use std::{
     borrow::Cow,
+    cell::RefCell,
+    collections::HashMap,
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
     path::Path,
@@ -16,57 +18,115 @@ use burn::{
     },
     tensor::{BoolStore, Bytes, DType, Shape, TensorData},
 };
-use safetensors::{Dtype, View, tensor::Metadata};
+use safetensors::{Dtype, SafeTensorError, tensor::Metadata};
+use stovepipe_pipeline::caught;
 
 use crate::error::TrainError;
 
-/// The key of the metadata for a file's convention, and its value for Burn's.
+/// The key of the metadata for a file's convention, and its values.
 pub(crate) const FORMAT: &str = "format";
 pub(crate) const BURN: &str = "burn";
+pub(crate) const PYTORCH: &str = "pt";
 /// The largest header that the format allows, in bytes.
 const MOST_HEADER: u64 = 100_000_000;
 
-/// Writes tensors and numbers. A number is a tensor without dimensions, as in PyTorch.
-pub(crate) fn write(path: &Path, content: StateSink) -> Result<(), TrainError> {
-    let numbers = content.scalars.into_iter().map(|(name, number)| {
-        let (dtype, bytes) = match number {
-            Scalar::Int(number) => (Dtype::I64, number.to_le_bytes().to_vec()),
-            Scalar::UInt(number) => (Dtype::U64, number.to_le_bytes().to_vec()),
-            Scalar::Float(number) => (Dtype::F64, number.to_le_bytes().to_vec()),
-            Scalar::Bool(number) => (Dtype::BOOL, vec![number.into()]),
-        };
-        let entry = Entry {
-            shape: Vec::new(),
-            bytes: Bytes::from_bytes_vec(bytes),
+/// Writes tensors, one at a time, and names their convention.
+pub(crate) fn write(
+    path: &Path,
+    tensors: Vec<burn_pack::Tensor>,
+    format: Option<&str>,
+) -> Result<(), TrainError> {
+    let failed = RefCell::new(None);
+    let views = tensors.iter().map(|tensor| {
+        let dtype = dtype_of(tensor.dtype)?;
+        let view = View {
+            tensor,
             dtype,
+            failed: &failed,
         };
-        Ok((name, entry))
+        Ok((&tensor.name, view))
     });
-    let tensors = content
-        .tensors
-        .into_iter()
-        .map(|(name, data)| Ok((name, Entry::new(data)?)));
-    let entries = tensors
-        .chain(numbers)
-        .collect::<Result<Vec<_>, String>>()
-        .map_err(|reason| TrainError::format(path, reason))?;
-    // The library replaces the file by a private one.
-    let usual = File::create(path).and_then(|file| file.metadata());
+    let views = views.collect::<Result<Vec<_>, String>>();
+    let views = views.map_err(|reason| TrainError::format(path, reason))?;
+    // The library replaces the file by a private one. What is there may be a link to that of a checkpoint,
+    // and stays as it is.
+    let is_new = !path.exists();
+    let opened = File::options().create(true).append(true).open(path);
+    let usual = opened.and_then(|file| file.metadata());
     let usual = usual.map_err(TrainError::file(path))?.permissions();
-    safetensors::serialize_to_file(entries, None, path).map_err(|error| match error {
-        safetensors::SafeTensorError::IoError(error) => TrainError::file(path)(error),
-        other => TrainError::format(path, other),
-    })?;
-    fs::set_permissions(path, usual).map_err(TrainError::file(path))
+    let metadata = format.map(|format| HashMap::from([(FORMAT.to_owned(), format.to_owned())]));
+    let written = safetensors::serialize_to_file(views, metadata, path);
+    let written = match (failed.take(), written) {
+        (Some(reason), _) => Err(TrainError::format(path, reason)),
+        (None, Err(SafeTensorError::IoError(error))) => Err(TrainError::file(path)(error)),
+        (None, Err(error)) => Err(TrainError::format(path, error)),
+        (None, Ok(())) => fs::set_permissions(path, usual).map_err(TrainError::file(path)),
+    };
+    written.inspect_err(|_| {
+        if is_new {
+            let _ = fs::remove_file(path);
+        }
+    })
 }
 
-/// Reads the tensors and numbers of a file whose names are `needed`.
-pub(crate) fn read(path: &Path, needed: impl Fn(&str) -> bool) -> Result<StateSink, TrainError> {
-    let (tensors, _) = open(path)?;
+/// A tensor that is read when it is written.
+struct View<'a> {
+    tensor: &'a burn_pack::Tensor,
+    dtype: Dtype,
+    /// Why a tensor could not be read: the library asks for bytes alone.
+    failed: &'a RefCell<Option<String>>,
+}
+
+impl safetensors::View for View<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.tensor.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let read = |bytes: Bytes| bytes.try_into_vec().unwrap_or_else(|bytes| bytes.to_vec());
+        Cow::Owned(self.tensor.to_bytes().map(read).unwrap_or_else(|error| {
+            let name = &self.tensor.name;
+            (self.failed.borrow_mut()).get_or_insert(format!("{name}: {error}"));
+            vec![0; self.data_len()]
+        }))
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.byte_len()
+    }
+}
+
+/// An optimizer's state as tensors. A number is one without dimensions, as in PyTorch.
+pub(crate) fn of_state(state: StateSink) -> Vec<burn_pack::Tensor> {
+    let numbers = state.scalars.into_iter().map(|(name, number)| {
+        let (dtype, bytes) = match number {
+            Scalar::Int(number) => (DType::I64, number.to_le_bytes().to_vec()),
+            Scalar::UInt(number) => (DType::U64, number.to_le_bytes().to_vec()),
+            Scalar::Float(number) => (DType::F64, number.to_le_bytes().to_vec()),
+            Scalar::Bool(number) => (DType::Bool(BoolStore::Native), vec![number.into()]),
+        };
+        let bytes = Bytes::from_bytes_vec(bytes);
+        burn_pack::Tensor::new(name, dtype, Vec::<usize>::new(), None, bytes)
+    });
+    let tensors = state.tensors.into_iter();
+    let tensors = tensors.map(|(name, data)| bridge::from_data(data, name, None));
+    tensors.chain(numbers).collect()
+}
+
+/// Reads those tensors and numbers of a file whose names are `needed`.
+pub(crate) fn read<'a>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = &'a burn_pack::Tensor>,
+    needed: impl Fn(&str) -> bool,
+) -> Result<StateSink, TrainError> {
     let mut content = StateSink::default();
     for tensor in tensors.into_iter().filter(|tensor| needed(&tensor.name)) {
         let (name, dtype, shape, _, bytes) =
-            (tensor.into_parts()).map_err(|error| TrainError::format(path, error))?;
+            (tensor.clone().into_parts()).map_err(|error| TrainError::format(path, error))?;
         match number(&shape, dtype, &bytes) {
             Some(number) => content.scalars.push((name, number)),
             None => {
@@ -92,26 +152,18 @@ pub(crate) fn open(path: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<String
     let file = Arc::new(Mutex::new(file));
     let mut tensors = Vec::new();
     for (name, info) in metadata.tensors() {
-        let dtype = burn_dtype(info.dtype).ok_or_else(|| {
-            TrainError::format(
-                path,
-                format!("{name} is {:?}, which Burn lacks", info.dtype),
-            )
-        })?;
+        let unknown = || format!("{name} is {:?}, which Burn lacks", info.dtype);
+        let dtype = burn_dtype(info.dtype).ok_or_else(|| TrainError::format(path, unknown()))?;
         let (file, shape) = (Arc::clone(&file), Shape::from(info.shape.clone()));
         let (from, to) = info.data_offsets;
-        tensors.push(bridge::deferred(
-            name,
-            dtype,
-            shape.clone(),
-            None,
-            move || {
-                let bytes = bytes(&file, start + from as u64, to - from)
-                    .map_err(|error| Error::IoError(error.to_string()))?;
-                TensorData::try_from_bytes(Bytes::from_bytes_vec(bytes), shape.clone(), dtype)
-                    .map_err(|error| Error::ValidationError(error.to_string()))
-            },
-        ));
+        let own = shape.clone();
+        let read = move || {
+            let bytes = bytes(&file, start + from as u64, to - from)
+                .map_err(|error| Error::IoError(error.to_string()))?;
+            TensorData::try_from_bytes(Bytes::from_bytes_vec(bytes), own.clone(), dtype)
+                .map_err(|error| Error::ValidationError(error.to_string()))
+        };
+        tensors.push(bridge::deferred(name, dtype, shape, None, read));
     }
     let format = metadata.metadata().as_ref();
     Ok((tensors, format.and_then(|all| all.get(FORMAT)).cloned()))
@@ -143,49 +195,12 @@ fn header(file: &mut File) -> io::Result<(Metadata, u64)> {
     Ok((metadata, start))
 }
 
-/// Reads bytes of a file.
 fn bytes(file: &Mutex<File>, start: u64, count: usize) -> io::Result<Vec<u8>> {
     let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bytes = vec![0; count];
     file.seek(SeekFrom::Start(start))?;
     file.read_exact(&mut bytes)?;
     Ok(bytes)
-}
-
-/// A tensor to write.
-struct Entry {
-    shape: Vec<usize>,
-    bytes: Bytes,
-    dtype: Dtype,
-}
-
-impl Entry {
-    fn new(data: TensorData) -> Result<Self, String> {
-        let (bytes, shape, dtype) = data.into_parts();
-        Ok(Self {
-            shape: shape.iter().copied().collect(),
-            bytes,
-            dtype: dtype_of(dtype)?,
-        })
-    }
-}
-
-impl View for Entry {
-    fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
-    }
-
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
 }
 
 /// Burn's types, and those of safetensors.
@@ -205,15 +220,11 @@ const TYPES: [(DType, Dtype); 12] = [
 ];
 
 fn dtype_of(dtype: DType) -> Result<Dtype, String> {
-    let stored = if dtype == DType::Flex32 {
-        DType::F32
-    } else {
-        dtype
-    };
+    let is_flex = dtype == DType::Flex32;
+    let stored = if is_flex { DType::F32 } else { dtype };
     let found = TYPES.iter().find(|(burn, _)| *burn == stored);
-    found
-        .map(|types| types.1)
-        .ok_or_else(|| format!("safetensors have no {dtype:?}"))
+    let found = found.map(|types| types.1);
+    found.ok_or_else(|| format!("safetensors have no {dtype:?}"))
 }
 
 fn burn_dtype(dtype: Dtype) -> Option<DType> {
@@ -234,4 +245,16 @@ fn number(shape: &Shape, dtype: DType, bytes: &[u8]) -> Option<Scalar> {
         DType::Bool(BoolStore::Native) => Some(Scalar::Bool(bytes == [1])),
         _ => None,
     }
+}
+
+/// Runs `save`, which writes tensors to a file or folder. Turns Burn's panic for a lost device into
+/// an error.
+pub(crate) fn fetched<R>(
+    path: &Path,
+    save: impl FnOnce() -> Result<R, TrainError>,
+) -> Result<R, TrainError> {
+    caught(save).unwrap_or_else(|panicked| {
+        let (path, cause) = (path.to_owned(), panicked.message);
+        Err(TrainError::NotFetched { path, cause })
+    })
 }

@@ -15,21 +15,15 @@ fn plain_layers() -> Vec<Dense> {
 
 /// Parameters after two epochs on so many samples, and the lines of the metrics.
 fn trained(samples: usize, batch_size: usize, accumulate: usize) -> (Vec<f64>, Vec<String>) {
-    let directory = tempfile::tempdir().unwrap();
-    let folder = RunFolder::create(&directory.path().join("run")).unwrap();
+    let (_directory, folder) = run_folder();
     let settings = TrainSettings {
-        epochs: 2,
         batch_size,
         accumulate,
         clip: 0.5,
-        ..settings(OptimizerSetting::Sgd, 0.3)
+        ..settings(OptimizerSetting::Sgd, 0.3, 2)
     };
-    let pipeline = PipelineSettings::default()
-        .builder(plain_layers(), sample)
-        .unwrap()
-        .seed(5)
-        .build()
-        .unwrap();
+    let builder = PipelineSettings::default().builder(plain_layers(), sample);
+    let pipeline = builder.unwrap().seed(5).build().unwrap();
     let mut trainer = trainer(pipeline, settings);
     train_silently(&mut trainer, &data(samples, 20), &folder).unwrap();
     let metrics = fs::read_to_string(folder.file("metrics.jsonl")).unwrap();
@@ -37,11 +31,14 @@ fn trained(samples: usize, batch_size: usize, accumulate: usize) -> (Vec<f64>, V
     (values(trainer.pipeline()), lines)
 }
 
-/// The largest difference of two models' parameters.
 fn difference(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
     differences.fold(0.0, f64::max)
+}
+
+fn check_all(lines: &[String], part: &str) {
+    assert!(lines.iter().all(|line| line.contains(part)), "{lines:?}");
 }
 
 /// An epoch of 230 samples is two updates of 100 and one of 30; in mini-batches of 25, the last update
@@ -49,17 +46,9 @@ fn difference(a: &[f64], b: &[f64]) -> f64 {
 #[test]
 fn accumulated_mini_batches_are_one_large_one() {
     let (whole, lines) = trained(230, 100, 1);
-    assert!(
-        lines
-            .iter()
-            .all(|line| line.contains(r#""steps":3,"updates":3"#))
-    );
+    check_all(&lines, r#""steps":3,"updates":3"#);
     let (gathered, lines) = trained(230, 25, 4);
-    assert!(
-        lines
-            .iter()
-            .all(|line| line.contains(r#""steps":10,"updates":3"#))
-    );
+    check_all(&lines, r#""steps":10,"updates":3"#);
     let difference = difference(&whole, &gathered);
     assert!(difference < 1e-5, "{difference}");
     // Other updates give another model.
@@ -71,7 +60,7 @@ fn accumulated_mini_batches_are_one_large_one() {
 fn an_update_ends_with_the_epoch() {
     let (whole, _) = trained(230, 230, 1);
     let (gathered, lines) = trained(230, 25, 1000);
-    assert!(lines.iter().all(|line| line.contains(r#""updates":1"#)));
+    check_all(&lines, r#""updates":1"#);
     let difference = difference(&whole, &gathered);
     assert!(difference < 1e-5, "{difference}");
 }

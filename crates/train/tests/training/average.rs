@@ -4,32 +4,27 @@ use super::*;
 
 /// Parameters, then running means and variances, of a pipeline as it is evaluated.
 fn all_values(pipeline: &Pipeline<Dense>) -> Vec<f64> {
-    struct Values(Vec<f64>);
-    impl ModuleVisitor for Values {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.extend(param.val().into_data().iter::<f64>());
-        }
+    let with_statistics = true;
+    Numbers {
+        with_statistics,
+        ..Default::default()
     }
-    let mut values = Values(Vec::new());
-    pipeline.valid().visit(&mut values);
-    values.0
+    .of(&pipeline.valid())
 }
 
 #[test]
 fn averages_follow_their_formula() {
-    let settings = settings(OptimizerSetting::Sgd, 0.1);
+    let settings = settings(OptimizerSetting::Sgd, 0.1, 15);
     for stages in [1, 3] {
         let mut pipeline = pipeline(stages);
         let mut optimizer = StagedOptimizer::new(&settings, stages);
         let mut average = WeightAverage::new(&pipeline, 0.25);
         let mut expected = all_values(&pipeline);
         for update in 0..6_u32 {
-            let step = pipeline
-                .train_step(forty_points(), &CrossEntropy::new())
-                .unwrap();
-            optimizer
-                .step(0.1, &mut pipeline, step.gradients, Instant::now())
-                .unwrap();
+            let step = pipeline.train_step(forty_points(), &CrossEntropy::new());
+            let gradients = step.unwrap().gradients;
+            let updated = optimizer.step(0.1, &mut pipeline, gradients, Instant::now());
+            updated.unwrap();
             let trained = all_values(&pipeline);
             average.update(&pipeline).unwrap();
             // The average is the average's alone: the model is as it was.
@@ -53,9 +48,8 @@ fn averages_are_tested_and_saved_beside_the_weights() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run");
     let settings = TrainSettings {
-        epochs: 3,
         ema: 0.9,
-        ..settings(OptimizerSetting::Sgd, 0.1)
+        ..settings(OptimizerSetting::Sgd, 0.1, 3)
     };
     let summary = run(2, settings, &path).unwrap();
     let averaged = summary.averaged.unwrap();
@@ -65,12 +59,8 @@ fn averages_are_tested_and_saved_beside_the_weights() {
         load_model(&mut loaded, &path.join(format!("{file}.safetensors"))).unwrap();
         assert_eq!(tested(&loaded), expected);
     }
-    let metrics = fs::read_to_string(path.join("metrics.jsonl")).unwrap();
-    assert!(
-        metrics
-            .lines()
-            .all(|line| line.contains(r#""averaged":{"loss""#))
-    );
+    let metrics = metrics(&path);
+    assert!(metrics.iter().all(|line| line["averaged"]["loss"].is_f64()));
 }
 
 /// Without the setting, nothing is averaged, saved or said.
@@ -78,10 +68,7 @@ fn averages_are_tested_and_saved_beside_the_weights() {
 fn there_are_no_averages_unless_they_are_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run");
-    let settings = TrainSettings {
-        epochs: 1,
-        ..settings(OptimizerSetting::Sgd, 0.1)
-    };
+    let settings = settings(OptimizerSetting::Sgd, 0.1, 1);
     assert!(run(2, settings, &path).unwrap().averaged.is_none());
     assert!(!path.join("averaged.safetensors").exists());
     let summary = fs::read_to_string(path.join("summary.json")).unwrap();

@@ -83,22 +83,16 @@ fn scaled(stages: usize) -> Pipeline<Scaled> {
     let layer = |from, to| Scaled {
         linear: LinearConfig::new(from, to).init(&device),
     };
-    let settings = PipelineSettings {
-        stages,
-        balance: BalanceSetting::Even,
-        ..PipelineSettings::default()
-    };
     let layers = vec![layer(2, 3), layer(3, 1)];
-    let builder = settings.builder_with(layers, None).unwrap();
+    let builder = evenly(stages).builder_with(layers, None).unwrap();
     builder.seed(3).build().unwrap()
 }
 
 fn settings(epochs: usize) -> TrainSettings {
     TrainSettings {
-        epochs,
         keep_last: 1,
         warmup_epochs: 0.0,
-        ..super::settings(OptimizerSetting::Adam, 1e-2)
+        ..super::settings(OptimizerSetting::Adam, 1e-2, epochs)
     }
 }
 
@@ -108,8 +102,7 @@ fn scaled_trainer(stages: usize, epochs: usize) -> Trainer<Scaled, Squared> {
 
 #[test]
 fn an_objective_writes_its_own_metrics_and_keeps_the_best() {
-    let directory = tempfile::tempdir().unwrap();
-    let folder = RunFolder::create(&directory.path().join("run")).unwrap();
+    let (_directory, folder) = run_folder();
     let mut trainer = scaled_trainer(2, 12);
     let summary = train_silently(&mut trainer, &scaled_data(610), &folder).unwrap();
     let error = summary.test.get("absolute_error").unwrap();
@@ -117,10 +110,7 @@ fn an_objective_writes_its_own_metrics_and_keeps_the_best() {
     let expected = format!("loss {:.4}, absolute error {error:.4}", summary.test.loss);
     assert_eq!(summary.test.to_string(), expected);
 
-    let lines = fs::read_to_string(folder.file("metrics.jsonl")).unwrap();
-    let lines: Vec<Value> = (lines.lines())
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let lines = metrics(&folder.file(""));
     for line in &lines {
         assert!(line["train_loss"].is_f64() && line["train_absolute_error"].is_f64());
         assert!(line["test"]["absolute_error"].is_f64() && line.get("train_accuracy").is_none());
@@ -128,10 +118,8 @@ fn an_objective_writes_its_own_metrics_and_keeps_the_best() {
     let error = |epoch: usize| lines[epoch - 1]["test"]["absolute_error"].as_f64().unwrap();
     let best = folder.checkpoints().best(&task()).unwrap().unwrap();
     let best: usize = best.name()[6..10].parse().unwrap();
-    assert!(
-        (1..=12).all(|epoch| error(best) <= error(epoch)),
-        "{lines:?}"
-    );
+    let is_best = (1..=12).all(|epoch| error(best) <= error(epoch));
+    assert!(is_best, "{lines:?}");
 }
 
 #[test]
@@ -144,30 +132,24 @@ fn an_objective_resumes_with_the_same_bits_in_other_stages() {
 
     let folder = RunFolder::create(&path("parts")).unwrap();
     let mut first = scaled_trainer(1, 4);
-    let ends = first.end_after_step();
-    ends();
+    first.end_after_step()();
     train_silently(&mut first, &scaled_data(610), &folder).unwrap();
     drop(first);
     // Another task cannot resume.
     let mut other = Trainer::new(scaled(1), Task::new(Squared), settings(4)).unwrap();
     let error = other.resume(&folder).unwrap_err();
-    assert!(matches!(error, TrainError::OtherTask), "{error}");
+    assert_matches!(error, TrainError::OtherTask);
     let mut second = scaled_trainer(2, 4);
     assert_eq!(second.resume(&folder).unwrap().batches, 1);
     train_silently(&mut second, &scaled_data(610), &folder).unwrap();
     let parts = folder.finish().unwrap();
-    let model = |run: &Path| fs::read(run.join("model.safetensors")).unwrap();
     assert!(model(&whole) == model(&parts));
 }
 
 #[test]
 fn scores_without_names_are_an_error() {
-    let directory = tempfile::tempdir().unwrap();
-    let folder = RunFolder::create(&directory.path().join("run")).unwrap();
+    let (_directory, folder) = run_folder();
     let mut trainer = Trainer::new(scaled(1), Task::new(Squared), settings(1)).unwrap();
     let error = train_silently(&mut trainer, &scaled_data(100), &folder).unwrap_err();
-    assert!(
-        matches!(error, TrainError::Scores { named: 0, found: 1 }),
-        "{error}"
-    );
+    assert_matches!(error, TrainError::Scores { named: 0, found: 1 });
 }

@@ -9,10 +9,8 @@ use super::{
 
 fn settings_in(stages: usize, precision: Precision) -> PipelineSettings {
     PipelineSettings {
-        stages,
         precision,
-        balance: BalanceSetting::Even,
-        ..PipelineSettings::default()
+        ..evenly(stages)
     }
 }
 
@@ -34,19 +32,14 @@ fn a_training_learns_as_much_as_in_f32() {
         let path = directory.path().join(format!("{precision}-{stages}"));
         let folder = RunFolder::create(&path).unwrap();
         let settings = TrainSettings {
-            epochs: 20,
             ema: 0.9,
-            ..settings(OptimizerSetting::AdamW, 1e-2)
+            ..settings(OptimizerSetting::AdamW, 1e-2, 20)
         };
         let mut trainer = trainer(pipeline_in(stages, precision), settings);
-        let data = data(610, 200);
-        let summary = train_silently(&mut trainer, &data, &folder);
-        let summary = summary.unwrap();
+        let summary = train_silently(&mut trainer, &usual_data(), &folder);
         let models = ["model.safetensors", "averaged.safetensors"];
-        (
-            summary,
-            models.map(|name| fs::read(folder.file(name)).unwrap()),
-        )
+        let models = models.map(|name| fs::read(folder.file(name)).unwrap());
+        (summary.unwrap(), models)
     };
     let (exact, in_f32) = run(Precision::F32, 2);
     assert!(exact.loss_scale.is_none());
@@ -57,10 +50,8 @@ fn a_training_learns_as_much_as_in_f32() {
         assert_eq!(summary.loss_scale.is_some(), precision == Precision::F16);
         assert!(models != in_f32, "nothing was rounded");
         for stages in [1, 4] {
-            assert!(
-                run(precision, stages).1 == models,
-                "{precision}, {stages} stages"
-            );
+            let same = run(precision, stages).1 == models;
+            assert!(same, "{precision}, {stages} stages");
         }
     }
 }
@@ -74,8 +65,7 @@ fn updates_that_overflow_are_skipped_and_counted() {
         let folder = RunFolder::create(&path).unwrap();
         let settings = TrainSettings {
             accumulate,
-            epochs: 12,
-            ..settings(OptimizerSetting::AdamW, 1e-2)
+            ..settings(OptimizerSetting::AdamW, 1e-2, 12)
         };
         let mut trainer = trainer(pipeline_in(2, Precision::F16), settings);
         let data = data_with_one_too_large(610);
@@ -88,9 +78,7 @@ fn updates_that_overflow_are_skipped_and_counted() {
         assert!((12..=14).contains(&skipped), "{skipped}");
         assert_eq!(scale, 65536.0 / 2f64.powi(skipped as i32));
         let mut so_far = 0;
-        let metrics = fs::read_to_string(folder.file("metrics.jsonl")).unwrap();
-        for line in metrics.lines() {
-            let line: Value = serde_json::from_str(line).unwrap();
+        for line in metrics(&folder.file("")) {
             let own = line["loss_scale"]["skipped"].as_i64().unwrap();
             assert!(own >= 1, "{line}");
             so_far += own as i32;
@@ -111,7 +99,7 @@ fn a_skipped_update_leaves_every_bit() {
         let settings = TrainSettings {
             accumulate,
             weight_decay: 0.1,
-            ..settings(OptimizerSetting::AdamW, 1e-2)
+            ..settings(OptimizerSetting::AdamW, 1e-2, 15)
         };
         let mut trainer = trainer(pipeline_in(2, Precision::F16), settings);
         let before = values(trainer.pipeline());
@@ -119,18 +107,10 @@ fn a_skipped_update_leaves_every_bit() {
         train[0].0 = 1.0;
         let data = Data::new(InMemDataset::new(train), points(200, 5000), Points);
         let error = train_silently(&mut trainer, &data, &folder);
-        let error = error.unwrap_err();
-        assert!(
-            matches!(
-                error,
-                TrainError::Diverged {
-                    epoch: 2,
-                    batch: 5,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        let Err(TrainError::Diverged { epoch, batch, .. }) = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!((epoch, batch), (2, 5));
         assert_eq!(values(trainer.pipeline()), before);
     }
 }
@@ -140,24 +120,21 @@ fn a_skipped_update_leaves_every_bit() {
 #[test]
 fn a_training_in_mixed_precision_resumes_with_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
-    for (precision, accumulate) in [
+    let cases = [
         (Precision::Bf16, 3),
         (Precision::F16, 1),
         (Precision::F16, 4),
-    ] {
+    ];
+    for (precision, accumulate) in cases {
         let settings = TrainSettings {
-            epochs: 3,
             accumulate,
             ema: 0.9,
             clip: 0.5,
             save_every: 1,
-            ..settings(OptimizerSetting::AdamW, 3e-3)
+            ..settings(OptimizerSetting::AdamW, 3e-3, 3)
         };
-        let path = |name: &str| {
-            directory
-                .path()
-                .join(format!("{name}-{precision}-{accumulate}"))
-        };
+        let case = format!("{precision}-{accumulate}");
+        let path = |name: &str| directory.path().join(format!("{name}-{case}"));
         let data = |batches| failing(data_with_one_too_large(610), batches);
         let whole = noisy_of(layers(), &settings_in(2, precision));
         let (_, summary) = train(whole, &settings, &data(1000), &path("whole"));
@@ -167,21 +144,14 @@ fn a_training_in_mixed_precision_resumes_with_the_same_bits() {
         for (stages, batches) in [(2, 6), (3, 11), (1, 22), (2, 12), (4, 22)] {
             let broken = noisy_of(layers(), &settings_in(stages, precision));
             let (_, summary) = train(broken, &settings, &data(batches), &path("broken"));
-            assert!(matches!(summary, Err(TrainError::Data(_))), "{summary:?}");
+            assert_matches!(summary, Err(TrainError::Data(_)));
         }
-        let (resumed, again) = train(
-            noisy_of(layers(), &settings_in(3, precision)),
-            &settings,
-            &data(1000),
-            &path("broken"),
-        );
+        let broken = noisy_of(layers(), &settings_in(3, precision));
+        let (resumed, again) = train(broken, &settings, &data(1000), &path("broken"));
         assert!(resumed.checkpoint.is_some());
         assert_eq!(again.unwrap().loss_scale, summary.loss_scale);
         let [whole, broken] = ["whole", "broken"].map(|name| left_by(&path(name)));
-        assert!(
-            whole.0 == broken.0,
-            "{precision}, {accumulate}: other weights"
-        );
+        assert!(whole.0 == broken.0, "{case}: other weights");
         assert_eq!(whole.1, broken.1);
     }
 }

@@ -1,6 +1,6 @@
 //! Trainings that stop early and resume.
 
-use std::{cell::Cell, path::PathBuf};
+use std::cell::Cell;
 
 use stovepipe_pipeline::{Batch, KeyedRng, nn::Dropout};
 
@@ -28,20 +28,16 @@ fn noisy(stages: usize) -> Pipeline<Noisy> {
     noisy_of(layers(), &evenly(stages))
 }
 
-fn evenly(stages: usize) -> PipelineSettings {
-    PipelineSettings {
-        stages,
-        balance: BalanceSetting::Even,
-        ..PipelineSettings::default()
-    }
-}
-
-pub fn noisy_of(layers: Vec<Dense>, settings: &PipelineSettings) -> Pipeline<Noisy> {
+pub fn noisy_layers(layers: Vec<Dense>) -> Vec<Noisy> {
     let noisy = layers.into_iter().map(|dense| Noisy {
         dense,
         dropout: Dropout::new(0.2),
     });
-    built(settings, noisy.collect())
+    noisy.collect()
+}
+
+pub fn noisy_of(layers: Vec<Dense>, settings: &PipelineSettings) -> Pipeline<Noisy> {
+    built(settings, noisy_layers(layers))
 }
 
 /// Data whose batches pass through a function: their number in the pass, and the batch.
@@ -54,7 +50,7 @@ type Loaded = Result<Batch<Tensor<2>, Tensor<1, Int>>, TrainError>;
 
 impl<F, G> Source<Tensor<2>, Tensor<1, Int>> for Tapped<F>
 where
-    F: Fn() -> G,
+    F: Fn(EpochPass) -> G,
     G: FnMut(usize, Loaded) -> Loaded + 'static,
 {
     fn training_samples(&self) -> usize {
@@ -67,7 +63,7 @@ where
 
     // `train_from` is the default: it loads batches that are trained already, and drops them.
     fn train(&self, pass: EpochPass) -> Batches<Tensor<2>, Tensor<1, Int>> {
-        let mut tap = (self.tap)();
+        let mut tap = (self.tap)(pass);
         let batches = self.data.train(pass).enumerate();
         Box::new(batches.map(move |(number, batch)| tap(number, batch)))
     }
@@ -77,9 +73,9 @@ where
     }
 }
 
-fn tapped<F, G>(data: Data<Tensor<2>, Tensor<1, Int>>, tap: F) -> Tapped<F>
+pub fn tapped<F, G>(data: Data<Tensor<2>, Tensor<1, Int>>, tap: F) -> Tapped<F>
 where
-    F: Fn() -> G,
+    F: Fn(EpochPass) -> G,
     G: FnMut(usize, Loaded) -> Loaded + 'static,
 {
     Tapped { data, tap }
@@ -90,22 +86,19 @@ pub fn failing(
     data: Data<Tensor<2>, Tensor<1, Int>>,
     batches: usize,
 ) -> impl Source<Tensor<2>, Tensor<1, Int>> {
-    let left = Cell::new(batches);
-    tapped(data, move || {
+    let first = Cell::new(None);
+    tapped(data, move |pass| {
+        first.set(first.get().or(Some(pass.epoch)));
         // An epoch has 13 batches.
-        let left = left.replace(left.get().saturating_sub(13));
-        move |number, batch| {
-            if number < left {
-                batch
-            } else {
-                Err(TrainError::data("the end"))
-            }
-        }
+        let before = 13 * (pass.epoch - first.get().unwrap_or(0));
+        let left = batches.saturating_sub(before);
+        let failed = || Err(TrainError::data("the end"));
+        move |number, batch| if number < left { batch } else { failed() }
     })
 }
 
 pub fn failing_after(batches: usize) -> impl Source<Tensor<2>, Tensor<1, Int>> {
-    failing(data(610, 200), batches)
+    failing(usual_data(), batches)
 }
 
 /// Trains in `path` until the data fail. Returns where the training resumed.
@@ -125,47 +118,44 @@ pub fn train(
     (resumed, summary)
 }
 
-/// A run's models, and its metrics without times.
+/// A run's models, and its metrics by epoch and by step, without what varies.
 pub fn left_by(run: &Path) -> (Vec<Vec<u8>>, Vec<Value>) {
-    let models = ["model.safetensors", "averaged.safetensors"]
-        .iter()
-        .filter_map(|name| fs::read(run.join(name)).ok())
-        .collect();
-    let metrics = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
-    let without_times = |line: &str| {
-        let mut line: Value = serde_json::from_str(line).unwrap();
-        let fields = line.as_object_mut().unwrap();
-        for time in ["samples_per_second", "bubble", "seconds"] {
-            fields.remove(time).unwrap();
-        }
-        line
-    };
-    (models, metrics.lines().map(without_times).collect())
+    let models = ["model.safetensors", "averaged.safetensors"].into_iter();
+    let models = models.filter_map(|name| fs::read(run.join(name)).ok());
+    let mut lines = ["metrics.jsonl", "steps.jsonl"]
+        .map(|name| json_lines(&run.join(name)))
+        .concat();
+    for fields in lines.iter_mut().filter_map(Value::as_object_mut) {
+        assert!(
+            ["samples_per_second", "bubble"]
+                .map(|name| fields.remove(name))
+                .iter()
+                .all(Option::is_some)
+        );
+        fields.retain(|name, _| name != "seconds" && name != "memory");
+    }
+    (models.collect(), lines)
 }
 
 /// Three epochs of 13 mini-batches, ended again and again, under two, three and one stage: the same bits.
 #[test]
 fn a_training_goes_on_as_if_it_had_not_ended() {
     let directory = tempfile::tempdir().unwrap();
-    for (number, (optimizer, accumulate, ema)) in [
+    for (optimizer, accumulate, ema) in [
         (OptimizerSetting::AdamW, 1, 0.9),
         (OptimizerSetting::RmsProp, 4, 0.0),
         (OptimizerSetting::Sgd, 3, 0.99),
         (OptimizerSetting::Adam, 1, 0.0),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    ] {
         let settings = TrainSettings {
-            epochs: 3,
             accumulate,
             ema,
             clip: 0.5,
             save_every: 5,
             label_smoothing: 0.1,
-            ..settings(optimizer, 3e-3)
+            ..settings(optimizer, 3e-3, 3)
         };
-        let path = |name: &str| directory.path().join(format!("{name}-{number}"));
+        let path = |name: &str| directory.path().join(format!("{name}-{optimizer:?}"));
         let (resumed, summary) = train(noisy(2), &settings, &failing_after(1000), &path("whole"));
         assert_eq!((resumed.checkpoint, summary.unwrap().epochs), (None, 3));
 
@@ -174,7 +164,7 @@ fn a_training_goes_on_as_if_it_had_not_ended() {
         for (stages, batches) in [(2, 4), (2, 9), (3, 12), (1, 26), (2, 7), (4, 10)] {
             let ending = failing_after(batches);
             let (resumed, summary) = train(noisy(stages), &settings, &ending, &path("broken"));
-            assert!(matches!(summary, Err(TrainError::Data(_))), "{summary:?}");
+            assert_matches!(summary, Err(TrainError::Data(_)));
             began.push((resumed.epochs, resumed.batches));
         }
         // Each resumes from a fifth mini-batch or the end of an epoch.
@@ -194,20 +184,16 @@ fn a_training_that_is_over_can_be_longer() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run");
     let settings = |epochs| TrainSettings {
-        epochs,
         // A rate that does not depend on how long the training is.
         decay: DecaySetting::None,
-        ..settings(OptimizerSetting::Adam, 1e-2)
+        ..settings(OptimizerSetting::Adam, 1e-2, epochs)
     };
     let data = failing_after(1000);
     let (_, first) = train(noisy(2), &settings(2), &data, &path);
     let (resumed, again) = train(noisy(1), &settings(2), &data, &path);
     assert_eq!((resumed.epochs, resumed.batches), (2, 0));
-    let (first, again) = (first.unwrap(), again.unwrap());
-    assert_eq!(
-        (first.test, first.train_loss),
-        (again.test, again.train_loss)
-    );
+    let results = |summary: Result<Summary, _>| summary.map(|it| (it.test, it.train_loss));
+    assert_eq!(results(first).unwrap(), results(again).unwrap());
     let (_, longer) = train(noisy(2), &settings(3), &data, &path);
     let whole = directory.path().join("whole");
     let (_, at_once) = train(noisy(2), &settings(3), &data, &whole);
@@ -220,9 +206,8 @@ fn a_training_that_is_over_can_be_longer() {
 fn a_stopped_training_resumes() {
     let directory = tempfile::tempdir().unwrap();
     let settings = TrainSettings {
-        epochs: 1,
         accumulate: 4,
-        ..settings(OptimizerSetting::Adam, 1e-2)
+        ..settings(OptimizerSetting::Adam, 1e-2, 1)
     };
     let [whole, stopped] = ["whole", "stopped"].map(|name| directory.path().join(name));
     train_whole(&settings, &whole);
@@ -231,7 +216,7 @@ fn a_stopped_training_resumes() {
     let stop = pipeline.stop_handle();
     let folder = RunFolder::create(&stopped).unwrap();
     let mut trainer = trainer(pipeline, settings.clone());
-    let data = tapped(data(610, 200), || {
+    let data = tapped(usual_data(), |_| {
         let stop = stop.clone();
         move |number, batch| {
             // The trainer looks one batch ahead.
@@ -248,12 +233,8 @@ fn a_stopped_training_resumes() {
     assert!(stopped.join("model.safetensors").exists());
     let checkpoints = Checkpoints::of(&stopped).list().unwrap();
     assert_eq!(checkpoints.len(), 1);
-    assert!(
-        checkpoints[0]
-            .model(false)
-            .with_file_name("gradients.safetensors")
-            .exists()
-    );
+    let model = checkpoints[0].model(false);
+    assert!(model.with_file_name("gradients.safetensors").exists());
 
     let (resumed, summary) = train(noisy(3), &settings, &failing_after(1000), &stopped);
     assert_eq!((resumed.epochs, resumed.batches), (0, 10));
@@ -268,9 +249,8 @@ fn train_whole(settings: &TrainSettings, path: &Path) -> Summary {
 
 fn three_epochs(path: &Path) -> TrainSettings {
     let settings = TrainSettings {
-        epochs: 3,
         save_every: 6,
-        ..settings(OptimizerSetting::AdamW, 1e-2)
+        ..settings(OptimizerSetting::AdamW, 1e-2, 3)
     };
     let (_, summary) = train(noisy(2), &settings, &failing_after(13 + 8), path);
     assert!(summary.is_err());
@@ -279,9 +259,7 @@ fn three_epochs(path: &Path) -> TrainSettings {
 
 fn names(run: &Path) -> Vec<String> {
     let checkpoints = Checkpoints::of(run).list().unwrap();
-    (checkpoints.iter())
-        .map(|checkpoint| checkpoint.name().to_owned())
-        .collect()
+    (checkpoints.iter().map(|own| own.name().to_owned())).collect()
 }
 
 /// With a changed bit, a truncated file or a missing file, the previous checkpoint is used.
@@ -292,15 +270,11 @@ fn a_damaged_checkpoint_is_found_and_the_one_before_it_taken() {
     let settings = three_epochs(&path);
     let partial = RunFolder::find(&path).unwrap();
     let before = names(&partial);
-    assert_eq!(
-        before,
-        ["epoch-0001-batch-0000000", "epoch-0001-batch-0000005"]
-    );
+    let expected = [0, 5].map(|batch| format!("epoch-0001-batch-{batch:07}"));
+    assert_eq!(before, expected);
     let newest = partial.join("checkpoints").join(&before[1]);
-    let files: Vec<PathBuf> = fs::read_dir(&newest)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let files = fs::read_dir(&newest).unwrap();
+    let files: Vec<_> = files.map(|entry| entry.unwrap().path()).collect();
     assert_eq!(files.len(), 5, "{files:?}");
     for file in &files {
         let content = fs::read(file).unwrap();
@@ -347,13 +321,14 @@ fn a_checkpoint_of_another_training_is_refused() {
         let mut trainer = trainer(pipeline, settings);
         trainer.resume(&folder).unwrap_err().to_string()
     };
+    const SGD: OptimizerSetting = OptimizerSetting::Sgd;
     type Change = fn(&mut TrainSettings);
     let cases: [(Change, &str); 5] = [
         (|settings| settings.seed = 7, "seed 0, not 7"),
         (|settings| settings.batch_size = 10, "batch-size 50, not 10"),
         (|settings| settings.accumulate = 2, "accumulate 1, not 2"),
         (
-            |settings| settings.optimizer = OptimizerSetting::Sgd,
+            |settings| settings.optimizer = SGD,
             "optimizer adamw, not sgd",
         ),
         (|settings| settings.ema = 0.9, "ema 0, not more than 0"),
@@ -377,10 +352,7 @@ fn a_checkpoint_of_another_training_is_refused() {
 fn a_folder_that_nothing_was_written_to_is_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run");
-    let settings = TrainSettings {
-        epochs: 1,
-        ..settings(OptimizerSetting::Adam, 1e-2)
-    };
+    let settings = settings(OptimizerSetting::Adam, 1e-2, 1);
     train_whole(&settings, &path);
     let files = || {
         let entries = fs::read_dir(&path).unwrap();
@@ -390,11 +362,9 @@ fn a_folder_that_nothing_was_written_to_is_as_it_was() {
     };
     let before = files();
     let folder = RunFolder::resume(&path).unwrap();
-    assert!(!path.exists());
-    let other = TrainSettings {
-        seed: 9,
-        ..settings.clone()
-    };
+    assert_eq!(files(), before);
+    let mut other = settings.clone();
+    other.seed = 9;
     let mut trainer = trainer(noisy(2), other);
     assert!(trainer.resume(&folder).is_err());
     drop(folder);
@@ -402,21 +372,92 @@ fn a_folder_that_nothing_was_written_to_is_as_it_was() {
 
     let killed = directory.path().join("killed");
     let folder = RunFolder::create(&killed).unwrap();
-    assert!(matches!(
-        RunFolder::create(&killed),
-        Err(TrainError::RunUnderWay(_))
-    ));
+    assert_matches!(RunFolder::create(&killed), Err(TrainError::RunUnderWay(_)));
     // A killed program does not clean up after itself, but its lock is gone.
     let there = folder.file("");
     fs::create_dir(there.with_extension("copy")).unwrap();
     drop(folder);
     fs::rename(there.with_extension("copy"), &there).unwrap();
-    assert!(matches!(
-        RunFolder::create(&killed),
-        Err(TrainError::RunKilled(_))
-    ));
+    assert_matches!(RunFolder::create(&killed), Err(TrainError::RunKilled(_)));
     drop(RunFolder::resume(&killed).unwrap());
     assert!(RunFolder::find(&killed).is_none());
+}
+
+/// It is complete while it trains further, if that fails, and if the program is killed at the end.
+#[test]
+fn a_complete_run_stays_until_a_longer_one_replaces_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let path = at("run");
+    let settings = |epochs| settings(OptimizerSetting::Adam, 1e-2, epochs);
+    train_whole(&settings(1), &path);
+    let before = (left_by(&path), names(&path));
+
+    let fails = |batches| train(noisy(2), &settings(3), &failing_after(batches), &path).1;
+    fails(3).unwrap_err();
+    assert!(!at("run.partial").exists());
+    fails(13 + 3).unwrap_err();
+    assert_eq!(RunFolder::find(&path).unwrap(), path);
+    assert!((left_by(&path), names(&path)) == before);
+    let begun = names(&at("run.partial"));
+    assert_eq!(begun.last().unwrap(), "epoch-0002-batch-0000000");
+
+    let (resumed, summary) = train(noisy(3), &settings(3), &failing_after(1000), &path);
+    assert_eq!((resumed.epochs, summary.unwrap().epochs), (2, 3));
+    assert_eq!(metrics(&path).len(), 3);
+    assert!(!at("run.partial").exists() && !path.join("before").exists());
+
+    // Killed between the two renames at the end, or while its checkpoints were copied.
+    let longer = (left_by(&path), names(&path));
+    fs::create_dir(at("run.partial")).unwrap();
+    drop(RunFolder::resume(&path).unwrap());
+    let folder = RunFolder::resume(&path).unwrap();
+    fs::remove_dir_all(folder.file("checkpoints")).unwrap();
+    fs::remove_dir(folder.file("before")).unwrap();
+    let copy = at("copy");
+    fs::rename(folder.file(""), &copy).unwrap();
+    drop(folder);
+    fs::rename(&copy, at("run.partial")).unwrap();
+    let folder = RunFolder::resume(&path).unwrap();
+    assert_eq!(names(&folder.file("")), longer.1);
+    fs::remove_dir(folder.file("before")).unwrap();
+    fs::rename(&path, folder.file("before")).unwrap();
+    folder.finish().unwrap();
+    assert_eq!((left_by(&path).1, names(&path)), (longer.0.1, longer.1));
+    assert!(!path.join("before").exists());
+}
+
+/// A program that is killed, or a power cut, may leave anything at the end of a file.
+#[test]
+fn damaged_lines_of_metrics_are_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run");
+    let settings = settings(OptimizerSetting::Adam, 1e-2, 3);
+    let (_, summary) = train(noisy(2), &settings, &failing_after(2 * 13 + 3), &path);
+    summary.unwrap_err();
+    let partial = RunFolder::find(&path).unwrap();
+    let file = partial.join("metrics.jsonl");
+    let whole = fs::read_to_string(&file).unwrap();
+    let first = whole.split_inclusive('\n').next().unwrap();
+    for (text, damaged) in [
+        (whole.clone().into_bytes(), 0),
+        ([whole.as_bytes(), b"{\"epoch\": 3, \"st"].concat(), 1),
+        ([whole.as_bytes(), b"\0\0\0\xff"].concat(), 1),
+        ([first.as_bytes(), b"{\n"].concat(), 1),
+        (whole.trim_end().as_bytes().to_vec(), 0),
+        (whole.replace("\"epoch\":2", "\"epoch\":3").into_bytes(), 0),
+    ] {
+        let kept = if text.starts_with(whole.trim_end().as_bytes()) {
+            &whole[..]
+        } else {
+            first
+        };
+        fs::write(&file, text).unwrap();
+        let folder = RunFolder::resume(&path).unwrap();
+        let resumed = trainer(noisy(1), settings.clone()).resume(&folder).unwrap();
+        assert_eq!(resumed.damaged_lines, damaged);
+        assert_eq!(fs::read_to_string(&file).unwrap(), kept);
+    }
 }
 
 /// The best checkpoints need not be among the newest.
@@ -426,10 +467,9 @@ fn the_newest_and_the_best_are_kept() {
     for (keep_last, keep_best, expected) in [(1, 0, 1), (3, 0, 3), (1, 2, 2), (2, 100, 6)] {
         let path = directory.path().join(format!("{keep_last}-{keep_best}"));
         let settings = TrainSettings {
-            epochs: 6,
             keep_last,
             keep_best,
-            ..settings(OptimizerSetting::Adam, 3e-2)
+            ..settings(OptimizerSetting::Adam, 3e-2, 6)
         };
         train_whole(&settings, &path);
         let kept = names(&path);
@@ -442,10 +482,8 @@ fn the_newest_and_the_best_are_kept() {
             let task = Task::classification(&settings);
             let best = Checkpoints::of(&path).best(&task).unwrap().unwrap();
             let best: usize = best.name()[6..10].parse().unwrap();
-            assert!(
-                (1..=6).all(|epoch| accuracy(epoch) <= accuracy(best)),
-                "{metrics:?}"
-            );
+            let is_best = (1..=6).all(|epoch| accuracy(epoch) <= accuracy(best));
+            assert!(is_best, "{metrics:?}");
         }
     }
 }
@@ -454,24 +492,20 @@ fn the_newest_and_the_best_are_kept() {
 #[test]
 fn a_checkpoint_that_cannot_be_made() {
     let directory = tempfile::tempdir().unwrap();
-    for (number, on_save_error) in [SaveErrorSetting::Continue, SaveErrorSetting::Stop]
-        .into_iter()
-        .enumerate()
-    {
+    for on_save_error in [SaveErrorSetting::Continue, SaveErrorSetting::Stop] {
         let settings = TrainSettings {
-            epochs: 2,
             on_save_error,
-            ..settings(OptimizerSetting::Adam, 1e-2)
+            ..settings(OptimizerSetting::Adam, 1e-2, 2)
         };
-        let folder = RunFolder::create(&directory.path().join(number.to_string())).unwrap();
+        let folder =
+            RunFolder::create(&directory.path().join(format!("{on_save_error:?}"))).unwrap();
         folder.write("checkpoints", b"no folder").unwrap();
         let mut trainer = trainer(noisy(2), settings);
-        let result = train_silently(&mut trainer, &data(610, 200), &folder);
+        let result = train_silently(&mut trainer, &usual_data(), &folder);
         match on_save_error {
             SaveErrorSetting::Continue => assert_eq!(result.unwrap().epochs, 2),
             SaveErrorSetting::Stop => {
-                let error = result.unwrap_err();
-                assert!(matches!(error, TrainError::NotSaved(_)), "{error}");
+                assert_matches!(result, Err(TrainError::NotSaved(_)));
             }
         }
     }
@@ -496,4 +530,42 @@ fn a_lost_device_is_an_error_of_saving() {
     let error = save_model(&pipeline, path).unwrap_err().to_string();
     assert!(error.contains("model.safetensors: a device"), "{error}");
     assert!(error.contains("(the device is lost)"), "{error}");
+}
+
+/// A checkpoint without a fingerprint, of before there were any, is resumed with any data.
+#[test]
+fn only_the_same_data_are_resumed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run");
+    let data = |hash: &str| {
+        let parts = [("class 0", "cat"), ("images", hash)];
+        let parts = parts.map(|(part, content)| (part.to_owned(), content.to_owned()));
+        usual_data().with_fingerprint(parts.into())
+    };
+    let settings = |epochs| settings(OptimizerSetting::Sgd, 1e-3, epochs);
+    let result = |epochs, data| train(noisy(1), &settings(epochs), &data, &path).1;
+    result(1, usual_data()).unwrap();
+    result(2, data("a")).unwrap();
+    result(3, data("a")).unwrap();
+    let error = result(4, data("b")).unwrap_err().to_string();
+    let expected = "the data have changed since the checkpoint was made: images: a then, b now\n";
+    assert!(error.starts_with(expected), "{error}");
+}
+
+/// A program that waits for the lock of a run does not train in a folder that has moved.
+#[test]
+fn a_run_that_ends_meanwhile_is_not_resumed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run");
+    let folder = RunFolder::create(&path).unwrap();
+    folder.write("notes.txt", b"all went well").unwrap();
+    let other = std::thread::spawn({
+        let path = path.clone();
+        move || RunFolder::resume(&path).map(|folder| folder.path().to_owned())
+    });
+    // It has begun to wait by then, or finds a complete run.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    folder.finish().unwrap();
+    assert!(other.join().unwrap().is_err());
+    assert!(path.join("notes.txt").exists());
 }

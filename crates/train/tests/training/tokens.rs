@@ -49,26 +49,22 @@ struct Cycle {
 impl Batcher<usize, (Tensor<2, Int>, Tensor<2, Int>)> for Cycle {
     fn batch(&self, items: Vec<usize>, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
         let at = |place: usize| (place % 4) as i64;
-        let inputs: Vec<_> = items
-            .iter()
-            .flat_map(|&start| (0..LENGTH).map(move |i| at(start + i)))
-            .collect();
         let target = |start: usize, i: usize| {
-            if i < self.tokens {
-                at(start + i + 1)
-            } else {
+            let is_padded = i >= self.tokens;
+            if is_padded {
                 PADDING
+            } else {
+                at(start + i + 1)
             }
         };
-        let targets: Vec<_> = items
-            .iter()
-            .flat_map(|&start| (0..LENGTH).map(move |i| target(start, i)))
-            .collect();
-        let shape = [items.len(), LENGTH];
-        (
-            Tensor::<1, Int>::from_ints(inputs.as_slice(), device).reshape(shape),
-            Tensor::<1, Int>::from_ints(targets.as_slice(), device).reshape(shape),
-        )
+        let windows = |token: &dyn Fn(usize, usize) -> i64| {
+            let of_window = |&start: &usize| (0..LENGTH).map(move |i| (start, i));
+            let places = items.iter().flat_map(of_window);
+            let tokens: Vec<_> = places.map(|(start, i)| token(start, i)).collect();
+            let tokens = Tensor::<1, Int>::from_ints(tokens.as_slice(), device);
+            tokens.reshape([items.len(), LENGTH])
+        };
+        (windows(&|start, i| at(start + i)), windows(&target))
     }
 }
 
@@ -86,9 +82,8 @@ fn run(tokens: usize, path: &Path) -> Summary {
     let set = |samples| InMemDataset::new((0..samples).collect::<Vec<usize>>());
     let data = Data::new(set(40), set(9), Cycle { tokens });
     let settings = TrainSettings {
-        epochs: 20,
         batch_size: 8,
-        ..settings(OptimizerSetting::Adam, 0.05)
+        ..settings(OptimizerSetting::Adam, 0.05, 20)
     };
     let folder = RunFolder::create(path).unwrap();
     let task = Task::language_model(&settings);

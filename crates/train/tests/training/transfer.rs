@@ -10,9 +10,8 @@ fn layer(file: &Path, index: usize) -> Vec<(String, Vec<u8>)> {
     let tensors = store.get_all_tensors().unwrap().values();
     let own = tensors.filter(|tensor| tensor.name.starts_with(&format!("layers.{index}.")));
     let data = |tensor| bridge::to_data(tensor).unwrap().as_bytes().to_vec();
-    let mut own: Vec<_> = own
-        .map(|tensor| (tensor.name.clone(), data(tensor)))
-        .collect();
+    let own = own.map(|tensor| (tensor.name.clone(), data(tensor)));
+    let mut own: Vec<_> = own.collect();
     own.sort();
     own
 }
@@ -58,28 +57,21 @@ fn frozen_layers_stay_as_they_were_and_the_others_learn() {
     let begin = directory.path().join("begin.safetensors");
     save_model(&pipeline(1), begin.clone()).unwrap();
     let frozen = |freeze| TrainSettings {
-        epochs: 3,
         freeze,
-        ..settings(OptimizerSetting::AdamW, 1e-2)
+        ..settings(OptimizerSetting::AdamW, 1e-2, 3)
     };
     for (freeze, count) in [(FreezeSetting::Layers(2), 2), (FreezeSetting::Body, 3)] {
-        let models: Vec<_> = [1, 2, 4]
-            .into_iter()
-            .map(|stages| {
-                let folder = directory.path().join(format!("{count}-{stages}"));
-                run(stages, frozen(freeze), &folder).unwrap();
-                folder.join("model.safetensors")
-            })
-            .collect();
+        let models = [1, 2, 4].map(|stages| {
+            let folder = directory.path().join(format!("{count}-{stages}"));
+            run(stages, frozen(freeze), &folder).unwrap();
+            folder.join("model.safetensors")
+        });
         for index in 0..4 {
             // Parameters, and the running statistics of batch norms.
             let is_same = layer(&models[0], index) == layer(&begin, index);
             assert_eq!(is_same, index < count, "{freeze:?}, layer {index}");
         }
-        let bytes: Vec<_> = models
-            .iter()
-            .map(|model| fs::read(model).unwrap())
-            .collect();
+        let bytes = models.map(|model| fs::read(model).unwrap());
         assert!(bytes[0] == bytes[1] && bytes[1] == bytes[2], "{freeze:?}");
     }
 }
@@ -88,9 +80,8 @@ fn frozen_layers_stay_as_they_were_and_the_others_learn() {
 fn layers_frozen_before_they_are_cut_are_trained_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let settings = TrainSettings {
-        epochs: 2,
         freeze: FreezeSetting::Layers(2),
-        ..settings(OptimizerSetting::Sgd, 0.1)
+        ..settings(OptimizerSetting::Sgd, 0.1, 2)
     };
     run(2, settings.clone(), &directory.path().join("after")).unwrap();
     let layers = settings.freeze.apply(layers()).unwrap();
@@ -101,9 +92,9 @@ fn layers_frozen_before_they_are_cut_are_trained_the_same() {
     let builder = before.builder(layers, sample).unwrap();
     let mut trainer = trainer(builder.seed(3).build().unwrap(), settings);
     let folder = RunFolder::create(&directory.path().join("before")).unwrap();
-    train_silently(&mut trainer, &data(610, 200), &folder).unwrap();
+    train_silently(&mut trainer, &usual_data(), &folder).unwrap();
     folder.finish().unwrap();
-    let model = |run| fs::read(directory.path().join(run).join("model.safetensors")).unwrap();
+    let model = |run| model(&directory.path().join(run));
     assert!(model("before") == model("after"));
 }
 
@@ -123,19 +114,12 @@ fn something_has_to_be_left_to_train() {
 
 #[test]
 fn what_is_frozen_is_written_in_two_ways() {
-    for (text, freeze) in [
-        ("body", FreezeSetting::Body),
-        ("3", FreezeSetting::Layers(3)),
-    ] {
+    let three = FreezeSetting::Layers(3);
+    for (text, freeze) in [("body", FreezeSetting::Body), ("3", three)] {
         assert_eq!(text.parse(), Ok(freeze));
         assert_eq!(String::from(freeze), text);
     }
-    assert!(
-        "head"
-            .parse::<FreezeSetting>()
-            .unwrap_err()
-            .to_string()
-            .contains("body")
-    );
+    let error = "head".parse::<FreezeSetting>().unwrap_err();
+    assert!(error.to_string().contains("body"));
     assert!("-1".parse::<FreezeSetting>().is_err());
 }

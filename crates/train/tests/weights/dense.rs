@@ -16,7 +16,6 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// Without norms.
     pub fn new(from: usize, to: usize) -> Self {
         Self {
             linear: LinearConfig::new(from, to).init(&Device::flex()),
@@ -25,7 +24,6 @@ impl Dense {
         }
     }
 
-    /// With both norms.
     pub fn normed(from: usize, to: usize) -> Self {
         Self {
             norm: Some(LayerNormConfig::new(to).init(&Device::flex())),
@@ -44,7 +42,6 @@ impl Dense {
     }
 }
 
-/// A pipeline of the layers.
 pub fn pipeline(layers: Vec<Dense>, stages: usize) -> Pipeline<Dense> {
     Pipeline::builder(layers)
         .devices(vec![Device::flex(); stages])

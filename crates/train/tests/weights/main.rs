@@ -20,7 +20,6 @@ use stovepipe_train::{
 };
 use tempfile::{TempDir, tempdir};
 
-/// A tensor in a file of safetensors.
 type Raw = (String, Dtype, Vec<usize>, Vec<u8>);
 
 fn raw(name: &str, shape: &[usize], numbers: &[f32]) -> Raw {
@@ -98,11 +97,8 @@ fn norms_show_whether_safetensors_are_pytorchs_or_burns() {
     let burns: Vec<_> = (pytorchs().into_iter())
         .map(|(name, dtype, shape, bytes)| {
             let renamed = name.replace(".weight", ".gamma").replace(".bias", ".beta");
-            let name = if name.contains("linear") {
-                name
-            } else {
-                renamed
-            };
+            let is_linear = name.contains("linear");
+            let name = if is_linear { name } else { renamed };
             (name, dtype, shape, bytes)
         })
         .collect();
@@ -121,45 +117,41 @@ fn without_norms_shapes_or_metadata_show_the_convention() {
     };
     let weight = |layer, convention: Option<Convention>| {
         let mut pipeline = pipeline(vec![layer], 1);
-        let weights = Weights::open(&path).unwrap();
-        let weights = match convention {
-            Some(convention) => weights.of(convention),
-            None => weights,
-        };
+        let mut weights = Weights::open(&path).unwrap();
+        if let Some(convention) = convention {
+            weights = weights.of(convention);
+        }
         weights.load_into(&mut pipeline)?;
         Ok(numbers(&pipeline)["layers.0.linear.weight"].clone())
     };
     let (burn, pytorch) = (Some(Convention::Burn), Some(Convention::PyTorch));
 
     let wide = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
-    write(&path, &linear(&[3, 2], &wide), None);
-    assert_eq!(weight(Dense::new(3, 2), None).unwrap(), wide);
-    write(&path, &linear(&[2, 3], &wide), None);
     let turned = [1.0, 4.0, 2.0, 5.0, 3.0, 6.0];
-    assert_eq!(weight(Dense::new(3, 2), None).unwrap(), turned);
+    for (shape, expected) in [([3, 2], wide), ([2, 3], turned)] {
+        write(&path, &linear(&shape, &wide), None);
+        assert_eq!(weight(Dense::new(3, 2), None).unwrap(), expected);
+    }
     let tensors = other_tensors(weight(Dense::new(3, 2), burn).map(drop));
-    assert_eq!(
-        tensors.misshapen,
-        ["layers.0.linear.weight is [2, 3], not [3, 2]"]
-    );
+    let misshapen = "layers.0.linear.weight is [2, 3], not [3, 2]";
+    assert_eq!(tensors.misshapen, [misshapen]);
 
     // A square shape shows nothing.
     let square = [1.0, 2.0, 3.0, 4.0];
+    let turned = [1.0, 3.0, 2.0, 4.0];
     write(&path, &linear(&[2, 2], &square), None);
     let error = weight(Dense::new(2, 2), None).unwrap_err().to_string();
     assert!(error.contains("Burn's or PyTorch's"), "{error}");
-    assert_eq!(weight(Dense::new(2, 2), burn).unwrap(), square);
-    assert_eq!(
-        weight(Dense::new(2, 2), pytorch).unwrap(),
-        [1.0, 3.0, 2.0, 4.0]
-    );
-    write(&path, &linear(&[2, 2], &square), Some("pt"));
-    assert_eq!(
-        weight(Dense::new(2, 2), None).unwrap(),
-        [1.0, 3.0, 2.0, 4.0]
-    );
-    write(&path, &linear(&[2, 2], &square), Some("burn"));
-    assert_eq!(weight(Dense::new(2, 2), None).unwrap(), square);
+    for (format, convention, expected) in [
+        (None, burn, square),
+        (None, pytorch, turned),
+        (Some("pt"), None, turned),
+        (Some("burn"), None, square),
+    ] {
+        write(&path, &linear(&[2, 2], &square), format);
+        let found = weight(Dense::new(2, 2), convention).unwrap();
+        assert_eq!(found, expected);
+    }
 }
 
 #[test]
@@ -178,96 +170,59 @@ fn what_a_pipeline_saves_says_that_it_is_burns() {
 #[test]
 fn floating_point_numbers_become_the_models_and_others_are_refused() {
     let (_folder, path) = folder();
-    let bias = raw("layers.0.linear.bias", &[1], &[0.5]);
+    let name = "layers.0.linear.weight";
+    let write = |dtype, bytes| {
+        let weight = (name.to_owned(), dtype, vec![2, 1], bytes);
+        let bias = raw("layers.0.linear.bias", &[1], &[0.5]);
+        write(&path, &[weight, bias], Some("burn"));
+    };
     // 1.5 and -2.
     for (dtype, bytes) in [
         (Dtype::F16, vec![0x00, 0x3e, 0x00, 0xc0]),
         (Dtype::BF16, vec![0xc0, 0x3f, 0x00, 0xc0]),
         (Dtype::F64, [1.5_f64, -2.0].map(f64::to_le_bytes).concat()),
     ] {
-        let weight = (
-            "layers.0.linear.weight".to_owned(),
-            dtype,
-            vec![2, 1],
-            bytes,
-        );
-        write(&path, &[weight, bias.clone()], Some("burn"));
+        write(dtype, bytes);
         let loaded = load(&path, vec![Dense::new(2, 1)]).unwrap();
         let tensors = loaded.valid().collect(None, None, true);
-        let weight = tensors
-            .iter()
-            .find(|tensor| tensor.name.ends_with("weight"))
-            .unwrap();
+        let mut tensors = tensors.iter();
+        let weight = tensors.find(|tensor| tensor.name == name).unwrap();
         assert_eq!(weight.dtype, burn::tensor::DType::F32, "{dtype:?}");
-        assert_eq!(
-            numbers(&loaded)["layers.0.linear.weight"],
-            [1.5, -2.0],
-            "{dtype:?}"
-        );
+        assert_eq!(numbers(&loaded)[name], [1.5, -2.0], "{dtype:?}");
     }
 
-    let ints = [3_i64, 4].map(i64::to_le_bytes).concat();
-    let weight = (
-        "layers.0.linear.weight".to_owned(),
-        Dtype::I64,
-        vec![2, 1],
-        ints,
-    );
-    write(&path, &[weight, bias.clone()], Some("burn"));
+    write(Dtype::I64, [3_i64, 4].map(i64::to_le_bytes).concat());
     let tensors = other_tensors(load(&path, vec![Dense::new(2, 1)]).map(drop));
-    assert_eq!(
-        tensors.misshapen,
-        ["layers.0.linear.weight is I64, not F32"]
-    );
+    assert_eq!(tensors.misshapen, [format!("{name} is I64, not F32")]);
 
-    let weight = (
-        "layers.0.linear.weight".to_owned(),
-        Dtype::F8_E4M3,
-        vec![2, 1],
-        vec![1, 2],
-    );
-    write(&path, &[weight, bias], Some("burn"));
+    write(Dtype::F8_E4M3, vec![1, 2]);
     let error = Weights::open(&path).unwrap_err().to_string();
-    assert!(
-        error.contains("layers.0.linear.weight is F8_E4M3"),
-        "{error}"
-    );
+    assert!(error.contains(&format!("{name} is F8_E4M3")), "{error}");
 }
 
 #[test]
 fn another_models_tensors_leave_a_pipeline_as_it_was() {
     let (_folder, path) = folder();
-    let three = pipeline(
-        vec![Dense::new(3, 4), Dense::new(4, 4), Dense::new(4, 2)],
-        3,
-    );
+    let layers = [(3, 4), (4, 4), (4, 2)].map(|(from, to)| Dense::new(from, to));
+    let three = pipeline(layers.to_vec(), 3);
     save_model(&three, path.clone()).unwrap();
     let mut other = pipeline(vec![Dense::new(3, 4), Dense::normed(4, 5)], 2);
     let before = numbers(&other);
-    let tensors = other_tensors(Weights::open(&path).unwrap().load_into(&mut other));
-    assert_eq!(
-        tensors.missing,
-        [
-            "norm.gamma",
-            "norm.beta",
-            "batch.gamma",
-            "batch.beta",
-            "batch.running_mean",
-            "batch.running_var"
-        ]
-        .map(|name| format!("layers.1.{name}"))
+    let tensors = other_tensors(
+        Weights::open(&path)
+            .unwrap()
+            .load_into(&mut other)
+            .map(drop),
     );
-    assert_eq!(
-        tensors.extra,
-        ["layers.2.linear.bias", "layers.2.linear.weight"]
-    );
-    assert_eq!(
-        tensors.misshapen,
-        [
-            "layers.1.linear.weight is [4, 4], not [4, 5]",
-            "layers.1.linear.bias is [4], not [5]"
-        ]
-    );
+    let missing =
+        "norm.gamma norm.beta batch.gamma batch.beta batch.running_mean batch.running_var";
+    let missing = missing.split(' ').map(|name| format!("layers.1.{name}"));
+    assert_eq!(tensors.missing, missing.collect::<Vec<_>>());
+    let extra = ["layers.2.linear.bias", "layers.2.linear.weight"];
+    assert_eq!(tensors.extra, extra);
+    let weight = "layers.1.linear.weight is [4, 4], not [4, 5]";
+    let misshapen = [weight, "layers.1.linear.bias is [4], not [5]"];
+    assert_eq!(tensors.misshapen, misshapen);
     assert_eq!(numbers(&other), before);
 
     let weights = Weights::open(&path).unwrap();
@@ -276,14 +231,8 @@ fn another_models_tensors_leave_a_pipeline_as_it_was() {
     let (loaded, saved) = (numbers(&other), numbers(&three));
     for (name, before) in before {
         let is_loaded = name.starts_with("layers.0.");
-        assert_eq!(
-            loaded[&name],
-            if is_loaded {
-                saved[&name].clone()
-            } else {
-                before
-            }
-        );
+        let expected = if is_loaded { &saved[&name] } else { &before };
+        assert_eq!(&loaded[&name], expected);
     }
 }
 
@@ -301,12 +250,12 @@ fn a_sequence_of_pytorchs_is_a_list_of_layers() {
     assert_eq!(numbers(&loaded)["layers.1.linear.weight"], [4.0, 5.0]);
 
     // The same as programs wrap it.
-    let wrapped =
-        tensors.map(|(name, shape, numbers)| (format!("module._orig_mod.{name}"), shape, numbers));
-    let wrapped: Vec<_> = (wrapped.iter())
-        .map(|(name, shape, numbers)| (name.as_str(), *shape, numbers.clone()))
-        .collect();
-    torch::save(&path, &wrapped);
+    let names = tensors
+        .each_ref()
+        .map(|tensor| format!("module._orig_mod.{}", tensor.0));
+    let wrapped = names.iter().zip(tensors);
+    let wrapped = wrapped.map(|(name, (_, shape, numbers))| (name.as_str(), shape, numbers));
+    torch::save(&path, &wrapped.collect::<Vec<_>>());
     let weights = Weights::open(&path).unwrap();
     assert_eq!(weights.shape("1.linear.weight"), Some(&[2, 1][..]));
     let mut pipeline = pipeline(vec![Dense::new(2, 1), Dense::new(1, 2)], 2);
@@ -317,24 +266,38 @@ fn a_sequence_of_pytorchs_is_a_list_of_layers() {
 #[test]
 fn two_tensors_of_one_name_are_refused() {
     let (_folder, path) = folder();
-    write(
-        &path,
-        &[raw("a.bias", &[1], &[1.0]), raw("b.bias", &[1], &[2.0])],
-        None,
-    );
+    let two = |a, b| [raw(a, &[1], &[1.0]), raw(b, &[1], &[2.0])];
+    write(&path, &two("a.bias", "b.bias"), None);
     let keys = KeyRemapper::from_patterns(vec![("^[ab]", "0")]).unwrap();
-    let error = Weights::open(&path).unwrap().renamed(&keys).unwrap_err();
-    let error = error.to_string();
-    assert!(
-        error.contains("a.bias and b.bias would both be layers.0.bias"),
-        "{error}"
-    );
+    let renamed = Weights::open(&path).unwrap().renamed(&keys);
+    write(&path, &two("0.bias", "layers.0.bias"), Some("burn"));
+    let loaded = load(&path, vec![Dense::new(1, 1)]);
+    for (error, expected) in [
+        (
+            renamed.err(),
+            "a.bias and b.bias would both be layers.0.bias",
+        ),
+        (loaded.err(), "layers.0.bias twice"),
+    ] {
+        let error = error.unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
 
-    let both = [
-        raw("0.bias", &[1], &[1.0]),
-        raw("layers.0.bias", &[1], &[2.0]),
-    ];
-    write(&path, &both, Some("burn"));
-    let error = load(&path, vec![Dense::new(1, 1)]).unwrap_err().to_string();
-    assert!(error.contains("layers.0.bias twice"), "{error}");
+/// As `torch.save` writes what `safetensors.torch.load_file` reads of a model that was saved here.
+#[test]
+fn a_file_of_pytorch_with_names_of_burn_has_its_layout_too() {
+    let (_folder, path) = folder();
+    let trained = pipeline(vec![Dense::normed(3, 2)], 1);
+    let all = numbers(&trained);
+    let shape = |name: &str| match name.ends_with("linear.weight") {
+        true => &[3_usize, 2][..],
+        false => &[2],
+    };
+    let named = all
+        .iter()
+        .map(|(name, own)| (name.as_str(), shape(name), own.clone()));
+    torch::save(&path, &named.collect::<Vec<_>>());
+    let loaded = load(&path, vec![Dense::normed(3, 2)]).unwrap();
+    assert_eq!(numbers(&loaded), all);
 }

@@ -20,15 +20,14 @@ pub fn save(path: &Path, tensors: &[Named<'_>]) {
     archive(path, &entries, CompressionMethod::Stored);
 }
 
-/// An archive with entries of a PyTorch file.
 pub fn archive(path: &Path, entries: &[(String, Vec<u8>)], compression: CompressionMethod) {
     let mut archive = ZipWriter::new(File::create(path).unwrap());
     let options = SimpleFileOptions::default().compression_method(compression);
     for (name, bytes) in entries {
-        archive
-            .start_file(format!("archive/{name}"), options)
+        let started = archive.start_file(format!("archive/{name}"), options);
+        started
+            .and_then(|()| Ok(archive.write_all(bytes)?))
             .unwrap();
-        archive.write_all(bytes).unwrap();
     }
     archive.finish().unwrap();
 }

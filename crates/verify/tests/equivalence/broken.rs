@@ -14,9 +14,11 @@ use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, LayerError, Object
 use stovepipe_verify::{Outcome, Report, Verifier};
 
 use self::Breakage::*;
-use crate::palette::{cpu, labels, pattern};
+use crate::{
+    palette::{cpu, labels, pattern},
+    ranks,
+};
 
-/// A linear layer with a fault.
 #[derive(Module, Debug)]
 struct Wrong {
     linear: Linear,
@@ -40,6 +42,8 @@ enum Breakage {
     Mixing,
     /// Occurs only on the second worker.
     Named,
+    /// Fails there.
+    Failing,
 }
 
 impl Layer for Wrong {
@@ -68,7 +72,8 @@ impl Layer for Wrong {
             Recorded if context.is_training() && !y.is_tracked() => y.mul_scalar(1.01),
             Mixing => y.clone() - y.mean_dim(0),
             Named if is_named() => y.mul_scalar(1.01),
-            Nothing | Recorded | Named => y,
+            Failing if is_named() => return Err(LayerError::new("another worker", "worker-1")),
+            Nothing | Recorded | Named | Failing => y,
         })
     }
 
@@ -78,6 +83,13 @@ impl Layer for Wrong {
 }
 
 fn verify(wrong: Breakage, objective: impl Objective<Tensor<2>, Tensor<1, Int>>) -> Report {
+    verifier(wrong, objective).run().unwrap()
+}
+
+fn verifier<O: Objective<Tensor<2>, Tensor<1, Int>>>(
+    wrong: Breakage,
+    objective: O,
+) -> Verifier<Wrong, Tensor<1, Int>, O> {
     let layers = (0..3).map(|index| Wrong {
         linear: LinearConfig::new(4, 4).init(&cpu()),
         dropout: DropoutConfig::new(0.5).init(),
@@ -86,14 +98,10 @@ fn verify(wrong: Breakage, objective: impl Objective<Tensor<2>, Tensor<1, Int>>)
     });
     let batch = Batch::new(pattern([7, 4]), labels([7], 4));
     let verifier = Verifier::new(layers.collect(), batch, objective);
-    verifier
-        .micro_batches([1, 3])
-        .allow_unkeyed(true)
-        .run()
-        .unwrap()
+    verifier.micro_batches([1, 3]).allow_unkeyed(true)
 }
 
-fn failing(report: &Report) -> Vec<&'static str> {
+pub fn failing(report: &Report) -> Vec<&'static str> {
     let checks = report.checks.iter();
     let fails = checks.filter(|check| matches!(check.verdict, Outcome::Fails(_)));
     fails.map(|check| check.name).collect()
@@ -116,6 +124,33 @@ fn each_fault_is_found_and_named() {
         assert!(failing(&report).contains(&check), "{wrong:?}\n{report}");
         let text = report.to_string();
         assert!(text.contains("FAILS") && text.contains(hint), "{text}");
+    }
+}
+
+#[test]
+fn a_fault_in_one_process_is_found_in_all() {
+    let in_ranks = |wrong| {
+        let verifier = |wrong| verifier(wrong, CrossEntropy::new());
+        ranks::report(3, wrong, verifier)
+    };
+    let sound = in_ranks(Nothing);
+    assert!(sound.holds(), "{sound}");
+    for (wrong, check, says) in [
+        (Named, "same bits", ", in rank "),
+        (
+            Failing,
+            "same bits",
+            ": rank 1 on localhost failed: stage 1 failed on 1/cpu",
+        ),
+        (Unkeyed, "repeatable", "random numbers that are not keyed"),
+        (Mixing, "evaluation", "reads other samples"),
+    ] {
+        let report = in_ranks(wrong);
+        assert!(failing(&report).contains(&check), "{wrong:?}\n{report}");
+        let text = report.to_string();
+        assert!(text.contains(says), "{wrong:?}\n{text}");
+        // Those that failed because of another are not named.
+        assert!(!text.contains("rank 0 on localhost failed"), "{text}");
     }
 }
 

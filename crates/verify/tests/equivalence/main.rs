@@ -7,6 +7,7 @@ mod models;
 mod palette;
 mod precision;
 mod random;
+mod ranks;
 
 use std::ops::RangeInclusive;
 
@@ -15,11 +16,10 @@ use stovepipe_verify::{Outcome, Verifier};
 
 /// These divide the batch or not, and 12 is more than it has samples.
 const MICRO_BATCHES: [usize; 6] = [1, 2, 3, 5, 8, 12];
-/// Samples of a batch.
 const SAMPLES: usize = 10;
 
-/// Verifies a model in all ways to run it. Returns the number of cases in which running statistics were
-/// compared.
+/// Verifies a model in all ways to run it, and in several processes. Returns the number of cases in which
+/// running statistics were compared.
 fn check<L, T, O>(
     layers: Vec<L>,
     batch: Batch<L::Input, T, L::Side>,
@@ -32,8 +32,19 @@ where
     O: Objective<L::Output, T>,
 {
     let most = *stages.end();
-    let verifier = Verifier::new(layers, batch, objective).stages(stages);
-    let report = verifier.micro_batches(MICRO_BATCHES).run().unwrap();
+    let verifier =
+        |(layers, batch, objective)| Verifier::new(layers, batch, objective).stages(stages.clone());
+    let subject = (layers, batch, objective);
+    for size in [2, 3].into_iter().filter(|&size| size <= most) {
+        let report = ranks::report(size, subject.clone(), |subject| {
+            verifier(subject).micro_batches([3])
+        });
+        assert!(report.holds(), "{size} ranks\n{report}");
+    }
+    let report = verifier(subject)
+        .micro_batches(MICRO_BATCHES)
+        .run()
+        .unwrap();
     assert!(report.holds(), "{report}");
     let named = |name| {
         let mut checks = report.checks.iter();

@@ -28,24 +28,19 @@ fn convolutions_with_batch_norm() {
         normed(8, 8),
         Part::Linear(linear(8, 3)),
     ];
-    let batch = Batch::from((
-        Value::Maps(pattern([SAMPLES, 2, 5, 5])),
-        labels([SAMPLES], 3),
-        None,
-    ));
+    let maps = Value::Maps(pattern([SAMPLES, 2, 5, 5]));
+    let batch = Batch::from((maps, labels([SAMPLES], 3), None));
     let cases = check(layers, batch, CrossEntropy::new(), 1..=4);
     assert_eq!(cases, MICRO_BATCHES.len());
 }
 
 #[test]
 fn amoebanet_with_an_auxiliary_head() {
-    let config = AmoebaNetDConfig::new(3, 4, 3)
-        .with_stem(Stem::Small)
-        .with_auxiliary(true);
+    let config = AmoebaNetDConfig::new(3, 4, 3).with_stem(Stem::Small);
+    let config = config.with_auxiliary(true);
     let batch = Batch::new(pattern([5, 3, 8, 8]), labels([5], 3));
-    let objective = CrossEntropy::new()
-        .with_smoothing(0.1)
-        .with_auxiliary_share(0.4);
+    let objective = CrossEntropy::new().with_smoothing(0.1);
+    let objective = objective.with_auxiliary_share(0.4);
     check(config.init(&cpu()).unwrap(), batch, objective, 2..=4);
 }
 
@@ -60,15 +55,12 @@ fn transformer_with_dropout_and_a_mask() {
         Part::Pool(linear(8, 8)),
         Part::Linear(linear(8, 3)),
     ];
-    let padded: Vec<bool> = (0..SAMPLES * length)
-        .map(|i| i % length > i / length % length)
-        .collect();
+    let is_padded = |i: usize| i % length > i / length % length;
+    let padded: Vec<bool> = (0..SAMPLES * length).map(is_padded).collect();
     let padding = Tensor::<1, Bool>::from_bool(padded.as_slice(), &cpu());
-    let batch = Batch::from((
-        Value::Words(labels([SAMPLES, length], 11)),
-        labels([SAMPLES], 3),
-        Some(padding.reshape([SAMPLES, length])),
-    ));
+    let words = Value::Words(labels([SAMPLES, length], 11));
+    let padding = Some(padding.reshape([SAMPLES, length]));
+    let batch = Batch::from((words, labels([SAMPLES], 3), padding));
     check(layers, batch, CrossEntropy::new(), 1..=4);
 }
 
@@ -86,10 +78,8 @@ fn a_language_model_with_tied_words() {
 
 #[test]
 fn a_vision_transformer_that_drops_branches() {
-    let config = VitConfig::new(8, 4, 3, 12, 3, 3)
-        .with_drop_path(0.4)
-        .with_dropout(0.1)
-        .with_attention_dropout(0.2);
+    let config = VitConfig::new(8, 4, 3, 12, 3, 3).with_drop_path(0.4);
+    let config = config.with_dropout(0.1).with_attention_dropout(0.2);
     let batch = Batch::new(pattern([SAMPLES, 3, 8, 8]), labels([SAMPLES], 3));
     let objective = CrossEntropy::new().with_smoothing(0.1);
     check(config.init(&cpu()).unwrap(), batch, objective, 1..=5);
@@ -117,15 +107,9 @@ fn layers_that_share_no_shape() {
 #[test]
 fn integers_and_a_loss_that_ignores_padding() {
     let length = 4;
-    let layers = vec![
-        embed(7, 6),
-        block(6, 2),
-        block(6, 3),
-        Part::TiedHead(table(Initializer::KaimingUniform {
-            gain: 1.0,
-            fan_out_only: false,
-        })),
-    ];
+    let (gain, fan_out_only) = (1.0, false);
+    let head = Part::TiedHead(table(Initializer::KaimingUniform { gain, fan_out_only }));
+    let layers = vec![embed(7, 6), block(6, 2), block(6, 3), head];
     // A sample has 0 to 4 targets that count; two in a row have none.
     let targets: Vec<i64> = (0..SAMPLES * length)
         .map(|i| match (i / length, i % length) {
@@ -134,11 +118,9 @@ fn integers_and_a_loss_that_ignores_padding() {
             (sample, place) => ((3 * sample + place) % 7) as i64,
         })
         .collect();
-    let batch = Batch::from((
-        Value::Words(labels([SAMPLES, length], 7)),
-        Tensor::<1, Int>::from_ints(targets.as_slice(), &cpu()).reshape([SAMPLES, length]),
-        None,
-    ));
+    let words = Value::Words(labels([SAMPLES, length], 7));
+    let targets = Tensor::<1, Int>::from_ints(targets.as_slice(), &cpu());
+    let batch = Batch::from((words, targets.reshape([SAMPLES, length]), None));
     let objective = Tokens(CrossEntropy::new().ignoring(-1));
     check(layers, batch, objective, 1..=4);
 }
@@ -160,15 +142,9 @@ impl Objective<Tensor<2>, Tensor<2, Int>> for Tokens {
 /// Within a layer, and over four layers in a row.
 #[test]
 fn a_value_with_four_consumers() {
-    let read = || Part::Read(linear(5, 5));
-    let layers = vec![
-        Part::Four(linear(5, 5)),
-        Part::Begin(linear(5, 5)),
-        read(),
-        read(),
-        read(),
-        Part::Linear(linear(5, 3)),
-    ];
+    let mut layers = vec![Part::Four(linear(5, 5)), Part::Begin(linear(5, 5))];
+    layers.extend((0..3).map(|_| Part::Read(linear(5, 5))));
+    layers.push(Part::Linear(linear(5, 3)));
     check(layers, vectors(SAMPLES, 5, 3), CrossEntropy::new(), 1..=6);
 }
 
@@ -184,17 +160,10 @@ fn tied_words() {
     let length = 3;
     let (mean, std) = (0.0, 0.3);
     let table = table(Initializer::Normal { mean, std });
-    let layers = vec![
-        Part::Tied(table.clone()),
-        block(6, 2),
-        block(6, 2),
-        Part::TiedHead(table),
-    ];
-    let batch = Batch::from((
-        Value::Words(labels([SAMPLES, length], 7)),
-        labels([SAMPLES, length], 7),
-        None,
-    ));
+    let (first, last) = (Part::Tied(table.clone()), Part::TiedHead(table));
+    let layers = vec![first, block(6, 2), block(6, 2), last];
+    let words = Value::Words(labels([SAMPLES, length], 7));
+    let batch = Batch::from((words, labels([SAMPLES, length], 7), None));
     check(layers, batch, Tokens(CrossEntropy::new()), 1..=4);
 }
 

@@ -66,7 +66,6 @@ pub struct Skip {
     pub uses: Vec<SkipUse>,
 }
 
-/// An auxiliary head.
 #[derive(Module, Debug)]
 pub struct Head {
     pub linear: Linear,
@@ -345,11 +344,7 @@ pub fn labels<const D: usize>(shape: [usize; D], classes: usize) -> Tensor<D, In
     Tensor::<1, Int>::from_ints(values.as_slice(), &cpu()).reshape(shape)
 }
 
-/// Vectors with labels.
 pub fn vectors(samples: usize, width: usize, classes: usize) -> Batch<Value, Tensor<1, Int>, Side> {
-    Batch::from((
-        Value::Vectors(pattern([samples, width])),
-        labels([samples], classes),
-        None,
-    ))
+    let vectors = Value::Vectors(pattern([samples, width]));
+    Batch::from((vectors, labels([samples], classes), None))
 }

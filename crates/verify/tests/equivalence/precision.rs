@@ -54,7 +54,6 @@ where
     }
 }
 
-/// The gradient of each parameter, and each running statistic.
 fn numbers<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<f32> {
     struct Numbers<'a>(&'a GradientsParams, Vec<f32>);
 
@@ -75,7 +74,6 @@ fn numbers<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<f32> {
     numbers.1
 }
 
-/// The norm of the difference over the norm.
 fn difference(own: &[f32], exact: &[f32]) -> f64 {
     assert_eq!(own.len(), exact.len());
     let norm = |numbers: &mut dyn Iterator<Item = f32>| {
@@ -147,22 +145,19 @@ fn images(samples: usize, size: usize) -> Batch<Tensor<4>, Tensor<1, burn::tenso
 #[test]
 fn amoebanets() {
     let objective = || CrossEntropy::new().with_auxiliary_share(0.4);
-    let d = AmoebaNetDConfig::new(3, 8, 3)
-        .with_stem(Stem::Small)
-        .with_auxiliary(true);
+    let d = AmoebaNetDConfig::new(3, 8, 3).with_stem(Stem::Small);
+    let d = d.with_auxiliary(true);
     check(d.init(&cpu()).unwrap(), images(24, 16), objective());
-    let b = AmoebaNetBConfig::new(3, 8, 3)
-        .with_stem(Stem::Small)
-        .with_drop_path(0.2);
+    let b = AmoebaNetBConfig::new(3, 8, 3).with_stem(Stem::Small);
+    let b = b.with_drop_path(0.2);
     check(b.init(&cpu()).unwrap(), images(24, 16), objective());
 }
 
 #[test]
 fn language_models() {
     for positions in [Positions::Learned, Positions::Sinusoidal] {
-        let config = LmConfig::new(7, 5, 2, 8, 2)
-            .with_dropout(0.2)
-            .with_positions(positions);
+        let config = LmConfig::new(7, 5, 2, 8, 2).with_dropout(0.2);
+        let config = config.with_positions(positions);
         let batch = Batch::from((labels([SAMPLES, 5], 7), labels([SAMPLES, 5], 7)));
         check(config.init(&cpu()).unwrap(), batch, CrossEntropy::new());
     }
@@ -170,10 +165,8 @@ fn language_models() {
 
 #[test]
 fn a_vision_transformer() {
-    let config = VitConfig::new(8, 4, 3, 12, 3, 3)
-        .with_drop_path(0.4)
-        .with_attention_dropout(0.2);
-    let layers = config.init(&cpu()).unwrap();
+    let config = VitConfig::new(8, 4, 3, 12, 3, 3).with_drop_path(0.4);
+    let layers = config.with_attention_dropout(0.2).init(&cpu()).unwrap();
     check(layers, images(SAMPLES, 8), CrossEntropy::new());
 }
 

@@ -30,15 +30,11 @@ fn wire(layers: &mut [Part], choices: &[u16]) {
     for (index, &sender) in places.iter().enumerate() {
         let choice = choices[index % choices.len()];
         let takers = places[index + 1..].iter().enumerate();
-        let takers: Vec<_> = takers
-            .filter(|(bit, _)| choice >> (bit % 16) & 1 == 1)
-            .map(|(_, &taker)| taker)
-            .collect();
+        let takers = takers.filter(|(bit, _)| choice >> (bit % 16) & 1 == 1);
+        let takers: Vec<_> = takers.map(|(_, &taker)| taker).collect();
         if !takers.is_empty() {
             uses[sender] += &format!(" +s{sender}");
-            takers
-                .into_iter()
-                .for_each(|taker| uses[taker] += &format!(" -s{sender}"));
+            (takers.into_iter()).for_each(|taker| uses[taker] += &format!(" -s{sender}"));
         }
     }
     for (layer, uses) in layers.iter_mut().zip(&uses) {
@@ -64,12 +60,8 @@ proptest! {
         wire(&mut layers, &choices);
         let stages = stages.min(layers.len());
         let batch = vectors(samples, WIDTH, WIDTH);
-        let report = Verifier::new(layers, batch, CrossEntropy::new())
-            .stages([stages])
-            .micro_batches([micro_batches])
-            .seed(seed)
-            .run()
-            .unwrap();
+        let verifier = Verifier::new(layers, batch, CrossEntropy::new()).stages([stages]);
+        let report = verifier.micro_batches([micro_batches]).seed(seed).run().unwrap();
         prop_assert!(report.holds(), "{kinds:?}, {choices:?}\n{report}");
     }
 }

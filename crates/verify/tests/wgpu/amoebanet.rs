@@ -30,12 +30,9 @@ fn check(seed: u64, layers: impl Fn() -> Vec<AmoebaLayer>) {
 #[test]
 fn amoebanet_d() {
     check(7, || {
-        AmoebaNetDConfig::new(3, 16, 10)
-            .with_stem(Stem::Small)
-            .with_auxiliary(true)
-            .with_drop_path(0.2)
-            .init(&Device::flex())
-            .unwrap()
+        let config = AmoebaNetDConfig::new(3, 16, 10).with_stem(Stem::Small);
+        let config = config.with_auxiliary(true).with_drop_path(0.2);
+        config.init(&Device::flex()).unwrap()
     });
 }
 
@@ -44,9 +41,7 @@ fn amoebanet_d() {
 #[ignore = "many shapes to compile: takes minutes on a driver in software; run with --ignored"]
 fn amoebanet_b() {
     check(8, || {
-        AmoebaNetBConfig::new(3, 8, 10)
-            .with_stem(Stem::Small)
-            .init(&Device::flex())
-            .unwrap()
+        let config = AmoebaNetBConfig::new(3, 8, 10).with_stem(Stem::Small);
+        config.init(&Device::flex()).unwrap()
     });
 }

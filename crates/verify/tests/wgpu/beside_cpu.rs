@@ -83,7 +83,6 @@ pub fn check<L, T>(
     }
 }
 
-/// The results of a step and an inference, by name.
 pub struct Seen(Vec<(String, Vec<f32>)>);
 
 fn seen<L, T>(
@@ -142,7 +141,6 @@ fn norm(values: &[f32]) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-/// All floats of a flow, one tensor after the other.
 fn floats_of<F: Flow>(flow: F) -> Vec<f32> {
     struct Floats(Vec<f32>);
 

@@ -62,10 +62,8 @@ fn errors_name_the_device_by_its_name() {
     let Some([best, first]) = two_devices() else {
         return;
     };
-    let pipeline = builder(conv_net(), 2, GPipe, 2, Recompute::Never)
-        .devices([best, first])
-        .build()
-        .unwrap();
+    let builder = builder(conv_net(), 2, GPipe, 2, Recompute::Never);
+    let pipeline = builder.devices([best, first]).build().unwrap();
     let stages = pipeline.stages().into_iter();
     let names: Vec<_> = stages.map(|stage| stage.device_name).collect();
     assert_eq!(names, ["wgpu", "wgpu:0"]);

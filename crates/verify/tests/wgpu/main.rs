@@ -4,7 +4,7 @@
 mod amoebanet;
 mod beside_cpu;
 mod engine;
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../../../pipeline/tests/engine/models.rs"]
 mod models;
 mod one_channel;

@@ -20,19 +20,18 @@ use crate::{
 type Operation = fn(&Conv2d, Tensor<4>) -> Tensor<4>;
 
 const OPERATIONS: [(&str, Operation); 6] = [
-    ("a convolution", |conv, x| convolve(conv, x)),
+    ("a convolution", convolve),
     ("a convolution of a function", |conv, x| {
         convolve(conv, x.tanh())
     }),
     ("a function of a convolution", |conv, x| {
         convolve(conv, x).tanh()
     }),
-    ("a ReLU before a convolution", |conv, x| {
-        relu_convolve(conv, x)
-    }),
-    ("a ReLU before a convolution, one pixel on", |conv, x| {
-        relu_convolve_odd(conv, x)
-    }),
+    ("a ReLU before a convolution", relu_convolve),
+    (
+        "a ReLU before a convolution, one pixel on",
+        relu_convolve_odd,
+    ),
     ("a norm of a convolution", |conv, x| {
         let [filters, ..] = conv.weight.dims();
         let norm = BatchNormConfig::new(filters).init(&x.device());

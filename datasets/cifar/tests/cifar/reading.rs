@@ -102,19 +102,15 @@ fn the_folder_may_be_the_unpacked_one_or_its_parent() {
         assert_eq!(Cifar::train(CifarLabels::Cifar10, path).unwrap().len(), 10);
     }
     for path in [data.path(), &hundred] {
-        assert_eq!(
-            Cifar::train(CifarLabels::Cifar100Fine, path).unwrap().len(),
-            3
-        );
+        let train = Cifar::train(CifarLabels::Cifar100Fine, path).unwrap();
+        assert_eq!(train.len(), 3);
     }
     // With another name, and with other files.
     let renamed = data.path().join("mine");
     fs::rename(&ten, &renamed).unwrap();
     fs::write(renamed.join("readme.html"), "").unwrap();
-    assert_eq!(
-        Cifar::test(CifarLabels::Cifar10, &renamed).unwrap().len(),
-        2
-    );
+    let test = Cifar::test(CifarLabels::Cifar10, &renamed).unwrap();
+    assert_eq!(test.len(), 2);
 }
 
 #[test]
@@ -144,9 +140,8 @@ fn sets_and_images_print_without_their_pixels() {
 fn get_out_of_bounds_panics() {
     let data = tempdir().unwrap();
     write_cifar10(data.path(), two);
-    let _ = Cifar::test(CifarLabels::Cifar10, data.path())
-        .unwrap()
-        .get(2);
+    let test = Cifar::test(CifarLabels::Cifar10, data.path()).unwrap();
+    let _ = test.get(2);
 }
 
 /// The error of reading a folder after `spoil`, which must begin with the path of `file`.
@@ -172,30 +167,15 @@ fn remove(path: &Path) {
 
 #[test]
 fn a_missing_file_is_named_with_its_archive() {
-    let ten = [
-        "data_batch_1.bin",
-        "data_batch_5.bin",
-        "test_batch.bin",
-        "batches.meta.txt",
-    ];
-    let hundred = [
-        "train.bin",
-        "test.bin",
-        "fine_label_names.txt",
-        "coarse_label_names.txt",
-    ];
+    let ten = "data_batch_1.bin data_batch_5.bin test_batch.bin batches.meta.txt";
+    let hundred = "train.bin test.bin fine_label_names.txt coarse_label_names.txt";
     for (labels, files, archive) in [
-        (CifarLabels::Cifar10, ten, "cifar-10-binary.tar.gz"),
-        (
-            CifarLabels::Cifar100Coarse,
-            hundred,
-            "cifar-100-binary.tar.gz",
-        ),
+        (CifarLabels::Cifar10, ten, "cifar-10-binary"),
+        (CifarLabels::Cifar100Coarse, hundred, "cifar-100-binary"),
     ] {
-        let expected = format!(
-            "unpack {archive}, the binary version from https://www.cs.toronto.edu/~kriz/cifar.html"
-        );
-        for file in files {
+        let source = "the binary version from https://www.cs.toronto.edu/~kriz/cifar.html";
+        let expected = format!("unpack {archive}.tar.gz, {source}");
+        for file in files.split(' ') {
             let error = error(labels, file, remove);
             assert!(matches!(error, CifarError::Missing { .. }), "{error}");
             assert!(error.to_string().ends_with(&expected), "{error}");
@@ -207,9 +187,8 @@ fn a_missing_file_is_named_with_its_archive() {
 fn a_wrong_folder_is_named() {
     let data = tempdir().unwrap();
     let check = |path: &Path, expected: &str| {
-        let error = Cifar::train(CifarLabels::Cifar10, path)
-            .unwrap_err()
-            .to_string();
+        let error = Cifar::train(CifarLabels::Cifar10, path).unwrap_err();
+        let error = error.to_string();
         assert!(error.starts_with(path.to_str().unwrap()), "{error}");
         assert!(error.contains(expected), "{error}");
     };
@@ -222,10 +201,8 @@ fn a_wrong_folder_is_named() {
     check(&hundred, "has no file of CIFAR-10");
     let archive = data.path().join("cifar-10-binary.tar.gz");
     fs::write(&archive, "").unwrap();
-    check(
-        &archive,
-        "is not a folder: give the folder cifar-10-batches-bin",
-    );
+    let file = "is not a folder: give the folder cifar-10-batches-bin";
+    check(&archive, file);
     check(&archive.join("x"), "ot a directory");
     // Unpacked, but empty: the first file is missing.
     fs::create_dir(data.path().join("cifar-10-batches-bin")).unwrap();
@@ -318,24 +295,23 @@ fn a_label_out_of_range_is_named_with_its_record() {
 
 #[test]
 fn a_file_of_names_has_a_line_for_each_class() {
-    let error_of = |labels, file, content: &[u8]| {
+    let error_of = |labels, file: &str, content: &[u8]| {
         error(labels, file, |path| fs::write(path, content).unwrap())
     };
     let of_ten = |content| error_of(CifarLabels::Cifar10, "batches.meta.txt", content);
     let eleven = "x\n".repeat(11);
     for (content, found) in [("", 0), ("\n\n \n", 0), ("a\nb\n\nc", 3), (&eleven, 11)] {
         let error = of_ten(content.as_bytes());
-        let expected = format!("has {found} class names, one per line, but there are 10 classes");
+        let expected =
+            format!("must have a class name per line for each of 10 classes, but has {found}");
         assert!(error.to_string().ends_with(&expected), "{error}");
     }
     let error = of_ten(b"a\nb\xff\n");
     assert!(matches!(error, CifarError::NotText { .. }), "{error}");
     // The names of other labels are checked too.
-    for (file, classes) in [
-        ("coarse_label_names.txt", 20),
-        ("fine_label_names.txt", 100),
-    ] {
-        let error = error_of(CifarLabels::Cifar100Fine, file, b"one\n");
+    for (kind, classes) in [("coarse", 20), ("fine", 100)] {
+        let file = format!("{kind}_label_names.txt");
+        let error = error_of(CifarLabels::Cifar100Fine, &file, b"one\n");
         let is_named = matches!(error, CifarError::Names { expected, .. } if expected == classes);
         assert!(is_named, "{error}");
     }
@@ -348,13 +324,11 @@ fn hundred(bytes: &[u8]) -> TempDir {
     data
 }
 
-/// Whether `bytes` are valid records.
 fn are_records(bytes: &[u8]) -> bool {
     let is_record = |record: &[u8]| record.len() == 3074 && record[0] < 20 && record[1] < 100;
     !bytes.is_empty() && bytes.chunks(3074).all(is_record)
 }
 
-/// A change to a file.
 #[derive(Clone, Debug)]
 enum Change {
     Set(Index, u8),

@@ -31,12 +31,10 @@ fn train() -> Cifar {
     Cifar::train(CifarLabels::Cifar10, data.path()).unwrap()
 }
 
-/// The places of all images.
 fn every() -> Vec<usize> {
     (0..100).collect()
 }
 
-/// The images at `places`.
 fn show(set: &Cifar, batcher: CifarBatcher, places: &[usize]) -> Vec<Vec<f32>> {
     let items = set.get_many(places.to_vec()).unwrap();
     let (images, _) = batcher.batch(items, &Device::default());
@@ -74,12 +72,10 @@ fn crop(down: i32, right: i32) -> Vec<Option<u8>> {
     })
 }
 
-/// All crops with this padding.
 fn crops(padding: i32) -> Vec<Vec<Option<u8>>> {
     let range = || -padding..=padding;
-    range()
-        .flat_map(|y| range().map(move |x| crop(y, x)))
-        .collect()
+    let rows = range().flat_map(|y| range().map(move |x| crop(y, x)));
+    rows.collect()
 }
 
 fn mirrored(image: &[Option<u8>]) -> Vec<Option<u8>> {
@@ -145,10 +141,8 @@ fn evaluation_shows_unchanged_images() {
 fn all_crops_occur() {
     let set = train();
     for padding in [1_u8, 2] {
-        let augmentation = CifarAugmentation {
-            crop_padding: padding,
-            ..NONE
-        };
+        let mut augmentation = NONE;
+        augmentation.crop_padding = padding;
         let shifts = crops(i32::from(padding));
         let mut counts = vec![0; shifts.len()];
         for epoch in 0..6 {
@@ -161,21 +155,16 @@ fn all_crops_occur() {
         }
         // 600 draws among 9 or 25, within four standard deviations.
         let mean = 600 / shifts.len();
-        let range = mean / 4..=2 * mean;
-        assert!(
-            counts.iter().all(|count| range.contains(count)),
-            "{counts:?}"
-        );
+        let fits = |count: &usize| (mean / 4..=2 * mean).contains(count);
+        assert!(counts.iter().all(fits), "{counts:?}");
     }
 }
 
 #[test]
 fn a_crop_may_be_outside_of_the_image() {
     let set = train();
-    let augmentation = CifarAugmentation {
-        crop_padding: 255,
-        ..NONE
-    };
+    let mut augmentation = NONE;
+    augmentation.crop_padding = 255;
     let black = image(|_, _, _| 0);
     let batcher = CifarBatcher::augmented(augmentation, 0, 0);
     let shown = show(&set, batcher, &[0, 1, 2, 3, 4, 5, 6, 7]);
@@ -205,11 +194,8 @@ fn half_of_the_images_are_flipped() {
 #[test]
 fn crops_and_flips_are_combined() {
     let set = train();
-    let augmentation = CifarAugmentation {
-        crop_padding: 1,
-        flip: true,
-        cutout: 0,
-    };
+    let mut augmentation = NONE;
+    (augmentation.crop_padding, augmentation.flip) = (1, true);
     let shifts = crops(1);
     let flipped: Vec<_> = shifts.iter().map(|image| mirrored(image)).collect();
     let all = [shifts, flipped].concat();
@@ -229,10 +215,8 @@ fn crops_and_flips_are_combined() {
 fn cutout_clears_a_square_clipped_at_the_edges() {
     let set = train();
     for side in [1, 7, 16] {
-        let augmentation = CifarAugmentation {
-            cutout: side,
-            ..NONE
-        };
+        let mut augmentation = NONE;
+        augmentation.cutout = side;
         let side = usize::from(side);
         let plain = show(&set, CifarBatcher::default(), &[0]).remove(0);
         let mut areas = HashSet::new();

@@ -42,9 +42,8 @@ pub fn write_cifar100(parent: &Path, file: impl Fn(&str) -> Vec<u8>) -> PathBuf 
         fs::write(folder.join(name), file(name)).unwrap();
     }
     for (kind, classes) in [("coarse", 20), ("fine", 100)] {
-        let names: String = (0..classes)
-            .map(|class| format!("{kind}_{class}\n"))
-            .collect();
+        let names = (0..classes).map(|class| format!("{kind}_{class}\n"));
+        let names: String = names.collect();
         fs::write(folder.join(format!("{kind}_label_names.txt")), names).unwrap();
     }
     folder

@@ -132,15 +132,16 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(2);
         let part = crop.part(1000, 2, &mut rng);
         assert!(part.width <= 3 && part.height <= 2, "{part:?}");
-        let wide = crop.centre(400, 100);
-        assert_eq!(
-            (wide.left, wide.top, wide.width, wide.height),
-            (133, 0, 133, 100)
-        );
-        let high = crop.centre(100, 400);
-        assert_eq!(
-            (high.left, high.top, high.width, high.height),
-            (0, 133, 100, 133)
-        );
+        let centre = |width, height| {
+            let Rectangle {
+                left,
+                top,
+                width,
+                height,
+            } = crop.centre(width, height);
+            [left, top, width, height]
+        };
+        assert_eq!(centre(400, 100), [133, 0, 133, 100]);
+        assert_eq!(centre(100, 400), [0, 133, 100, 133]);
     }
 }

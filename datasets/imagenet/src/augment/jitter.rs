@@ -43,12 +43,8 @@ impl ColorJitter {
             check(setting, value, is_valid, "it must be 0 or above")?;
         }
         let is_valid = (0.0..=0.5).contains(&self.hue);
-        check(
-            "the jitter of hue",
-            self.hue,
-            is_valid,
-            "it must be from 0 to 0.5",
-        )
+        let range = "it must be from 0 to 0.5";
+        check("the jitter of hue", self.hue, is_valid, range)
     }
 
     pub(super) fn apply(&self, image: &mut Raster, rng: &mut impl Rng) {

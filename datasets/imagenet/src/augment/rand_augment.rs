@@ -29,9 +29,9 @@ impl Default for RandAugment {
 const STRONGEST: usize = 30;
 
 /// A name and a function of the image, a strength from 0 to 1, and a sign for operations with two directions.
-pub(super) type ImageOperation = (&'static str, fn(&mut Raster, share: f64, sign: f64));
+type ImageOperation = (&'static str, fn(&mut Raster, share: f64, sign: f64));
 
-pub(super) const OPERATIONS: [ImageOperation; 14] = [
+const OPERATIONS: [ImageOperation; 14] = [
     ("Identity", |_, _, _| {}),
     ("ShearX", |image, share, sign| {
         geometry::shear_x(image, sign * 0.3 * share)
@@ -87,6 +87,32 @@ impl RandAugment {
             let (_, operation) = OPERATIONS[rng.random_range(0..OPERATIONS.len())];
             let sign = if rng.random_bool(0.5) { -1.0 } else { 1.0 };
             operation(image, share, sign);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden::{difference, picture, tiles};
+
+    #[test]
+    fn operations_equal_those_of_torchvision() {
+        let source = picture("small.png");
+        let tiles = tiles("operations", source.height);
+        for (name, _) in OPERATIONS {
+            assert!(tiles.iter().any(|(row, _)| row[0] == name), "{name}");
+        }
+        for (row, expected) in tiles {
+            let mut image = source.clone();
+            let [strength, sign] = [1, 2].map(|field| row[field].parse::<f64>().unwrap());
+            if row[0] == "Hue" {
+                color::hue(&mut image, sign * strength / 100.0);
+            } else {
+                let (_, operation) = OPERATIONS.iter().find(|(name, _)| *name == row[0]).unwrap();
+                operation(&mut image, strength / 30.0, sign);
+            }
+            assert_eq!(difference(&image, &expected), (0, 0.0), "{row:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use zune_jpeg::{
     zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions},
 };
 
-use super::settings::Decoding;
+use super::Decoding;
 use crate::ImageError;
 
 pub(super) fn is_jpeg(file: &[u8]) -> bool {

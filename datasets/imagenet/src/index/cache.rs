@@ -45,7 +45,6 @@ pub enum IndexCache {
     Off,
 }
 
-/// The beginning of a cache file.
 const MAGIC: [&str; 2] = ["stovepipe-index", "1"];
 
 /// The largest size in bytes, enough for a hundred million names.
@@ -55,7 +54,6 @@ const MOST: u64 = 1 << 32;
 const COARSE: Nanoseconds = 2_000_000_000;
 
 impl IndexCache {
-    /// The cache file of a folder.
     pub(super) fn file(&self, folder: &Path) -> Option<PathBuf> {
         // `.` and `..` have no names, and a folder may have several paths.
         let folder = fs::canonicalize(folder).ok()?;
@@ -87,7 +85,6 @@ fn is_current(folder: &Path, stamps: &Stamps) -> bool {
     })
 }
 
-/// Writes an index to a temporary file, and renames it.
 pub(super) fn write(file: &Path, index: &Index, stamps: &Stamps) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
@@ -225,7 +222,6 @@ mod tests {
 
     use super::*;
 
-    /// Text made of these pieces.
     fn text(
         pieces: &'static [&'static str],
         count: std::ops::Range<usize>,
@@ -320,7 +316,6 @@ mod tests {
             prop_assert_eq!(parse(text.as_slice()), Some(index));
         }
 
-        /// A damaged index is `None` or valid.
         #[test]
         fn damage_is_noticed_or_harmless(
             index in index(), at in any::<prop::sample::Index>(), bytes in vec(any::<u8>(), 0..4), cut in 0..4_usize,

@@ -27,7 +27,6 @@ pub(super) fn is_image(name: &str) -> bool {
     (ENDINGS.iter()).any(|known| known.eq_ignore_ascii_case(ending))
 }
 
-/// Whether a folder has the name of a split.
 pub(super) fn is_split(folder: &str) -> bool {
     let mut names = TRAIN.iter().chain(VALIDATION);
     names.any(|name| name.eq_ignore_ascii_case(folder))

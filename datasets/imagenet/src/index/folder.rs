@@ -1,17 +1,23 @@
 use std::{
-    fmt,
+    fmt, fs,
+    hash::Hasher,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
 };
+
+use siphasher::sip::SipHasher24;
 
 use super::{
     cache::{self, IndexCache},
-    entries::Index,
+    entries::{Index, Names},
     labels,
-    names::Names,
     walk::{self, Disk},
 };
 use crate::ImagenetError;
+
+/// Threads that ask for the sizes of files: on network disks each answer takes long.
+const THREADS: usize = 16;
 
 /// The images of one split: their paths and classes.
 ///
@@ -40,7 +46,6 @@ use crate::ImagenetError;
 pub struct ImageFolder {
     root: PathBuf,
     index: Arc<Index>,
-    /// Whether there is a folder for each class.
     by_class: bool,
     /// The chosen images of the index; `None` for all.
     chosen: Option<Arc<[u32]>>,
@@ -169,6 +174,33 @@ impl ImageFolder {
         }
     }
 
+    /// The number of images of each class, and a hash of their names and sizes: it shows whether the images are the same.
+    #[must_use]
+    pub fn fingerprints(&self) -> Vec<(usize, u64)> {
+        let mut sizes = vec![0; self.len()];
+        let share = self.len().div_ceil(THREADS).max(1);
+        thread::scope(|scope| {
+            for (part, sizes) in sizes.chunks_mut(share).enumerate() {
+                scope.spawn(move || {
+                    for (image, size) in (part * share..).zip(sizes) {
+                        // A file that is missing is reported when it is loaded.
+                        *size = fs::metadata(self.path(image)).map_or(0, |file| file.len());
+                    }
+                });
+            }
+        });
+        let mut classes = vec![(0, SipHasher24::new()); self.classes().len()];
+        for (image, size) in sizes.into_iter().enumerate() {
+            let (images, hasher) = &mut classes[self.label(image)];
+            *images += 1;
+            hasher.write(self.name(image).as_bytes());
+            hasher.write(&[0]);
+            hasher.write(&size.to_le_bytes());
+        }
+        let hashed = |(images, hasher): (usize, SipHasher24)| (images, hasher.finish());
+        classes.into_iter().map(hashed).collect()
+    }
+
     /// An image's path below the folder of the classes, with `/` between its parts.
     pub(super) fn name(&self, image: usize) -> String {
         let name = self.index.names.get(self.place(image));
@@ -185,7 +217,6 @@ impl ImageFolder {
         chosen.map_or(image, |chosen| chosen[image] as usize)
     }
 
-    /// The part with these images.
     pub(super) fn choose(&self, images: Vec<u32>) -> Self {
         let images = images.into_iter();
         let places = images.map(|image| self.place(image as usize) as u32);
@@ -205,6 +236,16 @@ impl fmt::Debug for ImageFolder {
         shown.field("classes", &self.classes().len());
         shown.finish_non_exhaustive()
     }
+}
+
+/// The files of the images in a folder and its subfolders, sorted. Names are as in [`ImageFolder::open`].
+///
+/// # Errors
+///
+/// If a folder cannot be read, or there are no images.
+pub fn images_in(folder: &Path) -> Result<Vec<PathBuf>, ImagenetError> {
+    let names = walk::flat(&Disk, folder)?;
+    Ok(names.iter().map(|name| folder.join(name)).collect())
 }
 
 pub(super) fn check_folder(path: &Path) -> Result<(), ImagenetError> {

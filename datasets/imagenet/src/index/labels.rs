@@ -2,18 +2,19 @@
 
 use std::{collections::HashMap, fs::File, io::Read, path::Path};
 
-use super::names::Names;
+use super::entries::Names;
 use crate::ImagenetError;
 
-/// The largest size of a label file in bytes.
 const MOST: u64 = 1 << 28;
 
 /// ILSVRC's numbers of classes: a class's name, its number and a word for it in each line. The development kit of 2015 has
 /// this file; that of 2012 has the same numbers in `meta.mat`.
 const MAP: &str = "map_clsloc.txt";
 
-/// The header of Kaggle's file.
 const KAGGLE: &str = "ImageId,PredictionString";
+
+const OTHER_FORM: &str =
+    "has another form than the lines before: an image and its class, or a class";
 
 /// The label of each image. `names` are sorted.
 pub(super) fn read(
@@ -45,7 +46,6 @@ fn text(path: &Path) -> Result<String, ImagenetError> {
     String::from_utf8(bytes).map_err(|_| Problem::new("is not UTF-8 text").in_file(path))
 }
 
-/// What is wrong with a label file, and in which line.
 #[derive(Debug, PartialEq, Eq)]
 struct Problem {
     line: Option<u64>,
@@ -67,7 +67,7 @@ impl Problem {
         let (path, reason) = (path.to_owned(), self.reason);
         match self.line {
             Some(line) => ImagenetError::Label { path, line, reason },
-            None => ImagenetError::Labels { path, reason },
+            None => ImagenetError::Labels(path, reason),
         }
     }
 }
@@ -103,7 +103,8 @@ impl LabelReader<'_> {
         if found == images {
             return Ok(labels);
         }
-        let reason = format!("has {found} labels, one per line, but there are {images} images");
+        let reason =
+            format!("must have a label per line for each image, {images} in all, but has {found}");
         Err(Problem::new(reason))
     }
 
@@ -182,8 +183,9 @@ impl LabelReader<'_> {
             let number = entry.class.parse().ok();
             let label = number.and_then(|number: u32| named.get(&number));
             let reason = || format!("{MAP} has no class with number {}", entry.class);
-            let label = label.copied();
-            label.ok_or_else(|| Problem::at(entry.line, reason()))
+            label
+                .copied()
+                .ok_or_else(|| Problem::at(entry.line, reason()))
         });
         labels.collect()
     }
@@ -210,9 +212,7 @@ fn entries(text: &str) -> Result<Vec<LabelLine<'_>>, Problem> {
         let first = entries.first();
         let is_same = first.is_none_or(|first| first.image.is_some() == image.is_some());
         if class.is_empty() || !is_same || (kaggle && image.is_none()) {
-            let reason =
-                "has another form than the lines before: an image and its class, or a class";
-            return Err(Problem::at(line, reason));
+            return Err(Problem::at(line, OTHER_FORM));
         }
         entries.push(LabelLine { line, image, class });
     }
@@ -241,10 +241,8 @@ fn places(names: &Names) -> HashMap<&str, Option<usize>> {
         forms.sort_unstable();
         forms.dedup();
         for form in forms {
-            let entry = places.entry(form);
-            entry
-                .and_modify(|known| *known = None)
-                .or_insert(Some(place));
+            let entry = places.entry(form).and_modify(|known| *known = None);
+            entry.or_insert(Some(place));
         }
     }
     places
@@ -296,10 +294,14 @@ mod tests {
 
     #[test]
     fn a_problem_is_named_with_its_line() {
-        let form = "2: has another form than the lines before: an image and its class, or a class";
-        let count = |labels| format!("has {labels} labels, one per line, but there are 3 images");
+        let form = &format!("2: {OTHER_FORM}");
+        let count = |labels| {
+            format!("must have a label per line for each image, 3 in all, but has {labels}")
+        };
         let beyond = "2: there is no class 3: there are 3, counted from 0";
         let missing = "has no label for 2 of 3 images; the first is a b.JPEG";
+        let unknown = "3: there is no image b.JPEG";
+        let second = "3: this is a second line for the image v1";
         for (text, expected) in [
             ("", "has no labels"),
             ("\n \n", "has no labels"),
@@ -309,14 +311,8 @@ mod tests {
             ("n03\n0\n1\n", "2: there is no class 0"),
             ("0\n3\n1\n", beyond),
             ("0\n-1\n1\n", "1: there is no class 0"),
-            (
-                "v1.jpg n02\nc.png n01\nb.JPEG n03\n",
-                "3: there is no image b.JPEG",
-            ),
-            (
-                "v1.jpg n02\nc.png n01\nv1 n03\n",
-                "3: this is a second line for the image v1",
-            ),
+            ("v1.jpg n02\nc.png n01\nb.JPEG n03\n", unknown),
+            ("v1.jpg n02\nc.png n01\nv1 n03\n", second),
             ("v1.jpg n02\nn01\n", form),
             ("v1.jpg n02\n", missing),
             ("ImageId,PredictionString\nv1,\n", form),
@@ -337,14 +333,12 @@ mod tests {
         assert_eq!(labels("a/1.jpg n01\nb/1 n02"), Ok(vec![0, 1]));
     }
 
-    /// Text made of these pieces.
     fn text(pieces: &'static [&'static str]) -> impl Strategy<Value = String> {
         let pieces = proptest::collection::vec(prop::sample::select(pieces), 0..40);
         pieces.prop_map(|text| text.concat())
     }
 
     proptest! {
-        /// Each image gets a valid label, or there is an error.
         #[test]
         fn any_text_is_read_without_panic(
             text in text(&["v1", "c.png", "a b", "n01", "n02", "n03", "0", "1", "2", "3", " ", "\t", ",", "\n", KAGGLE, "\u{feff}"]),

@@ -3,11 +3,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use siphasher::sip::SipHasher24;
+
 use super::{
     cache::IndexCache,
     conventions::{LABELS, TRAIN, VALIDATION},
     folder::{ImageFolder, check_folder},
-    split::split,
     walk::{Disk, Folders, is_folder},
 };
 use crate::error::{ImagenetError, check};
@@ -78,7 +79,12 @@ impl ImageSets {
             (Some(train), Some(validation)) => {
                 let train = ImageFolder::open(&train, &settings.cache)?;
                 let validation = open_validation(folder, &validation, train.classes(), settings)?;
-                Ok(Self::new(train, validation, None))
+                let held_out = None;
+                Ok(Self {
+                    train,
+                    validation,
+                    held_out,
+                })
             }
             (Some(train), None) => Self::hold_out(&train, settings),
             (None, _) => {
@@ -88,25 +94,19 @@ impl ImageSets {
         }
     }
 
-    /// Splits the images of class folders.
     fn hold_out(folder: &Path, settings: &FolderSettings) -> Result<Self, ImagenetError> {
         if let Some(labels) = &settings.labels {
-            return Err(ImagenetError::LabelsOfNone {
-                path: labels.clone(),
-                folder: folder.to_owned(),
-            });
+            let folder = folder.to_owned();
+            return Err(ImagenetError::LabelsOfNone(labels.clone(), folder));
         }
         let share = settings.validation;
         let (train, validation) = split(&ImageFolder::open(folder, &settings.cache)?, share)?;
-        Ok(Self::new(train, validation, Some(share)))
-    }
-
-    fn new(train: ImageFolder, validation: ImageFolder, held_out: Option<f64>) -> Self {
-        Self {
+        let held_out = Some(share);
+        Ok(Self {
             train,
             validation,
             held_out,
-        }
+        })
     }
 }
 
@@ -126,12 +126,13 @@ fn find<'a>(folders: &'a [String], names: &[&str]) -> Option<&'a String> {
     names.iter().find_map(has)
 }
 
-/// Refuses class folders if one has the name of a split.
 fn check_no_split(path: &Path, folders: &[String]) -> Result<(), ImagenetError> {
     let found = find(folders, VALIDATION).or_else(|| find(folders, &TRAIN[1..]));
     found.map_or(Ok(()), |name| {
-        let (path, name) = (path.to_owned(), name.clone());
-        Err(ImagenetError::SplitAmongClasses { path, name })
+        Err(ImagenetError::SplitAmongClasses(
+            path.to_owned(),
+            name.clone(),
+        ))
     })
 }
 
@@ -151,10 +152,7 @@ fn open_validation(
     let mut files = named(folder).into_iter().chain(named(root));
     match files.find(|file| !by_class && file.is_file()) {
         Some(labels) => ImageFolder::open_flat(folder, &labels, classes),
-        None if folders.is_empty() => Err(ImagenetError::NoLabels {
-            path: folder.to_owned(),
-            names: &LABELS,
-        }),
+        None if folders.is_empty() => Err(ImagenetError::NoLabels(folder.to_owned(), &LABELS)),
         None => {
             let validation = ImageFolder::open(folder, &settings.cache)?;
             check_classes(&validation, classes)?;
@@ -177,4 +175,45 @@ fn check_classes(validation: &ImageFolder, classes: &[String]) -> Result<(), Ima
         Some(missing) => Err(differs(missing, false)),
         None => Ok(()),
     }
+}
+
+/// Holds out the same share of each class, at least one image of two. Returns training images and validation images.
+///
+/// Images are ranked by a hash of their names. A random generator would depend on the seed of the run, and on the number of
+/// images before each.
+fn split(all: &ImageFolder, share: f64) -> Result<(ImageFolder, ImageFolder), ImagenetError> {
+    let mut sides = [Vec::new(), Vec::new()];
+    let images: Vec<u32> = (0..all.len() as u32).collect();
+    for class in images.chunk_by(|&a, &b| all.label(a as usize) == all.label(b as usize)) {
+        let ranked = ranked(all, class);
+        let (validation, train) = ranked.split_at(held_out(share, class.len()));
+        sides[0].extend_from_slice(train);
+        sides[1].extend_from_slice(validation);
+    }
+    if sides.iter().any(Vec::is_empty) {
+        return Err(ImagenetError::Split {
+            path: all.root().to_owned(),
+            images: all.len(),
+            share,
+        });
+    }
+    let [train, validation] = sides.map(|mut images| {
+        images.sort_unstable();
+        all.choose(images)
+    });
+    Ok((train, validation))
+}
+
+fn held_out(share: f64, images: usize) -> usize {
+    let rounded = (share * images as f64).round() as usize;
+    rounded.clamp(1, images.max(2) - 1).min(images - 1)
+}
+
+/// Images of a class by the hashes of their names. The hash must stay the same in all releases.
+fn ranked(all: &ImageFolder, class: &[u32]) -> Vec<u32> {
+    let hasher = SipHasher24::new();
+    let hash = |image: u32| hasher.hash(all.name(image as usize).as_bytes());
+    let mut ranked: Vec<_> = class.iter().map(|&image| (hash(image), image)).collect();
+    ranked.sort_unstable();
+    ranked.into_iter().map(|(_, image)| image).collect()
 }

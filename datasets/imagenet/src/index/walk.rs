@@ -12,7 +12,6 @@ use super::{
 };
 use crate::ImagenetError;
 
-/// The largest depth of folders in a class.
 const DEEPEST: usize = 8;
 
 /// The contents of a folder, without hidden files.
@@ -43,7 +42,8 @@ impl Folders for Disk {
         for entry in fs::read_dir(path).map_err(ImagenetError::unreadable(path))? {
             let entry = entry.map_err(ImagenetError::unreadable(path))?;
             let path = || path.join(entry.file_name());
-            let Ok(name) = entry.file_name().into_string() else {
+            let name = entry.file_name().into_string();
+            let Some(name) = name.ok().filter(|name| !name.contains(['\n', '\r'])) else {
                 return Err(ImagenetError::OddName(path()));
             };
             if name.starts_with('.') {
@@ -115,8 +115,7 @@ pub(super) fn by_class(
         }
     }
     if let [class] = folders.as_slice() {
-        let class = class.clone();
-        return Err(ImagenetError::OneClass { path, class });
+        return Err(ImagenetError::OneClass(path, class.clone()));
     }
     if let Some(error) = empty {
         return Err(error);
@@ -145,13 +144,11 @@ struct Walk<'a, F> {
 impl<'a, F: Folders> Walk<'a, F> {
     fn new(disk: &'a F, root: &'a Path) -> Self {
         let (folders, read) = (Vec::new(), nanoseconds(SystemTime::now()));
-        let stamps = Stamps { folders, read };
-        let levels = false;
         Self {
             disk,
             root,
-            stamps,
-            levels,
+            stamps: Stamps { folders, read },
+            levels: false,
         }
     }
 
@@ -168,8 +165,7 @@ impl<'a, F: Folders> Walk<'a, F> {
         self.gather(folder, DEEPEST, &mut names)?;
         names.sort_unstable();
         if names.is_empty() {
-            let (path, endings) = (self.path(folder), ENDINGS);
-            return Err(ImagenetError::NoImages { path, endings });
+            return Err(ImagenetError::NoImages(self.path(folder), ENDINGS));
         }
         Ok(names)
     }
@@ -187,8 +183,7 @@ impl<'a, F: Folders> Walk<'a, F> {
         };
         names.extend(listing.images.iter().map(|name| within(name)));
         if deeper == 0 && !listing.folders.is_empty() {
-            let (path, most) = (self.path(folder), DEEPEST);
-            return Err(ImagenetError::TooDeep { path, most });
+            return Err(ImagenetError::TooDeep(self.path(folder), DEEPEST));
         }
         let mut with_images = Vec::new();
         for name in listing.folders {

@@ -27,9 +27,8 @@ fn images(folder: &ImageFolder) -> Vec<(String, usize)> {
     (0..folder.len()).map(image).collect()
 }
 
-fn named(images: &[(&str, usize)]) -> Vec<(String, usize)> {
-    let image = |(name, label): &(&str, usize)| ((*name).to_owned(), *label);
-    images.iter().map(image).collect()
+fn named<const N: usize>(images: [(&str, usize); N]) -> Vec<(String, usize)> {
+    images.map(|(name, label)| (name.to_owned(), label)).into()
 }
 
 fn settings() -> FolderSettings {
@@ -55,12 +54,15 @@ const TRAIN: &[&str] = &[
 ];
 
 fn trained() -> Vec<(String, usize)> {
-    named(&[
-        ("n01/d.webp", 0),
-        ("n01/images/c.PNG", 0),
-        ("n02/a.jpeg", 1),
-        ("n02/b.JPEG", 1),
-    ])
+    let (n01, n02) = (
+        ["n01/d.webp", "n01/images/c.PNG"],
+        ["n02/a.jpeg", "n02/b.JPEG"],
+    );
+    [
+        named(n01.map(|name| (name, 0))),
+        named(n02.map(|name| (name, 1))),
+    ]
+    .concat()
 }
 
 #[test]
@@ -85,7 +87,7 @@ fn train_and_val_with_class_folders() {
         assert_eq!(sets.held_out, None);
         assert_eq!(sets.train.classes(), ["n01", "n02"]);
         assert_eq!(images(&sets.train), trained());
-        let expected = named(&[("n01/x.jpg", 0), ("n02/y.bmp", 1)]);
+        let expected = named([("n01/x.jpg", 0), ("n02/y.bmp", 1)]);
         assert_eq!(images(&sets.validation), expected);
     }
 }
@@ -93,7 +95,7 @@ fn train_and_val_with_class_folders() {
 #[test]
 fn a_flat_val_with_a_label_file() {
     let flat = ["val/v1.JPEG", "val/v2.JPEG", "val/v3.JPEG"];
-    let expected = named(&[("v1.JPEG", 1), ("v2.JPEG", 0), ("v3.JPEG", 1)]);
+    let expected = named([("v1.JPEG", 1), ("v2.JPEG", 0), ("v3.JPEG", 1)]);
     let kaggle =
         "ImageId,PredictionString\nv1,n02 1 2 3 4 \nv2,n01 1 2 3 4 \nv3,n02 1 2 3 4 n02 5 6 7 8 \n";
     let synsets = "imagenet_2012_validation_synset_labels.txt";
@@ -130,12 +132,9 @@ fn a_flat_val_with_a_label_file() {
 #[test]
 fn tiny_imagenet() {
     let root = tempdir().unwrap();
-    let train = [
-        "n01/images/n01_0.JPEG",
-        "n01/n01_boxes.txt",
-        "n02/images/n02_0.JPEG",
-    ];
-    touch(&root.path().join("train"), &train);
+    let first = ["train/n01/images/n01_0.JPEG", "train/n01/n01_boxes.txt"];
+    touch(root.path(), &first);
+    touch(root.path(), &["train/n02/images/n02_0.JPEG"]);
     let validation = ["val/images/val_0.JPEG", "val/images/val_1.JPEG"];
     touch(root.path(), &validation);
     touch(root.path(), &["test/images/test_0.JPEG"]);
@@ -143,7 +142,7 @@ fn tiny_imagenet() {
     write(root.path(), &[("val/val_annotations.txt", labels)]);
     let sets = open(root.path()).unwrap();
     assert_eq!(sets.train.len(), 2);
-    let expected = named(&[("images/val_0.JPEG", 1), ("images/val_1.JPEG", 0)]);
+    let expected = named([("images/val_0.JPEG", 1), ("images/val_1.JPEG", 0)]);
     assert_eq!(images(&sets.validation), expected);
 }
 
@@ -159,7 +158,7 @@ fn a_label_file_may_be_named() {
         ..FolderSettings::default()
     };
     let sets = ImageSets::open(root.path(), &settings).unwrap();
-    let expected = named(&[("v1.JPEG", 1), ("v2.JPEG", 0)]);
+    let expected = named([("v1.JPEG", 1), ("v2.JPEG", 0)]);
     assert_eq!(images(&sets.validation), expected);
 }
 
@@ -176,10 +175,9 @@ fn a_share_of_each_class_is_held_out() {
     let root = tempdir().unwrap();
     for image in 0..40 {
         // A class may be named train.
-        touch(
-            root.path(),
-            &[&format!("car/{image}.jpg"), &format!("train/{image}.jpg")],
-        );
+        for class in ["car", "train"] {
+            touch(root.path(), &[&format!("{class}/{image}.jpg")]);
+        }
     }
     touch(root.path(), &["rare/1.jpg", "rare/2.jpg", "single/1.jpg"]);
     let sets = split(root.path(), 0.25).unwrap();
@@ -203,10 +201,9 @@ fn a_share_of_each_class_is_held_out() {
 fn held_out_images_depend_only_on_names() {
     let root = tempdir().unwrap();
     for image in 0..10 {
-        touch(
-            root.path(),
-            &[&format!("cat/{image}.jpg"), &format!("dog/{image}.jpg")],
-        );
+        for class in ["cat", "dog"] {
+            touch(root.path(), &[&format!("{class}/{image}.jpg")]);
+        }
     }
     let held_out = || -> Vec<String> {
         let sets = split(root.path(), 0.2).unwrap();
@@ -232,7 +229,6 @@ fn held_out_images_depend_only_on_names() {
     assert_eq!(before.len(), 1 + 8 + 2);
 }
 
-/// Sets the times of folders to an hour ago.
 fn settle(folder: &Path) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -322,25 +318,22 @@ fn other_folders_are_errors() {
     };
     check("", "ROOT has no class folders");
     check("1.jpg 2.jpg", "ROOT has no class folders");
+    let one = "ROOT has only one class, images: training needs two or more";
+    check("images/1.jpg", one);
+    let no_images = "ROOT/b has no images (files that end in jpg, jpeg";
+    check("a/1.jpg b/2.txt", no_images);
     check(
-        "images/1.jpg",
-        "ROOT has only one class, images: training needs two or more",
+        "a/1.jpg b/1.jpg",
+        "the images of ROOT cannot be split: a share of 0.2 of 2",
     );
-    check(
-        "a/1.jpg b/2.txt",
-        "ROOT/b has no images (files that end in jpg, jpeg",
-    );
-    check("a/1.jpg b/1.jpg", "2 images of ROOT cannot be split");
     // Splits with other names, or without classes.
     let no_train = |name: &str| {
         format!("ROOT has a folder {name}, but no folder train with a folder for each class")
     };
     check("cat/1.jpg dog/1.jpg Test/1.jpg", &no_train("Test"));
     check("train/1.jpg val/1.jpg", &no_train("val"));
-    check(
-        "val/cat/1.jpg val/dog/1.jpg mine/cat/1.jpg",
-        &no_train("val"),
-    );
+    let mine = "val/cat/1.jpg val/dog/1.jpg mine/cat/1.jpg";
+    check(mine, &no_train("val"));
     check("training/1.jpg cat/1.jpg", &no_train("training"));
     // Two data sets, a data set beside its annotations, and one level too many.
     let between = |folder: &str, first: &str, meant: &str| {
@@ -353,33 +346,22 @@ fn other_folders_are_errors() {
     check(two_sets, &between("pets", "cat", "pets"));
     let annotated = "annotations/1.txt images/cake/1.jpg images/pie/1.jpg images/pie/2.jpg";
     check(annotated, &between("images", "cake", "images"));
-    check(
-        "images/cake/1.jpg images/pie/1.jpg meta/train.txt",
-        "ROOT/images has no images of its own",
-    );
+    let annotated = "images/cake/1.jpg images/pie/1.jpg meta/train.txt";
+    check(annotated, "ROOT/images has no images of its own");
     let nested = "CLS/train/n01/1.jpg CLS/train/n02/1.jpg CLS/val/1.jpg lists/1.txt";
     check(nested, &between("CLS/train", "n01", "CLS"));
     let groups = "train/animal/cat/1.jpg train/animal/dog/1.jpg train/car/1.jpg";
     check(groups, "ROOT/train/animal has no images of its own, but 2");
-    check(
-        "train/a/1.jpg val/a/1.jpg",
-        "ROOT/train has only one class, a",
-    );
-    let extra = "train/a/1.jpg train/b/1.jpg val/a/1.jpg val/c/1.jpg";
-    check(
-        extra,
-        "ROOT/val has the class c, which the training images lack",
-    );
-    let missing = "train/a/1.jpg train/b/1.jpg train/c/1.jpg val/a/1.jpg val/b/1.jpg";
-    check(
-        missing,
-        "ROOT/val lacks the class c, which the training images have",
-    );
+    let one = "ROOT/train has only one class, a";
+    check("train/a/1.jpg val/a/1.jpg", one);
+    let extra = "ROOT/val has the class c, which the training images lack";
+    check("train/a/1.jpg train/b/1.jpg val/a/1.jpg val/c/1.jpg", extra);
+    let files = "train/a/1.jpg train/b/1.jpg train/c/1.jpg val/a/1.jpg val/b/1.jpg";
+    let missing = "ROOT/val lacks the class c, which the training images have";
+    check(files, missing);
     let flat = "train/a/1.jpg train/b/1.jpg val/1.jpg";
-    check(
-        flat,
-        "ROOT/val has images but no class folders and no label file",
-    );
+    let no_labels = "ROOT/val has images but no class folders and no label file";
+    check(flat, no_labels);
     check(&format!("{flat} val.txt"), "ROOT/val.txt: has no labels");
     let deep = "a/1.jpg b/1/2/3/4/5/6/7/8/9/1.jpg";
     check(deep, "ROOT/b/1/2/3/4/5/6/7/8 is more than 8 folders deep");
@@ -395,19 +377,15 @@ fn other_folders_are_errors() {
 #[test]
 fn a_label_file_without_validation_images_is_an_error() {
     let root = tempdir().unwrap();
-    touch(
-        root.path(),
-        &["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg"],
-    );
+    let files = ["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg"];
+    touch(root.path(), &files);
     let settings = FolderSettings {
         labels: Some("nowhere.txt".into()),
         ..settings()
     };
     let error = ImageSets::open(root.path(), &settings).unwrap_err();
-    assert!(
-        error.to_string().starts_with("nowhere.txt is not used: "),
-        "{error}"
-    );
+    let expected = "nowhere.txt is not used: ";
+    assert!(error.to_string().starts_with(expected), "{error}");
 }
 
 #[test]
@@ -415,19 +393,13 @@ fn a_wrong_label_is_named_with_its_line() {
     let root = tempdir().unwrap();
     touch(root.path(), TRAIN);
     touch(root.path(), &["val/v1.JPEG", "val/v2.JPEG"]);
+    let no_class = ", line 2: there is no class n09";
+    let no_image = ", line 3: there is no image v3.JPEG";
+    let no_label = ": has no label for 1 of 2 images; the first is v2.JPEG";
     for (content, expected) in [
-        (
-            &b"v1.JPEG n01\nv2.JPEG n09\n"[..],
-            ", line 2: there is no class n09",
-        ),
-        (
-            b"v1.JPEG n01\n\nv3.JPEG n02\n",
-            ", line 3: there is no image v3.JPEG",
-        ),
-        (
-            b"v1.JPEG n01\n",
-            ": has no label for 1 of 2 images; the first is v2.JPEG",
-        ),
+        (&b"v1.JPEG n01\nv2.JPEG n09\n"[..], no_class),
+        (b"v1.JPEG n01\n\nv3.JPEG n02\n", no_image),
+        (b"v1.JPEG n01\n", no_label),
         (b"\xff\xfe", ": is not UTF-8 text"),
     ] {
         write(root.path(), &[("val.txt", content)]);
@@ -442,10 +414,8 @@ fn a_wrong_label_is_named_with_its_line() {
 fn odd_names_and_links_are_handled() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
     let root = tempdir().unwrap();
-    touch(
-        root.path(),
-        &["far/1.jpg", "set/a/1.jpg", "set/b/1.jpg", "set/b/2.jpg"],
-    );
+    let files = ["far/1.jpg", "set/a/1.jpg", "set/b/1.jpg", "set/b/2.jpg"];
+    touch(root.path(), &files);
     let set = root.path().join("set");
     std::os::unix::fs::symlink(root.path().join("far"), set.join("c")).unwrap();
     let opened = ImageFolder::open(&set, &IndexCache::Off).unwrap();

@@ -80,7 +80,6 @@ fn batches_are_the_same_for_any_number_of_workers() {
     }
 }
 
-/// The pixels of a sample in a batch of one.
 fn sample(images: &Images, image: usize, seed: u64, epoch: usize) -> Vec<f32> {
     let mut batches = images.train_batches(vec![image], 1, seed, epoch);
     batches.next().unwrap().unwrap().pixels().to_vec()
@@ -90,20 +89,16 @@ fn sample(images: &Images, image: usize, seed: u64, epoch: usize) -> Vec<f32> {
 fn augmentation_depends_only_on_seed_epoch_and_sample() {
     let data = data();
     let mixup = 0.0;
-    let images = images(
-        data.path(),
-        augmented(Augmentation {
-            mixup,
-            ..everything()
-        }),
-    );
+    let unmixed = Augmentation {
+        mixup,
+        ..everything()
+    };
+    let images = images(data.path(), augmented(unmixed));
     let order = vec![9, 3, 17, 3];
     let batches = all(images.train_batches(order.clone(), 3, 1, 2));
     let pixels: Vec<_> = batches.iter().map(ImageBatch::pixels).collect();
-    let alone: Vec<_> = (order.iter())
-        .map(|&image| sample(&images, image, 1, 2))
-        .collect();
-    assert_eq!(pixels.concat(), alone.concat());
+    let alone = order.iter().map(|&image| sample(&images, image, 1, 2));
+    assert_eq!(pixels.concat(), alone.collect::<Vec<_>>().concat());
     for (seed, epoch) in [(2, 2), (1, 3)] {
         assert_ne!(sample(&images, 9, seed, epoch), sample(&images, 9, 1, 2));
     }
@@ -113,7 +108,6 @@ fn augmentation_depends_only_on_seed_epoch_and_sample() {
     assert_ne!(sample(&images, 0, 1, 2), sample(&images, 16, 1, 2));
 }
 
-/// A PNG of one colour.
 fn plain(color: [u8; 3]) -> Vec<u8> {
     let mut file = std::io::Cursor::new(Vec::new());
     let image = image::RgbImage::from_pixel(30, 20, image::Rgb(color));
@@ -216,12 +210,8 @@ fn a_limited_number_of_damaged_files_is_skipped() {
     let data = data();
     let whole = jpeg(40, 30, 1);
     let half = &whole[..whole.len() / 2];
-    let damaged = [
-        ("ant/00.jpg", &b""[..]),
-        ("bee/10.jpg", half),
-        ("cow/20.jpg", b"<html>"),
-    ];
-    write(data.path(), &damaged);
+    write(data.path(), &[("ant/00.jpg", b""), ("bee/10.jpg", half)]);
+    write(data.path(), &[("cow/20.jpg", b"<html>")]);
     let load = |skip, workers| {
         let mut loading = small();
         (loading.skip, loading.workers) = (skip, workers);
@@ -272,10 +262,8 @@ fn skipped_files_of_two_sets_are_counted_together() {
     let train = Images::new(sets.train, Loading::default()).unwrap();
     let validation = Images::new(sets.validation, Loading::default()).unwrap();
     let validation = validation.counted_with(&train);
-    assert_eq!(
-        train.eval_batches(4).count() + validation.eval_batches(4).count(),
-        0
-    );
+    assert_eq!(train.eval_batches(4).count(), 0);
+    assert_eq!(validation.eval_batches(4).count(), 0);
     assert_eq!(validation.skipped().len(), 9);
 }
 
@@ -319,18 +307,12 @@ fn settings_out_of_range_are_errors() {
     }
     change(&|loading| loading.augmentation.mixup = -1.0);
     for (hue, contrast) in [(0.6, 0.4), (0.1, f64::INFINITY)] {
-        let jitter = ColorJitter {
-            hue,
-            contrast,
-            ..ColorJitter::default()
-        };
+        let mut jitter = ColorJitter::default();
+        (jitter.hue, jitter.contrast) = (hue, contrast);
         change(&|loading| loading.augmentation.jitter = Some(jitter));
     }
-    let (operations, magnitude) = (2, 31);
-    let augment = RandAugment {
-        operations,
-        magnitude,
-    };
+    let mut augment = RandAugment::default();
+    (augment.operations, augment.magnitude) = (2, 31);
     change(&|loading| loading.augmentation.rand_augment = Some(augment));
     let images = Images::new(folder, small()).unwrap();
     let mut batches = images.train_batches(vec![0, 24], 2, 0, 0);

@@ -6,7 +6,6 @@ use proptest::prelude::*;
 use stovepipe_text::{Split, SplitSettings, Text, TextError, Tokenizer};
 use tempfile::{TempDir, tempdir};
 
-/// A folder with these files.
 fn folder(files: &[(&str, &[u8])]) -> TempDir {
     let folder = tempdir().unwrap();
     for (name, content) in files {
@@ -163,7 +162,7 @@ proptest! {
         let folder = folder(&[("a", &bytes)]);
         match (Text::read(&folder.path().join("a")), String::from_utf8(bytes)) {
             (Ok(text), Ok(expected)) => prop_assert_eq!(text, Text::new([expected])),
-            (Err(TextError::NotUtf8 { offset, .. }), Err(error)) => {
+            (Err(TextError::NotUtf8(_, offset)), Err(error)) => {
                 let bytes = error.as_bytes();
                 prop_assert!(std::str::from_utf8(&bytes[..offset]).is_ok());
                 prop_assert!(offset == bytes.len() - 1 || std::str::from_utf8(&bytes[..=offset]).is_err());

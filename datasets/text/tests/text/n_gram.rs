@@ -47,12 +47,8 @@ impl Definition<'_> {
         ];
         let unknown = n[1..].contains(&0.0);
         [0, 1, 2].map(|index| {
-            let is_usable = !unknown && by_count[index] > 0.0;
-            if is_usable {
-                by_count[index]
-            } else {
-                (index + 1) as f64 / 2.0
-            }
+            let usable = Some(by_count[index]).filter(|&discount| !unknown && discount > 0.0);
+            usable.unwrap_or((index + 1) as f64 / 2.0)
         })
     }
 
@@ -124,10 +120,8 @@ proptest! {
 }
 
 fn embedded() -> Arc<[u32]> {
-    Text::embedded()
-        .unwrap()
-        .encode(&Tokenizer::bytes())
-        .unwrap()
+    let text = Text::embedded().unwrap();
+    text.encode(&Tokenizer::bytes()).unwrap()
 }
 
 /// A text long enough to estimate all discounts.

@@ -28,7 +28,6 @@ fn long_text(bytes: usize) -> String {
     text
 }
 
-/// Encodes the whole text with Hugging Face's crate.
 fn at_once(json: &str, text: &str) -> Vec<u32> {
     let mut tokenizer = HuggingFace::from_bytes(json).unwrap();
     tokenizer.with_padding(None).with_truncation(None).unwrap();

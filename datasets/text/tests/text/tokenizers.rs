@@ -6,12 +6,11 @@ use std::{
 };
 
 use proptest::prelude::*;
-use stovepipe_text::{Text, TextError, Tokenizer};
+use stovepipe_text::{Text, TextError, TextStream, Tokenizer};
 
 fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/tokenizers")
-        .join(name)
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokenizers");
+    Path::new(folder).join(name)
 }
 
 fn tokenizer(name: &str) -> Tokenizer {
@@ -80,14 +79,8 @@ fn other_files_are_not_tokenizers() {
     let path = folder.path().join("tokenizer.json");
     let missing = Tokenizer::read(&path).unwrap_err();
     assert!(matches!(missing, TextError::Unreadable { .. }), "{missing}");
-    for content in [
-        "",
-        "{}",
-        "[1, 2]",
-        r#"{"model": 3}"#,
-        "not JSON",
-        "\u{feff}{}",
-    ] {
+    let model = r#"{"model": 3}"#;
+    for content in ["", "{}", "[1, 2]", model, "not JSON", "\u{feff}{}"] {
         fs::write(&path, content).unwrap();
         let error = Tokenizer::read(&path).unwrap_err();
         assert!(matches!(error, TextError::NotATokenizer { .. }), "{error}");
@@ -174,5 +167,18 @@ proptest! {
         for tokenizer in [Tokenizer::bytes(), tokenizer("pairs"), tokenizer("words"), tokenizer("letters")] {
             prop_assert!(tokenizer.decode(&tokens).is_ok());
         }
+    }
+}
+
+#[test]
+fn a_stream_of_tokens_is_their_text() {
+    let of_file = ["pairs", "letters", "words"].map(tokenizer);
+    for tokenizer in of_file.into_iter().chain([Tokenizer::bytes()]) {
+        let tokens = tokenizer.encode(&text()).unwrap();
+        let mut stream = TextStream::new(tokenizer.clone());
+        let pushed = tokens.iter().map(|&token| stream.push(token).unwrap());
+        let pushed: String = pushed.collect();
+        let all = pushed + &stream.finish().unwrap();
+        assert_eq!(all, tokenizer.decode(&tokens).unwrap());
     }
 }

@@ -19,7 +19,6 @@ fn rows(tensor: Tensor<2, Int>) -> Vec<Vec<i64>> {
     values.chunks(length).map(<[_]>::to_vec).collect()
 }
 
-/// The inputs and targets of windows.
 fn batch(batcher: TextBatcher, windows: Vec<TokenWindow>) -> Vec<(Vec<i64>, Vec<i64>)> {
     let (inputs, targets) = batcher.batch(windows, &Device::default());
     assert_eq!(inputs.dims(), targets.dims());
@@ -167,13 +166,12 @@ fn settings_out_of_range_and_short_texts_are_errors() {
         assert_eq!(error, format!("held-out is {held_out}, {expected}"));
     }
     for (tokens, held_out, expected) in [
-        (80, 0.1, "the held-out part has 8"),
-        (10, 0.9, "the training part has 1"),
-        (0, 0.1, "the training part has 0"),
+        (80, 0.1, "the held-out part has too few tokens, 8:"),
+        (10, 0.9, "the training part has too few tokens, 1:"),
+        (0, 0.1, "the training part has too few tokens, 0:"),
     ] {
         let error = split(tokens, 8, held_out).unwrap_err().to_string();
-        let rest =
-            "tokens, but a window of 8 and its targets need 9: use more text or shorter windows";
+        let rest = "a window of 8 and its targets need 9: use more text or shorter windows";
         assert_eq!(error, format!("{expected} {rest}"));
     }
     assert!(split(90, 8, 0.1).is_ok());

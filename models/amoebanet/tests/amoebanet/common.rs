@@ -22,12 +22,10 @@ pub type Named = BTreeMap<String, Vec<f32>>;
 
 /// A golden file, and the model that it is for.
 pub struct Member {
-    /// The name in messages.
     pub name: &'static str,
-    path: &'static str,
+    file: &'static str,
     init: fn(&Device) -> Vec<AmoebaLayer>,
     keys: fn() -> KeyRemapper,
-    /// The number of parameters and running statistics.
     tensors: usize,
     /// The height and width of the images: a multiple of 32.
     side: usize,
@@ -40,10 +38,7 @@ pub struct Member {
 /// from 0.
 pub static AMOEBANET_D: Member = Member {
     name: "AmoebaNet-D",
-    path: concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/fixtures/amoebanet_d_l3_d16.safetensors"
-    ),
+    file: "amoebanet_d_l3_d16",
     init: |device| AmoebaNetDConfig::new(3, 16, 10).init(device).unwrap(),
     keys: || AmoebaNetDConfig::new(3, 16, 10).torch_keys(),
     tensors: 406,
@@ -54,10 +49,7 @@ pub static AMOEBANET_D: Member = Member {
 /// AmoebaNet-B of `fixtures/amoebanet_b.py`.
 pub static AMOEBANET_B: Member = Member {
     name: "AmoebaNet-B",
-    path: concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/fixtures/amoebanet_b_l3_d16.safetensors"
-    ),
+    file: "amoebanet_b_l3_d16",
     init: |device| AmoebaNetBConfig::new(3, 16, 10).init(device).unwrap(),
     keys: || AmoebaNetBConfig::new(3, 16, 10).torch_keys(),
     tensors: 379,
@@ -67,7 +59,6 @@ pub static AMOEBANET_B: Member = Member {
 
 /// A model with PyTorch's weights, a mini-batch, and PyTorch's results.
 pub struct Golden {
-    /// The model's golden file.
     pub member: &'static Member,
     /// The model, on an autodiff device.
     pub layers: Vec<AmoebaLayer>,
@@ -75,15 +66,12 @@ pub struct Golden {
     pub input: Tensor<4>,
     /// Their classes `[2]`.
     pub target: Tensor<1, Int>,
-    /// Logits in evaluation mode.
     pub eval_logits: Vec<f32>,
-    /// Logits of a training step.
     pub train_logits: Vec<f32>,
     /// The mean cross-entropy of a training step.
     pub train_loss: Vec<f32>,
     /// The gradient of every parameter.
     pub gradients: Named,
-    /// The running statistics before the step.
     pub statistics_before: Named,
     /// The running statistics after the step, with PyTorch's unbiased variances.
     pub statistics: Named,
@@ -106,17 +94,16 @@ impl Member {
 
     /// Reads the golden file, all tensors of which must be used.
     pub fn load(&'static self, kink: Kink) -> Golden {
-        let mut file = SafetensorsStore::from_file(self.path);
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+        let mut file = SafetensorsStore::from_file(format!("{folder}/{}.safetensors", self.file));
         let device = Device::flex().autodiff();
         let layers = self.load_layers(&mut file, kink, &device);
-        let input = data(&mut file, "input");
-        let target = data(&mut file, "target");
         Golden {
             member: self,
             statistics_before: collect(&layers, is_statistic),
             layers,
-            input: Tensor::from_data(input, &device),
-            target: Tensor::from_data(target, &device),
+            input: Tensor::from_data(data(&mut file, "input"), &device),
+            target: Tensor::from_data(data(&mut file, "target"), &device),
             eval_logits: floats(data(&mut file, "eval/logits")),
             train_logits: floats(data(&mut file, "train/logits")),
             train_loss: floats(data(&mut file, "train/loss")),
@@ -138,12 +125,8 @@ impl Member {
         }
         let loaded = layers.apply(weights, None, Some(Box::new(PyTorchToBurnAdapter)), true);
         assert_eq!(loaded.applied.len(), self.tensors, "{loaded}");
-        let counts = [
-            loaded.missing.len(),
-            loaded.unused.len(),
-            loaded.errors.len(),
-        ];
-        assert_eq!(counts, [0; 3], "{loaded}");
+        assert_eq!(loaded.missing.len() + loaded.unused.len(), 0, "{loaded}");
+        assert_eq!(loaded.errors.len(), 0, "{loaded}");
         layers
     }
 
@@ -193,12 +176,10 @@ pub fn drawn(layers: Vec<AmoebaLayer>) -> Vec<AmoebaLayer> {
     builder.build().unwrap().into_layers()
 }
 
-/// Deep copies, running statistics included.
 pub fn copies(layers: &[AmoebaLayer]) -> Vec<AmoebaLayer> {
     layers.iter().map(|layer| layer.valid().train()).collect()
 }
 
-/// A pipeline on the CPU.
 pub fn pipeline(
     layers: Vec<AmoebaLayer>,
     workers: usize,
@@ -206,16 +187,11 @@ pub fn pipeline(
     micro_batches: usize,
     recompute: Recompute,
 ) -> Pipeline<AmoebaLayer> {
-    Pipeline::builder(layers)
-        .devices(vec![Device::flex(); workers])
-        .schedule(scheduler)
-        .micro_batches(micro_batches)
-        .recompute(recompute)
-        .build()
-        .unwrap()
+    let builder = Pipeline::builder(layers).devices(vec![Device::flex(); workers]);
+    let builder = builder.schedule(scheduler).micro_batches(micro_batches);
+    builder.recompute(recompute).build().unwrap()
 }
 
-/// Small images, and a class for each.
 pub fn batch(samples: usize) -> (Tensor<4>, Tensor<1, Int>) {
     let (device, count) = (Device::flex(), (samples * 3 * 16 * 16) as i64);
     let values = Tensor::<1, Int>::arange(0..count, &device).float().sin();
@@ -250,7 +226,6 @@ pub fn bits(
     bits.found
 }
 
-/// Runs the layers one after the other, without a pipeline.
 pub fn run(
     layers: &[AmoebaLayer],
     input: Tensor<4>,
@@ -279,9 +254,7 @@ pub fn statistics_of(
 ) -> Named {
     const KEPT: f32 = 0.9;
     let mut statistics = collect(&layers.to_vec().valid(), is_statistic);
-    let variances = statistics
-        .iter_mut()
-        .filter(|(name, _)| name.ends_with("_var"));
+    let variances = (statistics.iter_mut()).filter(|(name, _)| name.ends_with("_var"));
     for (name, values) in variances {
         let count = (samples * member.pixels(name)) as f32;
         for (value, before) in values.iter_mut().zip(&before[name]) {
@@ -294,13 +267,11 @@ pub fn statistics_of(
 
 /// The largest [`difference`] of tensors of the same names, and its name.
 pub fn largest_difference(ours: &Named, golden: &Named) -> (f64, String) {
-    assert_eq!(
-        ours.keys().collect::<Vec<_>>(),
-        golden.keys().collect::<Vec<_>>()
-    );
-    let differences = ours
-        .iter()
-        .map(|(name, ours)| (difference(ours, &golden[name]), name.clone()));
+    let names = |named: &Named| named.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(ours), names(golden));
+    let apart =
+        |(name, ours): (&String, &Vec<f32>)| (difference(ours, &golden[name]), name.clone());
+    let differences = ours.iter().map(apart);
     differences.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
 }
 
@@ -312,12 +283,10 @@ pub fn difference(ours: &[f32], golden: &[f32]) -> f64 {
     (apart / golden.iter().map(|&x| square(x)).sum::<f64>()).sqrt()
 }
 
-/// The values of a tensor.
 pub fn floats(data: TensorData) -> Vec<f32> {
     data.try_into_vec_as::<f32>().unwrap()
 }
 
-/// Replaces each parameter with its gradient.
 struct ByGradient<'a>(&'a GradientsParams);
 
 impl ModuleMapper for ByGradient<'_> {
@@ -336,20 +305,16 @@ fn is_statistic(name: &str) -> bool {
 
 fn collect(layers: &Vec<AmoebaLayer>, keep: impl Fn(&str) -> bool) -> Named {
     let tensors = layers.collect(None, Some(Box::new(BurnToPyTorchAdapter)), true);
-    named(
-        tensors
-            .into_iter()
-            .filter(|tensor| keep(&tensor.name))
-            .collect(),
-    )
+    let kept = tensors.into_iter().filter(|tensor| keep(&tensor.name));
+    named(kept.collect())
 }
 
 fn named(tensors: Vec<burn_pack::Tensor>) -> Named {
     let values = |tensor: &_| floats(bridge::to_data(tensor).unwrap());
-    tensors
+    let named = tensors
         .iter()
-        .map(|tensor| (tensor.name.clone(), values(tensor)))
-        .collect()
+        .map(|tensor| (tensor.name.clone(), values(tensor)));
+    named.collect()
 }
 
 fn data(file: &mut SafetensorsStore, name: &str) -> TensorData {

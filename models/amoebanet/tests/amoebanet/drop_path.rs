@@ -16,18 +16,12 @@ type Init = fn(f64) -> Vec<AmoebaLayer>;
 
 const MEMBERS: [(&str, Init); 2] = [
     ("D", |drop_path| {
-        let config = AmoebaNetDConfig::new(3, 4, 10).with_stem(Stem::Small);
-        config
-            .with_drop_path(drop_path)
-            .init(&Device::flex())
-            .unwrap()
+        let config = AmoebaNetDConfig::new(3, 4, 10).with_drop_path(drop_path);
+        config.with_stem(Stem::Small).init(&Device::flex()).unwrap()
     }),
     ("B", |drop_path| {
-        let config = AmoebaNetBConfig::new(3, 4, 10).with_stem(Stem::Small);
-        config
-            .with_drop_path(drop_path)
-            .init(&Device::flex())
-            .unwrap()
+        let config = AmoebaNetBConfig::new(3, 4, 10).with_drop_path(drop_path);
+        config.with_stem(Stem::Small).init(&Device::flex()).unwrap()
     }),
 ];
 
@@ -49,10 +43,8 @@ fn with_parameters_of(layers: &[AmoebaLayer], others: Vec<AmoebaLayer>) -> Vec<A
 fn two_steps(pipeline: &Pipeline<AmoebaLayer>) -> Vec<Vec<u32>> {
     let mut all = Vec::new();
     for _ in 0..2 {
-        let (images, labels) = batch(SAMPLES);
-        let step = pipeline
-            .train_step((images, labels), &CrossEntropy::new())
-            .unwrap();
+        let step = pipeline.train_step(batch(SAMPLES), &CrossEntropy::new());
+        let step = step.unwrap();
         all.push(vec![(step.loss as f32).to_bits()]);
         for gradients in [Some(&step.gradients), None] {
             all.append(&mut bits(pipeline, gradients));
@@ -131,10 +123,8 @@ fn each_sample_drops_for_itself_in_training_only() {
             let rng = |index| KeyedRng::new(0, step, index, samples.clone());
             state(&layers, samples.clone(), rng)
         };
-        let (whole, evaluated) = (
-            run(0..SAMPLES, 0),
-            state(&layers, 0..SAMPLES, |_| KeyedRng::none()),
-        );
+        let whole = run(0..SAMPLES, 0);
+        let evaluated = state(&layers, 0..SAMPLES, |_| KeyedRng::none());
         let sample = whole.len() / SAMPLES;
         assert!(difference(&run(2..4, 0), &whole[2 * sample..4 * sample]) < 1e-5);
         assert!(difference(&run(0..SAMPLES, 1), &whole) > 0.1);

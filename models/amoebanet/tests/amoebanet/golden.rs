@@ -65,9 +65,8 @@ fn check(member: &'static Member, name: &str, step: impl Fn(Golden) -> Differenc
 fn plain_step(golden: Golden) -> Differences {
     let device = golden.input.device();
     let logits = run(&golden.layers, golden.input, &mut Context::new(&(), true)).unwrap();
-    let loss = CrossEntropyLossConfig::new()
-        .init(&device)
-        .forward(logits.clone(), golden.target);
+    let loss = CrossEntropyLossConfig::new().init(&device);
+    let loss = loss.forward(logits.clone(), golden.target);
     let gradients = GradientsParams::from_grads(loss.backward(), &golden.layers);
     let before = &golden.statistics_before;
     let statistics = statistics_of(golden.member, &golden.layers, before, 2);
@@ -83,25 +82,20 @@ fn plain_step(golden: Golden) -> Differences {
 
 /// The same in a pipeline. One micro-batch, since PyTorch normalizes over both images.
 fn pipelined_step(golden: Golden, recompute: Recompute) -> Differences {
-    let pipeline = Pipeline::builder(golden.layers)
-        .devices(vec![Device::flex(); 3])
+    let builder = Pipeline::builder(golden.layers).devices(vec![Device::flex(); 3]);
+    let builder = builder
         .balance(Balance::Layers(vec![2, 3, 4]))
-        .micro_batches(1)
-        .recompute(recompute)
-        .build()
-        .unwrap();
+        .micro_batches(1);
+    let pipeline = builder.recompute(recompute).build().unwrap();
     let batch = Batch::new(golden.input.inner(), golden.target.inner());
-    let step = pipeline
-        .train_step(batch.keep_outputs(), &CrossEntropy::new())
-        .unwrap();
+    let step = pipeline.train_step(batch.keep_outputs(), &CrossEntropy::new());
+    let step = step.unwrap();
     let layers = pipeline.layers();
     let before = &golden.statistics_before;
     let statistics = statistics_of(golden.member, layers, before, 2);
     let logits = floats(step.outputs.unwrap().into_data());
-    let (of_logits, loss) = (
-        difference(&logits, &golden.train_logits),
-        [step.loss as f32],
-    );
+    let of_logits = difference(&logits, &golden.train_logits);
+    let loss = [step.loss as f32];
     vec![
         (of_logits, "logits".to_owned()),
         (difference(&loss, &golden.train_loss), "loss".to_owned()),

@@ -7,7 +7,6 @@ use burn::{
 use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig, Stem};
 use stovepipe_pipeline::count_parameters;
 
-/// Counts the allocated float tensors.
 #[derive(Default)]
 struct Allocated {
     path: Vec<String>,
@@ -26,12 +25,11 @@ impl ModuleVisitor for Allocated {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let name = self.path.last().map_or("", String::as_str);
-        let count = if name.starts_with("running_") {
-            &mut self.statistics
-        } else {
-            &mut self.parameters
-        };
-        *count += usize::from(param.is_initialized());
+        let count = usize::from(param.is_initialized());
+        match name.starts_with("running_") {
+            true => self.statistics += count,
+            false => self.parameters += count,
+        }
     }
 }
 
@@ -72,13 +70,8 @@ fn amoebanet_b_from_tables(layers: usize, d: usize, classes: usize) -> usize {
     let reduction = |c: usize| 5 * c * c + 78 * c + (17 * c * c / 16 + 3 * c);
 
     // The input from two cells before needs nothing if width and size fit.
-    let other = |from: usize, to: usize, halves: bool| {
-        if from == to && !halves {
-            0
-        } else {
-            unit(from, to)
-        }
-    };
+    let other =
+        |from: usize, to: usize, halves: bool| usize::from(from != to || halves) * unit(from, to);
 
     // The stem: a convolution, and two reduction cells of d/4 and d/2 channels with two output states.
     let mut total = 27 * d / 4 + d / 2;
@@ -111,9 +104,8 @@ fn amoebanet_b_has_the_parameters_of_its_tables() {
 
 #[test]
 fn the_published_amoebanet_b_has_557_million_parameters() {
-    let model = AmoebaNetBConfig::new(18, 512, 1000)
-        .init(&Device::flex())
-        .unwrap();
+    let config = AmoebaNetBConfig::new(18, 512, 1000);
+    let model = config.init(&Device::flex()).unwrap();
     let millions = count_parameters(&model) as f64 / 1e6;
     assert_eq!(millions.round(), 557.0, "{millions}");
 }
@@ -131,11 +123,9 @@ fn the_auxiliary_head_adds_parameters_to_one_cell() {
     };
     for stem in [Stem::ImageNet, Stem::Small] {
         for (plain, with_head) in models(stem, false).iter().zip(&models(stem, true)) {
-            let counts = plain.iter().map(count_parameters);
-            let added: Vec<_> = counts
-                .zip(with_head.iter().map(count_parameters))
-                .map(|(a, b)| b - a)
-                .collect();
+            let counts = |layers: &[AmoebaLayer]| layers.iter().map(count_parameters).collect();
+            let (before, after): (Vec<_>, Vec<_>) = (counts(plain), counts(with_head));
+            let added: Vec<_> = before.iter().zip(after).map(|(a, b)| b - a).collect();
             // Four states of 2·8 channels; two convolutions with batch norm; a linear layer.
             let head = 64 * 128 + 2 * 128 + 128 * 768 + 2 * 768 + 768 * 10 + 10;
             assert_eq!(added, [0, 0, 0, 0, 0, 0, 0, head, 0, 0, 0, 0]);

@@ -114,49 +114,30 @@ fn inputs_that_do_not_fit_are_refused() {
     let single = |dims: [usize; 4]| AmoebaFlow::Single(Tensor::zeros(dims, &device));
     let logits = || AmoebaFlow::Logits(Tensor::zeros([2, 10], &device));
     let (stem, first, normal, head) = (&layers[0], &layers[1], &layers[3], &layers[8]);
+    let gray = "images [n, 3, height, width], found [2, 1, 32, 32]";
+    let empty = "images [n, 3, height, width], found [2, 3, 32, 0]";
+    let narrow =
+        "states of 2 and 2 channels and the same size, found [2, 3, 8, 8] and [2, 3, 8, 8]";
+    let small = "states of 24 and 12 channels, the second of twice the size, \
+                 found [2, 24, 8, 8] and [2, 12, 8, 8]";
+    let one = "two states, found one state [2, 128, 1, 1]";
+    let wrong = "a state of 128 channels, found [2, 96, 4, 4]";
     for (layer, flow, message) in [
-        (
-            stem,
-            single([2, 1, 32, 32]),
-            "images [n, 3, height, width], found [2, 1, 32, 32]",
-        ),
-        (
-            stem,
-            single([2, 3, 32, 0]),
-            "images [n, 3, height, width], found [2, 3, 32, 0]",
-        ),
+        (stem, single([2, 1, 32, 32]), gray),
+        (stem, single([2, 3, 32, 0]), empty),
         (stem, logits(), "images, found logits [2, 10]"),
         (first, logits(), "one or two states, found logits [2, 10]"),
-        (
-            first,
-            single([2, 3, 8, 8]),
-            "states of 2 and 2 channels and the same size, found [2, 3, 8, 8] and [2, 3, 8, 8]",
-        ),
-        (
-            normal,
-            states([2, 24, 8, 8], [2, 12, 8, 8]),
-            "states of 24 and 12 channels, the second of twice the size, \
-             found [2, 24, 8, 8] and [2, 12, 8, 8]",
-        ),
-        (
-            head,
-            single([2, 128, 1, 1]),
-            "two states, found one state [2, 128, 1, 1]",
-        ),
-        (
-            head,
-            states([2, 96, 4, 4], [2, 96, 4, 4]),
-            "a state of 128 channels, found [2, 96, 4, 4]",
-        ),
+        (first, single([2, 3, 8, 8]), narrow),
+        (normal, states([2, 24, 8, 8], [2, 12, 8, 8]), small),
+        (head, single([2, 128, 1, 1]), one),
+        (head, states([2, 96, 4, 4], [2, 96, 4, 4]), wrong),
     ] {
         let error = forward(layer, flow).unwrap_err().to_string();
         assert_eq!(error, format!("expected {message}"));
     }
     let left = AmoebaLayer::leave(states([1, 2, 3, 4], [1, 1, 1, 1])).unwrap_err();
-    assert_eq!(
-        left.to_string(),
-        "expected logits, found states [1, 2, 3, 4] and [1, 1, 1, 1]"
-    );
+    let expected = "expected logits, found states [1, 2, 3, 4] and [1, 1, 1, 1]";
+    assert_eq!(left.to_string(), expected);
 }
 
 #[test]
@@ -173,20 +154,16 @@ fn bad_configurations_are_refused() {
     assert_eq!(error(3, 0, 10), AmoebaNetError::Filters(0));
     assert_eq!(error(3, 6, 10), AmoebaNetError::Filters(6));
     assert_eq!(error(3, 8, 0), AmoebaNetError::Classes);
-    assert_eq!(
-        error(4, 8, 10).to_string(),
-        "the number of normal cells must be a multiple of 3 from 3 to 3000, not 4"
-    );
+    let expected = "the number of normal cells must be a multiple of 3 from 3 to 3000, not 4";
+    assert_eq!(error(4, 8, 10).to_string(), expected);
     for drop_path in [1.0, -0.1, f64::NAN] {
         let device = Device::flex();
         let d = AmoebaNetDConfig::new(3, 8, 10).with_drop_path(drop_path);
         let b = AmoebaNetBConfig::new(3, 8, 10).with_drop_path(drop_path);
         let expected = "the probability of drop-path must be at least 0 and less than 1, not";
         for error in [d.init(&device), b.init(&device)] {
-            assert_eq!(
-                error.unwrap_err().to_string(),
-                format!("{expected} {drop_path}")
-            );
+            let expected = format!("{expected} {drop_path:?}");
+            assert_eq!(error.unwrap_err().to_string(), expected);
         }
     }
 }
@@ -230,9 +207,7 @@ fn auxiliary_head_was_used(layers: &[AmoebaLayer]) -> bool {
     }
 
     let mut visitor = Used::default();
-    let cells = layers
-        .iter()
-        .filter(|layer| matches!(layer, AmoebaLayer::Cell(_)));
+    let cells = (layers.iter()).filter(|layer| matches!(layer, AmoebaLayer::Cell(_)));
     cells.for_each(|cell| cell.visit(&mut visitor));
     visitor.used
 }
@@ -240,11 +215,8 @@ fn auxiliary_head_was_used(layers: &[AmoebaLayer]) -> bool {
 #[test]
 fn the_auxiliary_head_runs_in_training_only() {
     // Maps of 14, 2 and 4 pixels: larger and smaller than its window.
-    for (stem, size) in [
-        (Stem::ImageNet, 224),
-        (Stem::ImageNet, 32),
-        (Stem::Small, 16),
-    ] {
+    let large = Stem::ImageNet;
+    for (stem, size) in [(large, 224), (large, 32), (Stem::Small, 16)] {
         let device = Device::flex().autodiff();
         for layers in members(stem, true, &device) {
             let auxiliary = |training| {

@@ -2,9 +2,12 @@
 
 use crate::common::{AMOEBANET_D, Kink, difference, floats};
 use burn::tensor::Device;
-use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetDConfig};
+use stovepipe_amoebanet::{AmoebaLayer, AmoebaNetBConfig, AmoebaNetDConfig};
 use stovepipe_pipeline::Pipeline;
-use stovepipe_train::{TrainError, Weights, save_model};
+use stovepipe_train::{
+    TrainError, Weights, save_model,
+    weights::{OtherTensors, save_for_pytorch},
+};
 
 const FILE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -17,7 +20,8 @@ fn config() -> AmoebaNetDConfig {
 }
 
 fn pipeline(config: &AmoebaNetDConfig, stages: usize) -> Pipeline<AmoebaLayer> {
-    Pipeline::builder(config.init(&Device::flex()).unwrap())
+    let builder = Pipeline::builder(config.init(&Device::flex()).unwrap());
+    builder
         .devices(vec![Device::flex(); stages])
         .build()
         .unwrap()
@@ -54,30 +58,64 @@ fn our_own_names_stay_as_they_are() {
     renamed.load_into(&mut pipeline(&config(), 3)).unwrap();
 }
 
+/// PyTorch's `load_state_dict` takes them with `strict=True`.
+#[test]
+fn files_for_pytorch_have_torchgpipes_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("for-pytorch.safetensors");
+    let own = load(&config(), 2).unwrap();
+    save_for_pytorch(&own, &file, |tensors| config().to_torch(tensors)).unwrap();
+    let (ours, theirs) = (Weights::open(&file).unwrap(), Weights::open(FILE).unwrap());
+    assert!(ours.names().eq(theirs.names()));
+    assert!(
+        ours.names()
+            .all(|name| ours.shape(name) == theirs.shape(name))
+    );
+    let mut loaded = pipeline(&config(), 1);
+    ours.renamed(&config().torch_keys())
+        .unwrap()
+        .load_into(&mut loaded)
+        .unwrap();
+    let input = AMOEBANET_D.load(Kink::Leave).input.inner();
+    let logits = |of: &Pipeline<AmoebaLayer>| floats(of.infer(input.clone()).unwrap().into_data());
+    assert_eq!(logits(&loaded), logits(&own));
+
+    // Separable convolutions have a module of their own.
+    let separable = AmoebaNetBConfig::new(3, 8, 10);
+    let layers = separable.init(&Device::flex()).unwrap();
+    let own = Pipeline::builder(layers.clone())
+        .devices([Device::flex()])
+        .build()
+        .unwrap();
+    save_for_pytorch(&own, &file, |tensors| separable.to_torch(tensors)).unwrap();
+    let saved = Weights::open(&file).unwrap();
+    let mut back = Pipeline::builder(layers)
+        .devices([Device::flex()])
+        .build()
+        .unwrap();
+    let renamed = saved.renamed(&separable.torch_keys()).unwrap();
+    renamed.load_into(&mut back).unwrap();
+}
+
+fn other_tensors(config: &AmoebaNetDConfig) -> OtherTensors {
+    match load(config, 1) {
+        Err(TrainError::OtherModel { tensors, .. }) => *tensors,
+        _ => panic!("the weights fit"),
+    }
+}
+
 #[test]
 fn another_models_weights_are_refused_by_name() {
     let wider = AmoebaNetDConfig::new(3, 20, 10);
-    let Err(TrainError::OtherModel { tensors, .. }) = load(&wider, 1) else {
-        panic!();
-    };
-    assert_eq!(
-        [tensors.missing.len(), tensors.extra.len()],
-        [0, 0],
-        "{tensors}"
-    );
+    let tensors = other_tensors(&wider);
+    let others = tensors.missing.len() + tensors.extra.len();
+    assert_eq!(others, 0, "{tensors}");
     let first = "layers.0.conv.weight (from stem1.conv.weight) is [4, 3, 3, 3], not [5, 3, 3, 3]";
-    assert!(
-        tensors.misshapen.iter().any(|line| line == first),
-        "{tensors}"
-    );
+    let mut misshapen = tensors.misshapen.iter();
+    assert!(misshapen.any(|line| line == first), "{tensors}");
 
     let deeper = AmoebaNetDConfig::new(6, 16, 10);
-    let Err(TrainError::OtherModel { tensors, .. }) = load(&deeper, 1) else {
-        panic!();
-    };
-    let mut missing = tensors.missing.iter();
-    assert!(
-        missing.any(|name| name.starts_with("layers.4.")),
-        "{tensors}"
-    );
+    let tensors = other_tensors(&deeper);
+    let is_of_layer_4 = |name: &String| name.starts_with("layers.4.");
+    assert!(tensors.missing.iter().any(is_of_layer_4), "{tensors}");
 }

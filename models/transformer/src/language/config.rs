@@ -57,10 +57,8 @@ impl LmConfig {
     /// ```
     #[must_use]
     pub fn transformer_l(layers: usize) -> Self {
-        Self::new(32_000, 1024, layers, 2048, 32)
-            .with_tied(false)
-            .with_positions(Positions::Sinusoidal)
-            .with_dropout(0.0)
+        let config = Self::new(32_000, 1024, layers, 2048, 32).with_tied(false);
+        (config.with_positions(Positions::Sinusoidal)).with_dropout(0.0)
     }
 
     pub(super) fn block(&self) -> BlockConfig {

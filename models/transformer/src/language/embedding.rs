@@ -17,7 +17,6 @@ use crate::initial;
 pub struct TokenEmbedding {
     /// A row for each token.
     pub(super) tokens: Param<Tensor<2>>,
-    /// A row for each position, if positions are learned.
     positions: Option<Param<Tensor<2>>>,
     dropout: Dropout,
     #[module(skip)]
@@ -74,12 +73,10 @@ impl TokenEmbedding {
             Some(positions) => rows + positions.val().narrow(0, 0, length).unsqueeze(),
             None => {
                 let sinusoids = self.sinusoids.rows(length, &rows.device().inner());
-                let sinusoids = sinusoids.cast(rows.dtype());
-                let sinusoids = if rows.is_autodiff() {
-                    sinusoids.autodiff()
-                } else {
-                    sinusoids
-                };
+                let mut sinusoids = sinusoids.cast(rows.dtype());
+                if rows.is_autodiff() {
+                    sinusoids = sinusoids.autodiff();
+                }
                 rows.mul_scalar((width as f64).sqrt()) + sinusoids.unsqueeze()
             }
         };

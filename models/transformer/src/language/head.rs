@@ -26,13 +26,10 @@ pub struct LmHead {
 impl LmHead {
     pub(super) fn new(config: &LmConfig, embedding: &TokenEmbedding, device: &Device) -> Self {
         let shape = [config.vocabulary, config.d_model];
+        let tied = config.tied.then(|| embedding.tokens.clone());
         Self {
             norm: norm(config.d_model, device),
-            tokens: if config.tied {
-                embedding.tokens.clone()
-            } else {
-                initial::normal(shape, 0.02, device)
-            },
+            tokens: tied.unwrap_or_else(|| initial::normal(shape, 0.02, device)),
         }
     }
 

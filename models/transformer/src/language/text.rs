@@ -49,7 +49,7 @@ pub enum GenerationError {
         most: usize,
     },
     /// The temperature is negative, NaN or infinite.
-    #[error("the temperature must be finite and at least 0, not {0}")]
+    #[error("the temperature must be finite and at least 0, not {0:?}")]
     Temperature(f64),
     /// No token would remain.
     #[error("top-k must leave at least one token")]
@@ -96,6 +96,22 @@ pub fn continue_text(
     count: usize,
     sampling: &Sampling,
 ) -> Result<Vec<u32>, GenerationError> {
+    continue_text_with(pipeline, prompt, count, sampling, |_| true)
+}
+
+/// Like [`continue_text`], calling `each` with every new token as soon as it is chosen. If it returns
+/// `false`, the text ends.
+///
+/// # Errors
+///
+/// Those of [`continue_text`].
+pub fn continue_text_with(
+    pipeline: &Pipeline<LmLayer>,
+    prompt: &[u32],
+    count: usize,
+    sampling: &Sampling,
+    mut each: impl FnMut(u32) -> bool,
+) -> Result<Vec<u32>, GenerationError> {
     let Some(LmLayer::Embed(embedding)) = pipeline.layers().first() else {
         return Err(GenerationError::NoEmbedding);
     };
@@ -107,7 +123,11 @@ pub fn continue_text(
         let window = &text[text.len().saturating_sub(length)..];
         let logits = last_logits(pipeline, window)?;
         let next = sampling.choose(&logits, &mut rng);
-        text.push(next.ok_or(GenerationError::NotFinite(text.len()))?);
+        let next = next.ok_or(GenerationError::NotFinite(text.len()))?;
+        text.push(next);
+        if !each(next) {
+            break;
+        }
     }
     Ok(text.split_off(prompt.len()))
 }

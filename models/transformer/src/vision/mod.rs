@@ -4,6 +4,7 @@ mod config;
 mod head;
 mod layer;
 mod patches;
+mod resize;
 mod timm;
 
 pub use config::{Pool, VitConfig};

@@ -57,11 +57,7 @@ impl VitConfig {
         reason = "the patterns hold only names and numbers"
     )]
     pub fn timm_keys(&self) -> KeyRemapper {
-        let last = self.layers + 1;
-        let norm = match self.pool {
-            Pool::ClassToken => "norm",
-            Pool::Mean => "fc_norm",
-        };
+        let (last, norm) = (self.layers + 1, self.norm());
         let ends = [
             ("^cls_token$".to_owned(), "0.class_token".to_owned()),
             ("^pos_embed$".to_owned(), "0.positions".to_owned()),
@@ -78,5 +74,55 @@ impl VitConfig {
             .map(|block| (format!(r"^blocks\.{block}\."), format!("{}.", block + 1)));
         let patterns = ends.into_iter().chain(parts).chain(blocks).collect();
         KeyRemapper::from_patterns(patterns).expect("valid patterns")
+    }
+
+    /// Gives tensors the names and shapes of timm's `VisionTransformer`, the way back from
+    /// [`timm_keys`](Self::timm_keys). They have the names of a pipeline, `layers.3.…`, and PyTorch's
+    /// layout; other names stay. `stovepipe_train::weights::save_for_pytorch` writes them.
+    pub fn to_timm(&self, tensors: &mut [(String, Vec<usize>)]) {
+        for (name, shape) in tensors {
+            let layer = name
+                .strip_prefix("layers.")
+                .and_then(|name| name.split_once('.'));
+            let Some((Ok(layer), rest)) = layer.map(|(layer, rest)| (layer.parse(), rest)) else {
+                continue;
+            };
+            *name = match (layer, rest) {
+                (0, "class_token") => {
+                    shape.splice(..0, [1, 1]);
+                    "cls_token".to_owned()
+                }
+                (0, "positions") => {
+                    shape.insert(0, 1);
+                    "pos_embed".to_owned()
+                }
+                (0, "patches.weight") => {
+                    *shape = vec![self.d_model, self.channels, self.patch, self.patch];
+                    "patch_embed.proj.weight".to_owned()
+                }
+                (0, _) => rest.replace("patches.", "patch_embed.proj."),
+                (layer, _) if layer == self.layers + 1 => {
+                    let norm = format!("{}.", self.norm());
+                    rest.replace("norm.", &norm).replace("classes.", "head.")
+                }
+                (layer, _) => {
+                    let mut rest = rest.to_owned();
+                    for (theirs, ours) in PARTS {
+                        rest = rest.replace(
+                            &format!("{ours}."),
+                            &format!("{}.", theirs.replace('\\', "")),
+                        );
+                    }
+                    format!("blocks.{}.{rest}", layer - 1)
+                }
+            };
+        }
+    }
+
+    fn norm(&self) -> &'static str {
+        match self.pool {
+            Pool::ClassToken => "norm",
+            Pool::Mean => "fc_norm",
+        }
     }
 }

@@ -51,7 +51,6 @@ impl Golden {
     }
 }
 
-/// Collects the gradients of parameters by name.
 struct Named<'a> {
     path: Vec<String>,
     gradients: &'a GradientsParams,
@@ -128,12 +127,9 @@ fn check<L, T, const D: usize>(
 {
     let mut golden = Golden::open(name);
     for (stages, recompute) in [(1, Never), (2, Always), (3, ExceptLast)] {
-        let mut pipeline = Pipeline::builder(layers())
-            .devices(vec![Device::flex(); stages])
-            .micro_batches(2)
-            .recompute(recompute)
-            .build()
-            .unwrap();
+        let builder = Pipeline::builder(layers()).devices(vec![Device::flex(); stages]);
+        let builder = builder.micro_batches(2).recompute(recompute);
+        let mut pipeline = builder.build().unwrap();
         let mut weights = SafetensorsStore::from_file(format!("{GOLDEN}/{name}.safetensors"))
             .skip_enum_variants(true)
             .allow_partial(true)
@@ -170,7 +166,6 @@ fn check<L, T, const D: usize>(
     }
 }
 
-/// Moves values to the autodiff device.
 struct Attach;
 
 impl FlowMapper for Attach {

@@ -7,7 +7,6 @@ use burn::{
 use stovepipe_pipeline::count_parameters;
 use stovepipe_transformer::{BlockConfig, LmConfig, Pool, Positions, TransformerError, VitConfig};
 
-/// Counts the allocated float tensors.
 struct Allocated(usize);
 
 impl ModuleVisitor for Allocated {
@@ -90,7 +89,7 @@ fn bad_configurations_are_refused() {
     assert_eq!(error(|lm| lm.layers = 0), none);
     let heads = "3 heads cannot share a width of 20: it must be a multiple of them";
     assert_eq!(error(|lm| lm.heads = 3), heads);
-    let dropout = "the probability of dropout must be at least 0 and less than 1, not 1";
+    let dropout = "the probability of dropout must be at least 0 and less than 1, not 1.0";
     assert_eq!(error(|lm| lm.dropout = 1.0), dropout);
     for found in [
         error(|lm| lm.vocabulary = 0),
@@ -109,14 +108,11 @@ fn bad_configurations_are_refused() {
     let wrong = vit_error(vit.clone().with_drop_path(f64::NAN));
     assert!(matches!(
         wrong,
-        TransformerError::Probability {
-            what: "drop-path",
-            ..
-        }
+        TransformerError::Probability("drop-path", _)
     ));
     let what = "the number of classes";
     let wrong = vit_error(VitConfig { classes: 0, ..vit });
-    assert_eq!(wrong, TransformerError::Size { what, found: 0 });
+    assert_eq!(wrong, TransformerError::Size(what, 0));
 }
 
 /// The default width of a block's network, four times the model's, must not overflow.

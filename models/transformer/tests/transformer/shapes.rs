@@ -33,7 +33,6 @@ fn pipeline(layers: Vec<LmLayer>, stages: usize) -> Pipeline<LmLayer> {
     builder.build().unwrap()
 }
 
-/// The largest difference.
 fn apart(a: Tensor<3>, b: Tensor<3>) -> f32 {
     (a - b).abs().max().into_scalar()
 }
@@ -174,11 +173,8 @@ fn a_trained_model_continues_as_it_learned() {
     let text = continue_text(&pipeline, &[3], 12, &greedy).unwrap();
     assert_eq!(text, [4, 5, 6, 0, 1, 2, 3, 4, 5, 6, 0, 1]);
     let again = |seed| {
-        let hot = Sampling {
-            temperature: 10.0,
-            seed,
-            ..greedy
-        };
+        let mut hot = greedy;
+        (hot.temperature, hot.seed) = (10.0, seed);
         continue_text(&pipeline, &[3, 4], 12, &hot).unwrap()
     };
     assert_eq!(again(5), again(5));
@@ -190,17 +186,12 @@ fn bad_prompts_and_samplings_are_refused() {
     let layers = LmConfig::new(7, 8, 1, 8, 2).init(&device()).unwrap();
     let pipeline = pipeline(layers, 1);
     let error = |prompt: &[u32], temperature, top_k| {
-        let sampling = Sampling {
-            temperature,
-            top_k,
-            seed: 0,
-        };
+        let mut sampling = Sampling::default();
+        (sampling.temperature, sampling.top_k) = (temperature, top_k);
         continue_text(&pipeline, prompt, 1, &sampling).unwrap_err()
     };
-    assert!(matches!(
-        error(&[], 1.0, None),
-        GenerationError::EmptyPrompt
-    ));
+    let empty = error(&[], 1.0, None);
+    assert!(matches!(empty, GenerationError::EmptyPrompt));
     let unknown = "the prompt has token 7 at place 1, but the model knows only 0 to 6";
     assert_eq!(error(&[1, 7], 1.0, None).to_string(), unknown);
     for temperature in [f64::NAN, -1.0] {

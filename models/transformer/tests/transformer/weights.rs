@@ -1,14 +1,21 @@
 //! Weights that timm and PyTorch wrote, in pipelines.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use burn::{
     module::Module,
-    store::{BurnToPyTorchAdapter, ModuleSnapshot, ModuleStore, SafetensorsStore, bridge},
+    store::{ModuleSnapshot, ModuleStore, SafetensorsStore, bridge},
     tensor::{Device, Tensor, TensorData},
 };
+use safetensors::{SafeTensors, tensor::TensorView};
 use stovepipe_pipeline::{KeyedRng, Pipeline, run_plain};
-use stovepipe_train::{TrainError, Weights, load_model, save_model, weights::OtherTensors};
+use stovepipe_train::{
+    TrainError, Weights, load_model, save_model,
+    weights::{OtherTensors, save_for_pytorch},
+};
 use stovepipe_transformer::{Pool, VitConfig, VitLayer};
 
 const TOLERANCE: f32 = 1e-5;
@@ -23,7 +30,8 @@ fn config(pool: Pool) -> VitConfig {
 }
 
 fn pipeline(config: &VitConfig, stages: usize) -> Pipeline<VitLayer> {
-    Pipeline::builder(config.init(&Device::flex()).unwrap())
+    let builder = Pipeline::builder(config.init(&Device::flex()).unwrap());
+    builder
         .devices(vec![Device::flex(); stages])
         .build()
         .unwrap()
@@ -34,11 +42,11 @@ fn weights(file: &str, config: &VitConfig) -> Weights {
     weights.renamed(&config.timm_keys()).unwrap()
 }
 
-fn load(file: &str, config: &VitConfig) -> Result<(), TrainError> {
+fn load(file: &str, config: &VitConfig) -> Result<OtherTensors, TrainError> {
     weights(file, config).load_into(&mut pipeline(config, 1))
 }
 
-fn other_tensors(result: Result<(), TrainError>) -> OtherTensors {
+fn other_tensors(result: Result<OtherTensors, TrainError>) -> OtherTensors {
     match result {
         Err(TrainError::OtherModel { tensors, .. }) => *tensors,
         other => panic!("{other:?}"),
@@ -54,7 +62,6 @@ fn data(path: &Path, name: &str) -> TensorData {
     bridge::to_data(file.get_tensor(name).unwrap().unwrap()).unwrap()
 }
 
-/// Compares logits with timm's.
 fn assert_same(found: Tensor<2>, file: &str) {
     let apart = (found - golden(file, "logits")).abs().max();
     let apart: f32 = apart.into_scalar();
@@ -83,7 +90,6 @@ fn timms_weights_give_timms_logits() {
 
 #[test]
 fn saved_models_load_with_and_without_a_pipeline() {
-    /// A module on one device, without a pipeline.
     #[derive(Module, Debug)]
     struct Plain {
         layers: Vec<VitLayer>,
@@ -109,9 +115,8 @@ fn saved_models_load_with_and_without_a_pipeline() {
     load_model(&mut two, &file).unwrap();
     assert_same(two.infer(images()).unwrap(), expected);
 
-    let mut plain = Plain {
-        layers: config.init(&Device::flex()).unwrap(),
-    };
+    let layers = config.init(&Device::flex()).unwrap();
+    let mut plain = Plain { layers };
     let mut store = SafetensorsStore::from_file(&file).skip_enum_variants(true);
     let loaded = plain.load_from(&mut store).unwrap();
     let others = loaded.missing.len() + loaded.unused.len();
@@ -120,43 +125,85 @@ fn saved_models_load_with_and_without_a_pipeline() {
     assert_same(logits.output, expected);
 }
 
+/// Names, shapes and bytes: PyTorch's `load_state_dict` takes them with `strict=True`.
 #[test]
-fn files_for_pytorch_have_timms_tensors() {
+fn files_for_pytorch_are_timms() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("for-pytorch.safetensors");
     let config = config(Pool::ClassToken);
     let mut saved = pipeline(&config, 2);
     let timm = "timm_class_token.safetensors";
     weights(timm, &config).load_into(&mut saved).unwrap();
-    let mut store = SafetensorsStore::from_file(&file)
-        .with_to_adapter(BurnToPyTorchAdapter)
-        .clear_metadata()
-        .metadata("format", "pt")
-        .skip_enum_variants(true);
-    saved.valid().save_into(&mut store).unwrap();
+    save_for_pytorch(&saved, &file, |tensors| config.to_timm(tensors)).unwrap();
+    let read = |path: &Path| {
+        let bytes = std::fs::read(path).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let of = |(name, tensor): (String, TensorView)| {
+            (name, (tensor.shape().to_vec(), tensor.data().to_vec()))
+        };
+        tensors
+            .tensors()
+            .into_iter()
+            .map(of)
+            .collect::<BTreeMap<_, _>>()
+    };
+    let (ours, theirs) = (read(&file), read(&path(timm)));
+    assert!(ours.keys().eq(theirs.keys()), "{:?}", ours.keys());
+    assert!(ours == theirs);
+    // With mean pooling, the norm has another name.
+    let config = VitConfig {
+        pool: Pool::Mean,
+        ..config
+    };
+    save_for_pytorch(&pipeline(&config, 1), &file, |tensors| {
+        config.to_timm(tensors)
+    })
+    .unwrap();
+    let names: Vec<_> = read(&file).into_keys().collect();
+    assert!(names.contains(&"fc_norm.weight".to_owned()), "{names:?}");
+    assert!(load_back(&file, &config).is_ok());
+}
 
-    for (ours, theirs) in [
-        ("layers.0.class_token", "cls_token"),
-        ("layers.1.attention.qkv.weight", "blocks.0.attn.qkv.weight"),
-        ("layers.2.norm_mlp.bias", "blocks.1.norm2.bias"),
-        ("layers.3.classes.weight", "head.weight"),
-    ] {
-        let (ours, theirs) = (data(&file, ours), data(&path(timm), theirs));
-        assert_eq!(ours.as_bytes(), theirs.as_bytes());
-    }
-    let mut loaded = pipeline(&config, 3);
-    let weights = Weights::open(&file).unwrap();
-    weights.load_into(&mut loaded).unwrap();
-    let expected = "vit_class_token.safetensors";
-    assert_same(loaded.infer(golden(expected, "input")).unwrap(), expected);
+fn load_back(file: &Path, config: &VitConfig) -> Result<OtherTensors, TrainError> {
+    let weights = Weights::open(file)?.renamed(&config.timm_keys())?;
+    weights.load_into(&mut pipeline(config, 2))
+}
+
+/// Positions of another size are resized; what may be missing keeps its values.
+#[test]
+fn weights_of_another_size_are_resized() {
+    let larger = VitConfig {
+        image: 20,
+        ..config(Pool::ClassToken)
+    };
+    let open = || weights("timm_class_token.safetensors", &larger);
+    let tensors = other_tensors(open().load_into(&mut pipeline(&larger, 1)));
+    assert_eq!(tensors.misshapen.len(), 1, "{tensors}");
+    let mut resized = open();
+    let shape = [larger.tokens(), larger.d_model];
+    let is_resized = resized.resize("layers.0.positions", &shape, |own| {
+        larger.resized_positions(own)
+    });
+    assert!(is_resized.unwrap());
+    resized.load_into(&mut pipeline(&larger, 1)).unwrap();
+
+    let deeper = VitConfig {
+        layers: 3,
+        ..config(Pool::ClassToken)
+    };
+    let missing = |name: &str| name.starts_with("layers.3.");
+    let shallow = weights("timm_class_token.safetensors", &config(Pool::ClassToken));
+    let shallow = shallow
+        .allowing_missing(missing)
+        .allowing_extra(|name| name.starts_with("head"));
+    let tensors = other_tensors(shallow.load_into(&mut pipeline(&deeper, 1)));
+    assert_eq!(tensors.missing.len(), 4, "{tensors}");
+    assert_eq!(tensors.extra, ["norm.bias", "norm.weight"]);
 }
 
 #[test]
 fn another_models_weights_are_refused_by_name() {
-    let with_layers = |layers| VitConfig {
-        layers,
-        ..config(Pool::ClassToken)
-    };
+    let with_layers = |layers| VitConfig::new(12, 4, layers, 24, 3, 5);
     let deeper = with_layers(3);
     let tensors = other_tensors(load("vit_class_token.pt", &deeper));
     assert_eq!(tensors.missing.len(), 12, "{tensors}");
@@ -182,10 +229,7 @@ fn another_models_weights_are_refused_by_name() {
 
 #[test]
 fn a_classifier_for_other_classes_stays_as_it_is() {
-    let others = VitConfig {
-        classes: 7,
-        ..config(Pool::ClassToken)
-    };
+    let others = VitConfig::new(12, 4, 2, 24, 3, 7);
     let weights = || weights("vit_class_token.pt", &others);
     let classifier = others.classifier();
     let bias = format!("{classifier}.bias");

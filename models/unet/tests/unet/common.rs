@@ -9,7 +9,6 @@ use burn::{
 use stovepipe_pipeline::{Context, KeyedRng, Layer, LayerError};
 use stovepipe_unet::UNetLayer;
 
-/// A change of each skip.
 pub type SkipChange = fn(Tensor<4>) -> Tensor<4>;
 
 /// Runs the layers one after the other, with the random numbers of each layer by its index.
@@ -33,37 +32,27 @@ pub fn run(
     UNetLayer::leave(x)
 }
 
-/// Leaves a skip as it is.
 pub fn unchanged(skip: Tensor<4>) -> Tensor<4> {
     skip
 }
 
 /// The gradient of every parameter, with the index of its layer, in order.
 pub fn gradients_of(layers: &[UNetLayer], gradients: &GradientsParams) -> Vec<(usize, Vec<f32>)> {
-    struct Find<'a> {
-        gradients: &'a GradientsParams,
-        layer: usize,
-        found: Vec<(usize, Vec<f32>)>,
-    }
+    struct Find<'a>(&'a GradientsParams, Vec<Vec<f32>>);
 
     impl ModuleVisitor for Find<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = self.gradients.get::<D>(param.id).unwrap();
-            self.found.push((self.layer, floats(gradient)));
+            self.1.push(floats(self.0.get::<D>(param.id).unwrap()));
         }
     }
 
-    let (layer, found) = (0, Vec::new());
-    let mut find = Find {
-        gradients,
-        layer,
-        found,
-    };
-    for layer in layers {
+    let mut all = Vec::new();
+    for (index, layer) in layers.iter().enumerate() {
+        let mut find = Find(gradients, Vec::new());
         layer.visit(&mut find);
-        find.layer += 1;
+        all.extend(find.1.into_iter().map(|gradient| (index, gradient)));
     }
-    find.found
+    all
 }
 
 pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {

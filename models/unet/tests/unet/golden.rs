@@ -20,7 +20,6 @@ const PATH: &str = concat!(
 );
 const TOLERANCE: f64 = 1e-4;
 
-/// PyTorch's results without dropout, and the model.
 struct Golden {
     layers: Vec<UNetLayer>,
     file: SafetensorsStore,
@@ -57,7 +56,6 @@ impl Golden {
         assert!(apart < TOLERANCE, "{name}: {apart}");
     }
 
-    /// The gradient of each layer's weight.
     fn gradients(&mut self) -> BTreeMap<usize, Vec<f32>> {
         const PREFIX: &str = "grad/weights/";
         let all = self.file.get_all_tensors().unwrap().values().cloned();
@@ -107,12 +105,9 @@ fn a_training_step_through_stages_agrees_with_pytorch() {
     for recompute in [Recompute::Always, Recompute::Never] {
         let mut golden = Golden::load();
         // One image a micro-batch: each map is normalized by itself.
-        let pipeline = Pipeline::builder(golden.layers.clone())
-            .devices(vec![Device::flex(); 4])
-            .micro_batches(2)
-            .recompute(recompute)
-            .build()
-            .unwrap();
+        let builder = Pipeline::builder(golden.layers.clone()).devices(vec![Device::flex(); 4]);
+        let builder = builder.micro_batches(2).recompute(recompute);
+        let pipeline = builder.build().unwrap();
         let squared = MeanOf(|y: Tensor<4>, t: Tensor<4>| (y - t).powi_scalar(2).mean());
         let (images, target) = (golden.tensor("input"), golden.tensor("target"));
         let step = pipeline.train_step((images, target), &squared).unwrap();

@@ -66,14 +66,9 @@ fn pipeline(
     micro_batches: usize,
     recompute: Recompute,
 ) -> Pipeline<UNetLayer> {
-    Pipeline::builder(layers())
-        .devices(vec![Device::flex(); workers])
-        .schedule(schedule)
-        .micro_batches(micro_batches)
-        .recompute(recompute)
-        .seed(SEED)
-        .build()
-        .unwrap()
+    let builder = Pipeline::builder(layers()).devices(vec![Device::flex(); workers]);
+    let builder = builder.schedule(schedule).micro_batches(micro_batches);
+    builder.recompute(recompute).seed(SEED).build().unwrap()
 }
 
 /// The losses and gradients of two steps, which drop different channels, and an output.

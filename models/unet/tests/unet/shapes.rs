@@ -28,7 +28,6 @@ fn parameters(b: usize, c: usize) -> usize {
     encoder + level(16 * c, 32 * c, 16 * c) + decoder + c / 2
 }
 
-/// Counts the allocated parameters.
 struct Allocated(usize);
 
 impl ModuleVisitor for Allocated {
@@ -172,7 +171,7 @@ fn bad_configurations_are_refused() {
     for dropout in [1.0, -0.1] {
         let message = "the probability of dropout must be at least 0 and less than 1, not";
         let (config, error) = (good().with_dropout(dropout), UNetError::Dropout(dropout));
-        check(config, error, &format!("{message} {dropout}"));
+        check(config, error, &format!("{message} {dropout:?}"));
     }
     let nan = good().with_dropout(f64::NAN).init(&Device::flex());
     assert!(matches!(nan, Err(UNetError::Dropout(_))));

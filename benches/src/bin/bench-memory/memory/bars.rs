@@ -1,4 +1,4 @@
-//! PublishedMemory by item, as bars.
+//! Memory by item, as bars.
 
 use stovepipe::plan::MemoryUse;
 use stovepipe_benches::footprint::{
@@ -27,24 +27,23 @@ pub(crate) fn measured_bar(items: &MeasuredMemory) -> Bar {
 }
 
 pub(crate) fn predicted_bar(memory: MemoryUse, separate: bool) -> Bar {
-    let model = if separate {
-        let optimizer = (BarPart::Optimizer, memory.optimizer);
-        vec![(BarPart::Parameters, memory.parameters), optimizer]
+    let (parameters, optimizer) = (memory.parameters, memory.optimizer);
+    let mut parts = if separate {
+        vec![
+            (BarPart::Parameters, parameters),
+            (BarPart::Optimizer, optimizer),
+        ]
     } else {
-        vec![(BarPart::Model, memory.parameters + memory.optimizer)]
+        vec![(BarPart::Model, parameters + optimizer)]
     };
-    let rest = [
-        (BarPart::Gradients, memory.parameters),
-        (BarPart::Activations, in_a_step(memory)),
-    ];
-    let parts = model.into_iter().chain(rest);
+    parts.push((BarPart::Gradients, parameters));
+    parts.push((BarPart::Activations, in_a_step(memory)));
+    let parts = parts.into_iter();
     bar("predicted", parts.map(|(part, bytes)| (part, bytes as f64)))
 }
 
 pub(crate) fn published_bar(label: &str, memory: PublishedMemory) -> Bar {
-    let activations = memory
-        .activations
-        .map(|bytes| (BarPart::Activations, bytes));
+    let activations = (memory.activations).map(|bytes| (BarPart::Activations, bytes));
     let parts = [(BarPart::Model, memory.model)]
         .into_iter()
         .chain(activations);

@@ -30,13 +30,9 @@ parameter, the GPipe paper's 11.9 to 13.3.";
 const BUDGETS: [f64; 2] = [8.0, 24.6];
 
 impl Bench {
-    /// The papers' networks, as the model predicts them.
     pub(crate) fn full_size(&mut self) -> Result<(), Failure> {
-        let (side, count) = if self.flags.quick {
-            (32, 8)
-        } else {
-            (224, 128)
-        };
+        let quick = self.flags.quick.then_some((32, 8));
+        let (side, count) = quick.unwrap_or((224, 128));
         let images = ImageBatch { side, count };
         self.progress.note("measuring layers at full size");
         // On the CPU, which every machine has, even if the networks were trained on another device.
@@ -60,12 +56,8 @@ impl Bench {
         let gb = |bytes: u64| bytes as f64 / GB;
         let mut groups = Vec::new();
         for published in TABLE_1 {
-            let Published {
-                strategy,
-                network,
-                paper,
-                torchgpipe,
-            } = published;
+            let (strategy, network) = (published.strategy, published.network);
+            let (paper, torchgpipe) = (published.paper, published.torchgpipe);
             let predicted = predictor.predict(&case(published, images))?;
             let sum = predicted.sum();
             let (model, fullest) = (sum.parameters + sum.optimizer, gb(predicted.fullest()));
@@ -104,26 +96,18 @@ impl Bench {
     fn budgets_table(&mut self, predictor: &Predictor, images: ImageBatch) -> Result<(), Failure> {
         let title = "predicted: the largest within a budget, at the papers' size";
         let mut table = ReportTable::new(title);
-        for budget in if self.flags.quick {
-            [0.5, 1.0]
-        } else {
-            BUDGETS
-        } {
+        let quick = self.flags.quick.then_some([0.5, 1.0]);
+        for budget in quick.unwrap_or(BUDGETS) {
             let mut naive = None;
             for published in TABLE_1 {
                 let case = case(published, images);
                 let filters = widest(predictor, case, (budget * GB) as u64, 16)?;
                 let network = filters.map(|filters| case.network.with_filters(filters));
                 let parameters = network.map(Network::parameters).transpose()?;
-                if naive.is_none() {
-                    naive = parameters;
-                }
-                let times = parameters
-                    .zip(naive)
-                    .map(|(own, naive)| own as f64 / naive as f64);
-                let predicted =
-                    network.map(|network| predictor.predict(&FootprintCase { network, ..case }));
-                let predicted = predicted.transpose()?;
+                naive = naive.or(parameters);
+                let times = (parameters.zip(naive)).map(|(own, naive)| own as f64 / naive as f64);
+                let predict = |network| predictor.predict(&FootprintCase { network, ..case });
+                let predicted = network.map(predict).transpose()?;
                 let fullest = predicted.map(|predicted| predicted.fullest() as f64 / GB);
                 let network = network.map_or("none".to_owned(), |network| network.to_string());
                 table.row([

@@ -28,7 +28,6 @@ the sum, but no temporary values. A naive step has no gradients yet at the peak 
 and the model counts both. The mini-batch, buffers of threads, and the update's own values are in the
 peak and not in the model.";
 
-/// A trained network.
 pub(crate) struct Trained {
     case: FootprintCase,
     items: MeasuredMemory,
@@ -47,9 +46,7 @@ impl Bench {
         let strategies = std::iter::once(Strategy::Naive).chain(pipelines.map(Strategy::Pipeline));
         for strategy in strategies.collect::<Vec<_>>() {
             let predicted = self.predicted(strategy)?;
-            let Some(guess) = predicted.or(Some(self.flags.step)) else {
-                continue;
-            };
+            let guess = predicted.unwrap_or(self.flags.step);
             let (found, too_large) = self.search(strategy, guess)?;
             let network = found.as_ref().map(|found| found.case.network);
             rows.push((strategy, predicted, network, too_large));
@@ -69,11 +66,8 @@ impl Bench {
     ) -> Result<(Option<Trained>, Option<usize>), Failure> {
         let (mut best, mut too_large) = (None::<Trained>, None::<usize>);
         let step = self.flags.step;
-        let widest = if strategy.devices() == 1 {
-            WIDEST
-        } else {
-            guess
-        };
+        let alone = strategy.devices() == 1;
+        let widest = if alone { WIDEST } else { guess };
         largest(guess, step, step..=widest, |filters| {
             let trained = self.train(self.case(strategy, filters))?;
             let fits = trained.is_some();
@@ -95,14 +89,10 @@ impl Bench {
         let naive = rows.first().and_then(|row| row.2);
         let naive = naive.map(Network::parameters).transpose()?;
         for &(strategy, predicted, network, too_large) in rows {
-            let items = trained
-                .iter()
-                .find(|trained| trained.case.strategy == strategy);
+            let items = (trained.iter()).find(|trained| trained.case.strategy == strategy);
             let items = items.map(|trained| trained.items);
             let parameters = network.map(Network::parameters).transpose()?;
-            let times = parameters
-                .zip(naive)
-                .map(|(own, naive)| own as f64 / naive as f64);
+            let times = (parameters.zip(naive)).map(|(own, naive)| own as f64 / naive as f64);
             let filters = network.map(|network| network.filters);
             let seconds = items.map(|items| items.seconds);
             let peak = items.map(|items| items.peak as f64 / MIB);
@@ -121,7 +111,6 @@ impl Bench {
         Ok(())
     }
 
-    /// Trains a case if there is enough memory.
     fn train(&mut self, case: FootprintCase) -> Result<Option<Trained>, Failure> {
         let predicted = self.predictor.predict(&case)?;
         let trial = Trial {
@@ -146,16 +135,10 @@ impl Bench {
 
     /// The widest network that fits into the budget by the memory model.
     fn predicted(&self, strategy: Strategy) -> Result<Option<usize>, Failure> {
-        let step = self.flags.step;
-        widest(
-            &self.predictor,
-            self.case(strategy, step),
-            self.budget(),
-            step,
-        )
+        let (step, budget) = (self.flags.step, self.budget());
+        widest(&self.predictor, self.case(strategy, step), budget, step)
     }
 
-    /// Measured memory next to the prediction.
     pub(crate) fn items(&mut self, trained: &[Trained]) {
         self.report.note(ITEMS);
         let mut table = ReportTable::new("items: bytes of all stages together");

@@ -47,8 +47,8 @@ impl Peers<'_> {
     /// Runs five trainings from the same weights on the same mini-batches.
     pub(crate) fn losses(&mut self) -> Result<(), Failure> {
         if self.flags.alone {
-            self.report
-                .note("Without PyTorch there are no losses to compare with.");
+            let note = "Without PyTorch there are no losses to compare with.";
+            self.report.note(note);
             return Ok(());
         }
         let title = format!("losses next to {}'s, as shares of them", CURVES[0]);
@@ -82,11 +82,11 @@ impl Peers<'_> {
         save_picture(&self.flags.arguments.out, &panels)?;
         if !different.is_empty() {
             let models = different.join(" and ");
-            return Err(format!(
-                "losses of {models} differ by more than {TOLERANCE} of themselves, and much more \
-                 than PyTorch's do: the work is not the same"
-            )
-            .into());
+            let how =
+                format!("by more than {TOLERANCE} of themselves, and much more than PyTorch's");
+            return Err(
+                format!("losses of {models} differ {how} do: the work is not the same").into(),
+            );
         }
         Ok(())
     }
@@ -150,9 +150,9 @@ fn short(mut shape: ModelShape) -> ModelShape {
 /// Whether our curves are close enough to the first, by the differences of all. NaN is not.
 fn are_close(differences: &[f64]) -> bool {
     let (peer, ours) = differences.split_at(CURVES.len() - 2);
-    let accepted = TIMES_PYTORCH * peer.iter().copied().fold(0.0, f64::max);
-    ours.iter()
-        .all(|&difference| difference <= accepted.max(TOLERANCE))
+    let of_peer = peer.iter().copied().fold(0.0, f64::max);
+    let accepted = (TIMES_PYTORCH * of_peer).max(TOLERANCE);
+    ours.iter().all(|&difference| difference <= accepted)
 }
 
 /// The largest difference of two curves, as a share of the second; NaN if any is.

@@ -17,7 +17,6 @@ use stovepipe_benches::{
 
 use super::{Peers, shapes};
 
-/// One of our configurations.
 struct Entrant {
     name: &'static str,
     /// Samples of one of its micro-batches.
@@ -35,16 +34,15 @@ struct Race {
     cut: Vec<usize>,
     /// Whether one device and recomputation take part.
     full: bool,
+    /// Whether our stages also run in two processes.
+    processes: bool,
 }
 
 impl Peers<'_> {
     pub(crate) fn speed(&mut self) -> Result<(), Failure> {
         let shapes = shapes(&self.flags.arguments);
-        let counts = if self.flags.arguments.quick {
-            [2, 4]
-        } else {
-            [8, 32]
-        };
+        let quick = self.flags.arguments.quick;
+        let counts = if quick { [2, 4] } else { [8, 32] };
         let mut progress = BenchProgress::new(2 * shapes.len());
         for shape in shapes {
             let cut = self.cut(shape)?;
@@ -55,6 +53,7 @@ impl Peers<'_> {
                     micro_batches,
                     cut: cut.clone(),
                     full: index == 0,
+                    processes: self.flags.processes,
                 };
                 let table = self.race(&race)?;
                 self.report.table(table);
@@ -68,9 +67,8 @@ impl Peers<'_> {
     fn cut(&self, shape: ModelShape) -> Result<Vec<usize>, Failure> {
         let samples = (self.batch(shape, 8) / 8).max(1);
         let rounds = if self.flags.arguments.quick { 1 } else { 5 };
-        Ok(cut_in_two(&totals(
-            &model(shape, samples).layer_costs(rounds)?,
-        ))?)
+        let costs = model(shape, samples).layer_costs(rounds)?;
+        Ok(cut_in_two(&totals(&costs))?)
     }
 
     /// Samples of a mini-batch, a multiple of the number of micro-batches.
@@ -90,11 +88,8 @@ impl Peers<'_> {
 
     fn race(&self, race: &Race) -> Result<ReportTable, Failure> {
         let entrants = race.entrants();
-        let rivals = if self.flags.alone {
-            Vec::new()
-        } else {
-            race.rivals()
-        };
+        let alone = self.flags.alone.then(Vec::new);
+        let rivals = alone.unwrap_or_else(|| race.rivals());
         let minimum = self.flags.arguments.turn();
         let mut turns: Vec<Turn<'_>> = Vec::new();
         for entrant in &entrants {
@@ -131,7 +126,6 @@ impl Peers<'_> {
 }
 
 impl Race {
-    /// Our side.
     fn entrants(&self) -> Vec<Entrant> {
         let layers = self.cut.iter().sum();
         let piped = |name, schedule, recompute, rival| Entrant {
@@ -170,10 +164,21 @@ impl Race {
             entrants.push(whole("one device, one thread", alone, 2));
             entrants.push(whole("one device, two threads", wide, 3));
         }
+        if self.processes {
+            for (name, schedule, rival) in [
+                ("1F1B, two processes", one, 0),
+                ("GPipe, two processes", gpipe, 1),
+            ] {
+                let mut entrant = piped(name, schedule, Recompute::Never, rival);
+                if let ContenderWork::Piped { plan, .. } = &mut entrant.work {
+                    plan.processes = 2;
+                }
+                entrants.push(entrant);
+            }
+        }
         entrants
     }
 
-    /// PyTorch's side.
     fn rivals(&self) -> Vec<PeerSetup> {
         let piped = |schedule| PeerSetup::Pipeline {
             cut: self.cut.clone(),
@@ -202,9 +207,8 @@ impl Race {
         ));
         // Missing configurations have no turns, and their medians are NaN.
         let seconds = |costs: &[TurnCosts], index: usize| {
-            costs
-                .get(index)
-                .map_or(Seconds::default(), |c| c.seconds.clone())
+            let costs = costs.get(index);
+            costs.map_or(Seconds::default(), |costs| costs.seconds.clone())
         };
         let rate = |seconds: &Seconds| batch as f64 / seconds.median();
         let (our_one, their_one) = (seconds(ours, 4), seconds(theirs, 2));

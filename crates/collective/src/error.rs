@@ -1,0 +1,41 @@
+use stovepipe_comm::{CommError, Peer};
+
+/// Why ranks could not reduce together.
+///
+/// After an error other than [`Ranks`](Self::Ranks) and [`Root`](Self::Root), tensors may hold anything,
+/// and the job cannot continue: all its ranks are told, as after a [`CommError`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CollectiveError {
+    /// A rank left, did not answer in time, or the job failed.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// Ranks of a group call different things, or for different tensors.
+    #[error("{peer} reduces something else: {what} is {theirs} there, but {own} here")]
+    Differs {
+        /// The rank before this one in the group.
+        peer: Peer,
+        /// What differs.
+        what: String,
+        /// What it is at that rank.
+        theirs: String,
+        /// What it is at this one.
+        own: String,
+    },
+    /// The ranks of a group are wrong.
+    #[error(
+        "a group must be different ranks of the job, with the one that makes it: {ranks:?} at rank \
+         {own} of {size}"
+    )]
+    Ranks {
+        /// The ranks that were named.
+        ranks: Vec<usize>,
+        /// The rank that made the group.
+        own: usize,
+        /// The number of ranks in the job.
+        size: usize,
+    },
+    /// The root of a broadcast is not in the group.
+    #[error("rank {0} cannot broadcast to a group that it is not in")]
+    Root(usize),
+}

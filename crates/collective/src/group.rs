@@ -1,0 +1,217 @@
+use std::sync::Arc;
+
+use stovepipe_comm::Communicator;
+
+use crate::{
+    call::Call,
+    error::CollectiveError,
+    header::{Header, Operation},
+    inbox::Inbox,
+    number::{Number, Reduction},
+    ring::Route,
+};
+
+/// The largest piece, in bytes: a few of them fit into the cache of a core. The model has small ones.
+const PIECE: usize = if cfg!(test) { 8 } else { 1 << 20 };
+
+/// Ranks that reduce together, in a ring.
+///
+/// Each rank of the group makes the same calls, in the same order and with tensors of the same
+/// lengths. A call waits for the other ranks, without data no longer than the communicator's limit.
+///
+/// ```
+/// use std::{sync::Arc, thread::spawn};
+/// use stovepipe_collective::{Group, Reduction};
+///
+/// let ranks = stovepipe_comm::local(3, None)?.into_iter().map(|comm| {
+///     spawn(move || {
+///         let mut group = Group::new(Arc::new(comm), 1, &[0, 1, 2])?;
+///         let (mut weights, mut bias) = (vec![1.0_f32; 5], vec![group.rank() as f32; 2]);
+///         group.all_reduce(0, &mut [&mut weights, &mut bias], Reduction::Sum)?;
+///         Ok::<_, stovepipe_collective::CollectiveError>((weights, bias))
+///     })
+/// });
+/// for rank in ranks.collect::<Vec<_>>() {
+///     assert_eq!(rank.join().unwrap()?, (vec![3.0; 5], vec![3.0; 2]));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Group {
+    inbox: Inbox,
+    /// How many calls were made.
+    calls: u64,
+    /// Buffers for the next pieces.
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Group {
+    /// A group of some of the communicator's ranks, in the order of the ring. The ranks give the same
+    /// list, and a channel that nothing else uses.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError::Ranks`] if a rank is named twice or does not exist, or this one is not named.
+    pub fn new(
+        comm: Arc<Communicator>,
+        channel: u32,
+        ranks: &[usize],
+    ) -> Result<Self, CollectiveError> {
+        let (own, size) = (comm.rank(), comm.size());
+        let is_valid =
+            |(place, rank): (usize, &usize)| *rank < size && !ranks[..place].contains(rank);
+        let place = ranks.iter().position(|rank| *rank == own);
+        match place.filter(|_| ranks.iter().enumerate().all(is_valid)) {
+            Some(place) => Ok(Self {
+                inbox: Inbox::new(comm, channel, ranks.to_vec(), place),
+                calls: 0,
+                buffers: Vec::new(),
+            }),
+            None => Err(CollectiveError::Ranks {
+                ranks: ranks.to_vec(),
+                own,
+                size,
+            }),
+        }
+    }
+
+    /// This rank's place in the group, from 0.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.inbox.place
+    }
+
+    /// The number of ranks in the group.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.inbox.ranks.len()
+    }
+
+    /// Replaces each number by its reduction over all ranks, with the same bits at each of them. `bucket` is a
+    /// number that says which tensors these are; it must be the same at all ranks.
+    ///
+    /// # Errors
+    ///
+    /// If a rank does something else ([`CollectiveError::Differs`]), does not answer in time, has left,
+    /// or the job has failed. Then tensors may hold anything.
+    pub fn all_reduce<T: Number>(
+        &mut self,
+        bucket: u64,
+        tensors: &mut [&mut [T]],
+        reduction: Reduction,
+    ) -> Result<(), CollectiveError> {
+        self.call(Operation::AllReduce(reduction), bucket, tensors)
+    }
+
+    /// The first half of [`all_reduce`](Self::all_reduce): this rank gets the reduction of its
+    /// [`slice`](crate::slice()) of each tensor. The other numbers stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// As `all_reduce`.
+    ///
+    /// ```
+    /// use std::{sync::Arc, thread::spawn};
+    /// use stovepipe_collective::{Group, Reduction, slice};
+    ///
+    /// let ranks = stovepipe_comm::local(2, None)?.into_iter().map(|comm| {
+    ///     spawn(move || {
+    ///         let mut group = Group::new(Arc::new(comm), 1, &[0, 1])?;
+    ///         let mut tensor = [1.0, 2.0, 3.0, 4.0];
+    ///         group.reduce_scatter(0, &mut [&mut tensor], Reduction::Mean)?;
+    ///         // An optimizer could update this slice here.
+    ///         let own = slice(4, group.rank(), 2);
+    ///         tensor[own].iter_mut().for_each(|number| *number *= 10.0);
+    ///         group.all_gather(0, &mut [&mut tensor])?;
+    ///         Ok::<_, stovepipe_collective::CollectiveError>(tensor)
+    ///     })
+    /// });
+    /// for rank in ranks.collect::<Vec<_>>() {
+    ///     assert_eq!(rank.join().unwrap()?, [10.0, 20.0, 30.0, 40.0]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reduce_scatter<T: Number>(
+        &mut self,
+        bucket: u64,
+        tensors: &mut [&mut [T]],
+        reduction: Reduction,
+    ) -> Result<(), CollectiveError> {
+        self.call(Operation::ReduceScatter(reduction), bucket, tensors)
+    }
+
+    /// The second half of [`all_reduce`](Self::all_reduce): replaces each [`slice`](crate::slice()) of
+    /// each tensor by that of the rank that it belongs to. [`reduce_scatter`](Self::reduce_scatter) has
+    /// an example.
+    ///
+    /// # Errors
+    ///
+    /// As `all_reduce`.
+    pub fn all_gather<T: Number>(
+        &mut self,
+        bucket: u64,
+        tensors: &mut [&mut [T]],
+    ) -> Result<(), CollectiveError> {
+        self.call(Operation::AllGather, bucket, tensors)
+    }
+
+    /// Replaces the tensors by those of `root`, a place in the group. The root waits until all have them.
+    ///
+    /// # Errors
+    ///
+    /// As `all_reduce`; [`CollectiveError::Root`] if there is no such place.
+    ///
+    /// ```
+    /// use std::{sync::Arc, thread::spawn};
+    /// use stovepipe_collective::Group;
+    ///
+    /// let ranks = stovepipe_comm::local(4, None)?.into_iter().map(|comm| {
+    ///     spawn(move || {
+    ///         let mut group = Group::new(Arc::new(comm), 1, &[0, 1, 2, 3])?;
+    ///         let mut tensor = [group.rank() as f64; 3];
+    ///         group.broadcast(0, &mut [&mut tensor], 2)?;
+    ///         Ok::<_, stovepipe_collective::CollectiveError>(tensor)
+    ///     })
+    /// });
+    /// for rank in ranks.collect::<Vec<_>>() {
+    ///     assert_eq!(rank.join().unwrap()?, [2.0; 3]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn broadcast<T: Number>(
+        &mut self,
+        bucket: u64,
+        tensors: &mut [&mut [T]],
+        root: usize,
+    ) -> Result<(), CollectiveError> {
+        if root >= self.size() {
+            return Err(CollectiveError::Root(root));
+        }
+        self.call(Operation::Broadcast(root), bucket, tensors)
+    }
+
+    fn call<T: Number>(
+        &mut self,
+        operation: Operation,
+        bucket: u64,
+        tensors: &mut [&mut [T]],
+    ) -> Result<(), CollectiveError> {
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let header = Header::new(operation, bucket, &self.inbox.ranks, tensors);
+        let lengths: Vec<_> = tensors.iter().map(|tensor| tensor.len()).collect();
+        let seat = (self.rank(), self.size());
+        let call = Call {
+            number: self.calls,
+            route: Route::new(operation, seat, &lengths, PIECE / size_of::<T>()),
+            inbox: &mut self.inbox,
+            buffers: &mut self.buffers,
+            tensors,
+            begun: 0,
+        };
+        self.calls += 1;
+        // The others may wait for this rank.
+        let done = call.run(&header);
+        done.inspect_err(|error| self.inbox.comm.abort(&error.to_string()))
+    }
+}

@@ -1,0 +1,334 @@
+//! The thread that owns MPI.
+//!
+//! It takes packets from the queue in batches and posts the messages of a batch at once. Until all of them
+//! are complete it keeps receiving, so two ranks that send to each other never wait for each other. It
+//! only receives what a sender has posted, so it waits for no rank in particular. Between looks at MPI
+//! it backs off.
+//!
+//! A request that is not complete must not be dropped. So after a failure the thread goes nowhere: it
+//! tells the other ranks, waits until the owner has dropped the communicator, and aborts the job.
+
+use std::{
+    sync::mpsc::{Receiver, TryRecvError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use mpi::{
+    point_to_point::Message,
+    request::{Request, Scope, scope},
+    topology::{Process, SimpleCommunicator},
+    traits::{Communicator, Destination, Equivalence, Source},
+};
+use stovepipe_comm::{
+    CommError, Peer,
+    transport::{Packet, Port},
+};
+
+use crate::{
+    backoff::Backoff,
+    wire::{Partial, Spare, encode, pieces, sign},
+};
+
+/// A batch ends at so many packets or bytes.
+const BATCH_PACKETS: usize = 64;
+const BATCH_BYTES: usize = 16 << 20;
+/// How long all ranks have to say why the job ended, before one aborts it.
+const NOTICE: Duration = Duration::from_secs(2);
+/// How long the owner has to print its error and drop the communicator.
+const GRACE: Duration = Duration::from_secs(10);
+/// A rank that is silent for longer counts as dead: this thread does nothing but talk.
+const SILENCE: Duration = Duration::from_secs(30);
+/// It says so often within that time that it is alive.
+const SIGNS: u32 = 8;
+/// Everything has one tag, so that a rank's messages have one order.
+const TAG: i32 = 0;
+
+pub(crate) struct Engine<'a> {
+    world: &'a SimpleCommunicator,
+    port: Port,
+    queue: Receiver<(usize, Packet)>,
+    /// The communicator was dropped, and what it sent was taken.
+    is_closed: bool,
+    /// By rank: a packet whose pieces are to come.
+    partial: Vec<Option<Partial>>,
+    spare: Spare,
+    /// When this rank last said that it is alive.
+    signed: Option<Instant>,
+    /// By rank: when something last came from it.
+    heard: Vec<Instant>,
+}
+
+impl<'a> Engine<'a> {
+    pub(crate) fn new(
+        world: &'a SimpleCommunicator,
+        port: Port,
+        queue: Receiver<(usize, Packet)>,
+    ) -> Self {
+        let partial = (0..port.size()).map(|_| None).collect();
+        let heard = vec![Instant::now(); port.size()];
+        Self {
+            world,
+            port,
+            queue,
+            is_closed: false,
+            partial,
+            spare: Spare::default(),
+            signed: None,
+            heard,
+        }
+    }
+
+    /// Sends and receives until the communicator is dropped and all other ranks have left.
+    pub(crate) fn run(mut self) {
+        let guard = AbortOnPanic(self.world);
+        let mut backoff = Backoff::new();
+        while !self.is_closed || !self.port.present().is_empty() {
+            if self.is_sign_due() {
+                let sign = |to| (to, vec![sign().to_vec()]);
+                self.send(&self.present().map(sign).collect::<Vec<_>>());
+            }
+            let batch = self.next_batch();
+            self.send(&batch);
+            let has_received = self.receive();
+            self.check();
+            let is_idle = batch.is_empty() && !has_received;
+            let sent = batch.into_iter().flat_map(|(_, buffers)| buffers);
+            self.spare.keep(sent);
+            if !is_idle {
+                backoff.reset();
+            } else if self.is_closed {
+                self.leave(&backoff);
+            } else {
+                // What is queued meanwhile wakes this thread.
+                backoff.wait(thread::park_timeout);
+            }
+        }
+        std::mem::forget(guard);
+    }
+
+    /// The next packets for other ranks, as buffers. Those for this rank are delivered.
+    fn next_batch(&mut self) -> Vec<(usize, Vec<Vec<u8>>)> {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < BATCH_PACKETS && bytes < BATCH_BYTES {
+            match self.queue.try_recv() {
+                Ok((to, packet)) if to == self.port.rank() => self.port.deliver(to, packet),
+                Ok((to, packet)) => {
+                    let buffers = encode(packet);
+                    bytes += buffers.iter().map(Vec::len).sum::<usize>();
+                    batch.push((to, buffers));
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    self.is_closed = true;
+                    break;
+                }
+            }
+        }
+        batch
+    }
+
+    /// Whether the others have to hear that this rank is alive. Then it is also time to see that they are: ends
+    /// the job if one is silent.
+    fn is_sign_due(&mut self) -> bool {
+        let Some(limit) = self.port.limit().map(|limit| limit.min(SILENCE)) else {
+            return false;
+        };
+        let is_due = (self.signed).is_none_or(|signed| signed.elapsed() >= limit / SIGNS);
+        if is_due {
+            self.signed = Some(Instant::now());
+            let silent = |peer: &Peer| self.heard[peer.rank].elapsed() > limit;
+            let peers: Vec<_> = self.port.present().into_iter().filter(silent).collect();
+            if !peers.is_empty() {
+                self.fail(CommError::Missing { peers, limit });
+            }
+        }
+        is_due
+    }
+
+    fn present(&self) -> impl Iterator<Item = usize> + use<> {
+        self.port.present().into_iter().map(|peer| peer.rank)
+    }
+
+    /// Posts a batch, and receives until it is complete.
+    fn send(&mut self, batch: &[(usize, Vec<Vec<u8>>)]) {
+        let sign = sign();
+        scope(|scope| {
+            let buffers = batch.iter().flat_map(|(to, buffers)| {
+                let pieces = buffers.iter().flat_map(|buffer| pieces(buffer));
+                pieces.map(move |piece| (*to, piece))
+            });
+            let post = |(to, piece)| {
+                let to_process = process(self.world, to);
+                (to, to_process.immediate_send_with_tag(scope, piece, TAG))
+            };
+            let mut requests: Vec<_> = buffers.map(post).collect();
+            let mut signs = Vec::new();
+            let mut backoff = Backoff::new();
+            loop {
+                let posted = requests.len();
+                requests = pending(requests);
+                signs = pending(signs);
+                let Some((slowest, _)) = requests.first().or(signs.first()) else {
+                    break;
+                };
+                if requests.len() < posted {
+                    backoff.reset();
+                }
+                self.limit(*slowest, &backoff);
+                self.check();
+                if self.is_sign_due() {
+                    signs.extend(self.present().map(|other| post((other, &sign[..]))));
+                }
+                if !self.receive() {
+                    backoff.wait(thread::sleep);
+                }
+            }
+        });
+    }
+
+    /// Receives one MPI message, if one has arrived. Returns whether it is more than a sign of life.
+    fn receive(&mut self) -> bool {
+        let any = self.world.any_process();
+        let Some((message, status)) = any.immediate_matched_probe_with_tag(TAG) else {
+            return false;
+        };
+        let from = status.source_rank().unsigned_abs() as usize;
+        self.heard[from] = Instant::now();
+        let length = status.count(u8::equivalent_datatype()).unsigned_abs() as usize;
+        let partial = match self.partial[from].take() {
+            None => {
+                let mut head = vec![0; length];
+                self.receive_into(&mut head, from, message);
+                if head == sign() {
+                    return false;
+                }
+                Partial::decode(&head, &mut self.spare)
+            }
+            Some(mut partial) => {
+                let piece = partial.next_piece().filter(|piece| piece.len() == length);
+                let received = piece.map(|piece| self.receive_into(piece, from, message));
+                received.map(|()| partial)
+            }
+        };
+        match partial {
+            Some(partial) if partial.is_complete() => {
+                self.port.deliver(from, partial.into_packet());
+            }
+            Some(partial) => self.partial[from] = Some(partial),
+            None => self.fail(CommError::Unreadable(self.port.peer(from))),
+        }
+        true
+    }
+
+    /// Receives a message that its sender has posted.
+    fn receive_into(&self, buffer: &mut [u8], from: usize, message: Message) {
+        scope(|scope| {
+            let mut request = message.immediate_matched_receive_into(scope, buffer);
+            let backoff = Backoff::new();
+            while let Err(pending) = request.test() {
+                request = pending;
+                self.limit(from, &backoff);
+                self.check();
+                backoff.wait(thread::sleep);
+            }
+        });
+    }
+
+    /// Waits for the other ranks to leave, too.
+    fn leave(&self, backoff: &Backoff) {
+        let limit = self.port.limit().filter(|limit| backoff.idle() > *limit);
+        if let Some(limit) = limit {
+            let peers = self.port.present();
+            self.fail(CommError::Missing { peers, limit });
+        }
+        backoff.wait(thread::sleep);
+    }
+
+    /// Ends the job if a rank has exchanged no data for too long.
+    fn limit(&self, rank: usize, backoff: &Backoff) {
+        if let Some(limit) = self.port.limit().filter(|limit| backoff.idle() > *limit) {
+            let peer = self.port.peer(rank);
+            self.fail(CommError::Stalled { peer, limit });
+        }
+    }
+
+    fn fail(&self, error: CommError) -> ! {
+        let error = self.port.fail(error).unwrap_or_else(|first| first);
+        self.end_job(&error)
+    }
+
+    /// Ends the job if a call or another rank has said so.
+    fn check(&self) {
+        if let Some(error) = self.port.failure() {
+            self.end_job(&error);
+        }
+    }
+
+    /// Tells this rank and the others, gives them time to say so, and aborts the job.
+    fn end_job(&self, error: &CommError) -> ! {
+        let own = self.port.rank();
+        let reason = match error {
+            CommError::Aborted { peer, reason } if peer.rank == own => reason.clone(),
+            error => error.to_string(),
+        };
+        self.port.deliver(own, Packet::Abort(reason.clone()));
+        let is_news = !matches!(error, CommError::Aborted { peer, .. } if peer.rank != own);
+        let (began, notices) = (Instant::now(), encode(Packet::Abort(reason)));
+        scope(|scope| {
+            let others = self.port.others().filter(|_| is_news);
+            let send = |other| {
+                let notices = notices.iter().map(move |notice| (other, notice));
+                notices.map(|(other, notice)| {
+                    process(self.world, other).immediate_send_with_tag(scope, &notice[..], TAG)
+                })
+            };
+            let mut requests: Vec<_> = others.flat_map(send).collect();
+            let mut is_closed = self.is_closed;
+            loop {
+                let pending = requests.into_iter();
+                requests = pending.filter_map(|request| request.test().err()).collect();
+                while !is_closed {
+                    match self.queue.try_recv() {
+                        Ok(_) => {}
+                        Err(TryRecvError::Empty) => break,
+                        Err(TryRecvError::Disconnected) => is_closed = true,
+                    }
+                }
+                let is_told = self.port.size() == 1 || began.elapsed() > NOTICE;
+                let is_late = began.elapsed() > GRACE;
+                if is_closed && is_told || is_late {
+                    // Nobody else can say it.
+                    if self.is_closed || is_late {
+                        eprintln!("{}: {error}", self.port.peer(own));
+                    }
+                    self.world.abort(1);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        })
+    }
+}
+
+/// Those that are not complete.
+fn pending<'a, B: ?Sized, S: Scope<'a>>(
+    requests: Vec<(usize, Request<'a, B, S>)>,
+) -> Vec<(usize, Request<'a, B, S>)> {
+    let requests = requests.into_iter();
+    let pending = requests.filter_map(|(to, request)| Some((to, request.test().err()?)));
+    pending.collect()
+}
+
+fn process(world: &SimpleCommunicator, rank: usize) -> Process<'_> {
+    // Ranks come from MPI, as `i32`.
+    world.process_at_rank(i32::try_from(rank).unwrap_or(i32::MAX))
+}
+
+/// A panic here would leave the other ranks waiting.
+struct AbortOnPanic<'a>(&'a SimpleCommunicator);
+
+impl Drop for AbortOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.abort(1);
+    }
+}

@@ -1,0 +1,96 @@
+//! The last phase of a training step: its results are combined, and the model changes.
+
+use std::sync::{PoisonError, atomic::Ordering};
+
+use burn::optim::GradientsParams;
+
+use super::split::MiniBatch;
+use crate::{
+    api::{
+        batch::Step,
+        error::StepError,
+        pipeline::Pipeline,
+        tasks::{join_outputs, sum_losses, sum_scores},
+    },
+    engine::{replicas, shared::GradientsOfLayer, step::StepResult},
+    model::{layer::Layer, parameters::move_gradients},
+};
+
+impl<L: Layer> Pipeline<L> {
+    /// Combines the results of the stages, and commits their statistics to the model.
+    pub(super) fn commit<T>(
+        &self,
+        result: StepResult<L>,
+        batch: MiniBatch<L, T>,
+        overflowed: bool,
+    ) -> Result<Step<L>, StepError> {
+        let micro_batches = batch.sizes;
+        let mut result = result;
+        let (auxiliary_loss, main) = sum_losses(&result.reports, micro_batches.len());
+        let scores = sum_scores(&result.reports, micro_batches.len());
+        let held = result.reports.iter().map(|stage| stage.held).collect();
+        let timeline = std::mem::take(&mut result.timeline);
+        let mut gradients = self.of_other_processes(overflowed)?;
+        let mut statistics = Vec::new();
+        for stage in &mut result.stages {
+            let placement = &self.engine.stages[stage.seat.stage];
+            let mut of_replicas: Vec<_> = (stage.gradients.drain(..)).map(Vec::into_iter).collect();
+            for layer in placement.layers.clone() {
+                let own = of_replicas.iter_mut().filter_map(Iterator::next).collect();
+                gradients.push(GradientsOfLayer {
+                    layer,
+                    owner: layer,
+                    gradients: replicas::sum(&self.layers()[layer], own),
+                });
+            }
+            statistics.extend((self.layers_of(placement).iter()).zip(stage.statistics.drain(..)));
+        }
+        let gradients = self.sum(gradients);
+        let outputs = if batch.keeps_outputs {
+            let joined = join_outputs(result, micro_batches.len());
+            self.engine.processes.meet(joined, |_| Vec::new())?
+        } else {
+            None
+        };
+        // Nothing can fail from here on: the model changes now or not at all.
+        let momenta = (self.engine.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
+        for (layer, statistics) in statistics {
+            statistics.commit(layer, &momenta, &micro_batches, false);
+        }
+        self.engine.steps.fetch_add(1, Ordering::AcqRel);
+        Ok(Step {
+            loss: main + auxiliary_loss,
+            auxiliary_loss,
+            weight: batch.weight,
+            scores,
+            outputs,
+            gradients,
+            overflowed,
+            micro_batches,
+            timeline,
+            held,
+        })
+    }
+
+    /// The gradients that other processes computed for parameters of this one.
+    fn of_other_processes(&self, overflowed: bool) -> Result<Vec<GradientsOfLayer>, StepError> {
+        match &self.engine.shared {
+            Some(shared) if !overflowed => {
+                let taken = shared.take_gradients(self.layers());
+                Ok(self.engine.processes.meet(taken, |_| Vec::new())?)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Adds the gradients of each parameter in the order of layers.
+    fn sum(&self, mut of_layers: Vec<GradientsOfLayer>) -> GradientsParams {
+        of_layers.sort_by_key(|own| own.layer);
+        let mut sum = GradientsParams::new();
+        for mut own in of_layers {
+            move_gradients(&self.layers()[own.owner], &mut own.gradients, &mut sum);
+        }
+        self.engine.ties.settle(self.layers(), &mut sum);
+        sum
+    }
+}

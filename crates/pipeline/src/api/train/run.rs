@@ -1,0 +1,48 @@
+//! The second phase of a training step: the stages run their schedule.
+
+use std::sync::Arc;
+
+use super::split::MiniBatch;
+use crate::{
+    api::{error::StepError, objective::Objective, pipeline::Pipeline, tasks::loss_on},
+    engine::{
+        stage::{OutputUse, Training},
+        step::{self, StepResult},
+    },
+    model::{flow::Flow, keyed_rng::StepKey, layer::Layer},
+};
+
+impl<L: Layer> Pipeline<L> {
+    /// Runs a mini-batch, and checks each value if it is to `inspect`.
+    pub(super) fn run<T: Flow>(
+        &self,
+        batch: &MiniBatch<L, T>,
+        objective: &impl Objective<L::Output, T>,
+        inspect: bool,
+    ) -> Result<StepResult<L>, StepError> {
+        let training = Arc::new(Training {
+            schedule: batch.schedule.clone(),
+            key: StepKey {
+                seed: self.engine.seed,
+                step: self.steps(),
+                progress: self.progress(),
+            },
+            trainable_from: batch.trainable_from,
+            momenta: self.engine.momenta.clone(),
+            only_counts: false,
+            inspect,
+            loss_scale: self.loss_scaler().map(|scaler| scaler.scale()),
+        });
+        let inputs = batch.inputs.clone();
+        let tasks = self.tasks(inputs, &batch.sizes, Some(&training), |stage| OutputUse {
+            loss: Some(loss_on::<L, T>(
+                stage,
+                objective,
+                &batch.targets,
+                batch.weight,
+            )),
+            keep_outputs: batch.keeps_outputs,
+        });
+        step::run(&self.engine, &batch.schedule.actions, tasks)
+    }
+}

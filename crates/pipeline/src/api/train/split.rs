@@ -1,0 +1,78 @@
+//! The first phase of a training step: the mini-batch becomes micro-batches.
+
+use std::sync::Arc;
+
+use stovepipe_comm::Terms;
+
+use crate::{
+    api::{
+        batch::{self, Batch, Inputs},
+        error::StepError,
+        objective::Objective,
+        pipeline::Pipeline,
+        tasks::{sizes_term, weight_of},
+    },
+    engine::schedules::StepSchedule,
+    model::{flow::Flow, layer::Layer, parameters::is_trainable, unkeyed},
+};
+
+/// A mini-batch and how it is to be run.
+pub(super) struct MiniBatch<L: Layer, T> {
+    pub(super) inputs: Inputs<L::Input, L::Side>,
+    /// The samples of each micro-batch.
+    pub(super) sizes: Vec<usize>,
+    /// The target of each micro-batch.
+    pub(super) targets: Vec<T>,
+    /// What the sum of losses is divided by.
+    pub(super) weight: f64,
+    pub(super) keeps_outputs: bool,
+    pub(super) schedule: Arc<StepSchedule>,
+    /// The first layer that has something to train: of this process, until all have met.
+    pub(super) trainable_from: usize,
+}
+
+impl<L: Layer, T: Flow> MiniBatch<L, T> {
+    pub(super) fn split(
+        pipeline: &Pipeline<L>,
+        batch: Batch<L::Input, T, L::Side>,
+        objective: &impl Objective<L::Output, T>,
+    ) -> Result<Self, StepError> {
+        let engine = &pipeline.engine;
+        let samples = batch::samples(&batch.input)?;
+        let sizes = batch::even_parts(samples, engine.micro_batches);
+        let weight = weight_of(objective, &batch.target)?;
+        // A layer that was frozen when the pipeline was built may draw random numbers now.
+        let recompute = engine.schedules.recompute;
+        unkeyed::check(pipeline.layers(), engine.unkeyed_policy, recompute)?;
+        let targets = batch::split(batch.target, &sizes, "target")?;
+        let schedule = engine.schedules.of(sizes.len())?;
+        let is_trained =
+            |&index: &usize| engine.is_own_layer(index) && is_trainable(&pipeline.layers()[index]);
+        let trainable_from = (0..pipeline.layers().len()).find(is_trained);
+        Ok(Self {
+            trainable_from: trainable_from.unwrap_or(pipeline.layers().len()),
+            inputs: Inputs::from((batch.input, batch.side)),
+            sizes,
+            targets,
+            weight,
+            keeps_outputs: batch.keeps_outputs,
+            schedule,
+        })
+    }
+
+    /// What all processes must agree on.
+    pub(super) fn terms(&self, pipeline: &Pipeline<L>) -> Terms {
+        let term = |name: &str, value: String| (name.to_owned(), value);
+        vec![
+            term("the call", "train_step".to_owned()),
+            term("the step", pipeline.steps().to_string()),
+            term(
+                "the finished share of the training",
+                pipeline.progress().to_string(),
+            ),
+            sizes_term(&self.sizes),
+            term("the batch's weight", self.weight.to_string()),
+            term("whether outputs are kept", self.keeps_outputs.to_string()),
+        ]
+    }
+}

@@ -1,0 +1,60 @@
+//! What all processes get of a run.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use stovepipe_schedule::Span;
+
+/// What stages and workers report.
+#[derive(Default, Serialize, Deserialize)]
+pub(crate) struct Reports {
+    /// One for each stage.
+    pub(crate) stages: Vec<(usize, StageReport)>,
+    pub(crate) spans: Vec<(usize, Vec<Span>)>,
+}
+
+/// The results of a stage that all processes get. Maps are by micro-batch.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct StageReport {
+    /// The main loss, on the last stage.
+    pub(crate) losses: HashMap<usize, f64>,
+    /// The sum of this stage's auxiliary losses.
+    pub(crate) auxiliary: HashMap<usize, f64>,
+    pub(crate) scores: HashMap<usize, Vec<f64>>,
+    pub(crate) held: Held,
+    /// The last layer, by its index in the stage, with a gradient that is NaN or infinite.
+    pub(crate) not_finite: Option<usize>,
+}
+
+impl StageReport {
+    /// Adds what another replica reports of other micro-batches.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.losses.extend(other.losses);
+        self.auxiliary.extend(other.auxiliary);
+        self.scores.extend(other.scores);
+        self.held = self.held.max(other.held);
+        self.not_finite = self.not_finite.max(other.not_finite);
+    }
+}
+
+/// The most that a stage kept at once, in micro-batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Inputs kept for a recomputation.
+    pub inputs: usize,
+    /// Tapes: all activations of a micro-batch.
+    pub activations: usize,
+    /// What deferred weight gradients need.
+    pub weight_contexts: usize,
+}
+
+impl Held {
+    /// The larger of each.
+    fn max(self, other: Self) -> Self {
+        Self {
+            inputs: self.inputs.max(other.inputs),
+            activations: self.activations.max(other.activations),
+            weight_contexts: self.weight_contexts.max(other.weight_contexts),
+        }
+    }
+}

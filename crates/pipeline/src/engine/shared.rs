@@ -1,0 +1,266 @@
+//! Parameters that layers of several processes share.
+//!
+//! The process of the first place owns the parameter. When layers have changed, it sends the value to the
+//! others before the next run; Burn's module mapping, which changes layers, cannot fail and so cannot wait
+//! for others. At the end of a run, the others send it the gradient of each of their layers, so that it can
+//! add all gradients in the order of layers, as one process does.
+//!
+//! Nobody waits for such a message: it is sent before a gather, and messages of a rank arrive in order.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use burn::{
+    module::{Module, Param},
+    optim::GradientsParams,
+    tensor::{Float, Tensor},
+};
+use stovepipe_comm::ProcessError;
+
+use crate::{
+    api::error::{BoxedError, FailureCause},
+    engine::{
+        panic::caught,
+        post::{Post, SharedGradient, SharedValue},
+    },
+    model::{
+        packed::{PackError, Packed},
+        ties::{Place, PlaceMapper, PlaceVisitor, Ties, map_places, visit_places, with_value},
+    },
+};
+
+pub(crate) struct Shared {
+    post: Arc<Post>,
+    /// This process's parameters that others share: the first place of each, and these processes.
+    owned: BTreeMap<Place, BTreeSet<usize>>,
+    /// This process's places of others' parameters: the first place of each, and its process.
+    copies: BTreeMap<Place, (Place, usize)>,
+}
+
+/// The gradients of a layer, of this or another process.
+pub(crate) struct GradientsOfLayer {
+    pub(crate) layer: usize,
+    /// The layer of this process that has their parameters.
+    pub(crate) owner: usize,
+    pub(crate) gradients: GradientsParams,
+}
+
+impl Shared {
+    /// `None` if no parameter has places in several processes.
+    pub(crate) fn new(
+        ties: &Ties,
+        process_of: impl Fn(usize) -> usize,
+        post: &Arc<Post>,
+    ) -> Option<Self> {
+        let (mut owned, mut copies) = (BTreeMap::new(), BTreeMap::new());
+        let (own, mut is_any_shared) = (post.agreement().comm().rank(), false);
+        for places in ties.places() {
+            let (first, owner) = (places[0], process_of(places[0].0));
+            for &place in places {
+                let process = process_of(place.0);
+                is_any_shared |= process != owner;
+                if process == own && owner != own {
+                    copies.insert(place, (first, owner));
+                } else if process != own && owner == own {
+                    let others: &mut BTreeSet<_> = owned.entry(first).or_default();
+                    others.insert(process);
+                }
+            }
+        }
+        let post = post.clone();
+        is_any_shared.then_some(Self {
+            post,
+            owned,
+            copies,
+        })
+    }
+
+    /// Sends the values that this process owns, for the next run.
+    pub(crate) fn send_values<M: Module>(&self, layers: &[M]) -> Result<(), ProcessError> {
+        struct Send<'a> {
+            shared: &'a Shared,
+            sent: Result<(), ProcessError>,
+        }
+
+        impl PlaceVisitor for Send<'_> {
+            fn visit<const D: usize>(&mut self, place: Place, param: &Param<Tensor<D>>) {
+                let Some(others) = self.shared.owned.get(&place).filter(|_| self.sent.is_ok())
+                else {
+                    return;
+                };
+                let is_trained = param.is_require_grad();
+                self.sent = packed(|| param.val().inner()).and_then(|tensor| {
+                    let value = SharedValue {
+                        owner: place,
+                        is_trained,
+                        tensor,
+                    };
+                    Ok(self.shared.post.send_value(others, value)?)
+                });
+            }
+        }
+
+        let mut send = Send {
+            shared: self,
+            sent: Ok(()),
+        };
+        visit_places(layers, self.owned.keys(), &mut send);
+        send.sent
+    }
+
+    /// Takes the values of other processes over, each at the first place of this one.
+    pub(crate) fn with_values<M: Module>(&self, layers: Vec<M>) -> Result<Vec<M>, ProcessError> {
+        struct Take<'a> {
+            copies: &'a BTreeMap<Place, (Place, usize)>,
+            values: HashMap<Place, (Packed, bool)>,
+            error: Option<PackError>,
+        }
+
+        impl PlaceMapper for Take<'_> {
+            fn map<const D: usize>(
+                &mut self,
+                place: Place,
+                param: Param<Tensor<D>>,
+            ) -> Param<Tensor<D>> {
+                let owner = self.copies.get(&place);
+                let value = owner.and_then(|(owner, _)| self.values.remove(owner));
+                let Some((mut packed, is_trained)) = value else {
+                    return param;
+                };
+                match packed.tensor::<D, Float>(&param.val().device().inner()) {
+                    Ok(value) => with_value(&param, param.id, value, is_trained),
+                    Err(error) => {
+                        self.error = Some(error);
+                        param
+                    }
+                }
+            }
+        }
+
+        let arrived = self.post.take_values()?.into_iter();
+        let values = arrived.map(|value| (value.owner, (value.tensor, value.is_trained)));
+        let mut take = Take {
+            copies: &self.copies,
+            values: values.collect(),
+            error: None,
+        };
+        let mut owners = self.copies.values().map(|(owner, _)| owner);
+        if owners.any(|owner| !take.values.contains_key(owner)) {
+            return Err(unreadable("the value of a shared parameter is missing"));
+        }
+        let layers = caught(|| map_places(layers, self.copies.keys(), &mut take));
+        match take.error {
+            Some(error) => Err(unreadable(error)),
+            None => layers.map_err(unreadable),
+        }
+    }
+
+    /// Sends the gradients of a stage's layers to the processes that own their parameters. `first` is the
+    /// index of the first layer.
+    pub(crate) fn send_gradients<M: Module>(
+        &self,
+        first: usize,
+        layers: &[M],
+        gradients: &mut [GradientsParams],
+    ) -> Result<(), FailureCause> {
+        struct Send<'a> {
+            shared: &'a Shared,
+            first: usize,
+            gradients: &'a mut [GradientsParams],
+            sent: Result<(), ProcessError>,
+        }
+
+        impl PlaceVisitor for Send<'_> {
+            fn visit<const D: usize>(&mut self, place: Place, param: &Param<Tensor<D>>) {
+                let layer = self.first + place.0;
+                let Some(&(owner, process)) = self.shared.copies.get(&(layer, place.1)) else {
+                    return;
+                };
+                // A layer has one gradient for all its places.
+                let Some(gradient) = self.gradients[place.0].remove::<D>(param.id) else {
+                    return;
+                };
+                let sent = packed(|| gradient).and_then(|tensor| {
+                    let gradient = SharedGradient {
+                        owner,
+                        layer,
+                        tensor,
+                    };
+                    Ok(self.shared.post.send_gradient(process, gradient)?)
+                });
+                self.sent = std::mem::replace(&mut self.sent, Ok(())).and(sent);
+            }
+        }
+
+        let own = self.copies.keys();
+        let own = own.filter_map(|(layer, index)| Some((layer.checked_sub(first)?, *index)));
+        let own: Vec<Place> = own.collect();
+        let mut send = Send {
+            shared: self,
+            first,
+            gradients,
+            sent: Ok(()),
+        };
+        visit_places(layers, &own, &mut send);
+        send.sent.map_err(FailureCause::OtherProcess)
+    }
+
+    /// The gradients of this run that other processes computed for parameters of this one.
+    pub(crate) fn take_gradients<M: Module>(
+        &self,
+        layers: &[M],
+    ) -> Result<Vec<GradientsOfLayer>, ProcessError> {
+        struct Take {
+            owner: Place,
+            tensor: Packed,
+            taken: Result<GradientsParams, PackError>,
+        }
+
+        impl PlaceVisitor for Take {
+            fn visit<const D: usize>(&mut self, place: Place, param: &Param<Tensor<D>>) {
+                if place != self.owner {
+                    return;
+                }
+                let device = param.val().device().inner();
+                self.taken = self.tensor.tensor::<D, Float>(&device).map(|gradient| {
+                    let mut gradients = GradientsParams::new();
+                    gradients.register(param.id, gradient);
+                    gradients
+                });
+            }
+        }
+
+        let take = |shared: SharedGradient| {
+            let (layer, owner) = (shared.layer, shared.owner);
+            let mut take = Take {
+                owner,
+                tensor: shared.tensor,
+                taken: Ok(GradientsParams::new()),
+            };
+            let visited = caught(|| visit_places(layers, [&owner], &mut take));
+            let taken = visited
+                .map_err(unreadable)
+                .and(take.taken.map_err(unreadable));
+            taken.map(|gradients| GradientsOfLayer {
+                layer,
+                owner: owner.0,
+                gradients,
+            })
+        };
+        self.post.take_gradients().into_iter().map(take).collect()
+    }
+}
+
+/// A tensor that is to be sent.
+fn packed<const D: usize>(tensor: impl FnOnce() -> Tensor<D>) -> Result<Packed, ProcessError> {
+    let mut packed = Packed::default();
+    let pushed = caught(|| packed.push_tensor(tensor()));
+    pushed.map_err(unreadable)?.map_err(unreadable)?;
+    Ok(packed)
+}
+
+fn unreadable(error: impl Into<BoxedError>) -> ProcessError {
+    ProcessError::Unreadable(error.into())
+}

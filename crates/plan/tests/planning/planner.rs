@@ -1,0 +1,296 @@
+//! Plans, compared with every candidate.
+
+use proptest::prelude::*;
+use stovepipe_plan::{
+    DeviceSpec, LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, PlanRequest, Profile,
+    Verdict,
+};
+use stovepipe_schedule::{
+    Action, Costs, Link, Pass, Recompute, RoundRobin, Rule, RuleOptions, Schedule, Scheduler,
+    StageCosts, StageMemory,
+};
+
+/// All ways to write `sum` as `parts` positive numbers.
+fn compositions(sum: usize, parts: usize) -> Vec<Vec<usize>> {
+    match parts {
+        0 if sum == 0 => vec![vec![]],
+        0 => vec![],
+        _ => (1..=sum)
+            .flat_map(|first| {
+                let rest = compositions(sum - first, parts - 1).into_iter();
+                rest.map(move |rest| [vec![first], rest].concat())
+            })
+            .collect(),
+    }
+}
+
+/// All ways to choose a device for each worker.
+fn arrangements(devices: usize, workers: usize) -> Vec<Vec<usize>> {
+    if workers == 0 {
+        return vec![vec![]];
+    }
+    let shorter = arrangements(devices, workers - 1).into_iter();
+    shorter
+        .flat_map(|begun| {
+            let left: Vec<_> = (0..devices).filter(|d| !begun.contains(d)).collect();
+            left.into_iter().map(move |d| [&begun[..], &[d]].concat())
+        })
+        .collect()
+}
+
+/// The costs of a cut, added up layer by layer.
+fn costs(
+    request: &PlanRequest,
+    schedule: &Schedule,
+    micro_batches: usize,
+    recompute: Recompute,
+    cut: &[usize],
+    devices: &[usize],
+) -> Costs {
+    let samples = request.mini_batch.div_ceil(micro_batches);
+    let profile = request.profile.for_samples(samples);
+    let device = |worker: usize| &request.machine.devices[devices[worker]];
+    let connection = |&(a, b): &(usize, usize)| {
+        let level = request.machine.link(devices[a], devices[b]);
+        level.map_or(Link::default(), |level| Link::from(*level))
+    };
+    let worst = |pairs: &[(usize, usize)]| {
+        let links: Vec<_> = pairs.iter().map(connection).collect();
+        let latencies = links.iter().map(|link| link.latency);
+        let bandwidths = links.iter().map(|link| link.bandwidth);
+        Link {
+            latency: latencies.fold(0.0, f64::max),
+            bandwidth: bandwidths.fold(f64::INFINITY, f64::min),
+        }
+    };
+    let mut stages = Vec::new();
+    let mut first = 0;
+    let mut input = profile.input as f64;
+    for (stage, &count) in cut.iter().enumerate() {
+        let layers = &profile.layers[first..first + count];
+        first += count;
+        let workers = schedule.replicas(stage);
+        let speeds = workers.iter().map(|&w| device(w).speed);
+        let speed = speeds.fold(f64::INFINITY, f64::min);
+        let sum = |part: &dyn Fn(&LayerProfile) -> f64| layers.iter().map(part).sum::<f64>();
+        let weight = sum(&|l| l.weight.unwrap_or(l.backward / 2.0)) / speed;
+        let parameters = sum(&|l| l.parameters as f64);
+        let activations = input + sum(&|l| l.kept.unwrap_or(l.output) as f64);
+        let replicas = workers.len() as f64;
+        let neighbours: Vec<_> = workers.windows(2).map(|w| (w[0], w[1])).collect();
+        let ring = worst(&neighbours);
+        stages.push(StageCosts {
+            forward: sum(&|l| l.forward) / speed,
+            quiet: sum(&|l| l.quiet.unwrap_or(l.forward)) / speed,
+            input: sum(&|l| l.backward) / speed - weight,
+            weight,
+            update: 2.0
+                * (replicas - 1.0)
+                * (ring.latency + parameters / replicas / ring.bandwidth),
+            output: layers.last().unwrap().output as f64,
+            memory: StageMemory {
+                fixed: parameters * (2 + u64::from(request.state.0)) as f64,
+                version: parameters,
+                input,
+                activations,
+                context: activations,
+            },
+        });
+        input = layers.last().unwrap().output as f64;
+    }
+    let mut links = Vec::new();
+    for stage in 1..cut.len() {
+        let [before, after] = [stage - 1, stage].map(|stage| schedule.replicas(stage).iter());
+        let pairs = before.flat_map(|&a| after.clone().map(move |&b| (a, b)));
+        links.push(worst(&pairs.collect::<Vec<_>>()));
+    }
+    if links.is_empty() {
+        links.push(Link::default());
+    }
+    Costs {
+        stages,
+        links,
+        recompute,
+    }
+}
+
+/// The gradients of each worker's largest layer, if it adds any up.
+fn passing_gradients(request: &PlanRequest, schedule: &Schedule, cut: &[usize]) -> Vec<u64> {
+    let workers = schedule.workers().iter().map(|actions| {
+        let forwards = |stage: usize| {
+            let is_own = |a: &&Action| a.stage == stage && a.pass == Pass::Forward;
+            actions.iter().filter(is_own).count()
+        };
+        let stages = (0..cut.len()).filter(|&stage| forwards(stage) > 1);
+        let layers = stages.flat_map(|stage| {
+            let first: usize = cut[..stage].iter().sum();
+            &request.profile.layers[first..first + cut[stage]]
+        });
+        layers.map(|layer| layer.parameters).max().unwrap_or(0)
+    });
+    workers.collect()
+}
+
+/// The fastest step of all candidates that fit, by trying every one.
+fn brute_force(request: &PlanRequest) -> Option<f64> {
+    let layers = request.profile.layers.len();
+    let (mut best, one) = (None::<f64>, vec![1]);
+    for &micro_batches in &request.micro_batches {
+        let mut schedules: Vec<Schedule> = Vec::new();
+        for &workers in &request.workers {
+            for &rule in &request.rules {
+                let takes_chunks = rule.takes_chunks();
+                for &chunks in if takes_chunks { &request.chunks } else { &one } {
+                    let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
+                    let stages = scheduler.stages(workers);
+                    if stages <= layers {
+                        schedules.push(scheduler.schedule(stages, micro_batches).unwrap());
+                    }
+                }
+            }
+            for stages in (1..=workers.min(layers)).filter(|_| request.replicas) {
+                for replicas in compositions(workers, stages) {
+                    let schedule = RoundRobin::new(replicas).schedule(stages, micro_batches);
+                    schedules.push(schedule.unwrap());
+                }
+            }
+        }
+        for schedule in &schedules {
+            for devices in arrangements(request.machine.devices.len(), schedule.workers().len()) {
+                for cut in compositions(layers, schedule.stages()) {
+                    for &recompute in &request.recompute {
+                        let costs =
+                            costs(request, schedule, micro_batches, recompute, &cut, &devices);
+                        let simulation = schedule.simulate(&costs).unwrap();
+                        let passing = passing_gradients(request, schedule, &cut);
+                        let memory = simulation.peak_memory().into_iter().zip(passing);
+                        let fits = memory.zip(&devices).all(|((needs, passing), &device)| {
+                            let has = request.machine.devices[device].memory;
+                            has.is_none_or(|has| needs as u64 + passing <= has)
+                        });
+                        let time = simulation.makespan();
+                        if fits && best.is_none_or(|best| time < best) {
+                            best = Some(time);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    best
+}
+
+prop_compose! {
+    fn layer()(
+        forward in 0.1..10.0_f64, backward in 0.1..20.0_f64, weight in proptest::option::of(0.0..1.0_f64),
+        quiet in proptest::option::of(0.5..1.0_f64), fixed in 0.0..0.5_f64, parameters in 0..100_u64,
+        output in 1..1000_u64, kept in proptest::option::of(1..2000_u64),
+    ) -> LayerProfile {
+        LayerProfile {
+            name: String::new(),
+            forward,
+            quiet: quiet.map(|share| share * forward),
+            backward,
+            weight: weight.map(|share| share * backward),
+            forward_fixed: fixed * forward,
+            backward_fixed: fixed * backward,
+            parameters,
+            output,
+            kept,
+        }
+    }
+}
+
+fn profile(layers: std::ops::Range<usize>) -> impl Strategy<Value = Profile> {
+    proptest::collection::vec(layer(), layers).prop_map(|layers| Profile {
+        samples: 2,
+        input: 100,
+        layers,
+    })
+}
+
+fn machine(devices: usize, unequal: bool, memory: Option<u64>) -> Machine {
+    let device = |index: usize| DeviceSpec {
+        name: index.to_string(),
+        speed: 1.0 + f64::from(unequal) * index as f64 / 2.0,
+        memory: memory.map(|bytes| bytes + 100 * index as u64 * u64::from(unequal)),
+    };
+    Machine {
+        devices: (0..devices).map(device).collect(),
+        levels: vec![LinkLevel {
+            workers: devices,
+            bandwidth: 1e3,
+            latency: 0.05,
+        }],
+    }
+}
+
+fn compare(request: &PlanRequest) -> Result<(), TestCaseError> {
+    match (request.plan(), brute_force(request)) {
+        (Ok(plan), Some(best)) => {
+            prop_assert!(plan.exact);
+            let found = plan.best.forecast.step_time;
+            let is_best = (found - best).abs() <= 1e-9 * best;
+            prop_assert!(is_best, "{found} {best} {:?}", plan.best);
+            for other in &plan.runners_up {
+                let is_too_large = matches!(other.verdict, Verdict::TooLarge { .. });
+                let is_slower = other.candidate.forecast.step_time >= found * (1.0 - 1e-9);
+                prop_assert!(is_slower || is_too_large);
+            }
+        }
+        (Err(PlanError::TooLarge { .. }), None) => {}
+        (plan, best) => prop_assert!(false, "{plan:?} {best:?}"),
+    }
+    Ok(())
+}
+
+fn request<'a>(profile: &'a Profile, machine: &'a Machine) -> PlanRequest<'a> {
+    PlanRequest {
+        chunks: vec![2],
+        micro_batches: vec![1, 3, 4],
+        state: OptimizerState(1),
+        ..PlanRequest::new(profile, machine, 8)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn plans_are_the_best(profile in profile(1..6), devices in 1..4_usize) {
+        let machine = machine(devices, false, None);
+        compare(&request(&profile, &machine))?;
+    }
+
+    #[test]
+    fn plans_fit(profile in profile(2..6), memory in 1_000..20_000_u64) {
+        let machine = machine(2, false, Some(memory));
+        compare(&request(&profile, &machine))?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn replicas_are_considered(profile in profile(1..5), memory in 1_000..20_000_u64) {
+        let machine = machine(3, false, Some(memory));
+        let request = PlanRequest {
+            replicas: true,
+            rules: vec![Rule::GPipe, Rule::OneForwardOneBackward],
+            workers: (1..=3).collect(),
+            ..request(&profile, &machine)
+        };
+        compare(&request)?;
+    }
+
+    #[test]
+    fn unequal_devices_are_ordered(profile in profile(3..6), memory in 2_000..20_000_u64) {
+        let machine = machine(3, true, Some(memory));
+        let request = PlanRequest {
+            rules: vec![Rule::OneForwardOneBackward, Rule::ZeroBubbleH1],
+            ..request(&profile, &machine)
+        };
+        compare(&request)?;
+    }
+}

@@ -1,0 +1,532 @@
+//! Simulated steps, compared with published figures, closed forms, bounds and a naive simulator.
+
+use std::{collections::HashMap, time::Duration};
+
+use crate::common::{self, any_costs, any_draft, schedule_and_costs};
+use proptest::prelude::*;
+use stovepipe_schedule::{
+    Action, CostError, Costs, GPipe, Interleaved, Link, OneForwardOneBackward, Pass, Recompute,
+    Rule, RuleOptions, Schedule, Scheduler, Span, SpanKind, ZeroBubbleH1, ZeroBubbleH2,
+    ZeroBubbleV,
+};
+
+fn bubble(scheduler: &dyn Scheduler, micro_batches: usize, costs: &Costs) -> f64 {
+    let schedule = scheduler.schedule(costs.stages.len(), micro_batches);
+    let schedule = schedule.unwrap();
+    schedule.simulate(costs).unwrap().bubble()
+}
+
+/// Qi et al., Zero Bubble Pipeline Parallelism, 2024: the profiled times of its two smaller models, in
+/// milliseconds, and the bubble rates that its scheduler finds for them.
+#[test]
+fn bubbles_are_as_published_with_zero_bubble() {
+    let check = |p, m, [forward, input, weight, latency]: [f64; 4], expected: [f64; 3]| {
+        let mut costs = Costs::uniform(p, forward, input, weight);
+        costs.links[0].latency = latency;
+        let schedulers: [&dyn Scheduler; 3] =
+            [&OneForwardOneBackward, &ZeroBubbleH1, &ZeroBubbleH2];
+        for (scheduler, expected) in schedulers.into_iter().zip(expected) {
+            let found = bubble(scheduler, m, &costs);
+            let [found, expected] = [found, expected].map(|bubble| format!("{bubble:.4}"));
+            assert_eq!(found, expected, "{scheduler:?}");
+        }
+    };
+    let times = [18.522, 18.086, 9.337, 0.601];
+    check(8, 24, times, [0.2431, 0.1585, 0.1083]);
+    let times = [11.347, 11.248, 8.132, 0.377];
+    check(16, 48, times, [0.2552, 0.1397, 0.0672]);
+}
+
+/// The step's time without its passes.
+fn bubble_time(scheduler: &dyn Scheduler, p: usize, m: usize, [f, i, w]: [f64; 3]) -> f64 {
+    let stages = scheduler.stages(p);
+    let share = (stages / p) as f64;
+    let costs = Costs::uniform(stages, f / share, i / share, w / share);
+    let schedule = scheduler.schedule(stages, m).unwrap();
+    schedule.simulate(&costs).unwrap().step_time() - m as f64 * (f + i + w)
+}
+
+proptest! {
+    /// The table of bubbles, exactly: times are whole numbers.
+    #[test]
+    fn bubbles_have_their_closed_form(
+        p in 1..10_usize, more in 0..20_usize, f in 1..20_u32, i in 1..20_u32, w in 0..20_u32,
+    ) {
+        // Enough micro-batches for a steady state, weight gradients short enough to hide.
+        let (m, w) = (2 * p - 1 + more, w.min(i).min(f));
+        let [f, i, w] = [f, i, w].map(f64::from);
+        let before = (p - 1) as f64;
+        let check = |scheduler: &dyn Scheduler, expected: f64| {
+            let found = bubble_time(scheduler, p, m, [f, i, w]);
+            prop_assert_eq!(found, expected, "{:?} p {} m {}", scheduler, p, m);
+            Ok(())
+        };
+        check(&GPipe, before * (f + i + w))?;
+        check(&OneForwardOneBackward, before * (f + i + w))?;
+        check(&ZeroBubbleH1, before * (f + i - w))?;
+        check(&ZeroBubbleH2, (before * (f + i - 2.0 * w)).max(0.0))?;
+    }
+
+    #[test]
+    fn interleaving_divides_the_bubble(p in 1..8_usize, rounds in 1..5_usize, chunks in 1..5_usize) {
+        let found = bubble_time(&Interleaved { chunks }, p, rounds * p, [12.0, 24.0, 24.0]);
+        prop_assert_eq!(found, (p - 1) as f64 * 60.0 / chunks as f64);
+    }
+
+    #[test]
+    fn zero_bubble_v_has_none(p in 1..12_usize, more in 0..20_usize) {
+        let found = bubble_time(&ZeroBubbleV, p, 2 * p - 1 + more, [2.0; 3]);
+        prop_assert_eq!(found, 0.0);
+    }
+}
+
+/// Whatever grows with the square of the number of stages would not fit a machine, or take hours.
+#[test]
+fn many_stages() {
+    let stages = 300_000;
+    for (rule, chunks) in Rule::ALL
+        .map(|rule| (rule, 2))
+        .into_iter()
+        .chain([(Rule::Interleaved, stages)])
+    {
+        let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
+        let schedule = scheduler.schedule(stages, 1).unwrap();
+        let costs = Costs::uniform(stages, 1.0, 1.0, 0.0);
+        let simulation = schedule.simulate(&costs).unwrap();
+        assert_eq!(simulation.makespan(), 6e5, "{rule}");
+        assert!(simulation.critical_path().len() >= 2 * stages, "{rule}");
+        let workers = simulation.timeline().workers.len();
+        assert_eq!(simulation.peak_memory().len(), workers, "{rule}");
+        assert_eq!(simulation.busy().iter().sum::<f64>(), 6e5, "{rule}");
+    }
+}
+
+/// A simulator without an order: it computes all times from the previous times until none changes. It
+/// uses only the lists of actions of the schedule.
+struct Naive<'a> {
+    schedule: &'a Schedule,
+    costs: &'a Costs,
+    place: HashMap<Action, (usize, usize)>,
+    /// When each worker's actions begin and end, without recomputations before them.
+    times: Vec<Vec<(f64, f64)>>,
+}
+
+impl<'a> Naive<'a> {
+    fn new(schedule: &'a Schedule, costs: &'a Costs) -> Self {
+        let places = schedule
+            .workers()
+            .iter()
+            .enumerate()
+            .flat_map(|(worker, actions)| {
+                (0..)
+                    .zip(actions)
+                    .map(move |(index, &action)| (action, (worker, index)))
+            });
+        let times = schedule.workers().iter().map(|a| vec![(0.0, 0.0); a.len()]);
+        let mut naive = Self {
+            schedule,
+            costs,
+            place: places.collect(),
+            times: times.collect(),
+        };
+        loop {
+            let times = naive.step();
+            if times == naive.times {
+                return naive;
+            }
+            naive.times = times;
+        }
+    }
+
+    fn step(&self) -> Vec<Vec<(f64, f64)>> {
+        let workers = 0..self.times.len();
+        let arrivals = workers.clone().flat_map(|worker| self.arrivals(worker));
+        let arrivals: HashMap<_, _> = arrivals.collect();
+        let of_worker = |worker: usize| {
+            let mut free = 0.0;
+            let times = self.schedule.workers()[worker].iter().map(|&action| {
+                let arrived = arrivals.get(&action).copied().unwrap_or(0.0);
+                let begin = f64::max(free + self.recomputation(action), arrived);
+                free = begin + self.length(action);
+                (begin, free)
+            });
+            times.collect()
+        };
+        workers.map(of_worker).collect()
+    }
+
+    /// When what a worker sends arrives, by the action that it is for.
+    fn arrivals(&self, worker: usize) -> Vec<(Action, f64)> {
+        let mut links: HashMap<usize, f64> = HashMap::new();
+        let mut arrivals = Vec::new();
+        for (index, &action) in self.schedule.workers()[worker].iter().enumerate() {
+            let Some((receiver, before)) = self.receiver(action) else {
+                continue;
+            };
+            let end = self.times[worker][index].1;
+            let to = self.place[&receiver].0;
+            let link = self.costs.links[before.min(self.costs.links.len() - 1)];
+            let seconds = self.costs.stages[before].output / link.bandwidth;
+            let arrival = if to == worker {
+                end
+            } else if seconds == 0.0 {
+                end + link.latency
+            } else {
+                let free = links.entry(to).or_insert(0.0);
+                *free = free.max(end) + seconds;
+                *free + link.latency
+            };
+            arrivals.push((receiver, arrival));
+        }
+        arrivals
+    }
+
+    /// The action that gets an action's result, and the lower of both stages.
+    fn receiver(&self, action: Action) -> Option<(Action, usize)> {
+        let (stage, micro_batch) = (action.stage, action.micro_batch);
+        match action.pass {
+            Pass::Forward => {
+                let next = Action::forward(stage + 1, micro_batch);
+                self.place.contains_key(&next).then_some((next, stage))
+            }
+            Pass::Backward | Pass::InputGradient if stage > 0 => {
+                let passes = [Pass::Backward, Pass::InputGradient];
+                let actions = passes.map(|pass| Action::new(stage - 1, pass, micro_batch));
+                let before = actions.into_iter().find(|a| self.place.contains_key(a));
+                before.map(|before| (before, stage - 1))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a micro-batch's activations are kept by a stage.
+    fn is_kept(&self, action: Action) -> bool {
+        let (stage, micro_batch) = (action.stage, action.micro_batch);
+        let (worker, at) = self.place[&Action::forward(stage, micro_batch)];
+        let actions = &self.schedule.workers()[worker];
+        let is_training = actions.iter().any(|a| a.pass != Pass::Forward);
+        let is_last = micro_batch + 1 == self.schedule.micro_batches();
+        let at_once = actions.get(at + 1).is_some_and(|next| {
+            [Pass::Backward, Pass::InputGradient].contains(&next.pass)
+                && (next.stage, next.micro_batch) == (stage, micro_batch)
+        });
+        let by_mode = match self.costs.recompute {
+            Recompute::Always => false,
+            Recompute::ExceptLast => is_last,
+            Recompute::Never => true,
+        };
+        !is_training || at_once || by_mode
+    }
+
+    fn recomputation(&self, action: Action) -> f64 {
+        match action.pass {
+            Pass::Backward | Pass::InputGradient if !self.is_kept(action) => {
+                self.costs.stages[action.stage].forward
+            }
+            _ => 0.0,
+        }
+    }
+
+    fn length(&self, action: Action) -> f64 {
+        let costs = self.costs.stages[action.stage];
+        match action.pass {
+            Pass::Forward if self.is_kept(action) => costs.forward,
+            Pass::Forward => costs.quiet,
+            Pass::Backward => costs.input + costs.weight,
+            Pass::InputGradient => costs.input,
+            Pass::WeightGradient => costs.weight,
+            Pass::Update => costs.update,
+        }
+    }
+
+    /// The spans of a worker: passes, recomputations before them, and updates at the end.
+    fn spans(&self, worker: usize) -> Vec<Span> {
+        let mut spans = Vec::new();
+        let mut free = 0.0;
+        let actions = &self.schedule.workers()[worker];
+        for (&action, &(begin, end)) in actions.iter().zip(&self.times[worker]) {
+            let (of, again) = (Some(action), self.recomputation(action));
+            if again > 0.0 {
+                spans.push(span(of, SpanKind::Recompute, free, free + again));
+            }
+            spans.push(span(of, action.pass.into(), begin, end));
+            free = end;
+        }
+        if self.schedule.is_training() && !self.schedule.is_asynchronous() {
+            for stage in 0..self.schedule.stages() {
+                let seconds = self.costs.stages[stage].update;
+                if seconds > 0.0 && actions.iter().any(|a| a.stage == stage) {
+                    spans.push(span(None, SpanKind::Update, free, free + seconds));
+                    free += seconds;
+                }
+            }
+        }
+        spans
+    }
+
+    /// The most bytes of a worker, by what is there after each action and in the midst of it.
+    fn peak_memory(&self, worker: usize) -> f64 {
+        let actions = &self.schedule.workers()[worker];
+        let mut kept: HashMap<(usize, usize), f64> = HashMap::new();
+        let mut peak = 0.0_f64;
+        let is_training = self.schedule.is_training();
+        for &action in actions {
+            let memory = self.costs.stages[action.stage].memory;
+            let key = (action.stage, action.micro_batch);
+            let mut keep = |bytes: f64| {
+                kept.insert(key, bytes);
+                peak = peak.max(kept.values().sum());
+            };
+            match action.pass {
+                Pass::Forward if !is_training => {}
+                Pass::Forward if self.is_kept(action) => keep(memory.activations),
+                Pass::Forward => keep(memory.input),
+                Pass::Backward => {
+                    keep(memory.activations);
+                    keep(0.0);
+                }
+                Pass::InputGradient => {
+                    keep(memory.activations);
+                    keep(memory.context);
+                }
+                Pass::WeightGradient => keep(0.0),
+                Pass::Update => {}
+            }
+        }
+        let versions = self.schedule.weight_versions(false).unwrap()[worker] as f64;
+        let has = |&stage: &usize| actions.iter().any(|a| a.stage == stage);
+        let stages = (0..self.schedule.stages()).filter(has);
+        let memory = stages.map(|stage| self.costs.stages[stage].memory);
+        let fixed: f64 = memory.map(|m| m.fixed + (versions - 1.0) * m.version).sum();
+        fixed + peak
+    }
+}
+
+fn span(action: Option<Action>, kind: SpanKind, start: f64, end: f64) -> Span {
+    let [start, end] = [start, end].map(Duration::from_secs_f64);
+    common::span(kind, action, start, end)
+}
+
+/// Compares a simulation with the naive one. All times are exact in binary.
+fn check_simulation(schedule: &Schedule, costs: &Costs) -> Result<(), TestCaseError> {
+    let simulation = schedule.simulate(costs).unwrap();
+    let timeline = simulation.timeline();
+    let naive = Naive::new(schedule, costs);
+    let workers = schedule.workers().len();
+    for worker in 0..workers {
+        let spans = &timeline.workers[worker];
+        prop_assert_eq!(spans, &naive.spans(worker), "{}", schedule);
+        let memory = simulation.peak_memory()[worker];
+        prop_assert_eq!(memory, naive.peak_memory(worker), "{}", schedule);
+    }
+    prop_assert_eq!(simulation.makespan(), timeline.length().as_secs_f64());
+
+    // A worker's step is from its first recomputation or pass to its last.
+    let is_pass = |span: &&Span| span.action.is_some();
+    let passes = |worker: usize| timeline.workers[worker].iter().filter(is_pass);
+    let step_time = (0..workers).map(|worker| {
+        let start = passes(worker).next().unwrap().start;
+        (passes(worker).next_back().unwrap().end - start).as_secs_f64()
+    });
+    let step_time = step_time.fold(0.0, f64::max);
+    prop_assert_eq!(simulation.step_time(), step_time);
+    let busy = |worker| passes(worker).map(|span| span.length().as_secs_f64()).sum();
+    let busy: Vec<f64> = (0..workers).map(busy).collect();
+    prop_assert_eq!(simulation.busy(), busy.clone());
+    if step_time > 0.0 {
+        let bubble = 1.0 - busy.iter().sum::<f64>() / (workers as f64 * step_time);
+        prop_assert!((simulation.bubble() - bubble).abs() < 1e-12);
+        for (worker, busy) in busy.iter().enumerate() {
+            prop_assert!((simulation.utilisation()[worker] - busy / step_time).abs() < 1e-12);
+        }
+    }
+    check_critical_path(schedule, costs, &naive)
+}
+
+/// The path is a chain of actions from 0 to the end. Each waits for the one before.
+fn check_critical_path(
+    schedule: &Schedule,
+    costs: &Costs,
+    naive: &Naive,
+) -> Result<(), TestCaseError> {
+    let simulation = schedule.simulate(costs).unwrap();
+    let path = simulation.critical_path();
+    let time = |(worker, action): (usize, Action)| naive.times[worker][naive.place[&action].1];
+    let ends = naive.times.iter().flatten().map(|time| time.1);
+    prop_assert_eq!(time(*path.last().unwrap()).1, ends.fold(0.0, f64::max));
+    let (worker, first) = path[0];
+    prop_assert_eq!(naive.place[&first], (worker, 0));
+    prop_assert_eq!(time(path[0]).0, naive.recomputation(first));
+    for pair in path.windows(2) {
+        let (before, after) = (pair[0], pair[1]);
+        prop_assert_eq!(naive.place[&after.1].0, after.0);
+        let is_neighbour =
+            before.0 == after.0 && naive.place[&before.1].1 + 1 == naive.place[&after.1].1;
+        let ready = time(before).1 + naive.recomputation(after.1);
+        // Either the worker did not wait, or it waited for the action before.
+        if !(is_neighbour && ready == time(after).0) {
+            let receiver = naive.receiver(before.1).map(|(receiver, _)| receiver);
+            prop_assert_eq!(receiver, Some(after.1));
+            prop_assert!(time(before).1 <= time(after).0);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn schedulers_take_the_time_that_a_naive_simulator_finds((schedule, costs) in schedule_and_costs(6, 9)) {
+        check_simulation(&schedule, &costs)?;
+    }
+
+    #[test]
+    fn any_order_takes_the_time_that_a_naive_simulator_finds(
+        (draft, costs) in any_draft().prop_flat_map(|draft| {
+            let costs = any_costs(draft.placement.len());
+            (Just(draft), costs)
+        }),
+    ) {
+        check_simulation(&Schedule::new(draft.lists()).unwrap(), &costs)?;
+    }
+
+    /// No step is shorter than the way to a worker and its work, or than the way of a micro-batch to the
+    /// last stage and back.
+    #[test]
+    fn no_step_is_shorter_than_its_work((schedule, costs) in schedule_and_costs(6, 9)) {
+        let simulation = schedule.simulate(&costs).unwrap();
+        let stages = schedule.stages();
+        let forward = |stage: usize| costs.stages[stage].forward.min(costs.stages[stage].quiet);
+        let link = |stage: usize| costs.links[stage.min(costs.links.len() - 1)];
+        let transfer = |micro_batch: usize, stage: usize| {
+            let is_near = schedule.worker_of(stage, micro_batch) == schedule.worker_of(stage + 1, micro_batch);
+            let seconds = link(stage).latency + costs.stages[stage].output / link(stage).bandwidth;
+            if is_near { 0.0 } else { seconds }
+        };
+        let way = |micro_batch: usize, stage: usize| -> f64 {
+            (0..stage).map(|before| forward(before) + transfer(micro_batch, before)).sum()
+        };
+        for (actions, busy) in schedule.workers().iter().zip(simulation.busy()) {
+            let ways = actions.iter().map(|a| way(a.micro_batch, a.stage));
+            let start = ways.fold(f64::INFINITY, f64::min);
+            prop_assert!(simulation.makespan() >= start + busy);
+            prop_assert!(simulation.step_time() >= busy);
+        }
+        for micro_batch in 0..schedule.micro_batches() {
+            let there = way(micro_batch, stages - 1) + forward(stages - 1);
+            let back: f64 = (0..stages).map(|stage| costs.stages[stage].input).sum();
+            let transfers: f64 = (1..stages).map(|stage| transfer(micro_batch, stage - 1)).sum();
+            prop_assert!(simulation.makespan() >= there + back + transfers);
+        }
+        prop_assert!((0.0..=1.0).contains(&simulation.bubble()));
+        prop_assert!(simulation.utilisation().iter().all(|share| (0.0..=1.0).contains(share)));
+    }
+
+    /// Slower passes or links never make the step faster.
+    #[test]
+    fn slower_stages_and_links_never_help((schedule, costs) in schedule_and_costs(6, 9), stage in 0..6_usize) {
+        let makespan = |costs: &Costs| schedule.simulate(costs).unwrap().makespan();
+        let before = makespan(&costs);
+        let mut slower = costs.clone();
+        let stage = stage % slower.stages.len();
+        slower.stages[stage].forward += 1.0;
+        slower.stages[stage].input += 0.5;
+        prop_assert!(makespan(&slower) >= before);
+        slower.links[0].latency += 1.0;
+        prop_assert!(makespan(&slower) >= before);
+    }
+}
+
+#[test]
+fn links_transfer_one_message_at_a_time() {
+    let schedule = Schedule::inference(2, 3).unwrap();
+    let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    costs.stages[0].output = 4.0;
+    costs.links[0].bandwidth = 2.0;
+    // Sent at 1, 2, 3; received at 3, 5, 7; the last pass ends at 8.
+    assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 8.0);
+    costs.links[0].latency = 0.5;
+    assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 8.5);
+}
+
+#[test]
+fn recomputation_hides_in_the_bubble() {
+    // The first stage is idle while the second one works.
+    let schedule: Schedule = "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1".parse().unwrap();
+    let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 9.0);
+    costs.recompute = Recompute::Always;
+    // Stage 1: F 1–3, R 3–4, B 4–6, R 6–7, B 7–9; stage 0: R 2–3, B 6–8, R 8–9, B 9–11.
+    assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 11.0);
+    costs.recompute = Recompute::ExceptLast;
+    assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 10.0);
+}
+
+#[test]
+fn forward_passes_that_keep_less_are_faster() {
+    let schedule = GPipe.schedule(1, 2).unwrap();
+    let mut costs = Costs::uniform(1, 1.0, 1.0, 1.0);
+    costs.stages[0].quiet = 0.5;
+    assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 6.0);
+    costs.recompute = Recompute::Always;
+    assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 7.0);
+}
+
+#[test]
+fn costs_are_checked() {
+    let schedule = GPipe.schedule(3, 2).unwrap();
+    let error = |change: fn(&mut Costs)| {
+        let mut costs = Costs::uniform(3, 1.0, 1.0, 1.0);
+        change(&mut costs);
+        schedule.simulate(&costs).unwrap_err()
+    };
+    let check = |change, expected: &str| assert_eq!(error(change).to_string(), expected);
+    let stages = "costs are given for 2 stages, but the schedule has 3";
+    check(|c| c.stages.truncate(2), stages);
+    let links = "links given: give one for all, or one less than the 3 stages";
+    check(|c| c.links.clear(), &format!("0 {links}"));
+    let three = format!("3 {links}");
+    check(|c| c.links = vec![Link::default(); 3], &three);
+    let forward = "forward of stage 1 is -1.0, which is out of range";
+    check(|c| c.stages[1].forward = -1.0, forward);
+    let quiet = "quiet forward of stage 2 is NaN, which is out of range";
+    check(|c| c.stages[2].quiet = f64::NAN, quiet);
+    let input = "input gradient of stage 0 is inf, which is out of range";
+    check(|c| c.stages[0].input = f64::INFINITY, input);
+    for change in [
+        (|c| c.stages[0].weight = -1.0) as fn(&mut Costs),
+        |c| c.stages[0].update = -1.0,
+        |c| c.stages[0].output = -1.0,
+        |c| c.stages[0].memory.fixed = -1.0,
+        |c| c.stages[0].memory.version = -1.0,
+        |c| c.stages[0].memory.input = -1.0,
+        |c| c.stages[0].memory.activations = -1.0,
+        |c| c.stages[0].memory.context = -1.0,
+        |c| c.links[0].latency = -1.0,
+        |c| c.links[0].bandwidth = 0.0,
+        |c| c.links[0].bandwidth = f64::NAN,
+    ] {
+        let error = error(change);
+        let is_number = matches!(error, CostError::Number { stage: 0, .. });
+        assert!(is_number, "{error}");
+    }
+}
+
+/// The longest times that are allowed, and zero.
+#[test]
+fn extreme_costs_are_no_panic() {
+    for seconds in [0.0, 1e-300, 1e30] {
+        let costs = Costs::uniform(2, seconds, seconds, seconds);
+        let schedule = GPipe.schedule(2, 3).unwrap();
+        let simulation = schedule.simulate(&costs).unwrap();
+        assert!((0.0..=1.0).contains(&simulation.bubble()));
+        let timeline = simulation.timeline();
+        assert!((0.0..=1.0).contains(&timeline.bubble()));
+        assert!(timeline.to_svg(&[]).ends_with("</svg>"));
+        assert!(timeline.to_text(80, true).ends_with('\n'));
+        assert!(timeline.to_chrome_trace(&[]).is_object());
+        let (_, last) = *simulation.critical_path().last().unwrap();
+        assert_eq!(last, Action::backward(0, 2));
+    }
+}
