@@ -5,11 +5,11 @@ use crate::{error::CollectiveError, header::Header, inbox::Inbox, number::Number
 /// How many of its pieces a rank has under way.
 const WINDOW: usize = if cfg!(test) { 2 } else { 4 };
 /// The lower bits of a tag say which message of a call it is: the header is 0, pieces follow.
-const MESSAGE_BITS: u32 = 40;
+const MESSAGE_BITS: u32 = 24;
 
 /// A call of a group at one rank.
 pub(crate) struct Call<'a, 'b, T> {
-    /// The number of calls before it.
+    /// It ascends from call to call.
     pub(crate) number: u64,
     pub(crate) route: Route,
     pub(crate) inbox: &'a mut Inbox,
@@ -26,13 +26,14 @@ impl<T: Number> Call<'_, '_, T> {
             self.begin()?;
         }
         // It comes before all pieces, so none of another call is taken.
-        let (tag, theirs) = self.inbox.next()?;
+        let first = self.header_tag();
+        let (tag, theirs) = self.inbox.next(first)?;
         if tag != self.header_tag() {
             return Err(self.unreadable());
         }
         header.check(self.inbox.sender(), &theirs)?;
         for _ in 0..self.route.steps().len() * self.route.pieces {
-            let (tag, mut buffer) = self.inbox.next()?;
+            let (tag, mut buffer) = self.inbox.next(first)?;
             let at = self
                 .at(tag)
                 .filter(|at| buffer.len() == self.route.arriving::<T>(*at));

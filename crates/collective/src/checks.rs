@@ -215,6 +215,48 @@ fn two_ranks_can_fail_at_any_points() {
     }
 }
 
+/// At every step, in every order, a run can be cancelled: nobody waits, and the next run is right.
+#[test]
+fn nothing_is_left_of_a_cancelled_run() {
+    for (faulty, at) in every_step() {
+        in_many_orders(50, move || {
+            let all = [0, 1, 2];
+            let ranks = local(3, None).unwrap().into_iter().map(Arc::new);
+            let ranks = ranks.map(|comm| (Group::new(comm.clone(), 1, &all).unwrap(), comm));
+            let ranks: Vec<_> = ranks.collect();
+            let cancel: Vec<_> = ranks
+                .iter()
+                .map(|(group, _)| group.cancel_handle())
+                .collect();
+            let ranks = ranks.into_iter().map(|(mut group, comm)| {
+                let cancel = cancel.clone();
+                thread::spawn(move || {
+                    group.begin(0);
+                    let steps = if comm.rank() == faulty {
+                        at
+                    } else {
+                        PROGRAM.len()
+                    };
+                    let steps = PROGRAM[..steps].iter().enumerate();
+                    let ended = steps.map(|(bucket, step)| call(&mut group, *step, bucket as u64));
+                    let ended: Result<Vec<()>, _> = ended.collect();
+                    assert!(matches!(ended, Ok(_) | Err(CollectiveError::Cancelled)));
+                    if comm.rank() == faulty {
+                        cancel.iter().for_each(|rank| rank.cancel(0));
+                    }
+                    comm.all_gather(Vec::new()).unwrap();
+                    group.begin(1);
+                    for (bucket, step) in PROGRAM.into_iter().enumerate() {
+                        assert_eq!(call(&mut group, step, bucket as u64), Ok(()));
+                    }
+                })
+            });
+            let ranks: Vec<_> = ranks.collect();
+            ranks.into_iter().for_each(|rank| rank.join().unwrap());
+        });
+    }
+}
+
 /// The limit may end at any moment, at several ranks at once: then the job ends everywhere.
 #[test]
 fn a_call_that_takes_too_long_ends_the_job_everywhere() {

@@ -35,6 +35,9 @@ pub enum CollectiveError {
         /// The number of ranks in the job.
         size: usize,
     },
+    /// The run was [cancelled](crate::GroupCancel::cancel).
+    #[error("the run was cancelled")]
+    Cancelled,
     /// The root of a broadcast is not in the group.
     #[error("rank {0} cannot broadcast to a group that it is not in")]
     Root(usize),

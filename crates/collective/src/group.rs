@@ -6,10 +6,14 @@ use crate::{
     call::Call,
     error::CollectiveError,
     header::{Header, Operation},
-    inbox::Inbox,
+    inbox::{Event, Inbox},
     number::{Number, Reduction},
     ring::Route,
+    sync::Sender,
 };
+
+/// The lower bits of a call's number are its place in a run.
+const CALL_BITS: u32 = 16;
 
 /// The largest piece, in bytes: a few of them fit into the cache of a core. The model has small ones.
 const PIECE: usize = if cfg!(test) { 8 } else { 1 << 20 };
@@ -38,10 +42,23 @@ const PIECE: usize = if cfg!(test) { 8 } else { 1 << 20 };
 /// ```
 pub struct Group {
     inbox: Inbox,
-    /// How many calls were made.
+    events: Sender<Event>,
+    /// The number of the next call.
     calls: u64,
     /// Buffers for the next pieces.
     buffers: Vec<Vec<u8>>,
+}
+
+/// Cancels the runs of a [`Group`], from any thread.
+#[derive(Clone)]
+pub struct GroupCancel(Sender<Event>);
+
+impl GroupCancel {
+    /// Ends the calls of a run at this rank: those that wait now, and those that follow. Does nothing if
+    /// the run has ended.
+    pub fn cancel(&self, run: u64) {
+        drop(self.0.send(Event::Cancelled(run)));
+    }
 }
 
 impl Group {
@@ -56,22 +73,88 @@ impl Group {
         channel: u32,
         ranks: &[usize],
     ) -> Result<Self, CollectiveError> {
-        let (own, size) = (comm.rank(), comm.size());
-        let is_valid =
-            |(place, rank): (usize, &usize)| *rank < size && !ranks[..place].contains(rank);
+        let own = comm.rank();
         let place = ranks.iter().position(|rank| *rank == own);
-        match place.filter(|_| ranks.iter().enumerate().all(is_valid)) {
-            Some(place) => Ok(Self {
-                inbox: Inbox::new(comm, channel, ranks.to_vec(), place),
-                calls: 0,
-                buffers: Vec::new(),
-            }),
-            None => Err(CollectiveError::Ranks {
-                ranks: ranks.to_vec(),
-                own,
-                size,
-            }),
+        let is_first = |(place, rank): (usize, &usize)| !ranks[..place].contains(rank);
+        match place.filter(|_| ranks.iter().enumerate().all(is_first)) {
+            Some(place) => Self::with_place(comm, channel, ranks, place),
+            None => Err(wrong(&comm, ranks)),
         }
+    }
+
+    /// A group in which a rank may have several places, each with a `Group` of its own that another thread
+    /// uses. It uses as many channels as it has places, from `channel` on, if a rank has several.
+    ///
+    /// # Errors
+    ///
+    /// [`CollectiveError::Ranks`] if a rank does not exist, or the place is not one of this rank.
+    ///
+    /// ```
+    /// use std::{sync::Arc, thread::spawn};
+    /// use stovepipe_collective::{Group, Reduction};
+    ///
+    /// let comm = Arc::new(stovepipe_comm::local(1, None)?.remove(0));
+    /// let places = [0, 1].map(|place| {
+    ///     let comm = comm.clone();
+    ///     spawn(move || {
+    ///         let mut group = Group::with_place(comm, 1, &[0, 0], place)?;
+    ///         let mut tensor = [1.0, place as f32];
+    ///         group.all_reduce(0, &mut [&mut tensor], Reduction::Sum)?;
+    ///         Ok::<_, stovepipe_collective::CollectiveError>(tensor)
+    ///     })
+    /// });
+    /// for place in places {
+    ///     assert_eq!(place.join().unwrap()?, [2.0, 1.0]);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_place(
+        comm: Arc<Communicator>,
+        channel: u32,
+        ranks: &[usize],
+        place: usize,
+    ) -> Result<Self, CollectiveError> {
+        let is_own = ranks.get(place) == Some(&comm.rank());
+        if !is_own || ranks.iter().any(|rank| *rank >= comm.size()) {
+            return Err(wrong(&comm, ranks));
+        }
+        let (inbox, events) = Inbox::new(comm, channel, ranks.to_vec(), place);
+        Ok(Self {
+            inbox,
+            events,
+            calls: 0,
+            buffers: Vec::new(),
+        })
+    }
+
+    /// A handle that ends this rank's calls of a [run](Self::begin).
+    #[must_use]
+    pub fn cancel_handle(&self) -> GroupCancel {
+        GroupCancel(self.events.clone())
+    }
+
+    /// Begins a run: calls that fail or are cancelled together. All ranks begin the same runs, whose numbers
+    /// ascend, and make up to 65,536 calls in each. A rank begins a run when no rank makes a call of an
+    /// earlier one any more. What is left of earlier runs is dropped.
+    ///
+    /// An error in a run does not abort the job: the caller has to
+    /// [cancel](GroupCancel::cancel) the run at the other ranks.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use stovepipe_collective::{CollectiveError, Group, Reduction};
+    ///
+    /// let mut ranks = stovepipe_comm::local(2, None)?;
+    /// let mut group = Group::new(Arc::new(ranks.remove(0)), 1, &[0, 1])?;
+    /// group.begin(7);
+    /// group.cancel_handle().cancel(7); // or another thread, while this one waits
+    /// let cancelled = group.all_reduce(0, &mut [&mut [1.0]], Reduction::Sum);
+    /// assert_eq!(cancelled, Err(CollectiveError::Cancelled));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn begin(&mut self, run: u64) {
+        self.inbox.run = Some(run);
+        self.calls = run << CALL_BITS;
     }
 
     /// This rank's place in the group, from 0.
@@ -210,8 +293,19 @@ impl Group {
             begun: 0,
         };
         self.calls += 1;
-        // The others may wait for this rank.
         let done = call.run(&header);
-        done.inspect_err(|error| self.inbox.comm.abort(&error.to_string()))
+        match self.inbox.run {
+            Some(_) => done,
+            // The others may wait for this rank.
+            None => done.inspect_err(|error| self.inbox.comm.abort(&error.to_string())),
+        }
+    }
+}
+
+fn wrong(comm: &Communicator, ranks: &[usize]) -> CollectiveError {
+    CollectiveError::Ranks {
+        ranks: ranks.to_vec(),
+        own: comm.rank(),
+        size: comm.size(),
     }
 }

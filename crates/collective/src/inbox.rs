@@ -7,12 +7,22 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use stovepipe_comm::{CommError, Communicator, Message, Peer};
 
-use crate::sync::{self, Receiver, receive};
+use crate::{
+    error::CollectiveError,
+    sync::{self, Receiver, Sender, receive},
+};
 
-/// The tag of a message that says that its sender waits.
+/// The tag of a message that says that its sender waits. Its part is the sender's place.
 const WAITS: u64 = u64::MAX;
 /// How long others have to say that they wait, too.
 const NOTICE: Duration = Duration::from_secs(2);
+
+/// What ends a wait.
+pub(crate) enum Event {
+    Arrived(Result<Message, CommError>),
+    /// A run is to end.
+    Cancelled(u64),
+}
 
 /// A rank's neighbours in a ring, and what arrives from them.
 pub(crate) struct Inbox {
@@ -22,7 +32,9 @@ pub(crate) struct Inbox {
     pub(crate) ranks: Vec<usize>,
     /// This rank's place among them.
     pub(crate) place: usize,
-    events: Receiver<Result<Message, CommError>>,
+    /// Cancelling this run ends a wait.
+    pub(crate) run: Option<u64>,
+    events: Receiver<Event>,
     /// Ranks that have left the job.
     gone: HashSet<usize>,
 }
@@ -33,17 +45,28 @@ impl Inbox {
         channel: u32,
         ranks: Vec<usize>,
         place: usize,
-    ) -> Self {
+    ) -> (Self, Sender<Event>) {
         let (sender, events) = sync::channel();
-        comm.set_sink(channel, move |event| drop(sender.send(event)));
-        Self {
-            comm,
+        let inbox = Self {
+            comm: comm.clone(),
             channel,
             ranks,
             place,
+            run: None,
             events,
             gone: HashSet::new(),
-        }
+        };
+        let sink = sender.clone();
+        let arrived = move |arrived| drop(sink.send(Event::Arrived(arrived)));
+        comm.set_sink(inbox.channel_of(place), arrived);
+        (inbox, sender)
+    }
+
+    /// The channel of a place: a rank with several places has one for each.
+    fn channel_of(&self, place: usize) -> u32 {
+        let mut places = self.ranks.iter().enumerate();
+        let has_several = places.any(|(at, rank)| self.ranks[..at].contains(rank));
+        self.channel + if has_several { place as u32 } else { 0 }
     }
 
     pub(crate) fn peer(&self, rank: usize) -> Peer {
@@ -59,31 +82,48 @@ impl Inbox {
 
     /// Sends to the next rank.
     pub(crate) fn send(&self, tag: u64, bytes: Vec<u8>) -> Result<(), CommError> {
-        let next = self.ranks[(self.place + 1) % self.ranks.len()];
-        self.comm.send(next, self.channel, tag, vec![bytes])
+        self.send_to((self.place + 1) % self.ranks.len(), tag, bytes)
     }
 
-    /// The next message of the rank before this one.
-    pub(crate) fn next(&mut self) -> Result<(u64, Vec<u8>), CommError> {
+    fn send_to(&self, place: usize, tag: u64, bytes: Vec<u8>) -> Result<(), CommError> {
+        let channel = self.channel_of(place);
+        self.comm.send(self.ranks[place], channel, tag, vec![bytes])
+    }
+
+    /// The next message of the rank before this one with at least this tag. Smaller tags are of calls that
+    /// were cancelled.
+    pub(crate) fn next(&mut self, first: u64) -> Result<(u64, Vec<u8>), CollectiveError> {
         let (sender, mut patience) = (self.sender(), self.comm.limit());
         let mut waiting = HashSet::new();
         let mut is_late = false;
         loop {
-            match receive(&self.events, patience) {
-                Some(Ok(message)) if message.tag == WAITS => {
-                    waiting.insert(message.from);
+            let arrived = match receive(&self.events, patience) {
+                Some(Event::Cancelled(run)) if Some(run) == self.run => {
+                    return Err(CollectiveError::Cancelled);
                 }
+                Some(Event::Cancelled(_)) => continue,
+                Some(Event::Arrived(arrived)) => Some(arrived),
+                None => None,
+            };
+            match arrived {
+                Some(Ok(mut message)) if message.tag == WAITS => {
+                    let place = message.parts.pop().and_then(|part| part.try_into().ok());
+                    waiting.extend(place.map(|place| u64::from_le_bytes(place) as usize));
+                }
+                Some(Ok(message)) if message.tag < first => continue,
                 Some(Ok(mut message)) if message.from == sender.rank => {
                     return Ok((message.tag, message.parts.pop().unwrap_or_default()));
                 }
-                Some(Ok(message)) => return Err(CommError::Unreadable(self.peer(message.from))),
+                Some(Ok(message)) => {
+                    return Err(CommError::Unreadable(self.peer(message.from)).into());
+                }
                 // If more of it is needed, the rank after it says so.
                 Some(Err(CommError::Gone(peer))) if peer != sender => {
                     self.gone.insert(peer.rank);
                     continue;
                 }
-                Some(Err(error)) => return Err(error),
-                None if is_late => return Err(self.missing(&waiting)),
+                Some(Err(error)) => return Err(error.into()),
+                None if is_late => return Err(self.missing(&waiting).into()),
                 None => {}
             }
             if !is_late {
@@ -95,18 +135,22 @@ impl Inbox {
     }
 
     fn say_that_it_waits(&self) -> Result<(), CommError> {
-        let is_asked = |rank: &&usize| **rank != self.comm.rank() && !self.gone.contains(rank);
-        let mut others = self.ranks.iter().filter(is_asked);
-        others.try_for_each(|rank| self.comm.send(*rank, self.channel, WAITS, Vec::new()))
+        let own = (self.place as u64).to_le_bytes();
+        let is_asked =
+            |place: &usize| *place != self.place && !self.gone.contains(&self.ranks[*place]);
+        let mut others = (0..self.ranks.len()).filter(is_asked);
+        others.try_for_each(|place| self.send_to(place, WAITS, own.to_vec()))
     }
 
-    /// The rank that all wait for: the first one back along the ring that does not wait.
+    /// The rank that all wait for: the first one back along the ring that does not wait. `waiting` are places.
     fn missing(&self, waiting: &HashSet<usize>) -> CommError {
         let size = self.ranks.len();
-        let mut back = (1..size).map(|steps| self.ranks[(self.place + size - steps) % size]);
-        let culprit = back.find(|rank| !waiting.contains(rank));
+        let mut back = (1..size).map(|steps| (self.place + size - steps) % size);
+        let culprit = back.find(|place| !waiting.contains(place));
         CommError::Missing {
-            peers: vec![culprit.map_or_else(|| self.sender(), |rank| self.peer(rank))],
+            peers: vec![
+                culprit.map_or_else(|| self.sender(), |place| self.peer(self.ranks[place])),
+            ],
             limit: self.comm.limit().unwrap_or_default(),
         }
     }
@@ -123,18 +167,18 @@ mod tests {
 
     #[test]
     fn the_rank_that_all_wait_for_is_named() {
-        // In the ring 1, 3, 0, 2, seen from 0.
+        // In the ring 1, 3, 0, 2, seen from 0: places, and the rank that is named.
         let cases = [
             (&[][..], 3),
-            (&[1, 2], 3),
-            (&[3], 1),
-            (&[3, 2], 1),
-            (&[1, 3], 2),
-            (&[1, 2, 3], 3),
+            (&[0, 3], 3),
+            (&[1], 1),
+            (&[1, 3], 1),
+            (&[0, 1], 2),
+            (&[0, 3, 1], 3),
         ];
         let check = move || {
             let comm = local(4, Some(Duration::from_secs(1))).unwrap().remove(0);
-            let inbox = Inbox::new(Arc::new(comm), 1, vec![1, 3, 0, 2], 2);
+            let (inbox, _) = Inbox::new(Arc::new(comm), 1, vec![1, 3, 0, 2], 2);
             for (waiting, named) in cases {
                 let error = inbox.missing(&waiting.iter().copied().collect());
                 let expected = format!("rank {named} on localhost did not answer within 1s");

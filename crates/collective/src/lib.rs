@@ -49,5 +49,5 @@ mod checks;
 
 pub use chunks::slice;
 pub use error::CollectiveError;
-pub use group::Group;
+pub use group::{Group, GroupCancel};
 pub use number::{Number, Reduction};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub(crate) use mpsc::{Receiver, channel};
+pub(crate) use mpsc::{Receiver, Sender, channel};
 #[cfg(test)]
 use shuttle::sync::mpsc;
 #[cfg(not(test))]

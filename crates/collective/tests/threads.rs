@@ -112,6 +112,37 @@ fn a_rank_can_be_in_several_groups() {
     }
 }
 
+/// Sums have the bits of as many ranks with a place each.
+#[test]
+fn a_rank_can_have_several_places() {
+    let places = [0, 0, 1, 0, 1];
+    let numbers = |place: usize| [1.0 / (1.0 + place as f32), place as f32, 7.0, 0.1, 1e-8];
+    let sum = |mut group: Group| {
+        let mut tensor = numbers(group.rank());
+        for bucket in 0..20 {
+            tensor = numbers(group.rank());
+            let reduced = group.all_reduce(bucket, &mut [&mut tensor], Reduction::Sum);
+            assert_eq!(reduced, Ok(()));
+        }
+        tensor.map(f32::to_bits)
+    };
+    let alone = ranks(places.len(), None, |comm| sum(everyone(comm)));
+    let shared = ranks(2, None, |comm| {
+        let own = (0..places.len()).filter(|place| places[*place] == comm.rank());
+        thread::scope(|scope| {
+            let own = own.map(|place| {
+                let group = Group::with_place(comm.clone(), 1, &places, place).unwrap();
+                scope.spawn(move || sum(group))
+            });
+            let own: Vec<_> = own.collect();
+            own.into_iter()
+                .map(|place| place.join().unwrap())
+                .collect::<Vec<_>>()
+        })
+    });
+    assert!(shared.concat().into_iter().eq(alone));
+}
+
 #[test]
 fn groups_of_wrong_ranks_are_errors_that_harm_nothing() {
     ranks(3, None, |comm| {
