@@ -88,6 +88,12 @@ pub struct JobContext<'a, A> {
 }
 
 impl<A: Copy> JobContext<'_, A> {
+    /// What ends the waits of this job if the step is cancelled.
+    #[must_use]
+    pub fn cancel_token(&self) -> &CancelToken {
+        &self.cancel
+    }
+
     /// Runs the next action, unless the step has ended, and reports that it is done.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ use crate::{
         core::{Engine, ProgressCallback},
         panic::caught,
         processes::Processes,
+        reduction::{self, Reducers},
         schedules::{self, Schedules},
         seats::{Seat, Seats},
         shared::Shared,
@@ -67,6 +68,7 @@ impl<L: Layer> Pipeline<L> {
             unkeyed_policy: UnkeyedPolicy::Refuse,
             sample: None,
             communicator: None,
+            bucket: reduction::BUCKET,
             on_transfer: None,
         }
     }
@@ -129,6 +131,7 @@ pub struct PipelineBuilder<L: Layer> {
     unkeyed_policy: UnkeyedPolicy,
     sample: Option<(L::Input, L::Side)>,
     communicator: Option<Arc<Communicator>>,
+    bucket: usize,
     on_transfer: Option<TransferHook>,
 }
 
@@ -299,6 +302,23 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
+    /// Sets the size of a bucket, in bytes of gradients; 25 MiB by default. Replicas of a stage in several
+    /// processes add their gradients bucket by bucket, while backward passes go on. The first bucket has at
+    /// most 1 MiB. A layer is not split. The size changes no bit.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::Pipeline;
+    ///
+    /// let builder = Pipeline::builder(Dense::layers(&[3, 2])).devices([Device::flex()]);
+    /// assert!(builder.bucket(100 << 20).build().is_ok());
+    /// ```
+    pub fn bucket(mut self, bytes: usize) -> Self {
+        self.bucket = bytes;
+        self
+    }
+
     /// For tests of transfers: treats every worker's device as different, and calls `hook` before each
     /// copy, on the thread that copies.
     #[doc(hidden)]
@@ -456,7 +476,7 @@ impl<L: Layer> PipelineBuilder<L> {
         if processes.are_several() && !<L::Flow as Flow>::PACKS {
             return Err(BuildError::FlowNotPacked(type_name::<L::Flow>()));
         }
-        let mut stages = self.place(&cut, &seats)?;
+        let mut stages = self.place(&cut, &seats, processes)?;
         if let Some(layers) = ties.shared_statistics {
             let [first, second] = layers.map(|index| LayerName {
                 index,
@@ -464,29 +484,19 @@ impl<L: Layer> PipelineBuilder<L> {
             });
             return Err(BuildError::SharedStatistics { first, second });
         }
-        for seat in seats.all() {
-            let owner = seats.of_stage(seat.stage)[0];
-            let both = [owner, seat].map(|seat| processes.of(seat.worker));
-            if both[0] != both[1] {
-                let (stage, processes) = (seat.stage, both);
-                return Err(BuildError::ReplicasApart { stage, processes });
-            }
-        }
         let workers = self.start_workers(&seats, processes)?;
         let transfers = self.start_transfers(&stages, (&seats, processes))?;
-        let is_own: Vec<_> = (seats.owners().map(|seat| processes.is_own(seat.worker))).collect();
-        let seats_of = |layer: usize| {
-            let stage = stages.partition_point(|stage| stage.layers.end <= layer);
-            seats.of_stage(stage)
+        let reducers = Reducers::start(&seats, processes, self.bucket);
+        let reducers = reducers.map_err(BuildError::TransferThread)?;
+        let of_stage = |stage: usize| processes.home(seats.of_stage(stage)).is_some();
+        let is_own: Vec<_> = (0..seats.stages()).map(of_stage).collect();
+        let stage_of = |layer| stages.partition_point(|stage| stage.layers.end <= layer);
+        let processes_of = |layer: usize| {
+            let seats = seats.of_stage(stage_of(layer)).iter();
+            seats.map(|seat| processes.of(seat.worker)).collect()
         };
-        let process_of = |layer: usize| processes.of(seats_of(layer)[0].worker);
-        let shared = (processes.post()).and_then(|post| Shared::new(&ties, process_of, post));
-        let mut shared_places = ties.places().iter().flatten().filter(|_| shared.is_some());
-        if let Some((layer, _)) = shared_places.find(|(layer, _)| seats_of(*layer).len() > 1) {
-            let stage = seats_of(*layer)[0].stage;
-            return Err(BuildError::ReplicasShare { stage });
-        }
-        let is_own_layer = |layer| process_of(layer) == processes.rank();
+        let shared = (processes.post()).and_then(|post| Shared::new(&ties, processes_of, post));
+        let is_own_layer = |layer| is_own[stage_of(layer)];
         let own_ties = ties.within(is_own_layer);
         let of_others = initialise_shared(&self.layers, self.seed, &ties, is_own_layer);
         let layers = prepare_layers(self.layers, self.seed, &stages, &is_own);
@@ -499,6 +509,7 @@ impl<L: Layer> PipelineBuilder<L> {
         let engine = Engine {
             processes: processes.clone(),
             transfers,
+            reducers,
             stages,
             schedules: Schedules {
                 scheduler: self.scheduler,
@@ -533,7 +544,12 @@ impl<L: Layer> PipelineBuilder<L> {
     }
 
     /// The layers and the device of each stage.
-    fn place(&self, cut: &[usize], seats: &Seats) -> Result<Vec<StagePlacement>, BuildError> {
+    fn place(
+        &self,
+        cut: &[usize],
+        seats: &Seats,
+        processes: &Processes,
+    ) -> Result<Vec<StagePlacement>, BuildError> {
         let layers = &self.layers;
         let of_user = caught(|| {
             let uses: Vec<_> = layers.iter().map(L::skips).collect();
@@ -543,7 +559,7 @@ impl<L: Layer> PipelineBuilder<L> {
         let (wiring, names) = of_user.map_err(BuildError::Panicked)??;
         let ranges: Vec<_> = ranges(cut).collect();
         let skips = StageSkips::of_stages(&Arc::new(wiring), &ranges);
-        let devices = of_stages(seats, &self.devices).into_iter();
+        let devices = of_stages(seats, processes, &self.devices).into_iter();
         let placement =
             |((layers, device), skips): ((Range<usize>, NamedDevice), _)| StagePlacement {
                 names: names[layers.clone()].into(),
@@ -611,10 +627,15 @@ struct StageLayout {
     schedule: Schedule,
 }
 
-/// The device of each stage, given the device of each worker.
-fn of_stages<T: Clone>(seats: &Seats, of_workers: &[T]) -> Vec<T> {
-    let workers = seats.owners().map(|seat| seat.worker);
-    workers.map(|worker| of_workers[worker].clone()).collect()
+/// The device of each stage, given the device of each worker: that of this process's first seat, if it has
+/// one.
+fn of_stages<T: Clone>(seats: &Seats, processes: &Processes, of_workers: &[T]) -> Vec<T> {
+    let of_stage = |stage: usize| {
+        let seats = seats.of_stage(stage);
+        let seat = processes.home(seats).unwrap_or(seats[0]);
+        of_workers[seat.worker].clone()
+    };
+    (0..seats.stages()).map(of_stage).collect()
 }
 
 /// Draws the lazy parameters that layers share: moving them would initialise them without the seed. Returns
@@ -681,6 +702,7 @@ fn check_statistics(stages: &[StagePlacement]) -> Result<(), BuildError> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     /// An integration test cannot see this: all CPU devices are equal.
@@ -688,7 +710,8 @@ mod tests {
     fn a_stage_is_on_its_workers_device() {
         let devices = ["left", "right"];
         let one_each = |workers: &[usize]| Seats::new(workers.chunks(1));
-        let of_stages = |workers: &[usize]| of_stages(&one_each(workers), &devices);
+        let alone = Processes::new(vec![0; 2], None, &CancelHandle::new()).unwrap();
+        let of_stages = |workers: &[usize]| of_stages(&one_each(workers), &alone, &devices);
         assert_eq!(of_stages(&[0, 1]), ["left", "right"]);
         assert_eq!(of_stages(&[0, 1, 0, 1]), ["left", "right", "left", "right"]);
         assert_eq!(of_stages(&[0, 1, 1, 0]), ["left", "right", "right", "left"]);

@@ -3,6 +3,7 @@
 use std::{error::Error as StdError, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use stovepipe_collective::CollectiveError;
 use stovepipe_comm::ProcessError;
 use stovepipe_plan::{CutError, PlanError};
 use stovepipe_schedule::{Action, ScheduleError, SpanKind, count};
@@ -180,26 +181,6 @@ pub enum BuildError {
         "{0} cannot be sent to another process: derive `Flow`, or write `pack` and `unpack` for it"
     )]
     FlowNotPacked(&'static str),
-    /// The replicas of a stage are in several processes.
-    #[error(
-        "the replicas of stage {stage} are in the processes {} and {}: give them devices of one process",
-        processes[0], processes[1]
-    )]
-    ReplicasApart {
-        /// The stage.
-        stage: usize,
-        /// Two of its processes.
-        processes: [usize; 2],
-    },
-    /// A stage with replicas has a parameter that a layer of another process shares.
-    #[error(
-        "stage {stage} has replicas, and shares a parameter with a layer of another process: give \
-         both to one process"
-    )]
-    ReplicasShare {
-        /// The stage.
-        stage: usize,
-    },
     /// The processes of the pipeline do not get on.
     #[error(transparent)]
     Processes(#[from] ProcessError),
@@ -325,6 +306,11 @@ pub enum StepError {
     /// A copy between two devices is still stuck in an earlier step.
     #[error("{0} are stuck since an earlier step stalled: build the pipeline again")]
     StuckTransfer(Transfer),
+    /// The sum of the gradients of replicas is still stuck in an earlier step.
+    #[error(
+        "the gradients of replicas are stuck since an earlier step stalled: build the pipeline again"
+    )]
+    StuckReduction,
     /// The progress callback used its own pipeline.
     #[error("a progress callback cannot use its own pipeline: its step is still running")]
     InCallback,
@@ -487,6 +473,9 @@ pub enum FailureCause {
     /// Another process could not send what this one waits for.
     #[error(transparent)]
     OtherProcess(ProcessError),
+    /// Its gradients could not be added to those of the stage's other replicas.
+    #[error("the gradients could not be added to those of other replicas: {0}")]
+    Reduction(#[from] CollectiveError),
     /// The engine broke a rule of its own.
     #[error("{0}: this is a bug in the engine")]
     Internal(&'static str),
@@ -583,6 +572,11 @@ pub enum WorkerState {
         /// The current layer's index and name.
         layer: Option<(usize, String)>,
     },
+    /// It waits until the gradients of a stage are added to those of its other replicas.
+    Reducing {
+        /// The stage.
+        stage: usize,
+    },
     /// It has finished all its actions.
     Done,
 }
@@ -620,6 +614,12 @@ impl fmt::Display for WorkerRecord {
                 if let Some((index, name)) = layer {
                     write!(f, ", layer {index} ({name})")?;
                 }
+            }
+            WorkerState::Reducing { stage } => {
+                write!(
+                    f,
+                    "waited for the gradients of other replicas of stage {stage}"
+                )?;
             }
             WorkerState::Done => write!(f, "was done")?,
         }

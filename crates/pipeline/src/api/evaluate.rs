@@ -1,6 +1,9 @@
 //! Evaluation and inference: forward passes without dropout, with running statistics.
 
-use std::sync::MutexGuard;
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::MutexGuard,
+};
 
 use stovepipe_comm::ProcessError;
 use stovepipe_schedule::Action;
@@ -11,13 +14,16 @@ use crate::{
         error::StepError,
         objective::Objective,
         pipeline::Pipeline,
-        tasks::{join_outputs, loss_on, sizes_term, sum_losses, sum_scores, weight_of},
+        tasks::{
+            join_outputs, loss_on, own_outputs, sizes_term, sum_losses, sum_scores, weight_of,
+        },
     },
     engine::{
+        seats::Turns,
         stage::{OutputUse, StagePlacement},
         step::{self, StepResult},
     },
-    model::{flow::Flow, flows, layer::Layer},
+    model::{flow::Flow, flows, layer::Layer, packed::PackError},
 };
 
 impl<L: Layer> Pipeline<L> {
@@ -37,9 +43,9 @@ impl<L: Layer> Pipeline<L> {
             loss: None,
             keep_outputs: true,
         })?;
-        let own = join_outputs(result, sizes.len());
-        let own = self.engine.processes.meet(own, |_| Vec::new())?;
-        self.share_output(own)
+        let all = self.share_outputs(own_outputs(result))?;
+        let joined = join_outputs(all, sizes.len());
+        self.engine.processes.meet(joined, |_| Vec::new())
     }
 
     /// Takes the turn, and the sizes of micro-batches, when all processes have agreed on them.
@@ -61,19 +67,28 @@ impl<L: Layer> Pipeline<L> {
         Ok(prepared)
     }
 
-    /// Gives every process the output that one of them has.
-    fn share_output(&self, own: Option<L::Output>) -> Result<L::Output, StepError> {
+    /// Gives every process the outputs of all micro-batches, on a device of its own.
+    pub(super) fn share_outputs(
+        &self,
+        mut own: HashMap<usize, L::Output>,
+    ) -> Result<HashMap<usize, L::Output>, StepError> {
         let processes = &self.engine.processes;
         if !processes.are_several() {
-            return own.ok_or(StepError::UnlikeOutputs);
+            return Ok(own);
         }
-        let packed = own.map(flows::pack).transpose();
-        let packed = packed.map_err(|error| ProcessError::Unreadable(error.into()));
-        let packed = processes.meet(packed.map_err(StepError::from), |_| Vec::new())?;
-        let mut packed = processes.share(packed)?.ok_or(StepError::UnlikeOutputs)?;
+        let unreadable = |error: PackError| ProcessError::Unreadable(error.into());
+        let pack = |(&index, output): (&usize, &L::Output)| {
+            Ok::<_, StepError>((index, flows::pack(output.clone()).map_err(unreadable)?))
+        };
+        let packed: Result<Vec<_>, _> = own.iter().map(pack).collect();
+        let packed = processes.meet(packed, |_| Vec::new())?;
         let device = self.engine.own_device();
-        let output = flows::unpack(&mut packed, device);
-        output.map_err(|error| ProcessError::Unreadable(error.into()).into())
+        for (index, mut packed) in processes.share(packed)?.into_iter().flatten() {
+            if let Entry::Vacant(place) = own.entry(index) {
+                place.insert(flows::unpack(&mut packed, device).map_err(unreadable)?);
+            }
+        }
+        Ok(own)
     }
 
     /// Runs a batch of any size forward and computes its loss and scores. The last stage does so for each
@@ -134,15 +149,20 @@ impl<L: Layer> Pipeline<L> {
         sizes: &[usize],
         outputs: impl Fn(&StagePlacement) -> OutputUse<L>,
     ) -> Result<StepResult<L>, StepError> {
-        let tasks = self.tasks(inputs, sizes, None, outputs);
-        step::run(&self.engine, &self.forward_actions(sizes.len()), tasks)
+        let turns = self.engine.schedules.turns(sizes.len());
+        let tasks = self.tasks(inputs, (sizes, &turns), None, outputs);
+        step::run(
+            &self.engine,
+            &self.forward_actions(&turns, sizes.len()),
+            tasks,
+        )
     }
 
     /// Each worker runs its stages one after another, each with all its micro-batches.
-    pub(super) fn forward_actions(&self, micro_batches: usize) -> Vec<Vec<Action>> {
+    pub(super) fn forward_actions(&self, turns: &Turns, micro_batches: usize) -> Vec<Vec<Action>> {
         let mut actions = vec![Vec::new(); self.engine.schedules.workers];
         for seat in self.engine.seats().all() {
-            let own = (0..micro_batches).filter(|&i| self.engine.seats().takes(seat, i));
+            let own = (0..micro_batches).filter(|&i| turns.has(seat, i));
             actions[seat.worker].extend(own.map(|i| Action::forward(seat.stage, i)));
         }
         actions

@@ -72,7 +72,9 @@ pub struct Stage {
     pub devices: Vec<String>,
     /// The process that has the worker: its rank, or 0.
     pub process: usize,
-    /// The worker's device.
+    /// The process of each of these workers.
+    pub processes: Vec<usize>,
+    /// The device that has the layers in this process; the worker's device if it has none.
     pub device: Device,
     /// The name of the device in pictures and errors.
     pub device_name: String,
@@ -196,6 +198,7 @@ impl<L: Layer> Pipeline<L> {
                 "the number of micro-batches",
                 engine.micro_batches.to_string(),
             ),
+            term("the size of a bucket", engine.reducers.bucket().to_string()),
             term("the seed", engine.seed.to_string()),
             term("the precision", engine.precision.to_string()),
             term(
@@ -235,6 +238,9 @@ impl<L: Layer> Pipeline<L> {
                     .map(|worker| self.engine.devices[worker].name.clone())
                     .collect(),
                 process: self.engine.processes.of(seat.worker),
+                processes: (self.replicas(seat.stage))
+                    .map(|worker| self.engine.processes.of(worker))
+                    .collect(),
                 device: stage.device.clone(),
                 device_name: stage.device_name.clone(),
                 parameters: self.layers_of(stage).iter().map(count_parameters).sum(),
@@ -254,9 +260,9 @@ impl<L: Layer> Pipeline<L> {
 
     /// The layers of this process's stages, in order.
     pub(crate) fn own_layers(&self) -> impl Iterator<Item = &L> {
-        let own = self.engine.seats().owners();
-        let own = own.filter(|seat| self.engine.processes.is_own(seat.worker));
-        own.flat_map(|seat| self.layers_of(&self.engine.stages[seat.stage]))
+        let stages = self.engine.stages.iter().enumerate();
+        let own = stages.filter(|(stage, _)| self.engine.home(*stage).is_some());
+        own.flat_map(|(_, stage)| self.layers_of(stage))
     }
 
     /// The layers of a stage; none if a failed change dropped them.

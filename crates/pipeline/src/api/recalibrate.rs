@@ -83,9 +83,11 @@ impl<L: Layer> Pipeline<L> {
         inputs: Inputs<L::Input, L::Side>,
     ) -> Result<(Vec<Statistics>, Vec<usize>), StepError> {
         let (_turn, sizes) = self.prepare_forward(&inputs, "recalibrate")?;
+        let turns = self.engine.schedules.turns(sizes.len());
         let schedule = Arc::new(StepSchedule {
-            actions: self.forward_actions(sizes.len()),
+            actions: self.forward_actions(&turns, sizes.len()),
             recorded: Vec::new(),
+            turns,
         });
         let training = Training {
             schedule: schedule.clone(),
@@ -100,7 +102,8 @@ impl<L: Layer> Pipeline<L> {
             inspect: false,
             loss_scale: None,
         };
-        let tasks = self.tasks(inputs, &sizes, Some(&Arc::new(training)), |_| OutputUse {
+        let split = (&sizes[..], &schedule.turns);
+        let tasks = self.tasks(inputs, split, Some(&Arc::new(training)), |_| OutputUse {
             loss: None,
             keep_outputs: false,
         });

@@ -13,7 +13,7 @@ use crate::{
         links::Links,
         panic::caught,
         report::StageReport,
-        seats::Seat,
+        seats::{Seat, Turns},
         stage::{MicroBatchLoss, OutputUse, StagePlacement, StageTask, Training},
         step::StepResult,
         tape::{Head, LossAndScores},
@@ -23,11 +23,12 @@ use crate::{
 };
 
 impl<L: Layer> Pipeline<L> {
-    /// The task of each seat of this process; without `training`, it runs forward as in evaluation.
+    /// The task of each seat of this process; without `training`, it runs forward as in evaluation. `turns`
+    /// says which replica takes which micro-batch.
     pub(crate) fn tasks(
         &self,
         inputs: Inputs<L::Input, L::Side>,
-        sizes: &[usize],
+        (sizes, turns): (&[usize], &Turns),
         training: Option<&Arc<Training>>,
         outputs: impl Fn(&StagePlacement) -> OutputUse<L>,
     ) -> Result<Vec<StageTask<L>>, StepError> {
@@ -44,19 +45,24 @@ impl<L: Layer> Pipeline<L> {
         let skips: Vec<_> = skips.collect();
         let trainable_from = training.map_or(usize::MAX, |training| training.trainable_from);
         let ways = (&engine.transfers, &*engine.processes);
-        let links = Links::of_seats(engine.seats(), &skips, trainable_from, ways);
+        let links = Links::of_seats((engine.seats(), turns), &skips, trainable_from, ways);
+        let mut reductions = engine.reducers.of_run();
         let task = |(seat, links): (Seat, _)| {
             let stage = engine.placement(seat);
-            let inputs = inputs_of_first
-                .extract_if(|&index, _| seat.stage == 0 && engine.seats().takes(seat, index));
+            let inputs =
+                inputs_of_first.extract_if(|&index, _| seat.stage == 0 && turns.has(seat, index));
+            let replicas = engine.seats().of_stage(seat.stage).len();
+            let home = &engine.stages[seat.stage].device;
             StageTask {
+                run: 0, // when it begins
                 seat,
                 layers: self.layers_at(seat),
                 links,
                 inputs: inputs.collect(),
                 outputs: outputs(&stage),
                 stage,
-                shared: engine.shared.clone(),
+                shared: (engine.shared.clone()).filter(|_| engine.home(seat.stage) == Some(seat)), // once a process
+                reduction: training.and_then(|_| reductions.of(seat, replicas, home)),
                 dtype: engine.precision.cast(),
                 side: side.clone(),
                 samples: samples.clone(),
@@ -144,20 +150,22 @@ pub(crate) fn weight_of<O, T>(
         .ok_or(StepError::NoWeight(weight))
 }
 
-/// Joins the outputs that the last stage kept, in the process that has it.
-pub(crate) fn join_outputs<L: Layer>(
-    result: StepResult<L>,
-    micro_batches: usize,
-) -> Result<Option<L::Output>, StepError> {
+/// The outputs that the last stage kept in this process, by micro-batch.
+pub(crate) fn own_outputs<L: Layer>(result: StepResult<L>) -> HashMap<usize, L::Output> {
     let last = result.stages.into_iter().last();
-    let Some(last) = last.filter(|last| last.seat.stage + 1 == result.reports.len()) else {
-        return Ok(None);
-    };
-    let mut outputs = last.outputs;
+    let last = last.filter(|last| last.seat.stage + 1 == result.reports.len());
+    last.map(|last| last.outputs).unwrap_or_default()
+}
+
+/// Joins the outputs of all micro-batches.
+pub(crate) fn join_outputs<O: Flow>(
+    mut outputs: HashMap<usize, O>,
+    micro_batches: usize,
+) -> Result<O, StepError> {
     let parts = (0..micro_batches).map(|micro_batch| outputs.remove(&micro_batch));
     let parts: Option<Vec<_>> = parts.collect();
     let joined = parts.and_then(values::join);
-    joined.map(Some).ok_or(StepError::UnlikeOutputs)
+    joined.ok_or(StepError::UnlikeOutputs)
 }
 
 /// Consecutive ranges of these sizes.

@@ -10,7 +10,7 @@ use crate::{
         error::{BoxedError, StepError},
         pipeline::Pipeline,
     },
-    engine::{core::Engine, panic::caught, seats::Seat, worker},
+    engine::{core::Engine, panic::caught, worker},
     model::{layer::Layer, parameters::move_gradients},
 };
 
@@ -46,11 +46,11 @@ impl<L: Layer> Pipeline<L> {
         let mut rest = self.take_layers();
         let (mut workers, mut kept) = (HashMap::new(), HashMap::new());
         workers.extend(engine.processes.own_workers().zip(&engine.workers));
-        let seats: Vec<_> = engine.seats().owners().collect();
-        for (Seat { stage, worker, .. }, state) in seats.into_iter().zip(states).rev() {
+        for (stage, state) in states.into_iter().enumerate().rev() {
             let own = rest.split_off(engine.stages[stage].layers.start);
-            let Some(worker) = workers.get(&worker) else {
-                // Another process changes it.
+            let home = engine.home(stage);
+            let Some(worker) = home.and_then(|seat| workers.get(&seat.worker)) else {
+                // Other processes change it.
                 kept.insert(stage, (own, state));
                 continue;
             };

@@ -18,6 +18,7 @@ use crate::{
     engine::{
         panic::caught,
         processes::Processes,
+        reduction::Reducers,
         schedules::Schedules,
         seats::{Seat, Seats},
         shared::Shared,
@@ -40,6 +41,7 @@ pub(crate) struct Engine {
     pub(crate) workers: Vec<Worker>,
     pub(crate) processes: Arc<Processes>,
     pub(crate) transfers: TransferThreads,
+    pub(crate) reducers: Reducers,
     pub(crate) stages: Vec<StagePlacement>,
     /// The device of each worker.
     pub(crate) devices: Vec<NamedDevice>,
@@ -95,6 +97,9 @@ impl Engine {
         if let Some((worker, _)) = workers.find(|(_, worker)| worker.is_stuck()) {
             return Err(StepError::Stuck { worker });
         }
+        if self.reducers.are_stuck() {
+            return Err(StepError::StuckReduction);
+        }
         match self.transfers.stuck() {
             Some(transfer) => Err(StepError::StuckTransfer(transfer)),
             None => Ok(turn),
@@ -122,19 +127,22 @@ impl Engine {
         (self.in_callback.lock()).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a layer is one of this process.
+    /// This process's first seat of a stage: its device has the layers, if there is one.
+    pub(crate) fn home(&self, stage: usize) -> Option<Seat> {
+        self.processes.home(self.seats().of_stage(stage))
+    }
+
+    /// Whether this process has a layer.
     pub(crate) fn is_own_layer(&self, layer: usize) -> bool {
-        let mut seats = self.seats().all();
-        seats.any(|seat| {
-            self.processes.is_own(seat.worker) && self.stages[seat.stage].layers.contains(&layer)
-        })
+        let own = |stage: &StagePlacement| stage.layers.contains(&layer);
+        (self.stages.iter().position(own)).is_some_and(|stage| self.home(stage).is_some())
     }
 
     /// A device of this process.
     pub(crate) fn own_device(&self) -> &Device {
-        let mut seats = self.seats().all();
-        let own = seats.find(|seat| self.processes.is_own(seat.worker));
-        &self.stages[own.map_or(0, |seat| seat.stage)].device
+        let mut stages = 0..self.stages.len();
+        let own = stages.find(|&stage| self.home(stage).is_some());
+        &self.stages[own.unwrap_or_default()].device
     }
 
     /// A seat's stage, on the seat's device.

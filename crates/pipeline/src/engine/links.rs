@@ -10,7 +10,7 @@ use crate::{
         message::Inbox,
         processes::Processes,
         routes::{Outbox, mailboxes},
-        seats::Seats,
+        seats::{Seats, Turns},
         skips::{SkipGradients, SkipValues, StageSkips},
         transfer::TransferThreads,
         values::FlowGradients,
@@ -34,7 +34,7 @@ impl<L: Layer> Links<L> {
     /// Links all seats, in the order of their stages. Skips have gradients only if a layer from
     /// `trainable_from` on sends them.
     pub(crate) fn of_seats(
-        seats: &Seats,
+        (seats, turns): (&Seats, &Turns),
         skips: &[StageSkips],
         trainable_from: usize,
         ways: (&TransferThreads, &Processes),
@@ -44,14 +44,14 @@ impl<L: Layer> Links<L> {
             .collect();
         let of = |stage: usize| seats.of_stage(stage);
         for (from, to) in (1..seats.stages()).map(|to| (to - 1, to)) {
-            let (outboxes, inboxes) = mailboxes(of(from), of(to), ways);
+            let (outboxes, inboxes) = mailboxes(of(from), of(to), &turns.0[to], ways);
             give(&mut links[from], outboxes, |own, end| {
                 own.values_out = Some(end)
             });
             give(&mut links[to], inboxes, |own, end| {
                 own.values_in = Some(end)
             });
-            let (outboxes, inboxes) = mailboxes(of(to), of(from), ways);
+            let (outboxes, inboxes) = mailboxes(of(to), of(from), &turns.0[from], ways);
             give(&mut links[to], outboxes, |own, end| {
                 own.gradients_out = Some(end)
             });
@@ -62,7 +62,7 @@ impl<L: Layer> Links<L> {
         for (from, stage) in skips.iter().enumerate() {
             let outgoing = stage.outgoing();
             for to in outgoing.iter().map(|&(_, to)| to).collect::<BTreeSet<_>>() {
-                let (outboxes, inboxes) = mailboxes(of(from), of(to), ways);
+                let (outboxes, inboxes) = mailboxes(of(from), of(to), &turns.0[to], ways);
                 give(&mut links[from], outboxes, |own, end| {
                     own.skips_out.push((to, end))
                 });
@@ -73,7 +73,7 @@ impl<L: Layer> Links<L> {
             let trained = outgoing.iter();
             let trained = trained.filter(|&&(skip, _)| stage.sender(skip) >= trainable_from);
             for to in trained.map(|&(_, to)| to).collect::<BTreeSet<_>>() {
-                let (outboxes, inboxes) = mailboxes(of(to), of(from), ways);
+                let (outboxes, inboxes) = mailboxes(of(to), of(from), &turns.0[from], ways);
                 give(&mut links[to], outboxes, |own, end| {
                     own.skip_gradients_out.push((from, end))
                 });

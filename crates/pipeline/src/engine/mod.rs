@@ -13,7 +13,7 @@ pub(crate) mod panic;
 pub(crate) mod post;
 pub(crate) mod processes;
 pub(crate) mod record;
-pub(crate) mod replicas;
+pub(crate) mod reduction;
 pub(crate) mod report;
 pub(crate) mod routes;
 pub(crate) mod schedules;

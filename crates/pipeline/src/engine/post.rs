@@ -14,7 +14,7 @@ use stovepipe_runtime::{CancelHandle, Worker};
 
 use crate::{
     api::error::{BoxedError, FailureCause, TransferKind},
-    engine::{message::Message, panic::caught},
+    engine::{message::Message, panic::caught, seats::Seat},
     model::{
         packed::{PackError, Packed},
         ties::Place,
@@ -27,8 +27,25 @@ const CHANNEL: u32 = 0;
 /// Takes what arrives for a mailbox, by micro-batch.
 type Take = Box<dyn Fn(usize, Result<Packed, FailureCause>) + Send>;
 
-/// What it is, and the sending and the receiving stage.
-type Address = (TransferKind, [usize; 2]);
+/// Where a message goes within a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Address {
+    kind: TransferKind,
+    /// The sending and the receiving one.
+    pub(crate) stages: [usize; 2],
+    /// Of the receiving stage.
+    replica: usize,
+}
+
+impl Address {
+    pub(crate) fn of<M: Message>(from: &Seat, to: &Seat) -> Self {
+        Self {
+            kind: M::KIND,
+            stages: [from.stage, to.stage],
+            replica: to.replica,
+        }
+    }
+}
 
 pub(crate) struct Post {
     agreement: Arc<Agreement>,
@@ -64,8 +81,7 @@ pub(crate) struct SharedGradient {
 enum Envelope {
     /// For a mailbox.
     Mail {
-        kind: TransferKind,
-        stages: [usize; 2],
+        address: Address,
         micro_batch: usize,
         content: Result<Content, String>,
     },
@@ -113,8 +129,8 @@ impl Post {
     }
 
     /// Has what arrives for a mailbox in the next run taken.
-    pub(crate) fn expect(&self, kind: TransferKind, stages: [usize; 2], take: Take) {
-        lock(&self.state).mailboxes.insert((kind, stages), take);
+    pub(crate) fn expect(&self, address: Address, take: Take) {
+        lock(&self.state).mailboxes.insert(address, take);
     }
 
     /// A run begins: its mailboxes are expected. Returns its number.
@@ -132,7 +148,7 @@ impl Post {
     pub(crate) fn send<M: Message>(
         &self,
         process: usize,
-        stages: [usize; 2],
+        address: Address,
         micro_batch: usize,
         message: Result<M, FailureCause>,
     ) {
@@ -144,10 +160,8 @@ impl Post {
                 Ok((content, tensors)) => (Ok(content), tensors),
                 Err(error) => (Err(error), Vec::new()),
             };
-            let kind = M::KIND;
             let envelope = Envelope::Mail {
-                kind,
-                stages,
+                address,
                 micro_batch,
                 content,
             };
@@ -227,8 +241,7 @@ impl State {
         match read? {
             (
                 Envelope::Mail {
-                    kind,
-                    stages,
+                    address,
                     micro_batch,
                     content,
                 },
@@ -239,7 +252,7 @@ impl State {
                     let Peer { rank, host } = from;
                     FailureCause::OtherProcess(ProcessError::Failed { rank, host, reason })
                 });
-                if let Some(take) = self.mailboxes.get(&(kind, stages)) {
+                if let Some(take) = self.mailboxes.get(&address) {
                     take(micro_batch, packed);
                 }
             }

@@ -16,7 +16,7 @@ use crate::{
     api::error::{BoxedError, BuildError, FailureCause, StepError},
     engine::{
         message::{Arrived, Message, Queue},
-        post::Post,
+        post::{Address, Post},
         report::Reports,
         seats::Seat,
     },
@@ -92,6 +92,23 @@ impl Processes {
         (0..self.of_workers.len()).filter(|&worker| self.is_own(worker))
     }
 
+    /// The first of a stage's seats that this process has.
+    pub(crate) fn home(&self, seats: &[Seat]) -> Option<Seat> {
+        let mut own = seats.iter().filter(|seat| self.is_own(seat.worker));
+        own.next().copied()
+    }
+
+    /// The processes of a stage's seats, each once, in the order of seats.
+    pub(crate) fn of_seats(&self, seats: &[Seat]) -> Vec<usize> {
+        let mut all = Vec::new();
+        for process in seats.iter().map(|seat| self.of(seat.worker)) {
+            if !all.contains(&process) {
+                all.push(process);
+            }
+        }
+        all
+    }
+
     /// How to reach a seat of another process.
     pub(crate) fn post_to(&self, seat: &Seat) -> Option<(Arc<Post>, usize)> {
         let post = self.post.as_ref().filter(|_| !self.is_own(seat.worker))?;
@@ -106,7 +123,7 @@ impl Processes {
             let take = move |micro_batch, packed: Result<_, FailureCause>| {
                 let _ = queue.send((micro_batch, packed.map(Arrived::Packed)));
             };
-            post.expect(M::KIND, [from.stage, to.stage], Box::new(take));
+            post.expect(Address::of::<M>(from, to), Box::new(take));
         }
     }
 
@@ -146,7 +163,9 @@ impl Processes {
 
     /// Tells the other processes how a run ended here, and returns what all stages report.
     pub(crate) fn end(&self, own: Result<Reports, StepError>) -> Result<Reports, StepError> {
-        let Some(post) = &self.post else { return own };
+        let Some(post) = &self.post else {
+            return own;
+        };
         post.close_mailboxes();
         let own = own.map_err(|error| match error {
             StepError::Stopped => RunFailure::Stopped,
@@ -163,21 +182,18 @@ impl Processes {
             reports.stages.extend(own.stages);
             reports.spans.extend(own.spans);
         }
+        reports.join_replicas();
         Ok(reports)
     }
 
-    /// The value that one process has.
+    /// The values of all processes, by rank.
     pub(crate) fn share<T: Serialize + DeserializeOwned>(
         &self,
-        own: Option<T>,
-    ) -> Result<Option<T>, ProcessError> {
+        own: T,
+    ) -> Result<Vec<T>, ProcessError> {
         match &self.post {
-            None => Ok(own),
-            Some(post) => {
-                let comm = post.agreement().comm();
-                let all: Vec<Option<T>> = gather(comm, &own, Wait::ForTheSameCall)?;
-                Ok(all.into_iter().flatten().next())
-            }
+            None => Ok(vec![own]),
+            Some(post) => gather(post.agreement().comm(), &own, Wait::ForTheSameCall),
         }
     }
 }

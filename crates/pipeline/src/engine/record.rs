@@ -50,6 +50,11 @@ impl Recorder {
         };
     }
 
+    /// It waits for the sums of a stage's gradients.
+    pub(crate) fn reducing(&self, stage: usize) {
+        self.lock().state = WorkerState::Reducing { stage };
+    }
+
     /// The layer's index and name.
     pub(crate) fn in_layer(&self, now: Option<(usize, String)>) {
         if let WorkerState::Running { layer, .. } = &mut self.lock().state {

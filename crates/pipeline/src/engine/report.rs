@@ -8,9 +8,23 @@ use stovepipe_schedule::Span;
 /// What stages and workers report.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Reports {
-    /// One for each stage.
+    /// One for each stage; until they are joined, one for each process that has it.
     pub(crate) stages: Vec<(usize, StageReport)>,
     pub(crate) spans: Vec<(usize, Vec<Span>)>,
+}
+
+impl Reports {
+    /// Makes one report of those of each stage, in the order of stages.
+    pub(crate) fn join_replicas(&mut self) {
+        self.stages.sort_by_key(|(stage, _)| *stage);
+        let all = std::mem::take(&mut self.stages);
+        for (stage, report) in all {
+            match self.stages.last_mut() {
+                Some((last, joined)) if *last == stage => joined.join(report),
+                _ => self.stages.push((stage, report)),
+            }
+        }
+    }
 }
 
 /// The results of a stage that all processes get. Maps are by micro-batch.

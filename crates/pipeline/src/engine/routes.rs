@@ -9,7 +9,7 @@ use crate::{
     api::error::FailureCause,
     engine::{
         message::{Arrived, Inbox, Message, Queue},
-        post::Post,
+        post::{Address, Post},
         processes::Processes,
         seats::Seat,
         transfer::{TransferThread, TransferThreads},
@@ -20,15 +20,16 @@ use crate::{
 pub(crate) struct Outbox<M> {
     /// The sender's device.
     device: Device,
-    /// To each seat of the other stage. They take micro-batches in turn.
+    /// To each seat of the other stage.
     routes: Vec<Route<M>>,
+    /// The seat that takes each micro-batch.
+    turns: Arc<[usize]>,
 }
 
 /// To one seat.
 struct Route<M> {
     queue: Queue<M>,
-    /// The sending and the receiving stage.
-    stages: [usize; 2],
+    address: Address,
     way: Way,
 }
 
@@ -42,10 +43,11 @@ enum Way {
 }
 
 /// Mailboxes from all seats of a stage to all of another: an outbox for each sender, an inbox for each
-/// receiver.
+/// receiver. `turns` says which receiver takes each micro-batch.
 pub(crate) fn mailboxes<M: Message>(
     from: &[Seat],
     to: &[Seat],
+    turns: &Arc<[usize]>,
     (transfers, processes): (&TransferThreads, &Processes),
 ) -> (Vec<Outbox<M>>, Vec<Inbox<M>>) {
     let (queues, inboxes): (Vec<_>, Vec<_>) = to.iter().map(|_| runtime::mailbox()).unzip();
@@ -57,7 +59,7 @@ pub(crate) fn mailboxes<M: Message>(
     let outbox = |sender: &Seat| {
         let route = |(receiver, queue): (&Seat, &Queue<M>)| Route {
             queue: queue.clone(),
-            stages: [sender.stage, receiver.stage],
+            address: Address::of::<M>(sender, receiver),
             way: match (
                 processes.post_to(receiver),
                 transfers.between(sender, receiver),
@@ -70,6 +72,7 @@ pub(crate) fn mailboxes<M: Message>(
         Outbox {
             device: transfers.device_of(sender).clone(),
             routes: to.iter().zip(&queues).map(route).collect(),
+            turns: turns.clone(),
         }
     };
     (from.iter().map(outbox).collect(), inboxes)
@@ -79,17 +82,21 @@ impl<M: Message> Outbox<M> {
     /// Sends a message; never waits. If the receiver is dropped, it has failed and reports that
     /// itself.
     pub(crate) fn send(&self, micro_batch: usize, message: M) {
-        let Route { queue, stages, way } = &self.routes[micro_batch % self.routes.len()];
+        let Route {
+            queue,
+            address,
+            way,
+        } = &self.routes[self.turns[micro_batch]];
         let message = match self.device.flush() {
             Ok(()) => Ok(message),
             Err(error) => Err(FailureCause::Device(error.into())),
         };
         match (way, message) {
             (Way::Copied(thread), Ok(message)) => {
-                thread.send(*stages, micro_batch, message, queue.clone());
+                thread.send(address.stages, micro_batch, message, queue.clone());
             }
             (Way::Posted(post, process), message) => {
-                post.send(*process, *stages, micro_batch, message);
+                post.send(*process, *address, micro_batch, message);
             }
             (_, message) => {
                 let _ = queue.send((micro_batch, message.map(Arrived::Here)));

@@ -9,7 +9,7 @@ use stovepipe_schedule::{Action, Recompute, Schedule, Scheduler};
 
 use crate::{
     api::error::{StepError, WrongSchedule},
-    engine::seats::Seats,
+    engine::seats::{Seats, Turns},
 };
 
 /// A schedule of training, and the micro-batches that each stage records in their forward pass.
@@ -17,6 +17,7 @@ pub(crate) struct StepSchedule {
     /// The actions of each worker of the pipeline.
     pub(crate) actions: Vec<Vec<Action>>,
     pub(crate) recorded: Vec<Vec<bool>>,
+    pub(crate) turns: Turns,
 }
 
 /// Makes the schedules of a pipeline and keeps them, by number of micro-batches: a small batch has
@@ -41,9 +42,23 @@ impl Schedules {
         let actions = self.actions(&schedule).ok_or(StepError::OtherWorkers)?;
         let recorded = (0..stages).map(|stage| self.recompute.kept(&schedule, stage));
         let recorded = recorded.collect();
-        let schedule = Arc::new(StepSchedule { actions, recorded });
+        let turns = Turns((0..stages).map(|stage| turns(&schedule, stage)).collect());
+        let schedule = Arc::new(StepSchedule {
+            actions,
+            recorded,
+            turns,
+        });
         known.insert(micro_batches, schedule.clone());
         Ok(schedule)
+    }
+
+    /// Which replicas take which micro-batches where no training schedule says so.
+    pub(crate) fn turns(&self, micro_batches: usize) -> Turns {
+        let of_training = self.of(micro_batches);
+        of_training.map_or_else(
+            |_| self.seats.in_turn(micro_batches),
+            |schedule| schedule.turns.clone(),
+        )
     }
 
     /// The actions of each worker, if the schedule gives stages to the same ones as when the pipeline was
@@ -75,6 +90,17 @@ impl Schedules {
         }
         Some(actions)
     }
+}
+
+/// The replica of a stage that takes each micro-batch.
+fn turns(schedule: &Schedule, stage: usize) -> Arc<[usize]> {
+    let replicas = schedule.replicas(stage);
+    let turn = |micro_batch| {
+        let worker = schedule.worker_of(stage, micro_batch);
+        let mut replicas = replicas.iter();
+        replicas.position(|&replica| replica == worker).unwrap_or(0)
+    };
+    (0..schedule.micro_batches()).map(turn).collect()
 }
 
 /// Checks that a pipeline with this number of devices can run a schedule.

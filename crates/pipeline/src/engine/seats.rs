@@ -1,5 +1,7 @@
 //! Where stages run.
 
+use std::sync::Arc;
+
 /// A place where a stage runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat {
@@ -9,7 +11,7 @@ pub(crate) struct Seat {
     pub(crate) worker: usize,
 }
 
-/// The seats of each stage, its replicas, which take micro-batches in turn.
+/// The seats of each stage: its replicas, which share its micro-batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seats(Vec<Vec<Seat>>);
 
@@ -37,17 +39,29 @@ impl Seats {
         self.0.iter().flatten().copied()
     }
 
-    /// The first seat of each stage: its process and its device have the layers.
+    /// The first seat of each stage.
     pub(crate) fn owners(&self) -> impl Iterator<Item = Seat> {
         self.0.iter().map(|seats| seats[0])
     }
 
-    /// Whether a micro-batch is one of this seat.
-    pub(crate) fn takes(&self, seat: Seat, micro_batch: usize) -> bool {
-        micro_batch % self.of_stage(seat.stage).len() == seat.replica
-    }
-
     pub(crate) fn stages(&self) -> usize {
         self.0.len()
+    }
+
+    /// Each stage's replicas take micro-batches one after another.
+    pub(crate) fn in_turn(&self, micro_batches: usize) -> Turns {
+        let turns = |seats: &Vec<Seat>| (0..micro_batches).map(|i| i % seats.len()).collect();
+        Turns(self.0.iter().map(turns).collect())
+    }
+}
+
+/// By stage, the replica that takes each micro-batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Turns(pub(crate) Vec<Arc<[usize]>>);
+
+impl Turns {
+    /// Whether a micro-batch is one of this seat.
+    pub(crate) fn has(&self, seat: Seat, micro_batch: usize) -> bool {
+        self.0[seat.stage][micro_batch] == seat.replica
     }
 }

@@ -35,8 +35,10 @@ pub(crate) struct Shared {
     post: Arc<Post>,
     /// This process's parameters that others share: the first place of each, and these processes.
     owned: BTreeMap<Place, BTreeSet<usize>>,
-    /// This process's places of others' parameters: the first place of each, and its process.
-    copies: BTreeMap<Place, (Place, usize)>,
+    /// This process's places of others' parameters: the first place of each.
+    copies: BTreeMap<Place, Place>,
+    /// Whose gradient this process sends: the first place of the parameter, and the processes that get it.
+    senders: BTreeMap<Place, (Place, BTreeSet<usize>)>,
 }
 
 /// The gradients of a layer, of this or another process.
@@ -48,33 +50,53 @@ pub(crate) struct GradientsOfLayer {
 }
 
 impl Shared {
-    /// `None` if no parameter has places in several processes.
+    /// `None` if no parameter has places in several processes. `processes_of` are those of a layer, one for
+    /// each replica. A replica of the owner has its counterpart among the replicas of other layers.
     pub(crate) fn new(
         ties: &Ties,
-        process_of: impl Fn(usize) -> usize,
+        processes_of: impl Fn(usize) -> Vec<usize>,
         post: &Arc<Post>,
     ) -> Option<Self> {
-        let (mut owned, mut copies) = (BTreeMap::new(), BTreeMap::new());
+        let mut shared = Self {
+            post: post.clone(),
+            owned: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            senders: BTreeMap::new(),
+        };
         let (own, mut is_any_shared) = (post.agreement().comm().rank(), false);
         for places in ties.places() {
-            let (first, owner) = (places[0], process_of(places[0].0));
-            for &place in places {
-                let process = process_of(place.0);
-                is_any_shared |= process != owner;
-                if process == own && owner != own {
-                    copies.insert(place, (first, owner));
-                } else if process != own && owner == own {
-                    let others: &mut BTreeSet<_> = owned.entry(first).or_default();
-                    others.insert(process);
+            let (first, owners) = (places[0], processes_of(places[0].0));
+            for &place in &places[1..] {
+                let users = processes_of(place.0);
+                for (replica, &user) in users.iter().enumerate() {
+                    let owner = owners[replica % owners.len()];
+                    if owners.contains(&user) {
+                        continue;
+                    }
+                    is_any_shared = true;
+                    if user == own {
+                        shared.copies.insert(place, first);
+                    }
+                    if owner == own {
+                        shared.owned.entry(first).or_default().insert(user);
+                    }
+                }
+                for (replica, &owner) in owners.iter().enumerate() {
+                    if users.contains(&owner) {
+                        continue;
+                    }
+                    is_any_shared = true;
+                    if users[replica % users.len()] == own {
+                        let (_, to) = shared
+                            .senders
+                            .entry(place)
+                            .or_insert((first, BTreeSet::new()));
+                        to.insert(owner);
+                    }
                 }
             }
         }
-        let post = post.clone();
-        is_any_shared.then_some(Self {
-            post,
-            owned,
-            copies,
-        })
+        is_any_shared.then_some(shared)
     }
 
     /// Sends the values that this process owns, for the next run.
@@ -113,7 +135,7 @@ impl Shared {
     /// Takes the values of other processes over, each at the first place of this one.
     pub(crate) fn with_values<M: Module>(&self, layers: Vec<M>) -> Result<Vec<M>, ProcessError> {
         struct Take<'a> {
-            copies: &'a BTreeMap<Place, (Place, usize)>,
+            copies: &'a BTreeMap<Place, Place>,
             values: HashMap<Place, (Packed, bool)>,
             error: Option<PackError>,
         }
@@ -125,7 +147,7 @@ impl Shared {
                 param: Param<Tensor<D>>,
             ) -> Param<Tensor<D>> {
                 let owner = self.copies.get(&place);
-                let value = owner.and_then(|(owner, _)| self.values.remove(owner));
+                let value = owner.and_then(|owner| self.values.remove(owner));
                 let Some((mut packed, is_trained)) = value else {
                     return param;
                 };
@@ -146,7 +168,7 @@ impl Shared {
             values: values.collect(),
             error: None,
         };
-        let mut owners = self.copies.values().map(|(owner, _)| owner);
+        let mut owners = self.copies.values();
         if owners.any(|owner| !take.values.contains_key(owner)) {
             return Err(unreadable("the value of a shared parameter is missing"));
         }
@@ -157,8 +179,8 @@ impl Shared {
         }
     }
 
-    /// Sends the gradients of a stage's layers to the processes that own their parameters. `first` is the
-    /// index of the first layer.
+    /// Takes the gradients of others' parameters out of those of a stage's layers, and sends them to the
+    /// processes that own these. `first` is the index of the first layer.
     pub(crate) fn send_gradients<M: Module>(
         &self,
         first: usize,
@@ -175,26 +197,34 @@ impl Shared {
         impl PlaceVisitor for Send<'_> {
             fn visit<const D: usize>(&mut self, place: Place, param: &Param<Tensor<D>>) {
                 let layer = self.first + place.0;
-                let Some(&(owner, process)) = self.shared.copies.get(&(layer, place.1)) else {
-                    return;
-                };
+                let place_of_model = (layer, place.1);
                 // A layer has one gradient for all its places.
-                let Some(gradient) = self.gradients[place.0].remove::<D>(param.id) else {
+                let own = &mut self.gradients[place.0];
+                let gradient = match self.shared.copies.contains_key(&place_of_model) {
+                    true => own.remove::<D>(param.id),
+                    false => own.get::<D>(param.id), // this process has the owner, too
+                };
+                let sender = self.shared.senders.get(&place_of_model);
+                let Some(((owner, processes), gradient)) = sender.zip(gradient) else {
                     return;
                 };
                 let sent = packed(|| gradient).and_then(|tensor| {
-                    let gradient = SharedGradient {
-                        owner,
-                        layer,
-                        tensor,
+                    let send = |&process: &usize| {
+                        let gradient = SharedGradient {
+                            owner: *owner,
+                            layer,
+                            tensor: tensor.clone(),
+                        };
+                        Ok(self.shared.post.send_gradient(process, gradient)?)
                     };
-                    Ok(self.shared.post.send_gradient(process, gradient)?)
+                    processes.iter().try_for_each(send)
                 });
                 self.sent = std::mem::replace(&mut self.sent, Ok(())).and(sent);
             }
         }
 
-        let own = self.copies.keys();
+        let own = self.copies.keys().chain(self.senders.keys());
+        let own = own.collect::<BTreeSet<_>>().into_iter();
         let own = own.filter_map(|(layer, index)| Some((layer.checked_sub(first)?, *index)));
         let own: Vec<Place> = own.collect();
         let mut send = Send {

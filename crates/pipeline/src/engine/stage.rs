@@ -22,6 +22,7 @@ use crate::{
         links::Links,
         message::{Arrived, Inbox, Message},
         record::Recorder,
+        reduction::Reduction,
         report::{Held, StageReport},
         schedules::StepSchedule,
         seats::Seat,
@@ -46,6 +47,8 @@ pub(crate) struct OutputUse<L: Layer> {
 
 /// What a stage needs for a step.
 pub(crate) struct StageTask<L: Layer> {
+    /// The number of the run.
+    pub(crate) run: u64,
     pub(crate) seat: Seat,
     pub(crate) stage: StagePlacement,
     pub(crate) layers: Vec<L>,
@@ -56,6 +59,8 @@ pub(crate) struct StageTask<L: Layer> {
     /// The samples of each micro-batch, by their index in the mini-batch.
     pub(crate) samples: Arc<[Range<usize>]>,
     pub(crate) shared: Option<Arc<Shared>>,
+    /// If the stage has replicas and trains.
+    pub(crate) reduction: Option<Reduction>,
     /// The type to cast layers and inputs to, if any.
     pub(crate) dtype: Option<FloatDType>,
     /// `None` for inference and evaluation.
@@ -84,8 +89,8 @@ pub(crate) struct StageResult<L: Layer> {
     /// The first of those that are joined.
     pub(crate) seat: Seat,
     pub(crate) statistics: Vec<Statistics>,
-    /// Of each replica, for each layer.
-    pub(crate) gradients: Vec<Vec<GradientsParams>>,
+    /// The sums over all replicas, for each layer.
+    pub(crate) gradients: Vec<GradientsParams>,
     /// By micro-batch.
     pub(crate) outputs: HashMap<usize, L::Output>,
     pub(crate) report: StageReport,
@@ -97,7 +102,9 @@ impl<L: Layer> StageResult<L> {
         for (own, next) in self.statistics.iter_mut().zip(next.statistics) {
             own.extend(next, 0);
         }
-        self.gradients.extend(next.gradients);
+        if self.gradients.is_empty() {
+            self.gradients = next.gradients;
+        }
         let outputs = next.outputs.into_iter();
         let outputs = outputs.map(|(index, output)| (index, flows::to_device(output, device)));
         self.outputs.extend(outputs);
@@ -124,6 +131,9 @@ pub(crate) type ActionError = JobError<FailureCause>;
 
 pub(crate) struct StageStep<L: Layer> {
     task: StageTask<L>,
+    reduction: Option<Reduction>,
+    /// The last action that computes gradients.
+    last: Option<Action>,
     recorder: Recorder,
     copies: Copies<L>,
     model_inputs: HashMap<usize, L::Input>,
@@ -142,7 +152,8 @@ pub(crate) struct StageStep<L: Layer> {
 }
 
 impl<L: Layer> StageStep<L> {
-    pub(crate) fn new(mut task: StageTask<L>, recorder: Recorder) -> Self {
+    /// `actions` are those of the stage's worker.
+    pub(crate) fn new(mut task: StageTask<L>, actions: &[Action], recorder: Recorder) -> Self {
         let copies = match task.training {
             Some(_) => Copies::to_train(&task.layers, task.dtype),
             None => Copies::to_infer(&task.layers, task.dtype),
@@ -153,6 +164,14 @@ impl<L: Layer> StageStep<L> {
         let model_inputs = std::mem::take(&mut task.inputs);
         let only_counts = (task.training.as_ref()).is_some_and(|training| training.only_counts);
         let starts_at_zero = task.dtype.is_some() || only_counts;
+        let mut reduction = task.reduction.take();
+        if let Some(reduction) = &mut reduction {
+            let has_statistics = task.stage.cells.iter().any(|cells| !cells.is_empty());
+            reduction.begin(task.run, copies.live(), (only_counts, has_statistics));
+        }
+        let mut own = actions.iter().rev().copied();
+        let is_last =
+            |action: &Action| action.stage == task.seat.stage && action.pass != Pass::Forward;
         Self {
             accumulators: accumulators.collect(),
             statistics: (cells.zip(layers.zip(copies.live())))
@@ -162,6 +181,8 @@ impl<L: Layer> StageStep<L> {
                 })
                 .collect(),
             copies,
+            last: own.find(is_last),
+            reduction,
             model_inputs,
             task,
             recorder,
@@ -222,23 +243,73 @@ impl<L: Layer> StageStep<L> {
         }
     }
 
-    pub(crate) fn finish(mut self) -> Result<StageResult<L>, FailureCause> {
+    /// Gives away what other replicas still need, without waiting for them.
+    pub(crate) fn give_rest(&mut self) {
+        let Some(reduction) = &mut self.reduction else {
+            return;
+        };
+        for layer in reduction.missing() {
+            let gradients = self.accumulators[layer].grads();
+            reduction.give(layer, &self.copies.live()[layer], gradients);
+        }
+        if self.exchanges_statistics() {
+            let micro_batches = self.task.samples.len();
+            let momenta = self.momenta();
+            let layers = self.statistics.iter().zip(self.copies.live());
+            let numbers = layers
+                .flat_map(|(own, live)| own.to_numbers(micro_batches, live, &momenta))
+                .collect();
+            if let Some(reduction) = &self.reduction {
+                reduction.give_statistics(numbers);
+            }
+        }
+    }
+
+    /// The momenta that are known so far.
+    fn momenta(&self) -> Momenta {
+        let training = self.task.training.as_ref();
+        let known = training.map(|training| training.momenta.lock());
+        known.map_or_else(Momenta::new, |known| {
+            known.unwrap_or_else(PoisonError::into_inner).clone()
+        })
+    }
+
+    /// Whether replicas in other processes have statistics that this one needs.
+    fn exchanges_statistics(&self) -> bool {
+        let is_any = self.statistics.iter().any(|own| !own.is_empty());
+        is_any && (self.reduction.as_ref()).is_some_and(Reduction::exchanges_statistics)
+    }
+
+    /// Waits for the sums over all replicas, if there are several.
+    pub(crate) fn finish(mut self, cancel: &CancelToken) -> Result<StageResult<L>, ActionError> {
+        let failed = ActionError::Failed;
         let scalar = |tensor: Tensor<1>| f64::from(tensor.into_scalar::<f32>());
-        let accumulators = self.accumulators.iter_mut();
-        let mut gradients: Vec<_> = accumulators.map(GradientsAccumulator::grads).collect();
+        let mut gradients: Vec<_> = match &mut self.reduction {
+            None => (self.accumulators.iter_mut())
+                .map(GradientsAccumulator::grads)
+                .collect(),
+            Some(reduction) => {
+                self.recorder.reducing(self.task.seat.stage);
+                reduction.gradients(cancel)?
+            }
+        };
+        self.take_statistics(cancel)?;
         let sums = self.copies.live().iter().zip(&gradients);
         let sums = sums.map(|(layer, gradients)| gradient_sum(layer, gradients).map(scalar));
         let sums: Vec<_> = sums.collect();
         // Other threads read the results: see `transfer`. A lost device has failed in the sums already.
         let _ = self.task.stage.device.flush();
-        if let Some(shared) = &self.task.shared {
+        if let Some(shared) = &self.task.shared
+            && !gradients.is_empty()
+        {
             let first = self.task.stage.layers.start;
-            shared.send_gradients(first, &self.task.layers, &mut gradients)?;
+            let sent = shared.send_gradients(first, &self.task.layers, &mut gradients);
+            sent.map_err(failed)?;
         }
         Ok(StageResult {
             seat: self.task.seat,
             statistics: self.statistics,
-            gradients: vec![gradients],
+            gradients,
             outputs: self.outputs,
             report: StageReport {
                 not_finite: (sums.iter()).rposition(|sum| sum.is_some_and(|sum| !sum.is_finite())),
@@ -248,6 +319,26 @@ impl<L: Layer> StageStep<L> {
                 held: self.held,
             },
         })
+    }
+
+    /// Takes the running statistics that replicas in other processes have counted.
+    fn take_statistics(&mut self, cancel: &CancelToken) -> Result<(), ActionError> {
+        let is_exchanged = self.exchanges_statistics();
+        let Some(reduction) = self.reduction.as_mut().filter(|_| is_exchanged) else {
+            return Ok(());
+        };
+        let (all, mut momenta) = (reduction.statistics(cancel)?, Momenta::new());
+        let mut rest = &all[..];
+        for (own, live) in self.statistics.iter_mut().zip(self.copies.live()) {
+            rest = own.set_numbers(self.task.samples.len(), live, &mut momenta, rest);
+        }
+        if let Some(training) = &self.task.training {
+            let known = training.momenta.lock();
+            known
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(momenta);
+        }
+        Ok(())
     }
 
     fn is_last(&self) -> bool {
@@ -493,6 +584,7 @@ impl<L: Layer> StageStep<L> {
         let watch = self.watch();
         let (dtype, loss_scale) = (self.task.dtype, pass.loss_scale);
         let accumulators = &mut self.accumulators;
+        let (is_last, reduction) = (self.last == Some(action), &mut self.reduction);
         let result = self.recorder.time(action.pass.into(), action, || {
             // Layer by layer, so that no more than one layer's gradients are held twice.
             let accumulate = |layer: usize, module: &L, gradients| {
@@ -501,6 +593,9 @@ impl<L: Layer> StageStep<L> {
                     None => gradients,
                 };
                 accumulators[layer].accumulate(module, gradients);
+                if let Some(reduction) = reduction.as_mut().filter(|_| is_last) {
+                    reduction.give(layer, module, accumulators[layer].grads());
+                }
             };
             tape.backward(gradients, of_skips, (scope, &pass), accumulate, &watch)
         })?;
@@ -523,11 +618,15 @@ impl<L: Layer> StageStep<L> {
         let deferred = self.deferred.remove(&action.micro_batch);
         let watch = self.watch();
         let (layers, accumulators) = (self.copies.live(), &mut self.accumulators);
+        let (is_last, reduction) = (self.last == Some(action), &mut self.reduction);
         self.recorder.time(action.pass.into(), action, || {
             for (layer, deferred) in deferred.unwrap_or_default() {
                 watch(Some(layer));
                 let gradients = deferred.run(&layers[layer]);
                 accumulators[layer].accumulate(&layers[layer], gradients);
+                if let Some(reduction) = reduction.as_mut().filter(|_| is_last) {
+                    reduction.give(layer, &layers[layer], accumulators[layer].grads());
+                }
             }
             watch(None);
             Ok(())

@@ -241,6 +241,79 @@ impl Statistics {
         self.after.extend(rows.collect::<Vec<_>>());
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// Those of the micro-batches that were counted here, for replicas in other processes, and the momenta
+    /// if this replica took the first micro-batch: one may have taken none. All else is −0, so that a sum over
+    /// replicas has the bits of each.
+    pub(crate) fn to_numbers<M: Module>(
+        &self,
+        micro_batches: usize,
+        live: &M,
+        momenta: &Momenta,
+    ) -> Vec<f32> {
+        let length = self.length(live);
+        let mut numbers = vec![-0.0; micro_batches * length];
+        for (&index, row) in &self.after {
+            let row = row.clone().cast(DType::F32).into_data();
+            let place = numbers[index * length..][..length].iter_mut();
+            place
+                .zip(row.iter::<f32>())
+                .for_each(|(place, own)| *place = own);
+        }
+        let known = momenta.iter().filter(|_| self.after.contains_key(&0));
+        let known: HashMap<_, _> = known.collect();
+        let momentum = |mean: ParamId| known.get(&mean).map_or(-0.0, |momentum| **momentum as f32);
+        numbers.extend(self.means(live).into_iter().map(momentum));
+        numbers
+    }
+
+    /// Takes those of all micro-batches and the momenta; returns the numbers that are left.
+    pub(crate) fn set_numbers<'a, M: Module>(
+        &mut self,
+        micro_batches: usize,
+        live: &M,
+        momenta: &mut Momenta,
+        numbers: &'a [f32],
+    ) -> &'a [f32] {
+        let length = self.length(live);
+        let (own, rest) = numbers.split_at(micro_batches * length);
+        if length > 0 {
+            let device = self.cells.read_row(live).device();
+            let rows = own.chunks(length).enumerate();
+            let rows = rows.map(|(index, row)| (index, Tensor::from_floats(row, &device)));
+            self.after = rows.collect();
+        }
+        let means = self.means(live);
+        let (own, rest) = rest.split_at(means.len());
+        let known = means
+            .into_iter()
+            .zip(own)
+            .filter(|(_, momentum)| **momentum > 0.0);
+        momenta.extend(known.map(|(mean, &momentum)| (mean, rounded(momentum.into()))));
+        rest
+    }
+
+    /// The means' cells of batch norms, in the order of a visit.
+    fn means<M: Module>(&self, live: &M) -> Vec<ParamId> {
+        if self.cells.is_empty() {
+            return Vec::new();
+        }
+        let mut find = FindNorms::default();
+        live.visit(&mut find);
+        find.means
+    }
+
+    /// The numbers of a row.
+    fn length<M: Module>(&self, live: &M) -> usize {
+        match self.cells.is_empty() {
+            true => 0,
+            false => self.cells.read_row(live).dims()[0],
+        }
+    }
+
     /// Whether they are neither NaN nor infinite.
     pub(crate) fn are_finite(&self) -> bool {
         self.after.values().all(is_finite)
@@ -444,6 +517,7 @@ struct FindNorms {
     trains: bool,
     mean: Option<ParamId>,
     cells: Cells,
+    means: Vec<ParamId>,
     training_means: HashSet<ParamId>,
 }
 
@@ -475,6 +549,7 @@ impl ModuleVisitor for FindNorms {
         match self.field() {
             Some("running_mean") => {
                 self.mean = Some(param.id);
+                self.means.push(param.id);
                 if self.trains {
                     self.training_means.insert(param.id);
                 }
@@ -492,6 +567,10 @@ fn momentum(low: Tensor<1>, high: Tensor<1>) -> Option<f64> {
     let left = (high - low).into_data();
     let left: Vec<f64> = left.iter::<f64>().collect();
     let mean = left.iter().sum::<f64>() / left.len() as f64;
-    let momentum = ((1.0 - mean / PROBE) / GRAIN).round() * GRAIN;
+    let momentum = rounded(1.0 - mean / PROBE);
     (momentum > 0.0).then_some(momentum)
+}
+
+fn rounded(momentum: f64) -> f64 {
+    (momentum / GRAIN).round() * GRAIN
 }

@@ -100,7 +100,8 @@ fn run_own<L: Layer>(
 ) -> Result<(Vec<StageResult<L>>, Reports), StepError> {
     let began = Instant::now();
     let mut tasks_of_workers = HashMap::<_, Vec<_>>::new();
-    for task in tasks {
+    for mut task in tasks {
+        task.run = number;
         let own = tasks_of_workers.entry(task.seat.worker).or_default();
         own.push(task);
     }
@@ -136,6 +137,7 @@ fn run_own<L: Layer>(
     if let Err(error) = &results {
         let has_stalled = matches!(error, StepError::Stalled { .. });
         (engine.transfers).settle(engine.stall_timeout, has_stalled);
+        (engine.reducers).settle(engine.stall_timeout, has_stalled);
     }
     let stages = join_replicas(engine, results?.into_iter().flatten().collect());
     let reports = Reports {
@@ -171,7 +173,10 @@ fn run_actions<L: Layer>(
     tasks: Vec<StageTask<L>>,
     recorder: &Recorder,
 ) -> Result<Vec<StageResult<L>>, ActionError> {
-    let begin = |task: StageTask<L>| (task.seat.stage, StageStep::new(task, recorder.clone()));
+    let begin = |task: StageTask<L>| {
+        let stage = task.seat.stage;
+        (stage, StageStep::new(task, actions, recorder.clone()))
+    };
     let mut stages: HashMap<_, _> = tasks.into_iter().map(begin).collect();
     for &action in actions {
         context.act(action, |cancel| {
@@ -182,10 +187,13 @@ fn run_actions<L: Layer>(
             stage.run(action, cancel)
         })?;
     }
+    // All before the first wait: other workers may finish their stages in another order.
+    stages.values_mut().for_each(StageStep::give_rest);
+    let stages = stages.into_values();
+    let finished = stages.map(|stage| stage.finish(context.cancel_token()));
+    let finished = finished.collect();
     recorder.done();
-    let finished = stages.into_values().map(StageStep::finish);
-    let finished: Result<_, _> = finished.collect();
-    finished.map_err(ActionError::Failed)
+    finished
 }
 
 /// Turns a fault into an error that says where it happened.

@@ -38,10 +38,19 @@ fn processes_leave_every_bit_alone() {
 
 /// A layer that fails in one rank's stage, once.
 #[derive(Module, Debug)]
-struct Fails {
+pub struct Fails {
     linear: Linear,
     #[module(skip)]
     fails: std::sync::Arc<AtomicBool>,
+}
+
+impl Fails {
+    pub fn new(fails: bool) -> Self {
+        Self {
+            linear: linear(4, 4),
+            fails: std::sync::Arc::new(AtomicBool::new(fails)),
+        }
+    }
 }
 
 #[layer]
@@ -54,13 +63,7 @@ impl Fails {
 
 #[test]
 fn a_failure_of_one_rank_fails_the_step_in_all_and_the_next_step_works() {
-    let net = |fails: bool| {
-        let layer = |bad: bool| Fails {
-            linear: linear(4, 4),
-            fails: std::sync::Arc::new(AtomicBool::new(bad)),
-        };
-        [false, false, fails, false].map(layer).to_vec()
-    };
+    let net = |fails: bool| [false, false, fails, false].map(Fails::new).to_vec();
     let one = built(net(false), 4, GPipe, 3, Recompute::Always);
     let step = |pipeline: &Pipeline<Fails>| {
         let step = train(pipeline, vectors(6, 4), 4)?;
@@ -287,7 +290,7 @@ fn a_process_initialises_its_own_layers_alone() {
 
 /// Tables in four places of three layers; with another tie, of the weights of the layers between them, but
 /// not of their biases.
-fn tied_words(is_mix_shared: bool, frozen: Option<usize>) -> Vec<Words> {
+pub fn tied_words(is_mix_shared: bool, frozen: Option<usize>) -> Vec<Words> {
     let mut layers = words();
     if is_mix_shared {
         let (weight, mut last) = match (&layers[1], layers[3].clone()) {

@@ -26,11 +26,11 @@ pub fn devices(of_workers: &[usize]) -> Vec<NamedDevice> {
 /// What all ranks saw together; what several saw must be equal.
 pub fn joined(of_ranks: Vec<Vec<ByPath<u32>>>) -> Vec<BTreeMap<String, Vec<u32>>> {
     let mut all = vec![BTreeMap::new(); of_ranks[0].len()];
-    for seen in of_ranks {
-        for (all, seen) in all.iter_mut().zip(seen) {
+    for (rank, seen) in of_ranks.into_iter().enumerate() {
+        for (part, (all, seen)) in all.iter_mut().zip(seen).enumerate() {
             for (path, bits) in seen {
-                let first = all.entry(path).or_insert_with(|| bits.clone());
-                assert_eq!(*first, bits);
+                let first = all.entry(path.clone()).or_insert_with(|| bits.clone());
+                assert_eq!(*first, bits, "part {part}, {path}, at rank {rank}");
             }
         }
     }

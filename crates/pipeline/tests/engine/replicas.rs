@@ -2,7 +2,15 @@
 
 use stovepipe_schedule::{DataParallel, RoundRobin};
 
-use crate::models::*;
+use crate::{
+    frozen::frozen,
+    losses,
+    models::*,
+    processes::{Fails, tied_words},
+    ranks::*,
+    skips::jumping,
+    ties::WORDS,
+};
 
 /// Samples and micro-batches: even, uneven, and fewer samples than replicas.
 const SIZES: [(usize, usize); 4] = [(12, 6), (11, 4), (7, 5), (2, 4)];
@@ -225,4 +233,221 @@ fn replicas_need_micro_batches() {
         "the schedule has 4 workers, but the number of devices is 6: give one for each, and no fewer \
          micro-batches than replicas",
     );
+}
+
+/// Which stages have replicas.
+#[derive(Clone, Debug)]
+enum Copied {
+    /// All, as often, under a rule.
+    Pipelines(Rule, usize),
+    /// Each as often as it says.
+    Stages(Vec<usize>),
+}
+
+impl Copied {
+    fn scheduler(&self) -> Box<dyn Scheduler> {
+        match self {
+            &Self::Pipelines(rule, replicas) => Box::new(DataParallel {
+                scheduler: By(rule, 2),
+                replicas,
+            }),
+            Self::Stages(replicas) => Box::new(RoundRobin::new(replicas.clone())),
+        }
+    }
+}
+
+/// Replicas, and the process of each worker.
+fn placed() -> Vec<(Copied, Vec<usize>)> {
+    use Copied::{Pipelines, Stages};
+
+    let rule = Rule::OneForwardOneBackward;
+    [
+        (Pipelines(rule, 2), &[0, 1][..]),   // data parallel
+        (Pipelines(rule, 2), &[0, 0, 1, 1]), // a pipeline in each process
+        (Pipelines(rule, 2), &[0, 1, 0, 1]), // a stage in each process
+        (Pipelines(rule, 2), &[0, 1, 2, 3]), // a worker in each
+        (Pipelines(rule, 3), &[0, 0, 1]),    // two replicas in one process
+        (Pipelines(rule, 3), &[0, 1, 1, 0, 1, 2]),
+        (Pipelines(Rule::GPipe, 3), &[0, 1, 2]),
+        (Pipelines(Rule::Interleaved, 2), &[0, 1, 1, 0]),
+        (Pipelines(Rule::ZeroBubbleH1, 2), &[0, 0, 1, 1]),
+        (Pipelines(Rule::ZeroBubbleV, 2), &[0, 1, 1, 0]),
+        (Stages(vec![3, 1]), &[0, 0, 0, 1]),
+        (Stages(vec![3, 1]), &[0, 1, 2, 0]),
+        (Stages(vec![1, 3]), &[1, 0, 1, 0]),
+        (Stages(vec![2, 3]), &[0, 1, 1, 2, 0]),
+    ]
+    .map(|(copied, processes)| (copied, processes.to_vec()))
+    .to_vec()
+}
+
+/// Compares replicas in several processes with those of one, in every placement.
+fn assert_processes_do_not_show<L: Layer>(
+    build: impl Fn(usize, Box<dyn Scheduler>) -> PipelineBuilder<L> + Sync,
+    steps: impl Fn(Pipeline<L>) -> Vec<ByPath<u32>> + Sync,
+) {
+    for (copied, of_workers) in placed() {
+        let build = || build(of_workers.len(), copied.scheduler());
+        let expected = joined(vec![steps(build().build().unwrap())]);
+        let processes = of_workers.iter().max().unwrap() + 1;
+        for bucket in [1, 1 << 20] {
+            let found = ranks(processes, |comm| {
+                let limit = Some(std::time::Duration::from_secs(20));
+                let builder = build()
+                    .bucket(bucket)
+                    .communicator(comm)
+                    .stall_timeout(limit);
+                steps(builder.devices(devices(&of_workers)).build().unwrap())
+            });
+            let what = format!("{copied:?} in {of_workers:?}, buckets of {bucket} bytes");
+            assert_same(&joined(found), &expected, &what);
+        }
+    }
+}
+
+#[test]
+fn processes_leave_replicas_alone() {
+    for (samples, micro_batches) in [(7, 3), (11, 6), (2, 4)] {
+        for recompute in [Recompute::Never, Recompute::ExceptLast] {
+            assert_processes_do_not_show(
+                |workers, scheduler| {
+                    builder(conv_net(), workers, scheduler, micro_batches, recompute)
+                },
+                |pipeline| two_steps(pipeline, (images(samples), images(5)), 4),
+            );
+        }
+    }
+}
+
+#[test]
+fn processes_leave_replicas_of_other_models_alone() {
+    let recompute = Recompute::ExceptLast;
+    assert_processes_do_not_show(
+        |workers, scheduler| {
+            builder(
+                jumping(&[
+                    "+input",
+                    "+output +far",
+                    "-output +c",
+                    "-c",
+                    "-input",
+                    "-far",
+                ]),
+                workers,
+                scheduler,
+                5,
+                recompute,
+            )
+        },
+        |pipeline| two_steps(pipeline, (vectors(7, 4), vectors(3, 4)), 4),
+    );
+    for (is_mix_shared, is_frozen, precision) in [
+        (false, None, Precision::F32),
+        (true, None, Precision::Bf16),
+        (true, Some(0), Precision::F32),
+    ] {
+        assert_processes_do_not_show(
+            |workers, scheduler| {
+                let layers = tied_words(is_mix_shared, is_frozen);
+                builder(layers, workers, scheduler, 3, recompute).precision(precision)
+            },
+            |pipeline| two_steps(pipeline, (labels(6, WORDS), labels(3, WORDS)), WORDS),
+        );
+    }
+    for precision in [Precision::Bf16, Precision::F16] {
+        assert_processes_do_not_show(
+            |workers, scheduler| {
+                builder(conv_net(), workers, scheduler, 4, recompute).precision(precision)
+            },
+            |pipeline| two_steps(pipeline, (images(7), images(5)), 4),
+        );
+    }
+    assert_processes_do_not_show(
+        |workers, scheduler| builder(frozen(6, 2), workers, scheduler, 3, recompute),
+        |pipeline| two_steps(pipeline, (vectors(6, 4), vectors(3, 4)), 4),
+    );
+    assert_processes_do_not_show(
+        |workers, scheduler| builder(losses::headed(), workers, scheduler, 3, recompute),
+        |pipeline| {
+            let objective = CrossEntropy::new().with_auxiliary_share(0.3);
+            let batch = Batch::new(vectors(7, 4), labels(7, 4));
+            two_steps_on(pipeline, batch, (vectors(3, 4), ()), &objective)
+        },
+    );
+    assert_processes_do_not_show(
+        |workers, scheduler| builder(losses::tagger(), workers, scheduler, 3, recompute),
+        |pipeline| {
+            let other = losses::text(6);
+            let other = (other.input, other.side);
+            two_steps_on(pipeline, losses::text(8), other, &losses::objective())
+        },
+    );
+}
+
+/// Outputs of all micro-batches, recalibrated statistics, and an evaluation.
+#[test]
+fn processes_leave_the_rest_of_replicas_alone() {
+    assert_processes_do_not_show(
+        |workers, scheduler| builder(conv_net(), workers, scheduler, 5, Recompute::Never),
+        |pipeline| {
+            let batch = Batch::new(images(11), labels(11, 4)).keep_outputs();
+            let step = pipeline.train_step(batch, &CrossEntropy::new()).unwrap();
+            let outputs = step
+                .outputs
+                .map(|outputs| ("outputs".to_owned(), tensor_bits(outputs)));
+            let batches = [images(6), images(5)].map(|x| Ok::<_, StepError>(x.into()));
+            pipeline.recalibrate(4, batches).unwrap();
+            let batch = (images(5), labels(5, 4));
+            let evaluation = pipeline
+                .evaluate(batch, &CrossEntropy::new().counting())
+                .unwrap();
+            let numbers = [evaluation.loss as f32, evaluation.scores[0] as f32].map(f32::to_bits);
+            let evaluated = ("evaluation".to_owned(), numbers.to_vec());
+            vec![
+                outputs.into_iter().collect(),
+                Vec::new(),
+                bits(&pipeline),
+                vec![evaluated],
+            ]
+        },
+    );
+}
+
+/// Wherever a replica fails, the step fails in all processes and changes nothing; the next one works.
+#[test]
+fn a_replica_that_fails_in_one_process_fails_the_step_in_all() {
+    let net = |fails: Option<usize>| {
+        let layer = |index| Fails::new(fails == Some(index));
+        (0..4).map(layer).collect::<Vec<_>>()
+    };
+    let step = |pipeline: &Pipeline<Fails>| {
+        let step = train(pipeline, vectors(7, 4), 4)?;
+        Ok::<_, StepError>((step.loss, gradient_bits(pipeline, &step.gradients)))
+    };
+    let scheduler = || DataParallel {
+        scheduler: OneForwardOneBackward,
+        replicas: 2,
+    };
+    let one = built(net(None), 4, scheduler(), 4, Recompute::Never);
+    let expected = step(&one).unwrap();
+    for (faulty, layer) in [(0, 0), (1, 0), (0, 3), (1, 2)] {
+        let found = ranks(2, |comm| {
+            let fails = (comm.rank() == faulty).then_some(layer);
+            let builder = builder(net(fails), 4, scheduler(), 4, Recompute::Never).bucket(1);
+            let builder = builder.devices(devices(&[0, 0, 1, 1])).communicator(comm);
+            let pipeline = builder.build().unwrap();
+            let before = bits(&pipeline);
+            let error = step(&pipeline).unwrap_err();
+            assert!((bits(&pipeline), pipeline.steps()) == (before, 0));
+            for _ in 0..2 {
+                assert!(step(&pipeline).unwrap() == expected);
+            }
+            error.to_string()
+        });
+        let place = format!("layer {layer} (Fails)");
+        assert!(
+            found.iter().all(|error| error.contains(&place)),
+            "{found:?}"
+        );
+    }
 }

@@ -10,9 +10,9 @@ use crate::{
         batch::Step,
         error::StepError,
         pipeline::Pipeline,
-        tasks::{join_outputs, sum_losses, sum_scores},
+        tasks::{join_outputs, own_outputs, sum_losses, sum_scores},
     },
-    engine::{replicas, shared::GradientsOfLayer, step::StepResult},
+    engine::{shared::GradientsOfLayer, step::StepResult},
     model::{layer::Layer, parameters::move_gradients},
 };
 
@@ -34,23 +34,18 @@ impl<L: Layer> Pipeline<L> {
         let mut statistics = Vec::new();
         for stage in &mut result.stages {
             let placement = &self.engine.stages[stage.seat.stage];
-            let mut of_replicas: Vec<_> = (stage.gradients.drain(..)).map(Vec::into_iter).collect();
-            for layer in placement.layers.clone() {
-                let own = of_replicas.iter_mut().filter_map(Iterator::next).collect();
-                gradients.push(GradientsOfLayer {
-                    layer,
-                    owner: layer,
-                    gradients: replicas::sum(&self.layers()[layer], own),
-                });
-            }
+            let of_layers = placement.layers.clone().zip(stage.gradients.drain(..));
+            gradients.extend(of_layers.map(|(layer, gradients)| GradientsOfLayer {
+                layer,
+                owner: layer,
+                gradients,
+            }));
             statistics.extend((self.layers_of(placement).iter()).zip(stage.statistics.drain(..)));
         }
         let gradients = self.sum(gradients);
-        let outputs = if batch.keeps_outputs {
-            let joined = join_outputs(result, micro_batches.len());
-            self.engine.processes.meet(joined, |_| Vec::new())?
-        } else {
-            None
+        let outputs = match batch.keeps_outputs {
+            true => self.kept_outputs(result, micro_batches.len())?,
+            false => None,
         };
         // Nothing can fail from here on: the model changes now or not at all.
         let momenta = (self.engine.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
@@ -70,6 +65,25 @@ impl<L: Layer> Pipeline<L> {
             timeline,
             held,
         })
+    }
+
+    /// The outputs of all micro-batches, in the processes that have the last stage.
+    fn kept_outputs(
+        &self,
+        result: StepResult<L>,
+        micro_batches: usize,
+    ) -> Result<Option<L::Output>, StepError> {
+        let (processes, seats) = (&self.engine.processes, self.engine.seats());
+        let of_last = seats.of_stage(seats.stages() - 1);
+        let mut outputs = own_outputs(result);
+        if processes.of_seats(of_last).len() > 1 {
+            outputs = self.share_outputs(outputs)?;
+        }
+        let has_last = processes.home(of_last).is_some();
+        let joined = has_last
+            .then(|| join_outputs(outputs, micro_batches))
+            .transpose();
+        processes.meet(joined, |_| Vec::new())
     }
 
     /// The gradients that other processes computed for parameters of this one.

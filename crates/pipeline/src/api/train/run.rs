@@ -34,7 +34,8 @@ impl<L: Layer> Pipeline<L> {
             loss_scale: self.loss_scaler().map(|scaler| scaler.scale()),
         });
         let inputs = batch.inputs.clone();
-        let tasks = self.tasks(inputs, &batch.sizes, Some(&training), |stage| OutputUse {
+        let split = (&batch.sizes[..], &batch.schedule.turns);
+        let tasks = self.tasks(inputs, split, Some(&training), |stage| OutputUse {
             loss: Some(loss_on::<L, T>(
                 stage,
                 objective,

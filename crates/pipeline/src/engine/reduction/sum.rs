@@ -1,4 +1,4 @@
-//! Adds the gradients of replicas, in the order of a ring.
+//! Adds the gradients of replicas in one process, in the order of a ring.
 //!
 //! A tensor is cut into as many slices as there are replicas, as in `stovepipe-collective`. The sum of slice
 //! `c` begins at replica `c + 1`, goes round, and ends at replica `c`. So it has the bits of a ring of
@@ -7,41 +7,46 @@
 use burn::{
     module::{Module, Param},
     optim::GradientsParams,
-    tensor::Tensor,
+    tensor::{Device, Tensor},
 };
 use stovepipe_collective::slice;
 
 use crate::model::parameters::{ParameterVisitor, visit_parameters};
 
-/// The sums of a module's gradients over its replicas, on the device of the first that has one. A gradient
-/// that a replica lacks counts as zero.
-pub(crate) fn sum<M: Module>(module: &M, mut of_replicas: Vec<GradientsParams>) -> GradientsParams {
-    struct Sum {
+/// The sums of a module's gradients over its replicas, on a device. A gradient that a replica lacks counts as
+/// zero.
+pub(super) fn sum<M: Module>(
+    module: &M,
+    of_replicas: Vec<GradientsParams>,
+    device: &Device,
+) -> GradientsParams {
+    struct Sum<'a> {
         of_replicas: Vec<GradientsParams>,
+        device: &'a Device,
         sum: GradientsParams,
     }
 
-    impl ParameterVisitor for Sum {
+    impl ParameterVisitor for Sum<'_> {
         fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let all = self.of_replicas.iter_mut();
             let all: Vec<_> = all.map(|own| own.remove::<D>(param.id)).collect();
-            let Some(first) = all.iter().flatten().next() else {
+            let Some(shape) = all.iter().flatten().next().map(Tensor::shape) else {
                 return;
             };
-            let (device, shape) = (first.device(), first.shape());
-            let zeros = || Tensor::zeros(shape.clone(), &device);
+            let zeros = || Tensor::zeros(shape.clone(), self.device);
             let on_device =
-                |own: Option<Tensor<D>>| own.map_or_else(zeros, |own| own.to_device(&device));
+                |own: Option<Tensor<D>>| own.map_or_else(zeros, |own| own.to_device(self.device));
             let all = all.into_iter().map(on_device).collect();
             self.sum.register(param.id, ring_sum(all));
         }
     }
 
-    if of_replicas.len() == 1 {
-        return of_replicas.remove(0);
-    }
     let sum = GradientsParams::new();
-    let mut all = Sum { of_replicas, sum };
+    let mut all = Sum {
+        of_replicas,
+        device,
+        sum,
+    };
     visit_parameters(module, &mut all);
     all.sum
 }
