@@ -25,6 +25,9 @@ pub enum ScheduleError {
     /// A stage has no worker.
     #[error("stage {stage} has 0 replicas, but needs at least one")]
     NoReplicas { stage: usize },
+    /// A replica has no micro-batches.
+    #[error("replica {replica} has a share of 0, but needs at least 1")]
+    NoShare { replica: usize },
     /// A fixed schedule was asked for another number of stages or micro-batches.
     #[error(
         "this schedule is for {} and {}, not {} and {}",
