@@ -32,7 +32,7 @@ pub struct Costs {
 }
 
 /// Time and memory of a stage for a micro-batch.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct StageCosts {
     /// Seconds of a forward pass that keeps its activations.
     pub forward: f64,
@@ -43,12 +43,25 @@ pub struct StageCosts {
     /// Seconds of the weight gradients.
     pub weight: f64,
     /// Seconds of an update of the weights: after each micro-batch if the schedule is asynchronous,
-    /// else once at the end, including the all-reduce of replicas.
+    /// else once at the end.
     pub update: f64,
+    /// The gradients that replicas add up at the end of a step, in the order of their all-reduces. Only
+    /// for stages with replicas, and not if the schedule is asynchronous.
+    pub buckets: Vec<Bucket>,
     /// Bytes sent to the next stage. The gradients that come back have as many.
     pub output: f64,
     /// What it keeps in memory.
     pub memory: StageMemory,
+}
+
+/// Gradients of some layers that replicas add up in one all-reduce.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Bucket {
+    /// When they are complete: the part of the stage's last backward pass, or of its last
+    /// [`WeightGradient`](crate::Pass::WeightGradient), from 0 to 1.
+    pub ready: f64,
+    /// Seconds of the all-reduce.
+    pub seconds: f64,
 }
 
 /// Bytes that a stage keeps.
@@ -141,6 +154,10 @@ impl Costs {
         for (stage, costs) in self.stages.iter().enumerate() {
             for (what, value) in costs.numbers() {
                 number(what, stage, value, 0.0, MOST)?;
+            }
+            for bucket in &costs.buckets {
+                number("ready share of a bucket", stage, bucket.ready, 0.0, 1.0)?;
+                number("all-reduce of a bucket", stage, bucket.seconds, 0.0, MOST)?;
             }
         }
         for (stage, link) in self.links.iter().enumerate() {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use stovepipe_schedule::{
-    Action, Costs, HeldBytes, Link, Pass, Recompute, Schedule, StageCosts, StageMemory,
+    Action, Bucket, Costs, HeldBytes, Link, Pass, Recompute, Schedule, StageCosts, StageMemory,
 };
 
 use super::{Forecast, PlanError};
@@ -16,9 +16,14 @@ use crate::{CutError, LayerProfile, Machine, MemoryUse, OptimizerState, Profile,
 pub(super) struct ProfiledModel<'a> {
     pub machine: &'a Machine,
     pub state: OptimizerState,
+    /// Bytes of gradients that replicas add up at once.
+    bucket: u64,
     /// One for all devices of the machine, or one for each.
     profiles: Vec<SummedProfile>,
 }
+
+/// The most bytes of a stage's first bucket: its all-reduce begins early.
+const FIRST_BUCKET: u64 = 1 << 20;
 
 /// A profile with sums over its first layers. The sum over a run of layers is a difference.
 struct SummedProfile {
@@ -72,11 +77,13 @@ impl<'a> ProfiledModel<'a> {
         profiles: impl IntoIterator<Item = Profile>,
         machine: &'a Machine,
         state: OptimizerState,
+        bucket: u64,
     ) -> Self {
         let profiles = profiles.into_iter().map(SummedProfile::new);
         Self {
             machine,
             state,
+            bucket,
             profiles: profiles.collect(),
         }
     }
@@ -122,6 +129,7 @@ impl<'a> ProfiledModel<'a> {
             input: sum(&sums.input),
             weight: sum(&sums.weight),
             update: 0.0,
+            buckets: Vec::new(),
             output: profile.layers[layers.end - 1].output as f64,
             memory: StageMemory {
                 fixed: MemoryUse::at_rest(parameters, self.state).total() as f64,
@@ -131,6 +139,35 @@ impl<'a> ProfiledModel<'a> {
                 context: activations,
             },
         }
+    }
+
+    /// The gradients of these layers in buckets, the last layers first: the part of the backward pass, or
+    /// of its second half, that computes them, and their bytes.
+    fn buckets(&self, device: usize, layers: Range<usize>, is_split: bool) -> Vec<(f64, u64)> {
+        let sums = self.on(device);
+        let seconds = |from: usize| {
+            let sum = |sums: &[f64]| sums[layers.end] - sums[from];
+            sum(&sums.weight) + if is_split { 0.0 } else { sum(&sums.input) }
+        };
+        let all = seconds(layers.start);
+        let mut buckets: Vec<(f64, u64)> = Vec::new();
+        for layer in layers.clone().rev() {
+            let own = self.parameters(&(layer..layer + 1));
+            let limit = match buckets.len() {
+                0 | 1 => self.bucket.min(FIRST_BUCKET),
+                _ => self.bucket,
+            };
+            let ready = if all > 0.0 { seconds(layer) / all } else { 1.0 };
+            let ready = ready.clamp(0.0, 1.0);
+            match buckets.last_mut() {
+                _ if own == 0 => {}
+                Some((when, bytes)) if *bytes < limit => {
+                    (*when, *bytes) = (ready, bytes.saturating_add(own));
+                }
+                _ => buckets.push((ready, own)),
+            }
+        }
+        buckets
     }
 
     /// Seconds of a layer on a device for `count` micro-batches, `again` of which are recomputed.
@@ -268,13 +305,13 @@ impl<'a> Shape<'a> {
         let mut stages = Vec::with_capacity(ranges.len());
         for (stage, layers) in ranges.iter().enumerate() {
             let replicas = self.schedule.replicas(stage);
-            let own = |&worker: &usize| self.stage(worker, layers.clone());
+            let own = |&worker: &usize| (worker, self.stage(worker, layers.clone()));
             let seconds = |costs: &StageCosts| costs.forward + costs.input + costs.weight;
             // Replicas wait for the slowest.
             let slowest =
-                (replicas.iter().map(own)).max_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-            let mut costs = slowest.unwrap_or_default();
-            costs.update = self.all_reduce(replicas, costs.memory.version);
+                (replicas.iter().map(own)).max_by(|a, b| seconds(&a.1).total_cmp(&seconds(&b.1)));
+            let (worker, mut costs) = slowest.unwrap_or_default();
+            costs.buckets = self.buckets(replicas, worker, layers.clone());
             stages.push(costs);
         }
         let links = (1..ranges.len()).map(|stage| self.link(stage - 1));
@@ -303,17 +340,24 @@ impl<'a> Shape<'a> {
         level.copied().map_or(Link::default(), Link::from)
     }
 
-    /// Seconds of a ring all-reduce of gradients: each replica sends and receives all but one of its
-    /// shares twice (Patarasuk and Yuan, 2009).
-    fn all_reduce(&self, replicas: &[usize], bytes: f64) -> f64 {
-        let count = replicas.len() as f64;
+    /// The gradients of a stage of these layers, as its replicas add them up. `worker` is one of them.
+    ///
+    /// In a ring, each replica sends and receives all but one of its slices twice (Patarasuk and Yuan,
+    /// 2009).
+    fn buckets(&self, replicas: &[usize], worker: usize, layers: Range<usize>) -> Vec<Bucket> {
         if replicas.len() < 2 {
-            return 0.0;
+            return Vec::new();
         }
         let links = (replicas.windows(2)).map(|pair| self.connection(pair[0], pair[1]));
         let link = links.fold(Link::default(), Link::or_slower);
-        let rounds = 2.0 * (count - 1.0);
-        rounds * (link.latency + bytes / count / link.bandwidth)
+        let count = replicas.len() as f64;
+        let bucket = |(ready, bytes)| Bucket {
+            ready,
+            seconds: 2.0 * (count - 1.0) * (link.latency + bytes as f64 / count / link.bandwidth),
+        };
+        let is_split = !self.ends_with_gradient;
+        let buckets = (self.model).buckets(self.devices[worker], layers, is_split);
+        buckets.into_iter().map(bucket).collect()
     }
 }
 
