@@ -347,6 +347,7 @@ impl SimulateFlags {
                 bandwidth: self.times.bandwidth.unwrap_or(f64::INFINITY) * MILLISECOND,
             }],
             recompute: self.recompute,
+            speeds: Vec::new(),
         })
     }
 

@@ -29,6 +29,9 @@ pub struct Costs {
     pub links: Vec<Link>,
     /// Which forward passes are recomputed.
     pub recompute: Recompute,
+    /// The speed of each worker, for replicas on unequal devices: the times of its passes and updates are
+    /// divided by it. If empty, all are 1.
+    pub speeds: Vec<f64>,
 }
 
 /// Time and memory of a stage for a micro-batch.
@@ -126,7 +129,12 @@ impl Costs {
             stages: vec![stage; stages],
             links: vec![Link::default()],
             recompute: Recompute::Never,
+            speeds: Vec::new(),
         }
+    }
+
+    pub(crate) fn speed(&self, worker: usize) -> f64 {
+        self.speeds.get(worker).copied().unwrap_or(1.0)
     }
 
     /// The link between a stage and the next.
@@ -135,7 +143,7 @@ impl Costs {
     }
 
     /// Checks that no number is missing or absurd.
-    pub(crate) fn check(&self, stages: usize) -> Result<(), CostError> {
+    pub(crate) fn check(&self, stages: usize, workers: usize) -> Result<(), CostError> {
         if self.stages.len() != stages {
             return Err(CostError::Stages {
                 costs: self.stages.len(),
@@ -145,6 +153,10 @@ impl Costs {
         let links = self.links.len();
         if links != 1 && links + 1 != stages {
             return Err(CostError::Links { links, stages });
+        }
+        let speeds = self.speeds.len();
+        if speeds != 0 && speeds != workers {
+            return Err(CostError::Speeds { speeds, workers });
         }
         let number = |what, stage, value: f64, least: f64, most: f64| {
             let is_sound = (least..=most).contains(&value);
@@ -160,6 +172,11 @@ impl Costs {
                 number("all-reduce of a bucket", stage, bucket.seconds, 0.0, MOST)?;
             }
         }
+        for &speed in &self.speeds {
+            if !(LEAST_SPEED..=MOST).contains(&speed) {
+                return Err(CostError::Speed(speed));
+            }
+        }
         for (stage, link) in self.links.iter().enumerate() {
             number("latency", stage, link.latency, 0.0, MOST)?;
             let (least, most) = (f64::MIN_POSITIVE, f64::INFINITY);
@@ -171,6 +188,8 @@ impl Costs {
 
 /// Sums of more seconds or bytes would not be exact enough.
 const MOST: f64 = 1e30;
+/// Times divided by less would not be finite.
+const LEAST_SPEED: f64 = 1e-30;
 
 impl StageCosts {
     fn numbers(&self) -> [(&'static str, f64); 11] {
@@ -202,6 +221,12 @@ pub enum CostError {
     /// There are more or fewer links than neighbours.
     #[error("{} given: give one for all, or one less than the {stages} stages", count(*links, "link"))]
     Links { links: usize, stages: usize },
+    /// There are more or fewer speeds than workers.
+    #[error("{} given, but the schedule has {}", count(*speeds, "speed"), count(*workers, "worker"))]
+    Speeds { speeds: usize, workers: usize },
+    /// A worker's speed is not above 0, NaN, or absurdly large.
+    #[error("the speed of a worker is {0:?}, which is out of range")]
+    Speed(f64),
     /// A number is negative, NaN, infinite or absurdly large. A link has the number of the stage before.
     #[error("{what} of stage {stage} is {value:?}, which is out of range")]
     Number {

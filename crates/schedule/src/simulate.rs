@@ -29,9 +29,9 @@ impl Schedule {
     ///
     /// # Errors
     ///
-    /// If there are costs for another number of stages, or a cost is negative, NaN or infinite.
+    /// If there are costs for another number of stages or workers, or a cost is negative, NaN or infinite.
     pub fn simulate<'a>(&'a self, costs: &'a Costs) -> Result<Simulation<'a>, CostError> {
-        costs.check(self.stages())?;
+        costs.check(self.stages(), self.workers().len())?;
         let workers = self.workers().iter();
         let slots = workers.map(|actions| Vec::with_capacity(actions.len()));
         let mut clock = Clock {
@@ -48,7 +48,8 @@ impl Schedule {
         let replayed = self.replay(|worker, action| clock.run(worker, action));
         debug_assert_eq!(replayed, Ok(()), "a schedule has no deadlock");
         let mut simulation = clock.simulation;
-        simulation.reductions = reduction::reductions(self, costs, &simulation.slots);
+        simulation.reductions =
+            reduction::reductions(self, costs, &simulation.slots, |bucket| bucket.seconds);
         Ok(simulation)
     }
 }
@@ -83,13 +84,16 @@ struct Clock<'a> {
 
 impl Clock<'_> {
     fn run(&mut self, worker: usize, action: Action) {
-        let (free, again) = (self.simulation.end(worker), self.simulation.again(action));
+        let (free, again) = (
+            self.simulation.end(worker),
+            self.simulation.again(worker, action),
+        );
         let input = self.simulation.schedule.input(action);
         let arrived = input.map_or(0.0, |input| self.arrivals.get(input));
         let begin = (free + again).max(arrived);
         // Waiting is part of the action only if there is a recomputation before it.
         let start = if again > 0.0 { free } else { begin };
-        let end = begin + self.simulation.length(action);
+        let end = begin + self.simulation.length(worker, action);
         self.simulation.slots[worker].push(Slot { start, end });
         self.send(worker, action, end);
     }
@@ -169,25 +173,26 @@ pub struct Simulation<'a> {
 
 impl Simulation<'_> {
     /// Seconds of the recomputation before an action.
-    fn again(&self, action: Action) -> f64 {
+    fn again(&self, worker: usize, action: Action) -> f64 {
         let is_kept = self.kept[action.stage][action.micro_batch];
         if is_kept || !action.pass.sends_gradient() {
             return 0.0;
         }
-        self.costs.stages[action.stage].forward
+        self.costs.stages[action.stage].forward / self.costs.speed(worker)
     }
 
     /// Seconds of an action, without a recomputation before it.
-    fn length(&self, action: Action) -> f64 {
+    fn length(&self, worker: usize, action: Action) -> f64 {
         let costs = &self.costs.stages[action.stage];
-        match action.pass {
+        let seconds = match action.pass {
             Pass::Forward if self.kept[action.stage][action.micro_batch] => costs.forward,
             Pass::Forward => costs.quiet,
             Pass::Backward => costs.input + costs.weight,
             Pass::InputGradient => costs.input,
             Pass::WeightGradient => costs.weight,
             Pass::Update => costs.update,
-        }
+        };
+        seconds / self.costs.speed(worker)
     }
 
     /// When the last pass of a worker ends.
@@ -213,11 +218,17 @@ impl Simulation<'_> {
     /// For each worker, the seconds of its passes.
     #[must_use]
     pub fn busy(&self) -> Vec<f64> {
-        let busy = |actions: &Vec<Action>| {
-            let seconds = actions.iter().map(|&it| self.again(it) + self.length(it));
+        let busy = |(worker, actions): (usize, &Vec<Action>)| {
+            let seconds = |&action| self.again(worker, action) + self.length(worker, action);
+            let seconds = actions.iter().map(seconds);
             seconds.sum()
         };
-        self.schedule.workers().iter().map(busy).collect()
+        self.schedule
+            .workers()
+            .iter()
+            .enumerate()
+            .map(busy)
+            .collect()
     }
 
     /// For each worker, the busy share of the [`step_time`](Self::step_time), from 0 to 1.
@@ -285,9 +296,9 @@ impl Simulation<'_> {
         let action = self.schedule.workers()[worker][index];
         let before = index.checked_sub(1);
         let free = before.map_or(0.0, |before| self.slots[worker][before].end);
-        let begin = self.slots[worker][index].end - self.length(action);
+        let begin = self.slots[worker][index].end - self.length(worker, action);
         // The difference may be off by rounding.
-        let ready = free + self.again(action);
+        let ready = free + self.again(worker, action);
         begin > ready + 1e-12 * ready.max(begin) && self.schedule.input(action).is_some()
     }
 
@@ -298,11 +309,11 @@ impl Simulation<'_> {
             let actions = self.schedule.workers()[worker].iter();
             let slots = actions.zip(&self.slots[worker]);
             let mut spans = Vec::with_capacity(self.slots[worker].len());
-            spans.extend(slots.flat_map(|(&action, slot)| self.spans(action, *slot)));
+            spans.extend(slots.flat_map(|(&action, slot)| self.spans(worker, action, *slot)));
             spans.extend(updates.iter().map(|slot| slot.span(None, SpanKind::Update)));
             spans
         };
-        let workers = self.updates(true).into_iter().enumerate();
+        let workers = self.updates(&self.reductions).into_iter().enumerate();
         let mut workers: Vec<_> = workers.map(of_worker).collect();
         for (stage, slots) in self.reductions.iter().enumerate() {
             let spans = || {
@@ -319,13 +330,18 @@ impl Simulation<'_> {
         Timeline { workers }
     }
 
-    fn spans(&self, action: Action, Slot { start, end }: Slot) -> impl Iterator<Item = Span> {
-        let (of, again) = (Some(action), self.again(action));
+    fn spans(
+        &self,
+        worker: usize,
+        action: Action,
+        Slot { start, end }: Slot,
+    ) -> impl Iterator<Item = Span> {
+        let (of, again) = (Some(action), self.again(worker, action));
         let is_again = again > 0.0;
         let slot = |start, end| Slot { start, end };
         let recompute = slot(start, start + again).span(of, SpanKind::Recompute);
         let recompute = is_again.then_some(recompute);
-        let length = self.length(action);
+        let length = self.length(worker, action);
         let begin = if is_again { end - length } else { start };
         let pass = slot(begin, end).span(of, action.pass.into());
         recompute.into_iter().chain([pass])

@@ -1,16 +1,17 @@
 //! The end of a simulated step: gradients of replicas are added up, weights are updated.
 
 use super::{Simulation, Slot};
-use crate::{Costs, Pass, Schedule};
+use crate::{Bucket, Costs, Pass, Schedule};
 
-/// For each stage, when its buckets are reduced.
+/// For each stage, when its buckets are reduced, if each takes so many `seconds`.
 pub(super) fn reductions(
     schedule: &Schedule,
-    costs: &Costs,
+    all: &Costs,
     slots: &[Vec<Slot>],
+    seconds: impl Fn(&Bucket) -> f64,
 ) -> Vec<Vec<Slot>> {
     let of_stage = |stage: usize| {
-        let (costs, replicas) = (&costs.stages[stage], schedule.replicas(stage));
+        let (costs, replicas) = (&all.stages[stage], schedule.replicas(stage));
         let is_reduced = schedule.is_training() && !schedule.is_asynchronous();
         if !is_reduced || replicas.len() < 2 {
             return Vec::new();
@@ -19,9 +20,10 @@ pub(super) fn reductions(
         let last = |&worker: &usize| {
             let actions = schedule.workers()[worker].iter().zip(&slots[worker]);
             let mut own = actions.rev().filter(|(action, _)| action.stage == stage);
+            let speed = all.speed(worker);
             own.find_map(|(action, slot)| match action.pass {
-                Pass::Backward => Some((slot.end, costs.input + costs.weight)),
-                Pass::WeightGradient => Some((slot.end, costs.weight)),
+                Pass::Backward => Some((slot.end, (costs.input + costs.weight) / speed)),
+                Pass::WeightGradient => Some((slot.end, costs.weight / speed)),
                 _ => None,
             })
         };
@@ -30,7 +32,7 @@ pub(super) fn reductions(
         let reduced = costs.buckets.iter().map(|bucket| {
             let ready = |&(end, length): &(f64, f64)| end - (1.0 - bucket.ready) * length;
             let start = last.iter().map(ready).fold(free, f64::max);
-            free = start + bucket.seconds;
+            free = start + seconds(bucket);
             Slot { start, end: free }
         });
         reduced.collect()
@@ -43,8 +45,7 @@ impl Simulation<'_> {
     /// update.
     #[must_use]
     pub fn makespan(&self) -> f64 {
-        let reduced = self.reductions.iter().filter_map(|slots| slots.last());
-        reduced.fold(self.updated(true), |end, slot| end.max(slot.end))
+        self.end_after(&self.reductions)
     }
 
     /// Seconds of the all-reduces of gradients, of the stage with most of them. Stages reduce at the
@@ -55,8 +56,8 @@ impl Simulation<'_> {
         self.reductions.iter().map(seconds).fold(0.0, f64::max)
     }
 
-    /// The seconds of [`all_reduce`](Self::all_reduce) that make the step longer. The others are hidden
-    /// behind passes.
+    /// How much longer the step is than if all-reduces took no time: at most
+    /// [`all_reduce`](Self::all_reduce). The other seconds are hidden behind passes.
     ///
     /// ```
     /// use stovepipe_schedule::{Bucket, Costs, DataParallel, GPipe, Scheduler};
@@ -73,30 +74,33 @@ impl Simulation<'_> {
     /// ```
     #[must_use]
     pub fn exposed_all_reduce(&self) -> f64 {
-        self.makespan() - self.updated(false)
+        let at_once = reductions(self.schedule, self.costs, &self.slots, |_| 0.0);
+        self.makespan() - self.end_after(&at_once)
     }
 
-    /// When all updates and passes have ended, with or without the wait for all-reduces.
-    fn updated(&self, waits: bool) -> f64 {
-        let updates = self.updates(waits).into_iter().enumerate();
-        let ends = updates.map(|(worker, updates)| {
-            let last = updates.last().map(|slot| slot.end);
-            last.unwrap_or(self.end(worker))
-        });
+    /// When all passes, these all-reduces, and all updates have ended.
+    fn end_after(&self, reductions: &[Vec<Slot>]) -> f64 {
+        let passes = (0..self.slots.len()).map(|worker| self.end(worker));
+        let updates = self.updates(reductions);
+        let others = reductions
+            .iter()
+            .chain(&updates)
+            .filter_map(|slots| slots.last());
+        let ends = passes.chain(others.map(|slot| slot.end));
         ends.fold(0.0, f64::max)
     }
 
     /// For each worker, the updates of its stages at the end, those first whose gradients are complete
     /// first.
-    pub(super) fn updates(&self, waits: bool) -> Vec<Vec<Slot>> {
+    pub(super) fn updates(&self, reductions: &[Vec<Slot>]) -> Vec<Vec<Slot>> {
         let mut updates = vec![Vec::new(); self.slots.len()];
         if self.schedule.is_training() && !self.schedule.is_asynchronous() {
             let stages = self.costs.stages.iter().enumerate();
             for (stage, costs) in stages.filter(|(_, costs)| costs.update > 0.0) {
-                let reduced = self.reductions[stage].last().filter(|_| waits);
+                let reduced = reductions[stage].last();
                 let start = reduced.map_or(0.0, |slot| slot.end);
-                let end = start + costs.update;
                 for &worker in self.schedule.replicas(stage) {
+                    let end = start + costs.update / self.costs.speed(worker);
                     updates[worker].push(Slot { start, end });
                 }
             }

@@ -221,7 +221,7 @@ impl<'a> Naive<'a> {
     fn recomputation(&self, action: Action) -> f64 {
         match action.pass {
             Pass::Backward | Pass::InputGradient if !self.is_kept(action) => {
-                self.costs.stages[action.stage].forward
+                self.costs.stages[action.stage].forward / self.speed(action)
             }
             _ => 0.0,
         }
@@ -229,14 +229,20 @@ impl<'a> Naive<'a> {
 
     fn length(&self, action: Action) -> f64 {
         let costs = &self.costs.stages[action.stage];
-        match action.pass {
+        let seconds = match action.pass {
             Pass::Forward if self.is_kept(action) => costs.forward,
             Pass::Forward => costs.quiet,
             Pass::Backward => costs.input + costs.weight,
             Pass::InputGradient => costs.input,
             Pass::WeightGradient => costs.weight,
             Pass::Update => costs.update,
-        }
+        };
+        seconds / self.speed(action)
+    }
+
+    fn speed(&self, action: Action) -> f64 {
+        let speed = self.costs.speeds.get(self.place[&action].0);
+        speed.copied().unwrap_or(1.0)
     }
 
     /// The spans of a worker: passes, recomputations before them, and updates at the end.
@@ -263,7 +269,7 @@ impl<'a> Naive<'a> {
                 let next = (0..left.len()).min_by(|&a, &b| first(&left[a], &left[b]));
                 let stage = left.remove(next.unwrap());
                 let start = free.max(complete(stage));
-                free = start + self.costs.stages[stage].update;
+                free = start + self.costs.stages[stage].update / self.speed(actions[0]);
                 spans.push(span(None, SpanKind::Update, start, free));
             }
             for stage in own {
@@ -380,10 +386,11 @@ fn check_simulation(schedule: &Schedule, costs: &Costs) -> Result<(), TestCaseEr
     let most = stages.filter(|_| has_end).map(sum).fold(0.0, f64::max);
     prop_assert_eq!(simulation.all_reduce(), most);
     let mut without = costs.clone();
-    without
+    let buckets = without
         .stages
         .iter_mut()
-        .for_each(|stage| stage.buckets.clear());
+        .flat_map(|stage| &mut stage.buckets);
+    buckets.for_each(|bucket| bucket.seconds = 0.0);
     let exposed = simulation.makespan() - schedule.simulate(&without).unwrap().makespan();
     prop_assert_eq!(simulation.exposed_all_reduce(), exposed);
     prop_assert!((0.0..=most).contains(&exposed));
@@ -462,6 +469,7 @@ proptest! {
     /// last stage and back.
     #[test]
     fn no_step_is_shorter_than_its_work((schedule, costs) in schedule_and_costs(6, 9)) {
+        let costs = Costs { speeds: Vec::new(), ..costs };
         let simulation = schedule.simulate(&costs).unwrap();
         let stages = schedule.stages();
         let forward = |stage: usize| costs.stages[stage].forward.min(costs.stages[stage].quiet);
@@ -604,6 +612,10 @@ fn costs_are_checked() {
     check(|c| c.links.clear(), &format!("0 {links}"));
     let three = format!("3 {links}");
     check(|c| c.links = vec![Link::default(); 3], &three);
+    let speeds = "2 speeds given, but the schedule has 3 workers";
+    check(|c| c.speeds = vec![1.0; 2], speeds);
+    let speed = "the speed of a worker is 0.0, which is out of range";
+    check(|c| c.speeds = vec![1.0, 0.0, 1.0], speed);
     let forward = "forward of stage 1 is -1.0, which is out of range";
     check(|c| c.stages[1].forward = -1.0, forward);
     let quiet = "quiet forward of stage 2 is NaN, which is out of range";

@@ -197,7 +197,7 @@ prop_compose! {
         links in prop::collection::vec(any_link(), links),
         recompute in prop::sample::select(&Recompute::ALL[..]),
     ) -> Costs {
-        Costs { stages, links, recompute }
+        Costs { stages, links, recompute, speeds: Vec::new() }
     }
 }
 
@@ -208,6 +208,11 @@ pub fn schedule_and_costs(
 ) -> impl Strategy<Value = (Schedule, Costs)> {
     any_schedule(stages, micro_batches).prop_flat_map(|schedule| {
         let costs = any_costs(schedule.stages());
+        let speed = prop::sample::select(&[0.5, 1.0, 4.0][..]);
+        let workers = prop::sample::select(vec![0, schedule.workers().len()]);
+        let speeds =
+            workers.prop_flat_map(move |workers| prop::collection::vec(speed.clone(), workers));
+        let costs = (costs, speeds).prop_map(|(costs, speeds)| Costs { speeds, ..costs });
         (Just(schedule), costs)
     })
 }
