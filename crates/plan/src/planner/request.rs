@@ -37,7 +37,9 @@ pub struct PlanRequest<'a> {
     pub micro_batches: Vec<usize>,
     /// What to recompute.
     pub recompute: Vec<Recompute>,
-    /// Whether stages may have replicas, for rules that [take replicas](Rule::takes_replicas).
+    /// Whether there may be replicas: of the whole pipeline, with equal shares of the micro-batches or
+    /// shares by the speeds of their devices; and of stages, for rules that
+    /// [take replicas](Rule::takes_replicas).
     pub replicas: bool,
 }
 

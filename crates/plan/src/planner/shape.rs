@@ -1,6 +1,7 @@
 //! Everything but the cut, and the forecast for a cut.
 
 use std::{
+    collections::BTreeSet,
     iter,
     ops::{AddAssign, Range},
 };
@@ -232,21 +233,17 @@ impl<'a> Shape<'a> {
 
     /// The cut whose slowest stage takes least.
     pub fn balanced_cut(&self) -> Result<Vec<usize>, CutError> {
-        // Of replicas, the largest load, at the speed of the slowest.
-        let mut of_stage = vec![(0, 0, Vec::new()); self.stages()];
-        for (worker, loads) in self.loads.iter().enumerate() {
+        let mut of_stage = vec![Vec::new(); self.stages()];
+        for (&device, loads) in self.devices.iter().zip(&self.loads) {
             for load in loads {
-                let (count, again, devices) = &mut of_stage[load.stage];
-                *count = load.count.max(*count);
-                *again = load.again.max(*again);
-                devices.push(self.devices[worker]);
+                of_stage[load.stage].push((device, load.count, load.again));
             }
         }
         cut_chain_by(self.model.layers(), self.stages(), |stage, layer| {
-            let (count, again, devices) = &of_stage[stage];
-            let seconds = |&device| self.model.seconds(device, layer, *count, *again);
-            let slowest = devices.iter().map(seconds).max_by(f64::total_cmp);
-            slowest.unwrap_or_default()
+            let replicas = of_stage[stage].iter();
+            let seconds = replicas
+                .map(|&(device, count, again)| self.model.seconds(device, layer, count, again));
+            seconds.max_by(f64::total_cmp).unwrap_or_default()
         })
     }
 
@@ -256,9 +253,10 @@ impl<'a> Shape<'a> {
         let simulation = self.schedule.simulate(&costs)?;
         let held = simulation.peak_held().into_iter().enumerate();
         let memory = held.map(|(worker, held)| self.memory(worker, cut, held));
-        let again = self.loads.iter().map(|loads| {
+        let again = self.loads.iter().enumerate().map(|(worker, loads)| {
             let seconds = |load: &Load| load.again as f64 * costs.stages[load.stage].forward;
-            loads.iter().map(seconds).sum::<f64>()
+            let speed = costs.speeds.get(worker).copied().unwrap_or(1.0);
+            loads.iter().map(seconds).sum::<f64>() / speed
         });
         Ok(Forecast {
             balance: cut.to_vec(),
@@ -306,8 +304,7 @@ impl<'a> Shape<'a> {
         for (stage, layers) in ranges.iter().enumerate() {
             let replicas = self.schedule.replicas(stage);
             let own = |&worker: &usize| (worker, self.stage(worker, layers.clone()));
-            let seconds = |costs: &StageCosts| costs.forward + costs.input + costs.weight;
-            // Replicas wait for the slowest.
+            // The costs are those of the slowest replica.
             let slowest =
                 (replicas.iter().map(own)).max_by(|a, b| seconds(&a.1).total_cmp(&seconds(&b.1)));
             let (worker, mut costs) = slowest.unwrap_or_default();
@@ -320,17 +317,45 @@ impl<'a> Shape<'a> {
             links.push(Link::default());
         }
         Costs {
+            speeds: self.speeds(&stages, &ranges),
             stages,
             links,
             recompute: self.recompute,
         }
     }
 
-    /// The slowest connection between a stage and the next.
+    /// The speed of each worker, relative to the slowest replicas of its stages. Empty if all are 1.
+    fn speeds(&self, slowest: &[StageCosts], ranges: &[Range<usize>]) -> Vec<f64> {
+        let speed = |(worker, loads): (usize, &Vec<Load>)| {
+            let (mut all, mut own) = (0.0, 0.0);
+            for &Load { stage, count, .. } in loads {
+                all += count as f64 * seconds(&slowest[stage]);
+                own += count as f64 * seconds(&self.stage(worker, ranges[stage].clone()));
+            }
+            if own > 0.0 { all / own } else { 1.0 }
+        };
+        let is_replicated = self.loads.len() > 1 && self.has_replicas();
+        let workers = self.loads.iter().enumerate().filter(|_| is_replicated);
+        let speeds: Vec<f64> = workers.map(speed).collect();
+        let are_equal = speeds.iter().all(|&speed| speed == 1.0);
+        if are_equal { Vec::new() } else { speeds }
+    }
+
+    fn has_replicas(&self) -> bool {
+        (0..self.stages()).any(|stage| self.schedule.replicas(stage).len() > 1)
+    }
+
+    /// The slowest connection that a message from a stage to the next takes.
     fn link(&self, stage: usize) -> Link {
         let [before, after] = [stage, stage + 1].map(|stage| self.schedule.replicas(stage));
-        let links =
-            (before.iter()).flat_map(|&a| after.iter().map(move |&b| self.connection(a, b)));
+        if let ([before], [after]) = (before, after) {
+            return self.connection(*before, *after);
+        }
+        let worker = |stage, micro_batch| self.schedule.worker_of(stage, micro_batch);
+        let pairs =
+            (0..self.schedule.micro_batches()).map(|i| (worker(stage, i), worker(stage + 1, i)));
+        let pairs: BTreeSet<_> = pairs.collect();
+        let links = pairs.into_iter().map(|(a, b)| self.connection(a, b));
         links.fold(Link::default(), Link::or_slower)
     }
 
@@ -359,6 +384,11 @@ impl<'a> Shape<'a> {
         let buckets = (self.model).buckets(self.devices[worker], layers, is_split);
         buckets.into_iter().map(bucket).collect()
     }
+}
+
+/// Seconds of a micro-batch, forward and backward.
+fn seconds(costs: &StageCosts) -> f64 {
+    costs.forward + costs.input + costs.weight
 }
 
 /// The layers of each stage.

@@ -114,10 +114,18 @@ fn costs(
     if links.is_empty() {
         links.push(Link::default());
     }
+    let slowest = |stage: usize| {
+        let speeds = schedule.replicas(stage).iter().map(|&w| device(w).speed);
+        speeds.fold(f64::INFINITY, f64::min)
+    };
+    // All stages of a worker have the same replicas.
+    let speed =
+        |(worker, actions): (usize, &Vec<Action>)| device(worker).speed / slowest(actions[0].stage);
     Costs {
         stages,
         links,
         recompute,
+        speeds: schedule.workers().iter().enumerate().map(speed).collect(),
     }
 }
 
@@ -199,6 +207,22 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
                     }
                 }
             }
+            for pipelines in
+                (2..=workers).filter(|p| request.replicas && workers.is_multiple_of(*p))
+            {
+                for &rule in request.rules.iter().filter(|rule| !rule.takes_chunks()) {
+                    let stages = rule.stages(workers / pipelines);
+                    for shares in compositions(micro_batches, pipelines) {
+                        let scheduler = DataParallel {
+                            scheduler: rule,
+                            shares,
+                        };
+                        if stages <= layers {
+                            schedules.push(scheduler.schedule(stages, micro_batches).unwrap());
+                        }
+                    }
+                }
+            }
             for stages in (1..=workers.min(layers)).filter(|_| request.replicas) {
                 for replicas in compositions(workers, stages) {
                     let schedule = RoundRobin::new(replicas).schedule(stages, micro_batches);
@@ -229,6 +253,42 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
         }
     }
     best
+}
+
+/// The second device is three times as fast.
+#[test]
+fn a_plan_has_shares() {
+    let layer = LayerProfile {
+        forward: 1.0,
+        backward: 2.0,
+        ..LayerProfile::default()
+    };
+    let profile = Profile {
+        samples: 1,
+        input: 0,
+        layers: vec![layer],
+    };
+    let mut machine = Machine::uniform(2);
+    machine.devices[1].speed = 3.0;
+    let plan = |replicas| {
+        let request = PlanRequest {
+            replicas,
+            workers: vec![1, 2],
+            micro_batches: vec![8],
+            ..PlanRequest::new(&profile, &machine, 8)
+        };
+        request.plan().unwrap().best
+    };
+    let best = plan(true);
+    let shares: Vec<_> = best.devices.iter().zip(&best.shares).collect();
+    assert!(
+        shares == [(&0, &1), (&1, &3)] || shares == [(&1, &3), (&0, &1)],
+        "{best:?}"
+    );
+    assert_eq!(
+        (&best.replicas[..], best.forecast.step_time),
+        (&[2][..], 6.0)
+    );
 }
 
 /// Five layers with 1 s forward, 4 s backward. Gradients are complete at 13 s (the last two layers), at
@@ -378,6 +438,25 @@ proptest! {
             bucket,
             rules: vec![Rule::GPipe, Rule::OneForwardOneBackward],
             workers: (1..=3).collect(),
+            ..request(&profile, &machine)
+        };
+        compare(&request)?;
+    }
+
+    /// A model of one layer, on up to three devices of unequal speed.
+    #[test]
+    fn faster_replicas_have_larger_shares(
+        profile in profile(1..2), speeds in prop::collection::vec(0.25..4.0_f64, 3), m in 1..9_usize,
+    ) {
+        let mut machine = Machine::uniform(3);
+        for (device, speed) in machine.devices.iter_mut().zip(speeds) {
+            device.speed = speed;
+        }
+        let request = PlanRequest {
+            replicas: true,
+            rules: vec![Rule::GPipe],
+            workers: vec![1, 2, 3],
+            micro_batches: vec![m],
             ..request(&profile, &machine)
         };
         compare(&request)?;
