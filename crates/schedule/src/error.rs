@@ -49,7 +49,7 @@ pub enum ScheduleError {
     #[error("no worker has stage {stage}, though a later stage exists")]
     MissingStage { stage: usize },
     /// An action is on the wrong worker. All actions of a stage for a micro-batch are on one worker,
-    /// and workers that share a stage take its micro-batches in turn.
+    /// and replicas of an asynchronous stage take its micro-batches in turn.
     #[error("worker {worker} has {action}, which belongs to worker {owner}")]
     WrongWorker {
         worker: usize,
