@@ -58,6 +58,8 @@ fn worker_times(spans: &[Span], timeline: &Timeline, seconds: f64) -> StepTimes 
                 times.update += length;
                 continue;
             }
+            // Beside the passes.
+            SpanKind::AllReduce => continue,
         }
         let start = span.start.as_secs_f64();
         let arrived = span.action.and_then(|action| arrival(timeline, action));
@@ -91,7 +93,7 @@ fn arrival(timeline: &Timeline, action: Action) -> Option<f64> {
 
 fn passes(timeline: &Timeline) -> impl Iterator<Item = &Span> {
     let spans = timeline.workers.iter().flatten();
-    spans.filter(|span| span.kind != SpanKind::Update)
+    spans.filter(|span| !matches!(span.kind, SpanKind::AllReduce | SpanKind::Update))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use burn::tensor::{Device, Tensor};
 use stovepipe::{
     pipeline::{Profiler, count_parameters},
-    plan::{LayerProfile, Machine, MemoryUse, Profile, Setup, cut_chain},
+    plan::{BUCKET, LayerProfile, Machine, MemoryUse, Profile, Setup, cut_chain},
 };
 
 use super::case::{FootprintCase, ImageBatch, Network};
@@ -92,6 +92,7 @@ impl Predictor {
             schedule: &case.schedule()?,
             recompute: case.strategy.recompute(),
             state: case.settings().optimizer_state(),
+            bucket: BUCKET,
         };
         let devices = setup.forecast(&cut)?.memory;
         Ok(Prediction { cut, devices })

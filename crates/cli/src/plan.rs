@@ -81,11 +81,7 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
             !is_written,
             "without --measure or --out",
         );
-        let mut rules = flags.schedules.iter();
-        let is_single =
-            flags.replicas && rules.len() > 0 && !rules.any(|rule| rule.takes_replicas());
-        let single = ("replicas", is_single, "with these --schedules");
-        refuse_idle(matches, [idle, single])?;
+        refuse_idle(matches, [idle])?;
         let profile = Profile::from_toml(&text).map_err(CliError::file(&flags.profile))?;
         chain::plan(&flags, &profile, &machine)?;
     }

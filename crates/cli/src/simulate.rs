@@ -329,7 +329,6 @@ impl SimulateFlags {
                 quiet: forward,
                 input: of_stage("--backward", &self.times.backward, stage)?,
                 weight: of_stage("--weight", &self.times.weight, stage)?,
-                update: 0.0,
                 output: self.times.message,
                 memory: StageMemory {
                     fixed: of_stage("--fixed-memory", &[self.memory.fixed_memory], stage)?,
@@ -338,6 +337,7 @@ impl SimulateFlags {
                     context: activations,
                     version: 0.0,
                 },
+                ..StageCosts::default()
             })
         };
         Ok(Costs {
@@ -347,6 +347,7 @@ impl SimulateFlags {
                 bandwidth: self.times.bandwidth.unwrap_or(f64::INFINITY) * MILLISECOND,
             }],
             recompute: self.recompute,
+            speeds: Vec::new(),
         })
     }
 

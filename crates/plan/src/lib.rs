@@ -29,7 +29,9 @@ pub use machine::{DeviceSpec, LinkLevel, Machine, MachineError};
 pub use memory::{MemoryUse, OptimizerState};
 pub use partition::{Partition, PartitionError, ReplicatedStage, partition};
 pub use placement::{Placement, place_chain};
-pub use planner::{Candidate, Forecast, Plan, PlanError, PlanRequest, RunnerUp, Setup, Verdict};
+pub use planner::{
+    BUCKET, Candidate, Forecast, Plan, PlanError, PlanRequest, RunnerUp, Setup, Verdict,
+};
 pub use profile::{LayerProfile, Profile, ProfileError};
 pub use states::States;
 pub use toml_text::TomlError;

@@ -27,7 +27,7 @@ use shapes::ShapeRequest;
 
 pub use candidate::{Candidate, Forecast};
 pub use error::PlanError;
-pub use request::PlanRequest;
+pub use request::{BUCKET, PlanRequest};
 pub use setup::Setup;
 pub(crate) use shape::ranges;
 pub use verdict::{Plan, RunnerUp, Verdict};
@@ -81,7 +81,7 @@ impl PlanRequest<'_> {
 
     fn model(&self, profile: &Profile, micro_batches: usize) -> ProfiledModel<'_> {
         let profile = profile.for_samples(self.mini_batch.div_ceil(micro_batches));
-        ProfiledModel::new([profile], self.machine, self.state)
+        ProfiledModel::new([profile], self.machine, self.state, self.bucket)
     }
 
     /// Cuts the model as the coarse one was cut, or better.

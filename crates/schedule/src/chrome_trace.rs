@@ -12,12 +12,13 @@ use std::{
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::{Action, Span, Timeline, timeline::label};
+use crate::{Action, Span, SpanKind, Timeline, timeline::label};
 
 impl Timeline {
     /// The timeline in the Trace Event Format, a JSON file for Perfetto and `chrome://tracing`.
     ///
-    /// `labels` name the workers as in [`to_svg`](Self::to_svg).
+    /// `labels` name the workers as in [`to_svg`](Self::to_svg). All-reduces, which overlap other spans,
+    /// have a row of their own below their worker's.
     #[must_use]
     pub fn to_chrome_trace(&self, labels: &[String]) -> Value {
         // Strings and numbers: nothing can fail.
@@ -55,23 +56,36 @@ struct Events<'a>(&'a Timeline, &'a [String]);
 impl Serialize for Events<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(Timeline { workers }, labels) = self;
-        let names = (0..workers.len()).flat_map(|worker| row_name(worker, labels));
+        let beside = |span: &Span| span.kind == SpanKind::AllReduce;
+        let count = workers.len();
+        let names = workers.iter().enumerate().flat_map(|(worker, spans)| {
+            let label = label(labels, worker);
+            let second = format!("{label} · all-reduce");
+            let second = row_name((count + worker, 2 * worker + 1), &second);
+            let second = second.into_iter().filter(|_| spans.iter().any(beside));
+            let first = row_name((worker, 2 * worker), &label);
+            first.into_iter().chain(second)
+        });
         let rows = workers.iter().enumerate();
-        let spans = rows.flat_map(|(worker, spans)| spans.iter().map(move |s| complete(worker, s)));
+        let spans = rows.flat_map(|(worker, spans)| {
+            let row = move |span| worker + if beside(span) { count } else { 0 };
+            spans.iter().map(move |span| complete(row(span), span))
+        });
         serializer.collect_seq(names.chain(spans))
     }
 }
 
 /// The row's name and place: viewers would otherwise sort rows themselves.
-fn row_name(worker: usize, labels: &[String]) -> [Value; 2] {
-    let metadata = |name, args: Value| json!({ "ph": "M", "pid": 0, "tid": worker, "name": name, "args": args });
+fn row_name((row, place): (usize, usize), label: &str) -> [Value; 2] {
+    let metadata =
+        |name, args: Value| json!({ "ph": "M", "pid": 0, "tid": row, "name": name, "args": args });
     [
-        metadata("thread_name", json!({ "name": label(labels, worker) })),
-        metadata("thread_sort_index", json!({ "sort_index": worker })),
+        metadata("thread_name", json!({ "name": label })),
+        metadata("thread_sort_index", json!({ "sort_index": place })),
     ]
 }
 
-fn complete(worker: usize, span: &Span) -> Value {
+fn complete(row: usize, span: &Span) -> Value {
     let microseconds = |time: Duration| time.as_nanos() as f64 / 1e3;
     let (_, kind, .., colour) = span.kind.look();
     // Perfetto colours by name without its numbers, so each kind gets its own colour.
@@ -87,7 +101,7 @@ fn complete(worker: usize, span: &Span) -> Value {
         None => (kind.to_owned(), json!({})),
     };
     json!({
-        "ph": "X", "pid": 0, "tid": worker, "name": name, "cat": kind, "cname": colour,
+        "ph": "X", "pid": 0, "tid": row, "name": name, "cat": kind, "cname": colour,
         "ts": microseconds(span.start), "dur": microseconds(span.length()), "args": args,
     })
 }

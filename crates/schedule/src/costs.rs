@@ -29,10 +29,13 @@ pub struct Costs {
     pub links: Vec<Link>,
     /// Which forward passes are recomputed.
     pub recompute: Recompute,
+    /// The speed of each worker, for replicas on unequal devices: the times of its passes and updates are
+    /// divided by it. If empty, all are 1.
+    pub speeds: Vec<f64>,
 }
 
 /// Time and memory of a stage for a micro-batch.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct StageCosts {
     /// Seconds of a forward pass that keeps its activations.
     pub forward: f64,
@@ -43,12 +46,25 @@ pub struct StageCosts {
     /// Seconds of the weight gradients.
     pub weight: f64,
     /// Seconds of an update of the weights: after each micro-batch if the schedule is asynchronous,
-    /// else once at the end, including the all-reduce of replicas.
+    /// else once at the end.
     pub update: f64,
+    /// The gradients that replicas add up at the end of a step, in the order of their all-reduces. Only
+    /// for stages with replicas, and not if the schedule is asynchronous.
+    pub buckets: Vec<Bucket>,
     /// Bytes sent to the next stage. The gradients that come back have as many.
     pub output: f64,
     /// What it keeps in memory.
     pub memory: StageMemory,
+}
+
+/// Gradients of some layers that replicas add up in one all-reduce.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Bucket {
+    /// When they are complete: the part of the stage's last backward pass, or of its last
+    /// [`WeightGradient`](crate::Pass::WeightGradient), from 0 to 1.
+    pub ready: f64,
+    /// Seconds of the all-reduce.
+    pub seconds: f64,
 }
 
 /// Bytes that a stage keeps.
@@ -113,7 +129,12 @@ impl Costs {
             stages: vec![stage; stages],
             links: vec![Link::default()],
             recompute: Recompute::Never,
+            speeds: Vec::new(),
         }
+    }
+
+    pub(crate) fn speed(&self, worker: usize) -> f64 {
+        self.speeds.get(worker).copied().unwrap_or(1.0)
     }
 
     /// The link between a stage and the next.
@@ -122,7 +143,7 @@ impl Costs {
     }
 
     /// Checks that no number is missing or absurd.
-    pub(crate) fn check(&self, stages: usize) -> Result<(), CostError> {
+    pub(crate) fn check(&self, stages: usize, workers: usize) -> Result<(), CostError> {
         if self.stages.len() != stages {
             return Err(CostError::Stages {
                 costs: self.stages.len(),
@@ -133,6 +154,10 @@ impl Costs {
         if links != 1 && links + 1 != stages {
             return Err(CostError::Links { links, stages });
         }
+        let speeds = self.speeds.len();
+        if speeds != 0 && speeds != workers {
+            return Err(CostError::Speeds { speeds, workers });
+        }
         let number = |what, stage, value: f64, least: f64, most: f64| {
             let is_sound = (least..=most).contains(&value);
             let error = CostError::Number { what, stage, value };
@@ -141,6 +166,15 @@ impl Costs {
         for (stage, costs) in self.stages.iter().enumerate() {
             for (what, value) in costs.numbers() {
                 number(what, stage, value, 0.0, MOST)?;
+            }
+            for bucket in &costs.buckets {
+                number("ready share of a bucket", stage, bucket.ready, 0.0, 1.0)?;
+                number("all-reduce of a bucket", stage, bucket.seconds, 0.0, MOST)?;
+            }
+        }
+        for &speed in &self.speeds {
+            if !(LEAST_SPEED..=MOST).contains(&speed) {
+                return Err(CostError::Speed(speed));
             }
         }
         for (stage, link) in self.links.iter().enumerate() {
@@ -154,6 +188,8 @@ impl Costs {
 
 /// Sums of more seconds or bytes would not be exact enough.
 const MOST: f64 = 1e30;
+/// Times divided by less would not be finite.
+const LEAST_SPEED: f64 = 1e-30;
 
 impl StageCosts {
     fn numbers(&self) -> [(&'static str, f64); 11] {
@@ -185,6 +221,12 @@ pub enum CostError {
     /// There are more or fewer links than neighbours.
     #[error("{} given: give one for all, or one less than the {stages} stages", count(*links, "link"))]
     Links { links: usize, stages: usize },
+    /// There are more or fewer speeds than workers.
+    #[error("{} given, but the schedule has {}", count(*speeds, "speed"), count(*workers, "worker"))]
+    Speeds { speeds: usize, workers: usize },
+    /// A worker's speed is not above 0, NaN, or absurdly large.
+    #[error("the speed of a worker is {0:?}, which is out of range")]
+    Speed(f64),
     /// A number is negative, NaN, infinite or absurdly large. A link has the number of the stage before.
     #[error("{what} of stage {stage} is {value:?}, which is out of range")]
     Number {

@@ -25,6 +25,9 @@ pub enum ScheduleError {
     /// A stage has no worker.
     #[error("stage {stage} has 0 replicas, but needs at least one")]
     NoReplicas { stage: usize },
+    /// A replica has no micro-batches.
+    #[error("replica {replica} has a share of 0, but needs at least 1")]
+    NoShare { replica: usize },
     /// A fixed schedule was asked for another number of stages or micro-batches.
     #[error(
         "this schedule is for {} and {}, not {} and {}",
@@ -46,7 +49,7 @@ pub enum ScheduleError {
     #[error("no worker has stage {stage}, though a later stage exists")]
     MissingStage { stage: usize },
     /// An action is on the wrong worker. All actions of a stage for a micro-batch are on one worker,
-    /// and workers that share a stage take its micro-batches in turn.
+    /// and replicas of an asynchronous stage take its micro-batches in turn.
     #[error("worker {worker} has {action}, which belongs to worker {owner}")]
     WrongWorker {
         worker: usize,

@@ -63,8 +63,8 @@ impl Schedule {
     /// A schedule has all of these properties:
     ///
     /// * There is at least one worker, and each has an action.
-    /// * Stages are numbered from 0 without a gap. Each belongs to one worker, or to several replicas
-    ///   that take its micro-batches in turn.
+    /// * Stages are numbered from 0 without a gap. Each belongs to one worker, or to several replicas,
+    ///   each with micro-batches of its own. In asynchronous training replicas take them in turn.
     /// * Every stage has the forward pass of every micro-batch once. In training it also has every
     ///   backward pass once, whole or in two halves. In inference no stage has any. Either all stages
     ///   update their weights for every micro-batch (asynchronous training), or none does.
@@ -136,8 +136,7 @@ impl Schedule {
         self.facts.micro_batches
     }
 
-    /// The workers of a stage, in the order in which they take its micro-batches: one, or several
-    /// replicas.
+    /// The workers of a stage, in the order of their first micro-batches: one, or several replicas.
     ///
     /// # Panics
     ///
@@ -154,10 +153,10 @@ impl Schedule {
     /// If there is no such stage.
     #[must_use]
     pub fn worker_of(&self, stage: usize, micro_batch: usize) -> usize {
-        let replicas = &self.facts.placement[stage];
-        match replicas[..] {
+        let turns = &self.facts.turns[stage];
+        match turns[..] {
             [worker] => worker,
-            _ => replicas[micro_batch % replicas.len()],
+            _ => turns[micro_batch % turns.len()],
         }
     }
 

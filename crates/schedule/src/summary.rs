@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use crate::{Span, Timeline};
+use crate::{Span, SpanKind, Timeline};
 
 pub(crate) fn title(timeline: &Timeline) -> String {
     let workers = count(timeline.workers.len(), "worker");
@@ -10,12 +10,32 @@ pub(crate) fn title(timeline: &Timeline) -> String {
     if length.is_zero() {
         return format!("{workers} · nothing happened");
     }
-    format!(
+    let mut title = format!(
         "{workers} · {} · {} · bubble {}",
         count(micro_batches(timeline), "micro-batch"),
         duration(length),
         percent(timeline.bubble()),
-    )
+    );
+    if let Some(hidden) = hidden_all_reduce(timeline) {
+        title += &format!(" · {} of all-reduce hidden", percent(hidden));
+    }
+    title
+}
+
+/// The share of all-reduces before the end of the last pass.
+fn hidden_all_reduce(timeline: &Timeline) -> Option<f64> {
+    let (_, end) = timeline.extent();
+    let spans = timeline.workers.iter().flatten();
+    let reduced = spans.filter(|span| span.kind == SpanKind::AllReduce);
+    let seconds = |span: &Span| {
+        let hidden = span.end.min(end).saturating_sub(span.start);
+        [hidden, span.length()].map(|time| time.as_secs_f64())
+    };
+    let sums = reduced
+        .map(seconds)
+        .reduce(|a, b| [a[0] + b[0], a[1] + b[1]]);
+    let [hidden, all] = sums.filter(|[_, all]| *all > 0.0)?;
+    Some(hidden / all)
 }
 
 fn micro_batches(timeline: &Timeline) -> usize {

@@ -33,7 +33,7 @@ const STYLE: &str = include_str!("svg/style.css");
 
 impl Timeline {
     /// An SVG picture: for each worker a row with its utilization, and in it a box for each span with
-    /// the number of the micro-batch. The bubble is hatched.
+    /// the number of the micro-batch. All-reduces are thin bars below. The bubble is hatched.
     ///
     /// Colours show the kinds of spans, shades the stages of a worker that has several. `labels` name
     /// the workers; missing ones are `worker 2` and so on. The file adapts to light and dark pages.

@@ -2,6 +2,8 @@
 
 mod cells;
 
+use std::time::Duration;
+
 use crate::{
     Timeline,
     summary::{self, Shown},
@@ -20,7 +22,7 @@ impl Timeline {
     /// characters, but a `width` below 40 counts as 40.
     ///
     /// A span is the letter of its [`Pass`](crate::Pass), or `R` for a recomputation, and the number of
-    /// the micro-batch if it fits. If a worker has several stages, every other one is in lower case.
+    /// the micro-batch if it fits. An all-reduce is an `A` where no pass runs. If a worker has several stages, every other one is in lower case.
     /// With `colour`, ANSI escape sequences show the kinds of spans, too.
     ///
     /// ```
@@ -42,11 +44,12 @@ impl Timeline {
         let width = width.max(NARROWEST);
         let shown = Shown::of(self.workers.len(), MOST_ROWS);
         let mut lines = vec![shortened(summary::title(self), width)];
-        let row = |worker| row(self, worker, width, colour);
+        let length = self.length();
+        let row = |worker| row(self, length, worker, width, colour);
         lines.extend(shown.first.clone().map(row));
         lines.extend(shown.gap());
         lines.extend(shown.last.clone().map(row));
-        if !self.length().is_zero() {
+        if !length.is_zero() {
             lines.extend(legend(self, width, colour));
         }
         lines.push(String::new());
@@ -62,14 +65,14 @@ fn shortened(mut line: String, width: usize) -> String {
     line
 }
 
-fn row(timeline: &Timeline, worker: usize, width: usize, colour: bool) -> String {
+fn row(timeline: &Timeline, length: Duration, worker: usize, width: usize, colour: bool) -> String {
     let digits = (timeline.workers.len() - 1).to_string().len();
     let name = if width >= WIDE { "worker " } else { "" };
     let name = format!("{name}{worker:>digits$}");
     let percent = summary::percent(summary::utilisation(timeline, worker));
     // Two spaces, and `100 %`.
     let columns = width - name.len() - 2 - 5;
-    let lane = lane(timeline, worker, columns, colour);
+    let lane = lane(&timeline.workers[worker], length, columns, colour);
     format!("{name} {lane} {percent:>5}")
 }
 

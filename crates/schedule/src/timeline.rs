@@ -19,6 +19,8 @@ pub enum SpanKind {
     InputGradient,
     /// The half of a backward pass that computes the gradients of the weights.
     WeightGradient,
+    /// Replicas add up gradients of a stage, while passes go on.
+    AllReduce,
     /// The optimizer's step, after the last backward pass or after each.
     Update,
 }
@@ -37,16 +39,17 @@ impl From<Pass> for SpanKind {
 
 impl SpanKind {
     /// All kinds, in the order of a step.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Forward,
         Self::Recompute,
         Self::Backward,
         Self::InputGradient,
         Self::WeightGradient,
+        Self::AllReduce,
         Self::Update,
     ];
 
-    /// The letter of the [`Pass`], or `R` for a recomputation; the name; the class in style sheets; the
+    /// The letter of the [`Pass`], `R` for a recomputation, or `A` for an all-reduce; the name; the class in style sheets; the
     /// background in terminals; the closest colour of `chrome://tracing`.
     pub(crate) const fn look(self) -> (char, &'static str, &'static str, u8, &'static str) {
         match self {
@@ -61,6 +64,7 @@ impl SpanKind {
             Self::Backward => ('B', "backward", "backward", 43, "thread_state_iowait"),
             Self::InputGradient => ('I', "input gradient", "input", 41, "cq_build_failed"),
             Self::WeightGradient => ('W', "weight gradient", "weight", 42, "thread_state_running"),
+            Self::AllReduce => ('A', "all-reduce", "reduce", 47, "yellow"),
             Self::Update => ('U', "update", "update", 46, "generic_work"),
         }
     }
@@ -78,7 +82,7 @@ impl fmt::Display for SpanKind {
 /// [`SpanKind::Backward`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Span {
-    /// The action. None for an update at the end of a step.
+    /// The action. None for an all-reduce, and for an update at the end of a step.
     pub action: Option<Action>,
     /// What the worker did.
     pub kind: SpanKind,
@@ -98,7 +102,7 @@ impl Span {
 
 /// What each worker did when, measured or simulated.
 ///
-/// Updates at the end of a step, which have no action, do not count in [`busy`](Self::busy),
+/// All-reduces, and updates at the end of a step, do not count in [`busy`](Self::busy),
 /// [`bubble`](Self::bubble) and [`slowest_worker`](Self::slowest_worker): these are about passes.
 ///
 /// ```
@@ -126,16 +130,16 @@ impl Span {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Timeline {
-    /// The spans of each worker, in order of time and without overlap.
+    /// The spans of each worker, in order of their start. Only all-reduces overlap others.
     pub workers: Vec<Vec<Span>>,
 }
 
 impl Timeline {
-    /// The latest end of all spans, including updates.
+    /// The latest end of all spans, including all-reduces and updates.
     #[must_use]
     pub fn length(&self) -> Duration {
-        let last = self.workers.iter().filter_map(|spans| spans.last());
-        last.map(|span| span.end).max().unwrap_or_default()
+        let ends = self.workers.iter().flatten().map(|span| span.end);
+        ends.max().unwrap_or_default()
     }
 
     /// How long the passes of a worker took.
@@ -195,10 +199,14 @@ impl Timeline {
     }
 }
 
-/// All but updates at the end of a step.
+/// All but all-reduces, and updates at the end of a step.
 fn passes(spans: &[Span]) -> impl DoubleEndedIterator<Item = &Span> {
-    let at_end = |span: &Span| span.kind == SpanKind::Update && span.action.is_none();
-    spans.iter().filter(move |span| !at_end(span))
+    let is_pass = |span: &&Span| match span.kind {
+        SpanKind::AllReduce => false,
+        SpanKind::Update => span.action.is_some(),
+        _ => true,
+    };
+    spans.iter().filter(is_pass)
 }
 
 /// The name of a worker's row in a picture or trace.

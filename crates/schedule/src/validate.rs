@@ -9,8 +9,10 @@ use crate::{Action, Pass, ScheduleError, table::Table};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Facts {
-    /// The workers of each stage, in the order in which they take micro-batches.
+    /// The workers of each stage, in the order of their first micro-batches.
     pub placement: Vec<Vec<usize>>,
+    /// Of each stage, the workers of the first micro-batches, until they repeat.
+    pub turns: Vec<Vec<usize>>,
     pub micro_batches: usize,
     /// Which backward passes come in halves. None: all are whole.
     pub split: Option<Table<bool>>,
@@ -56,12 +58,17 @@ pub(crate) fn validate(workers: &[Vec<Action>]) -> Result<Facts, ScheduleError> 
         asynchronous: occurs(Pass::Update),
     };
     nothing_missing(&listed, kinds)?;
-    let placement = (0..stages).map(|stage| in_turn(stage, listed.of_stage(stage)));
-    let placement = placement.collect::<Result<_, _>>()?;
+    let turns = (0..stages).map(|stage| turns(listed.of_stage(stage)));
+    let turns: Vec<_> = turns.collect();
+    let placement: Vec<_> = turns.iter().map(|turns| distinct(turns)).collect();
+    if kinds.asynchronous {
+        in_turn(&listed, &placement)?;
+    }
     nothing_too_early(workers, &listed)?;
     let is_split = |listed: &Listed| listed.passes.has(Pass::InputGradient);
     Ok(Facts {
         placement,
+        turns,
         micro_batches,
         split: kinds.split.then(|| listed.map(is_split)),
         direct: direct(workers, listed.map(|_| false)),
@@ -200,24 +207,41 @@ fn nothing_missing(listed: &Table<Listed>, kinds: Kinds) -> Result<(), ScheduleE
     Ok(())
 }
 
-/// The workers of a stage, which take its micro-batches in turn.
-fn in_turn(stage: usize, listed: &[Listed]) -> Result<Vec<usize>, ScheduleError> {
-    let mut owners = Vec::new();
-    let mut known = HashSet::new();
-    for (micro_batch, entry) in listed.iter().enumerate() {
-        if owners.len() == micro_batch && known.insert(entry.worker) {
-            owners.push(entry.worker);
+/// The workers of a stage's micro-batches, until they repeat.
+fn turns(listed: &[Listed]) -> Vec<usize> {
+    // The function of Knuth, Morris and Pratt: how much of each beginning is both its start and its end.
+    let mut same = vec![0_usize; listed.len()];
+    for end in 1..listed.len() {
+        let mut start = same[end - 1];
+        while start > 0 && listed[start].worker != listed[end].worker {
+            start = same[start - 1];
         }
-        let owner = owners[micro_batch % owners.len()];
-        if entry.worker != owner {
+        same[end] = start + usize::from(listed[start].worker == listed[end].worker);
+    }
+    let period = listed.len() - same.last().copied().unwrap_or_default();
+    listed[..period].iter().map(|entry| entry.worker).collect()
+}
+
+fn distinct(workers: &[usize]) -> Vec<usize> {
+    let mut known = HashSet::new();
+    let workers = workers.iter().copied();
+    workers.filter(|&worker| known.insert(worker)).collect()
+}
+
+/// Checks that replicas have equal shares: they change their weights together, after each had a turn.
+fn in_turn(listed: &Table<Listed>, placement: &[Vec<usize>]) -> Result<(), ScheduleError> {
+    for (action, &Listed { worker, .. }) in listed.iter() {
+        let replicas = &placement[action.stage];
+        let owner = replicas[action.micro_batch % replicas.len()];
+        if worker != owner {
             return Err(ScheduleError::WrongWorker {
-                worker: entry.worker,
-                action: Action::forward(stage, micro_batch),
+                worker,
+                action,
                 owner,
             });
         }
     }
-    Ok(owners)
+    Ok(())
 }
 
 /// Checks the order of a worker's actions for a stage and a micro-batch.

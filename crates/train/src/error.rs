@@ -44,6 +44,23 @@ pub enum TrainError {
         count(*given, "stage")
     )]
     Replicas { given: usize, stages: usize },
+    /// There is not one share for each replica of the whole pipeline.
+    #[error(
+        "{} given for --replicas {}: give one for each replica of the whole pipeline, as in \
+         --replicas 2 --shares 3,1",
+        count(*given, "share"), replicas.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    )]
+    Shares { given: usize, replicas: Vec<usize> },
+    /// A replica's share is too small.
+    #[error(
+        "replica {replica} has none of the {} of a mini-batch: give it a larger share, or set more \
+         --micro-batches",
+        count(*micro_batches, "micro-batch")
+    )]
+    IdleReplica {
+        replica: usize,
+        micro_batches: usize,
+    },
     /// Some replicas would have no micro-batch.
     #[error(
         "{replicas} replicas are more than the {} of a mini-batch: set --micro-batches {replicas} or \

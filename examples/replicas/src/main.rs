@@ -40,10 +40,7 @@ fn layers() -> Vec<Dense> {
 
 /// A pipeline of two stages, so many times.
 fn pipeline(replicas: usize) -> Result<Pipeline<Dense>, Failure> {
-    let scheduler = DataParallel {
-        scheduler: OneForwardOneBackward,
-        replicas,
-    };
+    let scheduler = DataParallel::equal(OneForwardOneBackward, replicas);
     let builder = Pipeline::builder(layers())
         .devices(vec![Device::flex(); 2 * replicas]) // replica by replica
         .schedule(scheduler)

@@ -3,7 +3,7 @@
 //! `cargo build --release -p stovepipe-benches && target/release/bench predicted`
 
 use stovepipe::{
-    plan::{Machine, OptimizerState, Profile, Setup},
+    plan::{BUCKET, Machine, OptimizerState, Profile, Setup},
     schedule::{Costs, Recompute, Rule, Scheduler, SpanKind},
 };
 use stovepipe_benches::{
@@ -108,6 +108,7 @@ fn predict(
         schedule: &rule.schedule(WORKERS, m)?,
         recompute,
         state: OptimizerState(2),
+        bucket: BUCKET,
     };
     let forecast = match cut {
         Some(cut) => setup.forecast(cut)?,

@@ -72,11 +72,12 @@ struct ChainReport<'a> {
 impl ChainReport<'_> {
     fn file(&self, flags: &PlanFlags) -> PlanFile {
         let best = &self.plan.best;
-        let has_replicas = best.replicas.iter().any(|&count| count > 1);
-        let (stages, replicas) = match has_replicas {
-            true => (best.replicas.len(), best.replicas.clone()),
-            false => (best.workers(), vec![1]),
+        let (stages, replicas) = match best.shares.len() {
+            0 if has_replicated_stages(best) => (best.replicas.len(), best.replicas.clone()),
+            0 => (best.workers(), vec![1]),
+            pipelines => (best.workers() / pipelines, vec![pipelines]),
         };
+        let is_equal = best.shares.iter().all(|&share| share == 1);
         let devices = best.devices.iter();
         let names = devices.map(|&device| self.machine.devices[device].name.clone());
         let usual = PipelineSettings::default();
@@ -85,6 +86,11 @@ impl ChainReport<'_> {
             pipeline: PipelineSettings {
                 stages,
                 replicas,
+                shares: if is_equal {
+                    Vec::new()
+                } else {
+                    best.shares.clone()
+                },
                 devices: names.collect(),
                 balance: BalanceSetting::Layers(best.forecast.balance.clone()),
                 micro_batches: best.micro_batches,
@@ -120,7 +126,7 @@ impl ChainReport<'_> {
         let options = RuleOptions::with_chunks(best.chunks);
         let scheduler = best.schedule.scheduler(&options);
         let placed = scheduler.schedule(best.replicas.len(), best.micro_batches);
-        let is_replicated = best.replicas.iter().any(|&count| count > 1);
+        let is_replicated = has_replicated_stages(best);
         let (mut end, mut first) = (0, 0);
         (best.forecast.balance.iter().zip(&best.replicas).enumerate())
             .map(|(stage, (&count, &replicas))| {
@@ -175,11 +181,16 @@ impl ChainReport<'_> {
             1 => String::new(),
             chunks => format!("{chunks} stages each, "),
         };
+        let shares: Vec<_> = best.shares.iter().map(ToString::to_string).collect();
+        let replicas = match shares.len() {
+            0 => String::new(),
+            pipelines => format!("{pipelines} replicas with shares {}, ", shares.join(",")),
+        };
         let (schedule, recompute) = (best.schedule, best.recompute);
         let sizes = format!("{workers}, {micro_batches} of {}", count(samples, "sample"));
         let _ = writeln!(
             text,
-            "{schedule}: {sizes}, {chunks}recomputation {recompute}"
+            "{schedule}: {sizes}, {replicas}{chunks}recomputation {recompute}"
         );
         let step_time = best.forecast.step_time;
         let rate = self.mini_batch as f64 / step_time;
@@ -261,6 +272,11 @@ impl ChainReport<'_> {
     }
 }
 
+/// Whether stages have replicas of their own: not the whole pipeline.
+fn has_replicated_stages(candidate: &Candidate) -> bool {
+    candidate.shares.is_empty() && candidate.replicas.iter().any(|&count| count > 1)
+}
+
 fn candidate(candidate: &Candidate) -> Value {
     let memory = candidate.forecast.memory.iter();
     json!({
@@ -271,6 +287,7 @@ fn candidate(candidate: &Candidate) -> Value {
         "recompute": candidate.recompute.to_string(),
         "balance": candidate.forecast.balance,
         "replicas": candidate.replicas,
+        "shares": candidate.shares,
         "step_time": candidate.forecast.step_time,
         "bubble": candidate.forecast.bubble,
         "utilisation": candidate.forecast.utilisation,

@@ -59,7 +59,7 @@ pub struct PlanFlags {
     /// Which micro-batches to recompute: always, except-last, never [default: the fastest that fits]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
     pub recompute: Vec<Recompute>,
-    /// Let several workers share a stage (1f1b)
+    /// Let there be replicas of the whole pipeline, or of stages (1f1b)
     #[arg(long, help_heading = CHOICE)]
     pub replicas: bool,
     /// Numbers kept for each parameter: 2 for Adam, 1 for momentum, 1 more each for --ema and --accumulate

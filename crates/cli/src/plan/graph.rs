@@ -79,6 +79,7 @@ impl GraphReport<'_> {
             stages: stages.iter().map(|stage| self.costs(stage)).collect(),
             links: vec![link],
             recompute: Recompute::Never,
+            speeds: Vec::new(),
         };
         let simulation = schedule.simulate(&costs)?;
         Ok(Advice {

@@ -88,7 +88,6 @@ fn a_flag_without_an_effect_is_an_error() {
         train --auxiliary-share 0.5 => on a model without auxiliary heads
         train --model vit --auxiliary-share 0.5 => on a model without auxiliary heads
         train --new-head => without --from
-        plan --replicas --schedules gpipe,zb-v => with these --schedules
         train --data imagenet --magnitude 3 => without --rand-augment
         train --chunks 3 => without --schedule interleaved
         train --devices cpu:threads=2 --threads-per-stage 2 => on devices that are GPUs or name their threads

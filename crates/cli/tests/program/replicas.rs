@@ -105,6 +105,11 @@ fn wrong_replicas_are_errors() {
         --replicas 2,1 --schedule gpipe => the schedule gpipe has no such replicas
         --replicas 2 --devices cpu,cpu,cpu => 3 devices given for 4 workers
         --replicas two => two
+        --replicas 2 --shares 3,0 => shares is 0
+        --replicas 2 --shares 3,2,1 => 3 shares given for --replicas 2: give one for each replica of the whole pipeline
+        --shares 3,1 => 2 shares given for --replicas 1
+        --replicas 2,1 --shares 3,1 => 2 shares given for --replicas 2,1
+        --replicas 2 --shares 99,1 => replica 1 has none of the 8 micro-batches of a mini-batch: give it a larger share
         ",
     ) {
         let line = format!("train --micro-batches 8 --out run {flags}");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use stovepipe_comm::Communicator;
-use stovepipe_plan::{CutError, Forecast, OptimizerState, Setup};
+use stovepipe_plan::{BUCKET, CutError, Forecast, OptimizerState, Setup};
 use stovepipe_runtime::{CancelHandle, StopHandle};
 use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler};
 
@@ -402,6 +402,7 @@ impl<L: Layer> PipelineBuilder<L> {
             schedule: &layout.schedule,
             recompute: self.recompute,
             state,
+            bucket: BUCKET,
         };
         let mut forecast = setup.forecast(&layout.cut)?;
         if self.precision.cast().is_some() {

@@ -1,6 +1,6 @@
 //! How many layers each stage gets.
 
-use stovepipe_plan::{OptimizerState, Profile, Setup, cut_chain_by};
+use stovepipe_plan::{BUCKET, OptimizerState, Profile, Setup, cut_chain_by};
 use stovepipe_schedule::{Recompute, Schedule};
 
 use crate::{
@@ -115,6 +115,7 @@ impl Balance {
                     schedule,
                     recompute,
                     state: OptimizerState::default(),
+                    bucket: BUCKET,
                 };
                 Ok(match self {
                     Self::Times(_) => setup.balanced_cut()?,

@@ -118,10 +118,7 @@ fn replicas_of_whole_pipelines_add_in_the_order_of_a_ring() {
             (By(Rule::ZeroBubbleV, 1), 2),
         ] {
             for recompute in Recompute::ALL {
-                let scheduler = DataParallel {
-                    scheduler: rule,
-                    replicas,
-                };
+                let scheduler = DataParallel::equal(rule, replicas);
                 let workers = workers * replicas;
                 let pipeline = built(conv_net(), workers, scheduler, size.1, recompute);
                 let what = format!("{size:?}, {replicas} replicas, {rule:?}, {recompute}");
@@ -167,10 +164,7 @@ fn stages_have_replicas_of_their_own() {
 #[test]
 fn training_goes_on_with_the_same_bits_in_every_run() {
     let two = |workers, stages: usize| {
-        let scheduler = DataParallel {
-            scheduler: OneForwardOneBackward,
-            replicas: 3,
-        };
+        let scheduler = DataParallel::equal(OneForwardOneBackward, 3);
         assert_eq!(workers, 3 * stages);
         let pipeline = built(conv_net(), workers, scheduler, 6, Recompute::ExceptLast);
         two_steps(pipeline, (images(11), images(5)), 4)
@@ -221,10 +215,7 @@ fn a_replica_that_fails_is_named() {
 #[test]
 fn replicas_need_micro_batches() {
     let replicated = |micro_batches| {
-        let scheduler = DataParallel {
-            scheduler: GPipe,
-            replicas: 3,
-        };
+        let scheduler = DataParallel::equal(GPipe, 3);
         builder(conv_net(), 6, scheduler, micro_batches, Recompute::Always).build()
     };
     assert!(replicated(3).is_ok());

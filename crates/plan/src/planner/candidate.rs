@@ -19,6 +19,9 @@ pub struct Candidate {
     pub recompute: Recompute,
     /// Replicas of each stage.
     pub replicas: Vec<usize>,
+    /// If they are replicas of the whole pipeline: their shares of the micro-batches. Then the workers of
+    /// the first replica come first. Otherwise empty.
+    pub shares: Vec<usize>,
     /// The device of each worker, by its index in the machine.
     pub devices: Vec<usize>,
     /// The predicted cost.

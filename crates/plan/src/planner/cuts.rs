@@ -215,7 +215,7 @@ impl Beginning {
         let (mut forward, mut backward) = (f64::INFINITY, f64::INFINITY);
         for &worker in shape.schedule.replicas(stage) {
             let costs = shape.stage(worker, layers.clone());
-            self.load(shape, worker, stage, costs);
+            self.load(shape, worker, stage, &costs);
             forward = forward.min(costs.forward.min(costs.quiet));
             backward = backward.min(costs.input + costs.weight);
         }
@@ -225,7 +225,7 @@ impl Beginning {
         self.cut.push(count);
     }
 
-    fn load(&mut self, shape: &Shape, worker: usize, stage: usize, costs: StageCosts) {
+    fn load(&mut self, shape: &Shape, worker: usize, stage: usize, costs: &StageCosts) {
         if self.around[worker].is_nan() {
             // Weight gradients may be computed after the way back.
             let is_last = shape.ends_with_gradient;
@@ -243,7 +243,7 @@ impl Beginning {
 }
 
 /// Seconds of a worker's passes of a stage.
-fn seconds(load: &Load, costs: StageCosts) -> f64 {
+fn seconds(load: &Load, costs: &StageCosts) -> f64 {
     let kept = (load.count - load.again) as f64 * costs.forward;
     let twice = load.again as f64 * (costs.quiet + costs.forward);
     kept + twice + load.count as f64 * (costs.input + costs.weight)

@@ -10,6 +10,9 @@ pub(super) const FEW: usize = 8;
 /// The largest number of micro-batches that is tried by default.
 const MOST_USUAL: usize = 256;
 
+/// The usual [`PlanRequest::bucket`]: 25 MiB.
+pub const BUCKET: u64 = 25 << 20;
+
 /// What to plan, and the choices.
 #[derive(Clone, Debug)]
 pub struct PlanRequest<'a> {
@@ -21,6 +24,9 @@ pub struct PlanRequest<'a> {
     pub mini_batch: usize,
     /// What the optimizer keeps.
     pub state: OptimizerState,
+    /// Bytes of gradients that replicas add up at once, layer by layer from the last; the first time at
+    /// most 1 MiB. A layer is never split.
+    pub bucket: u64,
     /// Numbers of workers, at most the number of devices.
     pub workers: Vec<usize>,
     /// Schedules. Asynchronous ones are ignored: their result is not that of one device.
@@ -31,7 +37,9 @@ pub struct PlanRequest<'a> {
     pub micro_batches: Vec<usize>,
     /// What to recompute.
     pub recompute: Vec<Recompute>,
-    /// Whether stages may have replicas, for rules that [take replicas](Rule::takes_replicas).
+    /// Whether there may be replicas: of the whole pipeline, with equal shares of the micro-batches or
+    /// shares by the speeds of their devices; and of stages, for rules that
+    /// [take replicas](Rule::takes_replicas).
     pub replicas: bool,
 }
 
@@ -58,6 +66,7 @@ impl<'a> PlanRequest<'a> {
             machine,
             mini_batch,
             state: OptimizerState::default(),
+            bucket: BUCKET,
             workers: usual_workers(most),
             rules: Rule::synchronous().collect(),
             chunks: vec![2, 3, 4],

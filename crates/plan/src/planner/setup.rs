@@ -12,7 +12,7 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 /// Everything but the cut: the model, where it runs, in which order, and what is recomputed.
 ///
 /// ```
-/// use stovepipe_plan::{LayerProfile, Machine, OptimizerState, Profile, Setup};
+/// use stovepipe_plan::{BUCKET, LayerProfile, Machine, OptimizerState, Profile, Setup};
 /// use stovepipe_schedule::{GPipe, Recompute, Scheduler};
 ///
 /// let layer = |forward, backward| LayerProfile { forward, backward, ..LayerProfile::default() };
@@ -24,6 +24,7 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 ///     schedule: &GPipe.schedule(2, 3)?,
 ///     recompute: Recompute::Never,
 ///     state: OptimizerState(2),
+///     bucket: BUCKET,
 /// };
 /// let forecast = setup.best_cut()?;
 /// assert_eq!(forecast.balance, [2, 1]);
@@ -45,6 +46,10 @@ pub struct Setup<'a> {
     pub recompute: Recompute,
     /// What the optimizer keeps.
     pub state: OptimizerState,
+    /// Bytes of gradients that replicas add up at once; see [`PlanRequest::bucket`].
+    ///
+    /// [`PlanRequest::bucket`]: crate::PlanRequest::bucket
+    pub bucket: u64,
 }
 
 impl Setup<'_> {
@@ -106,7 +111,8 @@ impl Setup<'_> {
             return Err(CutError::TooManyStages { stages, layers }.into());
         }
         let profiles = self.profiles.iter().cloned();
-        Ok(ProfiledModel::new(profiles, self.machine, self.state))
+        let (machine, state) = (self.machine, self.state);
+        Ok(ProfiledModel::new(profiles, machine, state, self.bucket))
     }
 
     fn layers(&self) -> Result<usize, PlanError> {

@@ -1,12 +1,13 @@
 //! Everything but the cut, and the forecast for a cut.
 
 use std::{
+    collections::BTreeSet,
     iter,
     ops::{AddAssign, Range},
 };
 
 use stovepipe_schedule::{
-    Action, Costs, HeldBytes, Link, Pass, Recompute, Schedule, StageCosts, StageMemory,
+    Action, Bucket, Costs, HeldBytes, Link, Pass, Recompute, Schedule, StageCosts, StageMemory,
 };
 
 use super::{Forecast, PlanError};
@@ -16,9 +17,14 @@ use crate::{CutError, LayerProfile, Machine, MemoryUse, OptimizerState, Profile,
 pub(super) struct ProfiledModel<'a> {
     pub machine: &'a Machine,
     pub state: OptimizerState,
+    /// Bytes of gradients that replicas add up at once.
+    bucket: u64,
     /// One for all devices of the machine, or one for each.
     profiles: Vec<SummedProfile>,
 }
+
+/// The most bytes of a stage's first bucket: its all-reduce begins early.
+const FIRST_BUCKET: u64 = 1 << 20;
 
 /// A profile with sums over its first layers. The sum over a run of layers is a difference.
 struct SummedProfile {
@@ -72,11 +78,13 @@ impl<'a> ProfiledModel<'a> {
         profiles: impl IntoIterator<Item = Profile>,
         machine: &'a Machine,
         state: OptimizerState,
+        bucket: u64,
     ) -> Self {
         let profiles = profiles.into_iter().map(SummedProfile::new);
         Self {
             machine,
             state,
+            bucket,
             profiles: profiles.collect(),
         }
     }
@@ -122,6 +130,7 @@ impl<'a> ProfiledModel<'a> {
             input: sum(&sums.input),
             weight: sum(&sums.weight),
             update: 0.0,
+            buckets: Vec::new(),
             output: profile.layers[layers.end - 1].output as f64,
             memory: StageMemory {
                 fixed: MemoryUse::at_rest(parameters, self.state).total() as f64,
@@ -131,6 +140,35 @@ impl<'a> ProfiledModel<'a> {
                 context: activations,
             },
         }
+    }
+
+    /// The gradients of these layers in buckets, the last layers first: the part of the backward pass, or
+    /// of its second half, that computes them, and their bytes.
+    fn buckets(&self, device: usize, layers: Range<usize>, is_split: bool) -> Vec<(f64, u64)> {
+        let sums = self.on(device);
+        let seconds = |from: usize| {
+            let sum = |sums: &[f64]| sums[layers.end] - sums[from];
+            sum(&sums.weight) + if is_split { 0.0 } else { sum(&sums.input) }
+        };
+        let all = seconds(layers.start);
+        let mut buckets: Vec<(f64, u64)> = Vec::new();
+        for layer in layers.clone().rev() {
+            let own = self.parameters(&(layer..layer + 1));
+            let limit = match buckets.len() {
+                0 | 1 => self.bucket.min(FIRST_BUCKET),
+                _ => self.bucket,
+            };
+            let ready = if all > 0.0 { seconds(layer) / all } else { 1.0 };
+            let ready = ready.clamp(0.0, 1.0);
+            match buckets.last_mut() {
+                _ if own == 0 => {}
+                Some((when, bytes)) if *bytes < limit => {
+                    (*when, *bytes) = (ready, bytes.saturating_add(own));
+                }
+                _ => buckets.push((ready, own)),
+            }
+        }
+        buckets
     }
 
     /// Seconds of a layer on a device for `count` micro-batches, `again` of which are recomputed.
@@ -195,21 +233,17 @@ impl<'a> Shape<'a> {
 
     /// The cut whose slowest stage takes least.
     pub fn balanced_cut(&self) -> Result<Vec<usize>, CutError> {
-        // Of replicas, the largest load, at the speed of the slowest.
-        let mut of_stage = vec![(0, 0, Vec::new()); self.stages()];
-        for (worker, loads) in self.loads.iter().enumerate() {
+        let mut of_stage = vec![Vec::new(); self.stages()];
+        for (&device, loads) in self.devices.iter().zip(&self.loads) {
             for load in loads {
-                let (count, again, devices) = &mut of_stage[load.stage];
-                *count = load.count.max(*count);
-                *again = load.again.max(*again);
-                devices.push(self.devices[worker]);
+                of_stage[load.stage].push((device, load.count, load.again));
             }
         }
         cut_chain_by(self.model.layers(), self.stages(), |stage, layer| {
-            let (count, again, devices) = &of_stage[stage];
-            let seconds = |&device| self.model.seconds(device, layer, *count, *again);
-            let slowest = devices.iter().map(seconds).max_by(f64::total_cmp);
-            slowest.unwrap_or_default()
+            let replicas = of_stage[stage].iter();
+            let seconds = replicas
+                .map(|&(device, count, again)| self.model.seconds(device, layer, count, again));
+            seconds.max_by(f64::total_cmp).unwrap_or_default()
         })
     }
 
@@ -219,9 +253,10 @@ impl<'a> Shape<'a> {
         let simulation = self.schedule.simulate(&costs)?;
         let held = simulation.peak_held().into_iter().enumerate();
         let memory = held.map(|(worker, held)| self.memory(worker, cut, held));
-        let again = self.loads.iter().map(|loads| {
+        let again = self.loads.iter().enumerate().map(|(worker, loads)| {
             let seconds = |load: &Load| load.again as f64 * costs.stages[load.stage].forward;
-            loads.iter().map(seconds).sum::<f64>()
+            let speed = costs.speeds.get(worker).copied().unwrap_or(1.0);
+            loads.iter().map(seconds).sum::<f64>() / speed
         });
         Ok(Forecast {
             balance: cut.to_vec(),
@@ -268,13 +303,12 @@ impl<'a> Shape<'a> {
         let mut stages = Vec::with_capacity(ranges.len());
         for (stage, layers) in ranges.iter().enumerate() {
             let replicas = self.schedule.replicas(stage);
-            let own = |&worker: &usize| self.stage(worker, layers.clone());
-            let seconds = |costs: &StageCosts| costs.forward + costs.input + costs.weight;
-            // Replicas wait for the slowest.
+            let own = |&worker: &usize| (worker, self.stage(worker, layers.clone()));
+            // The costs are those of the slowest replica.
             let slowest =
-                (replicas.iter().map(own)).max_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-            let mut costs = slowest.unwrap_or_default();
-            costs.update = self.all_reduce(replicas, costs.memory.version);
+                (replicas.iter().map(own)).max_by(|a, b| seconds(&a.1).total_cmp(&seconds(&b.1)));
+            let (worker, mut costs) = slowest.unwrap_or_default();
+            costs.buckets = self.buckets(replicas, worker, layers.clone());
             stages.push(costs);
         }
         let links = (1..ranges.len()).map(|stage| self.link(stage - 1));
@@ -283,17 +317,45 @@ impl<'a> Shape<'a> {
             links.push(Link::default());
         }
         Costs {
+            speeds: self.speeds(&stages, &ranges),
             stages,
             links,
             recompute: self.recompute,
         }
     }
 
-    /// The slowest connection between a stage and the next.
+    /// The speed of each worker, relative to the slowest replicas of its stages. Empty if all are 1.
+    fn speeds(&self, slowest: &[StageCosts], ranges: &[Range<usize>]) -> Vec<f64> {
+        let speed = |(worker, loads): (usize, &Vec<Load>)| {
+            let (mut all, mut own) = (0.0, 0.0);
+            for &Load { stage, count, .. } in loads {
+                all += count as f64 * seconds(&slowest[stage]);
+                own += count as f64 * seconds(&self.stage(worker, ranges[stage].clone()));
+            }
+            if own > 0.0 { all / own } else { 1.0 }
+        };
+        let is_replicated = self.loads.len() > 1 && self.has_replicas();
+        let workers = self.loads.iter().enumerate().filter(|_| is_replicated);
+        let speeds: Vec<f64> = workers.map(speed).collect();
+        let are_equal = speeds.iter().all(|&speed| speed == 1.0);
+        if are_equal { Vec::new() } else { speeds }
+    }
+
+    fn has_replicas(&self) -> bool {
+        (0..self.stages()).any(|stage| self.schedule.replicas(stage).len() > 1)
+    }
+
+    /// The slowest connection that a message from a stage to the next takes.
     fn link(&self, stage: usize) -> Link {
         let [before, after] = [stage, stage + 1].map(|stage| self.schedule.replicas(stage));
-        let links =
-            (before.iter()).flat_map(|&a| after.iter().map(move |&b| self.connection(a, b)));
+        if let ([before], [after]) = (before, after) {
+            return self.connection(*before, *after);
+        }
+        let worker = |stage, micro_batch| self.schedule.worker_of(stage, micro_batch);
+        let pairs =
+            (0..self.schedule.micro_batches()).map(|i| (worker(stage, i), worker(stage + 1, i)));
+        let pairs: BTreeSet<_> = pairs.collect();
+        let links = pairs.into_iter().map(|(a, b)| self.connection(a, b));
         links.fold(Link::default(), Link::or_slower)
     }
 
@@ -303,18 +365,30 @@ impl<'a> Shape<'a> {
         level.copied().map_or(Link::default(), Link::from)
     }
 
-    /// Seconds of a ring all-reduce of gradients: each replica sends and receives all but one of its
-    /// shares twice (Patarasuk and Yuan, 2009).
-    fn all_reduce(&self, replicas: &[usize], bytes: f64) -> f64 {
-        let count = replicas.len() as f64;
+    /// The gradients of a stage of these layers, as its replicas add them up. `worker` is one of them.
+    ///
+    /// In a ring, each replica sends and receives all but one of its slices twice (Patarasuk and Yuan,
+    /// 2009).
+    fn buckets(&self, replicas: &[usize], worker: usize, layers: Range<usize>) -> Vec<Bucket> {
         if replicas.len() < 2 {
-            return 0.0;
+            return Vec::new();
         }
         let links = (replicas.windows(2)).map(|pair| self.connection(pair[0], pair[1]));
         let link = links.fold(Link::default(), Link::or_slower);
-        let rounds = 2.0 * (count - 1.0);
-        rounds * (link.latency + bytes / count / link.bandwidth)
+        let count = replicas.len() as f64;
+        let bucket = |(ready, bytes)| Bucket {
+            ready,
+            seconds: 2.0 * (count - 1.0) * (link.latency + bytes as f64 / count / link.bandwidth),
+        };
+        let is_split = !self.ends_with_gradient;
+        let buckets = (self.model).buckets(self.devices[worker], layers, is_split);
+        buckets.into_iter().map(bucket).collect()
     }
+}
+
+/// Seconds of a micro-batch, forward and backward.
+fn seconds(costs: &StageCosts) -> f64 {
+    costs.forward + costs.input + costs.weight
 }
 
 /// The layers of each stage.

@@ -1,6 +1,8 @@
 //! Lists the shapes to choose from.
 
-use stovepipe_schedule::{Recompute, Rule, RuleOptions, Schedule, ScheduleError, Scheduler};
+use stovepipe_schedule::{
+    DataParallel, Recompute, Rule, RuleOptions, Schedule, ScheduleError, Scheduler,
+};
 
 use super::{Candidate, Forecast, PlanRequest, request::FEW, shape::ProfiledModel};
 
@@ -14,8 +16,10 @@ pub(super) struct ShapeRequest {
     pub chunks: usize,
     pub micro_batches: usize,
     pub recompute: Recompute,
-    /// Of each stage. All ones unless the rule takes replicas.
+    /// Of each stage.
     pub replicas: Vec<usize>,
+    /// Of replicas of the whole pipeline. Otherwise empty.
+    pub shares: Vec<usize>,
     /// Of each worker.
     pub devices: Vec<usize>,
 }
@@ -24,6 +28,13 @@ impl ShapeRequest {
     pub fn schedule(&self) -> Result<Schedule, ScheduleError> {
         let stages = self.replicas.len();
         let mut options = RuleOptions::with_chunks(self.chunks);
+        if !self.shares.is_empty() {
+            let replicated = DataParallel {
+                scheduler: self.rule.scheduler(&options),
+                shares: self.shares.clone(),
+            };
+            return replicated.schedule(stages, self.micro_batches);
+        }
         if self.replicas.iter().any(|&count| count > 1) {
             options.replicas.clone_from(&self.replicas);
         }
@@ -37,6 +48,7 @@ impl ShapeRequest {
             micro_batches: self.micro_batches,
             recompute: self.recompute,
             replicas: self.replicas,
+            shares: self.shares,
             devices: self.devices,
             forecast,
         }
@@ -73,20 +85,26 @@ pub(super) fn shapes(
 ) -> Vec<ShapeRequest> {
     let mut shapes = Vec::new();
     for &rule in request.rules.iter().filter(|rule| rule.is_synchronous()) {
-        for (chunks, replicas) in layouts(request, rule, layers) {
-            // Only stages of rules without chunks have replicas.
+        let layouts = layouts(request, rule, layers).into_iter();
+        for layout in layouts.filter(|layout| layout.pipelines <= micro_batches) {
+            let Layout {
+                chunks, replicas, ..
+            } = &layout;
+            // Replicas of stages without a micro-batch are left out. Such stages have no chunks.
             let busy: usize = replicas.iter().map(|&r| r.min(micro_batches)).sum();
-            let workers = busy / chunks;
-            for devices in orders(request, workers) {
-                for &recompute in &request.recompute {
-                    shapes.push(ShapeRequest {
-                        rule,
-                        chunks,
-                        micro_batches,
-                        recompute,
-                        replicas: replicas.clone(),
-                        devices: devices.clone(),
-                    });
+            for devices in orders(request, busy / chunks) {
+                for shares in shares(request, &devices, layout.pipelines, micro_batches) {
+                    for &recompute in &request.recompute {
+                        shapes.push(ShapeRequest {
+                            rule,
+                            chunks: *chunks,
+                            micro_batches,
+                            recompute,
+                            replicas: replicas.clone(),
+                            shares: shares.clone(),
+                            devices: devices.clone(),
+                        });
+                    }
                 }
             }
         }
@@ -94,8 +112,17 @@ pub(super) fn shapes(
     shapes
 }
 
-/// Stages of each worker, and replicas of each stage.
-fn layouts(request: &PlanRequest, rule: Rule, layers: usize) -> Vec<(usize, Vec<usize>)> {
+/// How many workers and stages there are.
+struct Layout {
+    /// Stages of each worker.
+    chunks: usize,
+    /// Of each stage.
+    replicas: Vec<usize>,
+    /// Replicas of the whole pipeline, or 1.
+    pipelines: usize,
+}
+
+fn layouts(request: &PlanRequest, rule: Rule, layers: usize) -> Vec<Layout> {
     let chunks = if rule.takes_chunks() {
         request.chunks.clone()
     } else {
@@ -103,20 +130,85 @@ fn layouts(request: &PlanRequest, rule: Rule, layers: usize) -> Vec<(usize, Vec<
     };
     let mut layouts = Vec::new();
     for &workers in &request.workers {
-        for &chunks in &chunks {
-            // A single worker has nothing to interleave.
-            let is_worth_it = chunks == 1 || workers > 1;
-            if is_worth_it && workers.saturating_mul(chunks) <= layers {
-                layouts.push((chunks, vec![1; workers * chunks]));
+        let most = if request.replicas { workers } else { 1 };
+        for pipelines in (1..=most).filter(|count| workers.is_multiple_of(*count)) {
+            let workers = workers / pipelines;
+            for &chunks in &chunks {
+                // A single worker has nothing to interleave.
+                let is_worth_it = chunks == 1 || workers > 1;
+                if is_worth_it && workers.saturating_mul(chunks) <= layers {
+                    let replicas = vec![pipelines; workers * chunks];
+                    layouts.push(Layout {
+                        chunks,
+                        replicas,
+                        pipelines,
+                    });
+                }
             }
         }
         if request.replicas && rule.takes_replicas() {
             let all = replicas(workers).into_iter();
-            let replicated = all.filter(|r| r.len() <= layers && r.iter().any(|&count| count > 1));
-            layouts.extend(replicated.map(|replicas| (1, replicas)));
+            // Those of a single stage are replicas of the pipeline.
+            let is_new = |r: &Vec<usize>| r.len() > 1 && r.iter().any(|&count| count > 1);
+            let replicated = all.filter(|r| r.len() <= layers && is_new(r));
+            layouts.extend(replicated.map(|replicas| Layout {
+                chunks: 1,
+                replicas,
+                pipelines: 1,
+            }));
         }
     }
     layouts
+}
+
+/// Shares for replicas of a pipeline on these devices: equal ones, and those by speed if they differ.
+fn shares(
+    request: &PlanRequest,
+    devices: &[usize],
+    pipelines: usize,
+    micro_batches: usize,
+) -> Vec<Vec<usize>> {
+    if pipelines == 1 {
+        return vec![Vec::new()];
+    }
+    let seconds = |&device: &usize| 1.0 / request.machine.devices[device].speed;
+    let replicas = devices.chunks(devices.len() / pipelines).map(|own| {
+        let seconds = own.iter().map(seconds);
+        (seconds.clone().sum::<f64>(), seconds.fold(0.0, f64::max))
+    });
+    let replicas: Vec<_> = replicas.collect();
+    // With stages of equal work, the first micro-batch takes the time of all of them, each further one
+    // that of the slowest. The next one goes to the replica that would be done first.
+    let mut counts = vec![0_usize; pipelines];
+    for _ in 0..micro_batches {
+        let end = |&replica: &usize| {
+            let (all, slowest) = replicas[replica];
+            all + counts[replica] as f64 * slowest
+        };
+        let first = (0..pipelines).min_by(|a, b| end(a).total_cmp(&end(b)));
+        counts[first.unwrap_or_default()] += 1;
+    }
+    let divisor = counts
+        .iter()
+        .copied()
+        .fold(0, greatest_common_divisor)
+        .max(1);
+    let by_speed: Vec<_> = counts.iter().map(|count| count / divisor).collect();
+    let equal = vec![1; pipelines];
+    let are_equal = (replicas.windows(2)).all(|pair| pair[0] == pair[1]);
+    if are_equal || by_speed == equal || by_speed.contains(&0) {
+        vec![equal]
+    } else {
+        vec![equal, by_speed]
+    }
+}
+
+fn greatest_common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 {
+        a
+    } else {
+        greatest_common_divisor(b, a % b)
+    }
 }
 
 /// Distributions of workers over stages: all if there are few workers, else only equal ones.

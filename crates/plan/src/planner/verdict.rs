@@ -16,7 +16,8 @@ pub struct Plan {
     pub best: Candidate,
     /// The best of each other schedule and recompute mode, the fastest first.
     pub runners_up: Vec<RunnerUp>,
-    /// Whether no other candidate can be faster: all cuts of all shapes were considered. If not, there
+    /// Whether no other candidate can be faster: all cuts of all shapes were considered (of unequal
+    /// shares, only those by the speeds of devices). If not, there
     /// were too many, and some shapes were tried with few cuts.
     pub exact: bool,
 }

@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 use stovepipe_plan::{
-    DeviceSpec, LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, PlanRequest, Profile,
-    Verdict,
+    BUCKET, DeviceSpec, LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, PlanRequest,
+    Profile, Setup, Verdict,
 };
 use stovepipe_schedule::{
-    Action, Costs, Link, Pass, Recompute, RoundRobin, Rule, RuleOptions, Schedule, Scheduler,
-    StageCosts, StageMemory,
+    Action, Bucket, Costs, DataParallel, GPipe, Link, Pass, Recompute, RoundRobin, Rule,
+    RuleOptions, Schedule, Scheduler, StageCosts, StageMemory,
 };
 
 /// All ways to write `sum` as `parts` positive numbers.
@@ -84,9 +84,16 @@ fn costs(
             quiet: sum(&|l| l.quiet.unwrap_or(l.forward)) / speed,
             input: sum(&|l| l.backward) / speed - weight,
             weight,
-            update: 2.0
-                * (replicas - 1.0)
-                * (ring.latency + parameters / replicas / ring.bandwidth),
+            update: 0.0,
+            buckets: buckets(request.bucket, schedule, stage, layers)
+                .into_iter()
+                .map(|(ready, bytes)| Bucket {
+                    ready,
+                    seconds: 2.0
+                        * (replicas - 1.0)
+                        * (ring.latency + bytes / replicas / ring.bandwidth),
+                })
+                .collect(),
             output: layers.last().unwrap().output as f64,
             memory: StageMemory {
                 fixed: parameters * (2 + u64::from(request.state.0)) as f64,
@@ -107,11 +114,63 @@ fn costs(
     if links.is_empty() {
         links.push(Link::default());
     }
+    let slowest = |stage: usize| {
+        let speeds = schedule.replicas(stage).iter().map(|&w| device(w).speed);
+        speeds.fold(f64::INFINITY, f64::min)
+    };
+    // All stages of a worker have the same replicas.
+    let speed =
+        |(worker, actions): (usize, &Vec<Action>)| device(worker).speed / slowest(actions[0].stage);
     Costs {
         stages,
         links,
         recompute,
+        speeds: schedule.workers().iter().enumerate().map(speed).collect(),
     }
+}
+
+/// The gradients of a stage's layers in buckets: the part of the last pass after which each is complete,
+/// and its bytes. A layer begins a new one if those after it, since the previous beginning, fill one.
+fn buckets(
+    limit: u64,
+    schedule: &Schedule,
+    stage: usize,
+    layers: &[LayerProfile],
+) -> Vec<(f64, f64)> {
+    if schedule.replicas(stage).len() == 1 {
+        return Vec::new();
+    }
+    let actions = || schedule.workers().iter().flatten();
+    let is_split = actions().any(|action| action.pass == Pass::WeightGradient);
+    let seconds = |layers: &[LayerProfile]| -> f64 {
+        let own = |l: &LayerProfile| match is_split {
+            true => l.weight.unwrap_or(l.backward / 2.0),
+            false => l.backward,
+        };
+        layers.iter().map(own).sum()
+    };
+    let trained: Vec<usize> = (0..layers.len())
+        .filter(|&i| layers[i].parameters > 0)
+        .collect();
+    let bytes = |own: &[usize]| own.iter().map(|&i| layers[i].parameters).sum::<u64>();
+    let mut left = &trained[..];
+    let mut buckets = Vec::new();
+    while !left.is_empty() {
+        let limit = if buckets.is_empty() {
+            limit.min(1 << 20)
+        } else {
+            limit
+        };
+        let firsts = (0..left.len()).rev();
+        let first = firsts
+            .into_iter()
+            .find(|&first| bytes(&left[first..]) >= limit)
+            .unwrap_or(0);
+        let ready = seconds(&layers[left[first]..]) / seconds(layers);
+        buckets.push((ready, bytes(&left[first..]) as f64));
+        left = &left[..first];
+    }
+    buckets
 }
 
 /// The gradients of each worker's largest layer, if it adds any up.
@@ -148,6 +207,22 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
                     }
                 }
             }
+            for pipelines in
+                (2..=workers).filter(|p| request.replicas && workers.is_multiple_of(*p))
+            {
+                for &rule in request.rules.iter().filter(|rule| !rule.takes_chunks()) {
+                    let stages = rule.stages(workers / pipelines);
+                    for shares in compositions(micro_batches, pipelines) {
+                        let scheduler = DataParallel {
+                            scheduler: rule,
+                            shares,
+                        };
+                        if stages <= layers {
+                            schedules.push(scheduler.schedule(stages, micro_batches).unwrap());
+                        }
+                    }
+                }
+            }
             for stages in (1..=workers.min(layers)).filter(|_| request.replicas) {
                 for replicas in compositions(workers, stages) {
                     let schedule = RoundRobin::new(replicas).schedule(stages, micro_batches);
@@ -178,6 +253,87 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
         }
     }
     best
+}
+
+/// The second device is three times as fast.
+#[test]
+fn a_plan_has_shares() {
+    let layer = LayerProfile {
+        forward: 1.0,
+        backward: 2.0,
+        ..LayerProfile::default()
+    };
+    let profile = Profile {
+        samples: 1,
+        input: 0,
+        layers: vec![layer],
+    };
+    let mut machine = Machine::uniform(2);
+    machine.devices[1].speed = 3.0;
+    let plan = |replicas| {
+        let request = PlanRequest {
+            replicas,
+            workers: vec![1, 2],
+            micro_batches: vec![8],
+            ..PlanRequest::new(&profile, &machine, 8)
+        };
+        request.plan().unwrap().best
+    };
+    let best = plan(true);
+    let shares: Vec<_> = best.devices.iter().zip(&best.shares).collect();
+    assert!(
+        shares == [(&0, &1), (&1, &3)] || shares == [(&1, &3), (&0, &1)],
+        "{best:?}"
+    );
+    assert_eq!(
+        (&best.replicas[..], best.forecast.step_time),
+        (&[2][..], 6.0)
+    );
+}
+
+/// Five layers with 1 s forward, 4 s backward. Gradients are complete at 13 s (the last two layers), at
+/// 21 s (the next two) and at 25 s.
+#[test]
+fn gradients_are_added_up_in_buckets() {
+    let mib = |parameters: f64| (parameters * f64::from(1 << 20)) as u64;
+    let layer = |parameters: f64| LayerProfile {
+        forward: 1.0,
+        backward: 4.0,
+        parameters: mib(parameters),
+        ..LayerProfile::default()
+    };
+    let profile = Profile {
+        samples: 1,
+        input: 0,
+        layers: [3.0, 10.0, 20.0, 0.75, 0.5].map(layer).to_vec(),
+    };
+    let schedule = DataParallel::equal(GPipe, 2).schedule(1, 2).unwrap();
+    for (mib_a_second, bucket, expected) in [
+        (1.0, BUCKET, 54.0),    // 13 to 14.25, 21 to 51, and 3 s more
+        (100.0, BUCKET, 25.03), // to 13.0125, 21.3 and 25.03
+        (1.0, u64::MAX, 58.0),  // the first bucket is small; 25 to 58
+        (1.0, 1, 50.0),         // layer by layer: to 9.5, 13.75, 37, 47 and 50
+    ] {
+        let level = LinkLevel {
+            workers: 2,
+            bandwidth: mib(mib_a_second) as f64,
+            latency: 0.0,
+        };
+        let setup = Setup {
+            profiles: std::slice::from_ref(&profile),
+            machine: &Machine {
+                levels: vec![level],
+                ..Machine::uniform(2)
+            },
+            devices: &[0, 1],
+            schedule: &schedule,
+            recompute: Recompute::Never,
+            state: OptimizerState(2),
+            bucket,
+        };
+        let found = setup.forecast(&[5]).unwrap().step_time;
+        assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+    }
 }
 
 prop_compose! {
@@ -273,12 +429,34 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn replicas_are_considered(profile in profile(1..5), memory in 1_000..20_000_u64) {
+    fn replicas_are_considered(
+        profile in profile(1..5), memory in 1_000..20_000_u64, bucket in 1..200_u64,
+    ) {
         let machine = machine(3, false, Some(memory));
         let request = PlanRequest {
             replicas: true,
+            bucket,
             rules: vec![Rule::GPipe, Rule::OneForwardOneBackward],
             workers: (1..=3).collect(),
+            ..request(&profile, &machine)
+        };
+        compare(&request)?;
+    }
+
+    /// A model of one layer, on up to three devices of unequal speed.
+    #[test]
+    fn faster_replicas_have_larger_shares(
+        profile in profile(1..2), speeds in prop::collection::vec(0.25..4.0_f64, 3), m in 1..9_usize,
+    ) {
+        let mut machine = Machine::uniform(3);
+        for (device, speed) in machine.devices.iter_mut().zip(speeds) {
+            device.speed = speed;
+        }
+        let request = PlanRequest {
+            replicas: true,
+            rules: vec![Rule::GPipe],
+            workers: vec![1, 2, 3],
+            micro_batches: vec![m],
             ..request(&profile, &machine)
         };
         compare(&request)?;

@@ -3,7 +3,9 @@
 //! loop.
 
 use proptest::prelude::*;
-use stovepipe_plan::{LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, Profile, Setup};
+use stovepipe_plan::{
+    BUCKET, LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, Profile, Setup,
+};
 use stovepipe_schedule::{GPipe, Recompute, Schedule, Scheduler};
 
 /// Seconds of each layer, forward and backward.
@@ -50,6 +52,7 @@ fn setup<'a>(profiles: &'a [Profile], machine: &'a Machine, schedule: &'a Schedu
         schedule,
         recompute: Recompute::Never,
         state: OptimizerState(2),
+        bucket: BUCKET,
     }
 }
 

@@ -8,7 +8,7 @@ use ::svg::{
 };
 
 use crate::{
-    Span, Timeline,
+    Span, SpanKind, Timeline,
     summary::{duration, percent, stages, utilisation},
 };
 
@@ -29,6 +29,9 @@ const NARROW: f64 = 1.25;
 const POINTABLE: f64 = 5.0;
 /// A lower lane has no numbers.
 const LOWEST: f64 = 13.0;
+
+/// A span, with left end and width in pixels.
+type WideBox<'a> = (&'a Span, f64, f64);
 
 pub(super) struct Row<'a> {
     layout: &'a Layout,
@@ -53,18 +56,14 @@ impl<'a> Row<'a> {
     pub fn draw(&self, page: &mut Group, label: &str) -> bool {
         self.draw_words(page, label);
         self.draw_lane(page);
-        let (wide, runs) = self.sort_boxes();
-        for &(span, x, width) in &wide {
-            self.draw_box(page, span, x, width);
-        }
-        let mut areas = BTreeMap::new();
-        for run in &runs {
-            run.draw(&mut areas, self.y, self.layout.lane_height);
-        }
-        for (colour, outline) in areas {
-            let path = Path::new().set("class", colour.class()).set("d", outline);
-            page.append(path);
-        }
+        let height = self.layout.lane_height;
+        let reduces = |span: &Span| span.kind == SpanKind::AllReduce;
+        let (wide, runs) = self.sort_boxes(|span| !reduces(span));
+        self.draw_boxes(page, &wide, &runs, (self.y, height));
+        // All-reduces run beside passes.
+        let thin = (height / 6.0).round();
+        let (bars, narrow) = self.sort_boxes(reduces);
+        self.draw_boxes(page, &bars, &narrow, (self.y + height - thin, thin));
         // Numbers come last, so that nothing hides them.
         for &(span, x, width) in &wide {
             if let Some(number) = self.number(span, x, width) {
@@ -74,11 +73,46 @@ impl<'a> Row<'a> {
         runs.iter().any(NarrowBoxes::is_crowded)
     }
 
-    /// Boxes wide enough to be drawn, with left end and width, and runs of narrow boxes.
-    fn sort_boxes(&self) -> (Vec<(&'a Span, f64, f64)>, Vec<NarrowBoxes>) {
+    /// Draws boxes in a lane at `y` of this height.
+    fn draw_boxes(
+        &self,
+        page: &mut Group,
+        wide: &[WideBox],
+        runs: &[NarrowBoxes],
+        (y, height): (f64, f64),
+    ) {
+        for &(span, x, width) in wide {
+            // A little space between neighbours, less if they are narrow.
+            let drawn = width - (width * 0.15).min(1.0);
+            let class = Colour::of_span(span, &self.stages).class();
+            let mut shape = rectangle(&class, x, y, drawn, height);
+            if width >= 8.0 {
+                shape = shape.set("rx", 2);
+            }
+            if width >= POINTABLE {
+                shape = shape.add(Title::new(tooltip(span)));
+            }
+            page.append(shape);
+        }
+        let mut areas = BTreeMap::new();
+        for run in runs {
+            run.draw(&mut areas, y, height);
+        }
+        for (colour, outline) in areas {
+            let path = Path::new().set("class", colour.class()).set("d", outline);
+            page.append(path);
+        }
+    }
+
+    /// Boxes wide enough to be drawn, and runs of narrow boxes.
+    fn sort_boxes(
+        &self,
+        is_chosen: impl Fn(&Span) -> bool,
+    ) -> (Vec<WideBox<'a>>, Vec<NarrowBoxes>) {
         let (mut wide, mut runs) = (Vec::new(), Vec::new());
         let mut run = NarrowBoxes::default();
-        for span in &self.timeline.workers[self.worker] {
+        let spans = self.timeline.workers[self.worker].iter();
+        for span in spans.filter(|span| is_chosen(span)) {
             let (x, width) = (self.layout.x(span.start), self.layout.width(span.length()));
             let is_narrow = width < NARROW;
             if !is_narrow || (x - run.end()).abs() > NARROW {
@@ -121,20 +155,6 @@ impl<'a> Row<'a> {
         if end > start {
             page.append(lane("bubble", layout.x(start), layout.width(end - start)));
         }
-    }
-
-    fn draw_box(&self, page: &mut Group, span: &Span, x: f64, width: f64) {
-        // A little space between neighbours, less if they are narrow.
-        let drawn = width - (width * 0.15).min(1.0);
-        let class = Colour::of_span(span, &self.stages).class();
-        let mut shape = rectangle(&class, x, self.y, drawn, self.layout.lane_height);
-        if width >= 8.0 {
-            shape = shape.set("rx", 2);
-        }
-        if width >= POINTABLE {
-            shape = shape.add(Title::new(tooltip(span)));
-        }
-        page.append(shape);
     }
 
     /// The micro-batch, if it fits into its box. The shade shows the stage.

@@ -1,7 +1,9 @@
 //! The lane of a worker as characters.
 
+use std::time::Duration;
+
 use crate::{
-    Span, SpanKind, Timeline,
+    Span, SpanKind,
     summary::{chunk, stages},
 };
 
@@ -77,7 +79,7 @@ struct Part<'a> {
     longest: Option<(&'a Span, f64)>,
 }
 
-/// A smaller part never gets the cell. There are 13 kinds of parts, so some part is larger.
+/// A smaller part never gets the cell. There are 15 kinds of parts, so some part is larger.
 const LEAST: f64 = 0.05;
 
 /// The span for the next cell: of the kinds that have a part in it, the one that is owed most by the cells
@@ -101,23 +103,29 @@ fn settle<'a>(debts: &mut PerKind<f64>, mut cell: PerKind<Part<'a>>) -> Option<&
     part.longest.map(|(span, _)| span)
 }
 
-/// The lane of a worker: of each cell one of its spans, and boxes of equal cells.
-pub(super) fn lane(timeline: &Timeline, worker: usize, columns: usize, colour: bool) -> String {
-    let spans = &timeline.workers[worker];
+/// The lane of a worker: of each cell one of its spans, and boxes of equal cells. All-reduces are shown
+/// where the worker would wait.
+pub(super) fn lane(spans: &[Span], length: Duration, columns: usize, colour: bool) -> String {
     let stages = stages(spans);
-    let seconds = timeline.length().as_secs_f64();
+    let seconds = length.as_secs_f64();
     let per_second = if seconds > 0.0 {
         columns as f64 / seconds
     } else {
         0.0
     };
     let mut cells: Vec<PerKind<Part>> = vec![Vec::new(); columns];
-    for span in spans {
+    let beside = |span: &&Span| span.kind == SpanKind::AllReduce;
+    let others = spans.iter().filter(|span| !beside(span));
+    for span in others.chain(spans.iter().filter(beside)) {
         let start = span.start.as_secs_f64() * per_second;
         let end = start + span.length().as_secs_f64() * per_second;
         let touched = start as usize..(end.ceil() as usize).min(columns);
         for column in touched {
-            let time = end.min(column as f64 + 1.0) - start.max(column as f64);
+            let mut time = end.min(column as f64 + 1.0) - start.max(column as f64);
+            if beside(&span) {
+                let busy: f64 = cells[column].iter().map(|(_, part)| part.time).sum();
+                time = time.min(1.0 - busy).max(0.0);
+            }
             let part = entry(&mut cells[column], Some(Paint::of_span(span, &stages)));
             part.time += time;
             if part.longest.is_none_or(|(_, longest)| longest < time) {

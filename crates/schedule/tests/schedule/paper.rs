@@ -38,6 +38,7 @@ fn step(forward: &[f64], micro_batches: usize, link: Link, bytes: f64) -> f64 {
         stages,
         links: vec![link],
         recompute: Recompute::Always,
+        speeds: Vec::new(),
     };
     let schedule = GPipe.schedule(forward.len(), micro_batches).unwrap();
     schedule.simulate(&costs).unwrap().makespan()

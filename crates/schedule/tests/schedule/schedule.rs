@@ -71,6 +71,25 @@ fn replicas_take_micro_batches_in_turn() {
     assert_eq!(owners, [0, 1, 0, 1]);
 }
 
+/// Of one, no, and two micro-batches more than the period.
+#[test]
+fn replicas_may_have_unequal_shares() {
+    for text in [
+        "0F0 0F1 0F3 0F4\n0F2 0F5",
+        "0F0 0F1\n0F2",
+        "0F1\n0F0 0F2 0F3",
+    ] {
+        let unequal = schedule(text);
+        for (worker, actions) in unequal.workers().iter().enumerate() {
+            for action in actions {
+                assert_eq!(unequal.worker_of(0, action.micro_batch), worker, "{text}");
+            }
+        }
+        let first = unequal.worker_of(0, 0);
+        assert_eq!(unequal.replicas(0), [first, 1 - first]);
+    }
+}
+
 #[test]
 fn ascending_is_a_matter_of_each_pass_and_replica() {
     let check =

@@ -3,8 +3,9 @@
 use crate::common::{any_schedule, schedulers};
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Action, Costs, GPipe, Interleaved, Limits, OneForwardOneBackward, Pass, PipeDream, RoundRobin,
-    Rule, RuleOptions, Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
+    Action, Costs, DataParallel, GPipe, Interleaved, Limits, OneForwardOneBackward, Pass,
+    PipeDream, RoundRobin, Rule, RuleOptions, Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2,
+    ZeroBubbleV,
 };
 
 fn check(scheduler: &dyn Scheduler, stages: usize, micro_batches: usize, expected: &str) {
@@ -293,12 +294,103 @@ fn interleaved_holds_a_little_more_than_one_forward_one_backward() {
     }
 }
 
+#[test]
+fn shares_are_dealt_out_as_documented() {
+    let source = include_str!("../../src/schedulers/data_parallel.rs");
+    let rows = source
+        .lines()
+        .filter_map(|line| line.strip_prefix("/// | "));
+    let numbers = |text: &str| -> Vec<usize> {
+        let words = text
+            .split(|c: char| !c.is_ascii_digit())
+            .filter(|word| !word.is_empty());
+        words.map(|word| word.parse().unwrap()).collect()
+    };
+    let rows: Vec<_> = (rows.skip(1))
+        .map(|row| row.split_once(" | ").unwrap())
+        .map(|(shares, turns)| (numbers(shares), numbers(turns)))
+        .collect();
+    assert_eq!(rows.len(), 4);
+    for (shares, turns) in rows {
+        let scheduler = DataParallel {
+            scheduler: GPipe,
+            shares,
+        };
+        assert_eq!(
+            scheduler.turns().take(turns.len()).collect::<Vec<_>>(),
+            turns
+        );
+    }
+}
+
+#[test]
+fn enormous_shares_do_not_overflow() {
+    let shares = vec![usize::MAX; 2];
+    let scheduler = DataParallel {
+        scheduler: GPipe,
+        shares,
+    };
+    assert!(scheduler.turns().take(9).eq([0, 1, 0, 1, 0, 1, 0, 1, 0]));
+}
+
 /// A number of replicas for each stage.
 fn any_replicas() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(1..=4_usize, 1..=6)
 }
 
 proptest! {
+    #[test]
+    fn at_any_time_replicas_have_their_shares(
+        shares in prop::collection::vec(prop_oneof![1..=5_usize, 1..=60_usize], 1..=8),
+    ) {
+        let all: usize = shares.iter().sum();
+        let scheduler = DataParallel { scheduler: GPipe, shares: shares.clone() };
+        let mut taken = vec![0; shares.len()];
+        for (before, replica) in scheduler.turns().take(2 * all).enumerate() {
+            taken[replica] += 1;
+            for (taken, share) in taken.iter().zip(&shares) {
+                let due = ((before + 1) * share) as f64 / all as f64;
+                prop_assert!((*taken as f64 - due).abs() < 1.0, "{taken} of {due}");
+            }
+            if before + 1 == all {
+                prop_assert_eq!(&taken, &shares);
+            }
+        }
+    }
+
+    /// A replica's schedule is that of a pipeline which has its micro-batches alone.
+    #[test]
+    fn replicas_of_pipelines_run_as_pipelines(
+        shares in prop::collection::vec(1..=4_usize, 1..=4), stages in 1..=4_usize, m in 1..=12_usize,
+    ) {
+        for rule in Rule::synchronous() {
+            let scheduler = DataParallel { scheduler: rule, shares: shares.clone() };
+            let schedule = scheduler.schedule(stages, m).unwrap();
+            prop_assert_eq!((schedule.stages(), schedule.micro_batches()), (stages, m));
+            prop_assert!(schedule.is_ascending() && schedule.is_training());
+            let mut own = vec![Vec::new(); shares.len()];
+            for (micro_batch, replica) in scheduler.turns().take(m).enumerate() {
+                own[replica].push(micro_batch);
+            }
+            let mut workers = schedule.workers().iter();
+            for own in own.iter().filter(|own| !own.is_empty()) {
+                let alone = rule.schedule(stages, own.len()).unwrap();
+                for actions in alone.workers() {
+                    let expected = actions.iter().map(|action| (action.stage, action.pass, own[action.micro_batch]));
+                    let found = workers.next().unwrap().iter();
+                    prop_assert!(found.map(|a| (a.stage, a.pass, a.micro_batch)).eq(expected));
+                }
+            }
+            prop_assert!(workers.next().is_none());
+            for (worker, action) in schedule.workers().iter().enumerate().flat_map(|(worker, all)| all.iter().map(move |a| (worker, a))) {
+                prop_assert_eq!(schedule.worker_of(action.stage, action.micro_batch), worker);
+            }
+            if shares.iter().all(|&share| share == 1) {
+                prop_assert!(scheduler.turns().take(m).eq((0..m).map(|i| i % shares.len())));
+            }
+        }
+    }
+
     #[test]
     fn replicas_hold_their_warm_up(replicas in any_replicas(), m in 1..=20_usize) {
         let stages = replicas.len();

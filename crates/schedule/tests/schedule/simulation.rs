@@ -5,9 +5,9 @@ use std::{collections::HashMap, time::Duration};
 use crate::common::{self, any_costs, any_draft, schedule_and_costs};
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Action, CostError, Costs, GPipe, Interleaved, Link, OneForwardOneBackward, Pass, Recompute,
-    Rule, RuleOptions, Schedule, Scheduler, Span, SpanKind, ZeroBubbleH1, ZeroBubbleH2,
-    ZeroBubbleV,
+    Action, Bucket, CostError, Costs, DataParallel, GPipe, Interleaved, Link,
+    OneForwardOneBackward, Pass, Recompute, Rule, RuleOptions, Schedule, Scheduler, Span, SpanKind,
+    ZeroBubbleH1, ZeroBubbleH2, ZeroBubbleV,
 };
 
 fn bubble(scheduler: &dyn Scheduler, micro_batches: usize, costs: &Costs) -> f64 {
@@ -221,22 +221,28 @@ impl<'a> Naive<'a> {
     fn recomputation(&self, action: Action) -> f64 {
         match action.pass {
             Pass::Backward | Pass::InputGradient if !self.is_kept(action) => {
-                self.costs.stages[action.stage].forward
+                self.costs.stages[action.stage].forward / self.speed(action)
             }
             _ => 0.0,
         }
     }
 
     fn length(&self, action: Action) -> f64 {
-        let costs = self.costs.stages[action.stage];
-        match action.pass {
+        let costs = &self.costs.stages[action.stage];
+        let seconds = match action.pass {
             Pass::Forward if self.is_kept(action) => costs.forward,
             Pass::Forward => costs.quiet,
             Pass::Backward => costs.input + costs.weight,
             Pass::InputGradient => costs.input,
             Pass::WeightGradient => costs.weight,
             Pass::Update => costs.update,
-        }
+        };
+        seconds / self.speed(action)
+    }
+
+    fn speed(&self, action: Action) -> f64 {
+        let speed = self.costs.speeds.get(self.place[&action].0);
+        speed.copied().unwrap_or(1.0)
     }
 
     /// The spans of a worker: passes, recomputations before them, and updates at the end.
@@ -253,15 +259,63 @@ impl<'a> Naive<'a> {
             free = end;
         }
         if self.schedule.is_training() && !self.schedule.is_asynchronous() {
-            for stage in 0..self.schedule.stages() {
-                let seconds = self.costs.stages[stage].update;
-                if seconds > 0.0 && actions.iter().any(|a| a.stage == stage) {
-                    spans.push(span(None, SpanKind::Update, free, free + seconds));
-                    free += seconds;
-                }
+            let has = |stage: &usize| actions.iter().any(|a| a.stage == *stage);
+            let own: Vec<usize> = (0..self.schedule.stages()).filter(has).collect();
+            let complete = |stage: usize| self.all_reduces(stage).last().map_or(0.0, |it| it.1);
+            let mut left = own.clone();
+            left.retain(|&stage| self.costs.stages[stage].update > 0.0);
+            while !left.is_empty() {
+                let first = |a: &usize, b: &usize| complete(*a).total_cmp(&complete(*b));
+                let next = (0..left.len()).min_by(|&a, &b| first(&left[a], &left[b]));
+                let stage = left.remove(next.unwrap());
+                let start = free.max(complete(stage));
+                free = start + self.costs.stages[stage].update / self.speed(actions[0]);
+                spans.push(span(None, SpanKind::Update, start, free));
             }
+            for stage in own {
+                let reduced = self.all_reduces(stage).into_iter();
+                spans.extend(
+                    reduced.map(|(start, end)| span(None, SpanKind::AllReduce, start, end)),
+                );
+            }
+            spans.sort_by_key(|span| span.start);
         }
         spans
+    }
+
+    /// When the gradients of a stage are added up. A bucket ends when an earlier one or itself was ready
+    /// and all from there on were reduced: the latest of these.
+    fn all_reduces(&self, stage: usize) -> Vec<(f64, f64)> {
+        let workers = 0..self.schedule.workers().len();
+        let last_of = |worker: usize| {
+            let mut timed = self.schedule.workers()[worker]
+                .iter()
+                .zip(&self.times[worker]);
+            let adds = |action: &Action| {
+                action.stage == stage
+                    && [Pass::Backward, Pass::WeightGradient].contains(&action.pass)
+            };
+            let (action, time) = timed.rfind(|(action, _)| adds(action))?;
+            Some((time.1, self.length(*action)))
+        };
+        let last: Vec<_> = workers.filter_map(last_of).collect();
+        if last.len() < 2 {
+            return Vec::new();
+        }
+        let buckets = &self.costs.stages[stage].buckets;
+        let ready = |k: usize| {
+            let left = 1.0 - buckets[k].ready;
+            let of_workers = last.iter().map(|(end, length)| end - left * length);
+            of_workers.fold(0.0, f64::max)
+        };
+        let end = |k: usize| {
+            let seconds = |j: usize| buckets[j..=k].iter().map(|b| b.seconds).sum::<f64>();
+            (0..=k).map(|j| ready(j) + seconds(j)).fold(0.0, f64::max)
+        };
+        let numbers = 0..buckets.len();
+        numbers
+            .map(|k| (end(k) - buckets[k].seconds, end(k)))
+            .collect()
     }
 
     /// The most bytes of a worker, by what is there after each action and in the midst of it.
@@ -320,6 +374,26 @@ fn check_simulation(schedule: &Schedule, costs: &Costs) -> Result<(), TestCaseEr
         prop_assert_eq!(memory, naive.peak_memory(worker), "{}", schedule);
     }
     prop_assert_eq!(simulation.makespan(), timeline.length().as_secs_f64());
+    let stages = 0..schedule.stages();
+    let has_end = schedule.is_training() && !schedule.is_asynchronous();
+    let sum = |stage| {
+        naive
+            .all_reduces(stage)
+            .iter()
+            .map(|it| it.1 - it.0)
+            .sum::<f64>()
+    };
+    let most = stages.filter(|_| has_end).map(sum).fold(0.0, f64::max);
+    prop_assert_eq!(simulation.all_reduce(), most);
+    let mut without = costs.clone();
+    let buckets = without
+        .stages
+        .iter_mut()
+        .flat_map(|stage| &mut stage.buckets);
+    buckets.for_each(|bucket| bucket.seconds = 0.0);
+    let exposed = simulation.makespan() - schedule.simulate(&without).unwrap().makespan();
+    prop_assert_eq!(simulation.exposed_all_reduce(), exposed);
+    prop_assert!((0.0..=most).contains(&exposed));
 
     // A worker's step is from its first recomputation or pass to its last.
     let is_pass = |span: &&Span| span.action.is_some();
@@ -395,6 +469,7 @@ proptest! {
     /// last stage and back.
     #[test]
     fn no_step_is_shorter_than_its_work((schedule, costs) in schedule_and_costs(6, 9)) {
+        let costs = Costs { speeds: Vec::new(), ..costs };
         let simulation = schedule.simulate(&costs).unwrap();
         let stages = schedule.stages();
         let forward = |stage: usize| costs.stages[stage].forward.min(costs.stages[stage].quiet);
@@ -473,6 +548,55 @@ fn forward_passes_that_keep_less_are_faster() {
     assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 7.0);
 }
 
+/// Two replicas, three micro-batches: the last backward pass of replica 0 is from 6 to 10, that
+/// of replica 1 from 1 to 5.
+#[test]
+fn gradients_are_added_up_while_passes_go_on() {
+    let check = |buckets: &[(f64, f64)], expected: [f64; 3]| {
+        let mut costs = Costs::uniform(1, 1.0, 2.0, 2.0);
+        let bucket = |&(ready, seconds)| Bucket { ready, seconds };
+        costs.stages[0].buckets = buckets.iter().map(bucket).collect();
+        let schedule = DataParallel::equal(GPipe, 2).schedule(1, 3).unwrap();
+        let simulation = schedule.simulate(&costs).unwrap();
+        let exposed = simulation.exposed_all_reduce();
+        let found = [simulation.makespan(), simulation.all_reduce(), exposed];
+        assert_eq!(found, expected, "{buckets:?}");
+    };
+    check(&[], [10.0, 0.0, 0.0]);
+    // One at the end is as an update on its own.
+    check(&[(1.0, 1.5)], [11.5, 1.5, 1.5]);
+    // Ready at 7 and 10.
+    check(&[(0.25, 1.0), (1.0, 0.5)], [10.5, 1.5, 0.5]);
+    check(&[(0.25, 3.5), (1.0, 0.5)], [11.0, 4.0, 1.0]);
+    // The second is ready before the first.
+    check(&[(1.0, 0.5), (0.25, 2.0)], [12.5, 2.5, 2.5]);
+}
+
+/// The second of two halves of a backward pass computes the gradients of weights.
+#[test]
+fn weight_gradients_are_added_up_when_they_are_computed() {
+    let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    costs.stages[1].buckets = vec![Bucket {
+        ready: 0.5,
+        seconds: 1.0,
+    }];
+    let schedule = DataParallel::equal(ZeroBubbleH1, 2).schedule(2, 2).unwrap();
+    // 0F0 0I0 0W0 and 1F0 1I0 1W0: W of the last stage is from 3 to 4, that of the first from 4 to 5.
+    let simulation = schedule.simulate(&costs).unwrap();
+    assert_eq!(
+        (simulation.makespan(), simulation.exposed_all_reduce()),
+        (5.0, 0.0)
+    );
+    let reduced = simulation.timeline().workers[3]
+        .iter()
+        .find(|s| s.kind == SpanKind::AllReduce)
+        .copied();
+    assert_eq!(reduced.unwrap().start, Duration::from_millis(3500));
+    // The update of the last stage waits for it, and that of the first does not.
+    (costs.stages[0].update, costs.stages[1].update) = (0.25, 1.0);
+    assert_eq!(schedule.simulate(&costs).unwrap().makespan(), 5.5);
+}
+
 #[test]
 fn costs_are_checked() {
     let schedule = GPipe.schedule(3, 2).unwrap();
@@ -488,6 +612,10 @@ fn costs_are_checked() {
     check(|c| c.links.clear(), &format!("0 {links}"));
     let three = format!("3 {links}");
     check(|c| c.links = vec![Link::default(); 3], &three);
+    let speeds = "2 speeds given, but the schedule has 3 workers";
+    check(|c| c.speeds = vec![1.0; 2], speeds);
+    let speed = "the speed of a worker is 0.0, which is out of range";
+    check(|c| c.speeds = vec![1.0, 0.0, 1.0], speed);
     let forward = "forward of stage 1 is -1.0, which is out of range";
     check(|c| c.stages[1].forward = -1.0, forward);
     let quiet = "quiet forward of stage 2 is NaN, which is out of range";
@@ -498,6 +626,18 @@ fn costs_are_checked() {
         (|c| c.stages[0].weight = -1.0) as fn(&mut Costs),
         |c| c.stages[0].update = -1.0,
         |c| c.stages[0].output = -1.0,
+        |c| {
+            c.stages[0].buckets = vec![Bucket {
+                ready: 1.5,
+                seconds: 1.0,
+            }]
+        },
+        |c| {
+            c.stages[0].buckets = vec![Bucket {
+                ready: 0.5,
+                seconds: f64::NAN,
+            }]
+        },
         |c| c.stages[0].memory.fixed = -1.0,
         |c| c.stages[0].memory.version = -1.0,
         |c| c.stages[0].memory.input = -1.0,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::common::{self, any_draft, schedule_and_costs};
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Action, Costs, GPipe, Interleaved, OneForwardOneBackward, PipeDream, Schedule, Scheduler, Span,
-    SpanKind, Timeline, ZeroBubbleH1, ZeroBubbleV,
+    Action, Bucket, Costs, DataParallel, GPipe, Interleaved, OneForwardOneBackward, PipeDream,
+    Schedule, Scheduler, Span, SpanKind, Timeline, ZeroBubbleH1, ZeroBubbleV,
 };
 use svg::{
     node::{Attributes, element::tag::Type},
@@ -489,11 +489,12 @@ fn any_timeline() -> impl Strategy<Value = Timeline> {
         Just(Duration::MAX),
     ];
     let action = (any::<bool>(), 0..4_usize, any::<usize>());
-    let span =
-        (action, 0..6_usize, time.clone(), time).prop_map(|((has, stage, i), kind, start, end)| {
+    let span = (action, 0..SpanKind::ALL.len(), time.clone(), time).prop_map(
+        |((has, stage, i), kind, start, end)| {
             let action = has.then(|| Action::forward(stage, i));
             common::span(SpanKind::ALL[kind], action, start, end)
-        });
+        },
+    );
     let workers = prop::collection::vec(prop::collection::vec(span, 0..8), 0..5);
     workers.prop_map(|workers| Timeline { workers })
 }
@@ -524,4 +525,78 @@ proptest! {
         prop_assert!(drawn.iter().sum::<usize>() > spans.filter(|span| !span.length().is_zero()).count());
         check_text(&timeline);
     }
+}
+
+/// Two replicas, whose gradients are added up in two buckets of 2 ms, half of it after the last pass.
+fn replicated() -> Timeline {
+    let mut costs = Costs::uniform(1, 0.001, 0.001, 0.001);
+    let bucket = |ready| Bucket {
+        ready,
+        seconds: 0.002,
+    };
+    costs.stages[0].buckets = [0.0, 1.0].map(bucket).to_vec();
+    let schedule = DataParallel::equal(GPipe, 2).schedule(1, 2).unwrap();
+    schedule.simulate(&costs).unwrap().timeline()
+}
+
+#[test]
+fn all_reduces_are_thin_bars() {
+    let picture = replicated().to_svg(&[]);
+    let bars: Vec<_> = (elements(&picture).into_iter())
+        .filter(|(name, attributes)| name == "rect" && *attributes["class"] == *"reduce")
+        .map(|(_, attributes)| attributes["height"].to_string())
+        .collect();
+    // One swatch, and two in each row, below boxes of 28 pixels.
+    assert_eq!(bars, ["12", "5", "5", "5", "5"]);
+    assert!(picture.contains(
+        "2 workers · 2 micro-batches · 5.00 ms · bubble 0 % · 50 % of all-reduce hidden"
+    ));
+    assert!(picture.contains("all-reduce · at 3.00 ms · took 2.00 ms"));
+    assert!(!timeline(&GPipe, 1, 2).to_svg(&[]).contains("all-reduce"));
+}
+
+#[test]
+fn text_shows_all_reduces_where_no_pass_runs() {
+    // 50 cells for 5 ms.
+    let text = replicated().to_text(58, false);
+    let row = "0 F0────────B0──────────────────A─────────────────── 100 %";
+    assert_eq!(text.lines().nth(1), Some(row));
+    assert!(
+        text.ends_with("F forward  B backward  A all-reduce  · bubble\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn all_reduces_have_a_row_of_their_own_in_a_trace() {
+    let trace = replicated().to_chrome_trace(&[]);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named = events.iter().filter(|event| event["name"] == "thread_name");
+    let names: Vec<_> = named
+        .map(|event| {
+            (
+                event["tid"].as_u64().unwrap(),
+                event["args"]["name"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let expected = [
+        (0, "worker 0"),
+        (2, "worker 0 · all-reduce"),
+        (1, "worker 1"),
+        (3, "worker 1 · all-reduce"),
+    ];
+    assert_eq!(names, expected);
+    let rows = events
+        .iter()
+        .filter(|event| event["cat"] == "all-reduce")
+        .map(|event| event["tid"].as_u64().unwrap());
+    assert_eq!(rows.collect::<Vec<_>>(), [2, 2, 3, 3]);
+}
+
+#[test]
+fn all_reduces_are_no_passes() {
+    let timeline = replicated();
+    assert_eq!((timeline.length(), timeline.bubble()), (ms(5), 0.0));
+    assert_eq!(timeline.busy(0), ms(3));
 }

@@ -3,8 +3,8 @@
 use crate::common::{any_draft, rows, schedulers};
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Action, GPipe, Interleaved, Limits, OneForwardOneBackward, PipeDream, RoundRobin, Schedule,
-    ScheduleError, Scheduler, Waiting, ZeroBubbleH1,
+    Action, DataParallel, GPipe, Interleaved, Limits, OneForwardOneBackward, PipeDream, RoundRobin,
+    Schedule, ScheduleError, Scheduler, Waiting, ZeroBubbleH1,
 };
 
 /// Schedules, and the whole error of each: which worker, which action, why.
@@ -47,11 +47,10 @@ fn all_of_a_micro_batch_is_on_one_worker() {
 }
 
 #[test]
-fn replicas_take_turns() {
+fn asynchronous_replicas_take_turns() {
     check(
-        "0F0 0F1 / 0F2 => worker 1 has 0F2, which belongs to worker 0
-         0F0 0F3 / 0F1 0F2 => worker 1 has 0F2, which belongs to worker 0
-         0F0 1F0 / 1F1 0F1 0F2 1F2 => worker 1 has 0F2, which belongs to worker 0",
+        "0F0 0F1 0B0 0U0 0B1 0U1 / 0F2 0B2 0U2 => worker 0 has 0F1, which belongs to worker 1
+         0F0 0B0 0U0 / 0F1 0F2 0B1 0U1 0B2 0U2 => worker 1 has 0F2, which belongs to worker 0",
     );
 }
 
@@ -167,6 +166,25 @@ fn schedulers_refuse_what_they_cannot_do() {
     check(&RoundRobin::new(vec![1, 2, 1]), 2, 4, message);
     let message = "stage 1 has 0 replicas, but needs at least one";
     check(&RoundRobin::new(vec![1, 0]), 2, 4, message);
+    check(
+        &DataParallel::equal(GPipe, 2),
+        0,
+        4,
+        "a schedule needs at least one stage",
+    );
+    let message = "stage 0 has 0 replicas, but needs at least one";
+    check(&DataParallel::equal(GPipe, 0), 2, 4, message);
+    let message = "replica 1 has a share of 0, but needs at least 1";
+    let shares = vec![2, 0, 1];
+    check(
+        &DataParallel {
+            scheduler: GPipe,
+            shares,
+        },
+        2,
+        4,
+        message,
+    );
 }
 
 fn limits(activations: impl Into<Option<usize>>, versions: impl Into<Option<usize>>) -> Limits {

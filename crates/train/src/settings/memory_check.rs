@@ -153,6 +153,7 @@ impl PipelineSettings {
         let memory: Option<Vec<_>> = devices.iter().map(memory_of).collect();
         self.stages = devices.len();
         self.replicas = vec![1];
+        self.shares = Vec::new();
         self.devices = devices.iter().map(|device| device.name.clone()).collect();
         self.device_memory = memory.unwrap_or_default();
     }

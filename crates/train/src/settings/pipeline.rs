@@ -1,6 +1,10 @@
 //! How a model is cut and run.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -11,7 +15,7 @@ use stovepipe_pipeline::{
     error::ProcessError,
     measure::Profile,
 };
-use stovepipe_schedule::{RuleOptions, Scheduler};
+use stovepipe_schedule::{DataParallel, RuleOptions, Scheduler};
 
 use super::{
     balance::BalanceSetting,
@@ -44,6 +48,10 @@ pub struct PipelineSettings {
     /// stage (3,1)
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
     pub replicas: Vec<usize>,
+    /// Shares of the micro-batches, one for each replica of the whole pipeline: with 3,1 the first
+    /// replica takes three of every four [default: equal shares]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub shares: Vec<usize>,
     /// Devices: one for all workers, or one for each stage of each replica (cpu, cpu:threads=4,
     /// wgpu:0, cuda:0)
     #[arg(
@@ -167,6 +175,7 @@ impl PipelineSettings {
         if given > 1 && given != stages {
             return Err(TrainError::Replicas { given, stages });
         }
+        self.check_shares()?;
         match &self.schedule {
             _ if most == 1 => Ok(()),
             _ if most > self.micro_batches => Err(TrainError::ManyReplicas {
@@ -175,6 +184,33 @@ impl PipelineSettings {
             }),
             ScheduleSetting::Rule(rule) if given == 1 || rule.takes_replicas() => Ok(()),
             other => Err(TrainError::NoReplicas(other.to_string())),
+        }
+    }
+
+    fn check_shares(&self) -> Result<(), TrainError> {
+        let shares = self.shares.iter();
+        check(shares.map(|&share| ("shares", share, AT_LEAST_ONE)))?;
+        match self.replicas[..] {
+            _ if self.shares.is_empty() => Ok(()),
+            [replicas] if replicas == self.shares.len() => {
+                let replicated = DataParallel {
+                    scheduler: (),
+                    shares: self.shares.clone(),
+                };
+                let turns = replicated.turns().take(self.micro_batches);
+                let busy: BTreeSet<_> = turns.collect();
+                match (0..replicas).find(|replica| !busy.contains(replica)) {
+                    Some(replica) => Err(TrainError::IdleReplica {
+                        replica,
+                        micro_batches: self.micro_batches,
+                    }),
+                    None => Ok(()),
+                }
+            }
+            _ => Err(TrainError::Shares {
+                given: self.shares.len(),
+                replicas: self.replicas.clone(),
+            }),
         }
     }
 
@@ -308,7 +344,8 @@ impl PipelineSettings {
             chunks: self.chunks,
             replicas: self.replicas.clone(),
         };
-        (self.schedule).scheduler(options, self.workers(), self.micro_batches)
+        let (workers, micro_batches) = (self.workers(), self.micro_batches);
+        (self.schedule).scheduler(options, &self.shares, workers, micro_batches)
     }
 
     /// Measures layers as stages would run them: calls `measure` for each kind of device, with a

@@ -29,21 +29,26 @@ pub enum ScheduleSetting {
 }
 
 impl ScheduleSetting {
-    /// The scheduler. One number of replicas is that of whole pipelines.
+    /// The scheduler. One number of replicas is that of whole pipelines, which have `shares`: none for
+    /// equal ones.
     pub(super) fn scheduler(
         &self,
         options: RuleOptions,
+        shares: &[usize],
         workers: usize,
         micro_batches: usize,
     ) -> Result<Box<dyn Scheduler>, TrainError> {
         let path = match self {
             Self::Rule(rule) => {
-                let of_one = RuleOptions::with_chunks(options.chunks);
+                let of_one = || rule.scheduler(&RuleOptions::with_chunks(options.chunks));
                 return Ok(match options.replicas[..] {
-                    [] | [1] => rule.scheduler(&of_one),
-                    [replicas] => Box::new(DataParallel {
-                        scheduler: rule.scheduler(&of_one),
-                        replicas,
+                    [] | [1] => of_one(),
+                    [replicas] if shares.is_empty() => {
+                        Box::new(DataParallel::equal(of_one(), replicas))
+                    }
+                    [_] => Box::new(DataParallel {
+                        scheduler: of_one(),
+                        shares: shares.to_vec(),
                     }),
                     _ => rule.scheduler(&options),
                 });

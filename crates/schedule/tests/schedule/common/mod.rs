@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Action, Costs, Link, Pass, Recompute, RoundRobin, Rule, RuleOptions, Schedule, Scheduler, Span,
-    SpanKind, StageCosts, StageMemory,
+    Action, Bucket, Costs, DataParallel, Link, Pass, Recompute, RoundRobin, Rule, RuleOptions,
+    Schedule, Scheduler, Span, SpanKind, StageCosts, StageMemory,
 };
 
 /// Lines of schedules or programs, with `/` between workers, and what is expected of each after `=>`.
@@ -26,7 +26,7 @@ pub fn schedulers() -> Vec<Box<dyn Scheduler>> {
     rules.chain([round_robin]).collect()
 }
 
-/// A schedule of any rule, with random replicas if it takes some.
+/// A schedule of any rule, with random replicas of stages if it takes some, else of the pipeline.
 pub fn any_schedule(stages: usize, micro_batches: usize) -> impl Strategy<Value = Schedule> {
     let rule = prop::sample::select(&Rule::ALL[..]);
     let size = (1..=stages, 1..=micro_batches);
@@ -34,7 +34,13 @@ pub fn any_schedule(stages: usize, micro_batches: usize) -> impl Strategy<Value 
         let (stages, micro_batches) = size;
         let replicas = prop::collection::vec(1..=4_usize, if replicated { stages } else { 0 });
         replicas.prop_map(move |replicas| {
+            let shares = replicas.clone();
             let scheduler = rule.scheduler(&RuleOptions { chunks, replicas });
+            let scheduler: Box<dyn Scheduler> = match shares[..] {
+                [] => scheduler,
+                _ if rule.takes_replicas() => scheduler,
+                _ => Box::new(DataParallel { scheduler, shares }),
+            };
             scheduler.schedule(stages, micro_batches).unwrap()
         })
     })
@@ -165,9 +171,12 @@ prop_compose! {
     fn any_stage_costs()(
         [forward, quiet, input, weight, update, output] in [(); 6].map(|()| eighths(40)),
         [fixed, version, kept_input, activations, context] in [(); 5].map(|()| eighths(1000)),
+        buckets in prop::collection::vec((eighths(9), eighths(40)), 0..4),
     ) -> StageCosts {
+        let bucket = |(ready, seconds)| Bucket { ready, seconds };
+        let buckets = buckets.into_iter().map(bucket).collect();
         let memory = StageMemory { fixed, version, input: kept_input, activations, context };
-        StageCosts { forward, quiet, input, weight, update, output, memory }
+        StageCosts { forward, quiet, input, weight, update, buckets, output, memory }
     }
 }
 
@@ -188,7 +197,7 @@ prop_compose! {
         links in prop::collection::vec(any_link(), links),
         recompute in prop::sample::select(&Recompute::ALL[..]),
     ) -> Costs {
-        Costs { stages, links, recompute }
+        Costs { stages, links, recompute, speeds: Vec::new() }
     }
 }
 
@@ -199,6 +208,11 @@ pub fn schedule_and_costs(
 ) -> impl Strategy<Value = (Schedule, Costs)> {
     any_schedule(stages, micro_batches).prop_flat_map(|schedule| {
         let costs = any_costs(schedule.stages());
+        let speed = prop::sample::select(&[0.5, 1.0, 4.0][..]);
+        let workers = prop::sample::select(vec![0, schedule.workers().len()]);
+        let speeds =
+            workers.prop_flat_map(move |workers| prop::collection::vec(speed.clone(), workers));
+        let costs = (costs, speeds).prop_map(|(costs, speeds)| Costs { speeds, ..costs });
         (Just(schedule), costs)
     })
 }
