@@ -70,14 +70,14 @@ impl Recorder {
     pub(crate) fn time<R, E>(
         &self,
         kind: SpanKind,
-        action: Action,
+        action: impl Into<Option<Action>>,
         work: impl FnOnce() -> Result<R, E>,
     ) -> Result<R, E> {
         let start = self.began.elapsed();
         let result = work()?;
         let end = self.began.elapsed();
         self.lock().spans.push(Span {
-            action: Some(action),
+            action: action.into(),
             kind,
             start,
             end,

@@ -62,14 +62,14 @@ impl Schedules {
     }
 
     /// The actions of each worker, if the schedule gives stages to the same ones as when the pipeline was
-    /// built. With fewer micro-batches than replicas, the last replicas have nothing to do, and the workers
-    /// of the schedule have other numbers.
+    /// built. With few micro-batches, the last replicas may have nothing to do, and the workers of the
+    /// schedule have other numbers.
     fn actions(&self, schedule: &Schedule) -> Option<Vec<Vec<Action>>> {
         let mut worker_of = HashMap::new();
         let mut are_all_busy = true;
         for stage in 0..self.seats.stages() {
             let (busy, all) = (schedule.replicas(stage), self.seats.of_stage(stage));
-            if busy.len() != all.len().min(schedule.micro_batches()) {
+            if busy.len() > all.len() {
                 return None;
             }
             are_all_busy &= busy.len() == all.len();

@@ -167,7 +167,8 @@ impl<L: Layer> StageStep<L> {
         let mut reduction = task.reduction.take();
         if let Some(reduction) = &mut reduction {
             let has_statistics = task.stage.cells.iter().any(|cells| !cells.is_empty());
-            reduction.begin(task.run, copies.live(), (only_counts, has_statistics));
+            let kind = (only_counts, has_statistics);
+            reduction.begin(task.run, copies.live(), kind, &recorder);
         }
         let mut own = actions.iter().rev().copied();
         let is_last =

@@ -160,6 +160,37 @@ fn stages_have_replicas_of_their_own() {
     }
 }
 
+/// Losses, outputs and statistics are those of a pipeline without replicas; a small mini-batch may leave
+/// replicas with nothing to do.
+#[test]
+fn replicas_have_shares() {
+    for shares in [vec![3, 1], vec![1, 2], vec![1, 3, 2]] {
+        let workers = 2 * shares.len();
+        let scheduler = DataParallel {
+            scheduler: OneForwardOneBackward,
+            shares: shares.clone(),
+        };
+        let alone = built(conv_net(), 1, GPipe, 6, Recompute::Never);
+        let pipeline = built(conv_net(), workers, scheduler, 6, Recompute::ExceptLast);
+        for samples in [12, 11, 2, 1] {
+            let (loss, outputs, gradients, model) = step(&alone, samples);
+            let found = step(&pipeline, samples);
+            let what = format!("{shares:?}, {samples}");
+            assert_eq!((found.0, found.1), (loss, outputs), "{what}");
+            assert_eq!(found.3, model, "{what}");
+            assert_close(&to_floats(&found.2), &to_floats(&gradients), 1e-5);
+        }
+    }
+}
+
+fn to_floats(bits: &ByPath<u32>) -> ByPath<f32> {
+    let float = |(path, bits): &(String, Vec<u32>)| {
+        let floats = bits.iter().copied().map(f32::from_bits);
+        (path.clone(), floats.collect())
+    };
+    bits.iter().map(float).collect()
+}
+
 /// Two steps, with an optimizer between: threads that share parameters are updated once.
 #[test]
 fn training_goes_on_with_the_same_bits_in_every_run() {
@@ -179,16 +210,7 @@ fn training_goes_on_with_the_same_bits_in_every_run() {
     let alone = two_steps(alone, (images(11), images(5)), 4);
     assert_ne!(alone, expected);
     for (found, alone) in expected.iter().zip(&alone).skip(1) {
-        let floats = |own: &ByPath<u32>| -> ByPath<f32> {
-            let float = |(path, bits): &(String, Vec<u32>)| {
-                (
-                    path.clone(),
-                    bits.iter().copied().map(f32::from_bits).collect(),
-                )
-            };
-            own.iter().map(float).collect()
-        };
-        assert_close(&floats(found), &floats(alone), 1e-5);
+        assert_close(&to_floats(found), &to_floats(alone), 1e-5);
     }
 }
 
@@ -231,6 +253,8 @@ fn replicas_need_micro_batches() {
 enum Copied {
     /// All, as often, under a rule.
     Pipelines(Rule, usize),
+    /// All, with shares of the micro-batches.
+    Shares(Vec<usize>),
     /// Each as often as it says.
     Stages(Vec<usize>),
 }
@@ -238,9 +262,12 @@ enum Copied {
 impl Copied {
     fn scheduler(&self) -> Box<dyn Scheduler> {
         match self {
-            &Self::Pipelines(rule, replicas) => Box::new(DataParallel {
-                scheduler: By(rule, 2),
-                replicas,
+            &Self::Pipelines(rule, replicas) => {
+                Box::new(DataParallel::equal(By(rule, 2), replicas))
+            }
+            Self::Shares(shares) => Box::new(DataParallel {
+                scheduler: GPipe,
+                shares: shares.clone(),
             }),
             Self::Stages(replicas) => Box::new(RoundRobin::new(replicas.clone())),
         }
@@ -249,7 +276,7 @@ impl Copied {
 
 /// Replicas, and the process of each worker.
 fn placed() -> Vec<(Copied, Vec<usize>)> {
-    use Copied::{Pipelines, Stages};
+    use Copied::{Pipelines, Shares, Stages};
 
     let rule = Rule::OneForwardOneBackward;
     [
@@ -263,6 +290,8 @@ fn placed() -> Vec<(Copied, Vec<usize>)> {
         (Pipelines(Rule::Interleaved, 2), &[0, 1, 1, 0]),
         (Pipelines(Rule::ZeroBubbleH1, 2), &[0, 0, 1, 1]),
         (Pipelines(Rule::ZeroBubbleV, 2), &[0, 1, 1, 0]),
+        (Shares(vec![2, 1]), &[0, 1]),
+        (Shares(vec![1, 2]), &[0, 1, 1, 0]),
         (Stages(vec![3, 1]), &[0, 0, 0, 1]),
         (Stages(vec![3, 1]), &[0, 1, 2, 0]),
         (Stages(vec![1, 3]), &[1, 0, 1, 0]),
@@ -415,10 +444,7 @@ fn a_replica_that_fails_in_one_process_fails_the_step_in_all() {
         let step = train(pipeline, vectors(7, 4), 4)?;
         Ok::<_, StepError>((step.loss, gradient_bits(pipeline, &step.gradients)))
     };
-    let scheduler = || DataParallel {
-        scheduler: OneForwardOneBackward,
-        replicas: 2,
-    };
+    let scheduler = || DataParallel::equal(OneForwardOneBackward, 2);
     let one = built(net(None), 4, scheduler(), 4, Recompute::Never);
     let expected = step(&one).unwrap();
     for (faulty, layer) in [(0, 0), (1, 0), (0, 3), (1, 2)] {

@@ -24,6 +24,7 @@ use std::{
 use burn::{module::Module, optim::GradientsParams, tensor::Device};
 use stovepipe_collective::Group;
 use stovepipe_runtime::{self as runtime, CancelToken, Cancelled, Worker};
+use stovepipe_schedule::SpanKind;
 
 use self::ring::{Job, RingThread};
 use crate::{
@@ -31,6 +32,7 @@ use crate::{
     engine::{
         panic::caught,
         processes::Processes,
+        record::Recorder,
         seats::{Seat, Seats},
         stage::ActionError,
         worker,
@@ -187,6 +189,7 @@ impl RunReductions<'_> {
             sums,
             is_given: Vec::new(),
             order: Vec::new(),
+            recorder: None,
         })
     }
 }
@@ -200,6 +203,8 @@ pub(crate) struct Reduction {
     is_given: Vec<bool>,
     /// The layers in the order in which they are reduced.
     order: Vec<usize>,
+    /// Of the seat's worker.
+    recorder: Option<Recorder>,
 }
 
 enum Way {
@@ -236,7 +241,9 @@ impl Reduction {
         run: u64,
         layers: &[L],
         (only_counts, has_statistics): (bool, bool),
+        recorder: &Recorder,
     ) {
+        self.recorder = Some(recorder.clone());
         self.is_given = vec![only_counts; layers.len()];
         if !only_counts {
             self.order = (0..layers.len()).rev().collect();
@@ -260,6 +267,7 @@ impl Reduction {
             device: ring.device.clone(),
             given,
             sums,
+            recorder: recorder.clone(),
         };
         ring.thread.run(run, job);
     }
@@ -275,7 +283,10 @@ impl Reduction {
             return;
         }
         match &self.way {
-            Way::Here(collected, replica) => collected.give((layer, module), *replica, gradients),
+            Way::Here(collected, replica) => {
+                let recorder = self.recorder.clone();
+                collected.give((layer, module), *replica, gradients, recorder);
+            }
             Way::Ring(ring) => ring.give(Given::Gradients(layer, gradients)),
         }
     }
@@ -365,6 +376,7 @@ impl Collected {
         (layer, module): (usize, &L),
         replica: usize,
         gradients: GradientsParams,
+        recorder: Option<Recorder>,
     ) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let none = || (0..self.replicas).map(|_| None).collect();
@@ -382,14 +394,15 @@ impl Collected {
         drop(given);
         let (module, device, sums) = (module.clone(), self.device.clone(), self.sums.clone());
         self.worker.run(move || {
-            let sum = caught(|| {
-                let sum = sum::sum(&module, all, &device);
-                device.flush().map(|()| sum) // other threads read it
-            });
-            let sum = match sum {
-                Ok(Ok(sum)) => Ok(Sum::Gradients(sum)),
-                Ok(Err(error)) => Err(FailureCause::Device(error.into())),
-                Err(panicked) => Err(panicked.into()),
+            let add = || {
+                let sum = caught(|| sum::sum(&module, all, &device))?;
+                let flushed = device.flush(); // other threads read it
+                flushed.map_err(|error| FailureCause::Device(error.into()))?;
+                Ok(Sum::Gradients(sum))
+            };
+            let sum = match recorder {
+                Some(recorder) => recorder.time(SpanKind::AllReduce, None, add),
+                None => add(),
             };
             let _ = sums.send((layer, sum));
         });

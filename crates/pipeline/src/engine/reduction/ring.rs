@@ -12,11 +12,12 @@ use burn::{
 };
 use stovepipe_collective::{CollectiveError, Group, GroupCancel, Reduction};
 use stovepipe_runtime::{self as runtime, Worker};
+use stovepipe_schedule::SpanKind;
 
 use super::{Given, Sum};
 use crate::{
     api::error::FailureCause,
-    engine::panic::caught,
+    engine::{panic::caught, record::Recorder},
     model::parameters::{ParameterVisitor, visit_parameters},
 };
 
@@ -40,6 +41,7 @@ pub(super) struct Job<L> {
     pub(super) device: Device,
     pub(super) given: Receiver<Given>,
     pub(super) sums: runtime::Outbox<Result<Sum, FailureCause>>,
+    pub(super) recorder: Recorder,
 }
 
 /// What a worker has given so far.
@@ -92,10 +94,8 @@ impl<L: Module> Job<L> {
             }
             let own = bucket.iter().map(|layer| taken.layers.remove(layer));
             let own = own.map(Option::unwrap_or_default).collect();
-            let reduced = caught(|| self.reduce(group, number, own));
-            let reduced = reduced
-                .map_err(FailureCause::from)
-                .and_then(|reduced| reduced);
+            let reduce = || caught(|| self.reduce(group, number, own))?;
+            let reduced = self.recorder.time(SpanKind::AllReduce, None, reduce);
             match reduced {
                 Ok(sums) => {
                     for (&layer, sum) in bucket.iter().zip(sums) {
