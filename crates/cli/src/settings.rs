@@ -222,8 +222,9 @@ impl Settings {
             let mut settings = read()?;
             let (count, pipeline) = (processes.size(), &mut settings.pipeline);
             // What was not asked for may change.
-            if !is_given("stages") && !is_given("devices") {
-                pipeline.stages = pipeline.stages.max(count);
+            if !is_given("stages") && !is_given("devices") && pipeline.workers() < count {
+                let replicas = pipeline.workers() / pipeline.stages.max(1);
+                pipeline.stages = count.div_ceil(replicas.max(1));
             }
             let names_all = pipeline.devices.iter().all(|name| name.contains('/'));
             let names_any = pipeline.devices.iter().any(|name| name.contains('/'));

@@ -221,6 +221,32 @@ mod under_mpirun {
         assert!(four.contains(one.lines().last().unwrap()), "{four}");
     }
 
+    /// Replicas in processes of their own, or in parts of these.
+    #[test]
+    fn the_files_of_replicas_are_those_of_one_process() {
+        let here = Here::new();
+        let line = |out: &str| {
+            small(&format!(
+                "--stages 2 --replicas 2 --bucket-mib 1 --check-replicas 1 --out {out}"
+            ))
+        };
+        here.run(&line("one"));
+        let two = succeeds(started(&here, 2, &line("two")));
+        check_contains(&two, &["mpirun -n 2 "]);
+        succeeds(mpirun(&here, 4, &line("four")));
+        // A stage in each process, with its replicas; their shares are of no account here.
+        let placed = line("apart --devices 0/cpu,1/cpu,0/cpu,1/cpu --shares 1,1");
+        succeeds(mpirun(&here, 2, &placed));
+        for other in ["two", "four", "apart"] {
+            let [one, other] = ["one", other].map(|run| results(&here.join(run)));
+            assert!(one == other);
+        }
+        let config = fs::read_to_string(here.join("two/config.toml")).unwrap();
+        check_contains(&config, &["\"0/cpu\", \"0/cpu\", \"1/cpu\", \"1/cpu\""]);
+        // On with other replicas, in one process.
+        here.succeed("train --resume --replicas 1 --epochs 3 --out two");
+    }
+
     /// Its first and last layers share their words, in different processes.
     #[test]
     fn a_language_model_with_tied_words_is_that_of_one_process() {

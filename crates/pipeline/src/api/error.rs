@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use stovepipe_collective::CollectiveError;
-use stovepipe_comm::ProcessError;
+use stovepipe_comm::{Peer, ProcessError};
 use stovepipe_plan::{CutError, PlanError};
 use stovepipe_schedule::{Action, ScheduleError, SpanKind, count};
 use thiserror::Error;
@@ -311,6 +311,20 @@ pub enum StepError {
         "the gradients of replicas are stuck since an earlier step stalled: build the pipeline again"
     )]
     StuckReduction,
+    /// Two processes have a stage, but not the same values of it.
+    #[error(
+        "the replicas of stage {stage} have become different: {tensor} of {} is not that of {}. Resume \
+         from an earlier checkpoint; if it happens again, one of the devices may be faulty",
+        replicas[1], replicas[0]
+    )]
+    ReplicasDiffer {
+        /// The stage.
+        stage: usize,
+        /// The tensor, as in the model's file.
+        tensor: String,
+        /// Two processes that have the stage.
+        replicas: [Peer; 2],
+    },
     /// The progress callback used its own pipeline.
     #[error("a progress callback cannot use its own pipeline: its step is still running")]
     InCallback,

@@ -10,6 +10,7 @@ pub(crate) mod objective;
 pub(crate) mod pipeline;
 pub(crate) mod precision;
 mod recalibrate;
+mod replicas;
 mod tasks;
 mod train;
 mod update;

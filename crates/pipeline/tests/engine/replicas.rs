@@ -468,3 +468,35 @@ fn a_replica_that_fails_in_one_process_fails_the_step_in_all() {
         );
     }
 }
+
+#[test]
+fn a_replica_that_drifts_is_named() {
+    let found = ranks(2, |comm| {
+        let rank = comm.rank();
+        let scheduler = DataParallel::equal(GPipe, 2);
+        let builder = builder(dense(&[3; 4]), 4, scheduler, 2, Recompute::Never);
+        let builder = builder.devices(devices(&[0, 0, 1, 1])).communicator(comm);
+        let mut pipeline = builder.build().unwrap();
+        pipeline.check_replicas().unwrap();
+        let states = vec![(); 2];
+        let drift = move |stage, layers: Vec<Dense>, ()| {
+            let nudge = |mut layer: Dense| {
+                let nudged = |bias: Tensor<1>| (bias.inner() + 1e-7).autodiff().require_grad();
+                layer.linear.bias = layer.linear.bias.map(|bias| bias.map(nudged));
+                layer
+            };
+            match (rank, stage) {
+                (1, 1) => (layers.into_iter().map(nudge).collect(), ()),
+                _ => (layers, ()),
+            }
+        };
+        pipeline.change_stages(states, drift).unwrap();
+        pipeline.check_replicas().unwrap_err().to_string()
+    });
+    let expected = "the replicas of stage 1 have become different: layers.2.linear.bias of rank 1 on \
+                    localhost is not that of rank 0 on localhost";
+    assert!(
+        found.iter().all(|error| error.starts_with(expected)),
+        "{found:?}"
+    );
+}

@@ -9,8 +9,9 @@ use stovepipe_pipeline::{
 use super::source::Batches;
 use crate::{error::TrainError, processes::Processes};
 
-/// The batches that `load` returns, for a pipeline in several processes. The process of the first stage
-/// alone loads them. It sends targets and side inputs to the others; of inputs these get the batch size.
+/// The batches that `load` returns, for a pipeline in several processes. The processes of the first stage
+/// alone load them: several if it has replicas. One of these sends targets and side inputs to the others; of
+/// inputs they get the batch size.
 ///
 /// If a type does not [pack](Flow::PACKS), every process loads all batches.
 ///
@@ -35,8 +36,10 @@ pub fn shared<L: Layer, T: Flow>(
         return load();
     }
     let packs = L::Input::PACKS && T::PACKS && L::Side::PACKS;
-    let loader = pipeline.stages().first().map_or(0, |stage| stage.process);
-    let loads = !packs || processes.rank() == loader;
+    let first = pipeline.stages().into_iter().next();
+    let (loader, loaders) =
+        first.map_or_else(Default::default, |stage| (stage.process, stage.processes));
+    let loads = !packs || loaders.contains(&processes.rank());
     Box::new(Shared {
         batches: loads.then(load),
         loader: packs.then_some(loader),

@@ -32,8 +32,10 @@ pub(crate) fn norm<L: Layer>(
     let processes = Processes::of(pipeline);
     let (_, all) = processes.tell(own, Clone::clone)?;
     let mut all = all.concat();
-    // The squares of a stage are those of one process, in the order of its layers.
+    // The squares of a stage are those of one process, in the order of its layers. Replicas have the same.
+    all.retain(|(_, squares)| !squares.is_empty());
     all.sort_by_key(|(stage, _)| *stage);
+    all.dedup_by_key(|(stage, _)| *stage);
     let mut sum = 0.0;
     let squares = all.iter().flat_map(|(_, squares)| squares);
     squares.for_each(|square| sum += square);

@@ -106,10 +106,15 @@ impl<L: Layer, O> Trainer<L, O> {
         spans: Vec<(usize, Span)>,
     ) -> Result<(), TrainError> {
         let stages = self.pipeline.stages();
-        for (ends, spans) in (self.processes).gather((self.is_asked_to_end(), spans))? {
+        let all = (self.processes).gather((self.is_asked_to_end(), spans))?;
+        for (rank, (ends, spans)) in all.into_iter().enumerate() {
             self.ends |= ends;
             for (stage, span) in spans {
-                step.timeline.workers[stages[stage].worker].push(span);
+                let stage = &stages[stage];
+                let mut replicas = stage.replicas.iter().zip(&stage.processes);
+                let own = replicas.find(|(_, process)| **process == rank);
+                let worker = own.map_or(stage.worker, |(&worker, _)| worker);
+                step.timeline.workers[worker].push(span);
             }
         }
         Ok(())
@@ -143,6 +148,10 @@ impl<L: Layer, O> Trainer<L, O> {
             return Ok((Gathered::Skipped, Vec::new()));
         };
         let spans = (self.optimizer).step(rate, &mut self.pipeline, gradients, started)?;
+        let every = self.settings.check_replicas;
+        if every > 0 && (self.state.updates + 1).is_multiple_of(every) {
+            self.pipeline.check_replicas()?;
+        }
         if let Some(average) = &mut self.average {
             average.update(&self.pipeline)?;
         }

@@ -52,6 +52,10 @@ pub struct PipelineSettings {
     /// replica takes three of every four [default: equal shares]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub shares: Vec<usize>,
+    /// Mebibytes of gradients that replicas in several processes add up at a time, while backward
+    /// passes go on
+    #[arg(long, value_name = "MIB", default_value_t = 25)]
+    pub bucket_mib: usize,
     /// Devices: one for all workers, or one for each stage of each replica (cpu, cpu:threads=4,
     /// wgpu:0, cuda:0)
     #[arg(
@@ -137,6 +141,7 @@ impl PipelineSettings {
             ("micro-batches", self.micro_batches, MICRO_BATCHES),
             ("threads-per-stage", self.threads_per_stage, THREADS),
             ("chunks", self.chunks, AT_LEAST_ONE),
+            ("bucket-mib", self.bucket_mib, AT_LEAST_ONE),
         ])?;
         self.check_replicas()?;
         let (given, devices) = (self.device_memory.len(), self.workers());
@@ -260,7 +265,8 @@ impl PipelineSettings {
         }
     }
 
-    /// Gives each of so many processes stages in turn: the first ones to the first process, and so on. Keeps
+    /// Gives each of so many processes stages in turn: the first ones to the first process, and so on. If
+    /// whole pipelines have replicas, each gets processes of its own, or each process several. Keeps
     /// devices that name all processes, as `1/cpu`; else changes their names.
     ///
     /// ```
@@ -271,12 +277,16 @@ impl PipelineSettings {
     /// assert_eq!(settings.devices, ["0/cpu", "0/cpu", "1/cpu"]);
     /// settings.spread(1)?; // a run that goes on in one process
     /// assert_eq!(settings.devices, ["cpu"]);
+    ///
+    /// let mut replicated = PipelineSettings { stages: 2, replicas: vec![2], ..Default::default() };
+    /// replicated.spread(2)?;
+    /// assert_eq!(replicated.devices, ["0/cpu", "0/cpu", "1/cpu", "1/cpu"]);
     /// # Ok::<(), stovepipe_train::TrainError>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// If there are fewer stages than processes.
+    /// If there are fewer stages, in all replicas, than processes.
     pub fn spread(&mut self, processes: usize) -> Result<(), TrainError> {
         let named = |name: &String| Some(name.split_once('/')?.0.parse::<usize>().ok());
         let ranks: Option<Vec<_>> = self.devices.iter().map(named).collect();
@@ -286,37 +296,50 @@ impl PipelineSettings {
         if ranks.is_some() && are_within && processes > 1 && (0..processes).all(has) {
             return Ok(());
         }
-        let stages = self.stages;
-        if stages < processes {
+        let (stages, workers) = (self.stages, self.workers());
+        if workers < processes {
             return Err(TrainError::FewStages { stages, processes });
         }
         self.forget_processes();
         if processes > 1 {
             let first = self.devices.first().cloned().unwrap_or_default();
-            self.devices.resize(self.workers(), first);
-            let of_workers = self.stages_of_workers();
-            for (stage, name) in of_workers.into_iter().zip(&mut self.devices) {
-                *name = format!("{}/{name}", stage * processes / stages);
+            self.devices.resize(workers, first);
+            let processes = self.process_of_workers(processes);
+            for (process, name) in processes.into_iter().zip(&mut self.devices) {
+                *name = format!("{process}/{name}");
             }
         }
         Ok(())
     }
 
-    /// The stage of each worker, where each has one: the workers of a replica follow each other, and so do the
-    /// replicas of a stage that has its own number of them.
-    fn stages_of_workers(&self) -> Vec<usize> {
+    /// The process of each worker, where each has one stage: the workers of a replica follow each other, and
+    /// so do the replicas of a stage that has its own number of them.
+    fn process_of_workers(&self, processes: usize) -> Vec<usize> {
+        let (stages, workers) = (self.stages, self.workers());
+        let share = |part: usize, parts: usize, of: usize| part * of / parts;
         match self.replicas[..] {
-            [] | [_] => (0..self.workers())
-                .map(|worker| worker % self.stages)
-                .collect(),
-            _ => {
-                let of_stage = |(stage, &count)| std::iter::repeat_n(stage, count);
-                self.replicas
-                    .iter()
-                    .enumerate()
-                    .flat_map(of_stage)
-                    .collect()
+            [replicas] if processes <= replicas || processes.is_multiple_of(replicas) => {
+                let of_replica = (processes / replicas).max(1);
+                let process = |worker: usize| {
+                    let (replica, stage) = (worker / stages, worker % stages);
+                    let first = share(replica, replicas, processes);
+                    first + share(stage, stages, of_replica)
+                };
+                (0..workers).map(process).collect()
             }
+            [] | [_] if processes <= stages => (0..workers)
+                .map(|worker| share(worker % stages, stages, processes))
+                .collect(),
+            _ if processes <= stages => {
+                let of_stage = |(stage, &count): (usize, &usize)| {
+                    std::iter::repeat_n(share(stage, stages, processes), count)
+                };
+                let of_stages = self.replicas.iter().enumerate();
+                of_stages.flat_map(of_stage).collect()
+            }
+            _ => (0..workers)
+                .map(|worker| share(worker, workers, processes))
+                .collect(),
         }
     }
 
@@ -493,6 +516,7 @@ impl PipelineSettings {
             .recompute(self.recompute)
             .threads_per_stage(self.threads_per_stage)
             .stall_timeout(self.stall_limit())
+            .bucket(self.bucket_mib.saturating_mul(1 << 20))
             .precision(self.precision))
     }
 

@@ -68,6 +68,9 @@ pub struct TrainSettings {
     /// Clip the norm of all gradients to this; 0 for no clipping
     #[arg(long, value_name = "NORM", default_value_t = 10.0)]
     pub clip: f64,
+    /// Updates between two checks that replicas in several processes are still equal; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub check_replicas: usize,
     /// Number of layers, from the first on, that are not trained, or `body` for all but the last
     #[arg(long, value_name = "N|body", default_value_t = FreezeSetting::Layers(0))]
     pub freeze: FreezeSetting,

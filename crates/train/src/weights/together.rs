@@ -1,6 +1,6 @@
 //! Tensors that one process has and another one reads, one at a time.
 
-use std::path::Path;
+use std::{collections::HashSet, path::Path};
 
 use burn::{
     store::{
@@ -34,7 +34,10 @@ pub(crate) fn write_together(
     let exchange = Exchange::new(processes);
     let written = if processes.is_first() {
         let all = all.into_iter().enumerate().skip(1);
-        own.extend(all.flat_map(|(rank, listed)| elsewhere(&exchange, rank, listed)));
+        let all = all.flat_map(|(rank, listed)| elsewhere(&exchange, rank, listed));
+        // Replicas have the same tensors.
+        let mut known: HashSet<_> = own.iter().map(|tensor| tensor.name.clone()).collect();
+        own.extend(all.filter(|tensor| known.insert(tensor.name.clone())));
         exchange.asking(|| fetched(path, || tensor_file::write(path, own, format)))?
     } else {
         exchange.serve(|index| bytes(&own, index))?;

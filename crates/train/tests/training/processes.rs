@@ -128,6 +128,69 @@ fn processes_leave_the_files_of_one() {
     }
 }
 
+/// Two pipelines of two stages, with a worker on each of four devices.
+fn replicated_on(devices: &[&str], comm: Option<&Arc<Communicator>>) -> Pipeline<Noisy> {
+    let settings = PipelineSettings {
+        replicas: vec![2],
+        devices: devices.iter().map(|&name| name.to_owned()).collect(),
+        ..evenly(2)
+    };
+    let builder = settings.builder(noisy_layers(layers()), sample).unwrap();
+    let builder = match comm {
+        Some(comm) => builder.communicator(comm.clone()),
+        None => builder,
+    };
+    builder.seed(3).build().unwrap()
+}
+
+/// Replicas in several processes, and a resumed run of these under other numbers of processes.
+#[test]
+fn processes_leave_the_files_of_replicas() {
+    let directory = tempfile::tempdir().unwrap();
+    let [whole, path] = ["whole", "apart"].map(|name| directory.path().join(name));
+    let settings = TrainSettings {
+        accumulate: 2,
+        ema: 0.9,
+        clip: 0.5,
+        save_every: 5,
+        keep_last: 100,
+        check_replicas: 2,
+        ..settings(OptimizerSetting::AdamW, 3e-3, 3)
+    };
+    let pipeline = replicated_on(&["cpu"], None);
+    let (_, summary) = resume::train(pipeline, &settings, &usual_data(), &whole);
+    let expected = summary.unwrap();
+    for (size, devices, batches) in [
+        (2, ["0/cpu", "0/cpu", "1/cpu", "1/cpu"], 11),
+        (4, ["0/cpu", "1/cpu", "2/cpu", "3/cpu"], 9),
+        (3, ["1/cpu", "0/cpu", "1/cpu", "2/cpu"], usize::MAX),
+    ] {
+        let summaries = in_ranks(size, |comm| {
+            let processes = Processes::new(Some(comm.clone()));
+            let open = || RunFolder::resume(&path);
+            let folder = RunFolder::open_in::<TrainError>(&processes, open).unwrap();
+            let mut trainer = trainer(replicated_on(&devices, Some(&comm)), settings.clone());
+            let _ = trainer.resume(&folder).unwrap();
+            let data = failing(usual_data(), batches);
+            let summary = train_silently(&mut trainer, &data, &folder);
+            if summary.is_ok() {
+                folder.finish().unwrap();
+            }
+            summary
+        });
+        for summary in summaries {
+            match summary {
+                Ok(summary) => assert_eq!(summary.test, expected.test),
+                Err(error) => assert!(batches < usize::MAX, "{error}"),
+            }
+        }
+    }
+    let files = [&whole, &path].map(|path| left_by(path));
+    assert!(files[0].0 == files[1].0, "other weights");
+    assert_eq!(files[0].1, files[1].1);
+    assert!(tensors(&whole) == tensors(&path), "other checkpoints");
+}
+
 /// Each part under another number of processes and stages.
 #[test]
 fn a_training_resumes_in_other_processes() {
