@@ -485,6 +485,7 @@ impl<L: Layer> PipelineBuilder<L> {
             });
             return Err(BuildError::SharedStatistics { first, second });
         }
+        self.check_replicas(&seats, processes)?;
         let workers = self.start_workers(&seats, processes)?;
         let transfers = self.start_transfers(&stages, (&seats, processes))?;
         let reducers = Reducers::start(&seats, processes, self.bucket);
@@ -572,6 +573,25 @@ impl<L: Layer> PipelineBuilder<L> {
             };
         let placements = ranges.into_iter().zip(devices).zip(skips);
         Ok(placements.map(placement).collect())
+    }
+
+    /// Replicas in several processes are updated there, which devices of unlike kinds do with other bits.
+    fn check_replicas(&self, seats: &Seats, processes: &Processes) -> Result<(), BuildError> {
+        for stage in 0..seats.stages() {
+            let seats = seats.of_stage(stage);
+            let kind = |seat: &Seat| self.devices[seat.worker].kind();
+            let unlike = |seat: &&Seat| kind(seat) != kind(&seats[0]);
+            if processes.of_seats(seats).len() > 1
+                && let Some(other) = seats.iter().find(unlike)
+            {
+                let name = |seat: &Seat| self.devices[seat.worker].name.clone();
+                return Err(BuildError::UnlikeReplicas {
+                    stage,
+                    devices: [name(&seats[0]), name(other)],
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Checks the devices and starts a worker for each.

@@ -129,6 +129,15 @@ impl NamedDevice {
         self.device == Device::flex() && !self.is_unknown()
     }
 
+    /// The kind of the device in its name, such as `cpu` or `cuda`.
+    pub(crate) fn kind(&self) -> &str {
+        let own = self
+            .name
+            .split_once('/')
+            .map_or(&*self.name, |(_, own)| own);
+        own.split_once(':').map_or(own, |(kind, _)| kind)
+    }
+
     /// Whether it is a GPU that another process has and this one has not.
     fn is_unknown(&self) -> bool {
         let of_process = self.name.split_once('/').map(|(_, device)| device);

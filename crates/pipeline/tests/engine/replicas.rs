@@ -500,3 +500,19 @@ fn a_replica_that_drifts_is_named() {
         "{found:?}"
     );
 }
+
+#[test]
+fn processes_cannot_have_unlike_replicas() {
+    let errors = ranks(2, |comm| {
+        let scheduler = DataParallel::equal(GPipe, 2);
+        let builder = builder(dense(&[3; 4]), 2, scheduler, 2, Recompute::Never);
+        let devices = ["0/cpu", "1/cuda:0"].map(|name| name.parse::<NamedDevice>().unwrap());
+        let builder = builder.devices(devices).communicator(comm);
+        builder.build().map(drop).unwrap_err().to_string()
+    });
+    let expected = "stage 0 has replicas on 0/cpu and 1/cuda:0 in several processes";
+    assert!(
+        errors.iter().all(|error| error.starts_with(expected)),
+        "{errors:?}"
+    );
+}
