@@ -1,12 +1,6 @@
 //! The checks.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use burn::{
     module::Module,
@@ -23,6 +17,7 @@ use crate::{
     report::Check,
     snapshot::Snapshot,
     subject::{Subject, own_layers, parts},
+    tested::Tested,
 };
 
 /// What each stage held in each case.
@@ -236,28 +231,22 @@ where
 
     fn step_after_failure(&self, case: &Case) -> Result<Snapshot, CaseError> {
         let pipeline = self.build(case)?;
-        let fails = Arc::new(AtomicBool::new(true));
-        let objective = Spoilt {
-            objective: self.objective.clone(),
-            fails: fails.clone(),
-        };
-        self.processes.agree(self.fail(&pipeline, &objective))?;
-        fails.store(false, Ordering::SeqCst);
-        let step = pipeline.train_step(self.batch.clone().keep_outputs(), &objective)?;
+        self.processes.agree(self.fail(&pipeline))?;
+        let step = self.train(&pipeline)?;
         let mut snapshot = Snapshot::default();
         snapshot.step("step 1", &pipeline, &step);
         Ok(snapshot)
     }
 
     /// Trains a step whose loss is NaN.
-    fn fail(&self, pipeline: &Pipeline<L>, objective: &Spoilt<O>) -> Result<(), CaseError> {
+    fn fail(&self, pipeline: &Pipeline<L>) -> Result<(), CaseError> {
         let model = || {
             let mut snapshot = Snapshot::default();
             snapshot.layers("", own_layers(pipeline));
             snapshot
         };
         let before = model();
-        match pipeline.train_step(self.batch.clone().keep_outputs(), objective) {
+        match self.train_with(pipeline, &Tested::failing(self.objective.clone())) {
             Err(error) if names_last_stage(pipeline, &error) => {}
             Err(error) => return Err(CaseError::WrongError(error)),
             Ok(_) => return Err(CaseError::NoError),
@@ -304,31 +293,6 @@ fn evaluation<'a, L: Layer>(
     snapshot.flow("the output", output);
     snapshot.layers("after evaluation, ", layers);
     snapshot
-}
-
-#[derive(Clone)]
-struct Spoilt<O> {
-    objective: O,
-    fails: Arc<AtomicBool>,
-}
-
-impl<Out, T, O: Objective<Out, T>> Objective<Out, T> for Spoilt<O> {
-    fn loss(&self, output: Out, target: T) -> Tensor<1> {
-        let loss = self.objective.loss(output, target);
-        if self.fails.load(Ordering::SeqCst) {
-            loss.mul_scalar(f32::NAN)
-        } else {
-            loss
-        }
-    }
-
-    fn weight(&self, target: &T) -> f64 {
-        self.objective.weight(target)
-    }
-
-    fn auxiliary_loss(&self, output: Out, target: T) -> Tensor<1> {
-        self.objective.auxiliary_loss(output, target)
-    }
 }
 
 /// Whether no stage holds more micro-batches than its schedule allows.

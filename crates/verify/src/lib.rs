@@ -31,8 +31,10 @@ mod processes;
 mod report;
 mod snapshot;
 mod subject;
+mod tested;
 mod verifier;
 
 pub use error::VerifyError;
 pub use report::{Check, Outcome, Report};
+pub use tested::Tested;
 pub use verifier::Verifier;

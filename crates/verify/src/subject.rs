@@ -18,6 +18,8 @@ use crate::{
     fingerprint::Fingerprint,
     processes::Processes,
     snapshot::Snapshot,
+    tested::Tested,
+    verifier::TrainingStep,
 };
 
 /// The learning rate between the two steps, large enough to change the second one.
@@ -29,6 +31,8 @@ pub(crate) struct Subject<L: Layer, T, O> {
     pub(crate) batch: Batch<L::Input, T, L::Side>,
     pub(crate) evaluation: (L::Input, L::Side),
     pub(crate) objective: O,
+    /// Instead of the pipeline's own.
+    pub(crate) training_step: Option<TrainingStep<L, T, O>>,
     /// The device of all stages, each in its process.
     pub(crate) device: Device,
     pub(crate) processes: Processes,
@@ -106,7 +110,19 @@ where
     }
 
     pub(crate) fn train(&self, pipeline: &Pipeline<L>) -> Result<Step<L>, StepError> {
-        pipeline.train_step(self.batch.clone().keep_outputs(), &self.objective)
+        self.train_with(pipeline, &Tested::new(self.objective.clone()))
+    }
+
+    pub(crate) fn train_with(
+        &self,
+        pipeline: &Pipeline<L>,
+        objective: &Tested<O>,
+    ) -> Result<Step<L>, StepError> {
+        let batch = self.batch.clone().keep_outputs();
+        match &self.training_step {
+            Some(step) => step(pipeline, batch, objective),
+            None => pipeline.train_step(batch, objective),
+        }
     }
 
     pub(crate) fn evaluate(&self, pipeline: &Pipeline<L>) -> Result<L::Output, StepError> {

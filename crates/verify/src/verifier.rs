@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use burn::{module::Module, tensor::Device};
 use stovepipe_comm::Communicator;
-use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Pipeline, Recompute};
+use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Pipeline, Recompute, Step, StepError};
 use stovepipe_schedule::Rule;
 
 use crate::{
@@ -14,7 +14,17 @@ use crate::{
     processes::Processes,
     report::Report,
     subject::{Subject, size},
+    tested::Tested,
 };
+
+/// Trains a step.
+pub(crate) type TrainingStep<L, T, O> = Box<
+    dyn Fn(
+        &Pipeline<L>,
+        Batch<<L as Layer>::Input, T, <L as Layer>::Side>,
+        &Tested<O>,
+    ) -> Result<Step<L>, StepError>,
+>;
 
 /// Checks that a pipeline changes nothing but the speed of a model's training; see the [crate](crate).
 ///
@@ -49,6 +59,7 @@ where
                 evaluation: first_half((batch.input.clone(), batch.side.clone())),
                 batch,
                 objective,
+                training_step: None,
                 device: Device::flex(),
                 processes: Processes::default(),
                 seed: 0,
@@ -130,6 +141,51 @@ where
     /// ```
     pub fn communicator(mut self, communicator: impl Into<Arc<Communicator>>) -> Self {
         self.subject.processes = Processes::new(communicator.into());
+        self
+    }
+
+    /// Verifies a training step of your own instead of [`Pipeline::train_step`], such as a loop that
+    /// accumulates gradients. It gets a pipeline, the whole batch, and the objective. Its loss and gradients
+    /// must be those of the batch. A loop over parts of the batch gives these for models without dropout
+    /// and batch norm only.
+    ///
+    /// ```
+    /// use burn::{optim::GradientsAccumulator, tensor::{Device, Int, Tensor}};
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::{Batch, CrossEntropy, Flow};
+    /// use stovepipe_verify::Verifier;
+    ///
+    /// let device = Device::flex();
+    /// let targets = Tensor::<1, Int>::from_ints([0, 1, 2, 0], &device);
+    /// let batch = Batch::new(Tensor::ones([4, 4], &device), targets);
+    /// let report = Verifier::new(Dense::layers(&[4, 8, 3]), batch, CrossEntropy::new())
+    ///     .micro_batches([1, 2])
+    ///     .training_step(|pipeline, batch, objective| {
+    ///         // Wrong: each half of the batch has the mean over its own samples.
+    ///         let mut halves = (batch.input, batch.target).split(&[2, 2]).into_iter();
+    ///         let (first, second) = (halves.next().unwrap(), halves.next().unwrap());
+    ///         let mut sum = GradientsAccumulator::new();
+    ///         let layers = pipeline.layers().to_vec();
+    ///         sum.accumulate(&layers, pipeline.train_step(first, objective)?.gradients);
+    ///         let mut step = pipeline.train_step(second, objective)?;
+    ///         sum.accumulate(&layers, step.gradients);
+    ///         step.gradients = sum.grads();
+    ///         Ok(step)
+    ///     })
+    ///     .run()?;
+    /// assert!(!report.holds());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn training_step(
+        mut self,
+        step: impl Fn(
+            &Pipeline<L>,
+            Batch<L::Input, T, L::Side>,
+            &Tested<O>,
+        ) -> Result<Step<L>, StepError>
+        + 'static,
+    ) -> Self {
+        self.subject.training_step = Some(Box::new(step));
         self
     }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod broken;
+mod gallery;
 mod models;
 mod palette;
 mod precision;
