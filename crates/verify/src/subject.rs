@@ -18,8 +18,7 @@ use crate::{
     fingerprint::Fingerprint,
     processes::Processes,
     snapshot::Snapshot,
-    tested::Tested,
-    verifier::TrainingStep,
+    tested::{Tested, TrainingStep},
 };
 
 /// The learning rate between the two steps, large enough to change the second one.

@@ -1,7 +1,16 @@
-//! The objective under test.
+//! What is under test: an objective, and a training step.
 
 use burn::tensor::Tensor;
-use stovepipe_pipeline::Objective;
+use stovepipe_pipeline::{Batch, Layer, Objective, Pipeline, Step, StepError};
+
+/// Trains a step.
+pub(crate) type TrainingStep<L, T, O> = Box<
+    dyn Fn(
+        &Pipeline<L>,
+        Batch<<L as Layer>::Input, T, <L as Layer>::Side>,
+        &Tested<O>,
+    ) -> Result<Step<L>, StepError>,
+>;
 
 /// The objective of a [`Verifier`](crate::Verifier). Its loss is NaN where a check wants a step to fail.
 #[derive(Clone, Debug)]

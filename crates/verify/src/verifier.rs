@@ -17,15 +17,6 @@ use crate::{
     tested::Tested,
 };
 
-/// Trains a step.
-pub(crate) type TrainingStep<L, T, O> = Box<
-    dyn Fn(
-        &Pipeline<L>,
-        Batch<<L as Layer>::Input, T, <L as Layer>::Side>,
-        &Tested<O>,
-    ) -> Result<Step<L>, StepError>,
->;
-
 /// Checks that a pipeline changes nothing but the speed of a model's training; see the [crate](crate).
 ///
 /// Give it a batch of few samples: each of hundreds of cases trains two steps.

@@ -10,7 +10,7 @@ use burn::{
     optim::{GradientsAccumulator, GradientsParams},
     tensor::{Device, FloatDType, Tensor},
 };
-use stovepipe_runtime::{CancelToken, Cancelled, JobError};
+use stovepipe_runtime::{CancelToken, Cancelled};
 use stovepipe_schedule::{Action, Pass, SpanKind};
 
 use crate::{
@@ -31,6 +31,7 @@ use crate::{
         statistics::{self, Cells, Momenta, Statistics},
         tape::{self, BackwardScope, Head, LossAndScores, PassContext, StageValues, Tape},
         values::{self, FlowGradients},
+        worker::ActionError,
     },
     model::{flows, keyed_rng::StepKey, layer::Layer},
 };
@@ -125,9 +126,6 @@ pub(crate) struct StagePlacement {
     /// The cells of each layer's running statistics.
     pub(crate) cells: Arc<[Cells]>,
 }
-
-/// Why an action failed.
-pub(crate) type ActionError = JobError<FailureCause>;
 
 pub(crate) struct StageStep<L: Layer> {
     task: StageTask<L>,

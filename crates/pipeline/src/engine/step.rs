@@ -20,7 +20,8 @@ use crate::{
         panic::Panicked,
         record::{self, Recorder},
         report::{Reports, StageReport},
-        stage::{ActionError, StageResult, StageStep, StageTask},
+        stage::{StageResult, StageStep, StageTask},
+        worker::ActionError,
     },
     model::layer::Layer,
 };

@@ -16,9 +16,13 @@ use std::{
 };
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
+use stovepipe_runtime::JobError;
 pub(crate) use stovepipe_runtime::Worker;
 
-use crate::api::error::BuildError;
+use crate::api::error::{BuildError, FailureCause};
+
+/// Why an action of a worker failed.
+pub(crate) type ActionError = JobError<FailureCause>;
 
 /// How long an idle worker may take to answer.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);

@@ -34,8 +34,7 @@ use crate::{
         processes::Processes,
         record::Recorder,
         seats::{Seat, Seats},
-        stage::ActionError,
-        worker,
+        worker::{self, ActionError},
     },
 };
 
