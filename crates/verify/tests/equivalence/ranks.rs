@@ -1,6 +1,9 @@
 //! Models that lie in several processes, for which threads stand here.
 
-use std::{sync::Arc, thread};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+};
 
 use burn::{
     module::Module,
@@ -21,11 +24,19 @@ fn ranks<R: Send>(size: usize, of_rank: impl Fn(Arc<Communicator>) -> R + Sync) 
     ranks_with(vec![(); size], |comm, ()| of_rank(comm))
 }
 
+/// Held while a test needs Burn's generator for itself: ranks draw the same parameters only if no layer
+/// draws from it elsewhere in the process.
+pub fn generator() -> MutexGuard<'static, ()> {
+    static GENERATOR: Mutex<()> = Mutex::new(());
+    GENERATOR.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What each rank makes of what it is given.
 fn ranks_with<S: Send, R: Send>(
     given: Vec<S>,
     of_rank: impl Fn(Arc<Communicator>, S) -> R + Sync,
 ) -> Vec<R> {
+    let _alone = generator();
     let comms = local(given.len(), None).unwrap();
     let of_rank = &of_rank;
     thread::scope(|scope| {
