@@ -2,8 +2,9 @@ use stovepipe_comm::{CommError, Peer};
 
 /// Why ranks could not reduce together.
 ///
-/// After an error other than [`Ranks`](Self::Ranks) and [`Root`](Self::Root), tensors may hold anything,
-/// and the job cannot continue: all its ranks are told, as after a [`CommError`].
+/// After an error other than [`Ranks`](Self::Ranks) and [`Root`](Self::Root), tensors may hold anything.
+/// Outside of a [run](crate::Group::begin), the job cannot continue: all its ranks are told, as after a
+/// [`CommError`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {

@@ -54,8 +54,7 @@ pub struct Group {
 pub struct GroupCancel(Sender<Event>);
 
 impl GroupCancel {
-    /// Ends the calls of a run at this rank: those that wait now, and those that follow. Does nothing if
-    /// the run has ended.
+    /// Ends the call of a run that waits at this rank now or next. Does nothing if the run has ended.
     pub fn cancel(&self, run: u64) {
         drop(self.0.send(Event::Cancelled(run)));
     }
@@ -138,7 +137,7 @@ impl Group {
     /// earlier one any more. What is left of earlier runs is dropped.
     ///
     /// An error in a run does not abort the job: the caller has to
-    /// [cancel](GroupCancel::cancel) the run at the other ranks.
+    /// [cancel](GroupCancel::cancel) the run at the other ranks, and calls in it have no limit of their own.
     ///
     /// ```
     /// use std::sync::Arc;

@@ -93,7 +93,9 @@ impl Inbox {
     /// The next message of the rank before this one with at least this tag. Smaller tags are of calls that
     /// were cancelled.
     pub(crate) fn next(&mut self, first: u64) -> Result<(u64, Vec<u8>), CollectiveError> {
-        let (sender, mut patience) = (self.sender(), self.comm.limit());
+        let sender = self.sender();
+        // A run ends when it is cancelled: others may have much to do before they take part.
+        let mut patience = self.comm.limit().filter(|_| self.run.is_none());
         let mut waiting = HashSet::new();
         let mut is_late = false;
         loop {

@@ -303,8 +303,8 @@ impl<L: Layer> PipelineBuilder<L> {
     }
 
     /// Sets the size of a bucket, in bytes of gradients; 25 MiB by default. Replicas of a stage in several
-    /// processes add their gradients bucket by bucket, while backward passes go on. The first bucket has at
-    /// most 1 MiB. A layer is not split. The size changes no bit.
+    /// processes add their gradients bucket by bucket, while backward passes go on. A bucket ends with the
+    /// layer that fills it, the first one at 1 MiB. The size changes no bit.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -315,7 +315,7 @@ impl<L: Layer> PipelineBuilder<L> {
     /// assert!(builder.bucket(100 << 20).build().is_ok());
     /// ```
     pub fn bucket(mut self, bytes: usize) -> Self {
-        self.bucket = bytes;
+        self.bucket = bytes.max(1);
         self
     }
 

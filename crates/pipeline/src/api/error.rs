@@ -346,18 +346,6 @@ pub enum StepError {
     /// The step was cancelled from outside: another process failed, for example.
     #[error("the step was cancelled: {0}")]
     Cancelled(#[source] BoxedError),
-    /// The replicas of a stage are in several processes, on devices of unlike kinds.
-    #[error(
-        "stage {stage} has replicas on {} and {} in several processes: give them devices of one kind, or \
-         put them into one process, which updates the parameters once",
-        devices[0], devices[1]
-    )]
-    UnlikeReplicas {
-        /// The stage.
-        stage: usize,
-        /// The names of two of its devices.
-        devices: [String; 2],
-    },
     /// The processes of the pipeline do not get on.
     #[error(transparent)]
     Processes(#[from] ProcessError),

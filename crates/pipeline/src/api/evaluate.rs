@@ -43,8 +43,8 @@ impl<L: Layer> Pipeline<L> {
             loss: None,
             keep_outputs: true,
         })?;
-        let all = self.share_outputs(own_outputs(result))?;
-        let joined = join_outputs(all, sizes.len());
+        let all = self.share_outputs(own_outputs(result));
+        let joined = all.and_then(|all| join_outputs(all, sizes.len()));
         self.engine.processes.meet(joined, |_| Vec::new())
     }
 
@@ -82,7 +82,12 @@ impl<L: Layer> Pipeline<L> {
         };
         let packed: Result<Vec<_>, _> = own.iter().map(pack).collect();
         let packed = processes.meet(packed, |_| Vec::new())?;
-        let device = self.engine.own_device();
+        // Beside those that this process has.
+        let last = self.engine.stages.len() - 1;
+        let device = match self.engine.home(last) {
+            Some(_) => &self.engine.stages[last].device,
+            None => self.engine.own_device(),
+        };
         for (index, mut packed) in processes.share(packed)?.into_iter().flatten() {
             if let Entry::Vacant(place) = own.entry(index) {
                 place.insert(flows::unpack(&mut packed, device).map_err(unreadable)?);

@@ -13,6 +13,7 @@ use stovepipe_comm::Peer;
 
 use crate::{
     api::{error::StepError, pipeline::Pipeline},
+    engine::panic::caught,
     model::layer::Layer,
 };
 
@@ -41,8 +42,10 @@ impl<L: Layer> Pipeline<L> {
             return Ok(());
         }
         let call = ("the call".to_owned(), "check_replicas".to_owned());
-        self.meet(Ok::<_, StepError>(()), |()| (vec![call], ()))?;
-        let all = processes.share(self.checksums())?;
+        let (_turn, _) = self.meet(self.engine.take_turn(), |_| (vec![call], ()))?;
+        let own = caught(|| self.checksums()).map_err(StepError::panicked("reading of tensors"));
+        let own = processes.meet(own, |_| Vec::new())?;
+        let all = processes.share(own)?;
         let mut firsts = BTreeMap::new();
         for (rank, own) in all.into_iter().enumerate() {
             for (tensor, sum) in own {

@@ -60,9 +60,10 @@ impl<L: Layer> Pipeline<L> {
                 links,
                 inputs: inputs.collect(),
                 outputs: outputs(&stage),
+                reduction: training
+                    .and_then(|_| reductions.of(seat, replicas, [&stage.device, home])),
                 stage,
                 shared: (engine.shared.clone()).filter(|_| engine.home(seat.stage) == Some(seat)), // once a process
-                reduction: training.and_then(|_| reductions.of(seat, replicas, home)),
                 dtype: engine.precision.cast(),
                 side: side.clone(),
                 samples: samples.clone(),

@@ -81,8 +81,10 @@ impl Shared {
                         shared.owned.entry(first).or_default().insert(user);
                     }
                 }
+                let mut known = BTreeSet::new();
                 for (replica, &owner) in owners.iter().enumerate() {
-                    if users.contains(&owner) {
+                    // A process with several replicas of the owner needs the gradient once.
+                    if users.contains(&owner) || !known.insert(owner) {
                         continue;
                     }
                     is_any_shared = true;

@@ -245,9 +245,9 @@ impl Statistics {
         self.cells.is_empty()
     }
 
-    /// Those of the micro-batches that were counted here, for replicas in other processes, and the momenta
-    /// if this replica took the first micro-batch: one may have taken none. All else is −0, so that a sum over
-    /// replicas has the bits of each.
+    /// Those of the micro-batches that were counted here, for replicas in other processes: others are −0, so
+    /// that a sum over replicas has the bits of each. Then the momenta that are known here, each with the
+    /// number of replicas that know it: a replica may have no micro-batch.
     pub(crate) fn to_numbers<M: Module>(
         &self,
         micro_batches: usize,
@@ -263,10 +263,13 @@ impl Statistics {
                 .zip(row.iter::<f32>())
                 .for_each(|(place, own)| *place = own);
         }
-        let known = momenta.iter().filter(|_| self.after.contains_key(&0));
-        let known: HashMap<_, _> = known.collect();
-        let momentum = |mean: ParamId| known.get(&mean).map_or(-0.0, |momentum| **momentum as f32);
-        numbers.extend(self.means(live).into_iter().map(momentum));
+        // As whole numbers, whose sums are exact.
+        for mean in self.means(live) {
+            let grains = momenta
+                .get(&mean)
+                .map(|momentum| (momentum / GRAIN).round());
+            numbers.extend(grains.map_or([0.0; 2], |grains| [grains as f32, 1.0]));
+        }
         numbers
     }
 
@@ -287,12 +290,12 @@ impl Statistics {
             self.after = rows.collect();
         }
         let means = self.means(live);
-        let (own, rest) = rest.split_at(means.len());
-        let known = means
-            .into_iter()
-            .zip(own)
-            .filter(|(_, momentum)| **momentum > 0.0);
-        momenta.extend(known.map(|(mean, &momentum)| (mean, rounded(momentum.into()))));
+        let (own, rest) = rest.split_at(2 * means.len());
+        for (mean, pair) in means.into_iter().zip(own.chunks(2)) {
+            if pair[1] > 0.0 {
+                momenta.insert(mean, f64::from(pair[0] / pair[1]) * GRAIN);
+            }
+        }
         rest
     }
 
@@ -567,10 +570,6 @@ fn momentum(low: Tensor<1>, high: Tensor<1>) -> Option<f64> {
     let left = (high - low).into_data();
     let left: Vec<f64> = left.iter::<f64>().collect();
     let mean = left.iter().sum::<f64>() / left.len() as f64;
-    let momentum = rounded(1.0 - mean / PROBE);
+    let momentum = ((1.0 - mean / PROBE) / GRAIN).round() * GRAIN;
     (momentum > 0.0).then_some(momentum)
-}
-
-fn rounded(momentum: f64) -> f64 {
-    (momentum / GRAIN).round() * GRAIN
 }

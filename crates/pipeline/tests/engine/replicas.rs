@@ -296,6 +296,8 @@ fn placed() -> Vec<(Copied, Vec<usize>)> {
         (Stages(vec![3, 1]), &[0, 1, 2, 0]),
         (Stages(vec![1, 3]), &[1, 0, 1, 0]),
         (Stages(vec![2, 3]), &[0, 1, 1, 2, 0]),
+        (Stages(vec![2, 2]), &[0, 0, 1, 2]),
+        (Stages(vec![3, 2]), &[0, 0, 1, 2, 3]),
     ]
     .map(|(copied, processes)| (copied, processes.to_vec()))
     .to_vec()

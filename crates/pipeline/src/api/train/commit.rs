@@ -75,14 +75,16 @@ impl<L: Layer> Pipeline<L> {
     ) -> Result<Option<L::Output>, StepError> {
         let (processes, seats) = (&self.engine.processes, self.engine.seats());
         let of_last = seats.of_stage(seats.stages() - 1);
-        let mut outputs = own_outputs(result);
-        if processes.of_seats(of_last).len() > 1 {
-            outputs = self.share_outputs(outputs)?;
-        }
+        let own = own_outputs(result);
+        let outputs = match processes.of_seats(of_last).len() {
+            1 => Ok(own),
+            _ => self.share_outputs(own),
+        };
         let has_last = processes.home(of_last).is_some();
-        let joined = has_last
-            .then(|| join_outputs(outputs, micro_batches))
-            .transpose();
+        let joined = outputs.and_then(|outputs| {
+            let joined = has_last.then(|| join_outputs(outputs, micro_batches));
+            joined.transpose()
+        });
         processes.meet(joined, |_| Vec::new())
     }
 

@@ -151,9 +151,14 @@ pub(crate) struct RunReductions<'a> {
 }
 
 impl RunReductions<'_> {
-    /// The reduction of a seat of this process, if it is one of several `replicas`. `device` is where the
-    /// stage's sums are to be. In one process, the first seat of a stage gets them.
-    pub(crate) fn of(&mut self, seat: Seat, replicas: usize, device: &Device) -> Option<Reduction> {
+    /// The reduction of a seat of this process, if it is one of several `replicas`. The devices are the
+    /// seat's, and where the stage's sums are to be. In one process, the first seat of a stage gets them.
+    pub(crate) fn of(
+        &mut self,
+        seat: Seat,
+        replicas: usize,
+        [own, device]: [&Device; 2],
+    ) -> Option<Reduction> {
         let (outbox, sums) = runtime::mailbox();
         let replica = seat.replica;
         let (way, sums) = match &self.reducers.stages[seat.stage] {
@@ -184,6 +189,7 @@ impl RunReductions<'_> {
             },
         };
         Some(Reduction {
+            device: own.clone(),
             way,
             sums,
             is_given: Vec::new(),
@@ -195,6 +201,8 @@ impl RunReductions<'_> {
 
 /// A seat's part of a reduction.
 pub(crate) struct Reduction {
+    /// The seat's.
+    device: Device,
     way: Way,
     /// `None` if another seat of this process gets the sums.
     sums: Option<Sums>,
@@ -281,6 +289,7 @@ impl Reduction {
         if std::mem::replace(&mut self.is_given[layer], true) {
             return;
         }
+        let _ = self.device.flush(); // another thread reads them; a lost device fails there
         match &self.way {
             Way::Here(collected, replica) => {
                 let recorder = self.recorder.clone();
@@ -361,7 +370,6 @@ impl Drop for Reduction {
 
 impl Ring {
     fn give(&self, given: Given) {
-        let _ = self.device.flush(); // the thread reads it; a lost device fails there
         if let Some((_, thread)) = &self.begun {
             let _ = thread.send(given);
         }
