@@ -22,7 +22,8 @@ impl Timeline {
     /// characters, but a `width` below 40 counts as 40.
     ///
     /// A span is the letter of its [`Pass`](crate::Pass), or `R` for a recomputation, and the number of
-    /// the micro-batch if it fits. An all-reduce is an `A` where no pass runs. If a worker has several stages, every other one is in lower case.
+    /// the micro-batch if it fits. An all-reduce is an `A` where no pass runs. If a worker has several
+    /// stages, every other one is in lower case.
     /// With `colour`, ANSI escape sequences show the kinds of spans, too.
     ///
     /// ```

@@ -25,7 +25,7 @@ use crate::{
         core::{Engine, ProgressCallback},
         panic::caught,
         processes::Processes,
-        reduction::{self, Reducers},
+        reduction::Reducers,
         schedules::{self, Schedules},
         seats::{Seat, Seats},
         shared::Shared,
@@ -68,7 +68,7 @@ impl<L: Layer> Pipeline<L> {
             unkeyed_policy: UnkeyedPolicy::Refuse,
             sample: None,
             communicator: None,
-            bucket: reduction::BUCKET,
+            bucket: BUCKET as usize,
             on_transfer: None,
         }
     }

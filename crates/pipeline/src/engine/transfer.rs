@@ -32,7 +32,7 @@ use crate::{
         panic::caught,
         processes::Processes,
         seats::{Seat, Seats},
-        worker::{self, GRACE},
+        worker,
     },
     measure::device::NamedDevice,
 };
@@ -199,11 +199,8 @@ impl TransferThreads {
     /// Waits until no copy of a failed step is left; only briefly if the step has stalled. Gives up
     /// those that have not ended by then.
     pub(crate) fn settle(&self, stall_timeout: Option<Duration>, has_stalled: bool) {
-        let limit = match stall_timeout {
-            Some(limit) if has_stalled => Some(limit.min(GRACE)),
-            limit => limit,
-        };
-        worker::settle(self.threads.values().map(|thread| &thread.worker), limit);
+        let workers = self.threads.values().map(|thread| &thread.worker);
+        worker::settle_after(workers, stall_timeout, has_stalled);
     }
 
     /// A copy that was given up and has not ended yet.

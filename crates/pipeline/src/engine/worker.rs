@@ -54,6 +54,19 @@ pub(crate) fn settle<'a>(
     }
 }
 
+/// The same when a step has failed; only briefly if it has stalled.
+pub(crate) fn settle_after<'a>(
+    workers: impl IntoIterator<Item = &'a Worker>,
+    stall_timeout: Option<Duration>,
+    has_stalled: bool,
+) {
+    let limit = match stall_timeout {
+        Some(limit) if has_stalled => Some(limit.min(GRACE)),
+        limit => limit,
+    };
+    settle(workers, limit);
+}
+
 /// A pool that includes the thread that made it.
 struct Pool {
     pool: Option<ThreadPool>,

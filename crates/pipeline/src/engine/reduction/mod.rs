@@ -38,9 +38,6 @@ use crate::{
     },
 };
 
-/// The limit of a bucket by default, in bytes.
-pub(crate) const BUCKET: usize = 25 << 20;
-
 /// The channel of the first ring; the engine's messages have channel 0.
 const FIRST_CHANNEL: u32 = 1;
 
@@ -130,11 +127,7 @@ impl Reducers {
 
     /// Waits until nothing of a failed step is left; only briefly if the step has stalled.
     pub(crate) fn settle(&self, stall_timeout: Option<Duration>, has_stalled: bool) {
-        let limit = match stall_timeout {
-            Some(limit) if has_stalled => Some(limit.min(worker::GRACE)),
-            limit => limit,
-        };
-        worker::settle(self.workers(), limit);
+        worker::settle_after(self.workers(), stall_timeout, has_stalled);
     }
 
     /// Whether a thread was given up and has not ended yet.
