@@ -26,6 +26,7 @@ pub use api::{
     objective::{MeanOf, Objective},
     pipeline::{Pipeline, Stage},
     precision::{LossScaler, Precision},
+    window::Window,
 };
 #[doc(hidden)]
 pub use engine::panic::caught;
@@ -63,7 +64,8 @@ pub mod error {
         api::{
             error::{
                 BoxedError, BuildError, FailureCause, FlightRecord, ProfilerError, StageFailure,
-                StepError, Transfer, TransferKind, WorkerRecord, WorkerState, WrongSchedule,
+                StepError, Transfer, TransferKind, WindowError, WorkerRecord, WorkerState,
+                WrongSchedule,
             },
             precision::{PrecisionError, UnknownPrecision},
         },

@@ -8,7 +8,9 @@ use stovepipe_schedule::{Recompute, Rule, Scheduler};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) rule: Rule,
+    /// Of each replica.
     pub(crate) workers: usize,
+    pub(crate) replicas: usize,
     pub(crate) micro_batches: usize,
     pub(crate) recompute: Recompute,
 }
@@ -56,6 +58,7 @@ impl Case {
         Self {
             rule: Rule::GPipe,
             workers,
+            replicas: 1,
             micro_batches,
             recompute: Recompute::Never,
         }
@@ -74,9 +77,13 @@ impl fmt::Display for Case {
         let Self {
             rule, recompute, ..
         } = self;
+        let replicas = match self.replicas {
+            1 => String::new(),
+            replicas => format!("{replicas} replicas, "),
+        };
         write!(
             f,
-            "{rule}, {stages} stage{s}, {micro_batches} micro-batch{es}, recompute {recompute}"
+            "{rule}, {replicas}{stages} stage{s}, {micro_batches} micro-batch{es}, recompute {recompute}"
         )
     }
 }

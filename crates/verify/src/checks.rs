@@ -23,8 +23,12 @@ use crate::{
 /// What each stage held in each case.
 pub(crate) type HeldInCases = Vec<(Case, Vec<Held>)>;
 
+/// The numbers of replicas.
+const REPLICAS: [usize; 2] = [2, 3];
 /// Allowed between two ways to add up the same numbers.
 const ROUNDING: f64 = 1e-5;
+/// Allowed between sums in another order, also after an update.
+const REPLICATED: f64 = 1e-4;
 /// Allowed between running statistics.
 const STATISTICS: f64 = 1e-4;
 /// Allowed on devices that do not promise the same bits.
@@ -146,6 +150,7 @@ where
             let case = Case {
                 rule: Rule::OneForwardOneBackward,
                 workers: 2.min(self.layers.len()).max(self.processes.size()),
+                replicas: 1,
                 micro_batches,
                 recompute: Recompute::Always,
             };
@@ -179,6 +184,35 @@ where
             }
         })?;
         Ok(sum.unwrap_or_default())
+    }
+
+    /// Whether replicas, which add up their gradients in another order, give what the same stages give without
+    /// them.
+    pub(crate) fn check_replicas(&self, cases: &[Case]) -> Result<Check, ProcessError> {
+        let compared = "replicas of stages with the same stages alone";
+        let mut check = Check::new("replicas", compared, REPLICATED);
+        let few = self.processes.size() + 1;
+        let chosen = cases.iter().filter(|case| {
+            (case.rule, case.recompute) == (Rule::OneForwardOneBackward, Recompute::Never)
+                && case.workers <= few
+        });
+        for case in chosen.filter(|case| case.micro_batches >= REPLICAS[0]) {
+            let expected = self.run_alone(case);
+            for replicas in REPLICAS
+                .into_iter()
+                .filter(|own| *own <= case.micro_batches)
+            {
+                let case = Case { replicas, ..*case };
+                let found = self.run(&case).map(|(found, _)| found);
+                check.compare(&self.processes, &case, &found, &expected)?;
+            }
+        }
+        if check.cases == 0 {
+            return Ok(check.skipped("they need two micro-batches"));
+        }
+        Ok(check.finished(
+            "the training step takes something from one replica that is the sum or mean over all",
+        ))
     }
 
     /// Whether a pipeline evaluates like the plain model, and does not change it.

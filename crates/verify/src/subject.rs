@@ -12,6 +12,7 @@ use stovepipe_pipeline::{
     Batch, BuildError, Flow, Held, KeyedRng, Layer, LayerError, Objective, Pipeline, Plain, Step,
     StepError, flows::attach, run_plain,
 };
+use stovepipe_schedule::DataParallel;
 
 use crate::{
     case::{Case, CaseError},
@@ -86,14 +87,27 @@ where
         layers: Vec<L>,
         case: &Case,
     ) -> Result<Pipeline<L>, BuildError> {
-        let builder = Pipeline::builder(layers)
-            .devices(self.processes.devices(&self.device, case.workers))
-            .schedule(case.rule)
+        self.build_in(&self.processes, layers, case)
+    }
+
+    fn build_in(
+        &self,
+        processes: &Processes,
+        layers: Vec<L>,
+        case: &Case,
+    ) -> Result<Pipeline<L>, BuildError> {
+        let workers = case.workers * case.replicas;
+        let builder = Pipeline::builder(layers).devices(processes.devices(&self.device, workers));
+        let builder = match case.replicas {
+            1 => builder.schedule(case.rule),
+            replicas => builder.schedule(DataParallel::equal(case.rule, replicas)),
+        };
+        let builder = builder
             .micro_batches(case.micro_batches)
             .recompute(case.recompute)
             .seed(self.seed)
             .unkeyed_draws_nothing(self.allow_unkeyed);
-        match self.processes.of_workers(case.workers) {
+        match processes.of_workers(workers) {
             Some(comm) => builder.communicator(comm.clone()).build(),
             None => builder.build(),
         }
@@ -130,7 +144,16 @@ where
 
     /// Trains, evaluates, and does both again. Also returns what each stage held in the last step.
     pub(crate) fn run(&self, case: &Case) -> Result<(Snapshot, Vec<Held>), CaseError> {
-        let mut pipeline = self.build(case)?;
+        self.run_pipeline(self.build(case)?)
+    }
+
+    /// The same in this process alone, which then has all layers.
+    pub(crate) fn run_alone(&self, case: &Case) -> Result<Snapshot, CaseError> {
+        let pipeline = self.build_in(&Processes::default(), self.copies(), case)?;
+        self.run_pipeline(pipeline).map(|(results, _)| results)
+    }
+
+    fn run_pipeline(&self, mut pipeline: Pipeline<L>) -> Result<(Snapshot, Vec<Held>), CaseError> {
         let mut optimizer = SgdConfig::new().init();
         let (mut snapshot, mut held) = (Snapshot::default(), Vec::new());
         for name in ["step 1", "step 2"] {
@@ -224,7 +247,7 @@ impl Snapshot {
 pub(crate) fn own_layers<L: Layer>(pipeline: &Pipeline<L>) -> impl Iterator<Item = (usize, &L)> {
     let rank = pipeline.communicator().map_or(0, |comm| comm.rank());
     let stages = pipeline.stages().into_iter();
-    let own = stages.filter(move |stage| stage.process == rank);
+    let own = stages.filter(move |stage| stage.processes.contains(&rank));
     let own = own.flat_map(|stage| stage.layers);
     own.filter_map(|index| Some((index, pipeline.layers().get(index)?)))
 }

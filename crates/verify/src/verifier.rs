@@ -249,6 +249,7 @@ where
             cut,
             subject.check_mini_batch(&micro_batches)?,
             subject.check_statistics(&micro_batches)?,
+            subject.check_replicas(&cases)?,
             subject.check_evaluation(&cases)?,
             subject.check_failed_step(&cases)?,
             memory(subject.samples(), &held),
@@ -267,6 +268,7 @@ where
                         cases.push(Case {
                             rule,
                             workers,
+                            replicas: 1,
                             micro_batches,
                             recompute,
                         });

@@ -11,7 +11,7 @@ use std::{
 use stovepipe_comm::Communicator;
 use stovepipe_plan::{BUCKET, CutError, Forecast, OptimizerState, Setup};
 use stovepipe_runtime::{CancelHandle, StopHandle};
-use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler};
+use stovepipe_schedule::{OneForwardOneBackward, Recompute, Schedule, Scheduler, WeightPolicy};
 
 use crate::{
     api::{
@@ -69,6 +69,7 @@ impl<L: Layer> Pipeline<L> {
             sample: None,
             communicator: None,
             bucket: BUCKET as usize,
+            weight_policy: WeightPolicy::default(),
             on_transfer: None,
         }
     }
@@ -132,6 +133,7 @@ pub struct PipelineBuilder<L: Layer> {
     sample: Option<(L::Input, L::Side)>,
     communicator: Option<Arc<Communicator>>,
     bucket: usize,
+    weight_policy: WeightPolicy,
     on_transfer: Option<TransferHook>,
 }
 
@@ -302,6 +304,24 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
+    /// Sets which version of the weights micro-batches use in a [window](Pipeline::train_window); by default
+    /// the newest that a stage has.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::Pipeline;
+    /// use stovepipe_schedule::{PipeDream, WeightPolicy};
+    ///
+    /// let builder = Pipeline::builder(Dense::layers(&[3, 2])).devices([Device::flex()]);
+    /// let builder = builder.schedule(PipeDream::default()).micro_batches(1);
+    /// assert!(builder.weight_policy(WeightPolicy::VerticalSync).build().is_ok());
+    /// ```
+    pub fn weight_policy(mut self, policy: WeightPolicy) -> Self {
+        self.weight_policy = policy;
+        self
+    }
+
     /// Sets the size of a bucket, in bytes of gradients; 25 MiB by default. Replicas of a stage in several
     /// processes add their gradients bucket by bucket, while backward passes go on. A bucket ends with the
     /// layer that fills it, the first one at 1 MiB. The size changes no bit.
@@ -373,7 +393,7 @@ impl<L: Layer> PipelineBuilder<L> {
         let schedule = self.scheduler.schedule(stages, self.micro_batches)?;
         let devices = self.devices.len();
         let seats = schedules::seats(&schedule, stages, self.micro_batches, devices)?;
-        let cut = (self.balance).cut_scheduled(layers, &schedule, self.recompute);
+        let cut = (self.balance).cut_scheduled(layers, &schedule, (self.recompute, self.bucket));
         Ok(StageLayout {
             cut: cut.map_err(named)?,
             seats,
@@ -402,7 +422,7 @@ impl<L: Layer> PipelineBuilder<L> {
             schedule: &layout.schedule,
             recompute: self.recompute,
             state,
-            bucket: BUCKET,
+            bucket: self.bucket as u64,
         };
         let mut forecast = setup.forecast(&layout.cut)?;
         if self.precision.cast().is_some() {
@@ -455,7 +475,8 @@ impl<L: Layer> PipelineBuilder<L> {
         let (comm, cancel) = (self.communicator.take(), CancelHandle::new());
         let processes = Arc::new(Processes::new(of_workers, comm, &cancel)?);
         let sample = self.sample.take();
-        let built = self.build_own(&processes, cancel);
+        let kinds = self.kinds(&processes)?;
+        let built = self.build_own(&processes, &kinds, cancel);
         let pipeline = processes.meet(built, Pipeline::terms)?;
         if pipeline.engine.shared.is_some() {
             pipeline.meet(Ok::<_, BuildError>(()), |()| (Vec::new(), ()))?;
@@ -470,9 +491,14 @@ impl<L: Layer> PipelineBuilder<L> {
     fn build_own(
         self,
         processes: &Arc<Processes>,
+        kinds: &[String],
         cancel: CancelHandle<BoxedError>,
     ) -> Result<Pipeline<L>, BuildError> {
-        let StageLayout { cut, seats, .. } = self.layout()?;
+        let StageLayout {
+            cut,
+            seats,
+            schedule,
+        } = self.layout()?;
         let ties = Ties::of(&self.layers);
         if processes.are_several() && !<L::Flow as Flow>::PACKS {
             return Err(BuildError::FlowNotPacked(type_name::<L::Flow>()));
@@ -485,7 +511,6 @@ impl<L: Layer> PipelineBuilder<L> {
             });
             return Err(BuildError::SharedStatistics { first, second });
         }
-        self.check_replicas(&seats, processes)?;
         let workers = self.start_workers(&seats, processes)?;
         let transfers = self.start_transfers(&stages, (&seats, processes))?;
         let reducers = Reducers::start(&seats, processes, self.bucket);
@@ -497,7 +522,11 @@ impl<L: Layer> PipelineBuilder<L> {
             let seats = seats.of_stage(stage_of(layer)).iter();
             seats.map(|seat| processes.of(seat.worker)).collect()
         };
-        let shared = (processes.post()).and_then(|post| Shared::new(&ties, processes_of, post));
+        let of_unlike = |stage| has_unlike_replicas(seats.of_stage(stage), kinds);
+        let unlike: Vec<_> = (0..seats.stages()).map(of_unlike).collect();
+        let is_unlike = |layer| unlike[stage_of(layer)];
+        let shared =
+            (processes.post()).and_then(|post| Shared::new(&ties, (processes_of, is_unlike), post));
         let is_own_layer = |layer| is_own[stage_of(layer)];
         let own_ties = ties.within(is_own_layer);
         let of_others = initialise_shared(&self.layers, self.seed, &ties, is_own_layer);
@@ -538,6 +567,10 @@ impl<L: Layer> PipelineBuilder<L> {
             tied_places: format!("{:?}", ties.places()),
             ties: own_ties,
             shared: shared.map(Arc::new),
+            unlike,
+            has_ties: !ties.places().is_empty(),
+            weight_policy: self.weight_policy,
+            is_asynchronous: schedule.is_asynchronous(),
             momenta: Arc::default(),
             turn: ().into(),
             in_callback: None.into(),
@@ -575,23 +608,20 @@ impl<L: Layer> PipelineBuilder<L> {
         Ok(placements.map(placement).collect())
     }
 
-    /// Replicas in several processes are updated there, which devices of unlike kinds do with other bits.
-    fn check_replicas(&self, seats: &Seats, processes: &Processes) -> Result<(), BuildError> {
-        for stage in 0..seats.stages() {
-            let seats = seats.of_stage(stage);
-            let kind = |seat: &Seat| self.devices[seat.worker].kind();
-            let unlike = |seat: &&Seat| kind(seat) != kind(&seats[0]);
-            if processes.of_seats(seats).len() > 1
-                && let Some(other) = seats.iter().find(unlike)
-            {
-                let name = |seat: &Seat| self.devices[seat.worker].name.clone();
-                return Err(BuildError::UnlikeReplicas {
-                    stage,
-                    devices: [name(&seats[0]), name(other)],
-                });
-            }
+    /// The kind of each worker's device, if there are several processes. Only its own process knows the
+    /// hardware.
+    fn kinds(&self, processes: &Processes) -> Result<Vec<String>, BuildError> {
+        if !processes.are_several() {
+            return Ok(Vec::new());
         }
-        Ok(())
+        let own = processes.own_workers();
+        let own: Vec<_> = own
+            .map(|worker| probe::kind(&self.devices[worker]))
+            .collect();
+        let all = processes.share(own)?;
+        let mut all: Vec<_> = all.into_iter().map(Vec::into_iter).collect();
+        let of_worker = |device: &NamedDevice| all[device.process].next().unwrap_or_default();
+        Ok(self.devices.iter().map(of_worker).collect())
     }
 
     /// Checks the devices and starts a worker for each.
@@ -657,6 +687,13 @@ fn of_stages<T: Clone>(seats: &Seats, processes: &Processes, of_workers: &[T]) -
         of_workers[seat.worker].clone()
     };
     (0..seats.stages()).map(of_stage).collect()
+}
+
+/// Whether a stage has replicas whose updates would give other bits. Only processes have kinds.
+fn has_unlike_replicas(seats: &[Seat], kinds: &[String]) -> bool {
+    let mut kinds = seats.iter().filter_map(|seat| kinds.get(seat.worker));
+    let first = kinds.next();
+    kinds.any(|kind| Some(kind) != first)
 }
 
 /// Draws the lazy parameters that layers share: moving them would initialise them without the seed. Returns

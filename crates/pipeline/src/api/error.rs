@@ -181,18 +181,6 @@ pub enum BuildError {
         "{0} cannot be sent to another process: derive `Flow`, or write `pack` and `unpack` for it"
     )]
     FlowNotPacked(&'static str),
-    /// The replicas of a stage are in several processes, on devices of unlike kinds.
-    #[error(
-        "stage {stage} has replicas on {} and {} in several processes: give them devices of one kind, or \
-         put them into one process, which updates the parameters once",
-        devices[0], devices[1]
-    )]
-    UnlikeReplicas {
-        /// The stage.
-        stage: usize,
-        /// The names of two of its devices.
-        devices: [String; 2],
-    },
     /// The processes of the pipeline do not get on.
     #[error(transparent)]
     Processes(#[from] ProcessError),
@@ -261,6 +249,9 @@ pub enum StepError {
     /// The engine cannot run the schedule, or it is not the requested one.
     #[error(transparent)]
     WrongSchedule(#[from] WrongSchedule),
+    /// A window cannot be trained.
+    #[error(transparent)]
+    Window(#[from] WindowError),
     /// The scheduler assigns stages to other workers than when the pipeline was built.
     #[error("the scheduler assigns stages to other workers for this number of micro-batches")]
     OtherWorkers,
@@ -430,12 +421,63 @@ pub enum WrongSchedule {
         /// Devices given.
         devices: usize,
     },
-    /// The schedule changes weights within a step.
+    /// The schedule changes weights before its end.
     #[error(
-        "the schedule changes weights after each micro-batch (U), but this engine changes them once \
-         after each step: use a schedule without updates, such as 1F1B"
+        "the schedule changes weights before its end (U): train windows with it, or use a schedule \
+         without updates, such as 1F1B"
     )]
     Asynchronous,
+    /// The schedule does not change weights.
+    #[error("a window needs a schedule that changes weights (U), such as PipeDream's")]
+    Synchronous,
+    /// The schedule changes weights in another rhythm.
+    #[error(
+        "the schedule changes weights after every {} (U), but a mini-batch has {}",
+        count(*every, "micro-batch"), count(*micro_batches, "micro-batch")
+    )]
+    Updates {
+        /// Micro-batches of an update.
+        every: usize,
+        /// Micro-batches of a mini-batch.
+        micro_batches: usize,
+    },
+}
+
+/// Why a window of mini-batches cannot be trained.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WindowError {
+    /// It has no mini-batches.
+    #[error("the window has no mini-batches")]
+    Empty,
+    /// A step that overflows would have to be skipped, but later ones have begun.
+    #[error("f16 cannot train without a flush: use bf16 or f32")]
+    F16,
+    /// Layers share a parameter, which two stages would change at different times.
+    #[error("layers share a parameter: without a flush each stage would change its own copy")]
+    SharedParameters,
+    /// Replicas in several processes have devices of unlike kinds, which one of them updates.
+    #[error("replicas in several processes need devices of one kind without a flush")]
+    UnlikeReplicas,
+    /// The iterator ended before its length.
+    #[error("the window's batches ended after {found} of {expected}")]
+    Ended {
+        /// Mini-batches that came.
+        found: usize,
+        /// The length that the iterator gave.
+        expected: usize,
+    },
+    /// A mini-batch is too small.
+    #[error(
+        "a mini-batch of the window has {}, for {}: each needs one",
+        count(*samples, "sample"), count(*micro_batches, "micro-batch")
+    )]
+    FewSamples {
+        /// Its samples.
+        samples: usize,
+        /// The pipeline's micro-batches.
+        micro_batches: usize,
+    },
 }
 
 /// Where and why a stage failed.

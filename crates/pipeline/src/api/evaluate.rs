@@ -19,6 +19,7 @@ use crate::{
         },
     },
     engine::{
+        schedules::StepSchedule,
         seats::Turns,
         stage::{OutputUse, StagePlacement},
         step::{self, StepResult},
@@ -142,9 +143,9 @@ impl<L: Layer> Pipeline<L> {
             keep_outputs: false,
         })?;
         Ok(Evaluation {
-            loss: sum_losses(&result.reports, sizes.len()).1,
+            loss: sum_losses(&result.reports, 0..sizes.len()).1,
             weight,
-            scores: sum_scores(&result.reports, sizes.len()),
+            scores: sum_scores(&result.reports, 0..sizes.len()),
         })
     }
 
@@ -156,11 +157,13 @@ impl<L: Layer> Pipeline<L> {
     ) -> Result<StepResult<L>, StepError> {
         let turns = self.engine.schedules.turns(sizes.len());
         let tasks = self.tasks(inputs, (sizes, &turns), None, outputs);
-        step::run(
-            &self.engine,
-            &self.forward_actions(&turns, sizes.len()),
-            tasks,
-        )
+        let schedule = StepSchedule {
+            actions: self.forward_actions(&turns, sizes.len()),
+            versions: Vec::new(),
+            recorded: Vec::new(),
+            turns,
+        };
+        step::run(&self.engine, &schedule, tasks, |_| Ok(()))
     }
 
     /// Each worker runs its stages one after another, each with all its micro-batches.

@@ -14,3 +14,4 @@ mod replicas;
 mod tasks;
 mod train;
 mod update;
+pub(crate) mod window;

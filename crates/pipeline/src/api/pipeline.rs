@@ -14,7 +14,7 @@ use stovepipe_runtime::StopHandle;
 use crate::{
     api::{
         batch::even_parts,
-        error::StepError,
+        error::{StepError, WindowError},
         precision::{LossScaler, Precision},
     },
     engine::{core::Engine, stage::StagePlacement},
@@ -66,7 +66,7 @@ pub struct Stage {
     pub layers: Range<usize>,
     /// The worker that runs it; the first one, if it has replicas.
     pub worker: usize,
-    /// Its workers, which take micro-batches in turn.
+    /// Its workers, which share its micro-batches.
     pub replicas: Vec<usize>,
     /// The name of each of these workers' device, in pictures and errors.
     pub devices: Vec<String>,
@@ -199,6 +199,10 @@ impl<L: Layer> Pipeline<L> {
                 engine.micro_batches.to_string(),
             ),
             term("the size of a bucket", engine.reducers.bucket().to_string()),
+            term(
+                "the policy of weights",
+                format!("{:?}", engine.weight_policy),
+            ),
             term("the seed", engine.seed.to_string()),
             term("the precision", engine.precision.to_string()),
             term(
@@ -328,6 +332,13 @@ impl<L: Layer> Pipeline<L> {
         &self.engine.unkeyed
     }
 
+    /// Whether the schedule changes weights before its end, so that it trains
+    /// [windows](Self::train_window).
+    #[must_use]
+    pub fn is_asynchronous(&self) -> bool {
+        self.engine.is_asynchronous
+    }
+
     /// Checks that there is a schedule for a mini-batch of `samples` samples. A fixed schedule has one
     /// number of micro-batches only.
     ///
@@ -335,8 +346,20 @@ impl<L: Layer> Pipeline<L> {
     ///
     /// If there is none, or there are no samples.
     pub fn check_batch(&self, samples: usize) -> Result<(), StepError> {
-        match even_parts(samples, self.engine.micro_batches).len() {
+        let most = self.engine.micro_batches;
+        match even_parts(samples, most).len() {
             0 => Err(StepError::EmptyBatch),
+            micro_batches if micro_batches < most && self.is_asynchronous() => {
+                Err(WindowError::FewSamples {
+                    samples,
+                    micro_batches: most,
+                }
+                .into())
+            }
+            _ if self.is_asynchronous() => {
+                let policy = self.engine.weight_policy;
+                self.engine.schedules.of_window((1, most), policy).map(drop)
+            }
             micro_batches => self.engine.schedules.of(micro_batches).map(|_| ()),
         }
     }

@@ -10,7 +10,7 @@ use crate::{
         statistics::Statistics,
         step,
     },
-    model::{keyed_rng::StepKey, layer::Layer},
+    model::layer::Layer,
 };
 
 impl<L: Layer> Pipeline<L> {
@@ -86,16 +86,12 @@ impl<L: Layer> Pipeline<L> {
         let turns = self.engine.schedules.turns(sizes.len());
         let schedule = Arc::new(StepSchedule {
             actions: self.forward_actions(&turns, sizes.len()),
+            versions: Vec::new(),
             recorded: Vec::new(),
             turns,
         });
         let training = Training {
             schedule: schedule.clone(),
-            key: StepKey {
-                seed: self.engine.seed,
-                step: self.steps(),
-                progress: self.progress(),
-            },
             trainable_from: usize::MAX,
             momenta: self.engine.momenta.clone(),
             only_counts: true,
@@ -107,7 +103,7 @@ impl<L: Layer> Pipeline<L> {
             loss: None,
             keep_outputs: false,
         });
-        let result = step::run(&self.engine, &schedule.actions, tasks)?;
+        let result = step::run(&self.engine, &schedule, tasks, |_| Ok(()))?;
         let statistics = result.stages.into_iter().flat_map(|stage| stage.statistics);
         Ok((statistics.collect(), sizes))
     }

@@ -1,7 +1,7 @@
 //! Whether replicas still have the same parameters.
 
 use std::{
-    collections::BTreeMap,
+    collections::HashMap,
     hash::{DefaultHasher, Hasher},
 };
 
@@ -14,13 +14,14 @@ use stovepipe_comm::Peer;
 use crate::{
     api::{error::StepError, pipeline::Pipeline},
     engine::panic::caught,
-    model::layer::Layer,
+    model::{layer::Layer, parameters::is_statistic},
 };
 
 impl<L: Layer> Pipeline<L> {
     /// Checks that all processes that have a stage have the same parameters and running statistics of it.
     /// All processes call this. They compare a checksum of each tensor, which is read from its device. It
-    /// does nothing in a single process, where replicas share one copy of the parameters.
+    /// does nothing in a single process, where replicas share one copy of the parameters. Replicas on devices
+    /// of unlike kinds get those of the first one before, and their running statistics are not compared.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -46,7 +47,7 @@ impl<L: Layer> Pipeline<L> {
         let own = caught(|| self.checksums()).map_err(StepError::panicked("reading of tensors"));
         let own = processes.meet(own, |_| Vec::new())?;
         let all = processes.share(own)?;
-        let mut firsts = BTreeMap::new();
+        let mut firsts = HashMap::new();
         for (rank, own) in all.into_iter().enumerate() {
             for (tensor, sum) in own {
                 let &mut (first, of_first) = firsts.entry(tensor.clone()).or_insert((rank, sum));
@@ -86,10 +87,12 @@ impl<L: Layer> Pipeline<L> {
     }
 
     /// Of this process's tensors, by name.
-    fn checksums(&self) -> BTreeMap<String, u64> {
+    fn checksums(&self) -> Vec<(String, u64)> {
         let mut sums = Checksums::default();
         for (index, layer) in self.layers().iter().enumerate() {
             if self.engine.is_own_layer(index) {
+                let stage = self.stage_of(index);
+                sums.leaves_out = stage.is_some_and(|stage| self.engine.unlike[stage]);
                 sums.path = vec![index.to_string()];
                 layer.valid().visit(&mut sums);
             }
@@ -100,22 +103,31 @@ impl<L: Layer> Pipeline<L> {
 
 #[derive(Default)]
 struct Checksums {
+    /// Running statistics.
+    leaves_out: bool,
+    in_statistics: bool,
     path: Vec<String>,
-    sums: BTreeMap<String, u64>,
+    /// In the order of layers.
+    sums: Vec<(String, u64)>,
 }
 
 impl ModuleVisitor for Checksums {
-    fn enter_module(&mut self, name: &str, _: &str) {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.in_statistics |= is_statistic(name, container_type);
         self.path.push(name.to_owned());
     }
 
-    fn exit_module(&mut self, _: &str, _: &str) {
+    fn exit_module(&mut self, name: &str, container_type: &str) {
+        self.in_statistics &= !is_statistic(name, container_type);
         self.path.pop();
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.leaves_out && self.in_statistics {
+            return;
+        }
         let mut hasher = DefaultHasher::new();
         hasher.write(param.val().into_data().as_bytes());
-        self.sums.insert(self.path.join("."), hasher.finish());
+        self.sums.push((self.path.join("."), hasher.finish()));
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     engine::{
         links::Links,
         panic::caught,
+        parts::{Part, Parts},
         report::StageReport,
         seats::{Seat, Turns},
         stage::{MicroBatchLoss, OutputUse, StagePlacement, StageTask, Training},
@@ -19,8 +20,51 @@ use crate::{
         tape::{Head, LossAndScores},
         values,
     },
-    model::{flow::Flow, flows, layer::Layer},
+    model::{flow::Flow, flows, keyed_rng::StepKey, layer::Layer},
 };
+
+/// What stages need of a mini-batch, before each takes its own.
+pub(crate) struct Parted<L: Layer> {
+    /// By micro-batch of the mini-batch.
+    inputs: HashMap<usize, L::Input>,
+    side: Vec<L::Side>,
+    samples: Arc<[Range<usize>]>,
+    key: Option<StepKey>,
+}
+
+impl<L: Layer> Parted<L> {
+    pub(crate) fn new(
+        inputs: Inputs<L::Input, L::Side>,
+        sizes: &[usize],
+        key: Option<StepKey>,
+    ) -> Result<Self, StepError> {
+        let of_first = batch::split(inputs.input, sizes, "input")?;
+        Ok(Self {
+            inputs: of_first.into_iter().enumerate().collect(),
+            side: batch::split(inputs.side, sizes, "side input")?,
+            samples: ranges(sizes).collect(),
+            key,
+        })
+    }
+
+    /// The part of a seat. The mini-batch's first micro-batch is the `first` of all.
+    pub(crate) fn of(
+        &mut self,
+        seat: Seat,
+        (turns, first): (&Turns, usize),
+        outputs: OutputUse<L>,
+    ) -> Part<L> {
+        let is_own = |index: usize| seat.stage == 0 && turns.has(seat, first + index);
+        let inputs = self.inputs.extract_if(|&index, _| is_own(index));
+        Part {
+            inputs: inputs.collect(),
+            side: self.side.clone(),
+            samples: self.samples.clone(),
+            outputs,
+            key: self.key.clone(),
+        }
+    }
+}
 
 impl<L: Layer> Pipeline<L> {
     /// The task of each seat of this process; without `training`, it runs forward as in evaluation. `turns`
@@ -35,44 +79,64 @@ impl<L: Layer> Pipeline<L> {
         if self.layers().is_empty() {
             return Err(StepError::LayersLost);
         }
-        let inputs_of_first = batch::split(inputs.input, sizes, "input")?;
-        let inputs_of_first = inputs_of_first.into_iter().enumerate();
-        let mut inputs_of_first: HashMap<_, _> = inputs_of_first.collect();
-        let side = batch::split(inputs.side, sizes, "side input")?;
-        let samples: Arc<[_]> = ranges(sizes).collect();
+        let key = training.map(|_| self.step_key(0));
+        let mut parted = Parted::new(inputs, sizes, key)?;
+        let parts = |seat: Seat, stage: &StagePlacement| {
+            Parts::one(parted.of(seat, (turns, 0), outputs(stage)))
+        };
+        Ok(self.seat_tasks((turns, 1), training, parts))
+    }
+
+    /// The key of a step's random numbers, so many steps from now.
+    pub(crate) fn step_key(&self, later: u64) -> StepKey {
+        StepKey {
+            seed: self.engine.seed,
+            step: self.steps() + later,
+            progress: self.progress(),
+        }
+    }
+
+    /// The task of each seat of this process, for so many mini-batches.
+    pub(crate) fn seat_tasks(
+        &self,
+        (turns, mini_batches): (&Turns, usize),
+        training: Option<&Arc<Training>>,
+        mut parts: impl FnMut(Seat, &StagePlacement) -> Parts<L>,
+    ) -> Vec<StageTask<L>> {
         let engine = &self.engine;
         let skips = engine.stages.iter().map(|stage| stage.skips.clone());
         let skips: Vec<_> = skips.collect();
         let trainable_from = training.map_or(usize::MAX, |training| training.trainable_from);
         let ways = (&engine.transfers, &*engine.processes);
         let links = Links::of_seats((engine.seats(), turns), &skips, trainable_from, ways);
-        let mut reductions = engine.reducers.of_run();
+        let mut reductions: Vec<_> = (0..mini_batches)
+            .map(|_| engine.reducers.of_run())
+            .collect();
         let task = |(seat, links): (Seat, _)| {
             let stage = engine.placement(seat);
-            let inputs =
-                inputs_of_first.extract_if(|&index, _| seat.stage == 0 && turns.has(seat, index));
             let replicas = engine.seats().of_stage(seat.stage).len();
             let home = &engine.stages[seat.stage].device;
+            let of_mini_batches = reductions.iter_mut().filter_map(|reductions| {
+                training.and_then(|_| reductions.of(seat, replicas, [&stage.device, home]))
+            });
             StageTask {
                 run: 0, // when it begins
                 seat,
                 layers: self.layers_at(seat),
                 links,
-                inputs: inputs.collect(),
-                outputs: outputs(&stage),
-                reduction: training
-                    .and_then(|_| reductions.of(seat, replicas, [&stage.device, home])),
+                reductions: of_mini_batches.collect(),
+                parts: parts(seat, &stage),
+                micro_batches: turns.0[seat.stage].len(),
                 stage,
                 shared: (engine.shared.clone()).filter(|_| engine.home(seat.stage) == Some(seat)), // once a process
                 dtype: engine.precision.cast(),
-                side: side.clone(),
-                samples: samples.clone(),
                 training: training.cloned(),
+                updates: None,
             }
         };
         let own = (engine.seats().all().zip(links))
             .filter(|(seat, _)| engine.processes.is_own(seat.worker));
-        Ok(own.map(task).collect())
+        own.map(task).collect()
     }
 
     /// The layers of a seat's stage, copied if they are on another device.
@@ -114,22 +178,22 @@ pub(crate) fn loss_on<L: Layer, T: Flow>(
 }
 
 /// The auxiliary and the main losses of a mini-batch, added in the order of micro-batches.
-pub(crate) fn sum_losses(stages: &[StageReport], micro_batches: usize) -> (f64, f64) {
+pub(crate) fn sum_losses(stages: &[StageReport], micro_batches: Range<usize>) -> (f64, f64) {
     let sum = |micro_batch| {
         let of = |losses: &HashMap<usize, f64>| losses.get(&micro_batch).copied().unwrap_or(0.0);
         let auxiliary: f64 = stages.iter().map(|stage| of(&stage.auxiliary)).sum();
         let main: f64 = stages.iter().map(|stage| of(&stage.losses)).sum();
         (auxiliary, main)
     };
-    let sums = (0..micro_batches).map(sum);
+    let sums = micro_batches.map(sum);
     sums.fold((0.0, 0.0), |(a, b), (c, d)| (a + c, b + d))
 }
 
 /// The scores of a mini-batch, added in the order of micro-batches.
-pub(crate) fn sum_scores(stages: &[StageReport], micro_batches: usize) -> Vec<f64> {
+pub(crate) fn sum_scores(stages: &[StageReport], micro_batches: Range<usize>) -> Vec<f64> {
     let mut sums = Vec::new();
     let scores = stages.last().map(|stage| &stage.scores);
-    for scores in (0..micro_batches).filter_map(|micro_batch| scores?.get(&micro_batch)) {
+    for scores in micro_batches.filter_map(|micro_batch| scores?.get(&micro_batch)) {
         sums.resize(scores.len().max(sums.len()), 0.0);
         for (sum, score) in sums.iter_mut().zip(scores) {
             *sum += score;

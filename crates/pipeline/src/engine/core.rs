@@ -8,6 +8,7 @@ use std::{
 
 use burn::tensor::Device;
 use stovepipe_runtime::{CancelHandle, StopHandle, Worker};
+use stovepipe_schedule::WeightPolicy;
 
 use crate::{
     api::{
@@ -68,6 +69,14 @@ pub(crate) struct Engine {
     pub(crate) tied_places: String,
     /// `None` if no parameter has places in several processes.
     pub(crate) shared: Option<Arc<Shared>>,
+    /// Whether any parameter has several places.
+    pub(crate) has_ties: bool,
+    /// Whether the schedule is one for windows.
+    pub(crate) is_asynchronous: bool,
+    /// Of windows.
+    pub(crate) weight_policy: WeightPolicy,
+    /// By stage: whether replicas in several processes have devices of unlike kinds.
+    pub(crate) unlike: Vec<bool>,
     /// The momenta of batch norms that are known so far.
     pub(crate) momenta: Arc<Mutex<Momenta>>,
     /// Held during a step.

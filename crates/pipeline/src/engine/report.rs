@@ -1,6 +1,6 @@
 //! What all processes get of a run.
 
-use std::collections::HashMap;
+use std::{cmp::Reverse, collections::HashMap};
 
 use serde::{Deserialize, Serialize};
 use stovepipe_schedule::Span;
@@ -36,8 +36,9 @@ pub(crate) struct StageReport {
     pub(crate) auxiliary: HashMap<usize, f64>,
     pub(crate) scores: HashMap<usize, Vec<f64>>,
     pub(crate) held: Held,
-    /// The last layer, by its index in the stage, with a gradient that is NaN or infinite.
-    pub(crate) not_finite: Option<usize>,
+    /// The first mini-batch with a gradient that is NaN or infinite, and the last layer that has one there,
+    /// by its index in the stage.
+    pub(crate) not_finite: Option<(usize, usize)>,
 }
 
 impl StageReport {
@@ -47,7 +48,8 @@ impl StageReport {
         self.auxiliary.extend(other.auxiliary);
         self.scores.extend(other.scores);
         self.held = self.held.max(other.held);
-        self.not_finite = self.not_finite.max(other.not_finite);
+        let both = self.not_finite.into_iter().chain(other.not_finite);
+        self.not_finite = both.min_by_key(|&(mini_batch, layer)| (mini_batch, Reverse(layer)));
     }
 }
 
@@ -60,6 +62,8 @@ pub struct Held {
     pub activations: usize,
     /// What deferred weight gradients need.
     pub weight_contexts: usize,
+    /// Versions of the weights: 1, except in [windows](crate::Pipeline::train_window).
+    pub weight_versions: usize,
 }
 
 impl Held {
@@ -69,6 +73,7 @@ impl Held {
             inputs: self.inputs.max(other.inputs),
             activations: self.activations.max(other.activations),
             weight_contexts: self.weight_contexts.max(other.weight_contexts),
+            weight_versions: self.weight_versions.max(other.weight_versions),
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::{
     collections::HashMap,
+    iter,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use stovepipe_schedule::{Action, Recompute, Schedule, Scheduler};
+use stovepipe_schedule::{Action, Recompute, Schedule, Scheduler, VersionUse, WeightPolicy};
 
 use crate::{
     api::error::{StepError, WrongSchedule},
@@ -16,8 +17,23 @@ use crate::{
 pub(crate) struct StepSchedule {
     /// The actions of each worker of the pipeline.
     pub(crate) actions: Vec<Vec<Action>>,
+    /// What each of these does with versions of the weights; nothing in a step.
+    pub(crate) versions: Vec<Vec<VersionUse>>,
     pub(crate) recorded: Vec<Vec<bool>>,
     pub(crate) turns: Turns,
+}
+
+impl StepSchedule {
+    /// The actions of a worker, and the versions that they use.
+    pub(crate) fn with_versions(&self, worker: usize) -> Vec<(Action, VersionUse)> {
+        let in_a_step = VersionUse {
+            version: 0,
+            dropped: None,
+        };
+        let own = self.versions.get(worker).into_iter().flatten().copied();
+        let own = own.chain(iter::repeat(in_a_step));
+        self.actions[worker].iter().copied().zip(own).collect()
+    }
 }
 
 /// Makes the schedules of a pipeline and keeps them, by number of micro-batches: a small batch has
@@ -39,17 +55,52 @@ impl Schedules {
         let stages = self.seats.stages();
         let schedule = self.scheduler.schedule(stages, micro_batches)?;
         check(&schedule, stages, micro_batches)?;
-        let actions = self.actions(&schedule).ok_or(StepError::OtherWorkers)?;
-        let recorded = (0..stages).map(|stage| self.recompute.kept(&schedule, stage));
-        let recorded = recorded.collect();
-        let turns = Turns((0..stages).map(|stage| turns(&schedule, stage)).collect());
-        let schedule = Arc::new(StepSchedule {
-            actions,
-            recorded,
-            turns,
-        });
+        if schedule.is_asynchronous() {
+            return Err(WrongSchedule::Asynchronous.into());
+        }
+        let schedule = Arc::new(self.step_schedule(&schedule, Vec::new())?);
         known.insert(micro_batches, schedule.clone());
         Ok(schedule)
+    }
+
+    /// The schedule of a window of so many updates, each after so many micro-batches.
+    pub(crate) fn of_window(
+        &self,
+        (updates, micro_batches): (usize, usize),
+        policy: WeightPolicy,
+    ) -> Result<StepSchedule, StepError> {
+        let (stages, all) = (self.seats.stages(), updates.saturating_mul(micro_batches));
+        let schedule = self.scheduler.schedule(stages, all)?;
+        check(&schedule, stages, all)?;
+        match schedule.update_every() {
+            None => return Err(WrongSchedule::Synchronous.into()),
+            Some(every) if every != micro_batches => {
+                return Err(WrongSchedule::Updates {
+                    every,
+                    micro_batches,
+                }
+                .into());
+            }
+            Some(_) => {}
+        }
+        let versions = schedule.versions(policy)?;
+        self.step_schedule(&schedule, versions.workers().to_vec())
+    }
+
+    fn step_schedule(
+        &self,
+        schedule: &Schedule,
+        versions: Vec<Vec<VersionUse>>,
+    ) -> Result<StepSchedule, StepError> {
+        let stages = self.seats.stages();
+        let actions = self.actions(schedule).ok_or(StepError::OtherWorkers)?;
+        let recorded = (0..stages).map(|stage| self.recompute.kept(schedule, stage));
+        Ok(StepSchedule {
+            actions,
+            versions,
+            recorded: recorded.collect(),
+            turns: Turns((0..stages).map(|stage| turns(schedule, stage)).collect()),
+        })
     }
 
     /// Which replicas take which micro-batches where no training schedule says so.
@@ -107,11 +158,12 @@ fn turns(schedule: &Schedule, stage: usize) -> Arc<[usize]> {
 ///
 /// ```
 /// use stovepipe_pipeline::{check_schedule, error::WrongSchedule};
-/// use stovepipe_schedule::{Interleaved, PipeDream, Scheduler};
+/// use stovepipe_schedule::{Interleaved, Scheduler};
 ///
-/// assert_eq!(check_schedule(&Interleaved { chunks: 2 }.schedule(4, 8)?, 2), Ok(()));
-/// let asynchronous = PipeDream::default().schedule(2, 8)?;
-/// assert_eq!(check_schedule(&asynchronous, 2), Err(WrongSchedule::Asynchronous));
+/// let schedule = Interleaved { chunks: 2 }.schedule(4, 8)?;
+/// assert_eq!(check_schedule(&schedule, 2), Ok(()));
+/// let (workers, devices) = (2, 4);
+/// assert_eq!(check_schedule(&schedule, 4), Err(WrongSchedule::Workers { workers, devices }));
 /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
 /// ```
 ///
@@ -141,16 +193,12 @@ pub(crate) fn seats(
     }
 }
 
-/// Schedulers may be custom, so this checks that the schedule is the requested one, trains, and is one that
-/// the engine runs.
+/// Schedulers may be custom, so this checks that the schedule is the requested one and trains.
 fn check(schedule: &Schedule, stages: usize, micro_batches: usize) -> Result<(), WrongSchedule> {
     let requested = [stages, micro_batches];
     let found = [schedule.stages(), schedule.micro_batches()];
     if found != requested || !schedule.is_training() {
         return Err(WrongSchedule::Other { requested, found });
-    }
-    if schedule.is_asynchronous() {
-        return Err(WrongSchedule::Asynchronous);
     }
     Ok(())
 }

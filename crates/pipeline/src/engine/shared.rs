@@ -1,4 +1,5 @@
-//! Parameters that layers of several processes share.
+//! Parameters that layers of several processes share: tied ones, and those of replicas on devices of unlike
+//! kinds, whose own updates would drift apart.
 //!
 //! The process of the first place owns the parameter. When layers have changed, it sends the value to the
 //! others before the next run; Burn's module mapping, which changes layers, cannot fail and so cannot wait
@@ -51,10 +52,11 @@ pub(crate) struct GradientsOfLayer {
 
 impl Shared {
     /// `None` if no parameter has places in several processes. `processes_of` are those of a layer, one for
-    /// each replica. A replica of the owner has its counterpart among the replicas of other layers.
+    /// each replica. A replica of the owner has its counterpart among the replicas of other layers; replicas
+    /// on devices of unlike kinds have one owner, the first.
     pub(crate) fn new(
         ties: &Ties,
-        processes_of: impl Fn(usize) -> Vec<usize>,
+        (processes_of, is_unlike): (impl Fn(usize) -> Vec<usize>, impl Fn(usize) -> bool),
         post: &Arc<Post>,
     ) -> Option<Self> {
         let mut shared = Self {
@@ -64,9 +66,14 @@ impl Shared {
             senders: BTreeMap::new(),
         };
         let (own, mut is_any_shared) = (post.agreement().comm().rank(), false);
-        for places in ties.places() {
-            let (first, owners) = (places[0], processes_of(places[0].0));
-            for &place in &places[1..] {
+        let tied = ties.places().iter().map(Vec::as_slice);
+        for places in tied.chain(ties.single().chunks(1)) {
+            let (first, mut owners) = (places[0], processes_of(places[0].0));
+            let is_unlike = is_unlike(first.0);
+            if is_unlike {
+                owners.truncate(1);
+            }
+            for &place in &places[usize::from(!is_unlike)..] {
                 let users = processes_of(place.0);
                 for (replica, &user) in users.iter().enumerate() {
                     let owner = owners[replica % owners.len()];

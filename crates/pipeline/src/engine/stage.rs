@@ -1,7 +1,7 @@
 //! One stage during one step: what it keeps for each micro-batch, and its passes.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet, VecDeque},
     ops::Range,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -11,16 +11,17 @@ use burn::{
     tensor::{Device, FloatDType, Tensor},
 };
 use stovepipe_runtime::{CancelToken, Cancelled};
-use stovepipe_schedule::{Action, Pass, SpanKind};
+use stovepipe_schedule::{Action, Pass, SpanKind, VersionUse};
 
 use crate::{
     api::error::FailureCause,
     engine::{
-        copies::{self, Copies, CopyUse},
+        copies::{self, CopyUse},
         deferred::DeferredGradients,
         finite::{gradient_sum, is_finite},
         links::Links,
         message::{Arrived, Inbox, Message},
+        parts::Parts,
         record::Recorder,
         reduction::Reduction,
         report::{Held, StageReport},
@@ -31,9 +32,11 @@ use crate::{
         statistics::{self, Cells, Momenta, Statistics},
         tape::{self, BackwardScope, Head, LossAndScores, PassContext, StageValues, Tape},
         values::{self, FlowGradients},
+        versions::{CopyOptions, Versions},
+        window::StageUpdates,
         worker::ActionError,
     },
-    model::{flows, keyed_rng::StepKey, layer::Layer},
+    model::{flows, layer::Layer},
 };
 
 /// Computes the loss and the scores of an output for a micro-batch.
@@ -54,25 +57,24 @@ pub(crate) struct StageTask<L: Layer> {
     pub(crate) stage: StagePlacement,
     pub(crate) layers: Vec<L>,
     pub(crate) links: Links<L>,
-    /// The model's input for the first stage, for each of its micro-batches.
-    pub(crate) inputs: HashMap<usize, L::Input>,
-    pub(crate) side: Vec<L::Side>,
-    /// The samples of each micro-batch, by their index in the mini-batch.
-    pub(crate) samples: Arc<[Range<usize>]>,
+    /// What it needs of each mini-batch.
+    pub(crate) parts: Parts<L>,
+    /// Of all mini-batches.
+    pub(crate) micro_batches: usize,
     pub(crate) shared: Option<Arc<Shared>>,
-    /// If the stage has replicas and trains.
-    pub(crate) reduction: Option<Reduction>,
+    /// One for each mini-batch, if the stage has replicas and trains.
+    pub(crate) reductions: VecDeque<Reduction>,
     /// The type to cast layers and inputs to, if any.
     pub(crate) dtype: Option<FloatDType>,
     /// `None` for inference and evaluation.
     pub(crate) training: Option<Arc<Training>>,
-    pub(crate) outputs: OutputUse<L>,
+    /// In a window: how weights change.
+    pub(crate) updates: Option<StageUpdates<L>>,
 }
 
 /// What all stages of a training step share.
 pub(crate) struct Training {
     pub(crate) schedule: Arc<StepSchedule>,
-    pub(crate) key: StepKey,
     /// The first layer of the model that has something to train.
     pub(crate) trainable_from: usize,
     pub(crate) momenta: Arc<Mutex<Momenta>>,
@@ -90,8 +92,10 @@ pub(crate) struct StageResult<L: Layer> {
     /// The first of those that are joined.
     pub(crate) seat: Seat,
     pub(crate) statistics: Vec<Statistics>,
-    /// The sums over all replicas, for each layer.
+    /// The sums over all replicas, for each layer; none after a window.
     pub(crate) gradients: Vec<GradientsParams>,
+    /// After a window, in the first seat of each process.
+    pub(crate) layers: Option<Vec<L>>,
     /// By micro-batch.
     pub(crate) outputs: HashMap<usize, L::Output>,
     pub(crate) report: StageReport,
@@ -106,6 +110,7 @@ impl<L: Layer> StageResult<L> {
         if self.gradients.is_empty() {
             self.gradients = next.gradients;
         }
+        self.layers = self.layers.take().or(next.layers);
         let outputs = next.outputs.into_iter();
         let outputs = outputs.map(|(index, output)| (index, flows::to_device(output, device)));
         self.outputs.extend(outputs);
@@ -129,18 +134,21 @@ pub(crate) struct StagePlacement {
 
 pub(crate) struct StageStep<L: Layer> {
     task: StageTask<L>,
-    reduction: Option<Reduction>,
-    /// The last action that computes gradients.
-    last: Option<Action>,
+    /// Of mini-batches whose gradients are not summed yet; the last one stays, for statistics.
+    reductions: VecDeque<Reduction>,
+    /// The actions that compute the last gradients of a mini-batch.
+    last: HashSet<Action>,
     recorder: Recorder,
-    copies: Copies<L>,
-    model_inputs: HashMap<usize, L::Input>,
+    versions: Versions<L>,
     /// Kept for a recomputation.
     inputs: HashMap<usize, StageValues<L>>,
     tapes: HashMap<usize, (CopyUse, Tape<L>)>,
     /// For the second half of a backward pass, by layer.
     deferred: HashMap<usize, Vec<(usize, DeferredGradients)>>,
     accumulators: Vec<GradientsAccumulator<L>>,
+    /// By mini-batch, the sum of each layer's gradients, which is not finite if one of them is not.
+    sums: Vec<Vec<Option<Tensor<1>>>>,
+    /// Of all versions, at the end.
     statistics: Vec<Statistics>,
     outputs: HashMap<usize, L::Output>,
     losses: HashMap<usize, Tensor<1>>,
@@ -150,44 +158,41 @@ pub(crate) struct StageStep<L: Layer> {
 }
 
 impl<L: Layer> StageStep<L> {
-    /// `actions` are those of the stage's worker.
-    pub(crate) fn new(mut task: StageTask<L>, actions: &[Action], recorder: Recorder) -> Self {
-        let copies = match task.training {
-            Some(_) => Copies::to_train(&task.layers, task.dtype),
-            None => Copies::to_infer(&task.layers, task.dtype),
+    /// `actions` are those of the stage.
+    pub(crate) fn new(
+        mut task: StageTask<L>,
+        actions: impl Iterator<Item = Action>,
+        recorder: Recorder,
+    ) -> Self {
+        let training = task.training.as_ref();
+        let only_counts = training.is_some_and(|training| training.only_counts);
+        let options = CopyOptions {
+            dtype: task.dtype,
+            trains: training.is_some(),
+            from_zero: task.dtype.is_some() || only_counts || task.updates.is_some(),
         };
-        let cells = task.training.iter().flat_map(|_| &*task.stage.cells);
-        let layers = task.layers.iter();
-        let accumulators = layers.clone().map(|_| GradientsAccumulator::new());
-        let model_inputs = std::mem::take(&mut task.inputs);
-        let only_counts = (task.training.as_ref()).is_some_and(|training| training.only_counts);
-        let starts_at_zero = task.dtype.is_some() || only_counts;
-        let mut reduction = task.reduction.take();
-        if let Some(reduction) = &mut reduction {
-            let has_statistics = task.stage.cells.iter().any(|cells| !cells.is_empty());
-            let kind = (only_counts, has_statistics);
-            reduction.begin(task.run, copies.live(), kind, &recorder);
+        let cells = training.map_or(&[][..], |_| &task.stage.cells);
+        let versions = Versions::new(options, &task.layers, cells);
+        let has_statistics = cells.iter().any(|cells| !cells.is_empty());
+        let mut reductions = std::mem::take(&mut task.reductions);
+        let count = reductions.len();
+        for (index, reduction) in reductions.iter_mut().enumerate() {
+            let kind = (only_counts, has_statistics && index + 1 == count);
+            reduction.begin(task.run, versions.newest().copies.live(), kind, &recorder);
         }
-        let mut own = actions.iter().rev().copied();
-        let is_last =
-            |action: &Action| action.stage == task.seat.stage && action.pass != Pass::Forward;
+        let layers = task.layers.iter();
         Self {
-            accumulators: accumulators.collect(),
-            statistics: (cells.zip(layers.zip(copies.live())))
-                .map(|(cells, (layer, live))| match starts_at_zero {
-                    false => Statistics::begin(cells.clone(), live),
-                    true => Statistics::begin_at_zero(cells.clone(), layer, live),
-                })
-                .collect(),
-            copies,
-            last: own.find(is_last),
-            reduction,
-            model_inputs,
+            accumulators: layers.map(|_| GradientsAccumulator::new()).collect(),
+            last: last_of_mini_batches(actions),
+            versions,
+            reductions,
             task,
             recorder,
             inputs: HashMap::new(),
             tapes: HashMap::new(),
             deferred: HashMap::new(),
+            sums: Vec::new(),
+            statistics: Vec::new(),
             outputs: HashMap::new(),
             losses: HashMap::new(),
             auxiliary: HashMap::new(),
@@ -197,16 +202,24 @@ impl<L: Layer> StageStep<L> {
     }
 
     /// Waits for what the action needs, runs it, and sends its results.
-    pub(crate) fn run(&mut self, action: Action, cancel: &CancelToken) -> Result<(), ActionError> {
+    pub(crate) fn run(
+        &mut self,
+        action: Action,
+        of_action: VersionUse,
+        cancel: &CancelToken,
+    ) -> Result<(), ActionError> {
         let failed = ActionError::Failed;
-        match action.pass {
+        let ran = match action.pass {
             Pass::Forward => {
+                self.task.parts.wait_for(action.micro_batch, cancel)?;
+                self.versions.choose(action.micro_batch, of_action.version);
                 // Copied before the wait, because it needs no input.
                 let modules = self.modules_to_record(action.micro_batch);
                 let input = self.receive_input(action, cancel)?;
                 self.recorder.running(action);
                 self.forward(action, input, modules).map_err(failed)
             }
+            Pass::Update => self.update(action, cancel),
             // Neither this stage nor one before it trains: there is no gradient to compute.
             _ if self.is_frozen() => {
                 self.recorder.running(action);
@@ -237,31 +250,83 @@ impl<L: Layer> StageStep<L> {
                 self.recorder.running(action);
                 self.weight_gradients(action).map_err(failed)
             }
-            // `engine::schedules` refuses schedules with updates.
-            Pass::Update => Err(failed(FailureCause::Internal("a step changes no weights"))),
+        };
+        ran?;
+        if let Some(version) = of_action.dropped {
+            self.versions.drop_older(version);
         }
+        Ok(())
+    }
+
+    /// The weights change by the gradients of a mini-batch.
+    fn update(&mut self, action: Action, cancel: &CancelToken) -> Result<(), ActionError> {
+        self.give_gradients();
+        let gradients = self.take_gradients(cancel)?;
+        self.sums.push(self.sums_of(&gradients));
+        let Some(updates) = &mut self.task.updates else {
+            let cause = FailureCause::Internal("a step changes no weights");
+            return Err(ActionError::Failed(cause));
+        };
+        self.recorder.running(action);
+        let layers = std::mem::take(&mut self.task.layers);
+        let change = || updates.next(layers, gradients, (&self.task.stage.device, cancel));
+        self.task.layers = (self.recorder).time(SpanKind::Update, action, change)?;
+        (self.versions).push(&self.task.layers, &self.task.stage.cells);
+        self.task.parts.forget(action.micro_batch);
+        Ok(())
     }
 
     /// Gives away what other replicas still need, without waiting for them.
     pub(crate) fn give_rest(&mut self) {
-        let Some(reduction) = &mut self.reduction else {
+        self.give_gradients();
+        if self.exchanges_statistics() {
+            self.statistics = self.versions.take_statistics();
+            let (count, momenta) = (self.task.micro_batches, self.momenta());
+            let live = self.versions.newest().copies.live();
+            let layers = self.statistics.iter().zip(live);
+            let numbers = layers.flat_map(|(own, live)| own.to_numbers(count, live, &momenta));
+            if let Some(reduction) = self.reductions.back() {
+                reduction.give_statistics(numbers.collect());
+            }
+        }
+    }
+
+    /// Gives the gradients of a mini-batch to the replicas that wait for them.
+    fn give_gradients(&mut self) {
+        let Some(reduction) = self.reductions.front_mut() else {
             return;
         };
         for layer in reduction.missing() {
             let gradients = self.accumulators[layer].grads();
-            reduction.give(layer, &self.copies.live()[layer], gradients);
+            let module = &self.versions.newest().copies.live()[layer];
+            reduction.give(layer, module, gradients);
         }
-        if self.exchanges_statistics() {
-            let micro_batches = self.task.samples.len();
-            let momenta = self.momenta();
-            let layers = self.statistics.iter().zip(self.copies.live());
-            let numbers = layers
-                .flat_map(|(own, live)| own.to_numbers(micro_batches, live, &momenta))
-                .collect();
-            if let Some(reduction) = &self.reduction {
-                reduction.give_statistics(numbers);
-            }
+    }
+
+    /// The gradients of a mini-batch: with replicas, the sums over them, if this seat gets these.
+    fn take_gradients(
+        &mut self,
+        cancel: &CancelToken,
+    ) -> Result<Vec<GradientsParams>, ActionError> {
+        let Some(reduction) = self.reductions.front_mut() else {
+            let own = self.accumulators.iter_mut();
+            return Ok(own.map(GradientsAccumulator::grads).collect());
+        };
+        self.recorder.reducing(self.task.seat.stage);
+        let gradients = reduction.gradients(cancel)?;
+        // The last one also has the statistics.
+        if self.reductions.len() > 1 {
+            self.reductions.pop_front();
         }
+        Ok(gradients)
+    }
+
+    fn sums_of(&self, gradients: &[GradientsParams]) -> Vec<Option<Tensor<1>>> {
+        let layers = self.versions.newest().copies.live().iter();
+        let of_layers = layers.zip(gradients);
+        of_layers
+            .map(|(layer, own)| gradient_sum(layer, own))
+            .collect()
     }
 
     /// The momenta that are known so far.
@@ -275,27 +340,26 @@ impl<L: Layer> StageStep<L> {
 
     /// Whether replicas in other processes have statistics that this one needs.
     fn exchanges_statistics(&self) -> bool {
-        let is_any = self.statistics.iter().any(|own| !own.is_empty());
-        is_any && (self.reduction.as_ref()).is_some_and(Reduction::exchanges_statistics)
+        let is_any = self.task.stage.cells.iter().any(|own| !own.is_empty());
+        is_any && (self.reductions.back()).is_some_and(Reduction::exchanges_statistics)
     }
 
     /// Waits for the sums over all replicas, if there are several.
     pub(crate) fn finish(mut self, cancel: &CancelToken) -> Result<StageResult<L>, ActionError> {
+        self.held.weight_versions = self.versions.most();
+        let is_window = self.task.updates.is_some();
         let failed = ActionError::Failed;
         let scalar = |tensor: Tensor<1>| f64::from(tensor.into_scalar::<f32>());
-        let mut gradients: Vec<_> = match &mut self.reduction {
-            None => (self.accumulators.iter_mut())
-                .map(GradientsAccumulator::grads)
-                .collect(),
-            Some(reduction) => {
-                self.recorder.reducing(self.task.seat.stage);
-                reduction.gradients(cancel)?
-            }
-        };
+        let mut gradients = Vec::new();
+        if !is_window {
+            gradients = self.take_gradients(cancel)?;
+            self.sums.push(self.sums_of(&gradients));
+        }
         self.take_statistics(cancel)?;
-        let sums = self.copies.live().iter().zip(&gradients);
-        let sums = sums.map(|(layer, gradients)| gradient_sum(layer, gradients).map(scalar));
-        let sums: Vec<_> = sums.collect();
+        let sums = std::mem::take(&mut self.sums).into_iter();
+        let sums: Vec<Vec<_>> = sums
+            .map(|of_layers| of_layers.into_iter().map(|sum| sum.map(scalar)).collect())
+            .collect();
         // Other threads read the results: see `transfer`. A lost device has failed in the sums already.
         let _ = self.task.stage.device.flush();
         if let Some(shared) = &self.task.shared
@@ -309,9 +373,10 @@ impl<L: Layer> StageStep<L> {
             seat: self.task.seat,
             statistics: self.statistics,
             gradients,
+            layers: is_window.then_some(self.task.layers),
             outputs: self.outputs,
             report: StageReport {
-                not_finite: (sums.iter()).rposition(|sum| sum.is_some_and(|sum| !sum.is_finite())),
+                not_finite: not_finite(&sums),
                 losses: read(self.losses, scalar),
                 auxiliary: read(self.auxiliary, |own| own.into_iter().map(scalar).sum()),
                 scores: read(self.scores, |scores| scores.into_data().iter().collect()),
@@ -323,13 +388,17 @@ impl<L: Layer> StageStep<L> {
     /// Takes the running statistics that replicas in other processes have counted.
     fn take_statistics(&mut self, cancel: &CancelToken) -> Result<(), ActionError> {
         let is_exchanged = self.exchanges_statistics();
-        let Some(reduction) = self.reduction.as_mut().filter(|_| is_exchanged) else {
+        if self.statistics.is_empty() {
+            self.statistics = self.versions.take_statistics();
+        }
+        let Some(reduction) = self.reductions.back_mut().filter(|_| is_exchanged) else {
             return Ok(());
         };
         let (all, mut momenta) = (reduction.statistics(cancel)?, Momenta::new());
         let mut rest = &all[..];
-        for (own, live) in self.statistics.iter_mut().zip(self.copies.live()) {
-            rest = own.set_numbers(self.task.samples.len(), live, &mut momenta, rest);
+        let live = self.versions.newest().copies.live();
+        for (own, live) in self.statistics.iter_mut().zip(live) {
+            rest = own.set_numbers(self.task.micro_batches, live, &mut momenta, rest);
         }
         if let Some(training) = &self.task.training {
             let known = training.momenta.lock();
@@ -365,7 +434,7 @@ impl<L: Layer> StageStep<L> {
         let micro_batch = action.micro_batch;
         let flow = match &mut self.task.links.values_in {
             None => {
-                let input = self.model_inputs.remove(&micro_batch);
+                let input = self.task.parts.take_input(micro_batch);
                 let input = values::cast(input.ok_or(ActionError::Cancelled)?, self.task.dtype);
                 flows::to_device(L::enter(input), &self.task.stage.device)
             }
@@ -392,7 +461,7 @@ impl<L: Layer> StageStep<L> {
         // A frozen stage keeps no tape, but records for the sake of auxiliary losses.
         let recorded =
             training.schedule.recorded[self.task.seat.stage][micro_batch] || self.is_frozen();
-        recorded.then(|| self.copies.take(CopyUse::Forward))
+        recorded.then(|| self.versions.of(micro_batch).copies.take(CopyUse::Forward))
     }
 
     fn forward(
@@ -417,26 +486,27 @@ impl<L: Layer> StageStep<L> {
             Some(outbox) => outbox.send(micro_batch, output.flow),
             None => self.use_output(micro_batch, output.flow)?,
         }
-        for (statistics, live) in self.statistics.iter_mut().zip(self.copies.live()) {
+        let is_frozen = self.is_frozen();
+        let version = self.versions.of(micro_batch);
+        for (statistics, live) in version.statistics.iter_mut().zip(version.copies.live()) {
             statistics.count(micro_batch, live);
         }
-        if self.is_frozen()
-            && let Some((used_for, tape)) = self.tapes.remove(&micro_batch)
-        {
-            self.copies.give_back(used_for, tape.into_modules());
+        if is_frozen && let Some((used_for, tape)) = self.tapes.remove(&micro_batch) {
+            version.copies.give_back(used_for, tape.into_modules());
         }
         Ok(())
     }
 
     /// Computes the loss of an output where the step does not train, and keeps the output if asked to.
     fn use_output(&mut self, micro_batch: usize, flow: L::Flow) -> Result<(), FailureCause> {
-        let OutputUse { loss, keep_outputs } = &self.task.outputs;
+        let (part, index) = self.task.parts.of(micro_batch)?;
+        let OutputUse { loss, keep_outputs } = &part.outputs;
         let loss = loss.as_ref().filter(|_| self.task.training.is_none());
         if !keep_outputs && loss.is_none() {
             return Ok(());
         }
         let output = tape::leave::<L>(flow, self.task.stage.names.len(), &self.watch())?;
-        let loss = loss.map(|loss| loss(micro_batch, Head::Main, output.clone()));
+        let loss = loss.map(|loss| loss(index, Head::Main, output.clone()));
         if *keep_outputs {
             self.outputs.insert(micro_batch, values::widened(output));
         }
@@ -461,10 +531,10 @@ impl<L: Layer> StageStep<L> {
             self.inputs.insert(action.micro_batch, input.clone());
             self.held.inputs = self.held.inputs.max(self.inputs.len());
         }
-        let side = self.side(action.micro_batch);
+        let side = self.side(action.micro_batch)?;
         let watch = self.watch();
-        let layers = self.copies.quiet();
-        let pass = pass_context(&self.task, action.micro_batch, &side);
+        let layers = self.versions.of(action.micro_batch).copies.quiet();
+        let pass = pass_context(&self.task, action.micro_batch, &side)?;
         let device = self.task.training.as_ref().map(|_| &self.task.stage.device);
         self.recorder.time(SpanKind::Forward, action, || {
             let output = tape::forward(layers, input, &pass, &watch)?;
@@ -482,11 +552,12 @@ impl<L: Layer> StageStep<L> {
             return Ok(());
         };
         let lock = || (training.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
-        let combines = self.task.samples.len() > 1 || training.only_counts;
-        let is_needed = combines || self.task.dtype.is_some();
+        let combines = self.task.micro_batches > 1 || training.only_counts;
+        let is_needed = combines || self.task.dtype.is_some() || self.task.updates.is_some();
         let is_known = || {
             let known = lock();
-            let mut layers = self.task.stage.cells.iter().zip(self.copies.live());
+            let live = self.versions.newest().copies.live();
+            let mut layers = self.task.stage.cells.iter().zip(live);
             layers.all(|(cells, live)| cells.is_known(live, &known))
         };
         if !is_needed || is_known() {
@@ -494,14 +565,14 @@ impl<L: Layer> StageStep<L> {
         }
         // In f32 whatever the step computes in: momenta need all bits.
         let dtype = self.task.dtype.map(|_| FloatDType::F32);
-        let side = values::cast(self.side(action.micro_batch), dtype);
+        let side = values::cast(self.side(action.micro_batch)?, dtype);
         let skips = input.skips.iter();
         let cast = |(&skip, value): (_, &L::Flow)| (skip, values::cast(value.clone(), dtype));
         let input = StageValues {
             flow: values::cast(input.flow.clone(), dtype),
             skips: skips.map(cast).collect(),
         };
-        let pass = pass_context(&self.task, action.micro_batch, &side);
+        let pass = pass_context(&self.task, action.micro_batch, &side)?;
         let watch = self.watch();
         let layers = self.task.layers.iter().map(copies::live);
         let layers: Vec<_> = self.task.stage.cells.iter().cloned().zip(layers).collect();
@@ -523,12 +594,13 @@ impl<L: Layer> StageStep<L> {
         input: StageValues<L>,
     ) -> Result<StageValues<L>, FailureCause> {
         let micro_batch = action.micro_batch;
-        let Some(loss) = &self.task.outputs.loss else {
+        let (part, index) = self.task.parts.of(micro_batch)?;
+        let Some(loss) = &part.outputs.loss else {
             return Err(FailureCause::Internal("training without a loss"));
         };
-        let loss = |head, output| loss(micro_batch, head, output);
-        let side = self.side(micro_batch);
-        let pass = pass_context(&self.task, micro_batch, &side);
+        let loss = |head, output| loss(index, head, output);
+        let side = self.side(micro_batch)?;
+        let pass = pass_context(&self.task, micro_batch, &side)?;
         let watch = self.watch();
         let (mut recorded, main) = self.recorder.time(kind, action, || {
             let mut recorded = tape::record(modules, input, &pass, &loss, &watch)?;
@@ -559,7 +631,8 @@ impl<L: Layer> StageStep<L> {
             return Ok(());
         };
         self.recorder.running(action);
-        let modules = self.copies.take(CopyUse::Recompute);
+        let version = self.versions.of(action.micro_batch);
+        let modules = version.copies.take(CopyUse::Recompute);
         self.record(action, SpanKind::Recompute, modules, input)?;
         Ok(())
     }
@@ -578,12 +651,13 @@ impl<L: Layer> StageStep<L> {
             Pass::InputGradient => BackwardScope::Input,
             _ => BackwardScope::All,
         };
-        let side = self.side(micro_batch);
-        let pass = pass_context(&self.task, micro_batch, &side);
+        let side = self.side(micro_batch)?;
+        let pass = pass_context(&self.task, micro_batch, &side)?;
         let watch = self.watch();
         let (dtype, loss_scale) = (self.task.dtype, pass.loss_scale);
         let accumulators = &mut self.accumulators;
-        let (is_last, reduction) = (self.last == Some(action), &mut self.reduction);
+        let is_last = self.last.contains(&action);
+        let mut reduction = self.reductions.front_mut();
         let result = self.recorder.time(action.pass.into(), action, || {
             // Layer by layer, so that no more than one layer's gradients are held twice.
             let accumulate = |layer: usize, module: &L, gradients| {
@@ -604,7 +678,8 @@ impl<L: Layer> StageStep<L> {
             outbox.send(micro_batch, result.input);
         }
         (self.task.links).send_skip_gradients(&self.task.stage.skips, micro_batch, result.skips);
-        self.copies.give_back(used_for, result.modules);
+        let version = self.versions.of(micro_batch);
+        version.copies.give_back(used_for, result.modules);
         if !result.deferred.is_empty() {
             self.deferred.insert(micro_batch, result.deferred);
             self.held.weight_contexts = self.held.weight_contexts.max(self.deferred.len());
@@ -616,8 +691,10 @@ impl<L: Layer> StageStep<L> {
     fn weight_gradients(&mut self, action: Action) -> Result<(), FailureCause> {
         let deferred = self.deferred.remove(&action.micro_batch);
         let watch = self.watch();
-        let (layers, accumulators) = (self.copies.live(), &mut self.accumulators);
-        let (is_last, reduction) = (self.last == Some(action), &mut self.reduction);
+        let layers = self.versions.newest().copies.live();
+        let accumulators = &mut self.accumulators;
+        let is_last = self.last.contains(&action);
+        let mut reduction = self.reductions.front_mut();
         self.recorder.time(action.pass.into(), action, || {
             for (layer, deferred) in deferred.unwrap_or_default() {
                 watch(Some(layer));
@@ -632,13 +709,14 @@ impl<L: Layer> StageStep<L> {
         })
     }
 
-    fn side(&self, micro_batch: usize) -> L::Side {
-        let side = values::cast(self.task.side[micro_batch].clone(), self.task.dtype);
+    fn side(&self, micro_batch: usize) -> Result<L::Side, FailureCause> {
+        let (part, index) = self.task.parts.of(micro_batch)?;
+        let side = values::cast(part.side[index].clone(), self.task.dtype);
         let side = flows::to_device(side, &self.task.stage.device);
-        match self.task.training {
+        Ok(match self.task.training {
             Some(_) => flows::attach(side, false),
             None => side,
-        }
+        })
     }
 
     /// Tells the recorder which layer runs.
@@ -662,18 +740,40 @@ fn pass_context<'a, L: Layer>(
     task: &'a StageTask<L>,
     micro_batch: usize,
     side: &'a L::Side,
-) -> PassContext<'a, L> {
+) -> Result<PassContext<'a, L>, FailureCause> {
     let training = task.training.as_ref();
-    let samples = &task.samples[micro_batch];
-    PassContext {
+    let (part, index) = task.parts.of(micro_batch)?;
+    let key = part.key.as_ref().filter(|_| training.is_some());
+    Ok(PassContext {
         side,
-        rng: training.map(|training| (training.key.clone(), samples.clone())),
+        rng: key.map(|key| (key.clone(), part.samples[index].clone())),
         skips: &task.stage.skips,
         first: task.stage.layers.start,
         trainable_from: training.map_or(usize::MAX, |training| training.trainable_from),
         inspect: training.is_some_and(|training| training.inspect),
         loss_scale: training.and_then(|training| training.loss_scale),
+    })
+}
+
+/// The actions of a stage that compute the last gradients before an update, or before the end.
+fn last_of_mini_batches(actions: impl Iterator<Item = Action>) -> HashSet<Action> {
+    let (mut all, mut last) = (HashSet::new(), None);
+    for action in actions {
+        match action.pass {
+            Pass::Forward => {}
+            Pass::Update => all.extend(last.take()),
+            _ => last = Some(action),
+        }
     }
+    all.extend(last);
+    all
+}
+
+/// The first mini-batch with a gradient that is NaN or infinite, and the last layer that has one there.
+fn not_finite(sums: &[Vec<Option<f64>>]) -> Option<(usize, usize)> {
+    let is_wrong = |sum: &Option<f64>| sum.is_some_and(|sum| !sum.is_finite());
+    let mut of_mini_batches = sums.iter().enumerate();
+    of_mini_batches.find_map(|(index, sums)| Some((index, sums.iter().rposition(is_wrong)?)))
 }
 
 /// Waits for a message; a failed copy is an error.

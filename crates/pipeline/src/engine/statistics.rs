@@ -241,10 +241,6 @@ impl Statistics {
         self.after.extend(rows.collect::<Vec<_>>());
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.cells.is_empty()
-    }
-
     /// Those of the micro-batches that were counted here, for replicas in other processes: others are −0, so
     /// that a sum over replicas has the bits of each. Then the momenta that are known here, each with the
     /// number of replicas that know it: a replica may have no micro-batch.
@@ -325,27 +321,56 @@ impl Statistics {
     /// Writes the statistics of micro-batches of these sizes into the cells that `layer` shares with the
     /// model: moves them, or replaces them by `exact` ones.
     pub(crate) fn commit<M: Module>(
-        self,
+        mut self,
         layer: &M,
         momenta: &Momenta,
         sizes: &[usize],
         exact: bool,
     ) {
-        let samples = self.after.keys().map(|&index| sizes[index] as f32);
+        let rows = std::mem::take(&mut self.after);
+        self.write((layer, momenta), rows, (sizes, &self.start), exact);
+    }
+
+    /// Moves the cells by the statistics of one mini-batch after another. They have started at zero.
+    pub(crate) fn commit_each<M: Module>(
+        mut self,
+        layer: &M,
+        momenta: &Momenta,
+        mini_batches: &[Vec<usize>],
+    ) {
+        let (mut first, from_cells) = (0, Values::new());
+        for sizes in mini_batches {
+            let later = self.after.split_off(&(first + sizes.len()));
+            let own = std::mem::replace(&mut self.after, later).into_iter();
+            let own = own.map(|(index, row)| (index - first, row)).collect();
+            self.write((layer, momenta), own, (sizes, &from_cells), false);
+            first += sizes.len();
+        }
+    }
+
+    /// Writes cells by these rows, from `start` or else from what they have.
+    fn write<M: Module>(
+        &self,
+        (layer, momenta): (&M, &Momenta),
+        rows: BTreeMap<usize, Tensor<1>>,
+        (sizes, start): (&[usize], &Values),
+        exact: bool,
+    ) {
+        let samples = rows.keys().map(|&index| sizes[index] as f32);
         let samples: Vec<_> = samples.collect();
-        let Some(device) = self.after.values().next().map(Tensor::device) else {
+        let Some(device) = rows.values().next().map(Tensor::device) else {
             return;
         };
         let counted: f32 = samples.iter().sum();
         let shares = Tensor::<1>::from_floats(samples.as_slice(), &device);
-        let rows = Tensor::stack(self.after.into_values().collect(), 0);
+        let rows = Tensor::stack(rows.into_values().collect(), 0);
         let sum = Sum {
             shares: shares.div_scalar(counted).reshape([-1, 1]),
             rows: match self.narrow {
                 Some(_) => rows.cast(DType::F32),
                 None => rows,
             },
-            start: &self.start,
+            start,
             narrow: self.narrow.as_ref(),
             means: &self.cells.means,
             momenta,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use stovepipe_runtime::{Cause, Fault, JobContext, StepOptions};
-use stovepipe_schedule::{Action, Timeline};
+use stovepipe_schedule::{Action, Timeline, VersionUse};
 
 use crate::{
     api::{
@@ -20,6 +20,7 @@ use crate::{
         panic::Panicked,
         record::{self, Recorder},
         report::{Reports, StageReport},
+        schedules::StepSchedule,
         stage::{StageResult, StageStep, StageTask},
         worker::ActionError,
     },
@@ -40,14 +41,15 @@ pub(crate) struct StepResult<L: Layer> {
 }
 
 /// Runs the actions of all workers in all processes. There is one task per seat of this one; without them,
-/// the others have to know. The caller holds the engine's turn.
+/// the others have to know. `on_action` is called after each action here. The caller holds the engine's turn.
 pub(crate) fn run<L: Layer>(
     engine: &Engine,
-    actions: &[Vec<Action>],
+    schedule: &StepSchedule,
     tasks: Result<Vec<StageTask<L>>, StepError>,
+    on_action: impl FnMut(Action) -> Result<(), StepError>,
 ) -> Result<StepResult<L>, StepError> {
     let number = engine.processes.begin();
-    let ran = tasks.and_then(|tasks| run_own(engine, actions, tasks, number));
+    let ran = tasks.and_then(|tasks| run_own(engine, schedule, tasks, (number, on_action)));
     let ran = ran.map_err(|error| of_who_hangs(error, engine, number));
     let (stages, reports) = match ran {
         Ok((stages, reports)) => (stages, Ok(reports)),
@@ -55,7 +57,7 @@ pub(crate) fn run<L: Layer>(
     };
     let mut reports = engine.processes.end(reports)?;
     reports.stages.sort_by_key(|(stage, _)| *stage);
-    let mut workers = vec![Vec::new(); actions.len()];
+    let mut workers = vec![Vec::new(); schedule.actions.len()];
     for (worker, spans) in reports.spans {
         workers[worker] = spans;
     }
@@ -95,11 +97,11 @@ fn of_who_hangs(error: StepError, engine: &Engine, number: u64) -> StepError {
 /// Runs this process's share of the actions.
 fn run_own<L: Layer>(
     engine: &Engine,
-    actions: &[Vec<Action>],
+    schedule: &StepSchedule,
     tasks: Vec<StageTask<L>>,
-    number: u64,
+    (number, mut on_action): (u64, impl FnMut(Action) -> Result<(), StepError>),
 ) -> Result<(Vec<StageResult<L>>, Reports), StepError> {
-    let began = Instant::now();
+    let (began, actions) = (Instant::now(), &schedule.actions);
     let mut tasks_of_workers = HashMap::<_, Vec<_>>::new();
     for mut task in tasks {
         task.run = number;
@@ -110,7 +112,8 @@ fn run_own<L: Layer>(
     let own: Vec<_> = engine.processes.own_workers().collect();
     let mut jobs = Vec::new();
     for &worker in &own {
-        let (actions, recorder) = (actions[worker].clone(), recorders[worker].clone());
+        let recorder = recorders[worker].clone();
+        let actions = schedule.with_versions(worker);
         let tasks = tasks_of_workers.remove(&worker).unwrap_or_default();
         jobs.push(move |context: &mut JobContext<'_, Action>| {
             run_actions(context, &actions, tasks, &recorder)
@@ -131,7 +134,8 @@ fn run_own<L: Layer>(
             action,
             done,
             total,
-        })
+        })?;
+        on_action(action)
     };
     let to_error = |fault| explain(fault, (engine, &own), actions, &recorders);
     let results = stovepipe_runtime::step(&engine.workers, jobs, options, on_action, to_error);
@@ -170,22 +174,24 @@ fn join_replicas<L: Layer>(engine: &Engine, mut all: Vec<StageResult<L>>) -> Vec
 /// Runs a worker's actions.
 fn run_actions<L: Layer>(
     context: &mut JobContext<'_, Action>,
-    actions: &[Action],
+    actions: &[(Action, VersionUse)],
     tasks: Vec<StageTask<L>>,
     recorder: &Recorder,
 ) -> Result<Vec<StageResult<L>>, ActionError> {
     let begin = |task: StageTask<L>| {
         let stage = task.seat.stage;
-        (stage, StageStep::new(task, actions, recorder.clone()))
+        let actions = actions.iter().map(|&(action, _)| action);
+        let own = actions.filter(|action| action.stage == stage);
+        (stage, StageStep::new(task, own, recorder.clone()))
     };
     let mut stages: HashMap<_, _> = tasks.into_iter().map(begin).collect();
-    for &action in actions {
+    for &(action, of_action) in actions {
         context.act(action, |cancel| {
             let Some(stage) = stages.get_mut(&action.stage) else {
                 let cause = FailureCause::Internal("the worker does not have the stage");
                 return Err(ActionError::Failed(cause));
             };
-            stage.run(action, cancel)
+            stage.run(action, of_action, cancel)
         })?;
     }
     // All before the first wait: other workers may finish their stages in another order.

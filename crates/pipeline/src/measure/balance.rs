@@ -1,6 +1,6 @@
 //! How many layers each stage gets.
 
-use stovepipe_plan::{BUCKET, OptimizerState, Profile, Setup, cut_chain_by};
+use stovepipe_plan::{OptimizerState, Profile, Setup, cut_chain_by};
 use stovepipe_schedule::{Recompute, Schedule};
 
 use crate::{
@@ -99,7 +99,7 @@ impl Balance {
         &self,
         layers: usize,
         schedule: &Schedule,
-        recompute: Recompute,
+        (recompute, bucket): (Recompute, usize),
     ) -> Result<Vec<usize>, BuildError> {
         match self {
             Self::Times(measured) | Self::Planned(measured) => {
@@ -115,7 +115,7 @@ impl Balance {
                     schedule,
                     recompute,
                     state: OptimizerState::default(),
-                    bucket: BUCKET,
+                    bucket: bucket as u64,
                 };
                 Ok(match self {
                     Self::Times(_) => setup.balanced_cut()?,

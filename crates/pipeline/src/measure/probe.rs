@@ -78,6 +78,27 @@ pub fn device_facts(device: &NamedDevice) -> Result<DeviceFacts, BuildError> {
     ask(device, |device| use_once(device).map(|()| facts(device)))
 }
 
+/// What a device's bits depend on: devices of one kind give the same.
+pub(crate) fn kind(device: &NamedDevice) -> String {
+    if device.is_cpu() {
+        return format!("{} {}", device.kind(), instructions());
+    }
+    // A device that cannot be used is an error elsewhere.
+    let hardware = device_facts(device).ok().and_then(|facts| facts.hardware);
+    format!("{} {}", device.kind(), hardware.unwrap_or_default())
+}
+
+/// The vectors of the CPU, which kernels choose by.
+fn instructions() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        return "avx512";
+    } else if is_x86_feature_detected!("avx2") {
+        return "avx2";
+    }
+    std::env::consts::ARCH
+}
+
 /// Measures how fast a device multiplies and copies, with its CPU threads (or one). Returns medians, after
 /// kernels have been compiled and tuned. Takes a few seconds.
 ///

@@ -25,6 +25,8 @@ pub(crate) type Place = (usize, usize);
 pub(crate) struct Ties {
     /// The places of each, in order: the owner is the first.
     places: Vec<Vec<Place>>,
+    /// The other parameters.
+    single: Vec<Place>,
     /// Their ids when the pipeline was built.
     ids: HashSet<ParamId>,
     /// Two layers that share running statistics.
@@ -64,10 +66,12 @@ impl Ties {
             find.place = (index, 0);
             layer.visit(&mut find);
         }
-        let tied = find.places.into_iter();
-        let tied = tied.filter(|(_, places)| places.len() > 1);
-        let (ids, mut places): (_, Vec<_>) = tied.unzip();
+        let (tied, single): (Vec<_>, Vec<_>) =
+            (find.places.into_iter()).partition(|(_, places)| places.len() > 1);
+        let (ids, mut places): (_, Vec<_>) = tied.into_iter().unzip();
         places.sort_unstable();
+        let single = single.into_iter().flat_map(|(_, places)| places);
+        let single = single.filter(|place| !find.statistics.contains(place));
         let mut statistics = places.iter().filter_map(|places| {
             let (first, _) = *find.statistics.get(&places[0])?;
             let (second, _) = places.iter().find(|(layer, _)| *layer != first)?;
@@ -75,6 +79,7 @@ impl Ties {
         });
         Self {
             shared_statistics: statistics.next(),
+            single: single.collect(),
             places,
             ids,
         }
@@ -83,6 +88,11 @@ impl Ties {
     /// The places of each parameter, in order.
     pub(crate) fn places(&self) -> &[Vec<Place>] {
         &self.places
+    }
+
+    /// The places of parameters that have one, running statistics left out.
+    pub(crate) fn single(&self) -> &[Place] {
+        &self.single
     }
 
     /// The ties among some layers.

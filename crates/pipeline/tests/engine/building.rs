@@ -1,6 +1,6 @@
 //! Mistakes that `build` finds.
 
-use stovepipe_schedule::{PipeDream, ScheduleError};
+use stovepipe_schedule::ScheduleError;
 
 use crate::models::*;
 
@@ -111,16 +111,6 @@ fn stages_are_as_many_as_the_schedule_wants() {
     check(
         of_workers,
         "the balance [4, 3] is for 2 stages, but there are 4",
-    );
-}
-
-#[test]
-fn schedules_that_the_engine_does_not_run() {
-    let asynchronous = PipeDream::default();
-    check(
-        builder(dense(&[2, 2, 2]), 2, asynchronous, 2, Recompute::Always).build(),
-        "the schedule changes weights after each micro-batch (U), but this engine changes them once after each \
-         step: use a schedule without updates, such as 1F1B",
     );
 }
 

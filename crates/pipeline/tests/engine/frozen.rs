@@ -36,6 +36,7 @@ fn no_gradient_is_made_before_the_first_layer_that_trains() {
                 if stage.layers.end <= first {
                     let no_backward = Held {
                         activations: held.activations.min(1),
+                        weight_versions: 1,
                         ..Held::default()
                     };
                     assert_eq!(*held, no_backward, "{rule:?}, {recompute}");

@@ -114,6 +114,7 @@ fn held(inputs: usize, activations: usize) -> Held {
         inputs,
         activations,
         weight_contexts: 0,
+        weight_versions: 1,
     }
 }
 

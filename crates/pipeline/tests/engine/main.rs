@@ -45,3 +45,4 @@ mod skips;
 mod statistics;
 mod ties;
 mod transfers;
+mod windows;

@@ -1,5 +1,6 @@
 //! Replicas of stages, compared with one pipeline and with a loop over plain Burn.
 
+use burn::module::ModuleMapper;
 use stovepipe_schedule::{DataParallel, RoundRobin};
 
 use crate::{
@@ -503,18 +504,67 @@ fn a_replica_that_drifts_is_named() {
     );
 }
 
-#[test]
-fn processes_cannot_have_unlike_replicas() {
-    let errors = ranks(2, |comm| {
+/// What a few updates give if one replica of each stage updates, and others would drift apart.
+fn updates<L>(mut pipeline: Pipeline<L>, input: L::Input, drifts: bool) -> Vec<ByPath<u32>>
+where
+    L: Layer<Output = Tensor<2>, Side = ()>,
+{
+    struct Drift;
+
+    impl ModuleMapper for Drift {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            match param.is_require_grad() {
+                true => param.map(|value| (value.inner() + 0.01).autodiff().require_grad()),
+                false => param,
+            }
+        }
+    }
+
+    let mut optimizer = AdamConfig::new().init();
+    let mut losses = Vec::new();
+    for _ in 0..3 {
+        let step = train(&pipeline, input.clone(), WORDS).unwrap();
+        losses.push((step.loss as f32).to_bits());
+        pipeline = optimizer.step(0.01, pipeline, step.gradients);
+        if drifts {
+            pipeline = pipeline.map(&mut Drift);
+        }
+        pipeline.check_replicas().unwrap();
+    }
+    pipeline.share_parameters().unwrap();
+    vec![vec![("losses".to_owned(), losses)], bits(&pipeline)]
+}
+
+fn assert_unlike_replicas_do_not_show<L>(layers: impl Fn() -> Vec<L> + Sync, input: L::Input)
+where
+    L: Layer<Output = Tensor<2>, Side = ()>,
+    L::Input: Sync,
+{
+    let build = || {
         let scheduler = DataParallel::equal(GPipe, 2);
-        let builder = builder(dense(&[3; 4]), 2, scheduler, 2, Recompute::Never);
-        let devices = ["0/cpu", "1/cuda:0"].map(|name| name.parse::<NamedDevice>().unwrap());
-        let builder = builder.devices(devices).communicator(comm);
-        builder.build().map(drop).unwrap_err().to_string()
-    });
-    let expected = "stage 0 has replicas on 0/cpu and 1/cuda:0 in several processes";
-    assert!(
-        errors.iter().all(|error| error.starts_with(expected)),
-        "{errors:?}"
-    );
+        builder(layers(), 4, scheduler, 3, Recompute::Never)
+    };
+    let expected = updates(build().build().unwrap(), input.clone(), false);
+    let expected = joined(vec![expected]);
+    for of_workers in [[0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 2, 3], [0, 1, 2, 1]] {
+        let processes = of_workers.iter().max().unwrap() + 1;
+        // Workers 0 and 1 have the first replica of each stage.
+        let devices = [0, 1, 2, 3].map(|worker| NamedDevice {
+            name: if worker < 2 { "cpu" } else { "other" }.to_owned(),
+            process: of_workers[worker],
+            ..cpu().into()
+        });
+        let found = ranks(processes, |comm| {
+            let drifts = !of_workers[..2].contains(&comm.rank());
+            let builder = build().devices(devices.clone()).communicator(comm);
+            updates(builder.build().unwrap(), input.clone(), drifts)
+        });
+        assert_same(&joined(found), &expected, &format!("{of_workers:?}"));
+    }
+}
+
+#[test]
+fn one_of_unlike_replicas_updates() {
+    assert_unlike_replicas_do_not_show(conv_net, images(7));
+    assert_unlike_replicas_do_not_show(|| tied_words(true, None), labels(6, WORDS));
 }

@@ -48,11 +48,15 @@ impl<L: Layer> Contents<'_, L> {
         if let Some(average) = &self.average {
             save_model(average.pipeline(), folder.join(model_file(true)))?;
         }
-        let (names, stages) = (names(self.pipeline), self.pipeline.stages().len());
-        for stage in 0..stages {
-            let number = stage + 1;
-            let file = format!("{OPTIMIZER}-{number:05}-of-{stages:05}.safetensors");
-            let state = || tensor_file::of_state(self.optimizer.state(stage, &names));
+        let (names, stages) = (names(self.pipeline), self.pipeline.stages());
+        for (stage, placement) in stages.iter().enumerate() {
+            let (number, count) = (stage + 1, stages.len());
+            let file = format!("{OPTIMIZER}-{number:05}-of-{count:05}.safetensors");
+            // The first replica always updates.
+            let state = || match placement.process == processes.rank() {
+                true => tensor_file::of_state(self.optimizer.state(stage, &names)),
+                false => Vec::new(),
+            };
             write_together(processes, &folder.join(file), state, None)?;
         }
         if self.accumulator.counts().mini_batches == 0 {

@@ -26,8 +26,8 @@ impl<L: Layer> Pipeline<L> {
     ) -> Result<Step<L>, StepError> {
         let micro_batches = batch.sizes;
         let mut result = result;
-        let (auxiliary_loss, main) = sum_losses(&result.reports, micro_batches.len());
-        let scores = sum_scores(&result.reports, micro_batches.len());
+        let (auxiliary_loss, main) = sum_losses(&result.reports, 0..micro_batches.len());
+        let scores = sum_scores(&result.reports, 0..micro_batches.len());
         let held = result.reports.iter().map(|stage| stage.held).collect();
         let timeline = std::mem::take(&mut result.timeline);
         let mut gradients = self.of_other_processes(overflowed)?;

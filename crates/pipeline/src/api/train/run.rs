@@ -9,7 +9,7 @@ use crate::{
         stage::{OutputUse, Training},
         step::{self, StepResult},
     },
-    model::{flow::Flow, keyed_rng::StepKey, layer::Layer},
+    model::{flow::Flow, layer::Layer},
 };
 
 impl<L: Layer> Pipeline<L> {
@@ -22,11 +22,6 @@ impl<L: Layer> Pipeline<L> {
     ) -> Result<StepResult<L>, StepError> {
         let training = Arc::new(Training {
             schedule: batch.schedule.clone(),
-            key: StepKey {
-                seed: self.engine.seed,
-                step: self.steps(),
-                progress: self.progress(),
-            },
             trainable_from: batch.trainable_from,
             momenta: self.engine.momenta.clone(),
             only_counts: false,
@@ -44,6 +39,6 @@ impl<L: Layer> Pipeline<L> {
             )),
             keep_outputs: batch.keeps_outputs,
         });
-        step::run(&self.engine, &batch.schedule.actions, tasks)
+        step::run(&self.engine, &batch.schedule, tasks, |_| Ok(()))
     }
 }

@@ -27,7 +27,8 @@ const FIRST_BUCKET: usize = 1 << 20;
 /// A seat's place in the ring of its stage, and the thread that reduces there.
 pub(crate) struct RingThread {
     pub(super) worker: Worker,
-    group: Arc<Mutex<Group>>,
+    /// And the run that it is in.
+    group: Arc<Mutex<(Group, Option<u64>)>>,
     pub(super) cancel: GroupCancel,
 }
 
@@ -68,7 +69,7 @@ impl RingThread {
         Self {
             worker,
             cancel: group.cancel_handle(),
-            group: Arc::new(Mutex::new(group)),
+            group: Arc::new(Mutex::new((group, None))),
         }
     }
 
@@ -77,8 +78,11 @@ impl RingThread {
         let group = self.group.clone();
         self.worker.run(move || {
             let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
-            group.begin(run);
-            job.run(&mut group);
+            let (group, began) = &mut *group;
+            if began.replace(run) != Some(run) {
+                group.begin(run);
+            }
+            job.run(group);
         });
     }
 }

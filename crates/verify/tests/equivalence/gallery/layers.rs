@@ -1,8 +1,9 @@
 //! Bugs that are rebuilt in layers, which see on which worker they run.
 
 use std::{
-    sync::{Arc, OnceLock},
-    thread,
+    collections::HashSet,
+    sync::{Arc, Mutex, OnceLock},
+    thread::{self, ThreadId},
 };
 
 use burn::{
@@ -36,21 +37,34 @@ pub enum Words {
 #[derive(Module, Debug)]
 pub struct Table {
     pub weight: Param<Tensor<2>>,
-    /// If there is one, other workers than the first have a copy that moves half as far.
+    /// If there is one, workers that do not embed have a copy that moves half as far.
     #[module(skip)]
-    copy: Option<Arc<OnceLock<Tensor<2>>>>,
+    copy: Option<Arc<Drifting>>,
+}
+
+#[derive(Debug, Default)]
+pub struct Drifting {
+    first: OnceLock<Tensor<2>>,
+    /// The threads of all workers that have embedded.
+    embed: Mutex<HashSet<ThreadId>>,
 }
 
 impl Table {
+    fn embedding(&self) -> Tensor<2> {
+        if let Some(copy) = &self.copy {
+            copy.embed.lock().unwrap().insert(thread::current().id());
+        }
+        self.weight.val()
+    }
+
     fn weight(&self) -> Tensor<2> {
         let weight = self.weight.val();
         let Some(copy) = &self.copy else {
             return weight;
         };
         let value = weight.clone().inner();
-        let first = copy.get_or_init(|| value.clone()).clone();
-        let is_later = |number: &str| number != "0";
-        if !worker().strip_prefix("worker-").is_some_and(is_later) {
+        let first = copy.first.get_or_init(|| value.clone()).clone();
+        if copy.embed.lock().unwrap().contains(&thread::current().id()) {
             return weight;
         }
         let behind = (first - value).mul_scalar(0.5);
@@ -74,7 +88,7 @@ impl Layer for Words {
 
     fn forward(&self, x: Tensor<2>, _: &mut Context<'_, Self>) -> Result<Tensor<2>, LayerError> {
         Ok(match self {
-            Self::Embed(table) => x.matmul(table.weight()),
+            Self::Embed(table) => x.matmul(table.embedding()),
             Self::Hidden(linear) => linear.forward(x).tanh(),
             Self::Head(table) => x.matmul(table.weight().transpose()),
         })
@@ -86,7 +100,7 @@ impl Layer for Words {
 }
 
 /// Four layers, and a batch for them.
-pub fn words(copy: Option<Arc<OnceLock<Tensor<2>>>>) -> (Vec<Words>, Batch<Tensor<2>, Target>) {
+pub fn words(copy: Option<Arc<Drifting>>) -> (Vec<Words>, Batch<Tensor<2>, Target>) {
     let (mean, std) = (0.0, 0.5);
     let weight = table(Initializer::Normal { mean, std }).weight;
     let tied = |copy| Table {
@@ -94,7 +108,7 @@ pub fn words(copy: Option<Arc<OnceLock<Tensor<2>>>>) -> (Vec<Words>, Batch<Tenso
         copy,
     };
     let layers = vec![
-        Words::Embed(tied(None)),
+        Words::Embed(tied(copy.clone())),
         Words::Hidden(linear(6, 6)),
         Words::Hidden(linear(6, 6)),
         Words::Head(tied(copy)),

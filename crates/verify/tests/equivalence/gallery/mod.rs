@@ -65,7 +65,7 @@ const CASES: [Case; 10] = [
     Case {
         thread: "NVIDIA/Megatron-LM#844",
         bug: "tied weights added the other stage's gradient of one replica, not of all",
-        found_by: "same bits",
+        found_by: "replicas",
         verify: steps::tied_gradient_of_one_replica,
     },
     Case {
@@ -77,7 +77,7 @@ const CASES: [Case; 10] = [
     Case {
         thread: "tracel-ai/burn#4650",
         bug: "data-parallel replicas shared gradients, but not the statistics of batch norm",
-        found_by: "running statistics",
+        found_by: "replicas",
         verify: steps::statistics_of_one_replica,
     },
     Case {

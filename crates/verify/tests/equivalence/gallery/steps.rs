@@ -188,7 +188,7 @@ fn one_replica_counts(
     let replica = Pipeline::builder(copies(pipeline.layers())).devices([cpu()]);
     let (first, _) = halves(batch.clone());
     let step = pipeline.train_step(batch, objective)?;
-    if !has_bug {
+    if !has_bug || !has_replicas(pipeline) {
         return Ok(step);
     }
     let replica = replica.micro_batches(step.micro_batches.len()).build();
@@ -245,14 +245,17 @@ fn other_place_of_one_replica(
         let [first, second] = [0, 1].map(|replica: usize| of_replicas[replica][place].clone());
         (first + second).mul_scalar(0.5)
     };
-    // A single stage has both places.
-    let of_head = match has_bug && pipeline.stages().len() > 1 {
+    let of_head = match has_bug && has_replicas(pipeline) {
         true => of_replicas[1][1].clone(),
         false => mean(1),
     };
     step.gradients.remove::<2>(ids[0]);
     step.gradients.register(ids[0], mean(0) + of_head);
     Ok(step)
+}
+
+fn has_replicas<L: Layer>(pipeline: &Pipeline<L>) -> bool {
+    pipeline.stages()[0].replicas.len() > 1
 }
 
 /// Gives all parameters other ids.
