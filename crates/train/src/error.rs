@@ -77,6 +77,22 @@ pub enum TrainError {
          schedule from a file), or use --schedule 1f1b"
     )]
     NoReplicas(String),
+    /// A setting that has no effect without an asynchronous schedule.
+    #[error("{0} has no effect: it is for --schedule pipedream")]
+    OnlyAsynchronous(&'static str),
+    /// A setting that an asynchronous schedule does not allow.
+    #[error("{0} does not work with --schedule pipedream, which does not wait for updates")]
+    OnlySynchronous(&'static str),
+    /// Windows are made by a rule.
+    #[error(
+        "{}: the schedule changes weights before its end (U): use --schedule pipedream, which makes \
+         such schedules for windows of any length",
+        .0.display()
+    )]
+    AsynchronousFile(PathBuf),
+    /// A window is longer than an epoch.
+    #[error("window is {window}, but an epoch has {}", count(*batches, "mini-batch"))]
+    LongWindow { window: usize, batches: usize },
     /// Each process needs a stage.
     #[error(
         "{} for {processes} processes: each needs at least one: set --stages {processes}",

@@ -42,10 +42,17 @@ pub(crate) fn norm<L: Layer>(
     Ok(f64::sqrt(sum))
 }
 
+/// The norm of the gradients of a stage alone.
+pub(crate) fn norm_of_stage<L: Layer>(layers: &[L], gradients: &GradientsParams) -> f64 {
+    // A lost device fails in the pass that follows.
+    let squares = squares(layers, gradients, &mut HashSet::new()).unwrap_or_default();
+    f64::sqrt(squares.iter().sum())
+}
+
 /// Scales all gradients by one factor so that their `norm` is at most `largest`, like PyTorch's
 /// `clip_grad_norm_`.
-pub(crate) fn clip<L: Layer>(
-    pipeline: &Pipeline<L>,
+pub(crate) fn clip<M: Module>(
+    module: &M,
     gradients: GradientsParams,
     norm: f64,
     largest: f64,
@@ -53,7 +60,7 @@ pub(crate) fn clip<L: Layer>(
     // PyTorch adds the same small number.
     let factor = largest / (norm + 1e-6);
     if factor < 1.0 {
-        return scaled(pipeline, gradients, factor);
+        return scaled(module, gradients, factor);
     }
     gradients
 }
@@ -92,19 +99,19 @@ fn squares<L: Layer>(
     Ok(sums.iter::<f64>().collect())
 }
 
-pub(super) fn scaled<L: Layer>(
-    pipeline: &Pipeline<L>,
+pub(super) fn scaled<M: Module>(
+    module: &M,
     gradients: GradientsParams,
     factor: f64,
 ) -> GradientsParams {
     let mut sum = GradientsParams::new();
-    add_scaled(pipeline, &mut sum, gradients, factor);
+    add_scaled(module, &mut sum, gradients, factor);
     sum
 }
 
 /// Adds gradients times a factor to sums.
-pub(super) fn add_scaled<L: Layer>(
-    pipeline: &Pipeline<L>,
+pub(super) fn add_scaled<M: Module>(
+    module: &M,
     sum: &mut GradientsParams,
     gradients: GradientsParams,
     factor: f64,
@@ -129,7 +136,7 @@ pub(super) fn add_scaled<L: Layer>(
         }
     }
 
-    pipeline.visit(&mut Add {
+    module.visit(&mut Add {
         sum,
         gradients,
         factor,

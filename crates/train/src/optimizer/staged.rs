@@ -15,12 +15,12 @@ use burn::{
     },
     tensor::{Device, Tensor},
 };
-use stovepipe_pipeline::{Layer, Pipeline, StepError};
+use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Pipeline, StepError, Window};
 use stovepipe_schedule::{Span, SpanKind};
 
 use super::{
     adam_w::AdamW,
-    gradients::{clip, norm},
+    gradients::{clip, norm, norm_of_stage},
 };
 use crate::settings::{OptimizerSetting, TrainSettings};
 
@@ -118,6 +118,49 @@ impl StagedOptimizer {
             spans.extend(span.map(|span| (stage, span)));
         }
         Ok(spans)
+    }
+
+    /// Trains a window: each stage updates as soon as it has a mini-batch's gradients, with one of `rates`
+    /// after another. Gradients are clipped by the norm of their stage alone: others have not got that far.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Pipeline::train_window`]; states are then those before the window.
+    pub(crate) fn train_window<L: Layer, T: Flow, B>(
+        &mut self,
+        rates: Vec<f64>,
+        pipeline: &mut Pipeline<L>,
+        batches: B,
+        objective: &impl Objective<L::Output, T>,
+    ) -> Result<Window, StepError>
+    where
+        B: ExactSizeIterator<Item = Batch<L::Input, T, L::Side>>,
+    {
+        self.gradient_norm = None;
+        let (optimizer, clip_at) = (self.optimizer.clone(), self.clip);
+        let shares = self.rates(1.0, pipeline);
+        let update = move |stage: usize, layers: Vec<L>, gradients, mut states, number: usize| {
+            let gradients = match clip_at {
+                Some(largest) => {
+                    let norm = norm_of_stage(&layers, &gradients);
+                    clip(&layers, gradients, norm, largest)
+                }
+                None => gradients,
+            };
+            let mut update = Update {
+                optimizer: &*optimizer,
+                rate: 0.0,
+                gradients,
+                states: &mut states,
+            };
+            let layers = layers.into_iter().zip(&shares[stage]);
+            let layers = layers.map(|(layer, share)| {
+                update.rate = share * rates[number];
+                layer.map(&mut update)
+            });
+            (layers.collect(), states)
+        };
+        pipeline.train_window(batches, objective, &mut self.states, update)
     }
 
     /// The learning rate of each layer of each stage.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Step, StepError};
-use stovepipe_schedule::Span;
+use stovepipe_schedule::{Span, Timeline};
 
 use super::{folder::RunFolder, progress::Progress, trainer::Trainer};
 use crate::{
@@ -11,9 +11,32 @@ use crate::{
     error::TrainError,
 };
 
+/// What is counted of a mini-batch.
+pub(super) struct Trained<'a> {
+    pub(super) loss: f64,
+    pub(super) weight: f64,
+    pub(super) scores: &'a [f64],
+    pub(super) samples: usize,
+    pub(super) overflowed: bool,
+    pub(super) timeline: &'a Timeline,
+}
+
+impl<'a> Trained<'a> {
+    fn of_step<L: Layer>(step: &'a Step<L>) -> Self {
+        Self {
+            loss: step.loss,
+            weight: step.weight,
+            scores: &step.scores,
+            samples: step.micro_batches.iter().sum(),
+            overflowed: step.overflowed,
+            timeline: &step.timeline,
+        }
+    }
+}
+
 /// What happened to a mini-batch's gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gathered {
+pub(super) enum Gathered {
     /// They are accumulated for a later update.
     Waiting,
     Updated,
@@ -55,16 +78,17 @@ impl<L: Layer, O> Trainer<L, O> {
             self.end_step(&mut step, spans)?;
             let seconds = before + started.elapsed().as_secs_f64();
             let spent = seconds - self.state.under_way.seconds;
-            self.count(&step, gathered, seconds)?;
+            let trained = Trained::of_step(&step);
+            self.count(&trained, gathered, seconds)?;
             let norm = (gathered == Gathered::Updated).then(|| self.optimizer.gradient_norm());
             self.log_step(
-                &step,
+                &trained,
                 (rate.at(update), norm.flatten()),
                 spent,
                 folder,
                 progress,
             );
-            progress.at(epoch + 1, self.state.batch, &self.describe(&step));
+            progress.at(epoch + 1, self.state.batch, &self.describe(&trained));
             // The timeline is of the last complete mini-batch.
             if step.micro_batches.iter().sum::<usize>() == self.settings.batch_size {
                 self.timeline = step.timeline;
@@ -159,9 +183,9 @@ impl<L: Layer, O> Trainer<L, O> {
     }
 
     /// Counts a mini-batch that ended after this many seconds of the epoch.
-    fn count(
+    pub(super) fn count(
         &mut self,
-        step: &Step<L>,
+        step: &Trained<'_>,
         gathered: Gathered,
         seconds: f64,
     ) -> Result<(), TrainError> {
@@ -176,8 +200,8 @@ impl<L: Layer, O> Trainer<L, O> {
         let sums = &mut state.under_way;
         // In f16, the loss of a step that overflowed may be NaN or infinite.
         if step.loss.is_finite() || !step.overflowed {
-            let (samples, loss) = (step.micro_batches.iter().sum(), (step.loss, step.weight));
-            (self.task).add(&mut sums.scores, samples, loss, &step.scores)?;
+            let loss = (step.loss, step.weight);
+            (self.task).add(&mut sums.scores, step.samples, loss, step.scores)?;
         }
         sums.skipped += usize::from(gathered == Gathered::Skipped);
         sums.steps += 1;
@@ -187,7 +211,7 @@ impl<L: Layer, O> Trainer<L, O> {
     }
 
     /// The epoch's metrics and rate so far, and what slowed the step.
-    fn describe(&self, step: &Step<L>) -> String {
+    pub(super) fn describe(&self, step: &Trained<'_>) -> String {
         let sums = &self.state.under_way;
         let (metrics, rate) = (self.task.metrics(&sums.scores), sums.samples_per_second());
         let slowest = step.timeline.slowest_worker().unwrap_or(0);

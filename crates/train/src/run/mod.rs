@@ -8,6 +8,7 @@ mod output;
 mod progress;
 mod summary;
 mod trainer;
+mod windows;
 
 pub use allocator::keep_freed_memory;
 pub use folder::RunFolder;

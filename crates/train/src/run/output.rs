@@ -2,9 +2,10 @@
 
 use std::{error::Error, fs};
 
-use stovepipe_pipeline::{Layer, Stage, Step, count_parameters, error::ProcessError};
+use stovepipe_pipeline::{Layer, Stage, count_parameters, error::ProcessError};
 
 use super::{
+    epoch::Trained,
     folder::{METRICS, RunFolder, STEPS},
     progress::Progress,
     summary::{BestEpoch, EpochMetrics, LossScale, StepMetrics, Summary, Tested, stage_summaries},
@@ -65,13 +66,12 @@ impl<L: Layer, O> Trainer<L, O> {
     /// Appends the last mini-batch to `steps.jsonl`. Warns once if that fails.
     pub(super) fn log_step(
         &mut self,
-        step: &Step<L>,
+        step: &Trained<'_>,
         (learning_rate, gradient_norm): (f64, Option<f64>),
         seconds: f64,
         folder: &RunFolder,
         progress: &mut Progress,
     ) {
-        let samples: usize = step.micro_batches.iter().sum();
         let seconds = seconds.max(f64::MIN_POSITIVE);
         let line = StepMetrics {
             step: self.pipeline.steps(),
@@ -79,7 +79,7 @@ impl<L: Layer, O> Trainer<L, O> {
             loss: step.loss,
             learning_rate,
             gradient_norm,
-            samples_per_second: samples as f64 / seconds,
+            samples_per_second: step.samples as f64 / seconds,
             tokens_per_second: (self.task.counts_tokens).then(|| step.weight / seconds),
             memory: self.memory.resident(),
             bubble: step.timeline.bubble(),

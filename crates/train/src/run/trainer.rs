@@ -306,6 +306,7 @@ impl<L: Layer, O> Trainer<L, O> {
         self.state.data = data;
         self.started = Instant::now();
         let batches = samples.div_ceil(self.settings.batch_size);
+        self.check_windows(batches)?;
         let epochs = match self.settings.max_steps {
             0 => self.settings.epochs,
             most => self.settings.epochs.min(most.div_ceil(batches)),
@@ -316,7 +317,10 @@ impl<L: Layer, O> Trainer<L, O> {
         };
         let (mut tested, mut stopped) = (None, false);
         while !self.is_over() && !stopped {
-            let is_cut = self.train_epoch(batches, source, folder, &mut progress)?;
+            let is_cut = match self.pipeline.is_asynchronous() {
+                false => self.train_epoch(batches, source, folder, &mut progress)?,
+                true => self.train_windows(batches, source, folder, &mut progress)?,
+            };
             self.check_loss(&mut progress)?;
             if is_cut {
                 self.save(folder, &mut progress)?;

@@ -15,7 +15,7 @@ use stovepipe_pipeline::{
     error::ProcessError,
     measure::Profile,
 };
-use stovepipe_schedule::{DataParallel, RuleOptions, Scheduler};
+use stovepipe_schedule::{DataParallel, RuleOptions, Scheduler, WeightPolicy};
 
 use super::{
     balance::BalanceSetting,
@@ -73,10 +73,15 @@ pub struct PipelineSettings {
     /// Micro-batches in a mini-batch
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub micro_batches: usize,
-    /// Order of forward and backward passes: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or a CSV
-    /// file that lists the actions of each worker
+    /// Order of forward and backward passes: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, a CSV
+    /// file that lists the actions of each worker, or pipedream, which is experimental: it does not
+    /// wait for updates, so the result is not that of one device
     #[arg(long, value_name = "NAME|FILE", default_value = "1f1b")]
     pub schedule: ScheduleSetting,
+    /// With the schedule `pipedream`, let all stages use the version of the weights that the first
+    /// stage used for a micro-batch
+    #[arg(long)]
+    pub vertical_sync: bool,
     /// Stages on each device, for the schedule `interleaved`
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub chunks: usize,
@@ -144,6 +149,7 @@ impl PipelineSettings {
             ("bucket-mib", self.bucket_mib, AT_LEAST_ONE),
         ])?;
         self.check_replicas()?;
+        self.check_asynchronous()?;
         let (given, devices) = (self.device_memory.len(), self.workers());
         if given > 1 && given != devices {
             return Err(TrainError::DeviceMemories { given, devices });
@@ -187,9 +193,24 @@ impl PipelineSettings {
                 replicas: most,
                 micro_batches: self.micro_batches,
             }),
+            // 1F1B-RR has replicas of stages, not of whole pipelines.
+            other if other.is_asynchronous() && given < stages => {
+                Err(TrainError::NoReplicas(other.to_string()))
+            }
             ScheduleSetting::Rule(rule) if given == 1 || rule.takes_replicas() => Ok(()),
             other => Err(TrainError::NoReplicas(other.to_string())),
         }
+    }
+
+    fn check_asynchronous(&self) -> Result<(), TrainError> {
+        let is_asynchronous = self.schedule.is_asynchronous();
+        if self.vertical_sync && !is_asynchronous {
+            return Err(TrainError::OnlyAsynchronous("--vertical-sync"));
+        }
+        if is_asynchronous && self.precision == Precision::F16 {
+            return Err(TrainError::OnlySynchronous("--precision f16"));
+        }
+        Ok(())
     }
 
     fn check_shares(&self) -> Result<(), TrainError> {
@@ -366,7 +387,7 @@ impl PipelineSettings {
         let options = RuleOptions {
             chunks: self.chunks,
             replicas: self.replicas.clone(),
-            update_every: None,
+            update_every: Some(self.micro_batches),
         };
         let (workers, micro_batches) = (self.workers(), self.micro_batches);
         (self.schedule).scheduler(options, &self.shares, workers, micro_batches)
@@ -518,6 +539,10 @@ impl PipelineSettings {
             .threads_per_stage(self.threads_per_stage)
             .stall_timeout(self.stall_limit())
             .bucket(self.bucket_mib.saturating_mul(1 << 20))
+            .weight_policy(match self.vertical_sync {
+                true => WeightPolicy::VerticalSync,
+                false => WeightPolicy::Stashing,
+            })
             .precision(self.precision))
     }
 

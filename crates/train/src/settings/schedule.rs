@@ -29,6 +29,12 @@ pub enum ScheduleSetting {
 }
 
 impl ScheduleSetting {
+    /// Whether weights change before all devices have finished a mini-batch.
+    #[must_use]
+    pub fn is_asynchronous(&self) -> bool {
+        matches!(self, Self::Rule(rule) if !rule.is_synchronous())
+    }
+
     /// The scheduler. One number of replicas is that of whole pipelines, which have `shares`: none for
     /// equal ones.
     pub(super) fn scheduler(
@@ -39,6 +45,7 @@ impl ScheduleSetting {
         micro_batches: usize,
     ) -> Result<Box<dyn Scheduler>, TrainError> {
         let path = match self {
+            Self::Rule(rule) if !rule.is_synchronous() => return Ok(rule.scheduler(&options)),
             Self::Rule(rule) => {
                 let of_one = || rule.scheduler(&RuleOptions::with_chunks(options.chunks));
                 return Ok(match options.replicas[..] {
@@ -66,6 +73,10 @@ impl ScheduleSetting {
                 micro_batches: own.1,
             });
         }
+        if schedule.is_asynchronous() {
+            let path = path.clone();
+            return Err(TrainError::AsynchronousFile(path));
+        }
         check_schedule(&schedule, workers).map_err(|error| TrainError::format(path, error))?;
         Ok(Box::new(schedule))
     }
@@ -76,12 +87,11 @@ impl FromStr for ScheduleSetting {
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
         match text.parse::<Rule>() {
-            Ok(rule) if !rule.is_synchronous() => Err(ValueError::Asynchronous(rule)),
             Ok(rule) => Ok(Self::Rule(rule)),
             // A misspelt rule is not a file.
             Err(_) if text.to_ascii_lowercase().ends_with(".csv") => Ok(Self::File(text.into())),
             Err(_) => {
-                let rules: Vec<_> = Rule::synchronous().map(Rule::name).collect();
+                let rules: Vec<_> = Rule::ALL.into_iter().map(Rule::name).collect();
                 Err(ValueError::Schedule(text.to_owned(), rules.join(", ")))
             }
         }

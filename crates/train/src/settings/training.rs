@@ -32,6 +32,10 @@ pub struct TrainSettings {
     /// Mini-batches whose gradients are accumulated for an update
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub accumulate: usize,
+    /// Mini-batches of a window, for the schedule `pipedream`: checkpoints, tests and the end of a run
+    /// wait for its end [default: 32, or an epoch if that is shorter]
+    #[arg(long, value_name = "N")]
+    pub window: Option<usize>,
     /// Optimizer
     #[arg(long, value_enum, default_value_t = OptimizerSetting::AdamW)]
     pub optimizer: OptimizerSetting,
@@ -128,6 +132,7 @@ impl TrainSettings {
             ("accumulate", self.accumulate, AT_LEAST_ONE),
             ("test-every", self.test_every, AT_LEAST_ONE),
             ("keep-last", self.keep_last, AT_LEAST_ONE),
+            ("window", self.window.unwrap_or(1), AT_LEAST_ONE),
         ])?;
         check([
             ("lr", self.lr, ABOVE_ZERO),

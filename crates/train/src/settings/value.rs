@@ -1,6 +1,5 @@
 //! Settings that are written as text.
 
-use stovepipe_schedule::Rule;
 use thiserror::Error;
 
 /// Text that is no value of its setting.
@@ -13,12 +12,6 @@ pub enum ValueError {
     /// For [`FreezeSetting`](super::FreezeSetting).
     #[error("write a number of layers, or body for all but the last")]
     Freeze,
-    /// For [`ScheduleSetting`](super::ScheduleSetting): a schedule that training does not support.
-    #[error(
-        "`{0}` updates weights after each micro-batch, but this program after each \
-         mini-batch: use 1f1b, which has the same order of passes"
-    )]
-    Asynchronous(Rule),
     /// For [`ScheduleSetting`](super::ScheduleSetting): neither a name nor a file; and all names.
     #[error("`{0}` is no schedule: use {1}, or the path of a .csv file")]
     Schedule(String, String),

@@ -1,0 +1,207 @@
+//! Trains an epoch in windows, for schedules that do not wait for updates.
+
+use std::time::Instant;
+
+use stovepipe_pipeline::{Batch, Flow, Layer, Objective, StepError, Window};
+
+use super::{
+    epoch::{Gathered, Trained},
+    folder::RunFolder,
+    progress::Progress,
+    trainer::Trainer,
+};
+use crate::{
+    data::{Source, shared},
+    error::TrainError,
+};
+
+/// The usual number of mini-batches of a window.
+const WINDOW: usize = 32;
+
+impl<L: Layer, O> Trainer<L, O> {
+    /// Trains the rest of the current epoch. Returns whether it was stopped, or reached the limit of
+    /// steps, before its end. What an epoch does after each step, this does after each window.
+    pub(super) fn train_windows<T: Flow>(
+        &mut self,
+        batches: usize,
+        source: &dyn Source<L::Input, T, L::Side>,
+        folder: &RunFolder,
+        progress: &mut Progress,
+    ) -> Result<bool, TrainError>
+    where
+        O: Objective<L::Output, T>,
+    {
+        let (epoch, rate) = (self.state.epoch, self.learning_rate(batches));
+        let (started, before) = (Instant::now(), self.state.under_way.seconds);
+        let (first, pass) = (self.state.batch, self.pass());
+        let mut loaded = shared(&self.pipeline, || source.train_from(first, pass));
+        while self.state.batch < batches {
+            let count = self.window(batches).min(batches - self.state.batch);
+            let update = self.update(batches);
+            self.pipeline.set_progress(rate.progress(update));
+            let rates: Vec<_> = (0..count).map(|later| rate.at(update + later)).collect();
+            let Some(window) = self.train_window(&mut loaded, &rates)? else {
+                return Ok(true);
+            };
+            let all = (self.processes).gather(self.is_asked_to_end())?;
+            self.ends |= all.into_iter().any(|ends| ends);
+            let seconds = before + started.elapsed().as_secs_f64();
+            let spent = (seconds - self.state.under_way.seconds) / count as f64;
+            for (index, rate) in rates.into_iter().enumerate() {
+                let trained = trained(&window, index);
+                let so_far = self.state.under_way.seconds + spent;
+                self.count(&trained, Gathered::Updated, so_far)?;
+                self.log_step(&trained, (rate, None), spent, folder, progress);
+                progress.at(epoch + 1, self.state.batch, &self.describe(&trained));
+            }
+            self.timeline = window.timeline;
+            let is_over = self.state.batch == batches;
+            if passes_multiple(self.pipeline.steps(), count, self.settings.check_replicas) {
+                self.pipeline.check_replicas()?;
+            }
+            if passes_multiple(self.pipeline.steps(), count, self.settings.save_every) {
+                self.save(folder, progress)?;
+            }
+            if (self.ends || self.is_at_limit()) && !is_over {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The mini-batches of the next window, unless the epoch has fewer left.
+    fn window(&self, batches: usize) -> usize {
+        let window = self.settings.window.unwrap_or(WINDOW).min(batches);
+        let most = self.settings.max_steps as u64;
+        let left = most.saturating_sub(self.pipeline.steps());
+        match most {
+            0 => window,
+            _ => window
+                .min(usize::try_from(left).unwrap_or(usize::MAX))
+                .max(1),
+        }
+    }
+
+    /// Trains a window with these learning rates. Returns `None` if it was stopped.
+    fn train_window<T: Flow>(
+        &mut self,
+        loaded: &mut impl Iterator<Item = Result<Batch<L::Input, T, L::Side>, TrainError>>,
+        rates: &[f64],
+    ) -> Result<Option<Window>, TrainError>
+    where
+        O: Objective<L::Output, T>,
+    {
+        let mut failed = None;
+        let batches = Loaded {
+            batches: loaded,
+            left: rates.len(),
+            failed: &mut failed,
+        };
+        let (pipeline, objective) = (&mut self.pipeline, &self.task.training);
+        let trained = if self.processes.communicator().is_some() {
+            // Processes load together, which must not happen while they train.
+            let batches: Vec<_> = batches.collect();
+            (self.optimizer).train_window(rates.to_vec(), pipeline, batches.into_iter(), objective)
+        } else {
+            (self.optimizer).train_window(rates.to_vec(), pipeline, batches, objective)
+        };
+        match (trained, failed) {
+            (_, Some(failed)) => Err(failed),
+            (Ok(window), None) => Ok(Some(window)),
+            (Err(StepError::Stopped), None) => Ok(None),
+            (Err(source @ StepError::NotFinite { .. }), None) => Err(TrainError::Diverged {
+                epoch: self.state.epoch + 1,
+                batch: self.state.batch + 1,
+                source,
+            }),
+            (Err(other), None) => Err(other.into()),
+        }
+    }
+
+    /// Checks that windows can train with the settings.
+    pub(super) fn check_windows(&self, batches: usize) -> Result<(), TrainError> {
+        let settings = &self.settings;
+        match (self.pipeline.is_asynchronous(), settings.window) {
+            (false, Some(_)) => Err(TrainError::OnlyAsynchronous("--window")),
+            (true, _) if settings.accumulate > 1 => {
+                Err(TrainError::OnlySynchronous("--accumulate"))
+            }
+            (true, _) if settings.ema > 0.0 => Err(TrainError::OnlySynchronous("--ema")),
+            (true, Some(window)) if window > batches => {
+                Err(TrainError::LongWindow { window, batches })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn trained(window: &Window, index: usize) -> Trained<'_> {
+    Trained {
+        loss: window.losses[index],
+        weight: window.weights[index],
+        scores: &window.scores[index],
+        samples: window.micro_batches[index].iter().sum(),
+        overflowed: false,
+        timeline: &window.timeline,
+    }
+}
+
+/// Whether one of the last `count` steps was a multiple of `every`, which is 0 for none.
+fn passes_multiple(steps: u64, count: usize, every: usize) -> bool {
+    let (every, count) = (every as u64, count as u64);
+    every > 0 && steps / every > (steps - count.min(steps)) / every
+}
+
+/// The batches of a window. Ends early if one cannot be loaded.
+struct Loaded<'a, B> {
+    batches: &'a mut B,
+    left: usize,
+    failed: &'a mut Option<TrainError>,
+}
+
+impl<B, T> Iterator for Loaded<'_, B>
+where
+    B: Iterator<Item = Result<T, TrainError>>,
+{
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        self.left = self.left.checked_sub(1)?;
+        match self.batches.next()? {
+            Ok(batch) => Some(batch),
+            Err(error) => {
+                *self.failed = Some(error);
+                None
+            }
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl<B, T> ExactSizeIterator for Loaded<'_, B> where B: Iterator<Item = Result<T, TrainError>> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_may_pass_a_multiple() {
+        for (steps, count, every, passes) in [
+            (8, 4, 0, false),
+            (8, 4, 8, true),
+            (10, 4, 8, true),
+            (12, 4, 8, false),
+            (3, 3, 4, false),
+            (4, 4, 1, true),
+        ] {
+            assert_eq!(
+                passes_multiple(steps, count, every),
+                passes,
+                "{steps}, {count}, {every}"
+            );
+        }
+    }
+}
