@@ -19,8 +19,9 @@ pub enum Pass {
     InputGradient,
     /// `W`: the half of a backward pass that computes the gradients of the weights.
     WeightGradient,
-    /// `U`: changes the weights by this micro-batch's gradients at once, not at the end of the step.
-    /// Only in asynchronous schedules.
+    /// `U`: changes the weights by the gradients of all micro-batches since the previous update, up to
+    /// and including this one. Only in asynchronous schedules. Every replica of a stage lists it, and
+    /// they wait for each other there: their gradients are added.
     Update,
 }
 

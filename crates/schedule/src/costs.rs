@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::{Recompute, count};
+use crate::{Recompute, ScheduleError, WeightPolicy, count};
 
 /// Time and memory of the passes of a pipeline: the input of a
 /// [simulation](crate::Schedule::simulate).
@@ -32,6 +32,8 @@ pub struct Costs {
     /// The speed of each worker, for replicas on unequal devices: the times of its passes and updates are
     /// divided by it. If empty, all are 1.
     pub speeds: Vec<f64>,
+    /// Which versions of the weights passes use, under asynchronous schedules.
+    pub weights: WeightPolicy,
 }
 
 /// Time and memory of a stage for a micro-batch.
@@ -45,11 +47,10 @@ pub struct StageCosts {
     pub input: f64,
     /// Seconds of the weight gradients.
     pub weight: f64,
-    /// Seconds of an update of the weights: after each micro-batch if the schedule is asynchronous,
-    /// else once at the end.
+    /// Seconds of an update of the weights: each one of an asynchronous schedule, else that at the end.
     pub update: f64,
-    /// The gradients that replicas add up at the end of a step, in the order of their all-reduces. Only
-    /// for stages with replicas, and not if the schedule is asynchronous.
+    /// The gradients that replicas add up before an update, in the order of their all-reduces. Only for
+    /// stages with replicas.
     pub buckets: Vec<Bucket>,
     /// Bytes sent to the next stage. The gradients that come back have as many.
     pub output: f64,
@@ -130,6 +131,7 @@ impl Costs {
             links: vec![Link::default()],
             recompute: Recompute::Never,
             speeds: Vec::new(),
+            weights: WeightPolicy::default(),
         }
     }
 
@@ -227,6 +229,9 @@ pub enum CostError {
     /// A worker's speed is not above 0, NaN, or absurdly large.
     #[error("the speed of a worker is {0:?}, which is out of range")]
     Speed(f64),
+    /// A stage would need weights that it does not have yet.
+    #[error(transparent)]
+    Weights(#[from] ScheduleError),
     /// A number is negative, NaN, infinite or absurdly large. A link has the number of the stage before.
     #[error("{what} of stage {stage} is {value:?}, which is out of range")]
     Number {

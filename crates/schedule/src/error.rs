@@ -25,6 +25,20 @@ pub enum ScheduleError {
     /// A stage has no worker.
     #[error("stage {stage} has 0 replicas, but needs at least one")]
     NoReplicas { stage: usize },
+    /// An update has fewer micro-batches than a stage has replicas.
+    #[error(
+        "stage {stage} has {}, but an update has {}: each replica needs one",
+        count(*replicas, "replica"), count(*every, "micro-batch")
+    )]
+    ReplicasOfUpdate {
+        stage: usize,
+        replicas: usize,
+        every: usize,
+    },
+    /// A scheduler was asked for updates of zero micro-batches, or for a number of micro-batches that
+    /// are not whole updates.
+    #[error("{} cannot be divided into updates of {every}", count(*micro_batches, "micro-batch"))]
+    UpdateSize { micro_batches: usize, every: usize },
     /// A replica has no micro-batches.
     #[error("replica {replica} has a share of 0, but needs at least 1")]
     NoShare { replica: usize },
@@ -48,8 +62,8 @@ pub enum ScheduleError {
     /// The stages are not numbered 0, 1, 2, … without a gap. `stage` is the first that is missing.
     #[error("no worker has stage {stage}, though a later stage exists")]
     MissingStage { stage: usize },
-    /// An action is on the wrong worker. All actions of a stage for a micro-batch are on one worker,
-    /// and replicas of an asynchronous stage take its micro-batches in turn.
+    /// An action is on the wrong worker. All passes of a stage for a micro-batch are on one worker, and
+    /// its updates are on the workers that have passes.
     #[error("worker {worker} has {action}, which belongs to worker {owner}")]
     WrongWorker {
         worker: usize,
@@ -69,13 +83,34 @@ pub enum ScheduleError {
     WholeAndHalf { worker: usize, action: Action },
 
     // order
-    /// An action is listed before another one of the same worker whose result it needs.
+    /// An action is listed before another one of the same worker that must come first: one whose result
+    /// it needs, or the update before its own.
     #[error("worker {worker} has {action} before {needs}")]
     TooEarly {
         worker: usize,
         action: Action,
         needs: Action,
     },
+    /// The first update follows `every` micro-batches, but another one does not follow a multiple.
+    #[error(
+        "worker {worker} has {action}, but updates come every {every} micro-batches: after {}, {}, …",
+        every - 1, 2 * every - 1
+    )]
+    OddUpdate {
+        worker: usize,
+        action: Action,
+        every: usize,
+    },
+    /// The last micro-batches have no update.
+    #[error(
+        "micro-batch {} has no update: updates come every {every} micro-batches, and there are \
+         {micro_batches}",
+        micro_batches - 1
+    )]
+    NoLastUpdate { micro_batches: usize, every: usize },
+    /// A replica has nothing to add to an update.
+    #[error("worker {worker} has {action}, but no micro-batch of that update")]
+    NothingToAdd { worker: usize, action: Action },
     /// Workers wait for each other forever. They are in ascending order.
     #[error("deadlock: {}", first_few(waiting.iter()))]
     Deadlock { waiting: Vec<Waiting> },
@@ -140,7 +175,7 @@ pub struct Waiting {
     pub worker: usize,
     /// The action that it cannot begin.
     pub action: Action,
-    /// The action whose result it waits for.
+    /// The action whose result it waits for; at an update, what another replica still has to do first.
     pub needs: Action,
 }
 

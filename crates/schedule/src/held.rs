@@ -1,13 +1,13 @@
 //! What workers hold under a schedule.
 
-use crate::{Action, Pass, Schedule, ScheduleError, versions::weight_versions};
+use crate::{Action, Pass, Schedule, ScheduleError};
 
 /// What a worker may hold at most; see [`Schedule::check`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Limits {
     /// Micro-batches between their forward and their backward pass, counted for each stage.
     pub activations: Option<usize>,
-    /// Versions of a stage's weights.
+    /// Versions of a stage's weights, with weight stashing.
     pub weight_versions: Option<usize>,
 }
 
@@ -82,29 +82,6 @@ impl Schedule {
         counts
     }
 
-    /// For each worker, the most versions of a stage's weights that it keeps at one time. 1 unless the
-    /// schedule is asynchronous.
-    ///
-    /// The backward pass of a micro-batch uses the weights of its forward pass, which are kept until
-    /// then (weight stashing). With `vertical_sync`, every stage uses the version that the first stage
-    /// used for the micro-batch, and keeps older ones for micro-batches still to come.
-    ///
-    /// ```
-    /// # use stovepipe_schedule::{GPipe, PipeDream, Scheduler};
-    /// let schedule = PipeDream::default().schedule(3, 8)?;
-    /// assert_eq!(schedule.weight_versions(false)?, [3, 2, 1]); // warm-up + 1
-    /// assert_eq!(schedule.weight_versions(true)?, [3, 3, 3]);
-    /// assert_eq!(GPipe.schedule(2, 8)?.weight_versions(false)?, [1, 1]);
-    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// If a stage would need weights that it does not have yet.
-    pub fn weight_versions(&self, vertical_sync: bool) -> Result<Vec<usize>, ScheduleError> {
-        weight_versions(self, vertical_sync, None)
-    }
-
     /// Checks that no worker holds more than the limits allow.
     ///
     /// ```
@@ -136,10 +113,10 @@ impl Schedule {
                 }
             }
         }
-        if limits.weight_versions.is_some() {
-            weight_versions(self, false, limits.weight_versions)?;
+        match limits.weight_versions {
+            Some(most) if self.is_asynchronous() => self.check_weight_versions(most),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -59,3 +59,4 @@ pub use schedulers::*;
 pub use simulate::{HeldBytes, Simulation};
 pub use summary::{count, format_bytes};
 pub use timeline::{Span, SpanKind, Timeline};
+pub use versions::{VersionUse, Versions, WeightPolicy};

@@ -64,15 +64,16 @@ impl Schedule {
     ///
     /// * There is at least one worker, and each has an action.
     /// * Stages are numbered from 0 without a gap. Each belongs to one worker, or to several replicas,
-    ///   each with micro-batches of its own. In asynchronous training replicas take them in turn.
+    ///   each with micro-batches of its own.
     /// * Every stage has the forward pass of every micro-batch once. In training it also has every
-    ///   backward pass once, whole or in two halves. In inference no stage has any. Either all stages
-    ///   update their weights for every micro-batch (asynchronous training), or none does.
-    /// * A backward pass comes after its forward pass, the second half after the first, an update
-    ///   after both.
+    ///   backward pass once, whole or in two halves. In inference no stage has any.
+    /// * A backward pass comes after its forward pass, the second half after the first.
+    /// * Either no stage has updates, or all have one after every `n` micro-batches (asynchronous
+    ///   training). On each replica, an update comes after the backward passes of its `n` micro-batches,
+    ///   one or more of which are the replica's, and before any gradient of weights of later ones.
     /// * There is no deadlock. A forward pass waits for that of the previous stage, a backward pass
-    ///   for that of the next stage. Sending never waits. ([`Program`](crate::Program) is for sends
-    ///   that do.)
+    ///   for that of the next stage, an update until all replicas have come to it. Sending never waits.
+    ///   ([`Program`](crate::Program) is for sends that do.)
     ///
     /// Micro-batches may be in any order, but should [ascend](Self::is_ascending).
     ///
@@ -228,10 +229,43 @@ impl Schedule {
             && ascends(&[Pass::Backward, Pass::WeightGradient])
     }
 
-    /// Whether weights change within a step, after each micro-batch.
+    /// Whether weights change within the schedule, and not only at its end.
     #[must_use]
     pub fn is_asynchronous(&self) -> bool {
-        self.facts.asynchronous
+        self.facts.update_every.is_some()
+    }
+
+    /// The number of micro-batches of each update, if the schedule is asynchronous.
+    ///
+    /// Every stage has the same updates. Update `u`, counted from 0, applies the gradients of the
+    /// micro-batches from `u · n` to `u · n + n − 1`. Its [`Action`] has the last of them.
+    ///
+    /// ```
+    /// use stovepipe_schedule::{PipeDream, Schedule, Scheduler};
+    ///
+    /// let schedule = PipeDream::default().with_update_every(2).schedule(2, 4)?;
+    /// assert_eq!(schedule.to_string(), "0F0 0F1 0B0 0F2 0B1 0U1 0F3 0B2 0B3 0U3\n\
+    ///                                   1F0 1B0 1F1 1B1 1U1 1F2 1B2 1F3 1B3 1U3");
+    /// assert_eq!((schedule.update_every(), schedule.updates()), (Some(2), 2));
+    /// assert_eq!([1, 2].map(|micro_batch| schedule.update_of(micro_batch)), [Some(0), Some(1)]);
+    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// ```
+    #[must_use]
+    pub fn update_every(&self) -> Option<usize> {
+        self.facts.update_every
+    }
+
+    /// The number of updates of each stage: 0 unless the schedule is asynchronous.
+    #[must_use]
+    pub fn updates(&self) -> usize {
+        self.update_every()
+            .map_or(0, |every| self.micro_batches() / every)
+    }
+
+    /// The number of the update that applies a micro-batch's gradients, counted from 0.
+    #[must_use]
+    pub fn update_of(&self, micro_batch: usize) -> Option<usize> {
+        Some(micro_batch / self.update_every()?)
     }
 
     /// Whether there are backward passes.

@@ -1,7 +1,9 @@
-//! Checks of lists of actions, one a function.
+//! Checks of lists of actions, one a function. Those of updates are in [`updates`].
 //!
 //! Each check may rely on those before it; [`validate`] has their order. Time and memory grow with the
 //! number of actions only, even if stages or micro-batches have absurd numbers.
+
+mod updates;
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +21,8 @@ pub(crate) struct Facts {
     /// Which backward passes come right after their forward pass.
     pub direct: Table<bool>,
     pub training: bool,
-    pub asynchronous: bool,
+    /// Micro-batches of each update. None: the schedule is synchronous.
+    pub update_every: Option<usize>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -55,16 +58,13 @@ pub(crate) fn validate(workers: &[Vec<Action>]) -> Result<Facts, ScheduleError> 
     let kinds = Kinds {
         training: actions(workers).any(|(_, action)| action.pass != Pass::Forward),
         split: occurs(Pass::InputGradient) || occurs(Pass::WeightGradient),
-        asynchronous: occurs(Pass::Update),
     };
     nothing_missing(&listed, kinds)?;
     let turns = (0..stages).map(|stage| turns(listed.of_stage(stage)));
     let turns: Vec<_> = turns.collect();
     let placement: Vec<_> = turns.iter().map(|turns| distinct(turns)).collect();
-    if kinds.asynchronous {
-        in_turn(&listed, &placement)?;
-    }
     nothing_too_early(workers, &listed)?;
+    let update_every = updates::check(workers, &listed, &placement)?;
     let is_split = |listed: &Listed| listed.passes.has(Pass::InputGradient);
     Ok(Facts {
         placement,
@@ -73,13 +73,18 @@ pub(crate) fn validate(workers: &[Vec<Action>]) -> Result<Facts, ScheduleError> 
         split: kinds.split.then(|| listed.map(is_split)),
         direct: direct(workers, listed.map(|_| false)),
         training: kinds.training,
-        asynchronous: kinds.asynchronous,
+        update_every,
     })
 }
 
 fn actions(workers: &[Vec<Action>]) -> impl Iterator<Item = (usize, Action)> {
     let numbered = workers.iter().enumerate();
     numbered.flat_map(|(worker, actions)| actions.iter().map(move |&action| (worker, action)))
+}
+
+/// All actions but updates.
+fn passes(workers: &[Vec<Action>]) -> impl Iterator<Item = (usize, Action)> {
+    actions(workers).filter(|(_, action)| action.pass != Pass::Update)
 }
 
 fn every_worker_works(workers: &[Vec<Action>]) -> Result<(), ScheduleError> {
@@ -121,7 +126,9 @@ fn first_gap(workers: &[Vec<Action>], stages: usize, micro_batches: usize) -> Sc
     let mut listed = HashMap::new();
     let mut owners = vec![0; stages];
     for (worker, action) in actions(workers) {
-        if let Some(owner) = listed.insert(action, worker) {
+        // Every replica lists an update.
+        let of = (action.pass == Pass::Update).then_some(worker);
+        if let Some(owner) = listed.insert((action, of), worker) {
             return twice(worker, action, owner);
         }
         owners[action.stage] = worker;
@@ -130,7 +137,7 @@ fn first_gap(workers: &[Vec<Action>], stages: usize, micro_batches: usize) -> Sc
     let micro_batches = micro_batches.min(listed.len() + 1);
     let of_stage = |stage| (0..micro_batches).map(move |i| Action::forward(stage, i));
     let mut forwards = (0..stages).flat_map(of_stage);
-    let missing = forwards.find(|action| !listed.contains_key(action));
+    let missing = forwards.find(|&action| !listed.contains_key(&(action, None)));
     let action = missing.unwrap_or(Action::forward(0, 0));
     let worker = owners[action.stage];
     ScheduleError::Missing { worker, action }
@@ -148,12 +155,12 @@ fn twice(worker: usize, action: Action, owner: usize) -> ScheduleError {
     }
 }
 
-/// Fills in what is listed for each stage and micro-batch, by one worker.
+/// Fills in which passes are listed for each stage and micro-batch, by one worker. Without updates.
 fn nothing_twice(
     workers: &[Vec<Action>],
     mut listed: Table<Listed>,
 ) -> Result<Table<Listed>, ScheduleError> {
-    for (worker, action) in actions(workers) {
+    for (worker, action) in passes(workers) {
         let entry = &mut listed[action];
         if entry.passes.0 == 0 {
             entry.worker = worker;
@@ -169,13 +176,12 @@ fn nothing_twice(
 struct Kinds {
     training: bool,
     split: bool,
-    asynchronous: bool,
 }
 
 impl Kinds {
     /// The first pass that a stage lacks for a micro-batch.
     fn lacking(self, has: Passes) -> Option<Pass> {
-        use Pass::{Backward, Forward, InputGradient, Update, WeightGradient};
+        use Pass::{Backward, Forward, InputGradient, WeightGradient};
         let has_half = has.has(InputGradient) || has.has(WeightGradient);
         let is_whole = has.has(Backward) || !(has_half || self.split);
         let needed = match (self.training, is_whole) {
@@ -183,9 +189,8 @@ impl Kinds {
             (true, true) => &[Forward, Backward],
             (true, false) => &[Forward, InputGradient, WeightGradient],
         };
-        let update = self.asynchronous.then_some(&Update);
         let lacks = |pass: &&Pass| !has.has(**pass);
-        needed.iter().chain(update).find(lacks).copied()
+        needed.iter().find(lacks).copied()
     }
 }
 
@@ -228,27 +233,11 @@ fn distinct(workers: &[usize]) -> Vec<usize> {
     workers.filter(|&worker| known.insert(worker)).collect()
 }
 
-/// Checks that replicas have equal shares: they change their weights together, after each had a turn.
-fn in_turn(listed: &Table<Listed>, placement: &[Vec<usize>]) -> Result<(), ScheduleError> {
-    for (action, &Listed { worker, .. }) in listed.iter() {
-        let replicas = &placement[action.stage];
-        let owner = replicas[action.micro_batch % replicas.len()];
-        if worker != owner {
-            return Err(ScheduleError::WrongWorker {
-                worker,
-                action,
-                owner,
-            });
-        }
-    }
-    Ok(())
-}
-
 /// Checks the order of a worker's actions for a stage and a micro-batch.
 fn nothing_too_early(workers: &[Vec<Action>], listed: &Table<Listed>) -> Result<(), ScheduleError> {
     let mut done = listed.map(|_| Passes::default());
-    for (worker, action) in actions(workers) {
-        let needs = needs(action.pass, listed[action].passes);
+    for (worker, action) in passes(workers) {
+        let needs = needs(action.pass);
         if let Some(needs) = needs.filter(|&pass| !done[action].has(pass)) {
             let needs = action.with(needs);
             return Err(ScheduleError::TooEarly {
@@ -273,12 +262,10 @@ fn direct(workers: &[Vec<Action>], mut direct: Table<bool>) -> Table<bool> {
 }
 
 /// The pass of the same stage and micro-batch that must come before this one.
-fn needs(pass: Pass, listed: Passes) -> Option<Pass> {
+fn needs(pass: Pass) -> Option<Pass> {
     match pass {
-        Pass::Forward => None,
+        Pass::Forward | Pass::Update => None,
         Pass::Backward | Pass::InputGradient => Some(Pass::Forward),
         Pass::WeightGradient => Some(Pass::InputGradient),
-        Pass::Update if listed.has(Pass::Backward) => Some(Pass::Backward),
-        Pass::Update => Some(Pass::WeightGradient),
     }
 }

@@ -1,148 +1,283 @@
 //! Versions of weights under asynchronous schedules.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use crate::{Action, Pass, Schedule, ScheduleError};
+use crate::{Action, Pass, Schedule, ScheduleError, table::Table};
 
-/// See [`Schedule::weight_versions`]. An error if a worker keeps more than `most`.
-pub(crate) fn weight_versions(
-    schedule: &Schedule,
-    vertical_sync: bool,
-    most: Option<usize>,
-) -> Result<Vec<usize>, ScheduleError> {
-    let mut peaks = vec![1; schedule.workers().len()];
-    if !schedule.is_asynchronous() {
-        return Ok(peaks);
-    }
-    let first = vertical_sync.then(|| updates_before_first_stage(schedule));
-    let mut by_stage = BTreeMap::<_, Vec<_>>::new();
-    for (worker, actions) in schedule.workers().iter().enumerate() {
-        for &action in actions {
-            let of_both = by_stage.entry((action.stage, worker));
-            of_both.or_default().push(action);
-        }
-    }
-    for ((stage, worker), actions) in by_stage {
-        let stash = Stash {
-            worker,
-            actions,
-            replicas: schedule.replicas(stage).len(),
-            first: first.as_deref(),
-        };
-        peaks[worker] = peaks[worker].max(stash.peak(most)?);
-    }
-    Ok(peaks)
+/// Which version of the weights the passes of a micro-batch use, under asynchronous schedules.
+///
+/// Version `v` of a stage's weights is what its first `v` updates have made; version 0 is there at the
+/// start. All passes of a micro-batch through a stage use one version: forward, recomputation and
+/// backward.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum WeightPolicy {
+    /// Weight stashing: the newest version that the stage has at the micro-batch's forward pass. Each
+    /// micro-batch of an update may use another one.
+    #[default]
+    Stashing,
+    /// Vertical sync: in all stages the version that the first stage uses for the micro-batch.
+    VerticalSync,
 }
 
-/// For each micro-batch, how many others have changed the first stage's weights before its forward
-/// pass. Replicas change their weights together, after each had a turn.
-fn updates_before_first_stage(schedule: &Schedule) -> Vec<usize> {
-    let mut updates = vec![0; schedule.micro_batches()];
-    let replicas = schedule.replicas(0);
-    for &worker in replicas {
-        let mut rounds = 0;
+/// What an action does with the versions of its stage's weights.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct VersionUse {
+    /// The version that a pass uses, or that an update makes.
+    pub version: usize,
+    /// The version that the worker can drop after the action: neither the newest one nor used later.
+    pub dropped: Option<usize>,
+}
+
+/// The version of the weights of every pass; see [`Schedule::versions`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Versions {
+    /// Of passes.
+    used: Table<usize>,
+    /// By worker.
+    workers: Vec<Vec<VersionUse>>,
+    /// By stage, for each of its replicas.
+    peaks: Vec<Vec<usize>>,
+}
+
+impl Versions {
+    /// The version that the passes of a micro-batch through a stage use.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such stage or micro-batch.
+    #[must_use]
+    pub fn of(&self, stage: usize, micro_batch: usize) -> usize {
+        self.used.of_stage(stage)[micro_batch]
+    }
+
+    /// For each worker, what each of its actions does, in order.
+    #[must_use]
+    pub fn workers(&self) -> &[Vec<VersionUse>] {
+        &self.workers
+    }
+
+    /// The most versions of a stage's weights that each of its replicas keeps at one time, counted after
+    /// each action. In the order of [`Schedule::replicas`].
+    ///
+    /// # Panics
+    ///
+    /// If there is no such stage.
+    #[must_use]
+    pub fn peaks(&self, stage: usize) -> &[usize] {
+        &self.peaks[stage]
+    }
+}
+
+impl Schedule {
+    /// The version of the weights that every pass uses, and what every update makes: a function of the
+    /// schedule alone. Under synchronous schedules all are version 0.
+    ///
+    /// A worker with a warm-up of `w` forward passes keeps at most `w` + 1 versions of its stage under
+    /// [`PipeDream`](crate::PipeDream) with weight stashing. With an update after every `n`
+    /// micro-batches and no replicas, it keeps at most ⌈`w` / `n`⌉ + 1. With vertical sync, `w` is that
+    /// of the first stage.
+    ///
+    /// ```
+    /// use stovepipe_schedule::{PipeDream, Scheduler, VersionUse, WeightPolicy};
+    ///
+    /// let schedule = PipeDream::default().schedule(2, 3)?;
+    /// let versions = schedule.versions(WeightPolicy::Stashing)?;
+    /// let mut worker = schedule.workers()[0].iter().zip(&versions.workers()[0]);
+    /// let words = worker.map(|(action, VersionUse { version, .. })| format!("{action}:{version}"));
+    /// let words = words.collect::<Vec<_>>().join(" ");
+    /// assert_eq!(words, "0F0:0 0F1:0 0B0:0 0U0:1 0F2:1 0B1:0 0U1:2 0B2:1 0U2:3");
+    /// // After the backward pass of micro-batch 1, no pass needs the first version.
+    /// assert_eq!(versions.workers()[0][5], VersionUse { version: 0, dropped: Some(0) });
+    /// assert_eq!([versions.peaks(0), versions.peaks(1)], [[2], [1]]);
+    ///
+    /// // With vertical sync, the second stage uses the version that the first one used.
+    /// let versions = schedule.versions(WeightPolicy::VerticalSync)?;
+    /// assert_eq!(schedule.workers()[1][3].to_string(), "1F1");
+    /// assert_eq!(versions.workers()[1][3].version, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// With vertical sync, if a stage would need weights that it does not have yet.
+    pub fn versions(&self, policy: WeightPolicy) -> Result<Versions, ScheduleError> {
+        let first = (policy == WeightPolicy::VerticalSync).then(|| versions_of_first_stage(self));
+        let used = used(self, first.as_deref())?;
+        let workers = self.workers().iter();
+        let workers: Vec<_> = workers.map(|actions| uses(actions, &used)).collect();
+        let mut peaks: Vec<_> = (0..self.stages())
+            .map(|stage| vec![1; self.replicas(stage).len()])
+            .collect();
+        for (worker, uses) in workers.iter().enumerate() {
+            for (stage, kept) in kept(&self.workers()[worker], uses) {
+                let mut replicas = self.replicas(stage).iter();
+                if let Some(replica) = replicas.position(|&replica| replica == worker) {
+                    peaks[stage][replica] = kept.most;
+                }
+            }
+        }
+        Ok(Versions {
+            used,
+            workers,
+            peaks,
+        })
+    }
+
+    /// For each worker, the most versions of a stage's weights that it keeps at one time; see
+    /// [`Versions::peaks`]. 1 unless the schedule is asynchronous.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{GPipe, PipeDream, Scheduler, WeightPolicy};
+    /// let schedule = PipeDream::default().schedule(3, 8)?;
+    /// assert_eq!(schedule.weight_versions(WeightPolicy::Stashing)?, [3, 2, 1]); // warm-up + 1
+    /// assert_eq!(schedule.weight_versions(WeightPolicy::VerticalSync)?, [3, 3, 3]);
+    /// let schedule = GPipe.schedule(2, 8)?;
+    /// assert_eq!(schedule.weight_versions(WeightPolicy::Stashing)?, [1, 1]);
+    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`versions`](Self::versions).
+    pub fn weight_versions(&self, policy: WeightPolicy) -> Result<Vec<usize>, ScheduleError> {
+        let mut most = vec![1; self.workers().len()];
+        if self.is_asynchronous() {
+            let versions = self.versions(policy)?;
+            for stage in 0..self.stages() {
+                for (&worker, &peak) in self.replicas(stage).iter().zip(versions.peaks(stage)) {
+                    most[worker] = most[worker].max(peak);
+                }
+            }
+        }
+        Ok(most)
+    }
+
+    /// The first action after which a worker keeps more than `most` versions with weight stashing.
+    pub(crate) fn check_weight_versions(&self, most: usize) -> Result<(), ScheduleError> {
+        let versions = self.versions(WeightPolicy::Stashing)?;
+        for (worker, uses) in versions.workers.iter().enumerate() {
+            let mut kept = HashMap::<_, Kept>::new();
+            for (&action, &of_action) in self.workers()[worker].iter().zip(uses) {
+                let versions = kept
+                    .entry(action.stage)
+                    .or_default()
+                    .after(action, of_action);
+                if versions > most {
+                    return Err(ScheduleError::WeightVersions {
+                        worker,
+                        action,
+                        versions,
+                        most,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// For each micro-batch, the version of the first stage's weights at its forward pass.
+fn versions_of_first_stage(schedule: &Schedule) -> Vec<usize> {
+    let mut versions = vec![0; schedule.micro_batches()];
+    for &worker in schedule.replicas(0) {
+        let mut newest = 0;
         for action in schedule.workers()[worker].iter().filter(|a| a.stage == 0) {
             match action.pass {
-                Pass::Forward => updates[action.micro_batch] = rounds * replicas.len(),
-                Pass::Update => rounds += 1,
+                Pass::Forward => versions[action.micro_batch] = newest,
+                Pass::Update => newest += 1,
                 _ => {}
             }
         }
     }
-    updates
+    versions
 }
 
-/// The versions of one stage's weights on one worker.
-struct Stash<'a> {
-    worker: usize,
-    actions: Vec<Action>,
-    replicas: usize,
-    /// With vertical sync, the updates before the first stage, by micro-batch.
-    first: Option<&'a [usize]>,
+/// For each stage of a worker, how many versions it keeps.
+fn kept(actions: &[Action], uses: &[VersionUse]) -> HashMap<usize, Kept> {
+    let mut kept = HashMap::<_, Kept>::new();
+    for (&action, &of_action) in actions.iter().zip(uses) {
+        let of_stage = kept.entry(action.stage).or_default();
+        of_stage.after(action, of_action);
+    }
+    kept
 }
 
-impl Stash<'_> {
-    fn peak(&self, most: Option<usize>) -> Result<usize, ScheduleError> {
-        let forwards = self.actions.iter().filter(|a| a.pass == Pass::Forward);
-        let mut to_come = forwards.peekable();
-        let mut in_use = InUse::default();
-        let (mut latest, mut peak) = (0, 1);
-        for &action in &self.actions {
+/// How many versions of a stage's weights a worker keeps.
+struct Kept {
+    now: usize,
+    most: usize,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { now: 1, most: 1 }
+    }
+}
+
+impl Kept {
+    /// The number after an action.
+    fn after(&mut self, action: Action, of_action: VersionUse) -> usize {
+        self.now += usize::from(action.pass == Pass::Update);
+        self.now -= usize::from(of_action.dropped.is_some());
+        self.most = self.most.max(self.now);
+        self.now
+    }
+}
+
+/// Fills in the version of every pass. With vertical sync, `first` has that of each micro-batch.
+fn used(schedule: &Schedule, first: Option<&[usize]>) -> Result<Table<usize>, ScheduleError> {
+    let mut used = Table::new(schedule.stages(), schedule.micro_batches(), 0);
+    for (worker, actions) in schedule.workers().iter().enumerate() {
+        let mut newest = HashMap::new();
+        for &action in actions {
+            let latest = newest.entry(action.stage).or_insert(0);
             match action.pass {
+                Pass::Update => *latest += 1,
                 Pass::Forward => {
-                    to_come.next();
-                    in_use.insert(action.micro_batch, self.version(action, latest)?);
-                }
-                Pass::Update => {
-                    in_use.remove(action.micro_batch);
-                    latest += 1;
+                    let synced = first.map(|first| first[action.micro_batch]);
+                    let (latest, version) = (*latest, synced.unwrap_or(*latest));
+                    if version > latest {
+                        return Err(ScheduleError::FutureWeights {
+                            worker,
+                            action,
+                            version,
+                            latest,
+                        });
+                    }
+                    used[action] = version;
                 }
                 _ => {}
             }
-            let next = (to_come.peek()).and_then(|next| self.synced(next.micro_batch));
-            let versions = in_use.versions(next, latest);
-            peak = peak.max(versions);
-            if let Some(most) = most.filter(|&most| versions > most) {
-                return Err(ScheduleError::WeightVersions {
-                    worker: self.worker,
-                    action,
-                    versions,
-                    most,
-                });
-            }
-        }
-        Ok(peak)
-    }
-
-    /// The version that a forward pass uses.
-    fn version(&self, action: Action, latest: usize) -> Result<usize, ScheduleError> {
-        match self.synced(action.micro_batch) {
-            Some(version) if version > latest => Err(ScheduleError::FutureWeights {
-                worker: self.worker,
-                action,
-                version,
-                latest,
-            }),
-            synced => Ok(synced.unwrap_or(latest)),
         }
     }
-
-    /// The version that the first stage used, in this stage's count.
-    fn synced(&self, micro_batch: usize) -> Option<usize> {
-        self.first.map(|first| first[micro_batch] / self.replicas)
-    }
+    Ok(used)
 }
 
-/// The versions that micro-batches in flight use.
-#[derive(Default)]
-struct InUse {
-    of_micro_batch: HashMap<usize, usize>,
-    /// How many use each version.
-    uses: BTreeMap<usize, usize>,
-}
-
-impl InUse {
-    fn insert(&mut self, micro_batch: usize, version: usize) {
-        self.of_micro_batch.insert(micro_batch, version);
-        *self.uses.entry(version).or_default() += 1;
+/// What the actions of a worker do, given the version of every pass.
+fn uses(actions: &[Action], used: &Table<usize>) -> Vec<VersionUse> {
+    let mut newest = HashMap::new();
+    let mut uses = Vec::with_capacity(actions.len());
+    // When each version is used last, and when the next one is made.
+    let (mut last_used, mut replaced) = (HashMap::new(), Vec::new());
+    for (at, &action) in actions.iter().enumerate() {
+        let stage = action.stage;
+        let version = if action.pass == Pass::Update {
+            let newest = newest.entry(stage).or_insert(0);
+            replaced.push((stage, *newest, at));
+            *newest += 1;
+            *newest
+        } else {
+            last_used.insert((stage, used[action]), at);
+            used[action]
+        };
+        uses.push(VersionUse {
+            version,
+            dropped: None,
+        });
     }
-
-    fn remove(&mut self, micro_batch: usize) {
-        let version = self.of_micro_batch.remove(&micro_batch);
-        if let Some((version, uses)) = version.and_then(|v| Some((v, self.uses.get_mut(&v)?))) {
-            *uses -= 1;
-            if *uses == 0 {
-                self.uses.remove(&version);
-            }
-        }
+    for (stage, version, at) in replaced {
+        let last = last_used.get(&(stage, version)).copied().unwrap_or(at);
+        uses[last.max(at)].dropped = Some(version);
     }
-
-    /// The number of versions in use, and the latest. If the `next` micro-batch needs an older one, that
-    /// and all since.
-    fn versions(&self, next: Option<usize>, latest: usize) -> usize {
-        let kept = next.unwrap_or(latest).min(latest)..=latest;
-        // Called after each action: there are few versions from there on, and many before.
-        let in_both = self.uses.range(kept.clone()).count();
-        self.uses.len() - in_both + kept.count()
-    }
+    uses
 }

@@ -5,7 +5,9 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 use stovepipe::{
     plan::{LayerGraph, Machine, Partition, ReplicatedStage, States, partition},
-    schedule::{Costs, Link, PipeDream, Recompute, RoundRobin, Scheduler, StageCosts, count},
+    schedule::{
+        Costs, Link, PipeDream, Recompute, RoundRobin, Scheduler, StageCosts, WeightPolicy, count,
+    },
 };
 
 use super::flags::PlanFlags;
@@ -80,6 +82,7 @@ impl GraphReport<'_> {
             links: vec![link],
             recompute: Recompute::Never,
             speeds: Vec::new(),
+            weights: WeightPolicy::default(),
         };
         let simulation = schedule.simulate(&costs)?;
         Ok(Advice {

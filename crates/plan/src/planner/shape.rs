@@ -8,6 +8,7 @@ use std::{
 
 use stovepipe_schedule::{
     Action, Bucket, Costs, HeldBytes, Link, Pass, Recompute, Schedule, StageCosts, StageMemory,
+    WeightPolicy,
 };
 
 use super::{Forecast, PlanError};
@@ -321,6 +322,7 @@ impl<'a> Shape<'a> {
             stages,
             links,
             recompute: self.recompute,
+            weights: WeightPolicy::default(),
         }
     }
 

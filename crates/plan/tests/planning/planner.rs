@@ -7,7 +7,7 @@ use stovepipe_plan::{
 };
 use stovepipe_schedule::{
     Action, Bucket, Costs, DataParallel, GPipe, Link, Pass, Recompute, RoundRobin, Rule,
-    RuleOptions, Schedule, Scheduler, StageCosts, StageMemory,
+    RuleOptions, Schedule, Scheduler, StageCosts, StageMemory, WeightPolicy,
 };
 
 /// All ways to write `sum` as `parts` positive numbers.
@@ -126,6 +126,7 @@ fn costs(
         links,
         recompute,
         speeds: schedule.workers().iter().enumerate().map(speed).collect(),
+        weights: WeightPolicy::default(),
     }
 }
 

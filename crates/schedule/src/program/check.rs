@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{Content, Instruction, Message, Program, ProgramError, Wiring};
-use crate::Schedule;
+use crate::{Pass, Schedule};
 
 impl Program {
     /// Checks that the program can run: it has a valid schedule, all inputs of a pass arrive before it,
@@ -82,6 +82,17 @@ impl DryRun<'_> {
             return Ok(false);
         };
         match instruction {
+            Instruction::Compute(action) if action.pass == Pass::Update => {
+                // Replicas update their weights together.
+                let replicas = self.schedule.replicas(action.stage);
+                let is_there = |&replica: &usize| self.at(replica) == Some(instruction);
+                if !replicas.iter().all(is_there) {
+                    return Ok(false);
+                }
+                for &replica in replicas.iter().filter(|&&replica| replica != worker) {
+                    self.next[replica] += 1;
+                }
+            }
             Instruction::Compute(action) => {
                 for needs in self.wiring.messages(&self.schedule, action, false) {
                     if !self.present.remove(&needs) {

@@ -93,19 +93,25 @@ pub struct RuleOptions {
     pub chunks: usize,
     /// Workers of each stage, one each if empty; see [`Rule::takes_replicas`].
     pub replicas: Vec<usize>,
+    /// Micro-batches of each update, if the rule is [asynchronous](Rule::is_synchronous). None: as few as
+    /// give each replica one.
+    pub update_every: Option<usize>,
 }
 
 impl RuleOptions {
-    /// No replicas.
+    /// No replicas, and the fewest micro-batches for each update.
     #[must_use]
     pub const fn with_chunks(chunks: usize) -> Self {
-        let replicas = Vec::new();
-        Self { chunks, replicas }
+        Self {
+            chunks,
+            replicas: Vec::new(),
+            update_every: None,
+        }
     }
 }
 
 impl Default for RuleOptions {
-    /// Two chunks, no replicas.
+    /// Two chunks, no replicas, and the fewest micro-batches for each update.
     fn default() -> Self {
         Self::with_chunks(2)
     }
@@ -115,6 +121,8 @@ impl Default for RuleOptions {
 struct Definition {
     /// In flags and files.
     name: &'static str,
+    /// Other names that are read, too.
+    aliases: &'static [&'static str],
     /// Whether weights change only between steps.
     synchronous: bool,
     takes_chunks: bool,
@@ -127,6 +135,7 @@ impl Definition {
     const fn new(name: &'static str, scheduler: fn(&RuleOptions) -> Box<dyn Scheduler>) -> Self {
         Self {
             name,
+            aliases: &[],
             synchronous: true,
             takes_chunks: false,
             takes_replicas: false,

@@ -7,21 +7,30 @@ pub(super) const RULE: Definition = Definition {
     synchronous: false,
     takes_replicas: true,
     ..Definition::new("pipedream", |options| {
-        Box::new(PipeDream::new(options.replicas.clone()))
+        Box::new(PipeDream {
+            replicas: options.replicas.clone(),
+            update_every: options.update_every,
+        })
     })
 };
 
-/// PipeDream's asynchronous schedule: 1F1B in which each backward pass changes the weights at once.
+/// PipeDream's asynchronous schedule: 1F1B that updates weights without a flush.
 ///
-/// Without a flush there is no bubble once the pipeline is full. (PipeDream's mini-batch is called a
-/// micro-batch here.) But weights change between the forward and the backward pass of a micro-batch.
-/// To use the same ones in both, a stage keeps a version for each micro-batch in flight, one more
-/// than its warm-up; see [`Schedule::weight_versions`]. Only under this schedule does training differ
-/// from training on one device.
+/// The order of the passes is that of one long step of
+/// [`OneForwardOneBackward`](crate::OneForwardOneBackward). Each stage updates its weights as soon as it
+/// has the gradients of the next `n` micro-batches, and goes on; see [`Schedule::update_every`]. So
+/// there is no bubble once the pipeline is full. With `n` = 1, the default, it is PipeDream's own
+/// schedule. (What is called a micro-batch here is a mini-batch there.)
+///
+/// Weights change between the forward and the backward pass of a micro-batch. To use the same ones in
+/// both, a stage keeps older versions; see [`Schedule::versions`]. Only under this schedule does
+/// training differ from training on one device.
 ///
 /// A stage may have several replicas: workers that take its micro-batches in turn (1F1B-RR). Stage
-/// `s` with `r` replicas warms up with ⌈`n` / `r`⌉ − 1 forward passes, where `n` is the number of
-/// workers from `s` on. Replicas without a micro-batch are left out.
+/// `s` with `r` replicas warms up with ⌈`w` / `r`⌉ − 1 forward passes, where `w` is the number of
+/// workers from `s` on. Replicas add up their gradients at every update, so that all stages have the
+/// same updates, and each replica needs a micro-batch in each of them. The default of `n` is the
+/// number of replicas of the stage that has most.
 ///
 /// Narayanan et al., *PipeDream: Generalized Pipeline Parallelism for DNN Training*, SOSP 2019.
 ///
@@ -31,22 +40,35 @@ pub(super) const RULE: Definition = Definition {
 /// let schedule = PipeDream::new(vec![2, 1]).schedule(2, 4)?;
 /// assert_eq!(
 ///     schedule.to_string(),
-///     "0F0 0F2 0B0 0U0 0B2 0U2\n\
+///     "0F0 0F2 0B0 0U1 0B2 0U3\n\
 ///      0F1 0F3 0B1 0U1 0B3 0U3\n\
-///      1F0 1B0 1U0 1F1 1B1 1U1 1F2 1B2 1U2 1F3 1B3 1U3"
+///      1F0 1B0 1F1 1B1 1U1 1F2 1B2 1F3 1B3 1U3"
 /// );
 /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct PipeDream {
     replicas: Vec<usize>,
+    update_every: Option<usize>,
 }
 
 impl PipeDream {
     /// The number of replicas of each stage. An empty list means one each.
     #[must_use]
     pub fn new(replicas: Vec<usize>) -> Self {
-        Self { replicas }
+        Self {
+            replicas,
+            update_every: None,
+        }
+    }
+
+    /// The number of micro-batches of each update. Schedules have whole updates only.
+    #[must_use]
+    pub fn with_update_every(self, micro_batches: usize) -> Self {
+        Self {
+            update_every: Some(micro_batches),
+            ..self
+        }
     }
 }
 
@@ -60,13 +82,31 @@ impl Scheduler for PipeDream {
     }
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        let backward = &[Pass::Backward, Pass::Update];
-        in_turn(&self.replicas, stages, micro_batches, backward)
+        Schedule::check_size(stages, micro_batches)?;
+        let replicas = of_each(&self.replicas, stages)?;
+        let most = replicas.iter().copied().max().unwrap_or(1);
+        let every = self.update_every.unwrap_or(most);
+        if every == 0 || !micro_batches.is_multiple_of(every) {
+            return Err(ScheduleError::UpdateSize {
+                micro_batches,
+                every,
+            });
+        }
+        let mut replicas_of = replicas.iter().copied().enumerate();
+        if let Some((stage, replicas)) = replicas_of.find(|&(_, replicas)| replicas > every) {
+            return Err(ScheduleError::ReplicasOfUpdate {
+                stage,
+                replicas,
+                every,
+            });
+        }
+        in_turn(&replicas, micro_batches, Some(every))
     }
 }
 
 /// 1F1B with replicas of stages, which take micro-batches in turn. Weights change at the end of the
-/// step: [`PipeDream`]'s order with the result of one device.
+/// step: [`PipeDream`]'s order with the result of one device. Replicas without a micro-batch are left
+/// out.
 ///
 /// ```
 /// use stovepipe_schedule::{RoundRobin, Scheduler};
@@ -99,7 +139,12 @@ impl Scheduler for RoundRobin {
     }
 
     fn schedule(&self, stages: usize, micro_batches: usize) -> Result<Schedule, ScheduleError> {
-        in_turn(&self.replicas, stages, micro_batches, &[Pass::Backward])
+        Schedule::check_size(stages, micro_batches)?;
+        let mut replicas = of_each(&self.replicas, stages)?;
+        for count in &mut replicas {
+            *count = (*count).min(micro_batches);
+        }
+        in_turn(&replicas, micro_batches, None)
     }
 }
 
@@ -110,13 +155,8 @@ fn stages(replicas: &[usize], workers: usize) -> usize {
     }
 }
 
-fn in_turn(
-    replicas: &[usize],
-    stages: usize,
-    micro_batches: usize,
-    backward: &[Pass],
-) -> Result<Schedule, ScheduleError> {
-    Schedule::check_size(stages, micro_batches)?;
+/// The number of replicas of each stage.
+fn of_each(replicas: &[usize], stages: usize) -> Result<Vec<usize>, ScheduleError> {
     let replicas = match replicas.len() {
         0 => vec![1; stages],
         replicas if replicas != stages => {
@@ -124,18 +164,26 @@ fn in_turn(
         }
         _ => replicas.to_vec(),
     };
-    if let Some(stage) = replicas.iter().position(|&count| count == 0) {
-        return Err(ScheduleError::NoReplicas { stage });
+    match replicas.iter().position(|&count| count == 0) {
+        Some(stage) => Err(ScheduleError::NoReplicas { stage }),
+        None => Ok(replicas),
     }
-    let busy = |&count: &usize| count.min(micro_batches);
-    let replicas: Vec<_> = replicas.iter().map(busy).collect();
+}
+
+/// 1F1B in which the replicas of each stage take micro-batches in turn, with an update after `every` so
+/// many.
+fn in_turn(
+    replicas: &[usize],
+    micro_batches: usize,
+    every: Option<usize>,
+) -> Result<Schedule, ScheduleError> {
     let mut from_here: usize = replicas.iter().sum();
     let mut workers = Vec::with_capacity(from_here);
     for (stage, &count) in replicas.iter().enumerate() {
         let warm_up = from_here.div_ceil(count) - 1;
         let of_replica = |replica| {
-            let own = (replica..micro_batches).step_by(count);
-            replica_actions(stage, own, warm_up, backward)
+            let own = (replica..micro_batches).step_by(count).collect::<Vec<_>>();
+            replica_actions(stage, &own, warm_up, every)
         };
         workers.extend((0..count).map(of_replica));
         from_here -= count;
@@ -143,22 +191,28 @@ fn in_turn(
     Schedule::new(workers)
 }
 
-/// 1F1B over some of the micro-batches.
+/// 1F1B over some of the micro-batches. An update follows the last backward pass that it waits for.
 fn replica_actions(
     stage: usize,
-    micro_batches: impl Iterator<Item = usize> + Clone,
+    own: &[usize],
     warm_up: usize,
-    backward: &[Pass],
+    every: Option<usize>,
 ) -> Vec<Action> {
-    let passes = |i| (backward.iter()).map(move |&pass| Action::new(stage, pass, i));
-    let mut backwards = micro_batches.clone();
+    let update = |index: usize| {
+        let number = |index: usize| Some(own.get(index)? / every?);
+        let done = number(index)?;
+        let last = (done + 1) * every? - 1;
+        (number(index + 1) != Some(done)).then_some(Action::new(stage, Pass::Update, last))
+    };
+    let backward = |index| [Some(Action::backward(stage, own[index])), update(index)];
     let mut actions = Vec::new();
-    for (index, micro_batch) in micro_batches.enumerate() {
+    for (index, &micro_batch) in own.iter().enumerate() {
         actions.push(Action::forward(stage, micro_batch));
-        if index >= warm_up {
-            actions.extend(backwards.next().into_iter().flat_map(passes));
+        if let Some(index) = index.checked_sub(warm_up) {
+            actions.extend(backward(index).into_iter().flatten());
         }
     }
-    actions.extend(backwards.flat_map(passes));
+    let left = own.len().saturating_sub(warm_up)..own.len();
+    actions.extend(left.flat_map(backward).flatten());
     actions
 }

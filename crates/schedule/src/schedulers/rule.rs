@@ -18,6 +18,7 @@ macro_rules! rules {
         ///
         /// assert_eq!("zb-h1".parse(), Ok(Rule::ZeroBubbleH1));
         /// assert_eq!("Interleaved1F1B".parse(), Ok(Rule::Interleaved));
+        /// assert_eq!("pipedream-flush".parse(), Ok(Rule::OneForwardOneBackward));
         /// assert!("zb-h3".parse::<Rule>().is_err());
         /// assert_eq!(Rule::OneForwardOneBackward.name(), "1f1b");
         /// assert!(Rule::ALL.contains(&Rule::PipeDream) && !Rule::PipeDream.is_synchronous());
@@ -48,8 +49,8 @@ macro_rules! rules {
 rules! {
     /// [`GPipe`](crate::GPipe), `gpipe`.
     GPipe => super::gpipe::RULE,
-    /// [`OneForwardOneBackward`](crate::OneForwardOneBackward), `1f1b`; with replicas
-    /// [`RoundRobin`](crate::RoundRobin).
+    /// [`OneForwardOneBackward`](crate::OneForwardOneBackward), `1f1b` or `pipedream-flush`; with
+    /// replicas [`RoundRobin`](crate::RoundRobin).
     OneForwardOneBackward => super::one_forward_one_backward::RULE,
     /// [`Interleaved`](crate::Interleaved), `interleaved`.
     Interleaved => super::interleaved::RULE,
@@ -153,7 +154,9 @@ impl FromStr for Rule {
     fn from_str(text: &str) -> Result<Self, UnknownRule> {
         let is_named = |rule: &Self| {
             let scheduler = rule.scheduler(&RuleOptions::default());
-            is_name(text, rule.name()) || is_name(text, scheduler.name())
+            let aliases = rule.definition().aliases.iter();
+            let mut names = aliases.copied().chain([rule.name(), scheduler.name()]);
+            names.any(|name| is_name(text, name))
         };
         let found = Self::ALL.into_iter().find(is_named);
         found.ok_or_else(|| UnknownRule(text.to_owned()))

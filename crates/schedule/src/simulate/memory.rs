@@ -1,12 +1,16 @@
 //! Memory of a simulated step.
 
+use std::iter;
+
 use super::Simulation;
 use crate::{Action, Pass};
 
 /// Bytes that a worker keeps for micro-batches in flight.
 ///
 /// ```
-/// use stovepipe_schedule::{Costs, GPipe, OneForwardOneBackward, PipeDream, Recompute, Scheduler};
+/// use stovepipe_schedule::{
+///     Costs, GPipe, OneForwardOneBackward, PipeDream, Recompute, Scheduler, WeightPolicy,
+/// };
 ///
 /// let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
 /// for stage in &mut costs.stages {
@@ -19,6 +23,8 @@ use crate::{Action, Pass};
 /// assert_eq!(schedule.simulate(&costs)?.peak_memory(), [120.0, 110.0]);
 /// let schedule = PipeDream::default().schedule(2, 8)?;
 /// assert_eq!(schedule.simulate(&costs)?.fixed_memory(), [120.0, 100.0]); // two versions, and one
+/// costs.weights = WeightPolicy::VerticalSync;
+/// assert_eq!(schedule.simulate(&costs)?.fixed_memory(), [120.0, 120.0]);
 ///
 /// // Of eight micro-batches, one is recomputed while seven inputs wait.
 /// costs.recompute = Recompute::Always;
@@ -53,16 +59,17 @@ impl Simulation<'_> {
     }
 
     /// For each worker, the bytes that it always keeps: parameters, gradients, optimizer state and
-    /// versions of weights.
+    /// versions of weights, as many as the schedule needs at most under
+    /// [the policy](crate::Costs::weights).
     #[must_use]
     pub fn fixed_memory(&self) -> Vec<f64> {
-        let workers = self.slots.len();
-        let versions = self.schedule.weight_versions(false);
-        let versions = versions.unwrap_or_else(|_| vec![1; workers]);
-        let mut fixed = vec![0.0; workers];
+        let mut fixed = vec![0.0; self.slots.len()];
         for (stage, costs) in self.costs.stages.iter().enumerate() {
-            for &worker in self.schedule.replicas(stage) {
-                let more = (versions[worker] - 1) as f64;
+            let versions = self.versions.as_ref();
+            let versions = versions.map_or(&[][..], |versions| versions.peaks(stage));
+            let versions = versions.iter().chain(iter::repeat(&1));
+            for (&worker, versions) in self.schedule.replicas(stage).iter().zip(versions) {
+                let more = (versions - 1) as f64;
                 fixed[worker] += costs.memory.fixed + more * costs.memory.version;
             }
         }

@@ -1,24 +1,19 @@
-//! The end of a simulated step: gradients of replicas are added up, weights are updated.
+//! Updates of a simulated step: gradients of replicas are added up, weights are updated.
 
 use super::{Simulation, Slot};
-use crate::{Bucket, Costs, Pass, Schedule};
+use crate::{Bucket, Pass};
 
-/// For each stage, when its buckets are reduced, if each takes so many `seconds`.
-pub(super) fn reductions(
-    schedule: &Schedule,
-    all: &Costs,
-    slots: &[Vec<Slot>],
-    seconds: impl Fn(&Bucket) -> f64,
-) -> Vec<Vec<Slot>> {
-    let of_stage = |stage: usize| {
+impl Simulation<'_> {
+    /// When the buckets of a stage are reduced after what ran so far, if each takes so many `seconds`.
+    pub(super) fn reduce(&self, stage: usize, seconds: impl Fn(&Bucket) -> f64) -> Vec<Slot> {
+        let (schedule, all) = (self.schedule, self.costs);
         let (costs, replicas) = (&all.stages[stage], schedule.replicas(stage));
-        let is_reduced = schedule.is_training() && !schedule.is_asynchronous();
-        if !is_reduced || replicas.len() < 2 {
+        if !schedule.is_training() || replicas.len() < 2 {
             return Vec::new();
         }
         // The end and the length of each replica's last pass with gradients of weights.
         let last = |&worker: &usize| {
-            let actions = schedule.workers()[worker].iter().zip(&slots[worker]);
+            let actions = schedule.workers()[worker].iter().zip(&self.slots[worker]);
             let mut own = actions.rev().filter(|(action, _)| action.stage == stage);
             let speed = all.speed(worker);
             own.find_map(|(action, slot)| match action.pass {
@@ -36,11 +31,8 @@ pub(super) fn reductions(
             Slot { start, end: free }
         });
         reduced.collect()
-    };
-    (0..schedule.stages()).map(of_stage).collect()
-}
+    }
 
-impl Simulation<'_> {
     /// The time in seconds from the first pass of all workers to the end of the last all-reduce and
     /// update.
     #[must_use]
@@ -74,8 +66,17 @@ impl Simulation<'_> {
     /// ```
     #[must_use]
     pub fn exposed_all_reduce(&self) -> f64 {
-        let at_once = reductions(self.schedule, self.costs, &self.slots, |_| 0.0);
-        self.makespan() - self.end_after(&at_once)
+        if !self.schedule.is_asynchronous() {
+            let stages = 0..self.schedule.stages();
+            let at_once = stages.map(|stage| self.reduce(stage, |_| 0.0));
+            return self.makespan() - self.end_after(&at_once.collect::<Vec<_>>());
+        }
+        // Passes wait for updates.
+        let mut costs = self.costs.clone();
+        let buckets = costs.stages.iter_mut().flat_map(|stage| &mut stage.buckets);
+        buckets.for_each(|bucket| bucket.seconds = 0.0);
+        let without = self.schedule.simulate(&costs);
+        without.map_or(0.0, |without| self.makespan() - without.makespan())
     }
 
     /// When all passes, these all-reduces, and all updates have ended.

@@ -12,7 +12,7 @@
 
 //! equal mini-batches allow (2.9). So only the last column is compared in numbers.
 
-use stovepipe_schedule::{Costs, GPipe, Link, Recompute, Scheduler, StageCosts};
+use stovepipe_schedule::{Costs, GPipe, Link, Recompute, Scheduler, StageCosts, WeightPolicy};
 
 const PARTITIONS: [usize; 3] = [2, 4, 8];
 const MICRO_BATCHES: [usize; 3] = [1, 4, 32];
@@ -39,6 +39,7 @@ fn step(forward: &[f64], micro_batches: usize, link: Link, bytes: f64) -> f64 {
         links: vec![link],
         recompute: Recompute::Always,
         speeds: Vec::new(),
+        weights: WeightPolicy::default(),
     };
     let schedule = GPipe.schedule(forward.len(), micro_batches).unwrap();
     schedule.simulate(&costs).unwrap().makespan()

@@ -366,6 +366,7 @@ impl PipelineSettings {
         let options = RuleOptions {
             chunks: self.chunks,
             replicas: self.replicas.clone(),
+            update_every: None,
         };
         let (workers, micro_batches) = (self.workers(), self.micro_batches);
         (self.schedule).scheduler(options, &self.shares, workers, micro_batches)
