@@ -80,6 +80,7 @@ impl Slot {
         Span {
             action,
             kind,
+            version: None,
             start: time(self.start),
             end: time(self.end),
         }
@@ -221,6 +222,15 @@ impl Simulation<'_> {
             Pass::Update => costs.update,
         };
         seconds / self.costs.speed(worker)
+    }
+
+    /// The version of the weights that an action uses or makes, under an asynchronous schedule.
+    fn version(&self, action: Action) -> Option<usize> {
+        let versions = self.versions.as_ref()?;
+        match action.pass {
+            Pass::Update => Some(self.schedule.update_of(action.micro_batch)? + 1),
+            _ => Some(versions.of(action.stage, action.micro_batch)),
+        }
     }
 
     /// When the last pass of a worker ends.
@@ -394,6 +404,8 @@ impl Simulation<'_> {
         let length = self.length(worker, action);
         let begin = if is_again { end - length } else { start };
         let pass = slot(begin, end).span(of, action.pass.into());
-        recompute.into_iter().chain([pass])
+        let version = self.version(action);
+        let spans = recompute.into_iter().chain([pass]);
+        spans.map(move |span| Span { version, ..span })
     }
 }

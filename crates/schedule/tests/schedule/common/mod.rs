@@ -262,6 +262,7 @@ pub fn span(kind: SpanKind, action: Option<Action>, start: Duration, end: Durati
     Span {
         action,
         kind,
+        version: None,
         start,
         end,
     }
