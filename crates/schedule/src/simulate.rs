@@ -8,8 +8,8 @@ use std::{collections::HashMap, time::Duration};
 pub use memory::HeldBytes;
 
 use crate::{
-    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, Timeline, Versions,
-    table::ResultTable,
+    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, Timeline, table::ResultTable,
+    versions::PassVersions,
 };
 
 impl Schedule {
@@ -38,7 +38,10 @@ impl Schedule {
         costs.check(self.stages(), self.workers().len())?;
         let workers = self.workers().iter();
         let slots = workers.map(|actions| Vec::with_capacity(actions.len()));
-        let versions = self.is_asynchronous().then(|| self.versions(costs.weights));
+        let weights = costs.weights;
+        let versions = self
+            .is_asynchronous()
+            .then(|| PassVersions::new(self, weights));
         let mut clock = Clock {
             simulation: Simulation {
                 schedule: self,
@@ -194,7 +197,7 @@ pub struct Simulation<'a> {
     costs: &'a Costs,
     kept: Vec<Vec<bool>>,
     /// Of an asynchronous schedule.
-    versions: Option<Versions>,
+    versions: Option<PassVersions>,
     slots: Vec<Vec<Slot>>,
     /// By stage.
     reductions: Vec<Vec<Slot>>,
