@@ -6,8 +6,8 @@ use crate::{Action, Pass, Schedule, ScheduleError, table::Table};
 
 /// Which version of the weights the passes of a micro-batch use, under asynchronous schedules.
 ///
-/// Version `v` of a stage's weights is what its first `v` updates have made; version 0 is there at the
-/// start. All passes of a micro-batch through a stage use one version: forward, recomputation and
+/// Version `v` of a stage's weights is what the first `v` updates of the schedule have made; version 0 is
+/// what the stage starts with. All passes of a micro-batch through a stage use one version: forward, recomputation and
 /// backward.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum WeightPolicy {
@@ -69,10 +69,10 @@ impl Schedule {
     /// The version of the weights that every pass uses, and what every update makes: a function of the
     /// schedule alone. Under synchronous schedules all are version 0.
     ///
-    /// A worker with a warm-up of `w` forward passes keeps at most `w` + 1 versions of its stage under
-    /// [`PipeDream`](crate::PipeDream) with weight stashing. With an update after every `n`
-    /// micro-batches and no replicas, it keeps at most ⌈`w` / `n`⌉ + 1. With vertical sync, `w` is that
-    /// of the first stage.
+    /// Under [`PipeDream`](crate::PipeDream) with weight stashing, a worker with a warm-up of `w` forward
+    /// passes keeps at most `w` + 1 versions of its stage. Without replicas and with an update after every
+    /// `n` micro-batches, it keeps at most ⌈`w` / `n`⌉ + 1; with vertical sync as many, where `w` is that
+    /// of the first stage. During an update the new version is there besides.
     ///
     /// ```
     /// use stovepipe_schedule::{PipeDream, Scheduler, VersionUse, WeightPolicy};
