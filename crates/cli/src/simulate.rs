@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stovepipe::{
     schedule::{
         Costs, Link, Recompute, Rule, RuleOptions, Schedule, Scheduler, Simulation, StageCosts,
-        StageMemory, Timeline, UnknownRule, count, format_bytes,
+        StageMemory, Timeline, UnknownRule, WeightPolicy, count, format_bytes,
     },
     train::{run::show_count, settings::free_memory},
 };
@@ -38,18 +38,24 @@ const MILLISECOND: f64 = 1e-3;
 
 #[derive(Clone, Debug, Args)]
 struct SimulateFlags {
-    /// gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream, or a CSV file of torch.distributed.pipelining
+    /// gpipe, 1f1b (or pipedream-flush), interleaved, zb-h1, zb-h2, zb-v, pipedream, or a CSV file of torch.distributed.pipelining
     #[arg(long, value_name = "NAME|FILE")]
     schedule: String,
     /// Workers, each with its part of the model; not needed for a CSV file
     #[arg(long, value_name = "N")]
     stages: Option<usize>,
-    /// Micro-batches of a step; not needed for a CSV file
+    /// Micro-batches of a step, or of each update of pipedream; not needed for a CSV file
     #[arg(long, value_name = "N")]
     micro_batches: Option<usize>,
     /// Stages of each worker (interleaved)
     #[arg(long, value_name = "N", default_value_t = 2)]
     chunks: usize,
+    /// Updates that follow each other without a flush (pipedream)
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    window: usize,
+    /// All stages use the version of the weights that the first stage used (pipedream)
+    #[arg(long)]
+    vertical_sync: bool,
     /// Workers that share each stage and take its micro-batches in turn (pipedream, 1f1b)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     replicas: Vec<usize>,
@@ -133,6 +139,9 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
     let steps = Steps::default();
     let (name, schedule) = asked.schedule(&steps)?;
     asked.check_csv(&schedule)?;
+    if asked.vertical_sync && !schedule.is_asynchronous() {
+        return Err(usage!("{name} has no updates: leave --vertical-sync out"));
+    }
     steps.next();
     let costs = asked.costs(&schedule)?;
     let simulation = schedule.simulate(&costs)?;
@@ -199,7 +208,18 @@ impl SimulateFlags {
         }
         let never = self.recompute == Recompute::Never;
         let has_chunks = rule.is_some_and(Rule::takes_chunks);
+        let is_synchronous = rule.is_some_and(Rule::is_synchronous);
         let idle = [
+            (
+                "window",
+                rule != Some(Rule::PipeDream),
+                "without --schedule pipedream",
+            ),
+            (
+                "vertical-sync",
+                is_synchronous,
+                "without --schedule pipedream",
+            ),
             ("chunks", !has_chunks, "without --schedule interleaved"),
             ("replicas", rule.is_none(), "on a schedule from a file"),
             ("message", times.bandwidth.is_none(), "without --bandwidth"),
@@ -235,8 +255,19 @@ impl SimulateFlags {
                 count(micro_batches, "micro-batch")
             ));
         }
-        let (chunks, replicas) = (self.chunks, self.replicas.clone());
-        let scheduler = rule.scheduler(&RuleOptions { chunks, replicas });
+        let scheduler = rule.scheduler(&RuleOptions {
+            chunks: self.chunks,
+            replicas: self.replicas.clone(),
+            update_every: Some(micro_batches),
+        });
+        let micro_batches = if rule.is_synchronous() {
+            micro_batches
+        } else {
+            if self.window == 0 {
+                return Err(usage!("--window is 0: a window has at least one update"));
+            }
+            micro_batches.saturating_mul(self.window)
+        };
         let stages = match scheduler.stages(workers) {
             // Replicas are extra workers; `--stages` are the stages.
             _ if !self.replicas.is_empty() => workers,
@@ -348,19 +379,28 @@ impl SimulateFlags {
             }],
             recompute: self.recompute,
             speeds: Vec::new(),
+            weights: self.policy(),
         })
+    }
+
+    fn policy(&self) -> WeightPolicy {
+        match self.vertical_sync {
+            true => WeightPolicy::VerticalSync,
+            false => WeightPolicy::Stashing,
+        }
     }
 
     /// Everything, in milliseconds, bytes and micro-batches.
     fn report(&self, name: &str, schedule: &Schedule, simulation: &Simulation) -> Value {
         let path = simulation.critical_path();
         let path: Vec<_> = path.iter().map(|(_, action)| action.to_string()).collect();
-        let versions = schedule.weight_versions(false).unwrap_or_default();
+        let versions = schedule.weight_versions(self.policy()).unwrap_or_default();
         json!({
             "schedule": name,
             "workers": schedule.workers().len(),
             "stages": schedule.stages(),
             "micro_batches": schedule.micro_batches(),
+            "updates": schedule.updates(),
             "step_time": simulation.step_time(),
             "makespan": simulation.makespan(),
             "bubble": simulation.bubble(),
@@ -381,8 +421,27 @@ impl SimulateFlags {
         simulation: &Simulation,
         timeline: &Timeline,
     ) -> String {
+        let updates = match schedule.update_every() {
+            Some(every) => format!(
+                ", {} after {} each, {}",
+                count(schedule.updates(), "update"),
+                count(every, "micro-batch"),
+                match self.policy() {
+                    WeightPolicy::Stashing => "weight stashing",
+                    WeightPolicy::VerticalSync => "vertical sync",
+                }
+            ),
+            None => String::new(),
+        };
+        let each = match schedule.updates() {
+            0 => String::new(),
+            updates => {
+                let each = simulation.step_time() / updates as f64;
+                format!(", {} ms an update", output::decimals(each, 4))
+            }
+        };
         let mut text = format!(
-            "{name}: {}, {}, {}\nstep {} ms, bubble {:.2} %\n",
+            "{name}: {}, {}, {}{updates}\nstep {} ms{each}, bubble {:.2} %\n",
             count(schedule.workers().len(), "worker"),
             count(schedule.stages(), "stage"),
             count(schedule.micro_batches(), "micro-batch"),
@@ -414,7 +473,7 @@ impl SimulateFlags {
         let (busy, memory) = (simulation.utilisation(), simulation.peak_memory());
         let (activations, contexts) =
             (schedule.peak_activations(), schedule.peak_weight_contexts());
-        let versions = schedule.weight_versions(false).unwrap_or_default();
+        let versions = schedule.weight_versions(self.policy()).unwrap_or_default();
         for worker in 0..busy.len().min(SHOWN) {
             let mut row = vec![
                 worker.to_string(),

@@ -94,8 +94,11 @@ fn complete(row: usize, span: &Span) -> Value {
             let Action {
                 stage, micro_batch, ..
             } = action;
-            let args =
+            let mut args =
                 json!({ "action": action.to_string(), "stage": stage, "micro_batch": micro_batch });
+            if let Some(version) = span.version {
+                args["version"] = json!(version);
+            }
             (format!("{kind} {micro_batch}"), args)
         }
         None => (kind.to_owned(), json!({})),

@@ -8,8 +8,8 @@ use std::{collections::HashMap, time::Duration};
 pub use memory::HeldBytes;
 
 use crate::{
-    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, Timeline, Versions,
-    table::ResultTable,
+    Action, CostError, Costs, Pass, Schedule, Span, SpanKind, Timeline, table::ResultTable,
+    versions::PassVersions,
 };
 
 impl Schedule {
@@ -38,7 +38,10 @@ impl Schedule {
         costs.check(self.stages(), self.workers().len())?;
         let workers = self.workers().iter();
         let slots = workers.map(|actions| Vec::with_capacity(actions.len()));
-        let versions = self.is_asynchronous().then(|| self.versions(costs.weights));
+        let weights = costs.weights;
+        let versions = self
+            .is_asynchronous()
+            .then(|| PassVersions::new(self, weights));
         let mut clock = Clock {
             simulation: Simulation {
                 schedule: self,
@@ -80,6 +83,7 @@ impl Slot {
         Span {
             action,
             kind,
+            version: None,
             start: time(self.start),
             end: time(self.end),
         }
@@ -193,7 +197,7 @@ pub struct Simulation<'a> {
     costs: &'a Costs,
     kept: Vec<Vec<bool>>,
     /// Of an asynchronous schedule.
-    versions: Option<Versions>,
+    versions: Option<PassVersions>,
     slots: Vec<Vec<Slot>>,
     /// By stage.
     reductions: Vec<Vec<Slot>>,
@@ -221,6 +225,15 @@ impl Simulation<'_> {
             Pass::Update => costs.update,
         };
         seconds / self.costs.speed(worker)
+    }
+
+    /// The version of the weights that an action uses or makes, under an asynchronous schedule.
+    fn version(&self, action: Action) -> Option<usize> {
+        let versions = self.versions.as_ref()?;
+        match action.pass {
+            Pass::Update => Some(self.schedule.update_of(action.micro_batch)? + 1),
+            _ => Some(versions.of(action.stage, action.micro_batch)),
+        }
     }
 
     /// When the last pass of a worker ends.
@@ -394,6 +407,8 @@ impl Simulation<'_> {
         let length = self.length(worker, action);
         let begin = if is_again { end - length } else { start };
         let pass = slot(begin, end).span(of, action.pass.into());
-        recompute.into_iter().chain([pass])
+        let version = self.version(action);
+        let spans = recompute.into_iter().chain([pass]);
+        spans.map(move |span| Span { version, ..span })
     }
 }

@@ -22,10 +22,15 @@ pub(crate) fn title(timeline: &Timeline) -> String {
     title
 }
 
-/// The share of all-reduces before the end of the last pass.
+/// The share of all-reduces before the end of the last pass. None if updates within the step wait for
+/// them.
 fn hidden_all_reduce(timeline: &Timeline) -> Option<f64> {
     let (_, end) = timeline.extent();
     let spans = timeline.workers.iter().flatten();
+    let waits = |span: &Span| span.kind == SpanKind::Update && span.action.is_some();
+    if spans.clone().any(waits) {
+        return None;
+    }
     let reduced = spans.filter(|span| span.kind == SpanKind::AllReduce);
     let seconds = |span: &Span| {
         let hidden = span.end.min(end).saturating_sub(span.start);

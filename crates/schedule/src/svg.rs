@@ -30,10 +30,13 @@ const SHARES: &str =
     "Where boxes would be too narrow to be seen, each colour is as high as its share of time.";
 /// Without CSS variables: some viewers do not support them.
 const STYLE: &str = include_str!("svg/style.css");
+/// Only where there are versions of weights.
+const VERSION: &str = ".version { font-size: 8px; font-style: italic; }";
 
 impl Timeline {
     /// An SVG picture: for each worker a row with its utilization, and in it a box for each span with
-    /// the number of the micro-batch. All-reduces are thin bars below. The bubble is hatched.
+    /// the number of the micro-batch. Below it is the version of the weights, under asynchronous schedules
+    /// with up to 16 workers. All-reduces are thin bars below. The bubble is hatched.
     ///
     /// Colours show the kinds of spans, shades the stages of a worker that has several. `labels` name
     /// the workers; missing ones are `worker 2` and so on. The file adapts to light and dark pages.
@@ -62,7 +65,10 @@ impl Timeline {
             body.append(text("note", MARGIN, height + 4.0, SHARES));
             height += NOTE_PITCH;
         }
-        let page = empty_page(height).set("aria-label", title);
+        let mut page = empty_page(height).set("aria-label", title);
+        if layout.shows_versions {
+            page = page.add(Style::new(VERSION));
+        }
         page.add(body).to_string()
     }
 }

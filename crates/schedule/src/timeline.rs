@@ -86,6 +86,9 @@ pub struct Span {
     pub action: Option<Action>,
     /// What the worker did.
     pub kind: SpanKind,
+    /// The version of the weights that a pass used, or that an update made, under asynchronous schedules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<usize>,
     /// When it began, from the start of the step.
     pub start: Duration,
     /// When it ended, from the start of the step.

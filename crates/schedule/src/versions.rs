@@ -6,8 +6,8 @@ use crate::{Action, Pass, Schedule, ScheduleError, table::Table};
 
 /// Which version of the weights the passes of a micro-batch use, under asynchronous schedules.
 ///
-/// Version `v` of a stage's weights is what its first `v` updates have made; version 0 is there at the
-/// start. All passes of a micro-batch through a stage use one version: forward, recomputation and
+/// Version `v` of a stage's weights is what the first `v` updates of the schedule have made; version 0 is
+/// what the stage starts with. All passes of a micro-batch through a stage use one version: forward, recomputation and
 /// backward.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum WeightPolicy {
@@ -31,12 +31,9 @@ pub struct VersionUse {
 /// The version of the weights of every pass; see [`Schedule::versions`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Versions {
-    /// Of passes.
-    used: Table<usize>,
+    passes: PassVersions,
     /// By worker.
     workers: Vec<Vec<VersionUse>>,
-    /// By stage, for each of its replicas.
-    peaks: Vec<Vec<usize>>,
 }
 
 impl Versions {
@@ -47,7 +44,7 @@ impl Versions {
     /// If there is no such stage or micro-batch.
     #[must_use]
     pub fn of(&self, stage: usize, micro_batch: usize) -> usize {
-        self.used.of_stage(stage)[micro_batch]
+        self.passes.of(stage, micro_batch)
     }
 
     /// For each worker, what each of its actions does, in order.
@@ -64,7 +61,7 @@ impl Versions {
     /// If there is no such stage.
     #[must_use]
     pub fn peaks(&self, stage: usize) -> &[usize] {
-        &self.peaks[stage]
+        self.passes.peaks(stage)
     }
 }
 
@@ -72,10 +69,10 @@ impl Schedule {
     /// The version of the weights that every pass uses, and what every update makes: a function of the
     /// schedule alone. Under synchronous schedules all are version 0.
     ///
-    /// A worker with a warm-up of `w` forward passes keeps at most `w` + 1 versions of its stage under
-    /// [`PipeDream`](crate::PipeDream) with weight stashing. With an update after every `n`
-    /// micro-batches and no replicas, it keeps at most ⌈`w` / `n`⌉ + 1. With vertical sync, `w` is that
-    /// of the first stage.
+    /// Under [`PipeDream`](crate::PipeDream) with weight stashing, a worker with a warm-up of `w` forward
+    /// passes keeps at most `w` + 1 versions of its stage. Without replicas and with an update after every
+    /// `n` micro-batches, it keeps at most ⌈`w` / `n`⌉ + 1; with vertical sync as many, where `w` is that
+    /// of the first stage. During an update the new version is there besides.
     ///
     /// ```
     /// use stovepipe_schedule::{PipeDream, Scheduler, VersionUse, WeightPolicy};
@@ -101,26 +98,10 @@ impl Schedule {
     ///
     /// With vertical sync, if a stage would need weights that it does not have yet.
     pub fn versions(&self, policy: WeightPolicy) -> Result<Versions, ScheduleError> {
-        let first = (policy == WeightPolicy::VerticalSync).then(|| versions_of_first_stage(self));
-        let used = used(self, first.as_deref())?;
+        let passes = PassVersions::new(self, policy)?;
         let workers = self.workers().iter();
-        let workers: Vec<_> = workers.map(|actions| uses(actions, &used)).collect();
-        let mut peaks: Vec<_> = (0..self.stages())
-            .map(|stage| vec![1; self.replicas(stage).len()])
-            .collect();
-        for (worker, uses) in workers.iter().enumerate() {
-            for (stage, kept) in kept(&self.workers()[worker], uses) {
-                let mut replicas = self.replicas(stage).iter();
-                if let Some(replica) = replicas.position(|&replica| replica == worker) {
-                    peaks[stage][replica] = kept.most;
-                }
-            }
-        }
-        Ok(Versions {
-            used,
-            workers,
-            peaks,
-        })
+        let workers = workers.map(|actions| uses(actions, &passes.used)).collect();
+        Ok(Versions { passes, workers })
     }
 
     /// For each worker, the most versions of a stage's weights that it keeps at one time; see
@@ -142,7 +123,7 @@ impl Schedule {
     pub fn weight_versions(&self, policy: WeightPolicy) -> Result<Vec<usize>, ScheduleError> {
         let mut most = vec![1; self.workers().len()];
         if self.is_asynchronous() {
-            let versions = self.versions(policy)?;
+            let versions = PassVersions::new(self, policy)?;
             for stage in 0..self.stages() {
                 for (&worker, &peak) in self.replicas(stage).iter().zip(versions.peaks(stage)) {
                     most[worker] = most[worker].max(peak);
@@ -154,10 +135,10 @@ impl Schedule {
 
     /// The first action after which a worker keeps more than `most` versions with weight stashing.
     pub(crate) fn check_weight_versions(&self, most: usize) -> Result<(), ScheduleError> {
-        let versions = self.versions(WeightPolicy::Stashing)?;
-        for (worker, uses) in versions.workers.iter().enumerate() {
+        let used = used(self, None)?;
+        for (worker, actions) in self.workers().iter().enumerate() {
             let mut kept = HashMap::<_, Kept>::new();
-            for (&action, &of_action) in self.workers()[worker].iter().zip(uses) {
+            for (&action, of_action) in actions.iter().zip(uses(actions, &used)) {
                 let versions = kept
                     .entry(action.stage)
                     .or_default()
@@ -173,6 +154,42 @@ impl Schedule {
             }
         }
         Ok(())
+    }
+}
+
+/// The versions that passes use, and how many there are: what a simulation needs of [`Versions`], which
+/// may have millions of actions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PassVersions {
+    used: Table<usize>,
+    /// By stage, for each of its replicas.
+    peaks: Vec<Vec<usize>>,
+}
+
+impl PassVersions {
+    pub fn new(schedule: &Schedule, policy: WeightPolicy) -> Result<Self, ScheduleError> {
+        let sync = policy == WeightPolicy::VerticalSync;
+        let first = sync.then(|| versions_of_first_stage(schedule));
+        let used = used(schedule, first.as_deref())?;
+        let of_stage = |stage| vec![1; schedule.replicas(stage).len()];
+        let mut peaks: Vec<_> = (0..schedule.stages()).map(of_stage).collect();
+        for (worker, actions) in schedule.workers().iter().enumerate() {
+            for (stage, kept) in kept(actions, &uses(actions, &used)) {
+                let mut replicas = schedule.replicas(stage).iter();
+                if let Some(replica) = replicas.position(|&replica| replica == worker) {
+                    peaks[stage][replica] = kept.most;
+                }
+            }
+        }
+        Ok(Self { used, peaks })
+    }
+
+    pub fn of(&self, stage: usize, micro_batch: usize) -> usize {
+        self.used.of_stage(stage)[micro_batch]
+    }
+
+    pub fn peaks(&self, stage: usize) -> &[usize] {
+        &self.peaks[stage]
     }
 }
 

@@ -56,6 +56,7 @@ struct GraphReport<'a> {
 
 struct Advice {
     schedule: &'static str,
+    micro_batches: usize,
     /// Seconds of all micro-batches together.
     step_time: f64,
     bubble: f64,
@@ -66,15 +67,24 @@ impl GraphReport<'_> {
     fn advice(&self) -> Result<[Advice; 2], CliError> {
         let stages = self.partition.stages.iter();
         let replicas: Vec<_> = stages.map(|stage| stage.replicas).collect();
+        // Whole updates, each with a mini-batch for every replica.
+        let most = replicas.iter().copied().max().unwrap_or(1);
+        let whole = self.micro_batches.next_multiple_of(most.max(1));
+        let flushed = RoundRobin::new(replicas.clone());
         Ok([
-            self.simulate("1f1b", &RoundRobin::new(replicas.clone()))?,
-            self.simulate("pipedream", &PipeDream::new(replicas))?,
+            self.simulate("1f1b", &flushed, self.micro_batches)?,
+            self.simulate("pipedream", &PipeDream::new(replicas), whole)?,
         ])
     }
 
-    fn simulate(&self, name: &'static str, scheduler: &dyn Scheduler) -> Result<Advice, CliError> {
+    fn simulate(
+        &self,
+        name: &'static str,
+        scheduler: &dyn Scheduler,
+        micro_batches: usize,
+    ) -> Result<Advice, CliError> {
         let stages = &self.partition.stages;
-        let schedule = scheduler.schedule(stages.len(), self.micro_batches)?;
+        let schedule = scheduler.schedule(stages.len(), micro_batches)?;
         let outermost = self.machine.levels.last();
         let link = outermost.copied().map_or(Link::default(), Link::from);
         let costs = Costs {
@@ -87,6 +97,7 @@ impl GraphReport<'_> {
         let simulation = schedule.simulate(&costs)?;
         Ok(Advice {
             schedule: name,
+            micro_batches,
             step_time: simulation.step_time(),
             bubble: simulation.bubble(),
         })
@@ -125,6 +136,7 @@ impl GraphReport<'_> {
             "bubble": advised.bubble,
             "runners_up": [{
                 "schedule": other.schedule,
+                "micro_batches": other.micro_batches,
                 "step_time": other.step_time,
                 "bubble": other.bubble,
                 "why": STALE,
@@ -166,8 +178,8 @@ impl GraphReport<'_> {
                 text,
                 "{}: {} a mini-batch over {} in a row, bubble {:.1} %; {why}",
                 advice.schedule,
-                output::seconds(advice.step_time / self.micro_batches as f64),
-                self.micro_batches,
+                output::seconds(advice.step_time / advice.micro_batches as f64),
+                advice.micro_batches,
                 100.0 * advice.bubble,
             );
         }

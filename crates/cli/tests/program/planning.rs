@@ -80,13 +80,24 @@ fn schedules_compare_at_equal_work() {
 #[test]
 fn replicas_memory_and_single_stages_are_simulated() {
     let here = Here::new();
-    let line = "simulate --schedule pipedream --stages 2 --replicas 2,1 --micro-batches 8 \
+    let line = "simulate --schedule pipedream --stages 2 --replicas 2,1 --micro-batches 2 --window 4 \
                 --forward 2,1 --backward 2,1 --weight 0 --memory 10,20 --fixed-memory 5";
     let found = here.json_of(line);
     assert_eq!(found["workers"], 3);
+    assert_eq!(found["micro_batches"], 8);
     assert_eq!(floats(&found["peak_memory"]), [25.0, 25.0, 25.0]);
     assert_eq!(found["weight_versions"], json!([2, 2, 1]));
-    check_contains(&here.succeed(line), &["weight versions"]);
+    let text = here.succeed(line);
+    check_contains(
+        &text,
+        &[
+            "weight versions",
+            "4 updates after 2 micro-batches each, weight stashing",
+        ],
+    );
+    let line = format!("{line} --vertical-sync");
+    assert_eq!(here.json_of(&line)["weight_versions"], json!([2, 2, 2]));
+    check_contains(&here.succeed(&line), &["vertical sync"]);
     let line = "simulate --schedule gpipe --stages 1 --micro-batches 4 --recompute always --memory 10 --input-memory 1";
     assert_eq!(floats(&here.json_of(line)["peak_memory"]), [13.0]);
 }
@@ -148,6 +159,7 @@ fn what_cannot_be_simulated_is_an_error() {
     here.write("early.csv", "0B0,0F0\n");
     here.write("stuck.csv", "1F0,0F0\n");
     here.write("ok.csv", "0F0,0B0\n");
+    here.write("odd.csv", "0F0,0F1,0B0,0B1,0U1,0F2,0B2,0U2\n");
     here.refuse_all(
         "simulate",
         "
@@ -159,6 +171,12 @@ fn what_cannot_be_simulated_is_an_error() {
         --schedule gpipe --stages 18446744073709551615 --micro-batches 4 => of memory, but only
         --schedule zb-v --stages 100000 --micro-batches 100000 => 200000 stages with 100000 micro-batches takes about 2.7 TiB of memory, but only
         --schedule interleaved --stages 4 --micro-batches 4 --chunks 18446744073709551615 => of memory, but only
+        --schedule odd.csv => odd.csv: worker 0 has 0U2, but updates come every 2 micro-batches: after 1, 3, …
+        --schedule ok.csv --vertical-sync => ok.csv has no updates: leave --vertical-sync out
+        --schedule ok.csv --window 2 => --window has no effect
+        --schedule pipedream --stages 2 --micro-batches 2 --window 0 => --window is 0
+        --schedule pipedream --stages 2 --micro-batches 0 => at least one micro-batch
+        --schedule 1f1b --stages 2 --micro-batches 2 --vertical-sync => --vertical-sync has no effect
         --schedule ok.csv --stages 3 => --stages is 3, but ok.csv is for 1
         --schedule zb-h3 => `zb-h3` is not a schedule: use gpipe, 1f1b
         --schedule gpipe => --stages is needed
@@ -232,7 +250,8 @@ fn a_graph_is_split() {
     assert_eq!(found["schedule"], "1f1b");
     // Without a flush, a mini-batch in a row takes hardly more than the slowest stage.
     let asynchronous = &found["runners_up"][0];
-    let each = asynchronous["step_time"].as_f64().unwrap() / 16.0;
+    assert_eq!(asynchronous["micro_batches"], 18); // whole updates of 3
+    let each = asynchronous["step_time"].as_f64().unwrap() / 18.0;
     assert!((1.0..1.2).contains(&(each / expected)), "{each}");
     assert_eq!(found["runners_up"][0]["schedule"], "pipedream");
     check_contains(&here.succeed(line), &["0.200001778 s a mini-batch"]);

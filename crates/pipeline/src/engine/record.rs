@@ -79,6 +79,7 @@ impl Recorder {
         self.lock().spans.push(Span {
             action: action.into(),
             kind,
+            version: None,
             start,
             end,
         });

@@ -8,6 +8,7 @@ use crate::{Pass, Schedule};
 impl Program {
     /// Checks that the program can run: it has a valid schedule, all inputs of a pass arrive before it,
     /// and there is no deadlock, even if a send waits until its receiver is at the matching instruction.
+    /// Replicas wait for each other at updates.
     ///
     /// ```
     /// use stovepipe_schedule::{Program, Wiring};

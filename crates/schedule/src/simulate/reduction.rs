@@ -40,16 +40,16 @@ impl Simulation<'_> {
         self.end_after(&self.reductions)
     }
 
-    /// Seconds of the all-reduces of gradients, of the stage with most of them. Stages reduce at the
-    /// same time.
+    /// Seconds of all all-reduces of gradients, of the stage with most of them. Stages reduce at the same
+    /// time.
     #[must_use]
     pub fn all_reduce(&self) -> f64 {
         let seconds = |slots: &Vec<Slot>| slots.iter().map(|slot| slot.end - slot.start).sum();
         self.reductions.iter().map(seconds).fold(0.0, f64::max)
     }
 
-    /// How much longer the step is than if all-reduces took no time: at most
-    /// [`all_reduce`](Self::all_reduce). The other seconds are hidden behind passes.
+    /// How much longer the step is than if all-reduces took no time. The other seconds are hidden behind
+    /// passes. Unless the schedule is asynchronous, it is at most [`all_reduce`](Self::all_reduce).
     ///
     /// ```
     /// use stovepipe_schedule::{Bucket, Costs, DataParallel, GPipe, Scheduler};

@@ -10,6 +10,8 @@ use super::{LEGEND_Y, MARGIN, WIDTH, legend, text};
 
 /// More rows are hard to tell apart, and make the file large.
 const MOST_ROWS: usize = 48;
+/// A lower lane has room for one number.
+const LEAST_HEIGHT: f64 = 22.0;
 const LONGEST_LABEL: usize = 44;
 /// The width of a letter in a label, roughly.
 const LETTER: f64 = 6.7;
@@ -24,6 +26,7 @@ pub(super) struct Layout {
     pub lane_x: f64,
     pub lane_width: f64,
     pub lane_height: f64,
+    pub shows_versions: bool,
     pub rows_end: f64,
     /// The latest end of anything.
     pub length: Duration,
@@ -49,6 +52,7 @@ impl Layout {
             lane_x,
             lane_width,
             lane_height,
+            shows_versions: shows_versions(timeline),
             rows_end: first_row_y + pitch * rows as f64,
             length,
             first_row_y,
@@ -99,6 +103,15 @@ impl Layout {
     pub fn width(&self, length: Duration) -> f64 {
         length.as_secs_f64() * self.pixels_per_second
     }
+}
+
+/// Whether there is room for the versions of weights below the numbers of micro-batches, and there are any.
+pub(super) fn shows_versions(timeline: &Timeline) -> bool {
+    let rows = Shown::of(timeline.workers.len(), MOST_ROWS)
+        .workers()
+        .count();
+    let mut spans = timeline.workers.iter().flatten();
+    row_size(rows).0 >= LEAST_HEIGHT && spans.any(|span| span.version.is_some())
 }
 
 /// The height of a lane, and the distance between rows: less if there are many.

@@ -5,7 +5,9 @@ use ::svg::{Node, node::element::Group};
 use crate::{SpanKind, Timeline, summary::stages};
 
 use super::{
-    MARGIN, WIDTH, rectangle,
+    MARGIN, WIDTH,
+    layout::shows_versions,
+    rectangle,
     shade::{Colour, SHADES},
     text,
 };
@@ -60,7 +62,11 @@ impl Legend {
             .into_iter()
             .map(|kind| entry(Colour::of(kind).class(), kind.to_string()));
         let bubble = entry("bubble".to_owned(), "bubble".to_owned());
-        let lines = in_lines(kinds.chain([bubble]).chain(shades));
+        let versions = shows_versions(timeline).then(|| Entry {
+            classes: Vec::new(),
+            words: "below a micro-batch: version of the weights".to_owned(),
+        });
+        let lines = in_lines(kinds.chain([bubble]).chain(shades).chain(versions));
         Self { lines }
     }
 

@@ -66,7 +66,7 @@ impl<'a> Row<'a> {
         self.draw_boxes(page, &bars, &narrow, (self.y + height - thin, thin));
         // Numbers come last, so that nothing hides them.
         for &(span, x, width) in &wide {
-            if let Some(number) = self.number(span, x, width) {
+            for number in self.numbers(span, x, width) {
                 page.append(number);
             }
         }
@@ -157,13 +157,25 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The micro-batch, if it fits into its box. The shade shows the stage.
-    fn number(&self, span: &Span, x: f64, width: f64) -> Option<Text> {
-        let number = span.action?.micro_batch.to_string();
+    /// The micro-batch, if it fits into its box, and below it the version of the weights. The shade
+    /// shows the stage.
+    fn numbers(&self, span: &Span, x: f64, width: f64) -> Vec<Text> {
         let height = self.layout.lane_height;
-        let fits = width >= DIGIT * number.len() as f64 + 3.0 && height > LOWEST;
-        let (middle, y) = (x + (width - 1.0) / 2.0, self.y + height / 2.0 + 3.5);
-        fits.then(|| text("number", middle, y, number))
+        let number = span.action.map(|action| action.micro_batch.to_string());
+        let fits = |number: &String| width >= DIGIT * number.len() as f64 + 3.0 && height > LOWEST;
+        let Some(number) = number.filter(fits) else {
+            return Vec::new();
+        };
+        let middle = x + (width - 1.0) / 2.0;
+        let at = |class, y: f64, number: String| text(class, middle, self.y + y, number);
+        let version = span.version.filter(|_| self.layout.shows_versions);
+        match version.map(|version| version.to_string()) {
+            Some(version) => vec![
+                at("number", height / 2.0 - 1.5, number),
+                at("number version", height - 3.5, version),
+            ],
+            None => vec![at("number", height / 2.0 + 3.5, number)],
+        }
     }
 }
 
@@ -171,6 +183,10 @@ fn tooltip(span: &Span) -> String {
     let what = match span.action {
         Some(action) => format!("{action} {}", span.kind),
         None => span.kind.to_string(),
+    };
+    let what = match span.version {
+        Some(version) => format!("{what} · weights {version}"),
+        None => what,
     };
     let start = duration(span.start);
     format!("{what} · at {start} · took {}", duration(span.length()))

@@ -12,47 +12,16 @@ pub(super) fn check(
     listed: &Table<Listed>,
     placement: &[Vec<usize>],
 ) -> Result<Option<usize>, ScheduleError> {
-    let updates = || actions(workers).filter(|(_, action)| action.pass == Pass::Update);
-    let Some(first) = updates().map(|(_, action)| action.micro_batch).min() else {
+    let Some(first) = updates(workers).map(|(_, update)| update.micro_batch).min() else {
         return Ok(None);
     };
     let every = first + 1;
-    let mut known = HashSet::new();
-    for (worker, action) in updates() {
-        let replicas = &placement[action.stage];
-        if !replicas.contains(&worker) {
-            let owner = replicas[0];
-            return Err(ScheduleError::WrongWorker {
-                worker,
-                action,
-                owner,
-            });
-        }
-        if (action.micro_batch + 1) % every != 0 {
-            return Err(ScheduleError::OddUpdate {
-                worker,
-                action,
-                every,
-            });
-        }
-        if !known.insert((worker, action)) {
-            return Err(ScheduleError::Repeated { worker, action });
-        }
-    }
-    let shares = shares(listed, every);
+    let seats = Seats::new(placement);
+    in_place(workers, &seats, placement, every)?;
     let micro_batches = listed.of_stage(0).len();
-    for (stage, replicas) in placement.iter().enumerate() {
-        for &worker in replicas {
-            for last in (first..micro_batches).step_by(every) {
-                let action = Action::new(stage, Pass::Update, last);
-                if !known.contains(&(worker, action)) {
-                    return Err(ScheduleError::Missing { worker, action });
-                }
-                if !shares.contains_key(&(worker, action)) {
-                    return Err(ScheduleError::NothingToAdd { worker, action });
-                }
-            }
-        }
+    let number = micro_batches / every;
+    if Some(updates(workers).count()) != seats.count().checked_mul(number) {
+        nothing_missing(workers, placement, (first..micro_batches).step_by(every))?;
     }
     if !micro_batches.is_multiple_of(every) {
         return Err(ScheduleError::NoLastUpdate {
@@ -60,42 +29,128 @@ pub(super) fn check(
             every,
         });
     }
-    in_order(workers, listed, every, shares)?;
+    let shares = shares(listed, &seats, every, number);
+    let mut is_listed = vec![false; shares.len()];
+    for (worker, action) in updates(workers) {
+        let at = seats.of(worker, action.stage) * number + action.micro_batch / every;
+        if std::mem::replace(&mut is_listed[at], true) {
+            return Err(ScheduleError::Repeated { worker, action });
+        }
+        if shares[at] == 0 {
+            return Err(ScheduleError::NothingToAdd { worker, action });
+        }
+    }
+    in_order(workers, listed, &seats, every, shares)?;
     Ok(Some(every))
 }
 
-/// The update that applies an action's gradients.
-fn update(action: Action, every: usize) -> Action {
-    let last = action.micro_batch / every * every + every - 1;
-    Action::new(action.stage, Pass::Update, last)
+fn updates(workers: &[Vec<Action>]) -> impl Iterator<Item = (usize, Action)> {
+    actions(workers).filter(|(_, action)| action.pass == Pass::Update)
 }
 
-/// For each worker and update, how many of the micro-batches are the worker's.
-type Shares = HashMap<(usize, Action), usize>;
+/// Numbers for the replicas of all stages.
+struct Seats(HashMap<(usize, usize), usize>);
 
-fn shares(listed: &Table<Listed>, every: usize) -> Shares {
-    let mut shares = Shares::new();
+impl Seats {
+    fn new(placement: &[Vec<usize>]) -> Self {
+        let stages = placement.iter().enumerate();
+        let seats = stages.flat_map(|(stage, replicas)| replicas.iter().map(move |&w| (w, stage)));
+        Self(seats.zip(0..).collect())
+    }
+
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The number of a worker that has the stage.
+    fn of(&self, worker: usize, stage: usize) -> usize {
+        self.0[&(worker, stage)]
+    }
+}
+
+/// Checks that updates are on workers of their stage, at equal distances.
+fn in_place(
+    workers: &[Vec<Action>],
+    seats: &Seats,
+    placement: &[Vec<usize>],
+    every: usize,
+) -> Result<(), ScheduleError> {
+    for (worker, action) in updates(workers) {
+        if !seats.0.contains_key(&(worker, action.stage)) {
+            let owner = placement[action.stage][0];
+            return Err(ScheduleError::WrongWorker {
+                worker,
+                action,
+                owner,
+            });
+        }
+        if !(action.micro_batch + 1).is_multiple_of(every) {
+            return Err(ScheduleError::OddUpdate {
+                worker,
+                action,
+                every,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The error of too few or too many updates.
+fn nothing_missing(
+    workers: &[Vec<Action>],
+    placement: &[Vec<usize>],
+    last: impl Iterator<Item = usize> + Clone,
+) -> Result<(), ScheduleError> {
+    let mut known = HashSet::new();
+    for (worker, action) in updates(workers) {
+        if !known.insert((worker, action)) {
+            return Err(ScheduleError::Repeated { worker, action });
+        }
+    }
+    for (stage, replicas) in placement.iter().enumerate() {
+        for &worker in replicas {
+            let mut needed = last
+                .clone()
+                .map(|last| Action::new(stage, Pass::Update, last));
+            if let Some(action) = needed.find(|&action| !known.contains(&(worker, action))) {
+                return Err(ScheduleError::Missing { worker, action });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// For each seat and each of the `number` of updates, how many of the micro-batches are the seat's.
+fn shares(listed: &Table<Listed>, seats: &Seats, every: usize, number: usize) -> Vec<usize> {
+    let mut shares = vec![0; seats.count() * number];
     for (forward, entry) in listed.iter() {
-        let share = shares.entry((entry.worker, update(forward, every)));
-        *share.or_default() += 1;
+        let seat = seats.of(entry.worker, forward.stage);
+        shares[seat * number + forward.micro_batch / every] += 1;
     }
     shares
 }
 
 /// Checks that an update has the gradients of its micro-batches, and of no others. `missing` are the
-/// shares of the workers.
+/// shares of the seats.
 fn in_order(
     workers: &[Vec<Action>],
     listed: &Table<Listed>,
+    seats: &Seats,
     every: usize,
-    mut missing: Shares,
+    mut missing: Vec<usize>,
 ) -> Result<(), ScheduleError> {
-    // For each worker and stage, the last micro-batch of the next update.
-    let mut due = HashMap::new();
+    let number = missing.len() / seats.count();
+    // The next update of each seat.
+    let mut due = vec![0; seats.count()];
     let mut added = listed.map(|_| false);
     for (worker, action) in actions(workers) {
-        let (stage, own) = (action.stage, update(action, every));
-        let next = due.entry((worker, stage)).or_insert(every - 1);
+        let is_update = action.pass == Pass::Update;
+        let adds = matches!(action.pass, Pass::Backward | Pass::WeightGradient);
+        if !adds && !is_update {
+            continue;
+        }
+        let (stage, update) = (action.stage, action.micro_batch / every);
+        let seat = seats.of(worker, stage);
         let too_early = |needs| {
             Err(ScheduleError::TooEarly {
                 worker,
@@ -103,31 +158,28 @@ fn in_order(
                 needs,
             })
         };
-        let adds = matches!(action.pass, Pass::Backward | Pass::WeightGradient);
-        if (adds || action.pass == Pass::Update) && own.micro_batch > *next {
-            return too_early(Action::new(stage, Pass::Update, *next));
+        if update > due[seat] {
+            let last = (due[seat] + 1) * every - 1;
+            return too_early(Action::new(stage, Pass::Update, last));
         }
+        let missing = &mut missing[seat * number + update];
         if adds {
             added[action] = true;
-            if let Some(missing) = missing.get_mut(&(worker, own)) {
-                *missing -= 1;
-            }
-        } else if action.pass == Pass::Update {
-            if missing.get(&(worker, own)).is_some_and(|&left| left > 0) {
-                let of_update = own.micro_batch + 1 - every..=own.micro_batch;
-                let entries = listed.of_stage(stage);
-                let is_missing =
-                    |&i: &usize| entries[i].worker == worker && !added[Action::forward(stage, i)];
-                let micro_batch = of_update.clone().find(is_missing);
-                let micro_batch = micro_batch.unwrap_or(own.micro_batch);
-                let is_split = entries[micro_batch].passes.has(Pass::WeightGradient);
-                let pass = match is_split {
-                    true => Pass::WeightGradient,
-                    false => Pass::Backward,
-                };
-                return too_early(Action::new(stage, pass, micro_batch));
-            }
-            *next += every;
+            *missing -= 1;
+        } else if *missing > 0 {
+            let entries = listed.of_stage(stage);
+            let mut of_update = update * every..(update + 1) * every;
+            let is_missing =
+                |&i: &usize| entries[i].worker == worker && !added[Action::forward(stage, i)];
+            let micro_batch = of_update.find(is_missing).unwrap_or(action.micro_batch);
+            let is_split = entries[micro_batch].passes.has(Pass::WeightGradient);
+            let pass = match is_split {
+                true => Pass::WeightGradient,
+                false => Pass::Backward,
+            };
+            return too_early(Action::new(stage, pass, micro_batch));
+        } else {
+            due[seat] += 1;
         }
     }
     Ok(())

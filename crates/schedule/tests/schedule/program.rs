@@ -9,6 +9,31 @@ fn letters() -> impl Strategy<Value = char> {
     proptest::sample::select("0123FBIWSENDRCVID_<>\n ,é".chars().collect::<Vec<_>>())
 }
 
+/// Worker 0 cannot send micro-batch 2 before worker 1 has come to the update, which waits for its own send.
+#[test]
+fn replicas_wait_for_each_other_at_updates() {
+    let replicas = "0F0 0SEND_F0 0RECV_B0 0B0 0U1 0F2 0SEND_F2 0RECV_B2 0B2 0U3\n\
+                    0F1 0SEND_F1 0RECV_B1 0B1 0U1 0F3 0SEND_F3 0RECV_B3 0B3 0U3";
+    let check = |received: &str| {
+        let last = format!(
+            "1RECV_F0 1F0 1B0 1SEND_B0 {received} 1F1 1B1 1SEND_B1 1U1 1F2 1B2 1SEND_B2 \
+             1RECV_F3 1F3 1B3 1SEND_B3 1U3"
+        );
+        let last = match received.contains("F2") {
+            true => last,
+            false => last.replace("1F2", "1RECV_F2 1F2"),
+        };
+        let program: Program = format!("{replicas}\n{last}").parse().unwrap();
+        program
+            .check(&Wiring::default())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(check("1RECV_F1"), Ok(()));
+    let expected = "deadlock: worker 0 is stuck at 0U1; worker 1 waits for 1RECV_F1; \
+                    worker 2 waits for 0SEND_F2";
+    assert_eq!(check("1RECV_F2 1RECV_F1"), Err(expected.to_owned()));
+}
+
 proptest! {
     /// For all schedules and wirings: no deadlock, no input is absent, and the schedule is the same.
     #[test]

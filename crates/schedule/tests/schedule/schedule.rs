@@ -107,7 +107,7 @@ fn ascending_is_a_matter_of_each_pass_and_replica() {
         let schedule = scheduler.schedule(4, 9).unwrap();
         assert!(schedule.is_ascending(), "{scheduler:?}");
     }
-    let replicated = PipeDream::new(vec![3, 1]).schedule(2, 7).unwrap();
+    let replicated = PipeDream::new(vec![3, 1]).schedule(2, 9).unwrap();
     assert!(replicated.is_ascending());
 }
 
@@ -172,7 +172,8 @@ proptest! {
         prop_assert_eq!(schedule.stages(), draft.placement.len());
         prop_assert_eq!(schedule.micro_batches(), draft.micro_batches);
         prop_assert_eq!(schedule.is_training(), draft.training);
-        prop_assert_eq!(schedule.is_asynchronous(), draft.training && draft.asynchronous);
+        prop_assert_eq!(schedule.is_asynchronous(), draft.update_every.is_some());
+        prop_assert_eq!(schedule.update_every(), draft.update_every);
         for (stage, workers) in draft.placement.iter().enumerate() {
             prop_assert_eq!(schedule.replicas(stage), &workers[..]);
         }

@@ -4,8 +4,8 @@ use crate::common::{any_schedule, schedulers};
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Costs, DataParallel, GPipe, Interleaved, Limits, OneForwardOneBackward, Pass,
-    PipeDream, RoundRobin, Rule, RuleOptions, Schedule, Scheduler, ZeroBubbleH1, ZeroBubbleH2,
-    ZeroBubbleV,
+    PipeDream, RoundRobin, Rule, RuleOptions, Schedule, Scheduler, WeightPolicy, ZeroBubbleH1,
+    ZeroBubbleH2, ZeroBubbleV,
 };
 
 fn check(scheduler: &dyn Scheduler, stages: usize, micro_batches: usize, expected: &str) {
@@ -131,6 +131,7 @@ fn rules_have_names() {
     for name in "gpipe 1f1b interleaved zb-h1 zb-h2 zb-v pipedream".split(' ') {
         assert!(name.parse::<Rule>().is_ok(), "{name}");
     }
+    assert_eq!("PipeDream-Flush".parse(), Ok(Rule::OneForwardOneBackward));
     let message = format!("`zb` is not a schedule: use {names}");
     assert_eq!("zb".parse::<Rule>().unwrap_err().to_string(), message);
     let error = serde_json::from_str::<Rule>("\"zb\"").unwrap_err();
@@ -143,7 +144,11 @@ fn rules_know_their_schedules() {
     for rule in Rule::ALL {
         let schedule = |chunks, replicas: &[usize]| {
             let replicas = replicas.to_vec();
-            let scheduler = rule.scheduler(&RuleOptions { chunks, replicas });
+            let scheduler = rule.scheduler(&RuleOptions {
+                chunks,
+                replicas,
+                update_every: None,
+            });
             scheduler.schedule(4, 8).unwrap()
         };
         let plain = schedule(2, &[]);
@@ -162,6 +167,9 @@ fn stages_for_workers() {
     assert_eq!(PipeDream::new(vec![2, 1]).stages(3), 2);
     assert_eq!(PipeDream::default().stages(3), 3);
     assert_eq!(ZeroBubbleV.stages(usize::MAX), usize::MAX);
+    // Without updates, replicas that have no micro-batch are left out.
+    let idle = RoundRobin::new(vec![3, 1]).schedule(2, 2).unwrap();
+    assert_eq!(idle.workers().len(), 3);
 }
 
 #[test]
@@ -394,15 +402,14 @@ proptest! {
     #[test]
     fn replicas_hold_their_warm_up(replicas in any_replicas(), m in 1..=20_usize) {
         let stages = replicas.len();
+        let m = m.next_multiple_of(*replicas.iter().max().unwrap());
         let pipedream = PipeDream::new(replicas.clone()).schedule(stages, m).unwrap();
         let flushed = RoundRobin::new(replicas.clone()).schedule(stages, m).unwrap();
-        // Replicas without a micro-batch are left out.
-        let busy: Vec<_> = replicas.iter().map(|&count| count.min(m)).collect();
         let mut worker = 0;
-        for (stage, &count) in busy.iter().enumerate() {
+        for (stage, &count) in replicas.iter().enumerate() {
             let expected: Vec<_> = (worker..worker + count).collect();
             prop_assert_eq!(pipedream.replicas(stage), &expected[..]);
-            let from_here: usize = busy[stage..].iter().sum();
+            let from_here: usize = replicas[stage..].iter().sum();
             for replica in 0..count {
                 let own = (0..m).filter(|i| i % count == replica).count();
                 let most_held = own.min(from_here.div_ceil(count));
@@ -411,17 +418,17 @@ proptest! {
                     prop_assert_eq!(held, most_held);
                 }
                 // Warm-up and one more. All micro-batches of the warm-up use the first version.
-                let versions = pipedream.weight_versions(false).unwrap()[worker];
+                let versions = pipedream.weight_versions(WeightPolicy::Stashing).unwrap()[worker];
                 prop_assert!(versions <= from_here.div_ceil(count));
-                if own >= 2 * from_here.div_ceil(count) {
+                if m >= 2 * from_here && replicas.iter().all(|&other| other == count) {
                     prop_assert_eq!(versions, from_here.div_ceil(count));
                 }
-                prop_assert_eq!(flushed.weight_versions(true).unwrap()[worker], 1);
+                prop_assert_eq!(flushed.weight_versions(WeightPolicy::VerticalSync).unwrap()[worker], 1);
                 worker += 1;
             }
         }
         prop_assert_eq!(worker, pipedream.workers().len());
-        let most = pipedream.weight_versions(false).unwrap().into_iter().max().unwrap();
+        let most = pipedream.weight_versions(WeightPolicy::Stashing).unwrap().into_iter().max().unwrap();
         let limit = |most| Limits { weight_versions: Some(most), ..Limits::default() };
         prop_assert!(pipedream.check(limit(most)).is_ok());
         prop_assert!(pipedream.check(limit(most - 1)).is_err());

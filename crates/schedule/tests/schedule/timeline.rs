@@ -72,6 +72,47 @@ fn updates_in_the_midst_of_a_step_are_work() {
     assert_eq!(timeline.bubble(), 0.0);
 }
 
+/// Below each micro-batch, in tooltips and in traces. Pictures without versions have no rule for them.
+#[test]
+fn pictures_of_asynchronous_schedules_show_versions() {
+    let schedule = PipeDream::default().schedule(2, 3).unwrap();
+    let mut costs = Costs::uniform(2, 1.0, 1.0, 1.0);
+    costs.stages.iter_mut().for_each(|stage| stage.update = 1.0);
+    let timeline = schedule.simulate(&costs).unwrap().timeline();
+    let of_worker = |worker: usize| {
+        let spans = timeline.workers[worker].iter();
+        let words = spans.map(|span| format!("{}:{}", span.action.unwrap(), span.version.unwrap()));
+        words.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(
+        of_worker(0),
+        "0F0:0 0F1:0 0B0:0 0U0:1 0F2:1 0B1:0 0U1:2 0B2:1 0U2:3"
+    );
+    assert_eq!(
+        of_worker(1),
+        "1F0:0 1B0:0 1U0:1 1F1:1 1B1:1 1U1:2 1F2:2 1B2:2 1U2:3"
+    );
+    let picture = timeline.to_svg(&[]);
+    let all = elements(&picture);
+    assert_eq!(of_class(&all, "text", "number").len(), 18);
+    assert_eq!(of_class(&all, "text", "number version").len(), 18);
+    assert!(picture.contains("0F2 forward · weights 1 · at "));
+    assert!(picture.contains("0U1 update · weights 2 · at "));
+    let trace = timeline.to_chrome_trace(&[]);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let update = events
+        .iter()
+        .find(|event| event["args"]["action"] == "0U1")
+        .unwrap();
+    assert_eq!(update["args"]["version"], 2);
+
+    // Seventeen rows are too low for two numbers.
+    let many = self::timeline(&PipeDream::default(), 17, 2).to_svg(&[]);
+    assert!(!many.contains("version") && many.contains(" · weights 0 · "));
+    let gpipe = self::timeline(&GPipe, 2, 3).to_svg(&[]);
+    assert!(!gpipe.contains("version") && !gpipe.contains("weights"));
+}
+
 #[test]
 fn without_work_there_is_no_bubble() {
     let update = span(SpanKind::Update, None, 0, 5);

@@ -3,8 +3,8 @@
 use crate::common::{any_draft, rows, schedulers};
 use proptest::prelude::*;
 use stovepipe_schedule::{
-    Action, DataParallel, GPipe, Interleaved, Limits, OneForwardOneBackward, PipeDream, RoundRobin,
-    Schedule, ScheduleError, Scheduler, Waiting, ZeroBubbleH1,
+    Action, DataParallel, GPipe, Interleaved, Limits, OneForwardOneBackward, Pass, PipeDream,
+    RoundRobin, Schedule, ScheduleError, Scheduler, Waiting, WeightPolicy, ZeroBubbleH1,
 };
 
 /// Schedules, and the whole error of each: which worker, which action, why.
@@ -46,11 +46,47 @@ fn all_of_a_micro_batch_is_on_one_worker() {
     );
 }
 
+/// The smallest number of an update says how many micro-batches each has.
 #[test]
-fn asynchronous_replicas_take_turns() {
+fn updates_are_at_equal_distances_on_all_replicas() {
     check(
-        "0F0 0F1 0B0 0U0 0B1 0U1 / 0F2 0B2 0U2 => worker 0 has 0F1, which belongs to worker 1
-         0F0 0B0 0U0 / 0F1 0F2 0B1 0U1 0B2 0U2 => worker 1 has 0F2, which belongs to worker 0",
+        "0F0 0F1 0B0 0B1 0U1 0F2 0B2 0U2 => worker 0 has 0U2, but updates come every 2 micro-batches: after 1, 3, …
+         0F0 0F1 0F2 0B0 0B1 0U1 0B2 => micro-batch 2 has no update: updates come every 2 micro-batches, and there are 3
+         0F0 0B0 0U0 / 0F1 0B1 0U1 => worker 0 lacks 0U1
+         0F0 0B0 0U1 / 0F1 0B1 => worker 1 lacks 0U1
+         0F0 0B0 0U0 0U1 / 0U0 0F1 0B1 0U1 => worker 0 has 0U1, but no micro-batch of that update
+         0F0 0B0 0U0 0U0 => worker 0 has 0U0 twice
+         0F0 0F1 0B0 0B1 0U9 => worker 0 lacks 0F2",
+    );
+    for text in [
+        "0F0 0B0 0U1 0F2 0B2 0U3\n0F1 0B1 0U1 0F3 0B3 0U3",
+        // Unequal shares, and a forward pass before the update.
+        "0F0 0F1 0B0 0B1 0F3 0U2 0B3 0F4 0B4 0U5\n0F2 0B2 0U2 0F5 0B5 0U5",
+        // The input gradient of a later micro-batch changes no weights.
+        "0F0 0F1 0I0 0I1 0W0 0U0 0W1 0U1",
+    ] {
+        assert!(text.parse::<Schedule>().is_ok(), "{text}");
+    }
+}
+
+/// An update has the gradients of its micro-batches, and of no later ones.
+#[test]
+fn updates_are_in_order() {
+    check(
+        "0F0 0F1 0B0 0U1 0B1 => worker 0 has 0U1 before 0B1
+         0F0 0F1 0B1 0U1 0B0 => worker 0 has 0U1 before 0B0
+         0F0 0F1 0B0 0B1 0U0 0U1 => worker 0 has 0B1 before 0U0
+         0F0 0F1 0I0 0I1 0W0 0W1 0U0 0U1 => worker 0 has 0W1 before 0U0
+         0F0 0F1 0B0 0B1 0U1 0U0 => worker 0 has 0B1 before 0U0
+         0F0 0B0 0U1 0F1 0B1 0U0 => worker 0 has 0U1 before 0U0",
+    );
+}
+
+#[test]
+fn replicas_that_wait_for_each_other_at_updates_are_named() {
+    check(
+        "0F0 1F0 1B0 0B0 0U1 1U1 / 0F1 1F1 1B1 0B1 1U1 0U1 => \
+         deadlock: worker 0 at 0U1 waits for 1U1; worker 1 at 1U1 waits for 0U1",
     );
 }
 
@@ -80,7 +116,8 @@ fn nothing_is_missing() {
          0F0 0W0 => worker 0 lacks 0I0
          0F0 0F1 0I0 0W0 => worker 0 lacks 0I1
          0F0 0U0 => worker 0 lacks 0B0
-         0F0 0F1 0B0 0B1 0U1 => worker 0 lacks 0U0
+         0F0 0F1 0B0 0U0 0B1 => worker 0 lacks 0U1
+         0F0 0F1 0B0 0B1 0U1 / 1F0 1B0 1U0 1F1 1B1 1U1 => worker 0 lacks 0U0
          0F0 0B0 0U0 / 1F0 1B0 => worker 1 lacks 1U0
          0F0 0F1 0F2 / 1F0 1B0 1F2 1B2 => worker 0 lacks 0B0",
     );
@@ -164,6 +201,18 @@ fn schedulers_refuse_what_they_cannot_do() {
     let message = "replicas are given for 3 stages, but there are 2";
     check(&PipeDream::new(vec![1, 2, 1]), 2, 4, message);
     check(&RoundRobin::new(vec![1, 2, 1]), 2, 4, message);
+    let message =
+        "stage 1 has 3 replicas, but an update has 2 micro-batches: each replica needs one";
+    check(
+        &PipeDream::new(vec![1, 3]).with_update_every(2),
+        2,
+        4,
+        message,
+    );
+    let message = "8 micro-batches cannot be divided into updates of 3";
+    check(&PipeDream::new(vec![1, 3]), 2, 8, message);
+    let message = "4 micro-batches cannot be divided into updates of 0";
+    check(&PipeDream::default().with_update_every(0), 2, 4, message);
     let message = "stage 1 has 0 replicas, but needs at least one";
     check(&RoundRobin::new(vec![1, 0]), 2, 4, message);
     check(
@@ -226,10 +275,15 @@ fn stages_cannot_use_later_weights() {
     // The first stage has seen micro-batch 0 before it runs 1; the second one has not.
     let text = "0F0 0B0 0U0 0F1 0B1 0U1\n1F0 1B0 1F1 1U0 1B1 1U1";
     let schedule: Schedule = text.parse().unwrap();
-    assert_eq!(schedule.weight_versions(false), Ok(vec![1, 2]));
+    assert_eq!(
+        schedule.weight_versions(WeightPolicy::Stashing),
+        Ok(vec![1, 2])
+    );
     let expected = "worker 1 at 1F1 needs version 1 of its weights, which the first stage used, \
                     but has only reached version 0";
-    let error = schedule.weight_versions(true).unwrap_err();
+    let error = schedule
+        .weight_versions(WeightPolicy::VerticalSync)
+        .unwrap_err();
     assert_eq!(error.to_string(), expected);
 }
 
@@ -238,13 +292,27 @@ fn stuck(lists: &[Vec<Action>], needs: impl Fn(Action) -> Vec<Action>) -> Vec<(u
     let mut done = Vec::new();
     let mut next = vec![0; lists.len()];
     loop {
+        // An update is run by all that have it, together.
+        let together = |action: &Action| {
+            let workers = 0..lists.len();
+            workers
+                .filter(|&worker| lists[worker].contains(action))
+                .collect::<Vec<_>>()
+        };
         let ready = (0..lists.len()).find(|&worker| {
             let action = lists[worker].get(next[worker]);
-            action.is_some_and(|&a| needs(a).iter().all(|need| done.contains(need)))
+            action.is_some_and(|a| {
+                let mut workers = together(a).into_iter();
+                needs(*a).iter().all(|need| done.contains(need))
+                    && workers.all(|worker| lists[worker].get(next[worker]) == Some(a))
+            })
         });
         let Some(worker) = ready else { break };
-        done.push(lists[worker][next[worker]]);
-        next[worker] += 1;
+        let action = lists[worker][next[worker]];
+        done.push(action);
+        together(&action)
+            .into_iter()
+            .for_each(|worker| next[worker] += 1);
     }
     let stuck = lists.iter().zip(&next).enumerate();
     let stuck = stuck.filter_map(|(worker, (list, &next))| Some((worker, *list.get(next)?)));
@@ -271,8 +339,13 @@ proptest! {
             Err(ScheduleError::Deadlock { waiting }) => {
                 let found: Vec<_> = waiting.iter().map(|w| (w.worker, w.action)).collect();
                 prop_assert_eq!(found, stuck);
-                for Waiting { action, needs, .. } in waiting {
-                    prop_assert!(draft.needs(action).contains(&needs));
+                for &Waiting { action, needs, .. } in &waiting {
+                    // At an update it waits for where another replica is stuck.
+                    let other = waiting.iter().find(|other| other.action == needs);
+                    let replicas = &draft.placement[action.stage];
+                    let is_replica = other.is_some_and(|other| replicas.contains(&other.worker));
+                    let is_needed = draft.needs(action).contains(&needs);
+                    prop_assert!(is_needed || action.pass == Pass::Update && is_replica);
                 }
             }
             Err(ScheduleError::TooEarly { worker, action, needs }) => {
@@ -300,7 +373,9 @@ proptest! {
         let order = draft.order();
         let dropped = order[which % order.len()];
         let mut lists = draft.lists();
-        lists[draft.worker(dropped)].retain(|&action| action != dropped);
+        lists[draft.workers(dropped)[0]].retain(|&action| action != dropped);
+        // Without the first of two updates, or the last update, one stage may be a schedule, too.
+        prop_assume!(dropped.pass != Pass::Update || draft.placement.concat().len() > 1);
         // Without the last action of a stage, a micro-batch or a kind, the rest may be a schedule.
         let rest: Vec<_> = order.into_iter().filter(|&action| action != dropped).collect();
         let is_missed = rest.iter().any(|a| a.stage == dropped.stage)

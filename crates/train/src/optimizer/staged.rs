@@ -106,6 +106,7 @@ impl StagedOptimizer {
                 let span = Span {
                     action: None,
                     kind: SpanKind::Update,
+                    version: None,
                     start,
                     end: started.elapsed(),
                 };

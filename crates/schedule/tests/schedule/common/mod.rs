@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use stovepipe_schedule::{
     Action, Bucket, Costs, DataParallel, Link, Pass, Recompute, RoundRobin, Rule, RuleOptions,
-    Schedule, Scheduler, Span, SpanKind, StageCosts, StageMemory,
+    Schedule, Scheduler, Span, SpanKind, StageCosts, StageMemory, WeightPolicy,
 };
 
 /// Lines of schedules or programs, with `/` between workers, and what is expected of each after `=>`.
@@ -30,12 +30,23 @@ pub fn schedulers() -> Vec<Box<dyn Scheduler>> {
 pub fn any_schedule(stages: usize, micro_batches: usize) -> impl Strategy<Value = Schedule> {
     let rule = prop::sample::select(&Rule::ALL[..]);
     let size = (1..=stages, 1..=micro_batches);
-    (size, rule, 1..=4_usize, any::<bool>()).prop_flat_map(|(size, rule, chunks, replicated)| {
+    let options = (1..=4_usize, 0..=2_usize, any::<bool>());
+    (size, rule, options).prop_flat_map(|(size, rule, (chunks, more, replicated))| {
         let (stages, micro_batches) = size;
         let replicas = prop::collection::vec(1..=4_usize, if replicated { stages } else { 0 });
         replicas.prop_map(move |replicas| {
             let shares = replicas.clone();
-            let scheduler = rule.scheduler(&RuleOptions { chunks, replicas });
+            let most = replicas.iter().copied().max().unwrap_or(1);
+            let update_every = Some(most + more);
+            let scheduler = rule.scheduler(&RuleOptions {
+                chunks,
+                replicas,
+                update_every,
+            });
+            let micro_batches = match rule.is_synchronous() {
+                true => micro_batches,
+                false => micro_batches.next_multiple_of(most + more),
+            };
             let scheduler: Box<dyn Scheduler> = match shares[..] {
                 [] => scheduler,
                 _ if rule.takes_replicas() => scheduler,
@@ -55,7 +66,8 @@ pub struct Draft {
     /// By stage and micro-batch, whether its backward pass comes in halves.
     pub split: Vec<Vec<bool>>,
     pub training: bool,
-    pub asynchronous: bool,
+    /// Micro-batches of each update.
+    pub update_every: Option<usize>,
     /// Decide which action is next.
     pub choices: Vec<usize>,
 }
@@ -68,18 +80,32 @@ impl Draft {
             (true, false) => &[Pass::Backward],
             (true, true) => &[Pass::InputGradient, Pass::WeightGradient],
         };
-        let update = (self.training && self.asynchronous).then_some(Pass::Update);
-        let update = update.as_slice();
-        [&[Pass::Forward], backward, update].concat()
+        [&[Pass::Forward], backward].concat()
+    }
+
+    /// The updates of a stage.
+    pub fn updates(&self, stage: usize) -> impl Iterator<Item = Action> {
+        let every = self.update_every.unwrap_or(self.micro_batches + 1);
+        let last = (every - 1..self.micro_batches).step_by(every);
+        last.map(move |last| Action::new(stage, Pass::Update, last))
     }
 
     /// What an action needs, including earlier passes of its own stage: from the rules alone, without the
     /// crate.
     pub fn needs(&self, action: Action) -> Vec<Action> {
         let (stage, pass, micro_batch) = (action.stage, action.pass, action.micro_batch);
+        // Gradients of weights come in the order of the updates.
+        let adds = matches!(pass, Pass::Backward | Pass::WeightGradient | Pass::Update);
+        let is_before = |update: &Action| adds && update.micro_batch < micro_batch;
+        let mut needs: Vec<_> = self.updates(stage).filter(is_before).collect();
+        if pass == Pass::Update {
+            let of_update = micro_batch + 1 - self.update_every.unwrap()..=micro_batch;
+            let last = |i| Action::new(stage, *self.passes(stage, i).last().unwrap(), i);
+            needs.extend(of_update.map(last));
+            return needs;
+        }
         let passes = self.passes(stage, micro_batch);
         let at = passes.iter().position(|&p| p == pass).unwrap();
-        let mut needs = Vec::new();
         if at > 0 {
             needs.push(Action::new(stage, passes[at - 1], micro_batch));
         }
@@ -94,9 +120,13 @@ impl Draft {
         needs
     }
 
-    pub fn worker(&self, action: Action) -> usize {
+    /// All replicas for an update, else one worker.
+    pub fn workers(&self, action: Action) -> &[usize] {
         let workers = &self.placement[action.stage];
-        workers[action.micro_batch % workers.len()]
+        if action.pass == Pass::Update {
+            return workers;
+        }
+        &workers[action.micro_batch % workers.len()..][..1]
     }
 
     /// All actions, in an order in which one worker could run them.
@@ -108,6 +138,7 @@ impl Draft {
                 let passes = self.passes(stage, micro_batch);
                 left.extend(passes.iter().map(|&p| Action::new(stage, p, micro_batch)));
             }
+            left.extend(self.updates(stage));
         }
         let mut done = Vec::new();
         let mut choices = self.choices.iter().cycle();
@@ -125,7 +156,9 @@ impl Draft {
         let workers = self.placement.iter().flatten().max().unwrap() + 1;
         let mut lists = vec![Vec::new(); workers];
         for action in self.order() {
-            lists[self.worker(action)].push(action);
+            for &worker in self.workers(action) {
+                lists[worker].push(action);
+            }
         }
         lists
     }
@@ -134,12 +167,13 @@ impl Draft {
 prop_compose! {
     /// Random stages, replicas, halves and orders that are a schedule.
     pub fn any_draft()(
-        stages in 1..=4_usize, micro_batches in 1..=5_usize, workers in 1..=4_usize,
+        stages in 1..=4_usize, micro_batches in 1..=6_usize, workers in 1..=4_usize,
     )(
         shuffled in prop::collection::vec(Just((0..workers).collect::<Vec<_>>()).prop_shuffle(), stages),
         counts in prop::collection::vec(1..=workers.min(micro_batches), stages),
         split in prop::collection::vec(prop::collection::vec(any::<bool>(), micro_batches), stages),
         [training, or_so, asynchronous] in any::<[bool; 3]>(),
+        every in 1..=micro_batches,
         choices in prop::collection::vec(0..1000_usize, 1..40),
         micro_batches in Just(micro_batches),
     ) -> Draft {
@@ -147,9 +181,15 @@ prop_compose! {
         for (workers, count) in placement.iter_mut().zip(counts) {
             workers.truncate(count);
         }
-        renumber(&mut placement);
         let training = training || or_so;
-        Draft { placement, micro_batches, split, training, asynchronous, choices }
+        let update_every = (training && asynchronous).then(|| {
+            // A divisor, and a micro-batch for each replica.
+            let every = (1..=every).rev().find(|every| micro_batches.is_multiple_of(*every)).unwrap();
+            placement.iter_mut().for_each(|workers| workers.truncate(every));
+            every
+        });
+        renumber(&mut placement);
+        Draft { placement, micro_batches, split, training, update_every, choices }
     }
 }
 
@@ -196,8 +236,9 @@ prop_compose! {
         stages in prop::collection::vec(any_stage_costs(), stages),
         links in prop::collection::vec(any_link(), links),
         recompute in prop::sample::select(&Recompute::ALL[..]),
+        weights in Just(WeightPolicy::Stashing),
     ) -> Costs {
-        Costs { stages, links, recompute, speeds: Vec::new() }
+        Costs { stages, links, recompute, speeds: Vec::new(), weights }
     }
 }
 
@@ -221,6 +262,7 @@ pub fn span(kind: SpanKind, action: Option<Action>, start: Duration, end: Durati
     Span {
         action,
         kind,
+        version: None,
         start,
         end,
     }
