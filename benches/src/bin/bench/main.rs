@@ -3,6 +3,7 @@
 mod gpu;
 mod limit;
 mod loading;
+mod overlap;
 mod peers;
 mod plain;
 mod predicted;
@@ -30,6 +31,7 @@ enum Bench {
     /// The pipeline against its limit: stages, micro-batches, schedules, recomputation
     Limit(SweepArguments),
     Loading(loading::Flags),
+    Overlap(overlap::Flags),
     Peers(peers::Flags),
     /// The engine with one stage and one micro-batch next to a plain Burn loop
     Plain(Arguments),
@@ -51,6 +53,7 @@ fn main() -> Result<(), Failure> {
         Bench::Gpu(flags) => gpu::main(flags),
         Bench::Limit(flags) => limit::main(flags),
         Bench::Loading(flags) => loading::main(flags),
+        Bench::Overlap(flags) => overlap::main(flags),
         Bench::Peers(flags) => peers::main(flags),
         Bench::Plain(flags) => plain::main(flags),
         Bench::Predicted(flags) => predicted::main(flags),
