@@ -40,8 +40,7 @@ enum Bench {
     /// Two stages in two processes next to two threads of one
     Processes(Arguments),
     Pytorch(pytorch::Flags),
-    /// Replicas of a whole model next to as many independent plain Burn loops
-    Replicas(SweepArguments),
+    Replicas(replicas::Flags),
     Saving(saving::Flags),
     /// Backward passes in halves: zero-bubble schedules next to 1F1B
     ZeroBubble(SweepArguments),

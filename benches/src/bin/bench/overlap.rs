@@ -24,15 +24,18 @@ use stovepipe_benches::{
 const REPLICAS: usize = 2;
 
 const NOTE: &str = "\
-Two replicas, each stage of each in a rank of its own, a thread: forward and backward. Links between
-ranks take their time for each message, in each direction; free: links that take none.
-reduction: what the links need for the gradients of the stage with most of them.
-hidden: 1 - (step - free step) / reduction. With two stages, the difference also has the activations.
-simulated: the planner's simulation of the schedule with the means of the step's own passes, layers
-by their share of these, and the links. Its hidden share, and its step over the measured one.
-hidden over simulated: above 1 more is hidden than the simulator says.
-Four ranks on two cores slow each other down where both stages of a replica work at once: their
-passes have other lengths then than at the ends of the step, and the simulator has only their mean.";
+Two replicas, each stage of each in a rank of its own, which is a thread: forward and backward. A link
+between two ranks takes its time for each message, in each direction; free: with links that take none.
+Micro-batches are so large that a backward pass takes longer than the reduction: else it could not be
+hidden on any machine.
+reduction: what links need for the gradients of the stage with most of them.
+hidden: 1 - (step - free step) / reduction. With two stages, the difference has the activations, too.
+in step: 1 - tail / reduction, in steps of their own. The tail is from the last pass to the end of the
+         last all-reduce, by the step's timeline.
+simulated: the same by the planner's simulation with the means of these steps' passes, and the links.
+simulated / step: the simulated over the measured step, of these steps.
+Four ranks on two cores slow each other down where both stages of a replica work at once. The simulator
+only has the mean of their passes.";
 
 /// Reductions of replicas over slow links: how much is hidden behind backward passes
 #[derive(Args, Serialize)]
@@ -56,7 +59,10 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
         true => ModelShape::transformer(4, 16, 2, 4),
         false => ModelShape::transformer(8, 512, 8, 128),
     };
-    let samples = flags.arguments.samples.unwrap_or(if quick { 2 } else { 8 });
+    let samples = flags
+        .arguments
+        .samples
+        .unwrap_or(if quick { 2 } else { 24 });
     let model = model(shape, samples.max(1));
     let bench = Overlap {
         flags: &flags,
@@ -85,6 +91,8 @@ struct Overlap<'a> {
 /// What a step took, by its own timeline.
 struct Passes {
     step: f64,
+    /// From the last pass to the end of the last all-reduce.
+    tail: f64,
     /// Of each stage.
     forward: Vec<f64>,
     backward: Vec<f64>,
@@ -97,7 +105,7 @@ impl Overlap<'_> {
         micro_batches: usize,
         table: &mut ReportTable,
     ) -> Result<(), Failure> {
-        let rounds = self.flags.arguments.rounds(7);
+        let rounds = self.flags.arguments.rounds(5);
         let layers = self.profile.layers.len();
         let plan = |bytes_per_second| PipedSettings {
             replicas: REPLICAS,
@@ -114,9 +122,6 @@ impl Overlap<'_> {
             return Err("two contenders have two results".into());
         };
         let reduction = self.reduction(&slow.cut) / speed as f64;
-        let exposed = difference(&slow_step.seconds, &free_step.seconds);
-        let hidden = 1.0 - exposed.median() / reduction;
-
         let passes = self.passes(&slow, rounds)?;
         let profile = self.with_passes(&slow.cut, &passes);
         let link = Link {
@@ -124,32 +129,31 @@ impl Overlap<'_> {
             bandwidth: speed as f64,
         };
         let simulated = simulate(&profile, &slow, link)?;
-        let simulated_free = simulate(&profile, &slow, Link::default())?;
-        let simulated_hidden = 1.0 - (simulated - simulated_free) / reduction;
+        let free = simulate(&profile, &slow, Link::default())?;
+        let alone = simulate(&without_gradients(&profile), &slow, link)?;
+        let hidden = |exposed: f64| 1.0 - exposed / reduction;
+        let (step, free_step) = (&slow_step.seconds, &free_step.seconds);
+        let exposed = difference(step, free_step).median();
+        let simulated_step = simulated / passes.step;
         table.row([
             cell("stages", "stages", 0, stages),
             cell("micro_batches", "m", 0, micro_batches),
-            cell("step_ms", "step ms", 1, 1e3 * slow_step.seconds.median()),
-            cell(
-                "spread_percent",
-                "±%",
-                1,
-                100.0 * slow_step.seconds.spread(),
-            ),
-            cell("free_ms", "free ms", 1, 1e3 * free_step.seconds.median()),
-            cell("exposed_ms", "exposed ms", 1, 1e3 * exposed.median()),
-            cell("reduction_ms", "reduction ms", 1, 1e3 * reduction),
-            cell("hidden", "hidden", 3, hidden),
-            cell("simulated_hidden", "simulated", 3, simulated_hidden),
+            cell("step_ms", "step ms", 1, 1e3 * step.median()),
+            cell("spread_percent", "±%", 1, 100.0 * step.spread()),
+            cell("free_ms", "free ms", 1, 1e3 * free_step.median()),
             cell("backward_ms", "backward ms", 1, 1e3 * passes.backward[0]),
-            cell("simulated_ms", "simulated ms", 1, 1e3 * simulated),
-            cell("own_step_ms", "its step ms", 1, 1e3 * passes.step),
+            cell("reduction_ms", "reduction ms", 1, 1e3 * reduction),
+            cell("hidden", "hidden", 3, hidden(exposed)),
+            cell("simulated_hidden", "simulated", 3, hidden(simulated - free)),
+            cell("hidden_in_step", "in step", 3, hidden(passes.tail)),
             cell(
-                "simulated_step",
-                "simulated / step",
+                "simulated_in_step",
+                "simulated",
                 3,
-                simulated / passes.step,
+                hidden(simulated - alone),
             ),
+            cell("simulated_ms", "simulated ms", 1, 1e3 * simulated),
+            cell("simulated_step", "simulated / step", 3, simulated_step),
         ]);
         Ok(())
     }
@@ -172,22 +176,29 @@ impl Overlap<'_> {
         piped.step()?; // compiles kernels and touches memory
         let stages = plan.cut.len();
         let (mut forward, mut backward) = (vec![Vec::new(); stages], vec![Vec::new(); stages]);
-        let mut all = Vec::new();
+        let (mut all, mut tails) = (Vec::new(), Vec::new());
         for _ in 0..steps {
             let done = piped.step()?;
             all.push(done.passes);
+            let (mut passed, mut reduced) = (0.0_f64, 0.0_f64);
             for span in done.timeline.workers.iter().flatten() {
-                let seconds = span.length().as_secs_f64();
+                let (seconds, end) = (span.length().as_secs_f64(), span.end.as_secs_f64());
+                match span.kind {
+                    SpanKind::AllReduce => reduced = reduced.max(end),
+                    _ => passed = passed.max(end),
+                }
                 match (span.kind, span.action) {
                     (SpanKind::Forward, Some(action)) => forward[action.stage].push(seconds),
                     (SpanKind::Backward, Some(action)) => backward[action.stage].push(seconds),
                     _ => {}
                 }
             }
+            tails.push((reduced - passed).max(0.0));
         }
         let means = |all: Vec<Vec<f64>>| all.iter().map(|all| mean(all)).collect();
         Ok(Passes {
             step: mean(&all),
+            tail: mean(&tails),
             forward: means(forward),
             backward: means(backward),
         })
@@ -229,6 +240,15 @@ fn simulate(profile: &Profile, plan: &PipedSettings, link: Link) -> Result<f64, 
         bucket: plan.bucket as u64,
     };
     Ok(setup.forecast(&plan.cut)?.step_time)
+}
+
+/// The same layers, with nothing to reduce.
+fn without_gradients(profile: &Profile) -> Profile {
+    let mut profile = profile.clone();
+    for layer in &mut profile.layers {
+        layer.parameters = 0;
+    }
+    profile
 }
 
 /// Round by round.
