@@ -10,7 +10,7 @@ use stovepipe::{
 };
 use stovepipe_benches::{
     Failure,
-    arguments::Arguments,
+    arguments::SweepArguments,
     bench_model::BenchModel,
     contender::{ContenderWork, race, serve_or_compute_alone},
     measure::Seconds,
@@ -41,7 +41,7 @@ only has the mean of their passes.";
 #[derive(Args, Serialize)]
 pub struct Flags {
     #[command(flatten)]
-    arguments: Arguments,
+    sweep: SweepArguments,
     /// Bytes a second of a link in one direction
     #[arg(long, value_name = "N", default_value_t = 125_000_000)]
     bytes_per_second: u64,
@@ -50,19 +50,18 @@ pub struct Flags {
     bucket_mib: usize,
 }
 
-pub fn main(flags: Flags) -> Result<(), Failure> {
-    serve_or_compute_alone(&flags.arguments)?;
+pub fn main(mut flags: Flags) -> Result<(), Failure> {
+    flags.sweep = flags.sweep.or_micro_batches(&[2, 8], &[2, 8]);
+    let arguments = &flags.sweep.arguments;
+    serve_or_compute_alone(arguments)?;
     let mut report = BenchReport::begin("overlap", &flags)?;
     report.note(NOTE);
-    let quick = flags.arguments.quick;
+    let quick = arguments.quick;
     let shape = match quick {
         true => ModelShape::transformer(4, 16, 2, 4),
         false => ModelShape::transformer(8, 512, 8, 128),
     };
-    let samples = flags
-        .arguments
-        .samples
-        .unwrap_or(if quick { 2 } else { 24 });
+    let samples = arguments.samples.unwrap_or(if quick { 2 } else { 24 });
     let model = model(shape, samples.max(1));
     let bench = Overlap {
         flags: &flags,
@@ -75,11 +74,13 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
         "{shape}, {parameters} parameters, {} samples a micro-batch; {speed} Gbit/s",
         model.samples()
     ));
-    for (stages, micro_batches) in [(1, 2), (1, 8), (2, 2), (2, 8)] {
-        bench.measure(stages, micro_batches, &mut table)?;
+    for stages in [1, 2] {
+        for &micro_batches in &flags.sweep.micro_batches {
+            bench.measure(stages, micro_batches, &mut table)?;
+        }
     }
     report.table(table);
-    report.save(&flags.arguments.out)
+    report.save(&arguments.out)
 }
 
 struct Overlap<'a> {
@@ -105,7 +106,7 @@ impl Overlap<'_> {
         micro_batches: usize,
         table: &mut ReportTable,
     ) -> Result<(), Failure> {
-        let rounds = self.flags.arguments.rounds(5);
+        let rounds = self.flags.sweep.arguments.rounds(5);
         let layers = self.profile.layers.len();
         let plan = |bytes_per_second| PipedSettings {
             replicas: REPLICAS,
