@@ -1,6 +1,9 @@
-"""One stage of a pipeline in its own process, by PyTorch's `torch.distributed.pipelining`."""
+"""One stage of a replica in its own process: stages by PyTorch's `torch.distributed.pipelining`, replicas by
+`DistributedDataParallel`.
+"""
 
 import os
+from contextlib import nullcontext
 from datetime import timedelta
 
 import torch
@@ -8,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
 SCHEDULES = {"1f1b": pipelining.Schedule1F1B, "gpipe": pipelining.ScheduleGPipe}
 
@@ -42,29 +46,52 @@ class Stage(nn.Module):
 
 
 def join(args):
-    """Waits for the other stages, which meet through a file and communicate over loopback at free ports."""
+    """Waits for the other processes, which meet through a file and communicate over loopback at free ports."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    stages = len(args.cut)
-    store = dist.FileStore(args.store, stages)
+    ranks = len(args.cut) * args.replicas
+    rank = args.replica * len(args.cut) + args.stage
+    store = dist.FileStore(args.store, ranks)
     store.set_timeout(timedelta(minutes=2))
-    # A stage may wait long for its turn.
-    dist.init_process_group("gloo", store=store, rank=args.stage, world_size=stages, timeout=timedelta(hours=3))
+    # A process may wait long for its turn.
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(hours=3))
+
+
+def groups(args):
+    """This process's pipeline, and the replicas of its stage. All processes make all groups, in this order."""
+    stages, timeout = len(args.cut), timedelta(hours=3)
+    ranks = range(stages * args.replicas)
+    pipelines = [dist.new_group(ranks[first : first + stages], timeout) for first in ranks[::stages]]
+    replicas = [dist.new_group(ranks[stage::stages], timeout) for stage in range(stages)]
+    return pipelines[args.replica], replicas[args.stage]
+
+
+def replicated(layers, group):
+    """Its gradients are the means over the group's; running statistics stay each replica's own, which is faster."""
+    return DistributedDataParallel(layers, process_group=group, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
 
 def piped(model, args):
     """This stage's layers, and its step. Only the last stage has a loss."""
     join(args)
+    pipeline, replicas = groups(args)
     stages = len(args.cut)
     first, last = sum(args.cut[: args.stage]), args.stage == stages - 1
     layers = model[first : first + args.cut[args.stage]]
-    stage = pipelining.PipelineStage(Stage(layers, args.channels_last), args.stage, stages, torch.device("cpu"))
-    schedule = SCHEDULES[args.schedule](stage, args.micro_batches, loss_fn=cross_entropy)
+    module = Stage(layers, args.channels_last)
+    if args.replicas > 1:
+        module = replicated(module, replicas)
+    stage = pipelining.PipelineStage(module, args.stage, stages, torch.device("cpu"), group=pipeline)
+    micro_batches = args.micro_batches // args.replicas
+    schedule = SCHEDULES[args.schedule](stage, micro_batches, loss_fn=cross_entropy)
 
     def step(x, labels):
         losses = []
         inputs = [x] if args.stage == 0 else []
         given = {"target": labels, "losses": losses} if last else {}
-        schedule.step(*inputs, **given)
+        # The schedule begins the reduction itself, in the last backward pass. Without `no_sync` the first step, which
+        # also finds out shapes, begins it in each one, and fails.
+        with module.no_sync() if args.replicas > 1 else nullcontext():
+            schedule.step(*inputs, **given)
         return sum(loss.item() for loss in losses) / len(losses) if last else float("nan")
 
     return layers, step

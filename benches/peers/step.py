@@ -1,10 +1,10 @@
-"""Trains a mini-batch in PyTorch for each line that it reads: on one device, or as a stage of a pipeline.
+"""Trains a mini-batch in PyTorch for each line that it reads: on one device, or as a stage or replica of a pipeline.
 
 First it prints one line of JSON: the number of parameters and PyTorch's version, or what is missing.
 After that it prints the seconds and the loss of each step. It ends with its input.
 
-A pipeline is several of these processes, one for each stage, which must get their lines at the same time. Stages without a loss
-print `nan`.
+A pipeline is several of these processes, one for each stage of each replica, which must get their lines at the same time.
+Stages without a loss print `nan`.
 """
 
 import argparse
@@ -28,29 +28,44 @@ def flags():
     gpu.add_argument("--device", default="cpu")
     gpu.add_argument("--precision", choices=["f32", "bf16", "f16"], default="f32")
     gpu.add_argument("--compile", action="store_true")
-    stage = parser.add_argument_group("a stage of a pipeline")
+    stage = parser.add_argument_group("a stage of a replica of a pipeline")
     stage.add_argument("--cut", type=int, nargs="+", metavar="N", help="the layers of each stage")
     stage.add_argument("--stage", type=int, help="which of them this is")
+    stage.add_argument("--replicas", type=int, default=1, help="of the whole pipeline")
+    stage.add_argument("--replica", type=int, default=0, help="which of them this is part of")
     stage.add_argument("--schedule", choices=["1f1b", "gpipe"], default="1f1b")
-    stage.add_argument("--store", metavar="FILE", help="by which stages find each other; it is not there yet")
+    stage.add_argument("--store", metavar="FILE", help="by which processes find each other; it is not there yet")
     return parser.parse_args()
 
 
 def alone(model, args):
-    """The layers, and a step on one device: micro-batches one after the other, with accumulated gradients."""
+    """The layers, and a step on one device: micro-batches one after the other, with accumulated gradients. Replicas add
+    theirs during the last backward pass.
+    """
+    from contextlib import nullcontext
+
     import torch
     from torch.nn.functional import cross_entropy
 
     dtypes = {"bf16": torch.bfloat16, "f16": torch.float16}
     run = torch.compile(model) if args.compile else model
+    if args.replicas > 1:
+        from piped import join, replicated
+
+        join(args)
+        run = replicated(run, None)
     kind = torch.device(args.device).type
+    micro_batches = args.micro_batches // args.replicas
 
     def step(x, labels):
         total = 0.0
-        for x, labels in zip(x.chunk(args.micro_batches), labels.chunk(args.micro_batches)):
-            with torch.autocast(kind, dtypes.get(args.precision), enabled=args.precision in dtypes):
-                loss = cross_entropy(run(x), labels) / args.micro_batches
-            loss.backward()
+        parts = list(zip(x.chunk(micro_batches), labels.chunk(micro_batches)))
+        for index, (x, labels) in enumerate(parts, 1):
+            reduces = args.replicas == 1 or index == len(parts)
+            with nullcontext() if reduces else run.no_sync():
+                with torch.autocast(kind, dtypes.get(args.precision), enabled=args.precision in dtypes):
+                    loss = cross_entropy(run(x), labels) / micro_batches
+                loss.backward()
             total += loss.item()
         return total
 
@@ -61,7 +76,7 @@ def trained(model, args):
     """Returns a function that trains a mini-batch: forward, backward, and the update if there is a learning rate."""
     import torch
 
-    if args.cut:
+    if args.cut and len(args.cut) > 1:
         from piped import piped
 
         layers, passes = piped(model, args)
@@ -113,7 +128,7 @@ def main():
     step = trained(model, args)
 
     def batch(number):
-        x, labels = models.batch(args, number)
+        x, labels = (whole.chunk(args.replicas)[args.replica] for whole in models.batch(args, number))
         return x.to(args.device, dtype), labels.to(args.device)
 
     data = batch(0)

@@ -3,11 +3,14 @@
 //! It is a trait object, so that the engine is compiled once for each kind of layer and not again
 //! in every program.
 
+use std::sync::Arc;
+
 use burn::tensor::Device;
 use stovepipe::{
     pipeline::{Profiler, count_parameters},
     plan::Profile,
 };
+use stovepipe_comm::Communicator;
 
 use crate::{
     Failure,
@@ -38,6 +41,13 @@ pub trait BenchModel: Send + Sync {
     fn smallest(&self) -> Box<dyn BenchModel>;
     fn plain(&self, micro_batches: usize) -> Result<Box<dyn PlainLoop>, Failure>;
     fn piped(&self, plan: &PipedSettings) -> Result<Box<dyn PipedLoop>, Failure>;
+
+    /// The part of a process that is connected to the others.
+    fn connected(
+        &self,
+        plan: &PipedSettings,
+        communicator: Arc<Communicator>,
+    ) -> Result<Box<dyn PipedLoop>, Failure>;
     fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure>;
 
     /// The cost of each layer, as the program measures it before it trains.
@@ -86,6 +96,16 @@ impl<L: Classifier> BenchModel for ModelRecipe<L> {
     fn piped(&self, plan: &PipedSettings) -> Result<Box<dyn PipedLoop>, Failure> {
         let layers = ModelRecipe::layers(self)?;
         Ok(Box::new(Piped::new(self, layers, plan)?))
+    }
+
+    fn connected(
+        &self,
+        plan: &PipedSettings,
+        communicator: Arc<Communicator>,
+    ) -> Result<Box<dyn PipedLoop>, Failure> {
+        let (layers, communicator) = (ModelRecipe::layers(self)?, Some(communicator));
+        let piped = Piped::connected(self, layers, plan, communicator)?;
+        Ok(Box::new(piped))
     }
 
     fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure> {

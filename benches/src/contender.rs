@@ -17,6 +17,7 @@ use crate::{
     measure::{Turn, TurnCost, TurnCosts, compute_alone, repeat, take_turns},
     models::model,
     piped::{PipedLoop, PipedSettings},
+    ranks,
     recipe::ModelShape,
 };
 
@@ -69,7 +70,7 @@ pub fn contend(model: &dyn BenchModel, work: ContenderWork) -> Result<Turn<'stat
         work,
     };
     let processes = match &task.work {
-        ContenderWork::Piped { plan, .. } => plan.processes,
+        ContenderWork::Piped { plan, .. } => plan.launched(),
         _ => 1,
     };
     let mut command = job::command(processes)?;
@@ -126,11 +127,7 @@ impl ContenderWork {
     ) -> Result<Turn<'static>, Failure> {
         match self {
             Self::Piped { plan, optimizer } => {
-                let mut piped = model.piped(plan)?;
-                if *optimizer {
-                    piped.add_optimizer();
-                }
-                let mut piped = follow(piped);
+                let mut piped = follow(ranks::piped(model, plan, *optimizer)?);
                 Ok(Box::new(move || repeat(minimum, || piped.step().map(drop))))
             }
             &Self::Plain {

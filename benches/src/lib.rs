@@ -11,6 +11,7 @@
 //! contender       a configuration in its own process
 //! plain, copies   a plain Burn loop, and independent copies of it at once
 //! piped           training through a pipeline
+//! ranks           the same over links of a given speed, between threads
 //! agreement       the results of other devices next to the CPU's
 //! layers          the cost of each layer, the best cut in two, and what crosses a cut
 //! limit           the limit of a schedule's speed
@@ -49,6 +50,7 @@ pub mod models;
 pub mod peer;
 pub mod piped;
 pub mod plain;
+pub mod ranks;
 pub mod recipe;
 pub mod report;
 pub mod step_times;

@@ -1,8 +1,8 @@
 //! PyTorch next to us: child processes that run a step when they are asked to, so that both sides
 //! are measured in the same minutes.
 //!
-//! One process is one device; a pipeline has one for each stage. A line asks a process for a step,
-//! a line is its answer, and in between it waits for input.
+//! One process is one device; a pipeline has one for each stage of each replica. A line asks a process
+//! for a step, a line is its answer, and in between it waits for input.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -40,7 +40,10 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// A training in PyTorch: forward, backward, and the update if there is a learning rate.
 pub struct Peer {
-    stages: Vec<PeerProcess>,
+    /// Replica by replica.
+    processes: Vec<PeerProcess>,
+    /// Of a replica.
+    stages: usize,
     answers: Receiver<Answer>,
     /// The number of the whole model's parameters.
     pub parameters: usize,
@@ -49,7 +52,7 @@ pub struct Peer {
     _folder: TempDir,
 }
 
-/// A stage and its answer; `None` if it has ended.
+/// A process and its answer; `None` if it has ended.
 type Answer = (usize, Option<String>);
 
 struct PeerProcess {
@@ -101,20 +104,22 @@ pub enum PeerSetup {
         /// Whether the model goes through `torch.compile`.
         compiled: bool,
     },
-    /// A process of one thread for each stage, by `torch.distributed.pipelining`.
+    /// A process of one thread for each stage of each replica: stages by `torch.distributed.pipelining`,
+    /// replicas by `DistributedDataParallel`.
     Pipeline {
         /// The layers of each stage.
         cut: Vec<usize>,
         /// 1F1B or GPipe.
         schedule: Rule,
+        replicas: usize,
     },
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct PeerStep {
-    /// Seconds, by the clock of the stage that took longest.
+    /// Seconds, by the clock of the process that took longest.
     pub seconds: f64,
-    /// The loss, of the last stage.
+    /// The loss, of the last stage: the mean over replicas.
     pub loss: f64,
 }
 
@@ -144,27 +149,33 @@ impl Peer {
         let store = folder.path().join("store");
         let (answer, answers) = channel();
         let mut peer = Self {
-            stages: Vec::new(),
+            processes: Vec::new(),
+            stages: 1,
             answers,
             parameters: 0,
             version: String::new(),
             _folder: folder,
         };
-        let flags = flags(task);
-        if let PeerSetup::Pipeline { cut, .. } = &task.setup {
-            for stage in 0..cut.len() {
-                let mut flags = flags.clone();
-                flags.extend(["--stage".to_owned(), stage.to_string()]);
-                flags.extend(["--store".to_owned(), store.display().to_string()]);
-                let process = PeerProcess::start(task.python, flags, stage, answer.clone())?;
-                peer.stages.push(process);
-            }
-            drop(answer);
-        } else {
-            let process = PeerProcess::start(task.python, flags, 0, answer)?;
-            peer.stages.push(process);
+        let mut replicas = 1;
+        if let PeerSetup::Pipeline {
+            cut, replicas: r, ..
+        } = &task.setup
+        {
+            (peer.stages, replicas) = (cut.len(), *r);
         }
-        for _ in 0..peer.stages.len() {
+        for index in 0..replicas * peer.stages {
+            let mut flags = flags(task);
+            if let PeerSetup::Pipeline { .. } = &task.setup {
+                let (replica, stage) = (index / peer.stages, index % peer.stages);
+                let place = format!("--stage {stage} --replica {replica} --store");
+                flags.extend(place.split(' ').map(str::to_owned));
+                flags.push(store.display().to_string());
+            }
+            let process = PeerProcess::start(task.python, flags, index, answer.clone())?;
+            peer.processes.push(process);
+        }
+        drop(answer);
+        for _ in 0..peer.processes.len() {
             let (_, hello) = peer.answer()?;
             (peer.parameters, peer.version) = understood(task.python, &hello)?;
         }
@@ -196,33 +207,31 @@ impl Peer {
     }
 
     pub fn step(&mut self) -> Result<PeerStep, Failure> {
-        for stage in &mut self.stages {
-            let input = (stage.input.as_mut()).ok_or("PyTorch's process has no input")?;
+        for process in &mut self.processes {
+            let input = (process.input.as_mut()).ok_or("PyTorch's process has no input")?;
             // An error means that it has ended, which `answer` reports.
             let _ = input.write_all(b"\n").and_then(|()| input.flush());
         }
-        let mut done = PeerStep {
-            seconds: 0.0,
-            loss: f64::NAN,
-        };
-        for _ in 0..self.stages.len() {
-            let (stage, answer) = self.answer()?;
+        let (mut seconds, mut losses) = (0.0_f64, Vec::new());
+        for _ in 0..self.processes.len() {
+            let (index, answer) = self.answer()?;
             let mut numbers = answer.split_whitespace().map(str::parse::<f64>);
-            let (Some(Ok(seconds)), Some(Ok(loss))) = (numbers.next(), numbers.next()) else {
+            let (Some(Ok(own)), Some(Ok(loss))) = (numbers.next(), numbers.next()) else {
                 return Err(format!("PyTorch's process answered {answer:?}").into());
             };
-            done.seconds = done.seconds.max(seconds);
-            if stage + 1 == self.stages.len() {
-                done.loss = loss;
+            seconds = seconds.max(own);
+            if index % self.stages + 1 == self.stages {
+                losses.push(loss);
             }
         }
-        Ok(done)
+        let loss = losses.iter().sum::<f64>() / losses.len() as f64;
+        Ok(PeerStep { seconds, loss })
     }
 
     fn answer(&self) -> Result<(usize, String), Failure> {
         match self.answers.recv_timeout(LIMIT) {
-            Ok((stage, Some(line))) => Ok((stage, line)),
-            Ok((stage, None)) => Err(self.ended(stage)),
+            Ok((index, Some(line))) => Ok((index, line)),
+            Ok((index, None)) => Err(self.ended(index)),
             Err(RecvTimeoutError::Disconnected) => Err(self.ended(0)),
             Err(RecvTimeoutError::Timeout) => {
                 let minutes = LIMIT.as_secs() / 60;
@@ -231,20 +240,24 @@ impl Peer {
         }
     }
 
-    fn ended(&self, stage: usize) -> Failure {
-        match self.stages.len() {
-            1 => "PyTorch's process has ended; its error is above".into(),
-            _ => format!("PyTorch's stage {stage} has ended; its error is above").into(),
-        }
+    fn ended(&self, index: usize) -> Failure {
+        let (replica, stage) = (index / self.stages, index % self.stages);
+        let which = match (self.processes.len(), self.stages) {
+            (1, _) => "process".to_owned(),
+            (all, stages) if all == stages => format!("stage {stage}"),
+            (_, 1) => format!("replica {replica}"),
+            _ => format!("stage {stage} of replica {replica}"),
+        };
+        format!("PyTorch's {which} has ended; its error is above").into()
     }
 }
 
 impl Drop for Peer {
-    /// Stages that wait for one that has ended would not read the end of their input.
+    /// Processes that wait for one that has ended would not read the end of their input.
     fn drop(&mut self) {
-        for stage in &mut self.stages {
-            let _ = stage.child.kill();
-            let _ = stage.child.wait();
+        for process in &mut self.processes {
+            let _ = process.child.kill();
+            let _ = process.child.wait();
         }
     }
 }
@@ -253,7 +266,7 @@ impl PeerProcess {
     fn start(
         python: &str,
         flags: Vec<String>,
-        stage: usize,
+        index: usize,
         answers: Sender<Answer>,
     ) -> Result<Self, Failure> {
         let mut child = Command::new(python)
@@ -265,16 +278,16 @@ impl PeerProcess {
             .spawn()
             .map_err(|error| format!("`{python}` cannot be run ({error}): {ADVICE}"))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        thread::spawn(move || output.map(|output| listen(stage, output, &answers)));
+        thread::spawn(move || output.map(|output| listen(index, output, &answers)));
         Ok(Self { child, input })
     }
 }
 
 /// Passes on the lines of a process, and then that it has ended.
-fn listen(stage: usize, output: ChildStdout, answers: &Sender<Answer>) {
+fn listen(index: usize, output: ChildStdout, answers: &Sender<Answer>) {
     let lines = BufReader::new(output).lines().map_while(Result::ok);
     for line in lines.map(Some).chain([None]) {
-        if answers.send((stage, line)).is_err() {
+        if answers.send((index, line)).is_err() {
             return;
         }
     }
@@ -328,9 +341,14 @@ fn flags(task: &PeerTask<'_>) -> Vec<String> {
             let compiled = if *compiled { " --compile" } else { "" };
             format!("--device {device} --precision {precision}{compiled}")
         }
-        PeerSetup::Pipeline { cut, schedule } => {
+        PeerSetup::Pipeline {
+            cut,
+            schedule,
+            replicas,
+        } => {
             let cut: Vec<_> = cut.iter().map(usize::to_string).collect();
-            format!("--cut {} --schedule {}", cut.join(" "), schedule.name())
+            let (cut, schedule) = (cut.join(" "), schedule.name());
+            format!("--cut {cut} --schedule {schedule} --replicas {replicas}")
         }
     };
     let words = [sizes, run, setup].join(" ");

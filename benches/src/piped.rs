@@ -1,15 +1,17 @@
 //! Training through a pipeline.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use burn::tensor::{Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::{Held, NamedDevice, Precision, device::DeviceError},
+    plan::BUCKET,
     prelude::*,
-    schedule::{Rule, RuleOptions, Scheduler, Timeline},
+    schedule::{DataParallel, Rule, RuleOptions, Scheduler, Timeline},
     train::{TrainSettings, optimizer::StagedOptimizer},
 };
+use stovepipe_comm::Communicator;
 
 use crate::{
     Failure,
@@ -36,8 +38,24 @@ pub struct PipedSettings {
     pub devices: Vec<String>,
     /// The type of numbers that stages compute with.
     pub precision: Precision,
-    /// The processes that share the stages.
+    /// The replicas of the whole pipeline.
+    pub replicas: usize,
+    /// The processes that share the workers.
     pub processes: usize,
+    /// What connects them.
+    pub network: Network,
+    /// Bytes of gradients that replicas in several processes add up at once.
+    pub bucket: usize,
+}
+
+/// What connects processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Network {
+    /// MPI.
+    Mpi,
+    /// They are threads of one process; a link between two has so many bytes a second in each direction,
+    /// if it has a limit.
+    Threads { bytes_per_second: Option<u64> },
 }
 
 impl PipedSettings {
@@ -52,7 +70,18 @@ impl PipedSettings {
             threads: 1,
             devices: Vec::new(),
             precision: Precision::F32,
+            replicas: 1,
             processes: 1,
+            network: Network::Mpi,
+            bucket: BUCKET as usize,
+        }
+    }
+
+    /// The processes of the operating system that `mpirun` starts.
+    pub fn launched(&self) -> usize {
+        match self.network {
+            Network::Mpi => self.processes,
+            Network::Threads { .. } => 1,
         }
     }
 
@@ -88,6 +117,7 @@ impl PipedSettings {
             return Ok(schedule.clone());
         }
         let scheduler = self.schedule.scheduler(&RuleOptions::with_chunks(1));
+        let scheduler = DataParallel::equal(scheduler, self.replicas);
         Ok(scheduler.schedule(self.cut.len(), self.micro_batches)?)
     }
 
@@ -129,8 +159,18 @@ impl<L: Classifier> Piped<L> {
         layers: Vec<L>,
         plan: &PipedSettings,
     ) -> Result<Self, Failure> {
-        let schedule = plan.actions()?;
         let communicator = (plan.processes > 1).then(job::join).transpose()?;
+        Self::connected(model, layers, plan, communicator)
+    }
+
+    /// The part of one of several processes that are connected already.
+    pub fn connected(
+        model: &ModelRecipe<L>,
+        layers: Vec<L>,
+        plan: &PipedSettings,
+        communicator: Option<Arc<Communicator>>,
+    ) -> Result<Self, Failure> {
+        let schedule = plan.actions()?;
         let mut builder = Pipeline::builder(layers)
             .devices(plan.placed(schedule.workers().len())?)
             .balance(Balance::Layers(plan.cut.clone()))
@@ -138,6 +178,7 @@ impl<L: Classifier> Piped<L> {
             .recompute(plan.recompute)
             .threads_per_stage(plan.threads)
             .precision(plan.precision)
+            .bucket(plan.bucket)
             // Burn's Transformer layers hold dropouts, whose probability is 0 here.
             .unkeyed_draws_nothing(true)
             .schedule(schedule);

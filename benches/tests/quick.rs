@@ -211,6 +211,59 @@ fn processes_need_mpi() {
 }
 
 #[test]
+fn replicas() {
+    let results = results("replicas");
+    for model in ["amoebanet-32", "transformer"] {
+        let next_to_copies = rows(&results, &format!("{model}: 2 replicas"));
+        assert!(all_positive(next_to_copies, "of_copies"));
+        let steps = rows(&results, &format!("{model}, training steps"));
+        assert_eq!(steps.len(), 2);
+        assert!(all_positive(steps, "samples_per_second"));
+        assert!(steps.iter().all(|row| row.get("over_pytorch").is_none()));
+    }
+}
+
+#[test]
+fn replicas_next_to_pytorch() {
+    if !python_has("import torch.distributed.pipelining") {
+        return skipped("python3 has no PyTorch");
+    }
+    let flags = ["--only", "steps", "--python", "python3"];
+    let results = results_in(&folder("replicas-pytorch"), "replicas", &flags);
+    for model in ["amoebanet-32", "transformer"] {
+        let steps = rows(&results, &format!("{model}, training steps"));
+        assert!(all_positive(steps, "over_pytorch"));
+    }
+}
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn replicas_in_processes_need_mpi() {
+    let flags = ["--only", "steps", "--processes", "--model", "transformer"];
+    let errors = failure("replicas", "replicas-processes", &flags);
+    assert!(errors.contains("--features mpi"), "{errors}");
+}
+
+/// What is hidden can be below 0 where there is almost nothing to hide it behind.
+#[test]
+fn overlap() {
+    let results = results("overlap");
+    let rows = rows(&results, "4 Transformer layers");
+    let cases = rows
+        .iter()
+        .map(|row| (row["stages"].as_u64(), row["micro_batches"].as_u64()));
+    let expected = [(1, 2), (1, 8), (2, 2), (2, 8)].map(|(k, m)| (Some(k), Some(m)));
+    assert!(cases.eq(expected));
+    for key in ["step_ms", "free_ms", "reduction_ms", "simulated_ms"] {
+        assert!(all_positive(rows, key), "{key}");
+    }
+    // A stage of two has half of the gradients.
+    let reduction = |row: usize| rows[row]["reduction_ms"].as_f64().unwrap();
+    assert!((reduction(0) / reduction(2) - 2.0).abs() < 1e-3);
+    assert!(rows.iter().all(|row| row["simulated_hidden"].is_f64()));
+}
+
+#[test]
 fn peers_without_pytorch() {
     let folder = folder("peers-alone");
     let results = results_in(&folder, "peers", &["--alone"]);

@@ -18,7 +18,7 @@ use shuttle::{
 };
 
 use crate::{
-    CommError, Communicator, Message, local,
+    CommError, Communicator, Message, local, local_throttled,
     sync::{Arc, Condvar, Mutex, lock, thread, wait},
 };
 
@@ -70,7 +70,16 @@ fn in_many_orders(orders: usize, check: impl Fn() + Send + Sync + 'static) {
 
 /// Runs the program on each rank, in a thread each, with faults by rank and step.
 fn run(size: usize, limit: Option<Duration>, faults: &[(usize, usize, Fault)]) -> Vec<Seen> {
-    let ranks = local(size, limit).unwrap().into_iter().map(|comm| {
+    run_on(local(size, limit).unwrap(), faults)
+}
+
+/// The same over links that take their time.
+fn run_slowly(size: usize, faults: &[(usize, usize, Fault)]) -> Vec<Seen> {
+    run_on(local_throttled(size, 1, None).unwrap(), faults)
+}
+
+fn run_on(ranks: Vec<Communicator>, faults: &[(usize, usize, Fault)]) -> Vec<Seen> {
+    let ranks = ranks.into_iter().map(|comm| {
         let at = |rank| move |&&(faulty, ..): &&(usize, usize, Fault)| faulty == rank;
         let fault = faults.iter().find(at(comm.rank()));
         let fault = fault.map(|(_, step, fault)| (*step, *fault));
@@ -165,7 +174,10 @@ fn errors(events: &[Result<Message, CommError>]) -> impl Iterator<Item = &CommEr
 fn messages_arrive_once_and_in_order_and_values_in_rank_order() {
     for size in 1..4 {
         in_many_orders(1000, move || {
-            for seen in run(size, None, &[]) {
+            for seen in run(size, None, &[])
+                .into_iter()
+                .chain(run_slowly(size, &[]))
+            {
                 seen.check();
                 assert_eq!(seen.errors().next(), None);
                 assert_eq!(seen.received(), if size == 1 { 4 } else { 8 });
@@ -179,14 +191,16 @@ fn messages_arrive_once_and_in_order_and_values_in_rank_order() {
 fn a_rank_can_leave_at_any_point() {
     for (faulty, at) in every_step() {
         in_many_orders(200, move || {
-            let ranks = run(3, None, &[(faulty, at, Fault::Leave)]);
-            ranks.iter().for_each(Seen::check);
-            for error in ranks.iter().flat_map(Seen::errors) {
-                assert!(error.to_string().contains(&format!("rank {faulty} on")));
+            let faults = [(faulty, at, Fault::Leave)];
+            for ranks in [run(3, None, &faults), run_slowly(3, &faults)] {
+                ranks.iter().for_each(Seen::check);
+                for error in ranks.iter().flat_map(Seen::errors) {
+                    assert!(error.to_string().contains(&format!("rank {faulty} on")));
+                }
+                let others = (0..3).filter(|rank| *rank != faulty);
+                // The last gather needs all ranks.
+                assert!(others.into_iter().all(|rank| ranks[rank].calls[3].is_err()));
             }
-            let others = (0..3).filter(|rank| *rank != faulty);
-            // The last gather needs all ranks.
-            assert!(others.into_iter().all(|rank| ranks[rank].calls[3].is_err()));
         });
     }
 }

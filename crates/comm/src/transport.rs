@@ -38,6 +38,17 @@ pub enum Packet {
     Abort(String),
 }
 
+impl Packet {
+    /// The bytes in its buffers.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Message { parts, .. } => parts.iter().map(Vec::len).sum(),
+            Self::Value(value) => value.len(),
+            Self::Leave | Self::Abort(_) => 0,
+        }
+    }
+}
+
 /// Carries packets to other ranks. It is dropped with its communicator; it then carries what was queued
 /// and ends its thread.
 pub trait Transport: Send + Sync {

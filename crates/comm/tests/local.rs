@@ -1,9 +1,13 @@
 //! `local`, with real threads.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::{sync::mpsc::channel, thread, time::Duration};
+use std::{
+    sync::mpsc::channel,
+    thread,
+    time::{Duration, Instant},
+};
 
-use stovepipe_comm::{CommError, Communicator, Peer, local};
+use stovepipe_comm::{CommError, Communicator, Peer, local, local_throttled};
 
 mod conformance;
 
@@ -20,6 +24,68 @@ fn ranks_in_threads_conform() {
             }
         });
     }
+}
+
+#[test]
+fn throttled_ranks_conform() {
+    thread::scope(|scope| {
+        for comm in local_throttled(2, 1 << 30, None).unwrap() {
+            scope.spawn(move || conformance::run(&comm));
+        }
+    });
+}
+
+/// Each message waits for those before it on its link, and for no other. The sender waits for none.
+#[test]
+fn a_link_takes_its_time_alone() {
+    let ranks = local_throttled(3, 10_000, None).unwrap();
+    let (sender, events) = channel();
+    for (rank, comm) in ranks.iter().enumerate() {
+        let sender = sender.clone();
+        let seen = move |bytes| (rank, bytes, Instant::now());
+        comm.set_sink(0, move |message| {
+            let bytes = message.unwrap().parts[0].len();
+            sender.send(seen(bytes)).unwrap();
+        });
+    }
+    let began = Instant::now();
+    for (from, to, bytes) in [
+        (0, 1, 2000),
+        (0, 1, 1000),
+        (2, 1, 10),
+        (0, 2, 20),
+        (0, 0, 5000),
+    ] {
+        ranks[from].send(to, 0, 0, vec![vec![0; bytes]]).unwrap();
+    }
+    assert_eq!(ranks[0].bytes_sent(), 3020);
+    let seen: Vec<_> = events.iter().take(5).collect();
+    let at = |rank, bytes| {
+        let place = seen
+            .iter()
+            .position(|event| (event.0, event.1) == (rank, bytes));
+        place.unwrap()
+    };
+    // 200 ms before the second message, which arrives 300 ms after the beginning at the earliest.
+    assert_eq!([at(1, 2000), at(1, 1000)], [3, 4], "{seen:?}");
+    assert!(at(1, 10) < 3 && at(2, 20) < 3 && at(0, 5000) < 3);
+    assert!(seen[3].2 - began >= Duration::from_millis(200));
+    assert!(seen[4].2 - began >= Duration::from_millis(300));
+}
+
+#[test]
+fn what_a_throttled_rank_sent_arrives_before_it_leaves() {
+    let [zero, one]: [Communicator; 2] = local_throttled(2, 10_000, None)
+        .unwrap()
+        .try_into()
+        .ok()
+        .unwrap();
+    let (sender, events) = channel();
+    one.set_sink(0, move |event| drop(sender.send(event)));
+    zero.send(1, 0, 7, vec![vec![0; 500]]).unwrap();
+    drop(zero);
+    assert_eq!(events.recv().unwrap().unwrap().tag, 7);
+    assert!(matches!(events.recv().unwrap(), Err(CommError::Gone(_))));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod gpu;
 mod limit;
 mod loading;
+mod overlap;
 mod peers;
 mod plain;
 mod predicted;
@@ -30,6 +31,7 @@ enum Bench {
     /// The pipeline against its limit: stages, micro-batches, schedules, recomputation
     Limit(SweepArguments),
     Loading(loading::Flags),
+    Overlap(overlap::Flags),
     Peers(peers::Flags),
     /// The engine with one stage and one micro-batch next to a plain Burn loop
     Plain(Arguments),
@@ -38,8 +40,7 @@ enum Bench {
     /// Two stages in two processes next to two threads of one
     Processes(Arguments),
     Pytorch(pytorch::Flags),
-    /// Replicas of a whole model next to as many independent plain Burn loops
-    Replicas(SweepArguments),
+    Replicas(replicas::Flags),
     Saving(saving::Flags),
     /// Backward passes in halves: zero-bubble schedules next to 1F1B
     ZeroBubble(SweepArguments),
@@ -51,6 +52,7 @@ fn main() -> Result<(), Failure> {
         Bench::Gpu(flags) => gpu::main(flags),
         Bench::Limit(flags) => limit::main(flags),
         Bench::Loading(flags) => loading::main(flags),
+        Bench::Overlap(flags) => overlap::main(flags),
         Bench::Peers(flags) => peers::main(flags),
         Bench::Plain(flags) => plain::main(flags),
         Bench::Predicted(flags) => predicted::main(flags),

@@ -99,7 +99,8 @@ impl Peers<'_> {
     }
 }
 
-fn shapes(arguments: &Arguments) -> Vec<ModelShape> {
+/// The models of comparisons with PyTorch.
+pub(crate) fn shapes(arguments: &Arguments) -> Vec<ModelShape> {
     let pick = |usual, small| if arguments.quick { small } else { usual };
     let filters = pick(64, 4);
     let small_filters = arguments.small_filters.unwrap_or(filters);

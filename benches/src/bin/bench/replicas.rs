@@ -1,19 +1,57 @@
-//! Replicas of a whole model as threads, next to as many independent plain loops.
+//! Replicas of a whole model as threads, next to as many independent plain loops; and replicas of one
+//! and of two stages next to PyTorch's `DistributedDataParallel`.
 //!
-//! `cargo build --release -p stovepipe-benches && target/release/bench replicas`
+//! ```sh
+//! cargo build --release -p stovepipe-benches --features mpi
+//! target/release/bench replicas --processes --python target/pytorch/bin/python
+//! ```
 
-use stovepipe::schedule::{RoundRobin, Scheduler};
+mod steps;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
 use stovepipe_benches::{
     Failure,
-    arguments::SweepArguments,
+    arguments::{ModelChoice, SweepArguments},
     bench_model::BenchModel,
     contender::{ContenderWork, race, serve_or_compute_alone},
     models::models,
     piped::PipedSettings,
+    recipe::ModelShape,
     report::{BenchReport, ReportTable, cell},
 };
 
+use crate::peers::shapes;
+
 const REPLICAS: usize = 2;
+
+/// Replicas of a model next to independent plain Burn loops, and next to PyTorch's
+#[derive(Args, Serialize)]
+pub struct Flags {
+    #[command(flatten)]
+    sweep: SweepArguments,
+    /// A Python that has PyTorch, to compare with it
+    #[arg(long, value_name = "PATH")]
+    python: Option<String>,
+    /// Also run our replicas in processes, as PyTorch's are; needs a build with `--features mpi`
+    #[arg(long)]
+    processes: bool,
+    /// The part to measure
+    #[arg(long, value_enum, default_value = "all")]
+    only: ReplicasBenchPart,
+}
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum ReplicasBenchPart {
+    /// Threads next to plain loops
+    Copies,
+    /// Training steps, next to PyTorch's
+    Steps,
+    /// Both
+    All,
+}
 
 const NOTE: &str = "\
 Two replicas of the whole model, a thread each, which share the parameters and add up their gradients
@@ -22,15 +60,29 @@ copies: samples/s of two independent plain Burn loops at once, one thread each, 
         micro-batches as a replica has. They add up nothing, so they are a limit.
 one:    the pipeline without replicas, on one thread.";
 
-pub fn main(flags: SweepArguments) -> Result<(), Failure> {
-    let flags = flags.or_micro_batches(&[2], &[2, 8]);
-    serve_or_compute_alone(&flags.arguments)?;
+pub fn main(mut flags: Flags) -> Result<(), Failure> {
+    flags.sweep = flags.sweep.or_micro_batches(&[2], &[2, 8]);
+    let arguments = &flags.sweep.arguments;
+    serve_or_compute_alone(arguments)?;
     let mut report = BenchReport::begin("replicas", &flags)?;
-    report.note(NOTE);
-    for model in models(&flags.arguments, 16) {
-        measure(&*model, &flags, &mut report)?;
+    if flags.only != ReplicasBenchPart::Steps {
+        report.note(NOTE);
+        for model in models(arguments, 16) {
+            measure(&*model, &flags.sweep, &mut report)?;
+        }
     }
-    report.save(&flags.arguments.out)
+    if flags.only != ReplicasBenchPart::Copies {
+        report.note(steps::NOTE);
+        // Large images take long; who wants them names them.
+        let is_large = |shape: &ModelShape| shape.is_chosen(ModelChoice::Amoebanet224);
+        let all = arguments.model == ModelChoice::All;
+        for shape in shapes(arguments) {
+            if !(all && is_large(&shape)) {
+                report.table(steps::race(shape, &flags)?);
+            }
+        }
+    }
+    report.save(&arguments.out)
 }
 
 fn measure(
@@ -43,9 +95,8 @@ fn measure(
     let mut table = ReportTable::new(format!("{}: {REPLICAS} replicas", model.name()));
     for &micro_batches in &flags.micro_batches {
         let one = PipedSettings::new(vec![layers], micro_batches);
-        let schedule = RoundRobin::new(vec![REPLICAS]).schedule(1, micro_batches)?;
         let two = PipedSettings {
-            given: Some(schedule),
+            replicas: REPLICAS,
             ..one.clone()
         };
         let copies = ContenderWork::Copies {

@@ -107,6 +107,7 @@ impl Peers<'_> {
         let piped = PeerSetup::Pipeline {
             cut: cut.clone(),
             schedule: Rule::OneForwardOneBackward,
+            replicas: 1,
         };
         let mut curves = Vec::new();
         for (setup, save, double) in [

@@ -183,6 +183,7 @@ impl Race {
         let piped = |schedule| PeerSetup::Pipeline {
             cut: self.cut.clone(),
             schedule,
+            replicas: 1,
         };
         let mut rivals = vec![piped(Rule::OneForwardOneBackward), piped(Rule::GPipe)];
         if self.full {
