@@ -427,22 +427,21 @@ mod tests {
         let pass: f64 = layers.iter().map(|layer| layer.backward).sum();
         let alone: f64 = case.profile.times().iter().sum();
         let seconds = |bytes: u64| 2.0 * 15.0 / 16.0 * bytes as f64 / 1.25e9;
-        // The classifier's last layer (16 MB) is the first bucket, the others of 25 MiB and more follow.
-        let (mut free, mut bytes, mut limit, mut done) = (0.0_f64, 0, 1 << 20, 0.0);
-        let trained: Vec<_> = layers
-            .iter()
-            .rev()
-            .map(|l| (l.backward, l.parameters))
-            .collect();
-        for (index, &(backward, parameters)) in trained.iter().enumerate() {
-            done += backward;
-            bytes += parameters;
-            let is_last = trained[index + 1..].iter().all(|other| other.1 == 0);
-            if parameters > 0 && (bytes >= limit || is_last) {
-                free = free.max(4.0 * alone - pass + done) + seconds(bytes);
+        // The classifier's last layer (16 MB) is the first bucket, others have 25 MiB or one layer.
+        let (mut free, mut bytes, mut limit) = (0.0_f64, 0, 1 << 20);
+        let (mut ready, mut done) = (0.0, 0.0);
+        for layer in layers.iter().rev() {
+            done += layer.backward;
+            if layer.parameters == 0 {
+                continue;
+            }
+            if bytes > 0 && bytes + layer.parameters > limit {
+                free = free.max(4.0 * alone - pass + ready) + seconds(bytes);
                 (bytes, limit) = (0, 25 << 20);
             }
+            (bytes, ready) = (bytes + layer.parameters, done);
         }
+        free = free.max(4.0 * alone - pass + ready) + seconds(bytes);
         let expected = 16.0 * 4.0 * alone / free.max(4.0 * alone);
         let found = case.speed_up(16, 1)?.unwrap();
         assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");

@@ -323,8 +323,8 @@ impl<L: Layer> PipelineBuilder<L> {
     }
 
     /// Sets the size of a bucket, in bytes of gradients; 25 MiB by default. Replicas of a stage in several
-    /// processes add their gradients bucket by bucket, while backward passes go on. A bucket ends with the
-    /// layer that fills it, the first one at 1 MiB. The size changes no bit.
+    /// processes add their gradients bucket by bucket, while backward passes go on. A bucket has as many
+    /// layers as fit, and at least one; the first one has 1 MiB. The size changes no bit.
     ///
     /// ```
     /// use burn::tensor::Device;

@@ -23,6 +23,8 @@ pub(crate) struct Recorder {
 #[derive(Default)]
 struct Record {
     state: WorkerState,
+    /// Of the weights, in a window.
+    version: Option<usize>,
     spans: Vec<Span>,
 }
 
@@ -48,6 +50,11 @@ impl Recorder {
             action,
             layer: None,
         };
+    }
+
+    /// The actions that follow use a version of the weights.
+    pub(crate) fn using(&self, version: usize) {
+        self.lock().version = Some(version);
     }
 
     /// It waits for the sums of a stage's gradients.
@@ -76,10 +83,12 @@ impl Recorder {
         let start = self.began.elapsed();
         let result = work()?;
         let end = self.began.elapsed();
-        self.lock().spans.push(Span {
-            action: action.into(),
+        let (action, mut record) = (action.into(), self.lock());
+        let version = record.version.filter(|_| action.is_some());
+        record.spans.push(Span {
+            action,
             kind,
-            version: None,
+            version,
             start,
             end,
         });

@@ -209,6 +209,9 @@ impl<L: Layer> StageStep<L> {
         cancel: &CancelToken,
     ) -> Result<(), ActionError> {
         let failed = ActionError::Failed;
+        if self.task.updates.is_some() {
+            self.recorder.using(of_action.version);
+        }
         let ran = match action.pass {
             Pass::Forward => {
                 self.task.parts.wait_for(action.micro_batch, cancel)?;

@@ -163,7 +163,7 @@ impl<'a> ProfiledModel<'a> {
             let ready = ready.clamp(0.0, 1.0);
             match buckets.last_mut() {
                 _ if own == 0 => {}
-                Some((when, bytes)) if *bytes < limit => {
+                Some((when, bytes)) if bytes.saturating_add(own) <= limit => {
                     (*when, *bytes) = (ready, bytes.saturating_add(own));
                 }
                 _ => buckets.push((ready, own)),

@@ -131,7 +131,7 @@ fn costs(
 }
 
 /// The gradients of a stage's layers in buckets: the part of the last pass after which each is complete,
-/// and its bytes. A layer begins a new one if those after it, since the previous beginning, fill one.
+/// and its bytes. Each has as many layers as fit, and at least one.
 fn buckets(
     limit: u64,
     schedule: &Schedule,
@@ -162,11 +162,10 @@ fn buckets(
         } else {
             limit
         };
-        let firsts = (0..left.len()).rev();
+        let mut firsts = 0..left.len();
         let first = firsts
-            .into_iter()
-            .find(|&first| bytes(&left[first..]) >= limit)
-            .unwrap_or(0);
+            .find(|&first| bytes(&left[first..]) <= limit)
+            .unwrap_or(left.len() - 1);
         let ready = seconds(&layers[left[first]..]) / seconds(layers);
         buckets.push((ready, bytes(&left[first..]) as f64));
         left = &left[..first];
@@ -292,8 +291,8 @@ fn a_plan_has_shares() {
     );
 }
 
-/// Five layers with 1 s forward, 4 s backward. Gradients are complete at 13 s (the last two layers), at
-/// 21 s (the next two) and at 25 s.
+/// Five layers with 1 s forward, 4 s backward. Gradients are complete at 9 s (the last layer), at 17 s (the
+/// next two) and at 25 s.
 #[test]
 fn gradients_are_added_up_in_buckets() {
     let mib = |parameters: f64| (parameters * f64::from(1 << 20)) as u64;
@@ -310,9 +309,9 @@ fn gradients_are_added_up_in_buckets() {
     };
     let schedule = DataParallel::equal(GPipe, 2).schedule(1, 2).unwrap();
     for (mib_a_second, bucket, expected) in [
-        (1.0, BUCKET, 54.0),    // 13 to 14.25, 21 to 51, and 3 s more
-        (100.0, BUCKET, 25.03), // to 13.0125, 21.3 and 25.03
-        (1.0, u64::MAX, 58.0),  // the first bucket is small; 25 to 58
+        (1.0, BUCKET, 50.75),   // 9 to 9.5, 17 to 37.75, and 13 s more
+        (100.0, BUCKET, 25.13), // to 9.005, 17.2075 and 25.13
+        (1.0, u64::MAX, 58.75), // the first bucket is small; 25 to 58.75
         (1.0, 1, 50.0),         // layer by layer: to 9.5, 13.75, 37, 47 and 50
     ] {
         let level = LinkLevel {

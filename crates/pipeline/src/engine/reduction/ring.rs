@@ -226,7 +226,7 @@ impl<I: Iterator<Item = (Vec<f32>, f32)>> ParameterVisitor for Write<'_, I> {
     }
 }
 
-/// The layers of each bucket of about `limit` bytes, the last ones first. A layer is not split.
+/// The layers of each bucket of at most `limit` bytes, the last ones first. A layer is not split.
 pub(super) fn buckets<M: Module>(layers: &[M], limit: usize) -> Vec<Vec<usize>> {
     struct Bytes(usize);
 
@@ -238,20 +238,30 @@ pub(super) fn buckets<M: Module>(layers: &[M], limit: usize) -> Vec<Vec<usize>> 
         }
     }
 
-    let mut buckets = vec![Vec::new()];
-    let mut bytes = Bytes(0);
+    // Layers without gradients go with the next one: they must not delay those before.
+    let (mut buckets, mut empty) = (vec![Vec::new()], Vec::new());
+    let mut filled = 0;
     for (layer, module) in layers.iter().enumerate().rev() {
-        let is_full = match buckets.len() {
-            1 => bytes.0 >= FIRST_BUCKET.min(limit),
-            _ => bytes.0 >= limit,
-        };
-        if is_full {
-            buckets.push(Vec::new());
-            bytes.0 = 0;
+        let mut own = Bytes(0);
+        visit_parameters(module, &mut own);
+        if own.0 == 0 {
+            empty.push(layer);
+            continue;
         }
-        visit_parameters(module, &mut bytes);
+        let limit = match buckets.len() {
+            1 => FIRST_BUCKET.min(limit),
+            _ => limit,
+        };
+        if filled > 0 && filled + own.0 > limit {
+            buckets.push(Vec::new());
+            filled = 0;
+        }
+        filled += own.0;
         let last = buckets.len() - 1;
+        buckets[last].append(&mut empty);
         buckets[last].push(layer);
     }
+    let last = buckets.len() - 1;
+    buckets[last].append(&mut empty);
     buckets
 }
