@@ -222,18 +222,13 @@ impl<'a> Engine<'a> {
                 ((), group.immediate_all_reduce_into(scope, own, sums, sum))
             };
             let mut requests: Vec<_> = pieces.map(post).collect();
-            let mut backoff = Backoff::new();
-            loop {
+            while !requests.is_empty() {
+                // MPI adds up only while it is called, and all ranks do now. A turn ends the job if one is
+                // silent.
+                if !self.turn() {
+                    thread::yield_now();
+                }
                 requests = pending(requests);
-                if requests.is_empty() {
-                    break;
-                }
-                // It ends the job if a rank is silent.
-                if self.turn() {
-                    backoff.reset();
-                } else {
-                    backoff.wait(thread::park_timeout);
-                }
             }
         });
         sums
