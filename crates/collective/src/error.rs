@@ -43,10 +43,10 @@ pub enum CollectiveError {
     #[error("the run was cancelled during MPI_Iallreduce, which cannot be cancelled: the job ends")]
     CancelledInMpi,
     /// [`AllReduce::Mpi`](crate::AllReduce::Mpi), but the ranks are threads.
-    #[error("MPI does not connect the ranks of the group, so it cannot add up: use the ring")]
+    #[error("MPI does not connect the ranks: start them as processes of a job, or use the ring")]
     NoMpi,
     /// [`AllReduce::Mpi`](crate::AllReduce::Mpi), but a rank is in the group several times.
-    #[error("rank {0} has several places in the group, but in MPI it has one: use the ring")]
+    #[error("rank {0} has several of the places, but in MPI each rank has one: use the ring")]
     SeveralPlaces(usize),
     /// [`AllReduce::Mpi`](crate::AllReduce::Mpi), but for another type than f32 and f64.
     #[error("MPI adds up f32 and f64, but not {0}: use the ring")]

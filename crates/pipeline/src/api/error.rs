@@ -193,6 +193,14 @@ pub enum BuildError {
         /// The names of two of its devices.
         devices: [String; 2],
     },
+    /// MPI cannot add up the gradients of a stage's replicas.
+    #[error("MPI cannot add up the gradients of stage {stage}'s replicas: {source}")]
+    AllReduce {
+        /// The stage.
+        stage: usize,
+        /// Why.
+        source: CollectiveError,
+    },
     /// The processes of the pipeline do not get on.
     #[error(transparent)]
     Processes(#[from] ProcessError),

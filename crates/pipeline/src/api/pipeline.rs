@@ -199,6 +199,7 @@ impl<L: Layer> Pipeline<L> {
                 engine.micro_batches.to_string(),
             ),
             term("the size of a bucket", engine.reducers.bucket().to_string()),
+            term("the all-reduce", format!("{:?}", engine.all_reduce)),
             term("the seed", engine.seed.to_string()),
             term("the precision", engine.precision.to_string()),
             term(
