@@ -46,7 +46,7 @@ pub enum CollectiveError {
     #[error("MPI does not connect the ranks: start them as processes of a job, or use the ring")]
     NoMpi,
     /// [`AllReduce::Mpi`](crate::AllReduce::Mpi), but a rank is in the group several times.
-    #[error("rank {0} has several of the places, but in MPI each rank has one: use the ring")]
+    #[error("rank {0} has several places, but MPI takes one of each rank: use the ring")]
     SeveralPlaces(usize),
     /// [`AllReduce::Mpi`](crate::AllReduce::Mpi), but for another type than f32 and f64.
     #[error("MPI adds up f32 and f64, but not {0}: use the ring")]
