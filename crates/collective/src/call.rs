@@ -1,21 +1,12 @@
 use stovepipe_comm::{CommError, Peer};
 
-use crate::{error::CollectiveError, header::Header, inbox::Inbox, number::Number, ring::Route};
+use crate::{
+    error::CollectiveError, header::Header, inbox::Inbox, number::Number, ring::Route,
+    tag::header_tag,
+};
 
 /// How many of its pieces a rank has under way.
 const WINDOW: usize = if cfg!(test) { 2 } else { 4 };
-/// The lower bits of a tag say which message of a call it is: the header is 0, pieces follow.
-const MESSAGE_BITS: u32 = 24;
-
-/// The tag of the header of a call.
-pub(crate) fn header_tag(call: u64) -> u64 {
-    call << MESSAGE_BITS
-}
-
-/// The call that a message is part of.
-pub(crate) fn call_of(tag: u64) -> u64 {
-    tag >> MESSAGE_BITS
-}
 
 /// A call of a group at one rank.
 pub(crate) struct Call<'a, 'b, T> {

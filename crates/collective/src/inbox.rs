@@ -12,9 +12,9 @@ use std::{
 use stovepipe_comm::{CommError, Communicator, Message, Numbers, Peer};
 
 use crate::{
-    call::call_of,
     error::CollectiveError,
     sync::{self, Receiver, Sender, receive},
+    tag::call_of,
 };
 
 /// The tag of a message that says that its sender waits. Its part is the sender's place.

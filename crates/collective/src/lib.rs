@@ -49,6 +49,7 @@ mod mpi;
 mod number;
 mod ring;
 mod sync;
+mod tag;
 
 #[cfg(test)]
 mod checks;

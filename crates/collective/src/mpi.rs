@@ -10,12 +10,12 @@ use bytemuck::cast_slice;
 use stovepipe_comm::{CommError, GroupId, Numbers};
 
 use crate::{
-    call::header_tag,
     error::CollectiveError,
     header::Header,
     inbox::{Event, Inbox},
     number::{Number, Reduction},
     sync::Sender,
+    tag::header_tag,
 };
 
 /// A call of a group at one rank.
