@@ -518,3 +518,19 @@ fn processes_cannot_have_unlike_replicas() {
         "{errors:?}"
     );
 }
+
+#[test]
+fn mpi_adds_up_for_processes_alone() {
+    let errors = ranks(2, |comm| {
+        let scheduler = DataParallel::equal(GPipe, 2);
+        let builder = builder(dense(&[3; 4]), 2, scheduler, 2, Recompute::Never);
+        let builder = builder.devices(devices(&[0, 1])).communicator(comm);
+        let built = builder.all_reduce(AllReduce::Mpi).build();
+        built.map(drop).unwrap_err().to_string()
+    });
+    let expected = "MPI cannot add up the gradients of stage 0's replicas: MPI does not connect";
+    assert!(
+        errors.iter().all(|error| error.starts_with(expected)),
+        "{errors:?}"
+    );
+}
