@@ -16,7 +16,8 @@ All-reduce (sum) of one tensor of f32. GB/s: bytes of the tensor over the time u
 the median over rounds in which all sides took their turn, each in processes of its own on this machine.
 threads / best: our ring between threads over the better of gloo and MPI_Allreduce; ring / MPI: our ring
 over MPI over MPI_Allreduce; medians of the rounds' ratios, ± half the distance between their quartiles.
-gloo and our ring work in place; MPI_Allreduce has a second buffer for the sum.";
+group by MPI: our group, in which MPI_Iallreduce adds up. gloo and our ring work in place; MPI has a second
+buffer for the sum.";
 
 pub struct Report {
     head: Value,

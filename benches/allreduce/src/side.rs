@@ -7,6 +7,7 @@ use std::{
 
 use clap::ValueEnum;
 use serde::Serialize;
+use stovepipe_collective::AllReduce;
 
 use crate::{Flags, failure::Failure, turn};
 
@@ -19,6 +20,8 @@ pub enum Side {
     Threads,
     /// Our ring over MPI
     Ring,
+    /// Our group with MPI's sums, which `MPI_Iallreduce` computes
+    ByMpi,
     /// `MPI_Allreduce`
     Mpi,
     /// torch.distributed over gloo
@@ -34,7 +37,7 @@ impl Side {
             .copied()
             .filter(move |side| match side {
                 Self::Threads => true,
-                Self::Ring | Self::Mpi => has_mpi,
+                Self::Ring | Self::ByMpi | Self::Mpi => has_mpi,
                 Self::Gloo => has_python,
             })
     }
@@ -43,6 +46,7 @@ impl Side {
         match self {
             Self::Threads => "threads",
             Self::Ring => "ring over MPI",
+            Self::ByMpi => "group by MPI",
             Self::Mpi => "MPI_Allreduce",
             Self::Gloo => "gloo",
         }
@@ -53,7 +57,7 @@ impl Side {
         let mut command = match self {
             Self::Gloo => return gloo(flags, ranks),
             Self::Threads => Command::new(env::current_exe()?),
-            Self::Ring | Self::Mpi => {
+            Self::Ring | Self::ByMpi | Self::Mpi => {
                 let mut command = stovepipe_comm_mpi::mpirun(ranks)?;
                 // As root, in a container.
                 for allow in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
@@ -82,7 +86,8 @@ impl Side {
     pub fn take_turn(self, sizes: &[usize], ranks: usize) -> Result<(), Failure> {
         match self {
             Self::Threads => turn::threads(sizes, ranks),
-            Self::Ring => turn::ring(sizes),
+            Self::Ring => turn::in_job(sizes, AllReduce::Ring),
+            Self::ByMpi => turn::in_job(sizes, AllReduce::Mpi),
             Self::Mpi => turn::mpi(sizes),
             Self::Gloo => Err("gloo takes its turn in Python".into()),
         }

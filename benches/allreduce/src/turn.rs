@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread, time::Instant};
 
-use stovepipe_collective::{CollectiveError, Group, Reduction};
+use stovepipe_collective::{AllReduce, CollectiveError, Group, Reduction};
 use stovepipe_comm::{Communicator, local};
 
 use crate::failure::Failure;
@@ -24,9 +24,10 @@ fn measure<E>(size: usize, mut all_reduce: impl FnMut() -> Result<(), E>) -> Res
     Ok(began.elapsed().as_secs_f64() / times as f64)
 }
 
-fn ours(comm: Communicator, sizes: &[usize]) -> Result<(), CollectiveError> {
+fn ours(comm: Communicator, sizes: &[usize], by: AllReduce) -> Result<(), CollectiveError> {
     let all: Vec<_> = (0..comm.size()).collect();
     let mut group = Group::new(Arc::new(comm), 1, &all)?;
+    group.set_all_reduce(by)?;
     for size in sizes {
         let mut tensor = vec![1.0_f32; size / size_of::<f32>()];
         let seconds = measure(*size, || {
@@ -44,7 +45,7 @@ pub fn threads(sizes: &[usize], ranks: usize) -> Result<(), Failure> {
     thread::scope(|scope| {
         let ranks = ranks.into_iter();
         let ranks: Vec<_> = ranks
-            .map(|comm| scope.spawn(|| ours(comm, sizes)))
+            .map(|comm| scope.spawn(|| ours(comm, sizes, AllReduce::Ring)))
             .collect();
         let mut ranks = ranks.into_iter();
         ranks.try_for_each(|rank| {
@@ -56,8 +57,8 @@ pub fn threads(sizes: &[usize], ranks: usize) -> Result<(), Failure> {
 }
 
 #[cfg(feature = "mpi")]
-pub fn ring(sizes: &[usize]) -> Result<(), Failure> {
-    Ok(ours(stovepipe_comm_mpi::init(None)?, sizes)?)
+pub fn in_job(sizes: &[usize], by: AllReduce) -> Result<(), Failure> {
+    Ok(ours(stovepipe_comm_mpi::init(None)?, sizes, by)?)
 }
 
 #[cfg(feature = "mpi")]
@@ -84,11 +85,11 @@ pub fn mpi(sizes: &[usize]) -> Result<(), Failure> {
 }
 
 #[cfg(not(feature = "mpi"))]
-pub fn ring(_: &[usize]) -> Result<(), Failure> {
+pub fn in_job(_: &[usize], _: AllReduce) -> Result<(), Failure> {
     Err("ranks under mpirun need a build with `--features mpi`".into())
 }
 
 #[cfg(not(feature = "mpi"))]
 pub fn mpi(sizes: &[usize]) -> Result<(), Failure> {
-    ring(sizes)
+    in_job(sizes, AllReduce::Mpi)
 }

@@ -16,7 +16,7 @@ fn all_sides_that_are_there() {
     let rows = results["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 2 * 3);
     let sides = if cfg!(feature = "mpi") {
-        &["threads", "ring over MPI", "MPI_Allreduce"][..]
+        &["threads", "ring over MPI", "group by MPI", "MPI_Allreduce"][..]
     } else {
         &["threads"]
     };

@@ -20,7 +20,7 @@ use stovepipe::{
         data::{Fingerprint, changes, shared},
         evaluate, load_model,
         run::show_count,
-        settings::BalanceSetting,
+        settings::{AllReduceSetting, BalanceSetting},
     },
 };
 use stovepipe_report::Confusion;
@@ -119,7 +119,7 @@ pub fn is_unused(arg: &Arg) -> bool {
     let id = arg.get_id().as_str();
     match arg.get_help_heading() {
         Some("Training") => !["batch_size", "seed"].contains(&id),
-        Some("Pipeline") => ["recompute", "device_memory"].contains(&id),
+        Some("Pipeline") => ["recompute", "device_memory", "all_reduce"].contains(&id),
         _ => data::of_training(id),
     }
 }
@@ -405,7 +405,8 @@ impl TrainedRun {
     pub fn pipeline<L: Layer<Side = ()>>(&self, layers: Vec<L>) -> Result<Pipeline<L>, CliError> {
         let mut settings = self.settings.pipeline.clone();
         settings.check(layers.len())?;
-        // Nothing is trained, so nothing is measured for it.
+        // Nothing is trained, so nothing is measured for it, or added up.
+        settings.all_reduce = AllReduceSetting::Ring;
         if !matches!(settings.balance, BalanceSetting::Layers(_)) {
             settings.balance = BalanceSetting::Even;
         }

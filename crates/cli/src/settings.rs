@@ -346,6 +346,11 @@ impl Settings {
             ),
             ("new-head", from_nothing, "without --from"),
             ("magnitude", unchanged, "without --rand-augment"),
+            (
+                "all-reduce",
+                pipeline.replicas.iter().all(|count| *count == 1),
+                "without --replicas",
+            ),
             ("chunks", !is_interleaved, "without --schedule interleaved"),
             (
                 "threads-per-stage",

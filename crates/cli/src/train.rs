@@ -21,7 +21,7 @@ use stovepipe::{
         checkpoint::{Checkpoint, Checkpoints},
         data,
         run::check_resume,
-        settings::{AvailableMemory, cores},
+        settings::{AllReduceSetting, AvailableMemory, cores},
     },
 };
 use stovepipe_report::Report;
@@ -109,6 +109,17 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         Ok(settings)
     });
     let mut settings = settings?;
+    let pipeline = &settings.pipeline;
+    if pipeline.all_reduce == AllReduceSetting::Mpi
+        && pipeline.workers() > pipeline.stages
+        && processes.size() == 1
+        && !flags.dry_run
+    {
+        return Err(usage!(
+            "--all-reduce mpi is for replicas in several processes: start these with --processes, or \
+             use --all-reduce ring"
+        ));
+    }
     let Found {
         folder,
         newest,

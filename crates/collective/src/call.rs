@@ -1,11 +1,12 @@
-use stovepipe_comm::CommError;
+use stovepipe_comm::{CommError, Peer};
 
-use crate::{error::CollectiveError, header::Header, inbox::Inbox, number::Number, ring::Route};
+use crate::{
+    error::CollectiveError, header::Header, inbox::Inbox, number::Number, ring::Route,
+    tag::header_tag,
+};
 
 /// How many of its pieces a rank has under way.
 const WINDOW: usize = if cfg!(test) { 2 } else { 4 };
-/// The lower bits of a tag say which message of a call it is: the header is 0, pieces follow.
-const MESSAGE_BITS: u32 = 24;
 
 /// A call of a group at one rank.
 pub(crate) struct Call<'a, 'b, T> {
@@ -26,18 +27,18 @@ impl<T: Number> Call<'_, '_, T> {
             self.begin()?;
         }
         // It comes before all pieces, so none of another call is taken.
-        let first = self.header_tag();
-        let (tag, theirs) = self.inbox.next(first)?;
-        if tag != self.header_tag() {
-            return Err(self.unreadable());
+        let (from, tag, theirs) = self.next()?;
+        header.check(from.clone(), &theirs)?;
+        if tag != self.header_tag() || from != self.inbox.sender() {
+            return Err(CommError::Unreadable(from).into());
         }
-        header.check(self.inbox.sender(), &theirs)?;
         for _ in 0..self.route.steps().len() * self.route.pieces {
-            let (tag, mut buffer) = self.inbox.next(first)?;
-            let at = self
-                .at(tag)
-                .filter(|at| buffer.len() == self.route.arriving::<T>(*at));
-            let at = at.ok_or_else(|| self.unreadable())?;
+            let (from, tag, mut buffer) = self.next()?;
+            let fits = |at: &(usize, usize)| {
+                buffer.len() == self.route.arriving::<T>(*at) && from == self.inbox.sender()
+            };
+            let at = self.at(tag).filter(fits);
+            let at = at.ok_or(CommError::Unreadable(from))?;
             if self.route.take(at, &mut buffer, self.tensors) {
                 let (step, piece) = at;
                 self.inbox.send(self.tag((step + 1, piece)), buffer)?;
@@ -47,6 +48,12 @@ impl<T: Number> Call<'_, '_, T> {
             }
         }
         Ok(())
+    }
+
+    /// What the rank before this one sends. Ranks that do something else may send, too.
+    fn next(&mut self) -> Result<(Peer, u64, Vec<u8>), CollectiveError> {
+        let (first, sender) = (self.header_tag(), self.inbox.sender().rank);
+        self.inbox.next(first, |rank| rank == sender)
     }
 
     /// Sends the next of this rank's own pieces, if there is one.
@@ -63,7 +70,7 @@ impl<T: Number> Call<'_, '_, T> {
     }
 
     fn header_tag(&self) -> u64 {
-        self.number << MESSAGE_BITS
+        header_tag(self.number)
     }
 
     /// The tag of a step and a piece.
@@ -76,9 +83,5 @@ impl<T: Number> Call<'_, '_, T> {
         let index = tag.checked_sub(self.header_tag() + 1)? as usize;
         let (step, piece) = (index / self.route.pieces, index % self.route.pieces);
         self.route.steps().contains(&step).then_some((step, piece))
-    }
-
-    fn unreadable(&self) -> CollectiveError {
-        CommError::Unreadable(self.inbox.sender()).into()
     }
 }

@@ -3,6 +3,8 @@
 //! A wait that never ends is found as a deadlock. The seed is fixed, so a check that fails fails again.
 #![allow(clippy::unwrap_used)]
 
+mod mpi;
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{

@@ -2,7 +2,7 @@ use stovepipe_comm::{CommError, Peer};
 
 /// Why ranks could not reduce together.
 ///
-/// After an error other than [`Ranks`](Self::Ranks) and [`Root`](Self::Root), tensors may hold anything.
+/// After an error of a call other than [`Root`](Self::Root), tensors may hold anything.
 /// Outside of a [run](crate::Group::begin), the job cannot continue: all its ranks are told, as after a
 /// [`CommError`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +39,18 @@ pub enum CollectiveError {
     /// The run was [cancelled](crate::GroupCancel::cancel).
     #[error("the run was cancelled")]
     Cancelled,
+    /// The run was cancelled during an all-reduce by MPI, which other ranks wait for: the job was aborted.
+    #[error("the run was cancelled during MPI_Iallreduce, which cannot be cancelled: the job ends")]
+    CancelledInMpi,
+    /// [`AllReduce::Mpi`](crate::AllReduce::Mpi), but the ranks are threads.
+    #[error("MPI does not connect the ranks: start them as processes of a job, or use the ring")]
+    NoMpi,
+    /// [`AllReduce::Mpi`](crate::AllReduce::Mpi), but a rank is in the group several times.
+    #[error("rank {0} has several places, but MPI takes one of each rank: use the ring")]
+    SeveralPlaces(usize),
+    /// [`AllReduce::Mpi`](crate::AllReduce::Mpi), but for another type than f32 and f64.
+    #[error("MPI adds up f32 and f64, but not {0}: use the ring")]
+    Type(&'static str),
     /// The root of a broadcast is not in the group.
     #[error("rank {0} cannot broadcast to a group that it is not in")]
     Root(usize),

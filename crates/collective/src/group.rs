@@ -1,12 +1,13 @@
 use std::sync::Arc;
 
-use stovepipe_comm::Communicator;
+use stovepipe_comm::{Communicator, GroupId};
 
 use crate::{
     call::Call,
     error::CollectiveError,
     header::{Header, Operation},
     inbox::{Event, Inbox},
+    mpi::MpiCall,
     number::{Number, Reduction},
     ring::Route,
     sync::Sender,
@@ -47,6 +48,18 @@ pub struct Group {
     calls: u64,
     /// Buffers for the next pieces.
     buffers: Vec<Vec<u8>>,
+    /// If MPI adds up.
+    by_mpi: Option<GroupId>,
+}
+
+/// What adds up in [`Group::all_reduce`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AllReduce {
+    /// The ring: one order of addition, and bits that depend on nothing else.
+    #[default]
+    Ring,
+    /// `MPI_Iallreduce`: an order that the MPI library chooses; f32 and f64 only.
+    Mpi,
 }
 
 /// Cancels the runs of a [`Group`], from any thread.
@@ -123,7 +136,45 @@ impl Group {
             events,
             calls: 0,
             buffers: Vec::new(),
+            by_mpi: None,
         })
+    }
+
+    /// Sets what adds up in [`all_reduce`](Self::all_reduce), the ring by default. All ranks of the group set
+    /// the same. With [`AllReduce::Mpi`], ranks of several groups do this in the same order, and until all
+    /// ranks of the group have done it, no message leaves this one.
+    ///
+    /// MPI adds up in an order of its own: a sum of N numbers is that of the ring to about N roundings. A call
+    /// that is cancelled after all ranks have begun it aborts the job, also in a [run](Self::begin).
+    ///
+    /// # Errors
+    ///
+    /// If MPI does not connect the ranks, or a rank has several places.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use stovepipe_collective::{AllReduce, CollectiveError, Group};
+    ///
+    /// let comm = stovepipe_comm::local(1, None)?.remove(0);
+    /// let mut group = Group::new(Arc::new(comm), 1, &[0])?;
+    /// assert_eq!(group.set_all_reduce(AllReduce::Ring), Ok(()));
+    /// // Threads have no MPI.
+    /// assert_eq!(group.set_all_reduce(AllReduce::Mpi), Err(CollectiveError::NoMpi));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_all_reduce(&mut self, by: AllReduce) -> Result<(), CollectiveError> {
+        let Inbox { comm, ranks, .. } = &self.inbox;
+        self.by_mpi = match by {
+            AllReduce::Ring => None,
+            AllReduce::Mpi => {
+                let mut all = ranks.iter().enumerate();
+                if let Some((_, rank)) = all.find(|(place, rank)| ranks[..*place].contains(rank)) {
+                    return Err(CollectiveError::SeveralPlaces(*rank));
+                }
+                Some(comm.make_group(ranks).ok_or(CollectiveError::NoMpi)?)
+            }
+        };
+        Ok(())
     }
 
     /// A handle that ends this rank's calls of a [run](Self::begin).
@@ -169,7 +220,8 @@ impl Group {
     }
 
     /// Replaces each number by its reduction over all ranks, with the same bits at each of them. `bucket` is a
-    /// number that says which tensors these are; it must be the same at all ranks.
+    /// number that says which tensors these are; it must be the same at all ranks. The ring does this, or
+    /// [MPI](Self::set_all_reduce).
     ///
     /// # Errors
     ///
@@ -181,7 +233,20 @@ impl Group {
         tensors: &mut [&mut [T]],
         reduction: Reduction,
     ) -> Result<(), CollectiveError> {
-        self.call(Operation::AllReduce(reduction), bucket, tensors)
+        let Some(group) = self.by_mpi.filter(|_| self.size() > 1) else {
+            return self.call(Operation::AllReduce(reduction), bucket, tensors);
+        };
+        let operation = Operation::AllReduce(reduction);
+        let header = Header::new(operation, bucket, &self.inbox.ranks, tensors).by_mpi();
+        let call = MpiCall {
+            number: self.next_number(),
+            group,
+            inbox: &mut self.inbox,
+            events: &self.events,
+            reduction,
+        };
+        let done = call.run(&header, tensors);
+        self.end(done)
     }
 
     /// The first half of [`all_reduce`](Self::all_reduce): this rank gets the reduction of its
@@ -284,20 +349,30 @@ impl Group {
         let lengths: Vec<_> = tensors.iter().map(|tensor| tensor.len()).collect();
         let seat = (self.rank(), self.size());
         let call = Call {
-            number: self.calls,
+            number: self.next_number(),
             route: Route::new(operation, seat, &lengths, PIECE / size_of::<T>()),
             inbox: &mut self.inbox,
             buffers: &mut self.buffers,
             tensors,
             begun: 0,
         };
-        self.calls += 1;
         let done = call.run(&header);
-        match self.inbox.run {
-            Some(_) => done,
-            // The others may wait for this rank.
-            None => done.inspect_err(|error| self.inbox.comm.abort(&error.to_string())),
-        }
+        self.end(done)
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.calls += 1;
+        self.calls - 1
+    }
+
+    /// Ends the job if the others may wait for this rank, and nobody tells them.
+    fn end(&self, done: Result<(), CollectiveError>) -> Result<(), CollectiveError> {
+        done.inspect_err(|error| match (error, self.inbox.run) {
+            (CollectiveError::CancelledInMpi, _) | (_, None) => {
+                self.inbox.comm.abort(&error.to_string());
+            }
+            _ => {}
+        })
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) enum Operation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     operation: Operation,
+    by_mpi: bool,
     bucket: u64,
     /// The type's name, as bytes.
     numbers: u64,
@@ -41,6 +42,7 @@ impl Header {
         name[..T::NAME.len()].copy_from_slice(T::NAME.as_bytes());
         Self {
             operation,
+            by_mpi: false,
             bucket,
             numbers: u64::from_le_bytes(name),
             ranks: ranks.iter().map(|rank| *rank as u64).collect(),
@@ -48,11 +50,24 @@ impl Header {
         }
     }
 
+    /// Of an all-reduce by MPI.
+    pub(crate) fn by_mpi(self) -> Self {
+        Self {
+            by_mpi: true,
+            ..self
+        }
+    }
+
     /// As words of eight bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let counts = [self.ranks.len() as u64, self.lengths.len() as u64];
         let [operation, root] = self.operation.encode();
-        let words = [operation, root, self.bucket, self.numbers];
+        let words = [
+            operation,
+            root | u64::from(self.by_mpi) << 32,
+            self.bucket,
+            self.numbers,
+        ];
         let words = words.iter().chain(&counts);
         let words = words.chain(&self.ranks).chain(&self.lengths);
         words.flat_map(|word| word.to_le_bytes()).collect()
@@ -61,13 +76,16 @@ impl Header {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut words = bytes.chunks_exact(8).map_while(|word| word.try_into().ok());
         let mut word = || words.next().map(u64::from_le_bytes);
-        let operation = Operation::decode([word()?, word()?])?;
+        let (operation, root) = (word()?, word()?);
+        let by_mpi = root >> 32 == 1;
+        let operation = Operation::decode([operation, root & u64::from(u32::MAX)])?;
         let (bucket, numbers) = (word()?, word()?);
         let counts = [word()?, word()?];
         let mut list = |count| (0..count).map(|_| word()).collect::<Option<_>>();
         let [ranks, lengths] = counts.map(&mut list);
         Some(Self {
             operation,
+            by_mpi,
             bucket,
             numbers,
             ranks: ranks?,
@@ -96,9 +114,10 @@ impl Header {
     fn described(&self) -> impl Iterator<Item = (String, String)> {
         let type_name = self.numbers.to_le_bytes();
         let type_name = String::from_utf8_lossy(&type_name);
+        let by = if self.by_mpi { " by MPI" } else { "" };
         let parts = [
             ("the group's list of ranks", format!("{:?}", self.ranks)),
-            ("the call", self.operation.to_string()),
+            ("the call", format!("{}{by}", self.operation)),
             ("the bucket", self.bucket.to_string()),
             ("the type", type_name.trim_end_matches('\0').to_owned()),
             ("the number of tensors", self.lengths.len().to_string()),

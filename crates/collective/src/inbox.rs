@@ -3,13 +3,18 @@
 //! A rank that gets nothing for the limit tells the others that it waits, and who waits too says so.
 //! So the first one in the ring's other direction that says nothing is the one that all wait for.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
-use stovepipe_comm::{CommError, Communicator, Message, Peer};
+use stovepipe_comm::{CommError, Communicator, Message, Numbers, Peer};
 
 use crate::{
     error::CollectiveError,
     sync::{self, Receiver, Sender, receive},
+    tag::call_of,
 };
 
 /// The tag of a message that says that its sender waits. Its part is the sender's place.
@@ -22,6 +27,8 @@ pub(crate) enum Event {
     Arrived(Result<Message, CommError>),
     /// A run is to end.
     Cancelled(u64),
+    /// MPI has added up.
+    Reduced(Numbers),
 }
 
 /// A rank's neighbours in a ring, and what arrives from them.
@@ -35,6 +42,8 @@ pub(crate) struct Inbox {
     /// Cancelling this run ends a wait.
     pub(crate) run: Option<u64>,
     events: Receiver<Event>,
+    /// What came for later calls. A rank may be a call ahead of others than the one after it.
+    kept: VecDeque<Result<Message, CommError>>,
     /// Ranks that have left the job.
     gone: HashSet<usize>,
 }
@@ -54,6 +63,7 @@ impl Inbox {
             place,
             run: None,
             events,
+            kept: VecDeque::new(),
             gone: HashSet::new(),
         };
         let sink = sender.clone();
@@ -85,25 +95,36 @@ impl Inbox {
         self.send_to((self.place + 1) % self.ranks.len(), tag, bytes)
     }
 
-    fn send_to(&self, place: usize, tag: u64, bytes: Vec<u8>) -> Result<(), CommError> {
+    pub(crate) fn send_to(&self, place: usize, tag: u64, bytes: Vec<u8>) -> Result<(), CommError> {
         let channel = self.channel_of(place);
         self.comm.send(self.ranks[place], channel, tag, vec![bytes])
     }
 
-    /// The next message of the rank before this one with at least this tag. Smaller tags are of calls that
-    /// were cancelled.
-    pub(crate) fn next(&mut self, first: u64) -> Result<(u64, Vec<u8>), CollectiveError> {
-        let sender = self.sender();
+    /// The next message of the call with this first tag, and its sender. Smaller tags are of calls that were
+    /// cancelled. Fails if a rank has left that it waits for.
+    pub(crate) fn next(
+        &mut self,
+        first: u64,
+        waits_for: impl Fn(usize) -> bool,
+    ) -> Result<(Peer, u64, Vec<u8>), CollectiveError> {
         // A run ends when it is cancelled: others may have much to do before they take part.
         let mut patience = self.comm.limit().filter(|_| self.run.is_none());
         let mut waiting = HashSet::new();
         let mut is_late = false;
+        let is_ahead = |message: &Message| {
+            let is_later = call_of(message.tag) > call_of(first) && message.tag != WAITS;
+            is_later && !waits_for(message.from)
+        };
         loop {
-            let arrived = match receive(&self.events, patience) {
+            let mut kept = self.kept.iter();
+            let place = kept.position(|kept| !kept.as_ref().is_ok_and(is_ahead));
+            let kept = place.and_then(|place| self.kept.remove(place));
+            let kept = kept.map(Event::Arrived);
+            let arrived = match kept.or_else(|| receive(&self.events, patience)) {
                 Some(Event::Cancelled(run)) if Some(run) == self.run => {
                     return Err(CollectiveError::Cancelled);
                 }
-                Some(Event::Cancelled(_)) => continue,
+                Some(Event::Cancelled(_) | Event::Reduced(_)) => continue,
                 Some(Event::Arrived(arrived)) => Some(arrived),
                 None => None,
             };
@@ -113,14 +134,16 @@ impl Inbox {
                     waiting.extend(place.map(|place| u64::from_le_bytes(place) as usize));
                 }
                 Some(Ok(message)) if message.tag < first => continue,
-                Some(Ok(mut message)) if message.from == sender.rank => {
-                    return Ok((message.tag, message.parts.pop().unwrap_or_default()));
+                Some(Ok(message)) if is_ahead(&message) => {
+                    self.kept.push_back(Ok(message));
+                    continue;
                 }
-                Some(Ok(message)) => {
-                    return Err(CommError::Unreadable(self.peer(message.from)).into());
+                Some(Ok(mut message)) => {
+                    let bytes = message.parts.pop().unwrap_or_default();
+                    return Ok((self.peer(message.from), message.tag, bytes));
                 }
                 // If more of it is needed, the rank after it says so.
-                Some(Err(CommError::Gone(peer))) if peer != sender => {
+                Some(Err(CommError::Gone(peer))) if !waits_for(peer.rank) => {
                     self.gone.insert(peer.rank);
                     continue;
                 }
@@ -132,6 +155,22 @@ impl Inbox {
                 is_late = true;
                 patience = patience.map(|limit| limit.min(NOTICE));
                 self.say_that_it_waits()?;
+            }
+        }
+    }
+
+    /// Waits for what MPI has added up, which all ranks have agreed to. One that has left has its sums.
+    pub(crate) fn reduced(&mut self) -> Result<Numbers, CollectiveError> {
+        loop {
+            match receive(&self.events, None) {
+                Some(Event::Reduced(sums)) => return Ok(sums),
+                Some(Event::Cancelled(run)) if Some(run) != self.run => {}
+                Some(Event::Cancelled(_)) | None => return Err(CollectiveError::CancelledInMpi),
+                Some(Event::Arrived(Ok(message))) if message.tag == WAITS => {}
+                Some(Event::Arrived(arrived @ (Ok(_) | Err(CommError::Gone(_))))) => {
+                    self.kept.push_back(arrived);
+                }
+                Some(Event::Arrived(Err(error))) => return Err(error.into()),
             }
         }
     }

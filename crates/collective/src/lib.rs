@@ -30,6 +30,11 @@
 //! Each call also sends a header, which says what the rank does: ranks that do different things get an
 //! error that names one of them, not a wrong sum.
 
+//! # MPI's own all-reduce
+//!
+//! With [`AllReduce::Mpi`], `MPI_Iallreduce` adds up f32 and f64, in an order of its own. The bits then
+//! depend on the MPI library, on the number of ranks and on the bucket.
+
 // Tests run ranks under the model checker.
 #[cfg(test)]
 extern crate stovepipe_comm_shuttle as stovepipe_comm;
@@ -40,14 +45,16 @@ mod error;
 mod group;
 mod header;
 mod inbox;
+mod mpi;
 mod number;
 mod ring;
 mod sync;
+mod tag;
 
 #[cfg(test)]
 mod checks;
 
 pub use chunks::slice;
 pub use error::CollectiveError;
-pub use group::{Group, GroupCancel};
+pub use group::{AllReduce, Group, GroupCancel};
 pub use number::{Number, Reduction};

@@ -5,6 +5,7 @@ use std::{
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::{bf16, f16};
+use stovepipe_comm::Numbers;
 
 /// A type of numbers that can be reduced: f32, f64, [`bf16`] and [`f16`](struct@f16).
 pub trait Number: Pod + Send + Sync + fmt::Debug + sealed::Sealed {
@@ -21,6 +22,9 @@ pub trait Number: Pod + Send + Sync + fmt::Debug + sealed::Sealed {
     fn narrow(wide: Self::Wide) -> Self;
     #[doc(hidden)]
     fn count(ranks: usize) -> Self::Wide;
+    /// Makes of them what MPI adds up, if it can.
+    #[doc(hidden)]
+    const FOR_MPI: Option<fn(Vec<Self>) -> Numbers>;
 }
 
 mod sealed {
@@ -28,11 +32,12 @@ mod sealed {
 }
 
 macro_rules! number {
-    ($type:ident, $wide:ident, $widen:expr, $narrow:expr) => {
+    ($type:ident, $wide:ident, $widen:expr, $narrow:expr, $for_mpi:expr) => {
         impl sealed::Sealed for $type {}
 
         impl Number for $type {
             const NAME: &'static str = stringify!($type);
+            const FOR_MPI: Option<fn(Vec<Self>) -> Numbers> = $for_mpi;
             type Wide = $wide;
 
             fn widen(self) -> $wide {
@@ -50,10 +55,10 @@ macro_rules! number {
     };
 }
 
-number!(f32, f32, |own| own, |wide| wide);
-number!(f64, f64, |own| own, |wide| wide);
-number!(bf16, f32, bf16::to_f32, bf16::from_f32);
-number!(f16, f32, f16::to_f32, f16::from_f32);
+number!(f32, f32, |own| own, |wide| wide, Some(Numbers::F32));
+number!(f64, f64, |own| own, |wide| wide, Some(Numbers::F64));
+number!(bf16, f32, bf16::to_f32, bf16::from_f32, None);
+number!(f16, f32, f16::to_f32, f16::from_f32, None);
 
 /// What becomes of the ranks' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

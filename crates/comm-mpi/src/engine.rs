@@ -5,29 +5,35 @@
 //! only receives what a sender has posted, so it waits for no rank in particular. Between looks at MPI
 //! it backs off.
 //!
+//! An all-reduce is posted, too. While it is pending, the thread does all else, and posts those of other
+//! groups inside: its ranks have agreed to post it, so it ends without any of them doing anything else.
+//!
 //! A request that is not complete must not be dropped. So after a failure the thread goes nowhere: it
 //! tells the other ranks, waits until the owner has dropped the communicator, and aborts the job.
 
 use std::{
+    collections::{BTreeMap, VecDeque},
     sync::mpsc::{Receiver, TryRecvError},
     thread,
     time::{Duration, Instant},
 };
 
 use mpi::{
+    collective::SystemOperation,
     point_to_point::Message,
     request::{Request, Scope, scope},
     topology::{Process, SimpleCommunicator},
-    traits::{Communicator, Destination, Equivalence, Source},
+    traits::{Communicator, CommunicatorCollectives, Destination, Equivalence, Group, Source},
 };
 use stovepipe_comm::{
     CommError, Peer,
-    transport::{Packet, Port},
+    transport::{GroupId, Numbers, Packet, Port, TakeSums},
 };
 
 use crate::{
     backoff::Backoff,
-    wire::{Partial, Spare, encode, pieces, sign},
+    watch::watched,
+    wire::{Partial, Spare, encode, pieces, ready, ready_ranks, sign},
 };
 
 /// A batch ends at so many packets or bytes.
@@ -43,15 +49,31 @@ const SILENCE: Duration = Duration::from_secs(30);
 const SIGNS: u32 = 8;
 /// Everything has one tag, so that a rank's messages have one order.
 const TAG: i32 = 0;
+/// MPI counts numbers in `i32`: more are added up in several pieces.
+const MOST_NUMBERS: usize = 1 << 28;
+
+/// Ranks, and the buffers that they get.
+type Batch = Vec<(usize, Vec<Vec<u8>>)>;
+
+/// What the thread is asked to do.
+pub(crate) enum Job {
+    Send(usize, Packet),
+    MakeGroup(GroupId, Vec<usize>),
+    AllReduce(GroupId, Numbers, TakeSums),
+}
 
 pub(crate) struct Engine<'a> {
     world: &'a SimpleCommunicator,
     port: Port,
-    queue: Receiver<(usize, Packet)>,
+    queue: Receiver<Job>,
     /// The communicator was dropped, and what it sent was taken.
     is_closed: bool,
     /// By rank: a packet whose pieces are to come.
     partial: Vec<Option<Partial>>,
+    /// In the order in which they were made, and are freed.
+    groups: BTreeMap<GroupId, SimpleCommunicator>,
+    /// By rank: the groups that it is ready to make.
+    ready: Vec<VecDeque<Vec<usize>>>,
     spare: Spare,
     /// When this rank last said that it is alive.
     signed: Option<Instant>,
@@ -60,12 +82,9 @@ pub(crate) struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    pub(crate) fn new(
-        world: &'a SimpleCommunicator,
-        port: Port,
-        queue: Receiver<(usize, Packet)>,
-    ) -> Self {
+    pub(crate) fn new(world: &'a SimpleCommunicator, port: Port, queue: Receiver<Job>) -> Self {
         let partial = (0..port.size()).map(|_| None).collect();
+        let ready = vec![VecDeque::new(); port.size()];
         let heard = vec![Instant::now(); port.size()];
         Self {
             world,
@@ -73,6 +92,8 @@ impl<'a> Engine<'a> {
             queue,
             is_closed: false,
             partial,
+            groups: BTreeMap::new(),
+            ready,
             spare: Spare::default(),
             signed: None,
             heard,
@@ -84,18 +105,7 @@ impl<'a> Engine<'a> {
         let guard = AbortOnPanic(self.world);
         let mut backoff = Backoff::new();
         while !self.is_closed || !self.port.present().is_empty() {
-            if self.is_sign_due() {
-                let sign = |to| (to, vec![sign().to_vec()]);
-                self.send(&self.present().map(sign).collect::<Vec<_>>());
-            }
-            let batch = self.next_batch();
-            self.send(&batch);
-            let has_received = self.receive();
-            self.check();
-            let is_idle = batch.is_empty() && !has_received;
-            let sent = batch.into_iter().flat_map(|(_, buffers)| buffers);
-            self.spare.keep(sent);
-            if !is_idle {
+            if self.turn() {
                 backoff.reset();
             } else if self.is_closed {
                 self.leave(&backoff);
@@ -107,17 +117,53 @@ impl<'a> Engine<'a> {
         std::mem::forget(guard);
     }
 
-    /// The next packets for other ranks, as buffers. Those for this rank are delivered.
-    fn next_batch(&mut self) -> Vec<(usize, Vec<Vec<u8>>)> {
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+    /// Does what is queued and receives what has come. Returns whether there was anything.
+    fn turn(&mut self) -> bool {
+        self.sign();
+        let (batch, then) = self.next_batch();
+        let is_asked = !batch.is_empty() || then.is_some();
+        self.send(&batch);
+        let sent = batch.into_iter().flat_map(|(_, buffers)| buffers);
+        self.spare.keep(sent);
+        match then {
+            Some(Job::MakeGroup(group, ranks)) => self.make_group(group, &ranks),
+            Some(Job::AllReduce(group, numbers, take)) => {
+                let sums = match numbers {
+                    Numbers::F32(own) => Numbers::F32(self.all_reduce(group, &own)),
+                    Numbers::F64(own) => Numbers::F64(self.all_reduce(group, &own)),
+                };
+                take(sums);
+            }
+            Some(Job::Send(..)) | None => {}
+        }
+        let has_received = self.receive();
+        self.check();
+        is_asked || has_received
+    }
+
+    /// Tells the others that this rank is alive, if they have to hear it.
+    fn sign(&mut self) {
+        if self.is_sign_due() {
+            let sign = |to| (to, vec![sign().to_vec()]);
+            self.send(&self.present().map(sign).collect::<Batch>());
+        }
+    }
+
+    /// The next packets for other ranks, as buffers, and what is to be done after they are sent. Packets for
+    /// this rank are delivered.
+    fn next_batch(&mut self) -> (Batch, Option<Job>) {
+        let (mut batch, mut bytes) = (Batch::new(), 0);
         while batch.len() < BATCH_PACKETS && bytes < BATCH_BYTES {
             match self.queue.try_recv() {
-                Ok((to, packet)) if to == self.port.rank() => self.port.deliver(to, packet),
-                Ok((to, packet)) => {
+                Ok(Job::Send(to, packet)) if to == self.port.rank() => {
+                    self.port.deliver(to, packet);
+                }
+                Ok(Job::Send(to, packet)) => {
                     let buffers = encode(packet);
                     bytes += buffers.iter().map(Vec::len).sum::<usize>();
                     batch.push((to, buffers));
                 }
+                Ok(job) => return (batch, Some(job)),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     self.is_closed = true;
@@ -125,7 +171,67 @@ impl<'a> Engine<'a> {
                 }
             }
         }
-        batch
+        (batch, None)
+    }
+
+    /// Makes a group's communicator. MPI's call blocks and delivers no message meanwhile. So its ranks first
+    /// tell each other that they come next to this call, and send nothing else until it is done.
+    fn make_group(&mut self, group: GroupId, ranks: &[usize]) {
+        let others = ranks.iter().filter(|rank| **rank != self.port.rank());
+        let others: Vec<_> = others.copied().collect();
+        let own = |to: &usize| (*to, vec![ready(ranks)]);
+        self.send(&others.iter().map(own).collect::<Batch>());
+        let backoff = Backoff::new();
+        while let Some(slowest) = others.iter().find(|rank| self.ready[**rank].is_empty()) {
+            self.limit(*slowest, &backoff);
+            self.check();
+            self.sign();
+            if !self.receive() {
+                backoff.wait(thread::sleep);
+            }
+        }
+        for other in others {
+            if self.ready[other]
+                .pop_front()
+                .is_none_or(|theirs| theirs != ranks)
+            {
+                self.fail(CommError::Unreadable(self.port.peer(other)));
+            }
+        }
+        let ranks: Vec<_> = ranks.iter().map(|rank| as_rank(*rank)).collect();
+        let members = self.world.group().include(&ranks);
+        let reason = "the processes of a group did not make it";
+        let made = watched(self.port.limit(), reason, || {
+            self.world.split_by_subgroup(&members)
+        });
+        self.groups.extend(made.map(|made| (group, made)));
+    }
+
+    /// The sums over a group's ranks.
+    fn all_reduce<T: Equivalence + Clone + Default>(
+        &mut self,
+        group: GroupId,
+        own: &[T],
+    ) -> Vec<T> {
+        let mut sums = vec![T::default(); own.len()];
+        scope(|scope| {
+            let group = &self.groups[&group];
+            let pieces = own.chunks(MOST_NUMBERS).zip(sums.chunks_mut(MOST_NUMBERS));
+            let post = |(own, sums)| {
+                let sum = SystemOperation::sum();
+                ((), group.immediate_all_reduce_into(scope, own, sums, sum))
+            };
+            let mut requests: Vec<_> = pieces.map(post).collect();
+            while !requests.is_empty() {
+                // MPI adds up only while it is called, and all ranks do now. A turn ends the job if one is
+                // silent.
+                if !self.turn() {
+                    thread::yield_now();
+                }
+                requests = pending(requests);
+            }
+        });
+        sums
     }
 
     /// Whether the others have to hear that this rank is alive. Then it is also time to see that they are: ends
@@ -202,6 +308,10 @@ impl<'a> Engine<'a> {
                 self.receive_into(&mut head, from, message);
                 if head == sign() {
                     return false;
+                }
+                if let Some(ranks) = ready_ranks(&head) {
+                    self.ready[from].push_back(ranks);
+                    return true;
                 }
                 Partial::decode(&head, &mut self.spare)
             }
@@ -311,17 +421,21 @@ impl<'a> Engine<'a> {
 }
 
 /// Those that are not complete.
-fn pending<'a, B: ?Sized, S: Scope<'a>>(
-    requests: Vec<(usize, Request<'a, B, S>)>,
-) -> Vec<(usize, Request<'a, B, S>)> {
+fn pending<'a, K, B: ?Sized, S: Scope<'a>>(
+    requests: Vec<(K, Request<'a, B, S>)>,
+) -> Vec<(K, Request<'a, B, S>)> {
     let requests = requests.into_iter();
-    let pending = requests.filter_map(|(to, request)| Some((to, request.test().err()?)));
+    let pending = requests.filter_map(|(key, request)| Some((key, request.test().err()?)));
     pending.collect()
 }
 
 fn process(world: &SimpleCommunicator, rank: usize) -> Process<'_> {
-    // Ranks come from MPI, as `i32`.
-    world.process_at_rank(i32::try_from(rank).unwrap_or(i32::MAX))
+    world.process_at_rank(as_rank(rank))
+}
+
+/// Ranks come from MPI, as `i32`.
+fn as_rank(rank: usize) -> i32 {
+    i32::try_from(rank).unwrap_or(i32::MAX)
 }
 
 /// A panic here would leave the other ranks waiting.

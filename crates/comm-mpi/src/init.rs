@@ -1,5 +1,5 @@
 use std::{
-    io, process,
+    io,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread::{Builder, JoinHandle},
     time::Duration,
@@ -13,12 +13,13 @@ use mpi::{
 };
 use stovepipe_comm::{
     Communicator,
-    transport::{Packet, Port, Transport},
+    transport::{GroupId, Numbers, Packet, Port, TakeSums, Transport},
 };
 
 use crate::{
-    engine::Engine,
+    engine::{Engine, Job},
     launcher::{launched, launcher},
+    watch::watched,
 };
 
 /// Longer names of hosts are cut.
@@ -54,7 +55,7 @@ pub enum InitError {
 }
 
 struct Mpi {
-    packets: Option<Sender<(usize, Packet)>>,
+    jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -81,7 +82,7 @@ struct Mpi {
 /// # Ok::<(), stovepipe_comm_mpi::InitError>(())
 /// ```
 pub fn init(limit: Option<Duration>) -> Result<Communicator, InitError> {
-    let (packets, queue) = channel();
+    let (jobs, queue) = channel();
     let (ready, started) = channel();
     // MPI may set such variables itself when it is initialized.
     let launched = launcher().zip(launched());
@@ -96,7 +97,7 @@ pub fn init(limit: Option<Duration>) -> Result<Communicator, InitError> {
         })?,
     }?;
     let transport = Mpi {
-        packets: Some(packets),
+        jobs: Some(jobs),
         thread: Some(thread),
     };
     Ok(Communicator::new(port, Box::new(transport)))
@@ -104,7 +105,7 @@ pub fn init(limit: Option<Duration>) -> Result<Communicator, InitError> {
 
 /// The thread that owns MPI: it alone calls it, as `Funneled` asks.
 fn run(
-    queue: Receiver<(usize, Packet)>,
+    queue: Receiver<Job>,
     (launched, limit): (Option<(&'static str, usize)>, Option<Duration>),
     ready: &Sender<Result<Port, InitError>>,
 ) {
@@ -130,17 +131,7 @@ fn run(
     let _ = ready.send(Ok(port.clone()));
     Engine::new(&world, port, queue).run();
     // Other processes have to finalize MPI, too. One that is stopped must not hold up this one.
-    let (finalized, watch) = channel::<()>();
-    let watch = move || {
-        let waited = limit.map(|limit| watch.recv_timeout(limit));
-        if waited == Some(Err(RecvTimeoutError::Timeout)) {
-            eprintln!("a process did not leave the job");
-            process::exit(1);
-        }
-    };
-    let _watched = Builder::new().name("mpi-end".to_owned()).spawn(watch);
-    drop(universe);
-    drop(finalized);
+    watched(limit, "a process did not leave the job", || drop(universe));
 }
 
 fn hosts(world: &SimpleCommunicator) -> Vec<String> {
@@ -158,16 +149,29 @@ fn hosts(world: &SimpleCommunicator) -> Vec<String> {
 
 impl Transport for Mpi {
     fn send(&self, to: usize, packet: Packet) {
-        // The thread ends only with this, or with the process.
-        let _ = self
-            .packets
-            .as_ref()
-            .map(|packets| packets.send((to, packet)));
-        self.wake();
+        self.queue(Job::Send(to, packet));
+    }
+
+    fn can_all_reduce(&self) -> bool {
+        true
+    }
+
+    fn make_group(&self, group: GroupId, ranks: &[usize]) {
+        self.queue(Job::MakeGroup(group, ranks.to_vec()));
+    }
+
+    fn all_reduce(&self, group: GroupId, numbers: Numbers, take: TakeSums) {
+        self.queue(Job::AllReduce(group, numbers, take));
     }
 }
 
 impl Mpi {
+    fn queue(&self, job: Job) {
+        // The thread ends only with this, or with the process.
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
+        self.wake();
+    }
+
     fn wake(&self) {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
@@ -177,7 +181,7 @@ impl Mpi {
 
 impl Drop for Mpi {
     fn drop(&mut self) {
-        self.packets = None;
+        self.jobs = None;
         self.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -14,6 +14,8 @@ mod init;
 mod launcher;
 mod mpirun;
 #[cfg(feature = "mpi")]
+mod watch;
+#[cfg(feature = "mpi")]
 mod wire;
 
 #[cfg(feature = "mpi")]

@@ -4,7 +4,7 @@
 //! the length of each. Small buffers follow in the head, so that small packets are one MPI message. MPI keeps the
 //! order of messages from one sender, so a piece needs no name.
 
-use std::{mem, ops::RangeInclusive};
+use std::{iter, mem, ops::RangeInclusive};
 
 use stovepipe_comm::transport::Packet;
 
@@ -19,6 +19,8 @@ const LEAVE: u64 = 2;
 const ABORT: u64 = 3;
 /// No packet: the sender is alive.
 const ALIVE: u64 = 4;
+/// No packet: the sender is about to make a group of ranks.
+const READY: u64 = 5;
 
 /// The MPI messages of a packet, in order. The buffers are moved, unless they are small.
 pub(crate) fn encode(packet: Packet) -> Vec<Vec<u8>> {
@@ -46,6 +48,21 @@ pub(crate) fn encode(packet: Packet) -> Vec<Vec<u8>> {
 /// The MPI message that says that its sender is alive.
 pub(crate) fn sign() -> [u8; 8] {
     ALIVE.to_le_bytes()
+}
+
+/// The MPI message that says that its sender is about to make a group of these ranks.
+pub(crate) fn ready(ranks: &[usize]) -> Vec<u8> {
+    let words = ranks.iter().map(|rank| *rank as u64);
+    let words = iter::once(READY).chain(words);
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// The ranks of such a message; `None` if it is another one.
+pub(crate) fn ready_ranks(head: &[u8]) -> Option<Vec<usize>> {
+    let words = head.chunks_exact(8).map_while(|word| word.try_into().ok());
+    let mut words = words.map(u64::from_le_bytes);
+    let is_ready = words.next() == Some(READY);
+    is_ready.then(|| words.map(|rank| rank as usize).collect())
 }
 
 /// A buffer as what one MPI message can carry.
@@ -100,7 +117,7 @@ impl Partial {
         let (kind, channel) = (word()?, u32::try_from(word()?).ok()?);
         let (tag, count) = (word()?, usize::try_from(word()?).ok()?);
         let length = || usize::try_from(word()?).ok();
-        let lengths: Option<Vec<_>> = std::iter::repeat_with(length).take(count).collect();
+        let lengths: Option<Vec<_>> = iter::repeat_with(length).take(count).collect();
         let lengths = lengths?.into_iter();
         let mut parts: Vec<_> = lengths.map(|length| spare.take(length)).collect();
         let mut next = (0, 0);
@@ -164,7 +181,7 @@ fn is_in_head(parts: &[Vec<u8>]) -> bool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::{ABORT, IN_HEAD, Packet, Partial, Spare, encode};
+    use super::{ABORT, IN_HEAD, Packet, Partial, Spare, encode, ready, ready_ranks, sign};
 
     #[test]
     fn packets_arrive_as_they_were() {
@@ -194,6 +211,16 @@ mod tests {
             }
             assert!(partial.is_complete() && partial.next_piece().is_none());
             assert_eq!(partial.into_packet(), packet);
+        }
+    }
+
+    #[test]
+    fn groups_are_read() {
+        for ranks in [&[][..], &[7], &[2, 0, 1]] {
+            assert_eq!(ready_ranks(&ready(ranks)).as_deref(), Some(ranks));
+        }
+        for other in [vec![], sign().to_vec(), encode(Packet::Leave).remove(0)] {
+            assert_eq!(ready_ranks(&other), None);
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     error::CommError,
     sync::{Mutex, lock},
-    transport::{Message, Packet, Port, Transport},
+    transport::{GroupId, Message, Numbers, Packet, Port, Transport},
 };
 
 /// One rank's connection to all ranks of a job, as `MPI_COMM_WORLD` or a process group of
@@ -37,6 +37,8 @@ pub struct Communicator {
     bytes_sent: AtomicU64,
     /// How many runs all agreements on this communicator have begun, so that no two have the same number.
     runs: AtomicU64,
+    /// How many groups were made.
+    groups: AtomicU64,
     transport: Box<dyn Transport>,
 }
 
@@ -50,6 +52,7 @@ impl Communicator {
             gathering: Mutex::default(),
             bytes_sent: AtomicU64::new(0),
             runs: AtomicU64::new(0),
+            groups: AtomicU64::new(0),
             transport,
         }
     }
@@ -78,7 +81,8 @@ impl Communicator {
         self.port.limit()
     }
 
-    /// The bytes in parts and values that were sent to other ranks so far.
+    /// The bytes in parts and values that were sent to other ranks so far, without those of
+    /// [`all_reduce`](Self::all_reduce).
     #[must_use]
     pub fn bytes_sent(&self) -> u64 {
         self.bytes_sent.load(Ordering::Relaxed)
@@ -207,6 +211,51 @@ impl Communicator {
         }
         let collected = self.port.collect(own, limit);
         collected.map_err(|error| self.fail(error, None))
+    }
+
+    /// Whether what carries the messages can add up itself, as MPI can.
+    #[must_use]
+    pub fn can_all_reduce(&self) -> bool {
+        self.transport.can_all_reduce()
+    }
+
+    /// Makes a group of these ranks for [`all_reduce`](Self::all_reduce), which lives as long as the
+    /// communicator; never waits. `None` if the transport cannot add up, or this rank is not one of them.
+    ///
+    /// All ranks of the group make it, with the same list. Ranks of several groups make these in the same
+    /// order. Until all ranks of the group do, nothing that this one sends after this call leaves it.
+    pub fn make_group(&self, ranks: &[usize]) -> Option<GroupId> {
+        let is_made = self.can_all_reduce() && ranks.contains(&self.rank());
+        is_made.then(|| {
+            let group = GroupId(self.groups.fetch_add(1, Ordering::Relaxed));
+            self.transport.make_group(group, ranks);
+            group
+        })
+    }
+
+    /// Lets the transport add up the numbers of a group's ranks, in an order of its own; never waits. `take`
+    /// gets the sums, on the communicator's thread. It is not called if the job fails: the sinks are told.
+    ///
+    /// The ranks of the group make the same calls, in the same order, each with as many numbers of the
+    /// same type. The transport does not check this. A call cannot be cancelled:
+    /// [`abort`](Self::abort) the job if a rank will not make it.
+    ///
+    /// # Errors
+    ///
+    /// If the job has failed.
+    pub fn all_reduce(
+        &self,
+        group: GroupId,
+        numbers: Numbers,
+        take: impl FnOnce(Numbers) + Send + 'static,
+    ) -> Result<(), CommError> {
+        match self.port.failure() {
+            Some(failure) => Err(failure),
+            None => {
+                self.transport.all_reduce(group, numbers, Box::new(take));
+                Ok(())
+            }
+        }
     }
 
     /// Whether all other ranks have left the job.

@@ -29,4 +29,4 @@ pub use error::{CommError, Peer};
 pub use gather::{Wait, gather};
 pub use local::{local, local_on, local_throttled};
 pub use process_error::ProcessError;
-pub use transport::Message;
+pub use transport::{GroupId, Message, Numbers};

@@ -49,9 +49,37 @@ impl Packet {
     }
 }
 
+/// Numbers that a transport adds up.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Numbers {
+    /// Of 32 bits.
+    F32(Vec<f32>),
+    /// Of 64 bits.
+    F64(Vec<f64>),
+}
+
+/// A group of ranks, at one of them. [`make_group`](crate::Communicator::make_group) returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupId(pub(crate) u64);
+
+/// Takes the sums of an all-reduce. The transport's thread calls it, so it may not wait.
+pub type TakeSums = Box<dyn FnOnce(Numbers) + Send>;
+
 /// Carries packets to other ranks. It is dropped with its communicator; it then carries what was queued
 /// and ends its thread.
 pub trait Transport: Send + Sync {
     /// Queues a packet; never waits. A packet to a rank that is gone is dropped.
     fn send(&self, to: usize, packet: Packet);
+
+    /// Whether the transport itself can add up numbers of several ranks.
+    fn can_all_reduce(&self) -> bool {
+        false
+    }
+
+    /// Queues the making of a group of ranks that add up; never waits. Called only if the transport can.
+    fn make_group(&self, _group: GroupId, _ranks: &[usize]) {}
+
+    /// Queues an all-reduce of a group; never waits. Its ranks call this in one order, each with as many
+    /// numbers of the same type.
+    fn all_reduce(&self, _group: GroupId, _numbers: Numbers, _take: TakeSums) {}
 }

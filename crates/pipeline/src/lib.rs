@@ -43,6 +43,7 @@ pub use model::{
     plain::{Plain, run_plain},
     wiring::SkipUse,
 };
+pub use stovepipe_collective::AllReduce;
 pub use stovepipe_runtime::StopHandle;
 pub use stovepipe_schedule::Recompute;
 

@@ -39,6 +39,7 @@ mod under_mpirun {
         time::{Duration, Instant, SystemTime},
     };
 
+    use safetensors::{SafeTensors, tensor::TensorView};
     use stovepipe::plan::Machine;
 
     use super::{Here, check_contains};
@@ -249,6 +250,54 @@ mod under_mpirun {
         here.succeed("train --resume --replicas 1 --epochs 3 --out two");
     }
 
+    /// MPI adds up in an order of its own: replicas stay equal, and near those of the ring.
+    #[test]
+    fn mpis_all_reduce_trains_as_the_ring_does() {
+        let here = Here::new();
+        for (size, shape) in [
+            (2, "--stages 1 --replicas 2"),
+            (3, "--stages 1 --replicas 3"),
+            (4, "--stages 2 --replicas 2"),
+        ] {
+            let line = |by: &str| {
+                small(&format!(
+                    "{shape} --optimizer sgd --max-steps 3 --check-replicas 1 --bucket-mib 1 \
+                     --all-reduce {by} --out {by}-{size}"
+                ))
+            };
+            let runs = ["ring", "mpi"].map(|by| {
+                succeeds(started(&here, size, &line(by)));
+                let config = here.read(&format!("{by}-{size}/config.toml"));
+                check_contains(&config, &[&format!("all-reduce = \"{by}\"")]);
+                here.bytes(&format!("{by}-{size}/model.safetensors"))
+            });
+            let [ring, mpi] = runs
+                .each_ref()
+                .map(|run| SafeTensors::deserialize(run).unwrap());
+            for (name, expected) in ring.iter() {
+                let numbers = |view: &TensorView| {
+                    let words = view
+                        .data()
+                        .chunks_exact(4)
+                        .map(|word| word.try_into().unwrap());
+                    words.map(f32::from_le_bytes).collect::<Vec<_>>()
+                };
+                let found = numbers(&mpi.tensor(name).unwrap());
+                for (expected, found) in numbers(&expected).into_iter().zip(found) {
+                    let off = (expected - found).abs();
+                    assert!(
+                        off <= 1e-5 * expected.abs().max(1.0),
+                        "{shape}: {name}: {off}"
+                    );
+                }
+            }
+        }
+        // On in the ring, in one process.
+        let line = "train --resume --out mpi-2 --epochs 3 --max-steps 6";
+        here.refuse(line, "use --all-reduce ring");
+        here.succeed(&format!("{line} --all-reduce ring"));
+    }
+
     /// Its first and last layers share their words, in different processes.
     #[test]
     fn a_language_model_with_tied_words_is_that_of_one_process() {
@@ -452,15 +501,16 @@ mod under_mpirun {
     #[test]
     fn faults_do_not_hang() {
         let here = Here::new();
-        for fault in 0..count(FAULTS, 3) {
+        for fault in 0..count(FAULTS, 4) {
             let folder = here.path().join(format!("run-{fault}"));
             let line = format!("--epochs 1000 --stall-timeout 3 --out {}", folder.display());
             let wait = Duration::from_millis(random(3000));
             let began = Instant::now();
             let (size, victim) = ([2, 4][fault % 2], fault / 2);
             // In turn stages, and replicas of the whole model.
-            let shape = match fault % 3 {
+            let shape = match fault % 4 {
                 2 => format!("--stages 1 --replicas {size}"),
+                3 => format!("--stages 1 --replicas {size} --all-reduce mpi"),
                 _ => format!("--stages {size}"),
             };
             let line = small(&format!("{line} {shape}"));
@@ -536,6 +586,11 @@ mod under_mpirun {
                 "device 2/cpu: the job has the processes 0 to 1",
             ),
             (2, "train --devices 0/cpu,0/cpu", "process 1 has no device"),
+            (
+                2,
+                "train --layers 3 --filters 4 --stages 1 --replicas 4 --balance even --all-reduce mpi",
+                "stage 0's replicas: rank 0 has several places",
+            ),
             (2, "train --devices 0/cpu,1/tpu", "unknown device"),
             (2, "devices --devices 0/cpu,1/tpu", "unknown device"),
             (2, "devices --out nowhere/machine.toml", "nowhere"),

@@ -109,6 +109,9 @@ fn wrong_replicas_are_errors() {
         --replicas 2 --shares 3,2,1 => 3 shares given for --replicas 2: give one for each replica of the whole pipeline
         --shares 3,1 => 2 shares given for --replicas 1
         --replicas 2,1 --shares 3,1 => 2 shares given for --replicas 2,1
+        --all-reduce mpi => --all-reduce has no effect without --replicas
+        --replicas 2 --all-reduce mpi => --all-reduce mpi is for replicas in several processes: start these with --processes
+        --replicas 2 --all-reduce nccl => [possible values: ring, mpi]
         --replicas 2 --shares 99,1 => replica 1 has none of the 8 micro-batches of a mini-batch: give it a larger share
         ",
     ) {

@@ -69,6 +69,54 @@ fn groups_under_mpirun_conform() {
 }
 
 #[test]
+fn groups_whose_sums_are_mpis_conform() {
+    for size in [2, 3, 4] {
+        succeeds(Job::start(size, "groups conform by MPI"));
+    }
+}
+
+/// Ranks agree before MPI adds up, so it never adds up what does not fit, and nobody waits for it.
+#[test]
+fn a_group_whose_sums_are_mpis_names_what_is_wrong() {
+    for size in [2, 3] {
+        for (program, differs) in [
+            ("reduces something else by MPI", "the length of tensor 1 is"),
+            ("reduces another type by MPI", "the type is f"),
+            (
+                "reduces in the ring beside MPI",
+                "the call is all_reduce (Sum)",
+            ),
+        ] {
+            let says = format!("reduces something else: {differs}");
+            fails(size, program, |_| {}, &[&says]);
+        }
+        let left = format!("{} has left the job", rank(1));
+        fails(size, "leaves before MPI", |_| {}, &[&left]);
+        let stop = |job: &Job| {
+            thread::sleep(Duration::from_millis(300));
+            signal("-STOP", job.processes()[1]);
+        };
+        fails(size, "reduces by MPI", stop, &["rank 0 failed: ", &rank(1)]);
+    }
+}
+
+/// MPI cannot be told to stop: the job ends, and says why.
+#[test]
+fn a_run_that_is_cancelled_while_mpi_adds_up_ends_the_job() {
+    let says =
+        "the run was cancelled during MPI_Iallreduce, which cannot be cancelled: the job ends";
+    let own = format!("rank 0 failed: {says}");
+    fails(2, "is cancelled in MPI", |_| {}, &[&own]);
+    let other = format!("{} aborted the job: {says}", rank(0));
+    fails(
+        2,
+        "is cancelled in MPI",
+        |_| {},
+        &["rank 1 failed: ", &other],
+    );
+}
+
+#[test]
 fn a_group_whose_rank_fails_ends_the_job_and_says_why() {
     for size in SIZES {
         let left = format!("{} has left the job", rank(1));
@@ -99,7 +147,7 @@ fn a_rank_that_is_killed_at_any_moment_ends_the_job() {
                 thread::sleep(wait);
                 signal("-KILL", job.processes()[kill % size]);
             };
-            let program = ["talks", "reduces"][kill / size % 2];
+            let program = ["talks", "reduces", "reduces by MPI"][kill / size % 3];
             fails(size, program, kills, &[]);
         }
     }

@@ -18,6 +18,8 @@ mod faults;
 mod job;
 #[cfg(feature = "mpi")]
 mod ranks;
+#[cfg(feature = "mpi")]
+mod sums;
 
 #[test]
 fn mpi_is_tested_where_it_is_required() {

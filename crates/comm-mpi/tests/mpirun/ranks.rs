@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stovepipe_collective::{CollectiveError, Group, Reduction};
+use stovepipe_collective::{AllReduce, CollectiveError, Group, Reduction};
 use stovepipe_comm::{CommError, Communicator};
 
-use crate::{collective_conformance, conformance, job::PROGRAM};
+use crate::{collective_conformance, conformance, job::PROGRAM, sums};
 
 /// How long a rank may keep others waiting, in the tests of faults.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -28,6 +28,41 @@ fn rank() {
     match (program.as_str(), comm.rank()) {
         ("conforms", _) => conformance::run(&comm),
         ("groups conform", _) => collective_conformance::run(&Arc::new(comm)),
+        ("groups conform by MPI", _) => sums::run(&Arc::new(comm)),
+        ("reduces by MPI", _) => fail(sums::reduce(comm)),
+        ("leaves before MPI", 1) => {
+            let _ = comm.make_group(&(0..comm.size()).collect::<Vec<_>>());
+        }
+        ("leaves before MPI", _) => fail(sums::reduce(comm)),
+        ("reduces something else by MPI", _) => {
+            fail(sums::differ(comm, |group| {
+                let tensors: &mut [&mut [f32]] = &mut [&mut [1.0; 10], &mut [1.0; 5]];
+                group.all_reduce(3, tensors, Reduction::Sum)
+            }));
+        }
+        ("reduces another type by MPI", _) => {
+            fail(sums::differ(comm, |group| {
+                let tensors: &mut [&mut [f64]] = &mut [&mut [1.0; 10], &mut [1.0; 4]];
+                group.all_reduce(3, tensors, Reduction::Sum)
+            }));
+        }
+        ("reduces in the ring beside MPI", _) => {
+            fail(sums::differ(comm, |group| {
+                group.set_all_reduce(AllReduce::Ring)?;
+                let tensors: &mut [&mut [f32]] = &mut [&mut [1.0; 10], &mut [1.0; 4]];
+                group.all_reduce(3, tensors, Reduction::Sum)
+            }));
+        }
+        ("is cancelled in MPI", 0) => fail(sums::cancel(comm)),
+        ("is cancelled in MPI", _) => {
+            // Says that it does the same as the other one.
+            let _ = comm.make_group(&[0, 1]);
+            let (sender, headers) = channel();
+            comm.set_sink(1, move |header| drop(sender.send(header)));
+            let header = headers.recv().unwrap().unwrap();
+            comm.send(0, 1, header.tag, header.parts).unwrap();
+            wait_for_failure(comm);
+        }
         ("reduces", _) => end_group(comm, |group| reduce(group, usize::MAX)),
         ("leaves between the halves", 1) => {
             let mut group = group(Arc::new(comm));
@@ -93,6 +128,11 @@ fn group(comm: Arc<Communicator>) -> Group {
 fn end_group(comm: Communicator, run: impl FnOnce(&mut Group) -> CollectiveError) {
     let mut group = group(Arc::new(comm));
     let error = run(&mut group);
+    fail((group, error));
+}
+
+/// Says the error of a group, drops it, and fails as a program would.
+fn fail((group, error): (Group, CollectiveError)) {
     println!("\nrank {} failed: {error}", group.rank());
     drop(group);
     process::exit(1);

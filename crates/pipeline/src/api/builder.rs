@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use stovepipe_collective::{AllReduce, CollectiveError};
 use stovepipe_comm::Communicator;
 use stovepipe_plan::{BUCKET, CutError, Forecast, OptimizerState, Setup};
 use stovepipe_runtime::{CancelHandle, StopHandle};
@@ -70,6 +71,7 @@ impl<L: Layer> Pipeline<L> {
             communicator: None,
             bucket: BUCKET as usize,
             weight_policy: WeightPolicy::default(),
+            all_reduce: AllReduce::default(),
             on_transfer: None,
         }
     }
@@ -134,6 +136,7 @@ pub struct PipelineBuilder<L: Layer> {
     communicator: Option<Arc<Communicator>>,
     bucket: usize,
     weight_policy: WeightPolicy,
+    all_reduce: AllReduce,
     on_transfer: Option<TransferHook>,
 }
 
@@ -339,6 +342,32 @@ impl<L: Layer> PipelineBuilder<L> {
         self
     }
 
+    /// Sets what adds up the gradients of replicas in several processes; the ring by default, which has the
+    /// same bits everywhere. With [`AllReduce::Mpi`], `MPI_Iallreduce` does, bucket by bucket, in an order of
+    /// its own: gradients are equal to 1e-5, not in their bits, and the size of a bucket matters. MPI
+    /// cannot be interrupted: a step that fails meanwhile ends the job.
+    ///
+    /// Each replica of a stage must then be in a process of its own, and MPI must connect these. So it is an
+    /// error here:
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::{AllReduce, Pipeline};
+    /// use stovepipe_schedule::{DataParallel, OneForwardOneBackward};
+    ///
+    /// let replicated = Pipeline::builder(Dense::layers(&[3, 2]))
+    ///     .devices([Device::flex(), Device::flex()])
+    ///     .schedule(DataParallel::equal(OneForwardOneBackward, 2))
+    ///     .all_reduce(AllReduce::Mpi);
+    /// let error = replicated.build().unwrap_err().to_string();
+    /// assert!(error.starts_with("MPI cannot add up the gradients of stage 0's replicas: "));
+    /// ```
+    pub fn all_reduce(mut self, by: AllReduce) -> Self {
+        self.all_reduce = by;
+        self
+    }
+
     /// For tests of transfers: treats every worker's device as different, and calls `hook` before each
     /// copy, on the thread that copies.
     #[doc(hidden)]
@@ -478,6 +507,8 @@ impl<L: Layer> PipelineBuilder<L> {
         let kinds = self.kinds(&processes)?;
         let built = self.build_own(&processes, &kinds, cancel);
         let pipeline = processes.meet(built, Pipeline::terms)?;
+        let engine = &pipeline.engine;
+        engine.reducers.set_all_reduce(engine.all_reduce)?;
         if pipeline.engine.shared.is_some() {
             pipeline.meet(Ok::<_, BuildError>(()), |()| (Vec::new(), ()))?;
         }
@@ -511,6 +542,7 @@ impl<L: Layer> PipelineBuilder<L> {
             });
             return Err(BuildError::SharedStatistics { first, second });
         }
+        self.check_all_reduce(&seats, processes)?;
         let workers = self.start_workers(&seats, processes)?;
         let transfers = self.start_transfers(&stages, (&seats, processes))?;
         let reducers = Reducers::start(&seats, processes, self.bucket);
@@ -560,6 +592,7 @@ impl<L: Layer> PipelineBuilder<L> {
             steps: 0.into(),
             training_progress: 1f64.to_bits().into(),
             check_finite: self.check_finite,
+            all_reduce: self.all_reduce,
             precision: self.precision,
             loss_scaler: LossScaler::default().into(),
             unkeyed_policy: self.unkeyed_policy,
@@ -624,6 +657,16 @@ impl<L: Layer> PipelineBuilder<L> {
         Ok(self.devices.iter().map(of_worker).collect())
     }
 
+    /// Checks that the stages' replicas can be added up as asked.
+    fn check_all_reduce(&self, seats: &Seats, processes: &Processes) -> Result<(), BuildError> {
+        let replicated = (0..seats.stages()).filter(|&stage| seats.of_stage(stage).len() > 1);
+        for stage in replicated.filter(|_| self.all_reduce == AllReduce::Mpi) {
+            let checked = check_mpi(seats.of_stage(stage), processes);
+            checked.map_err(|source| BuildError::AllReduce { stage, source })?;
+        }
+        Ok(())
+    }
+
     /// Checks the devices and starts a worker for each.
     fn start_workers(
         &self,
@@ -668,6 +711,23 @@ impl<L: Layer> PipelineBuilder<L> {
         TransferThreads::start(&self.devices, skips, seats_of, self.on_transfer.as_ref())
             .map_err(BuildError::TransferThread)
     }
+}
+
+/// Whether MPI can add up the gradients of these replicas.
+fn check_mpi(seats: &[Seat], processes: &Processes) -> Result<(), CollectiveError> {
+    if !processes.comm().is_some_and(|comm| comm.can_all_reduce()) {
+        return Err(CollectiveError::NoMpi);
+    }
+    let process = |seat: &Seat| processes.of(seat.worker);
+    let mut all = seats.iter().enumerate();
+    let again = all.find(|(at, own)| {
+        seats[..*at]
+            .iter()
+            .any(|seat| process(seat) == process(own))
+    });
+    again.map_or(Ok(()), |(_, seat)| {
+        Err(CollectiveError::SeveralPlaces(process(seat)))
+    })
 }
 
 /// How a model is cut and which worker has which stage.

@@ -181,6 +181,14 @@ pub enum BuildError {
         "{0} cannot be sent to another process: derive `Flow`, or write `pack` and `unpack` for it"
     )]
     FlowNotPacked(&'static str),
+    /// MPI cannot add up the gradients of a stage's replicas.
+    #[error("MPI cannot add up the gradients of stage {stage}'s replicas: {source}")]
+    AllReduce {
+        /// The stage.
+        stage: usize,
+        /// Why.
+        source: CollectiveError,
+    },
     /// The processes of the pipeline do not get on.
     #[error(transparent)]
     Processes(#[from] ProcessError),

@@ -203,6 +203,7 @@ impl<L: Layer> Pipeline<L> {
                 "the policy of weights",
                 format!("{:?}", engine.weight_policy),
             ),
+            term("the all-reduce", format!("{:?}", engine.all_reduce)),
             term("the seed", engine.seed.to_string()),
             term("the precision", engine.precision.to_string()),
             term(

@@ -7,6 +7,7 @@ use std::{
 };
 
 use burn::tensor::Device;
+use stovepipe_collective::AllReduce;
 use stovepipe_runtime::{CancelHandle, StopHandle, Worker};
 use stovepipe_schedule::WeightPolicy;
 
@@ -58,6 +59,8 @@ pub(crate) struct Engine {
     /// The bits of an `f64`.
     pub(crate) training_progress: AtomicU64,
     pub(crate) check_finite: bool,
+    /// Of gradients of replicas in several processes.
+    pub(crate) all_reduce: AllReduce,
     pub(crate) precision: Precision,
     /// Used in f16 only.
     pub(crate) loss_scaler: Mutex<LossScaler>,

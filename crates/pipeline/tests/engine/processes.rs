@@ -222,6 +222,10 @@ fn what_differs_between_ranks_is_named() {
         build(|builder| builder.recompute(Recompute::Always)),
         "recomputation is Never here, but Always for ",
     );
+    check(
+        build(|builder| builder.all_reduce(AllReduce::Mpi)),
+        "the all-reduce is Ring here, but Mpi for ",
+    );
     // A batch, later.
     let found = ranks(2, |comm| {
         let samples = 4 + comm.rank();

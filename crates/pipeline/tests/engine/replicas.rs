@@ -568,3 +568,19 @@ fn one_of_unlike_replicas_updates() {
     assert_unlike_replicas_do_not_show(conv_net, images(7));
     assert_unlike_replicas_do_not_show(|| tied_words(true, None), labels(6, WORDS));
 }
+
+#[test]
+fn mpi_adds_up_for_processes_alone() {
+    let errors = ranks(2, |comm| {
+        let scheduler = DataParallel::equal(GPipe, 2);
+        let builder = builder(dense(&[3; 4]), 2, scheduler, 2, Recompute::Never);
+        let builder = builder.devices(devices(&[0, 1])).communicator(comm);
+        let built = builder.all_reduce(AllReduce::Mpi).build();
+        built.map(drop).unwrap_err().to_string()
+    });
+    let expected = "MPI cannot add up the gradients of stage 0's replicas: MPI does not connect";
+    assert!(
+        errors.iter().all(|error| error.starts_with(expected)),
+        "{errors:?}"
+    );
+}

@@ -3,6 +3,7 @@
 //! Each setting is one field: its doc comment is the flag's help, its name the flag and the key in
 //! a configuration file, the flag's default the default.
 
+mod all_reduce;
 mod balance;
 mod check;
 mod freeze;
@@ -15,6 +16,7 @@ mod value;
 
 use clap::{Args, Command};
 
+pub use all_reduce::AllReduceSetting;
 pub use balance::BalanceSetting;
 pub use freeze::FreezeSetting;
 pub use limits::{cores, free_memory};

@@ -18,6 +18,7 @@ use stovepipe_pipeline::{
 use stovepipe_schedule::{DataParallel, RuleOptions, Scheduler, WeightPolicy};
 
 use super::{
+    all_reduce::AllReduceSetting,
     balance::BalanceSetting,
     check::{AT_LEAST_ONE, Range, check},
     schedule::ScheduleSetting,
@@ -56,6 +57,9 @@ pub struct PipelineSettings {
     /// passes go on
     #[arg(long, value_name = "MIB", default_value_t = 25)]
     pub bucket_mib: usize,
+    /// What adds up the gradients of replicas in several processes
+    #[arg(long, value_enum, value_name = "NAME", default_value = "ring")]
+    pub all_reduce: AllReduceSetting,
     /// Devices: one for all workers, or one for each stage of each replica (cpu, cpu:threads=4,
     /// wgpu:0, cuda:0)
     #[arg(
@@ -543,6 +547,7 @@ impl PipelineSettings {
                 true => WeightPolicy::VerticalSync,
                 false => WeightPolicy::Stashing,
             })
+            .all_reduce(self.all_reduce.into())
             .precision(self.precision))
     }
 

@@ -3,7 +3,7 @@
 //! When a replica has a layer's gradients, its worker gives them away; the last layers come first. If all
 //! replicas are in one process, a thread adds a layer's gradients when the last replica has given its own.
 //! Otherwise each replica has a thread, which collects layers into buckets and reduces these in a ring with
-//! the threads of the others. A worker waits only at the end of its step, for the sums.
+//! the threads of the others, or lets MPI add them up. A worker waits only at the end of its step, for the sums.
 //!
 //! Both add in the order of a ring, so a sum has the same bits wherever the replicas are. Running statistics
 //! of replicas in several processes are exchanged the same way: each has those of its own micro-batches.
@@ -22,13 +22,13 @@ use std::{
 };
 
 use burn::{module::Module, optim::GradientsParams, tensor::Device};
-use stovepipe_collective::Group;
+use stovepipe_collective::{AllReduce, Group};
 use stovepipe_runtime::{self as runtime, CancelToken, Cancelled, Worker};
 use stovepipe_schedule::SpanKind;
 
 use self::ring::{Job, RingThread};
 use crate::{
-    api::error::FailureCause,
+    api::error::{BuildError, FailureCause},
     engine::{
         panic::caught,
         processes::Processes,
@@ -102,6 +102,18 @@ impl Reducers {
             stages: stages.collect::<io::Result<_>>()?,
             bucket,
         })
+    }
+
+    /// Sets what adds up in the rings. All processes call it, after all have built theirs.
+    pub(crate) fn set_all_reduce(&self, by: AllReduce) -> Result<(), BuildError> {
+        for (stage, reducer) in self.stages.iter().enumerate() {
+            if let Reducer::Ring(threads) = reducer {
+                let mut threads = threads.values();
+                let set = threads.try_for_each(|thread| thread.set_all_reduce(by));
+                set.map_err(|source| BuildError::AllReduce { stage, source })?;
+            }
+        }
+        Ok(())
     }
 
     /// The limit of a bucket, in bytes.

@@ -10,7 +10,7 @@ use burn::{
     optim::GradientsParams,
     tensor::{Device, Tensor, TensorData},
 };
-use stovepipe_collective::{CollectiveError, Group, GroupCancel, Reduction};
+use stovepipe_collective::{AllReduce, CollectiveError, Group, GroupCancel, Reduction};
 use stovepipe_runtime::{self as runtime, Worker};
 use stovepipe_schedule::SpanKind;
 
@@ -71,6 +71,11 @@ impl RingThread {
             cancel: group.cancel_handle(),
             group: Arc::new(Mutex::new((group, None))),
         }
+    }
+
+    pub(super) fn set_all_reduce(&self, by: AllReduce) -> Result<(), CollectiveError> {
+        let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        group.0.set_all_reduce(by)
     }
 
     /// Reduces what is given, until all is reduced or the run is cancelled.
