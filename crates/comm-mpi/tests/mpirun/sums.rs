@@ -186,6 +186,8 @@ fn groups_at_once(comm: &Arc<Communicator>) {
     threads
         .into_iter()
         .for_each(|thread| thread.join().unwrap());
+    // Others may still send to this rank.
+    comm.all_gather(Vec::new()).unwrap();
 }
 
 /// Reduces by MPI without an end.
