@@ -200,9 +200,9 @@ impl<'a> Engine<'a> {
                 self.fail(CommError::Unreadable(self.port.peer(other)));
             }
         }
+        let reason = format!("the ranks {ranks:?} did not make a group together");
         let ranks: Vec<_> = ranks.iter().map(|rank| as_rank(*rank)).collect();
         let members = self.world.group().include(&ranks);
-        let reason = "the processes of a group did not make it";
         let made = watched(self.port.limit(), reason, || {
             self.world.split_by_subgroup_with_tag(&members, GROUP_TAG)
         });

@@ -201,6 +201,9 @@ pub fn reduce(comm: Communicator) -> (Group, CollectiveError) {
             return (group, error);
         }
         assert!(tensor.iter().all(|number| *number == group.size() as f32));
+        if number == 3 {
+            println!("\nMPI adds up");
+        }
     }
     unreachable!()
 }
