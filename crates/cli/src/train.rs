@@ -373,6 +373,9 @@ impl Train<'_> {
         let batch_size = settings.training.batch_size;
         data::check(&*source, batch_size)?;
         settings.pipeline.check_batches(batch_size, model.samples)?;
+        let is_asynchronous = settings.pipeline.schedule.is_asynchronous();
+        let batches = model.samples.div_ceil(batch_size);
+        settings.training.check_windows(is_asynchronous, batches)?;
         let task = (model.task)(&settings.training);
         if let Some(newest) = self.newest {
             check_resume(newest, &task, &settings.training, model.samples)?;

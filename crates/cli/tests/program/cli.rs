@@ -33,8 +33,16 @@ fn bad_input_is_an_error_that_leaves_nothing_behind() {
         --filters 0 => filters
         --drop-path 1 => drop-path must be at least 0 and less than 1, not 1
         --drop-path -0.1 => less than 1, not -0.1
-        --schedule zigzag => use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, or the path of a .csv file
-        --schedule pipedream => use 1f1b
+        --schedule zigzag => use gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, pipedream, or the path of a .csv file
+        --schedule pipedream --accumulate 2 => --accumulate does not work with --schedule pipedream
+        --schedule pipedream --ema 0.9 => --ema does not work with --schedule pipedream
+        --schedule pipedream --precision f16 => --precision f16 does not work with --schedule pipedream
+        --schedule pipedream --window 0 => window is 0
+        --schedule pipedream --window 24 => window is 24, but an epoch has 23 mini-batches
+        --schedule pipedream --replicas 2 => the schedule pipedream has no such replicas
+        --schedule pipedream --micro-batches 30 => 29 micro-batches cannot be divided into updates of 30
+        --window 2 => --window has no effect: it is for --schedule pipedream
+        --vertical-sync => --vertical-sync has no effect: it is for --schedule pipedream
         --schedule nowhere.csv => nowhere.csv: No such file
         --schedule interleaved --chunks 0 => chunks is 0
         --schedule interleaved --chunks 5 => 10 stages are more than the model's 9 layers
@@ -358,7 +366,7 @@ fn an_unfit_schedule_file_names_file_and_line() {
         0F0,0B0 / 1F0,1B0; => set --stages 2 and --micro-batches 1
         CUSTOM;--stages 3 => set --stages 2 and --micro-batches 4
         0F0 / 1F0;--micro-batches 1 => without backward passes
-        0F0,0B0,0U0 / 1F0,1B0,1U0;--micro-batches 1 => use a schedule without updates
+        0F0,0B0,0U0 / 1F0,1B0,1U0;--micro-batches 1 => use --schedule pipedream, which makes
         0F0,0B0 / 0F1,0B1;--micro-batches 2 --replicas 2 => own.csv has no such replicas
         ",
     ) {

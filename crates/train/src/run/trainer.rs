@@ -306,7 +306,8 @@ impl<L: Layer, O> Trainer<L, O> {
         self.state.data = data;
         self.started = Instant::now();
         let batches = samples.div_ceil(self.settings.batch_size);
-        self.check_windows(batches)?;
+        let is_asynchronous = self.pipeline.is_asynchronous();
+        self.settings.check_windows(is_asynchronous, batches)?;
         let epochs = match self.settings.max_steps {
             0 => self.settings.epochs,
             most => self.settings.epochs.min(most.div_ceil(batches)),

@@ -117,22 +117,6 @@ impl<L: Layer, O> Trainer<L, O> {
             (Err(other), None) => Err(other.into()),
         }
     }
-
-    /// Checks that windows can train with the settings.
-    pub(super) fn check_windows(&self, batches: usize) -> Result<(), TrainError> {
-        let settings = &self.settings;
-        match (self.pipeline.is_asynchronous(), settings.window) {
-            (false, Some(_)) => Err(TrainError::OnlyAsynchronous("--window")),
-            (true, _) if settings.accumulate > 1 => {
-                Err(TrainError::OnlySynchronous("--accumulate"))
-            }
-            (true, _) if settings.ema > 0.0 => Err(TrainError::OnlySynchronous("--ema")),
-            (true, Some(window)) if window > batches => {
-                Err(TrainError::LongWindow { window, batches })
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 fn trained(window: &Window, index: usize) -> Trained<'_> {

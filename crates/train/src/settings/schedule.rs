@@ -45,7 +45,20 @@ impl ScheduleSetting {
         micro_batches: usize,
     ) -> Result<Box<dyn Scheduler>, TrainError> {
         let path = match self {
-            Self::Rule(rule) if !rule.is_synchronous() => return Ok(rule.scheduler(&options)),
+            Self::Rule(rule) if !rule.is_synchronous() => {
+                // A single 1 is that of all stages.
+                let replicas = options.replicas.clone();
+                let replicas = if replicas == [1] {
+                    Vec::new()
+                } else {
+                    replicas
+                };
+                let options = RuleOptions {
+                    replicas,
+                    ..options
+                };
+                return Ok(rule.scheduler(&options));
+            }
             Self::Rule(rule) => {
                 let of_one = || rule.scheduler(&RuleOptions::with_chunks(options.chunks));
                 return Ok(match options.replicas[..] {

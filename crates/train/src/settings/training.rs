@@ -149,6 +149,33 @@ impl TrainSettings {
             ("clip", self.clip, ZERO_OR_MORE),
         ])
     }
+
+    /// Checks that an epoch of so many mini-batches can be trained in windows, if the schedule is
+    /// asynchronous.
+    ///
+    /// ```
+    /// use stovepipe_train::TrainSettings;
+    ///
+    /// let settings = TrainSettings { window: Some(20), ..Default::default() };
+    /// assert!(settings.check_windows(true, 20).is_ok());
+    /// let error = settings.check_windows(true, 19).unwrap_err();
+    /// assert_eq!(error.to_string(), "window is 20, but an epoch has 19 mini-batches");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If a setting needs a synchronous schedule, or an asynchronous one.
+    pub fn check_windows(&self, is_asynchronous: bool, batches: usize) -> Result<(), TrainError> {
+        match (is_asynchronous, self.window) {
+            (false, Some(_)) => Err(TrainError::OnlyAsynchronous("--window")),
+            (true, _) if self.accumulate > 1 => Err(TrainError::OnlySynchronous("--accumulate")),
+            (true, _) if self.ema > 0.0 => Err(TrainError::OnlySynchronous("--ema")),
+            (true, Some(window)) if window > batches => {
+                Err(TrainError::LongWindow { window, batches })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// An optimizer by name.
