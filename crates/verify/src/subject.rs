@@ -5,12 +5,12 @@ use std::ops::Range;
 use burn::{
     module::{Module, ModuleVisitor},
     optim::{GradientsAccumulator, GradientsParams, SgdConfig},
-    tensor::Device,
+    tensor::{Device, Gradients, Tensor},
 };
 use stovepipe_comm::Terms;
 use stovepipe_pipeline::{
-    Batch, BuildError, Flow, Held, KeyedRng, Layer, LayerError, Objective, Pipeline, Plain, Step,
-    StepError, flows::attach, run_plain,
+    Batch, BuildError, Flow, Held, KeyedRng, Layer, LayerError, Objective, Pipeline,
+    PipelineBuilder, Plain, Recompute, Step, StepError, flows::attach, run_plain,
 };
 use stovepipe_schedule::DataParallel;
 
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The learning rate between the two steps, large enough to change the second one.
-const LEARNING_RATE: f64 = 0.05;
+pub(crate) const LEARNING_RATE: f64 = 0.05;
 
 pub(crate) struct Subject<L: Layer, T, O> {
     /// Initialized, and shared with no pipeline.
@@ -71,14 +71,8 @@ where
         terms
     }
 
-    /// Copies of the layers that share nothing with them.
-    fn copies(&self) -> Vec<L> {
-        let layers = self.layers.iter();
-        layers.map(|layer| layer.valid().train()).collect()
-    }
-
     pub(crate) fn build(&self, case: &Case) -> Result<Pipeline<L>, BuildError> {
-        self.build_with(self.copies(), case)
+        self.build_with(copies(&self.layers), case)
     }
 
     /// A pipeline of other layers.
@@ -102,15 +96,24 @@ where
             1 => builder.schedule(case.rule),
             replicas => builder.schedule(DataParallel::equal(case.rule, replicas)),
         };
-        let builder = builder
-            .micro_batches(case.micro_batches)
-            .recompute(case.recompute)
-            .seed(self.seed)
-            .unkeyed_draws_nothing(self.allow_unkeyed);
+        let builder = self.with_settings(builder, case.micro_batches, case.recompute);
         match processes.of_workers(workers) {
             Some(comm) => builder.communicator(comm.clone()).build(),
             None => builder.build(),
         }
+    }
+
+    pub(crate) fn with_settings(
+        &self,
+        builder: PipelineBuilder<L>,
+        micro_batches: usize,
+        recompute: Recompute,
+    ) -> PipelineBuilder<L> {
+        builder
+            .micro_batches(micro_batches)
+            .recompute(recompute)
+            .seed(self.seed)
+            .unkeyed_draws_nothing(self.allow_unkeyed)
     }
 
     /// The simplest case with a stage in each process.
@@ -149,7 +152,7 @@ where
 
     /// The same in this process alone, which then has all layers.
     pub(crate) fn run_alone(&self, case: &Case) -> Result<Snapshot, CaseError> {
-        let pipeline = self.build_in(&Processes::default(), self.copies(), case)?;
+        let pipeline = self.build_in(&Processes::default(), copies(&self.layers), case)?;
         self.run_pipeline(pipeline).map(|(results, _)| results)
     }
 
@@ -170,16 +173,11 @@ where
 
     /// The loss and gradients that Burn computes alone, added up over micro-batches of these sizes.
     pub(crate) fn plain_step(&self, sizes: &[usize]) -> Result<Snapshot, CaseError> {
-        let weight = self.objective.weight(&self.batch.target);
         let mut sum = GradientsAccumulator::new();
         let mut loss_sum = 0.0;
         self.plain_passes(sizes, |layers, plain, target, _| {
-            let of_head = |output| self.objective.auxiliary_loss(output, target.clone());
-            let heads: Vec<_> = plain.auxiliary.into_iter().map(of_head).collect();
-            let loss = self.objective.loss(plain.output, target);
-            let loss = heads.into_iter().fold(loss, |sum, loss| sum + loss) / weight;
-            loss_sum += f64::from(loss.clone().into_scalar::<f32>());
-            let mut gradients = loss.backward();
+            let (loss, mut gradients) = self.plain_gradients(plain, target);
+            loss_sum += loss;
             // Layer by layer, since layers that share a parameter have a gradient each.
             for layer in &layers {
                 sum.accumulate(layer, GradientsParams::from_module(&mut gradients, layer));
@@ -191,11 +189,38 @@ where
         Ok(snapshot)
     }
 
+    /// The loss of a micro-batch, as a share of the mini-batch's, and all gradients.
+    pub(crate) fn plain_gradients(&self, plain: Plain<L>, target: T) -> (f64, Gradients) {
+        let weight = self.objective.weight(&self.batch.target);
+        let of_head = |output| self.objective.auxiliary_loss(output, target.clone());
+        let heads: Vec<_> = plain.auxiliary.into_iter().map(of_head).collect();
+        let mut loss = self.objective.loss(plain.output, target) / weight;
+        let number = |loss: &Tensor<1>| f64::from(loss.clone().into_scalar::<f32>());
+        let mut sum = number(&loss);
+        for head in heads {
+            let own = head / weight;
+            sum += number(&own);
+            loss = loss + own;
+        }
+        (sum, loss.backward())
+    }
+
     /// Runs micro-batches of these sizes forward with Burn alone, each through fresh copies of the layers.
     /// `each` gets the layers, their outputs, the target and the number of samples.
     pub(crate) fn plain_passes(
         &self,
         sizes: &[usize],
+        each: impl FnMut(Vec<L>, Plain<L>, T, usize),
+    ) -> Result<(), LayerError> {
+        self.plain_passes_of(0, sizes, |_| copies(&self.layers), each)
+    }
+
+    /// The same for a later step, with the layers of each micro-batch.
+    pub(crate) fn plain_passes_of(
+        &self,
+        step: u64,
+        sizes: &[usize],
+        layers: impl Fn(usize) -> Vec<L>,
         mut each: impl FnMut(Vec<L>, Plain<L>, T, usize),
     ) -> Result<(), LayerError> {
         let Batch {
@@ -206,11 +231,12 @@ where
         } = self.batch.clone();
         let batches = (input, (target, side)).split(sizes);
         let mut first = 0;
-        for ((input, (target, side)), &size) in batches.into_iter().zip(sizes) {
+        for (index, (batch, &size)) in batches.into_iter().zip(sizes).enumerate() {
+            let (input, (target, side)) = batch;
             let samples: Range<usize> = first..first + size;
             first += size;
-            let rng = |layer| KeyedRng::new(self.seed, 0, layer, samples.clone());
-            let layers = self.copies();
+            let rng = |layer| KeyedRng::new(self.seed, step, layer, samples.clone());
+            let layers = layers(index);
             let plain = run_plain(&layers, attach(input, false), &attach(side, false), rng)?;
             each(layers, plain, attach(target, false), size);
         }
@@ -241,6 +267,12 @@ impl Snapshot {
         }
         self.layers(&format!("after {name}, "), own_layers(pipeline));
     }
+}
+
+/// Copies of layers that share nothing with them.
+pub(crate) fn copies<L: Layer>(layers: &[L]) -> Vec<L> {
+    let layers = layers.iter();
+    layers.map(|layer| layer.valid().train()).collect()
 }
 
 /// The layers of a pipeline that this process has, with their indices.
