@@ -27,7 +27,7 @@ impl Schedule {
     ///
     /// To make and check a schedule, simulate it, and find its critical path and peak memory takes 130
     /// to 300 ns and 50 bytes an action on a server's core. With 1024 stages and 4096 micro-batches:
-    /// 1.1 s and 402 MiB under [`GPipe`](crate::GPipe), 3.7 s and 562 MiB under the slowest,
+    /// 1.1 s and 406 MiB under [`GPipe`](crate::GPipe), 3.7 s and 599 MiB under the slowest,
     /// [`PipeDream`](crate::PipeDream).
     ///
     /// # Errors

@@ -11,6 +11,7 @@ mod processes;
 mod pytorch;
 mod replicas;
 mod saving;
+mod staleness;
 mod zero_bubble;
 
 use clap::Parser;
@@ -42,6 +43,7 @@ enum Bench {
     Pytorch(pytorch::Flags),
     Replicas(replicas::Flags),
     Saving(saving::Flags),
+    Staleness(staleness::Flags),
     /// Backward passes in halves: zero-bubble schedules next to 1F1B
     ZeroBubble(SweepArguments),
 }
@@ -60,6 +62,7 @@ fn main() -> Result<(), Failure> {
         Bench::Pytorch(flags) => pytorch::main(flags),
         Bench::Replicas(flags) => replicas::main(flags),
         Bench::Saving(flags) => saving::main(flags),
+        Bench::Staleness(flags) => staleness::main(flags),
         Bench::ZeroBubble(flags) => zero_bubble::main(flags),
     }
 }

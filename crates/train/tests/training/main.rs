@@ -18,6 +18,7 @@ mod processes;
 mod resume;
 mod tokens;
 mod transfer;
+mod windows;
 
 use std::{
     fs,

@@ -10,7 +10,7 @@ use super::{
 };
 
 /// What each of `size` ranks returns.
-fn in_ranks<R: Send>(size: usize, work: impl Fn(Arc<Communicator>) -> R + Sync) -> Vec<R> {
+pub fn in_ranks<R: Send>(size: usize, work: impl Fn(Arc<Communicator>) -> R + Sync) -> Vec<R> {
     on_hosts(&vec!["localhost"; size], work)
 }
 

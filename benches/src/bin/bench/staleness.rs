@@ -1,0 +1,193 @@
+//! What training without a flush gives: accuracy after equal epochs, and time, next to 1F1B.
+//!
+//! `cargo build --release -p stovepipe-benches -p stovepipe-cli && target/release/bench staleness`
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+use stovepipe_benches::{
+    Failure,
+    report::{BenchReport, Cell, ReportTable, cell},
+};
+
+/// Training without a flush (PipeDream) next to 1F1B: accuracy, time and throughput
+#[derive(Args)]
+pub struct Flags {
+    /// Folder for the results, as JSON
+    #[arg(long, value_name = "FOLDER", default_value = "benches/results")]
+    out: PathBuf,
+    /// The program `stovepipe`
+    #[arg(long, value_name = "PATH", default_value = "target/release/stovepipe")]
+    program: PathBuf,
+    /// Numbers of stages
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [2, 4])]
+    stages: Vec<usize>,
+    /// Micro-batches of an update
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    micro_batches: usize,
+    /// Trainings of each kind, with seeds from 0 on
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    seeds: usize,
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    epochs: usize,
+    /// Small sizes, to show that the program works
+    #[arg(long)]
+    quick: bool,
+}
+
+const NOTE: &str = "\
+AmoebaNet-D on handwritten digits, as `stovepipe train` trains it by default, without recomputation.
+All trainings with one seed start from the same weights and see the same samples. Kinds take turns.
+accuracy:  of the test set after the last epoch, the mean over seeds and the standard deviation.
+to 97 %:   seconds of training until a test after an epoch has 97 %; in how many seeds that happens.
+over 1f1b: samples/s of all seeds together, relative to 1F1B with as many stages.";
+
+/// The accuracy that trainings are timed to.
+const ENOUGH: f64 = 0.97;
+
+/// The flags of each kind of training; the first is what the others are compared with.
+const KINDS: [(&str, &[&str]); 3] = [
+    ("1f1b", &["--schedule", "1f1b"]),
+    ("stashing", &["--schedule", "pipedream"]),
+    (
+        "vertical sync",
+        &["--schedule", "pipedream", "--vertical-sync"],
+    ),
+];
+
+const OPTIMIZERS: [(&str, &[&str]); 2] = [
+    ("sgd, momentum", &["--optimizer", "sgd", "--lr", "0.05"]),
+    ("adamw", &["--optimizer", "adamw"]),
+];
+
+/// A training that is over.
+struct Trained {
+    accuracy: f64,
+    /// Seconds to [`ENOUGH`].
+    enough: Option<f64>,
+    samples_per_second: f64,
+}
+
+pub fn main(flags: Flags) -> Result<(), Failure> {
+    let settings = json!({
+        "stages": flags.stages, "micro_batches": flags.micro_batches, "seeds": flags.seeds,
+        "epochs": flags.epochs, "quick": flags.quick,
+    });
+    let mut report = BenchReport::begin("staleness", &settings)?;
+    report.note(NOTE);
+    for (optimizer, of_optimizer) in OPTIMIZERS {
+        let mut table = ReportTable::new(format!("digits, {optimizer}"));
+        for &stages in &flags.stages {
+            for row in flags.measure(stages, of_optimizer)? {
+                table.row(row);
+            }
+        }
+        report.table(table);
+    }
+    report.save(&flags.out)
+}
+
+impl Flags {
+    fn measure(&self, stages: usize, of_optimizer: &[&str]) -> Result<Vec<Vec<Cell>>, Failure> {
+        let (seeds, epochs) = if self.quick {
+            (1, 1)
+        } else {
+            (self.seeds, self.epochs)
+        };
+        let mut all: Vec<Vec<Trained>> = KINDS.iter().map(|_| Vec::new()).collect();
+        for seed in 0..seeds {
+            for ((_, of_kind), trained) in KINDS.iter().zip(&mut all) {
+                let flags = [of_optimizer, of_kind].concat();
+                trained.push(self.train(stages, &flags, (seed, epochs))?);
+            }
+        }
+        let rate = |own: &[Trained]| own.iter().map(|own| own.samples_per_second).sum::<f64>();
+        let base = rate(&all[0]);
+        let rows = KINDS.iter().zip(&all).map(|((kind, _), all)| {
+            let accuracies: Vec<_> = all.iter().map(|own| 100.0 * own.accuracy).collect();
+            let (mean, deviation) = mean_and_deviation(&accuracies);
+            let times: Vec<_> = all.iter().filter_map(|own| own.enough).collect();
+            vec![
+                cell("stages", "stages", 0, stages),
+                cell("kind", "kind", 0, *kind),
+                cell("accuracy_percent", "accuracy %", 2, mean),
+                cell("deviation_percent", "±", 2, deviation),
+                cell(
+                    "seconds_to_enough",
+                    "to 97 %, s",
+                    1,
+                    mean_and_deviation(&times).0,
+                ),
+                cell("reached", "of seeds", 0, times.len()),
+                cell("over_1f1b", "over 1f1b", 3, rate(all) / base),
+            ]
+        });
+        Ok(rows.collect())
+    }
+
+    fn train(
+        &self,
+        stages: usize,
+        flags: &[&str],
+        (seed, epochs): (usize, usize),
+    ) -> Result<Trained, Failure> {
+        let folder = tempfile::tempdir()?;
+        let run = folder.path().join("run");
+        let mut command = Command::new(&self.program);
+        command.arg("train").arg("--out").arg(&run).args(flags);
+        for (flag, value) in [
+            ("--stages", stages),
+            ("--micro-batches", self.micro_batches),
+            ("--seed", seed),
+            ("--epochs", epochs),
+        ] {
+            command.args([flag, &value.to_string()]);
+        }
+        // An even cut does not depend on measurements.
+        command.args(["--recompute", "never", "--balance", "even"]);
+        if self.quick {
+            command.args(["--max-steps", "4"]);
+        }
+        let ran = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .output()?;
+        if !ran.status.success() {
+            let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
+            return Err(format!("{command:?} failed: {errors}").into());
+        }
+        trained(&run)
+    }
+}
+
+/// Reads a run's folder.
+fn trained(run: &Path) -> Result<Trained, Failure> {
+    let summary: Value = serde_json::from_str(&fs::read_to_string(run.join("summary.json"))?)?;
+    let number = |value: &Value| value.as_f64().ok_or("a number is missing");
+    let (mut seconds, mut enough) = (0.0, None);
+    for line in fs::read_to_string(run.join("metrics.jsonl"))?.lines() {
+        let epoch: Value = serde_json::from_str(line)?;
+        seconds += number(&epoch["seconds"])?;
+        if epoch["test"]["accuracy"].as_f64() >= Some(ENOUGH) {
+            enough = enough.or(Some(seconds));
+        }
+    }
+    Ok(Trained {
+        accuracy: number(&summary["test"]["accuracy"])?,
+        enough,
+        samples_per_second: number(&summary["samples_per_second"])?,
+    })
+}
+
+/// NaN and 0 for none.
+fn mean_and_deviation(numbers: &[f64]) -> (f64, f64) {
+    let count = numbers.len() as f64;
+    let mean = numbers.iter().sum::<f64>() / count;
+    let squares: f64 = numbers.iter().map(|number| (number - mean).powi(2)).sum();
+    (mean, (squares / (count - 1.0).max(1.0)).sqrt())
+}
