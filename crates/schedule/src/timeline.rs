@@ -86,13 +86,14 @@ pub struct Span {
     pub action: Option<Action>,
     /// What the worker did.
     pub kind: SpanKind,
-    /// The version of the weights that a pass used, or that an update made, under asynchronous schedules.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<usize>,
     /// When it began, from the start of the step.
     pub start: Duration,
     /// When it ended, from the start of the step.
     pub end: Duration,
+    /// The version of the weights that a pass used, or that an update made, under asynchronous schedules.
+    // The last field: processes send spans without names, and one that is skipped would move the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<usize>,
 }
 
 impl Span {
