@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn::{
     module::{Module, ModuleVisitor},
     optim::{GradientsAccumulator, GradientsParams, SgdConfig},
-    tensor::{Device, Gradients, Tensor},
+    tensor::Device,
 };
 use stovepipe_comm::Terms;
 use stovepipe_pipeline::{
@@ -173,11 +173,16 @@ where
 
     /// The loss and gradients that Burn computes alone, added up over micro-batches of these sizes.
     pub(crate) fn plain_step(&self, sizes: &[usize]) -> Result<Snapshot, CaseError> {
+        let weight = self.objective.weight(&self.batch.target);
         let mut sum = GradientsAccumulator::new();
         let mut loss_sum = 0.0;
         self.plain_passes(sizes, |layers, plain, target, _| {
-            let (loss, mut gradients) = self.plain_gradients(plain, target);
-            loss_sum += loss;
+            let of_head = |output| self.objective.auxiliary_loss(output, target.clone());
+            let heads: Vec<_> = plain.auxiliary.into_iter().map(of_head).collect();
+            let loss = self.objective.loss(plain.output, target);
+            let loss = heads.into_iter().fold(loss, |sum, loss| sum + loss) / weight;
+            loss_sum += f64::from(loss.clone().into_scalar::<f32>());
+            let mut gradients = loss.backward();
             // Layer by layer, since layers that share a parameter have a gradient each.
             for layer in &layers {
                 sum.accumulate(layer, GradientsParams::from_module(&mut gradients, layer));
@@ -189,38 +194,11 @@ where
         Ok(snapshot)
     }
 
-    /// The loss of a micro-batch, as a share of the mini-batch's, and all gradients.
-    pub(crate) fn plain_gradients(&self, plain: Plain<L>, target: T) -> (f64, Gradients) {
-        let weight = self.objective.weight(&self.batch.target);
-        let of_head = |output| self.objective.auxiliary_loss(output, target.clone());
-        let heads: Vec<_> = plain.auxiliary.into_iter().map(of_head).collect();
-        let mut loss = self.objective.loss(plain.output, target) / weight;
-        let number = |loss: &Tensor<1>| f64::from(loss.clone().into_scalar::<f32>());
-        let mut sum = number(&loss);
-        for head in heads {
-            let own = head / weight;
-            sum += number(&own);
-            loss = loss + own;
-        }
-        (sum, loss.backward())
-    }
-
     /// Runs micro-batches of these sizes forward with Burn alone, each through fresh copies of the layers.
     /// `each` gets the layers, their outputs, the target and the number of samples.
     pub(crate) fn plain_passes(
         &self,
         sizes: &[usize],
-        each: impl FnMut(Vec<L>, Plain<L>, T, usize),
-    ) -> Result<(), LayerError> {
-        self.plain_passes_of(0, sizes, |_| copies(&self.layers), each)
-    }
-
-    /// The same for a later step, with the layers of each micro-batch.
-    pub(crate) fn plain_passes_of(
-        &self,
-        step: u64,
-        sizes: &[usize],
-        layers: impl Fn(usize) -> Vec<L>,
         mut each: impl FnMut(Vec<L>, Plain<L>, T, usize),
     ) -> Result<(), LayerError> {
         let Batch {
@@ -231,12 +209,11 @@ where
         } = self.batch.clone();
         let batches = (input, (target, side)).split(sizes);
         let mut first = 0;
-        for (index, (batch, &size)) in batches.into_iter().zip(sizes).enumerate() {
-            let (input, (target, side)) = batch;
+        for ((input, (target, side)), &size) in batches.into_iter().zip(sizes) {
             let samples: Range<usize> = first..first + size;
             first += size;
-            let rng = |layer| KeyedRng::new(self.seed, step, layer, samples.clone());
-            let layers = layers(index);
+            let rng = |layer| KeyedRng::new(self.seed, 0, layer, samples.clone());
+            let layers = copies(&self.layers);
             let plain = run_plain(&layers, attach(input, false), &attach(side, false), rng)?;
             each(layers, plain, attach(target, false), size);
         }

@@ -1,24 +1,34 @@
 //! Windows of asynchronous training, compared with a loop that keeps all versions of the weights.
 
-use std::{collections::BTreeSet, fmt, ops::Range};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
-use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
+use burn::{
+    optim::{GradientsAccumulator, ModuleOptimizer, SgdConfig},
+    tensor::Tensor,
+};
 use stovepipe_pipeline::{
-    Flow, Layer, Objective, Pipeline, Recompute, StepError,
+    Flow, Layer, Objective, Pipeline, Recompute, Step, StepError,
     error::{ProcessError, WindowError},
 };
-use stovepipe_schedule::{Pass, PipeDream, Schedule, Scheduler, Versions, WeightPolicy};
+use stovepipe_schedule::{OneForwardOneBackward, PipeDream, Scheduler, Versions, WeightPolicy};
 
 use crate::{
     case::CaseError,
     checks::allowed,
     report::Check,
     snapshot::Snapshot,
-    subject::{LEARNING_RATE, Subject, copies, own_layers, parts},
-    tested::Tested,
+    subject::{LEARNING_RATE, Subject, copies, own_layers},
 };
 
-/// So many that stages use weights before and after updates.
+/// So many that stages use weights of before and after updates.
 const MINI_BATCHES: usize = 3;
 
 /// One way to train a window.
@@ -35,55 +45,30 @@ impl WindowCase {
         PipeDream::new(self.replicas.clone()).with_update_every(self.micro_batches)
     }
 
-    fn table(&self) -> Result<Table, CaseError> {
+    /// The version that each pass uses.
+    fn versions(&self) -> Result<Versions, CaseError> {
         let micro_batches = MINI_BATCHES * self.micro_batches;
         let schedule = (self.scheduler()).schedule(self.replicas.len(), micro_batches)?;
-        let versions = schedule.versions(self.policy)?;
-        Ok(Table { schedule, versions })
+        Ok(schedule.versions(self.policy)?)
     }
 }
 
 impl fmt::Display for WindowCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            replicas,
-            micro_batches,
-            recompute,
-            ..
-        } = self;
-        let es = if *micro_batches == 1 { "" } else { "es" };
+        let es = if self.micro_batches == 1 { "" } else { "es" };
         let policy = match self.policy {
             WeightPolicy::Stashing => "weight stashing",
             WeightPolicy::VerticalSync => "vertical sync",
         };
-        let stages = match replicas.iter().all(|own| *own == 1) {
-            true => format!("{} stages", replicas.len()),
-            false => format!("stages with {replicas:?} replicas"),
+        let stages = match self.replicas.iter().all(|own| *own == 1) {
+            true => format!("{} stages", self.replicas.len()),
+            false => format!("stages of {:?} replicas", self.replicas),
         };
+        let (n, recompute) = (self.micro_batches, self.recompute);
         write!(
             f,
-            "pipedream, {policy}, {stages}, {micro_batches} micro-batch{es}, recompute {recompute}"
+            "pipedream, {policy}, {stages}, {n} micro-batch{es}, recompute {recompute}"
         )
-    }
-}
-
-/// Where and with which weights passes run.
-struct Table {
-    schedule: Schedule,
-    versions: Versions,
-}
-
-impl Table {
-    /// The replica that has a micro-batch.
-    fn replica(&self, stage: usize, micro_batch: usize) -> usize {
-        let runs = |worker: usize| {
-            let mut actions = self.schedule.workers()[worker].iter();
-            actions.any(|own| {
-                (own.pass, own.stage, own.micro_batch) == (Pass::Forward, stage, micro_batch)
-            })
-        };
-        let mut replicas = self.schedule.replicas(stage).iter();
-        replicas.position(|&worker| runs(worker)).unwrap_or(0)
     }
 }
 
@@ -93,8 +78,7 @@ where
     T: Flow,
     O: Objective<L::Output, T>,
 {
-    /// Whether each pass of asynchronous training uses the weights that the schedule's table says. No one-stage
-    /// run gives the same.
+    /// Whether each pass of asynchronous training uses the weights that the schedule's table says.
     pub(crate) fn check_windows(
         &self,
         stages: &BTreeSet<usize>,
@@ -123,46 +107,47 @@ where
             {
                 return Ok(check.skipped(&why.to_string()));
             }
-            let expected = self.plain_window(&case, &cut);
+            let expected = self.loop_over_versions(&case, &cut);
             check.compare(&self.processes, &case, &found, &expected)?;
         }
         Ok(check.finished(
-            "a layer keeps something of other weights than those that it runs with: its forward and its \
-             backward pass have the same, but others run in between",
+            "a layer keeps something that it computed of other weights: between the forward and the \
+             backward pass of a micro-batch, it runs with newer ones",
         ))
     }
 
-    /// The smallest numbers of stages and micro-batches show it: a window of many has few updates.
+    /// The smallest numbers of stages and micro-batches. Of these, policies and recomputation, any three take
+    /// all combinations.
     fn window_cases(
         &self,
         stages: &BTreeSet<usize>,
         micro_batches: &BTreeSet<usize>,
     ) -> Vec<WindowCase> {
-        let stages = stages.range(2..).take(2);
-        let stages: Vec<_> = stages.map(|&stages| vec![1; stages]).collect();
-        let few = micro_batches.range(1..=self.samples()).take(2).copied();
-        let few: Vec<_> = few.collect();
+        use Recompute::{Always, Never};
+        use WeightPolicy::{Stashing, VerticalSync};
+
         let mut cases = Vec::new();
-        for &micro_batches in &few {
-            for replicas in &stages {
-                for policy in [WeightPolicy::Stashing, WeightPolicy::VerticalSync] {
-                    for recompute in [Recompute::Never, Recompute::Always] {
-                        cases.push(WindowCase {
-                            replicas: replicas.clone(),
-                            micro_batches,
-                            policy,
-                            recompute,
-                        });
-                    }
-                }
+        for (row, &n) in micro_batches.range(1..=self.samples()).take(2).enumerate() {
+            for (column, &stages) in stages.range(2..).take(2).enumerate() {
+                let of_policies = match (row + column) % 2 {
+                    0 => [(Stashing, Always), (VerticalSync, Never)],
+                    _ => [(Stashing, Never), (VerticalSync, Always)],
+                };
+                cases.extend(of_policies.map(|(policy, recompute)| WindowCase {
+                    replicas: vec![1; stages],
+                    micro_batches: n,
+                    policy,
+                    recompute,
+                }));
             }
         }
-        if let Some(&micro_batches) = few.last().filter(|n| **n >= 2 && !stages.is_empty()) {
+        // A sum of two does not depend on their order.
+        if cases.iter().any(|case| case.micro_batches >= 2) {
             cases.push(WindowCase {
                 replicas: vec![2, 1],
-                micro_batches,
-                policy: WeightPolicy::Stashing,
-                recompute: Recompute::Always,
+                micro_batches: 2,
+                policy: Stashing,
+                recompute: Always,
             });
         }
         cases
@@ -179,60 +164,63 @@ where
     }
 
     fn train_window(&self, mut pipeline: Pipeline<L>) -> Result<Snapshot, CaseError> {
-        let objective = Tested::new(self.objective.clone());
         let mut optimizers = vec![SgdConfig::new().init(); pipeline.stages().len()];
         let batches = vec![self.batch.clone(); MINI_BATCHES];
         let update = |_, layers, gradients, mut optimizer: ModuleOptimizer, _| {
-            (optimizer.step(LEARNING_RATE, layers, gradients), optimizer)
+            let layers = optimizer.step(LEARNING_RATE, layers, gradients);
+            (layers, optimizer)
         };
-        let window = pipeline.train_window(batches, &objective, &mut optimizers, update)?;
+        let window = pipeline.train_window(batches, &self.objective, &mut optimizers, update)?;
         Ok(after_window(&window.losses, own_layers(&pipeline)))
     }
 
-    /// The same with Burn alone: one micro-batch after another, each with its versions of the weights.
-    fn plain_window(&self, case: &WindowCase, cut: &[Range<usize>]) -> Result<Snapshot, CaseError> {
-        let table = case.table()?;
-        let sizes = parts(self.samples(), case.micro_batches);
+    /// The same with one micro-batch after another, each through one stage that has its versions of the weights.
+    fn loop_over_versions(
+        &self,
+        case: &WindowCase,
+        cut: &[Range<usize>],
+    ) -> Result<Snapshot, CaseError> {
+        let used = case.versions()?;
         let mut optimizer = SgdConfig::new().init();
-        // By stage and version.
-        let first = |range: &Range<usize>| vec![copies(&self.layers[range.clone()])];
-        let mut versions: Vec<Vec<Vec<L>>> = cut.iter().map(first).collect();
-        let mut losses = Vec::new();
+        let (mut versions, mut losses) = (vec![copies(&self.layers)], Vec::new());
         for number in 0..MINI_BATCHES {
-            let mut sums: Vec<Vec<_>> = (case.replicas.iter())
-                .map(|&replicas| (0..replicas).map(|_| GradientsAccumulator::new()).collect())
-                .collect();
-            let (mut loss_sum, mut next) = (0.0, number * case.micro_batches);
-            let layers = |index| -> Vec<L> {
+            let (mut loss, mut sum) = (0.0, GradientsAccumulator::new());
+            for index in 0..case.micro_batches {
                 let micro_batch = number * case.micro_batches + index;
-                let used = |(stage, versions): (usize, &Vec<Vec<L>>)| {
-                    copies(&versions[table.versions.of(stage, micro_batch)])
-                };
-                versions.iter().enumerate().flat_map(used).collect()
-            };
-            self.plain_passes_of(number as u64, &sizes, layers, |layers, plain, target, _| {
-                let (loss, mut gradients) = self.plain_gradients(plain, target);
-                loss_sum += loss;
-                for (stage, range) in cut.iter().enumerate() {
-                    let sum = &mut sums[stage][table.replica(stage, next)];
-                    for layer in &layers[range.clone()] {
-                        sum.accumulate(layer, GradientsParams::from_module(&mut gradients, layer));
-                    }
-                }
-                next += 1;
-            })?;
-            losses.push(loss_sum);
-            for (versions, replicas) in versions.iter_mut().zip(sums) {
-                let newest = versions[number].clone();
-                let mut sum = GradientsAccumulator::new();
-                for mut own in replicas {
-                    sum.accumulate(&newest, own.grads());
-                }
-                versions.push(optimizer.step(LEARNING_RATE, newest, sum.grads()));
+                let layers = cut.iter().enumerate().flat_map(|(stage, range)| {
+                    copies(&versions[used.of(stage, micro_batch)][range.clone()])
+                });
+                let step = self.micro_batch(layers.collect(), (number, index), case)?;
+                loss += step.loss;
+                sum.accumulate(&versions[number], step.gradients);
             }
+            losses.push(loss);
+            let newest = versions[number].clone();
+            versions.push(optimizer.step(LEARNING_RATE, newest, sum.grads()));
         }
-        let last = versions.iter().flat_map(|own| &own[MINI_BATCHES]);
-        Ok(after_window(&losses, last.enumerate()))
+        let last = versions[MINI_BATCHES].iter().enumerate();
+        Ok(after_window(&losses, last))
+    }
+
+    /// The share of one micro-batch in the step of a mini-batch.
+    fn micro_batch(
+        &self,
+        layers: Vec<L>,
+        (mini_batch, micro_batch): (usize, usize),
+        case: &WindowCase,
+    ) -> Result<Step<L>, CaseError> {
+        let builder = Pipeline::builder(layers)
+            .devices([self.device.clone()])
+            .schedule(OneForwardOneBackward);
+        let builder = self.with_settings(builder, case.micro_batches, Recompute::Never);
+        let pipeline = builder.build()?;
+        pipeline.set_steps(mini_batch as u64);
+        let objective = OnlyOne {
+            objective: self.objective.clone(),
+            micro_batch,
+            ended: Arc::default(),
+        };
+        Ok(pipeline.train_step(self.batch.clone(), &objective)?)
     }
 }
 
@@ -241,7 +229,7 @@ fn cut<L: Layer>(pipeline: &Pipeline<L>) -> Vec<Range<usize>> {
     stages.map(|stage| stage.layers).collect()
 }
 
-/// Losses and parameters. Running statistics are left out: no forward pass of a window reads them.
+/// Losses and parameters. Running statistics are left out: no pass of a window reads those of another.
 fn after_window<'a, L: Layer>(
     losses: &[f64],
     layers: impl Iterator<Item = (usize, &'a L)>,
@@ -252,11 +240,42 @@ fn after_window<'a, L: Layer>(
         snapshot.0.push((name, vec![*loss as f32]));
     }
     snapshot.layers("after the window, ", layers);
-    let is_statistic = |name: &str| {
-        [".running_mean", ".running_var"]
-            .iter()
-            .any(|end| name.ends_with(end))
-    };
-    snapshot.0.retain(|(name, _)| !is_statistic(name));
+    let is_parameter =
+        |name: &str| !(name.ends_with(".running_mean") || name.ends_with(".running_var"));
+    snapshot.0.retain(|(name, _)| is_parameter(name));
     snapshot
+}
+
+/// An objective whose loss is 0 for all but one micro-batch. They come one after another.
+#[derive(Clone)]
+struct OnlyOne<O> {
+    objective: O,
+    micro_batch: usize,
+    ended: Arc<AtomicUsize>,
+}
+
+impl<O> OnlyOne<O> {
+    fn share(&self, loss: Tensor<1>, micro_batch: usize) -> Tensor<1> {
+        match micro_batch == self.micro_batch {
+            true => loss,
+            false => loss.mul_scalar(0.0),
+        }
+    }
+}
+
+impl<Out, T, O: Objective<Out, T>> Objective<Out, T> for OnlyOne<O> {
+    fn loss(&self, output: Out, target: T) -> Tensor<1> {
+        let micro_batch = self.ended.fetch_add(1, Ordering::SeqCst);
+        self.share(self.objective.loss(output, target), micro_batch)
+    }
+
+    fn weight(&self, target: &T) -> f64 {
+        self.objective.weight(target)
+    }
+
+    /// Heads come before the last layer.
+    fn auxiliary_loss(&self, output: Out, target: T) -> Tensor<1> {
+        let micro_batch = self.ended.load(Ordering::SeqCst);
+        self.share(self.objective.auxiliary_loss(output, target), micro_batch)
+    }
 }

@@ -34,6 +34,7 @@ struct Wrong {
     #[module(skip)]
     runs: Arc<AtomicUsize>,
     /// What each worker computed of the weights.
+    #[module(skip)]
     factors: Arc<Mutex<HashMap<ThreadId, Tensor<2>>>>,
 }
 
