@@ -49,6 +49,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 const SIGNS: u32 = 8;
 /// Everything has one tag, so that a rank's messages have one order.
 const TAG: i32 = 0;
+/// What Open MPI sends to make a group has the tag that it is given: it must not be taken for a packet.
+const GROUP_TAG: i32 = 1;
 /// MPI counts numbers in `i32`: more are added up in several pieces.
 const MOST_NUMBERS: usize = 1 << 28;
 
@@ -198,11 +200,11 @@ impl<'a> Engine<'a> {
                 self.fail(CommError::Unreadable(self.port.peer(other)));
             }
         }
+        let reason = format!("the ranks {ranks:?} did not make a group together");
         let ranks: Vec<_> = ranks.iter().map(|rank| as_rank(*rank)).collect();
         let members = self.world.group().include(&ranks);
-        let reason = "the processes of a group did not make it";
         let made = watched(self.port.limit(), reason, || {
-            self.world.split_by_subgroup(&members)
+            self.world.split_by_subgroup_with_tag(&members, GROUP_TAG)
         });
         self.groups.extend(made.map(|made| (group, made)));
     }

@@ -131,7 +131,8 @@ fn run(
     let _ = ready.send(Ok(port.clone()));
     Engine::new(&world, port, queue).run();
     // Other processes have to finalize MPI, too. One that is stopped must not hold up this one.
-    watched(limit, "a process did not leave the job", || drop(universe));
+    let reason = "a process did not leave the job".to_owned();
+    watched(limit, reason, || drop(universe));
 }
 
 fn hosts(world: &SimpleCommunicator) -> Vec<String> {

@@ -7,11 +7,7 @@ use std::{
 
 /// Makes a call of MPI that waits for other processes. If that takes longer than the limit, this process says
 /// why and ends, and so does the job: nothing else ends such a call.
-pub(crate) fn watched<T>(
-    limit: Option<Duration>,
-    reason: &'static str,
-    call: impl FnOnce() -> T,
-) -> T {
+pub(crate) fn watched<T>(limit: Option<Duration>, reason: String, call: impl FnOnce() -> T) -> T {
     let (done, watch) = channel::<()>();
     let watch = move || {
         let waited = limit.map(|limit| watch.recv_timeout(limit));

@@ -93,7 +93,7 @@ fn a_group_whose_sums_are_mpis_names_what_is_wrong() {
         let left = format!("{} has left the job", rank(1));
         fails(size, "leaves before MPI", |_| {}, &[&left]);
         let stop = |job: &Job| {
-            thread::sleep(Duration::from_millis(300));
+            job.wait_for("MPI adds up");
             signal("-STOP", job.processes()[1]);
         };
         fails(size, "reduces by MPI", stop, &["rank 0 failed: ", &rank(1)]);

@@ -336,7 +336,12 @@ pub type ByPath<T> = Vec<(String, Vec<T>)>;
 
 /// Every float of a module by path, running statistics among them, as bits.
 pub fn bits<M: Module>(module: &M) -> ByPath<u32> {
-    to_bits(find(&module.valid(), None))
+    to_bits(floats_of(module))
+}
+
+/// Every float by path.
+pub fn floats_of<M: Module>(module: &M) -> ByPath<f32> {
+    find(&module.valid(), None)
 }
 
 /// The gradient of every parameter by path, as bits.

@@ -9,4 +9,5 @@ mod engine;
 mod models;
 mod one_channel;
 mod precision;
+mod replicas;
 mod transformer;
