@@ -3,7 +3,7 @@
 use std::fmt;
 
 use stovepipe_pipeline::{BuildError, LayerError, StepError, error::ProcessError};
-use stovepipe_schedule::{Recompute, Rule, Scheduler};
+use stovepipe_schedule::{Recompute, Rule, ScheduleError, Scheduler};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
@@ -22,6 +22,8 @@ pub(crate) enum CaseError {
     Build(#[from] BuildError),
     #[error(transparent)]
     Step(#[from] StepError),
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
     #[error("without a pipeline: {0}")]
     Plain(#[from] LayerError),
     #[error(transparent)]

@@ -35,7 +35,7 @@ const STATISTICS: f64 = 1e-4;
 const OTHER_DEVICES: f64 = 1e-4;
 
 /// Allowed where the CPU gives the same bits.
-fn allowed(device: &Device) -> f64 {
+pub(crate) fn allowed(device: &Device) -> f64 {
     if *device == Device::flex() {
         0.0
     } else {

@@ -3,7 +3,8 @@
 //! [`Verifier`] trains a model for two steps, with an evaluation after each, for many numbers of stages,
 //! schedules, modes of recomputation and numbers of micro-batches. It compares losses, gradients, running
 //! statistics and outputs with each other, bit for bit, and with those that Burn alone computes for the
-//! whole model. The [`Report`] prints as a table.
+//! whole model. Asynchronous training has no such result: it is compared with a loop over the versions of the
+//! weights. The [`Report`] prints as a table.
 //!
 //! ```
 //! use burn::tensor::{Device, Int, Tensor};
@@ -33,6 +34,7 @@ mod snapshot;
 mod subject;
 mod tested;
 mod verifier;
+mod windows;
 
 pub use error::VerifyError;
 pub use report::{Check, Outcome, Report};

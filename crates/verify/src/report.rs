@@ -5,7 +5,7 @@ use std::fmt;
 use stovepipe_pipeline::error::ProcessError;
 
 use crate::{
-    case::{Case, CaseError},
+    case::CaseError,
     processes::{Failure, Processes},
     snapshot::{Difference, Snapshot},
 };
@@ -87,7 +87,7 @@ impl Check {
     pub(crate) fn compare(
         &mut self,
         processes: &Processes,
-        case: &Case,
+        case: &impl fmt::Display,
         found: &Result<Snapshot, CaseError>,
         expected: &Result<Snapshot, CaseError>,
     ) -> Result<(), ProcessError> {

@@ -9,8 +9,8 @@ use burn::{
 };
 use stovepipe_comm::Terms;
 use stovepipe_pipeline::{
-    Batch, BuildError, Flow, Held, KeyedRng, Layer, LayerError, Objective, Pipeline, Plain, Step,
-    StepError, flows::attach, run_plain,
+    Batch, BuildError, Flow, Held, KeyedRng, Layer, LayerError, Objective, Pipeline,
+    PipelineBuilder, Plain, Recompute, Step, StepError, flows::attach, run_plain,
 };
 use stovepipe_schedule::DataParallel;
 
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The learning rate between the two steps, large enough to change the second one.
-const LEARNING_RATE: f64 = 0.05;
+pub(crate) const LEARNING_RATE: f64 = 0.05;
 
 pub(crate) struct Subject<L: Layer, T, O> {
     /// Initialized, and shared with no pipeline.
@@ -71,14 +71,8 @@ where
         terms
     }
 
-    /// Copies of the layers that share nothing with them.
-    fn copies(&self) -> Vec<L> {
-        let layers = self.layers.iter();
-        layers.map(|layer| layer.valid().train()).collect()
-    }
-
     pub(crate) fn build(&self, case: &Case) -> Result<Pipeline<L>, BuildError> {
-        self.build_with(self.copies(), case)
+        self.build_with(copies(&self.layers), case)
     }
 
     /// A pipeline of other layers.
@@ -102,15 +96,24 @@ where
             1 => builder.schedule(case.rule),
             replicas => builder.schedule(DataParallel::equal(case.rule, replicas)),
         };
-        let builder = builder
-            .micro_batches(case.micro_batches)
-            .recompute(case.recompute)
-            .seed(self.seed)
-            .unkeyed_draws_nothing(self.allow_unkeyed);
+        let builder = self.with_settings(builder, case.micro_batches, case.recompute);
         match processes.of_workers(workers) {
             Some(comm) => builder.communicator(comm.clone()).build(),
             None => builder.build(),
         }
+    }
+
+    pub(crate) fn with_settings(
+        &self,
+        builder: PipelineBuilder<L>,
+        micro_batches: usize,
+        recompute: Recompute,
+    ) -> PipelineBuilder<L> {
+        builder
+            .micro_batches(micro_batches)
+            .recompute(recompute)
+            .seed(self.seed)
+            .unkeyed_draws_nothing(self.allow_unkeyed)
     }
 
     /// The simplest case with a stage in each process.
@@ -149,7 +152,7 @@ where
 
     /// The same in this process alone, which then has all layers.
     pub(crate) fn run_alone(&self, case: &Case) -> Result<Snapshot, CaseError> {
-        let pipeline = self.build_in(&Processes::default(), self.copies(), case)?;
+        let pipeline = self.build_in(&Processes::default(), copies(&self.layers), case)?;
         self.run_pipeline(pipeline).map(|(results, _)| results)
     }
 
@@ -210,7 +213,7 @@ where
             let samples: Range<usize> = first..first + size;
             first += size;
             let rng = |layer| KeyedRng::new(self.seed, 0, layer, samples.clone());
-            let layers = self.copies();
+            let layers = copies(&self.layers);
             let plain = run_plain(&layers, attach(input, false), &attach(side, false), rng)?;
             each(layers, plain, attach(target, false), size);
         }
@@ -241,6 +244,12 @@ impl Snapshot {
         }
         self.layers(&format!("after {name}, "), own_layers(pipeline));
     }
+}
+
+/// Copies of layers that share nothing with them.
+pub(crate) fn copies<L: Layer>(layers: &[L]) -> Vec<L> {
+    let layers = layers.iter();
+    layers.map(|layer| layer.valid().train()).collect()
 }
 
 /// The layers of a pipeline that this process has, with their indices.

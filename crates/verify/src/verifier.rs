@@ -252,6 +252,7 @@ where
             subject.check_replicas(&cases)?,
             subject.check_evaluation(&cases)?,
             subject.check_failed_step(&cases)?,
+            subject.check_windows(&self.stages, &self.micro_batches)?,
             memory(subject.samples(), &held),
         ];
         Ok(Report { checks })

@@ -1,8 +1,12 @@
 //! Models and objectives whose faults must be found.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{ThreadId, current},
 };
 
 use burn::{
@@ -10,7 +14,9 @@ use burn::{
     nn::{DropoutConfig, Linear, LinearConfig},
     tensor::{Int, Tensor},
 };
-use stovepipe_pipeline::{Batch, Context, CrossEntropy, Layer, LayerError, Objective};
+use stovepipe_pipeline::{
+    Batch, Context, CrossEntropy, Layer, LayerError, Objective, flows::attach,
+};
 use stovepipe_verify::{Outcome, Report, Verifier};
 
 use self::Breakage::*;
@@ -27,6 +33,9 @@ struct Wrong {
     wrong: Breakage,
     #[module(skip)]
     runs: Arc<AtomicUsize>,
+    /// What each worker computed of the weights.
+    #[module(skip)]
+    factors: Arc<Mutex<HashMap<ThreadId, Tensor<2>>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,6 +53,8 @@ enum Breakage {
     Named,
     /// Fails there.
     Failing,
+    /// Uses what a worker computed of the weights when it last ran without a tape.
+    Stale,
 }
 
 impl Layer for Wrong {
@@ -62,7 +73,7 @@ impl Layer for Wrong {
         context: &mut Context<'_, Self>,
     ) -> Result<Tensor<2>, LayerError> {
         let y = self.linear.forward(x.clone()).tanh();
-        let is_named = || std::thread::current().name() == Some("worker-1");
+        let is_named = || current().name() == Some("worker-1");
         Ok(match self.wrong {
             Unkeyed => self.dropout.forward(y),
             Counting => {
@@ -73,12 +84,45 @@ impl Layer for Wrong {
             Mixing => y.clone() - y.mean_dim(0),
             Named if is_named() => y.mul_scalar(1.01),
             Failing if is_named() => return Err(LayerError::new("another worker", "worker-1")),
+            Stale => y.mul(self.factor(x.is_tracked())),
             Nothing | Recorded | Named | Failing => y,
         })
     }
 
     fn leave(flow: Tensor<2>) -> Result<Tensor<2>, LayerError> {
         Ok(flow)
+    }
+}
+
+impl Wrong {
+    /// A factor that has no gradient.
+    fn factor(&self, is_recorded: bool) -> Tensor<2> {
+        let weight = self.linear.weight.val();
+        let like = |factor: Tensor<2>| match weight.is_autodiff() {
+            true => attach(factor, false),
+            false => factor,
+        };
+        let newest = weight
+            .clone()
+            .inner()
+            .mean()
+            .add_scalar(1.0)
+            .reshape([1, 1]);
+        let is_worker = current()
+            .name()
+            .is_some_and(|name| name.starts_with("worker-"));
+        if !is_worker {
+            return like(newest);
+        }
+        let mut factors = self.factors.lock().unwrap();
+        let factor = match factors.get(&current().id()) {
+            Some(kept) if is_recorded => kept.clone(),
+            _ => newest,
+        };
+        if !is_recorded {
+            factors.insert(current().id(), factor.clone());
+        }
+        like(factor)
     }
 }
 
@@ -95,6 +139,7 @@ fn verifier<O: Objective<Tensor<2>, Tensor<1, Int>>>(
         dropout: DropoutConfig::new(0.5).init(),
         wrong: if index == 1 { wrong } else { Nothing },
         runs: Arc::default(),
+        factors: Arc::default(),
     });
     let batch = Batch::new(pattern([7, 4]), labels([7], 4));
     let verifier = Verifier::new(layers.collect(), batch, objective);
@@ -138,6 +183,18 @@ fn each_fault_is_found_and_named() {
         let text = report.to_string();
         assert!(text.contains("FAILS") && text.contains(hint), "{text}");
     }
+}
+
+/// All passes of a synchronous step have the same weights, so no other check can find it.
+#[test]
+fn only_windows_find_what_was_computed_of_other_weights() {
+    let report = verify(Stale, CrossEntropy::new());
+    assert_eq!(failing(&report), ["windows"], "{report}");
+    let text = report.to_string();
+    assert!(
+        text.contains("other weights") && text.contains("pipedream"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ mod ranks;
 
 use std::ops::RangeInclusive;
 
-use stovepipe_pipeline::{Batch, Flow, Layer, Objective};
+use stovepipe_pipeline::{Batch, Flow, Layer, Objective, error::WindowError};
 use stovepipe_verify::{Outcome, Verifier};
 
 /// These divide the batch or not, and 12 is more than it has samples.
@@ -57,6 +57,10 @@ where
     for name in ["same bits", "evaluation", "failed step", "memory"] {
         assert!(!matches!(named(name).verdict, Outcome::Skipped(_)));
     }
+    // All models have two stages, and windows of any but those that share parameters.
+    let windows = named("windows");
+    let shares = Outcome::Skipped(WindowError::SharedParameters.to_string());
+    assert!(windows.verdict == shares || windows.cases >= 5, "{report}");
     let statistics = named("running statistics");
     assert!((statistics.cases > 0) == (statistics.verdict == Outcome::Holds));
     statistics.cases
