@@ -14,11 +14,14 @@ use crate::{AllReduce, CollectiveError, Group, Reduction};
 /// Calls of each rank: by the transport, and between them in the ring.
 const CALLS: usize = 5;
 
+/// What a rank has asked for.
+type Asked = (Vec<f32>, TakeSums);
+
 /// Ranks that add up when the last one asks for it.
 struct Adds {
     rank: usize,
     ports: Arc<Vec<Port>>,
-    asked: Arc<Mutex<Vec<(Vec<f32>, TakeSums)>>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Transport for Adds {
@@ -74,7 +77,7 @@ fn call(group: &mut Group, index: usize, bucket: u64) -> Result<(), CollectiveEr
     let size = group.size();
     let own = |rank: usize| (rank + index) as f32;
     let mut tensor = [own(group.rank()); 3];
-    let expected = if index % 2 == 0 {
+    let expected = if index.is_multiple_of(2) {
         group.all_reduce(bucket, &mut [&mut tensor], Reduction::Sum)?;
         (0..size).map(own).sum()
     } else {

@@ -162,8 +162,7 @@ fn with_statistics(
     let number =
         |own: &ByPath<u32>, place: usize, index: usize| f32::from_bits(own[place].1[index]);
     let mini_batches = 1 + counted.last().unwrap().0;
-    for place in 0..floats.len() {
-        let path = floats[place].0.clone();
+    for (place, (path, floats)) in floats.iter_mut().enumerate() {
         let is_variance = path.ends_with("running_var");
         if !is_variance && !path.ends_with("running_mean") {
             continue;
@@ -171,7 +170,7 @@ fn with_statistics(
         let mean = start
             .iter()
             .position(|(own, _)| *own == path.replace("_var", "_mean"));
-        for index in 0..floats[place].1.len() {
+        for (index, float) in floats.iter_mut().enumerate() {
             let mut now = number(start, place, index);
             for mini_batch in 0..mini_batches {
                 let own = counted.iter().filter(|own| own.0 == mini_batch);
@@ -194,7 +193,7 @@ fn with_statistics(
                 }
                 now = (1.0 - MOMENTUM) * now + change;
             }
-            floats[place].1[index] = now.to_bits();
+            *float = now.to_bits();
         }
     }
     floats
@@ -266,7 +265,7 @@ fn pictures(count: usize) -> Vec<Examples<ConvNet>> {
         let images = images(samples).mul_scalar(1.0 + 0.1 * index as f64);
         (
             images,
-            labels(samples + index, CLASSES).slice([index..samples + index]),
+            labels(samples + index, CLASSES).narrow(0, index, samples),
         )
     };
     (0..count).map(batch).collect()

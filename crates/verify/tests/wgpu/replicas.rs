@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use burn::optim::{Optimizer, SgdConfig};
+use burn::optim::SgdConfig;
 use stovepipe_comm::local;
 use stovepipe_pipeline::{CrossEntropy, NamedDevice, Pipeline, Recompute};
 use stovepipe_schedule::{DataParallel, OneForwardOneBackward};
