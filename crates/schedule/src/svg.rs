@@ -24,6 +24,8 @@ use row::Row;
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 24.0;
 const LEGEND_Y: f64 = 60.0;
+/// From one line of the legend to the next.
+const LEGEND_PITCH: f64 = 20.0;
 const TITLE_Y: f64 = 34.0;
 const NOTE_PITCH: f64 = 17.0;
 const SHARES: &str =

@@ -19,9 +19,10 @@ use crate::{
         },
     },
     engine::{
+        parts::OutputUse,
         schedules::StepSchedule,
         seats::Turns,
-        stage::{OutputUse, StagePlacement},
+        stage::StagePlacement,
         step::{self, StepResult},
     },
     model::{flow::Flow, flows, layer::Layer, packed::PackError},

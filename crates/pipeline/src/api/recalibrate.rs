@@ -5,10 +5,7 @@ use std::sync::{Arc, PoisonError};
 use crate::{
     api::{batch::Inputs, error::StepError, pipeline::Pipeline},
     engine::{
-        schedules::StepSchedule,
-        stage::{OutputUse, Training},
-        statistics::Statistics,
-        step,
+        parts::OutputUse, schedules::StepSchedule, stage::Training, statistics::Statistics, step,
     },
     model::layer::Layer,
 };

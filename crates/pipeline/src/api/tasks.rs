@@ -12,10 +12,10 @@ use crate::{
     engine::{
         links::Links,
         panic::caught,
-        parts::{Part, Parts},
+        parts::{MicroBatchLoss, OutputUse, Part, Parts},
         report::StageReport,
         seats::{Seat, Turns},
-        stage::{MicroBatchLoss, OutputUse, StagePlacement, StageTask, Training},
+        stage::{StagePlacement, StageTask, Training},
         step::StepResult,
         tape::{Head, LossAndScores},
         values,

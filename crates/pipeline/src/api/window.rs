@@ -17,11 +17,11 @@ use crate::{
         tasks::{Parted, loss_on, sum_losses, sum_scores, weight_of},
     },
     engine::{
-        parts::{Part, Parts},
+        parts::{OutputUse, Part, Parts},
         report::{Held, StageReport},
         schedules::StepSchedule,
         seats::Seat,
-        stage::{OutputUse, StagePlacement, StageResult, StageTask, Training},
+        stage::{StagePlacement, StageResult, StageTask, Training},
         step,
         window::{Change, StageUpdates},
     },

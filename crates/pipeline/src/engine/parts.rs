@@ -6,9 +6,22 @@ use stovepipe_runtime::{CancelToken, Inbox};
 
 use crate::{
     api::error::FailureCause,
-    engine::{stage::OutputUse, worker::ActionError},
+    engine::{
+        tape::{Head, LossAndScores},
+        worker::ActionError,
+    },
     model::{keyed_rng::StepKey, layer::Layer},
 };
+
+/// Computes the loss and the scores of an output for a micro-batch.
+pub(crate) type MicroBatchLoss<L> =
+    Box<dyn Fn(usize, Head, <L as Layer>::Output) -> LossAndScores + Send>;
+
+/// What a stage does with the model's outputs. Stages before the last use `loss` for auxiliary heads.
+pub(crate) struct OutputUse<L: Layer> {
+    pub(crate) loss: Option<MicroBatchLoss<L>>,
+    pub(crate) keep_outputs: bool,
+}
 
 /// What a stage needs of a mini-batch. Micro-batches are counted from its first.
 pub(crate) struct Part<L: Layer> {

@@ -21,7 +21,7 @@ use crate::{
         finite::{gradient_sum, is_finite},
         links::Links,
         message::{Arrived, Inbox, Message},
-        parts::Parts,
+        parts::{OutputUse, Parts},
         record::Recorder,
         reduction::Reduction,
         report::{Held, StageReport},
@@ -38,16 +38,6 @@ use crate::{
     },
     model::{flows, layer::Layer},
 };
-
-/// Computes the loss and the scores of an output for a micro-batch.
-pub(crate) type MicroBatchLoss<L> =
-    Box<dyn Fn(usize, Head, <L as Layer>::Output) -> LossAndScores + Send>;
-
-/// What a stage does with the model's outputs. Stages before the last use `loss` for auxiliary heads.
-pub(crate) struct OutputUse<L: Layer> {
-    pub(crate) loss: Option<MicroBatchLoss<L>>,
-    pub(crate) keep_outputs: bool,
-}
 
 /// What a stage needs for a step.
 pub(crate) struct StageTask<L: Layer> {

@@ -6,7 +6,7 @@ use ::svg::{Node, node::element::Group};
 
 use crate::{Timeline, summary::Shown, timeline::label};
 
-use super::{LEGEND_Y, MARGIN, WIDTH, legend, text};
+use super::{LEGEND_PITCH, LEGEND_Y, MARGIN, WIDTH, text};
 
 /// More rows are hard to tell apart, and make the file large.
 const MOST_ROWS: usize = 48;
@@ -44,7 +44,7 @@ impl Layout {
         let lane_x = MARGIN + LETTER * longest as f64 + SPACE;
         let lane_width = WIDTH - MARGIN - PERCENT - BAR - SPACE - lane_x;
         let (lane_height, pitch) = row_size(shown.workers().count());
-        let first_row_y = LEGEND_Y + legend::PITCH * (legend_lines - 1) as f64 + 32.0;
+        let first_row_y = LEGEND_Y + LEGEND_PITCH * (legend_lines - 1) as f64 + 32.0;
         let rows = shown.workers().count() + usize::from(shown.gap().is_some());
         let length = timeline.length();
         let seconds = length.as_secs_f64();

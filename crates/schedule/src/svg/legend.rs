@@ -5,7 +5,7 @@ use ::svg::{Node, node::element::Group};
 use crate::{SpanKind, Timeline, summary::stages};
 
 use super::{
-    MARGIN, WIDTH,
+    LEGEND_PITCH, MARGIN, WIDTH,
     layout::shows_versions,
     rectangle,
     shade::{Colour, SHADES},
@@ -17,8 +17,6 @@ const SWATCH: f64 = 12.0;
 const SPACE: f64 = 18.0;
 /// The width of a letter, roughly.
 const LETTER: f64 = 6.3;
-/// From one line to the next.
-pub(super) const PITCH: f64 = 20.0;
 
 /// A few swatches side by side, and their meaning.
 struct Entry {
@@ -78,7 +76,7 @@ impl Legend {
         for (line, entries) in self.lines.iter().enumerate() {
             let mut x = MARGIN;
             for entry in entries {
-                entry.draw(page, x, y + PITCH * line as f64);
+                entry.draw(page, x, y + LEGEND_PITCH * line as f64);
                 x += entry.width() + SPACE;
             }
         }

@@ -6,7 +6,8 @@ use super::split::MiniBatch;
 use crate::{
     api::{error::StepError, objective::Objective, pipeline::Pipeline, tasks::loss_on},
     engine::{
-        stage::{OutputUse, Training},
+        parts::OutputUse,
+        stage::Training,
         step::{self, StepResult},
     },
     model::{flow::Flow, layer::Layer},
