@@ -9,5 +9,4 @@ mod engine;
 mod models;
 mod one_channel;
 mod precision;
-mod replicas;
 mod transformer;
