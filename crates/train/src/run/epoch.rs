@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Step, StepError};
-use stovepipe_schedule::{Span, Timeline};
+use stovepipe_schedule::Span;
 
 use super::{folder::RunFolder, progress::Progress, trainer::Trainer};
 use crate::{
@@ -13,25 +13,15 @@ use crate::{
 
 /// What is counted of a mini-batch.
 pub(super) struct Trained<'a> {
+    /// Its number among all steps, from 1.
+    pub(super) step: u64,
     pub(super) loss: f64,
     pub(super) weight: f64,
     pub(super) scores: &'a [f64],
     pub(super) samples: usize,
     pub(super) overflowed: bool,
-    pub(super) timeline: &'a Timeline,
-}
-
-impl<'a> Trained<'a> {
-    fn of_step<L: Layer>(step: &'a Step<L>) -> Self {
-        Self {
-            loss: step.loss,
-            weight: step.weight,
-            scores: &step.scores,
-            samples: step.micro_batches.iter().sum(),
-            overflowed: step.overflowed,
-            timeline: &step.timeline,
-        }
-    }
+    pub(super) bubble: f64,
+    pub(super) slowest_worker: usize,
 }
 
 /// What happened to a mini-batch's gradients.
@@ -57,7 +47,6 @@ impl<L: Layer, O> Trainer<L, O> {
     where
         O: Objective<L::Output, T>,
     {
-        let epoch = self.state.epoch;
         let rate = self.learning_rate(batches);
         let (started, before) = (Instant::now(), self.state.under_way.seconds);
         let (first, pass) = (self.state.batch, self.pass());
@@ -77,23 +66,27 @@ impl<L: Layer, O> Trainer<L, O> {
                 self.gather((&mut step, batch_started), is_last, rate.at(update))?;
             self.end_step(&mut step, spans)?;
             let seconds = before + started.elapsed().as_secs_f64();
-            let spent = seconds - self.state.under_way.seconds;
-            let trained = Trained::of_step(&step);
-            self.count(&trained, gathered, seconds)?;
-            let norm = (gathered == Gathered::Updated).then(|| self.optimizer.gradient_norm());
-            self.log_step(
+            let trained = Trained {
+                step: self.pipeline.steps(),
+                loss: step.loss,
+                weight: step.weight,
+                scores: &step.scores,
+                samples: step.micro_batches.iter().sum(),
+                overflowed: step.overflowed,
+                bubble: step.timeline.bubble(),
+                slowest_worker: step.timeline.slowest_worker().unwrap_or(0),
+            };
+            self.record(
                 &trained,
-                (rate.at(update), norm.flatten()),
-                spent,
-                folder,
-                progress,
-            );
-            progress.at(epoch + 1, self.state.batch, &self.describe(&trained));
+                gathered,
+                (rate.at(update), seconds),
+                (folder, progress),
+            )?;
             // The timeline is of the last complete mini-batch.
             if step.micro_batches.iter().sum::<usize>() == self.settings.batch_size {
                 self.timeline = step.timeline;
             }
-            if self.is_save_due() {
+            if self.is_save_due(1) {
                 self.save(folder, progress)?;
             }
             if (self.ends || self.is_at_limit()) && !is_last {
@@ -111,8 +104,16 @@ impl<L: Layer, O> Trainer<L, O> {
     where
         O: Objective<L::Output, T>,
     {
-        match self.pipeline.train_step(batch, &self.task.training) {
-            Ok(step) => Ok(Some(step)),
+        self.unless_stopped(self.pipeline.train_step(batch, &self.task.training))
+    }
+
+    /// What was trained, or `None` if it was stopped.
+    pub(super) fn unless_stopped<R>(
+        &self,
+        trained: Result<R, StepError>,
+    ) -> Result<Option<R>, TrainError> {
+        match trained {
+            Ok(trained) => Ok(Some(trained)),
             Err(StepError::Stopped) => Ok(None),
             Err(source @ StepError::NotFinite { .. }) => Err(TrainError::Diverged {
                 epoch: self.state.epoch + 1,
@@ -121,6 +122,23 @@ impl<L: Layer, O> Trainer<L, O> {
             }),
             Err(other) => Err(other.into()),
         }
+    }
+
+    /// Counts, logs and shows a mini-batch that ended after this many seconds of the epoch.
+    pub(super) fn record(
+        &mut self,
+        trained: &Trained<'_>,
+        gathered: Gathered,
+        (rate, seconds): (f64, f64),
+        (folder, progress): (&RunFolder, &mut Progress),
+    ) -> Result<(), TrainError> {
+        let spent = seconds - self.state.under_way.seconds;
+        self.count(trained, gathered, seconds)?;
+        let norm = (gathered == Gathered::Updated).then(|| self.optimizer.gradient_norm());
+        self.log_step(trained, (rate, norm.flatten()), spent, folder, progress);
+        let (epoch, shown) = (self.state.epoch + 1, self.describe(trained));
+        progress.at(epoch, self.state.batch, &shown);
+        Ok(())
     }
 
     /// Completes the timeline by the updates of all stages, and agrees whether to end.
@@ -183,7 +201,7 @@ impl<L: Layer, O> Trainer<L, O> {
     }
 
     /// Counts a mini-batch that ended after this many seconds of the epoch.
-    pub(super) fn count(
+    fn count(
         &mut self,
         step: &Trained<'_>,
         gathered: Gathered,
@@ -205,22 +223,50 @@ impl<L: Layer, O> Trainer<L, O> {
         }
         sums.skipped += usize::from(gathered == Gathered::Skipped);
         sums.steps += 1;
-        sums.bubbles += step.timeline.bubble();
+        sums.bubbles += step.bubble;
         sums.seconds = seconds;
         Ok(())
     }
 
     /// The epoch's metrics and rate so far, and what slowed the step.
-    pub(super) fn describe(&self, step: &Trained<'_>) -> String {
+    fn describe(&self, step: &Trained<'_>) -> String {
         let sums = &self.state.under_way;
         let (metrics, rate) = (self.task.metrics(&sums.scores), sums.samples_per_second());
-        let slowest = step.timeline.slowest_worker().unwrap_or(0);
-        let bubble = 100.0 * step.timeline.bubble();
+        let (slowest, bubble) = (step.slowest_worker, 100.0 * step.bubble);
         format!("{metrics} · {rate:.0} samples/s · slowest worker {slowest} · bubble {bubble:.0} %")
     }
 
-    fn is_save_due(&self) -> bool {
-        let every = self.settings.save_every as u64;
-        every > 0 && self.pipeline.steps().is_multiple_of(every)
+    /// Whether a checkpoint was due at one of the last `count` steps.
+    pub(super) fn is_save_due(&self, count: usize) -> bool {
+        passes_multiple(self.pipeline.steps(), count, self.settings.save_every)
+    }
+}
+
+/// Whether one of the last `count` steps was a multiple of `every`, which is 0 for none.
+pub(super) fn passes_multiple(steps: u64, count: usize, every: usize) -> bool {
+    let (every, count) = (every as u64, count as u64);
+    every > 0 && steps / every > (steps - count.min(steps)) / every
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_may_pass_a_multiple() {
+        for (steps, count, every, passes) in [
+            (8, 4, 0, false),
+            (8, 4, 8, true),
+            (10, 4, 8, true),
+            (12, 4, 8, false),
+            (3, 3, 4, false),
+            (4, 4, 1, true),
+        ] {
+            assert_eq!(
+                passes_multiple(steps, count, every),
+                passes,
+                "{steps}, {count}, {every}"
+            );
+        }
     }
 }

@@ -74,7 +74,7 @@ impl<L: Layer, O> Trainer<L, O> {
     ) {
         let seconds = seconds.max(f64::MIN_POSITIVE);
         let line = StepMetrics {
-            step: self.pipeline.steps(),
+            step: step.step,
             epoch: self.state.epoch + 1,
             loss: step.loss,
             learning_rate,
@@ -82,7 +82,7 @@ impl<L: Layer, O> Trainer<L, O> {
             samples_per_second: step.samples as f64 / seconds,
             tokens_per_second: (self.task.counts_tokens).then(|| step.weight / seconds),
             memory: self.memory.resident(),
-            bubble: step.timeline.bubble(),
+            bubble: step.bubble,
         };
         if let Err(error) = folder.append_json_line(STEPS, &line)
             && !std::mem::replace(&mut self.has_warned, true)

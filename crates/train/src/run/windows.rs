@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use stovepipe_pipeline::{Batch, Flow, Layer, Objective, StepError, Window};
+use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Window};
 
 use super::{
-    epoch::{Gathered, Trained},
+    epoch::{Gathered, Trained, passes_multiple},
     folder::RunFolder,
     progress::Progress,
     trainer::Trainer,
@@ -31,7 +31,7 @@ impl<L: Layer, O> Trainer<L, O> {
     where
         O: Objective<L::Output, T>,
     {
-        let (epoch, rate) = (self.state.epoch, self.learning_rate(batches));
+        let rate = self.learning_rate(batches);
         let (started, before) = (Instant::now(), self.state.under_way.seconds);
         let (first, pass) = (self.state.batch, self.pass());
         let mut loaded = shared(&self.pipeline, || source.train_from(first, pass));
@@ -47,19 +47,32 @@ impl<L: Layer, O> Trainer<L, O> {
             self.ends |= all.into_iter().any(|ends| ends);
             let seconds = before + started.elapsed().as_secs_f64();
             let spent = (seconds - self.state.under_way.seconds) / count as f64;
+            let (bubble, slowest) = (window.timeline.bubble(), window.timeline.slowest_worker());
             for (index, rate) in rates.into_iter().enumerate() {
-                let trained = trained(&window, index);
+                let trained = Trained {
+                    step: self.pipeline.steps() - (count - 1 - index) as u64,
+                    loss: window.losses[index],
+                    weight: window.weights[index],
+                    scores: &window.scores[index],
+                    samples: window.micro_batches[index].iter().sum(),
+                    overflowed: false,
+                    bubble,
+                    slowest_worker: slowest.unwrap_or(0),
+                };
                 let so_far = self.state.under_way.seconds + spent;
-                self.count(&trained, Gathered::Updated, so_far)?;
-                self.log_step(&trained, (rate, None), spent, folder, progress);
-                progress.at(epoch + 1, self.state.batch, &self.describe(&trained));
+                self.record(
+                    &trained,
+                    Gathered::Updated,
+                    (rate, so_far),
+                    (folder, progress),
+                )?;
             }
             self.timeline = window.timeline;
             let is_over = self.state.batch == batches;
             if passes_multiple(self.pipeline.steps(), count, self.settings.check_replicas) {
                 self.pipeline.check_replicas()?;
             }
-            if passes_multiple(self.pipeline.steps(), count, self.settings.save_every) {
+            if self.is_save_due(count) {
                 self.save(folder, progress)?;
             }
             if (self.ends || self.is_at_limit()) && !is_over {
@@ -105,35 +118,11 @@ impl<L: Layer, O> Trainer<L, O> {
         } else {
             (self.optimizer).train_window(rates.to_vec(), pipeline, batches, objective)
         };
-        match (trained, failed) {
-            (_, Some(failed)) => Err(failed),
-            (Ok(window), None) => Ok(Some(window)),
-            (Err(StepError::Stopped), None) => Ok(None),
-            (Err(source @ StepError::NotFinite { .. }), None) => Err(TrainError::Diverged {
-                epoch: self.state.epoch + 1,
-                batch: self.state.batch + 1,
-                source,
-            }),
-            (Err(other), None) => Err(other.into()),
+        match failed {
+            Some(failed) => Err(failed),
+            None => self.unless_stopped(trained),
         }
     }
-}
-
-fn trained(window: &Window, index: usize) -> Trained<'_> {
-    Trained {
-        loss: window.losses[index],
-        weight: window.weights[index],
-        scores: &window.scores[index],
-        samples: window.micro_batches[index].iter().sum(),
-        overflowed: false,
-        timeline: &window.timeline,
-    }
-}
-
-/// Whether one of the last `count` steps was a multiple of `every`, which is 0 for none.
-fn passes_multiple(steps: u64, count: usize, every: usize) -> bool {
-    let (every, count) = (every as u64, count as u64);
-    every > 0 && steps / every > (steps - count.min(steps)) / every
 }
 
 /// The batches of a window. Ends early if one cannot be loaded.
@@ -166,26 +155,3 @@ where
 }
 
 impl<B, T> ExactSizeIterator for Loaded<'_, B> where B: Iterator<Item = Result<T, TrainError>> {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_window_may_pass_a_multiple() {
-        for (steps, count, every, passes) in [
-            (8, 4, 0, false),
-            (8, 4, 8, true),
-            (10, 4, 8, true),
-            (12, 4, 8, false),
-            (3, 3, 4, false),
-            (4, 4, 1, true),
-        ] {
-            assert_eq!(
-                passes_multiple(steps, count, every),
-                passes,
-                "{steps}, {count}, {every}"
-            );
-        }
-    }
-}

@@ -41,6 +41,12 @@ fn a_training_goes_on_at_the_end_of_a_window() {
     let (_, whole) = train(piped(&pipeline), &settings, &all, &path("whole"));
     let whole = whole.unwrap();
     assert!(whole.test.get("accuracy").unwrap() > 0.8, "{}", whole.test);
+    let steps = json_lines(&path("whole").join("steps.jsonl"));
+    let steps = steps.iter().map(|line| line["step"].as_u64());
+    assert!(
+        steps.eq((1..=39).map(Some)),
+        "each mini-batch has its own number"
+    );
     let mut began = Vec::new();
     // The data fail within a window, which then counts as not trained.
     for batches in [3, 6, 9, 7] {
