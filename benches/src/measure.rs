@@ -118,6 +118,14 @@ pub fn processor_seconds() -> f64 {
     fs::read_dir("/proc/self/task").map_or(f64::NAN, |tasks| sum(tasks) / 1e9)
 }
 
+/// The mean; 0 for none.
+pub fn mean(seconds: &[f64]) -> f64 {
+    match seconds.len() {
+        0 => 0.0,
+        count => seconds.iter().sum::<f64>() / count as f64,
+    }
+}
+
 /// The seconds of some work, and its result.
 pub fn time<R>(work: impl FnOnce() -> R) -> (f64, R) {
     let began = Instant::now();

@@ -185,7 +185,7 @@ impl Group {
 
     /// Begins a run: calls that fail or are cancelled together. All ranks begin the same runs, whose numbers
     /// ascend, and make up to 65,536 calls in each. A rank begins a run when no rank makes a call of an
-    /// earlier one any more. What is left of earlier runs is dropped.
+    /// earlier one any more. What is left of earlier runs is dropped. Within a run, this does nothing.
     ///
     /// An error in a run does not abort the job: the caller has to
     /// [cancel](GroupCancel::cancel) the run at the other ranks, and calls in it have no limit of their own.
@@ -203,8 +203,10 @@ impl Group {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn begin(&mut self, run: u64) {
-        self.inbox.run = Some(run);
-        self.calls = run << CALL_BITS;
+        if self.inbox.run != Some(run) {
+            self.inbox.run = Some(run);
+            self.calls = run << CALL_BITS;
+        }
     }
 
     /// This rank's place in the group, from 0.

@@ -114,7 +114,7 @@ fn start(
     events.into_iter().enumerate().map(rank).collect()
 }
 
-/// The links of a rank, by the rank at their end. There is none to itself.
+/// A rank's links to each rank; `None` to itself.
 fn slow_links(
     from: usize,
     channels: &[Sender<Event>],

@@ -13,7 +13,7 @@ use stovepipe_benches::{
     arguments::SweepArguments,
     bench_model::BenchModel,
     contender::{ContenderWork, race, serve_or_compute_alone},
-    measure::Seconds,
+    measure::{Seconds, mean},
     models::model,
     piped::{Network, PipedSettings},
     ranks,
@@ -255,8 +255,4 @@ fn without_gradients(profile: &Profile) -> Profile {
 /// Round by round.
 fn difference(a: &Seconds, b: &Seconds) -> Seconds {
     Seconds(a.0.iter().zip(&b.0).map(|(a, b)| a - b).collect())
-}
-
-fn mean(seconds: &[f64]) -> f64 {
-    seconds.iter().sum::<f64>() / seconds.len() as f64
 }

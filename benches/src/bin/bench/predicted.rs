@@ -11,6 +11,7 @@ use stovepipe_benches::{
     arguments::SweepArguments,
     bench_model::BenchModel,
     contender::{ContenderWork, race, serve_or_compute_alone},
+    measure::mean,
     models::models,
     piped::PipedSettings,
     report::{BenchReport, ReportTable, cell},
@@ -155,11 +156,4 @@ fn replayed(model: &dyn BenchModel, plan: &PipedSettings, rounds: usize) -> Resu
         costs.input = mean(&passes.backward);
     }
     Ok(schedule.simulate(&costs)?.makespan() / mean(&steps))
-}
-
-fn mean(seconds: &[f64]) -> f64 {
-    match seconds.len() {
-        0 => 0.0,
-        count => seconds.iter().sum::<f64>() / count as f64,
-    }
 }

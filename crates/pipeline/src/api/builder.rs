@@ -419,15 +419,21 @@ impl<L: Layer> PipelineBuilder<L> {
         if self.micro_batches == 0 {
             return Err(BuildError::NoMicroBatches);
         }
-        let schedule = self.scheduler.schedule(stages, self.micro_batches)?;
-        let devices = self.devices.len();
-        let seats = schedules::seats(&schedule, stages, self.micro_batches, devices)?;
+        let (schedule, seats) = self.seats(stages)?;
         let cut = (self.balance).cut_scheduled(layers, &schedule, (self.recompute, self.bucket));
         Ok(StageLayout {
             cut: cut.map_err(named)?,
             seats,
             schedule,
         })
+    }
+
+    /// The schedule of a mini-batch, and where its stages run.
+    fn seats(&self, stages: usize) -> Result<(Schedule, Seats), BuildError> {
+        let schedule = self.scheduler.schedule(stages, self.micro_batches)?;
+        let devices = self.devices.len();
+        let seats = schedules::seats(&schedule, stages, self.micro_batches, devices)?;
+        Ok((schedule, seats))
     }
 
     /// Predicts times, bubble and the memory of each worker, from what each layer costs for a micro-batch
@@ -641,16 +647,26 @@ impl<L: Layer> PipelineBuilder<L> {
         Ok(placements.map(placement).collect())
     }
 
-    /// The kind of each worker's device, if there are several processes. Only its own process knows the
-    /// hardware.
+    /// The kind of each worker's device, if other processes have replicas of its stages: only its own process
+    /// knows the hardware.
     fn kinds(&self, processes: &Processes) -> Result<Vec<String>, BuildError> {
         if !processes.are_several() {
             return Ok(Vec::new());
         }
-        let own = processes.own_workers();
-        let own: Vec<_> = own
-            .map(|worker| probe::kind(&self.devices[worker]))
+        // If there is no schedule, the build fails later.
+        let seats = self.stages().and_then(|stages| self.seats(stages));
+        let of_stages = seats
+            .iter()
+            .flat_map(|(_, seats)| (0..seats.stages()).map(|stage| seats.of_stage(stage)));
+        let replicated: BTreeSet<_> = of_stages
+            .filter(|seats| processes.of_seats(seats).len() > 1)
+            .flat_map(|seats| seats.iter().map(|seat| seat.worker))
             .collect();
+        let kind = |worker: usize| match replicated.contains(&worker) {
+            true => probe::kind(&self.devices[worker]),
+            false => String::new(),
+        };
+        let own: Vec<_> = processes.own_workers().map(kind).collect();
         let all = processes.share(own)?;
         let mut all: Vec<_> = all.into_iter().map(Vec::into_iter).collect();
         let of_worker = |device: &NamedDevice| all[device.process].next().unwrap_or_default();

@@ -5,7 +5,11 @@ use std::sync::{Arc, PoisonError};
 use crate::{
     api::{batch::Inputs, error::StepError, pipeline::Pipeline},
     engine::{
-        parts::OutputUse, schedules::StepSchedule, stage::Training, statistics::Statistics, step,
+        parts::OutputUse,
+        schedules::StepSchedule,
+        stage::Training,
+        statistics::{Statistics, extend_all},
+        step,
     },
     model::layer::Layer,
 };
@@ -56,11 +60,7 @@ impl<L: Layer> Pipeline<L> {
             if of_all.contains(&false) {
                 continue;
             }
-            if all.is_empty() {
-                all = found;
-            } else {
-                (all.iter_mut().zip(found)).for_each(|(sum, own)| sum.extend(own, sizes.len()));
-            }
+            extend_all(&mut all, found, sizes.len());
             sizes.extend(own);
             if sizes.len() >= micro_batches {
                 break;

@@ -2,6 +2,8 @@
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
+use stovepipe_comm::Terms;
+
 use crate::{
     api::{
         batch::{self, Inputs},
@@ -20,7 +22,7 @@ use crate::{
         tape::{Head, LossAndScores},
         values,
     },
-    model::{flow::Flow, flows, keyed_rng::StepKey, layer::Layer},
+    model::{flow::Flow, flows, keyed_rng::StepKey, layer::Layer, parameters::is_trainable},
 };
 
 /// What stages need of a mini-batch, before each takes its own.
@@ -85,6 +87,27 @@ impl<L: Layer> Pipeline<L> {
             Parts::one(parted.of(seat, (turns, 0), outputs(stage)))
         };
         Ok(self.seat_tasks((turns, 1), training, parts))
+    }
+
+    /// The first layer of this process that has something to train, or the number of layers.
+    pub(crate) fn trainable_from(&self) -> usize {
+        let layers = self.layers();
+        let is_trained =
+            |&index: &usize| self.engine.is_own_layer(index) && is_trainable(&layers[index]);
+        (0..layers.len()).find(is_trained).unwrap_or(layers.len())
+    }
+
+    /// What all processes must agree on before a training call.
+    pub(crate) fn call_terms(&self, call: &str) -> Terms {
+        let term = |name: &str, value: String| (name.to_owned(), value);
+        vec![
+            term("the call", call.to_owned()),
+            term("the step", self.steps().to_string()),
+            term(
+                "the finished share of the training",
+                self.progress().to_string(),
+            ),
+        ]
     }
 
     /// The key of a step's random numbers, so many steps from now.

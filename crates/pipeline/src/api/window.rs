@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, PoisonError, atomic::Ordering};
 
 use burn::optim::GradientsParams;
-use stovepipe_comm::Terms;
 use stovepipe_runtime::{Outbox, mailbox};
 use stovepipe_schedule::{Action, Pass, Timeline};
 
@@ -25,12 +24,7 @@ use crate::{
         step,
         window::{Change, StageUpdates},
     },
-    model::{
-        flow::Flow,
-        layer::Layer,
-        parameters::{is_trainable, move_gradients},
-        unkeyed,
-    },
+    model::{flow::Flow, layer::Layer, parameters::move_gradients, unkeyed},
 };
 
 /// So many mini-batches are ready beyond the one that runs forward.
@@ -124,7 +118,10 @@ impl<L: Layer> Pipeline<L> {
             Ok::<_, StepError>((turn, self.prepare_window(updates, states.len())?))
         };
         let ((_turn, mut training), first) = self.meet(prepare(), |(_, training)| {
-            (self.window_terms(updates), training.trainable_from)
+            let mut terms = self.call_terms("train_window");
+            let what = "the mini-batches of the window";
+            terms.push((what.to_owned(), updates.to_string()));
+            (terms, training.trainable_from)
         })?;
         training.trainable_from = first.into_iter().min().unwrap_or(self.layers().len());
         let training = Arc::new(training);
@@ -208,31 +205,14 @@ impl<L: Layer> Pipeline<L> {
         unkeyed::check(self.layers(), engine.unkeyed_policy, recompute)?;
         let size = (updates, engine.micro_batches);
         let schedule = engine.schedules.of_window(size, engine.weight_policy)?;
-        let is_trained =
-            |&index: &usize| engine.is_own_layer(index) && is_trainable(&self.layers()[index]);
-        let trainable_from = (0..self.layers().len()).find(is_trained);
         Ok(Training {
             schedule: schedule.into(),
-            trainable_from: trainable_from.unwrap_or(self.layers().len()),
+            trainable_from: self.trainable_from(),
             momenta: engine.momenta.clone(),
             only_counts: false,
             inspect: false,
             loss_scale: None,
         })
-    }
-
-    /// What all processes must agree on.
-    fn window_terms(&self, updates: usize) -> Terms {
-        let term = |name: &str, value: String| (name.to_owned(), value);
-        vec![
-            term("the call", "train_window".to_owned()),
-            term("the step", self.steps().to_string()),
-            term(
-                "the finished share of the training",
-                self.progress().to_string(),
-            ),
-            term("the mini-batches of the window", updates.to_string()),
-        ]
     }
 
     /// Gives each task the updates of its seat.
@@ -306,8 +286,7 @@ impl<L: Layer> Pipeline<L> {
         let stages = reports.iter().zip(&self.engine.stages);
         let wrong = stages.filter_map(|(stage, placement)| {
             let (mini_batch, layer) = stage.not_finite?;
-            let (index, name) = (placement.layers.start + layer, &placement.names[layer]);
-            let what = format!("gradient of layer {index} ({name})");
+            let what = placement.gradient_of(layer);
             Some((
                 mini_batch,
                 format!("{what} in mini-batch {mini_batch} of the window"),

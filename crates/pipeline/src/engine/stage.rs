@@ -94,9 +94,7 @@ pub(crate) struct StageResult<L: Layer> {
 impl<L: Layer> StageResult<L> {
     /// Adds what the next replica has of other micro-batches. `device` is that of the first.
     pub(crate) fn join(&mut self, next: Self, device: &Device) {
-        for (own, next) in self.statistics.iter_mut().zip(next.statistics) {
-            own.extend(next, 0);
-        }
+        statistics::extend_all(&mut self.statistics, next.statistics, 0);
         if self.gradients.is_empty() {
             self.gradients = next.gradients;
         }
@@ -120,6 +118,14 @@ pub(crate) struct StagePlacement {
     pub(crate) skips: StageSkips,
     /// The cells of each layer's running statistics.
     pub(crate) cells: Arc<[Cells]>,
+}
+
+impl StagePlacement {
+    /// What an error calls the gradient of a layer, by its index in the stage.
+    pub(crate) fn gradient_of(&self, layer: usize) -> String {
+        let (index, name) = (self.layers.start + layer, &self.names[layer]);
+        format!("gradient of layer {index} ({name})")
+    }
 }
 
 pub(crate) struct StageStep<L: Layer> {
@@ -308,8 +314,10 @@ impl<L: Layer> StageStep<L> {
         self.recorder.reducing(self.task.seat.stage);
         let gradients = reduction.gradients(cancel)?;
         // The last one also has the statistics.
-        if self.reductions.len() > 1 {
-            self.reductions.pop_front();
+        if self.reductions.len() > 1
+            && let Some(reduction) = self.reductions.pop_front()
+        {
+            reduction.end();
         }
         Ok(gradients)
     }

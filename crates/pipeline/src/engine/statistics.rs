@@ -159,6 +159,15 @@ pub(crate) struct Statistics {
     after: BTreeMap<usize, Tensor<1>>,
 }
 
+/// Adds the statistics of further micro-batches, which are counted from `first` on, layer by layer.
+pub(crate) fn extend_all(all: &mut Vec<Statistics>, later: Vec<Statistics>, first: usize) {
+    if all.is_empty() {
+        *all = later;
+        return;
+    }
+    (all.iter_mut().zip(later)).for_each(|(all, later)| all.extend(later, first));
+}
+
 /// The start values of cells with fewer bits than the model's.
 struct Narrow {
     start: Values,
@@ -230,7 +239,7 @@ impl Statistics {
     }
 
     /// Adds those of further micro-batches, which are counted from `first` on.
-    pub(crate) fn extend(&mut self, later: Self, first: usize) {
+    fn extend(&mut self, later: Self, first: usize) {
         let device = self.after.values().next().map(Tensor::device);
         let row = |row: Tensor<1>| match &device {
             Some(device) => row.to_device(device),

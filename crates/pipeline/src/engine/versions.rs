@@ -12,7 +12,7 @@ use burn::{module::Module, tensor::FloatDType};
 
 use crate::engine::{
     copies::Copies,
-    statistics::{Cells, Statistics},
+    statistics::{Cells, Statistics, extend_all},
 };
 
 /// A version: its copies, and what their forward passes have counted.
@@ -86,7 +86,7 @@ impl<L: Module> Versions<L> {
     /// Drops an older version. What it has counted stays.
     pub(crate) fn drop_older(&mut self, number: usize) {
         if let Some(version) = self.older.remove(&number) {
-            count(&mut self.counted, version.statistics);
+            extend_all(&mut self.counted, version.statistics, 0);
         }
     }
 
@@ -98,11 +98,9 @@ impl<L: Module> Versions<L> {
     /// What all versions have counted, which count no more.
     pub(crate) fn take_statistics(&mut self) -> Vec<Statistics> {
         let older = std::mem::take(&mut self.older).into_values();
-        older.for_each(|version| count(&mut self.counted, version.statistics));
-        count(
-            &mut self.counted,
-            std::mem::take(&mut self.newest.statistics),
-        );
+        older.for_each(|version| extend_all(&mut self.counted, version.statistics, 0));
+        let newest = std::mem::take(&mut self.newest.statistics);
+        extend_all(&mut self.counted, newest, 0);
         std::mem::take(&mut self.counted)
     }
 }
@@ -128,13 +126,4 @@ impl<L: Module> Version<L> {
             copies,
         }
     }
-}
-
-/// Adds what was counted of other micro-batches.
-fn count(all: &mut Vec<Statistics>, own: Vec<Statistics>) {
-    if all.is_empty() {
-        *all = own;
-        return;
-    }
-    (all.iter_mut().zip(own)).for_each(|(all, own)| all.extend(own, 0));
 }

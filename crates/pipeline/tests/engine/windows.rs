@@ -233,8 +233,12 @@ where
     let count = batches.len() as u64;
     let window = window(&mut pipeline, batches).unwrap();
     assert_eq!(pipeline.steps(), count);
+    pipeline.check_replicas().unwrap();
     let losses = window.losses.iter().map(|loss| (*loss as f32).to_bits());
-    (losses.collect(), bits(&pipeline.layers().to_vec()))
+    // Of this process; without the name that a pipeline gives to its layers.
+    let model = bits(&pipeline).into_iter();
+    let model = model.map(|(path, bits)| (path.replacen("layers.", "", 1), bits));
+    (losses.collect(), model.collect())
 }
 
 fn cut<L: Layer>(pipeline: &Pipeline<L>) -> Vec<Range<usize>> {
@@ -372,20 +376,8 @@ fn processes_leave_windows_alone() {
             let processes = of_workers.iter().max().unwrap() + 1;
             let found = ranks(processes, |comm| {
                 let builder = build().devices(devices(&of_workers)).communicator(comm);
-                let mut pipeline = builder.build().unwrap();
-                let window = window(&mut pipeline, batches.clone()).unwrap();
-                pipeline.check_replicas().unwrap();
-                let losses = window.losses.iter().map(|loss| (*loss as f32).to_bits());
-                let own = pipeline.stages().into_iter();
-                let own = own.filter(|stage| stage.processes.contains(&pipeline.rank()));
-                let own: Vec<_> = own.flat_map(|stage| stage.layers).collect();
-                let is_own = |path: &str| {
-                    let layer = path.split('.').next().and_then(|own| own.parse().ok());
-                    layer.is_some_and(|layer| own.contains(&layer))
-                };
-                let mut model = bits(&pipeline.layers().to_vec());
-                model.retain(|(path, _)| is_own(path));
-                vec![vec![("losses".to_owned(), losses.collect())], model]
+                let (losses, model) = seen(builder.build().unwrap(), batches.clone());
+                vec![vec![("losses".to_owned(), losses)], model]
             });
             assert_same(
                 &joined(found),
@@ -393,16 +385,6 @@ fn processes_leave_windows_alone() {
                 &format!("{plan:?} in {of_workers:?}"),
             );
         }
-    }
-}
-
-trait Rank {
-    fn rank(&self) -> usize;
-}
-
-impl<L: Layer> Rank for Pipeline<L> {
-    fn rank(&self) -> usize {
-        self.communicator().map_or(0, |comm| comm.rank())
     }
 }
 

@@ -29,9 +29,9 @@ pub(super) const RULE: Definition = Definition {
 /// The bubble is that of [`GPipe`](crate::GPipe); 1F1B saves memory.
 ///
 /// The order is that of [`PipeDream`](crate::PipeDream), with a flush at the end of each step, so that all
-/// micro-batches see the same weights: PipeDream-Flush (`pipedream-flush` is another name of this rule) of Narayanan et al., *Efficient Large-Scale Language
-/// Model Training on GPU Clusters Using Megatron-LM*, SC 2021,
-/// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473).
+/// micro-batches see the same weights: PipeDream-Flush (`pipedream-flush` is another name of this rule) of
+/// Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, SC
+/// 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct OneForwardOneBackward;
 

@@ -326,8 +326,8 @@ impl<'a> Naive<'a> {
         reduced.collect()
     }
 
-    /// When the gradients of a stage are added up, at the end or before an update. A bucket ends when an earlier one or itself was ready
-    /// and all from there on were reduced: the latest of these.
+    /// When the gradients of a stage are added up, at the end or before an update. A bucket ends when an
+    /// earlier one or itself was ready and all from there on were reduced: the latest of these.
     fn all_reduces(&self, stage: usize, before: Option<Action>) -> Vec<(f64, f64)> {
         let workers = 0..self.schedule.workers().len();
         let last_of = |worker: usize| {

@@ -48,8 +48,7 @@ impl<L: Layer> Pipeline<L> {
         let stages = result.reports.iter().zip(&self.engine.stages).rev();
         let mut layers = stages.filter_map(|(stage, placement)| {
             let (_, layer) = stage.not_finite?;
-            let (index, name) = (placement.layers.start + layer, &placement.names[layer]);
-            Some(format!("gradient of layer {index} ({name})"))
+            Some(placement.gradient_of(layer))
         });
         layers.next()
     }

@@ -13,7 +13,7 @@ use crate::{
         tasks::{sizes_term, weight_of},
     },
     engine::schedules::StepSchedule,
-    model::{flow::Flow, layer::Layer, parameters::is_trainable, unkeyed},
+    model::{flow::Flow, layer::Layer, unkeyed},
 };
 
 /// A mini-batch and how it is to be run.
@@ -46,11 +46,8 @@ impl<L: Layer, T: Flow> MiniBatch<L, T> {
         unkeyed::check(pipeline.layers(), engine.unkeyed_policy, recompute)?;
         let targets = batch::split(batch.target, &sizes, "target")?;
         let schedule = engine.schedules.of(sizes.len())?;
-        let is_trained =
-            |&index: &usize| engine.is_own_layer(index) && is_trainable(&pipeline.layers()[index]);
-        let trainable_from = (0..pipeline.layers().len()).find(is_trained);
         Ok(Self {
-            trainable_from: trainable_from.unwrap_or(pipeline.layers().len()),
+            trainable_from: pipeline.trainable_from(),
             inputs: Inputs::from((batch.input, batch.side)),
             sizes,
             targets,
@@ -63,16 +60,12 @@ impl<L: Layer, T: Flow> MiniBatch<L, T> {
     /// What all processes must agree on.
     pub(super) fn terms(&self, pipeline: &Pipeline<L>) -> Terms {
         let term = |name: &str, value: String| (name.to_owned(), value);
-        vec![
-            term("the call", "train_step".to_owned()),
-            term("the step", pipeline.steps().to_string()),
-            term(
-                "the finished share of the training",
-                pipeline.progress().to_string(),
-            ),
+        let mut terms = pipeline.call_terms("train_step");
+        terms.extend([
             sizes_term(&self.sizes),
             term("the batch's weight", self.weight.to_string()),
             term("whether outputs are kept", self.keeps_outputs.to_string()),
-        ]
+        ]);
+        terms
     }
 }

@@ -200,8 +200,6 @@ impl RunReductions<'_> {
             is_given: Vec::new(),
             order: Vec::new(),
             recorder: None,
-            is_open: true,
-            has_statistics: false,
         })
     }
 }
@@ -219,9 +217,6 @@ pub(crate) struct Reduction {
     order: Vec<usize>,
     /// Of the seat's worker.
     recorder: Option<Recorder>,
-    /// Whether the thread still has something to do.
-    is_open: bool,
-    has_statistics: bool,
 }
 
 enum Way {
@@ -261,7 +256,6 @@ impl Reduction {
         recorder: &Recorder,
     ) {
         self.recorder = Some(recorder.clone());
-        self.has_statistics = has_statistics;
         self.is_given = vec![only_counts; layers.len()];
         if !only_counts {
             self.order = (0..layers.len()).rev().collect();
@@ -339,8 +333,14 @@ impl Reduction {
                 sums[layer] = sum;
             }
         }
-        self.is_open = self.has_statistics;
         Ok(sums)
+    }
+
+    /// Drops a reduction that is over, while its run goes on.
+    pub(crate) fn end(mut self) {
+        if let Way::Ring(ring) = &mut self.way {
+            ring.begun = None;
+        }
     }
 
     /// Gives running statistics away; never waits.
@@ -353,10 +353,7 @@ impl Reduction {
     /// Waits for the sums of running statistics over all replicas.
     pub(crate) fn statistics(&mut self, cancel: &CancelToken) -> Result<Vec<f32>, ActionError> {
         match self.receive(self.is_given.len(), cancel)? {
-            Sum::Statistics(sums) => {
-                self.is_open = false;
-                Ok(sums)
-            }
+            Sum::Statistics(sums) => Ok(sums),
             Sum::Gradients(_) => Err(ActionError::Cancelled),
         }
     }
@@ -375,8 +372,7 @@ impl Reduction {
 impl Drop for Reduction {
     /// Ends what is left of the run, if its step has failed.
     fn drop(&mut self) {
-        if self.is_open
-            && let Way::Ring(ring) = &self.way
+        if let Way::Ring(ring) = &self.way
             && let Some((run, _)) = &ring.begun
         {
             ring.thread.cancel.cancel(*run);

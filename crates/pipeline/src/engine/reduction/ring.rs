@@ -27,8 +27,7 @@ const FIRST_BUCKET: usize = 1 << 20;
 /// A seat's place in the ring of its stage, and the thread that reduces there.
 pub(crate) struct RingThread {
     pub(super) worker: Worker,
-    /// And the run that it is in.
-    group: Arc<Mutex<(Group, Option<u64>)>>,
+    group: Arc<Mutex<Group>>,
     pub(super) cancel: GroupCancel,
 }
 
@@ -69,13 +68,13 @@ impl RingThread {
         Self {
             worker,
             cancel: group.cancel_handle(),
-            group: Arc::new(Mutex::new((group, None))),
+            group: Arc::new(Mutex::new(group)),
         }
     }
 
     pub(super) fn set_all_reduce(&self, by: AllReduce) -> Result<(), CollectiveError> {
         let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
-        group.0.set_all_reduce(by)
+        group.set_all_reduce(by)
     }
 
     /// Reduces what is given, until all is reduced or the run is cancelled.
@@ -83,11 +82,8 @@ impl RingThread {
         let group = self.group.clone();
         self.worker.run(move || {
             let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
-            let (group, began) = &mut *group;
-            if began.replace(run) != Some(run) {
-                group.begin(run);
-            }
-            job.run(group);
+            group.begin(run);
+            job.run(&mut group);
         });
     }
 }
