@@ -1,4 +1,5 @@
-//! Steps like a pipeline's: real schedules, with a chain of stages that send tokens.
+//! Steps and windows like a pipeline's: real schedules, with a chain of stages that send tokens. Replicas of a
+//! stage take micro-batches in turn, and send each other tokens at updates.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,23 +15,79 @@ use crate::{
     worker::Worker,
 };
 
-/// Rule, stages per worker (for rules that ask for it), workers and micro-batches.
-pub(super) const SCHEDULES: [Given; 8] = [
-    (Rule::GPipe, 1, 2, 2),
-    (Rule::GPipe, 1, 3, 2),
-    (Rule::OneForwardOneBackward, 1, 2, 3),
-    (Rule::OneForwardOneBackward, 1, 3, 3),
-    (Rule::Interleaved, 2, 2, 2),
-    (Rule::ZeroBubbleH1, 1, 2, 2),
-    (Rule::ZeroBubbleH2, 1, 2, 3),
-    (Rule::ZeroBubbleV, 2, 2, 2),
+pub(super) const SCHEDULES: [Given; 11] = [
+    plain(Rule::GPipe, 1, 2, 2),
+    plain(Rule::GPipe, 1, 3, 2),
+    plain(Rule::OneForwardOneBackward, 1, 2, 3),
+    plain(Rule::OneForwardOneBackward, 1, 3, 3),
+    plain(Rule::Interleaved, 2, 2, 2),
+    plain(Rule::ZeroBubbleH1, 1, 2, 2),
+    plain(Rule::ZeroBubbleH2, 1, 2, 3),
+    plain(Rule::ZeroBubbleV, 2, 2, 2),
+    in_turn(Rule::OneForwardOneBackward, &[1, 2], 3, 1),
+    in_turn(Rule::PipeDream, &[1, 1], 1, 3),
+    in_turn(Rule::PipeDream, &[2, 1], 2, 2),
 ];
 
-pub(super) type Given = (Rule, usize, usize, usize);
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    pub(super) rule: Rule,
+    /// Stages of each worker, for rules that ask for it.
+    chunks: usize,
+    workers: usize,
+    /// Of each stage, or none.
+    replicas: &'static [usize],
+    /// Of a mini-batch.
+    micro_batches: usize,
+    mini_batches: usize,
+}
 
-fn schedule((rule, chunks, workers, micro_batches): Given) -> Schedule {
-    let scheduler = rule.scheduler(&RuleOptions::with_chunks(chunks));
-    (scheduler.schedule(scheduler.stages(workers), micro_batches)).expect("a small schedule")
+const fn plain(rule: Rule, chunks: usize, workers: usize, micro_batches: usize) -> Given {
+    Given {
+        rule,
+        chunks,
+        workers,
+        replicas: &[],
+        micro_batches,
+        mini_batches: 1,
+    }
+}
+
+const fn in_turn(
+    rule: Rule,
+    replicas: &'static [usize],
+    micro_batches: usize,
+    mini_batches: usize,
+) -> Given {
+    Given {
+        rule,
+        chunks: 1,
+        workers: 0,
+        replicas,
+        micro_batches,
+        mini_batches,
+    }
+}
+
+fn schedule(given: Given) -> Schedule {
+    let scheduler = given.rule.scheduler(&RuleOptions {
+        chunks: given.chunks,
+        replicas: given.replicas.to_vec(),
+        update_every: Some(given.micro_batches),
+    });
+    let stages = match given.replicas.len() {
+        0 => scheduler.stages(given.workers),
+        stages => stages,
+    };
+    let micro_batches = given.mini_batches * given.micro_batches;
+    (scheduler.schedule(stages, micro_batches)).expect("a small schedule")
+}
+
+/// The first worker that runs an action. Those of other replicas run their own updates.
+fn worker_of(schedule: &Schedule, action: Action) -> usize {
+    let mut workers = schedule.workers().iter();
+    let worker = workers.position(|actions| actions.contains(&action));
+    worker.expect("an action of the schedule")
 }
 
 pub(super) fn every_action(given: Given) -> Vec<Action> {
@@ -125,9 +182,7 @@ impl Crew {
 
     /// The worker of an action.
     pub(super) fn worker_of(&self, action: Action) -> usize {
-        let mut workers = self.schedule.workers().iter();
-        let worker = workers.position(|actions| actions.contains(&action));
-        worker.expect("an action of the schedule")
+        worker_of(&self.schedule, action)
     }
 
     /// The number of the next step.
@@ -150,8 +205,10 @@ impl Crew {
         let tokens = Count::default();
         let mut done = 0;
         let mut failed = None;
-        let on_action = |_, _| {
+        let (jobs, mut feed) = jobs(schedule, faults, &tokens);
+        let on_action = |_, action: Action| {
             done += 1;
+            feed.after(action);
             on_action(done)
         };
         let to_failure = |fault| match fault {
@@ -177,7 +234,6 @@ impl Crew {
             Fault::Cancelled(reason) => Failure::Cancelled(reason),
             Fault::Lost => Failure::Lost,
         };
-        let jobs = jobs(schedule, faults, &tokens);
         let options = StepOptions {
             stop,
             cancel: &self.cancel,
@@ -191,7 +247,12 @@ impl Crew {
             assert_eq!(result, Err(&failure), "whatever follows it");
         }
         let received: usize = result?.into_iter().sum();
-        let sent = 2 * (schedule.stages() - 1) * schedule.micro_batches();
+        let between_replicas = |stage| {
+            let replicas = schedule.replicas(stage).len();
+            schedule.updates() * replicas * (replicas - 1)
+        };
+        let sent = 2 * (schedule.stages() - 1) * schedule.micro_batches()
+            + (0..schedule.stages()).map(between_replicas).sum::<usize>();
         assert_eq!(received, sent);
         assert_eq!(tokens.get(), sent, "nothing is kept or received twice");
         assert_eq!(done, schedule.workers().iter().map(Vec::len).sum::<usize>());
@@ -222,44 +283,120 @@ struct Token {
     _counts: super::CountsDrop,
 }
 
-#[derive(Default)]
+/// A stage on one of its workers.
 struct TokenStage {
     index: usize,
+    /// Micro-batches of an update.
+    every: usize,
+    /// Says that a mini-batch is there.
+    fed: Option<Inbox<()>>,
     values_in: Option<Inbox<Token>>,
-    values_out: Option<Outbox<Token>>,
     gradients_in: Option<Inbox<Token>>,
-    gradients_out: Option<Outbox<Token>>,
+    /// From each other replica.
+    replicas_in: Vec<Inbox<Token>>,
+    /// By micro-batch, to the neighbour's replica that has it.
+    values_out: Vec<Outbox<Token>>,
+    gradients_out: Vec<Outbox<Token>>,
+    replicas_out: Vec<Outbox<Token>>,
 }
 
-fn jobs(
-    schedule: &Schedule,
-    faults: &[FaultAt],
-    tokens: &Count,
-) -> Vec<impl FnOnce(&mut JobContext<'_, Action>) -> Result<usize, JobError<Action>> + Send + 'static>
-{
-    let stage = |index| TokenStage {
-        index,
-        ..TokenStage::default()
-    };
-    let mut chain: Vec<_> = (0..schedule.stages()).map(stage).collect();
-    for boundary in 1..chain.len() {
-        let (values_out, values_in) = mailbox();
-        let (gradients_out, gradients_in) = mailbox();
-        chain[boundary - 1].values_out = Some(values_out);
-        chain[boundary].values_in = Some(values_in);
-        chain[boundary].gradients_out = Some(gradients_out);
-        chain[boundary - 1].gradients_in = Some(gradients_in);
-    }
-    let mut chain: HashMap<_, _> = chain.into_iter().enumerate().collect();
-    let mut jobs = Vec::new();
-    for actions in schedule.workers() {
-        let mut stages = HashMap::new();
-        for action in actions {
-            let stage = chain.remove(&action.stage);
-            stages.extend(stage.map(|stage| (action.stage, stage)));
+/// Gives mini-batches to all stages, the next one when the last one has run forward somewhere.
+struct Feed {
+    every: usize,
+    mini_batches: usize,
+    given: usize,
+    stages: Vec<Outbox<()>>,
+}
+
+impl Feed {
+    fn after(&mut self, action: Action) {
+        if action.pass == Pass::Forward {
+            self.go_on(action.micro_batch / self.every);
         }
-        let (actions, faults, tokens) = (actions.clone(), faults.to_vec(), tokens.clone());
-        jobs.push(move |context: &mut JobContext<'_, Action>| {
+    }
+
+    fn go_on(&mut self, front: usize) {
+        while self.given < self.mini_batches.min(front + 2) {
+            for stage in &self.stages {
+                let _ = stage.send((self.given, ()));
+            }
+            self.given += 1;
+        }
+    }
+}
+
+type Job = Box<
+    dyn FnOnce(&mut JobContext<'_, Action>) -> Result<usize, JobError<Action>> + Send + 'static,
+>;
+
+fn jobs(schedule: &Schedule, faults: &[FaultAt], tokens: &Count) -> (Vec<Job>, Feed) {
+    let every = (schedule.update_every()).unwrap_or_else(|| schedule.micro_batches());
+    let mut seats: HashMap<(usize, usize), TokenStage> = HashMap::new();
+    let mut feed = Feed {
+        every,
+        mini_batches: schedule.micro_batches() / every,
+        given: 0,
+        stages: Vec::new(),
+    };
+    let (mut values, mut gradients) = (HashMap::new(), HashMap::new());
+    for index in 0..schedule.stages() {
+        for &worker in schedule.replicas(index) {
+            let (outbox, fed) = mailbox();
+            feed.stages.push(outbox);
+            let [(values_out, values_in), (gradients_out, gradients_in)] = [mailbox(), mailbox()];
+            values.insert((index, worker), values_out);
+            gradients.insert((index, worker), gradients_out);
+            let is_last = index + 1 == schedule.stages();
+            let stage = TokenStage {
+                index,
+                every,
+                fed: Some(fed),
+                values_in: (index > 0).then_some(values_in),
+                gradients_in: (!is_last).then_some(gradients_in),
+                replicas_in: Vec::new(),
+                values_out: Vec::new(),
+                gradients_out: Vec::new(),
+                replicas_out: Vec::new(),
+            };
+            seats.insert((index, worker), stage);
+        }
+    }
+    let ways = |stage: usize, outboxes: &HashMap<_, Outbox<Token>>| {
+        let to = |micro_batch| outboxes[&(stage, schedule.worker_of(stage, micro_batch))].clone();
+        (0..schedule.micro_batches()).map(to).collect()
+    };
+    for (&(index, _), stage) in &mut seats {
+        if index + 1 < schedule.stages() {
+            stage.values_out = ways(index + 1, &values);
+        }
+        if index > 0 {
+            stage.gradients_out = ways(index - 1, &gradients);
+        }
+    }
+    for index in 0..schedule.stages() {
+        for &from in schedule.replicas(index) {
+            for &to in schedule.replicas(index).iter().filter(|&&to| to != from) {
+                let (outbox, inbox) = mailbox();
+                let seat = |worker| (index, worker);
+                if let Some(stage) = seats.get_mut(&seat(from)) {
+                    stage.replicas_out.push(outbox);
+                }
+                if let Some(stage) = seats.get_mut(&seat(to)) {
+                    stage.replicas_in.push(inbox);
+                }
+            }
+        }
+    }
+    feed.go_on(0);
+    let mut jobs: Vec<Job> = Vec::new();
+    for (worker, actions) in schedule.workers().iter().enumerate() {
+        let own = (0..schedule.stages())
+            .filter_map(|index| Some((index, seats.remove(&(index, worker))?)));
+        let mut stages: HashMap<_, _> = own.collect();
+        let is_here = |fault: &&FaultAt| worker_of(schedule, fault.0) == worker;
+        let faults: Vec<_> = faults.iter().filter(is_here).cloned().collect();
+        let (actions, tokens) = (actions.clone(), tokens.clone());
+        jobs.push(Box::new(move |context| {
             let mut received = 0;
             for action in actions {
                 let stage = stages.get_mut(&action.stage).expect("a stage of its own");
@@ -267,9 +404,9 @@ fn jobs(
                     context.act(action, |cancel| stage.run(action, cancel, &faults, &tokens))?;
             }
             Ok(received)
-        });
+        }));
     }
-    jobs
+    (jobs, feed)
 }
 
 impl TokenStage {
@@ -290,35 +427,46 @@ impl TokenStage {
             Ok(())
         };
         happens(Moment::First)?;
-        let (inbox, outbox) = match action.pass {
-            Pass::Forward => (&mut self.values_in, &self.values_out),
-            Pass::Backward | Pass::InputGradient => (&mut self.gradients_in, &self.gradients_out),
-            Pass::WeightGradient | Pass::Update => (&mut None, &None),
-        };
         let micro_batch = action.micro_batch;
-        let token = match inbox {
-            Some(inbox) => {
-                let received = inbox.receive(micro_batch, cancel);
-                Some(received.map_err(|_| JobError::Cancelled)?)
-            }
-            None => None,
+        if action.pass == Pass::Forward
+            && let Some(fed) = &mut self.fed
+            && micro_batch.is_multiple_of(self.every)
+        {
+            let given = fed.receive(micro_batch / self.every, cancel);
+            given.map_err(|_| JobError::Cancelled)?;
+        }
+        let token = |micro_batch| Token {
+            from: self.index,
+            micro_batch,
+            _counts: tokens.on_drop(),
         };
-        happens(Moment::Between)?;
-        if let Some(token) = &token {
-            let is_right = token.micro_batch == micro_batch && token.from.abs_diff(self.index) == 1;
-            if !is_right {
+        if action.pass == Pass::Update {
+            for outbox in &self.replicas_out {
+                let _ = outbox.send((micro_batch, token(micro_batch)));
+            }
+        }
+        let (inboxes, outboxes) = match action.pass {
+            Pass::Forward => (self.values_in.as_mut_slice(), &self.values_out),
+            Pass::Backward | Pass::InputGradient => {
+                (self.gradients_in.as_mut_slice(), &self.gradients_out)
+            }
+            Pass::Update => (&mut self.replicas_in[..], &Vec::new()),
+            Pass::WeightGradient => (&mut [][..], &Vec::new()),
+        };
+        let distance = usize::from(action.pass != Pass::Update);
+        let mut received = 0;
+        for inbox in inboxes {
+            let token = inbox.receive(micro_batch, cancel);
+            let token = token.map_err(|_| JobError::Cancelled)?;
+            received += 1;
+            let is_near = token.from.abs_diff(self.index) == distance;
+            if token.micro_batch != micro_batch || !is_near {
                 return Err(JobError::Failed(action));
             }
         }
-        let received = usize::from(token.is_some());
-        drop(token);
-        if let Some(outbox) = outbox {
-            let token = Token {
-                from: self.index,
-                micro_batch,
-                _counts: tokens.on_drop(),
-            };
-            let _ = outbox.send((micro_batch, token));
+        happens(Moment::Between)?;
+        if let Some(outbox) = outboxes.get(micro_batch) {
+            let _ = outbox.send((micro_batch, token(micro_batch)));
         }
         happens(Moment::Last)?;
         Ok(received)
