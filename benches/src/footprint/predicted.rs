@@ -8,6 +8,7 @@ use burn::tensor::{Device, Tensor};
 use stovepipe::{
     pipeline::{Profiler, count_parameters},
     plan::{BUCKET, LayerProfile, Machine, MemoryUse, Profile, Setup, cut_chain},
+    schedule::WeightPolicy,
 };
 
 use super::case::{FootprintCase, ImageBatch, Network};
@@ -91,6 +92,7 @@ impl Predictor {
             devices: &(0..devices).collect::<Vec<_>>(),
             schedule: &case.schedule()?,
             recompute: case.strategy.recompute(),
+            weights: WeightPolicy::default(),
             state: case.settings().optimizer_state(),
             bucket: BUCKET,
         };

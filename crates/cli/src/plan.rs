@@ -4,6 +4,7 @@ mod chain;
 mod flags;
 mod graph;
 mod measure;
+mod without_flush;
 
 use std::process::ExitCode;
 

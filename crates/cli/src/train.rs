@@ -31,7 +31,8 @@ pub use self::signals::INTERRUPTED;
 use self::{
     dry_run::DryRun,
     messages::{
-        print_stages, print_summary, resume_command, resumed_lines, unfinished, writing_line,
+        changed_kind, experimental, print_stages, print_summary, resume_command, resumed_lines,
+        unfinished, writing_line,
     },
     prediction::{measure, memory_lines, rest_lines},
 };
@@ -324,6 +325,7 @@ impl Work for Train<'_> {
             folder.write(name, &content)?;
         }
         print_stages(trainer.pipeline());
+        output::say(&experimental(trainer.pipeline())?);
         output::say(&writing_line(&folder));
         if self.quick_check {
             let first = data::FirstBatches {
@@ -414,7 +416,8 @@ fn resume<L: Layer<Side = ()>>(
     Ok(())
 }
 
-/// Refuses to resume with another model or other data than those of the run.
+/// Refuses to resume with another model or other data than those of the run, and says if it goes on without a
+/// flush, or again with one.
 fn check_same_run(folder: &Path, settings: &Settings) -> Result<(), CliError> {
     let config = folder.join(CONFIG);
     if !config.is_file() {
@@ -428,6 +431,10 @@ fn check_same_run(folder: &Path, settings: &Settings) -> Result<(), CliError> {
         changed(&then, &now)
     };
     let Some(change) = change.or_else(of_data) else {
+        let [then, now] = [&before, settings].map(|own| &own.pipeline.schedule);
+        if then.is_asynchronous() != now.is_asynchronous() {
+            output::say(&changed_kind(then, now));
+        }
         return Ok(());
     };
     Err(usage!(

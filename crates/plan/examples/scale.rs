@@ -10,7 +10,9 @@ use stovepipe_plan::{
     BUCKET, LayerGraph, LayerProfile, LinkLevel, Machine, OptimizerState, Partition, Profile,
     Setup, States, partition,
 };
-use stovepipe_schedule::{DataParallel, Link, OneForwardOneBackward, Recompute, Scheduler};
+use stovepipe_schedule::{
+    DataParallel, Link, OneForwardOneBackward, Recompute, Scheduler, WeightPolicy,
+};
 
 #[path = "../tests/planning/published/mod.rs"]
 mod published;
@@ -206,6 +208,7 @@ impl Case {
             devices: &(0..devices).collect::<Vec<_>>(),
             schedule: &scheduler.schedule(stages, micro_batches)?,
             recompute: Recompute::Never,
+            weights: WeightPolicy::default(),
             state: OptimizerState(2),
             bucket: BUCKET,
         };

@@ -23,11 +23,12 @@ impl Default for OptimizerState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct MemoryUse {
-    /// The parameters, and all else that a layer always keeps.
+    /// The parameters, and all else that a layer always keeps. Under asynchronous schedules: all versions of
+    /// the weights, and those that a window starts with.
     pub parameters: u64,
     /// The sum of the gradients of all micro-batches, and those of one layer that are added to it.
     pub gradients: u64,
-    /// The optimizer state.
+    /// The optimizer state. Under asynchronous schedules also that of a window's start.
     pub optimizer: u64,
     /// Inputs of micro-batches that will be recomputed.
     pub inputs: u64,

@@ -133,6 +133,34 @@ impl Schedule {
         Ok(most)
     }
 
+    /// For each stage, by how many updates its gradients are late: the most updates that it makes between the
+    /// version that a micro-batch uses and the update that applies the micro-batch's gradients. 0 unless the
+    /// schedule is asynchronous.
+    ///
+    /// ```
+    /// # use stovepipe_schedule::{GPipe, PipeDream, Scheduler, WeightPolicy};
+    /// let schedule = PipeDream::default().schedule(3, 8)?;
+    /// assert_eq!(schedule.staleness(WeightPolicy::Stashing)?, [2, 1, 0]); // the warm-up
+    /// assert_eq!(schedule.staleness(WeightPolicy::VerticalSync)?, [2, 2, 2]);
+    /// let schedule = PipeDream::default().with_update_every(2).schedule(3, 8)?;
+    /// assert_eq!(schedule.staleness(WeightPolicy::Stashing)?, [1, 1, 0]);
+    /// assert_eq!(GPipe.schedule(2, 8)?.staleness(WeightPolicy::Stashing)?, [0, 0]);
+    /// # Ok::<(), stovepipe_schedule::ScheduleError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`versions`](Self::versions).
+    pub fn staleness(&self, policy: WeightPolicy) -> Result<Vec<usize>, ScheduleError> {
+        let versions = PassVersions::new(self, policy)?;
+        let of_stage = |stage| {
+            let late = (0..self.micro_batches())
+                .filter_map(|index| Some(self.update_of(index)? - versions.of(stage, index)));
+            late.max().unwrap_or(0)
+        };
+        Ok((0..self.stages()).map(of_stage).collect())
+    }
+
     /// The first action after which a worker keeps more than `most` versions with weight stashing.
     pub(crate) fn check_weight_versions(&self, most: usize) -> Result<(), ScheduleError> {
         let used = used(self, None)?;

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use stovepipe::{
     plan::{LinkLevel, Machine, OptimizerState, Profile, Setup},
-    schedule::{Link, Recompute, SpanKind},
+    schedule::{Link, Recompute, SpanKind, WeightPolicy},
 };
 use stovepipe_benches::{
     Failure,
@@ -237,6 +237,7 @@ fn simulate(profile: &Profile, plan: &PipedSettings, link: Link) -> Result<f64, 
         devices: &(0..workers).collect::<Vec<_>>(),
         schedule: &plan.actions()?,
         recompute: Recompute::Never,
+        weights: WeightPolicy::default(),
         state: OptimizerState(0),
         bucket: plan.bucket as u64,
     };

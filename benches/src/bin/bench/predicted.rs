@@ -4,7 +4,7 @@
 
 use stovepipe::{
     plan::{BUCKET, Machine, OptimizerState, Profile, Setup},
-    schedule::{Costs, Recompute, Rule, Scheduler, SpanKind},
+    schedule::{Costs, Recompute, Rule, Scheduler, SpanKind, WeightPolicy},
 };
 use stovepipe_benches::{
     Failure,
@@ -108,6 +108,7 @@ fn predict(
         devices: &[0, 1],
         schedule: &rule.schedule(WORKERS, m)?,
         recompute,
+        weights: WeightPolicy::default(),
         state: OptimizerState(2),
         bucket: BUCKET,
     };

@@ -4,15 +4,16 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use stovepipe::{
+    pipeline::Precision,
     plan::{Candidate, Machine, MemoryUse, Plan, PlanRequest, Profile, RunnerUp, Verdict},
-    schedule::{RuleOptions, Scheduler, count, format_bytes},
+    schedule::{Rule, RuleOptions, Scheduler, count, format_bytes},
     train::{
         PipelineSettings,
         settings::{BalanceSetting, ScheduleSetting},
     },
 };
 
-use super::flags::PlanFlags;
+use super::{flags::PlanFlags, without_flush::WithoutFlush};
 use crate::{
     error::{CliError, usage},
     files::{PlanFile, PlannedTraining, Prediction},
@@ -36,11 +37,15 @@ pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(
         asked.micro_batches.clone_from(&flags.micro_batches);
     }
     let mut schedules = flags.schedules.iter();
-    if let Some(&rule) = schedules.find(|rule| !rule.is_synchronous()) {
+    let asynchronous = schedules.find(|rule| !rule.is_synchronous());
+    if let Some(rule) = asynchronous.filter(|_| flags.schedules.len() > 1) {
         return Err(usage!(
-            "{rule} does not give the result of one device and is planned from a graph.txt alone: \
-             name other schedules"
+            "{rule} is never chosen, because it does not give the result of one device: name it alone, \
+             to see what it would gain"
         ));
+    }
+    if let Some(rule) = asynchronous.filter(|_| flags.precision == Precision::F16) {
+        return Err(usage!("{rule} does not work with --precision f16"));
     }
     if !flags.schedules.is_empty() {
         asked.rules.clone_from(&flags.schedules);
@@ -49,11 +54,17 @@ pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(
         asked.recompute.clone_from(&flags.recompute);
     }
     let plan = asked.plan()?;
+    let without_flush = asynchronous.map(|_| {
+        let rules = Rule::synchronous().collect();
+        let usual = PlanRequest { rules, ..asked }.plan();
+        WithoutFlush::new(&plan.best, usual.ok().as_ref())
+    });
     let report = ChainReport {
         profile,
         machine,
         mini_batch,
         plan: &plan,
+        without_flush: without_flush.transpose()?,
     };
     if let Some(path) = &flags.out {
         report.file(flags).write(path)?;
@@ -67,6 +78,7 @@ struct ChainReport<'a> {
     machine: &'a Machine,
     mini_batch: usize,
     plan: &'a Plan,
+    without_flush: Option<WithoutFlush>,
 }
 
 impl ChainReport<'_> {
@@ -168,6 +180,9 @@ impl ChainReport<'_> {
         value["stage_time"] = json!(slowest);
         value["exact"] = json!(self.plan.exact);
         value["runners_up"] = runners_up.collect();
+        if let Some(own) = &self.without_flush {
+            value["without_flush"] = own.json();
+        }
         value
     }
 
@@ -195,10 +210,17 @@ impl ChainReport<'_> {
         let step_time = best.forecast.step_time;
         let rate = self.mini_batch as f64 / step_time;
         let (step, bubble) = (output::seconds(step_time), 100.0 * best.forecast.bubble);
+        let what = match self.without_flush {
+            Some(_) => "update",
+            None => "step",
+        };
         let _ = writeln!(
             text,
-            "step {step} ({rate:.1} samples/s), bubble {bubble:.1} %\n"
+            "{what} {step} ({rate:.1} samples/s), bubble {bubble:.1} %\n"
         );
+        if let Some(own) = &self.without_flush {
+            let _ = writeln!(text, "{}", own.text());
+        }
         let _ = writeln!(text, "{}", self.stage_table());
         let _ = writeln!(text, "{}", self.memory_table());
         let _ = writeln!(text, "{}", self.others());

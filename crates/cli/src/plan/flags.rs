@@ -53,7 +53,7 @@ pub struct PlanFlags {
     /// Micro-batches of a mini-batch [default: powers of two]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
     pub micro_batches: Vec<usize>,
-    /// Schedules [default: all that give the result of one device]
+    /// Schedules; pipedream alone, to see what it would gain [default: all that give the result of one device]
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = CHOICE)]
     pub schedules: Vec<Rule>,
     /// Which micro-batches to recompute: always, except-last, never [default: the fastest that fits]

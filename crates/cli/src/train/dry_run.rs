@@ -59,8 +59,12 @@ impl Work for DryRun<'_> {
         let mut text = stage_table(layers, &cut, &workers, &pipeline.devices, costs);
         match &forecast {
             Some(forecast) => {
+                let what = match pipeline.schedule.is_asynchronous() {
+                    true => "an update",
+                    false => "a step",
+                };
                 text += &format!(
-                    "\npredicted: {} a step without the optimizer, bubble {:.1} %\n",
+                    "\npredicted: {} {what} without the optimizer, bubble {:.1} %\n",
                     output::seconds(forecast.step_time),
                     100.0 * forecast.bubble
                 );

@@ -8,7 +8,7 @@ use std::{
 use stovepipe::{
     pipeline::{Layer, Pipeline},
     schedule::count,
-    train::{RunFolder, Summary, run::Resumed},
+    train::{RunFolder, Summary, run::Resumed, settings::ScheduleSetting},
 };
 
 use crate::{error::CliError, output};
@@ -68,6 +68,31 @@ pub fn print_stages<L: Layer>(pipeline: &Pipeline<L>) {
         let layers = format!("layers {first}–{last}, {}", count(parameters, "parameter"));
         output::say(&format!("stage {index} on {workers}: {layers}\n"));
     }
+}
+
+/// What users of an asynchronous schedule should know; empty for others.
+pub fn experimental<L: Layer>(pipeline: &Pipeline<L>) -> Result<String, CliError> {
+    if !pipeline.is_asynchronous() {
+        return Ok(String::new());
+    }
+    let staleness = pipeline.staleness()?;
+    let staleness: Vec<_> = staleness.iter().map(ToString::to_string).collect();
+    Ok(format!(
+        "this schedule is experimental: it does not wait for updates, so the result is not that of one \
+         device; in each stage, gradients are late by up to {} updates\n",
+        staleness.join(", ")
+    ))
+}
+
+/// That a training goes on under another kind of schedule.
+pub fn changed_kind(then: &ScheduleSetting, now: &ScheduleSetting) -> String {
+    let what = match now.is_asynchronous() {
+        true => {
+            "it goes on without waiting for updates, so the result will not be that of one device"
+        }
+        false => "it goes on as on one device, from weights that are not those of one device",
+    };
+    format!("the schedule was {then} and is now {now}: {what}\n")
 }
 
 /// Where files are during a run, and where they will be.

@@ -285,6 +285,24 @@ fn a_chain_is_planned_and_written_down() {
     assert_eq!(found["stages"][1]["layers"], json!([2, 3]));
     let why = "as fast, but does not compute or keep less";
     assert_eq!(found["runners_up"][0]["why"], why);
+    // Four updates of eight micro-batches, and one to fill the pipeline.
+    let line_of = format!("{line} --schedules pipedream");
+    let streamed = here.json_of(&format!("{line_of} --out streamed.toml"));
+    assert!((streamed["step_time"].as_f64().unwrap() - 33.0 / 4.0 * 0.06).abs() < 1e-9);
+    let own = &streamed["without_flush"];
+    assert!((own["gain"].as_f64().unwrap() - 36.0 / 33.0).abs() < 1e-9);
+    assert_eq!(own["than"], "1f1b");
+    assert_eq!(own["staleness"], json!([1, 0]));
+    assert_eq!(own["weight_versions"], json!([2, 1]));
+    check_contains(
+        &here.succeed(&line_of),
+        &[
+            "1.09 × the samples a second",
+            "late by up to 1, 0 updates",
+            "update 495",
+        ],
+    );
+    check_contains(&here.read("streamed.toml"), &["schedule = \"pipedream\""]);
     // 1F1B holds two micro-batches of 100 + 2 · 5000 bytes, four times the parameters, and the gradients of a layer.
     let best = here.json_of(&format!("{line} --schedules 1f1b --memory 30000"));
     assert_eq!(best["memory"][0], 8000 + 1000 + 2 * 10100);
@@ -344,11 +362,12 @@ fn what_cannot_be_planned_is_an_error() {
         --profile graph.txt --batch-size 8 => --batch-size has no effect on a graph.txt
         --profile graph.txt --micro-batches 2,4 => for one number of --micro-batches
         --profile one.toml --threads-per-stage 2 => --threads-per-stage has no effect without --measure or --out
-        --profile one.toml --workers 1 --schedules pipedream => planned from a graph.txt alone
+        --profile one.toml --workers 1 --schedules 1f1b,pipedream => pipedream is never chosen
         --profile graph.txt --memory 10 => no partition fits into 10 B a worker
         --profile graph.txt --out plan.toml => leave --out out
         --profile one.toml --workers 1 --micro-batches 9 => cannot be cut into 9 micro-batches
         --profile one.toml --workers 1 --memory 1 => , whose device has 1 B; more
+        --profile one.toml --workers 1 --precision f16 --schedules pipedream => pipedream does not work with --precision f16
         --profile one.toml --schedules zb-h9 => `zb-h9` is not a schedule
         --profile one.toml --machine machine.toml => machine.toml: line 3
         --profile one.toml --machine machine.toml --workers 2 => cannot be used with

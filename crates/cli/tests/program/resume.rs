@@ -84,6 +84,40 @@ fn fifty_kills_change_no_bit() {
     assert!(results(&here.join(&out)) == results(&here.join("whole")));
 }
 
+/// Without a flush after synchronous training, and back: allowed, and said. A plan says what to expect.
+#[test]
+fn a_run_goes_on_without_a_flush_and_back() {
+    let here = Here::new();
+    let line = "train --layers 3 --filters 4 --batch-size 48 --balance even --out run --resume";
+    let first = here.run(&format!("{line} --epochs 1"));
+    check_lacks(&first.err, &["experimental"]);
+    let line = "train --out run --resume";
+    let second = here.run(&format!("{line} --epochs 2 --schedule pipedream"));
+    let expected = [
+        "the schedule was 1f1b and is now pipedream: it goes on without waiting for updates",
+        "this schedule is experimental",
+        "gradients are late by up to 1, 0 updates",
+    ];
+    check_contains(&second.err, &expected);
+    let third = here.run(&format!("{line} --epochs 3 --vertical-sync --window 4"));
+    check_lacks(&third.err, &["the schedule was"]);
+    check_contains(&third.err, &["late by up to 1, 1 updates"]);
+    let fourth = format!("{line} --epochs 4 --schedule 1f1b");
+    here.refuse(
+        &fourth,
+        "--window has no effect: it is for --schedule pipedream",
+    );
+    here.write(
+        "run/config.toml",
+        (here.read("run/config.toml"))
+            .replace("window = 4\n", "")
+            .replace("vertical-sync = true", "vertical-sync = false"),
+    );
+    let fourth = here.run(&fourth);
+    check_contains(&fourth.err, &["the schedule was pipedream and is now 1f1b"]);
+    assert_eq!(here.read("run/metrics.jsonl").lines().count(), 4);
+}
+
 /// Waits until so many checkpoints have been made, or the program is over.
 fn wait_for_checkpoints(child: &mut Child, folder: &Path, count: usize) {
     let newest = || {

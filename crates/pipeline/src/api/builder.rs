@@ -49,6 +49,11 @@ use crate::{
     },
 };
 
+/// The updates of a window for which a model is cut: few, because many cuts are tried.
+const UPDATES: usize = 4;
+/// The updates of a window whose cost is predicted.
+const WINDOW: usize = 32;
+
 impl<L: Layer> Pipeline<L> {
     /// Starts to build a pipeline of `layers`.
     pub fn builder(layers: Vec<L>) -> PipelineBuilder<L> {
@@ -419,8 +424,14 @@ impl<L: Layer> PipelineBuilder<L> {
         if self.micro_batches == 0 {
             return Err(BuildError::NoMicroBatches);
         }
-        let (schedule, seats) = self.seats(stages)?;
-        let cut = (self.balance).cut_scheduled(layers, &schedule, (self.recompute, self.bucket));
+        let (mut schedule, seats) = self.seats(stages)?;
+        if schedule.is_asynchronous()
+            && let Ok(window) = self.window(stages, UPDATES)
+        {
+            schedule = window;
+        }
+        let options = (self.recompute, self.weight_policy, self.bucket);
+        let cut = self.balance.cut_scheduled(layers, &schedule, options);
         Ok(StageLayout {
             cut: cut.map_err(named)?,
             seats,
@@ -436,8 +447,14 @@ impl<L: Layer> PipelineBuilder<L> {
         Ok((schedule, seats))
     }
 
+    fn window(&self, stages: usize, updates: usize) -> Result<Schedule, BuildError> {
+        let micro_batches = self.micro_batches.saturating_mul(updates);
+        Ok(self.scheduler.schedule(stages, micro_batches)?)
+    }
+
     /// Predicts times, bubble and the memory of each worker, from what each layer costs for a micro-batch
-    /// and what the optimizer keeps.
+    /// and what the optimizer keeps. Under an asynchronous schedule, the time is that of an update, in a
+    /// window of 32.
     ///
     /// Measure the layers in the pipeline's [precision](crate::Profiler::precision).
     ///
@@ -449,17 +466,22 @@ impl<L: Layer> PipelineBuilder<L> {
         measured: &Measured,
         state: OptimizerState,
     ) -> Result<Forecast, BuildError> {
-        let layout = self.layout()?;
+        let mut layout = self.layout()?;
+        if layout.schedule.is_asynchronous() {
+            layout.schedule = self.window(layout.schedule.stages(), WINDOW)?;
+        }
         let setup = Setup {
             profiles: measured.profiles(),
             machine: &measured.machine(self.devices.len()),
             devices: &(0..self.devices.len()).collect::<Vec<_>>(),
             schedule: &layout.schedule,
             recompute: self.recompute,
+            weights: self.weight_policy,
             state,
             bucket: self.bucket as u64,
         };
         let mut forecast = setup.forecast(&layout.cut)?;
+        forecast.step_time /= layout.schedule.updates().max(1) as f64;
         if self.precision.cast().is_some() {
             // A step computes on copies of half the size.
             for memory in &mut forecast.memory {

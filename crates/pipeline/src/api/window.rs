@@ -183,6 +183,40 @@ impl<L: Layer> Pipeline<L> {
         Ok(window)
     }
 
+    /// For each stage, by how many updates its gradients are late in a long window: see
+    /// [`Schedule::staleness`](stovepipe_schedule::Schedule::staleness). 0 unless the schedule is asynchronous.
+    ///
+    /// ```
+    /// # use burn::tensor::Device;
+    /// # use stovepipe_pipeline::{Pipeline, doc_example::Dense};
+    /// use stovepipe_schedule::PipeDream;
+    ///
+    /// let pipeline = Pipeline::builder(Dense::layers(&[3, 3, 3, 3]))
+    ///     .devices(vec![Device::flex(); 3])
+    ///     .schedule(PipeDream::default())
+    ///     .micro_batches(1)
+    ///     .build()?;
+    /// assert_eq!(pipeline.staleness()?, [2, 1, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If there is no such schedule.
+    pub fn staleness(&self) -> Result<Vec<usize>, StepError> {
+        let engine = &self.engine;
+        if !self.is_asynchronous() {
+            return Ok(vec![0; engine.stages.len()]);
+        }
+        // After an update for each worker, gradients are as late as they get.
+        let micro_batches = engine
+            .micro_batches
+            .saturating_mul(1 + engine.devices.len());
+        let scheduler = &engine.schedules.scheduler;
+        let schedule = scheduler.schedule(engine.stages.len(), micro_batches)?;
+        Ok(schedule.staleness(engine.weight_policy)?)
+    }
+
     fn prepare_window(&self, updates: usize, states: usize) -> Result<Training, StepError> {
         let (engine, stages) = (&self.engine, self.engine.stages.len());
         if states != stages {

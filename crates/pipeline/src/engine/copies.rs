@@ -62,6 +62,15 @@ impl<L: Module> Copies<L> {
         }
     }
 
+    pub(crate) fn none() -> Self {
+        Self {
+            live: Vec::new(),
+            quiet: Vec::new(),
+            for_forward: Vec::new(),
+            for_recompute: Vec::new(),
+        }
+    }
+
     /// Copies to run forward without a tape.
     pub(crate) fn quiet(&mut self) -> &[L] {
         if self.quiet.is_empty() {

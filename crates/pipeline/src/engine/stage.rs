@@ -218,7 +218,7 @@ impl<L: Layer> StageStep<L> {
                 self.recorder.running(action);
                 self.forward(action, input, modules).map_err(failed)
             }
-            Pass::Update => self.update(action, cancel),
+            Pass::Update => self.update((action, of_action.dropped), cancel),
             // Neither this stage nor one before it trains: there is no gradient to compute.
             _ if self.is_frozen() => {
                 self.recorder.running(action);
@@ -258,7 +258,11 @@ impl<L: Layer> StageStep<L> {
     }
 
     /// The weights change by the gradients of a mini-batch.
-    fn update(&mut self, action: Action, cancel: &CancelToken) -> Result<(), ActionError> {
+    fn update(
+        &mut self,
+        (action, dropped): (Action, Option<usize>),
+        cancel: &CancelToken,
+    ) -> Result<(), ActionError> {
         self.give_gradients();
         let gradients = self.take_gradients(cancel)?;
         self.sums.push(self.sums_of(&gradients));
@@ -267,6 +271,7 @@ impl<L: Layer> StageStep<L> {
             return Err(ActionError::Failed(cause));
         };
         self.recorder.running(action);
+        self.versions.release(dropped);
         let layers = std::mem::take(&mut self.task.layers);
         let change = || updates.next(layers, gradients, (&self.task.stage.device, cancel));
         self.task.layers = (self.recorder).time(SpanKind::Update, action, change)?;

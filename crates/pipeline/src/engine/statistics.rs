@@ -476,16 +476,18 @@ impl CellMapper for Sum<'_> {
         if rows.dims()[0] == 1 && self.narrow.is_none() {
             return rows.reshape(start.shape());
         }
-        // By differences, so that a cell that did not move keeps its bits.
-        let mut change = self.mean(rows - self.begun(id, &start).reshape([1, -1]));
-        // A pass subtracts q r from the model's cell, but not from one that starts at zero.
+        let with_spread = |change: Tensor<2>| match self.spread(id) {
+            Some(spread) => change + spread,
+            None => change,
+        };
+        // A pass would have left (1 − q) r of the model's cell, but there was nothing in one that starts at zero.
         if let Some(momentum) = self.momentum_from_zero(id) {
-            change = change - start.clone().reshape([1, -1]).mul_scalar(momentum);
+            let change = with_spread(self.mean(rows)).reshape(start.shape());
+            return start.mul_scalar(1.0 - momentum) + change;
         }
-        if let Some(spread) = self.spread(id) {
-            change = change + spread;
-        }
-        start.clone() + change.reshape(start.shape())
+        // By differences, so that a cell that did not move keeps its bits.
+        let change = self.mean(rows - self.begun(id, &start).reshape([1, -1]));
+        start.clone() + with_spread(change).reshape(start.shape())
     }
 }
 

@@ -58,11 +58,24 @@ impl<L: Module> Versions<L> {
         }
     }
 
+    /// Drops the newest version before an update that is its last use, so that there are never two of it. What
+    /// it has counted stays.
+    pub(crate) fn release(&mut self, number: Option<usize>) {
+        if number == Some(self.number) {
+            let statistics = std::mem::take(&mut self.newest.statistics);
+            extend_all(&mut self.counted, statistics, 0);
+            self.newest.copies = Copies::none();
+        }
+    }
+
     /// The next version.
     pub(crate) fn push(&mut self, layers: &[L], cells: &[Cells]) {
         let next = Version::new(self.options, layers, cells);
         let last = std::mem::replace(&mut self.newest, next);
-        self.older.insert(self.number, last);
+        let is_released = last.copies.live().is_empty();
+        if !is_released {
+            self.older.insert(self.number, last);
+        }
         self.number += 1;
         self.most = self.most.max(1 + self.older.len());
     }

@@ -1,7 +1,7 @@
 //! How many layers each stage gets.
 
 use stovepipe_plan::{OptimizerState, Profile, Setup, cut_chain_by};
-use stovepipe_schedule::{Recompute, Schedule};
+use stovepipe_schedule::{Recompute, Schedule, WeightPolicy};
 
 use crate::{
     api::{batch::even_parts, error::BuildError},
@@ -99,7 +99,7 @@ impl Balance {
         &self,
         layers: usize,
         schedule: &Schedule,
-        (recompute, bucket): (Recompute, usize),
+        (recompute, weights, bucket): (Recompute, WeightPolicy, usize),
     ) -> Result<Vec<usize>, BuildError> {
         match self {
             Self::Times(measured) | Self::Planned(measured) => {
@@ -114,6 +114,7 @@ impl Balance {
                     devices: &(0..workers).collect::<Vec<_>>(),
                     schedule,
                     recompute,
+                    weights,
                     state: OptimizerState::default(),
                     bucket: bucket as u64,
                 };

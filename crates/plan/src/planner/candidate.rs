@@ -13,7 +13,7 @@ pub struct Candidate {
     pub schedule: Rule,
     /// Stages of each worker.
     pub chunks: usize,
-    /// Micro-batches of a mini-batch.
+    /// Micro-batches of a mini-batch, which has the samples of an update.
     pub micro_batches: usize,
     /// What is recomputed.
     pub recompute: Recompute,
@@ -43,7 +43,8 @@ impl Candidate {
 pub struct Forecast {
     /// Layers of each stage.
     pub balance: Vec<usize>,
-    /// Seconds of a step, from the first pass of all workers to the last.
+    /// Seconds of a step, from the first pass of all workers to the last; under an asynchronous schedule, of
+    /// an update, on average over a few.
     pub step_time: f64,
     /// The average idle share of the workers.
     pub bubble: f64,

@@ -29,7 +29,8 @@ pub struct PlanRequest<'a> {
     pub bucket: u64,
     /// Numbers of workers, at most the number of devices.
     pub workers: Vec<usize>,
-    /// Schedules. Asynchronous ones are ignored: their result is not that of one device.
+    /// Schedules. An asynchronous one, whose result is not that of one device, is ignored unless it is the only
+    /// one.
     pub rules: Vec<Rule>,
     /// Stages of each worker, for rules that [take chunks](Rule::takes_chunks).
     pub chunks: Vec<usize>,
@@ -74,6 +75,15 @@ impl<'a> PlanRequest<'a> {
             // Of equals, the one that recomputes least.
             recompute: vec![Recompute::Never, Recompute::ExceptLast, Recompute::Always],
             replicas: false,
+        }
+    }
+
+    /// The updates that are simulated: one, or of an asynchronous schedule enough for all versions of the
+    /// weights.
+    pub(super) fn updates(&self, rule: Rule) -> usize {
+        match rule.is_synchronous() {
+            true => 1,
+            false => 2 * self.workers.iter().copied().max().unwrap_or(1).max(2),
         }
     }
 

@@ -1,6 +1,6 @@
 //! A schedule for a model on a machine.
 
-use stovepipe_schedule::{Recompute, Schedule};
+use stovepipe_schedule::{Recompute, Schedule, WeightPolicy};
 
 use super::{
     Forecast, PlanError,
@@ -13,7 +13,7 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 ///
 /// ```
 /// use stovepipe_plan::{BUCKET, LayerProfile, Machine, OptimizerState, Profile, Setup};
-/// use stovepipe_schedule::{GPipe, Recompute, Scheduler};
+/// use stovepipe_schedule::{GPipe, Recompute, Scheduler, WeightPolicy};
 ///
 /// let layer = |forward, backward| LayerProfile { forward, backward, ..LayerProfile::default() };
 /// let layers = vec![layer(1.0, 2.0), layer(1.0, 2.0), layer(2.0, 4.0)];
@@ -23,6 +23,7 @@ use crate::{CutError, Machine, OptimizerState, Profile};
 ///     devices: &[0, 1],
 ///     schedule: &GPipe.schedule(2, 3)?,
 ///     recompute: Recompute::Never,
+///     weights: WeightPolicy::Stashing,
 ///     state: OptimizerState(2),
 ///     bucket: BUCKET,
 /// };
@@ -44,6 +45,8 @@ pub struct Setup<'a> {
     pub schedule: &'a Schedule,
     /// What is recomputed.
     pub recompute: Recompute,
+    /// Which versions of the weights passes use, if the schedule is asynchronous.
+    pub weights: WeightPolicy,
     /// What the optimizer keeps.
     pub state: OptimizerState,
     /// Bytes of gradients that replicas add up at once; see [`PlanRequest::bucket`].
@@ -127,6 +130,9 @@ impl Setup<'_> {
     }
 
     fn shape<'a>(&'a self, model: &'a ProfiledModel<'a>) -> Shape<'a> {
-        Shape::new(model, self.devices, self.schedule, self.recompute)
+        Shape {
+            weights: self.weights,
+            ..Shape::new(model, self.devices, self.schedule, self.recompute)
+        }
     }
 }

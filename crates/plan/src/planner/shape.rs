@@ -188,6 +188,7 @@ pub(super) struct Shape<'a> {
     pub devices: &'a [usize],
     pub schedule: &'a Schedule,
     pub recompute: Recompute,
+    pub weights: WeightPolicy,
     /// How often each worker runs each of its stages.
     pub loads: Vec<Vec<Load>>,
     /// Whether previous stages wait for a worker's last pass of every micro-batch.
@@ -217,8 +218,10 @@ impl<'a> Shape<'a> {
             model,
             devices,
             recompute,
+            weights: WeightPolicy::default(),
             loads: loads(schedule, recompute),
-            ends_with_gradient: passes.all(|p| matches!(p, Pass::Forward | Pass::Backward)),
+            ends_with_gradient: passes
+                .all(|pass| matches!(pass, Pass::Forward | Pass::Backward | Pass::Update)),
             schedule,
         }
     }
@@ -253,7 +256,8 @@ impl<'a> Shape<'a> {
         let costs = self.costs(cut);
         let simulation = self.schedule.simulate(&costs)?;
         let held = simulation.peak_held().into_iter().enumerate();
-        let memory = held.map(|(worker, held)| self.memory(worker, cut, held));
+        let versions = self.schedule.weight_versions(self.weights)?;
+        let memory = held.map(|(worker, held)| self.memory((worker, versions[worker]), cut, held));
         let again = self.loads.iter().enumerate().map(|(worker, loads)| {
             let seconds = |load: &Load| load.again as f64 * costs.stages[load.stage].forward;
             let speed = costs.speeds.get(worker).copied().unwrap_or(1.0);
@@ -274,13 +278,23 @@ impl<'a> Shape<'a> {
         misfit(self.model.machine, self.devices, forecast)
     }
 
-    fn memory(&self, worker: usize, cut: &[usize], held: HeldBytes) -> MemoryUse {
+    fn memory(
+        &self,
+        (worker, versions): (usize, usize),
+        cut: &[usize],
+        held: HeldBytes,
+    ) -> MemoryUse {
         let ranges = ranges(cut);
         let rest = self.loads[worker].iter().map(|load| {
             let parameters = self.model.parameters(&ranges[load.stage]);
             MemoryUse::at_rest(parameters, self.model.state)
         });
-        let rest = rest.fold(MemoryUse::default(), |sum, stage| sum + stage);
+        let mut rest = rest.fold(MemoryUse::default(), |sum, stage| sum + stage);
+        if self.schedule.is_asynchronous() {
+            // What a window starts with is kept, in case that it fails.
+            rest.parameters = rest.parameters.saturating_mul(1 + versions as u64);
+            rest.optimizer = rest.optimizer.saturating_mul(2);
+        }
         let passing = self.passing_gradients(worker, &ranges);
         MemoryUse {
             gradients: rest.gradients.saturating_add(passing),
@@ -322,7 +336,7 @@ impl<'a> Shape<'a> {
             stages,
             links,
             recompute: self.recompute,
-            weights: WeightPolicy::default(),
+            weights: self.weights,
         }
     }
 

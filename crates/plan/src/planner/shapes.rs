@@ -14,7 +14,9 @@ const MOST_ORDERS: usize = 120;
 pub(super) struct ShapeRequest {
     pub rule: Rule,
     pub chunks: usize,
+    /// Of an update.
     pub micro_batches: usize,
+    pub updates: usize,
     pub recompute: Recompute,
     /// Of each stage.
     pub replicas: Vec<usize>,
@@ -27,21 +29,27 @@ pub(super) struct ShapeRequest {
 impl ShapeRequest {
     pub fn schedule(&self) -> Result<Schedule, ScheduleError> {
         let stages = self.replicas.len();
-        let mut options = RuleOptions::with_chunks(self.chunks);
+        let mut options = RuleOptions {
+            update_every: Some(self.micro_batches),
+            ..RuleOptions::with_chunks(self.chunks)
+        };
+        let micro_batches = self.updates * self.micro_batches;
         if !self.shares.is_empty() {
             let replicated = DataParallel {
                 scheduler: self.rule.scheduler(&options),
                 shares: self.shares.clone(),
             };
-            return replicated.schedule(stages, self.micro_batches);
+            return replicated.schedule(stages, micro_batches);
         }
         if self.replicas.iter().any(|&count| count > 1) {
             options.replicas.clone_from(&self.replicas);
         }
-        (self.rule.scheduler(&options)).schedule(stages, self.micro_batches)
+        (self.rule.scheduler(&options)).schedule(stages, micro_batches)
     }
 
-    pub fn candidate(self, forecast: Forecast) -> Candidate {
+    pub fn candidate(self, mut forecast: Forecast) -> Candidate {
+        forecast.step_time /= self.updates as f64;
+        forecast.recomputed /= self.updates as f64;
         Candidate {
             schedule: self.rule,
             chunks: self.chunks,
@@ -65,7 +73,7 @@ impl ShapeRequest {
         let speeds = self.devices.iter().map(speed);
         let fastest = speeds.clone().fold(0.0, f64::max);
         let share = model.total() / speeds.sum::<f64>();
-        let micro_batches = self.micro_batches as f64;
+        let micro_batches = (self.updates * self.micro_batches) as f64;
         let is_plain = self.replicas.len() == self.devices.len();
         if is_plain && matches!(self.rule, Rule::GPipe | Rule::OneForwardOneBackward) {
             // The first micro-batch has to reach that worker, and the last gradient to leave it.
@@ -84,9 +92,12 @@ pub(super) fn shapes(
     layers: usize,
 ) -> Vec<ShapeRequest> {
     let mut shapes = Vec::new();
-    for &rule in request.rules.iter().filter(|rule| rule.is_synchronous()) {
+    let rules = || request.rules.iter();
+    let are_mixed = rules().any(|rule| rule.is_synchronous());
+    for &rule in rules().filter(|rule| rule.is_synchronous() == are_mixed) {
         let layouts = layouts(request, rule, layers).into_iter();
-        for layout in layouts.filter(|layout| layout.pipelines <= micro_batches) {
+        let fits = |layout: &Layout| layout.fits(rule, micro_batches);
+        for layout in layouts.filter(fits) {
             let Layout {
                 chunks, replicas, ..
             } = &layout;
@@ -99,6 +110,7 @@ pub(super) fn shapes(
                             rule,
                             chunks: *chunks,
                             micro_batches,
+                            updates: request.updates(rule),
                             recompute,
                             replicas: replicas.clone(),
                             shares: shares.clone(),
@@ -122,6 +134,14 @@ struct Layout {
     pipelines: usize,
 }
 
+impl Layout {
+    fn fits(&self, rule: Rule, micro_batches: usize) -> bool {
+        // At an update of an asynchronous schedule, each replica has a gradient.
+        let has_work = |&replicas: &usize| rule.is_synchronous() || replicas <= micro_batches;
+        self.pipelines <= micro_batches && self.replicas.iter().all(has_work)
+    }
+}
+
 fn layouts(request: &PlanRequest, rule: Rule, layers: usize) -> Vec<Layout> {
     let chunks = if rule.takes_chunks() {
         request.chunks.clone()
@@ -130,7 +150,11 @@ fn layouts(request: &PlanRequest, rule: Rule, layers: usize) -> Vec<Layout> {
     };
     let mut layouts = Vec::new();
     for &workers in &request.workers {
-        let most = if request.replicas { workers } else { 1 };
+        // Without a flush there are replicas of stages only.
+        let most = match request.replicas && rule.is_synchronous() {
+            true => workers,
+            false => 1,
+        };
         for pipelines in (1..=most).filter(|count| workers.is_multiple_of(*count)) {
             let workers = workers / pipelines;
             for &chunks in &chunks {
@@ -149,7 +173,8 @@ fn layouts(request: &PlanRequest, rule: Rule, layers: usize) -> Vec<Layout> {
         if request.replicas && rule.takes_replicas() {
             let all = replicas(workers).into_iter();
             // Those of a single stage are replicas of the pipeline.
-            let is_new = |r: &Vec<usize>| r.len() > 1 && r.iter().any(|&count| count > 1);
+            let is_pipeline = |r: &Vec<usize>| rule.is_synchronous() && r.len() == 1;
+            let is_new = |r: &Vec<usize>| !is_pipeline(r) && r.iter().any(|&count| count > 1);
             let replicated = all.filter(|r| r.len() <= layers && is_new(r));
             layouts.extend(replicated.map(|replicas| Layout {
                 chunks: 1,

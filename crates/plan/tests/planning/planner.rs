@@ -6,7 +6,7 @@ use stovepipe_plan::{
     Profile, Setup, Verdict,
 };
 use stovepipe_schedule::{
-    Action, Bucket, Costs, DataParallel, GPipe, Link, Pass, Recompute, RoundRobin, Rule,
+    Action, Bucket, Costs, DataParallel, GPipe, Link, Pass, PipeDream, Recompute, RoundRobin, Rule,
     RuleOptions, Schedule, Scheduler, StageCosts, StageMemory, WeightPolicy,
 };
 
@@ -190,13 +190,50 @@ fn passing_gradients(request: &PlanRequest, schedule: &Schedule, cut: &[usize]) 
     workers.collect()
 }
 
-/// The fastest step of all candidates that fit, by trying every one.
+/// PipeDream's schedules: of each stage and of replicas of stages, each with a micro-batch in every update.
+fn windows(request: &PlanRequest, micro_batches: usize) -> Vec<Schedule> {
+    let most = *request.workers.iter().max().unwrap();
+    let all = (request.workers.iter()).flat_map(|&workers| {
+        let stages = 1..=workers.min(request.profile.layers.len());
+        stages.flat_map(move |stages| compositions(workers, stages))
+    });
+    let fits = |replicas: &Vec<usize>| {
+        let one_each = replicas.iter().all(|&count| count == 1);
+        (one_each || request.replicas) && replicas.iter().all(|&count| count <= micro_batches)
+    };
+    let schedules = all.filter(fits).map(|replicas| {
+        let stages = replicas.len();
+        let scheduler = PipeDream::new(replicas).with_update_every(micro_batches);
+        let updates = 2 * most.max(2);
+        scheduler.schedule(stages, updates * micro_batches).unwrap()
+    });
+    schedules.collect()
+}
+
+/// What a window starts with: each worker's weights and optimizer states.
+fn kept_for_failures(request: &PlanRequest, schedule: &Schedule, cut: &[usize]) -> Vec<u64> {
+    let workers = schedule.workers().iter().map(|actions| {
+        let stage = actions[0].stage;
+        let first: usize = cut[..stage].iter().sum();
+        let layers = &request.profile.layers[first..first + cut[stage]];
+        let parameters: u64 = layers.iter().map(|layer| layer.parameters).sum();
+        let is_window = schedule.is_asynchronous();
+        u64::from(is_window) * parameters * (1 + u64::from(request.state.0))
+    });
+    workers.collect()
+}
+
+/// The fastest step of all candidates that fit, by trying every one; or the fastest update.
 fn brute_force(request: &PlanRequest) -> Option<f64> {
     let layers = request.profile.layers.len();
     let (mut best, one) = (None::<f64>, vec![1]);
     for &micro_batches in &request.micro_batches {
-        let mut schedules: Vec<Schedule> = Vec::new();
-        for &workers in &request.workers {
+        let is_asynchronous = request.rules == [Rule::PipeDream];
+        let mut schedules = match is_asynchronous {
+            true => windows(request, micro_batches),
+            false => Vec::new(),
+        };
+        for &workers in request.workers.iter().filter(|_| !is_asynchronous) {
             for &rule in &request.rules {
                 let takes_chunks = rule.takes_chunks();
                 for &chunks in if takes_chunks { &request.chunks } else { &one } {
@@ -239,11 +276,14 @@ fn brute_force(request: &PlanRequest) -> Option<f64> {
                         let simulation = schedule.simulate(&costs).unwrap();
                         let passing = passing_gradients(request, schedule, &cut);
                         let memory = simulation.peak_memory().into_iter().zip(passing);
+                        let kept = kept_for_failures(request, schedule, &cut);
+                        let memory =
+                            (memory.zip(kept)).map(|((needs, more), kept)| (needs, more + kept));
                         let fits = memory.zip(&devices).all(|((needs, passing), &device)| {
                             let has = request.machine.devices[device].memory;
                             has.is_none_or(|has| needs as u64 + passing <= has)
                         });
-                        let time = simulation.makespan();
+                        let time = simulation.makespan() / schedule.updates().max(1) as f64;
                         if fits && best.is_none_or(|best| time < best) {
                             best = Some(time);
                         }
@@ -328,6 +368,7 @@ fn gradients_are_added_up_in_buckets() {
             devices: &[0, 1],
             schedule: &schedule,
             recompute: Recompute::Never,
+            weights: WeightPolicy::default(),
             state: OptimizerState(2),
             bucket,
         };
@@ -438,6 +479,22 @@ proptest! {
             bucket,
             rules: vec![Rule::GPipe, Rule::OneForwardOneBackward],
             workers: (1..=3).collect(),
+            ..request(&profile, &machine)
+        };
+        compare(&request)?;
+    }
+
+    #[test]
+    fn without_a_flush(
+        profile in profile(1..5), memory in 2_000..40_000_u64, bucket in 1..200_u64, replicas: bool,
+        unequal: bool,
+    ) {
+        let machine = machine(3, unequal, Some(memory));
+        let request = PlanRequest {
+            replicas,
+            bucket,
+            rules: vec![Rule::PipeDream],
+            workers: (1..=if replicas { 3 } else { profile.layers.len().min(3) }).collect(),
             ..request(&profile, &machine)
         };
         compare(&request)?;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use stovepipe_plan::{
     BUCKET, LayerProfile, LinkLevel, Machine, OptimizerState, PlanError, Profile, Setup,
 };
-use stovepipe_schedule::{GPipe, Recompute, Schedule, Scheduler};
+use stovepipe_schedule::{GPipe, Recompute, Schedule, Scheduler, WeightPolicy};
 
 /// Seconds of each layer, forward and backward.
 type Times = Vec<(f64, f64)>;
@@ -51,6 +51,7 @@ fn setup<'a>(profiles: &'a [Profile], machine: &'a Machine, schedule: &'a Schedu
         devices: &[0, 1],
         schedule,
         recompute: Recompute::Never,
+        weights: WeightPolicy::default(),
         state: OptimizerState(2),
         bucket: BUCKET,
     }

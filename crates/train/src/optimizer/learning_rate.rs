@@ -9,6 +9,8 @@ use crate::settings::{DecaySetting, TrainSettings};
 pub struct LearningRate {
     highest: f64,
     warm_up: f64,
+    /// Steps until stages with late gradients have the full rate.
+    staleness_warm_up: f64,
     steps: f64,
     /// Steps in which the rate falls by `decay_rate`.
     steps_per_decay: f64,
@@ -29,6 +31,7 @@ impl LearningRate {
         Self {
             highest: settings.lr,
             warm_up: settings.warmup_epochs * steps_per_epoch,
+            staleness_warm_up: settings.staleness_warmup_epochs * steps_per_epoch,
             steps: (settings.epochs as f64 * steps_per_epoch).min(most),
             steps_per_decay: settings.decay_epochs * steps_per_epoch,
             decay: settings.decay,
@@ -75,5 +78,30 @@ impl LearningRate {
             }
         };
         self.highest * factor
+    }
+
+    /// The learning rate of an update for a stage whose gradients are late by `staleness` updates: divided by
+    /// `staleness`^p, where p falls from 1 to 0 over the first `staleness_warmup_epochs`.
+    ///
+    /// Yang et al., *PipeMare: Asynchronous Pipeline Parallel DNN Training*, MLSys 2021, technique 1.
+    ///
+    /// ```
+    /// use stovepipe_train::{TrainSettings, optimizer::LearningRate};
+    ///
+    /// let mut settings = TrainSettings { lr: 1.0, warmup_epochs: 0.0, ..Default::default() };
+    /// settings.decay = stovepipe_train::settings::DecaySetting::None;
+    /// settings.staleness_warmup_epochs = 1.0;
+    /// let rate = LearningRate::new(&settings, 10);
+    /// assert_eq!([0, 5, 10].map(|step| rate.of_stage(step, 4)), [0.25, 0.5, 1.0]);
+    /// assert_eq!([0, 1].map(|staleness| rate.of_stage(0, staleness)), [1.0, 1.0]);
+    /// ```
+    #[must_use]
+    pub fn of_stage(&self, step: usize, staleness: usize) -> f64 {
+        let power = if self.staleness_warm_up > 0.0 {
+            1.0 - (step as f64 / self.staleness_warm_up).min(1.0)
+        } else {
+            0.0
+        };
+        self.at(step) / (staleness.max(1) as f64).powf(power)
     }
 }

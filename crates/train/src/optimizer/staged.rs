@@ -121,15 +121,15 @@ impl StagedOptimizer {
         Ok(spans)
     }
 
-    /// Trains a window: each stage updates as soon as it has a mini-batch's gradients, with one of `rates`
-    /// after another. Gradients are clipped by the norm of their stage alone: others have not got that far.
+    /// Trains a window: each stage updates as soon as it has a mini-batch's gradients, with one of its `rates`
+    /// after another, which are by stage and mini-batch. Gradients are clipped by the norm of their stage alone: others have not got that far.
     ///
     /// # Errors
     ///
     /// Those of [`Pipeline::train_window`]; states are then those before the window.
     pub(crate) fn train_window<L: Layer, T: Flow, B>(
         &mut self,
-        rates: Vec<f64>,
+        rates: Vec<Vec<f64>>,
         pipeline: &mut Pipeline<L>,
         batches: B,
         objective: &impl Objective<L::Output, T>,
@@ -156,7 +156,7 @@ impl StagedOptimizer {
             };
             let layers = layers.into_iter().zip(&shares[stage]);
             let layers = layers.map(|(layer, share)| {
-                update.rate = share * rates[number];
+                update.rate = share * rates[stage][number];
                 layer.map(&mut update)
             });
             (layers.collect(), states)

@@ -34,13 +34,19 @@ impl<L: Layer, O> Trainer<L, O> {
         let rate = self.learning_rate(batches);
         let (started, before) = (Instant::now(), self.state.under_way.seconds);
         let (first, pass) = (self.state.batch, self.pass());
+        let staleness = self.pipeline.staleness()?;
         let mut loaded = shared(&self.pipeline, || source.train_from(first, pass));
         while self.state.batch < batches {
             let count = self.window(batches).min(batches - self.state.batch);
             let update = self.update(batches);
             self.pipeline.set_progress(rate.progress(update));
-            let rates: Vec<_> = (0..count).map(|later| rate.at(update + later)).collect();
-            let Some(window) = self.train_window(&mut loaded, &rates)? else {
+            let numbers = update..update + count;
+            let of_stage = |&late: &usize| {
+                let rates = numbers.clone().map(|number| rate.of_stage(number, late));
+                rates.collect()
+            };
+            let rates = staleness.iter().map(of_stage).collect();
+            let Some(window) = self.train_window(&mut loaded, (count, rates))? else {
                 return Ok(true);
             };
             let all = (self.processes).gather(self.is_asked_to_end())?;
@@ -48,7 +54,7 @@ impl<L: Layer, O> Trainer<L, O> {
             let seconds = before + started.elapsed().as_secs_f64();
             let spent = (seconds - self.state.under_way.seconds) / count as f64;
             let (bubble, slowest) = (window.timeline.bubble(), window.timeline.slowest_worker());
-            for (index, rate) in rates.into_iter().enumerate() {
+            for (index, number) in numbers.enumerate() {
                 let trained = Trained {
                     step: self.pipeline.steps() - (count - 1 - index) as u64,
                     loss: window.losses[index],
@@ -63,7 +69,7 @@ impl<L: Layer, O> Trainer<L, O> {
                 self.record(
                     &trained,
                     Gathered::Updated,
-                    (rate, so_far),
+                    (rate.at(number), so_far),
                     (folder, progress),
                 )?;
             }
@@ -95,11 +101,11 @@ impl<L: Layer, O> Trainer<L, O> {
         }
     }
 
-    /// Trains a window with these learning rates. Returns `None` if it was stopped.
+    /// Trains a window of so many mini-batches with these learning rates by stage. Returns `None` if it was stopped.
     fn train_window<T: Flow>(
         &mut self,
         loaded: &mut impl Iterator<Item = Result<Batch<L::Input, T, L::Side>, TrainError>>,
-        rates: &[f64],
+        (count, rates): (usize, Vec<Vec<f64>>),
     ) -> Result<Option<Window>, TrainError>
     where
         O: Objective<L::Output, T>,
@@ -107,16 +113,16 @@ impl<L: Layer, O> Trainer<L, O> {
         let mut failed = None;
         let batches = Loaded {
             batches: loaded,
-            left: rates.len(),
+            left: count,
             failed: &mut failed,
         };
         let (pipeline, objective) = (&mut self.pipeline, &self.task.training);
         let trained = if self.processes.communicator().is_some() {
             // Processes load together, which must not happen while they train.
             let batches: Vec<_> = batches.collect();
-            (self.optimizer).train_window(rates.to_vec(), pipeline, batches.into_iter(), objective)
+            (self.optimizer).train_window(rates, pipeline, batches.into_iter(), objective)
         } else {
-            (self.optimizer).train_window(rates.to_vec(), pipeline, batches, objective)
+            (self.optimizer).train_window(rates, pipeline, batches, objective)
         };
         match failed {
             Some(failed) => Err(failed),

@@ -45,6 +45,10 @@ pub struct TrainSettings {
     /// Epochs over which the learning rate rises from zero
     #[arg(long, value_name = "N", default_value_t = 1.0)]
     pub warmup_epochs: f64,
+    /// Epochs over which stages with late gradients come to the full learning rate, with the schedule
+    /// `pipedream`; 0 for no such warm-up
+    #[arg(long, value_name = "N", default_value_t = 0.0)]
+    pub staleness_warmup_epochs: f64,
     /// How the learning rate falls after the warm-up
     #[arg(long, value_enum, default_value_t = DecaySetting::Cosine)]
     pub decay: DecaySetting,
@@ -142,6 +146,11 @@ impl TrainSettings {
             ("layer-decay", self.layer_decay, UP_TO_ONE),
             ("decay-rate", self.decay_rate, UP_TO_ONE),
             ("warmup-epochs", self.warmup_epochs, ZERO_OR_MORE),
+            (
+                "staleness-warmup-epochs",
+                self.staleness_warmup_epochs,
+                ZERO_OR_MORE,
+            ),
             ("momentum", self.momentum, BELOW_ONE),
             ("weight-decay", self.weight_decay, ZERO_OR_MORE),
             ("label-smoothing", self.label_smoothing, BELOW_ONE),
@@ -168,6 +177,9 @@ impl TrainSettings {
     pub fn check_windows(&self, is_asynchronous: bool, batches: usize) -> Result<(), TrainError> {
         match (is_asynchronous, self.window) {
             (false, Some(_)) => Err(TrainError::OnlyAsynchronous("--window")),
+            (false, _) if self.staleness_warmup_epochs > 0.0 => {
+                Err(TrainError::OnlyAsynchronous("--staleness-warmup-epochs"))
+            }
             (true, _) if self.accumulate > 1 => Err(TrainError::OnlySynchronous("--accumulate")),
             (true, _) if self.ema > 0.0 => Err(TrainError::OnlySynchronous("--ema")),
             (true, Some(window)) if window > batches => {

@@ -125,6 +125,50 @@ fn processes_leave_the_files_of_one() {
     }
 }
 
+/// In the first update, a stage whose gradients are late by two updates has half of the rate (PipeMare).
+#[test]
+fn late_stages_warm_up() {
+    let changes = |staleness_warmup_epochs: f64| {
+        let (_directory, folder) = run_folder();
+        let pipeline = PipelineSettings {
+            micro_batches: 1,
+            ..asynchronous(3)
+        };
+        let settings = TrainSettings {
+            staleness_warmup_epochs,
+            max_steps: 1,
+            momentum: 0.0,
+            weight_decay: 0.0,
+            ..settings(OptimizerSetting::Sgd, 0.1, 1)
+        };
+        let mut trainer = trainer(piped(&pipeline), settings);
+        assert_eq!(trainer.pipeline().staleness().unwrap(), [2, 1, 0]);
+        let weights = |trainer: &Trainer<_, _>| -> Vec<Vec<f64>> {
+            let stages = trainer.pipeline().stage_layers();
+            let of_stage = |layers: &[Noisy]| Numbers::default().of(&layers.to_vec());
+            stages.map(of_stage).collect()
+        };
+        let before = weights(&trainer);
+        let summary = train_silently(&mut trainer, &usual_data(), &folder).unwrap();
+        assert_eq!(summary.epochs, 0);
+        let change = |(after, before): (Vec<f64>, Vec<f64>)| {
+            let squares = after.iter().zip(&before).map(|(a, b)| (a - b).powi(2));
+            squares.sum::<f64>().sqrt()
+        };
+        let stages = weights(&trainer).into_iter().zip(before);
+        stages.map(change).collect::<Vec<_>>()
+    };
+    let (full, warm) = (changes(0.0), changes(1.0));
+    let ratios: Vec<_> = warm
+        .iter()
+        .zip(&full)
+        .map(|(warm, full)| warm / full)
+        .collect();
+    for (ratio, expected) in ratios.iter().zip([0.5, 1.0, 1.0]) {
+        assert!((ratio - expected).abs() < 1e-3, "{ratios:?}");
+    }
+}
+
 #[test]
 fn settings_that_need_a_flush() {
     let (_directory, folder) = run_folder();
@@ -160,6 +204,15 @@ fn settings_that_need_a_flush() {
             usual(),
             evenly(2),
             "--window has no effect: it is for --schedule pipedream",
+        ),
+        (
+            TrainSettings {
+                window: None,
+                staleness_warmup_epochs: 1.0,
+                ..usual()
+            },
+            evenly(2),
+            "--staleness-warmup-epochs has no effect: it is for --schedule pipedream",
         ),
     ] {
         assert_eq!(of_trainer(settings, pipeline), expected);
