@@ -6,9 +6,9 @@ use burn::tensor::{Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 use stovepipe::{
     pipeline::{Held, NamedDevice, Precision, device::DeviceError},
-    plan::BUCKET,
+    plan::{BUCKET, Forecast, Machine, OptimizerState, Profile, Setup},
     prelude::*,
-    schedule::{DataParallel, Rule, RuleOptions, Scheduler, Timeline},
+    schedule::{DataParallel, Rule, RuleOptions, Scheduler, Timeline, WeightPolicy},
     train::{TrainSettings, optimizer::StagedOptimizer},
 };
 use stovepipe_comm::Communicator;
@@ -46,6 +46,9 @@ pub struct PipedSettings {
     pub network: Network,
     /// Bytes of gradients that replicas in several processes add up at once.
     pub bucket: usize,
+    /// Without a flush: the mini-batches of a window, which is then a step.
+    pub window: usize,
+    pub vertical_sync: bool,
 }
 
 /// What connects processes.
@@ -74,6 +77,17 @@ impl PipedSettings {
             processes: 1,
             network: Network::Mpi,
             bucket: BUCKET as usize,
+            window: 1,
+            vertical_sync: false,
+        }
+    }
+
+    /// Without a flush, in windows of so many mini-batches.
+    pub fn windows(cut: Vec<usize>, micro_batches: usize, window: usize) -> Self {
+        Self {
+            schedule: Rule::PipeDream,
+            window,
+            ..Self::new(cut, micro_batches)
         }
     }
 
@@ -116,9 +130,46 @@ impl PipedSettings {
         if let Some(schedule) = &self.given {
             return Ok(schedule.clone());
         }
-        let scheduler = self.schedule.scheduler(&RuleOptions::with_chunks(1));
+        let scheduler = self.scheduler();
+        if !self.schedule.is_synchronous() {
+            return Ok(scheduler.schedule(self.cut.len(), self.window * self.micro_batches)?);
+        }
         let scheduler = DataParallel::equal(scheduler, self.replicas);
         Ok(scheduler.schedule(self.cut.len(), self.micro_batches)?)
+    }
+
+    fn scheduler(&self) -> Box<dyn Scheduler> {
+        self.schedule.scheduler(&RuleOptions {
+            update_every: Some(self.micro_batches),
+            ..RuleOptions::with_chunks(1)
+        })
+    }
+
+    /// The planner's forecast for equal devices: of the given cut, or of the best one.
+    pub fn predict(&self, profile: &Profile, cut: Option<&[usize]>) -> Result<Forecast, Failure> {
+        let schedule = self.actions()?;
+        let workers = schedule.workers().len();
+        let setup = Setup {
+            profiles: std::slice::from_ref(profile),
+            machine: &Machine::uniform(workers),
+            devices: &(0..workers).collect::<Vec<_>>(),
+            schedule: &schedule,
+            recompute: self.recompute,
+            weights: self.weights(),
+            state: OptimizerState(2),
+            bucket: BUCKET,
+        };
+        Ok(match cut {
+            Some(cut) => setup.forecast(cut)?,
+            None => setup.best_cut()?,
+        })
+    }
+
+    fn weights(&self) -> WeightPolicy {
+        match self.vertical_sync {
+            true => WeightPolicy::VerticalSync,
+            false => WeightPolicy::Stashing,
+        }
     }
 
     /// Whether a stage recomputes a micro-batch's forward pass.
@@ -136,6 +187,7 @@ pub struct Piped<L: Classifier> {
     labels: Tensor<1, Int>,
     optimizer: Option<StagedOptimizer>,
     rate: f64,
+    window: usize,
 }
 
 /// The results of a step, without its gradients.
@@ -180,13 +232,18 @@ impl<L: Classifier> Piped<L> {
             .precision(plan.precision)
             .bucket(plan.bucket)
             // Burn's Transformer layers hold dropouts, whose probability is 0 here.
-            .unkeyed_draws_nothing(true)
-            .schedule(schedule);
+            .unkeyed_draws_nothing(true);
+        builder = match plan.schedule.is_synchronous() {
+            true => builder.schedule(schedule),
+            false => builder
+                .schedule(plan.scheduler())
+                .weight_policy(plan.weights()),
+        };
         if let Some(communicator) = &communicator {
             builder = builder.communicator(communicator.clone());
         }
         let (input, labels) = model.batch(plan.micro_batches * model.samples);
-        Ok(Self {
+        let mut piped = Self {
             job: Job::new(communicator),
             model: model.clone(),
             pipeline: builder.build()?,
@@ -194,7 +251,12 @@ impl<L: Classifier> Piped<L> {
             labels,
             optimizer: None,
             rate: RATE,
-        })
+            window: plan.window,
+        };
+        if piped.pipeline.is_asynchronous() {
+            piped.add_optimizer(); // a window has updates
+        }
+        Ok(piped)
     }
 
     /// Sets the mini-batch, by its number, and the learning rate of the next steps.
@@ -207,6 +269,30 @@ impl<L: Classifier> Piped<L> {
     /// The layers, each on the device of its stage.
     pub fn into_layers(self) -> Vec<L> {
         self.pipeline.into_layers()
+    }
+
+    /// Trains a window, whose mini-batches are all the same.
+    fn train_window(&mut self) -> Result<PipedStep, Failure> {
+        let sent = self.job.bytes_sent();
+        let began = Instant::now();
+        let batch = (self.input.clone(), self.labels.clone());
+        let batches = vec![batch.into(); self.window].into_iter();
+        let rates = vec![vec![self.rate; self.window]; self.pipeline.stage_layers().count()];
+        let optimizer = self
+            .optimizer
+            .as_mut()
+            .ok_or("a window needs an optimizer")?;
+        let objective = CrossEntropy::new();
+        let window = optimizer.train_window(rates, &mut self.pipeline, batches, &objective)?;
+        self.wait()?;
+        Ok(PipedStep {
+            loss: window.losses.last().copied().unwrap_or(f64::NAN),
+            timeline: window.timeline,
+            held: window.held,
+            passes: began.elapsed().as_secs_f64(),
+            update: 0.0,
+            sent: self.job.bytes_sent() - sent,
+        })
     }
 
     /// Runs a mini-batch forward and backward.
@@ -232,7 +318,7 @@ impl<L: Classifier> Piped<L> {
 
 /// A pipeline that trains a mini-batch again and again.
 pub trait PipedLoop {
-    /// Trains one mini-batch forward and backward, and updates if there is an optimizer.
+    /// Trains one mini-batch forward and backward, and updates if there is an optimizer; or trains a window.
     fn step(&mut self) -> Result<PipedStep, Failure>;
 
     /// Adds an update by AdamW, on all stages at once, to each of the next steps.
@@ -241,6 +327,9 @@ pub trait PipedLoop {
 
 impl<L: Classifier> PipedLoop for Piped<L> {
     fn step(&mut self) -> Result<PipedStep, Failure> {
+        if self.pipeline.is_asynchronous() {
+            return self.train_window();
+        }
         let sent = self.job.bytes_sent();
         let began = Instant::now();
         self.job.begin_step()?;

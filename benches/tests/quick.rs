@@ -128,6 +128,18 @@ fn zero_bubble() {
 }
 
 #[test]
+fn windows() {
+    let results = results("windows");
+    for model in MODELS {
+        let rows = rows(&results, &format!("{model}: windows"));
+        assert_eq!(rows.len(), 3);
+        for key in ["mini_batch_ms", "over_1f1b", "promised", "of_promised"] {
+            assert!(all_positive(rows, key), "{key}");
+        }
+    }
+}
+
+#[test]
 fn predicted() {
     let results = results("predicted");
     let rows = rows(&results, "amoebanet-32: m = 2");

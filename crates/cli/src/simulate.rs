@@ -426,10 +426,7 @@ impl SimulateFlags {
                 ", {} after {} each, {}",
                 count(schedule.updates(), "update"),
                 count(every, "micro-batch"),
-                match self.policy() {
-                    WeightPolicy::Stashing => "weight stashing",
-                    WeightPolicy::VerticalSync => "vertical sync",
-                }
+                self.policy()
             ),
             None => String::new(),
         };

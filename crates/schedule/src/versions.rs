@@ -1,14 +1,14 @@
 //! Versions of weights under asynchronous schedules.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt};
 
 use crate::{Action, Pass, Schedule, ScheduleError, table::Table};
 
 /// Which version of the weights the passes of a micro-batch use, under asynchronous schedules.
 ///
 /// Version `v` of a stage's weights is what the first `v` updates of the schedule have made; version 0 is
-/// what the stage starts with. All passes of a micro-batch through a stage use one version: forward, recomputation and
-/// backward.
+/// what the stage starts with. All passes of a micro-batch through a stage use one version (forward, recomputation and
+/// backward), unless weights are not stashed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum WeightPolicy {
     /// Weight stashing: the newest version that the stage has at the micro-batch's forward pass. Each
@@ -17,6 +17,20 @@ pub enum WeightPolicy {
     Stashing,
     /// Vertical sync: in all stages the version that the first stage uses for the micro-batch.
     VerticalSync,
+    /// No stashing, for comparisons: each pass uses the newest version that the stage has then. A
+    /// micro-batch's gradient mixes versions, and is the gradient of none.
+    Newest,
+}
+
+/// The name in papers.
+impl fmt::Display for WeightPolicy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Stashing => "weight stashing",
+            Self::VerticalSync => "vertical sync",
+            Self::Newest => "no stashing",
+        })
+    }
 }
 
 /// What an action does with the versions of its stage's weights.
@@ -37,7 +51,8 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// The version that the passes of a micro-batch through a stage use.
+    /// The version that the passes of a micro-batch through a stage use; its forward pass, if weights are not
+    /// stashed.
     ///
     /// # Panics
     ///
@@ -100,7 +115,7 @@ impl Schedule {
     pub fn versions(&self, policy: WeightPolicy) -> Result<Versions, ScheduleError> {
         let passes = PassVersions::new(self, policy)?;
         let workers = self.workers().iter();
-        let workers = workers.map(|actions| uses(actions, &passes.used)).collect();
+        let workers = workers.map(|actions| uses(actions, &passes)).collect();
         Ok(Versions { passes, workers })
     }
 
@@ -163,10 +178,10 @@ impl Schedule {
 
     /// The first action after which a worker keeps more than `most` versions with weight stashing.
     pub(crate) fn check_weight_versions(&self, most: usize) -> Result<(), ScheduleError> {
-        let used = used(self, None)?;
+        let passes = PassVersions::new(self, WeightPolicy::Stashing)?;
         for (worker, actions) in self.workers().iter().enumerate() {
             let mut kept = HashMap::<_, Kept>::new();
-            for (&action, of_action) in actions.iter().zip(uses(actions, &used)) {
+            for (&action, of_action) in actions.iter().zip(uses(actions, &passes)) {
                 let versions = kept
                     .entry(action.stage)
                     .or_default()
@@ -189,6 +204,8 @@ impl Schedule {
 /// may have millions of actions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PassVersions {
+    policy: WeightPolicy,
+    /// In forward passes.
     used: Table<usize>,
     /// By stage, for each of its replicas.
     peaks: Vec<Vec<usize>>,
@@ -198,18 +215,21 @@ impl PassVersions {
     pub fn new(schedule: &Schedule, policy: WeightPolicy) -> Result<Self, ScheduleError> {
         let sync = policy == WeightPolicy::VerticalSync;
         let first = sync.then(|| versions_of_first_stage(schedule));
-        let used = used(schedule, first.as_deref())?;
         let of_stage = |stage| vec![1; schedule.replicas(stage).len()];
-        let mut peaks: Vec<_> = (0..schedule.stages()).map(of_stage).collect();
+        let mut passes = Self {
+            policy,
+            used: used(schedule, first.as_deref())?,
+            peaks: (0..schedule.stages()).map(of_stage).collect(),
+        };
         for (worker, actions) in schedule.workers().iter().enumerate() {
-            for (stage, kept) in kept(actions, &uses(actions, &used)) {
+            for (stage, kept) in kept(actions, &uses(actions, &passes)) {
                 let mut replicas = schedule.replicas(stage).iter();
                 if let Some(replica) = replicas.position(|&replica| replica == worker) {
-                    peaks[stage][replica] = kept.most;
+                    passes.peaks[stage][replica] = kept.most;
                 }
             }
         }
-        Ok(Self { used, peaks })
+        Ok(passes)
     }
 
     pub fn of(&self, stage: usize, micro_batch: usize) -> usize {
@@ -269,7 +289,7 @@ impl Kept {
     }
 }
 
-/// Fills in the version of every pass. With vertical sync, `first` has that of each micro-batch.
+/// Fills in the version of every forward pass. With vertical sync, `first` has that of each micro-batch.
 fn used(schedule: &Schedule, first: Option<&[usize]>) -> Result<Table<usize>, ScheduleError> {
     let mut used = Table::new(schedule.stages(), schedule.micro_batches(), 0);
     for (worker, actions) in schedule.workers().iter().enumerate() {
@@ -298,8 +318,8 @@ fn used(schedule: &Schedule, first: Option<&[usize]>) -> Result<Table<usize>, Sc
     Ok(used)
 }
 
-/// What the actions of a worker do, given the version of every pass.
-fn uses(actions: &[Action], used: &Table<usize>) -> Vec<VersionUse> {
+/// What the actions of a worker do, given the version of every forward pass.
+fn uses(actions: &[Action], passes: &PassVersions) -> Vec<VersionUse> {
     let mut newest = HashMap::new();
     let mut uses = Vec::with_capacity(actions.len());
     // When each version is used last, and when the next one is made.
@@ -312,8 +332,12 @@ fn uses(actions: &[Action], used: &Table<usize>) -> Vec<VersionUse> {
             *newest += 1;
             *newest
         } else {
-            last_used.insert((stage, used[action]), at);
-            used[action]
+            let version = match passes.policy {
+                WeightPolicy::Newest => newest.get(&stage).copied().unwrap_or(0),
+                _ => passes.used[action],
+            };
+            last_used.insert((stage, version), at);
+            version
         };
         uses.push(VersionUse {
             version,

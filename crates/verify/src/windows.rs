@@ -56,10 +56,7 @@ impl WindowCase {
 impl fmt::Display for WindowCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let es = if self.micro_batches == 1 { "" } else { "es" };
-        let policy = match self.policy {
-            WeightPolicy::Stashing => "weight stashing",
-            WeightPolicy::VerticalSync => "vertical sync",
-        };
+        let policy = self.policy;
         let stages = match self.replicas.iter().all(|own| *own == 1) {
             true => format!("{} stages", self.replicas.len()),
             false => format!("stages of {:?} replicas", self.replicas),

@@ -12,6 +12,7 @@ mod pytorch;
 mod replicas;
 mod saving;
 mod staleness;
+mod windows;
 mod zero_bubble;
 
 use clap::Parser;
@@ -44,6 +45,8 @@ enum Bench {
     Replicas(replicas::Flags),
     Saving(saving::Flags),
     Staleness(staleness::Flags),
+    /// Throughput without a flush next to 1F1B
+    Windows(SweepArguments),
     /// Backward passes in halves: zero-bubble schedules next to 1F1B
     ZeroBubble(SweepArguments),
 }
@@ -63,6 +66,7 @@ fn main() -> Result<(), Failure> {
         Bench::Replicas(flags) => replicas::main(flags),
         Bench::Saving(flags) => saving::main(flags),
         Bench::Staleness(flags) => staleness::main(flags),
+        Bench::Windows(flags) => windows::main(flags),
         Bench::ZeroBubble(flags) => zero_bubble::main(flags),
     }
 }

@@ -3,8 +3,8 @@
 //! `cargo build --release -p stovepipe-benches && target/release/bench predicted`
 
 use stovepipe::{
-    plan::{BUCKET, Machine, OptimizerState, Profile, Setup},
-    schedule::{Costs, Recompute, Rule, Scheduler, SpanKind, WeightPolicy},
+    plan::Profile,
+    schedule::{Costs, Recompute, Rule, SpanKind},
 };
 use stovepipe_benches::{
     Failure,
@@ -46,14 +46,15 @@ fn compare(model: &dyn BenchModel, m: usize, rounds: usize) -> Result<ReportTabl
     let mut predictions = Vec::new();
     for schedule in [Rule::GPipe, Rule::OneForwardOneBackward] {
         for recompute in Recompute::ALL {
-            let (cut, time) = predict(&profile, schedule, m, recompute, None)?;
-            let (_, beside) = predict(&busy, schedule, m, recompute, Some(&cut))?;
-            let plan = PipedSettings {
+            let mut plan = PipedSettings {
                 schedule,
                 recompute,
-                ..PipedSettings::new(cut, m)
+                ..PipedSettings::new(vec![1; WORKERS], m)
             };
-            predictions.push((plan, time, beside));
+            let found = plan.predict(&profile, None)?;
+            let beside = plan.predict(&busy, Some(&found.balance))?.step_time;
+            plan.cut = found.balance;
+            predictions.push((plan, found.step_time, beside));
         }
     }
     let works = (predictions.iter()).map(|(plan, ..)| ContenderWork::passes(plan));
@@ -92,31 +93,6 @@ fn profile_on_two_cores(model: &dyn BenchModel) -> Result<Profile, Failure> {
         layer.quiet = layer.quiet.zip(other.quiet).map(|(a, b)| mean(a, b));
     }
     Ok(mine)
-}
-
-/// The given or best cut, and the seconds of a step.
-fn predict(
-    profile: &Profile,
-    rule: Rule,
-    m: usize,
-    recompute: Recompute,
-    cut: Option<&[usize]>,
-) -> Result<(Vec<usize>, f64), Failure> {
-    let setup = Setup {
-        profiles: std::slice::from_ref(profile),
-        machine: &Machine::uniform(WORKERS),
-        devices: &[0, 1],
-        schedule: &rule.schedule(WORKERS, m)?,
-        recompute,
-        weights: WeightPolicy::default(),
-        state: OptimizerState(2),
-        bucket: BUCKET,
-    };
-    let forecast = match cut {
-        Some(cut) => setup.forecast(cut)?,
-        None => setup.best_cut()?,
-    };
-    Ok((forecast.balance, forecast.step_time))
 }
 
 /// Seconds of a stage's passes: of forward passes with and without a tape, and of backward passes.

@@ -467,6 +467,9 @@ pub enum WindowError {
     /// Replicas in several processes have devices of unlike kinds, which one of them updates.
     #[error("replicas in several processes need devices of one kind without a flush")]
     UnlikeReplicas,
+    /// Weights are not stashed, but activations are kept, which are of older ones.
+    #[error("weights that are not stashed need Recompute::Always")]
+    KeptActivations,
     /// The iterator ended before its length.
     #[error("the window's batches ended after {found} of {expected}")]
     Ended {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, atomic::Ordering};
 
 use burn::optim::GradientsParams;
 use stovepipe_runtime::{Outbox, mailbox};
-use stovepipe_schedule::{Action, Pass, Timeline};
+use stovepipe_schedule::{Action, Pass, Recompute, Timeline, WeightPolicy};
 
 use crate::{
     api::{
@@ -230,6 +230,11 @@ impl<L: Layer> Pipeline<L> {
             () if engine.precision == Precision::F16 => Some(WindowError::F16),
             () if engine.has_ties => Some(WindowError::SharedParameters),
             () if engine.shared.is_some() => Some(WindowError::UnlikeReplicas),
+            () if engine.weight_policy == WeightPolicy::Newest
+                && engine.schedules.recompute != Recompute::Always =>
+            {
+                Some(WindowError::KeptActivations)
+            }
             () => None,
         };
         if let Some(refused) = refused {

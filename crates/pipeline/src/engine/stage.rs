@@ -207,11 +207,11 @@ impl<L: Layer> StageStep<L> {
         let failed = ActionError::Failed;
         if self.task.updates.is_some() {
             self.recorder.using(of_action.version);
+            self.versions.choose(action.micro_batch, of_action.version);
         }
         let ran = match action.pass {
             Pass::Forward => {
                 self.task.parts.wait_for(action.micro_batch, cancel)?;
-                self.versions.choose(action.micro_batch, of_action.version);
                 // Copied before the wait, because it needs no input.
                 let modules = self.modules_to_record(action.micro_batch);
                 let input = self.receive_input(action, cancel)?;

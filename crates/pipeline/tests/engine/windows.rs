@@ -510,18 +510,88 @@ fn processes_leave_windows_alone() {
     }
 }
 
+/// Without stashing: a micro-batch runs forward on one version, and again and backward on a newer one.
+#[test]
+fn weights_that_are_not_stashed() {
+    let plan = Plan {
+        replicas: vec![1; 3],
+        policy: WeightPolicy::Newest,
+        micro_batches: 1,
+    };
+    let build = |recompute| {
+        plan.builder(dense(&[4, 5, 6, 4]), recompute)
+            .build()
+            .unwrap()
+    };
+    let pipeline = build(Recompute::Always);
+    let batch = |index: usize| (vectors(5 + index, 4), labels(5 + index, CLASSES));
+    let batches: Vec<_> = (0..5).map(batch).collect();
+    let table = plan.table(batches.len());
+    let layers = pipeline.layers().to_vec().valid().train().into_iter();
+    let mut versions: Vec<_> = layers.map(|layer| vec![vec![layer]]).collect();
+    let (mut optimizers, mut losses) = (optimizers(3), Vec::new());
+    for (index, (input, labels)) in batches.iter().enumerate() {
+        let fresh = |layers: &Vec<Dense>| layers.clone().valid().train();
+        let mut inputs = vec![input.clone()];
+        for stage in 0..2 {
+            let (_, version) = table[&(stage, index)];
+            let layers = fresh(&versions[stage][version]);
+            inputs.push(layers[0].forward(inputs[stage].clone().autodiff()).inner());
+        }
+        let mut gradient: Option<Tensor<2>> = None;
+        for stage in (0..3).rev() {
+            // An update has followed each backward pass.
+            let layers = fresh(&versions[stage][index]);
+            let input = inputs[stage].clone().autodiff().require_grad();
+            let output = layers[0].forward(input.clone());
+            let seed = match gradient {
+                Some(gradient) => (output * gradient.autodiff()).sum(),
+                None => {
+                    let loss = CrossEntropy::new().loss(output, labels.clone().autodiff());
+                    let loss = loss.div_scalar(labels.dims()[0] as f64);
+                    losses.push(loss.clone().into_scalar::<f32>().to_bits());
+                    loss
+                }
+            };
+            let mut gradients = seed.backward();
+            gradient = input.grad(&gradients);
+            let own = GradientsParams::from_module(&mut gradients, &layers);
+            let newest = versions[stage][index].clone();
+            let next = optimizers[stage].step(RATE, newest, own);
+            versions[stage].push(next);
+        }
+    }
+    let last: Vec<_> = versions
+        .into_iter()
+        .flat_map(|mut own| own.pop().unwrap())
+        .collect();
+    let expected = (losses, bits(&last));
+    assert_same_window(
+        &seen(pipeline, batches.clone()),
+        &expected,
+        (true, "not stashed"),
+    );
+
+    let failed = window(&mut build(Recompute::Never), batches).unwrap_err();
+    assert_contains(
+        failed,
+        "weights that are not stashed need Recompute::Always",
+    );
+}
+
 #[test]
 fn no_more_versions_are_kept_than_the_table_has() {
     for (policy, expected) in [
         (WeightPolicy::Stashing, [4, 3, 2, 1]),
         (WeightPolicy::VerticalSync, [4; 4]),
+        (WeightPolicy::Newest, [1; 4]),
     ] {
         let plan = Plan {
             replicas: vec![1; 4],
             policy,
             micro_batches: 1,
         };
-        let mut pipeline = plan.builder(conv_net(), Recompute::Never).build().unwrap();
+        let mut pipeline = plan.builder(conv_net(), Recompute::Always).build().unwrap();
         let held = window(&mut pipeline, pictures(8)).unwrap().held;
         let held = held.iter().map(|held| held.weight_versions);
         assert_eq!(held.collect::<Vec<_>>(), expected);

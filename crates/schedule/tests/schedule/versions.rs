@@ -10,7 +10,7 @@ use stovepipe_schedule::{
     ScheduleError, Scheduler, VersionUse, WeightPolicy,
 };
 
-use WeightPolicy::{Stashing, VerticalSync};
+use WeightPolicy::{Newest, Stashing, VerticalSync};
 
 const POLICIES: [WeightPolicy; 2] = [Stashing, VerticalSync];
 
@@ -50,6 +50,12 @@ fn four_stages_as_published() {
         3,
         "3F0:0 3B0:0 3U0:1 3F1:1 3B1:1 3U1:2 3F2:2 3B2:2 3U2:3 3F3:3 3B3:3 3U3:4 3F4:4 3B4:4 3U4:5 3F5:5 3B5:5 3U5:6",
     );
+    // Not stashed: a backward pass uses what all updates before it made.
+    assert_eq!(
+        words(&schedule, Newest, 0),
+        "0F0:0 0F1:0 0F2:0 0F3:0 0B0:0 0U0:1 0F4:1 0B1:1 0U1:2 0F5:2 0B2:2 0U2:3 0B3:3 0U3:4 0B4:4 0U4:5 0B5:5 0U5:6",
+    );
+    assert_eq!(schedule.weight_versions(Newest).unwrap(), [1; 4]);
     // Vertical sync: the last stage uses what the first one used.
     assert_eq!(
         words(&schedule, VerticalSync, 3),

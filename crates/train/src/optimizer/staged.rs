@@ -127,7 +127,11 @@ impl StagedOptimizer {
     /// # Errors
     ///
     /// Those of [`Pipeline::train_window`]; states are then those before the window.
-    pub(crate) fn train_window<L: Layer, T: Flow, B>(
+    ///
+    /// # Panics
+    ///
+    /// If there are no rates for a stage or a mini-batch.
+    pub fn train_window<L: Layer, T: Flow, B>(
         &mut self,
         rates: Vec<Vec<f64>>,
         pipeline: &mut Pipeline<L>,

@@ -86,6 +86,10 @@ pub struct PipelineSettings {
     /// stage used for a micro-batch
     #[arg(long)]
     pub vertical_sync: bool,
+    /// With the schedule `pipedream`, use the newest weights in each pass, for comparisons
+    #[arg(long, hide = true, conflicts_with = "vertical_sync")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_stashing: bool,
     /// Stages on each device, for the schedule `interleaved`
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub chunks: usize,
@@ -210,6 +214,9 @@ impl PipelineSettings {
         let is_asynchronous = self.schedule.is_asynchronous();
         if self.vertical_sync && !is_asynchronous {
             return Err(TrainError::OnlyAsynchronous("--vertical-sync"));
+        }
+        if self.no_stashing && !is_asynchronous {
+            return Err(TrainError::OnlyAsynchronous("--no-stashing"));
         }
         if is_asynchronous && self.precision == Precision::F16 {
             return Err(TrainError::OnlySynchronous("--precision f16"));
@@ -545,6 +552,7 @@ impl PipelineSettings {
             .bucket(self.bucket_mib.saturating_mul(1 << 20))
             .weight_policy(match self.vertical_sync {
                 true => WeightPolicy::VerticalSync,
+                false if self.no_stashing => WeightPolicy::Newest,
                 false => WeightPolicy::Stashing,
             })
             .all_reduce(self.all_reduce.into())
