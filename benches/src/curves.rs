@@ -12,8 +12,10 @@ use crate::drawing::{MARGIN, WIDTH, line, page, text};
 #[derive(Clone, Debug)]
 pub struct CurvePanel {
     pub title: String,
-    /// The values of each curve, step by step.
+    /// The values of each curve, step by step. There may be none at some steps: NaN.
     pub curves: Vec<Vec<f64>>,
+    /// What a step is, and how much of it.
+    pub axis: (&'static str, f64),
 }
 
 const HEIGHT: f64 = 330.0;
@@ -36,7 +38,8 @@ text { font: 13px system-ui, sans-serif; fill: #333 } .title { font-size: 16px; 
 /// ```
 /// use stovepipe_benches::curves::{CurvePanel, draw};
 ///
-/// let panel = CurvePanel { title: "model".into(), curves: vec![vec![2.3, 1.9], vec![2.3, 1.8]] };
+/// let panel = CurvePanel { title: "model".into(), curves: vec![vec![2.3, 1.9], vec![2.3, 1.8]],
+///     axis: ("step", 1.0) };
 /// let picture = draw("losses", &["one", "other"], &[panel]);
 /// assert_eq!(picture.matches("<polyline").count(), 2);
 /// ```
@@ -82,9 +85,11 @@ fn drawn(panel: &CurvePanel, left: f64, right: f64) -> Group {
     }
     let mut number = |x, y, content: String| group.append(text("number middle", [x, y], content));
     for step in [0, steps / 2, steps.saturating_sub(1)] {
-        number(x(step), BOTTOM + 18.0, (step + 1).to_string());
+        let value = (step + 1) as f64 * panel.axis.1;
+        let digits = usize::from(panel.axis.1.fract() != 0.0);
+        number(x(step), BOTTOM + 18.0, format!("{value:.digits$}"));
     }
-    number((left + right) / 2.0, BOTTOM + 34.0, "step".to_owned());
+    number((left + right) / 2.0, BOTTOM + 34.0, panel.axis.0.to_owned());
     for (index, curve) in panel.curves.iter().enumerate() {
         let points = (curve.iter().enumerate()).filter(|(_, value)| value.is_finite());
         let points = points.map(|(step, &value)| format!("{:.1},{:.1}", x(step), y(value)));

@@ -76,7 +76,11 @@ impl Peers<'_> {
                 ]);
             }
             let title = shape.name().to_owned();
-            panels.push(CurvePanel { title, curves });
+            panels.push(CurvePanel {
+                title,
+                curves,
+                axis: ("step", 1.0),
+            });
         }
         self.report.table(summary);
         save_picture(&self.flags.arguments.out, &panels)?;
