@@ -106,12 +106,17 @@ const KINDS: [(&str, &str); 4] = [
 ];
 
 /// The flags of an optimizer, given SGD's learning rate.
-const OPTIMIZERS: [(&str, fn(&str) -> String); 2] = [
+type OptimizerFlags = fn(&str) -> String;
+
+const OPTIMIZERS: [(&str, OptimizerFlags); 2] = [
     ("sgd, momentum", |rate| {
         format!("--optimizer sgd --lr {rate}")
     }),
     ("adamw", |_| "--optimizer adamw".to_owned()),
 ];
+
+/// A row and a curve of each kind of training.
+type RowsAndCurves = (Vec<Vec<Cell>>, Vec<Vec<f64>>);
 
 /// A training that is over.
 struct Trained {
@@ -165,7 +170,7 @@ impl Flags {
         data: &Data,
         stages: usize,
         of_optimizer: &str,
-    ) -> Result<(Vec<Vec<Cell>>, Vec<Vec<f64>>), Failure> {
+    ) -> Result<RowsAndCurves, Failure> {
         let (seeds, epochs) = if self.quick {
             (1, 1)
         } else {
