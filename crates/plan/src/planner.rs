@@ -22,7 +22,7 @@ use stovepipe_schedule::Rule;
 use crate::Profile;
 use coarse::Coarse;
 use cuts::{Budget, Found};
-use shape::{ProfiledModel, Shape};
+use shape::ProfiledModel;
 use shapes::ShapeRequest;
 
 pub use candidate::{Candidate, Forecast};
@@ -62,7 +62,7 @@ impl PlanRequest<'_> {
             }
             let schedule = request.schedule()?;
             let model = &models[&request.micro_batches];
-            let shape = Shape::new(model, &request.devices, &schedule, request.recompute);
+            let shape = request.shape(model, &schedule)?;
             cuts::search(&shape, number, group, &mut budget)?;
         }
         let refine =
@@ -96,7 +96,7 @@ impl PlanRequest<'_> {
         }
         let model = self.model(self.profile, request.micro_batches);
         let schedule = request.schedule()?;
-        let shape = Shape::new(&model, &request.devices, &schedule, request.recompute);
+        let shape = request.shape(&model, &schedule)?;
         let same = shape.forecast(&coarse.balance(&forecast.balance))?;
         let finer = shape.forecast(&shape.balanced_cut()?)?;
         let fits = |forecast| shape.misfit(forecast).is_none();

@@ -115,7 +115,8 @@ impl Schedule {
     pub fn versions(&self, policy: WeightPolicy) -> Result<Versions, ScheduleError> {
         let passes = PassVersions::new(self, policy)?;
         let workers = self.workers().iter();
-        let workers = workers.map(|actions| uses(actions, &passes)).collect();
+        let workers = workers.map(|actions| uses(actions, &passes.used, policy));
+        let workers = workers.collect();
         Ok(Versions { passes, workers })
     }
 
@@ -178,10 +179,11 @@ impl Schedule {
 
     /// The first action after which a worker keeps more than `most` versions with weight stashing.
     pub(crate) fn check_weight_versions(&self, most: usize) -> Result<(), ScheduleError> {
-        let passes = PassVersions::new(self, WeightPolicy::Stashing)?;
+        let used = used(self, None)?;
         for (worker, actions) in self.workers().iter().enumerate() {
             let mut kept = HashMap::<_, Kept>::new();
-            for (&action, of_action) in actions.iter().zip(uses(actions, &passes)) {
+            let uses = uses(actions, &used, WeightPolicy::Stashing);
+            for (&action, of_action) in actions.iter().zip(uses) {
                 let versions = kept
                     .entry(action.stage)
                     .or_default()
@@ -204,7 +206,6 @@ impl Schedule {
 /// may have millions of actions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PassVersions {
-    policy: WeightPolicy,
     /// In forward passes.
     used: Table<usize>,
     /// By stage, for each of its replicas.
@@ -215,21 +216,18 @@ impl PassVersions {
     pub fn new(schedule: &Schedule, policy: WeightPolicy) -> Result<Self, ScheduleError> {
         let sync = policy == WeightPolicy::VerticalSync;
         let first = sync.then(|| versions_of_first_stage(schedule));
+        let used = used(schedule, first.as_deref())?;
         let of_stage = |stage| vec![1; schedule.replicas(stage).len()];
-        let mut passes = Self {
-            policy,
-            used: used(schedule, first.as_deref())?,
-            peaks: (0..schedule.stages()).map(of_stage).collect(),
-        };
+        let mut peaks: Vec<_> = (0..schedule.stages()).map(of_stage).collect();
         for (worker, actions) in schedule.workers().iter().enumerate() {
-            for (stage, kept) in kept(actions, &uses(actions, &passes)) {
+            for (stage, kept) in kept(actions, &uses(actions, &used, policy)) {
                 let mut replicas = schedule.replicas(stage).iter();
                 if let Some(replica) = replicas.position(|&replica| replica == worker) {
-                    passes.peaks[stage][replica] = kept.most;
+                    peaks[stage][replica] = kept.most;
                 }
             }
         }
-        Ok(passes)
+        Ok(Self { used, peaks })
     }
 
     pub fn of(&self, stage: usize, micro_batch: usize) -> usize {
@@ -319,7 +317,7 @@ fn used(schedule: &Schedule, first: Option<&[usize]>) -> Result<Table<usize>, Sc
 }
 
 /// What the actions of a worker do, given the version of every forward pass.
-fn uses(actions: &[Action], passes: &PassVersions) -> Vec<VersionUse> {
+fn uses(actions: &[Action], used: &Table<usize>, policy: WeightPolicy) -> Vec<VersionUse> {
     let mut newest = HashMap::new();
     let mut uses = Vec::with_capacity(actions.len());
     // When each version is used last, and when the next one is made.
@@ -332,9 +330,9 @@ fn uses(actions: &[Action], passes: &PassVersions) -> Vec<VersionUse> {
             *newest += 1;
             *newest
         } else {
-            let version = match passes.policy {
+            let version = match policy {
                 WeightPolicy::Newest => newest.get(&stage).copied().unwrap_or(0),
-                _ => passes.used[action],
+                _ => used[action],
             };
             last_used.insert((stage, version), at);
             version

@@ -273,8 +273,8 @@ fn trained(run: &Path, data: &Data) -> Result<Trained, Failure> {
     })
 }
 
-/// The mean over trainings of the score, every [`PITCH`] seconds: between tests on a straight line, none before the first
-/// or after the last.
+/// The mean over trainings of the score, every [`PITCH`] seconds: between tests on a straight line, none
+/// before the first or after the last.
 fn mean_over_time(all: &[Trained], longest: f64) -> Vec<f64> {
     let at = |tests: &[(f64, f64)], now: f64| {
         let pair = tests

@@ -60,8 +60,7 @@ fn compare(
     let costs = race(model, works, rounds)?;
     let mut promised = Vec::new();
     for (_, plan) in &kinds {
-        let forecast = plan.predict(&profile, Some(&cut))?;
-        promised.push(forecast.step_time / plan.window as f64);
+        promised.push(plan.predict(&profile, Some(&cut))?.step_time);
     }
     for (index, (kind, plan)) in kinds.iter().enumerate() {
         let seconds = costs[index].seconds.median() / plan.window as f64;

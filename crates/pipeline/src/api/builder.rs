@@ -481,7 +481,6 @@ impl<L: Layer> PipelineBuilder<L> {
             bucket: self.bucket as u64,
         };
         let mut forecast = setup.forecast(&layout.cut)?;
-        forecast.step_time /= layout.schedule.updates().max(1) as f64;
         if self.precision.cast().is_some() {
             // A step computes on copies of half the size.
             for memory in &mut forecast.memory {

@@ -46,19 +46,16 @@ impl<L: Module> Copies<L> {
         let live: Vec<_> = layers.iter().map(copy).collect();
         Self {
             for_forward: vec![live.clone()],
-            for_recompute: Vec::new(),
-            quiet: Vec::new(),
             live,
+            ..Self::none()
         }
     }
 
     pub(crate) fn to_infer(layers: &[L], dtype: Option<FloatDType>) -> Self {
         let copy = |layer: &L| cast(layer.valid(), dtype);
         Self {
-            live: Vec::new(),
             quiet: layers.iter().map(copy).collect(),
-            for_forward: Vec::new(),
-            for_recompute: Vec::new(),
+            ..Self::none()
         }
     }
 

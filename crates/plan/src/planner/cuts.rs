@@ -191,7 +191,7 @@ struct Beginning {
     /// For each worker that has a stage so far: seconds before and after its passes, and of its passes.
     around: Vec<f64>,
     busy: Vec<f64>,
-    /// A lower bound of the step's seconds.
+    /// A lower bound of the seconds of a step or an update.
     bound: f64,
     fixed: Vec<f64>,
     /// Whether the parameters of a worker do not fit.
@@ -234,7 +234,8 @@ impl Beginning {
         }
         let own = shape.loads[worker].iter().find(|load| load.stage == stage);
         self.busy[worker] += own.map_or(0.0, |load| seconds(load, costs));
-        self.bound = self.bound.max(self.around[worker] + self.busy[worker]);
+        let all = self.around[worker] + self.busy[worker];
+        self.bound = self.bound.max(all / shape.updates());
         self.fixed[worker] += costs.memory.fixed;
         let device = &shape.model.machine.devices[shape.devices[worker]];
         let memory = device.memory.map_or(f64::INFINITY, |bytes| bytes as f64);

@@ -73,7 +73,7 @@ impl Setup<'_> {
                 layers: model.layers(),
             });
         }
-        self.shape(&model).forecast(balance)
+        self.shape(&model)?.forecast(balance)
     }
 
     /// The cut with the fastest step that fits. If none fits, one that comes close. For very many layers
@@ -86,7 +86,7 @@ impl Setup<'_> {
     pub fn best_cut(&self) -> Result<Forecast, PlanError> {
         let model = self.model()?;
         let mut found = Found::default();
-        cuts::search(&self.shape(&model), 0, &mut found, &mut { Budget::FULL })?;
+        cuts::search(&self.shape(&model)?, 0, &mut found, &mut { Budget::FULL })?;
         let misfit = found.misfit.map(|(_, forecast, _)| forecast);
         let fitting = found.fitting.map(|(_, forecast)| forecast);
         fitting.or(misfit).ok_or(PlanError::Nothing("cut"))
@@ -99,7 +99,7 @@ impl Setup<'_> {
     ///
     /// Those of [`best_cut`](Self::best_cut).
     pub fn balanced_cut(&self) -> Result<Vec<usize>, PlanError> {
-        Ok(self.shape(&self.model()?).balanced_cut()?)
+        Ok(self.shape(&self.model()?)?.balanced_cut()?)
     }
 
     fn model(&self) -> Result<ProfiledModel<'_>, PlanError> {
@@ -129,10 +129,8 @@ impl Setup<'_> {
         Err(PlanError::Profiles { profiles, devices })
     }
 
-    fn shape<'a>(&'a self, model: &'a ProfiledModel<'a>) -> Shape<'a> {
-        Shape {
-            weights: self.weights,
-            ..Shape::new(model, self.devices, self.schedule, self.recompute)
-        }
+    fn shape<'a>(&'a self, model: &'a ProfiledModel<'a>) -> Result<Shape<'a>, PlanError> {
+        let options = (self.recompute, self.weights);
+        Shape::new(model, self.devices, self.schedule, options)
     }
 }

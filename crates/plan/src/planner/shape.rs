@@ -188,7 +188,9 @@ pub(super) struct Shape<'a> {
     pub devices: &'a [usize],
     pub schedule: &'a Schedule,
     pub recompute: Recompute,
-    pub weights: WeightPolicy,
+    weights: WeightPolicy,
+    /// Of each worker.
+    versions: Vec<usize>,
     /// How often each worker runs each of its stages.
     pub loads: Vec<Vec<Load>>,
     /// Whether previous stages wait for a worker's last pass of every micro-batch.
@@ -210,20 +212,26 @@ impl<'a> Shape<'a> {
         model: &'a ProfiledModel<'a>,
         devices: &'a [usize],
         schedule: &'a Schedule,
-        recompute: Recompute,
-    ) -> Self {
+        (recompute, weights): (Recompute, WeightPolicy),
+    ) -> Result<Self, PlanError> {
         let actions = schedule.workers().iter().flatten();
         let mut passes = actions.map(|action| action.pass);
-        Self {
+        Ok(Self {
             model,
             devices,
             recompute,
-            weights: WeightPolicy::default(),
+            weights,
+            versions: schedule.weight_versions(weights)?,
             loads: loads(schedule, recompute),
             ends_with_gradient: passes
                 .all(|pass| matches!(pass, Pass::Forward | Pass::Backward | Pass::Update)),
             schedule,
-        }
+        })
+    }
+
+    /// How many steps, or updates, the schedule has.
+    pub fn updates(&self) -> f64 {
+        self.schedule.updates().max(1) as f64
     }
 
     pub fn stages(&self) -> usize {
@@ -256,8 +264,7 @@ impl<'a> Shape<'a> {
         let costs = self.costs(cut);
         let simulation = self.schedule.simulate(&costs)?;
         let held = simulation.peak_held().into_iter().enumerate();
-        let versions = self.schedule.weight_versions(self.weights)?;
-        let memory = held.map(|(worker, held)| self.memory((worker, versions[worker]), cut, held));
+        let memory = held.map(|(worker, held)| self.memory(worker, cut, held));
         let again = self.loads.iter().enumerate().map(|(worker, loads)| {
             let seconds = |load: &Load| load.again as f64 * costs.stages[load.stage].forward;
             let speed = costs.speeds.get(worker).copied().unwrap_or(1.0);
@@ -265,11 +272,11 @@ impl<'a> Shape<'a> {
         });
         Ok(Forecast {
             balance: cut.to_vec(),
-            step_time: simulation.makespan(),
+            step_time: simulation.makespan() / self.updates(),
             bubble: simulation.bubble(),
             utilisation: simulation.utilisation(),
             memory: memory.collect(),
-            recomputed: again.fold(0.0, f64::max),
+            recomputed: again.fold(0.0, f64::max) / self.updates(),
         })
     }
 
@@ -278,12 +285,7 @@ impl<'a> Shape<'a> {
         misfit(self.model.machine, self.devices, forecast)
     }
 
-    fn memory(
-        &self,
-        (worker, versions): (usize, usize),
-        cut: &[usize],
-        held: HeldBytes,
-    ) -> MemoryUse {
+    fn memory(&self, worker: usize, cut: &[usize], held: HeldBytes) -> MemoryUse {
         let ranges = ranges(cut);
         let rest = self.loads[worker].iter().map(|load| {
             let parameters = self.model.parameters(&ranges[load.stage]);
@@ -292,7 +294,8 @@ impl<'a> Shape<'a> {
         let mut rest = rest.fold(MemoryUse::default(), |sum, stage| sum + stage);
         if self.schedule.is_asynchronous() {
             // What a window starts with is kept, in case that it fails.
-            rest.parameters = rest.parameters.saturating_mul(1 + versions as u64);
+            let versions = 1 + self.versions[worker] as u64;
+            rest.parameters = rest.parameters.saturating_mul(versions);
             rest.optimizer = rest.optimizer.saturating_mul(2);
         }
         let passing = self.passing_gradients(worker, &ranges);

@@ -1,10 +1,14 @@
 //! Lists the shapes to choose from.
 
 use stovepipe_schedule::{
-    DataParallel, Recompute, Rule, RuleOptions, Schedule, ScheduleError, Scheduler,
+    DataParallel, Recompute, Rule, RuleOptions, Schedule, ScheduleError, Scheduler, WeightPolicy,
 };
 
-use super::{Candidate, Forecast, PlanRequest, request::FEW, shape::ProfiledModel};
+use super::{
+    Candidate, Forecast, PlanError, PlanRequest,
+    request::FEW,
+    shape::{ProfiledModel, Shape},
+};
 
 /// The most orders of different devices that are tried.
 const MOST_ORDERS: usize = 120;
@@ -47,9 +51,16 @@ impl ShapeRequest {
         (self.rule.scheduler(&options)).schedule(stages, micro_batches)
     }
 
-    pub fn candidate(self, mut forecast: Forecast) -> Candidate {
-        forecast.step_time /= self.updates as f64;
-        forecast.recomputed /= self.updates as f64;
+    pub fn shape<'a>(
+        &'a self,
+        model: &'a ProfiledModel<'a>,
+        schedule: &'a Schedule,
+    ) -> Result<Shape<'a>, PlanError> {
+        let options = (self.recompute, WeightPolicy::default());
+        Shape::new(model, &self.devices, schedule, options)
+    }
+
+    pub fn candidate(self, forecast: Forecast) -> Candidate {
         Candidate {
             schedule: self.rule,
             chunks: self.chunks,
@@ -67,7 +78,8 @@ impl ShapeRequest {
         (self.rule, self.recompute as u8)
     }
 
-    /// A lower bound of a step's seconds, for every cut: some worker has at least its share of the work.
+    /// A lower bound of the seconds of a step or an update, for every cut: some worker has at least its share
+    /// of the work.
     pub fn bound(&self, model: &ProfiledModel) -> f64 {
         let speed = |&device: &usize| model.machine.devices[device].speed;
         let speeds = self.devices.iter().map(speed);
@@ -75,13 +87,14 @@ impl ShapeRequest {
         let share = model.total() / speeds.sum::<f64>();
         let micro_batches = (self.updates * self.micro_batches) as f64;
         let is_plain = self.replicas.len() == self.devices.len();
-        if is_plain && matches!(self.rule, Rule::GPipe | Rule::OneForwardOneBackward) {
+        let all = if is_plain && matches!(self.rule, Rule::GPipe | Rule::OneForwardOneBackward) {
             // The first micro-batch has to reach that worker, and the last gradient to leave it.
             model.total() / fastest + (micro_batches - 1.0) * share
         } else {
             // Holds for every rule.
             (micro_batches * share).max(model.total() / fastest / 2.0)
-        }
+        };
+        all / self.updates as f64
     }
 }
 
@@ -93,8 +106,8 @@ pub(super) fn shapes(
 ) -> Vec<ShapeRequest> {
     let mut shapes = Vec::new();
     let rules = || request.rules.iter();
-    let are_mixed = rules().any(|rule| rule.is_synchronous());
-    for &rule in rules().filter(|rule| rule.is_synchronous() == are_mixed) {
+    let has_synchronous = rules().any(|rule| rule.is_synchronous());
+    for &rule in rules().filter(|rule| rule.is_synchronous() == has_synchronous) {
         let layouts = layouts(request, rule, layers).into_iter();
         let fits = |layout: &Layout| layout.fits(rule, micro_batches);
         for layout in layouts.filter(fits) {

@@ -121,8 +121,32 @@ impl StagedOptimizer {
         Ok(spans)
     }
 
-    /// Trains a window: each stage updates as soon as it has a mini-batch's gradients, with one of its `rates`
-    /// after another, which are by stage and mini-batch. Gradients are clipped by the norm of their stage alone: others have not got that far.
+    /// Trains a window: each stage updates as soon as it has a mini-batch's gradients, with one of its rates
+    /// after another. `rates` are by stage and mini-batch. Gradients are clipped by the norm of their stage
+    /// alone: others have not got that far.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use stovepipe_pipeline::{CrossEntropy, Pipeline};
+    /// use stovepipe_schedule::PipeDream;
+    /// use stovepipe_train::{TrainSettings, example::Dense, optimizer::StagedOptimizer};
+    ///
+    /// let device = Device::flex();
+    /// let mut pipeline = Pipeline::builder(vec![Dense::new(3, 4), Dense::new(4, 2)])
+    ///     .devices([device.clone(), device.clone()])
+    ///     .schedule(PipeDream::default())
+    ///     .micro_batches(1)
+    ///     .build()?;
+    /// let mut optimizer = StagedOptimizer::new(&TrainSettings::default(), 2);
+    /// let labels = Tensor::<1, Int>::zeros([5], &device);
+    /// let batches = vec![(Tensor::ones([5, 3], &device), labels).into(); 3];
+    /// let rates = vec![vec![1e-3; 3]; 2];
+    /// let objective = CrossEntropy::new();
+    /// let window =
+    ///     optimizer.train_window(rates, &mut pipeline, batches.into_iter(), &objective)?;
+    /// assert_eq!(window.losses.len(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///

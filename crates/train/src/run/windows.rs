@@ -101,7 +101,8 @@ impl<L: Layer, O> Trainer<L, O> {
         }
     }
 
-    /// Trains a window of so many mini-batches with these learning rates by stage. Returns `None` if it was stopped.
+    /// Trains a window of so many mini-batches, with these learning rates by stage. Returns `None` if it
+    /// was stopped.
     fn train_window<T: Flow>(
         &mut self,
         loaded: &mut impl Iterator<Item = Result<Batch<L::Input, T, L::Side>, TrainError>>,
