@@ -172,6 +172,12 @@ fn what_cannot_be_drawn_again_is_an_error_that_names_what_can() {
 
 #[test]
 fn burns_own_dropout_trains_without_recomputation_and_with_a_warning() {
+    const TEST: &str =
+        "keyed_rng::burns_own_dropout_trains_without_recomputation_and_with_a_warning";
+    in_own_process(TEST, || Ok::<_, StepError>(check_burns_own_dropout())).unwrap();
+}
+
+fn check_burns_own_dropout() {
     for recompute in [Recompute::Always, Recompute::ExceptLast] {
         let builder = burns_own(dropout(0.5), recompute).allow_unkeyed(true);
         let BuildError::Unkeyed(error) = builder.build().unwrap_err() else {

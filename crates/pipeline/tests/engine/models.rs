@@ -65,6 +65,26 @@ pub fn cuts(most: usize) -> impl Iterator<Item = (By, usize, Recompute)> {
     cuts.flat_map(|(rule, workers)| Recompute::ALL.map(|recompute| (rule, workers, recompute)))
 }
 
+/// Runs this test in a process of its own: it draws from Burn's generator, of which a process has one, and other
+/// tests seed it to draw their layers.
+pub fn in_own_process<E>(test: &str, run: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    const CHILD: &str = "STOVEPIPE_TEST_OF_OWN_PROCESS";
+    if std::env::var_os(CHILD).is_some() {
+        return run();
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let child = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1");
+    let output = child.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let has_run = output.status.success() && text.contains("1 passed");
+    assert!(
+        has_run,
+        "{test}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
 pub fn cpu() -> Device {
     Device::flex()
 }

@@ -71,6 +71,13 @@ fn model() -> Model {
 
 #[test]
 fn one_method_makes_a_layer() -> Tested {
+    in_own_process(
+        "short_models::one_method_makes_a_layer",
+        check_one_method_makes_a_layer,
+    )
+}
+
+fn check_one_method_makes_a_layer() -> Tested {
     let (dense, x) = (Dense::new(4, 4), Tensor::ones([3, 4], &cpu()));
     let mut context = Context::new(&(), false);
     let through = Layer::forward(&dense, x.clone(), &mut context)?;
@@ -90,6 +97,13 @@ fn one_method_makes_a_layer() -> Tested {
 
 #[test]
 fn fields_in_order_are_a_list_of_layers() -> Tested {
+    in_own_process(
+        "short_models::fields_in_order_are_a_list_of_layers",
+        check_fields_in_order_are_a_list_of_layers,
+    )
+}
+
+fn check_fields_in_order_are_a_list_of_layers() -> Tested {
     let (device, model) = (cpu(), model());
     let x = Tensor::random([4, 2, 3], Distribution::Default, &device);
     let expected = model.in_one_piece(x.clone());
@@ -116,6 +130,13 @@ fn fields_in_order_are_a_list_of_layers() -> Tested {
 /// Gradients are those of Burn on the struct in one piece, dropout switched off.
 #[test]
 fn gradients_are_those_of_the_struct() -> Tested {
+    in_own_process(
+        "short_models::gradients_are_those_of_the_struct",
+        check_gradients_are_those_of_the_struct,
+    )
+}
+
+fn check_gradients_are_those_of_the_struct() -> Tested {
     let device = cpu();
     let model = Model {
         dropout: Dropout::new(0.0),
