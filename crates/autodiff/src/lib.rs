@@ -3,10 +3,12 @@
 //! - [`Kernel`]: an operation on the CPU with its own gradient.
 //! - [`defer`]: a backward pass that postpones the gradients of weights.
 //! - [`seed`]: a backward pass that starts from a given gradient.
+//! - [`SharedLeaves`]: leaves that many graphs may use without becoming one.
 //! - [`at_least_f32`]: f32 for sums that need it.
 
 mod defer;
 mod kernel;
+mod leaves;
 mod operand;
 mod precision;
 mod seed;
@@ -16,6 +18,7 @@ pub use defer::{Deferred, Parameters, WeightGradients, defer};
 #[doc(hidden)]
 pub use defer::{deferrable, postpone};
 pub use kernel::Kernel;
+pub use leaves::SharedLeaves;
 pub use operand::{Operand, contiguous, tensor, values};
 pub use precision::at_least_f32;
 pub use seed::seed;

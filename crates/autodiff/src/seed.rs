@@ -1,15 +1,23 @@
 //! Backward passes that start from a given gradient.
 
-use burn::tensor::Tensor;
-use burn_flex::FlexTensor;
-
-use crate::{Kernel, Operand, tensor};
+use burn::{
+    backend::{
+        Autodiff, Backend, DispatchKindConversion, DispatchTensor, Flex,
+        autodiff::{
+            checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
+            grads::Gradients,
+            ops::{Backward, Ops, OpsKind},
+        },
+        tensor::FloatTensor,
+    },
+    tensor::Tensor,
+};
 
 /// A scalar whose backward pass gives `output` the gradient `gradient`, of the same shape. The
 /// scalar's own value has no meaning.
 ///
-/// Burn's backward pass starts at a scalar, with a gradient of one. On other backends than the CPU,
-/// the scalar is Σ output · gradient.
+/// Burn's backward pass starts at a scalar, with a gradient of one. On backends that Stovepipe does
+/// not know, the scalar is Σ output · gradient.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -24,28 +32,50 @@ use crate::{Kernel, Operand, tensor};
 /// ```
 #[must_use]
 pub fn seed<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Tensor<1> {
-    by_kernel(&output, &gradient).unwrap_or_else(|| (output * gradient).sum())
+    let found = seeded::<Flex, D>(&output, &gradient);
+    #[cfg(feature = "cube")]
+    let found = found.or_else(|| seeded::<burn::backend::Cube, D>(&output, &gradient));
+    found.unwrap_or_else(|| (output * gradient).sum())
 }
 
-fn by_kernel<const D: usize>(output: &Tensor<D>, gradient: &Tensor<D>) -> Option<Tensor<1>> {
-    if output.dims() != gradient.dims() {
+/// `None` if the tensors are not alike, or not of this backend.
+fn seeded<B: Backend, const D: usize>(output: &Tensor<D>, gradient: &Tensor<D>) -> Option<Tensor<1>>
+where
+    DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
+{
+    let are_alike = output.dims() == gradient.dims()
+        && output.dtype() == gradient.dtype()
+        && output.device() == gradient.device();
+    if !are_alike {
         return None;
     }
-    let gradient = Operand::of(gradient)?.plain()?;
-    Some(Seed(gradient).run([Operand::of(output)?])?.0.into_tensor())
+    let gradient = gradient.clone().try_into_primitive::<B>().ok()?;
+    let scalar = Tensor::<1>::zeros([1], &output.device().inner());
+    let scalar = scalar.try_into_primitive::<B>().ok()?;
+    let output = output.clone().try_into_primitive::<Autodiff<B>>().ok()?;
+    let recorded = Seed.prepare::<NoCheckpointing>([output.node()]);
+    let scalar = match recorded.compute_bound().stateful() {
+        OpsKind::Tracked(step) => step.finish(gradient, scalar),
+        OpsKind::UnTracked(step) => step.finish(scalar),
+    };
+    Some(Tensor::from_primitive::<Autodiff<B>>(scalar))
 }
 
-#[derive(Clone, Debug)]
-struct Seed(FlexTensor);
+#[derive(Debug)]
+struct Seed;
 
-impl Kernel<1> for Seed {
-    type Saved = ();
+impl<B: Backend> Backward<B, 1> for Seed {
+    type State = FloatTensor<B>;
 
-    fn forward(&self, _: [FlexTensor; 1]) -> (FlexTensor, ()) {
-        (tensor(vec![0.0], [1]), ())
-    }
-
-    fn backward(&self, (): (), _: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
-        [Some(self.0.clone())]
+    fn backward(
+        self,
+        step: Ops<FloatTensor<B>, 1>,
+        gradients: &mut Gradients,
+        _: &mut Checkpointer,
+    ) {
+        let [parent] = step.parents;
+        if let Some(parent) = parent {
+            gradients.register::<B>(parent.id, step.state);
+        }
     }
 }

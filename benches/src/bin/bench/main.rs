@@ -1,5 +1,6 @@
 //! The benchmarks of speed, a subcommand each. One program, so that Burn is linked once.
 
+mod engine_cost;
 mod gpu;
 mod limit;
 mod loading;
@@ -29,6 +30,8 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 /// Benchmarks of Stovepipe
 #[derive(Parser)]
 enum Bench {
+    /// What the engine costs a layer and micro-batch, by the number of stages
+    EngineCost(Arguments),
     Gpu(gpu::Flags),
     /// The pipeline against its limit: stages, micro-batches, schedules, recomputation
     Limit(SweepArguments),
@@ -54,6 +57,7 @@ enum Bench {
 fn main() -> Result<(), Failure> {
     keep_freed_memory(); // as in the program
     match Bench::parse() {
+        Bench::EngineCost(flags) => engine_cost::main(flags),
         Bench::Gpu(flags) => gpu::main(flags),
         Bench::Limit(flags) => limit::main(flags),
         Bench::Loading(flags) => loading::main(flags),

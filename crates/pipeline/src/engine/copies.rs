@@ -6,17 +6,19 @@
 //! * `live` is made once per step and has its own cells. Forward passes update them, and
 //!   [`statistics`](super::statistics) reads them.
 //! * `quiet` shares `live`'s cells but tracks no gradients. It runs forward without a tape.
-//! * Tapes are recorded on copies with their own leaves: tapes with common leaves would be one graph. Copies
-//!   for forward passes share `live`'s cells. Copies for recomputation have cells that are never read, so
-//!   each micro-batch counts once. A backward pass returns its copies for the next tape.
+//! * `again` is for recomputation. Its cells are never read, so each micro-batch counts once.
+//!
+//! Tapes are recorded on clones of `live` and `again`. Burn would join tapes with common leaves to one graph,
+//! so the leaves are [taken out of its books](SharedLeaves) first.
 //!
 //! In mixed precision, copies are cast once per step, and their gradients are cast back.
 
 use burn::{
-    module::{Module, ModuleMapper, Param},
+    module::{Module, ModuleMapper, ModuleVisitor, Param},
     optim::GradientsParams,
     tensor::{FloatDType, Tensor},
 };
+use stovepipe_autodiff::SharedLeaves;
 
 use crate::model::{
     parameters::{ParameterVisitor, visit_parameters},
@@ -26,27 +28,16 @@ use crate::model::{
 /// The copies of a stage's layers.
 pub(crate) struct Copies<L> {
     live: Vec<L>,
-    /// Made when first needed.
+    /// Made when first needed, like the next ones.
     quiet: Vec<L>,
-    /// Free copies to record a tape on, by [`CopyUse`].
-    for_forward: Vec<Vec<L>>,
-    for_recompute: Vec<Vec<L>>,
-}
-
-/// What a tape is recorded for. Only forward passes count in running statistics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CopyUse {
-    Forward,
-    Recompute,
+    again: Vec<L>,
 }
 
 impl<L: Module> Copies<L> {
     pub(crate) fn to_train(layers: &[L], dtype: Option<FloatDType>) -> Self {
-        let copy = |layer: &L| share_leaves(cast(layer.valid().train(), dtype));
-        let live: Vec<_> = layers.iter().map(copy).collect();
+        let copy = |layer: &L| separate(share_leaves(cast(layer.valid().train(), dtype)));
         Self {
-            for_forward: vec![live.clone()],
-            live,
+            live: layers.iter().map(copy).collect(),
             ..Self::none()
         }
     }
@@ -63,8 +54,7 @@ impl<L: Module> Copies<L> {
         Self {
             live: Vec::new(),
             quiet: Vec::new(),
-            for_forward: Vec::new(),
-            for_recompute: Vec::new(),
+            again: Vec::new(),
         }
     }
 
@@ -76,32 +66,39 @@ impl<L: Module> Copies<L> {
         &self.quiet
     }
 
-    /// Copies to record a tape on.
-    pub(crate) fn take(&mut self, used_for: CopyUse) -> Vec<L> {
-        let (free, copy) = match used_for {
-            CopyUse::Forward => (&mut self.for_forward, with_fresh_leaves as fn(&L) -> L),
-            CopyUse::Recompute => (&mut self.for_recompute, live as fn(&L) -> L),
-        };
-        (free.pop()).unwrap_or_else(|| self.live.iter().map(copy).collect())
-    }
-
-    /// Takes copies back when their tape is dropped.
-    pub(crate) fn give_back(&mut self, used_for: CopyUse, copies: Vec<L>) {
-        match used_for {
-            CopyUse::Forward => self.for_forward.push(copies),
-            CopyUse::Recompute => self.for_recompute.push(copies),
+    /// Copies to record a tape on, of a forward pass that has run already.
+    pub(crate) fn again(&mut self) -> &[L] {
+        if self.again.is_empty() {
+            self.again = self.live.iter().map(live).collect();
         }
+        &self.again
     }
 
-    /// The copies whose cells hold the step's statistics.
+    /// Copies to record a tape on. Their cells hold the step's statistics.
     pub(crate) fn live(&self) -> &[L] {
         &self.live
     }
 }
 
-/// A copy with its own statistics and leaves, ready to train.
+/// A copy with its own statistics and leaves, ready to train. Many tapes may share it.
 pub(crate) fn live<L: Module>(layer: &L) -> L {
-    share_leaves(layer.valid().train())
+    separate(share_leaves(layer.valid().train()))
+}
+
+/// Makes tapes that are recorded on a copy independent of each other.
+fn separate<L: Module>(copy: L) -> L {
+    struct Separate(SharedLeaves);
+
+    impl ModuleVisitor for Separate {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.add(&param.val());
+        }
+    }
+
+    let mut leaves = Separate(SharedLeaves::default());
+    copy.visit(&mut leaves);
+    leaves.0.separate();
+    copy
 }
 
 /// A copy with the same statistics that tracks no gradients.
@@ -162,18 +159,4 @@ pub(crate) fn for_model<M: Module>(
     };
     visit_parameters(module, &mut restore);
     restore.to
-}
-
-/// A copy with the same values and statistics, but its own leaves.
-pub(crate) fn with_fresh_leaves<L: Module>(live: &L) -> L {
-    struct FreshLeaves;
-
-    impl ModuleMapper for FreshLeaves {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let require_grad = param.is_require_grad();
-            param.map(|tensor| tensor.inner().autodiff().set_require_grad(require_grad))
-        }
-    }
-
-    share_leaves(live.clone().map(&mut FreshLeaves))
 }

@@ -16,7 +16,7 @@ use stovepipe_schedule::{Action, Pass, SpanKind, VersionUse};
 use crate::{
     api::error::FailureCause,
     engine::{
-        copies::{self, CopyUse},
+        copies,
         deferred::DeferredGradients,
         finite::{gradient_sum, is_finite},
         links::Links,
@@ -138,7 +138,7 @@ pub(crate) struct StageStep<L: Layer> {
     versions: Versions<L>,
     /// Kept for a recomputation.
     inputs: HashMap<usize, StageValues<L>>,
-    tapes: HashMap<usize, (CopyUse, Tape<L>)>,
+    tapes: HashMap<usize, Tape<L>>,
     /// For the second half of a backward pass, by layer.
     deferred: HashMap<usize, Vec<(usize, DeferredGradients)>>,
     accumulators: Vec<GradientsAccumulator<L>>,
@@ -467,7 +467,7 @@ impl<L: Layer> StageStep<L> {
         // A frozen stage keeps no tape, but records for the sake of auxiliary losses.
         let recorded =
             training.schedule.recorded[self.task.seat.stage][micro_batch] || self.is_frozen();
-        recorded.then(|| self.versions.of(micro_batch).copies.take(CopyUse::Forward))
+        recorded.then(|| self.versions.of(micro_batch).copies.live().to_vec())
     }
 
     fn forward(
@@ -497,8 +497,8 @@ impl<L: Layer> StageStep<L> {
         for (statistics, live) in version.statistics.iter_mut().zip(version.copies.live()) {
             statistics.count(micro_batch, live);
         }
-        if is_frozen && let Some((used_for, tape)) = self.tapes.remove(&micro_batch) {
-            version.copies.give_back(used_for, tape.into_modules());
+        if is_frozen {
+            self.tapes.remove(&micro_batch);
         }
         Ok(())
     }
@@ -621,11 +621,7 @@ impl<L: Layer> StageStep<L> {
         self.keep_loss(micro_batch, main);
         let auxiliary = std::mem::take(&mut recorded.auxiliary);
         self.auxiliary.insert(micro_batch, auxiliary);
-        let used_for = match kind {
-            SpanKind::Recompute => CopyUse::Recompute,
-            _ => CopyUse::Forward,
-        };
-        self.tapes.insert(micro_batch, (used_for, recorded.tape));
+        self.tapes.insert(micro_batch, recorded.tape);
         self.held.activations = self.held.activations.max(self.tapes.len());
         Ok(recorded.output)
     }
@@ -638,7 +634,7 @@ impl<L: Layer> StageStep<L> {
         };
         self.recorder.running(action);
         let version = self.versions.of(action.micro_batch);
-        let modules = version.copies.take(CopyUse::Recompute);
+        let modules = version.copies.again().to_vec();
         self.record(action, SpanKind::Recompute, modules, input)?;
         Ok(())
     }
@@ -650,7 +646,7 @@ impl<L: Layer> StageStep<L> {
         of_skips: SkipGradients,
     ) -> Result<(), FailureCause> {
         let micro_batch = action.micro_batch;
-        let Some((used_for, tape)) = self.tapes.remove(&micro_batch) else {
+        let Some(tape) = self.tapes.remove(&micro_batch) else {
             return Err(FailureCause::Internal("backward came before forward"));
         };
         let scope = match action.pass {
@@ -684,8 +680,6 @@ impl<L: Layer> StageStep<L> {
             outbox.send(micro_batch, result.input);
         }
         (self.task.links).send_skip_gradients(&self.task.stage.skips, micro_batch, result.skips);
-        let version = self.versions.of(micro_batch);
-        version.copies.give_back(used_for, result.modules);
         if !result.deferred.is_empty() {
             self.deferred.insert(micro_batch, result.deferred);
             self.held.weight_contexts = self.held.weight_contexts.max(self.deferred.len());

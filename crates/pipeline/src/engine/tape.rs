@@ -251,8 +251,7 @@ pub(crate) enum BackwardScope {
     Input,
 }
 
-/// Runs `modules` and records the tape. They are copies with their own leaves; only this tape uses
-/// them until its backward pass returns them.
+/// Runs `modules` and records the tape. They are copies whose leaves tapes may share.
 pub(crate) fn record<L: Layer>(
     modules: Vec<L>,
     input: StageValues<L>,
@@ -378,11 +377,6 @@ struct LayerGradients<L> {
 }
 
 impl<L: Layer> Tape<L> {
-    /// The copies that it was recorded on, without a backward pass.
-    pub(crate) fn into_modules(self) -> Vec<L> {
-        self.layers.into_iter().map(|tape| tape.module).collect()
-    }
-
     /// Adds the loss of the last layer's output. Returns it, detached, with the scores.
     pub(crate) fn record_loss(
         &mut self,
@@ -417,12 +411,11 @@ impl<L: Layer> Tape<L> {
         (scope, pass): (BackwardScope, &PassContext<'_, L>),
         mut accumulate: impl FnMut(usize, &L, GradientsParams),
         watch: &Watch<'_>,
-    ) -> Result<BackwardResult<L>, FailureCause> {
+    ) -> Result<BackwardResult, FailureCause> {
         let mut gradients = match self.head {
             Some((input, loss)) => backward_from(Some(loss), (input, Vec::new()), |_| ()).1,
             None => gradients,
         };
-        let mut modules = Vec::with_capacity(self.layers.len());
         let mut all_deferred = Vec::new();
         for (index, tape) in self.layers.into_iter().enumerate().rev() {
             watch(Some(index));
@@ -431,13 +424,10 @@ impl<L: Layer> Tape<L> {
                 accumulate(index, &result.module, parameters);
             }
             all_deferred.extend(result.deferred.map(|deferred| (index, deferred)));
-            modules.push(result.module);
             gradients = result.input;
         }
         watch(None);
-        modules.reverse();
         Ok(BackwardResult {
-            modules,
             input: gradients,
             skips: of_skips,
             deferred: all_deferred,
@@ -445,9 +435,7 @@ impl<L: Layer> Tape<L> {
     }
 }
 
-pub(crate) struct BackwardResult<L> {
-    /// The copies that the tape was recorded on, for another tape.
-    pub(crate) modules: Vec<L>,
+pub(crate) struct BackwardResult {
     pub(crate) input: FlowGradients,
     pub(crate) skips: SkipGradients,
     /// Deferred gradients by layer, the last layer first.

@@ -415,7 +415,7 @@ impl<L: Layer> LayerBench<'_, L> {
         scope: BackwardScope,
         sum: &mut GradientsAccumulator<L>,
     ) -> Result<LayerTiming<L>, BoxedError> {
-        let modules = vec![copies::with_fresh_leaves(&self.layer)];
+        let modules = vec![copies::live(&self.layer)];
         let device = self.profiler.device.clone().autodiff();
         let loss = |_: Head, output| LossAndScores {
             loss: self::sum(output).unwrap_or_else(|| Tensor::zeros([1], &device)),
@@ -424,7 +424,7 @@ impl<L: Layer> LayerBench<'_, L> {
         self.sync()?;
         let before = self.allocated();
         let began = Instant::now();
-        let recorded = tape::record(modules, input.clone(), &self.pass, &loss, &|_| ())?;
+        let recorded = tape::record(modules.clone(), input.clone(), &self.pass, &loss, &|_| ())?;
         self.sync()?;
         let forward = began.elapsed();
         let kept = before.zip(self.allocated());
@@ -445,7 +445,7 @@ impl<L: Layer> LayerBench<'_, L> {
         let backward = began.elapsed();
         let began = Instant::now();
         for (layer, deferred) in result.deferred {
-            let module = &result.modules[layer];
+            let module = &modules[layer];
             sum.accumulate(module, deferred.run(module));
         }
         self.sync()?;
