@@ -199,12 +199,6 @@ pub enum TrainError {
          {first:.3e}: try a smaller --lr, a longer --warmup-epochs, or --clip"
     )]
     LossExploded { epoch: usize, loss: f64, first: f64 },
-    /// The loss on the test set is NaN or infinite.
-    #[error(
-        "the test loss is {loss} after epoch {epoch}: \
-         try a smaller --lr, a longer --warmup-epochs, or --clip"
-    )]
-    TestLossNotFinite { loss: f64, epoch: usize },
 
     // Resuming.
     /// A checkpoint's files are incomplete or have changed.

@@ -67,9 +67,9 @@ impl<L: Layer> Pipeline<L> {
             }
         }
         let _turn = self.engine.begin_step()?;
-        let momenta = (self.engine.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut momenta = (self.engine.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
         for (layer, statistics) in self.own_layers().zip(all) {
-            statistics.commit(layer, &momenta, &sizes, true);
+            statistics.commit(layer, &mut momenta, &sizes, true);
         }
         Ok(())
     }

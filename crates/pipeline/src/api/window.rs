@@ -346,9 +346,9 @@ impl<L: Layer> Pipeline<L> {
                 layers.splice(range, own);
             }
         }
-        let momenta = (engine.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut momenta = (engine.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
         for (layer, statistics) in statistics {
-            statistics.commit_each(&layers[layer], &momenta, sizes);
+            statistics.commit_each(&layers[layer], &mut momenta, sizes);
         }
         drop(momenta);
         self.set_layers(layers);

@@ -339,7 +339,7 @@ impl<L: Layer> StageStep<L> {
     fn momenta(&self) -> Momenta {
         let training = self.task.training.as_ref();
         let known = training.map(|training| training.momenta.lock());
-        known.map_or_else(Momenta::new, |known| {
+        known.map_or_else(Momenta::default, |known| {
             known.unwrap_or_else(PoisonError::into_inner).clone()
         })
     }
@@ -400,7 +400,7 @@ impl<L: Layer> StageStep<L> {
         let Some(reduction) = self.reductions.back_mut().filter(|_| is_exchanged) else {
             return Ok(());
         };
-        let (all, mut momenta) = (reduction.statistics(cancel)?, Momenta::new());
+        let (all, mut momenta) = (reduction.statistics(cancel)?, Momenta::default());
         let mut rest = &all[..];
         let live = self.versions.newest().copies.live();
         for (own, live) in self.statistics.iter_mut().zip(live) {
@@ -551,7 +551,7 @@ impl<L: Layer> StageStep<L> {
         })
     }
 
-    /// Finds the momenta of the stage's batch norms, once in the life of a pipeline. Needed where the
+    /// Finds the momenta of the stage's batch norms, in the first step that needs them: where the
     /// statistics of several micro-batches are combined.
     fn find_momenta(&mut self, action: Action, input: &StageValues<L>) -> Result<(), FailureCause> {
         let Some(training) = &self.task.training else {
@@ -560,13 +560,13 @@ impl<L: Layer> StageStep<L> {
         let lock = || (training.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
         let combines = self.task.micro_batches > 1 || training.only_counts;
         let is_needed = combines || self.task.dtype.is_some() || self.task.updates.is_some();
-        let is_known = || {
+        let is_settled = || {
             let known = lock();
             let live = self.versions.newest().copies.live();
             let mut layers = self.task.stage.cells.iter().zip(live);
-            layers.all(|(cells, live)| cells.is_known(live, &known))
+            layers.all(|(cells, live)| cells.is_settled(live, &known))
         };
-        if !is_needed || is_known() {
+        if !is_needed || is_settled() {
             return Ok(());
         }
         // In f32 whatever the step computes in: momenta need all bits.

@@ -41,8 +41,36 @@ pub(crate) struct Cells {
 /// The values of cells.
 type Values = TensorContainer<ParamId>;
 
-/// The momentum of batch norms, by the cell of the mean.
-pub(crate) type Momenta = HashMap<ParamId, f64>;
+/// What is known of the momenta of batch norms, by the cell of the mean.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Momenta {
+    found: HashMap<ParamId, f64>,
+    /// Not to be looked for again: their cells did not move in a whole step.
+    given_up: HashSet<ParamId>,
+}
+
+impl Momenta {
+    fn of(&self, mean: ParamId) -> Option<f64> {
+        self.found.get(&mean).copied()
+    }
+
+    fn is_settled(&self, mean: &ParamId) -> bool {
+        self.found.contains_key(mean) || self.given_up.contains(mean)
+    }
+
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.found.extend(other.found);
+    }
+
+    /// A step has looked for the momenta of all norms that train.
+    fn give_up_others<M: Module>(&mut self, layer: &M, cells: &Cells) {
+        if !cells.is_settled(layer, self) {
+            let missing = training_means(layer).into_iter();
+            let missing = missing.filter(|mean| !self.found.contains_key(mean));
+            self.given_up.extend(missing);
+        }
+    }
+}
 
 impl Cells {
     pub(crate) fn of<M: Module>(layer: &M) -> Self {
@@ -61,10 +89,10 @@ impl Cells {
         !self.means.is_empty() && !training_means(&layer.valid().train()).is_empty()
     }
 
-    /// Whether the momenta of all batch norms that train are known.
-    pub(crate) fn is_known<M: Module>(&self, layer: &M, momenta: &Momenta) -> bool {
-        let is_known = |mean: &ParamId| momenta.contains_key(mean);
-        self.means.values().all(is_known) || training_means(layer).iter().all(is_known)
+    /// Whether there is no momentum to look for, of a batch norm that trains.
+    pub(crate) fn is_settled<M: Module>(&self, layer: &M, momenta: &Momenta) -> bool {
+        let is_settled = |mean: &ParamId| momenta.is_settled(mean);
+        self.means.values().all(is_settled) || training_means(layer).iter().all(is_settled)
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = ParamId> {
@@ -270,9 +298,7 @@ impl Statistics {
         }
         // As whole numbers, whose sums are exact.
         for mean in self.means(live) {
-            let grains = momenta
-                .get(&mean)
-                .map(|momentum| (momentum / GRAIN).round());
+            let grains = (momenta.of(mean)).map(|momentum| (momentum / GRAIN).round());
             numbers.extend(grains.map_or([0.0; 2], |grains| [grains as f32, 1.0]));
         }
         numbers
@@ -298,7 +324,8 @@ impl Statistics {
         let (own, rest) = rest.split_at(2 * means.len());
         for (mean, pair) in means.into_iter().zip(own.chunks(2)) {
             if pair[1] > 0.0 {
-                momenta.insert(mean, f64::from(pair[0] / pair[1]) * GRAIN);
+                let momentum = f64::from(pair[0] / pair[1]) * GRAIN;
+                momenta.found.insert(mean, momentum);
             }
         }
         rest
@@ -332,10 +359,11 @@ impl Statistics {
     pub(crate) fn commit<M: Module>(
         mut self,
         layer: &M,
-        momenta: &Momenta,
+        momenta: &mut Momenta,
         sizes: &[usize],
         exact: bool,
     ) {
+        self.has_looked(layer, momenta);
         let rows = std::mem::take(&mut self.after);
         self.write((layer, momenta), rows, (sizes, &self.start), exact);
     }
@@ -344,9 +372,10 @@ impl Statistics {
     pub(crate) fn commit_each<M: Module>(
         mut self,
         layer: &M,
-        momenta: &Momenta,
+        momenta: &mut Momenta,
         mini_batches: &[Vec<usize>],
     ) {
+        self.has_looked(layer, momenta);
         let (mut first, from_cells) = (0, Values::new());
         for sizes in mini_batches {
             let later = self.after.split_off(&(first + sizes.len()));
@@ -354,6 +383,13 @@ impl Statistics {
             let own = own.map(|(index, row)| (index - first, row)).collect();
             self.write((layer, momenta), own, (sizes, &from_cells), false);
             first += sizes.len();
+        }
+    }
+
+    /// If the run has looked for momenta, it was the last.
+    fn has_looked<M: Module>(&self, layer: &M, momenta: &mut Momenta) {
+        if self.after.len() > 1 || self.narrow.is_some() {
+            momenta.give_up_others(layer, &self.cells);
         }
     }
 
@@ -422,7 +458,7 @@ impl Sum<'_> {
     /// The momentum of a cell, if it belongs to a batch norm.
     fn momentum(&self, id: ParamId) -> Option<f64> {
         let mean = self.means.get(&id).unwrap_or(&id);
-        self.momenta.get(mean).copied()
+        self.momenta.of(*mean)
     }
 
     /// A cell before each forward pass; the model's is `start`.
@@ -454,7 +490,7 @@ impl Sum<'_> {
     /// What the differences between the micro-batches' means add to the variance.
     fn spread(&self, variance: ParamId) -> Option<Tensor<2>> {
         let mean = self.means.get(&variance)?;
-        let momentum = *self.momenta.get(mean)?;
+        let momentum = self.momenta.of(*mean)?;
         let rows = self.rows(self.places.get(mean)?);
         let squares = (rows.clone() - self.mean(rows)).powi_scalar(2);
         Some(self.mean(squares).div_scalar(momentum))
@@ -499,7 +535,7 @@ const GRAIN: f64 = 1e-6;
 
 /// Finds the momenta of batch norms that train: these only write to their cells. `forward` runs the
 /// layers on copies, with the same input each time, and does not count. A norm whose cell does not move
-/// stays unknown.
+/// is left out.
 pub(crate) fn momenta<M: Module, E>(
     layers: &[(Cells, M)],
     copy: impl Fn(&M) -> M,
@@ -531,12 +567,12 @@ pub(crate) fn momenta<M: Module, E>(
         Ok(read.map(|((cells, _), copy)| cells.read(copy)).collect())
     };
     let (low, high): (Vec<Values>, Vec<Values>) = (run(0.0)?, run(PROBE)?);
-    let mut momenta = Momenta::new();
+    let mut momenta = Momenta::default();
     for ((_, layer), (low, high)) in layers.iter().zip(low.iter().zip(&high)) {
         for mean in training_means(layer) {
             let pair = low.get(&mean).zip(high.get(&mean));
             let found = pair.and_then(|(low, high)| momentum(low, high));
-            momenta.extend(found.map(|momentum| (mean, momentum)));
+            (momenta.found).extend(found.map(|momentum| (mean, momentum)));
         }
     }
     Ok(momenta)

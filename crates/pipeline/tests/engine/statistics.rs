@@ -1,9 +1,60 @@
 //! Running statistics move once per mini-batch, as if it came in one piece.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use burn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig};
 use stovepipe_kernels::{batch_norm, relu_convolve};
 
 use crate::models::*;
+
+/// Counts how often it runs.
+#[derive(Clone, Debug, Default)]
+struct Runs(Arc<AtomicUsize>);
+
+/// A norm that counts.
+#[derive(Module, Debug)]
+struct Counting {
+    norm: BatchNorm,
+    is_used: bool,
+    #[module(skip)]
+    runs: Runs,
+}
+
+#[layer]
+impl Counting {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.runs.0.fetch_add(1, Ordering::SeqCst);
+        if self.is_used {
+            self.norm.forward(x)
+        } else {
+            x
+        }
+    }
+}
+
+/// Two more passes each find the momentum. Where there is none to find, a step looks for it and the next ones
+/// do not.
+#[test]
+fn a_momentum_that_cannot_be_found_is_looked_for_in_one_step() {
+    for (momentum, is_used, first) in [(0.1, true, 4), (0.0, true, 6), (0.1, false, 6)] {
+        let norm = BatchNormConfig::new(3).with_momentum(momentum);
+        let runs = Runs::default();
+        let layer = Counting {
+            norm: norm.init(&cpu()),
+            is_used,
+            runs: runs.clone(),
+        };
+        let pipeline = built(vec![layer], 1, GPipe, 2, Recompute::Never);
+        for expected in [first, 2, 2] {
+            let _ = train(&pipeline, pattern([4, 3]), 3).unwrap();
+            let found = runs.0.swap(0, Ordering::SeqCst);
+            assert_eq!(found, expected, "momentum {momentum}, used: {is_used}");
+        }
+    }
+}
 
 /// A batch norm alone, Burn's or our kernel's.
 #[derive(Module, Debug)]

@@ -122,7 +122,10 @@ impl<L: Layer, O> Trainer<L, O> {
         let epoch = state.epoch + 1;
         let loss = tested.map(|tested| tested.model.loss);
         if let Some(loss) = loss.filter(|loss| !loss.is_finite()) {
-            return Err(TrainError::TestLossNotFinite { loss, epoch });
+            let tip = "try a smaller --lr, a longer --warmup-epochs, or --clip";
+            progress.say(&format!(
+                "warning: the test loss is {loss} after epoch {epoch}: {tip}"
+            ));
         }
         if sums.steps == 0 {
             return Ok(());

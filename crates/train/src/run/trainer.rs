@@ -419,7 +419,7 @@ impl<L: Layer, O> Trainer<L, O> {
         if let Some(found) = tested.map(Tested::of_best_weights) {
             let quality = |metrics: &Metrics| metrics.quality(self.task.primary());
             let best = self.state.best.as_ref().and_then(quality);
-            if best.is_none() || quality(found) > best {
+            if quality(found) > best {
                 (self.state.best, self.state.tests_since_best) = (Some(found.clone()), 0);
             } else {
                 self.state.tests_since_best += 1;

@@ -234,5 +234,8 @@ mod tests {
         let one = r#"{"loss":1,"perplexity":4}"#;
         check(&Task::language_model(&settings), two, one);
         check(&Task::new(CrossEntropy::new()), low, high);
+        let ruined = r#"{"loss":null,"accuracy":1}"#; // NaN
+        check(&classes, low, ruined);
+        check(&Task::new(CrossEntropy::new()), low, ruined);
     }
 }

@@ -148,8 +148,11 @@ impl Metrics {
     }
 
     /// What is higher for a better model: the primary metric, then less loss. `None` if the primary
-    /// metric is missing.
+    /// metric is missing, or the loss NaN or infinite.
     pub(crate) fn quality(&self, primary: Option<&About>) -> Option<(f64, f64)> {
+        if !self.loss.is_finite() {
+            return None;
+        }
         let less_loss = -self.loss;
         let quality = primary.map_or(Some(less_loss), |primary| primary.quality(self))?;
         Some((quality, less_loss))
@@ -184,7 +187,11 @@ impl Serialize for Metrics {
 /// Reads names and values. How they are shown is not in files.
 impl<'de> Deserialize<'de> for Metrics {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut values = BTreeMap::<String, f64>::deserialize(deserializer)?;
+        // JSON has no NaN: it is written as null.
+        let values = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
+        let values = values.into_iter();
+        let values = values.map(|(name, value)| (name, value.unwrap_or(f64::NAN)));
+        let mut values: BTreeMap<_, _> = values.collect();
         let loss = values
             .remove(LOSS)
             .ok_or_else(|| D::Error::missing_field(LOSS))?;

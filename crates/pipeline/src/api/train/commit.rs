@@ -48,9 +48,9 @@ impl<L: Layer> Pipeline<L> {
             false => None,
         };
         // Nothing can fail from here on: the model changes now or not at all.
-        let momenta = (self.engine.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
+        let mut momenta = (self.engine.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
         for (layer, statistics) in statistics {
-            statistics.commit(layer, &momenta, &micro_batches, false);
+            statistics.commit(layer, &mut momenta, &micro_batches, false);
         }
         self.engine.steps.fetch_add(1, Ordering::AcqRel);
         Ok(Step {
