@@ -75,6 +75,14 @@ impl<T> Sender<T> {
         Ok(())
     }
 
+    /// Sends a message, but does not wake the receiver for it.
+    pub(crate) fn send_quietly(&self, message: T) {
+        let mut state = lock(&self.0);
+        if state.received {
+            state.messages.push_back(message);
+        }
+    }
+
     /// Whether the receiver still exists.
     #[must_use]
     pub fn is_connected(&self) -> bool {

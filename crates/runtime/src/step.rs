@@ -35,8 +35,11 @@ pub struct StepOptions<'a, C> {
     pub cancel: &'a CancelHandle<C>,
     /// The step's number for `cancel`, greater than those of earlier steps.
     pub number: u64,
-    /// How long the caller waits for the next report; without a limit if `None`.
+    /// How long the caller waits for the next report; without a limit if `None`. If reports are late, a
+    /// stall may be found after twice as long.
     pub stall_timeout: Option<Duration>,
+    /// Whether reports of finished actions may be late: they wake nobody then. Only the end of a job does.
+    pub late_reports: bool,
 }
 
 /// Why a job ended early.
@@ -151,7 +154,7 @@ type Reports<A, R, F> = Sender<(usize, Report<A, R, F>)>;
 ///     }),
 /// ];
 /// let (stop, cancel) = (StopHandle::new(), CancelHandle::<String>::new());
-/// let options = StepOptions { stop: &stop, cancel: &cancel, number: 0, stall_timeout: None };
+/// let options = StepOptions { stop: &stop, cancel: &cancel, number: 0, stall_timeout: None, late_reports: false };
 /// let mut actions = Vec::new();
 /// let on_action = |worker, action| Ok(actions.push((worker, action)));
 /// let done = step(&workers, jobs, options, on_action, |_fault| "failed");
@@ -185,7 +188,8 @@ where
     options.cancel.begin(options.number, &cancel_source);
     for (index, (worker, job, cancel)) in jobs.into_iter().enumerate() {
         let (stop, reports) = (options.stop.clone(), reports.clone());
-        worker.run(move || work(index, job, cancel, stop, &reports));
+        let late = options.late_reports;
+        worker.run(move || work(index, job, cancel, stop, (&reports, late)));
     }
     // Only the workers hold senders now: when all have ended, the queue is disconnected.
     drop(reports);
@@ -207,11 +211,15 @@ fn work<A: Copy, R, F>(
     job: impl FnOnce(&mut JobContext<'_, A>) -> Result<R, JobError<F>>,
     cancel: CancelToken,
     stop: StopHandle,
-    reports: &Reports<A, R, F>,
+    (reports, late): (&Reports<A, R, F>, bool),
 ) {
     let mut current = None;
     let report_done = |action| {
-        let _ = reports.send((worker, Report::ActionDone(action)));
+        let report = (worker, Report::ActionDone(action));
+        match late {
+            true => reports.send_quietly(report),
+            false => drop(reports.send(report)),
+        }
     };
     let mut context = JobContext {
         current: &mut current,

@@ -1,13 +1,13 @@
 //! What stages send each other, and the mailboxes for it.
 
-use burn::tensor::Device;
+use burn::{backend::ExecutionError, tensor::Device};
 use stovepipe_runtime as runtime;
 
 use crate::{
     api::error::{FailureCause, TransferKind},
     engine::{
         skips::{SkipGradients, SkipValues, Taking},
-        values::FlowGradients,
+        values::{self, FlowGradients},
     },
     model::{
         flow::Flow,
@@ -33,6 +33,9 @@ pub(crate) trait Message: Send + Sized + 'static {
 
     fn to_device(self, device: &Device) -> Self;
 
+    /// Waits until it has been computed.
+    fn wait(&self) -> Result<(), ExecutionError>;
+
     /// Appends what it consists of, for another process.
     fn pack(self, into: &mut Packed) -> Result<(), PackError>;
 
@@ -44,6 +47,10 @@ impl<F: Flow> Message for F {
 
     fn to_device(self, device: &Device) -> Self {
         flows::to_device(self, device)
+    }
+
+    fn wait(&self) -> Result<(), ExecutionError> {
+        values::wait(self)
     }
 
     fn pack(self, into: &mut Packed) -> Result<(), PackError> {
@@ -62,6 +69,10 @@ impl Message for FlowGradients {
         self.moved_to(device)
     }
 
+    fn wait(&self) -> Result<(), ExecutionError> {
+        FlowGradients::wait(self)
+    }
+
     fn pack(self, into: &mut Packed) -> Result<(), PackError> {
         self.pack(into)
     }
@@ -77,6 +88,10 @@ impl<F: Flow> Message for SkipValues<F> {
     fn to_device(self, device: &Device) -> Self {
         let moved = |(skip, value)| (skip, flows::to_device(value, device));
         self.into_iter().map(moved).collect()
+    }
+
+    fn wait(&self) -> Result<(), ExecutionError> {
+        self.values().try_for_each(values::wait)
     }
 
     fn pack(self, into: &mut Packed) -> Result<(), PackError> {
@@ -101,6 +116,10 @@ impl Message for SkipGradients {
     fn to_device(self, device: &Device) -> Self {
         let moved = |(taking, gradients): (_, FlowGradients)| (taking, gradients.moved_to(device));
         self.into_iter().map(moved).collect()
+    }
+
+    fn wait(&self) -> Result<(), ExecutionError> {
+        self.values().try_for_each(FlowGradients::wait)
     }
 
     fn pack(self, into: &mut Packed) -> Result<(), PackError> {

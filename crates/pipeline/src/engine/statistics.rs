@@ -28,7 +28,7 @@ use burn::{
     tensor::{DType, Tensor, container::TensorContainer},
 };
 
-use crate::engine::finite::is_finite;
+use crate::{engine::finite::is_finite, model::moved::moved};
 
 /// The cells of a layer that hold running statistics.
 #[derive(Clone, Debug, Default)]
@@ -270,7 +270,7 @@ impl Statistics {
     fn extend(&mut self, later: Self, first: usize) {
         let device = self.after.values().next().map(Tensor::device);
         let row = |row: Tensor<1>| match &device {
-            Some(device) => row.to_device(device),
+            Some(device) => moved(row, device),
             None => row,
         };
         let rows = later.after.into_iter();

@@ -124,6 +124,8 @@ fn run_own<L: Layer>(
         cancel: &engine.cancel,
         number,
         stall_timeout: engine.stall_timeout,
+        // A window is fed when its passes end.
+        late_reports: engine.progress.is_none() && !engine.is_asynchronous,
     };
     let total = own.iter().map(|&worker| actions[worker].len()).sum();
     let mut done = 0;

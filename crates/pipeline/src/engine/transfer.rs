@@ -11,9 +11,8 @@
 //! per thread: a thread that reads the value would run them on its own stream, while the sender's stream
 //! already reuses the memory.
 //!
-//! On CUDA, a copy pairs the queues of both devices: each waits until the other reaches the same copy. Two
-//! threads that queue copies between the same devices in opposite orders would deadlock, so these copies are
-//! queued one at a time. They still run side by side.
+//! A transfer thread waits for its copy alone: it reads an element of it. To wait for the device would be to
+//! wait for all that other threads have queued there; under Burn's fusion, they could queue nothing meanwhile.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -74,7 +73,7 @@ impl TransferThread {
         };
         self.worker.run(move || {
             if queue.is_connected() {
-                let copied = devices.copy(&transfer, || message.to_device(&devices.to.device));
+                let copied = devices.copy(&transfer, message);
                 let copied = copied.map_err(|source| FailureCause::Transfer {
                     transfer: transfer.into(),
                     source,
@@ -86,19 +85,15 @@ impl TransferThread {
 }
 
 impl DevicePair {
-    fn copy<T>(&self, transfer: &Transfer, copy: impl FnOnce() -> T) -> Result<T, BoxedError> {
+    fn copy<M: Message>(&self, transfer: &Transfer, message: M) -> Result<M, BoxedError> {
         *self.lock() = Some(transfer.clone());
         let copied = caught(|| {
             if let Some(hook) = &self.hook {
                 hook(transfer);
             }
-            let copied = {
-                let _one_at_a_time = is_paired_copy(&self.from.device, &self.to.device)
-                    .then(|| PAIRED_COPIES.lock().unwrap_or_else(PoisonError::into_inner));
-                copy()
-            };
+            let copied = message.to_device(&self.to.device);
             // Otherwise the receiver could read a copy that has not run yet.
-            self.to.device.sync().map(|()| copied)
+            copied.wait().map(|()| copied)
         });
         *self.lock() = None;
         Ok(copied??)
@@ -107,25 +102,6 @@ impl DevicePair {
     fn lock(&self) -> MutexGuard<'_, Option<Transfer>> {
         (self.current.lock()).unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-static PAIRED_COPIES: Mutex<()> = Mutex::new(());
-
-#[cfg(feature = "cuda")]
-fn is_paired_copy(from: &Device, to: &Device) -> bool {
-    use burn::backend::{CubeDevice, DispatchDevice};
-    let is_cuda = |device: &Device| {
-        matches!(
-            device.as_dispatch(),
-            DispatchDevice::Cube(CubeDevice::Cuda(_))
-        )
-    };
-    is_cuda(from) && is_cuda(to)
-}
-
-#[cfg(not(feature = "cuda"))]
-fn is_paired_copy(_: &Device, _: &Device) -> bool {
-    false
 }
 
 /// The transfer threads of a pipeline, by sending and receiving worker.

@@ -5,11 +5,15 @@ use std::{
     collections::{HashMap, VecDeque},
 };
 
-use burn::tensor::{Bool, Device, Float, FloatDType, Gradients, Int, Tensor};
+use burn::{
+    backend::ExecutionError,
+    tensor::{Bool, Device, Float, FloatDType, Gradients, Int, Tensor, kind::Basic},
+};
 use stovepipe_autodiff as autodiff;
 
 use crate::model::{
     flow::{Flow, FlowMapper, every_kind},
+    moved::moved,
     packed::{PackError, Packed},
 };
 
@@ -77,6 +81,11 @@ impl FlowGradients {
         (0..length).map(one).collect::<Result<_, _>>().map(Self)
     }
 
+    /// Waits until they have been computed.
+    pub(crate) fn wait(&self) -> Result<(), ExecutionError> {
+        self.0.values().try_for_each(|gradient| gradient.wait())
+    }
+
     /// Moves them to a device.
     pub(crate) fn moved_to(self, device: &Device) -> Self {
         let moved = |(index, gradient): (_, Box<dyn Gradient>)| (index, gradient.to_device(device));
@@ -88,13 +97,19 @@ impl FlowGradients {
 trait Gradient: Any + Send {
     fn to_device(self: Box<Self>, device: &Device) -> Box<dyn Gradient>;
 
+    fn wait(&self) -> Result<(), ExecutionError>;
+
     /// The rank, then the tensor.
     fn pack(self: Box<Self>, into: &mut Packed) -> Result<(), PackError>;
 }
 
 impl<const D: usize> Gradient for Tensor<D> {
     fn to_device(self: Box<Self>, device: &Device) -> Box<dyn Gradient> {
-        Box::new(Tensor::to_device(*self, device))
+        Box::new(moved(*self, device))
+    }
+
+    fn wait(&self) -> Result<(), ExecutionError> {
+        wait_for(self.clone())
     }
 
     fn pack(self: Box<Self>, into: &mut Packed) -> Result<(), PackError> {
@@ -113,6 +128,33 @@ fn unpack_gradient(from: &mut Packed, device: &Device) -> Result<Box<dyn Gradien
         };
     }
     of_rank!(from.number()?, 1 2 3 4 5 6 7 8)
+}
+
+/// Waits until a flow's tensors have been computed, and for nothing else that their device does.
+pub(crate) fn wait<F: Flow>(flow: &F) -> Result<(), ExecutionError> {
+    struct Wait(Result<(), ExecutionError>);
+
+    impl FlowMapper for Wait {
+        every_kind!(self, tensor => {
+            if self.0.is_ok() {
+                self.0 = wait_for(tensor.clone());
+            }
+            tensor
+        });
+    }
+
+    let mut waited = Wait(Ok(()));
+    flow.clone().map(&mut waited);
+    waited.0
+}
+
+/// Reads an element.
+fn wait_for<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<(), ExecutionError> {
+    if tensor.shape().num_elements() == 0 {
+        return Ok(());
+    }
+    let first: [_; D] = std::array::from_fn(|_| 0..1);
+    tensor.slice(first).try_into_data().map(drop)
 }
 
 /// Takes the gradients of a flow's leaves out of a finished backward pass.

@@ -15,6 +15,7 @@
 use burn::tensor::{Bool, Device, Int, Tensor};
 
 use super::flow::{Flow, FlowMapper, every_kind};
+use super::moved::moved;
 use super::packed::PackError;
 pub use super::packed::Packed;
 
@@ -23,7 +24,7 @@ pub fn to_device<F: Flow>(flow: F, device: &Device) -> F {
     struct Move<'a>(&'a Device);
 
     impl FlowMapper for Move<'_> {
-        every_kind!(self, tensor => tensor.to_device(self.0));
+        every_kind!(self, tensor => moved(tensor, self.0));
     }
 
     flow.map(&mut Move(device))

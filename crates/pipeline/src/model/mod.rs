@@ -5,6 +5,7 @@ pub mod flows;
 pub(crate) mod initialise;
 pub(crate) mod keyed_rng;
 pub(crate) mod layer;
+pub(crate) mod moved;
 pub mod nn;
 pub(crate) mod packed;
 pub(crate) mod parameters;

@@ -6,6 +6,8 @@ use burn::{
     tensor::Tensor,
 };
 
+use crate::model::moved::moved;
+
 /// The number of parameters, with frozen ones.
 ///
 /// Counts shapes, so lazy parameters stay lazy. Unlike Burn's `num_params`, this does not count the running
@@ -85,7 +87,7 @@ pub(crate) fn move_gradients_of<M: Module>(
                 let gradient = match self.to.remove::<D>(param.id) {
                     Some(sum) => {
                         let device = sum.device();
-                        sum + gradient.to_device(&device)
+                        sum + moved(gradient, &device)
                     }
                     None => gradient,
                 };

@@ -14,7 +14,7 @@ use burn::{
     tensor::{Tensor, container::TensorContainer},
 };
 
-use crate::model::parameters::is_statistic;
+use crate::model::{moved::moved, parameters::is_statistic};
 
 /// A layer, and the index of a float in a visit of it. Loading a record changes ids, but not places. Other
 /// processes have other ids, but the same places.
@@ -170,7 +170,7 @@ impl Ties {
                     return;
                 }
                 if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-                    let moved = gradient.to_device(&param.val().device().inner());
+                    let moved = moved(gradient, &param.val().device().inner());
                     self.gradients.register(param.id, moved);
                 }
             }
@@ -193,7 +193,7 @@ pub(crate) fn with_value<const D: usize>(
     is_trained: bool,
 ) -> Param<Tensor<D>> {
     let own = param.val();
-    let value = value.to_device(&own.device().inner());
+    let value = moved(value, &own.device().inner());
     Param::initialized(
         id,
         if own.is_autodiff() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use shuttle::rand::{Rng, thread_rng};
 use stovepipe_schedule::Action;
 
 use crate::{
@@ -285,6 +286,7 @@ fn a_cancellation_wakes_workers_that_wait_for_another_process() {
             cancel: &crew.cancel,
             number: 0,
             stall_timeout: None,
+            late_reports: thread_rng().gen_bool(0.5),
         };
         let reason = |fault| match fault {
             Fault::Cancelled(reason) => Some(reason),

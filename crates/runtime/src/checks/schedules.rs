@@ -3,6 +3,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use shuttle::rand::{Rng, thread_rng};
 use stovepipe_schedule::{Action, Pass, Rule, RuleOptions, Schedule, Scheduler};
 
 use crate::{
@@ -239,6 +240,8 @@ impl Crew {
             cancel: &self.cancel,
             number: self.next(),
             stall_timeout,
+            // A window is fed when its passes end.
+            late_reports: schedule.updates() == 0 && thread_rng().gen_bool(0.5),
         };
         self.steps.add();
         let result = step(&self.workers, jobs, options, on_action, to_failure);

@@ -17,6 +17,7 @@ fn options<'a>(stop: &'a StopHandle, cancel: &'a CancelHandle<()>) -> StepOption
         cancel,
         number: 0,
         stall_timeout: None,
+        late_reports: false,
     }
 }
 

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use shuttle::rand::{Rng, thread_rng};
 use stovepipe_runtime_shuttle::{
     CancelHandle, Cause, Fault as StepFault, Inbox, JobContext, JobError, Outbox, StepOptions,
     StopHandle, Worker, mailbox, step,
@@ -318,6 +319,7 @@ impl Rank {
             cancel: &self.cancel,
             number,
             stall_timeout,
+            late_reports: thread_rng().gen_bool(0.5),
         };
         let own = || RunFailure::Failed(Failure::of(self.rank()));
         let to_failure = |fault| match fault {

@@ -11,7 +11,10 @@ use burn::{
 };
 use stovepipe_collective::slice;
 
-use crate::model::parameters::{ParameterVisitor, visit_parameters};
+use crate::model::{
+    moved::moved,
+    parameters::{ParameterVisitor, visit_parameters},
+};
 
 /// The sums of a module's gradients over its replicas, on a device. A gradient that a replica lacks counts as
 /// zero.
@@ -35,7 +38,7 @@ pub(super) fn sum<M: Module>(
             };
             let zeros = || Tensor::zeros(shape.clone(), self.device);
             let on_device =
-                |own: Option<Tensor<D>>| own.map_or_else(zeros, |own| own.to_device(self.device));
+                |own: Option<Tensor<D>>| own.map_or_else(zeros, |own| moved(own, self.device));
             let all = all.into_iter().map(on_device).collect();
             self.sum.register(param.id, ring_sum(all));
         }
