@@ -92,6 +92,7 @@ impl<L: Layer> Pipeline<L> {
             trainable_from: usize::MAX,
             momenta: self.engine.momenta.clone(),
             only_counts: true,
+            checks_finite: false,
             inspect: false,
             loss_scale: None,
         };

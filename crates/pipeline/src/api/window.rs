@@ -249,6 +249,7 @@ impl<L: Layer> Pipeline<L> {
             trainable_from: self.trainable_from(),
             momenta: engine.momenta.clone(),
             only_counts: false,
+            checks_finite: engine.check_finite,
             inspect: false,
             loss_scale: None,
         })
@@ -325,7 +326,7 @@ impl<L: Layer> Pipeline<L> {
         let stages = reports.iter().zip(&self.engine.stages);
         let wrong = stages.filter_map(|(stage, placement)| {
             let (mini_batch, layer) = stage.not_finite?;
-            let what = placement.gradient_of(layer);
+            let what = placement.of_layer("gradient", layer);
             Some((
                 mini_batch,
                 format!("{what} in mini-batch {mini_batch} of the window"),

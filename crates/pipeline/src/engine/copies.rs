@@ -11,7 +11,8 @@
 //! Tapes are recorded on clones of `live` and `again`. Burn would join tapes with common leaves to one graph,
 //! so the leaves are [taken out of its books](SharedLeaves) first.
 //!
-//! In mixed precision, copies are cast once per step, and their gradients are cast back.
+//! In mixed precision, copies are cast once per step. Their gradients are cast back before they are added up,
+//! and the scale of the loss is taken out of the sums.
 
 use burn::{
     module::{Module, ModuleMapper, ModuleVisitor, Param},
@@ -130,33 +131,65 @@ pub(crate) fn cast<M: Module>(module: M, dtype: Option<FloatDType>) -> M {
     }
 }
 
-/// Turns gradients of cast copies and a scaled loss into the model's: in f32, unscaled.
-pub(crate) fn for_model<M: Module>(
+/// Gradients of cast copies in f32, in which they are added up.
+pub(crate) fn widened<M: Module>(module: &M, gradients: GradientsParams) -> GradientsParams {
+    changed(module, gradients, Widen)
+}
+
+/// Gradients of a scaled loss as those of the loss.
+pub(crate) fn unscaled<M: Module>(
     module: &M,
     gradients: GradientsParams,
     scale: f64,
 ) -> GradientsParams {
-    struct Restore {
+    changed(module, gradients, Unscale(scale))
+}
+
+trait GradientChange {
+    fn of<const D: usize>(&self, gradient: Tensor<D>) -> Tensor<D>;
+}
+
+struct Widen;
+
+impl GradientChange for Widen {
+    fn of<const D: usize>(&self, gradient: Tensor<D>) -> Tensor<D> {
+        gradient.cast(FloatDType::F32)
+    }
+}
+
+struct Unscale(f64);
+
+impl GradientChange for Unscale {
+    fn of<const D: usize>(&self, gradient: Tensor<D>) -> Tensor<D> {
+        gradient.mul_scalar(1.0 / self.0)
+    }
+}
+
+fn changed<M: Module>(
+    module: &M,
+    gradients: GradientsParams,
+    change: impl GradientChange,
+) -> GradientsParams {
+    struct Change<C> {
         from: GradientsParams,
         to: GradientsParams,
-        scale: f64,
+        change: C,
     }
 
-    impl ParameterVisitor for Restore {
+    impl<C: GradientChange> ParameterVisitor for Change<C> {
         fn parameter<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             // A second visit of the same parameter finds nothing.
             if let Some(gradient) = self.from.remove::<D>(param.id) {
-                let gradient = gradient.cast(FloatDType::F32).mul_scalar(1.0 / self.scale);
-                self.to.register(param.id, gradient);
+                self.to.register(param.id, self.change.of(gradient));
             }
         }
     }
 
-    let mut restore = Restore {
+    let mut change = Change {
         from: gradients,
         to: GradientsParams::new(),
-        scale,
+        change,
     };
-    visit_parameters(module, &mut restore);
-    restore.to
+    visit_parameters(module, &mut change);
+    change.to
 }

@@ -9,6 +9,7 @@ pub(crate) mod deferred;
 pub(crate) mod finite;
 pub(crate) mod links;
 pub(crate) mod message;
+pub(crate) mod numbers;
 pub(crate) mod panic;
 pub(crate) mod parts;
 pub(crate) mod post;

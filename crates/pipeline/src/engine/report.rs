@@ -39,6 +39,9 @@ pub(crate) struct StageReport {
     /// The first mini-batch with a gradient that is NaN or infinite, and the last layer that has one there,
     /// by its index in the stage.
     pub(crate) not_finite: Option<(usize, usize)>,
+    /// The last layer, by its index in the stage, with running statistics that are NaN or infinite, where they
+    /// are checked: in f16.
+    pub(crate) overflowed: Option<usize>,
 }
 
 impl StageReport {
@@ -48,6 +51,7 @@ impl StageReport {
         self.auxiliary.extend(other.auxiliary);
         self.scores.extend(other.scores);
         self.held = self.held.max(other.held);
+        self.overflowed = self.overflowed.max(other.overflowed);
         let both = self.not_finite.into_iter().chain(other.not_finite);
         self.not_finite = both.min_by_key(|&(mini_batch, layer)| (mini_batch, Reverse(layer)));
     }

@@ -21,6 +21,7 @@ use crate::{
         finite::{gradient_sum, is_finite},
         links::Links,
         message::{Arrived, Inbox, Message},
+        numbers::{Numbers, NumbersRead, Place},
         parts::{OutputUse, Parts},
         record::Recorder,
         reduction::Reduction,
@@ -71,6 +72,8 @@ pub(crate) struct Training {
     /// Whether forward passes only count running statistics, to recalibrate them, and no backward passes
     /// follow.
     pub(crate) only_counts: bool,
+    /// Whether gradients that are NaN or infinite are to be found.
+    pub(crate) checks_finite: bool,
     /// Whether to check each value, to find the first that is NaN or infinite.
     pub(crate) inspect: bool,
     /// The factor of losses before the backward pass; gradients are divided by it.
@@ -121,10 +124,10 @@ pub(crate) struct StagePlacement {
 }
 
 impl StagePlacement {
-    /// What an error calls the gradient of a layer, by its index in the stage.
-    pub(crate) fn gradient_of(&self, layer: usize) -> String {
+    /// What an error calls something of a layer, by its index in the stage.
+    pub(crate) fn of_layer(&self, what: &str, layer: usize) -> String {
         let (index, name) = (self.layers.start + layer, &self.names[layer]);
-        format!("gradient of layer {index} ({name})")
+        format!("{what} of layer {index} ({name})")
     }
 }
 
@@ -136,6 +139,8 @@ pub(crate) struct StageStep<L: Layer> {
     last: HashSet<Action>,
     recorder: Recorder,
     versions: Versions<L>,
+    /// Of micro-batches that are under way.
+    sides: HashMap<usize, L::Side>,
     /// Kept for a recomputation.
     inputs: HashMap<usize, StageValues<L>>,
     tapes: HashMap<usize, Tape<L>>,
@@ -184,6 +189,7 @@ impl<L: Layer> StageStep<L> {
             reductions,
             task,
             recorder,
+            sides: HashMap::new(),
             inputs: HashMap::new(),
             tapes: HashMap::new(),
             deferred: HashMap::new(),
@@ -312,12 +318,20 @@ impl<L: Layer> StageStep<L> {
         &mut self,
         cancel: &CancelToken,
     ) -> Result<Vec<GradientsParams>, ActionError> {
+        let scale = self.task.training.as_ref().and_then(|t| t.loss_scale);
+        let layers = self.versions.newest().copies.live();
+        let unscaled = |gradients: Vec<GradientsParams>| match scale {
+            Some(scale) if scale != 1.0 => (layers.iter().zip(gradients))
+                .map(|(layer, own)| copies::unscaled(layer, own, scale))
+                .collect(),
+            _ => gradients,
+        };
         let Some(reduction) = self.reductions.front_mut() else {
             let own = self.accumulators.iter_mut();
-            return Ok(own.map(GradientsAccumulator::grads).collect());
+            return Ok(unscaled(own.map(GradientsAccumulator::grads).collect()));
         };
         self.recorder.reducing(self.task.seat.stage);
-        let gradients = reduction.gradients(cancel)?;
+        let gradients = unscaled(reduction.gradients(cancel)?);
         // The last one also has the statistics.
         if self.reductions.len() > 1
             && let Some(reduction) = self.reductions.pop_front()
@@ -327,7 +341,11 @@ impl<L: Layer> StageStep<L> {
         Ok(gradients)
     }
 
+    /// For each layer, what is not finite if one of its gradients is not; nothing if nobody asks.
     fn sums_of(&self, gradients: &[GradientsParams]) -> Vec<Option<Tensor<1>>> {
+        if !(self.task.training.as_ref()).is_some_and(|training| training.checks_finite) {
+            return Vec::new();
+        }
         let layers = self.versions.newest().copies.live().iter();
         let of_layers = layers.zip(gradients);
         of_layers
@@ -355,17 +373,25 @@ impl<L: Layer> StageStep<L> {
         self.held.weight_versions = self.versions.most();
         let is_window = self.task.updates.is_some();
         let failed = ActionError::Failed;
-        let scalar = |tensor: Tensor<1>| f64::from(tensor.into_scalar::<f32>());
         let mut gradients = Vec::new();
         if !is_window {
             gradients = self.take_gradients(cancel)?;
             self.sums.push(self.sums_of(&gradients));
         }
         self.take_statistics(cancel)?;
+        let mut numbers = Numbers::default();
         let sums = std::mem::take(&mut self.sums).into_iter();
-        let sums: Vec<Vec<_>> = sums
-            .map(|of_layers| of_layers.into_iter().map(|sum| sum.map(scalar)).collect())
-            .collect();
+        let sums: Vec<_> = sums.map(|of_layers| numbers.add_some(of_layers)).collect();
+        let may_overflow = (self.task.training.as_ref()).is_some_and(|t| t.loss_scale.is_some());
+        let counted = self.statistics.iter().filter(|_| may_overflow);
+        let counted = numbers.add_some(counted.map(Statistics::sum));
+        let losses = numbers.add_all(self.losses);
+        let auxiliary = self.auxiliary.into_iter();
+        let auxiliary = numbers.add_all(auxiliary.map(|(index, own)| (index, Tensor::cat(own, 0))));
+        let scores = numbers.add_all(self.scores);
+        let numbers = numbers.read();
+        let sum = |(index, place): (usize, Place)| (index, numbers.sum(&place));
+        let at = |(index, place): (usize, Place)| (index, numbers.at(&place).to_vec());
         // Other threads read the results: see `transfer`. A lost device has failed in the sums already.
         let _ = self.task.stage.device.flush();
         if let Some(shared) = &self.task.shared
@@ -382,10 +408,11 @@ impl<L: Layer> StageStep<L> {
             layers: is_window.then_some(self.task.layers),
             outputs: self.outputs,
             report: StageReport {
-                not_finite: not_finite(&sums),
-                losses: read(self.losses, scalar),
-                auxiliary: read(self.auxiliary, |own| own.into_iter().map(scalar).sum()),
-                scores: read(self.scores, |scores| scores.into_data().iter().collect()),
+                not_finite: not_finite(&numbers, &sums),
+                overflowed: numbers.last_not_finite(&counted),
+                losses: losses.into_iter().map(sum).collect(),
+                auxiliary: auxiliary.into_iter().map(sum).collect(),
+                scores: scores.into_iter().map(at).collect(),
                 held: self.held,
             },
         })
@@ -500,6 +527,9 @@ impl<L: Layer> StageStep<L> {
         if is_frozen {
             self.tapes.remove(&micro_batch);
         }
+        if !self.tapes.contains_key(&micro_batch) && !self.inputs.contains_key(&micro_batch) {
+            self.sides.remove(&micro_batch);
+        }
         Ok(())
     }
 
@@ -554,7 +584,7 @@ impl<L: Layer> StageStep<L> {
     /// Finds the momenta of the stage's batch norms, in the first step that needs them: where the
     /// statistics of several micro-batches are combined.
     fn find_momenta(&mut self, action: Action, input: &StageValues<L>) -> Result<(), FailureCause> {
-        let Some(training) = &self.task.training else {
+        let Some(training) = self.task.training.clone() else {
             return Ok(());
         };
         let lock = || (training.momenta.lock()).unwrap_or_else(PoisonError::into_inner);
@@ -600,12 +630,12 @@ impl<L: Layer> StageStep<L> {
         input: StageValues<L>,
     ) -> Result<StageValues<L>, FailureCause> {
         let micro_batch = action.micro_batch;
+        let side = self.side(micro_batch)?;
         let (part, index) = self.task.parts.of(micro_batch)?;
         let Some(loss) = &part.outputs.loss else {
             return Err(FailureCause::Internal("training without a loss"));
         };
         let loss = |head, output| loss(index, head, output);
-        let side = self.side(micro_batch)?;
         let pass = pass_context(&self.task, micro_batch, &side)?;
         let watch = self.watch();
         let (mut recorded, main) = self.recorder.time(kind, action, || {
@@ -620,7 +650,9 @@ impl<L: Layer> StageStep<L> {
         })?;
         self.keep_loss(micro_batch, main);
         let auxiliary = std::mem::take(&mut recorded.auxiliary);
-        self.auxiliary.insert(micro_batch, auxiliary);
+        if !auxiliary.is_empty() {
+            self.auxiliary.insert(micro_batch, auxiliary);
+        }
         self.tapes.insert(micro_batch, recorded.tape);
         self.held.activations = self.held.activations.max(self.tapes.len());
         Ok(recorded.output)
@@ -656,7 +688,7 @@ impl<L: Layer> StageStep<L> {
         let side = self.side(micro_batch)?;
         let pass = pass_context(&self.task, micro_batch, &side)?;
         let watch = self.watch();
-        let (dtype, loss_scale) = (self.task.dtype, pass.loss_scale);
+        let dtype = self.task.dtype;
         let accumulators = &mut self.accumulators;
         let is_last = self.last.contains(&action);
         let mut reduction = self.reductions.front_mut();
@@ -664,7 +696,7 @@ impl<L: Layer> StageStep<L> {
             // Layer by layer, so that no more than one layer's gradients are held twice.
             let accumulate = |layer: usize, module: &L, gradients| {
                 let gradients = match dtype {
-                    Some(_) => copies::for_model(module, gradients, loss_scale.unwrap_or(1.0)),
+                    Some(_) => copies::widened(module, gradients),
                     None => gradients,
                 };
                 accumulators[layer].accumulate(module, gradients);
@@ -680,6 +712,7 @@ impl<L: Layer> StageStep<L> {
             outbox.send(micro_batch, result.input);
         }
         (self.task.links).send_skip_gradients(&self.task.stage.skips, micro_batch, result.skips);
+        self.sides.remove(&micro_batch);
         if !result.deferred.is_empty() {
             self.deferred.insert(micro_batch, result.deferred);
             self.held.weight_contexts = self.held.weight_contexts.max(self.deferred.len());
@@ -709,10 +742,18 @@ impl<L: Layer> StageStep<L> {
         })
     }
 
-    fn side(&self, micro_batch: usize) -> Result<L::Side, FailureCause> {
-        let (part, index) = self.task.parts.of(micro_batch)?;
-        let side = values::cast(part.side[index].clone(), self.task.dtype);
-        let side = flows::to_device(side, &self.task.stage.device);
+    /// The side inputs of a micro-batch, which are copied to the device once.
+    fn side(&mut self, micro_batch: usize) -> Result<L::Side, FailureCause> {
+        let side = match self.sides.get(&micro_batch) {
+            Some(side) => side.clone(),
+            None => {
+                let (part, index) = self.task.parts.of(micro_batch)?;
+                let side = values::cast(part.side[index].clone(), self.task.dtype);
+                let side = flows::to_device(side, &self.task.stage.device);
+                self.sides.insert(micro_batch, side.clone());
+                side
+            }
+        };
         Ok(match self.task.training {
             Some(_) => flows::attach(side, false),
             None => side,
@@ -728,11 +769,6 @@ impl<L: Layer> StageStep<L> {
             recorder.in_layer(layer.map(name));
         }
     }
-}
-
-fn read<T, R>(by_micro_batch: HashMap<usize, T>, read: impl Fn(T) -> R) -> HashMap<usize, R> {
-    let values = by_micro_batch.into_iter();
-    values.map(|(index, value)| (index, read(value))).collect()
 }
 
 /// What the layers of a stage need for a micro-batch.
@@ -770,10 +806,9 @@ fn last_of_mini_batches(actions: impl Iterator<Item = Action>) -> HashSet<Action
 }
 
 /// The first mini-batch with a gradient that is NaN or infinite, and the last layer that has one there.
-fn not_finite(sums: &[Vec<Option<f64>>]) -> Option<(usize, usize)> {
-    let is_wrong = |sum: &Option<f64>| sum.is_some_and(|sum| !sum.is_finite());
+fn not_finite(numbers: &NumbersRead, sums: &[Vec<Option<Place>>]) -> Option<(usize, usize)> {
     let mut of_mini_batches = sums.iter().enumerate();
-    of_mini_batches.find_map(|(index, sums)| Some((index, sums.iter().rposition(is_wrong)?)))
+    of_mini_batches.find_map(|(index, sums)| Some((index, numbers.last_not_finite(sums)?)))
 }
 
 /// Waits for a message; a failed copy is an error.

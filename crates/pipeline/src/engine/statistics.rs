@@ -349,6 +349,13 @@ impl Statistics {
         }
     }
 
+    /// Their sum, which is not finite if one of them is not.
+    pub(crate) fn sum(&self) -> Option<Tensor<1>> {
+        let rows = self.after.values().cloned();
+        let sums = rows.map(|row| row.cast(DType::F32).sum());
+        sums.reduce(|sum, row| sum + row)
+    }
+
     /// Whether they are neither NaN nor infinite.
     pub(crate) fn are_finite(&self) -> bool {
         self.after.values().all(is_finite)

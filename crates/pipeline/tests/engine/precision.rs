@@ -308,6 +308,35 @@ fn what_no_scale_makes_finite_is_an_error_in_the_end() {
     assert_eq!(skipped.count(), 17);
 }
 
+/// A norm's output and gradients are finite, but the variance of its input is no number of f16.
+#[test]
+fn a_running_variance_that_overflows_is_an_overflow_of_the_step() {
+    let layers = || {
+        vec![Normed {
+            linear: linear(4, 4),
+            norm: norm(4),
+        }]
+    };
+    let train = |pipeline: &Pipeline<Normed>, factor: f64| {
+        let batch = (vectors(6, 4).mul_scalar(factor), vectors(6, 4));
+        pipeline.train_step(batch, &overflowing(1e-4))
+    };
+    let pipeline = in_one_stage(layers(), Precision::F16);
+    let before = bits(&pipeline);
+    assert!(train(&pipeline, 5000.0).unwrap().overflowed);
+    assert_eq!(bits(&pipeline), before);
+    assert!(!train(&pipeline, 1.0).unwrap().overflowed);
+    let error = loop {
+        match train(&pipeline, 5000.0) {
+            Ok(step) => assert!(step.overflowed),
+            Err(error) => break error,
+        }
+    };
+    assert_contains(&error, "running statistics of layer 0");
+    let exact = in_one_stage(layers(), Precision::F32);
+    assert!(!train(&exact, 5000.0).unwrap().overflowed);
+}
+
 /// 2⁻²⁴ is the smallest number of f16; less than half of it is rounded to zero.
 #[test]
 fn small_gradients_are_there_because_the_loss_is_scaled() {

@@ -46,10 +46,13 @@ impl<L: Layer> Pipeline<L> {
             }
         }
         let stages = result.reports.iter().zip(&self.engine.stages).rev();
-        let mut layers = stages.filter_map(|(stage, placement)| {
+        let mut gradients = stages.clone().filter_map(|(stage, placement)| {
             let (_, layer) = stage.not_finite?;
-            Some(placement.gradient_of(layer))
+            Some(placement.of_layer("gradient", layer))
         });
-        layers.next()
+        let mut statistics = stages.filter_map(|(stage, placement)| {
+            Some(placement.of_layer("running statistics", stage.overflowed?))
+        });
+        gradients.next().or_else(|| statistics.next())
     }
 }

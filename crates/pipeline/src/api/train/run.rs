@@ -26,6 +26,7 @@ impl<L: Layer> Pipeline<L> {
             trainable_from: batch.trainable_from,
             momenta: self.engine.momenta.clone(),
             only_counts: false,
+            checks_finite: self.engine.check_finite || self.loss_scaler().is_some(),
             inspect,
             loss_scale: self.loss_scaler().map(|scaler| scaler.scale()),
         });
