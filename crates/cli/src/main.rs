@@ -6,6 +6,7 @@ mod choice;
 mod config;
 mod data;
 mod devices;
+mod doctor;
 mod error;
 mod eval;
 mod export;
@@ -97,6 +98,7 @@ fn command() -> Command {
         .subcommand(eval::command())
         .subcommand(export::command())
         .subcommand(devices::command())
+        .subcommand(doctor::command())
         .subcommand(plan::command())
         .subcommand(simulate::command())
         .subcommand(verify::command())
@@ -115,6 +117,7 @@ fn run(matches: &ArgMatches, processes: &mut Processes) -> Result<ExitCode, CliE
         Some(("eval", matches)) => eval::main(matches, processes),
         Some(("export", matches)) => export::main(matches),
         Some(("devices", matches)) => devices::main(matches, processes),
+        Some(("doctor", matches)) => doctor::main(matches),
         Some(("plan", matches)) => plan::main(matches, processes),
         Some(("simulate", matches)) => simulate::main(matches),
         Some(("verify", matches)) => verify::main(matches, processes),

@@ -45,6 +45,22 @@ fn an_adapter_is_listed_and_its_memory_is_checked() {
 }
 
 #[test]
+fn a_graphics_adapter_is_examined() {
+    let Some(here) = with_adapter() else { return };
+    let text = here.succeed("doctor --quick --out report.txt"); // the first GPU
+    check_contains(
+        &text,
+        &[
+            "libvulkan.so",
+            "wgpu:0",
+            "values are the same",
+            "vit: with the CPU",
+            "all is well",
+        ],
+    );
+}
+
+#[test]
 fn a_graphics_adapter_is_measured() {
     let Some(here) = with_adapter() else { return };
     let found = here.json_of("devices --devices wgpu:0,cpu --out machine.toml");

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use stovepipe::plan::Machine;
 
-use crate::running::{Here, cases, check_contains, succeeds};
+use crate::running::{Here, cases, check_contains, check_lacks, succeeds};
 
 #[test]
 fn what_there_is_is_listed_and_what_is_not_is_explained() {
@@ -23,6 +23,42 @@ fn what_there_is_is_listed_and_what_is_not_is_explained() {
         assert!(line.starts_with("cuda: not in this build"), "{line}");
         assert!(line.ends_with("; build with --features cuda"), "{line}");
     }
+}
+
+#[test]
+fn the_cpu_is_examined_and_the_report_names_nobody() {
+    let here = Here::new();
+    let text = here.succeed("doctor --device cpu --quick --out report.txt");
+    assert_eq!(text, here.read("report.txt"));
+    let checks =
+        "program machine device copies amoebanet-d:|alone amoebanet-d:|again vit:|two|stages";
+    let checks = checks.split(' ').map(|check| check.replace('|', " "));
+    check_contains(
+        &text,
+        &checks
+            .collect::<Vec<_>>()
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>(),
+    );
+    // The CPU has the same bits in any number of stages.
+    assert_eq!(
+        text.matches("gradients 0.0e0, losses 0.0e0").count(),
+        6,
+        "{text}"
+    );
+    assert!(text.ends_with("\nall is well\n"), "{text}");
+    check_lacks(
+        &text,
+        &[
+            "FAILED",
+            "left out",
+            "speed",
+            &here.path().display().to_string(),
+        ],
+    );
+    here.refuse("doctor --device gpu", "gpu");
+    here.refuse("doctor --device 1/cpu", "name a device of this process");
 }
 
 #[test]

@@ -1,0 +1,405 @@
+//! `stovepipe doctor`: whether this program works on a device, in one report.
+
+mod differences;
+mod libraries;
+mod trial;
+
+use std::{
+    env, fmt,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use burn::tensor::Device;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use stovepipe::{
+    pipeline::{
+        NamedDevice,
+        device::{device_facts, measure_link, measure_rates},
+    },
+    schedule::format_bytes,
+    train::{
+        run::show_count,
+        settings::{cores, free_memory},
+    },
+};
+
+use self::{
+    differences::relative_difference,
+    trial::{Trial, Tried},
+};
+use crate::{
+    error::{CliError, usage, with_sources},
+    flags, output, suggest,
+};
+
+/// Of all checks together. Those that have not begun by then are left out.
+const MOST_TIME: Duration = Duration::from_secs(10 * 60);
+/// Families of models.
+const FAMILIES: [&str; 2] = ["amoebanet-d", "vit"];
+/// The largest difference from the CPU, relative to what the CPU computes. GPUs add in another order, and use
+/// approximate functions: in f32, gradients of these models differ by 1e-6 to 1e-4.
+const TOLERANCE: f64 = 1e-2;
+
+#[derive(Clone, Debug, Args)]
+struct DoctorFlags {
+    /// The device [default: the first GPU, or the CPU where there is none]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// The report
+    #[arg(long, value_name = "FILE", default_value = "stovepipe-doctor.txt")]
+    out: PathBuf,
+    /// Leave out how fast it is
+    #[arg(long)]
+    quick: bool,
+}
+
+pub fn command() -> Command {
+    flags::finished(DoctorFlags::augment_args(Command::new("doctor")))
+        .about("Check that training works on a device, and write a report")
+        .long_about(
+            "Check that training works on a device: its driver and libraries, copies to and from it, and small \
+             models through one and two stages, twice and next to the CPU. It takes ten minutes at most. The \
+             report has no names of users, hosts or folders: attach it when you report a problem. The exit \
+             status is 0 if all is well.",
+        )
+}
+
+pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
+    let flags = DoctorFlags::from_arg_matches(matches)?;
+    let device = match &flags.device {
+        Some(name) => suggest::devices(std::slice::from_ref(name))?.remove(0),
+        None => {
+            let offered = NamedDevice::offered();
+            let gpu = offered.iter().find(|device| !device.is_cpu());
+            gpu.or(offered.first())
+                .cloned()
+                .ok_or_else(|| usage!("there is no device"))?
+        }
+    };
+    if device.name.contains('/') {
+        return Err(usage!(
+            "name a device of this process, such as cpu or cuda:0"
+        ));
+    }
+    output::check_file(&flags.out)?;
+    let report = examine(&device, flags.quick);
+    let verdict = match report.failed() {
+        0 => "all is well".to_owned(),
+        1 => "1 check FAILED".to_owned(),
+        failed => format!("{failed} checks FAILED"),
+    };
+    let text = format!("{report}\n{verdict}\n");
+    output::write(&flags.out, &text)?;
+    output::print(&text)?;
+    Ok(match report.failed() {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+/// What was found, in order.
+#[derive(Default)]
+struct Report {
+    lines: Vec<(String, Verdict, String)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// A fact, not a check.
+    Note,
+    Well,
+    Failed,
+    LeftOut,
+}
+
+impl Report {
+    fn add(&mut self, what: impl Into<String>, verdict: Verdict, found: impl Into<String>) {
+        self.lines.push((what.into(), verdict, found.into()));
+    }
+
+    fn note(&mut self, what: &str, found: impl Into<String>) {
+        self.add(what, Verdict::Note, found);
+    }
+
+    fn check(&mut self, what: impl Into<String>, found: Result<String, CliError>) {
+        match found {
+            Ok(found) => self.add(what, Verdict::Well, found),
+            Err(why) => self.add(what, Verdict::Failed, without_home(&with_sources(&why))),
+        }
+    }
+
+    fn failed(&self) -> usize {
+        let failed = |(_, verdict, _): &&(String, Verdict, String)| *verdict == Verdict::Failed;
+        self.lines.iter().filter(failed).count()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = output::Table::new("check||found");
+        for (what, verdict, found) in &self.lines {
+            let verdict = match verdict {
+                Verdict::Note => "",
+                Verdict::Well => "ok",
+                Verdict::Failed => "FAILED",
+                Verdict::LeftOut => "left out",
+            };
+            table.row(vec![what.clone(), verdict.to_owned(), found.clone()]);
+        }
+        write!(formatter, "{table}")
+    }
+}
+
+/// An error's text may have the path of a file.
+fn without_home(text: &str) -> String {
+    match env::var("HOME") {
+        Ok(home) if home.len() > 1 => text.replace(&home, "~"),
+        _ => text.to_owned(),
+    }
+}
+
+fn examine(device: &NamedDevice, quick: bool) -> Report {
+    let began = Instant::now();
+    let mut report = Report::default();
+    report.note("program", program());
+    report.note("machine", machine());
+    for (library, found) in libraries::of(&device.name) {
+        report.note(&library, found);
+    }
+    let checks = checks(quick);
+    let shown = show_count("examining", "check", checks.len());
+    for (index, check) in checks.iter().enumerate() {
+        match MOST_TIME.checked_sub(began.elapsed()) {
+            Some(left) => check.run(device, left, &mut report),
+            None => report.add(check.name(), Verdict::LeftOut, "the ten minutes are over"),
+        }
+        shown(index + 1);
+    }
+    if let Some(usage) = device.device.memory_pool_usage() {
+        let (used, reserved) = (usage.bytes_in_use, usage.bytes_reserved);
+        let [used, reserved] = [used, reserved].map(format_bytes);
+        report.note(
+            "memory at the end",
+            format!("{used} in use, {reserved} reserved"),
+        );
+    }
+    report
+}
+
+fn program() -> String {
+    let features = [
+        ("cuda", cfg!(feature = "cuda")),
+        ("mpi", cfg!(feature = "mpi")),
+        ("wgpu", cfg!(feature = "wgpu")),
+    ];
+    let built = features.iter().filter(|(_, is_built)| *is_built);
+    let names: Vec<_> = built.map(|(name, _)| *name).collect();
+    let names = match names.is_empty() {
+        true => "cpu".to_owned(),
+        false => format!("cpu, {}", names.join(", ")),
+    };
+    format!("stovepipe {}, built for {names}", env!("CARGO_PKG_VERSION"))
+}
+
+fn machine() -> String {
+    let (system, processor) = (env::consts::OS, env::consts::ARCH);
+    let memory = free_memory().map_or_else(String::new, |free| {
+        format!(", {} of memory free", format_bytes(free))
+    });
+    format!("{system} on {processor}, {} cores{memory}", cores())
+}
+
+/// Checks, in order.
+enum Check {
+    Device,
+    Copies,
+    Family(&'static str),
+    Speed(&'static str),
+}
+
+fn checks(quick: bool) -> Vec<Check> {
+    let mut checks = vec![Check::Device, Check::Copies];
+    checks.extend(FAMILIES.map(Check::Family));
+    if !quick {
+        checks.extend(FAMILIES.map(Check::Speed));
+    }
+    checks
+}
+
+impl Check {
+    fn name(&self) -> String {
+        match self {
+            Self::Device => "device".to_owned(),
+            Self::Copies => "copies".to_owned(),
+            Self::Family(family) => format!("{family}: training"),
+            Self::Speed(family) => format!("{family}: speed"),
+        }
+    }
+
+    fn run(&self, device: &NamedDevice, left: Duration, report: &mut Report) {
+        match self {
+            Self::Device => report.check(self.name(), facts(device)),
+            Self::Copies => report.check(self.name(), copies(device)),
+            Self::Family(family) => compare(family, (device, left), report),
+            Self::Speed(family) => report.check(self.name(), speed(family, (device, left))),
+        }
+    }
+}
+
+fn facts(device: &NamedDevice) -> Result<String, CliError> {
+    let (facts, rates) = (device_facts(device)?, measure_rates(device)?);
+    let mut found = device.name.clone();
+    if let Some(hardware) = facts.hardware {
+        found += &format!(", {hardware}");
+    }
+    if let Some(memory) = facts.memory {
+        found += &format!(", {}", format_bytes(memory));
+    }
+    if facts.software {
+        found += ", in software";
+    }
+    for rate in rates.products {
+        let speed = output::decimals(rate.rate / 1e9, 0);
+        found += &format!(", products in {} {speed} GFLOP/s", rate.dtype);
+    }
+    Ok(found)
+}
+
+fn copies(device: &NamedDevice) -> Result<String, CliError> {
+    let host = Device::flex();
+    if device.is_cpu() {
+        return Ok("none: the device is the CPU".to_owned());
+    }
+    trial::round_trip(&device.device)?;
+    let rate = |from: &Device, to: &Device| {
+        let link = measure_link(from, to)?;
+        let rate = format_bytes(link.bandwidth as u64);
+        Ok::<_, CliError>(format!("{rate}/s, {}", output::seconds(link.latency)))
+    };
+    let there = rate(&host, &device.device)?;
+    let back = rate(&device.device, &host)?;
+    Ok(format!(
+        "values are the same; to the device {there}; back {back}"
+    ))
+}
+
+/// Trains a small model on the CPU and in several ways with the device.
+fn compare(family: &'static str, (device, left): (&NamedDevice, Duration), report: &mut Report) {
+    let began = Instant::now();
+    let cpu = NamedDevice::from(Device::flex());
+    let try_on = |devices: &[&NamedDevice]| {
+        let limit = left.saturating_sub(began.elapsed());
+        Trial::small(family, devices, limit).run()
+    };
+    let expected = match try_on(&[&cpu]) {
+        Ok(expected) => expected,
+        Err(why) => return report.check(format!("{family}: on the CPU"), Err(why)),
+    };
+    let mut first: Option<Tried> = None;
+    let ways: [(&str, Vec<&NamedDevice>); 4] = [
+        ("alone", vec![device]),
+        ("again", vec![device]),
+        ("two stages", vec![device, device]),
+        ("with the CPU", vec![device, &cpu]),
+    ];
+    for (way, devices) in ways {
+        if device.is_cpu() && devices.contains(&&cpu) {
+            continue;
+        }
+        let what = format!("{family}: {way}");
+        let tried = match try_on(&devices) {
+            Ok(tried) => tried,
+            Err(why) => {
+                report.check(what, Err(why));
+                continue;
+            }
+        };
+        report.check(what, agreement(&tried, &expected, (way, first.as_ref())));
+        first.get_or_insert(tried);
+    }
+}
+
+/// How far a training is from the CPU's, and whether it repeats itself.
+fn agreement(
+    tried: &Tried,
+    expected: &Tried,
+    (way, first): (&str, Option<&Tried>),
+) -> Result<String, CliError> {
+    let gradient = relative_difference(&tried.gradients, &expected.gradients);
+    let losses = relative_difference(&tried.losses, &expected.losses);
+    let mut found = format!("from the CPU: gradients {gradient:.1e}, losses {losses:.1e}");
+    if way == "again"
+        && let Some(first) = first
+    {
+        found += match first.losses == tried.losses && first.gradients == tried.gradients {
+            true => "; the same bits as the first time",
+            false => "; other bits than the first time",
+        };
+    }
+    let steps = tried.losses.len();
+    found += &format!("; {steps} steps in {}", output::seconds(tried.seconds));
+    match gradient <= TOLERANCE && losses <= TOLERANCE {
+        true => Ok(found),
+        false => Err(usage!("{found}; more than {TOLERANCE:.0e} is wrong")),
+    }
+}
+
+fn speed(
+    family: &'static str,
+    (device, left): (&NamedDevice, Duration),
+) -> Result<String, CliError> {
+    let tried = Trial::large(family, device, left).run()?;
+    let rate = tried.samples_per_second;
+    Ok(format!(
+        "{} samples/s of the usual size",
+        output::decimals(rate, 1)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn tried(gradient: f64, loss: f64) -> Tried {
+        Tried {
+            gradients: vec![1.0, gradient],
+            losses: vec![2.0, loss],
+            seconds: 1.0,
+            samples_per_second: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_device_that_computes_something_else_fails() {
+        let right = tried(3.0, 1.5);
+        let check = |own: &Tried| agreement(own, &right, ("again", Some(&right)));
+        let same = check(&right).unwrap();
+        assert!(same.contains("the same bits as the first time"), "{same}");
+        let near = check(&tried(3.001, 1.5)).unwrap();
+        assert!(near.contains("other bits than the first time"), "{near}");
+        for wrong in [tried(3.1, 1.5), tried(3.0, 1.6), tried(f64::NAN, 1.5)] {
+            let error = check(&wrong).unwrap_err().to_string();
+            assert!(error.contains("more than 1e-2 is wrong"), "{error}");
+        }
+        let mut report = Report::default();
+        report.note("program", "a note");
+        report.check("alone", check(&tried(3.1, 1.5)));
+        report.check("again", check(&right));
+        report.add("speed", Verdict::LeftOut, "no time");
+        assert_eq!(report.failed(), 1);
+        let text = report.to_string();
+        assert!(text.contains("alone    FAILED    from the CPU"), "{text}");
+    }
+
+    #[test]
+    fn an_error_in_the_report_does_not_name_the_user() {
+        let home = env::var("HOME").unwrap();
+        assert_eq!(
+            without_home(&format!("{home}/a: no such file")),
+            "~/a: no such file"
+        );
+    }
+}
