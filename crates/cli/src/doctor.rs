@@ -298,16 +298,15 @@ fn compare(family: &'static str, (device, left): (&NamedDevice, Duration), repor
         Err(why) => return report.check(format!("{family}: on the CPU"), Err(why)),
     };
     let mut first: Option<Tried> = None;
-    let ways: [(&str, Vec<&NamedDevice>); 4] = [
+    let mut ways = vec![
         ("alone", vec![device]),
         ("again", vec![device]),
         ("two stages", vec![device, device]),
-        ("with the CPU", vec![device, &cpu]),
     ];
+    if !device.is_cpu() {
+        ways.push(("with the CPU", vec![device, &cpu]));
+    }
     for (way, devices) in ways {
-        if device.is_cpu() && devices.contains(&&cpu) {
-            continue;
-        }
         let what = format!("{family}: {way}");
         let tried = match try_on(&devices) {
             Ok(tried) => tried,

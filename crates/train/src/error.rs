@@ -231,7 +231,10 @@ pub enum TrainError {
     #[error("the checkpoint is of another task: start another run")]
     OtherTask,
     /// A checkpoint has another format version.
-    #[error("the checkpoint has format version {version}, but this program reads version {own}")]
+    #[error(
+        "the checkpoint has format version {version}, but this program reads version {own}: resume it \
+         with the version of Stovepipe that made it, or start another run --from its model"
+    )]
     CheckpointVersion { version: u32, own: u32 },
 
     // Files.

@@ -5,7 +5,11 @@ use stovepipe_schedule::Link;
 
 use crate::{
     api::error::BuildError,
-    measure::{device::NamedDevice, link::measure_link},
+    measure::{
+        device::NamedDevice,
+        link::measure_link,
+        probe::{DeviceFacts, device_facts},
+    },
 };
 
 /// What each layer costs on each worker's device, and how fast the links between devices are: the input of a
@@ -19,7 +23,8 @@ pub struct Measured {
 
 impl Measured {
     /// Calls `measure` for each device, except those that equal an earlier one: the same device, with the
-    /// same [threads](NamedDevice::threads) on the CPU. Also measures the links between neighbours, unless
+    /// same [threads](NamedDevice::threads) on the CPU, or a GPU with the same name of its hardware and the same
+    /// memory. Also measures the links between neighbours, unless
     /// the devices are those of several processes: see [`with_levels`](Self::with_levels).
     ///
     /// Workers that share a GPU share its time: with two of them, it counts as half as fast for each.
@@ -53,9 +58,14 @@ impl Measured {
         mut measure: impl FnMut(&NamedDevice) -> Result<Profile, E>,
     ) -> Result<Self, E> {
         let mut profiles: Vec<Profile> = Vec::with_capacity(devices.len());
+        let facts = facts_of_gpus(devices);
         for (index, device) in devices.iter().enumerate() {
-            let mut before = devices[..index].iter();
-            let known = before.position(|known| is_equal(known, device));
+            let is_known = |&known: &usize| {
+                is_equal(&devices[known], device)
+                    || (devices[known].kind() == device.kind()
+                        && are_alike(facts[known].as_ref(), facts[index].as_ref()))
+            };
+            let known = (0..index).find(is_known);
             profiles.push(match known {
                 Some(known) => profiles[known].clone(),
                 None => measure(device)?,
@@ -136,6 +146,25 @@ fn is_equal(one: &NamedDevice, other: &NamedDevice) -> bool {
     one.is_same(other) && one.threads == other.threads
 }
 
+/// What GPUs report about themselves, if there are several.
+fn facts_of_gpus(devices: &[NamedDevice]) -> Vec<Option<DeviceFacts>> {
+    let gpus = devices.iter().filter(|device| !device.is_cpu());
+    let gpus: Vec<_> = gpus.collect();
+    let are_several = gpus.iter().any(|gpu| !gpu.is_same(gpus[0]));
+    let facts = |device: &NamedDevice| {
+        let is_asked = are_several && !device.is_cpu();
+        is_asked.then(|| device_facts(device).ok()).flatten()
+    };
+    devices.iter().map(facts).collect()
+}
+
+/// Whether two GPUs take the same time. Adapters in software share the CPU.
+fn are_alike(one: Option<&DeviceFacts>, other: Option<&DeviceFacts>) -> bool {
+    let is_known = |facts: &&DeviceFacts| facts.hardware.is_some() && !facts.software;
+    let one = one.filter(is_known);
+    one.is_some() && one == other
+}
+
 fn spec(device: &NamedDevice, all: &[NamedDevice]) -> DeviceSpec {
     DeviceSpec {
         name: device.name.clone(),
@@ -181,6 +210,30 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
+
+    #[test]
+    fn gpus_of_the_same_hardware_and_memory_are_alike() {
+        let facts = |name: Option<&str>, memory, software| DeviceFacts {
+            hardware: name.map(str::to_owned),
+            software,
+            memory: Some(memory),
+            largest_tensor: None,
+        };
+        let a100 = facts(Some("A100"), 40 << 30, false);
+        assert!(are_alike(Some(&a100), Some(&a100.clone())));
+        let others = [
+            facts(Some("A100"), 80 << 30, false),
+            facts(Some("T4"), 40 << 30, false),
+            facts(None, 40 << 30, false),
+            facts(Some("llvmpipe"), 40 << 30, true),
+        ];
+        for other in &others {
+            assert!(!are_alike(Some(&a100), Some(other)), "{other:?}");
+        }
+        assert!(!are_alike(Some(&others[2]), Some(&others[2].clone())));
+        assert!(!are_alike(Some(&others[3]), Some(&others[3].clone())));
+        assert!(!are_alike(None, None));
+    }
 
     #[test]
     fn workers_on_the_cpu_have_their_own_threads() {

@@ -268,8 +268,7 @@ fn factors<const D: usize>(
         return None;
     }
     let keep = 1.0 - probability;
-    let kept = rng.keep(keep, shape, &device.clone().inner());
-    Some(kept.mul_scalar(1.0 / keep))
+    Some(rng.factors((keep, 1.0 / keep), shape, &device.clone().inner()))
 }
 
 /// Multiplies by factors that have no gradient.

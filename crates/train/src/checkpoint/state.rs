@@ -13,7 +13,8 @@ use crate::{
     task::{Metrics, Totals},
 };
 
-const VERSION: u32 = 1;
+/// 2: random numbers of layers are Threefry's. Those of version 1 cannot be drawn again.
+const VERSION: u32 = 2;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

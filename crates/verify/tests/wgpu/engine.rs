@@ -1,7 +1,8 @@
 //! The engine on wgpu.
 use burn::tensor::{Int, Tensor};
 use stovepipe_pipeline::{
-    CrossEntropy, NamedDevice, Recompute, StepError, device::measure_link, error::TransferKind,
+    CrossEntropy, KeyedRng, NamedDevice, Recompute, StepError, device::measure_link,
+    error::TransferKind,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Rule};
 
@@ -19,6 +20,35 @@ fn batch() -> (Tensor<4>, Tensor<1, Int>) {
 fn a_net_of_convolutions() {
     let objective = CrossEntropy::new();
     check(&Pairs::Each, conv_net, batch, &objective, |builder| builder);
+}
+
+/// Uniform numbers and masks have the same bits on a device; normal ones are near.
+#[test]
+fn random_numbers_are_drawn_on_the_device() {
+    let Some([device, _]) = two_devices() else {
+        return;
+    };
+    let draw = |on: &NamedDevice, shape: [usize; 3]| {
+        let mut rng = KeyedRng::new(1 << 40, 1 << 33, 3, 5..8);
+        let numbers = |tensor: Tensor<3>| {
+            assert_eq!(tensor.device(), on.device);
+            tensor.into_data().try_to_vec::<f32>().unwrap()
+        };
+        let mut exact = numbers(rng.uniform(shape, &on.device));
+        for keep in [0.0, 0.1, 0.75, 1.0] {
+            exact.extend(numbers(rng.keep(keep, shape, &on.device)));
+        }
+        (exact, numbers(rng.normal(shape, &on.device)))
+    };
+    for shape in [[3, 7, 5], [6, 64, 64], [4, 3, 1]] {
+        let (expected, normal) = draw(&cpu(), shape);
+        let (found, near) = draw(&device, shape);
+        assert!(found == expected, "{shape:?}");
+        let pairs = normal.iter().zip(&near);
+        let differences = pairs.map(|(a, b)| (a - b).abs() / a.abs().max(1.0));
+        let furthest = differences.fold(0.0, f32::max);
+        assert!(furthest <= 1e-6, "{shape:?}: {furthest}");
+    }
 }
 
 /// If no gradient is deferred, the second half of a backward pass is empty.
