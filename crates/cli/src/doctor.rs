@@ -36,7 +36,7 @@ use crate::{
 
 /// Of all checks together. Those that have not begun by then are left out.
 const MOST_TIME: Duration = Duration::from_secs(10 * 60);
-/// Families of models.
+/// The models, of two families.
 const FAMILIES: [&str; 2] = ["amoebanet-d", "vit"];
 /// The largest difference from the CPU, relative to what the CPU computes. GPUs add in another order, and use
 /// approximate functions: in f32, gradients of these models differ by 1e-6 to 1e-4.
@@ -50,6 +50,9 @@ struct DoctorFlags {
     /// The report
     #[arg(long, value_name = "FILE", default_value = "stovepipe-doctor.txt")]
     out: PathBuf,
+    /// The models to train
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = FAMILIES, default_values = FAMILIES)]
+    models: Vec<String>,
     /// Leave out how fast it is
     #[arg(long)]
     quick: bool,
@@ -84,7 +87,7 @@ pub fn main(matches: &ArgMatches) -> Result<ExitCode, CliError> {
         ));
     }
     output::check_file(&flags.out)?;
-    let report = examine(&device, flags.quick);
+    let report = examine(&device, &checks(&flags));
     let verdict = match report.failed() {
         0 => "all is well".to_owned(),
         1 => "1 check FAILED".to_owned(),
@@ -160,7 +163,7 @@ fn without_home(text: &str) -> String {
     }
 }
 
-fn examine(device: &NamedDevice, quick: bool) -> Report {
+fn examine(device: &NamedDevice, checks: &[Check]) -> Report {
     let began = Instant::now();
     let mut report = Report::default();
     report.note("program", program());
@@ -168,7 +171,6 @@ fn examine(device: &NamedDevice, quick: bool) -> Report {
     for (library, found) in libraries::of(&device.name) {
         report.note(&library, found);
     }
-    let checks = checks(quick);
     let shown = show_count("examining", "check", checks.len());
     for (index, check) in checks.iter().enumerate() {
         match MOST_TIME.checked_sub(began.elapsed()) {
@@ -211,19 +213,20 @@ fn machine() -> String {
     format!("{system} on {processor}, {} cores{memory}", cores())
 }
 
-/// Checks, in order.
 enum Check {
     Device,
     Copies,
-    Family(&'static str),
-    Speed(&'static str),
+    Training(String),
+    Speed(String),
 }
 
-fn checks(quick: bool) -> Vec<Check> {
+/// What is to be checked, in order.
+fn checks(flags: &DoctorFlags) -> Vec<Check> {
     let mut checks = vec![Check::Device, Check::Copies];
-    checks.extend(FAMILIES.map(Check::Family));
-    if !quick {
-        checks.extend(FAMILIES.map(Check::Speed));
+    let models = || flags.models.iter().cloned();
+    checks.extend(models().map(Check::Training));
+    if !flags.quick {
+        checks.extend(models().map(Check::Speed));
     }
     checks
 }
@@ -233,8 +236,8 @@ impl Check {
         match self {
             Self::Device => "device".to_owned(),
             Self::Copies => "copies".to_owned(),
-            Self::Family(family) => format!("{family}: training"),
-            Self::Speed(family) => format!("{family}: speed"),
+            Self::Training(model) => format!("{model}: training"),
+            Self::Speed(model) => format!("{model}: speed"),
         }
     }
 
@@ -242,8 +245,8 @@ impl Check {
         match self {
             Self::Device => report.check(self.name(), facts(device)),
             Self::Copies => report.check(self.name(), copies(device)),
-            Self::Family(family) => compare(family, (device, left), report),
-            Self::Speed(family) => report.check(self.name(), speed(family, (device, left))),
+            Self::Training(model) => compare(model, (device, left), report),
+            Self::Speed(model) => report.check(self.name(), speed(model, (device, left))),
         }
     }
 }
@@ -286,7 +289,7 @@ fn copies(device: &NamedDevice) -> Result<String, CliError> {
 }
 
 /// Trains a small model on the CPU and in several ways with the device.
-fn compare(family: &'static str, (device, left): (&NamedDevice, Duration), report: &mut Report) {
+fn compare(family: &str, (device, left): (&NamedDevice, Duration), report: &mut Report) {
     let began = Instant::now();
     let cpu = NamedDevice::from(Device::flex());
     let try_on = |devices: &[&NamedDevice]| {
@@ -345,10 +348,7 @@ fn agreement(
     }
 }
 
-fn speed(
-    family: &'static str,
-    (device, left): (&NamedDevice, Duration),
-) -> Result<String, CliError> {
+fn speed(family: &str, (device, left): (&NamedDevice, Duration)) -> Result<String, CliError> {
     let tried = Trial::large(family, device, left).run()?;
     let rate = tried.samples_per_second;
     Ok(format!(

@@ -29,6 +29,11 @@ macro_rules! models {
             fn to_verify() -> Vec<Self> {
                 vec![$(Self::$Variant(<$Type>::to_verify())),+]
             }
+
+            /// Each as `doctor` takes it.
+            fn to_compare() -> Vec<Self> {
+                vec![$(Self::$Variant(<$Type>::to_compare())),+]
+            }
         }
     };
 }
@@ -45,6 +50,11 @@ pub fn trained() -> Choices<AnyModel> {
     let mut all = AnyModel::all();
     all.retain(|model| model.is_trained());
     Choices::new(all, |model| model.settle(32))
+}
+
+/// All models, as `doctor` takes them.
+pub fn to_compare() -> Choices<AnyModel> {
+    Choices::new(AnyModel::to_compare(), |model| model.settle(32))
 }
 
 /// All models, as `verify` takes them.

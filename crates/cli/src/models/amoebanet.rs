@@ -75,6 +75,14 @@ macro_rules! amoebanet {
                 }
             }
 
+            /// With 8 filters, some convolutions have one channel: on wgpu, Burn's gradients are then wrong.
+            fn to_compare() -> Self {
+                Self {
+                    filters: 16,
+                    ..Self::to_verify()
+                }
+            }
+
             fn build<W: ModelWork>(&self, sizes: &Sizes, work: W) -> Result<W::Done, CliError> {
                 let config = self.config(sizes.classes).with_stem(stem(sizes));
                 let config = config

@@ -109,6 +109,14 @@ pub trait Model: Configurable {
         Self::default()
     }
 
+    /// Small settings to compare devices with.
+    fn to_compare() -> Self
+    where
+        Self: Default,
+    {
+        Self::to_verify()
+    }
+
     /// Makes the layers, with nothing allocated, and does the work on them.
     fn build<W: ModelWork>(&self, sizes: &Sizes, work: W) -> Result<W::Done, CliError>
     where

@@ -47,7 +47,7 @@ fn an_adapter_is_listed_and_its_memory_is_checked() {
 #[test]
 fn a_graphics_adapter_is_examined() {
     let Some(here) = with_adapter() else { return };
-    let text = here.succeed("doctor --quick --out report.txt"); // the first GPU
+    let text = here.succeed("doctor --quick --models vit --out report.txt"); // the first GPU
     check_contains(
         &text,
         &[
