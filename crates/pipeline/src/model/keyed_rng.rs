@@ -216,7 +216,8 @@ struct Uniform;
 impl Draw for Uniform {
     #[inline(always)]
     fn numbers(&self, words: [u32; 2]) -> [f32; 2] {
-        words.map(|word| (word >> 8) as f32 * STEP)
+        let [one, other] = words;
+        [(one >> 8) as f32 * STEP, (other >> 8) as f32 * STEP]
     }
 
     fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2] {
@@ -280,7 +281,8 @@ fn quantile(word: u32) -> f32 {
 impl Draw for Normal {
     #[inline(always)]
     fn numbers(&self, words: [u32; 2]) -> [f32; 2] {
-        words.map(quantile)
+        let [one, other] = words;
+        [quantile(one), quantile(other)]
     }
 
     fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2] {
@@ -313,8 +315,10 @@ struct Factors {
 impl Draw for Factors {
     #[inline(always)]
     fn numbers(&self, words: [u32; 2]) -> [f32; 2] {
-        let is_kept = |word| word < self.bound || self.bound == u32::MAX;
-        words.map(|word| if is_kept(word) { self.value } else { 0.0 })
+        let is_kept = |word| (word < self.bound) | (self.bound == u32::MAX);
+        let factor = |word| if is_kept(word) { self.value } else { 0.0 };
+        let [one, other] = words;
+        [factor(one), factor(other)]
     }
 
     fn tensors(&self, words: [Tensor<2, Int>; 2]) -> [Tensor<2>; 2] {

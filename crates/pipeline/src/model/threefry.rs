@@ -4,7 +4,7 @@
 //! The same rounds run on words of the CPU and on tensors of a device, and give the same bits.
 
 use burn::tensor::{Device, Int, IntDType, Tensor};
-use pulp::Arch;
+use pulp::{Arch, Scalar, Simd, WithSimd};
 
 pub(crate) type Key = [u32; 2];
 
@@ -17,22 +17,44 @@ trait Word: Clone {
     fn xor(self, other: Self) -> Self;
 }
 
-impl Word for u32 {
+/// Words in a vector of the CPU.
+#[derive(Clone, Copy)]
+struct Lanes<S: Simd> {
+    simd: S,
+    words: S::u32s,
+}
+
+impl<S: Simd> Lanes<S> {
+    #[inline(always)]
+    fn of(simd: S, word: u32) -> Self {
+        let words = simd.splat_u32s(word);
+        Self { simd, words }
+    }
+}
+
+impl<S: Simd> Word for Lanes<S> {
     #[inline(always)]
     fn plus(self, other: Self) -> Self {
-        self.wrapping_add(other)
+        let words = self.simd.add_u32s(self.words, other.words);
+        Self { words, ..self }
     }
     #[inline(always)]
     fn plus_constant(self, constant: u32) -> Self {
-        self.wrapping_add(constant)
+        self.plus(Self::of(self.simd, constant))
     }
     #[inline(always)]
     fn turned(self, bits: u32) -> Self {
-        self.rotate_left(bits)
+        let Self { simd, words } = self;
+        let amount = |bits| simd.splat_u32s(bits);
+        let high = simd.wrapping_dyn_shl_u32s(words, amount(bits));
+        let low = simd.wrapping_dyn_shr_u32s(words, amount(32 - bits));
+        let words = simd.or_u32s(high, low);
+        Self { simd, words }
     }
     #[inline(always)]
     fn xor(self, other: Self) -> Self {
-        self ^ other
+        let words = self.simd.xor_u32s(self.words, other.words);
+        Self { words, ..self }
     }
 }
 
@@ -53,29 +75,39 @@ impl Word for Tensor<2, Int> {
     }
 }
 
-const TURNS: [u32; 8] = [13, 15, 26, 6, 17, 29, 16, 24];
-
 #[inline(always)]
 fn rounds<W: Word>([first, second]: Key, counter: [W; 2]) -> [W; 2] {
     let keys = [first, second, 0x1BD1_1BDA ^ first ^ second];
     let [a, b] = counter;
     let (mut a, mut b) = (a.plus_constant(keys[0]), b.plus_constant(keys[1]));
-    for group in 0..5 {
-        for round in 0..4 {
-            a = a.plus(b.clone());
-            b = b.turned(TURNS[(4 * group + round) % 8]).xor(a.clone());
-        }
-        let next = group + 1;
-        a = a.plus_constant(keys[next % 3]);
-        b = b.plus_constant(keys[(next + 1) % 3].wrapping_add(next as u32));
+    // Written out, so that the words stay in registers.
+    macro_rules! four_rounds {
+        ($number:literal: $($bits:literal)+) => {
+            $(
+                a = a.plus(b.clone());
+                b = b.turned($bits).xor(a.clone());
+            )+
+            a = a.plus_constant(keys[$number % 3]);
+            b = b.plus_constant(keys[($number + 1) % 3].wrapping_add($number));
+        };
     }
+    four_rounds!(1: 13 15 26 6);
+    four_rounds!(2: 17 29 16 24);
+    four_rounds!(3: 13 15 26 6);
+    four_rounds!(4: 17 29 16 24);
+    four_rounds!(5: 13 15 26 6);
     [a, b]
 }
 
 /// Two words.
-pub(crate) fn words(key: Key, counter: [u32; 2]) -> [u32; 2] {
-    rounds(key, counter)
+pub(crate) fn words(key: Key, [first, second]: [u32; 2]) -> [u32; 2] {
+    let simd = Scalar::new();
+    let [one, other] = rounds(key, [first, second].map(|word| Lanes::of(simd, word)));
+    [one.words, other.words]
 }
+
+/// Counters whose words are computed at once.
+const BLOCK: usize = 256;
 
 /// Numbers made of the words of the counters `[first, 0]`, `[first, 1]` and so on: the first ones in the first
 /// half of `numbers`, the second ones in the other.
@@ -85,20 +117,54 @@ pub(crate) fn fill(
     numbers: &mut [f32],
     number: impl Fn([u32; 2]) -> [f32; 2],
 ) {
-    let (one, other) = numbers.split_at_mut(numbers.len().div_ceil(2));
-    // Compiled for each set of instructions: the loop has no branches.
-    Arch::new().dispatch(
-        #[inline(always)]
-        || {
-            for (index, (one, other)) in one.iter_mut().zip(other.iter_mut()).enumerate() {
-                [*one, *other] = number(rounds(key, [first, index as u32]));
-            }
-        },
-    );
-    if one.len() > other.len()
-        && let Some(last) = one.last_mut()
-    {
-        [*last, _] = number(rounds(key, [first, other.len() as u32]));
+    let (one, mut other) = numbers.split_at_mut(numbers.len().div_ceil(2));
+    let (arch, mut words) = (Arch::new(), [[0; BLOCK]; 2]);
+    for (index, one) in one.chunks_mut(BLOCK).enumerate() {
+        arch.dispatch(Block {
+            key,
+            counter: [first, (index * BLOCK) as u32],
+            words: &mut words,
+        });
+        let [first, second] = &words;
+        let end = one.len().min(other.len());
+        let (now, later) = std::mem::take(&mut other).split_at_mut(end);
+        other = later;
+        let pairs = first.iter().zip(second);
+        for ((one, other), (first, second)) in one.iter_mut().zip(now).zip(pairs) {
+            [*one, *other] = number([*first, *second]);
+        }
+        if let Some(last) = one.get_mut(end) {
+            [*last, _] = number([first[end], second[end]]);
+        }
+    }
+}
+
+/// The words of consecutive counters, by vectors.
+struct Block<'a> {
+    key: Key,
+    /// The first one.
+    counter: [u32; 2],
+    words: &'a mut [[u32; BLOCK]; 2],
+}
+
+impl WithSimd for Block<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let [one, other] = self.words;
+        let [first, second] = self.counter;
+        for (index, counter) in one.iter_mut().enumerate() {
+            *counter = second.wrapping_add(index as u32);
+        }
+        // A block is a multiple of every vector's length.
+        let (ones, _) = S::as_mut_simd_u32s(one);
+        let (others, _) = S::as_mut_simd_u32s(other);
+        for (one, other) in ones.iter_mut().zip(others) {
+            let counter = [Lanes::of(simd, first), Lanes { simd, words: *one }];
+            let words = rounds(self.key, counter);
+            [*one, *other] = [words[0].words, words[1].words];
+        }
     }
 }
 
@@ -149,7 +215,7 @@ mod tests {
             let counter = [u32::MAX - 1 + (index / 5) as u32, (index % 5) as u32];
             assert_eq!(words(key, counter).map(i64::from), [*one, *other]);
         }
-        for length in [1, 2, 7, 8] {
+        for length in [1, 2, 7, 8, 511, 512, 513, 514, 515, 1200] {
             let mut numbers = vec![0.0; length];
             let exact = |words: [u32; 2]| words.map(|word| (word >> 8) as f32);
             fill(key, 3, &mut numbers, exact);
