@@ -162,7 +162,7 @@ impl KeyedRng {
         shape: [usize; D],
         device: &Device,
     ) -> Tensor<D> {
-        // Words below the bound are kept. None is 2³² − 1 or more by chance: then all are.
+        // Words below the bound are kept; with the largest bound, all.
         let bound = (keep * 2f64.powi(32)) as u32;
         let value = value as f32;
         self.draw(shape, device, &Factors { bound, value })
