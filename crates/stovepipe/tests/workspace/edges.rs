@@ -3,7 +3,7 @@ use crate::metadata::{Package, packages};
 /// The crates of the workspace that a crate may depend on, without `stovepipe-`; `models/` is any crate
 /// of that folder. Dependencies point one way: from programs to the facade, its parts, the engine, and
 /// the crates below it. Tests may use any crate.
-const ALLOWED: [(&str, &str); 25] = [
+const ALLOWED: [(&str, &str); 26] = [
     ("autodiff", ""),
     ("collective", "comm"),
     ("comm", ""),
@@ -29,6 +29,7 @@ const ALLOWED: [(&str, &str); 25] = [
     ),
     ("workspace-hack", ""),
     ("models/", "kernels pipeline"),
+    ("upstream/", ""),
     ("datasets/", ""),
     (
         "cli",
@@ -50,7 +51,7 @@ impl Package {
     /// Whether an entry of the table is about this crate.
     fn is(&self, entry: &str) -> bool {
         let group = self.group();
-        if ["datasets", "examples", "models"].contains(&group.as_str()) {
+        if ["datasets", "examples", "models", "upstream"].contains(&group.as_str()) {
             return entry.strip_suffix('/') == Some(&group);
         }
         self.name.strip_prefix("stovepipe-").unwrap_or(&self.name) == entry
