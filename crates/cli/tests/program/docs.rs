@@ -9,11 +9,12 @@ use std::{
 use crate::running::{command, root};
 
 /// Folders of the repository that have Markdown in them, or that Markdown names files in.
-const FOLDERS: [&str; 9] = [
+const FOLDERS: [&str; 10] = [
     ".ci", "benches", "crates", "datasets", "docs", "examples", "models", "recipes", "target",
+    "upstream",
 ];
-const SUBCOMMANDS: [&str; 7] = [
-    "train", "eval", "export", "devices", "plan", "simulate", "verify",
+const SUBCOMMANDS: [&str; 8] = [
+    "train", "eval", "export", "devices", "doctor", "plan", "simulate", "verify",
 ];
 
 /// Flags that pages name without a command, but are Cargo's.
