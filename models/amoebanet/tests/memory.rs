@@ -59,7 +59,7 @@ fn measure(case: &str) -> [u64; 4] {
         .devices(vec![device.clone(); workers])
         .micro_batches(micro_batches)
         .recompute(recompute)
-        .balance(Balance::by_time(&profile))
+        .balance(Balance::Even)
         .schedule(rule);
     let forecast = builder
         .forecast(&profile.into(), OptimizerState(2))
@@ -108,8 +108,8 @@ fn memory_is_as_predicted() {
         let (step, optimizer) = (predicted / counted, state / kept);
         println!("{case:<24} step {step:.3}, optimizer {optimizer:.3} of what was counted");
         // Not predicted: what a layer needs while it runs, and Burn's graph entries of passes without a
-        // tape, about half a MiB a pass, until the next backward pass. Workers do not all reach their
-        // peak at the same time.
+        // tape, about half a MiB a pass, until the next backward pass. Counted twice: what crosses a cut,
+        // which workers of one device share. Workers do not all reach their peak at the same time.
         let near = 0.75..1.10;
         assert!(near.contains(&step), "{case}: {predicted} of {counted}");
         assert!(near.contains(&optimizer), "{case}: {state} of {kept}");
