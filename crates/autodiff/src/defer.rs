@@ -11,13 +11,16 @@ use std::{
 };
 
 use burn::{
-    backend::autodiff::NodeId,
+    backend::{
+        Autodiff, Backend, DispatchKindConversion, DispatchTensor, Flex,
+        autodiff::{NodeId, grads::Gradients},
+        tensor::FloatTensor,
+    },
     module::{Param, ParamId},
     tensor::Tensor,
 };
-use burn_flex::FlexTensor;
 
-use crate::operand::{Operand, contiguous, tensor, values};
+use crate::operation::dispatched;
 
 /// The parameters of a module, whose gradients may be deferred.
 ///
@@ -29,17 +32,26 @@ pub struct Parameters(HashMap<NodeId, ParamId>);
 impl Parameters {
     /// Adds a parameter, with the tensor that the graph was recorded on; see [`defer`].
     pub fn insert<const D: usize>(&mut self, parameter: &Param<Tensor<D>>) {
-        if let Some(Operand::Tracked(tensor)) = Operand::of(&parameter.val()) {
-            self.0.insert(tensor.id(), parameter.id);
-        }
+        let node = node_of::<Flex, D>(parameter.val());
+        #[cfg(feature = "cube")]
+        let node = node.or_else(|| node_of::<burn::backend::Cube, D>(parameter.val()));
+        self.0.extend(node.map(|node| (node, parameter.id)));
     }
+}
+
+fn node_of<B: Backend, const D: usize>(tensor: Tensor<D>) -> Option<NodeId>
+where
+    DispatchTensor: DispatchKindConversion<Autodiff<B>>,
+{
+    let tracked = tensor.try_into_primitive::<Autodiff<B>>().ok()?;
+    Some(tracked.node().id())
 }
 
 /// Runs a backward pass that may postpone gradients of `parameters`. Returns the postponed work
 /// beside the result of `backward`.
 ///
-/// A [`Kernel`](crate::Kernel) with a `WEIGHT` postpones; its docs have an example. All other
-/// gradients are computed at once.
+/// A [`Kernel`](crate::Kernel) or an [`Operation`](crate::Operation) with a `WEIGHT` postpones; the
+/// kernel's docs have an example. All other gradients are computed at once.
 pub fn defer<R>(parameters: Parameters, backward: impl FnOnce() -> R) -> (R, Deferred) {
     let scope = Scope {
         parameters,
@@ -72,7 +84,7 @@ impl Drop for Restore {
     }
 }
 
-type Work = Box<dyn FnOnce() -> Option<FlexTensor> + Send>;
+type Work = Box<dyn FnOnce() -> Option<DispatchTensor> + Send>;
 
 /// The parameter at a node, if its gradient may be postponed.
 pub fn deferrable(node: NodeId) -> Option<ParamId> {
@@ -80,12 +92,45 @@ pub fn deferrable(node: NodeId) -> Option<ParamId> {
 }
 
 /// Postpones the gradient of a parameter.
-pub fn postpone(parameter: ParamId, work: impl FnOnce() -> Option<FlexTensor> + Send + 'static) {
+pub fn postpone(
+    parameter: ParamId,
+    work: impl FnOnce() -> Option<DispatchTensor> + Send + 'static,
+) {
     SCOPE.with_borrow_mut(|scope| {
         if let Some(scope) = scope {
             scope.deferred.0.push((parameter, Box::new(work)));
         }
     });
+}
+
+/// Registers the gradients of an operation's inputs, which `compute` returns where they are needed.
+/// That of the input `weight` is postponed, if it may be.
+pub(crate) fn register<B: Backend, const N: usize>(
+    parents: [Option<NodeId>; N],
+    weight: Option<usize>,
+    gradients: &mut Gradients,
+    compute: impl FnOnce([bool; N]) -> [Option<FloatTensor<B>>; N] + Clone + Send + 'static,
+) where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    let mut needed = parents.map(|parent| parent.is_some());
+    let weight = weight.and_then(|index| Some((index, deferrable(parents[index]?)?)));
+    if let Some((index, parameter)) = weight {
+        needed[index] = false;
+        let compute = compute.clone();
+        postpone(parameter, move || {
+            let weight_only = std::array::from_fn(|input| input == index);
+            compute(weight_only)[index].take().map(dispatched::<B>)
+        });
+    }
+    if !needed.contains(&true) {
+        return;
+    }
+    for (parent, gradient) in parents.into_iter().zip(compute(needed)) {
+        if let (Some(parent), Some(gradient)) = (parent, gradient) {
+            gradients.register::<B>(parent, gradient);
+        }
+    }
 }
 
 /// The gradients that a backward pass postponed, and what they need; see [`defer`].
@@ -106,16 +151,12 @@ impl Deferred {
         self.0.iter().map(|(parameter, _)| *parameter).collect()
     }
 
-    /// Computes the gradients, in the order of the backward pass. Those of one parameter are added.
+    /// Computes the gradients, in the order of the backward pass.
     #[must_use]
     pub fn run(self) -> WeightGradients {
-        let mut gradients = HashMap::<ParamId, FlexTensor>::new();
+        let mut gradients = HashMap::<_, Vec<_>>::new();
         for (parameter, work) in self.0 {
-            let sum = match (gradients.remove(&parameter), work()) {
-                (Some(sum), Some(gradient)) => Some(add(sum, gradient)),
-                (sum, gradient) => sum.or(gradient),
-            };
-            gradients.extend(sum.map(|sum| (parameter, sum)));
+            gradients.entry(parameter).or_default().extend(work());
         }
         WeightGradients(gradients)
     }
@@ -127,20 +168,17 @@ impl fmt::Debug for Deferred {
     }
 }
 
-fn add(a: FlexTensor, b: FlexTensor) -> FlexTensor {
-    let [a, b] = [a, b].map(contiguous);
-    let sum = values(&a).iter().zip(values(&b)).map(|(a, b)| a + b);
-    tensor(sum.collect(), a.layout().shape().clone())
-}
-
 /// Gradients of parameters, from [`Deferred::run`].
 #[derive(Debug, Default)]
-pub struct WeightGradients(HashMap<ParamId, FlexTensor>);
+pub struct WeightGradients(HashMap<ParamId, Vec<DispatchTensor>>);
 
 impl WeightGradients {
-    /// Takes out the gradient of a parameter of rank `D`, if there is one.
+    /// Takes out the gradient of a parameter of rank `D`, if there is one: the sum of all, in the
+    /// order of the backward pass.
     pub fn remove<const D: usize>(&mut self, parameter: ParamId) -> Option<Tensor<D>> {
-        let gradient = self.0.remove(&parameter)?;
-        Some(Operand::Plain(gradient).into_tensor())
+        let gradients = self.0.remove(&parameter)?.into_iter();
+        gradients
+            .map(Tensor::from_dispatch)
+            .reduce(|sum, gradient| sum + gradient)
     }
 }

@@ -14,7 +14,7 @@ use burn::backend::{
 use burn_flex::FlexTensor;
 
 use crate::{
-    defer::{deferrable, postpone},
+    defer::register,
     operand::{Operand, Tracked},
 };
 
@@ -109,7 +109,7 @@ pub trait Kernel<const N: usize>: Clone + Debug + Send + 'static {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Recorded<K>(K);
 
 impl<K: Kernel<N>, const N: usize> Backward<Flex, N> for Recorded<K> {
@@ -117,24 +117,8 @@ impl<K: Kernel<N>, const N: usize> Backward<Flex, N> for Recorded<K> {
 
     fn backward(self, step: Ops<K::Saved, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = gradients.consume::<Flex>(&step.node);
-        let mut needed = step.parents.each_ref().map(Option::is_some);
-        let weight = K::WEIGHT.and_then(|index| Some((index, step.parents[index].as_ref()?.id)));
-        if let Some((index, parameter)) = weight.and_then(|(i, id)| Some((i, deferrable(id)?))) {
-            needed[index] = false;
-            let (kernel, saved, gradient) = (self.0.clone(), step.state.clone(), gradient.clone());
-            postpone(parameter, move || {
-                let weight_only = std::array::from_fn(|input| input == index);
-                kernel.backward(saved, gradient, weight_only)[index].take()
-            });
-        }
-        if !needed.contains(&true) {
-            return;
-        }
-        let computed = self.0.backward(step.state, gradient, needed);
-        for (parent, gradient) in step.parents.into_iter().zip(computed) {
-            if let (Some(parent), Some(gradient)) = (parent, gradient) {
-                gradients.register::<Flex>(parent.id, gradient);
-            }
-        }
+        let compute = move |needed| self.0.backward(step.state, gradient, needed);
+        let parents = step.parents.map(|parent| parent.map(|node| node.id));
+        register::<Flex, N>(parents, K::WEIGHT, gradients, compute);
     }
 }

@@ -1,6 +1,7 @@
 //! Hooks into Burn's autodiff that the engine and the kernels share.
 //!
 //! - [`Kernel`]: an operation on the CPU with its own gradient.
+//! - [`Operation`]: the same with Burn's operations, on every backend.
 //! - [`defer`]: a backward pass that postpones the gradients of weights.
 //! - [`seed`]: a backward pass that starts from a given gradient.
 //! - [`SharedLeaves`]: leaves that many graphs may use without becoming one.
@@ -10,6 +11,7 @@ mod defer;
 mod kernel;
 mod leaves;
 mod operand;
+mod operation;
 mod precision;
 mod seed;
 
@@ -20,5 +22,6 @@ pub use defer::{deferrable, postpone};
 pub use kernel::Kernel;
 pub use leaves::SharedLeaves;
 pub use operand::{Operand, contiguous, tensor, values};
+pub use operation::Operation;
 pub use precision::at_least_f32;
 pub use seed::seed;

@@ -6,11 +6,12 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Bool, Tensor, activation::softmax};
+use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
-use stovepipe_autodiff::{Kernel, Operand, at_least_f32, contiguous, tensor, values};
+use stovepipe_autodiff::{Kernel, Operand, contiguous, tensor, values};
 
 use crate::{
+    everywhere,
     exponential::exp,
     planes::{in_shares, joined, joined_pairs, vectorised},
     products::{Columns, matrix, matrix_mut, multiply, multiply_and_add},
@@ -57,7 +58,8 @@ pub fn attention(projected: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) ->
         let expected = [samples, heads.count, length, length];
         assert_eq!(kept.dims(), expected, "the shape of `kept`");
     }
-    by_kernel(&projected, heads, kept.as_ref()).unwrap_or_else(|| by_burn(projected, heads, kept))
+    by_kernel(&projected, heads, kept.as_ref())
+        .unwrap_or_else(|| everywhere::attention(projected, heads, kept))
 }
 
 fn by_kernel(projected: &Tensor<3>, heads: Heads, kept: Option<&Tensor<4>>) -> Option<Tensor<3>> {
@@ -73,36 +75,9 @@ fn by_kernel(projected: &Tensor<3>, heads: Heads, kept: Option<&Tensor<4>>) -> O
     Some(output.into_tensor())
 }
 
-fn by_burn(projected: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tensor<3> {
-    let [samples, length, width] = projected.dims();
-    let (d, count) = (width / 3, heads.count);
-    let part = |part: usize| {
-        let columns = projected.clone().narrow(2, part * d, d);
-        (columns.reshape([samples, length, count, d / count])).swap_dims(1, 2)
-    };
-    let [q, k, v] = [0, 1, 2].map(part);
-    let mut scores = q.matmul(k.swap_dims(2, 3)).mul_scalar(heads.scale(d));
-    if heads.causal {
-        let later = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device());
-        scores = scores.mask_fill(later.unsqueeze(), f32::NEG_INFINITY);
-    }
-    let dtype = scores.dtype();
-    let mut shares = softmax(at_least_f32(scores), 3);
-    if let Some(kept) = kept {
-        let kept = kept.cast(shares.dtype());
-        let kept = match shares.is_autodiff() && !kept.is_autodiff() {
-            true => kept.autodiff(),
-            false => kept,
-        };
-        shares = shares * kept;
-    }
-    let output = shares.cast(dtype).matmul(v).swap_dims(1, 2);
-    output.reshape([samples, length, d])
-}
-
 impl Heads {
     /// What products of queries and keys are multiplied by.
-    fn scale(self, d: usize) -> f32 {
+    pub(crate) fn scale(self, d: usize) -> f32 {
         1.0 / ((d / self.count) as f32).sqrt()
     }
 }

@@ -9,7 +9,6 @@
 use std::ops::Range;
 
 use burn::{
-    module::Param,
     nn::{PaddingConfig2d, conv::Conv2d},
     tensor::{Tensor, activation::relu, s},
 };
@@ -17,6 +16,7 @@ use burn_flex::FlexTensor;
 use stovepipe_autodiff::{Kernel, Operand, contiguous, tensor, values};
 
 use crate::{
+    everywhere,
     patches::Patches,
     planes::{dims, in_shares, joined, vectorised},
     products::{matrix, matrix_mut, multiply, multiply_and_add},
@@ -42,7 +42,7 @@ use crate::{
 /// Like Burn, if the input does not fit.
 #[must_use]
 pub fn relu_convolve(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
-    by_products(conv, &x, true, 0).unwrap_or_else(|| by_burn(conv, relu(x)))
+    by_products(conv, &x, true, 0).unwrap_or_else(|| everywhere::convolve(conv, relu(x)))
 }
 
 /// Like [`relu_convolve`], but starts at row and column 1, with a row and a column of zeros at the
@@ -67,7 +67,7 @@ pub fn relu_convolve(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 pub fn relu_convolve_odd(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     by_products(conv, &x, true, 1).unwrap_or_else(|| {
         let padded = relu(x).pad([(0, 1), (0, 1)], 0.0);
-        by_burn(conv, padded.slice(s![.., .., 1.., 1..]))
+        everywhere::convolve(conv, padded.slice(s![.., .., 1.., 1..]))
     })
 }
 
@@ -89,34 +89,7 @@ pub fn relu_convolve_odd(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 /// Like Burn, if the input does not fit.
 #[must_use]
 pub fn convolve(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
-    by_products(conv, &x, false, 0).unwrap_or_else(|| by_burn(conv, x))
-}
-
-/// Burn's convolution. On a GPU, fused kernels of Burn 0.22 compute wrong gradients next to a
-/// convolution of one channel or one filter: it gets a second one, of zeros.
-fn by_burn(conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
-    let (channels, filters) = (x.dims()[1], conv.weight.dims()[0]);
-    if channels > 1 && filters > 1 {
-        return conv.forward(x);
-    }
-    let mut weight = in_pairs(conv.weight.val(), 0);
-    if channels == 1 {
-        weight = in_pairs(weight, 1);
-    }
-    let bias = conv.bias.as_ref();
-    let widened = Conv2d {
-        weight: Param::initialized(conv.weight.id, weight),
-        bias: bias.map(|bias| Param::initialized(bias.id, in_pairs(bias.val(), 0))),
-        ..conv.clone()
-    };
-    widened.forward(in_pairs(x, 1)).narrow(1, 0, filters)
-}
-
-fn in_pairs<const D: usize>(tensor: Tensor<D>, dim: usize) -> Tensor<D> {
-    match tensor.dims()[dim] {
-        1 => Tensor::cat(vec![tensor.clone(), tensor.zeros_like()], dim),
-        _ => tensor,
-    }
+    by_products(conv, &x, false, 0).unwrap_or_else(|| everywhere::convolve(conv, x))
 }
 
 fn by_products(conv: &Conv2d, x: &Tensor<4>, rectified: bool, first: usize) -> Option<Tensor<4>> {

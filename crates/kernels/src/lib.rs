@@ -8,6 +8,7 @@ mod adam_w;
 mod attention;
 mod batch_norm;
 mod convolution;
+mod everywhere;
 mod exponential;
 mod gelu;
 mod instance_norm;

@@ -5,12 +5,13 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Shape, Tensor, module};
+use burn::tensor::{Shape, Tensor};
 use burn_flex::FlexTensor;
 use faer::MatRef;
 use stovepipe_autodiff::{Kernel, Operand, contiguous, tensor, values};
 
 use crate::{
+    everywhere,
     planes::{in_shares, joined},
     products::{matrix, matrix_mut, multiply, multiply_and_add},
     rows::{ROWS, sum_of_rows, width},
@@ -39,7 +40,8 @@ pub fn linear<const D: usize>(
     weight: Tensor<2>,
     bias: Option<Tensor<1>>,
 ) -> Tensor<D> {
-    by_product(&x, &weight, bias.as_ref(), false).unwrap_or_else(|| module::linear(x, weight, bias))
+    by_product(&x, &weight, bias.as_ref(), false)
+        .unwrap_or_else(|| everywhere::linear(x, weight, bias, false))
 }
 
 /// x · tableᵀ: `[…, d]` by `[rows, d]` to `[…, rows]`, such as from states to logits with the table
@@ -61,7 +63,7 @@ pub fn linear<const D: usize>(
 /// Like Burn, if the sizes do not fit.
 #[must_use]
 pub fn linear_by_rows<const D: usize>(x: Tensor<D>, table: Tensor<2>) -> Tensor<D> {
-    by_product(&x, &table, None, true).unwrap_or_else(|| module::linear(x, table.transpose(), None))
+    by_product(&x, &table, None, true).unwrap_or_else(|| everywhere::linear(x, table, None, true))
 }
 
 fn by_product<const D: usize>(

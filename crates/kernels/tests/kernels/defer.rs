@@ -8,10 +8,16 @@ use burn::{
         PaddingConfig2d,
         conv::{Conv2d, Conv2dConfig},
     },
-    tensor::{Device, Gradients, Tensor},
+    tensor::{
+        Device,
+        FloatDType::{self, BF16, F16, F64},
+        Gradients, Tensor, Tolerance,
+        activation::relu,
+        module,
+    },
 };
-use stovepipe_autodiff::{Deferred, Parameters, defer};
-use stovepipe_kernels::{convolve, relu_convolve, relu_convolve_odd};
+use stovepipe_autodiff::{Deferred, Parameters, WeightGradients, defer};
+use stovepipe_kernels::{convolve, linear, linear_by_rows, relu_convolve, relu_convolve_odd};
 
 fn device() -> Device {
     Device::flex().autodiff()
@@ -80,6 +86,95 @@ fn the_bits_equal_those_of_a_whole_backward_pass() {
         check(&|x| convolve(&conv, relu_convolve(&conv, x)));
         check(&|x| convolve(&conv, relu_convolve(&conv, convolve(&conv, x.tanh()))));
     }
+}
+
+/// Where the CPU has no kernel, as on other backends. The gradients are near those of Burn's layers.
+#[test]
+fn weights_of_every_precision_are_deferred() {
+    for (dtype, limit) in [(F64, 1e-12), (F16, 3e-3), (BF16, 3e-2)] {
+        let cast = |module: Conv2d| cast(module, dtype);
+        let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+        let config = Conv2dConfig::new([3, 3], [3, 3]).with_padding(padding);
+        let [plain, biased] = [false, true].map(|bias| {
+            let config = config.clone().with_stride([2, 1]);
+            cast(config.with_bias(bias).init(&device()))
+        });
+        let one = cast(Conv2dConfig::new([3, 1], [1, 7]).init(&device()));
+        let (weight, table) = (parameter([7, 5], dtype), parameter([2, 5], dtype));
+        let bias = parameter([5], dtype);
+        let ours = |x: Tensor<4>| {
+            let y = convolve(&one, convolve(&biased, relu_convolve(&plain, x)));
+            let y = linear(
+                y.narrow(3, 0, 1).expand([-1, -1, -1, 7]),
+                weight.val(),
+                Some(bias.val()),
+            );
+            linear_by_rows(y, table.val())
+        };
+        let burns = |x: Tensor<4>| {
+            let y = one.forward(biased.forward(plain.forward(relu(x))));
+            let y = y.narrow(3, 0, 1).expand([-1, -1, -1, 7]);
+            let y = module::linear(y, weight.val(), Some(bias.val()));
+            module::linear(y, table.val().transpose(), None)
+        };
+        let all = || {
+            let mut all = parameters(&[&plain, &biased, &one]);
+            all.insert(&weight);
+            all.insert(&table);
+            all
+        };
+        let of = |mut gradients: Gradients, mut later: WeightGradients| {
+            let maps = [&plain, &biased, &one].map(|conv| &conv.weight).into_iter();
+            let mut found = Vec::new();
+            let mut take = |gradient: Tensor<1>| found.push(gradient.cast(F64).into_data());
+            for weight in maps {
+                let now = weight.val().grad_remove(&mut gradients);
+                take(
+                    now.or_else(|| later.remove::<4>(weight.id))
+                        .unwrap()
+                        .flatten(0, 3),
+                );
+            }
+            for weight in [&weight, &table] {
+                let now = weight.val().grad_remove(&mut gradients);
+                take(
+                    now.or_else(|| later.remove::<2>(weight.id))
+                        .unwrap()
+                        .flatten(0, 1),
+                );
+            }
+            take(bias.val().grad(&gradients).unwrap());
+            found
+        };
+        let x = map().cast(dtype).autodiff();
+        let whole = of(loss(ours(x.clone())).backward(), WeightGradients::default());
+        let loss_of_half = loss(ours(x.clone()));
+        let (early, deferred) = defer(all(), || loss_of_half.backward());
+        assert_eq!(deferred.parameters().len(), 4, "{dtype:?}"); // `one` has a computed weight
+        assert!(weight.val().grad(&early).is_none());
+        assert_eq!(of(early, deferred.run()), whole, "{dtype:?}");
+        let expected = of(loss(burns(x)).backward(), WeightGradients::default());
+        for (found, expected) in whole.iter().zip(&expected) {
+            found.assert_approx_eq::<f64>(expected, Tolerance::rel_abs(limit, limit));
+        }
+    }
+}
+
+fn cast(conv: Conv2d, dtype: FloatDType) -> Conv2d {
+    Conv2d {
+        weight: conv.weight.map(|weight| leaf(weight, dtype)),
+        bias: conv.bias.map(|bias| bias.map(|bias| leaf(bias, dtype))),
+        ..conv
+    }
+}
+
+fn parameter<const D: usize>(shape: [usize; D], dtype: FloatDType) -> Param<Tensor<D>> {
+    Param::from_tensor(leaf(common::normal(shape, 0.0, 0.3), dtype))
+}
+
+fn leaf<const D: usize>(x: Tensor<D>, dtype: FloatDType) -> Tensor<D> {
+    let x = if x.is_autodiff() { x.inner() } else { x };
+    x.cast(dtype).autodiff().require_grad()
 }
 
 #[test]

@@ -200,13 +200,13 @@ impl Backward<Flex, 2> for Snare {
             gradients.register::<Flex>(of_x.id, primitive(found));
         }
         let Some(of_weight) = of_weight else { return };
-        let find = move || primitive((tensor(gradient) * tensor(x)).sum_dim(0));
+        let find = move || (tensor(gradient) * tensor(x)).sum_dim(0);
         match deferrable(of_weight.id) {
             Some(parameter) => postpone(parameter, move || {
                 self.spring(Moment::Late);
-                Some(find())
+                Some(find().into_dispatch())
             }),
-            None => gradients.register::<Flex>(of_weight.id, find()),
+            None => gradients.register::<Flex>(of_weight.id, primitive(find())),
         }
     }
 }

@@ -1,0 +1,72 @@
+//! Linear layers whose gradients of weights can wait.
+
+use burn::{
+    backend::{Dispatch, DispatchTensor, ops::ModuleOps},
+    tensor::{Tensor, module},
+};
+use stovepipe_autodiff::Operation;
+
+/// x · weight + bias; `weight` is `[in, out]`, or `[out, in]` if it has a row for each output.
+pub(crate) fn linear<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    by_rows: bool,
+) -> Tensor<D> {
+    let operation = Linear::<D> { by_rows };
+    let inputs = [x.clone().into_dispatch(), weight.clone().into_dispatch()];
+    let found = match (D, &bias) {
+        (1, _) => None, // Burn's gradients are for rows
+        (_, None) => operation.run(inputs),
+        (_, Some(bias)) => {
+            let [x, weight] = inputs;
+            operation.run([x, weight, bias.clone().into_dispatch()])
+        }
+    };
+    found.map_or_else(|| forward(x, weight, bias, by_rows), Tensor::from_dispatch)
+}
+
+fn forward<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    by_rows: bool,
+) -> Tensor<D> {
+    let weight = if by_rows { weight.transpose() } else { weight };
+    module::linear(x, weight, bias)
+}
+
+#[derive(Clone, Debug)]
+struct Linear<const D: usize> {
+    by_rows: bool,
+}
+
+/// The input, the weight, and the bias if there is one.
+impl<const D: usize, const N: usize> Operation<N> for Linear<D> {
+    const WEIGHT: Option<usize> = Some(1);
+
+    fn forward(&self, inputs: [DispatchTensor; N]) -> DispatchTensor {
+        let bias = inputs.get(2).cloned().map(Tensor::from_dispatch);
+        let (x, weight) = (inputs[0].clone(), inputs[1].clone());
+        let (x, weight) = (Tensor::<D>::from_dispatch(x), Tensor::from_dispatch(weight));
+        forward(x, weight, bias, self.by_rows).into_dispatch()
+    }
+
+    fn backward(
+        &self,
+        inputs: [DispatchTensor; N],
+        gradient: DispatchTensor,
+        needed: [bool; N],
+    ) -> [Option<DispatchTensor>; N] {
+        std::array::from_fn(|input| {
+            let (x, weight, gradient) = (&inputs[0], &inputs[1], gradient.clone());
+            needed[input].then(|| match (input, self.by_rows) {
+                (0, true) => Dispatch::linear(gradient, weight.clone(), None),
+                (0, false) => Dispatch::linear_x_backward(weight.clone(), gradient),
+                (1, true) => Dispatch::linear_weight_backward(gradient, x.clone()),
+                (1, false) => Dispatch::linear_weight_backward(x.clone(), gradient),
+                _ => Dispatch::linear_bias_backward(gradient),
+            })
+        })
+    }
+}

@@ -1,0 +1,10 @@
+//! What the CPU has kernels for, on every backend and in every precision: Burn's operations, with
+//! gradients of weights that can wait, and scores that are never all in memory.
+
+mod attention;
+mod convolution;
+mod linear;
+
+pub(crate) use attention::attention;
+pub(crate) use convolution::convolve;
+pub(crate) use linear::linear;
