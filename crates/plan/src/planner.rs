@@ -79,6 +79,26 @@ impl PlanRequest<'_> {
         verdict::conclude(self.machine, fitting, misfits, exact)
     }
 
+    /// Rules that are not tried, because others are and nothing can be gained: backward passes in
+    /// halves, if no layer can compute the gradients of its weights later.
+    #[must_use]
+    pub fn left_out(&self) -> Vec<Rule> {
+        let is_gain = self
+            .profile
+            .layers
+            .iter()
+            .any(|layer| layer.weight != Some(0.0));
+        let (in_halves, others): (Vec<_>, Vec<_>) = self
+            .rules
+            .iter()
+            .copied()
+            .partition(|rule| rule.in_halves());
+        match is_gain || others.is_empty() {
+            true => Vec::new(),
+            false => in_halves,
+        }
+    }
+
     fn model(&self, profile: &Profile, micro_batches: usize) -> ProfiledModel<'_> {
         let profile = profile.for_samples(self.mini_batch.div_ceil(micro_batches));
         ProfiledModel::new([profile], self.machine, self.state, self.bucket)

@@ -41,6 +41,9 @@ pub struct RunSummary {
     /// Mean share of a step in which stages were idle, from 0 to 1.
     #[serde(deserialize_with = "number")]
     pub bubble: f64,
+    /// Whether that is the time in which work was launched, not done: a device is a GPU.
+    #[serde(default)]
+    pub host_time: bool,
     /// Duration of the run in seconds.
     #[serde(deserialize_with = "number")]
     pub seconds: f64,
@@ -121,6 +124,9 @@ pub struct Epoch {
     /// Mean share of a step in which stages were idle, from 0 to 1.
     #[serde(deserialize_with = "number")]
     pub bubble: f64,
+    /// Whether that is the time in which work was launched, not done.
+    #[serde(default)]
+    pub host_time: bool,
     /// Duration of its training in seconds.
     #[serde(deserialize_with = "number")]
     pub seconds: f64,

@@ -55,7 +55,7 @@ struct Events<'a>(&'a Timeline, &'a [String]);
 
 impl Serialize for Events<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(Timeline { workers }, labels) = self;
+        let Self(Timeline { workers, host_time }, labels) = self;
         let beside = |span: &Span| span.kind == SpanKind::AllReduce;
         let count = workers.len();
         let names = workers.iter().enumerate().flat_map(|(worker, spans)| {
@@ -71,7 +71,12 @@ impl Serialize for Events<'_> {
             let row = move |span| worker + if beside(span) { count } else { 0 };
             spans.iter().map(move |span| complete(row(span), span))
         });
-        serializer.collect_seq(names.chain(spans))
+        let clock = host_time.then(|| {
+            let args =
+                json!({ "name": "host time: when work was launched, not when a GPU did it" });
+            json!({ "ph": "M", "pid": 0, "name": "process_name", "args": args })
+        });
+        serializer.collect_seq(clock.into_iter().chain(names).chain(spans))
     }
 }
 

@@ -390,7 +390,7 @@ impl Simulation<'_> {
                 workers[worker].sort_by_key(|span| span.start);
             }
         }
-        Timeline { workers }
+        workers.into()
     }
 
     fn spans(

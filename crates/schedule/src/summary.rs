@@ -16,6 +16,9 @@ pub(crate) fn title(timeline: &Timeline) -> String {
         duration(length),
         percent(timeline.bubble()),
     );
+    if timeline.host_time {
+        title += " in host time";
+    }
     if let Some(hidden) = hidden_all_reduce(timeline) {
         title += &format!(" · {} of all-reduce hidden", percent(hidden));
     }

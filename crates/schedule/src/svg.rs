@@ -30,6 +30,8 @@ const TITLE_Y: f64 = 34.0;
 const NOTE_PITCH: f64 = 17.0;
 const SHARES: &str =
     "Where boxes would be too narrow to be seen, each colour is as high as its share of time.";
+const HOST_TIME: &str =
+    "Host time: a box is the time in which a worker launched work. A GPU may do it later.";
 /// Without CSS variables: some viewers do not support them.
 const STYLE: &str = include_str!("svg/style.css");
 /// Only where there are versions of weights.
@@ -63,8 +65,9 @@ impl Timeline {
         layout.draw_gap(&mut body);
         axis::draw(&mut body, &layout);
         let mut height = layout.rows_end + axis::HEIGHT;
-        if has_shares {
-            body.append(text("note", MARGIN, height + 4.0, SHARES));
+        let notes = [(has_shares, SHARES), (self.host_time, HOST_TIME)];
+        for (_, note) in notes.into_iter().filter(|(applies, _)| *applies) {
+            body.append(text("note", MARGIN, height + 4.0, note));
             height += NOTE_PITCH;
         }
         let mut page = empty_page(height).set("aria-label", title);

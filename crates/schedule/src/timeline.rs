@@ -106,6 +106,10 @@ impl Span {
 
 /// What each worker did when, measured or simulated.
 ///
+/// On a GPU, a worker only launches work, which runs later. Burn has no events or time stamps of a
+/// device, so measured spans are then [in host time](Self::host_time): they show what keeps the worker
+/// from launching, not what the GPU is busy with.
+///
 /// All-reduces, and updates at the end of a step, do not count in [`busy`](Self::busy),
 /// [`bubble`](Self::bubble) and [`slowest_worker`](Self::slowest_worker): these are about passes.
 ///
@@ -136,6 +140,17 @@ impl Span {
 pub struct Timeline {
     /// The spans of each worker, in order of their start. Only all-reduces overlap others.
     pub workers: Vec<Vec<Span>>,
+    /// Whether a device is a GPU: spans are the time in which work was launched, not done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub host_time: bool,
+}
+
+impl From<Vec<Vec<Span>>> for Timeline {
+    /// The spans of each worker.
+    fn from(workers: Vec<Vec<Span>>) -> Self {
+        let host_time = false;
+        Self { workers, host_time }
+    }
 }
 
 impl Timeline {

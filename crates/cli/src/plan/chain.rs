@@ -54,6 +54,7 @@ pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(
         asked.recompute.clone_from(&flags.recompute);
     }
     let plan = asked.plan()?;
+    let left_out = asked.left_out();
     let without_flush = asynchronous.map(|_| {
         let rules = Rule::synchronous().collect();
         let usual = PlanRequest { rules, ..asked }.plan();
@@ -65,6 +66,7 @@ pub fn plan(flags: &PlanFlags, profile: &Profile, machine: &Machine) -> Result<(
         mini_batch,
         plan: &plan,
         without_flush: without_flush.transpose()?,
+        left_out: &left_out,
     };
     if let Some(path) = &flags.out {
         report.file(flags).write(path)?;
@@ -79,6 +81,8 @@ struct ChainReport<'a> {
     mini_batch: usize,
     plan: &'a Plan,
     without_flush: Option<WithoutFlush>,
+    /// Rules that were not tried.
+    left_out: &'a [Rule],
 }
 
 impl ChainReport<'_> {
@@ -179,6 +183,7 @@ impl ChainReport<'_> {
         value["stages"] = stages.collect();
         value["stage_time"] = json!(slowest);
         value["exact"] = json!(self.plan.exact);
+        value["left_out"] = json!(self.left_out);
         value["runners_up"] = runners_up.collect();
         if let Some(own) = &self.without_flush {
             value["without_flush"] = own.json();
@@ -224,6 +229,11 @@ impl ChainReport<'_> {
         let _ = writeln!(text, "{}", self.stage_table());
         let _ = writeln!(text, "{}", self.memory_table());
         let _ = writeln!(text, "{}", self.others());
+        if !self.left_out.is_empty() {
+            let names: Vec<_> = self.left_out.iter().map(|rule| rule.name()).collect();
+            let why = "no layer can compute the gradients of its weights later";
+            let _ = writeln!(text, "Not tried: {}, because {why}.", names.join(", "));
+        }
         if !self.plan.exact {
             text += "Too many pipelines to try all: another may be a little faster.\n";
         }

@@ -105,12 +105,17 @@ pub fn writing_line(folder: &RunFolder) -> String {
 
 pub fn print_summary(summary: &Summary, remark: Option<&str>, path: &Path) -> Result<(), CliError> {
     let mut text = format!(
-        "test {} after {} and {:.1} s ({:.0} samples/s, bubble {:.1} %)\n",
+        "test {} after {} and {:.1} s ({:.0} samples/s, bubble {:.1} %{})\n",
         summary.test,
         count(summary.epochs, "epoch"),
         summary.seconds,
         summary.samples_per_second,
-        100.0 * summary.bubble
+        100.0 * summary.bubble,
+        if summary.host_time {
+            " in host time"
+        } else {
+            ""
+        }
     );
     if let Some(averaged) = &summary.averaged {
         text += &format!("with averaged weights {averaged}\n");

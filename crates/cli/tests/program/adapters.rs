@@ -92,6 +92,9 @@ fn a_graphics_adapter_and_a_cpu_have_the_loss_of_the_cpu() {
     let on_cpu = losses(TRANSFORMER, "cpu", "cpu", &here);
     let mixed = losses(TRANSFORMER, "wgpu:0,cpu", "mixed", &here);
     check_alike(&mixed, &on_cpu);
+    assert_eq!(here.summary("mixed")["host_time"], true);
+    assert!(here.summary("cpu").get("host_time").is_none());
+    assert!(here.read("mixed/timeline.svg").contains("Host time"));
 }
 
 /// A plan for different devices knows their relative speeds and the links between them.

@@ -24,6 +24,7 @@ use crate::{
         stage::{StageResult, StageStep, StageTask},
         worker::ActionError,
     },
+    measure::device::NamedDevice,
     model::layer::Layer,
 };
 
@@ -68,7 +69,10 @@ pub(crate) fn run<L: Layer>(
             .map(|(_, report)| report)
             .collect(),
         stages,
-        timeline: Timeline { workers },
+        timeline: Timeline {
+            workers,
+            host_time: !engine.devices.iter().all(NamedDevice::is_cpu),
+        },
     })
 }
 

@@ -443,6 +443,7 @@ impl<L: Layer> LayerBench<'_, L> {
         )?;
         self.sync()?;
         let backward = began.elapsed();
+        let is_deferred = !result.deferred.is_empty();
         let began = Instant::now();
         for (layer, deferred) in result.deferred {
             let module = &modules[layer];
@@ -452,7 +453,7 @@ impl<L: Layer> LayerBench<'_, L> {
         Ok(LayerTiming {
             forward,
             backward,
-            deferred: began.elapsed(),
+            deferred: is_deferred.then(|| began.elapsed()).unwrap_or_default(),
             kept,
             output,
         })

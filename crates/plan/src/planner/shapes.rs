@@ -107,7 +107,10 @@ pub(super) fn shapes(
     let mut shapes = Vec::new();
     let rules = || request.rules.iter();
     let has_synchronous = rules().any(|rule| rule.is_synchronous());
-    for &rule in rules().filter(|rule| rule.is_synchronous() == has_synchronous) {
+    let left_out = request.left_out();
+    let is_wanted =
+        |rule: &&Rule| rule.is_synchronous() == has_synchronous && !left_out.contains(rule);
+    for &rule in rules().filter(is_wanted) {
         let layouts = layouts(request, rule, layers).into_iter();
         let fits = |layout: &Layout| layout.fits(rule, micro_batches);
         for layout in layouts.filter(fits) {

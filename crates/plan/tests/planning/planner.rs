@@ -529,3 +529,42 @@ proptest! {
         compare(&request)?;
     }
 }
+
+/// Backward passes in halves are tried where a layer can defer something, and where nothing else is.
+#[test]
+fn halves_that_gain_nothing_are_not_tried() {
+    let machine = Machine::uniform(2);
+    let plan = |weights: [Option<f64>; 3], rules: &[Rule]| {
+        let layer = |weight| LayerProfile {
+            forward: 1.0,
+            backward: 2.0,
+            weight,
+            output: 1,
+            ..LayerProfile::default()
+        };
+        let layers = weights.map(layer).to_vec();
+        let profile = Profile {
+            samples: 1,
+            input: 1,
+            layers,
+        };
+        let request = PlanRequest {
+            rules: rules.to_vec(),
+            workers: vec![2],
+            ..PlanRequest::new(&profile, &machine, 4)
+        };
+        let plan = request.plan().unwrap();
+        let others = plan.runners_up.iter().map(|other| other.candidate.schedule);
+        let tried: Vec<_> = others.chain([plan.best.schedule]).collect();
+        let has_halves = tried.iter().any(|rule| rule.in_halves());
+        assert!(request.left_out().iter().all(|rule| !tried.contains(rule)));
+        (plan.best.schedule.in_halves(), has_halves)
+    };
+    let all: Vec<_> = Rule::synchronous().collect();
+    let nothing = Some(0.0);
+    assert_eq!(plan([nothing; 3], &all), (false, false));
+    assert_eq!(plan([nothing, Some(1.0), nothing], &all).1, true);
+    assert_eq!(plan([Some(1.0); 3], &all), (true, true));
+    assert_eq!(plan([None; 3], &all), (true, true));
+    assert_eq!(plan([nothing; 3], &[Rule::ZeroBubbleH1]), (true, true));
+}

@@ -80,6 +80,7 @@ impl<'a> Results<'a> {
             averaged: last.averaged.clone(),
             samples_per_second: mean(|epoch| epoch.samples_per_second, |epoch| epoch.seconds),
             bubble: mean(|epoch| epoch.bubble, |epoch| epoch.steps as f64),
+            host_time: epochs.iter().any(|epoch| epoch.host_time),
             seconds: epochs.iter().map(|epoch| epoch.seconds).sum(),
             ..RunSummary::default()
         };
@@ -91,13 +92,17 @@ impl<'a> Results<'a> {
         let scores = self.epochs.iter().filter_map(|epoch| epoch.test.as_ref());
         let metrics = metrics(scores.chain([&summary.test]));
         let (first, others) = metrics.split_at(metrics.len().min(1));
+        let idle = match summary.host_time {
+            true => "idle share of a step, in host time: a GPU may do work after it was launched",
+            false => "idle share of a step",
+        };
         html! {
             dl .numbers {
                 @for metric in first { (self.score(metric)) }
                 (self.score(&Metric::named("loss")))
                 @for metric in others { (self.score(metric)) }
                 (number("Samples per second", &speed(summary.samples_per_second), &["in training".to_owned()]))
-                (number("Bubble", &percent(summary.bubble), &["idle share of a step".to_owned()]))
+                (number("Bubble", &percent(summary.bubble), &[idle.to_owned()]))
                 (number("Duration", &duration(summary.seconds), &[]))
             }
         }

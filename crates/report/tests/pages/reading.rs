@@ -89,6 +89,18 @@ fn an_incomplete_last_line_is_ignored() {
     check_epochs(&["1:5"], "\n{\"epo", &[(1, 5)]);
 }
 
+/// On a GPU, a bubble is of launches.
+#[test]
+fn host_time_is_named() {
+    let run = SampleRun::images(1).folder();
+    let named = "in host time: a GPU may do work after it was launched";
+    assert!(!run.report().to_html().contains(named));
+    let summary = std::fs::read_to_string(run.path().join("summary.json")).unwrap();
+    let summary = summary.replacen('{', "{\"host_time\":true,", 1);
+    run.write("summary.json", summary);
+    assert!(run.report().to_html().contains(named));
+}
+
 #[test]
 fn null_is_nan() {
     let run = SampleRun::images(1).folder();

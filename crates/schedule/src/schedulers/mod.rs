@@ -127,6 +127,8 @@ struct Definition {
     synchronous: bool,
     takes_chunks: bool,
     takes_replicas: bool,
+    /// Whether backward passes come in halves.
+    in_halves: bool,
     scheduler: fn(&RuleOptions) -> Box<dyn Scheduler>,
 }
 
@@ -139,6 +141,7 @@ impl Definition {
             synchronous: true,
             takes_chunks: false,
             takes_replicas: false,
+            in_halves: false,
             scheduler,
         }
     }

@@ -21,6 +21,7 @@ macro_rules! rules {
         /// assert_eq!("pipedream-flush".parse(), Ok(Rule::OneForwardOneBackward));
         /// assert!("zb-h3".parse::<Rule>().is_err());
         /// assert_eq!(Rule::OneForwardOneBackward.name(), "1f1b");
+        /// assert!(Rule::ZeroBubbleV.in_halves() && !Rule::GPipe.in_halves());
         /// assert!(Rule::ALL.contains(&Rule::PipeDream) && !Rule::PipeDream.is_synchronous());
         ///
         /// let scheduler = Rule::Interleaved.scheduler(&RuleOptions::with_chunks(3));
@@ -92,6 +93,13 @@ impl Rule {
     #[must_use]
     pub const fn takes_replicas(self) -> bool {
         self.definition().takes_replicas
+    }
+
+    /// Whether backward passes come in halves: first the gradients of inputs, later those of weights.
+    /// Nothing is gained where a model cannot separate them.
+    #[must_use]
+    pub const fn in_halves(self) -> bool {
+        self.definition().in_halves
     }
 
     /// The scheduler. It ignores options that the rule does not take.

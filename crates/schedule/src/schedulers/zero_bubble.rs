@@ -3,8 +3,14 @@
 use super::{Definition, Scheduler};
 use crate::{Action, Pass, Schedule, ScheduleError};
 
-pub(super) const H1: Definition = Definition::new("zb-h1", |_| Box::new(ZeroBubbleH1));
-pub(super) const H2: Definition = Definition::new("zb-h2", |_| Box::new(ZeroBubbleH2));
+pub(super) const H1: Definition = Definition {
+    in_halves: true,
+    ..Definition::new("zb-h1", |_| Box::new(ZeroBubbleH1))
+};
+pub(super) const H2: Definition = Definition {
+    in_halves: true,
+    ..Definition::new("zb-h2", |_| Box::new(ZeroBubbleH2))
+};
 
 /// ZB-H1: 1F1B whose weight gradients fill the bubble, within the memory of 1F1B.
 ///

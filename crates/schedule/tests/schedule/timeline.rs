@@ -26,21 +26,19 @@ fn measured() -> Timeline {
     use SpanKind::{Backward, Forward, Recompute, Update};
     let (f0, b0) = (Some(Action::forward(0, 0)), Some(Action::backward(0, 0)));
     let (f1, b1) = (Some(Action::forward(1, 0)), Some(Action::backward(1, 0)));
-    Timeline {
-        workers: vec![
-            vec![
-                span(Forward, f0, 10, 20),
-                span(Backward, b0, 90, 110),
-                span(Update, None, 110, 150),
-            ],
-            vec![
-                span(Forward, f1, 20, 50),
-                span(Recompute, b1, 50, 60),
-                span(Backward, b1, 60, 90),
-                span(Update, None, 90, 95),
-            ],
+    Timeline::from(vec![
+        vec![
+            span(Forward, f0, 10, 20),
+            span(Backward, b0, 90, 110),
+            span(Update, None, 110, 150),
         ],
-    }
+        vec![
+            span(Forward, f1, 20, 50),
+            span(Recompute, b1, 50, 60),
+            span(Backward, b1, 60, 90),
+            span(Update, None, 90, 95),
+        ],
+    ])
 }
 
 /// A millisecond for a forward pass, two for a backward pass.
@@ -51,6 +49,30 @@ fn simulated(schedule: &Schedule) -> Timeline {
 
 fn timeline(scheduler: &dyn Scheduler, stages: usize, micro_batches: usize) -> Timeline {
     simulated(&scheduler.schedule(stages, micro_batches).unwrap())
+}
+
+/// Pictures, traces and files say when times are of the host.
+#[test]
+fn host_time_is_named() {
+    let host = Timeline {
+        host_time: true,
+        ..measured()
+    };
+    for (timeline, says) in [(&host, true), (&measured(), false)] {
+        let svg = timeline.to_svg(&[]);
+        assert_eq!(svg.contains("Host time: a box is the time"), says);
+        let (text, trace) = (timeline.to_text(90, false), timeline.to_chrome_trace(&[]));
+        assert_eq!(text.contains("bubble 50 % in host time"), says, "{text}");
+        assert_eq!(
+            trace
+                .to_string()
+                .contains("host time: when work was launched"),
+            says
+        );
+        let json = serde_json::to_string(timeline).unwrap();
+        assert_eq!(json.contains("host_time"), says);
+        assert_eq!(&serde_json::from_str::<Timeline>(&json).unwrap(), timeline);
+    }
 }
 
 #[test]
@@ -119,7 +141,7 @@ fn without_work_there_is_no_bubble() {
     let instant = span(SpanKind::Forward, Some(Action::forward(0, 0)), 5, 5);
     let idle = vec![vec![], vec![]];
     for workers in [vec![], idle, vec![vec![update]], vec![vec![instant]]] {
-        let timeline = Timeline { workers };
+        let timeline = Timeline::from(workers);
         assert_eq!(timeline.bubble(), 0.0, "{timeline:?}");
         assert_eq!(timeline.slowest_worker(), None);
         assert!(timeline.to_svg(&[]).ends_with("</svg>"));
@@ -133,7 +155,7 @@ fn without_work_there_is_no_bubble() {
 fn an_idle_worker_counts_and_the_first_of_equally_slow_ones_is_named() {
     let work = span(SpanKind::Forward, Some(Action::forward(0, 0)), 0, 5);
     let workers = vec![vec![work], vec![]];
-    assert_eq!(Timeline { workers }.bubble(), 0.5);
+    assert_eq!(Timeline::from(workers).bubble(), 0.5);
     assert_eq!(timeline(&GPipe, 3, 2).slowest_worker(), Some(0));
 }
 
@@ -537,7 +559,7 @@ fn any_timeline() -> impl Strategy<Value = Timeline> {
         },
     );
     let workers = prop::collection::vec(prop::collection::vec(span, 0..8), 0..5);
-    workers.prop_map(|workers| Timeline { workers })
+    workers.prop_map(Timeline::from)
 }
 
 proptest! {

@@ -88,6 +88,9 @@ pub(crate) struct Sums {
     #[serde(default)]
     pub(crate) skipped: usize,
     pub(crate) bubbles: f64,
+    /// Whether these are [in host time](stovepipe_schedule::Timeline::host_time).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) host_time: bool,
     pub(crate) seconds: f64,
     pub(crate) scores: Totals,
 }
@@ -229,6 +232,7 @@ impl Sums {
         self.steps += other.steps;
         self.skipped += other.skipped;
         self.bubbles += other.bubbles;
+        self.host_time |= other.host_time;
         self.seconds += other.seconds;
         self.scores.merge(&other.scores);
     }

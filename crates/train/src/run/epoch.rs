@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use stovepipe_pipeline::{Batch, Flow, Layer, Objective, Step, StepError};
-use stovepipe_schedule::Span;
+use stovepipe_schedule::{Span, SpanKind};
 
-use super::{folder::RunFolder, progress::Progress, trainer::Trainer};
+use super::{folder::RunFolder, progress::Progress, summary::clock, trainer::Trainer};
 use crate::{
     data::{Source, shared},
     error::TrainError,
@@ -21,6 +21,7 @@ pub(super) struct Trained<'a> {
     pub(super) samples: usize,
     pub(super) overflowed: bool,
     pub(super) bubble: f64,
+    pub(super) host_time: bool,
     pub(super) slowest_worker: usize,
 }
 
@@ -60,6 +61,7 @@ impl<L: Layer, O> Trainer<L, O> {
             let Some(mut step) = self.train_batch(batch)? else {
                 return Ok(true);
             };
+            self.check_halves(&step, progress);
             // The last update of an epoch may have fewer mini-batches.
             let is_last = loaded.peek().is_none();
             let (gathered, spans) =
@@ -74,6 +76,7 @@ impl<L: Layer, O> Trainer<L, O> {
                 samples: step.micro_batches.iter().sum(),
                 overflowed: step.overflowed,
                 bubble: step.timeline.bubble(),
+                host_time: step.timeline.host_time,
                 slowest_worker: step.timeline.slowest_worker().unwrap_or(0),
             };
             self.record(
@@ -105,6 +108,20 @@ impl<L: Layer, O> Trainer<L, O> {
         O: Objective<L::Output, T>,
     {
         self.unless_stopped(self.pipeline.train_step(batch, &self.task.training))
+    }
+
+    /// Warns once if the second halves of backward passes are empty.
+    fn check_halves(&mut self, step: &Step<L>, progress: &mut Progress) {
+        let mut spans = step.timeline.workers.iter().flatten();
+        if !std::mem::replace(&mut self.has_checked_halves, true)
+            && spans.any(|span| span.kind == SpanKind::WeightGradient)
+            && step.held.iter().all(|held| held.weight_contexts == 0)
+        {
+            let why = "no layer of this model can compute the gradients of its weights later";
+            progress.say(&format!(
+                "warning: {why}: backward passes in halves gain nothing; --schedule 1f1b needs less memory"
+            ));
+        }
     }
 
     /// What was trained, or `None` if it was stopped.
@@ -224,6 +241,7 @@ impl<L: Layer, O> Trainer<L, O> {
         sums.skipped += usize::from(gathered == Gathered::Skipped);
         sums.steps += 1;
         sums.bubbles += step.bubble;
+        sums.host_time |= step.host_time;
         sums.seconds = seconds;
         Ok(())
     }
@@ -233,7 +251,10 @@ impl<L: Layer, O> Trainer<L, O> {
         let sums = &self.state.under_way;
         let (metrics, rate) = (self.task.metrics(&sums.scores), sums.samples_per_second());
         let (slowest, bubble) = (step.slowest_worker, 100.0 * step.bubble);
-        format!("{metrics} · {rate:.0} samples/s · slowest worker {slowest} · bubble {bubble:.0} %")
+        let clock = clock(step.host_time);
+        format!(
+            "{metrics} · {rate:.0} samples/s · slowest worker {slowest} · bubble {bubble:.0} %{clock}"
+        )
     }
 
     /// Whether a checkpoint was due at one of the last `count` steps.

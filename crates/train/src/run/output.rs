@@ -142,6 +142,7 @@ impl<L: Layer, O> Trainer<L, O> {
             loss_scale: self.loss_scale(sums),
             samples_per_second: sums.samples_per_second(),
             bubble: sums.bubble(),
+            host_time: sums.host_time,
             seconds: sums.seconds,
         };
         progress.epoch(epoch, &metrics.to_string());
@@ -170,6 +171,7 @@ impl<L: Layer, O> Trainer<L, O> {
             best,
             samples_per_second: all.samples_per_second(),
             bubble: all.bubble(),
+            host_time: all.host_time,
             loss_scale: self.loss_scale(&all),
             seconds: self.seconds(),
             stopped,

@@ -33,6 +33,9 @@ pub struct Summary {
     pub samples_per_second: f64,
     /// Mean share of a step in which stages were idle.
     pub bubble: f64,
+    /// Whether that is [in host time](stovepipe_schedule::Timeline::host_time).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub host_time: bool,
     /// In f16, how the loss was scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
@@ -104,6 +107,8 @@ pub(super) struct EpochMetrics {
     pub(super) loss_scale: Option<LossScale>,
     pub(super) samples_per_second: f64,
     pub(super) bubble: f64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) host_time: bool,
     pub(super) seconds: f64,
 }
 
@@ -162,10 +167,15 @@ impl fmt::Display for EpochMetrics {
             write!(f, " · loss scale {scale}, {skipped} updates skipped")?;
         }
         let (rate, bubble) = (self.samples_per_second, 100.0 * self.bubble);
-        let seconds = self.seconds;
+        let (clock, seconds) = (clock(self.host_time), self.seconds);
         write!(
             f,
-            " · {rate:.0} samples/s · bubble {bubble:.0} % · {seconds:.1} s"
+            " · {rate:.0} samples/s · bubble {bubble:.0} %{clock} · {seconds:.1} s"
         )
     }
+}
+
+/// What follows a bubble that is [in host time](stovepipe_schedule::Timeline::host_time).
+pub(super) const fn clock(host_time: bool) -> &'static str {
+    if host_time { " in host time" } else { "" }
 }

@@ -78,6 +78,8 @@ pub struct Trainer<L: Layer, O> {
     pub(super) memory: OwnMemory,
     /// Whether the user knows that the log of steps cannot be written.
     pub(super) has_warned: bool,
+    /// Whether the user knows that backward passes in halves gain nothing.
+    pub(super) has_checked_halves: bool,
     on_epoch: Option<OnEpoch>,
     pub(super) processes: Processes,
 }
@@ -166,6 +168,7 @@ impl<L: Layer, O> Trainer<L, O> {
             timeline: Timeline::default(),
             memory: OwnMemory::new(),
             has_warned: false,
+            has_checked_halves: false,
             on_epoch: None,
             processes: Processes::of(&pipeline),
             pipeline,

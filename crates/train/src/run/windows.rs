@@ -63,6 +63,7 @@ impl<L: Layer, O> Trainer<L, O> {
                     samples: window.micro_batches[index].iter().sum(),
                     overflowed: false,
                     bubble,
+                    host_time: window.timeline.host_time,
                     slowest_worker: slowest.unwrap_or(0),
                 };
                 let so_far = self.state.under_way.seconds + spent;

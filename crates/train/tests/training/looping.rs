@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use stovepipe_schedule::Rule;
+
 use super::{
     resume::{failing_after, left_by},
     *,
@@ -211,4 +213,23 @@ fn a_function_is_called_after_each_epoch() {
         3,
         "{said}"
     );
+}
+
+/// Burn's linear layers compute all their gradients at once.
+#[test]
+fn halves_without_deferred_gradients_are_told_once() {
+    let directory = tempfile::tempdir().unwrap();
+    for (rule, warnings) in [(Rule::ZeroBubbleH1, 1), (Rule::OneForwardOneBackward, 0)] {
+        let settings = PipelineSettings {
+            schedule: ScheduleSetting::Rule(rule),
+            ..evenly(2)
+        };
+        let path = directory.path().join(rule.name());
+        let (summary, said) = train(built(&settings, layers()), &constant(1e-2, 2), &path);
+        summary.unwrap();
+        let found = said
+            .matches("backward passes in halves gain nothing")
+            .count();
+        assert_eq!(found, warnings, "{said}");
+    }
 }

@@ -99,7 +99,9 @@ where
     let step = pipeline.train_step(batch.keep_outputs(), objective);
     let step = step.unwrap();
     let inferred = pipeline.infer(input).unwrap();
+    let deferred = step.held.iter().map(|held| held.weight_contexts as f32);
     let mut seen = vec![
+        ("deferred contexts".to_owned(), deferred.collect()),
         ("loss".to_owned(), vec![step.loss as f32]),
         ("outputs".to_owned(), floats_of(step.outputs.unwrap())),
         ("inference".to_owned(), floats_of(inferred)),
