@@ -42,40 +42,82 @@ impl<L: Layer> Pipeline<L> {
         let _turn = engine.processes.meet(engine.take_turn(), |_| {
             vec![("the call".to_owned(), "change_stages".to_owned())]
         })?;
-        let (results, inbox) = unbounded();
-        let mut rest = self.take_layers();
-        let (mut workers, mut kept) = (HashMap::new(), HashMap::new());
-        workers.extend(engine.processes.own_workers().zip(&engine.workers));
-        for (stage, state) in states.into_iter().enumerate().rev() {
-            let own = rest.split_off(engine.stages[stage].layers.start);
-            let home = engine.home(stage);
-            let Some(worker) = home.and_then(|seat| workers.get(&seat.worker)) else {
-                // Other processes change it.
-                kept.insert(stage, (own, state));
-                continue;
-            };
-            let (change, results) = (change.clone(), results.clone());
-            let device = engine.stages[stage].device.clone();
-            worker.run(move || {
-                let changed = caught(|| change(stage, own, state)).map_err(BoxedError::from);
-                let changed = changed.and_then(|changed| {
-                    device.flush()?; // other threads read it
-                    Ok(changed)
-                });
-                let _ = results.send((stage, changed));
-            });
-        }
-        worker::settle(&engine.workers, engine.stall_timeout);
-        let mut changed: HashMap<_, _> = inbox.try_iter().collect();
-        let changed = (0..stages).map(|stage| match kept.remove(&stage) {
-            Some(kept) => Ok(kept),
-            None => check(&engine, stage, changed.remove(&stage)),
+        let mut rest = self.take_layers().into_iter();
+        let of_stages = engine.stages.iter().zip(states);
+        let of_stages = of_stages.map(|(stage, state)| {
+            let layers: Vec<L> = rest.by_ref().take(stage.layers.len()).collect();
+            (layers, state)
         });
+        let of_stages = of_stages.collect();
+        let changed = on_workers(&engine, of_stages, move |stage, (layers, state)| {
+            Ok(change(stage, layers, state))
+        });
+        let changed = changed
+            .into_iter()
+            .enumerate()
+            .map(|(stage, outcome)| match outcome {
+                Outcome::Elsewhere(kept) => Ok(kept),
+                Outcome::Here(changed) => check(&engine, stage, changed),
+            });
         let changed = changed.collect::<Result<Vec<_>, _>>();
         let changed = engine.processes.meet(changed, |_| Vec::new())?;
         let (layers, states): (Vec<_>, _) = changed.into_iter().unzip();
         self.set_layers(layers.into_iter().flatten().collect());
         Ok(states)
+    }
+
+    /// Runs `read` on the layers of all stages of this process at once, each on its own worker, with one
+    /// argument per stage. Returns `None` for stages of other processes.
+    ///
+    /// ```
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use burn::tensor::Device;
+    /// use stovepipe_pipeline::{Pipeline, count_parameters};
+    ///
+    /// let pipeline = Pipeline::builder(Dense::layers(&[3, 4, 2]))
+    ///     .devices([Device::flex(), Device::flex()])
+    ///     .build()?;
+    /// let count = |layers: &[Dense], factor| Ok(factor * count_parameters(&layers.to_vec()));
+    /// assert_eq!(pipeline.read_stages(vec![1, 10], count)?, [Some(16), Some(100)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If there is not one argument per stage, or a worker is stuck in an earlier step; or if `read` fails,
+    /// panics, or takes longer than the [limit](crate::PipelineBuilder::stall_timeout).
+    pub fn read_stages<A: Send + 'static, R: Send + 'static>(
+        &self,
+        arguments: Vec<A>,
+        read: impl Fn(&[L], A) -> Result<R, BoxedError> + Clone + Send + 'static,
+    ) -> Result<Vec<Option<R>>, StepError> {
+        let engine = &self.engine;
+        let stages = engine.stages.len();
+        if arguments.len() != stages {
+            let states = arguments.len();
+            return Err(StepError::WrongStates { states, stages });
+        }
+        let _turn = engine.take_turn()?;
+        let layers = self.stage_layers().map(<[L]>::to_vec);
+        let of_stages = layers.zip(arguments).collect();
+        let found = on_workers(
+            engine,
+            of_stages,
+            move |_, (layers, argument): (Vec<L>, A)| read(&layers, argument),
+        );
+        let found = found
+            .into_iter()
+            .enumerate()
+            .map(|(stage, outcome)| match outcome {
+                Outcome::Elsewhere(_) => Ok(None),
+                Outcome::Here(Some(Ok(found))) => Ok(Some(found)),
+                Outcome::Here(failed) => Err(StepError::Device {
+                    stage,
+                    device: engine.stages[stage].device_name.clone(),
+                    source: reason(engine, failed.and_then(Result::err)),
+                }),
+            });
+        found.collect()
     }
 
     /// Splits gradients into one container per stage.
@@ -90,26 +132,80 @@ impl<L: Layer> Pipeline<L> {
     }
 }
 
-/// The result of a change, if all layers were returned. There is none if the worker hangs or has ended.
+/// What became of a stage's argument.
+enum Outcome<A, R> {
+    /// Another process has the stage.
+    Elsewhere(A),
+    /// `None` if the worker hangs or has ended.
+    Here(Option<Result<R, BoxedError>>),
+}
+
+/// Runs `work` for each stage of this process, each on its own worker.
+fn on_workers<A: Send + 'static, R: Send + 'static>(
+    engine: &Engine,
+    arguments: Vec<A>,
+    work: impl Fn(usize, A) -> Result<R, BoxedError> + Clone + Send + 'static,
+) -> Vec<Outcome<A, R>> {
+    let (results, inbox) = unbounded();
+    let mut elsewhere = HashMap::new();
+    let workers: HashMap<_, _> = engine
+        .processes
+        .own_workers()
+        .zip(&engine.workers)
+        .collect();
+    let stages = arguments.len();
+    for (stage, argument) in arguments.into_iter().enumerate() {
+        let home = engine.home(stage);
+        let Some(worker) = home.and_then(|seat| workers.get(&seat.worker)) else {
+            elsewhere.insert(stage, argument);
+            continue;
+        };
+        let (work, results) = (work.clone(), results.clone());
+        let device = engine.stages[stage].device.clone();
+        worker.run(move || {
+            let found = caught(|| work(stage, argument)).map_err(BoxedError::from);
+            let found = found.flatten().and_then(|found| {
+                device.flush()?; // other threads read it
+                Ok(found)
+            });
+            let _ = results.send((stage, found));
+        });
+    }
+    worker::settle(&engine.workers, engine.stall_timeout);
+    let mut found: HashMap<_, _> = inbox.try_iter().collect();
+    let outcome = |stage| match elsewhere.remove(&stage) {
+        Some(argument) => Outcome::Elsewhere(argument),
+        None => Outcome::Here(found.remove(&stage)),
+    };
+    (0..stages).map(outcome).collect()
+}
+
+/// The result of a change, if all layers were returned.
 fn check<L, S>(
     engine: &Engine,
     stage: usize,
     changed: Option<Result<Changed<L, S>, BoxedError>>,
 ) -> Result<Changed<L, S>, StepError> {
-    let placement = &engine.stages[stage];
-    let expected = placement.layers.len();
-    let source: BoxedError = match changed {
+    let expected = engine.stages[stage].layers.len();
+    let source = match changed {
         Some(Ok(changed)) if changed.0.len() == expected => return Ok(changed),
-        Some(Ok((own, _))) => format!("{} of {expected} layers were returned", own.len()).into(),
-        Some(Err(source)) => source,
-        None => match engine.stall_timeout {
-            Some(limit) => format!("no answer for {:.1} s", limit.as_secs_f64()).into(),
-            None => "its worker has ended".into(),
-        },
+        Some(Ok((own, _))) => {
+            Some(format!("{} of {expected} layers were returned", own.len()).into())
+        }
+        Some(Err(source)) => Some(source),
+        None => None,
     };
     Err(StepError::ChangeFailed {
         stage,
-        device: placement.device_name.clone(),
-        source,
+        device: engine.stages[stage].device_name.clone(),
+        source: reason(engine, source),
+    })
+}
+
+/// Without an error, the worker hangs or has ended.
+fn reason(engine: &Engine, error: Option<BoxedError>) -> BoxedError {
+    error.unwrap_or_else(|| match engine.stall_timeout {
+        Some(limit) => format!("no answer for {:.1} s", limit.as_secs_f64()).into(),
+        None => "its worker has ended".into(),
     })
 }

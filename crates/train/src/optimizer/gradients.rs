@@ -11,69 +11,59 @@ use stovepipe_pipeline::{Layer, Pipeline, StepError};
 
 use crate::processes::Processes;
 
-/// The common norm of all gradients. Squares are added in the order of the layers, whatever the stages.
+/// The common norm of all gradients, which are split by stage, and these. Squares are added in the order of
+/// the layers, whatever the stages; each stage computes its own.
 pub(crate) fn norm<L: Layer>(
     pipeline: &Pipeline<L>,
-    gradients: &GradientsParams,
-) -> Result<f64, StepError> {
-    // Layers that share a parameter share its gradient.
-    let mut seen = HashSet::new();
-    let of_stage = |(stage, layers)| {
-        let squares = squares(layers, gradients, &mut seen);
-        let squares = squares.map_err(|cause| StepError::Device {
-            stage,
-            device: pipeline.stages()[stage].device_name.clone(),
-            source: cause,
-        })?;
-        Ok((stage, squares))
-    };
-    let of_stages = pipeline.stage_layers().enumerate().map(of_stage);
-    let own = of_stages.collect::<Result<Vec<_>, StepError>>();
+    gradients: Vec<GradientsParams>,
+) -> Result<(f64, Vec<GradientsParams>), StepError> {
+    let read = |layers: &[L], gradients| Ok((squares(layers, &gradients)?, gradients));
+    let own = pipeline.read_stages(gradients, read);
     let processes = Processes::of(pipeline);
-    let (_, all) = processes.tell(own, Clone::clone)?;
-    let mut all = all.concat();
+    let squares_of = |own: &Vec<Option<(Vec<f64>, _)>>| {
+        let squares = own.iter().map(|found| Some(found.as_ref()?.0.clone()));
+        squares.collect::<Vec<_>>()
+    };
+    let (own, all) = processes.tell(own, squares_of)?;
     // The squares of a stage are those of one process, in the order of its layers. Replicas have the same.
-    all.retain(|(_, squares)| !squares.is_empty());
-    all.sort_by_key(|(stage, _)| *stage);
-    all.dedup_by_key(|(stage, _)| *stage);
+    let stages = 0..own.len();
+    let of_stage = |stage: usize| {
+        all.iter()
+            .find_map(|process: &Vec<_>| process[stage].as_ref())
+    };
+    let squares = stages.filter_map(of_stage).flatten();
     let mut sum = 0.0;
-    let squares = all.iter().flat_map(|(_, squares)| squares);
     squares.for_each(|square| sum += square);
-    Ok(f64::sqrt(sum))
+    let gradients = own
+        .into_iter()
+        .map(|found| found.map(|(_, own)| own).unwrap_or_default());
+    Ok((f64::sqrt(sum), gradients.collect()))
 }
 
 /// The norm of the gradients of a stage alone.
 pub(crate) fn norm_of_stage<L: Layer>(layers: &[L], gradients: &GradientsParams) -> f64 {
     // A lost device fails in the pass that follows.
-    let squares = squares(layers, gradients, &mut HashSet::new()).unwrap_or_default();
+    let squares = squares(layers, gradients).unwrap_or_default();
     f64::sqrt(squares.iter().sum())
 }
 
-/// Scales all gradients by one factor so that their `norm` is at most `largest`, like PyTorch's
-/// `clip_grad_norm_`.
-pub(crate) fn clip<M: Module>(
-    module: &M,
-    gradients: GradientsParams,
-    norm: f64,
-    largest: f64,
-) -> GradientsParams {
+/// The factor for gradients whose norm may be at most `largest`, like PyTorch's `clip_grad_norm_`. `None` if
+/// they stay as they are.
+pub(crate) fn clipped(norm: f64, largest: Option<f64>) -> Option<f64> {
     // PyTorch adds the same small number.
-    let factor = largest / (norm + 1e-6);
-    if factor < 1.0 {
-        return scaled(module, gradients, factor);
-    }
-    gradients
+    let factor = largest? / (norm + 1e-6);
+    (factor < 1.0).then_some(factor)
 }
 
-/// The squared norms of a stage's gradients that were not seen before, read from its device at once.
+/// The squared norms of a stage's gradients, read from its device at once.
 fn squares<L: Layer>(
     layers: &[L],
     gradients: &GradientsParams,
-    seen: &mut HashSet<ParamId>,
 ) -> Result<Vec<f64>, Box<dyn Error + Send + Sync>> {
     struct Squares<'a> {
         gradients: &'a GradientsParams,
-        seen: &'a mut HashSet<ParamId>,
+        /// Layers that share a parameter share its gradient.
+        seen: HashSet<ParamId>,
         sums: Vec<Tensor<1>>,
     }
 
@@ -88,7 +78,7 @@ fn squares<L: Layer>(
 
     let mut visitor = Squares {
         gradients,
-        seen,
+        seen: HashSet::new(),
         sums: Vec::new(),
     };
     layers.iter().for_each(|layer| layer.visit(&mut visitor));

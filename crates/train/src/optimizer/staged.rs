@@ -20,7 +20,7 @@ use stovepipe_schedule::{Span, SpanKind};
 
 use super::{
     adam_w::AdamW,
-    gradients::{clip, norm, norm_of_stage},
+    gradients::{clipped, norm, norm_of_stage},
 };
 use crate::settings::{OptimizerSetting, TrainSettings};
 
@@ -76,13 +76,9 @@ impl StagedOptimizer {
         gradients: GradientsParams,
         started: Instant,
     ) -> Result<Vec<(usize, Span)>, StepError> {
-        let norm = norm(pipeline, &gradients)?;
+        let (norm, gradients) = norm(pipeline, pipeline.split_gradients(gradients))?;
         self.gradient_norm = Some(norm);
-        let gradients = match self.clip {
-            Some(largest) => clip(pipeline, gradients, norm, largest),
-            None => gradients,
-        };
-        let gradients = pipeline.split_gradients(gradients);
+        let factor = clipped(norm, self.clip);
         let states = std::mem::take(&mut self.states).into_iter().zip(gradients);
         let states = states.map(|(states, gradients)| (states, gradients, None));
         let states = states.collect();
@@ -94,6 +90,7 @@ impl StagedOptimizer {
                 let mut update = Update {
                     optimizer: &*optimizer,
                     rate,
+                    factor,
                     gradients,
                     states: &mut states,
                 };
@@ -169,16 +166,11 @@ impl StagedOptimizer {
         let (optimizer, clip_at) = (self.optimizer.clone(), self.clip);
         let shares = self.rates(1.0, pipeline);
         let update = move |stage: usize, layers: Vec<L>, gradients, mut states, number: usize| {
-            let gradients = match clip_at {
-                Some(largest) => {
-                    let norm = norm_of_stage(&layers, &gradients);
-                    clip(&layers, gradients, norm, largest)
-                }
-                None => gradients,
-            };
+            let norm = clip_at.map(|_| norm_of_stage(&layers, &gradients));
             let mut update = Update {
                 optimizer: &*optimizer,
                 rate: 0.0,
+                factor: norm.and_then(|norm| clipped(norm, clip_at)),
                 gradients,
                 states: &mut states,
             };
@@ -247,6 +239,8 @@ impl StagedOptimizer {
 struct Update<'a> {
     optimizer: &'a dyn DynOptimizer,
     rate: f64,
+    /// For clipped gradients.
+    factor: Option<f64>,
     gradients: GradientsParams,
     states: &'a mut States,
 }
@@ -255,6 +249,10 @@ impl ModuleMapper for Update<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(gradient) = self.gradients.remove::<D>(param.id) else {
             return param;
+        };
+        let gradient = match self.factor {
+            Some(factor) => gradient.mul_scalar(factor),
+            None => gradient,
         };
         let (id, value, mapper) = param.consume();
         let trains = value.is_require_grad();
