@@ -50,8 +50,8 @@ pub trait BenchModel: Send + Sync {
     ) -> Result<Box<dyn PipedLoop>, Failure>;
     fn layer_costs(&self, rounds: usize) -> Result<Vec<LayerCost>, Failure>;
 
-    /// The cost of each layer, as the program measures it before it trains.
-    fn profile(&self) -> Result<Profile, Failure>;
+    /// The cost of each layer: alone, or on so many workers side by side, as the program measures it.
+    fn profile(&self, side_by_side: usize) -> Result<Profile, Failure>;
 
     /// What crosses the cut after the first `after` layers.
     fn boundary(&self, after: usize) -> Result<Boundary, Failure>;
@@ -112,9 +112,10 @@ impl<L: Classifier> BenchModel for ModelRecipe<L> {
         measure_layers(self, rounds)
     }
 
-    fn profile(&self) -> Result<Profile, Failure> {
+    fn profile(&self, side_by_side: usize) -> Result<Profile, Failure> {
         let (input, _) = self.batch(self.samples);
-        Ok(Profiler::new(&Device::flex()).measure(&ModelRecipe::layers(self)?, input)?)
+        let profiler = Profiler::new(&Device::flex()).side_by_side(side_by_side);
+        Ok(profiler.measure(&ModelRecipe::layers(self)?, input)?)
     }
 
     fn boundary(&self, after: usize) -> Result<Boundary, Failure> {

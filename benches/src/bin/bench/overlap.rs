@@ -65,7 +65,7 @@ pub fn main(mut flags: Flags) -> Result<(), Failure> {
     let model = model(shape, samples.max(1));
     let bench = Overlap {
         flags: &flags,
-        profile: model.profile()?,
+        profile: model.profile(2)?,
         model: &*model,
     };
     let parameters = model.parameters()?;

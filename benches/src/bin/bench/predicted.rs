@@ -2,10 +2,7 @@
 //!
 //! `cargo build --release -p stovepipe-benches && target/release/bench predicted`
 
-use stovepipe::{
-    plan::Profile,
-    schedule::{Costs, Recompute, Rule, SpanKind},
-};
+use stovepipe::schedule::{Costs, Recompute, Rule, SpanKind};
 use stovepipe_benches::{
     Failure,
     arguments::SweepArguments,
@@ -20,10 +17,10 @@ use stovepipe_benches::{
 const WORKERS: usize = 2;
 
 const NOTE: &str = "\
-Two workers of a thread each. Layers are measured one by one on a micro-batch, as before a training;
-the cut and the prediction are the planner's; the step is the engine's, forward and backward.
+Two workers of a thread each. Layers are measured side by side, as before a training; the cut and the
+prediction are the planner's; the step is the engine's, forward and backward.
 predicted: the predicted over the measured step: 1 is exact, below 1 is too optimistic.
-beside:   the same with a profile that was measured while the other core also measured one.
+alone:    the same with layers that were measured one by one.
 replayed: steps in this process, simulated with the means of their own passes, over their measured
         time: the rest is the engine's time around passes, and passes that vary.";
 
@@ -41,8 +38,7 @@ pub fn main(flags: SweepArguments) -> Result<(), Failure> {
 }
 
 fn compare(model: &dyn BenchModel, m: usize, rounds: usize) -> Result<ReportTable, Failure> {
-    let profile = model.profile()?;
-    let busy = profile_on_two_cores(model)?;
+    let (profile, alone) = (model.profile(WORKERS)?, model.profile(0)?);
     let mut predictions = Vec::new();
     for schedule in [Rule::GPipe, Rule::OneForwardOneBackward] {
         for recompute in Recompute::ALL {
@@ -52,15 +48,15 @@ fn compare(model: &dyn BenchModel, m: usize, rounds: usize) -> Result<ReportTabl
                 ..PipedSettings::new(vec![1; WORKERS], m)
             };
             let found = plan.predict(&profile, None)?;
-            let beside = plan.predict(&busy, Some(&found.balance))?.step_time;
+            let alone = plan.predict(&alone, Some(&found.balance))?.step_time;
             plan.cut = found.balance;
-            predictions.push((plan, found.step_time, beside));
+            predictions.push((plan, found.step_time, alone));
         }
     }
     let works = (predictions.iter()).map(|(plan, ..)| ContenderWork::passes(plan));
     let costs = race(model, works, rounds)?;
     let mut table = ReportTable::new(format!("{}: m = {m}", model.name()));
-    for ((plan, time, beside), costs) in predictions.iter().zip(&costs) {
+    for ((plan, time, alone), costs) in predictions.iter().zip(&costs) {
         let step = costs.seconds.median();
         table.row([
             cell("schedule", "schedule", 0, plan.schedule.name()),
@@ -70,29 +66,11 @@ fn compare(model: &dyn BenchModel, m: usize, rounds: usize) -> Result<ReportTabl
             cell("spread_percent", "±%", 1, 100.0 * costs.seconds.spread()),
             cell("predicted_ms", "predicted ms", 1, 1e3 * time),
             cell("predicted", "predicted", 3, time / step),
-            cell("beside", "beside", 3, beside / step),
+            cell("alone", "alone", 3, alone / step),
             cell("replayed", "replayed", 3, replayed(model, plan, rounds)?),
         ]);
     }
     Ok(table)
-}
-
-/// The mean of two profiles that are measured at the same time.
-fn profile_on_two_cores(model: &dyn BenchModel) -> Result<Profile, Failure> {
-    let (mut mine, other) = std::thread::scope(|scope| {
-        let other = model.with_samples(model.samples());
-        let other = scope.spawn(move || other.profile());
-        let mine = model.profile();
-        let other = other.join().map_err(|_| "a profile panicked")?;
-        Ok::<_, Failure>((mine?, other?))
-    })?;
-    for (layer, other) in mine.layers.iter_mut().zip(&other.layers) {
-        let mean = |a: f64, b: f64| (a + b) / 2.0;
-        layer.forward = mean(layer.forward, other.forward);
-        layer.backward = mean(layer.backward, other.backward);
-        layer.quiet = layer.quiet.zip(other.quiet).map(|(a, b)| mean(a, b));
-    }
-    Ok(mine)
 }
 
 /// Seconds of a stage's passes: of forward passes with and without a tape, and of backward passes.

@@ -43,7 +43,7 @@ fn compare(
     (m, window, rounds): (usize, usize, usize),
     table: &mut ReportTable,
 ) -> Result<(), Failure> {
-    let profile = model.profile()?;
+    let profile = model.profile(WORKERS)?;
     let flushed = PipedSettings::new(vec![1; WORKERS], m);
     let cut = flushed.predict(&profile, None)?.balance;
     let flushed = PipedSettings::new(cut.clone(), m);

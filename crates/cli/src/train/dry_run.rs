@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use stovepipe::{
     pipeline::{
-        Layer, Measured, count_parameters,
+        Layer, Measured, NamedDevice, count_parameters,
         measure::{LayerProfile, Profile},
     },
     schedule::format_bytes,
@@ -56,6 +56,7 @@ impl Work for DryRun<'_> {
             (None, _) => ShareOf::Parameters(None),
         };
         let (cut, workers) = (builder.cut()?, builder.workers()?);
+        let devices = pipeline.worker_devices()?;
         let mut text = stage_table(layers, &cut, &workers, &pipeline.devices, costs);
         match &forecast {
             Some(forecast) => {
@@ -63,8 +64,13 @@ impl Work for DryRun<'_> {
                     true => "an update",
                     false => "a step",
                 };
+                // Measured side by side, on CPUs alone.
+                let accuracy = match devices.iter().all(NamedDevice::is_cpu) {
+                    true => " (within 10 % in most cases)",
+                    false => "",
+                };
                 text += &format!(
-                    "\npredicted: {} {what} without the optimizer, bubble {:.1} %\n",
+                    "\npredicted: {} {what}{accuracy} without the optimizer, bubble {:.1} %\n",
                     output::seconds(forecast.step_time),
                     100.0 * forecast.bubble
                 );

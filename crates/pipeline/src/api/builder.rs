@@ -112,8 +112,10 @@ impl<L: Layer> Pipeline<L> {
         L: Layer<Side = ()>,
     {
         let devices: Vec<NamedDevice> = devices.into_iter().map(Into::into).collect();
+        let workers = devices.iter().filter(|device| device.is_cpu()).count();
         let measured = Measured::on(&devices, |device| {
-            Profiler::on(device).measure(&layers, sample.clone())
+            let profiler = Profiler::on(device).side_by_side(workers);
+            profiler.measure(&layers, sample.clone())
         })?;
         let builder = Self::builder(layers).devices(devices);
         Ok(builder.balance(Balance::Planned(measured)))

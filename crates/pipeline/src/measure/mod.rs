@@ -3,11 +3,13 @@
 pub(crate) mod balance;
 pub(crate) mod device;
 mod fingerprint;
+mod layer_bench;
 pub(crate) mod link;
 pub(crate) mod measured;
 pub(crate) mod out_of_memory;
 pub(crate) mod probe;
 pub(crate) mod profile;
+mod side_by_side;
 
 pub use measured::Measured;
 pub use profile::Profiler;

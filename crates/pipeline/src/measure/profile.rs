@@ -1,15 +1,8 @@
 //! Measures what each layer of a model costs.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
-use burn::{
-    module::{ModuleMapper, Param},
-    optim::GradientsAccumulator,
-    tensor::{Bool, Device, Int, Tensor, TensorData},
-};
+use burn::tensor::Device;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use stovepipe_plan::{LayerProfile, Profile};
 
@@ -22,18 +15,19 @@ use crate::{
     engine::{
         copies,
         panic::caught,
-        skips::{SkipGradients, SkipValues, StageSkips},
-        tape::{self, BackwardScope, Head, LossAndScores, PassContext, Recorded, StageValues},
-        values::{self, FlowGradients},
-        worker,
+        skips::{SkipValues, StageSkips},
+        tape::{PassContext, StageValues},
+        values, worker,
     },
     measure::{
         device::NamedDevice,
         fingerprint::{Fingerprint, layer_text},
-        probe::{self, median},
+        layer_bench::{LayerBench, bytes, stand_in},
+        probe,
+        side_by_side::Chain,
     },
     model::{
-        flow::{Flow, FlowMapper, every_kind},
+        flow::Flow,
         flows,
         keyed_rng::StepKey,
         layer::Layer,
@@ -41,14 +35,6 @@ use crate::{
         wiring::{LayerName, Wiring},
     },
 };
-
-/// The number of timed runs of a layer: as many as fit into [`TIMING`].
-const RUNS: std::ops::RangeInclusive<usize> = 5..=25;
-const TIMING: Duration = Duration::from_millis(100);
-/// The number of timed runs of parts that only some schedules use.
-const MORE_RUNS: usize = 5;
-/// After this time one run is enough: long runs vary little.
-const LONG: Duration = Duration::from_secs(2);
 
 /// Measures what each layer of a model costs: the [`Profile`] that cuts and plans are made from.
 ///
@@ -78,6 +64,8 @@ pub struct Profiler {
     allocated: Option<fn() -> usize>,
     progress: Option<Arc<dyn Fn(usize) + Send + Sync>>,
     stall_timeout: Option<Duration>,
+    /// Workers that run at the same time; 0 to measure layers alone.
+    beside: usize,
 }
 
 /// What the measuring worker reports.
@@ -97,6 +85,7 @@ impl Profiler {
             allocated: None,
             progress: None,
             stall_timeout: Some(worker::STALL_TIMEOUT),
+            beside: 0,
         }
     }
 
@@ -114,6 +103,27 @@ impl Profiler {
     /// Sets the type that layers compute in, as for the pipeline; f32 by default.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
+        self
+    }
+
+    /// Measures the times of layers as they are when this many workers of a pipeline run on the CPU: one layer
+    /// after the other, with the activations of several micro-batches in memory, and on all workers at once.
+    /// Without, each layer is measured alone, which takes less time and memory; in a pipeline layers are
+    /// slower. Changes nothing on a GPU.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// # use stovepipe_pipeline::doc_example::Dense;
+    /// use stovepipe_pipeline::Profiler;
+    ///
+    /// let (device, layers) = (Device::flex(), Dense::layers(&[4, 8, 2]));
+    /// let profiler = Profiler::new(&device).side_by_side(2);
+    /// let profile = profiler.measure(&layers, Tensor::ones([16, 4], &device))?;
+    /// assert!(profile.layers.iter().all(|layer| layer.backward > 0.0));
+    /// # Ok::<(), stovepipe_pipeline::BuildError>(())
+    /// ```
+    pub fn side_by_side(mut self, workers: usize) -> Self {
+        self.beside = workers;
         self
     }
 
@@ -152,8 +162,11 @@ impl Profiler {
     pub fn fingerprint<L: Layer>(&self, layers: &[L]) -> String {
         let skips = |layer: &L| format!("{:?}", layer.skips());
         let layers = layers.iter().map(|layer| layer_text(layer) + &skips(layer));
-        let (precision, threads) = (self.precision, self.threads);
-        format!("{threads} {precision} {}", layers.collect::<String>())
+        let (precision, threads, beside) = (self.precision, self.threads, self.beside);
+        format!(
+            "{threads} {precision} {beside} {}",
+            layers.collect::<String>()
+        )
     }
 
     /// Measures each layer. `sample` is the model's input, or `(input, side)`.
@@ -219,8 +232,12 @@ impl Profiler {
                 Err(RecvTimeoutError::Timeout) => {
                     let limit = self.stall_timeout.unwrap_or_default().as_secs_f64();
                     let device = NamedDevice::from(self.device.clone());
-                    let cause = format!("{device} did not answer for {limit:.1} s");
-                    return Err(failed(layers, measured)(cause).into());
+                    let mut cause = format!("{device} did not answer for {limit:.1} s");
+                    if measured == layers.len() {
+                        cause += ", while all layers ran side by side";
+                    }
+                    let layer = measured.min(layers.len().saturating_sub(1));
+                    return Err(failed(layers, layer)(cause).into());
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(BuildError::Unmeasured),
             }
@@ -242,10 +259,23 @@ impl Profiler {
         });
         let entered = entered.map_err(StepError::panicked("enter"));
         let (flow, side) = entered.map_err(failed(layers, 0))?;
+        let input = bytes(flow.clone()) as u64;
+        let mut profiles = self.measure_layers(layers, wiring, flow.clone(), (&side, samples))?;
+        if self.beside > 0 && NamedDevice::from(self.device.clone()).is_cpu() {
+            let side = &side;
+            let chain = Chain {
+                layers,
+                wiring,
+                flow,
+                side,
+                samples,
+            };
+            self.replace_times(&chain, self.beside, &mut profiles)?;
+        }
         Ok(Profile {
             samples,
-            input: bytes(flow.clone()) as u64,
-            layers: self.measure_layers(layers, wiring, flow, (&side, samples))?,
+            input,
+            layers: profiles,
         })
     }
 
@@ -277,7 +307,7 @@ impl Profiler {
                 continue;
             }
             let bench = LayerBench {
-                layer: copies::cast(stand_in(layer, &self.device), self.precision.cast()),
+                layer: self.copy(layer),
                 pass: PassContext {
                     side,
                     rng: Some((StepKey::APART, 0..samples)),
@@ -309,11 +339,37 @@ impl Profiler {
         Ok(profiles)
     }
 
+    /// A copy of a layer to be measured.
+    pub(super) fn copy<L: Layer>(&self, layer: &L) -> L {
+        copies::cast(stand_in(layer, &self.device), self.precision.cast())
+    }
+
+    /// The same settings, for another worker that measures at the same time.
+    pub(super) fn quietly(&self) -> Self {
+        let progress = None;
+        Self {
+            progress,
+            ..self.clone()
+        }
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(super) fn thread_count(&self) -> usize {
+        self.threads
+    }
+
+    pub(super) fn allocated(&self) -> Option<fn() -> usize> {
+        self.allocated
+    }
+
     fn cast<F: Flow>(&self, flow: F) -> F {
         values::cast(flow, self.precision.cast())
     }
 
-    fn report(&self, measured: usize) {
+    pub(super) fn report(&self, measured: usize) {
         if let Some(progress) = &self.progress {
             progress(measured);
         }
@@ -321,7 +377,7 @@ impl Profiler {
 }
 
 /// Says which layer could not be measured.
-fn failed<L: Layer, E: Into<BoxedError>>(
+pub(super) fn failed<L: Layer, E: Into<BoxedError>>(
     layers: &[L],
     layer: usize,
 ) -> impl FnOnce(E) -> ProfilerError {
@@ -331,248 +387,4 @@ fn failed<L: Layer, E: Into<BoxedError>>(
         layer,
         source: source.into(),
     }
-}
-
-/// A copy of a layer that is measured.
-struct LayerBench<'a, L: Layer> {
-    layer: L,
-    pass: PassContext<'a, L>,
-    profiler: &'a Profiler,
-}
-
-/// The times of one run of a layer.
-struct LayerTiming<L: Layer> {
-    forward: Duration,
-    backward: Duration,
-    /// Of deferred weight gradients.
-    deferred: Duration,
-    kept: Option<usize>,
-    output: StageValues<L>,
-}
-
-impl<L: Layer> LayerBench<'_, L> {
-    /// The medians, and the output.
-    fn measure(
-        &self,
-        input: &StageValues<L>,
-    ) -> Result<(LayerProfile, StageValues<L>), BoxedError> {
-        let mut sum = GradientsAccumulator::new();
-        self.run(input, BackwardScope::All, &mut sum)?; // compiles kernels
-        let last = self.run(input, BackwardScope::All, &mut sum)?; // touches memory pages
-        let (mut forward, mut backward) = (Vec::new(), Vec::new());
-        let began = Instant::now();
-        while forward.len() < *RUNS.start()
-            || (forward.len() < *RUNS.end() && began.elapsed() < TIMING)
-        {
-            let timing = self.run(input, BackwardScope::All, &mut sum)?;
-            forward.push(timing.forward);
-            backward.push(timing.backward);
-            if began.elapsed() > LONG {
-                break;
-            }
-        }
-        let backward = median(backward);
-        let profile = LayerProfile {
-            forward: median(forward),
-            quiet: Some(self.forward_without_tape(input)?),
-            backward,
-            weight: Some(backward * self.deferred_share(input)?),
-            kept: last.kept.map(|bytes| bytes as u64),
-            ..LayerProfile::default()
-        };
-        Ok((profile, last.output))
-    }
-
-    /// Seconds of a forward pass without a tape.
-    fn forward_without_tape(&self, input: &StageValues<L>) -> Result<f64, BoxedError> {
-        let quiet = [self.layer.clone().no_grad()];
-        let times = some_runs(|| {
-            self.sync()?;
-            let began = Instant::now();
-            let _output = tape::forward(&quiet, input.clone(), &self.pass, &|_| ())?;
-            self.sync()?;
-            Ok(began.elapsed())
-        })?;
-        Ok(median(times))
-    }
-
-    /// The share of a backward pass that can be deferred.
-    fn deferred_share(&self, input: &StageValues<L>) -> Result<f64, BoxedError> {
-        let mut sum = GradientsAccumulator::new();
-        let mut shares = some_runs(|| {
-            let timing = self.run(input, BackwardScope::Input, &mut sum)?;
-            let both = (timing.backward + timing.deferred).as_secs_f64();
-            let share = timing.deferred.as_secs_f64() / both;
-            Ok(if both > 0.0 { share } else { 0.0 })
-        })?;
-        shares.sort_by(f64::total_cmp);
-        Ok(shares[shares.len() / 2])
-    }
-
-    fn run(
-        &self,
-        input: &StageValues<L>,
-        scope: BackwardScope,
-        sum: &mut GradientsAccumulator<L>,
-    ) -> Result<LayerTiming<L>, BoxedError> {
-        let modules = vec![copies::live(&self.layer)];
-        let device = self.profiler.device.clone().autodiff();
-        let loss = |_: Head, output| LossAndScores {
-            loss: self::sum(output).unwrap_or_else(|| Tensor::zeros([1], &device)),
-            scores: None,
-        };
-        self.sync()?;
-        let before = self.allocated();
-        let began = Instant::now();
-        let recorded = tape::record(modules.clone(), input.clone(), &self.pass, &loss, &|_| ())?;
-        self.sync()?;
-        let forward = began.elapsed();
-        let kept = before.zip(self.allocated());
-        let kept = kept.map(|(before, after)| after.saturating_sub(before));
-        let Recorded { output, tape, .. } = recorded;
-        let gradients = ones(output.flow.clone());
-        let of_skips = self.ones(&output);
-        self.sync()?;
-        let began = Instant::now();
-        let result = tape.backward(
-            gradients,
-            of_skips,
-            (scope, &self.pass),
-            |_, module, gradients| sum.accumulate(module, gradients),
-            &|_| (),
-        )?;
-        self.sync()?;
-        let backward = began.elapsed();
-        let is_deferred = !result.deferred.is_empty();
-        let began = Instant::now();
-        for (layer, deferred) in result.deferred {
-            let module = &modules[layer];
-            sum.accumulate(module, deferred.run(module));
-        }
-        self.sync()?;
-        Ok(LayerTiming {
-            forward,
-            backward,
-            deferred: is_deferred.then(|| began.elapsed()).unwrap_or_default(),
-            kept,
-            output,
-        })
-    }
-
-    /// Ones as the gradients of the skips that the layer sent.
-    fn ones(&self, output: &StageValues<L>) -> SkipGradients {
-        let skips = self.pass.skips;
-        let of_skip = |(&skip, value): (&usize, &L::Flow)| {
-            let of_taking = |taking| (taking, ones(value.clone()));
-            skips.takings(skip).map(of_taking).collect::<Vec<_>>()
-        };
-        output.skips.iter().flat_map(of_skip).collect()
-    }
-
-    /// The bytes that are allocated now; a GPU reports its own.
-    fn allocated(&self) -> Option<usize> {
-        let of_device = self.profiler.device.memory_pool_usage();
-        match (of_device, self.profiler.allocated) {
-            (Some(usage), _) => usize::try_from(usage.bytes_in_use).ok(),
-            (None, allocated) => allocated.map(|allocated| allocated()),
-        }
-    }
-
-    /// Waits until the device is done.
-    fn sync(&self) -> Result<(), BoxedError> {
-        Ok(self.profiler.device.sync()?)
-    }
-}
-
-/// Runs the parts that only some schedules use.
-fn some_runs<R>(mut run: impl FnMut() -> Result<R, BoxedError>) -> Result<Vec<R>, BoxedError> {
-    let first = Instant::now();
-    let is_short = |_: &usize| first.elapsed() <= LONG;
-    let runs = (0..=MORE_RUNS).take_while(is_short);
-    runs.map(|_| run()).collect()
-}
-
-/// A copy of a layer on a device, ready to train, that shares nothing with the model: clones of lazy
-/// parameters would initialise the model's, and clones of running statistics would update the model's.
-fn stand_in<L: Layer>(layer: &L, device: &Device) -> L {
-    struct Values<'a>(&'a Device);
-
-    impl ModuleMapper for Values<'_> {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            if param.is_initialized() {
-                return param;
-            }
-            Param::from_tensor(plausible(param.lazy_shape().dims(), self.0))
-        }
-    }
-
-    let copy = layer.clone().map(&mut Values(device));
-    copy.valid().fork(device).train()
-}
-
-/// Weights of a usual size, without drawing from Burn's generator, which the user may have seeded.
-fn plausible<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
-    let count: usize = shape.iter().product();
-    let values: Vec<f32> = match D {
-        0 | 1 => vec![1.0; count],
-        _ => {
-            let inputs = (count / shape[0].max(1)).max(1);
-            let scale = (2.0 / inputs as f32).sqrt();
-            (0..count).map(|i| scale * (1.3 * i as f32).sin()).collect()
-        }
-    };
-    Tensor::from_data(TensorData::new(values, shape), device)
-}
-
-/// Ones for gradients of a flow.
-fn ones<F: Flow>(flow: F) -> FlowGradients {
-    #[derive(Default)]
-    struct Ones {
-        gradients: FlowGradients,
-        index: usize,
-    }
-
-    impl FlowMapper for Ones {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.gradients.register(self.index, tensor.ones_like());
-            self.index += 1;
-            tensor
-        }
-    }
-
-    let mut ones = Ones::default();
-    flow.map(&mut ones);
-    ones.gradients
-}
-
-/// The sum of all floats of a flow, if it has any.
-fn sum<F: Flow>(flow: F) -> Option<Tensor<1>> {
-    struct Sum(Option<Tensor<1>>);
-
-    impl FlowMapper for Sum {
-        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-            self.0 = values::add(self.0.take(), Some(tensor.clone().sum()));
-            tensor
-        }
-    }
-
-    let mut sum = Sum(None);
-    flow.map(&mut sum);
-    sum.0
-}
-
-/// The bytes of a flow's tensors.
-fn bytes<F: Flow>(flow: F) -> usize {
-    struct Bytes(usize);
-
-    impl FlowMapper for Bytes {
-        every_kind!(self, tensor => {
-            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
-            tensor
-        });
-    }
-
-    let mut bytes = Bytes(0);
-    flow.map(&mut bytes);
-    bytes.0
 }

@@ -1,13 +1,18 @@
 //! Profiles, and cuts by them.
 
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    collections::HashSet,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{self, ThreadId},
     time::Duration,
 };
 
 use stovepipe_pipeline::measure::{LayerProfile, Profile};
 
-use crate::models::*;
+use crate::{models::*, skips::jumping};
 
 /// The number of parameters that have a value.
 fn initialised<M: Module>(module: &M) -> usize {
@@ -29,7 +34,8 @@ fn initialised<M: Module>(module: &M) -> usize {
 fn measuring_leaves_a_lazy_model_as_it_was() {
     let layers = conv_net();
     let before = initialised(&layers);
-    let profile = Profiler::new(&cpu()).measure(&layers, images(4)).unwrap();
+    let profiler = Profiler::new(&cpu()).side_by_side(2);
+    let profile = profiler.measure(&layers, images(4)).unwrap();
     assert_eq!(profile.layers.len(), layers.len());
     assert_eq!(initialised(&layers), before, "a parameter was allocated");
 
@@ -46,7 +52,8 @@ fn measuring_leaves_a_trained_model_as_it_was() {
     let pipeline = Pipeline::builder(conv_net()).devices([cpu()]).build();
     let layers = pipeline.unwrap().into_layers();
     let before = bits(&layers);
-    Profiler::new(&cpu()).measure(&layers, images(4)).unwrap();
+    let profiler = Profiler::new(&cpu()).side_by_side(2);
+    profiler.measure(&layers, images(4)).unwrap();
     assert_eq!(bits(&layers), before);
 }
 
@@ -116,6 +123,62 @@ fn of_layers_that_are_alike_one_is_measured() {
     let runs = RUNS.each_ref().map(|runs| runs.load(Ordering::SeqCst));
     // At most 2 warm-up runs, 25 timed ones, 6 without a tape and 6 in halves.
     assert!(runs.iter().all(|runs| (1..=39).contains(runs)), "{runs:?}");
+}
+
+/// Only times differ from those of layers that are measured alone.
+#[test]
+fn layers_are_measured_side_by_side() {
+    let layers = jumping(&["", "+a", "+b", "-a", "", "-b"]);
+    let measure = |workers| {
+        let profiler = Profiler::new(&cpu()).side_by_side(workers);
+        profiler.measure(&layers, vectors(5, 4)).unwrap()
+    };
+    let alone = measure(0);
+    for workers in [1, 3] {
+        let beside = measure(workers);
+        for (mut found, expected) in beside.layers.into_iter().zip(&alone.layers) {
+            let times = [found.forward, found.backward, found.quiet.unwrap()];
+            assert!(
+                times.iter().all(|time| time.is_finite() && *time > 0.0),
+                "{times:?}"
+            );
+            assert!(found.weight.unwrap() <= found.backward);
+            (found.forward, found.backward) = (expected.forward, expected.backward);
+            (found.quiet, found.weight) = (expected.quiet, expected.weight);
+            assert_eq!(found, *expected);
+        }
+    }
+}
+
+/// Remembers the threads that run it.
+#[derive(Module, Debug)]
+struct Watched;
+
+static THREADS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
+
+#[layer]
+impl Watched {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        THREADS.lock().unwrap().push(thread::current().id());
+        x
+    }
+}
+
+#[test]
+fn side_by_side_each_worker_runs_each_layer() {
+    let threads = |workers| {
+        let profiler = Profiler::new(&cpu()).side_by_side(workers);
+        profiler
+            .measure(&[Watched, Watched], vectors(5, 4))
+            .unwrap();
+        let runs = std::mem::take(&mut *THREADS.lock().unwrap());
+        let threads: HashSet<_> = runs.iter().collect();
+        let of = |thread: &&ThreadId| runs.iter().filter(|run| run == thread).count();
+        // Two layers, two micro-batches, three rounds.
+        assert!(threads.iter().all(|thread| of(thread) >= 12), "{runs:?}");
+        threads.len()
+    };
+    assert_eq!([threads(1), threads(3)], [1, 3]);
 }
 
 #[test]

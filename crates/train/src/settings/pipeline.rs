@@ -421,8 +421,13 @@ impl PipelineSettings {
     {
         let devices = self.worker_devices()?;
         let mut measure = |device: &NamedDevice| {
-            let profiler = Profiler::on(device).threads(self.threads(device));
-            measure(device, profiler.precision(self.precision))
+            let is_beside =
+                |other: &&NamedDevice| other.is_cpu() && other.process == device.process;
+            let profiler = Profiler::on(device)
+                .threads(self.threads(device))
+                .precision(self.precision)
+                .side_by_side(devices.iter().filter(is_beside).count());
+            measure(device, profiler)
         };
         let memory = self.available_memory(processes).map_err(E::from)?.shares();
         if processes.size() == 1 {

@@ -29,7 +29,7 @@ fn check(seed: u64, layers: impl Fn() -> Vec<AmoebaLayer>) {
 /// With an auxiliary head, and operations that are dropped.
 #[test]
 fn amoebanet_d() {
-    check(7, || {
+    check(10, || {
         let config = AmoebaNetDConfig::new(3, 16, 10).with_stem(Stem::Small);
         let config = config.with_auxiliary(true).with_drop_path(0.2);
         config.init(&Device::flex()).unwrap()

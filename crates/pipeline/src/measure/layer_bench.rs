@@ -1,0 +1,297 @@
+//! Measures one layer, alone.
+
+use std::time::{Duration, Instant};
+
+use burn::{
+    module::{ModuleMapper, Param},
+    optim::GradientsAccumulator,
+    tensor::{Bool, Device, Int, Tensor, TensorData},
+};
+use stovepipe_plan::LayerProfile;
+
+use crate::{
+    api::error::BoxedError,
+    engine::{
+        copies,
+        skips::SkipGradients,
+        tape::{self, BackwardScope, Head, LossAndScores, PassContext, Recorded, StageValues},
+        values::{self, FlowGradients},
+    },
+    measure::{probe::median, profile::Profiler},
+    model::{
+        flow::{Flow, FlowMapper, every_kind},
+        layer::Layer,
+    },
+};
+
+/// The number of timed runs of a layer: as many as fit into [`TIMING`].
+const RUNS: std::ops::RangeInclusive<usize> = 5..=25;
+const TIMING: Duration = Duration::from_millis(100);
+/// The number of timed runs of parts that only some schedules use.
+const MORE_RUNS: usize = 5;
+/// After this time one run is enough: long runs vary little.
+const LONG: Duration = Duration::from_secs(2);
+
+/// A copy of a layer that is measured.
+pub(super) struct LayerBench<'a, L: Layer> {
+    pub(super) layer: L,
+    pub(super) pass: PassContext<'a, L>,
+    pub(super) profiler: &'a Profiler,
+}
+
+/// The times of one run of a layer.
+struct LayerTiming<L: Layer> {
+    forward: Duration,
+    backward: Duration,
+    /// Of deferred weight gradients.
+    deferred: Duration,
+    kept: Option<usize>,
+    output: StageValues<L>,
+}
+
+impl<L: Layer> LayerBench<'_, L> {
+    /// The medians, and the output.
+    pub(super) fn measure(
+        &self,
+        input: &StageValues<L>,
+    ) -> Result<(LayerProfile, StageValues<L>), BoxedError> {
+        let mut sum = GradientsAccumulator::new();
+        self.run(input, BackwardScope::All, &mut sum)?; // compiles kernels
+        let last = self.run(input, BackwardScope::All, &mut sum)?; // touches memory pages
+        let (mut forward, mut backward) = (Vec::new(), Vec::new());
+        let began = Instant::now();
+        while forward.len() < *RUNS.start()
+            || (forward.len() < *RUNS.end() && began.elapsed() < TIMING)
+        {
+            let timing = self.run(input, BackwardScope::All, &mut sum)?;
+            forward.push(timing.forward);
+            backward.push(timing.backward);
+            if began.elapsed() > LONG {
+                break;
+            }
+        }
+        let backward = median(backward);
+        let profile = LayerProfile {
+            forward: median(forward),
+            quiet: Some(self.forward_without_tape(input)?),
+            backward,
+            weight: Some(backward * self.deferred_share(input)?),
+            kept: last.kept.map(|bytes| bytes as u64),
+            ..LayerProfile::default()
+        };
+        Ok((profile, last.output))
+    }
+
+    /// Seconds of a forward pass without a tape.
+    fn forward_without_tape(&self, input: &StageValues<L>) -> Result<f64, BoxedError> {
+        let quiet = [self.layer.clone().no_grad()];
+        let times = some_runs(|| {
+            self.sync()?;
+            let began = Instant::now();
+            let _output = tape::forward(&quiet, input.clone(), &self.pass, &|_| ())?;
+            self.sync()?;
+            Ok(began.elapsed())
+        })?;
+        Ok(median(times))
+    }
+
+    /// The share of a backward pass that can be deferred.
+    fn deferred_share(&self, input: &StageValues<L>) -> Result<f64, BoxedError> {
+        let mut sum = GradientsAccumulator::new();
+        let mut shares = some_runs(|| {
+            let timing = self.run(input, BackwardScope::Input, &mut sum)?;
+            let both = (timing.backward + timing.deferred).as_secs_f64();
+            let share = timing.deferred.as_secs_f64() / both;
+            Ok(if both > 0.0 { share } else { 0.0 })
+        })?;
+        shares.sort_by(f64::total_cmp);
+        Ok(shares[shares.len() / 2])
+    }
+
+    fn run(
+        &self,
+        input: &StageValues<L>,
+        scope: BackwardScope,
+        sum: &mut GradientsAccumulator<L>,
+    ) -> Result<LayerTiming<L>, BoxedError> {
+        self.sync()?;
+        let before = self.allocated();
+        let (recorded, forward) = self.record(input)?;
+        let kept = before.zip(self.allocated());
+        let kept = kept.map(|(before, after)| after.saturating_sub(before));
+        let output = recorded.output.clone();
+        let (backward, deferred) = self.backward(recorded, scope, sum)?;
+        Ok(LayerTiming {
+            forward,
+            backward,
+            deferred,
+            kept,
+            output,
+        })
+    }
+
+    /// A forward pass with a tape, and how long it takes.
+    pub(super) fn record(
+        &self,
+        input: &StageValues<L>,
+    ) -> Result<(Recorded<L>, Duration), BoxedError> {
+        let device = self.profiler.device().clone().autodiff();
+        let loss = |_: Head, output| LossAndScores {
+            loss: self::sum(output).unwrap_or_else(|| Tensor::zeros([1], &device)),
+            scores: None,
+        };
+        let (modules, input) = (vec![copies::live(&self.layer)], input.clone());
+        let began = Instant::now();
+        let recorded = tape::record(modules, input, &self.pass, &loss, &|_| ())?;
+        self.sync()?;
+        Ok((recorded, began.elapsed()))
+    }
+
+    /// How long the backward pass takes, and the gradients of weights that it deferred.
+    pub(super) fn backward(
+        &self,
+        Recorded { output, tape, .. }: Recorded<L>,
+        scope: BackwardScope,
+        sum: &mut GradientsAccumulator<L>,
+    ) -> Result<(Duration, Duration), BoxedError> {
+        let gradients = ones(output.flow.clone());
+        let of_skips = self.ones(&output);
+        self.sync()?;
+        let began = Instant::now();
+        let result = tape.backward(
+            gradients,
+            of_skips,
+            (scope, &self.pass),
+            |_, module, gradients| sum.accumulate(module, gradients),
+            &|_| (),
+        )?;
+        self.sync()?;
+        let backward = began.elapsed();
+        if result.deferred.is_empty() {
+            return Ok((backward, Duration::ZERO));
+        }
+        let began = Instant::now();
+        for (_, deferred) in result.deferred {
+            sum.accumulate(&self.layer, deferred.run(&self.layer));
+        }
+        self.sync()?;
+        Ok((backward, began.elapsed()))
+    }
+
+    /// Ones as the gradients of the skips that the layer sent.
+    fn ones(&self, output: &StageValues<L>) -> SkipGradients {
+        let skips = self.pass.skips;
+        let of_skip = |(&skip, value): (&usize, &L::Flow)| {
+            let of_taking = |taking| (taking, ones(value.clone()));
+            skips.takings(skip).map(of_taking).collect::<Vec<_>>()
+        };
+        output.skips.iter().flat_map(of_skip).collect()
+    }
+
+    /// The bytes that are allocated now; a GPU reports its own.
+    fn allocated(&self) -> Option<usize> {
+        let of_device = self.profiler.device().memory_pool_usage();
+        match (of_device, self.profiler.allocated()) {
+            (Some(usage), _) => usize::try_from(usage.bytes_in_use).ok(),
+            (None, allocated) => allocated.map(|allocated| allocated()),
+        }
+    }
+
+    /// Waits until the device is done.
+    fn sync(&self) -> Result<(), BoxedError> {
+        Ok(self.profiler.device().sync()?)
+    }
+}
+
+/// Runs the parts that only some schedules use.
+fn some_runs<R>(mut run: impl FnMut() -> Result<R, BoxedError>) -> Result<Vec<R>, BoxedError> {
+    let first = Instant::now();
+    let is_short = |_: &usize| first.elapsed() <= LONG;
+    let runs = (0..=MORE_RUNS).take_while(is_short);
+    runs.map(|_| run()).collect()
+}
+
+/// A copy of a layer on a device, ready to train, that shares nothing with the model: clones of lazy
+/// parameters would initialise the model's, and clones of running statistics would update the model's.
+pub(super) fn stand_in<L: Layer>(layer: &L, device: &Device) -> L {
+    struct Values<'a>(&'a Device);
+
+    impl ModuleMapper for Values<'_> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            if param.is_initialized() {
+                return param;
+            }
+            Param::from_tensor(plausible(param.lazy_shape().dims(), self.0))
+        }
+    }
+
+    let copy = layer.clone().map(&mut Values(device));
+    copy.valid().fork(device).train()
+}
+
+/// Weights of a usual size, without drawing from Burn's generator, which the user may have seeded.
+fn plausible<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    let count: usize = shape.iter().product();
+    let values: Vec<f32> = match D {
+        0 | 1 => vec![1.0; count],
+        _ => {
+            let inputs = (count / shape[0].max(1)).max(1);
+            let scale = (2.0 / inputs as f32).sqrt();
+            (0..count).map(|i| scale * (1.3 * i as f32).sin()).collect()
+        }
+    };
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// Ones for gradients of a flow.
+fn ones<F: Flow>(flow: F) -> FlowGradients {
+    #[derive(Default)]
+    struct Ones {
+        gradients: FlowGradients,
+        index: usize,
+    }
+
+    impl FlowMapper for Ones {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.gradients.register(self.index, tensor.ones_like());
+            self.index += 1;
+            tensor
+        }
+    }
+
+    let mut ones = Ones::default();
+    flow.map(&mut ones);
+    ones.gradients
+}
+
+/// The sum of all floats of a flow, if it has any.
+fn sum<F: Flow>(flow: F) -> Option<Tensor<1>> {
+    struct Sum(Option<Tensor<1>>);
+
+    impl FlowMapper for Sum {
+        fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+            self.0 = values::add(self.0.take(), Some(tensor.clone().sum()));
+            tensor
+        }
+    }
+
+    let mut sum = Sum(None);
+    flow.map(&mut sum);
+    sum.0
+}
+
+/// The bytes of a flow's tensors.
+pub(super) fn bytes<F: Flow>(flow: F) -> usize {
+    struct Bytes(usize);
+
+    impl FlowMapper for Bytes {
+        every_kind!(self, tensor => {
+            self.0 += tensor.shape().num_elements() * tensor.dtype().size();
+            tensor
+        });
+    }
+
+    let mut bytes = Bytes(0);
+    flow.map(&mut bytes);
+    bytes.0
+}

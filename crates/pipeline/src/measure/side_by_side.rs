@@ -1,0 +1,252 @@
+//! Layers measured as they run in a pipeline.
+//!
+//! A layer that is repeated alone finds its weights, its input and its memory in the caches. In a pipeline, the
+//! other layers of its stage run in between, the activations of several micro-batches are alive, and other
+//! workers use the same caches, the same memory and the same power. So all layers are run one after the other,
+//! for several micro-batches, by as many workers as there will be.
+
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use burn::optim::GradientsAccumulator;
+use crossbeam_channel::unbounded;
+use stovepipe_plan::LayerProfile;
+
+use crate::{
+    api::error::{ProfilerError, StepError},
+    engine::{
+        panic::caught,
+        skips::{SkipValues, StageSkips},
+        tape::{BackwardScope, PassContext, StageValues},
+        worker,
+    },
+    measure::{
+        layer_bench::LayerBench,
+        probe::median,
+        profile::{Profiler, failed},
+    },
+    model::{keyed_rng::StepKey, layer::Layer, wiring::Wiring},
+};
+
+/// Micro-batches that are alive.
+const MICRO_BATCHES: usize = 2;
+/// Bytes that all workers together may keep. With more, the model is run in parts.
+const LIMIT: u64 = 1 << 30;
+/// How often a part is run: as many times as fit into [`TIME`]. The first run is not counted.
+const ROUNDS: std::ops::RangeInclusive<usize> = 3..=12;
+const TIME: Duration = Duration::from_secs(1);
+
+/// Seconds of a layer forward and backward.
+type Seconds = [f64; 2];
+
+/// What is run.
+pub(super) struct Chain<'a, L: Layer> {
+    pub(super) layers: &'a [L],
+    pub(super) wiring: &'a Arc<Wiring>,
+    pub(super) flow: L::Flow,
+    pub(super) side: &'a L::Side,
+    pub(super) samples: usize,
+}
+
+impl Profiler {
+    /// Replaces the times of layers that were measured alone by those side by side.
+    pub(super) fn replace_times<L: Layer>(
+        &self,
+        chain: &Chain<'_, L>,
+        workers: usize,
+        profiles: &mut [LayerProfile],
+    ) -> Result<(), ProfilerError> {
+        let parts = parts(profiles, LIMIT / (workers * MICRO_BATCHES) as u64);
+        let (results, others) = unbounded();
+        let mut threads = Vec::new();
+        for number in 1..workers {
+            let name = format!("profile-{number}");
+            let thread = worker::spawn_alone(&name, self.thread_count());
+            let thread = thread.map_err(failed(chain.layers, 0))?;
+            let (results, profiler, parts) = (results.clone(), self.quietly(), parts.clone());
+            let (layers, wiring) = (chain.layers.to_vec(), chain.wiring.clone());
+            let (flow, side, samples) = (chain.flow.clone(), chain.side.clone(), chain.samples);
+            thread.run(move || {
+                let chain = Chain {
+                    layers: &layers,
+                    wiring: &wiring,
+                    flow,
+                    side: &side,
+                    samples,
+                };
+                let _ = results.send(caught(|| chain.run(&profiler, &parts)));
+            });
+            threads.push(thread);
+        }
+        let _ = results.send(caught(|| chain.run(self, &parts)));
+        drop(results);
+        let mut sum = vec![[0.0; 2]; chain.layers.len()];
+        for found in others {
+            let found = found.map_err(StepError::panicked("layer"));
+            let found = found.map_err(failed(chain.layers, 0))??;
+            for (sum, found) in sum.iter_mut().zip(found) {
+                *sum = [sum[0] + found[0], sum[1] + found[1]];
+            }
+        }
+        for (profile, [forward, backward]) in profiles.iter_mut().zip(sum) {
+            replace_times(profile, forward / workers as f64, backward / workers as f64);
+        }
+        Ok(())
+    }
+}
+
+/// Parts of a chain that keep at most so many bytes, and at least a layer.
+fn parts(profiles: &[LayerProfile], most: u64) -> Vec<Range<usize>> {
+    // A layer keeps a few times as much as it puts out.
+    let kept = |layer: &LayerProfile| layer.kept.unwrap_or(8 * layer.output);
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    let mut bytes = 0;
+    for (index, layer) in profiles.iter().enumerate() {
+        let own = kept(layer);
+        match parts.last_mut() {
+            Some(part) if bytes + own <= most => (part.end, bytes) = (index + 1, bytes + own),
+            _ => {
+                parts.push(index..index + 1);
+                bytes = own;
+            }
+        }
+    }
+    parts
+}
+
+/// The parts of times that were measured alone keep their shares.
+fn replace_times(profile: &mut LayerProfile, forward: f64, backward: f64) {
+    let share = |now: f64, before: f64| if before > 0.0 { now / before } else { 1.0 };
+    let slower = share(forward, profile.forward);
+    profile.quiet = profile.quiet.map(|quiet| quiet * slower);
+    let slower = share(backward, profile.backward);
+    profile.weight = profile.weight.map(|weight| (weight * slower).min(backward));
+    (profile.forward, profile.backward) = (forward, backward);
+}
+
+impl<L: Layer> Chain<'_, L> {
+    fn run(
+        &self,
+        profiler: &Profiler,
+        parts: &[Range<usize>],
+    ) -> Result<Vec<Seconds>, ProfilerError> {
+        let alone: Vec<_> = (0..self.layers.len())
+            .map(|layer| layer..layer + 1)
+            .collect();
+        let alone = StageSkips::of_stages(self.wiring, &alone);
+        let mut input = StageValues {
+            flow: self.flow.clone(),
+            skips: SkipValues::new(),
+        };
+        let mut seconds = Vec::with_capacity(self.layers.len());
+        for part in parts {
+            let skips = part.clone().map(|layer| &alone[layer]);
+            let benches = part.clone().zip(skips).map(|(first, skips)| LayerBench {
+                layer: profiler.copy(&self.layers[first]),
+                pass: PassContext {
+                    side: self.side,
+                    rng: Some((StepKey::APART, 0..self.samples)),
+                    skips,
+                    first,
+                    trainable_from: 0,
+                    inspect: false,
+                    loss_scale: None,
+                },
+                profiler,
+            });
+            let benches: Vec<_> = benches.collect();
+            let mut times = vec![[Vec::new(), Vec::new()]; benches.len()];
+            let mut output = self.run_once(&benches, &input, &mut times)?; // touches memory
+            times.iter_mut().flatten().for_each(Vec::clear);
+            let began = Instant::now();
+            for round in 1..*ROUNDS.end() {
+                if round >= *ROUNDS.start() && began.elapsed() > TIME {
+                    break;
+                }
+                profiler.report(self.layers.len());
+                output = self.run_once(&benches, &input, &mut times)?;
+            }
+            seconds.extend(times.into_iter().map(|times| times.map(median)));
+            input = output;
+        }
+        Ok(seconds)
+    }
+
+    /// Forward and backward passes of a few micro-batches. Returns the last output.
+    fn run_once(
+        &self,
+        benches: &[LayerBench<'_, L>],
+        input: &StageValues<L>,
+        times: &mut [[Vec<Duration>; 2]],
+    ) -> Result<StageValues<L>, ProfilerError> {
+        let failed = |bench: usize| failed(self.layers, benches[bench].pass.first);
+        let (mut tapes, mut values) = (Vec::new(), input.clone());
+        for _ in 0..MICRO_BATCHES {
+            values = input.clone();
+            for (index, bench) in benches.iter().enumerate() {
+                let (recorded, time) = bench.record(&values).map_err(failed(index))?;
+                values.flow = recorded.output.flow.clone();
+                values.skips.extend(recorded.output.skips.clone());
+                times[index][0].push(time);
+                tapes.push((index, recorded));
+            }
+        }
+        let mut sums: Vec<_> = benches
+            .iter()
+            .map(|_| GradientsAccumulator::new())
+            .collect();
+        for (index, recorded) in tapes.into_iter().rev() {
+            let run = benches[index].backward(recorded, BackwardScope::All, &mut sums[index]);
+            times[index][1].push(run.map_err(failed(index))?.0);
+        }
+        Ok(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_keep_what_fits_and_a_layer_at_least() {
+        let layer = |kept| LayerProfile {
+            kept,
+            output: 10,
+            ..LayerProfile::default()
+        };
+        let of = |kept: &[Option<u64>], most| {
+            let profiles: Vec<_> = kept.iter().map(|&kept| layer(kept)).collect();
+            parts(&profiles, most)
+        };
+        let some = |kept: &[u64]| kept.iter().map(|&kept| Some(kept)).collect::<Vec<_>>();
+        assert_eq!(of(&some(&[3, 3, 3, 3]), 6), [0..2, 2..4]);
+        assert_eq!(of(&some(&[9, 1, 1, 9]), 6), [0..1, 1..3, 3..4]);
+        assert_eq!(of(&some(&[1, 1]), 100), [0..2]);
+        assert_eq!(of(&[None, None, None], 160), [0..2, 2..3]); // eight times the output
+        assert!(of(&[], 1).is_empty());
+    }
+
+    /// The parts of a layer's times stay within them.
+    #[test]
+    fn shares_of_times_stay() {
+        let mut profile = LayerProfile {
+            forward: 1.0,
+            quiet: Some(0.5),
+            backward: 2.0,
+            weight: Some(0.5),
+            ..LayerProfile::default()
+        };
+        replace_times(&mut profile, 2.0, 3.0);
+        let expected = LayerProfile {
+            forward: 2.0,
+            quiet: Some(1.0),
+            backward: 3.0,
+            weight: Some(0.75),
+            ..LayerProfile::default()
+        };
+        assert_eq!(profile, expected);
+    }
+}
