@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use stovepipe::{
     pipeline::{
-        Layer, Measured, NamedDevice, count_parameters,
+        Layer, Measured, count_parameters,
         measure::{LayerProfile, Profile},
     },
     schedule::format_bytes,
@@ -56,7 +56,6 @@ impl Work for DryRun<'_> {
             (None, _) => ShareOf::Parameters(None),
         };
         let (cut, workers) = (builder.cut()?, builder.workers()?);
-        let devices = pipeline.worker_devices()?;
         let mut text = stage_table(layers, &cut, &workers, &pipeline.devices, costs);
         match &forecast {
             Some(forecast) => {
@@ -64,8 +63,12 @@ impl Work for DryRun<'_> {
                     true => "an update",
                     false => "a step",
                 };
-                // Measured side by side, on CPUs alone.
-                let accuracy = match devices.iter().all(NamedDevice::is_cpu) {
+                // GPUs are not measured side by side.
+                let devices = measured
+                    .as_ref()
+                    .map(|own| own.machine(workers.len()).devices);
+                let mut names = devices.iter().flatten().map(|device| &device.name);
+                let accuracy = match names.all(|name| name.starts_with("cpu")) {
                     true => " (within 10 % in most cases)",
                     false => "",
                 };

@@ -50,7 +50,10 @@ fn the_cost_of_every_recipe_is_predicted_with_its_activations() {
         ",
     ) {
         let text = dry_run(recipe, flags);
-        assert!(text.contains(" (within 10 % in most cases) without the optimizer"), "{recipe}: {text}");
+        assert!(
+            text.contains(" (within 10 % in most cases) without the optimizer"),
+            "{recipe}: {text}"
+        );
         for worker in 0..2 {
             let keeps = format!("worker {worker} keeps about ");
             let line = text.lines().find(|line| line.starts_with(&keeps)).unwrap();
