@@ -658,16 +658,19 @@ impl<L: Layer> PipelineBuilder<L> {
         let skips = StageSkips::of_stages(&Arc::new(wiring), &ranges);
         let devices = of_stages(seats, processes, &self.devices).into_iter();
         let placement =
-            |((layers, device), skips): ((Range<usize>, NamedDevice), _)| StagePlacement {
-                names: names[layers.clone()].into(),
-                layers,
-                device: device.device.inner(),
-                device_name: device.name,
-                skips,
-                cells: Arc::default(), // found when the layers are moved
+            |(index, ((layers, device), skips)): (_, ((Range<usize>, NamedDevice), _))| {
+                StagePlacement {
+                    index,
+                    names: names[layers.clone()].into(),
+                    layers,
+                    device: device.device.inner(),
+                    device_name: device.name,
+                    skips,
+                    cells: Arc::default(), // found when the layers are moved
+                }
             };
         let placements = ranges.into_iter().zip(devices).zip(skips);
-        Ok(placements.map(placement).collect())
+        Ok(placements.enumerate().map(placement).collect())
     }
 
     /// The kind of each worker's device, if other processes have replicas of its stages: only its own process

@@ -348,7 +348,7 @@ pub enum StepError {
     /// The processes of the pipeline do not get on.
     #[error(transparent)]
     Processes(#[from] ProcessError),
-    /// A stage's device could not be read outside of a step.
+    /// A stage's device failed outside of a step: a value could not be read, or not be copied there.
     #[error("stage {stage} on {device}: {}", advised(source))]
     Device {
         /// The stage.

@@ -41,9 +41,11 @@ impl<L: Layer> Pipeline<L> {
     ) -> Result<L::Output, StepError> {
         let inputs = inputs.into();
         let (_turn, sizes) = self.prepare_forward(&inputs, "infer")?;
-        let result = self.run_forward(inputs, &sizes, |_| OutputUse {
-            loss: None,
-            keep_outputs: true,
+        let result = self.run_forward(inputs, &sizes, |_| {
+            Ok(OutputUse {
+                loss: None,
+                keep_outputs: true,
+            })
         })?;
         let all = self.share_outputs(own_outputs(result));
         let joined = all.and_then(|all| join_outputs(all, sizes.len()));
@@ -139,9 +141,11 @@ impl<L: Layer> Pipeline<L> {
                 (vec![call, sizes_term(sizes), weight], ())
             })?;
         let inputs = Inputs::from((batch.input, batch.side));
-        let result = self.run_forward(inputs, &sizes, |stage| OutputUse {
-            loss: Some(loss_on::<L, T>(stage, objective, &targets, weight)),
-            keep_outputs: false,
+        let result = self.run_forward(inputs, &sizes, |stage| {
+            Ok(OutputUse {
+                loss: Some(loss_on::<L, T>(stage, objective, &targets, weight)?),
+                keep_outputs: false,
+            })
         })?;
         Ok(Evaluation {
             loss: sum_losses(&result.reports, 0..sizes.len()).1,
@@ -154,7 +158,7 @@ impl<L: Layer> Pipeline<L> {
         &self,
         inputs: Inputs<L::Input, L::Side>,
         sizes: &[usize],
-        outputs: impl Fn(&StagePlacement) -> OutputUse<L>,
+        outputs: impl Fn(&StagePlacement) -> Result<OutputUse<L>, StepError>,
     ) -> Result<StepResult<L>, StepError> {
         let turns = self.engine.schedules.turns(sizes.len());
         let tasks = self.tasks(inputs, (sizes, &turns), None, outputs);

@@ -97,9 +97,11 @@ impl<L: Layer> Pipeline<L> {
             loss_scale: None,
         };
         let split = (&sizes[..], &schedule.turns);
-        let tasks = self.tasks(inputs, split, Some(&Arc::new(training)), |_| OutputUse {
-            loss: None,
-            keep_outputs: false,
+        let tasks = self.tasks(inputs, split, Some(&Arc::new(training)), |_| {
+            Ok(OutputUse {
+                loss: None,
+                keep_outputs: false,
+            })
         });
         let result = step::run(&self.engine, &schedule, tasks, |_| Ok(()))?;
         let statistics = result.stages.into_iter().flat_map(|stage| stage.statistics);

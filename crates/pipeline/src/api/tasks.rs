@@ -7,7 +7,7 @@ use stovepipe_comm::Terms;
 use crate::{
     api::{
         batch::{self, Inputs},
-        error::StepError,
+        error::{BoxedError, StepError},
         objective::Objective,
         pipeline::Pipeline,
     },
@@ -52,20 +52,35 @@ impl<L: Layer> Parted<L> {
     /// The part of a seat. The mini-batch's first micro-batch is the `first` of all.
     pub(crate) fn of(
         &mut self,
-        seat: Seat,
+        (seat, stage): (Seat, &StagePlacement),
         (turns, first): (&Turns, usize),
         outputs: OutputUse<L>,
-    ) -> Part<L> {
+    ) -> Result<Part<L>, StepError> {
         let is_own = |index: usize| seat.stage == 0 && turns.has(seat, first + index);
         let inputs = self.inputs.extract_if(|&index, _| is_own(index));
-        Part {
-            inputs: inputs.collect(),
-            side: self.side.clone(),
+        let inputs = inputs.map(|(index, input)| Ok((index, ahead(input, stage)?)));
+        let side = self.side.iter().map(|side| ahead(side.clone(), stage));
+        Ok(Part {
+            inputs: inputs.collect::<Result<_, StepError>>()?,
+            side: side.collect::<Result<_, _>>()?,
             samples: self.samples.clone(),
             outputs,
             key: self.key.clone(),
-        }
+        })
     }
+}
+
+/// Copies to a stage's device what lies on another GPU, before the step: a worker would have to wait until
+/// that GPU has done all that is queued there. What lies in the host's memory, the worker copies when it
+/// needs it.
+fn ahead<F: Flow>(value: F, stage: &StagePlacement) -> Result<F, StepError> {
+    let copied = caught(|| values::from_gpus(value, &stage.device).map_err(BoxedError::from));
+    let copied = copied.map_err(BoxedError::from).flatten();
+    copied.map_err(|source| StepError::Device {
+        stage: stage.index,
+        device: stage.device_name.clone(),
+        source,
+    })
 }
 
 impl<L: Layer> Pipeline<L> {
@@ -76,7 +91,7 @@ impl<L: Layer> Pipeline<L> {
         inputs: Inputs<L::Input, L::Side>,
         (sizes, turns): (&[usize], &Turns),
         training: Option<&Arc<Training>>,
-        outputs: impl Fn(&StagePlacement) -> OutputUse<L>,
+        outputs: impl Fn(&StagePlacement) -> Result<OutputUse<L>, StepError>,
     ) -> Result<Vec<StageTask<L>>, StepError> {
         if self.layers().is_empty() {
             return Err(StepError::LayersLost);
@@ -84,9 +99,10 @@ impl<L: Layer> Pipeline<L> {
         let key = training.map(|_| self.step_key(0));
         let mut parted = Parted::new(inputs, sizes, key)?;
         let parts = |seat: Seat, stage: &StagePlacement| {
-            Parts::one(parted.of(seat, (turns, 0), outputs(stage)))
+            let part = parted.of((seat, stage), (turns, 0), outputs(stage)?)?;
+            Ok(Parts::one(part))
         };
-        Ok(self.seat_tasks((turns, 1), training, parts))
+        self.seat_tasks((turns, 1), training, parts)
     }
 
     /// The first layer of this process that has something to train, or the number of layers.
@@ -124,8 +140,8 @@ impl<L: Layer> Pipeline<L> {
         &self,
         (turns, mini_batches): (&Turns, usize),
         training: Option<&Arc<Training>>,
-        mut parts: impl FnMut(Seat, &StagePlacement) -> Parts<L>,
-    ) -> Vec<StageTask<L>> {
+        mut parts: impl FnMut(Seat, &StagePlacement) -> Result<Parts<L>, StepError>,
+    ) -> Result<Vec<StageTask<L>>, StepError> {
         let engine = &self.engine;
         let skips = engine.stages.iter().map(|stage| stage.skips.clone());
         let skips: Vec<_> = skips.collect();
@@ -142,20 +158,20 @@ impl<L: Layer> Pipeline<L> {
             let of_mini_batches = reductions.iter_mut().filter_map(|reductions| {
                 training.and_then(|_| reductions.of(seat, replicas, [&stage.device, home]))
             });
-            StageTask {
+            Ok(StageTask {
                 run: 0, // when it begins
                 seat,
                 layers: self.layers_at(seat),
                 links,
                 reductions: of_mini_batches.collect(),
-                parts: parts(seat, &stage),
+                parts: parts(seat, &stage)?,
                 micro_batches: turns.0[seat.stage].len(),
                 stage,
                 shared: (engine.shared.clone()).filter(|_| engine.home(seat.stage) == Some(seat)), // once a process
                 dtype: engine.precision.cast(),
                 training: training.cloned(),
                 updates: None,
-            }
+            })
         };
         let own = (engine.seats().all().zip(links))
             .filter(|(seat, _)| engine.processes.is_own(seat.worker));
@@ -180,10 +196,11 @@ pub(crate) fn loss_on<L: Layer, T: Flow>(
     objective: &impl Objective<L::Output, T>,
     targets: &[T],
     weight: f64,
-) -> MicroBatchLoss<L> {
-    let device = stage.device.clone();
-    let (objective, targets) = (objective.clone(), targets.to_vec());
-    Box::new(move |micro_batch, head, output| {
+) -> Result<MicroBatchLoss<L>, StepError> {
+    let targets = targets.iter().map(|target| ahead(target.clone(), stage));
+    let targets = targets.collect::<Result<Vec<_>, _>>()?;
+    let (objective, device) = (objective.clone(), stage.device.clone());
+    Ok(Box::new(move |micro_batch, head, output| {
         let target = flows::to_device(targets[micro_batch].clone(), &device);
         let output = values::widened(output);
         let (loss, scores) = match head {
@@ -197,7 +214,7 @@ pub(crate) fn loss_on<L: Layer, T: Flow>(
             loss: loss.div_scalar(weight),
             scores,
         }
-    })
+    }))
 }
 
 /// The auxiliary and the main losses of a mini-batch, added in the order of micro-batches.

@@ -142,9 +142,9 @@ impl<L: Layer> Pipeline<L> {
             |seat, stage| {
                 let (outbox, inbox) = mailbox();
                 feed.seats.push((seat, stage.clone(), outbox));
-                Parts::to_come(engine.micro_batches, inbox)
+                Ok(Parts::to_come(engine.micro_batches, inbox))
             },
-        );
+        )?;
         let slots: Vec<_> = (states.iter())
             .map(|state| Arc::new(Mutex::new(Some(state.clone()))))
             .collect();
@@ -418,11 +418,12 @@ impl<L: Layer, O> Feed<'_, L, O> {
         let mut parted = Parted::new(inputs, &sizes, Some(key))?;
         for (seat, stage, outbox) in &self.seats {
             let outputs = OutputUse {
-                loss: Some(loss_on::<L, T>(stage, self.objective, &targets, weight)),
+                loss: Some(loss_on::<L, T>(stage, self.objective, &targets, weight)?),
                 keep_outputs: false,
             };
             let first = number * micro_batches;
-            let part = parted.of(*seat, (&self.schedule.turns, first), outputs);
+            let turns = &self.schedule.turns;
+            let part = parted.of((*seat, stage), (turns, first), outputs)?;
             let _ = outbox.send((number, part));
         }
         self.sizes.push(sizes);

@@ -112,6 +112,7 @@ impl<L: Layer> StageResult<L> {
 /// The layers of a stage and their device.
 #[derive(Clone, Debug)]
 pub(crate) struct StagePlacement {
+    pub(crate) index: usize,
     /// Its layers, by their index in the model.
     pub(crate) layers: Range<usize>,
     /// Their names, for errors.

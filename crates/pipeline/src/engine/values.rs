@@ -130,6 +130,37 @@ fn unpack_gradient(from: &mut Packed, device: &Device) -> Result<Box<dyn Gradien
     of_rank!(from.number()?, 1 2 3 4 5 6 7 8)
 }
 
+/// Copies tensors that lie on another GPU to a device, and waits for the copies. The others stay where they
+/// are.
+pub(crate) fn from_gpus<F: Flow>(flow: F, device: &Device) -> Result<F, ExecutionError> {
+    struct Copy<'a> {
+        device: &'a Device,
+        arrived: Result<(), ExecutionError>,
+    }
+
+    impl FlowMapper for Copy<'_> {
+        every_kind!(self, tensor => {
+            let from = tensor.device().inner();
+            if from == *self.device || from == Device::flex() {
+                tensor
+            } else {
+                let copy = moved(tensor, self.device);
+                if self.arrived.is_ok() {
+                    self.arrived = wait_for(copy.clone());
+                }
+                copy
+            }
+        });
+    }
+
+    let mut copy = Copy {
+        device,
+        arrived: Ok(()),
+    };
+    let flow = flow.map(&mut copy);
+    copy.arrived.map(|()| flow)
+}
+
 /// Waits until a flow's tensors have been computed, and for nothing else that their device does.
 pub(crate) fn wait<F: Flow>(flow: &F) -> Result<(), ExecutionError> {
     struct Wait(Result<(), ExecutionError>);

@@ -1,14 +1,20 @@
 //! The engine on wgpu.
-use burn::tensor::{Int, Tensor};
+use std::thread;
+
+use burn::{
+    module::Module,
+    nn::{Linear, LinearConfig},
+    tensor::{Int, Tensor},
+};
 use stovepipe_pipeline::{
-    CrossEntropy, KeyedRng, NamedDevice, Recompute, StepError, device::measure_link,
-    error::TransferKind,
+    Batch, Context, CrossEntropy, KeyedRng, Layer, LayerError, NamedDevice, Recompute, StepError,
+    device::measure_link, error::TransferKind,
 };
 use stovepipe_schedule::{GPipe, OneForwardOneBackward, Rule};
 
 use crate::{
     beside_cpu::{Pairs, check, cpu, two_devices},
-    models::{self, By, builder, conv_net, images, labels},
+    models::{self, By, SQUARED, builder, conv_net, images, labels, vectors},
 };
 
 fn batch() -> (Tensor<4>, Tensor<1, Int>) {
@@ -139,4 +145,68 @@ fn a_link_is_measured_between_devices() {
         let is_plausible = link.latency > 0.0 && link.bandwidth > 1e6;
         assert!(is_plausible, "{from} to {to}: {link:?}");
     }
+}
+
+/// Multiplies by a side input.
+#[derive(Module, Debug)]
+struct Gated {
+    linear: Linear,
+}
+
+impl Layer for Gated {
+    type Input = Tensor<2>;
+    type Flow = Tensor<2>;
+    type Output = Tensor<2>;
+    type Side = Tensor<2>;
+
+    fn enter(x: Tensor<2>) -> Tensor<2> {
+        x
+    }
+
+    fn leave(x: Tensor<2>) -> Result<Tensor<2>, LayerError> {
+        Ok(x)
+    }
+
+    fn forward(
+        &self,
+        x: Tensor<2>,
+        context: &mut Context<'_, Self>,
+    ) -> Result<Tensor<2>, LayerError> {
+        Ok(self.linear.forward(x) * context.side().clone())
+    }
+}
+
+/// Inputs, side inputs and targets lie on the CPU, or on the device of any stage, while two pipelines send each
+/// other's devices values in opposite orders. Nothing waits for ever, and no bit depends on where they lie.
+#[test]
+fn values_may_lie_on_any_device() {
+    let Some([best, first]) = two_devices() else {
+        return;
+    };
+    let run = |devices: [&NamedDevice; 2]| {
+        let linear = || LinearConfig::new(4, 4).init(&cpu().device);
+        let layers = vec![Gated { linear: linear() }, Gated { linear: linear() }];
+        let builder = builder(layers, 2, OneForwardOneBackward, 2, Recompute::Always);
+        let pipeline = builder.devices(devices.map(Clone::clone)).build().unwrap();
+        let places = [&cpu(), &best, &first];
+        let step = |[input, side, target]: [&NamedDevice; 3]| {
+            let values = |place: &NamedDevice| vectors(8, 4).to_device(&place.device);
+            let batch = Batch::from((values(input), values(target), values(side)));
+            let step = pipeline.train_step(batch, &SQUARED).unwrap();
+            models::gradient_bits(&pipeline, &step.gradients)
+        };
+        let expected = step([&cpu(), &cpu(), &cpu()]);
+        for input in places {
+            for side in places {
+                for target in places {
+                    let what = format!("{input}, {side}, {target}");
+                    assert!(step([input, side, target]) == expected, "{what}");
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| run([&best, &first]));
+        scope.spawn(|| run([&first, &best]));
+    });
 }

@@ -32,14 +32,12 @@ impl<L: Layer> Pipeline<L> {
         });
         let inputs = batch.inputs.clone();
         let split = (&batch.sizes[..], &batch.schedule.turns);
-        let tasks = self.tasks(inputs, split, Some(&training), |stage| OutputUse {
-            loss: Some(loss_on::<L, T>(
-                stage,
-                objective,
-                &batch.targets,
-                batch.weight,
-            )),
-            keep_outputs: batch.keeps_outputs,
+        let tasks = self.tasks(inputs, split, Some(&training), |stage| {
+            let (targets, weight) = (&batch.targets, batch.weight);
+            Ok(OutputUse {
+                loss: Some(loss_on::<L, T>(stage, objective, targets, weight)?),
+                keep_outputs: batch.keeps_outputs,
+            })
         });
         step::run(&self.engine, &batch.schedule, tasks, |_| Ok(()))
     }
