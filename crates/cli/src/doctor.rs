@@ -63,7 +63,7 @@ pub fn command() -> Command {
         .about("Check that training works on a device, and write a report")
         .long_about(
             "Check that training works on a device: its driver and libraries, copies to and from it, and small \
-             models through one and two stages, twice and next to the CPU. It takes ten minutes at most. The \
+             models through one and two stages, twice and next to the CPU. It starts no check after ten minutes. The \
              report has no names of users, hosts or folders: attach it when you report a problem. The exit \
              status is 0 if all is well.",
         )
