@@ -13,7 +13,7 @@ use stovepipe_autodiff::{Kernel, Operand, contiguous, tensor, values};
 use crate::{
     everywhere,
     exponential::exp,
-    planes::{in_shares, joined, joined_pairs, vectorised},
+    planes::{are_few, fill_shares, joined, vectorised},
     products::{Columns, matrix, matrix_mut, multiply, multiply_and_add},
     rows::{change, largest, sum_of, sum_of_pairs},
 };
@@ -95,20 +95,30 @@ impl Kernel<1> for Attention {
     fn forward(&self, inputs: [FlexTensor; 1]) -> (FlexTensor, Self::Saved) {
         let [projected] = inputs.map(contiguous);
         let [samples, length, width] = projected.layout().shape().dims();
-        let shares = in_shares(samples, values(&projected).len(), &|range| {
-            let mut output = vec![0.0; range.len() * length * width / 3];
-            let mut divisors = Vec::with_capacity(2 * range.len() * self.heads.count * length);
-            let outputs = output.chunks_exact_mut(length * width / 3);
-            for (sample, output) in range.zip(outputs) {
-                for head in self.heads_of(sample, &projected) {
-                    head.forward(output, &mut divisors);
+        let (count, d) = (self.heads.count, width / 3);
+        let size = values(&projected).len();
+        let mut output = vec![0.0; samples * length * d];
+        let divisors = match are_few(samples, size) {
+            true => self.by_heads([samples, length, d / count], &mut output, &|index, own| {
+                let mut divisors = Vec::with_capacity(2 * length);
+                let head = self.head(index, &projected);
+                head.forward(own, head.columns(d / count)[0], &mut divisors);
+                divisors
+            }),
+            false => fill_shares(&mut output, samples, size, &|range, output| {
+                let mut divisors = Vec::with_capacity(2 * range.len() * count * length);
+                let outputs = output.chunks_exact_mut(length * d);
+                for (sample, output) in range.zip(outputs) {
+                    for index in sample * count..(sample + 1) * count {
+                        let head = self.head(index, &projected);
+                        head.forward(output, head.output(), &mut divisors);
+                    }
                 }
-            }
-            (output, divisors)
-        });
-        let (output, divisors) = joined_pairs(shares);
-        let divisors = tensor(divisors, [samples, self.heads.count, length, 2]);
-        let output = tensor(output, [samples, length, width / 3]);
+                divisors
+            }),
+        };
+        let divisors = tensor(joined(divisors), [samples, count, length, 2]);
+        let output = tensor(output, [samples, length, d]);
         (output, [projected, divisors])
     }
 
@@ -120,44 +130,87 @@ impl Kernel<1> for Attention {
     ) -> [Option<FlexTensor>; 1] {
         let gradient = contiguous(gradient);
         let [samples, length, width] = projected.layout().shape().dims();
-        let (size, rows) = (length * width, 2 * self.heads.count * length);
-        let shares = in_shares(samples, values(&projected).len(), &|range| {
-            let mut of_projected = vec![0.0; range.len() * size];
-            let targets = of_projected.chunks_exact_mut(size);
-            for (sample, target) in range.zip(targets) {
-                let gradient = &values(&gradient)[sample * size / 3..][..size / 3];
-                let divisors = &values(&divisors)[sample * rows..][..rows];
-                let heads = self.heads_of(sample, &projected);
-                for (head, divisors) in heads.zip(divisors.chunks_exact(2 * length)) {
-                    head.backward(gradient, divisors, target);
+        let (count, size) = (self.heads.count, values(&projected).len());
+        let mut of_projected = vec![0.0; size];
+        let gradient_of = |index: usize, target: &mut [f32], columns: [Columns; 3]| {
+            let (own, rows) = (length * width / 3, 2 * length);
+            let gradient = &values(&gradient)[index / count * own..][..own];
+            let divisors = &values(&divisors)[index * rows..][..rows];
+            let head = self.head(index, &projected);
+            head.backward(gradient, divisors, target, columns);
+        };
+        if are_few(samples, size) {
+            let columns = width / count;
+            self.by_heads(
+                [samples, length, width / 3 / count],
+                &mut of_projected,
+                &|index, own| {
+                    let columns = self.head(index, &projected).columns(columns);
+                    gradient_of(index, own, columns);
+                },
+            );
+        } else {
+            fill_shares(&mut of_projected, samples, size, &|range, targets| {
+                let targets = targets.chunks_exact_mut(length * width);
+                for (sample, target) in range.zip(targets) {
+                    for index in sample * count..(sample + 1) * count {
+                        let columns = self.head(index, &projected).parts();
+                        gradient_of(index, target, columns);
+                    }
                 }
-            }
-            of_projected
-        });
-        [Some(tensor(joined(shares), [samples, length, width]))]
+            });
+        }
+        [Some(tensor(of_projected, [samples, length, width]))]
     }
 }
 
 impl Attention {
-    fn heads_of<'a>(
-        &'a self,
-        sample: usize,
-        projected: &'a FlexTensor,
-    ) -> impl Iterator<Item = Head<'a>> {
+    /// A head, counted over all samples.
+    fn head<'a>(&'a self, index: usize, projected: &'a FlexTensor) -> Head<'a> {
         let [_, length, width] = projected.layout().shape().dims();
         let (size, square) = (length * width, length * length);
-        let projected = &values(projected)[sample * size..][..size];
-        (0..self.heads.count).map(move |index| Head {
+        let kept = self.kept.as_ref();
+        Head {
             heads: self.heads,
-            index,
+            index: index % self.heads.count,
             length,
             d: width / 3,
-            projected,
-            kept: self.kept.as_ref().map(|kept| {
-                let begin = (sample * self.heads.count + index) * square;
-                &values(kept)[begin..][..square]
-            }),
-        })
+            projected: &values(projected)[index / self.heads.count * size..][..size],
+            kept: kept.map(|kept| &values(kept)[index * square..][..square]),
+        }
+    }
+
+    /// Calls `run` for each head of each sample, shared among the threads, with its own columns of each row;
+    /// then puts those of all heads next to each other, in groups of `group` columns: first the first group
+    /// of each head.
+    fn by_heads<R: Send>(
+        &self,
+        [samples, length, group]: [usize; 3],
+        output: &mut [f32],
+        run: &(dyn Fn(usize, &mut [f32]) -> R + Sync),
+    ) -> Vec<R> {
+        let count = self.heads.count;
+        let width = output.len() / (samples * length * count);
+        let each = length * width;
+        let mut own = vec![0.0; samples * count * each];
+        let results = fill_shares(&mut own, samples * count, output.len(), &|heads, own| {
+            let own = own.chunks_exact_mut(each);
+            heads
+                .zip(own)
+                .map(|(head, own)| run(head, own))
+                .collect::<Vec<_>>()
+        });
+        fill_shares(output, samples * length, own.len(), &|rows, output| {
+            for (row, output) in rows.zip(output.chunks_exact_mut(width * count)) {
+                let (sample, row) = (row / length, row % length);
+                for (place, columns) in output.chunks_exact_mut(group).enumerate() {
+                    let (part, head) = (place / count, place % count);
+                    let from = (sample * count + head) * each + row * width + part * group;
+                    columns.copy_from_slice(&own[from..from + group]);
+                }
+            }
+        });
+        results.into_iter().flatten().collect()
     }
 }
 
@@ -181,6 +234,17 @@ impl Head<'_> {
             count,
             width: 3 * self.d,
         })
+    }
+
+    /// Parts of a tensor with its own columns alone, `width` of them.
+    fn columns(&self, width: usize) -> [Columns; 3] {
+        let count = self.d / self.heads.count;
+        let first = |part: usize| Columns {
+            first: part * count,
+            count,
+            width,
+        };
+        [0, 1, 2].map(first)
     }
 
     fn output(&self) -> Columns {
@@ -223,8 +287,8 @@ impl Head<'_> {
         }
     }
 
-    /// Writes its columns of the output, and appends what [`softmax_of`] returns for each row.
-    fn forward(&self, output: &mut [f32], divisors: &mut Vec<f32>) {
+    /// Writes its `own` columns of the output, and appends what [`softmax_of`] returns for each row.
+    fn forward(&self, output: &mut [f32], own: Columns, divisors: &mut Vec<f32>) {
         let [q, k, v] = self.parts();
         let mut scores = vec![0.0; self.scratch()];
         for (rows, columns) in self.blocks() {
@@ -236,14 +300,20 @@ impl Head<'_> {
                 }
                 self.keep(scores, rows.clone(), columns);
             });
-            let target = self.output().of_mut(output, rows.clone());
+            let target = own.of_mut(output, rows.clone());
             let shares = matrix(scores, rows.len(), columns);
             multiply(target, shares, v.of(self.projected, 0..columns), 1.0);
         }
     }
 
     /// Writes its columns of the gradient of queries, keys and values, which must hold zeros.
-    fn backward(&self, gradient: &[f32], divisors: &[f32], target: &mut [f32]) {
+    fn backward(
+        &self,
+        gradient: &[f32],
+        divisors: &[f32],
+        target: &mut [f32],
+        [of_q, of_k, of_v]: [Columns; 3],
+    ) {
         let [q, k, v] = self.parts();
         let scratch = self.scratch();
         let mut buffers = [vec![0.0; scratch], vec![0.0; scratch], Vec::new()];
@@ -269,13 +339,13 @@ impl Head<'_> {
             });
             let kept = self.kept.map_or(&*shares, |_| dropped);
             let kept = matrix(kept, rows.len(), columns).transpose();
-            multiply_and_add(v.of_mut(target, 0..columns), kept, gradient);
+            multiply_and_add(of_v.of_mut(target, 0..columns), kept, gradient);
             self.slope(shares, slopes, columns);
             let slopes = matrix(slopes, rows.len(), columns);
             let keys = k.of(self.projected, 0..columns);
-            multiply(q.of_mut(target, rows.clone()), slopes, keys, 1.0);
+            multiply(of_q.of_mut(target, rows.clone()), slopes, keys, 1.0);
             let queries = q.of(self.projected, rows.clone());
-            multiply_and_add(k.of_mut(target, 0..columns), slopes.transpose(), queries);
+            multiply_and_add(of_k.of_mut(target, 0..columns), slopes.transpose(), queries);
         }
     }
 

@@ -18,7 +18,7 @@ use stovepipe_autodiff::{Kernel, Operand, contiguous, tensor, values};
 use crate::{
     everywhere,
     patches::Patches,
-    planes::{dims, in_shares, joined, vectorised},
+    planes::{are_few, dims, fill_rows, fill_shares, vectorised},
     products::{matrix, matrix_mut, multiply, multiply_and_add},
     rows::add,
 };
@@ -132,20 +132,16 @@ impl Kernel<2> for Convolution {
         let samples = dims(&x)[0];
         let [filters, patch, places] = self.sizes(&weight);
         let [rows, columns] = self.patches.output();
-        let shares = in_shares(samples, samples * filters * places, &|range| {
+        let (each, size) = (filters * places, samples * work(filters * patch * places));
+        let mut output = vec![0.0; samples * each];
+        self.for_samples(samples, &mut output, size, &|range, output, size| {
             let mut scratch = Vec::new();
-            let mut output = Vec::with_capacity(range.len() * filters * places);
-            for sample in range {
-                let patches = self.patches_of(sample, &x, &mut scratch);
-                let begin = output.len();
-                output.resize(begin + filters * places, 0.0);
-                let target = matrix_mut(&mut output[begin..], filters, places);
-                let weight = matrix(values(&weight), filters, patch);
-                multiply(target, weight, matrix(patches, patch, places), 1.0);
+            for (sample, output) in range.zip(output.chunks_exact_mut(each)) {
+                let patches = self.patches_of(sample, &x, &mut scratch, size);
+                self.product(&weight, patches, output, size);
             }
-            output
         });
-        let output = tensor(joined(shares), [samples, filters, rows, columns]);
+        let output = tensor(output, [samples, filters, rows, columns]);
         (output, [x, weight])
     }
 
@@ -153,22 +149,44 @@ impl Kernel<2> for Convolution {
         &self,
         [x, weight]: Self::Saved,
         gradient: FlexTensor,
-        needed: [bool; 2],
+        [needs_x, needs_weight]: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
         let gradient = contiguous(gradient);
-        let shape @ [samples, ..] = dims(&x);
-        let shares = in_shares(samples, values(&x).len(), &|range| {
-            self.backward_of(range, &x, &weight, &gradient, needed)
+        let shape @ [samples, channels, height, width] = dims(&x);
+        let [filters, patch, places] = self.sizes(&weight);
+        let map = channels * height * width;
+        let slope =
+            |sample: usize| &values(&gradient)[sample * filters * places..][..filters * places];
+        let mut of_x = vec![0.0; if needs_x { samples * map } else { 0 }];
+        let size = samples * work(filters * patch * places);
+        let sums = self.for_samples(samples, &mut of_x, size, &|range, of_x, size| {
+            let mut of_weight = vec![0.0; if needs_weight { filters * patch } else { 0 }];
+            let (mut scratch, mut of_patches) = (Vec::new(), Vec::new());
+            for (index, sample) in range.enumerate() {
+                if needs_weight {
+                    let patches = self.patches_of(sample, &x, &mut scratch, size);
+                    self.add_product(slope(sample), patches, &mut of_weight, size);
+                }
+                if needs_x {
+                    let of_map = &mut of_x[index * map..][..map];
+                    let sample = Slope {
+                        map: &values(&x)[sample * map..][..map],
+                        weight: &weight,
+                        slope: slope(sample),
+                    };
+                    self.gradient_of(sample, of_map, &mut of_patches, size);
+                }
+            }
+            of_weight
         });
-        let (of_x, of_weight): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
         let sum = |mut sum: Vec<f32>, share: Vec<f32>| {
             add(&mut sum, &share);
             sum
         };
-        let of_weight = of_weight.into_iter().reduce(sum).unwrap_or_default();
+        let of_weight = sums.into_iter().reduce(sum).unwrap_or_default();
         [
-            needed[0].then(|| tensor(joined(of_x), shape)),
-            needed[1].then(|| tensor(of_weight, dims(&weight))),
+            needs_x.then(|| tensor(of_x, shape)),
+            needs_weight.then(|| tensor(of_weight, dims(&weight))),
         ]
     }
 }
@@ -181,95 +199,141 @@ impl Convolution {
         [filters, channels * rows * columns, height * width]
     }
 
+    /// Calls `run` with ranges of samples, their part of `output`, and the size of the work in a sample that
+    /// threads are to share: each sample by all threads, or samples among the threads.
+    fn for_samples<R: Send>(
+        &self,
+        samples: usize,
+        output: &mut [f32],
+        size: usize,
+        run: &(dyn Fn(Range<usize>, &mut [f32], usize) -> R + Sync),
+    ) -> Vec<R> {
+        match are_few(samples, size) {
+            true => vec![run(0..samples, output, size)],
+            false => fill_shares(output, samples, size, &|range, own| run(range, own, 0)),
+        }
+    }
+
     /// The patches of a sample, `[values of a patch, patches]`: in `scratch`, unless they are the map.
     fn patches_of<'a>(
         &self,
         sample: usize,
         x: &'a FlexTensor,
         scratch: &'a mut Vec<f32>,
+        size: usize,
     ) -> &'a [f32] {
         let [_, channels, height, width] = dims(x);
-        let size = height * width;
-        let map = &values(x)[sample * channels * size..][..channels * size];
+        let plane = height * width;
+        let map = &values(x)[sample * channels * plane..][..channels * plane];
         if self.patches.are_the_map() && !self.rectified {
             return map;
         }
         let length = self.patches.size();
         // Places outside the map stay zero from the first sample on.
         scratch.resize(channels * length, 0.0);
-        let planes = map.chunks_exact(size).zip(scratch.chunks_exact_mut(length));
-        vectorised!(|| if self.rectified {
-            planes.for_each(|(plane, patches)| self.patches.read(plane, patches, positive));
-        } else {
-            planes.for_each(|(plane, patches)| self.patches.read(plane, patches, |x| x));
+        fill_shares(scratch, channels, size, &|channels, scratch| {
+            let map = &map[channels.start * plane..];
+            let planes = map
+                .chunks_exact(plane)
+                .zip(scratch.chunks_exact_mut(length));
+            vectorised!(|| if self.rectified {
+                planes.for_each(|(plane, patches)| self.patches.read(plane, patches, positive));
+            } else {
+                planes.for_each(|(plane, patches)| self.patches.read(plane, patches, |x| x));
+            });
         });
         scratch
     }
 
-    /// The gradients of a range of samples, and their share of the weight's.
-    fn backward_of(
-        &self,
-        samples: Range<usize>,
-        x: &FlexTensor,
-        weight: &FlexTensor,
-        gradient: &FlexTensor,
-        [needs_x, needs_weight]: [bool; 2],
-    ) -> (Vec<f32>, Vec<f32>) {
-        let sizes @ [filters, patch, places] = self.sizes(weight);
-        let weight = values(weight);
-        let [_, channels, height, width] = dims(x);
-        let size = channels * height * width;
-        let mut of_x = Vec::with_capacity(if needs_x { samples.len() * size } else { 0 });
-        let mut of_weight = vec![0.0; if needs_weight { filters * patch } else { 0 }];
-        let mut of_patches = vec![0.0; if needs_x { patch * places } else { 0 }];
-        let mut scratch = Vec::new();
-        for sample in samples {
-            let slope = &values(gradient)[sample * filters * places..][..filters * places];
-            if needs_weight {
-                let patches = self.patches_of(sample, x, &mut scratch);
-                let target = matrix_mut(&mut of_weight, filters, patch);
-                let patches = matrix(patches, patch, places).transpose();
-                multiply_and_add(target, matrix(slope, filters, places), patches);
-            }
-            if needs_x {
-                let map = &values(x)[sample * size..][..size];
-                self.append_gradient(map, weight, slope, &mut of_patches, &mut of_x, sizes);
-            }
-        }
-        (of_x, of_weight)
+    /// The output of a sample, filter by filter.
+    fn product(&self, weight: &FlexTensor, patches: &[f32], output: &mut [f32], size: usize) {
+        let [filters, patch, places] = self.sizes(weight);
+        let (weight, patches) = (
+            matrix(values(weight), filters, patch),
+            matrix(patches, patch, places),
+        );
+        fill_rows(output, (filters, 1), size, &|own, output| {
+            let weight = weight.subrows(own.start, own.len());
+            multiply(matrix_mut(output, own.len(), places), weight, patches, 1.0);
+        });
     }
 
-    /// Appends the gradient of a sample, given that of its output.
-    fn append_gradient(
-        &self,
-        map: &[f32],
-        weight: &[f32],
-        slope: &[f32],
-        of_patches: &mut [f32],
-        of_x: &mut Vec<f32>,
-        [filters, patch, places]: [usize; 3],
-    ) {
-        let begin = of_x.len();
-        of_x.resize(begin + map.len(), 0.0);
-        let of_map = &mut of_x[begin..];
-        let direct = self.patches.are_the_map();
-        let target: &mut [f32] = if direct { of_map } else { of_patches };
-        let weight = matrix(weight, filters, patch).transpose();
+    /// Adds a sample's gradient of the weight, filter by filter.
+    fn add_product(&self, slope: &[f32], patches: &[f32], of_weight: &mut [f32], size: usize) {
+        let [height, width] = self.patches.output();
+        let places = height * width;
+        let (filters, patch) = (slope.len() / places, patches.len() / places);
         let slope = matrix(slope, filters, places);
-        multiply(matrix_mut(target, patch, places), weight, slope, 1.0);
+        let patches = matrix(patches, patch, places).transpose();
+        fill_rows(of_weight, (filters, 1), size, &|own, of_weight| {
+            let slope = slope.subrows(own.start, own.len());
+            multiply_and_add(matrix_mut(of_weight, own.len(), patch), slope, patches);
+        });
+    }
+
+    /// The gradient of a sample's map, which must hold zeros, channel by channel.
+    fn gradient_of(
+        &self,
+        sample: Slope<'_>,
+        of_map: &mut [f32],
+        scratch: &mut Vec<f32>,
+        size: usize,
+    ) {
+        let channels = of_map.len() / self.patches.map_size();
+        let taps = self.patches.size() / (sample.slope.len() / dims(sample.weight)[0]);
+        if size == 0 {
+            return self.gradient_of_channels(&sample, 0..channels, of_map, scratch);
+        }
+        fill_rows(of_map, (channels, taps), size, &|own, of_map| {
+            self.gradient_of_channels(&sample, own, of_map, &mut Vec::new());
+        });
+    }
+
+    fn gradient_of_channels(
+        &self,
+        &Slope { map, weight, slope }: &Slope<'_>,
+        own: Range<usize>,
+        of_map: &mut [f32],
+        scratch: &mut Vec<f32>,
+    ) {
+        let [filters, patch, places] = self.sizes(weight);
+        let (taps, plane) = (patch / dims(weight)[1], self.patches.map_size());
+        let weight = matrix(values(weight), filters, patch);
+        let weight = weight
+            .subcols(own.start * taps, own.len() * taps)
+            .transpose();
+        let slope = matrix(slope, filters, places);
+        let rows = own.len() * taps;
+        let direct = self.patches.are_the_map();
+        if !direct {
+            scratch.resize(rows * places, 0.0);
+        }
+        let target: &mut [f32] = if direct { of_map } else { scratch };
+        multiply(matrix_mut(target, rows, places), weight, slope, 1.0);
         vectorised!(|| {
             if !direct {
-                let planes = of_map.chunks_exact_mut(self.patches.map_size());
-                let parts = of_patches.chunks_exact(self.patches.size());
-                let pairs = planes.zip(parts);
+                let parts = scratch.chunks_exact(self.patches.size());
+                let pairs = of_map.chunks_exact_mut(plane).zip(parts);
                 pairs.for_each(|(plane, part)| self.patches.add(part, plane));
             }
             if self.rectified {
-                let pairs = of_map.iter_mut().zip(map);
+                let pairs = of_map.iter_mut().zip(&map[own.start * plane..]);
                 pairs.for_each(|(slope, &x)| *slope = if x <= 0.0 { 0.0 } else { *slope });
             }
         });
     }
+}
+
+/// What the gradient of a sample's map needs: the map, the weight, and the gradient of the output.
+struct Slope<'a> {
+    map: &'a [f32],
+    weight: &'a FlexTensor,
+    slope: &'a [f32],
+}
+
+/// As how many values a number of multiplications counts: as many as take the time of one value.
+const fn work(products: usize) -> usize {
+    products / 32
 }
 
 /// ReLU, except that NaN stays NaN.

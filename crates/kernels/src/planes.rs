@@ -40,19 +40,63 @@ pub(crate) fn in_shares<R: Send>(
     size: usize,
     run: &(dyn Fn(Range<usize>) -> R + Sync),
 ) -> Vec<R> {
-    let threads = if size < WORTH_SHARING {
-        1
-    } else {
-        rayon::current_num_threads().min(parts)
-    };
+    fill_shares(&mut [], parts, size, &|range, _| run(range))
+}
+
+/// Calls `fill` with ranges that make up `0..parts` and their values of `output`, to which all parts
+/// contribute as many. The ranges are those of [`in_shares`].
+pub(crate) fn fill_shares<R: Send>(
+    output: &mut [f32],
+    parts: usize,
+    size: usize,
+    fill: &(dyn Fn(Range<usize>, &mut [f32]) -> R + Sync),
+) -> Vec<R> {
+    fill_among(output, (parts, threads_for(parts, size)), fill)
+}
+
+/// The same for rows of a matrix product. A thread gets eight at least: products of very few rows add in
+/// another order.
+pub(crate) fn fill_rows(
+    output: &mut [f32],
+    (parts, rows): (usize, usize),
+    size: usize,
+    fill: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
+) {
+    let most = parts * rows / 8;
+    fill_among(output, (parts, threads_for(most.min(parts), size)), fill);
+}
+
+fn fill_among<R: Send>(
+    output: &mut [f32],
+    (parts, threads): (usize, usize),
+    fill: &(dyn Fn(Range<usize>, &mut [f32]) -> R + Sync),
+) -> Vec<R> {
     if threads <= 1 {
-        return vec![run(0..parts)];
+        return vec![fill(0..parts, output)];
     }
-    let begin = |thread: usize| thread * parts / threads;
-    (0..threads)
-        .into_par_iter()
-        .map(|thread| run(begin(thread)..begin(thread + 1)))
-        .collect()
+    let length = output.len() / parts;
+    let (mut rest, mut shares) = (output, Vec::with_capacity(threads));
+    for thread in 0..threads {
+        let range = thread * parts / threads..(thread + 1) * parts / threads;
+        let (own, others) = rest.split_at_mut(range.len() * length);
+        shares.push((range, own));
+        rest = others;
+    }
+    let fill = |(range, own)| fill(range, own);
+    shares.into_par_iter().map(fill).collect()
+}
+
+/// How many threads share work on so many values, in parts that cannot be split.
+fn threads_for(parts: usize, size: usize) -> usize {
+    match size < WORTH_SHARING {
+        true => 1,
+        false => rayon::current_num_threads().min(parts),
+    }
+}
+
+/// Whether there are fewer samples than threads, so that threads have to share each sample.
+pub(crate) fn are_few(samples: usize, size: usize) -> bool {
+    threads_for(usize::MAX, size) > samples
 }
 
 /// The values of `parts` parts, of `length` values each: `work` appends those of one part.

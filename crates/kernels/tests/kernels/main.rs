@@ -6,3 +6,4 @@ mod common;
 mod defer;
 mod images;
 mod sequences;
+mod threads;

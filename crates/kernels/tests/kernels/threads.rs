@@ -1,0 +1,94 @@
+//! Results for several numbers of threads: more and fewer than there are samples.
+
+use crate::common::{bits, loss, normal, pool};
+
+use burn::{
+    nn::{
+        PaddingConfig2d,
+        conv::{Conv2d, Conv2dConfig},
+    },
+    tensor::{Device, Tensor, Tolerance},
+};
+use stovepipe_kernels::{Heads, attention, convolve, relu_convolve, relu_convolve_odd};
+
+const SAMPLES: [usize; 4] = [1, 2, 3, 5];
+const THREADS: [usize; 3] = [2, 3, 8];
+
+/// The output and the gradients of `x` and of the weight.
+fn convolved(
+    conv: &Conv2d,
+    x: &Tensor<4>,
+    run: impl Fn(&Conv2d, Tensor<4>) -> Tensor<4>,
+) -> [Tensor<4>; 3] {
+    let x = x.clone().autodiff().require_grad();
+    let y = run(conv, x.clone());
+    let gradients = loss(y.clone()).backward();
+    let of_weight = conv.weight.val().grad(&gradients).unwrap();
+    [y.inner(), x.grad(&gradients).unwrap(), of_weight]
+}
+
+/// Outputs and gradients of inputs have the same bits for any number of threads. So have those of weights if
+/// there are fewer samples than threads: otherwise, each thread adds up those of its samples first.
+#[test]
+fn threads_change_no_bit_of_a_convolution() {
+    let conv = |kernel: [usize; 2], stride| {
+        let [rows, columns] = kernel.map(|size| size / 2);
+        let padding = PaddingConfig2d::Explicit(rows, columns, rows, columns);
+        let config = Conv2dConfig::new([24, 40], kernel).with_padding(padding);
+        let config = config.with_stride([stride; 2]).with_bias(false);
+        config.init(&Device::flex().autodiff())
+    };
+    type Run = fn(&Conv2d, Tensor<4>) -> Tensor<4>;
+    let cases: [(Conv2d, Run); 5] = [
+        (conv([3, 3], 1), convolve),
+        (conv([1, 7], 1), relu_convolve),
+        (conv([1, 1], 1), convolve),
+        (conv([3, 3], 2), relu_convolve),
+        (conv([1, 1], 2), relu_convolve_odd),
+    ];
+    for samples in SAMPLES {
+        let x = normal([samples, 24, 40, 41], 0.1, 1.0); // worth sharing
+        for (number, (conv, run)) in cases.iter().enumerate() {
+            let of = |threads| pool(threads).install(|| convolved(conv, &x, run));
+            let expected = of(1);
+            for threads in THREADS {
+                let found = of(threads);
+                let what = format!("case {number}, {samples} samples, {threads} threads");
+                let exact = if samples < threads { 3 } else { 2 };
+                for (found, expected) in found.iter().zip(&expected).take(exact) {
+                    assert!(bits(found.clone()) == bits(expected.clone()), "{what}");
+                }
+                let [found, expected] = [&found, &expected].map(|all| all[2].to_data());
+                found.assert_approx_eq::<f32>(&expected, Tolerance::rel_abs(1e-4, 1e-3));
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_change_no_bit_of_attention() {
+    let (count, width, length) = (3, 32, 70);
+    for samples in SAMPLES {
+        let projected = normal([samples, length, 3 * count * width], 0.0, 1.0);
+        let kept = normal([samples, count, length, length], 0.0, 1.0);
+        let kept = kept.greater_elem(-1.0).float() * 1.2;
+        for (causal, drops) in [(false, false), (true, true)] {
+            let heads = Heads { count, causal };
+            let of = |threads| {
+                pool(threads).install(|| {
+                    let x = projected.clone().autodiff().require_grad();
+                    let y = attention(x.clone(), heads, drops.then(|| kept.clone().autodiff()));
+                    let gradients = loss(y.clone()).backward();
+                    [y.inner(), x.grad(&gradients).unwrap()].map(bits)
+                })
+            };
+            let expected = of(1);
+            for threads in THREADS {
+                assert!(
+                    of(threads) == expected,
+                    "{samples} samples, {threads} threads"
+                );
+            }
+        }
+    }
+}
