@@ -3,6 +3,12 @@
 //! On the CPU (Burn's `flex` backend) and in f32 these are custom kernels, forward and backward. On
 //! other backends and under Burn's gradient checkpointing they are Burn's operations: results differ
 //! by rounding only. So they are in f16 and bf16, except that norms and softmax compute in f32.
+//!
+//! Threads share the samples of a micro-batch, or each sample if there are more threads than samples:
+//! the filters and channels of a convolution, the heads of attention. The bits of convolutions, linear
+//! layers, layer norm, GELU and attention do not depend on the number of threads, with one exception:
+//! the gradient of a convolution's weight, if there are at least as many samples as threads. To add it
+//! up in one order would take a sum for each sample.
 
 mod adam_w;
 mod attention;
