@@ -221,12 +221,12 @@ fn for_rows(
 /// aᵀ · b for some columns of `a`.
 fn product_of(a: &FlexTensor, columns: Range<usize>, b: &FlexTensor) -> Vec<f32> {
     // The product of a transposed matrix is faster in blocks that stay in the cache, if the sum
-    // stays there, too.
+    // stays there, too. Whether it does is asked for all columns: shares must add in the same order.
     const SMALL: usize = 1 << 18;
     let (width_of_a, width_of_b) = (width(a), width(b));
     let mut sum = vec![0.0; columns.len() * width_of_b];
     let all = values(a).len() / width_of_a;
-    let rows = if sum.len() <= SMALL { ROWS } else { all };
+    let rows = if width_of_a * width_of_b <= SMALL { ROWS } else { all };
     let blocks = values(a).chunks(rows * width_of_a);
     for (a, b) in blocks.zip(values(b).chunks(rows * width_of_b)) {
         let rows = a.len() / width_of_a;

@@ -9,7 +9,7 @@ use burn::{
     },
     tensor::{Device, Tensor, Tolerance},
 };
-use stovepipe_kernels::{Heads, attention, convolve, relu_convolve, relu_convolve_odd};
+use stovepipe_kernels::{Heads, attention, convolve, linear, relu_convolve, relu_convolve_odd};
 
 const SAMPLES: [usize; 4] = [1, 2, 3, 5];
 const THREADS: [usize; 3] = [2, 3, 8];
@@ -90,5 +90,24 @@ fn threads_change_no_bit_of_attention() {
                 );
             }
         }
+    }
+}
+
+/// A weight of more values than the sum of a block has: large and small shares must add in one order.
+#[test]
+fn threads_change_no_bit_of_a_large_linear_layer() {
+    let (x, weight) = (normal([300, 600], 0.0, 1.0), normal([600, 500], 0.0, 1.0));
+    let of = |threads| {
+        pool(threads).install(|| {
+            let [x, weight] = [&x, &weight].map(|x| x.clone().autodiff().require_grad());
+            let y = linear(x.clone(), weight.clone(), None);
+            let gradients = loss(y.clone()).backward();
+            let [of_x, of_weight] = [x, weight].map(|x| x.grad(&gradients).unwrap());
+            [y.inner(), of_x, of_weight].map(bits)
+        })
+    };
+    let expected = of(1);
+    for threads in THREADS {
+        assert!(of(threads) == expected, "{threads} threads");
     }
 }
