@@ -1,17 +1,8 @@
 //! Backward passes that start from a given gradient.
 
-use burn::{
-    backend::{
-        Autodiff, Backend, DispatchKindConversion, DispatchTensor, Flex,
-        autodiff::{
-            checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
-            grads::Gradients,
-            ops::{Backward, Ops, OpsKind},
-        },
-        tensor::FloatTensor,
-    },
-    tensor::Tensor,
-};
+use burn::{backend::DispatchTensor, tensor::Tensor};
+
+use crate::operation::Operation;
 
 /// A scalar whose backward pass gives `output` the gradient `gradient`, of the same shape. The
 /// scalar's own value has no meaning.
@@ -32,50 +23,29 @@ use burn::{
 /// ```
 #[must_use]
 pub fn seed<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Tensor<1> {
-    let found = seeded::<Flex, D>(&output, &gradient);
-    #[cfg(feature = "cube")]
-    let found = found.or_else(|| seeded::<burn::backend::Cube, D>(&output, &gradient));
-    found.unwrap_or_else(|| (output * gradient).sum())
-}
-
-/// `None` if the tensors are not alike, or not of this backend.
-fn seeded<B: Backend, const D: usize>(output: &Tensor<D>, gradient: &Tensor<D>) -> Option<Tensor<1>>
-where
-    DispatchTensor: DispatchKindConversion<B> + DispatchKindConversion<Autodiff<B>>,
-{
     let are_alike = output.dims() == gradient.dims()
         && output.dtype() == gradient.dtype()
-        && output.device() == gradient.device();
-    if !are_alike {
-        return None;
-    }
-    let gradient = gradient.clone().try_into_primitive::<B>().ok()?;
-    let scalar = Tensor::<1>::zeros([1], &output.device().inner());
-    let scalar = scalar.try_into_primitive::<B>().ok()?;
-    let output = output.clone().try_into_primitive::<Autodiff<B>>().ok()?;
-    let recorded = Seed.prepare::<NoCheckpointing>([output.node()]);
-    let scalar = match recorded.compute_bound().stateful() {
-        OpsKind::Tracked(step) => step.finish(gradient, scalar),
-        OpsKind::UnTracked(step) => step.finish(scalar),
-    };
-    Some(Tensor::from_primitive::<Autodiff<B>>(scalar))
+        && output.device().inner() == gradient.device();
+    let found = are_alike.then(|| Seed(gradient.clone().into_dispatch()));
+    let found = found.and_then(|seed| seed.run([output.clone().into_dispatch()]));
+    found.map_or_else(|| (output * gradient).sum(), Tensor::from_dispatch)
 }
 
-#[derive(Debug)]
-struct Seed;
+#[derive(Clone, Debug)]
+struct Seed(DispatchTensor);
 
-impl<B: Backend> Backward<B, 1> for Seed {
-    type State = FloatTensor<B>;
+impl Operation<1> for Seed {
+    fn forward(&self, [output]: [DispatchTensor; 1]) -> DispatchTensor {
+        let device = Tensor::<1>::from_dispatch(output).device();
+        Tensor::<1>::zeros([1], &device).into_dispatch()
+    }
 
     fn backward(
-        self,
-        step: Ops<FloatTensor<B>, 1>,
-        gradients: &mut Gradients,
-        _: &mut Checkpointer,
-    ) {
-        let [parent] = step.parents;
-        if let Some(parent) = parent {
-            gradients.register::<B>(parent.id, step.state);
-        }
+        &self,
+        _: [DispatchTensor; 1],
+        _: DispatchTensor,
+        _: [bool; 1],
+    ) -> [Option<DispatchTensor>; 1] {
+        [Some(self.0.clone())]
     }
 }

@@ -226,7 +226,11 @@ fn product_of(a: &FlexTensor, columns: Range<usize>, b: &FlexTensor) -> Vec<f32>
     let (width_of_a, width_of_b) = (width(a), width(b));
     let mut sum = vec![0.0; columns.len() * width_of_b];
     let all = values(a).len() / width_of_a;
-    let rows = if width_of_a * width_of_b <= SMALL { ROWS } else { all };
+    let rows = if width_of_a * width_of_b <= SMALL {
+        ROWS
+    } else {
+        all
+    };
     let blocks = values(a).chunks(rows * width_of_a);
     for (a, b) in blocks.zip(values(b).chunks(rows * width_of_b)) {
         let rows = a.len() / width_of_a;

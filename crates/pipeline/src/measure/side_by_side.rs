@@ -33,7 +33,8 @@ use crate::{
 
 /// Micro-batches that are alive.
 const MICRO_BATCHES: usize = 2;
-/// Bytes that all workers together may keep. With more, the model is run in parts.
+/// Bytes that all workers together may hold. With more, the model is run in parts; and if layers are so
+/// large, by fewer workers.
 const LIMIT: u64 = 1 << 30;
 /// How often a part is run: as many times as fit into [`TIME`]. The first run is not counted.
 const ROUNDS: std::ops::RangeInclusive<usize> = 3..=12;
@@ -59,7 +60,9 @@ impl Profiler {
         workers: usize,
         profiles: &mut [LayerProfile],
     ) -> Result<(), ProfilerError> {
-        let parts = parts(profiles, LIMIT / (workers * MICRO_BATCHES) as u64);
+        let largest = profiles.iter().map(held).max().unwrap_or(0).max(1);
+        let workers = workers.min((LIMIT / largest) as usize).max(1);
+        let parts = parts(profiles, LIMIT / workers as u64);
         let (results, others) = unbounded();
         let mut threads = Vec::new();
         for number in 1..workers {
@@ -98,14 +101,19 @@ impl Profiler {
     }
 }
 
-/// Parts of a chain that keep at most so many bytes, and at least a layer.
+/// The bytes that a worker holds of a layer: a copy, its gradients, and activations, a few times as much as
+/// its output if they were not counted.
+fn held(layer: &LayerProfile) -> u64 {
+    let kept = layer.kept.unwrap_or(8 * layer.output);
+    2 * layer.parameters + MICRO_BATCHES as u64 * kept
+}
+
+/// Parts of a chain that hold at most so many bytes, and at least a layer.
 fn parts(profiles: &[LayerProfile], most: u64) -> Vec<Range<usize>> {
-    // A layer keeps a few times as much as it puts out.
-    let kept = |layer: &LayerProfile| layer.kept.unwrap_or(8 * layer.output);
     let mut parts: Vec<Range<usize>> = Vec::new();
     let mut bytes = 0;
     for (index, layer) in profiles.iter().enumerate() {
-        let own = kept(layer);
+        let own = held(layer);
         match parts.last_mut() {
             Some(part) if bytes + own <= most => (part.end, bytes) = (index + 1, bytes + own),
             _ => {
@@ -215,6 +223,7 @@ mod tests {
         let layer = |kept| LayerProfile {
             kept,
             output: 10,
+            parameters: 5,
             ..LayerProfile::default()
         };
         let of = |kept: &[Option<u64>], most| {
@@ -222,10 +231,11 @@ mod tests {
             parts(&profiles, most)
         };
         let some = |kept: &[u64]| kept.iter().map(|&kept| Some(kept)).collect::<Vec<_>>();
-        assert_eq!(of(&some(&[3, 3, 3, 3]), 6), [0..2, 2..4]);
-        assert_eq!(of(&some(&[9, 1, 1, 9]), 6), [0..1, 1..3, 3..4]);
+        // A layer holds 10 bytes of parameters and gradients, and two micro-batches of what it keeps.
+        assert_eq!(of(&some(&[3, 3, 3, 3]), 32), [0..2, 2..4]);
+        assert_eq!(of(&some(&[9, 1, 1, 9]), 24), [0..1, 1..3, 3..4]);
         assert_eq!(of(&some(&[1, 1]), 100), [0..2]);
-        assert_eq!(of(&[None, None, None], 160), [0..2, 2..3]); // eight times the output
+        assert_eq!(of(&[None, None, None], 340), [0..2, 2..3]); // eight times the output
         assert!(of(&[], 1).is_empty());
     }
 
