@@ -727,12 +727,16 @@ impl<L: Layer> StageStep<L> {
         let watch = self.watch();
         let layers = self.versions.newest().copies.live();
         let accumulators = &mut self.accumulators;
-        let is_last = self.last.contains(&action);
+        let (is_last, dtype) = (self.last.contains(&action), self.task.dtype);
         let mut reduction = self.reductions.front_mut();
         self.recorder.time(action.pass.into(), action, || {
             for (layer, deferred) in deferred.unwrap_or_default() {
                 watch(Some(layer));
                 let gradients = deferred.run(&layers[layer]);
+                let gradients = match dtype {
+                    Some(_) => copies::widened(&layers[layer], gradients),
+                    None => gradients,
+                };
                 accumulators[layer].accumulate(&layers[layer], gradients);
                 if let Some(reduction) = reduction.as_mut().filter(|_| is_last) {
                     reduction.give(layer, &layers[layer], accumulators[layer].grads());
