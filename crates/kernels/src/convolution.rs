@@ -134,7 +134,7 @@ impl Kernel<2> for Convolution {
         let [rows, columns] = self.patches.output();
         let (each, size) = (filters * places, samples * work(filters * patch * places));
         let mut output = vec![0.0; samples * each];
-        self.for_samples(samples, &mut output, size, &|range, output, size| {
+        for_samples(samples, &mut output, size, &|range, output, size| {
             let mut scratch = Vec::new();
             for (sample, output) in range.zip(output.chunks_exact_mut(each)) {
                 let patches = self.patches_of(sample, &x, &mut scratch, size);
@@ -159,7 +159,7 @@ impl Kernel<2> for Convolution {
             |sample: usize| &values(&gradient)[sample * filters * places..][..filters * places];
         let mut of_x = vec![0.0; if needs_x { samples * map } else { 0 }];
         let size = samples * work(filters * patch * places);
-        let sums = self.for_samples(samples, &mut of_x, size, &|range, of_x, size| {
+        let sums = for_samples(samples, &mut of_x, size, &|range, of_x, size| {
             let mut of_weight = vec![0.0; if needs_weight { filters * patch } else { 0 }];
             let (mut scratch, mut of_patches) = (Vec::new(), Vec::new());
             for (index, sample) in range.enumerate() {
@@ -197,21 +197,6 @@ impl Convolution {
         let [filters, channels, rows, columns] = dims(weight);
         let [height, width] = self.patches.output();
         [filters, channels * rows * columns, height * width]
-    }
-
-    /// Calls `run` with ranges of samples, their part of `output`, and the size of the work in a sample that
-    /// threads are to share: each sample by all threads, or samples among the threads.
-    fn for_samples<R: Send>(
-        &self,
-        samples: usize,
-        output: &mut [f32],
-        size: usize,
-        run: &(dyn Fn(Range<usize>, &mut [f32], usize) -> R + Sync),
-    ) -> Vec<R> {
-        match are_few(samples, size) {
-            true => vec![run(0..samples, output, size)],
-            false => fill_shares(output, samples, size, &|range, own| run(range, own, 0)),
-        }
     }
 
     /// The patches of a sample, `[values of a patch, patches]`: in `scratch`, unless they are the map.
@@ -329,6 +314,23 @@ struct Slope<'a> {
     map: &'a [f32],
     weight: &'a FlexTensor,
     slope: &'a [f32],
+}
+
+/// Work on a range of samples, with their part of the output, and the size of what threads are to share of
+/// a sample.
+type OfSamples<'a, R> = dyn Fn(Range<usize>, &mut [f32], usize) -> R + Sync + 'a;
+
+/// Runs work of a size: each sample by all threads, or samples among the threads.
+fn for_samples<R: Send>(
+    samples: usize,
+    output: &mut [f32],
+    size: usize,
+    run: &OfSamples<'_, R>,
+) -> Vec<R> {
+    match are_few(samples, size) {
+        true => vec![run(0..samples, output, size)],
+        false => fill_shares(output, samples, size, &|range, own| run(range, own, 0)),
+    }
 }
 
 /// As how many values a number of multiplications counts: as many as take the time of one value.

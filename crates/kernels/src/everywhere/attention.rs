@@ -173,6 +173,7 @@ impl Attention {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use burn::tensor::{Device, Distribution, Tolerance};
 
     use super::*;
