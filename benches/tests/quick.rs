@@ -144,7 +144,7 @@ fn predicted() {
     let results = results("predicted");
     let rows = rows(&results, "amoebanet-32: m = 2");
     assert_eq!(rows.len(), 6);
-    for key in ["step_ms", "predicted", "beside", "replayed"] {
+    for key in ["step_ms", "predicted", "alone", "replayed"] {
         assert!(all_positive(rows, key), "{key}");
     }
 }

@@ -20,7 +20,7 @@ use burn::{
     tensor::Tensor,
 };
 
-use crate::operation::dispatched;
+use crate::dispatch::dispatched;
 
 /// The parameters of a module, whose gradients may be deferred.
 ///

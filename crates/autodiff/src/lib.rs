@@ -8,6 +8,7 @@
 //! - [`at_least_f32`]: f32 for sums that need it.
 
 mod defer;
+mod dispatch;
 mod kernel;
 mod leaves;
 mod operand;

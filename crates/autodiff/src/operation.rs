@@ -15,7 +15,10 @@ use burn::{
     tensor::Tensor,
 };
 
-use crate::defer::register;
+use crate::{
+    defer::register,
+    dispatch::{dispatched, is_on, primitive},
+};
 
 /// An operation on N tensors, and its gradient, computed with Burn's operations.
 ///
@@ -130,26 +133,4 @@ where
         let parents = step.parents.map(|parent| parent.map(|node| node.id));
         register::<B, N>(parents, O::WEIGHT, gradients, compute);
     }
-}
-
-fn is_on<B: Backend>(tensor: &DispatchTensor) -> bool
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    primitive::<B>(tensor.clone()).is_some()
-}
-
-fn primitive<B: Backend>(tensor: DispatchTensor) -> Option<FloatTensor<B>>
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    // A tensor without a rank: the one given here has no meaning.
-    Tensor::<1>::from_dispatch(tensor).try_into_primitive().ok()
-}
-
-pub(crate) fn dispatched<B: Backend>(tensor: FloatTensor<B>) -> DispatchTensor
-where
-    DispatchTensor: DispatchKindConversion<B>,
-{
-    Tensor::<1>::from_primitive::<B>(tensor).into_dispatch()
 }

@@ -13,19 +13,11 @@ use stovepipe_autodiff::{Kernel, Operand, contiguous, tensor, values};
 use crate::{
     everywhere,
     exponential::exp,
+    heads::Heads,
     planes::{are_few, fill_shares, joined, vectorised},
     products::{Columns, matrix, matrix_mut, multiply, multiply_and_add},
     rows::{change, largest, sum_of, sum_of_pairs},
 };
-
-/// How attention is split into heads, and whether it is causal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heads {
-    /// The number of heads. It divides the width of the model.
-    pub count: usize,
-    /// Whether a position sees only itself and those before it.
-    pub causal: bool,
-}
 
 /// Scaled dot-product attention of a sequence with itself, in several heads: softmax(Q Kᵀ / √w) V
 /// (Vaswani et al., "Attention Is All You Need", 2017), where w is the width of a head.
@@ -73,13 +65,6 @@ fn by_kernel(projected: &Tensor<3>, heads: Heads, kept: Option<&Tensor<4>>) -> O
     let kernel = Attention { heads, kept };
     let (output, _) = kernel.run([Operand::of(projected)?])?;
     Some(output.into_tensor())
-}
-
-impl Heads {
-    /// What products of queries and keys are multiplied by.
-    pub(crate) fn scale(self, d: usize) -> f32 {
-        1.0 / ((d / self.count) as f32).sqrt()
-    }
 }
 
 #[derive(Clone, Debug)]

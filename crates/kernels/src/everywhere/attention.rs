@@ -11,7 +11,7 @@ use burn::{
 };
 use stovepipe_autodiff::{Operation, at_least_f32};
 
-use crate::attention::Heads;
+use crate::heads::Heads;
 
 /// The most scores in memory at once, unless a single row has more: 64 MiB in f32.
 const SCORES: usize = 1 << 24;

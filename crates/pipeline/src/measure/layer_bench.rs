@@ -5,22 +5,23 @@ use std::time::{Duration, Instant};
 use burn::{
     module::{ModuleMapper, Param},
     optim::GradientsAccumulator,
-    tensor::{Bool, Device, Int, Tensor, TensorData},
+    tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData},
 };
 use stovepipe_plan::LayerProfile;
 
 use crate::{
-    api::error::BoxedError,
+    api::error::{BoxedError, ProfilerError},
     engine::{
         copies,
         skips::SkipGradients,
         tape::{self, BackwardScope, Head, LossAndScores, PassContext, Recorded, StageValues},
         values::{self, FlowGradients},
     },
-    measure::{probe::median, profile::Profiler},
+    measure::probe::median,
     model::{
         flow::{Flow, FlowMapper, every_kind},
         layer::Layer,
+        wiring::LayerName,
     },
 };
 
@@ -32,11 +33,28 @@ const MORE_RUNS: usize = 5;
 /// After this time one run is enough: long runs vary little.
 const LONG: Duration = Duration::from_secs(2);
 
+/// Where and how layers are measured.
+#[derive(Clone)]
+pub(super) struct Setting {
+    pub(super) device: Device,
+    /// What layers compute in, if not in their own type.
+    pub(super) dtype: Option<FloatDType>,
+    /// The bytes that the process has allocated.
+    pub(super) allocated: Option<fn() -> usize>,
+}
+
+impl Setting {
+    /// A copy of a layer to be measured.
+    pub(super) fn copy<L: Layer>(&self, layer: &L) -> L {
+        copies::cast(stand_in(layer, &self.device), self.dtype)
+    }
+}
+
 /// A copy of a layer that is measured.
 pub(super) struct LayerBench<'a, L: Layer> {
     pub(super) layer: L,
     pub(super) pass: PassContext<'a, L>,
-    pub(super) profiler: &'a Profiler,
+    pub(super) setting: &'a Setting,
 }
 
 /// The times of one run of a layer.
@@ -135,7 +153,7 @@ impl<L: Layer> LayerBench<'_, L> {
         &self,
         input: &StageValues<L>,
     ) -> Result<(Recorded<L>, Duration), BoxedError> {
-        let device = self.profiler.device().clone().autodiff();
+        let device = self.setting.device.clone().autodiff();
         let loss = |_: Head, output| LossAndScores {
             loss: self::sum(output).unwrap_or_else(|| Tensor::zeros([1], &device)),
             scores: None,
@@ -190,8 +208,8 @@ impl<L: Layer> LayerBench<'_, L> {
 
     /// The bytes that are allocated now; a GPU reports its own.
     fn allocated(&self) -> Option<usize> {
-        let of_device = self.profiler.device().memory_pool_usage();
-        match (of_device, self.profiler.allocated()) {
+        let of_device = self.setting.device.memory_pool_usage();
+        match (of_device, self.setting.allocated) {
             (Some(usage), _) => usize::try_from(usage.bytes_in_use).ok(),
             (None, allocated) => allocated.map(|allocated| allocated()),
         }
@@ -199,7 +217,7 @@ impl<L: Layer> LayerBench<'_, L> {
 
     /// Waits until the device is done.
     fn sync(&self) -> Result<(), BoxedError> {
-        Ok(self.profiler.device().sync()?)
+        Ok(self.setting.device.sync()?)
     }
 }
 
@@ -213,7 +231,7 @@ fn some_runs<R>(mut run: impl FnMut() -> Result<R, BoxedError>) -> Result<Vec<R>
 
 /// A copy of a layer on a device, ready to train, that shares nothing with the model: clones of lazy
 /// parameters would initialise the model's, and clones of running statistics would update the model's.
-pub(super) fn stand_in<L: Layer>(layer: &L, device: &Device) -> L {
+fn stand_in<L: Layer>(layer: &L, device: &Device) -> L {
     struct Values<'a>(&'a Device);
 
     impl ModuleMapper for Values<'_> {
@@ -294,4 +312,17 @@ pub(super) fn bytes<F: Flow>(flow: F) -> usize {
     let mut bytes = Bytes(0);
     flow.map(&mut bytes);
     bytes.0
+}
+
+/// Says which layer could not be measured.
+pub(super) fn failed<L: Layer, E: Into<BoxedError>>(
+    layers: &[L],
+    layer: usize,
+) -> impl FnOnce(E) -> ProfilerError {
+    let name = layers.get(layer).map(L::name).unwrap_or_default();
+    let layer = LayerName { index: layer, name };
+    move |source| ProfilerError {
+        layer,
+        source: source.into(),
+    }
 }

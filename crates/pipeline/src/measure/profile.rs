@@ -9,11 +9,10 @@ use stovepipe_plan::{LayerProfile, Profile};
 use crate::{
     api::{
         batch::{self, Inputs},
-        error::{BoxedError, BuildError, ProfilerError, StepError},
+        error::{BuildError, ProfilerError, StepError},
         precision::Precision,
     },
     engine::{
-        copies,
         panic::caught,
         skips::{SkipValues, StageSkips},
         tape::{PassContext, StageValues},
@@ -22,17 +21,13 @@ use crate::{
     measure::{
         device::NamedDevice,
         fingerprint::{Fingerprint, layer_text},
-        layer_bench::{LayerBench, bytes, stand_in},
+        layer_bench::{LayerBench, Setting, bytes, failed},
         probe,
         side_by_side::Chain,
     },
     model::{
-        flow::Flow,
-        flows,
-        keyed_rng::StepKey,
-        layer::Layer,
-        parameters::count_parameters,
-        wiring::{LayerName, Wiring},
+        flow::Flow, flows, keyed_rng::StepKey, layer::Layer, parameters::count_parameters,
+        wiring::Wiring,
     },
 };
 
@@ -270,7 +265,9 @@ impl Profiler {
                 side,
                 samples,
             };
-            self.replace_times(&chain, self.beside, &mut profiles)?;
+            let alive = || self.report(layers.len());
+            let workers = (self.beside, self.threads);
+            chain.replace_times(&self.setting(), workers, &mut profiles, &alive)?;
         }
         Ok(Profile {
             samples,
@@ -286,7 +283,7 @@ impl Profiler {
         flow: L::Flow,
         (side, samples): (&L::Side, usize),
     ) -> Result<Vec<LayerProfile>, ProfilerError> {
-        let mut profiles = Vec::with_capacity(layers.len());
+        let (setting, mut profiles) = (self.setting(), Vec::with_capacity(layers.len()));
         let alone: Vec<_> = (0..layers.len()).map(|layer| layer..layer + 1).collect();
         let alone = StageSkips::of_stages(wiring, &alone);
         let mut input = StageValues {
@@ -307,7 +304,7 @@ impl Profiler {
                 continue;
             }
             let bench = LayerBench {
-                layer: self.copy(layer),
+                layer: setting.copy(layer),
                 pass: PassContext {
                     side,
                     rng: Some((StepKey::APART, 0..samples)),
@@ -317,7 +314,7 @@ impl Profiler {
                     inspect: false,
                     loss_scale: None,
                 },
-                profiler: self,
+                setting: &setting,
             };
             let panicked = StepError::panicked("layer");
             let measured = caught(|| bench.measure(&input)).map_err(panicked);
@@ -339,52 +336,21 @@ impl Profiler {
         Ok(profiles)
     }
 
-    /// A copy of a layer to be measured.
-    pub(super) fn copy<L: Layer>(&self, layer: &L) -> L {
-        copies::cast(stand_in(layer, &self.device), self.precision.cast())
-    }
-
-    /// The same settings, for another worker that measures at the same time.
-    pub(super) fn quietly(&self) -> Self {
-        let progress = None;
-        Self {
-            progress,
-            ..self.clone()
+    fn setting(&self) -> Setting {
+        Setting {
+            device: self.device.clone(),
+            dtype: self.precision.cast(),
+            allocated: self.allocated,
         }
-    }
-
-    pub(super) fn device(&self) -> &Device {
-        &self.device
-    }
-
-    pub(super) fn thread_count(&self) -> usize {
-        self.threads
-    }
-
-    pub(super) fn allocated(&self) -> Option<fn() -> usize> {
-        self.allocated
     }
 
     fn cast<F: Flow>(&self, flow: F) -> F {
         values::cast(flow, self.precision.cast())
     }
 
-    pub(super) fn report(&self, measured: usize) {
+    fn report(&self, measured: usize) {
         if let Some(progress) = &self.progress {
             progress(measured);
         }
-    }
-}
-
-/// Says which layer could not be measured.
-pub(super) fn failed<L: Layer, E: Into<BoxedError>>(
-    layers: &[L],
-    layer: usize,
-) -> impl FnOnce(E) -> ProfilerError {
-    let name = layers.get(layer).map(L::name).unwrap_or_default();
-    let layer = LayerName { index: layer, name };
-    move |source| ProfilerError {
-        layer,
-        source: source.into(),
     }
 }

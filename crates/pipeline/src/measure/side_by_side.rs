@@ -24,9 +24,8 @@ use crate::{
         worker,
     },
     measure::{
-        layer_bench::LayerBench,
+        layer_bench::{LayerBench, Setting, failed},
         probe::median,
-        profile::{Profiler, failed},
     },
     model::{keyed_rng::StepKey, layer::Layer, wiring::Wiring},
 };
@@ -52,13 +51,15 @@ pub(super) struct Chain<'a, L: Layer> {
     pub(super) samples: usize,
 }
 
-impl Profiler {
-    /// Replaces the times of layers that were measured alone by those side by side.
-    pub(super) fn replace_times<L: Layer>(
+impl<L: Layer> Chain<'_, L> {
+    /// Replaces the times of layers that were measured alone by those of so many workers with so many threads,
+    /// side by side. `alive` is called now and then.
+    pub(super) fn replace_times(
         &self,
-        chain: &Chain<'_, L>,
-        workers: usize,
+        setting: &Setting,
+        (workers, threads_of_each): (usize, usize),
         profiles: &mut [LayerProfile],
+        alive: &dyn Fn(),
     ) -> Result<(), ProfilerError> {
         let largest = profiles.iter().map(held).max().unwrap_or(0).max(1);
         let workers = workers.min((LIMIT / largest) as usize).max(1);
@@ -67,11 +68,11 @@ impl Profiler {
         let mut threads = Vec::new();
         for number in 1..workers {
             let name = format!("profile-{number}");
-            let thread = worker::spawn_alone(&name, self.thread_count());
-            let thread = thread.map_err(failed(chain.layers, 0))?;
-            let (results, profiler, parts) = (results.clone(), self.quietly(), parts.clone());
-            let (layers, wiring) = (chain.layers.to_vec(), chain.wiring.clone());
-            let (flow, side, samples) = (chain.flow.clone(), chain.side.clone(), chain.samples);
+            let thread = worker::spawn_alone(&name, threads_of_each);
+            let thread = thread.map_err(failed(self.layers, 0))?;
+            let (results, setting, parts) = (results.clone(), setting.clone(), parts.clone());
+            let (layers, wiring) = (self.layers.to_vec(), self.wiring.clone());
+            let (flow, side, samples) = (self.flow.clone(), self.side.clone(), self.samples);
             thread.run(move || {
                 let chain = Chain {
                     layers: &layers,
@@ -80,16 +81,16 @@ impl Profiler {
                     side: &side,
                     samples,
                 };
-                let _ = results.send(caught(|| chain.run(&profiler, &parts)));
+                let _ = results.send(caught(|| chain.run(&setting, &parts, &|| ())));
             });
             threads.push(thread);
         }
-        let _ = results.send(caught(|| chain.run(self, &parts)));
+        let _ = results.send(caught(|| self.run(setting, &parts, alive)));
         drop(results);
-        let mut sum = vec![[0.0; 2]; chain.layers.len()];
+        let mut sum = vec![[0.0; 2]; self.layers.len()];
         for found in others {
             let found = found.map_err(StepError::panicked("layer"));
-            let found = found.map_err(failed(chain.layers, 0))??;
+            let found = found.map_err(failed(self.layers, 0))??;
             for (sum, found) in sum.iter_mut().zip(found) {
                 *sum = [sum[0] + found[0], sum[1] + found[1]];
             }
@@ -138,8 +139,9 @@ fn replace_times(profile: &mut LayerProfile, forward: f64, backward: f64) {
 impl<L: Layer> Chain<'_, L> {
     fn run(
         &self,
-        profiler: &Profiler,
+        setting: &Setting,
         parts: &[Range<usize>],
+        alive: &dyn Fn(),
     ) -> Result<Vec<Seconds>, ProfilerError> {
         let alone: Vec<_> = (0..self.layers.len())
             .map(|layer| layer..layer + 1)
@@ -153,7 +155,7 @@ impl<L: Layer> Chain<'_, L> {
         for part in parts {
             let skips = part.clone().map(|layer| &alone[layer]);
             let benches = part.clone().zip(skips).map(|(first, skips)| LayerBench {
-                layer: profiler.copy(&self.layers[first]),
+                layer: setting.copy(&self.layers[first]),
                 pass: PassContext {
                     side: self.side,
                     rng: Some((StepKey::APART, 0..self.samples)),
@@ -163,7 +165,7 @@ impl<L: Layer> Chain<'_, L> {
                     inspect: false,
                     loss_scale: None,
                 },
-                profiler,
+                setting,
             });
             let benches: Vec<_> = benches.collect();
             let mut times = vec![[Vec::new(), Vec::new()]; benches.len()];
@@ -174,7 +176,7 @@ impl<L: Layer> Chain<'_, L> {
                 if round >= *ROUNDS.start() && began.elapsed() > TIME {
                     break;
                 }
-                profiler.report(self.layers.len());
+                alive();
                 output = self.run_once(&benches, &input, &mut times)?;
             }
             seconds.extend(times.into_iter().map(|times| times.map(median)));
