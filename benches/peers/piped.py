@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed import pipelining
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 SCHEDULES = {"1f1b": pipelining.Schedule1F1B, "gpipe": pipelining.ScheduleGPipe}
 
@@ -31,18 +32,25 @@ class Packed(torch.autograd.Function):
 class Stage(nn.Module):
     """Some of the layers. A pair of tensors comes from the stage before as two arguments."""
 
-    def __init__(self, layers, channels_last):
+    def __init__(self, layers, channels_last, recompute):
         super().__init__()
         self.layers = layers
         self.channels_last = channels_last
+        self.recompute = recompute
 
     def forward(self, *flow):
         if self.channels_last:
             flow = tuple(Packed.apply(x).to(memory_format=torch.channels_last) for x in flow)
-        flow = self.layers(flow[0] if len(flow) == 1 else flow)
+        flow = self.run(flow[0] if len(flow) == 1 else flow)
         if not self.channels_last:
             return flow
         return tuple(map(Packed.apply, flow)) if isinstance(flow, tuple) else Packed.apply(flow)
+
+    def run(self, flow):
+        if not self.recompute:
+            return self.layers(flow)
+        # No layer of these models draws a number while it trains.
+        return checkpoint(self.layers, flow, use_reentrant=False, preserve_rng_state=False)
 
 
 def join(args):
@@ -77,7 +85,9 @@ def piped(model, args):
     stages = len(args.cut)
     first, last = sum(args.cut[: args.stage]), args.stage == stages - 1
     layers = model[first : first + args.cut[args.stage]]
-    module = Stage(layers, args.channels_last)
+    # Where a micro-batch's backward pass follows at once, there is nothing to gain.
+    recompute = args.recompute and not (last and args.schedule == "1f1b")
+    module = Stage(layers, args.channels_last, recompute)
     if args.replicas > 1:
         module = replicated(module, replicas)
     stage = pipelining.PipelineStage(module, args.stage, stages, torch.device("cpu"), group=pipeline)

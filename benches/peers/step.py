@@ -34,6 +34,7 @@ def flags():
     stage.add_argument("--replicas", type=int, default=1, help="of the whole pipeline")
     stage.add_argument("--replica", type=int, default=0, help="which of them this is part of")
     stage.add_argument("--schedule", choices=["1f1b", "gpipe"], default="1f1b")
+    stage.add_argument("--recompute", action="store_true", help="runs forward again before each backward pass")
     stage.add_argument("--store", metavar="FILE", help="by which processes find each other; it is not there yet")
     return parser.parse_args()
 

@@ -17,6 +17,7 @@ use crate::{
     measure::{Turn, TurnCost, TurnCosts, compute_alone, repeat, take_turns},
     models::model,
     piped::{PipedLoop, PipedSettings},
+    products::Products,
     ranks,
     recipe::ModelShape,
 };
@@ -45,6 +46,10 @@ pub enum ContenderWork {
     Copies {
         count: usize,
         micro_batches: usize,
+    },
+    /// Matrix products of the model alone, of a micro-batch in each thread.
+    Products {
+        threads: usize,
     },
 }
 
@@ -146,6 +151,10 @@ impl ContenderWork {
             } => {
                 let mut copies = LoopCopies::start(model, count, micro_batches)?;
                 Ok(Box::new(move || copies.turn(minimum)))
+            }
+            &Self::Products { threads } => {
+                let products = Products::of(model.shape(), model.samples(), threads);
+                Ok(Box::new(move || products.turn(minimum)))
             }
         }
     }

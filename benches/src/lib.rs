@@ -14,11 +14,13 @@
 //! ranks           the same over links of a given speed, between threads
 //! agreement       the results of other devices next to the CPU's
 //! layers          the cost of each layer, the best cut in two, and what crosses a cut
+//! load            other load on the machine, on purpose
 //! limit           the limit of a schedule's speed
 //! step_times      where the time of a step went
 //! memory          the memory of a step
 //! footprint       the largest network that trains within a budget
 //! peer            PyTorch next to us
+//! products        the rate of matrix products alone
 //! learning        losses of a short training
 //! curves          a drawing of them
 //! bench_progress  the progress of a program
@@ -43,6 +45,7 @@ pub mod layers;
 pub mod learning;
 pub mod limit;
 pub mod line_process;
+pub mod load;
 pub mod machine;
 pub mod measure;
 pub mod memory;
@@ -50,6 +53,7 @@ pub mod models;
 pub mod peer;
 pub mod piped;
 pub mod plain;
+pub mod products;
 pub mod ranks;
 pub mod recipe;
 pub mod report;

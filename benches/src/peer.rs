@@ -86,6 +86,9 @@ pub struct PeerTask<'a> {
     pub channels_last: bool,
     /// Whether it computes in double precision.
     pub double: bool,
+    /// Whether stages run forward again before their backward pass, as far as that does not follow at
+    /// once.
+    pub recompute: bool,
 }
 
 /// The devices of PyTorch.
@@ -137,6 +140,7 @@ impl<'a> PeerTask<'a> {
             save: None,
             channels_last: shape.is_amoebanet(),
             double: false,
+            recompute: false,
         }
     }
 }
@@ -363,6 +367,7 @@ fn flags(task: &PeerTask<'_>) -> Vec<String> {
         ("--vary", task.vary),
         ("--channels-last", task.channels_last),
         ("--double", task.double),
+        ("--recompute", task.recompute),
     ];
     let switches = switches.iter().filter(|(_, on)| *on);
     flags.extend(switches.map(|(name, _)| (*name).to_owned()));

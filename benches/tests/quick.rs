@@ -280,14 +280,20 @@ fn peers_without_pytorch() {
     let folder = folder("peers-alone");
     let results = results_in(&folder, "peers", &["--alone"]);
     for model in MODELS {
-        for (m, ways) in [(2, 6), (4, 2)] {
+        for (m, ways) in [(2, 8), (4, 4)] {
             let rows = peers_rows(&results, model, m);
             assert_eq!(rows.len(), ways, "{model}, m = {m}");
             assert!(all_positive(rows, "samples_per_second"));
             assert!(rows.iter().all(|row| row["over_pytorch"].is_null()));
         }
         assert!(all_positive(peers_rows(&results, model, 2), "over_one"));
+        let of_products = |row: &&Value| is_positive(row, "of_products");
+        let found = peers_rows(&results, model, 2).iter().filter(of_products);
+        assert_eq!(found.count(), if model == "transformer" { 7 } else { 0 });
     }
+    let loaded = rows(&results, "1F1B while another process");
+    assert_eq!(loaded.len(), MODELS.len());
+    assert!(all_positive(loaded, "kept"));
 }
 
 #[test]

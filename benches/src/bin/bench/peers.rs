@@ -6,6 +6,7 @@
 //! cargo build --release -p stovepipe-benches && target/release/bench peers --python target/pytorch/bin/python
 //! ```
 
+mod loaded;
 mod losses;
 mod speed;
 
@@ -51,21 +52,26 @@ pub struct Flags {
 enum PeersBenchPart {
     /// Samples/s
     Speed,
+    /// Samples/s while another process takes half of a core
+    Loaded,
     /// Losses
     Losses,
-    /// Both
+    /// All of them
     All,
 }
 
 const NOTE: &str = "\
 Whole training steps: forward, backward, AdamW (PyTorch's fused one). Two stages have a thread each:
 ours are threads of a process, PyTorch's are processes that use gloo over loopback; both are cut
-after the same layer. There is no recomputation unless a row says so; PyTorch's side never does it.
+after the same layer. There is no recomputation unless a row says so. In rows `both recompute` each
+stage of either side runs forward again (PyTorch's by `torch.utils.checkpoint`), but for 1F1B's last
+one, whose backward pass follows at once; where only we do, we keep the last micro-batch's tapes.
 PyTorch's images have their channels last, where it is faster, unless a flag says otherwise. One
 device has the whole mini-batch in one piece: a plain Burn loop on one thread, one stage on two.
 ours / PyTorch's are samples/s, the median over rounds in which all took their turn, each in its own
 processes: above 1 we are faster. over one: samples/s over those of the same side's one device on
-one thread. This program fails if the models have different numbers of parameters.";
+one thread. of products: the share of the rate, in operations/s, at which two threads compute the
+Transformer's largest matrix product with `faer` and do nothing else. This program fails if the models have different numbers of parameters.";
 
 pub fn main(flags: Flags) -> Result<(), Failure> {
     serve_or_compute_alone(&flags.arguments)?;
@@ -74,12 +80,17 @@ pub fn main(flags: Flags) -> Result<(), Failure> {
         flags: &flags,
     };
     bench.report.note(NOTE);
-    if flags.only != PeersBenchPart::Losses {
+    let does = |part| flags.only == part || flags.only == PeersBenchPart::All;
+    if does(PeersBenchPart::Speed) {
         bench.speed()?;
     }
-    let agreed = match flags.only {
-        PeersBenchPart::Speed => Ok(()),
-        _ => bench.losses(),
+    if does(PeersBenchPart::Loaded) {
+        bench.loaded()?;
+    }
+    let agreed = if does(PeersBenchPart::Losses) {
+        bench.losses()
+    } else {
+        Ok(())
     };
     bench.report.save(&flags.arguments.out)?;
     agreed

@@ -11,6 +11,7 @@ use stovepipe_benches::{
     peer::{Peer, PeerSetup, PeerTask},
     piped::PipedSettings,
     plain::RATE,
+    products::{Products, step_operations},
     recipe::ModelShape,
     report::{ReportTable, cell},
 };
@@ -22,8 +23,15 @@ struct Entrant {
     /// Samples of one of its micro-batches.
     samples: usize,
     work: ContenderWork,
-    /// The index of PyTorch's configuration that it is compared with.
-    rival: usize,
+    /// PyTorch's configuration that it is compared with.
+    rival: Rival,
+}
+
+/// A configuration of PyTorch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Rival {
+    Piped { schedule: Rule, recompute: bool },
+    OneDevice { threads: usize },
 }
 
 /// Mini-batches of a model, and how they are cut.
@@ -64,7 +72,7 @@ impl Peers<'_> {
     }
 
     /// The layers of each of our stages, by their measured times.
-    fn cut(&self, shape: ModelShape) -> Result<Vec<usize>, Failure> {
+    pub(super) fn cut(&self, shape: ModelShape) -> Result<Vec<usize>, Failure> {
         let samples = (self.batch(shape, 8) / 8).max(1);
         let rounds = if self.flags.arguments.quick { 1 } else { 5 };
         let costs = model(shape, samples).layer_costs(rounds)?;
@@ -72,7 +80,7 @@ impl Peers<'_> {
     }
 
     /// Samples of a mini-batch, a multiple of the number of micro-batches.
-    fn batch(&self, shape: ModelShape, micro_batches: usize) -> usize {
+    pub(super) fn batch(&self, shape: ModelShape, micro_batches: usize) -> usize {
         let usual = match (self.flags.arguments.quick, shape) {
             // PyTorch's batch norm needs more than one value for each channel.
             (true, _) => 2 * micro_batches,
@@ -90,6 +98,7 @@ impl Peers<'_> {
         let entrants = race.entrants();
         let alone = self.flags.alone.then(Vec::new);
         let rivals = alone.unwrap_or_else(|| race.rivals());
+        let products = race.products();
         let minimum = self.flags.arguments.turn();
         let mut turns: Vec<Turn<'_>> = Vec::new();
         for entrant in &entrants {
@@ -97,27 +106,49 @@ impl Peers<'_> {
             turns.push(contend(&*measured, entrant.work.clone())?);
         }
         let mut version = String::new();
-        for setup in rivals {
-            let mut peer = self.peer(race, setup)?;
+        for &rival in &rivals {
+            let mut peer = self.peer(race, rival)?;
             version.clone_from(&peer.version);
             turns.push(Box::new(move || peer.turn(minimum)));
         }
+        if let Some(products) = &products {
+            let measured = model(race.shape, race.batch / race.micro_batches);
+            turns.push(contend(&*measured, products.clone())?);
+        }
         let rounds = if race.shape.is_amoebanet() { 5 } else { 3 };
         let mut found = take_turns(&mut turns, self.flags.arguments.rounds(rounds))?;
-        let theirs = found.split_off(entrants.len());
-        Ok(race.table(&version, &entrants, &found, &theirs))
+        let mut theirs = found.split_off(entrants.len());
+        let products = theirs.split_off(rivals.len()).pop();
+        let found = Found {
+            ours: found,
+            theirs,
+            rivals,
+            products: products.map(|costs| costs.seconds.median()),
+        };
+        Ok(race.table(&version, &entrants, &found))
     }
 
-    fn peer(&self, race: &Race, mut setup: PeerSetup) -> Result<Peer, Failure> {
-        let mut micro_batches = 1;
-        if let PeerSetup::Pipeline { cut, .. } = &mut setup {
-            micro_batches = race.micro_batches;
-            if let Some(first) = self.flags.pytorch_cut {
-                *cut = vec![first, cut.iter().sum::<usize>().saturating_sub(first)];
+    fn peer(&self, race: &Race, rival: Rival) -> Result<Peer, Failure> {
+        let (setup, micro_batches, recompute) = match rival {
+            Rival::OneDevice { threads } => (PeerSetup::OneDevice { threads }, 1, false),
+            Rival::Piped {
+                schedule,
+                recompute,
+            } => {
+                let layers = race.cut.iter().sum::<usize>();
+                let other = self.flags.pytorch_cut;
+                let other = other.map(|first| vec![first, layers.saturating_sub(first)]);
+                let setup = PeerSetup::Pipeline {
+                    cut: other.unwrap_or_else(|| race.cut.clone()),
+                    schedule,
+                    replicas: 1,
+                };
+                (setup, race.micro_batches, recompute)
             }
-        }
+        };
         let task = PeerTask {
             micro_batches,
+            recompute,
             rate: Some(RATE),
             ..self.task(race.shape, race.batch, setup)
         };
@@ -128,7 +159,7 @@ impl Peers<'_> {
 impl Race {
     fn entrants(&self) -> Vec<Entrant> {
         let layers = self.cut.iter().sum();
-        let piped = |name, schedule, recompute, rival| Entrant {
+        let piped = |name, schedule, recompute, both| Entrant {
             name,
             samples: self.batch / self.micro_batches,
             work: ContenderWork::training(&PipedSettings {
@@ -136,22 +167,27 @@ impl Race {
                 recompute,
                 ..PipedSettings::new(self.cut.clone(), self.micro_batches)
             }),
-            rival,
+            rival: Rival::Piped {
+                schedule,
+                recompute: both,
+            },
         };
         let (one, gpipe) = (Rule::OneForwardOneBackward, Rule::GPipe);
+        let (always, except_last) = (Recompute::Always, Recompute::ExceptLast);
         let mut entrants = vec![
-            piped("1F1B", one, Recompute::Never, 0),
-            piped("GPipe", gpipe, Recompute::Never, 1),
+            piped("1F1B", one, Recompute::Never, false),
+            piped("GPipe", gpipe, Recompute::Never, false),
+            piped("1F1B, both recompute", one, always, true),
+            piped("GPipe, both recompute", gpipe, always, true),
         ];
         if self.full {
-            let mode = Recompute::ExceptLast;
-            entrants.push(piped("1F1B, recomputed except last", one, mode, 0));
-            entrants.push(piped("GPipe, recomputed except last", gpipe, mode, 1));
-            let whole = |name, work, rival| Entrant {
+            entrants.push(piped("1F1B, only we recompute", one, except_last, false));
+            entrants.push(piped("GPipe, only we recompute", gpipe, except_last, false));
+            let whole = |name, work, threads| Entrant {
                 name,
                 samples: self.batch,
                 work,
-                rival,
+                rival: Rival::OneDevice { threads },
             };
             let alone = ContenderWork::Plain {
                 micro_batches: 1,
@@ -161,15 +197,15 @@ impl Race {
                 threads: 2,
                 ..PipedSettings::new(vec![layers], 1)
             });
-            entrants.push(whole("one device, one thread", alone, 2));
-            entrants.push(whole("one device, two threads", wide, 3));
+            entrants.push(whole("one device, one thread", alone, 1));
+            entrants.push(whole("one device, two threads", wide, 2));
         }
         if self.processes {
-            for (name, schedule, rival) in [
-                ("1F1B, two processes", one, 0),
-                ("GPipe, two processes", gpipe, 1),
+            for (name, schedule) in [
+                ("1F1B, two processes", one),
+                ("GPipe, two processes", gpipe),
             ] {
-                let mut entrant = piped(name, schedule, Recompute::Never, rival);
+                let mut entrant = piped(name, schedule, Recompute::Never, false);
                 if let ContenderWork::Piped { plan, .. } = &mut entrant.work {
                     plan.processes = 2;
                 }
@@ -179,44 +215,46 @@ impl Race {
         entrants
     }
 
-    fn rivals(&self) -> Vec<PeerSetup> {
-        let piped = |schedule| PeerSetup::Pipeline {
-            cut: self.cut.clone(),
-            schedule,
-            replicas: 1,
-        };
-        let mut rivals = vec![piped(Rule::OneForwardOneBackward), piped(Rule::GPipe)];
-        if self.full {
-            rivals.extend([1, 2].map(|threads| PeerSetup::OneDevice { threads }));
+    /// PyTorch's configurations, each once.
+    fn rivals(&self) -> Vec<Rival> {
+        let mut rivals = Vec::new();
+        for Entrant { rival, .. } in self.entrants() {
+            if !rivals.contains(&rival) {
+                rivals.push(rival);
+            }
         }
         rivals
     }
 
-    fn table(
-        &self,
-        version: &str,
-        entrants: &[Entrant],
-        ours: &[TurnCosts],
-        theirs: &[TurnCosts],
-    ) -> ReportTable {
+    /// The model's matrix products alone, if they are most of its work.
+    fn products(&self) -> Option<ContenderWork> {
+        let threads = self.cut.len();
+        step_operations(self.shape).map(|_| ContenderWork::Products { threads })
+    }
+
+    fn table(&self, version: &str, entrants: &[Entrant], found: &Found) -> ReportTable {
         let (name, shape) = (self.shape.name(), self.shape.describe());
         let (batch, m, cut) = (self.batch, self.micro_batches, &self.cut);
-        let rounds = ours.first().map_or(0, |costs| costs.seconds.0.len());
+        let rounds = (found.ours.first()).map_or(0, |costs| costs.seconds.0.len());
         let mut table = ReportTable::new(format!(
             "{name}: {shape}, batch {batch}, m = {m}, cut {cut:?}; {rounds} rounds next to PyTorch \
              {version}"
         ));
-        // Missing configurations have no turns, and their medians are NaN.
-        let seconds = |costs: &[TurnCosts], index: usize| {
-            let costs = costs.get(index);
-            costs.map_or(Seconds::default(), |costs| costs.seconds.clone())
-        };
         let rate = |seconds: &Seconds| batch as f64 / seconds.median();
-        let (our_one, their_one) = (seconds(ours, 4), seconds(theirs, 2));
-        for (entrant, costs) in entrants.iter().zip(ours) {
-            let (own, rival) = (&costs.seconds, seconds(theirs, entrant.rival));
+        let one = Rival::OneDevice { threads: 1 };
+        let is_one = |entrant: &Entrant| entrant.rival == one;
+        let our_one = entrants.iter().position(is_one);
+        // Missing configurations have no turns, and their medians are NaN.
+        let our_one = our_one.map_or(Seconds::default(), |index| {
+            found.ours[index].seconds.clone()
+        });
+        let their_one = found.theirs(one);
+        for (entrant, costs) in entrants.iter().zip(&found.ours) {
+            let (own, rival) = (&costs.seconds, found.theirs(entrant.rival));
             let ratio = rival.over(own);
             let their_ratio = their_one.over(&rival).median();
+            let two_threads = (entrant.rival != one).then_some(());
+            let of_products = two_threads.and_then(|()| self.of_products(found, own));
             table.row([
                 cell("way", "", 0, entrant.name),
                 cell("samples_per_second", "ours", 2, rate(own)),
@@ -225,8 +263,37 @@ impl Race {
                 cell("spread_percent", "±%", 1, 100.0 * ratio.spread()),
                 cell("over_one", "over one", 2, our_one.over(own).median()),
                 cell("pytorch_over_one", "PyTorch's", 2, their_ratio),
+                cell("of_products", "of products", 3, of_products),
             ]);
         }
         table
+    }
+
+    /// The operations/s of a step on two threads, as a share of those of products alone. Rows with
+    /// recomputation do more than is counted.
+    fn of_products(&self, found: &Found, own: &Seconds) -> Option<f64> {
+        let operations = step_operations(self.shape)? * self.batch as f64;
+        let threads = self.cut.len();
+        let products = Products::of(self.shape, self.batch / self.micro_batches, threads);
+        let rate = products.operations() / found.products?;
+        Some(operations / own.median() / rate)
+    }
+}
+
+/// What a race measured.
+struct Found {
+    ours: Vec<TurnCosts>,
+    theirs: Vec<TurnCosts>,
+    /// Whose costs those are.
+    rivals: Vec<Rival>,
+    /// The seconds of a product in each thread.
+    products: Option<f64>,
+}
+
+impl Found {
+    fn theirs(&self, rival: Rival) -> Seconds {
+        let index = self.rivals.iter().position(|other| *other == rival);
+        let costs = index.and_then(|index| self.theirs.get(index));
+        costs.map_or(Seconds::default(), |costs| costs.seconds.clone())
     }
 }
