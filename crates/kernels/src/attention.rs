@@ -22,9 +22,9 @@ use crate::{
 /// Scaled dot-product attention of a sequence with itself, in several heads: softmax(Q Kᵀ / √w) V
 /// (Vaswani et al., "Attention Is All You Need", 2017), where w is the width of a head.
 ///
-/// `projected` is `[n, length, 3 · d]`: queries, keys and values next to each other, each with its
-/// heads next to each other. The result is `[n, length, d]`. `kept`, of `[n, heads, length, length]`,
-/// is multiplied with the softmax, for dropout; it has no gradient.
+/// `projected` is `[n, length, (heads + 2 · keys) · w]`: queries, keys and values next to each other,
+/// each with its heads next to each other. The result is `[n, length, heads · w]`. `kept`, of
+/// `[n, heads, length, length]`, is multiplied with the softmax, for dropout; it has no gradient.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -32,19 +32,18 @@ use crate::{
 ///
 /// // One head of width 1. Queries are 0, so each position gets the mean of the values it sees.
 /// let projected = Tensor::<3>::from_floats([[[0.0, 1.0, 4.0], [0.0, 2.0, 8.0]]], &Device::flex());
-/// let heads = Heads { count: 1, causal: true };
-/// let y = attention(projected, heads, None).into_data().try_to_vec::<f32>().unwrap();
+/// let y = attention(projected, Heads::new(1, true), None).into_data().try_to_vec::<f32>().unwrap();
 /// assert_eq!(y, [4.0, 6.0]);
 /// ```
 ///
 /// # Panics
 ///
-/// If the number of heads does not divide d, or `kept` has another shape.
+/// If the columns cannot be split into the heads, or `kept` has another shape.
 #[must_use]
 pub fn attention(projected: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tensor<3> {
     let [samples, length, width] = projected.dims();
-    let fits = heads.count > 0 && width.is_multiple_of(3 * heads.count);
     let columns = "columns of queries, keys and values";
+    let fits = heads.width(width).is_some();
     assert!(fits, "{width} {columns} cannot be split into {heads:?}");
     if let Some(kept) = &kept {
         let expected = [samples, heads.count, length, length];
@@ -79,17 +78,25 @@ impl Kernel<1> for Attention {
 
     fn forward(&self, inputs: [FlexTensor; 1]) -> (FlexTensor, Self::Saved) {
         let [projected] = inputs.map(contiguous);
-        let [samples, length, width] = projected.layout().shape().dims();
-        let (count, d) = (self.heads.count, width / 3);
+        let [samples, length, columns] = projected.layout().shape().dims();
+        let (count, width) = (self.heads.count, self.width(columns));
+        let d = count * width;
         let size = values(&projected).len();
         let mut output = vec![0.0; samples * length * d];
         let divisors = match are_few(samples, size) {
-            true => self.by_heads([samples, length, d / count], &mut output, &|index, own| {
-                let mut divisors = Vec::with_capacity(2 * length);
-                let head = self.head(index, &projected);
-                head.forward(own, head.columns(d / count)[0], &mut divisors);
-                divisors
-            }),
+            true => {
+                let split = Split {
+                    units: count,
+                    columns: width,
+                    place: &|head| [head, 0],
+                };
+                split.run([samples, length], &mut output, &|index, own| {
+                    let mut divisors = Vec::with_capacity(2 * length);
+                    let head = self.head(index, &projected);
+                    head.forward(own, Columns::nth(0, width, width), &mut divisors);
+                    divisors
+                })
+            }
             false => fill_shares(&mut output, samples, size, &|range, output| {
                 let mut divisors = Vec::with_capacity(2 * range.len() * count * length);
                 let outputs = output.chunks_exact_mut(length * d);
@@ -114,29 +121,39 @@ impl Kernel<1> for Attention {
         _: [bool; 1],
     ) -> [Option<FlexTensor>; 1] {
         let gradient = contiguous(gradient);
-        let [samples, length, width] = projected.layout().shape().dims();
-        let (count, size) = (self.heads.count, values(&projected).len());
+        let [samples, length, columns] = projected.layout().shape().dims();
+        let Heads { count, keys, .. } = self.heads;
+        let (width, group) = (self.width(columns), self.heads.group());
+        let size = values(&projected).len();
         let mut of_projected = vec![0.0; size];
         let gradient_of = |index: usize, target: &mut [f32], columns: [Columns; 3]| {
-            let (own, rows) = (length * width / 3, 2 * length);
+            let (own, rows) = (length * count * width, 2 * length);
             let gradient = &values(&gradient)[index / count * own..][..own];
             let divisors = &values(&divisors)[index * rows..][..rows];
             let head = self.head(index, &projected);
             head.backward(gradient, divisors, target, columns);
         };
         if are_few(samples, size) {
-            let columns = width / count;
-            self.by_heads(
-                [samples, length, width / 3 / count],
-                &mut of_projected,
-                &|index, own| {
-                    let columns = self.head(index, &projected).columns(columns);
-                    gradient_of(index, own, columns);
+            // A thread has the heads that share keys and values, because it adds up their gradients.
+            let split = Split {
+                units: keys,
+                columns: width,
+                place: &|place| match place.checked_sub(count) {
+                    None => [place / group, place % group],
+                    Some(place) => [place % keys, group + place / keys],
                 },
-            );
+            };
+            split.run([samples, length], &mut of_projected, &|index, own| {
+                let own_width = (group + 2) * width;
+                for head in 0..group {
+                    let parts = [head, group, group + 1];
+                    let parts = parts.map(|part| Columns::nth(part, width, own_width));
+                    gradient_of(index * group + head, own, parts);
+                }
+            });
         } else {
             fill_shares(&mut of_projected, samples, size, &|range, targets| {
-                let targets = targets.chunks_exact_mut(length * width);
+                let targets = targets.chunks_exact_mut(length * columns);
                 for (sample, target) in range.zip(targets) {
                     for index in sample * count..(sample + 1) * count {
                         let columns = self.head(index, &projected).parts();
@@ -145,53 +162,74 @@ impl Kernel<1> for Attention {
                 }
             });
         }
-        [Some(tensor(of_projected, [samples, length, width]))]
+        [Some(tensor(of_projected, [samples, length, columns]))]
     }
 }
 
 impl Attention {
+    /// The width of a head, which has been checked.
+    fn width(&self, columns: usize) -> usize {
+        self.heads.width(columns).unwrap_or(0)
+    }
+
     /// A head, counted over all samples.
     fn head<'a>(&'a self, index: usize, projected: &'a FlexTensor) -> Head<'a> {
-        let [_, length, width] = projected.layout().shape().dims();
-        let (size, square) = (length * width, length * length);
+        let [_, length, columns] = projected.layout().shape().dims();
+        let (size, square) = (length * columns, length * length);
         let kept = self.kept.as_ref();
         Head {
             heads: self.heads,
             index: index % self.heads.count,
             length,
-            d: width / 3,
+            width: self.width(columns),
+            columns,
             projected: &values(projected)[index / self.heads.count * size..][..size],
             kept: kept.map(|kept| &values(kept)[index * square..][..square]),
         }
     }
+}
 
-    /// Calls `run` for each head of each sample, shared among the threads, with its own columns of each row;
-    /// then puts those of all heads next to each other, in groups of `group` columns: first the first group
-    /// of each head.
-    fn by_heads<R: Send>(
+/// Rows whose columns are computed apart, by units that threads share.
+struct Split<'a> {
+    /// Units of a sample.
+    units: usize,
+    /// Columns that lie together.
+    columns: usize,
+    /// The unit that computes the n-th of these groups of columns, and the index of the group there.
+    place: &'a (dyn Fn(usize) -> [usize; 2] + Sync),
+}
+
+impl Split<'_> {
+    /// Calls `run` for each unit of each sample with its own rows of zeros; then puts their columns into
+    /// those of `output`.
+    fn run<R: Send>(
         &self,
-        [samples, length, group]: [usize; 3],
+        [samples, length]: [usize; 2],
         output: &mut [f32],
         run: &(dyn Fn(usize, &mut [f32]) -> R + Sync),
     ) -> Vec<R> {
-        let count = self.heads.count;
-        let width = output.len() / (samples * length * count);
-        let each = length * width;
-        let mut own = vec![0.0; samples * count * each];
-        let results = fill_shares(&mut own, samples * count, output.len(), &|heads, own| {
-            let own = own.chunks_exact_mut(each);
-            heads
-                .zip(own)
-                .map(|(head, own)| run(head, own))
-                .collect::<Vec<_>>()
-        });
+        let width = output.len() / (samples * length);
+        let own_width = width / self.units;
+        let each = length * own_width;
+        let mut own = vec![0.0; output.len()];
+        let results = fill_shares(
+            &mut own,
+            samples * self.units,
+            output.len(),
+            &|units, own| {
+                let own = own.chunks_exact_mut(each);
+                let run = |(unit, own)| run(unit, own);
+                units.zip(own).map(run).collect::<Vec<_>>()
+            },
+        );
         fill_shares(output, samples * length, own.len(), &|rows, output| {
-            for (row, output) in rows.zip(output.chunks_exact_mut(width * count)) {
+            for (row, output) in rows.zip(output.chunks_exact_mut(width)) {
                 let (sample, row) = (row / length, row % length);
-                for (place, columns) in output.chunks_exact_mut(group).enumerate() {
-                    let (part, head) = (place / count, place % count);
-                    let from = (sample * count + head) * each + row * width + part * group;
-                    columns.copy_from_slice(&own[from..from + group]);
+                for (place, columns) in output.chunks_exact_mut(self.columns).enumerate() {
+                    let [unit, part] = (self.place)(place);
+                    let unit = (sample * self.units + unit) * each;
+                    let from = unit + row * own_width + part * self.columns;
+                    columns.copy_from_slice(&own[from..from + self.columns]);
                 }
             }
         });
@@ -203,8 +241,11 @@ struct Head<'a> {
     heads: Heads,
     index: usize,
     length: usize,
-    d: usize,
-    /// `[length, 3 · d]`.
+    /// Of a head.
+    width: usize,
+    /// Queries, keys and values of all heads.
+    columns: usize,
+    /// `[length, columns]`.
     projected: &'a [f32],
     /// `[length, length]`.
     kept: Option<&'a [f32]>,
@@ -213,32 +254,13 @@ struct Head<'a> {
 impl Head<'_> {
     /// Its queries, keys and values among the columns of all.
     fn parts(&self) -> [Columns; 3] {
-        let count = self.d / self.heads.count;
-        [0, 1, 2].map(|part| Columns {
-            first: part * self.d + self.index * count,
-            count,
-            width: 3 * self.d,
-        })
-    }
-
-    /// Parts of a tensor with its own columns alone, `width` of them.
-    fn columns(&self, width: usize) -> [Columns; 3] {
-        let count = self.d / self.heads.count;
-        let first = |part: usize| Columns {
-            first: part * count,
-            count,
-            width,
-        };
-        [0, 1, 2].map(first)
+        let Heads { count, keys, .. } = self.heads;
+        let shared = count + self.index / self.heads.group();
+        [self.index, shared, shared + keys].map(|nth| Columns::nth(nth, self.width, self.columns))
     }
 
     fn output(&self) -> Columns {
-        let count = self.d / self.heads.count;
-        Columns {
-            first: self.index * count,
-            count,
-            width: self.d,
-        }
+        Columns::nth(self.index, self.width, self.heads.count * self.width)
     }
 
     /// Rows of scores that are computed together, and the columns that they need.
@@ -344,12 +366,12 @@ impl Head<'_> {
         let queries = q.of(self.projected, rows.clone());
         let keys = k.of(self.projected, 0..columns).transpose();
         let target = matrix_mut(scores, rows.len(), columns);
-        multiply(target, queries, keys, self.heads.scale(self.d));
+        multiply(target, queries, keys, self.heads.scale(self.width));
     }
 
     /// Turns the gradients of shares into those of products of queries and keys.
     fn slope(&self, shares: &[f32], slopes: &mut [f32], columns: usize) {
-        let scale = self.heads.scale(self.d);
+        let scale = self.heads.scale(self.width);
         let rows = (shares.chunks_exact(columns)).zip(slopes.chunks_exact_mut(columns));
         vectorised!(|| for (shares, slopes) in rows {
             let mean = sum_of_pairs(shares, slopes, |share, slope| share * slope);

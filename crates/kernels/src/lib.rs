@@ -25,7 +25,10 @@ mod patches;
 mod planes;
 mod pool;
 mod products;
+mod rms_norm;
+mod rotation;
 mod rows;
+mod swiglu;
 mod taps;
 
 pub use adam_w::AdamWUpdate;
@@ -38,3 +41,6 @@ pub use instance_norm::instance_norm;
 pub use layer_norm::layer_norm;
 pub use linear::{linear, linear_by_rows};
 pub use pool::{PoolWindow, average_pool, max_pool};
+pub use rms_norm::rms_norm;
+pub use rotation::Rotation;
+pub use swiglu::swiglu;

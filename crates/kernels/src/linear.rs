@@ -44,8 +44,8 @@ pub fn linear<const D: usize>(
         .unwrap_or_else(|| everywhere::linear(x, weight, bias, false))
 }
 
-/// x · tableᵀ: `[…, d]` by `[rows, d]` to `[…, rows]`, such as from states to logits with the table
-/// of an embedding.
+/// x · tableᵀ + bias: `[…, d]` by `[rows, d]` to `[…, rows]`, such as from states to logits with the
+/// table of an embedding, or with a weight in PyTorch's layout.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -54,7 +54,7 @@ pub fn linear<const D: usize>(
 /// let device = Device::flex();
 /// let x = Tensor::<2>::from_floats([[1.0, 2.0]], &device);
 /// let table = Tensor::from_floats([[1.0, 0.0], [0.0, 1.0], [3.0, 4.0]], &device);
-/// let y = linear_by_rows(x, table).into_data().try_to_vec::<f32>().unwrap();
+/// let y = linear_by_rows(x, table, None).into_data().try_to_vec::<f32>().unwrap();
 /// assert_eq!(y, [1.0, 2.0, 11.0]);
 /// ```
 ///
@@ -62,8 +62,13 @@ pub fn linear<const D: usize>(
 ///
 /// Like Burn, if the sizes do not fit.
 #[must_use]
-pub fn linear_by_rows<const D: usize>(x: Tensor<D>, table: Tensor<2>) -> Tensor<D> {
-    by_product(&x, &table, None, true).unwrap_or_else(|| everywhere::linear(x, table, None, true))
+pub fn linear_by_rows<const D: usize>(
+    x: Tensor<D>,
+    table: Tensor<2>,
+    bias: Option<Tensor<1>>,
+) -> Tensor<D> {
+    by_product(&x, &table, bias.as_ref(), true)
+        .unwrap_or_else(|| everywhere::linear(x, table, bias, true))
 }
 
 fn by_product<const D: usize>(

@@ -21,6 +21,16 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
+    /// The n-th `count` of `width`.
+    pub(crate) fn nth(n: usize, count: usize, width: usize) -> Self {
+        let first = n * count;
+        Self {
+            first,
+            count,
+            width,
+        }
+    }
+
     pub(crate) fn of<'a>(&self, values: &'a [f32], rows: Range<usize>) -> MatRef<'a, f32> {
         let values = &values[rows.start * self.width + self.first..];
         MatRef::from_row_major_slice_with_stride(values, rows.len(), self.count, self.width)

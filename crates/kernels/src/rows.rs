@@ -137,4 +137,26 @@ pub(crate) fn change_by(row: &mut [f32], by: &[f32], change: impl Fn(f32, f32) -
     }
 }
 
+/// Changes the values of two rows together, with those of a third.
+#[inline(always)]
+pub(crate) fn change_pairs(
+    a: &mut [f32],
+    b: &mut [f32],
+    by: &[f32],
+    change: impl Fn(f32, f32, f32) -> (f32, f32),
+) {
+    let ((many_a, rest_a), (many_b, rest_b)) =
+        (a.as_chunks_mut::<WIDTH>(), b.as_chunks_mut::<WIDTH>());
+    let (many_by, rest_by) = by.as_chunks::<WIDTH>();
+    let chunks = many_a.iter_mut().zip(many_b).zip(many_by);
+    for ((a, b), by) in chunks {
+        for ((a, b), &by) in a.iter_mut().zip(b).zip(by) {
+            (*a, *b) = change(*a, *b, by);
+        }
+    }
+    for ((a, b), &by) in rest_a.iter_mut().zip(rest_b).zip(rest_by) {
+        (*a, *b) = change(*a, *b, by);
+    }
+}
+
 const WIDTH: usize = 16;

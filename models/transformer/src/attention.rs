@@ -28,10 +28,7 @@ impl SelfAttention {
             qkv: initial::linear([d, 3 * d], config.deviation, device),
             output: initial::linear([d, d], config.residual_deviation, device),
             dropout: Dropout::new(config.attention_dropout),
-            heads: Heads {
-                count: config.heads,
-                causal: config.causal,
-            },
+            heads: Heads::new(config.heads, config.causal),
         }
     }
 

@@ -57,7 +57,7 @@ impl Operation<1> for Attention {
         _: [bool; 1],
     ) -> [Option<DispatchTensor>; 1] {
         let [q, k, v] = self.split(Tensor::from_dispatch(projected));
-        let gradient = self.by_heads(Tensor::from_dispatch(gradient));
+        let gradient = by_heads(Tensor::from_dispatch(gradient), self.heads.count);
         let (dtype, scale) = (q.dtype(), self.scale(&q));
         let mut of_q = Vec::new();
         let (mut of_k, mut of_v) = (k.zeros_like(), v.zeros_like());
@@ -83,7 +83,8 @@ impl Operation<1> for Attention {
                 of_k.slice(s![.., .., ..seen, ..]) + part,
             );
         }
-        let parts = [Tensor::cat(of_q, 2), of_k, of_v].map(|part| self.joined(part));
+        let [of_k, of_v] = [of_k, of_v].map(|of_all| self.added_up(of_all));
+        let parts = [Tensor::cat(of_q, 2), of_k, of_v].map(joined);
         [Some(Tensor::cat(parts.to_vec(), 2).into_dispatch())]
     }
 }
@@ -99,31 +100,49 @@ impl Attention {
             let shares = self.thinned(self.shares(q, k, &rows), &rows);
             shares.cast(dtype).matmul(v)
         });
-        self.joined(Tensor::cat(blocks.collect(), 2))
+        joined(Tensor::cat(blocks.collect(), 2))
     }
 
     /// Queries, keys and values, each `[n, heads, length, width of a head]`.
     fn split(&self, projected: Tensor<3>) -> [Tensor<4>; 3] {
-        let d = projected.dims()[2] / 3;
-        [0, 1, 2].map(|part| self.by_heads(projected.clone().narrow(2, part * d, d)))
+        let Heads { count, keys, .. } = self.heads;
+        let width = projected.dims()[2] / (count + 2 * keys);
+        let part = |first: usize, heads: usize| {
+            let part = projected.clone().narrow(2, first * width, heads * width);
+            by_heads(part, heads)
+        };
+        let [k, v] = [count, count + keys].map(|first| self.repeated(part(first, keys)));
+        [part(0, count), k, v]
     }
 
-    /// `[n, length, d]` to `[n, heads, length, width of a head]`.
-    fn by_heads(&self, x: Tensor<3>) -> Tensor<4> {
-        let [samples, length, d] = x.dims();
-        let count = self.heads.count;
-        x.reshape([samples, length, count, d / count])
-            .swap_dims(1, 2)
+    /// Keys or values for each of the heads that share them.
+    fn repeated(&self, shared: Tensor<4>) -> Tensor<4> {
+        let [samples, keys, length, width] = shared.dims();
+        match self.heads.group() {
+            1 => shared,
+            group => (shared.unsqueeze_dim::<5>(2).repeat_dim(2, group)).reshape([
+                samples,
+                keys * group,
+                length,
+                width,
+            ]),
+        }
     }
 
-    /// The reverse of [`by_heads`](Self::by_heads).
-    fn joined(&self, x: Tensor<4>) -> Tensor<3> {
-        let [samples, count, length, width] = x.dims();
-        x.swap_dims(1, 2).reshape([samples, length, count * width])
+    /// The reverse of [`repeated`](Self::repeated), for gradients.
+    fn added_up(&self, of_all: Tensor<4>) -> Tensor<4> {
+        let [samples, _, length, width] = of_all.dims();
+        let (keys, group) = (self.heads.keys, self.heads.group());
+        match group {
+            1 => of_all,
+            _ => (of_all.reshape([samples, keys, group, length, width]))
+                .sum_dim(2)
+                .squeeze_dim(2),
+        }
     }
 
     fn scale(&self, q: &Tensor<4>) -> f32 {
-        self.heads.scale(q.dims()[3] * self.heads.count)
+        self.heads.scale(q.dims()[3])
     }
 
     fn blocks(&self, q: &Tensor<4>) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -171,6 +190,19 @@ impl Attention {
     }
 }
 
+/// `[n, length, heads · width]` to `[n, heads, length, width]`.
+fn by_heads(x: Tensor<3>, heads: usize) -> Tensor<4> {
+    let [samples, length, d] = x.dims();
+    x.reshape([samples, length, heads, d / heads])
+        .swap_dims(1, 2)
+}
+
+/// The reverse of [`by_heads`].
+fn joined(x: Tensor<4>) -> Tensor<3> {
+    let [samples, count, length, width] = x.dims();
+    x.swap_dims(1, 2).reshape([samples, length, count * width])
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -186,7 +218,7 @@ mod tests {
         let random = |shape| Tensor::<3>::random(shape, Distribution::Normal(0.0, 1.0), &device);
         let (projected, slopes) = (random([samples, length, 3 * width]), random([2, 7, 12]));
         for (causal, drops) in [(false, false), (false, true), (true, false), (true, true)] {
-            let heads = Heads { count: 3, causal };
+            let heads = Heads::new(3, causal);
             let kept = drops.then(|| {
                 let shape = [samples, 3, length, length];
                 Tensor::<4>::random(shape, Distribution::Bernoulli(0.8), &device)
@@ -210,13 +242,7 @@ mod tests {
     #[test]
     fn no_block_has_more_scores_than_fit() {
         let rows = |shape: [usize; 4], most| {
-            let (heads, kept) = (
-                Heads {
-                    count: shape[1],
-                    causal: false,
-                },
-                None,
-            );
+            let (heads, kept) = (Heads::new(shape[1], false), None);
             let attention = Attention { heads, kept, most };
             let q = Tensor::zeros(shape, &Device::flex());
             attention

@@ -109,7 +109,7 @@ fn weights_of_every_precision_are_deferred() {
                 weight.val(),
                 Some(bias.val()),
             );
-            linear_by_rows(y, table.val())
+            linear_by_rows(y, table.val(), None)
         };
         let burns = |x: Tensor<4>| {
             let y = one.forward(biased.forward(plain.forward(relu(x))));

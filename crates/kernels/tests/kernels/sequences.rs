@@ -5,13 +5,15 @@ use crate::common::{self, bits};
 use burn::{
     module::{Param, ParamId},
     tensor::{
-        Bool, Device, FloatDType, Tensor,
+        Bool, DType, Device, FloatDType, Tensor, TensorData,
         activation::{self, softmax},
         module,
     },
 };
 use stovepipe_autodiff::{Parameters, defer};
-use stovepipe_kernels::{Heads, attention, gelu, layer_norm, linear, linear_by_rows};
+use stovepipe_kernels::{
+    Heads, Rotation, attention, gelu, layer_norm, linear, linear_by_rows, rms_norm, swiglu,
+};
 
 /// Inputs and outputs of all ranks, flattened.
 type Flat = Tensor<1>;
@@ -116,7 +118,7 @@ fn compare_by_rows([rows, from, to]: [usize; 3]) {
         [random([rows * from]), random([from * to])],
         |both| {
             let (x, w) = shaped(both);
-            flat(linear_by_rows(x, w))
+            flat(linear_by_rows(x, w, None))
         },
         |both| {
             let (x, w) = shaped(both);
@@ -173,21 +175,103 @@ fn layer_norm_equals_burns() {
     }
 }
 
+#[test]
+fn rms_norm_equals_its_formula() {
+    for [rows, width] in [[1, 1], [3, 5], [4, 16], [129, 33], [300, 200]] {
+        for epsilon in [1e-6, 1e-2] {
+            compare(
+                [random([rows * width]), random([width])],
+                |[x, g]| flat(rms_norm(x.reshape([rows, 1, width]), g, epsilon)),
+                |[x, g]| {
+                    let x = x.reshape([rows, width]);
+                    let root =
+                        (x.clone().powi_scalar(2).sum_dim(1) / width as f64 + epsilon).sqrt();
+                    flat(x / root * g.unsqueeze())
+                },
+                &format!("{rows} rows of {width}, {epsilon}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn swiglu_equals_its_formula() {
+    for size in [1, 15, 16, 17, 1000, 40_000] {
+        compare(
+            [random([size]) * 3.0, random([size])],
+            |[gate, x]| swiglu(gate, x),
+            |[gate, x]| gate.clone() / (gate.neg().exp() + 1.0) * x,
+            &format!("{size} values"),
+        );
+    }
+}
+
+/// As products of complex numbers.
+#[test]
+fn rotation_equals_its_formula() {
+    for (n, length, heads, half, rest) in [
+        (1, 1, 1, 1, 0),
+        (2, 3, 2, 2, 0),
+        (2, 17, 3, 4, 5),
+        (3, 40, 4, 16, 64),
+        (1, 5, 0, 3, 2),
+    ] {
+        let frequencies: Vec<f32> = (0..half).map(|i| 1.5 / (i + 1) as f32).collect();
+        let rotation = Rotation::new(&frequencies, 0.5, length + 2);
+        let columns = heads * 2 * half + rest;
+        let angle = |row: usize, i: usize| f64::from((row % length) as f32 * frequencies[i % half]);
+        compare(
+            [random([n * length * columns])],
+            |[x]| flat(rotation.of_heads(x.reshape([n, length, columns]), heads)),
+            |[x]| {
+                let x = x.reshape([n * length, columns]);
+                let head = |first: usize| -> Tensor<2> {
+                    let table = |of: fn(f64) -> f64| {
+                        let rows = (0..n * length)
+                            .flat_map(|row| (0..half).map(move |i| of(angle(row, i)) * 0.5));
+                        let data = TensorData::new(rows.collect::<Vec<f64>>(), [n * length, half]);
+                        let table = Tensor::<2>::from_data(data, (&Device::flex(), DType::F64));
+                        table.autodiff()
+                    };
+                    let [a, b] = [0, half].map(|part| x.clone().narrow(1, first + part, half));
+                    let (cosine, sine) = (table(f64::cos), table(f64::sin));
+                    let real = a.clone() * cosine.clone() - b.clone() * sine.clone();
+                    Tensor::cat(vec![real, a * sine + b * cosine], 1)
+                };
+                let mut parts: Vec<_> = (0..heads).map(|nth| head(nth * 2 * half)).collect();
+                if rest > 0 {
+                    parts.push(x.clone().narrow(1, columns - rest, rest));
+                }
+                flat(Tensor::cat(parts, 1))
+            },
+            &format!("{n} of {length}, {heads} heads of {half}, {rest} others"),
+        );
+    }
+}
+
 fn heads(count: usize, causal: bool) -> Heads {
-    Heads { count, causal }
+    Heads::new(count, causal)
 }
 
 /// Attention as in the paper.
 fn by_formula(x: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tensor<3> {
-    let [n, length, width] = x.dims();
-    let d = width / 3;
-    let by_head = |part: usize| {
-        let part = x.clone().slice([0..n, 0..length, part * d..(part + 1) * d]);
-        part.reshape([n, length, heads.count, d / heads.count])
-            .permute([0, 2, 1, 3])
+    let [n, length, columns] = x.dims();
+    let Heads { count, keys, .. } = heads;
+    let width = columns / (count + 2 * keys);
+    let d = count * width;
+    let head = |nth: usize| {
+        x.clone()
+            .narrow(2, nth * width, width)
+            .unsqueeze_dim::<4>(1)
     };
-    let (q, k, v) = (by_head(0), by_head(1), by_head(2));
-    let mut scores = q.matmul(k.transpose()) / ((d / heads.count) as f64).sqrt();
+    // Each head of keys and values as often as it is used.
+    let part = |first: usize, group: usize| {
+        let heads = (0..count).map(|index| head(first + index / group));
+        Tensor::cat(heads.collect(), 1)
+    };
+    let group = count / keys;
+    let (q, k, v) = (part(0, 1), part(count, group), part(count + keys, group));
+    let mut scores = q.matmul(k.transpose()) / (width as f64).sqrt();
     if heads.causal {
         let later = Tensor::<2, Bool>::tril_mask([length; 2], 0, &x.device());
         scores = scores.mask_fill(later.unsqueeze(), -1e30);
@@ -202,19 +286,25 @@ fn by_formula(x: Tensor<3>, heads: Heads, kept: Option<Tensor<4>>) -> Tensor<3> 
 
 #[test]
 fn attention_equals_the_formula() {
-    for (n, length, count, width) in [
-        (1, 1, 1, 1),
-        (2, 2, 2, 3),
-        (3, 17, 1, 5),
-        (2, 33, 4, 8),
-        (2, 65, 3, 16),
-        (1, 130, 2, 20),
-        (1, 300, 1, 4), // more than a block of whole rows
+    for (n, length, [count, keys], width) in [
+        (1, 1, [1, 1], 1),
+        (2, 2, [2, 2], 3),
+        (3, 17, [1, 1], 5),
+        (2, 33, [4, 4], 8),
+        (2, 33, [4, 2], 8),
+        (3, 20, [6, 1], 3),
+        (2, 65, [3, 3], 16),
+        (1, 130, [2, 2], 20),
+        (1, 130, [6, 3], 10),
+        (1, 300, [1, 1], 4), // more than a block of whole rows
     ] {
         for causal in [false, true] {
             for drops in [false, true] {
-                let heads = Heads { count, causal };
-                let d = count * width;
+                let heads = Heads {
+                    keys,
+                    ..Heads::new(count, causal)
+                };
+                let columns = (count + 2 * keys) * width;
                 let kept = drops.then(|| {
                     let drawn = random([n, count, length, length]);
                     drawn.greater_elem(-0.5).float() * 1.6
@@ -227,14 +317,14 @@ fn attention_equals_the_formula() {
                     })
                 };
                 compare(
-                    [random([n * length * 3 * d])],
+                    [random([n * length * columns])],
                     |[x]| {
                         let kept = kept(&x);
-                        flat(attention(x.reshape([n, length, 3 * d]), heads, kept))
+                        flat(attention(x.reshape([n, length, columns]), heads, kept))
                     },
                     |[x]| {
                         let kept = kept(&x);
-                        flat(by_formula(x.reshape([n, length, 3 * d]), heads, kept))
+                        flat(by_formula(x.reshape([n, length, columns]), heads, kept))
                     },
                     &format!("{n} of {length}, {heads:?} of {width}, drops {drops}"),
                 );
@@ -318,7 +408,9 @@ fn gradients_of_linear_weights_can_be_deferred() {
     let x = random([200, 12]).autodiff().require_grad();
     let loss = || {
         let y = linear(x.clone(), first.val(), Some(bias.val()));
-        linear_by_rows(gelu(y), table.val()).powi_scalar(2).sum()
+        linear_by_rows(gelu(y), table.val(), None)
+            .powi_scalar(2)
+            .sum()
     };
     let whole = loss().backward();
     let mut parameters = Parameters::default();
@@ -354,7 +446,7 @@ fn burns_gradient_checkpointing_gives_the_same_results() {
         let (w, x, kept) = (to(&w, device), to(&x, device), to(&kept, device));
         let y = layer_norm(gelu(linear(x, w.clone(), Some(b.clone()))), g, b, 1e-5);
         let y = attention(y, heads, Some(kept));
-        floats(flat(linear_by_rows(y, w.transpose())))
+        floats(flat(linear_by_rows(y, w.transpose(), None)))
     };
     close(&run(Some(&device)), &run(None), "checkpointed");
 }

@@ -69,11 +69,14 @@ fn threads_change_no_bit_of_a_convolution() {
 fn threads_change_no_bit_of_attention() {
     let (count, width, length) = (3, 32, 70);
     for samples in SAMPLES {
-        let projected = normal([samples, length, 3 * count * width], 0.0, 1.0);
         let kept = normal([samples, count, length, length], 0.0, 1.0);
         let kept = kept.greater_elem(-1.0).float() * 1.2;
-        for (causal, drops) in [(false, false), (true, true)] {
-            let heads = Heads { count, causal };
+        for (keys, causal, drops) in [(3, false, false), (3, true, true), (1, true, false)] {
+            let heads = Heads {
+                keys,
+                ..Heads::new(count, causal)
+            };
+            let projected = normal([samples, length, (count + 2 * keys) * width], 0.0, 1.0);
             let of = |threads| {
                 pool(threads).install(|| {
                     let x = projected.clone().autodiff().require_grad();

@@ -13,8 +13,9 @@ use stovepipe_pipeline::{Layer, Pipeline};
 use super::{
     fit::COUNT,
     tensor_file::{self, PYTORCH, fetched},
+    together::write_together,
 };
-use crate::error::TrainError;
+use crate::{error::TrainError, processes::Processes};
 
 /// A tensor's name and shape.
 pub type NameAndShape = (String, Vec<usize>);
@@ -73,4 +74,42 @@ pub fn save_for_pytorch<L: Layer>(
         }
         tensor_file::write(path, tensor_file::of_state(content), Some(PYTORCH))
     })
+}
+
+/// Saves some of a pipeline's tensors as safetensors, in f32, by the names that `rename` gives them, such as
+/// those of an adapter.
+///
+/// ```
+/// # use burn::tensor::Device;
+/// use stovepipe_pipeline::Pipeline;
+/// use stovepipe_train::{Weights, example::Dense, weights::save_some};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("biases.safetensors");
+/// let pipeline = Pipeline::builder(vec![Dense::new(4, 3)]).devices([Device::flex()]).build()?;
+/// save_some(&pipeline, &path, |name| Some(format!("{}.b", name.strip_suffix(".bias")?)))?;
+/// assert!(Weights::open(&path)?.names().eq(["layers.0.linear.b"]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// If the file cannot be written, or a device does not return its tensors.
+pub fn save_some<L: Layer>(
+    pipeline: &Pipeline<L>,
+    path: &Path,
+    rename: impl Fn(&str) -> Option<String>,
+) -> Result<(), TrainError> {
+    pipeline.share_parameters()?;
+    let tensors = || {
+        let all = pipeline.valid().collect(None, None, true).into_iter();
+        let mut some: Vec<_> = all
+            .filter_map(|mut tensor| {
+                tensor.name = rename(&tensor.name)?;
+                Some(tensor)
+            })
+            .collect();
+        some.sort_by(|a, b| a.name.cmp(&b.name));
+        some
+    };
+    write_together(&Processes::of(pipeline), path, tensors, Some(PYTORCH))
 }

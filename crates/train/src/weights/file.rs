@@ -15,6 +15,7 @@ use stovepipe_pipeline::{Layer, Pipeline};
 use super::{
     fit::{Entries, Entry, Fit, convention, differs},
     format::{Convention, FileFormat},
+    hub,
     other_tensors::OtherTensors,
     places::{impossible, places},
     pytorch, tensor_file,
@@ -78,6 +79,9 @@ type Names = Box<dyn Fn(&str) -> bool>;
 impl Weights {
     /// Reads the table of contents of a file: safetensors, or PyTorch's `.pt`, `.pth` or `.bin`. The
     /// content says which, not the name.
+    ///
+    /// A folder of the Hugging Face Hub has `model.safetensors`, or several files and
+    /// `model.safetensors.index.json`; an adapter of PEFT has `adapter_model.safetensors`.
     ///
     /// In a PyTorch checkpoint with more than weights, looks under `state_dict`, `model_state_dict`,
     /// `model`, `net` and `module`. Removes the prefixes of `DataParallel` and `torch.compile`.
@@ -335,6 +339,10 @@ impl fmt::Debug for Weights {
 
 /// The tensors of a file, and the convention that it names.
 fn contents(path: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<Convention>), TrainError> {
+    if path.is_dir() {
+        let (tensors, format) = hub::open(path)?;
+        return Ok((tensors, format.as_deref().and_then(convention_of)));
+    }
     match FileFormat::of(path)? {
         FileFormat::Safetensors => {
             let (tensors, format) = tensor_file::open(path)?;

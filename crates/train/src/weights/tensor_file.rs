@@ -145,10 +145,7 @@ pub(crate) fn read<'a>(
 /// program would crash if another one truncated it.
 pub(crate) fn open(path: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<String>), TrainError> {
     let mut file = File::open(path).map_err(TrainError::file(path))?;
-    let (metadata, start) = header(&mut file).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => TrainError::format(path, error),
-        _ => TrainError::file(path)(error),
-    })?;
+    let (metadata, start) = header(&mut file).map_err(|error| damaged(path, error))?;
     let file = Arc::new(Mutex::new(file));
     let mut tensors = Vec::new();
     for (name, info) in metadata.tensors() {
@@ -169,8 +166,16 @@ pub(crate) fn open(path: &Path) -> Result<(Vec<burn_pack::Tensor>, Option<String
     Ok((tensors, format.and_then(|all| all.get(FORMAT)).cloned()))
 }
 
+/// Why a header cannot be read.
+pub(super) fn damaged(path: &Path, error: io::Error) -> TrainError {
+    match error.kind() {
+        io::ErrorKind::InvalidData => TrainError::format(path, error),
+        _ => TrainError::file(path)(error),
+    }
+}
+
 /// The table of a file's tensors, and where their bytes start.
-fn header(file: &mut File) -> io::Result<(Metadata, u64)> {
+pub(super) fn header(file: &mut File) -> io::Result<(Metadata, u64)> {
     let invalid = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason);
     let all = file.metadata()?.len();
     let mut length = [0; 8];
@@ -227,7 +232,7 @@ fn dtype_of(dtype: DType) -> Result<Dtype, String> {
     found.ok_or_else(|| format!("safetensors have no {dtype:?}"))
 }
 
-fn burn_dtype(dtype: Dtype) -> Option<DType> {
+pub(super) fn burn_dtype(dtype: Dtype) -> Option<DType> {
     let found = TYPES.iter().find(|(_, stored)| *stored == dtype);
     found.map(|types| types.0)
 }

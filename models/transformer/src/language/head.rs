@@ -36,6 +36,6 @@ impl LmHead {
     pub(super) fn forward(&self, x: Tensor<3>) -> Result<Tensor<3>, LayerError> {
         let table = self.tokens.val();
         check_width(&x, "length", table.dims()[1])?;
-        Ok(linear_by_rows(normalized(&self.norm, x, 1e-5), table))
+        Ok(linear_by_rows(normalized(&self.norm, x, 1e-5), table, None))
     }
 }
