@@ -1,21 +1,26 @@
 //! The data sets that the program knows. A file each says everything about one; the list below names them.
 
+mod chat;
 mod cifar;
 mod data_set;
 mod digits;
+mod examples;
 mod fingerprint;
 mod folders;
 mod images;
+mod numbers;
 mod text;
+mod text_sets;
 
 use serde::Serialize;
 use toml::Table;
 
 pub use self::{
-    data_set::{Contents, DataSet, ImageData, check},
+    data_set::{Contents, DataSet, ImageData, TextData, check},
+    examples::ExampleBatcher,
     fingerprint::of_classes,
     images::{ImageSets, Labels},
-    text::{HeldOut, Text},
+    text_sets::HeldOut,
 };
 use crate::choice::{Choices, choices};
 
@@ -27,6 +32,8 @@ choices! {
         Cifar100(cifar::Cifar100) = "cifar100",
         ImageNet(folders::Folders) = "imagenet",
         Text(text::Text) = "text",
+        Chat(chat::Chat) = "chat",
+        Numbers(numbers::Numbers) = "numbers",
     }
 }
 

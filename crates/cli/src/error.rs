@@ -14,7 +14,9 @@ use stovepipe::{
     verify::VerifyError,
 };
 use stovepipe_amoebanet::AmoebaNetError;
+use stovepipe_chat::ChatError;
 use stovepipe_cifar::CifarError;
+use stovepipe_decoder::DecoderError;
 use stovepipe_digits::DigitsError;
 use stovepipe_imagenet::ImagenetError;
 use stovepipe_report::ReportError;
@@ -46,6 +48,10 @@ pub enum CliError {
     Text(#[from] TextError),
     #[error(transparent)]
     Transformer(#[from] TransformerError),
+    #[error(transparent)]
+    Decoder(#[from] DecoderError),
+    #[error(transparent)]
+    Chat(#[from] ChatError),
     #[error(transparent)]
     Step(#[from] StepError),
     #[error(transparent)]

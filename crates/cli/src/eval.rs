@@ -32,7 +32,7 @@ use self::{
     predict::{Format, Predict},
 };
 use crate::{
-    data::{self, AnyDataSet, Contents, of_classes},
+    data::{self, Contents, of_classes},
     error::{CliError, usage},
     files::{AVERAGED, BEST, CLASSES, CONFIG, MODEL, TOKENIZER},
     flags,
@@ -41,7 +41,7 @@ use crate::{
     pretrained::OpenWeights,
     settings::Settings,
     suggest,
-    work::{Load, ModelWithData, Work, with_model},
+    work::{Load, ModelWithData, Work, exact_line, with_model},
 };
 
 /// Of more classes, a confusion matrix would not fit in a terminal.
@@ -96,6 +96,9 @@ struct EvalFlags {
     /// Choose among the most probable K tokens; 0 for all
     #[arg(long, value_name = "K", default_value_t = 0, requires = "prompt", help_heading = PREDICTING)]
     top_k: usize,
+    /// Choose among the fewest tokens that have this probability together; 1 for all
+    #[arg(long, value_name = "P", default_value_t = 1.0, requires = "prompt", help_heading = PREDICTING)]
+    top_p: f64,
     /// Start mpirun with this many processes on this machine, which share the stages
     #[arg(long, value_name = "N", help_heading = "Pipeline")]
     processes: Option<usize>,
@@ -183,8 +186,10 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
                 sampling: Sampling {
                     temperature: flags.temperature,
                     top_k: Some(flags.top_k).filter(|&most| most > 0),
+                    top_p: Some(flags.top_p).filter(|&share| share != 1.0),
                     seed,
                 },
+                end: text.end()?,
             };
             model.build(&sizes, generate)?;
         }
@@ -313,12 +318,13 @@ impl TrainedRun {
         flags::refuse_hidden(&flags::hide(command, is_own), matches)?;
         let mut settings = Settings::read(Some(&config), None, None, matches)?;
         settings.training.check()?;
-        if let AnyDataSet::Text(text) = &mut settings.data {
+        if let Contents::Text(_) = settings.data.contents() {
             // The run's own copy: the original may have changed.
             let own = Some(folder.join(TOKENIZER)).filter(|path| path.is_file());
-            match matches.get_one::<PathBuf>("tokenizer") {
-                Some(other) => check_tokenizer(other, own.as_deref())?,
-                None => text.tokenizer = own.or(text.tokenizer.take()),
+            match (matches.get_one::<PathBuf>("tokenizer"), own) {
+                (Some(other), own) => check_tokenizer(other, own.as_deref())?,
+                (None, Some(own)) => settings.data.set_tokenizer(own),
+                (None, None) => {}
             }
         }
         let weights = match &run.checkpoint {
@@ -491,6 +497,11 @@ impl Work for Score<'_> {
         let samples = totals.samples;
         let mut text = format!("{}: {metrics}\n", count(samples, "sample"));
         let mut json = json!({ "samples": samples, "test": metrics });
+        if let Some(answers) = model.answers {
+            let (right, all) = answers(&pipeline, run.settings.training.batch_size)?;
+            text += &format!("{}\n", exact_line(right, all));
+            json["exact_answers"] = json!({ "right": right, "all": all });
+        }
         if self.by_class {
             let of_images = || usage!("--by-class is for models of images");
             let confusion = model.confusion.ok_or_else(of_images)?;

@@ -15,6 +15,8 @@ pub const AVERAGED: &str = "averaged.safetensors";
 pub const BEST: &str = "best.safetensors";
 /// Its copy of its tokenizer.
 pub const TOKENIZER: &str = "tokenizer.json";
+/// The file of a folder of the Hugging Face Hub that says what its model is.
+pub const HUB_CONFIG: &str = "config.json";
 /// The names of its classes, a line each.
 pub const CLASSES: &str = "classes.txt";
 

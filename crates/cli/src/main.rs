@@ -13,6 +13,7 @@ mod export;
 mod files;
 mod flags;
 mod hardware;
+mod hub_export;
 mod launch;
 mod measured;
 mod memory_check;

@@ -1,12 +1,15 @@
 //! The models that the program knows. A file each says everything about one; the list below names them.
 
 mod amoebanet;
+mod decoder;
 mod model;
 mod transformer_lm;
 mod unet;
 mod vit;
 
-pub use self::model::{Classifier, LanguageModel, Model, ModelWork, Reads, Segmenter, Sizes};
+pub use self::model::{
+    Classifier, Hub, LanguageModel, Model, ModelWork, Origin, Reads, Segmenter, Sizes,
+};
 use crate::{
     choice::{Choices, choices},
     error::CliError,
@@ -43,6 +46,7 @@ models! {
     AmoebaNetB(amoebanet::AmoebaNetB) = "amoebanet-b",
     Vit(vit::Vit) = "vit",
     TransformerLm(transformer_lm::TransformerLm) = "transformer-lm",
+    Decoder(decoder::Decoder) = "decoder",
     UNet(unet::UNet) = "unet",
 }
 

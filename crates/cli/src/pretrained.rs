@@ -19,7 +19,7 @@ use stovepipe::{
 
 use crate::{
     error::{CliError, usage},
-    files::{CLASSES, MODEL},
+    files::{CLASSES, HUB_CONFIG, MODEL},
     models::AnyModel,
 };
 
@@ -139,9 +139,21 @@ impl<'a> OpenWeights<'a> {
             let patterns = patterns.to_vec();
             move |name: &str| patterns.iter().any(|pattern| pattern.matches(name))
         };
-        let weights = weights.allowing_missing(matches(&missing));
+        if let Some(twins) = model.twins().filter(|_| weights.path().is_dir())
+            && weights.differ(&twins)?
+        {
+            let [first, second] = twins;
+            return Err(usage!(
+                "{}: {first} and {second} are one in this model, but not in the file",
+                file.display()
+            ));
+        }
+        let (is_missing, may_lack) = (matches(&missing), model.may_lack());
+        let weights = weights.allowing_missing(move |name| is_missing(name) || may_lack(name));
         let weights = weights.allowing_extra(matches(&extra));
-        let allowed = weights.check(layers)?;
+        let mut allowed = weights.check(layers)?;
+        let may_lack = model.may_lack();
+        allowed.missing.retain(|name| !may_lack(name));
         for (flag, patterns, names, verb) in [
             ("allow-missing", missing, &allowed.missing, "without"),
             ("allow-extra", extra, &allowed.extra, "leaving out"),
@@ -207,7 +219,8 @@ fn is_for_others(weights: &Weights, classes: &str, bias: &str) -> bool {
 
 /// The file of a path: of a run, its model, or that of the newest checkpoint if it has not finished.
 fn file_of(path: &Path) -> PathBuf {
-    let Some(folder) = RunFolder::find(path) else {
+    let is_hub = path.join(HUB_CONFIG).is_file();
+    let Some(folder) = RunFolder::find(path).filter(|_| !is_hub) else {
         return path.to_owned();
     };
     let (model, checkpoints) = (folder.join(MODEL), Checkpoints::of(&folder).list());

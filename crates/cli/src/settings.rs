@@ -2,7 +2,10 @@
 //!
 //! Settings are layered: what is usual for the model, then a configuration, then flags.
 
-use std::path::{Path, absolute};
+use std::{
+    fs,
+    path::{Path, PathBuf, absolute},
+};
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 use serde::Serialize;
@@ -17,9 +20,9 @@ use crate::{
     config::{ConfigFile, Section},
     data::{self, AnyDataSet, Contents, data_sets},
     error::{CliError, usage},
-    files::{CONFIG, PlanFile, read_machine},
+    files::{CONFIG, HUB_CONFIG, PlanFile, read_machine},
     flags::refuse_idle,
-    models::{self, AnyModel, Reads},
+    models::{self, AnyModel, Origin, Reads},
     pretrained::Pretrained,
     suggest,
 };
@@ -114,7 +117,8 @@ impl Subjects {
         flags: &ArgMatches,
     ) -> Result<(AnyModel, AnyDataSet), CliError> {
         let (of_data, of_model) = config.unzip();
-        let model = self.models.named(flags, of_model.as_ref())?;
+        let named = self.models.named(flags, of_model.as_ref())?;
+        let model = named.or_else(|| self.models.find(model_of(flags)?.as_str()));
         let data = self.data_sets.named(flags, of_data.as_ref())?;
         let by_data = data.as_ref().map(reads_of);
         let reads = model.as_ref().map(|model| model.reads()).or(by_data);
@@ -277,6 +281,9 @@ impl Settings {
             settings.pipeline.run_on(&read_machine(path)?);
         }
         settings.model.pretrained.update_from_arg_matches(flags)?;
+        if flags.value_source("from") == Some(ValueSource::CommandLine) {
+            settings.adopt(flags)?;
+        }
         settings.pipeline.update_from_arg_matches(flags)?;
         settings.training.update_from_arg_matches(flags)?;
         // A run in several processes has a device for each stage: others may be asked for now.
@@ -302,6 +309,43 @@ impl Settings {
         }
         settings.refuse_idle(flags)?;
         Ok(settings)
+    }
+
+    /// Fills in what follows from the weights that a decoder starts from.
+    fn adopt(&mut self, flags: &ArgMatches) -> Result<(), CliError> {
+        let ModelSettings { model, pretrained } = &mut self.model;
+        let Some(from) = pretrained.from.as_deref().filter(|_| model.hub().is_some()) else {
+            return Ok(());
+        };
+        let run = RunFolder::find(from).filter(|run| run.join(CONFIG).is_file());
+        let fixed = if from.join(HUB_CONFIG).is_file() {
+            self.data.adopt(from);
+            model.adopt(Origin::Folder(from))?
+        } else if let Some(run) = run {
+            let own = Self::load(&run.join(CONFIG))?;
+            let window = own.model.model.window();
+            let Some(hub) = own.model.model.hub() else {
+                let (from, other) = (from.display(), own.model.model.name());
+                return Err(usage!(
+                    "{from} is a run of {other}, not of {}",
+                    model.name()
+                ));
+            };
+            model.adopt(Origin::Run { hub, window })?
+        } else if from.is_dir() {
+            let from = from.display();
+            return Err(usage!("{from} is not a run, and has no {HUB_CONFIG}"));
+        } else {
+            return Ok(());
+        };
+        let is_given = |flag: &&&str| flags.value_source(flag) == Some(ValueSource::CommandLine);
+        match fixed.iter().find(is_given) {
+            Some(flag) => Err(usage!(
+                "{flag} is what the model of --from has: leave it out"
+            )),
+            // What flags say of it comes first.
+            None => Ok(model.update(flags)?),
+        }
     }
 
     /// Pixels on each side of an image.
@@ -396,6 +440,18 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// The name of the model whose weights --from gives: a decoder in a folder of the Hugging Face Hub, or that
+/// of a run.
+fn model_of(flags: &ArgMatches) -> Option<String> {
+    let from = flags.try_get_one::<PathBuf>("from").ok()??;
+    if from.join(HUB_CONFIG).is_file() {
+        return Some("decoder".to_owned());
+    }
+    let config = fs::read_to_string(RunFolder::find(from)?.join(CONFIG)).ok()?;
+    let table: Table = config.parse().ok()?;
+    Some(table.get("model")?.get("model")?.as_str()?.to_owned())
 }
 
 /// The flag of a setting.

@@ -38,7 +38,6 @@ use self::{
 };
 use crate::{
     config::{check_numbers, portable},
-    data::AnyDataSet,
     error::{CliError, usage},
     files::{CONFIG, TOKENIZER},
     flags, hardware, memory_check, output,
@@ -127,8 +126,8 @@ pub fn main(matches: &ArgMatches, processes: &Processes) -> Result<ExitCode, Cli
         tokenizer,
     } = run.unwrap_or_default();
     let mut data = settings.data.clone();
-    if let (AnyDataSet::Text(text), Some(copy)) = (&mut data, tokenizer) {
-        text.tokenizer = Some(copy);
+    if let Some(copy) = tokenizer {
+        data.set_tokenizer(copy);
     }
     settings.resolve_vocabulary(&data)?;
     // A checkpoint has its own weights.

@@ -2,16 +2,21 @@
 
 use std::{fmt::Write, rc::Rc};
 
-use burn::tensor::{Device, Int, Tensor};
+use burn::{
+    data::dataloader::batcher::Batcher,
+    tensor::{Device, Int, Tensor},
+};
 use stovepipe::{
     pipeline::{CrossEntropy, Flow, Layer, Objective, Pipeline},
     train::{RunFolder, Source, Task, TrainSettings, Trainer},
 };
+use stovepipe_chat::Example;
 use stovepipe_report::Confusion;
+use stovepipe_text::PADDING;
 use stovepipe_transformer::Sampling;
 
 use crate::{
-    data::{AnyDataSet, Contents, HeldOut, ImageData, ImageSets, Labels, Text},
+    data::{AnyDataSet, Contents, ExampleBatcher, HeldOut, ImageData, ImageSets, Labels, TextData},
     error::{CliError, usage},
     files,
     mistakes::MistakeFinder,
@@ -65,6 +70,8 @@ pub struct ModelWithData<L: Layer<Side = ()>, T> {
     pub epilogue: Option<Epilogue<L>>,
     /// What a classifier takes for what in the test set.
     pub confusion: Option<ConfusionOf<L>>,
+    /// How many held-out answers are exact, if there are any.
+    pub answers: Option<AnswersOf<L>>,
 }
 
 pub type SourceOf<L, T> = Rc<dyn Source<<L as Layer>::Input, T>>;
@@ -84,6 +91,9 @@ pub type Epilogue<L> =
     Box<dyn Fn(&Trainer<L, CrossEntropy>, &RunFolder, usize) -> Result<Option<String>, CliError>>;
 
 pub type TaskOf = Box<dyn Fn(&TrainSettings) -> Task<CrossEntropy>>;
+
+/// Of a pipeline, in batches of so many: exact answers, and all.
+pub type AnswersOf<L> = Rc<dyn Fn(&Pipeline<L>, usize) -> Result<(usize, usize), CliError>>;
 
 /// Of a pipeline, in batches of so many samples.
 pub type ConfusionOf<L> = Box<dyn Fn(&Pipeline<L>, usize) -> Result<Confusion, CliError>>;
@@ -187,12 +197,13 @@ impl<W: Work> ModelWork for OnImages<'_, W> {
                     Ok(finder.find(pipeline, (batch_size, usize::MAX))?.1)
                 })
             }),
+            answers: None,
         })
     }
 }
 
 struct OnText<'a, W> {
-    text: &'a Text,
+    text: &'a dyn TextData,
     sample_needs: u64,
     length: usize,
     seed: u64,
@@ -218,10 +229,34 @@ impl<W: Work> ModelWork for OnText<'_, W> {
         if let Some(texts) = &texts {
             output::say(&format!("{}\n", texts.about));
         }
-        let tokenizer = self.text.tokenizer.as_deref().map(output::read);
+        let tokenizer = self.text.tokenizer_file();
+        let tokenizer = tokenizer.as_deref().map(output::read);
         let tokenizer = tokenizer.transpose()?.map(String::into_bytes);
         let files = tokenizer.map(|file| (files::TOKENIZER, file));
-        let (source, held_out) = texts.map(|texts| (texts.source, texts.held_out)).unzip();
+        let mut answers = None;
+        let (source, held_out) = texts
+            .map(|texts| {
+                let examples = texts.answers;
+                answers = (!examples.is_empty()).then(|| -> AnswersOf<L> {
+                    Rc::new(move |pipeline, batch_size| exact(pipeline, &examples, batch_size))
+                });
+                (texts.source, texts.held_out)
+            })
+            .unzip();
+        let held_out: Option<HeldOut> = held_out.flatten();
+        let of_answers = answers.clone();
+        let epilogue = move |trainer: &Trainer<L, CrossEntropy>, folder: &RunFolder, most| {
+            if let Some(held_out) = &held_out {
+                return Ok(Some(remark(held_out, seed, (trainer, most), folder)?));
+            }
+            let Some(answers) = &of_answers else {
+                return Ok(None);
+            };
+            let (right, all) = answers(trainer.pipeline(), trainer.settings().batch_size)?;
+            let text = format!("{}\n", exact_line(right, all));
+            folder.write("remark.txt", text.as_bytes())?;
+            Ok(Some(text))
+        };
         self.work.on::<L, Tensor<2, Int>>(ModelWithData {
             layers,
             sample: Box::new(move |samples| Tensor::zeros([samples, length], &Device::flex())),
@@ -231,12 +266,9 @@ impl<W: Work> ModelWork for OnText<'_, W> {
             task: Box::new(Task::language_model),
             source,
             files: files.into_iter().collect(),
-            epilogue: held_out.flatten().map(|held_out| -> Epilogue<L> {
-                Box::new(move |trainer, folder, tokens| {
-                    Ok(Some(remark(&held_out, seed, (trainer, tokens), folder)?))
-                })
-            }),
+            epilogue: Some(Box::new(epilogue)),
             confusion: None,
+            answers,
         })
     }
 }
@@ -267,4 +299,34 @@ fn remark<L: LanguageModel>(
     let _ = writeln!(text, "a sample, after \"{before}\":\n{sample}");
     folder.write("remark.txt", text.as_bytes())?;
     Ok(text)
+}
+
+/// How many examples a model answers exactly if it takes the most probable token each time, and how many
+/// there are. That is so if each token of an answer is the most probable one after those before it, so one
+/// forward pass shows it.
+fn exact<L: LanguageModel>(
+    pipeline: &Pipeline<L>,
+    examples: &[Example],
+    batch_size: usize,
+) -> Result<(usize, usize), CliError> {
+    let mut right = 0;
+    for examples in examples.chunks(batch_size.max(1)) {
+        let (inputs, targets) = ExampleBatcher.batch(examples.to_vec(), &Device::flex());
+        let [_, length] = targets.dims();
+        let found = pipeline.infer(inputs)?.argmax(2).into_data();
+        let (found, targets) = (found.iter::<i64>(), targets.into_data());
+        let is_right = |(found, target)| target == i64::from(PADDING) || found == target;
+        let is_right: Vec<bool> = found.zip(targets.iter::<i64>()).map(is_right).collect();
+        let rows = is_right.chunks(length).take(examples.len());
+        right += rows
+            .filter(|row| row.iter().all(|is_right| *is_right))
+            .count();
+    }
+    Ok((right, examples.len()))
+}
+
+/// What is said of exact answers.
+pub fn exact_line(right: usize, all: usize) -> String {
+    let percent = 100.0 * right as f64 / all.max(1) as f64;
+    format!("{right} of {all} held-out answers are exact ({percent:.1} %)")
 }

@@ -310,7 +310,8 @@ impl TrainError {
         move |source| Self::File { path, source }
     }
 
-    pub(crate) fn format(path: &Path, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    /// A file has another format, or is damaged.
+    pub fn format(path: &Path, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let (path, source) = (path.to_owned(), source.into());
         Self::Format { path, source }
     }

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::{
     config::{DecoderConfig, Family, RopeScaling},
@@ -49,6 +49,70 @@ impl DecoderConfig {
         let config = HubConfig::parse(text)?.understood()?;
         config.check()?;
         Ok(config)
+    }
+
+    /// The text of a `config.json` of such a model, as `transformers` 5 reads it.
+    ///
+    /// ```
+    /// use stovepipe_decoder::DecoderConfig;
+    ///
+    /// let config = DecoderConfig::new(1000, 64, 2, 4);
+    /// assert_eq!(DecoderConfig::from_json(&config.to_json())?, config);
+    /// # Ok::<(), stovepipe_decoder::DecoderError>(())
+    /// ```
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let names = Family::ALL
+            .into_iter()
+            .find(|(_, family)| *family == self.family);
+        let name = names.map_or("llama", |(name, _)| name);
+        let class = match self.family {
+            Family::Llama => "LlamaForCausalLM",
+            Family::Mistral => "MistralForCausalLM",
+            Family::Qwen2 => "Qwen2ForCausalLM",
+            Family::Qwen3 => "Qwen3ForCausalLM",
+        };
+        let rope = match self.scaling {
+            RopeScaling::None => json!({ "rope_type": "default", "rope_theta": self.theta }),
+            RopeScaling::Linear(factor) => {
+                json!({ "rope_type": "linear", "rope_theta": self.theta, "factor": factor })
+            }
+            RopeScaling::Llama3 {
+                factor,
+                low,
+                high,
+                length,
+            } => json!({
+                "rope_type": "llama3",
+                "rope_theta": self.theta,
+                "factor": factor,
+                "low_freq_factor": low,
+                "high_freq_factor": high,
+                "original_max_position_embeddings": length,
+            }),
+        };
+        let config = json!({
+            "architectures": [class],
+            "model_type": name,
+            "vocab_size": self.vocabulary,
+            "hidden_size": self.width,
+            "intermediate_size": self.feed_forward,
+            "num_hidden_layers": self.blocks,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.keys,
+            "head_dim": self.head_width,
+            "max_position_embeddings": self.length,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.epsilon,
+            "rope_parameters": rope,
+            "attention_bias": self.output_bias,
+            "mlp_bias": self.mlp_bias,
+            "tie_word_embeddings": self.tied,
+            "attention_dropout": self.attention_dropout,
+            "initializer_range": self.deviation,
+            "dtype": "float32",
+        });
+        format!("{config:#}\n")
     }
 }
 

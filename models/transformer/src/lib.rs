@@ -49,7 +49,7 @@ pub use block_config::BlockConfig;
 pub use error::TransformerError;
 pub use language::{
     GenerationError, LmConfig, LmFlow, LmHead, LmLayer, Positions, Sampling, TokenEmbedding,
-    continue_text, continue_text_with,
+    continue_text, continue_text_with, continue_tokens,
 };
 pub use mlp::Mlp;
 pub use vision::{PatchEmbedding, Pool, VitConfig, VitFlow, VitHead, VitLayer};

@@ -1,12 +1,17 @@
 //! What the program knows about a data set.
 
-use std::fmt::Debug;
+use std::{
+    fmt::Debug,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use burn::tensor::{Int, Tensor};
 use stovepipe::train::TrainError;
 use stovepipe_imagenet::Loading;
+use stovepipe_text::Tokenizer;
 
-use super::{images::ImageSets, text::Text};
+use super::{images::ImageSets, text_sets::TextSets};
 use crate::{choice::Configurable, error::CliError};
 
 /// Everything that the program knows about a data set, besides its settings.
@@ -23,6 +28,12 @@ pub trait DataSet: Configurable {
         Ok(())
     }
 
+    /// Takes what comes with a model in a folder of the Hugging Face Hub, if no flag names it.
+    fn adopt(&mut self, _folder: &Path) {}
+
+    /// Takes a run's own copy of its tokenizer: the original may have changed.
+    fn set_tokenizer(&mut self, _file: PathBuf) {}
+
     /// Whether it is known where it lies.
     fn is_located(&self) -> bool {
         true
@@ -36,20 +47,27 @@ pub trait DataSet: Configurable {
 
 pub enum Contents<'a> {
     Images(&'a dyn ImageData),
-    Text(&'a Text),
+    Text(&'a dyn TextData),
 }
 
-impl DataSet for Text {
-    fn contents(&self) -> Contents<'_> {
-        Contents::Text(self)
-    }
+pub trait TextData {
+    fn tokenizer(&self) -> Result<Tokenizer, CliError>;
 
-    fn usual_samples(&self) -> usize {
-        10_000
-    }
+    /// Its file, if it has one.
+    fn tokenizer_file(&self) -> Option<PathBuf>;
 
-    fn may_change(&self) -> &'static [&'static str] {
-        &["text", "tokenizer"]
+    /// All tokens, one after the other.
+    fn tokens(&self, tokenizer: &Tokenizer) -> Result<Arc<[u32]>, CliError>;
+
+    /// In samples of at most `length` tokens, some held out.
+    fn load(&self, length: usize, seed: u64) -> Result<TextSets, CliError>;
+
+    /// All to test with.
+    fn load_whole(&self, length: usize) -> Result<TextSets, CliError>;
+
+    /// The token that ends an answer.
+    fn end(&self) -> Result<Option<u32>, CliError> {
+        Ok(None)
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Generate<'a> {
     pub prompt: &'a str,
     pub tokens: usize,
     pub sampling: Sampling,
+    /// The token that ends the text.
+    pub end: Option<u32>,
 }
 
 impl ModelWork for Generate<'_> {
@@ -41,6 +43,9 @@ impl ModelWork for Generate<'_> {
         // Only with the first token: what is wrong is said before.
         let mut before = prompt;
         let each = &mut |token| {
+            if Some(token) == self.end {
+                return false;
+            }
             let text = stream.push(token).map_err(CliError::from);
             shown = text.and_then(|text| show(&(mem::take(&mut before).to_owned() + &text)));
             matches!(shown, Ok(true))
@@ -50,7 +55,8 @@ impl ModelWork for Generate<'_> {
             show(&(before.to_owned() + &stream.finish()? + "\n"))?;
         }
         if run.json {
-            let text = tokenizer.decode(&tokens)?;
+            let tokens = tokens.strip_suffix(self.end.as_slice()).unwrap_or(&tokens);
+            let text = tokenizer.decode(tokens)?;
             output::print_either(
                 true,
                 || json!({ "prompt": prompt, "text": text }),

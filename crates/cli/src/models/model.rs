@@ -1,5 +1,7 @@
 //! What the program knows about a model.
 
+use std::path::Path;
+
 use burn::{
     store::KeyRemapper,
     tensor::{Int, Tensor},
@@ -8,6 +10,7 @@ use stovepipe::{
     pipeline::{Layer, Pipeline},
     train::{TrainError, TrainSettings, Weights, weights::NameAndShape},
 };
+use stovepipe_decoder::{DecoderConfig, LoraConfig};
 use stovepipe_text::Tokenizer;
 use stovepipe_transformer::Sampling;
 
@@ -43,6 +46,20 @@ impl Sizes {
             ..Self::of_images(1, 1)
         }
     }
+}
+
+/// Where a model's weights come from.
+pub enum Origin<'a> {
+    /// A folder of the Hugging Face Hub.
+    Folder(&'a Path),
+    /// A run of this program, with the tokens that its model saw at once.
+    Run { hub: Hub, window: usize },
+}
+
+/// A model, and its adapter if it has one, as folders of the Hugging Face Hub describe them.
+pub struct Hub {
+    pub config: DecoderConfig,
+    pub lora: Option<LoraConfig>,
 }
 
 /// Bytes that a value of so many floats needs, forward and backward: the value, what is made of it, and its gradient.
@@ -84,6 +101,27 @@ pub trait Model: Configurable {
 
     /// What other frameworks call its tensors, if that is known.
     fn names_elsewhere(&self) -> Option<KeyRemapper> {
+        None
+    }
+
+    /// Fills in the settings that follow from the weights that it starts from. Returns the flags that may
+    /// not be given then.
+    fn adopt(&mut self, _origin: Origin<'_>) -> Result<&'static [&'static str], CliError> {
+        Ok(&[])
+    }
+
+    /// Which tensors the weights that it starts from may lack.
+    fn may_lack(&self) -> Box<dyn Fn(&str) -> bool> {
+        Box::new(|_| false)
+    }
+
+    /// Two tensors that a file must give the same numbers, if it has both.
+    fn twins(&self) -> Option<[String; 2]> {
+        None
+    }
+
+    /// What its folder of the Hugging Face Hub says of it.
+    fn hub(&self) -> Option<Hub> {
         None
     }
 
@@ -136,6 +174,11 @@ pub trait LanguageModel: Layer<Input = Tensor<2, Int>, Output = Tensor<3>, Side 
         sampling: &Sampling,
         each: &mut dyn FnMut(u32) -> bool,
     ) -> Result<Vec<u32>, CliError>;
+
+    /// What an adapter adds to the weight of a layer's linear layer, if it has one.
+    fn delta(&self, _linear: &str) -> Option<Tensor<2>> {
+        None
+    }
 }
 
 pub trait Segmenter: Layer<Input = Tensor<4>, Output = Tensor<4>, Side = ()> {}

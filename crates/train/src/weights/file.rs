@@ -210,6 +210,23 @@ impl Weights {
         Ok(true)
     }
 
+    /// Whether two tensors of the file have other numbers. `false` if one is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Format`] if one cannot be read.
+    pub fn differ(&self, names: &[String; 2]) -> Result<bool, TrainError> {
+        let read = |name: &String| {
+            let entry = self.tensors.get(name);
+            let data = entry.map(|entry| self.file.reading(|| bridge::to_data(&entry.tensor)));
+            let data = data.transpose()?.transpose();
+            data.map_err(|error| TrainError::format(&self.path, error))
+        };
+        let [first, second] = names;
+        let pair = read(first)?.zip(read(second)?);
+        Ok(pair.is_some_and(|(first, second)| first != second))
+    }
+
     /// The sorted names of all tensors in the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)

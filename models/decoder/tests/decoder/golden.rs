@@ -77,6 +77,10 @@ fn greedy_texts_are_those_of_transformers() {
 
 #[test]
 fn both_dialects_say_the_same() {
+    for model in MODELS {
+        let config = common::config(model);
+        assert_eq!(DecoderConfig::from_json(&config.to_json()).unwrap(), config);
+    }
     for model in ["llama", "mistral"] {
         let text = fs::read_to_string(folder(model).join("config.v4.json")).unwrap();
         assert!(text.contains("rope_scaling") && !text.contains("rope_parameters"));

@@ -12,4 +12,4 @@ pub use embedding::TokenEmbedding;
 pub use head::LmHead;
 pub use layer::{LmFlow, LmLayer};
 pub use positions::Positions;
-pub use text::{GenerationError, Sampling, continue_text, continue_text_with};
+pub use text::{GenerationError, Sampling, continue_text, continue_text_with, continue_tokens};

@@ -1,12 +1,12 @@
 //! Generates text.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::{
     SeedableRng,
     distr::{Distribution, weighted::WeightedIndex},
 };
 use rand_chacha::ChaCha8Rng;
-use stovepipe_pipeline::{Pipeline, StepError};
+use stovepipe_pipeline::{Layer, Pipeline, StepError};
 
 use super::layer::LmLayer;
 
@@ -17,6 +17,9 @@ pub struct Sampling {
     pub temperature: f64,
     /// The number of likeliest tokens to sample from; all if `None`.
     pub top_k: Option<usize>,
+    /// Samples from the fewest likeliest tokens that have this probability together (Holtzman et al., "The
+    /// Curious Case of Neural Text Degeneration", 2020); from all if `None`.
+    pub top_p: Option<f64>,
     /// The seed of the random numbers.
     pub seed: u64,
 }
@@ -27,6 +30,7 @@ impl Default for Sampling {
         Self {
             temperature: 1.0,
             top_k: None,
+            top_p: None,
             seed: 0,
         }
     }
@@ -54,6 +58,9 @@ pub enum GenerationError {
     /// No token would remain.
     #[error("top-k must leave at least one token")]
     TopK,
+    /// The probability is 0, more than 1 or NaN.
+    #[error("top-p must be more than 0 and at most 1, not {0:?}")]
+    TopP(f64),
     /// The first layer is another one.
     #[error("the pipeline does not begin with the embedding of a language model")]
     NoEmbedding,
@@ -79,7 +86,7 @@ pub enum GenerationError {
 /// let device = Device::flex();
 /// let layers = LmConfig::new(30, 8, 2, 16, 2).init(&device)?;
 /// let pipeline = Pipeline::builder(layers).devices([device.clone(), device]).build()?;
-/// let sampling = Sampling { temperature: 0.8, top_k: Some(5), seed: 7 };
+/// let sampling = Sampling { temperature: 0.8, top_k: Some(5), seed: 7, ..Sampling::default() };
 /// let text = continue_text(&pipeline, &[1, 2, 3], 10, &sampling)?;
 /// assert_eq!(text.len(), 10);
 /// assert_eq!(text, continue_text(&pipeline, &[1, 2, 3], 10, &sampling)?);
@@ -110,12 +117,32 @@ pub fn continue_text_with(
     prompt: &[u32],
     count: usize,
     sampling: &Sampling,
-    mut each: impl FnMut(u32) -> bool,
+    each: impl FnMut(u32) -> bool,
 ) -> Result<Vec<u32>, GenerationError> {
     let Some(LmLayer::Embed(embedding)) = pipeline.layers().first() else {
         return Err(GenerationError::NoEmbedding);
     };
-    let (length, vocabulary) = (embedding.length(), embedding.vocabulary());
+    let limits = [embedding.length(), embedding.vocabulary()];
+    continue_tokens(pipeline, limits, prompt, count, sampling, each)
+}
+
+/// Like [`continue_text_with`], for any model from tokens to logits, which sees at most `length` tokens of
+/// a `vocabulary`.
+///
+/// # Errors
+///
+/// Those of [`continue_text`].
+pub fn continue_tokens<L>(
+    pipeline: &Pipeline<L>,
+    [length, vocabulary]: [usize; 2],
+    prompt: &[u32],
+    count: usize,
+    sampling: &Sampling,
+    mut each: impl FnMut(u32) -> bool,
+) -> Result<Vec<u32>, GenerationError>
+where
+    L: Layer<Input = Tensor<2, Int>, Output = Tensor<3>, Side = ()>,
+{
     check(prompt, vocabulary, sampling)?;
     let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
     let mut text = prompt.to_vec();
@@ -145,12 +172,21 @@ fn check(prompt: &[u32], vocabulary: usize, sampling: &Sampling) -> Result<(), G
             Err(GenerationError::Temperature(sampling.temperature))
         }
         None if sampling.top_k == Some(0) => Err(GenerationError::TopK),
-        None => Ok(()),
+        None => match sampling
+            .top_p
+            .filter(|share| !(*share > 0.0 && *share <= 1.0))
+        {
+            Some(share) => Err(GenerationError::TopP(share)),
+            None => Ok(()),
+        },
     }
 }
 
 /// The logits of the token after a window.
-fn last_logits(pipeline: &Pipeline<LmLayer>, window: &[u32]) -> Result<Vec<f32>, StepError> {
+fn last_logits<L>(pipeline: &Pipeline<L>, window: &[u32]) -> Result<Vec<f32>, StepError>
+where
+    L: Layer<Input = Tensor<2, Int>, Output = Tensor<3>, Side = ()>,
+{
     let tokens: Vec<_> = window.iter().map(|&token| i64::from(token)).collect();
     let tokens = TensorData::new(tokens, [1, window.len()]);
     let logits = pipeline.infer(Tensor::from_data(tokens, &Device::flex()))?;
@@ -173,7 +209,18 @@ impl Sampling {
         }
         order.truncate(self.top_k.unwrap_or(order.len()));
         let weight = |&token: &usize| (f64::from(logits[token] - best) / self.temperature).exp();
-        let weights = WeightedIndex::new(order.iter().map(weight)).ok()?;
+        let mut weights: Vec<f64> = order.iter().map(weight).collect();
+        if let Some(share) = self.top_p {
+            let most = share * weights.iter().sum::<f64>();
+            let sums = weights.iter().scan(0.0, |sum, weight| {
+                let before = *sum;
+                *sum += weight;
+                Some(before)
+            });
+            let count = sums.take_while(|before| *before < most).count();
+            weights.truncate(count.max(1));
+        }
+        let weights = WeightedIndex::new(weights).ok()?;
         u32::try_from(order[weights.sample(rng)]).ok()
     }
 }
@@ -220,7 +267,17 @@ mod tests {
         };
         let found = counts(sampling, &logits);
         assert!(found[0] == 0 && found[2] == 0 && found[3] > 0);
-        (sampling.top_k, sampling.temperature) = (None, 0.0);
+        // 0.644, 0.237, 0.087 and 0.032 of them all.
+        for (share, kept) in [(0.5, 1), (0.65, 2), (0.881, 2), (0.9, 3), (1.0, 4)] {
+            (sampling.top_k, sampling.top_p) = (None, Some(share));
+            let found = counts(sampling, &logits);
+            assert_eq!(
+                found.iter().filter(|count| **count > 0).count(),
+                kept,
+                "{share}"
+            );
+        }
+        (sampling.top_p, sampling.temperature) = (None, 0.0);
         assert_eq!(counts(sampling, &logits), [0, 10_000, 0, 0]);
     }
 }

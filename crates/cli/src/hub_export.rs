@@ -1,0 +1,123 @@
+//! Writes folders as the Hugging Face Hub has them: of whole models, and of adapters.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use burn::{
+    module::Module,
+    store::{ModuleSnapshot, bridge, burn_pack},
+};
+use stovepipe::{
+    pipeline::Pipeline,
+    train::{
+        TrainError,
+        weights::{Change, rewrite_folder, save_some},
+    },
+};
+
+use crate::{
+    data::Contents,
+    error::CliError,
+    files::{HUB_CONFIG, TOKENIZER},
+    models::{Hub, LanguageModel},
+};
+
+/// The weights of a model and of an adapter.
+const MODEL: &str = "model.safetensors";
+const ADAPTER: &str = "adapter_model.safetensors";
+
+/// A model to write.
+pub struct HubExport<'a, L: LanguageModel> {
+    pub hub: Hub,
+    pub pipeline: Pipeline<L>,
+    /// What its training started from.
+    pub base: Option<&'a Path>,
+    pub tokenizer: Contents<'a>,
+}
+
+impl<L: LanguageModel> HubExport<'_, L> {
+    /// Writes an adapter, or the whole model.
+    pub fn write(&self, out: &Path, merge: bool) -> Result<(), CliError> {
+        let Hub { config, lora } = &self.hub;
+        let base = self.base.filter(|base| base.join(HUB_CONFIG).is_file());
+        if let Some(lora) = lora.as_ref().filter(|_| !merge) {
+            fs::create_dir(out).map_err(CliError::file(out))?;
+            save_some(&self.pipeline, &out.join(ADAPTER), |name| {
+                config.peft_name(name)
+            })?;
+            let base = base.or(self.base).map(|base| base.display().to_string());
+            return Ok(lora.save(out, base.as_deref())?);
+        }
+        match base {
+            Some(base) => self.rewrite(base, out),
+            None if merge => {
+                let plain = out.with_added_extension("partial");
+                self.from_nothing(&plain)?;
+                self.rewrite(&plain, out)?;
+                fs::remove_dir_all(&plain).map_err(CliError::file(&plain))
+            }
+            None => self.from_nothing(out),
+        }
+    }
+
+    /// The folder `from` with the trained numbers: of an adapter, with its part added.
+    fn rewrite(&self, from: &Path, out: &Path) -> Result<(), CliError> {
+        let trained = match self.hub.lora {
+            Some(_) => HashMap::new(),
+            None => self.tensors(),
+        };
+        let failed = |error: burn_pack::Error| TrainError::format(out, error);
+        rewrite_folder(from, out, |name| {
+            if let Some(delta) = self.delta(name) {
+                return Ok(Some(Change::Plus(delta.into_data())));
+            }
+            let data = trained.get(name).map(bridge::to_data).transpose();
+            Ok(data.map_err(failed)?.map(Change::To))
+        })?;
+        Ok(())
+    }
+
+    /// The model's tensors by their names in the folder, read when they are written.
+    fn tensors(&self) -> HashMap<String, burn_pack::Tensor> {
+        let all = self.pipeline.valid().collect(None, None, true).into_iter();
+        let named =
+            all.filter_map(|tensor| Some((self.hub.config.hub_name(&tensor.name)?, tensor)));
+        named.collect()
+    }
+
+    /// What the adapter adds to a tensor.
+    fn delta(&self, name: &str) -> Option<burn::tensor::Tensor<2>> {
+        let rest = name
+            .strip_prefix("model.layers.")?
+            .strip_suffix(".weight")?;
+        let (block, linear) = rest.split_once('.')?;
+        let layer = block.parse::<usize>().ok()?.checked_add(1)?;
+        self.pipeline.layers().get(layer)?.delta(linear)
+    }
+
+    /// A folder of a model that had none: its configuration, its weights in f32, and its tokenizer.
+    fn from_nothing(&self, out: &Path) -> Result<(), CliError> {
+        let config = &self.hub.config;
+        fs::create_dir(out).map_err(CliError::file(out))?;
+        let path = out.join(HUB_CONFIG);
+        fs::write(&path, config.to_json()).map_err(CliError::file(&path))?;
+        save_some(&self.pipeline, &out.join(MODEL), |name| {
+            config.hub_name(name)
+        })?;
+        if let Some(file) = self.tokenizer_file() {
+            let path = out.join(TOKENIZER);
+            fs::copy(&file, &path).map_err(CliError::file(&file))?;
+        }
+        Ok(())
+    }
+
+    fn tokenizer_file(&self) -> Option<PathBuf> {
+        match self.tokenizer {
+            Contents::Text(text) => text.tokenizer_file(),
+            Contents::Images(_) => None,
+        }
+    }
+}
